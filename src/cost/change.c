@@ -238,18 +238,18 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
                            net->link.byte_ns.value, &net->servers.link_rate, err);
 }
 
+static bool of_servers(const struct dpro_changes *c)
+{
+    return c->n_servers != 0 || c->bigarray_bound != 0 || c->server_bandwidth_bytes_per_s != 0 ||
+           c->server_bandwidth_ratio != 0;
+}
+
 static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
                           struct dpro_error *err)
 {
     struct model_net *net = &m->net;
-    bool changes = c->n_servers != 0 || c->bigarray_bound != 0 ||
-                   c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0;
-    if (!changes)
+    if (!of_servers(c))
         return 0;
-    if (net->collective.algorithm != MODEL_SERVER)
-        return refuse(
-            err, "the job has no parameter servers to change, its ranks exchange gradients among "
-                 "themselves; --bandwidth and --world-size change their links and their number");
     if (c->n_servers > SERVERS_MOST)
         return refuse(err, "%u servers can't be predicted; 1 to %d can", c->n_servers,
                       SERVERS_MOST);
@@ -278,10 +278,6 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
 {
     if (c->cycle_ns == 0 && !c->fusion_bytes)
         return 0;
-    if (m->capabilities.stack != DPRO_STACK_HOROVOD)
-        return refuse(
-            err, "the cycle time and the fusion threshold are Horovod's, and this job's gradients "
-                 "are not reduced by it; a bucket cap changes what travels together");
     if (m->net.gate.cycle_ns == 0)
         return refuse(err, "Horovod's timeline has no marks of its cycles: what another cycle time "
                            "or threshold would do is not known; record with 'dpro profile', or "
@@ -390,6 +386,14 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
     bool of_links = bandwidth || c->topology || c->latency_ratio != 0 || c->latency_add_ns;
     const char *option = of_gradients(c);
     bool in_groups = m->n_communications > 0;
+    if (of_servers(c) && m->net.collective.algorithm != MODEL_SERVER)
+        return refuse(
+            err, "the job has no parameter servers to change, its ranks communicate among "
+                 "themselves; --bandwidth and --world-size change their links and their number");
+    if ((c->cycle_ns != 0 || c->fusion_bytes) && m->capabilities.stack != DPRO_STACK_HOROVOD)
+        return refuse(
+            err, "the cycle time and the fusion threshold are Horovod's, and this job's gradients "
+                 "are not reduced by it; a bucket cap changes what travels together");
     bool others = option || (!in_groups && (c->world_size || c->dp || c->shard));
     if (in_groups && (c->compile || c->gradient_views))
         return refuse(err,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "cost/cost.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_work.h"
@@ -94,6 +95,7 @@ static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_er
         const char *name = m->modules[i].name[0] ? m->modules[i].name : "the model";
         bool failed = false;
         const char *reason = reason_of(m, i, ways[i], &failed);
+        bool late = reason && text_begins(reason, "the time was over");
         if (cost->is_known || cost->is_assumed)
             continue;
         if (failed)
@@ -101,8 +103,9 @@ static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_er
                           probe_way_name(ways[i]), reason);
         return refuse(err,
                       "what %.100s takes computed that way ('%s') was not measured%s%.200s: record "
-                      "with 'dpro profile --probe compile,bf16', or give --probes FILE",
-                      name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "");
+                      "with 'dpro profile --probe compile,bf16%s, or give --probes FILE",
+                      name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "",
+                      late ? " --probe-limit SECONDS' and more time than before" : "'");
     }
     return 0;
 }

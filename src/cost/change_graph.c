@@ -442,6 +442,10 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
                       beside);
     if (!graph || !m->recorded)
         return refuse(err, "delays, resharding and pipelines need the graph of the job");
+    if (of_units && !dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
+        return refuse(err, "the job shards its parameters, but this recording does not show which "
+                           "modules are FSDP's units, which --reshard and --prefetch change: "
+                           "record it with 'dpro profile'");
     if (of_units && !dpro_graph_is_sharded(graph))
         return refuse(err, "the job shards no parameters: --reshard and --prefetch are for "
                            "PyTorch's FSDP (fully_shard)");

@@ -383,7 +383,14 @@ class Groups(Case):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", unknown, *args), USAGE, "ranks exchange more here, and not by FSDP")
                 self.assert_error(dpro("whatif", unmarked, *args), USAGE, "nothing shows when FSDP gathers parameters")
-        for args in (["--bucket-cap-mb", "5"], ["--compress", "fp16"], ["--servers", "2"], ["--fusion-mb", "1"]):
+        for args in (["--prefetch", "2"], ["--reshard", "none"]):
+            with self.subTest(args=args):
+                self.assert_error(dpro("whatif", unmarked, *args), USAGE, "does not show which modules are FSDP's units")
+        for trace in (SHARDED, BUNDLED, unknown):  # whatever the kind of job, one reason and one code
+            with self.subTest(trace=trace):
+                self.assert_error(dpro("whatif", trace, "--servers", "2"), USAGE, "has no parameter servers to change")
+                self.assert_error(dpro("whatif", trace, "--fusion-mb", "1"), USAGE, "are Horovod's")
+        for args in (["--bucket-cap-mb", "5"], ["--compress", "fp16"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", SHARDED, *args), INPUT, f"{args[0]}: parameters are sharded")
 

@@ -17,7 +17,7 @@ class StepComputing(Case):
     def probed(self, **ways):
         """The options that give probes of the step."""
         step = {"class": "", "modules": [[""]], "ways": {"eager": way(100), **ways}}
-        return ["--probes", self.write("probes.json", json.dumps(probes(step)))]
+        return ["--probes", self.write("%s.json" % "-".join(ways), json.dumps(probes(step)))]
 
     def test_all_that_a_step_computes_takes_as_much_longer_or_shorter_and_has_no_gradient_before_its_end(self):
         took = []
@@ -38,9 +38,11 @@ class StepComputing(Case):
 
     def test_what_is_not_known_is_refused(self):
         failed = self.probed(compile={"problem": "UnimplementedError: no such kernel"})
+        late = self.probed(bf16={"left_out": "the time was over"})
         for args, says in ((["--compile", "all", *failed], "no such kernel"),
                            (["--compile", "dense.*", *failed], "names no modules"),
                            (["--precision", "bf16", *failed], "was not measured"),
+                           (["--precision", "bf16", *late], "--probe compile,bf16 --probe-limit SECONDS'"),
                            (["--compile", "all"], "record with 'dpro profile --probe compile,bf16'")):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", RECORDED, *args), USAGE, says)

@@ -1,4 +1,5 @@
 """What `make install` puts in place is enough to build a program against."""
+import json
 import os
 import shutil
 import subprocess
@@ -106,6 +107,21 @@ class Install(Case):
 
 class Missing(Case):
     """What `pip install .` shows of Meson, where a package of the system is missing."""
+
+    def test_a_commands_only_mpi_is_none(self):
+        """openmpi-bin without its headers: the module is left out, and the rest is built."""
+        packages, build = self.path("pkgconfig"), self.path("build")
+        os.mkdir(packages)
+        folder = subprocess.run(["pkg-config", "--variable=pcfiledir", "libisal"], stdout=subprocess.PIPE, check=True, text=True)
+        shutil.copy(os.path.join(folder.stdout.strip(), "libisal.pc"), packages)
+        with open(os.path.join(packages, "ompi-c.pc"), "w", encoding="utf-8") as file:
+            file.write("Name: ompi-c\nDescription: MPI\nVersion: 4.1\nCflags: -I/no/such\nLibs: -lm\n")
+        done = subprocess.run(["meson", "setup", build, ROOT, "-Dwheel=true", "-Dtests=false"], text=True, timeout=120,
+                              env={**os.environ, "PKG_CONFIG_LIBDIR": packages, "PKG_CONFIG_PATH": ""}, stdout=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn('Has header "mpi.h" with dependency mpi: NO', done.stdout)
+        targets = json.loads(subprocess.run(["meson", "introspect", "--targets", build], stdout=subprocess.PIPE, check=True).stdout)
+        self.assertNotIn("dpro_mpi", [target["name"] for target in targets])
 
     def test_the_packages_that_are_needed_are_named(self):
         for variable, what in (("CC", "a C compiler is missing"), ("PKG_CONFIG", "libisal is missing, or pkg-config"),

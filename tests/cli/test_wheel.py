@@ -59,6 +59,10 @@ class Wheel(Case):
         for name in ("libdpro.so", "libdpro_tracer.so", "libnccl-profiler-dpro.so"):
             self.assertTrue(os.path.exists(os.path.join(package, "lib", name)), name)
 
+    def test_the_manual_pages_are_where_man_looks_for_them(self):
+        pages = {os.path.basename(page) for page in glob.glob(os.path.join(ROOT, "doc", "man", "*.1"))}
+        self.assertEqual(set(os.listdir(self.path_in("venv", "share", "man", "man1"))), pages)
+
     def test_the_package_can_be_imported_without_torch(self):
         self.assertEqual(self.run_there("python", "-c", "import dpro; print(dpro.__version__)").stdout,
                          dpro("--version").out.split()[1] + "\n")

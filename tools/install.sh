@@ -23,6 +23,12 @@ has_header() # has_header HEADER...: the compiler finds them
     done | ${CC:-cc} -E -x c - >/dev/null 2>&1
 }
 
+mpi()
+{
+    need openmpi-bin command -v mpirun
+    need libopenmpi-dev pkg-config --exists mpi-c
+}
+
 for group in "$@"; do
     case $group in
     build)
@@ -39,6 +45,13 @@ for group in "$@"; do
         # torch.compile makes C++ of modules
         need g++ command -v "${CXX:-g++}"
         need python3-dev "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+        # cli/pages looks at pages, cli/mpi reads a trace with several processes
+        need chromium sh -c 'command -v chromium || command -v chromium-browser || command -v google-chrome || command -v chrome'
+        mpi
+        # lint
+        need clang-format-14 command -v clang-format-14
+        need mandoc command -v mandoc
+        need shellcheck command -v shellcheck
         ;;
     venv)
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'
@@ -51,8 +64,7 @@ for group in "$@"; do
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'
         need g++ command -v "${CXX:-c++}"
         need libsimdjson-dev pkg-config --exists simdjson
-        need openmpi-bin command -v mpirun
-        need libopenmpi-dev pkg-config --exists ompi-c
+        mpi
         ;;
     *)
         echo "install.sh: no such group: $group" >&2

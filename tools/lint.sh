@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint.sh [BUILD]: what a reader would have to check by eye: formatting, headers that compile alone, who includes and
-# calls what, names, widths and words (lint_tree.py), man pages, Python files. Tools that are not there are named and
-# passed over. BUILD is a build of this tree, whose objects tell who calls whom.
+# calls what, names, widths and words (lint_tree.py), man pages, Python files. A tool that is not there is a finding:
+# 'make deps' installs them all. BUILD is a build of this tree, whose objects tell who calls whom.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=${1:-build}
@@ -30,14 +30,14 @@ check() # check WHAT COMMAND...
 
 has()
 {
-    command -v "$1" >/dev/null || { echo "lint: no $1 here, passed over"; return 1; }
+    command -v "$1" >/dev/null || { echo "lint: no $1 here: 'make deps' installs it"; bad=1; return 1; }
 }
 
 mapfile -t c_files < <(sources '*.c' '*.h')
 # other versions format otherwise
-if has clang-format && [[ $(clang-format --version) == *' 14.'* ]]; then
+if has clang-format-14; then
     for file in "${c_files[@]}"; do
-        clang-format --dry-run --Werror "$file" >/dev/null 2>&1 ||
+        clang-format-14 --dry-run --Werror "$file" >/dev/null 2>&1 ||
             { echo "lint: clang-format would change $file"; bad=1; }
     done
 fi
@@ -49,12 +49,11 @@ for header in include/dpro/*.h; do
     echo "#include <$name>" | tee "$work/alone.c" >"$work/alone.cc"
     check "$name does not compile alone in C11" \
         "${CC:-cc}" -std=c11 -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/alone.c"
-    if command -v "${CXX:-c++}" >/dev/null; then
+    if has "${CXX:-c++}"; then
         check "$name does not compile alone in C++17" \
             "${CXX:-c++}" -std=c++17 -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/alone.cc"
     fi
 done
-command -v "${CXX:-c++}" >/dev/null || echo "lint: no ${CXX:-c++} here, passed over"
 
 # cli/ sees the public headers, its own and the system's; the public headers see each other and the system's
 private=$(grep -nE '^ *# *include' cli/*.[ch] | grep -vE '<dpro/[a-z]+\.h>|<[a-z_]+\.h>|<sys/[a-z]+\.h>|"[a-z_]+\.h"')
@@ -69,19 +68,9 @@ for file in $(grep -hoE '^ *# *include *("[^"]+"|<dpro/[^>]+>)' tracer/*.[ch] | 
     [[ -f tracer/$file ]] || { echo "lint: tracer/ includes $file, which is not in tracer/"; bad=1; }
 done
 
-man_lint()
-{
-    if command -v mandoc >/dev/null; then
-        mandoc -Tlint -Wwarning "$1"
-    else
-        local out
-        out=$(LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z "$1" 2>&1 >/dev/null) && [[ -z $out ]] ||
-            { echo "$out"; return 1; }
-    fi
-}
-if command -v mandoc >/dev/null || has man; then
+if has mandoc; then
     for page in doc/man/*.[1-9]; do
-        check "$page" man_lint "$page"
+        check "$page" mandoc -Tlint -Wwarning "$page"
     done
 fi
 

@@ -138,8 +138,9 @@ class Script(Case):
         with open(self.path("tree", path), "w", encoding="utf-8") as file:
             file.write(text)
 
-    def lint(self):
-        return subprocess.run([self.path("tree", "tools/lint.sh")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def lint(self, path=os.environ["PATH"]):
+        return subprocess.run([self.path("tree", "tools/lint.sh")], env={**os.environ, "PATH": path},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def test_each_check_fails(self):
         for path in ("tools/lint.sh", "tools/lint_tree.py", ".clang-format", "include/dpro/error.h", "cli/opt.h",
@@ -159,9 +160,8 @@ class Script(Case):
             ("tools/a.py", "def broken(:\n", "Python files"),
             ("tools/a.sh", "if\n", "tools/a.sh"),
             ("doc/a.md", "x " * 100 + "\n", "doc/a.md:1: 200 columns"),
+            ("cli/cmd.c", "int  main( void ) ;\n", "clang-format would change"),
         ]
-        if shutil.which("clang-format"):
-            cases.append(("cli/cmd.c", "int  main( void ) ;\n", "clang-format would change"))
         for path, text, message in cases:
             with self.subTest(path=path, message=message):
                 self.put(path, text)
@@ -169,3 +169,14 @@ class Script(Case):
                 os.remove(self.path("tree", path))
                 self.assertEqual(done.returncode, 1, done.stdout)
                 self.assertIn(message, done.stdout)
+        # without a tool it is not known whether all is fine
+        tools = self.path("tools")
+        os.mkdir(tools)
+        for name in os.listdir("/usr/bin"):
+            if name not in ("clang-format-14", "mandoc", "shellcheck", "c++"):
+                os.symlink(os.path.join("/usr/bin", name), os.path.join(tools, name))
+        done = self.lint(tools)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for name in ("clang-format-14", "mandoc", "shellcheck", "c++"):
+            self.assertIn(f"lint: no {name} here: 'make deps' installs it", done.stdout)
+        self.assertNotIn("lint: fine", done.stdout)

@@ -97,8 +97,11 @@ void memory_find(struct report_facts *f)
             continue;
         }
         *fact = (struct memory_fact){.memory = memory, .index = r, .error_pct = NAN};
+        bool recorded = !f->what_if && memory.measured_reserved_bytes > 0;
+        uint64_t reserved_bytes =
+            recorded ? memory.measured_reserved_bytes : memory.reserved_peak_bytes;
         fact->capacity_pct =
-            share_pct(MAX(memory.peak_bytes, memory.reserved_peak_bytes), memory.capacity_bytes);
+            share_pct(MAX(memory.peak_bytes, reserved_bytes), memory.capacity_bytes);
         if (!f->what_if)
             fact->error_pct = share_pct(memory.peak_bytes, memory.measured_peak_bytes) - 100;
         sort_categories(fact);

@@ -96,10 +96,11 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
                   BYTES_TEXT(m->measured_peak_bytes));
     if (!isnan(fact->error_pct))
         words_add(&line, " ", "(%s %%)", SIGNED(fact->error_pct));
-    if (m->reserved_peak_bytes > 0)
+    if (m->measured_reserved_bytes > 0)
+        words_add(&line, "; ", "the allocator reserved %s when it was recorded",
+                  BYTES_TEXT(m->measured_reserved_bytes));
+    if (m->reserved_peak_bytes > 0 && (f->what_if || m->measured_reserved_bytes == 0))
         words_add(&line, "; ", "the allocator reserves %s", BYTES_TEXT(m->reserved_peak_bytes));
-    if (m->reserved_peak_bytes > 0 && m->measured_reserved_bytes > 0)
-        words_add(&line, " ", "(%s when it was recorded)", BYTES_TEXT(m->measured_reserved_bytes));
     if (!isnan(fact->capacity_pct))
         words_add(&line, "; ", "the device has %s (%s %% of it used)",
                   BYTES_TEXT(m->capacity_bytes), NUMBER(fact->capacity_pct, 1));

@@ -37,6 +37,13 @@ class ReplayMemory(Case):
         self.assertGreater(rank["reserved_peak_bytes"], 1.4 * rank["peak_bytes"])
         self.assertAlmostEqual(rank["reserved_peak_bytes"], rank["measured_reserved_peak_bytes"], delta=0.01 * rank["peak_bytes"])
 
+    def test_what_was_reserved_comes_first_and_is_simulated_for_changes_only(self):
+        folder = os.path.join(ROOT, "torch-nccl-conv-h200-memory")
+        own, changed = (" ".join(dpro("replay", "-q", "--no-validate", folder, *more).out.split()) for more in ([], ["--delay", "FW=2"]))
+        self.assertIn("when it was recorded", own)
+        self.assertNotIn("the allocator reserves", own)
+        self.assertRegex(changed, "the allocator reserved [^;]* when it was recorded; the allocator reserves ")
+
     def test_the_peak_is_what_the_events_add_up_to(self):
         for name in ("torch-ddp-gloo-gpt-n2", "torch-ddp-gloo-gpt-n2-default"):
             folder = os.path.join(ROOT, name)

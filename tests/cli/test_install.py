@@ -119,7 +119,7 @@ class Missing(Case):
         done = subprocess.run(["meson", "setup", build, ROOT, "-Dwheel=true", "-Dtests=false"], text=True, timeout=120,
                               env={**os.environ, "PKG_CONFIG_LIBDIR": packages, "PKG_CONFIG_PATH": ""}, stdout=subprocess.PIPE)
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn('Has header "mpi.h" with dependency mpi: NO', done.stdout)
+        self.assertRegex(done.stdout, 'Has header "mpi.h" with dependency .*: NO')
         targets = json.loads(subprocess.run(["meson", "introspect", "--targets", build], stdout=subprocess.PIPE, check=True).stdout)
         self.assertNotIn("dpro_mpi", [target["name"] for target in targets])
 

@@ -14,7 +14,6 @@ quietly()
     return 1
 }
 
-# shellcheck disable=SC3013 # dash and bash know -nt
 if [ ! -f "$build/build.ninja" ]; then
     quietly meson setup "$build" "$@"
 elif [ $# -gt 0 ] || [ -n "$(find /var/lib/dpkg/status -newer "$build/build.ninja" 2> /dev/null)" ] || [ -n "$(find . -path "./$build*" -prune -o \( -name meson.build -o -name meson_options.txt \) \

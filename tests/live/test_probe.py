@@ -159,10 +159,14 @@ class Probe(Case):
 
     def test_what_the_time_is_too_short_for_has_no_numbers_and_no_problem(self):
         entries = self.ran(GPT, **{**PLAIN, "DPRO_PROBE": "compile,bf16", "DPRO_PROBE_LIMIT": "3"})
-        self.assertIn("the time limit; not measured in all ways: blocks.0", self.probes()["ended_early"])
-        self.assert_measured(entries["blocks.0"], ("eager", "bf16"))
-        for way in ("compile", "compile+bf16"):
-            self.assertIn("time", entries["blocks.0"]["ways"][way]["left_out"])
+        self.assertRegex(self.probes()["ended_early"], r"^the time limit; not measured in all ways: .*\bblocks\.0\b")
+        ways = entries["blocks.0"]["ways"]
+        left_out = {way for way in ways if "left_out" in ways[way]}
+        self.assertLessEqual({"compile", "compile+bf16"}, left_out)  # how many of the others fit is the machine's affair
+        self.assert_measured(entries["blocks.0"], set(ways) - left_out)
+        for way in left_out:
+            self.assertIn("time", ways[way]["left_out"])
+            self.assertFalse({"forward_ns", "problem"} & set(ways[way]), way)
 
     def test_what_the_compiler_leaves_alone_is_told(self):
         entries = self.ran(LSTM, 1, **COMPILED)

@@ -12,8 +12,11 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/sort.h"
 
-enum { PACKED_SIZE = 1 << 16 };
+/* INFLATE_SIZE: what inflate is asked for, always; it divides the readers' own chunks, which are
+ * then written to directly. */
+enum { PACKED_SIZE = 1 << 16, INFLATE_SIZE = 1 << 16 };
 
 static int64_t read_source(struct input *in, void *out, size_t size, struct dpro_error *err)
 {
@@ -113,13 +116,13 @@ void input_open_memory(struct input *in, const void *data, size_t size, const ch
     start(in, NULL); /* nothing can fail */
 }
 
-static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, struct dpro_error *err)
+/* The next INFLATE_SIZE bytes, fewer at the end. */
+static int64_t inflate_piece(struct input *in, unsigned char *out, struct dpro_error *err)
 {
     struct inflate_state *z = in->inflate;
     z->next_out = out;
-    z->avail_out = size > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)size;
-    uint32_t room = z->avail_out;
-    while (z->avail_out && !in->ended) {
+    z->avail_out = INFLATE_SIZE;
+    while (z->avail_out && !in->inflated) {
         bool member_ended = z->block_state == ISAL_BLOCK_FINISH;
         if (z->avail_in < (member_ended ? 2 : 1) && !in->source_ended) {
             int rc = fill_packed(in, err);
@@ -129,7 +132,7 @@ static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, stru
         if (member_ended) {
             /* another member, or padding that gzip ignores too */
             if (z->avail_in < 2 || z->next_in[0] != 0x1f || z->next_in[1] != 0x8b) {
-                in->ended = true;
+                in->inflated = true;
                 break;
             }
             isal_inflate_reset(z);
@@ -140,14 +143,45 @@ static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, stru
         if (rc != ISAL_DECOMP_OK && rc != ISAL_END_INPUT) {
             in->damage =
                 rc == ISAL_INCORRECT_CHECKSUM ? "gzip checksum is wrong" : "gzip data is damaged";
-            in->ended = true;
+            in->inflated = true;
         } else if (z->avail_in == in_before && z->avail_out == out_before && in->source_ended &&
                    z->block_state != ISAL_BLOCK_FINISH) {
             in->damage = "gzip file is cut short";
-            in->ended = true;
+            in->inflated = true;
         }
     }
-    return (int64_t)(room - z->avail_out);
+    return INFLATE_SIZE - (int64_t)z->avail_out;
+}
+
+/* How much inflate gives before damage depends on the room that it has, so this is always the
+ * same: what is read must not depend on how much is asked for at a time. */
+static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, struct dpro_error *err)
+{
+    size_t done = 0;
+    while (done < size) {
+        if (in->piece_left == 0) {
+            bool direct = size - done >= INFLATE_SIZE;
+            if (!direct && !in->piece)
+                in->piece = mem_alloc(INFLATE_SIZE);
+            int64_t n = inflate_piece(in, direct ? out + done : in->piece, err);
+            if (n < 0)
+                return n;
+            if (n == 0)
+                break;
+            if (direct) {
+                done += (size_t)n;
+                continue;
+            }
+            in->piece_left = (size_t)n;
+            in->piece_at = in->piece;
+        }
+        size_t n = MIN(in->piece_left, size - done);
+        memcpy(out + done, in->piece_at, n);
+        in->piece_at += n;
+        in->piece_left -= n;
+        done += n;
+    }
+    return (int64_t)done;
 }
 
 int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *err)
@@ -163,6 +197,17 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
     return n;
 }
 
+static void free_inflate(struct input *in)
+{
+    mem_free(in->inflate);
+    mem_free(in->packed);
+    mem_free(in->piece);
+    in->inflate = NULL;
+    in->packed = in->piece = in->piece_at = NULL;
+    in->piece_left = 0;
+    in->inflated = false;
+}
+
 int input_rewind(struct input *in, struct dpro_error *err)
 {
     if (in->fd < 0) {
@@ -172,10 +217,7 @@ int input_rewind(struct input *in, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EIO, "%s: cannot read again: %s", in->path,
                               strerror(errno));
     }
-    mem_free(in->inflate);
-    mem_free(in->packed);
-    in->inflate = NULL;
-    in->packed = NULL;
+    free_inflate(in);
     in->source_ended = in->ended = false;
     in->damage = NULL;
     in->read_bytes = in->out_bytes = 0;
@@ -186,7 +228,6 @@ void input_close(struct input *in)
 {
     if (in->fd >= 0)
         mem_close_fd(in->fd);
-    mem_free(in->inflate);
-    mem_free(in->packed);
+    free_inflate(in);
     *in = (struct input){.fd = -1};
 }

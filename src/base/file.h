@@ -14,6 +14,10 @@ struct input {
     size_t memory_left;
     struct inflate_state *inflate; /* NULL: plain */
     unsigned char *packed;         /* what was read and not yet inflated */
+    unsigned char *piece;          /* inflated and not yet handed out, where room was short */
+    unsigned char *piece_at;
+    size_t piece_left;
+    bool inflated; /* all that can be */
     bool source_ended;
     bool ended;
     const char *damage;  /* why the gzip stream ended early, static text; NULL: it did not */

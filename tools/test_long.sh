@@ -100,13 +100,11 @@ write_dictionary() # write_dictionary TARGET: the names that the readers, the gr
 
 fuzz() # fuzz TARGET
 {
-    local name=${1##*/libfuzzer_} corpus="build-fuzz/corpus/${1##*/}" seeds
-    seeds=build-fuzz/tests/fuzz/seeds/$name
+    local name=${1##*/libfuzzer_} corpus="build-fuzz/corpus/${1##*/}"
     mkdir -p "$corpus"
     write_dictionary "$name" >"build-fuzz/$name.dict"
-    [[ -d $seeds ]] || seeds=
     if "$1" "-max_total_time=${FUZZ_SECONDS:-60}" "-dict=build-fuzz/$name.dict" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        "-artifact_prefix=build-fuzz/$name-" "$corpus" ${seeds:+"$seeds"} >"build-fuzz/$name.log" 2>&1; then
+        "-artifact_prefix=build-fuzz/$name-" "$corpus" build-fuzz/tests/fuzz/seeds/* tests/fuzz/found >"build-fuzz/$name.log" 2>&1; then
         grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "build-fuzz/$name.log"
         echo "1 passed, 0 failed"
     else

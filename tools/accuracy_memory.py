@@ -98,7 +98,8 @@ def memory_row(dpro, folder):
         memory = facts and facts.get("memory")
         peak = max(measured["peak_bytes"])
         ratio = measured_ratio(truth, config)
-        predicted = facts and facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"]
+        ms = facts and facts["predicted"]["iteration_ms"]  # null: its time can't be predicted
+        predicted = ms and ms / facts["baseline"]["iteration_ms"]
         row["whatifs"].append({
             "config": config, "problem": problem or (None if memory else "no memory is told of"), "measured_bytes": peak,
             "measured_ratio": ratio, "predicted_bytes": memory and memory["peak_bytes"], "predicted_ratio": predicted,

@@ -138,6 +138,9 @@ enum dpro_uncertainty_source {
 struct dpro_uncertainty_part {
     double before, after, speedup;
 };
+/* Why the changed job's time can't be predicted, as that of bf16 on a CPU of unknown instructions:
+ * prediction and speedup are zeros then. NULL: it can. */
+DPRO_API const char *dpro_whatif_untimed(const struct dpro_whatif *whatif);
 /* The job as it ran, and with the changes, both by the model. */
 DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif);
 DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif);

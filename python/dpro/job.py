@@ -4,6 +4,7 @@ A framework is attached when the job has imported one of its modules (activate.p
 import functools
 import json
 import os
+import re
 import sys
 
 
@@ -110,6 +111,18 @@ def plan_state(by_variables):
     except (OSError, ValueError, AttributeError) as problem:
         state["reason"] = str(problem).split("\n")[0]
     return state
+
+
+def cpu_flags():
+    """Of this machine's CPU, those for arithmetic in vectors and matrices, as Linux lists them; None where it doesn't."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(("flags", "Features")):
+                    return sorted(set(re.findall(r"\b(?:avx|amx|asimd|sve)\w*|\bbf16\b", line.partition(":")[2])))
+    except OSError:
+        pass
+    return None
 
 
 def device_name():

@@ -12,7 +12,7 @@ import time
 
 from . import __version__, files, memory, non_training, report, status
 from .horovod_timeline import Timeline
-from .job import Busy, Job, environment_number, n_local, place
+from .job import Busy, Job, cpu_flags, environment_number, n_local, place
 from .report import guarded, say
 from .steps import Cycle
 from .tracer import Tracer
@@ -368,7 +368,8 @@ class Session:
                       "local_rank": local_rank,
                       "attempt": self._folder.attempt, "host": host, "host_name": host_name,
                       "boot_id": _text("/proc/sys/kernel/random/boot_id"), "net_ns": _inode("/proc/self/ns/net"),
-                      "time_ns": _inode("/proc/self/ns/time"), "pid": os.getpid(), "framework": self.job.framework,
+                      "time_ns": _inode("/proc/self/ns/time"), "cpu_flags": cpu_flags(),
+                      "pid": os.getpid(), "framework": self.job.framework,
                       "versions": self.job.versions(), "command": list(sys.argv), "iterations": self.settings.iterations}
 
     def _describe(self):

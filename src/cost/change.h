@@ -10,6 +10,7 @@
 struct notes {
     struct arena *arena; /* of the texts, and of all that a change makes */
     ARRAY(const char *) lines;
+    const char *untimed; /* why the changed job's time can't be predicted; NULL: it can */
 };
 #define note(notes, ...) array_push(&(notes)->lines, arena_format((notes)->arena, __VA_ARGS__))
 

@@ -8,8 +8,10 @@
 #include "base/text.h"
 #include "cost/cost.h"
 #include "cost/module_choice.h"
+#include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "ingest/probes.h"
+#include "ingest/rank_json.h"
 
 /* Adds the bit to the modules that are meant. */
 static int choose(const struct dpro_model *m, const char *text, unsigned bit, uint8_t *ways,
@@ -30,8 +32,15 @@ static int choose(const struct dpro_model *m, const char *text, unsigned bit, ui
 static int choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways,
                             struct dpro_error *err)
 {
-    if (strcmp(text, "fp32") == 0)
+    const struct dpro_graph *g = m->recorded ? m->recorded->graph : NULL;
+    if (strcmp(text, "fp32") == 0) {
+        for (uint32_t r = 0; g && r < g->n_ranks; r++)
+            if (g->ranks[r].autocast)
+                return refuse(err, "the job itself computes under torch.autocast, and what its ops "
+                                   "take in 32 bits can't be told from that: turn autocast off and "
+                                   "record the job again");
         return 0;
+    }
     if (strcmp(text, "bf16") == 0)
         return choose(m, "all", DPRO_BF16, ways, err);
     if (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0')
@@ -88,16 +97,47 @@ static const char *reason_of(const struct dpro_model *m, uint32_t module, unsign
     return reason ? strtab_get(&m->probes->strings, reason) : NULL;
 }
 
-static int check(const struct dpro_model *m, const uint8_t *ways, struct dpro_error *err)
+/* Whether the probe had no time left for it. */
+static bool ran_out(const struct dpro_model *m, uint32_t module, unsigned way)
+{
+    bool failed = false;
+    const char *reason = reason_of(m, module, way, &failed);
+    return reason && text_begins(reason, "the time was over");
+}
+
+/* Of modules in 16 bits on CPUs that may lack instructions for it. */
+static const char *text_of_untimed(const struct dpro_model *m, const char *name, const char *reason,
+                                   bool late, struct notes *notes)
+{
+    return arena_format(
+        notes->arena,
+        "how long %.100s takes in bf16 can't be predicted: %s, without which bf16 takes many times "
+        "as long as fp32%s%.200s; measure it with 'dpro profile --probe bf16%s",
+        name,
+        bf16_cpu_of(m->recorded->graph) == BF16_CPU_LACKS
+            ? "the job's CPU has no instructions for bf16"
+            : "the recording does not say whether its CPU has instructions for bf16",
+        reason ? ", and the probe did not measure it: " : "", reason ? reason : "",
+        late ? " --probe-limit SECONDS' and more time than before" : "'");
+}
+
+static int check(const struct dpro_model *m, const uint8_t *ways, struct notes *notes,
+                 struct dpro_error *err)
 {
     for (uint32_t i = 0; i < m->n_modules; i++) {
         const struct computing_cost *cost = &m->modules[i].costs[ways[i]];
         const char *name = m->modules[i].name[0] ? m->modules[i].name : "the model";
         bool failed = false;
         const char *reason = reason_of(m, i, ways[i], &failed);
-        bool late = reason && text_begins(reason, "the time was over");
+        bool late = ran_out(m, i, ways[i]);
         if (cost->is_known || cost->is_assumed)
             continue;
+        if (ways[i] == DPRO_BF16 && !failed && m->recorded && !m->modules[i].is_step &&
+            bf16_cpu_of(m->recorded->graph) != BF16_CPU_HAS) {
+            notes->untimed =
+                notes->untimed ? notes->untimed : text_of_untimed(m, name, reason, late, notes);
+            continue;
+        }
         if (failed)
             return refuse(err, "%.100s can't be computed that way ('%s'): %.200s", name,
                           probe_way_name(ways[i]), reason);
@@ -161,6 +201,7 @@ static void tell(const struct dpro_model *m, const uint8_t *ways, struct notes *
 {
     uint32_t n_compiled = 0, n_bf16 = 0, n_empty = 0;
     double assumed_ns = 0, composed_ns = 0, all_ns = 0;
+    bool late = false;
     const char *empty = "";
     uint32_t composed = MODEL_NONE; /* that with most of the time */
     double most_ns = 0;
@@ -170,6 +211,7 @@ static void tell(const struct dpro_model *m, const uint8_t *ways, struct notes *
         n_bf16 += (ways[i] & DPRO_BF16) != 0;
         double ns = ways[i] ? computing_change_of(m, i, ways[i]).before_ns : 0;
         all_ns += ns;
+        late |= ways[i] && m->modules[i].costs[ways[i]].is_assumed && ran_out(m, i, ways[i]);
         assumed_ns += m->modules[i].costs[ways[i]].is_assumed ? ns : 0;
         composed_ns += m->modules[i].costs[ways[i]].is_composed ? ns : 0;
         if (m->modules[i].costs[ways[i]].is_composed && ns > most_ns) {
@@ -191,8 +233,8 @@ static void tell(const struct dpro_model *m, const uint8_t *ways, struct notes *
         note(notes,
              "how long 16 bits take was not measured: it is assumed that matrix products and "
              "convolutions take half as long, give or take as much as they may, and the rest "
-             "nearly as long as before. 'dpro profile --probe bf16' measures it. Without "
-             "instructions for bf16, cores take longer than in 32 bits");
+             "nearly as long as before. 'dpro profile --probe bf16%s' measures it",
+             late ? " --probe-limit SECONDS, with more time than before," : "");
     if (n_bf16 > 0)
         note(notes, "bf16 rounds what the modules compute: the job does not train to the same "
                     "numbers; check its loss. Parameters, gradients and the optimizer stay in 32 "
@@ -221,7 +263,9 @@ int change_computing(const struct dpro_changes *c, struct dpro_model *m, struct 
     if (rc == 0)
         rc = push_down(m, ways, err);
     if (rc == 0)
-        rc = check(m, ways, err);
+        rc = check(m, ways, notes, err);
+    if (rc == 0 && notes->untimed && !memory_is_known(m)) /* nothing of it can be told */
+        rc = refuse(err, "%s", notes->untimed);
     if (rc < 0)
         return rc;
     m->baseline.computing = ways;

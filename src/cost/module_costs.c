@@ -9,6 +9,7 @@
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "ingest/probes.h"
+#include "ingest/rank_json.h"
 
 enum { FORWARD, BACKWARD, N_PASSES };
 
@@ -273,7 +274,7 @@ static void take_recomputation(struct dpro_model *model, uint32_t m, const struc
 
 /* Times as long in 16 bits: matrix products and convolutions, and what else there is, half of which
  * autocast leaves as it is. Networks of seven kinds took 0.50 to 0.67 of the time on cores with
- * instructions for bf16; without these it may be more than in 32 bits. */
+ * instructions for bf16. Without these they took up to 30 times as long: nothing is assumed. */
 static const struct dpro_estimate PRODUCTS_BF16 = {0.5, 0.25}, REST_BF16 = {0.9, 0.15};
 
 static struct dpro_estimate assumed(const struct pass_time *time)
@@ -281,6 +282,15 @@ static struct dpro_estimate assumed(const struct pass_time *time)
     double share = time->all > 0 ? time->products / time->all : 0;
     return (struct dpro_estimate){share * PRODUCTS_BF16.value + (1 - share) * REST_BF16.value,
                                   share * PRODUCTS_BF16.std + (1 - share) * REST_BF16.std};
+}
+
+enum bf16_cpu bf16_cpu_of(const struct dpro_graph *g)
+{
+    uint8_t least = job_has_gpu(g) ? BF16_CPU_HAS : BF16_CPU_UNKNOWN;
+    for (uint32_t r = 0; r < g->n_ranks && !job_has_gpu(g); r++)
+        if (r == 0 || least == BF16_CPU_HAS || g->ranks[r].bf16_cpu == BF16_CPU_LACKS)
+            least = g->ranks[r].bf16_cpu;
+    return (enum bf16_cpu)least;
 }
 
 static void assume(const struct learning *l, uint32_t m)
@@ -437,6 +447,8 @@ static void compose(const struct learning *l, uint32_t m, unsigned way)
     double least = LEAST_KNOWN * both_passes(l, m);
     bool by_parts = least > 0 && parts.known >= least;
     bool by_ways = from == DPRO_BF16 && module->costs[DPRO_COMPILED].is_known;
+    if (!module->costs[from].is_known && !module->costs[from].is_assumed)
+        return;
     if (by_parts && (parts.measured >= least || !by_ways))
         module->costs[way] = of_parts(l, m, from, &parts);
     else if (by_ways)
@@ -452,6 +464,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         return;
     }
     const struct step step = {page_fault_share(model), probed_launches(model)};
+    bool has_bf16 = bf16_cpu_of(l.g) == BF16_CPU_HAS;
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,
@@ -468,7 +481,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)
                 compose(&l, m, way);
-            if (way == DPRO_BF16 && !module->costs[way].is_known)
+            if (way == DPRO_BF16 && !module->costs[way].is_known && has_bf16)
                 assume(&l, m);
         }
     }

@@ -357,6 +357,11 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         w->memory[0] = memory_peak_told(model, &model->baseline);
         w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);
     }
+    if (w->notes.untimed) { /* what is worked out above took it as it is */
+        w->predicted = (struct dpro_prediction){0};
+        w->speedup = (struct dpro_estimate){0};
+        memset(w->parts, 0, sizeof w->parts);
+    }
     *whatif = w;
     return 0;
 }

@@ -22,6 +22,7 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
 
 LOOK_AT(struct dpro_prediction, baseline, whatif->baseline)
 LOOK_AT(struct dpro_prediction, predicted, whatif->predicted)
+LOOK_AT(const char *, untimed, whatif->notes.untimed)
 LOOK_AT(struct dpro_estimate, speedup, whatif->speedup)
 LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
 LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])

@@ -228,6 +228,8 @@ struct rank_build {
 
     struct rank_memory *memory; /* see graph/memory; NULL: not known */
 
+    bool autocast; /* see autocast_rules.c */
+
     /* for warnings */
     int64_t unmatched_ns; /* mean GPU work of an iteration that the reference iteration lacks */
     uint32_t n_bucket_conflicts; /* buckets on which recorder and profile disagree */

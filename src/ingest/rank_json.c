@@ -238,6 +238,19 @@ static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset U
             part_read_group(r->arg, r->js, "name", "description");
 }
 
+/* A CPU's flags, as Linux lists them: those of bf16 instructions. */
+static void read_cpu_flags(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    struct recording *recording = recording_of(r);
+    bool is_list = json_peek(r->js) == '[';
+    recording->bf16_cpu = is_list ? BF16_CPU_LACKS : BF16_CPU_UNKNOWN;
+    JSON_EACH (r->js) {
+        const char *flag = strtab_get(r->strings, json_read_text(r));
+        if (text_is_one(flag, "avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"))
+            recording->bf16_cpu = BF16_CPU_HAS;
+    }
+}
+
 static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
     struct recording *recording = recording_of(r);
@@ -300,6 +313,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "device_name", TEXT, device_name),
         MEMBER_IN("versions", versions),
         MEMBER_BY("warnings", read_warnings, 0),
+        MEMBER_BY("cpu_flags", read_cpu_flags, 0),
         MEMBER_BY("process_groups", read_groups, 0),
         MEMBER_IN("profiler", profiler),
         MEMBER_IN("memory", memory),

@@ -52,6 +52,9 @@ struct recorded_fusion {
     uint64_t most_bytes;
 };
 
+/* Whether the rank's CPU has instructions for 16-bit matrix products, by its flags. */
+enum bf16_cpu { BF16_CPU_UNKNOWN, BF16_CPU_LACKS, BF16_CPU_HAS };
+
 /* What recording cost the thread that did it, ns; 0: not said. */
 struct profiler_cost {
     int64_t op_ns;     /* an op */
@@ -64,6 +67,7 @@ struct recording {
     struct recorded_fusion fusion;
     bool complete;
     bool one_thread;              /* an operator computes on one thread alone */
+    uint8_t bf16_cpu;             /* enum bf16_cpu */
     uint32_t boot_id;             /* string id: of the machine's run */
     uint32_t device, device_name; /* string ids: what it computes on */
     uint32_t torch, tensorflow;   /* string ids: versions of what it computes with */

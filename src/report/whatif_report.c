@@ -201,7 +201,9 @@ static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
     int64_t less = dpro_whatif_baseline(r->whatif).iteration_ns -
                    dpro_whatif_predicted(r->whatif).iteration_ns;
     bool unsure = speedup.value + half >= 1 && speedup.value - half <= 1;
-    if (less == 0)
+    if (dpro_whatif_untimed(r->whatif))
+        table_wrapped(w, "Verdict", 9, dpro_whatif_untimed(r->whatif));
+    else if (less == 0)
         table_wrapped(w, "Verdict", 9, "the same iteration time");
     else
         table_paragraph(w, "Verdict", 9, "%s %s an iteration, %s times as fast (+- %s)%s",
@@ -318,8 +320,9 @@ static void write_text(struct writer *w, const void *report)
                                                      : "");
     row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model,
         units ? units_text(r->whatif, false, before) : NULL);
-    row(&t, "what if", dpro_whatif_predicted(r->whatif), model,
-        units ? units_text(r->whatif, true, after) : NULL);
+    if (!dpro_whatif_untimed(r->whatif))
+        row(&t, "what if", dpro_whatif_predicted(r->whatif), model,
+            units ? units_text(r->whatif, true, after) : NULL);
     table_write(w, &t);
     writer_text(w, "\n");
     write_parts(w, r);
@@ -339,8 +342,10 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
                              const struct dpro_model *model)
 {
     writer_section(w, key, '{');
-    writer_fields(w, MS("iteration_ms", p.iteration_ns), MS("p50_ms", p.p50_ns),
-                  MS("p95_ms", p.p95_ns), FIXED("uncertainty_pct", p.uncertainty_pct, 3));
+    bool known = p.iteration_ns > 0;
+    writer_fields(w, MS_IF("iteration_ms", known, p.iteration_ns), MS_IF("p50_ms", known, p.p50_ns),
+                  MS_IF("p95_ms", known, p.p95_ns),
+                  FIXED_IF("uncertainty_pct", known, p.uncertainty_pct, 3));
     writer_key(w, "communication");
     model_write_strategy(w, model, dpro_model_strategy(model));
     writer_close(w, '}');
@@ -430,7 +435,7 @@ static void write_computation(struct writer *w, const struct dpro_whatif_report 
     writer_section(w, "computation", '{');
     model_write_modules(w, "compiled", model, strategy, DPRO_COMPILED);
     model_write_modules(w, "bf16", model, strategy, DPRO_BF16);
-    writer_fields(w, TEXT("source", source_of(model)));
+    writer_fields(w, TEXT("source", dpro_whatif_untimed(r->whatif) ? NULL : source_of(model)));
     writer_close(w, '}');
 }
 
@@ -472,7 +477,11 @@ static void write_json(struct writer *w, const void *report)
     write_units(w, r->whatif);
     write_pipeline(w, r->whatif);
     writer_newline(w);
-    writer_fields(w, FIXED("speedup", speedup.value, 6), FIXED("speedup_std", speedup.std, 6));
+    bool timed = !dpro_whatif_untimed(r->whatif);
+    writer_fields(w, FIXED_IF("speedup", timed, speedup.value, 6),
+                  FIXED_IF("speedup_std", timed, speedup.std, 6));
+    if (!timed)
+        writer_fields(w, TEXT("no_time", dpro_whatif_untimed(r->whatif)));
     write_uncertainty(w, r->whatif);
     writer_newline(w);
     model_write_communications(w, r->model);

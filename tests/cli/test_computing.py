@@ -122,8 +122,53 @@ class Computing(Case):
         errors = [facts[fault_ns]["uncertainty"]["computing"]["predicted_pct"] for fault_ns in (0, 300)]
         self.assertGreater(errors[1], errors[0])
 
+    def with_flags(self, flags, *of):
+        """A copy of the recording, of a CPU with these flags, with probes of its own."""
+        trace = self.probed(*of)
+        for rank in (0, 1):
+            path = os.path.join(trace, "host0", "rank%d" % rank, "rank.json")
+            with open(path, encoding="utf-8") as file:
+                facts = json.load(file)
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**facts, "cpu_flags": flags}, file)
+        return trace
+
+    def test_the_time_of_16_bits_is_not_told_without_a_probe_where_the_cpu_may_lack_instructions(self):
+        small = {**BLOCKS, "ways": {"eager": way(100, 200), "bf16": {"left_out": "the time was over after 60 s"}}}
+        for flags, of, said in ((None, (), "does not say"), (["avx2"], (), "has no instructions"),
+                                ([], (small,), "--probe-limit SECONDS' and more time than before")):
+            with self.subTest(flags):
+                trace = self.with_flags(flags, *of)
+                args = ["--precision", "bf16=blocks.*"]
+                facts = self.ask(trace, *args)
+                self.assertEqual((facts["predicted"]["iteration_ms"], facts["speedup"], facts["computation"]["source"]), (None,) * 3)
+                self.assertLess(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])
+                self.assertIn("dpro profile --probe bf16", facts["no_time"])
+                text = " ".join(dpro("whatif", trace, *args).out.split())
+                self.assertIn("can't be predicted", text)
+                self.assertIn(said, text)
+                self.assertNotIn("what if ", text)
+                self.assertEqual(self.optimize(trace, "--allow", "bf16,assumed")["best"]["computation"]["bf16"], [])
+        self.assertLess(self.ask(self.with_flags([], BLOCKS), *args)["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
+
+    def test_fp32_of_a_job_that_calls_autocast_itself_is_refused(self):
+        trace = self.with_flags(["avx512_bf16"])
+        for rank in (0, 1):
+            path = os.path.join(trace, "host0", "rank%d" % rank, "kineto.json.gz")
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                profile = json.load(file)
+            events = profile["traceEvents"]
+            for event in [e for e in events if e.get("name") == "aten::linear"]:
+                events[:] = [e for e in events if e is event or e.get("tid") != event["tid"] or e.get("ph") != "X" or
+                             not event["ts"] <= e["ts"] < event["ts"] + event["dur"]]
+                for name, at, part in (("aten::to", 0.1, 0.2), ("aten::linear", 0.4, 0.5)):
+                    events.append({**event, "name": name, "ts": event["ts"] + at * event["dur"], "dur": part * event["dur"]})
+            with gzip.open(path, "wt", encoding="utf-8") as file:
+                json.dump(profile, file)
+        self.assert_error(dpro("whatif", trace, "--precision", "fp32"), USAGE, "torch.autocast", "record the job again")
+
     def test_16_bits_without_a_probe_are_assumed_and_said_so(self):
-        facts = self.ask(GPT, "--precision", "bf16")
+        facts = self.ask(self.with_flags(["amx_bf16"]), "--precision", "bf16")
         self.assertEqual(facts["computation"], {"compiled": [], "bf16": [""], "source": "assumed"})
         self.assertTrue(any("was not measured" in w for w in facts["warnings"]), facts["warnings"])
         self.assertTrue(any("check its loss" in w for w in facts["warnings"]), facts["warnings"])
@@ -291,12 +336,13 @@ class Computing(Case):
                 self.assertIn("nothing is compiled or in 16 bits", dpro("optimize", trace, "--allow", "compile,bf16").out)
 
     def test_what_no_probe_measured_is_tried_only_where_the_user_insists(self):
-        facts = self.optimize(GPT, "--allow", "compile,bf16")
+        trace = self.with_flags(["amx_bf16"])
+        facts = self.optimize(trace, "--allow", "compile,bf16")
         self.assertEqual((facts["best"]["computation"]["bf16"], facts["computing"]["modules"]), ([], 0))
-        text = " ".join(dpro("optimize", GPT, "--allow", "bf16").out.split())
+        text = " ".join(dpro("optimize", trace, "--allow", "bf16").out.split())
         self.assertIn("dpro profile --probe", text)
         self.assertIn("--allow bf16,assumed", text)
-        facts = self.optimize(GPT, "--allow", "bf16,assumed")
+        facts = self.optimize(trace, "--allow", "bf16,assumed")
         self.assertEqual(facts["best"]["computation"]["bf16"], [""])
         self.assertGreater(facts["computing"]["assumed_modules"], 0)
 

@@ -99,6 +99,7 @@ static void link_rank(void *arg, size_t r)
     build_pool(rank);
     build_parts(rank);
     build_learn_calls(rank);
+    rank->autocast = build_finds_autocast(rank);
     rank->memory = build_memory(rank);
     build_forget(rank);
     if (build->options.spent && r < build->trace->n_ranks)

@@ -275,8 +275,11 @@ static void fill_ops(struct assembly *a)
         }
         for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_message[r]; op++)
             g->phase[op] = DPRO_OP_BARRIER;
-        if (rank->trace->recording)
+        if (rank->trace->recording) {
             g->ranks[n].gradient_bytes = rank->trace->recording->gradient_bytes;
+            g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;
+        }
+        g->ranks[n].autocast = rank->autocast;
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         g->ranks[n++].boundary =
             rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;

@@ -2,6 +2,7 @@
  * list than CPUs: more ops run in 32 bits. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "graph/memory/memory_build.h"
 
 struct list {
@@ -81,4 +82,26 @@ uint8_t autocast_rule(const char *name, bool gpu)
         return strstr(name, "_backward") ? TYPE_FIRST : TYPE_STATISTICS;
     /* weights are in 32 bits, means and deviations, too */
     return strstr(name, "_norm") ? TYPE_STATISTICS : TYPE_PROMOTED;
+}
+
+/* Autocast computes an op within itself, of the same name, behind the casts of what goes in. */
+bool build_finds_autocast(const struct rank_build *rank)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t to = strtab_find(rank->names, "aten::to", strlen("aten::to"));
+    bool found = false;
+    bool *casts = mem_array(trace->n_spans + (size_t)1, sizeof *casts);
+    for (uint32_t s = 0; s < trace->n_spans; s++) {
+        const struct trace_span *span = &trace->spans[s];
+        if (span->parent != NO_ID && span->kind == SPAN_CPU_OP && span->name == to)
+            casts[span->parent] = true;
+    }
+    for (uint32_t s = 0; s < trace->n_spans && !found; s++) {
+        const struct trace_span *span = &trace->spans[s];
+        found = span->parent != NO_ID && span->kind == SPAN_CPU_OP && casts[span->parent] &&
+                trace->spans[span->parent].name == span->name &&
+                autocast_rule(strtab_get(rank->names, span->name), true) == TYPE_LOWER;
+    }
+    mem_free(casts);
+    return found;
 }

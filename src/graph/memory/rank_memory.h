@@ -14,6 +14,8 @@ struct rank_memory {
     float *op_split;   /* [n_timed], likewise; NULL: there is nothing split */
 };
 
+/* autocast_rules.c: whether the job itself computes ops under autocast. */
+bool build_finds_autocast(const struct rank_build *rank);
 /* build_memory.c: NULL where nothing is known. Needs slices and ops. */
 struct rank_memory *build_memory(const struct rank_build *rank);
 void rank_memory_destroy(struct rank_memory *memory); /* NULL is fine */

@@ -72,7 +72,9 @@ struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 /* Searches among the strategies that the job's stack can be given (dpro_model_capabilities);
  * *optimum is the caller's. By the model the result is never slower than the job's own strategy or
  * any baseline, unless the job does not fit its memory. If nothing fits, it is the job's own
- * strategy. Of strategies within 0.5 % of each other the default algorithm gives a simpler one. */
+ * strategy. The default algorithm chooses by expected time among all strategies that were the best
+ * so far when they were tried, and the baselines. It gives the simplest of those that take no more
+ * than 0.5 %, or half a standard error of the difference, longer than the best. */
 DPRO_API int dpro_optimize_run(const struct dpro_model *model,
                                const struct dpro_optimize_options *options,
                                struct dpro_optimum **optimum, struct dpro_error *err);
@@ -84,8 +86,8 @@ struct dpro_optimum_summary {
     int64_t best_ns;  /* of the best strategy; <= baseline_ns if that fits the memory. All times but
                          baseline_ns are means over draws of the model's errors and of the measured
                          iterations */
-    int64_t found_ns; /* of what the search found; the best strategy is a plain setting instead if
-                         the recording shows no difference */
+    int64_t found_ns; /* of the fastest strategy; the best one is a simpler one that is about as
+                         fast */
     const char *setting;    /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
                                static; NULL: it needs a plan */
     int64_t apart_ns;       /* of the best strategy without its op fusions */

@@ -1,9 +1,11 @@
 /* Chooses the result among the best strategies, and its expected gain.
  *
  * The best of thousands of strategies profits from the model's errors, as learnt numbers are
- * estimates and the modelled iteration is a median. So the finalists are evaluated again in all
- * jobs that the recording allows, and the promise is the mean over these. Learnt numbers are never
- * negative, so one learnt as 0 with an error has a mean above 0. */
+ * estimates and the modelled iteration is a median. So all finalists (what any algorithm found on
+ * its way, and the rows of the table) are evaluated in the same jobs, all that the recording
+ * allows. The one with the least mean wins; among those about as good, the simplest. The promise is
+ * its mean. Learnt numbers are never negative, so one learnt as 0 with an error has a mean above 0.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -15,12 +17,14 @@
 /* Likewise, than a job whose modules are computed as they are: compiling takes time, and numbers
  * change. */
 #define WORTH_COMPUTING 0.01
+#define EQUAL_ERRORS    0.5 /* paired standard errors, within which two are equally fast */
+#define HOPELESS        0.05
 
 enum {
     OF_BASELINE,
     OF_BEST,
     OF_DEFAULTS,
-    MOST_FINALISTS = OF_DEFAULTS + N_DEFAULTS + 1 + MOST_COMPUTING_CHOICES
+    MOST_LISTED = OF_DEFAULTS + N_DEFAULTS + 1 + MOST_COMPUTING_CHOICES
 };
 /* Beside numbers of the net: what the ways to compute modules cost, all of them. */
 enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
@@ -30,6 +34,7 @@ struct finalist {
     const char *name, *text; /* name NULL: the job's own, or the best that was found */
     bool is_alone;           /* the best of communication alone */
     bool is_computed;        /* modules are computed otherwise than they are */
+    bool is_out;             /* takes too long to be chosen, whatever the numbers may be */
     double *shares;          /* [n_draws] of what the job's own strategy takes there */
     double expected;         /* mean of them all */
 };
@@ -41,8 +46,8 @@ struct finals {
     const struct dpro_model *model;
     uint32_t n_numbers, n_samples, n_draws, n_ways;
     size_t *numbers; /* [n_numbers] those that have an error */
-    struct finalist finalists[MOST_FINALISTS];
-    uint32_t n_finalists;
+    struct finalist *finalists;
+    uint32_t n_finalists, n_listed; /* those after the listed ones are of the pool */
 };
 
 static void find_draws(struct finals *p)
@@ -88,10 +93,13 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     }
 }
 
-/* What was found, and the defaults that the job's stack can be given. */
+/* What was found, the defaults that the job's stack can be given, and the pool where the numbers
+ * are unsure: else the best by the model is the best. */
 static void add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
 {
     struct dpro_strategy strategy = space_strategy(space);
+    size_t n_pool = p->n_draws > 1 ? space->search->pool.n : 0;
+    p->finalists = arena_array(&p->arena, MOST_LISTED + n_pool, sizeof *p->finalists);
     add(p, baseline, NULL, NULL);
     add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
@@ -102,6 +110,9 @@ static void add_all(struct finals *p, struct space *space, const struct dpro_str
             add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
     }
     add_ways(p, space, baseline);
+    p->n_listed = p->n_finalists;
+    for (size_t i = 0; i < n_pool; i++)
+        add(p, &space->search->pool.at[i], NULL, NULL);
 }
 
 static double error_of(struct dpro_estimate ratio)
@@ -154,6 +165,16 @@ static double mean_of(const struct finals *p, const double *shares)
     return p->n_samples > 0 ? mean + samples - shares[0] : mean;
 }
 
+/* By the model itself, which the other jobs are near. */
+static void leave_out_hopeless(struct finals *p)
+{
+    double least = INFINITY;
+    for (uint32_t f = 0; f < p->n_finalists; f++)
+        least = fmin(least, p->finalists[f].shares[0]);
+    for (uint32_t f = p->n_listed; f < p->n_finalists; f++)
+        p->finalists[f].is_out = p->finalists[f].shares[0] > least * (1 + HOPELESS);
+}
+
 static void evaluate_all(struct finals *p)
 {
     struct model_rank *ranks = arena_array(&p->arena, p->model->n_ranks, sizeof *ranks);
@@ -163,12 +184,16 @@ static void evaluate_all(struct finals *p)
         struct evaluator *evaluator = evaluator_create(&job);
         double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
         for (uint32_t f = 0; f < p->n_finalists; f++)
-            p->finalists[f].shares[draw] =
-                (double)evaluate(evaluator, &p->finalists[f].strategy) / baseline;
+            if (!p->finalists[f].is_out)
+                p->finalists[f].shares[draw] =
+                    (double)evaluate(evaluator, &p->finalists[f].strategy) / baseline;
         evaluator_destroy(evaluator);
+        if (draw == 0)
+            leave_out_hopeless(p);
     }
     for (uint32_t f = 0; f < p->n_finalists; f++)
-        p->finalists[f].expected = mean_of(p, p->finalists[f].shares);
+        p->finalists[f].expected =
+            p->finalists[f].is_out ? INFINITY : mean_of(p, p->finalists[f].shares);
 }
 
 /* One standard error of what one is expected to take less than the other, as a share of an
@@ -199,46 +224,75 @@ static bool is_setting(const struct dpro_model *model, const struct finalist *f)
            strncmp(f->name, "cap-", 4) == 0;
 }
 
-/* The best of those whose modules are computed as they are, where that is as good as the best of
- * all, as far as the recording and the probe can tell; else the best that was found. */
-static const struct finalist *best_of(const struct finals *p, bool may_keep)
+/* Whether the model's best, or one of the pool, computes modules otherwise for a gain that is sure,
+ * as far as the recording and the probe can tell. */
+static bool computing_is_worth(const struct finals *p, bool may_keep)
 {
-    const struct finalist *best = &p->finalists[OF_BEST], *plain = NULL;
+    const struct finalist *computed = NULL, *plain = NULL;
     for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
-        const struct finalist *f = &p->finalists[i];
-        if (f->is_computed && f->expected < best->expected)
-            best = f;
-        if (!f->is_computed && (!plain || f->expected < plain->expected))
-            plain = f;
+        const struct finalist *f = &p->finalists[i], **best = f->is_computed ? &computed : &plain;
+        if (!*best || f->expected < (*best)->expected)
+            *best = f;
     }
-    if (!p->finalists[OF_BEST].is_computed || !plain)
-        return &p->finalists[OF_BEST];
+    if (!computed || !plain)
+        return computed != NULL;
     double least = p->model->measured_ns > 0 ? WORTH_COMPUTING : 0;
-    double worth = fmax(doubt_of(p, best, plain), least);
-    return plain->expected - best->expected <= worth ? plain : best;
+    return plain->expected - computed->expected > fmax(doubt_of(p, computed, plain), least);
 }
 
-/* Chooses the plain setting with the largest buckets that is as good as the best strategy, as far
- * as the recording can tell: a setting needs no plan in the job, and few messages cost least. A
- * strategy that fuses ops or computes modules otherwise can't be replaced by a setting, nor can one
- * that makes the job fit its memory; nor is the job's own possible then. */
+static const struct finalist *best_of(const struct finals *p, bool may_keep)
+{
+    bool computes = computing_is_worth(p, may_keep);
+    const struct finalist *best = NULL;
+    for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
+        const struct finalist *f = &p->finalists[i];
+        if ((computes || !f->is_computed) && (!best || f->expected < best->expected))
+            best = f;
+    }
+    return best;
+}
+
+/* A setting needs no plan in the job, and plain buckets are safer there than what else a plan can
+ * say. Of settings the one with the largest buckets is the simplest, as few messages cost least. */
+enum { AS_IT_RAN, A_SETTING, PLAIN, NOT_PLAIN, FUSED, COMPUTED };
+
+static int kind_of(const struct finals *p, const struct finalist *f)
+{
+    if (f == &p->finalists[OF_BASELINE])
+        return AS_IT_RAN;
+    if (f->is_computed)
+        return COMPUTED;
+    if (f->strategy.n_fused > 0)
+        return FUSED;
+    if (is_setting(p->model, f) || f->strategy.fuses)
+        return A_SETTING;
+    return space_is_plain(p->model, &f->strategy) ? PLAIN : NOT_PLAIN;
+}
+
+static bool is_simpler(const struct finals *p, const struct finalist *a, const struct finalist *b)
+{
+    int kind = kind_of(p, a), other = kind_of(p, b);
+    if (kind != other)
+        return kind < other;
+    if (kind == A_SETTING)
+        return a > b; /* in order of their caps */
+    bool simplified = a == &p->finalists[OF_BEST], other_is = b == &p->finalists[OF_BEST];
+    return simplified != other_is ? simplified : a->expected < b->expected;
+}
+
+/* The simplest of those that are as good as the best, as far as the recording can tell. Of a
+ * generated job that has no errors, as good is exactly as good. */
 static const struct finalist *choose(const struct finals *p, bool may_keep)
 {
-    const struct finalist *best = best_of(p, may_keep);
-    const struct finalist *chosen = may_keep ? &p->finalists[OF_BASELINE] : best;
-    bool may_set = may_keep && best->strategy.n_fused == 0 && !best->is_computed;
-    double least = p->model->measured_ns > 0 ? WORTH_A_PLAN : 0; /* a generated job has no doubt */
-    for (uint32_t i = p->n_finalists; may_set && i-- > OF_DEFAULTS;) {
+    const struct finalist *best = best_of(p, may_keep), *chosen = best;
+    double least = p->model->measured_ns > 0 ? WORTH_A_PLAN * best->expected : 0;
+    for (uint32_t i = OF_BEST; i < p->n_finalists && best != &p->finalists[OF_BASELINE]; i++) {
         const struct finalist *f = &p->finalists[i];
-        if (is_setting(p->model, f) && f->expected < chosen->expected &&
-            f->expected - best->expected <= fmax(doubt_of(p, best, f), least))
-            return f;
+        double worse = f->expected - best->expected;
+        if ((best->is_computed || !f->is_computed) && (f->expected < 1 || !may_keep) &&
+            worse <= fmax(EQUAL_ERRORS * doubt_of(p, best, f), least) && is_simpler(p, f, chosen))
+            chosen = f;
     }
-    double worth = may_keep ? 0 : WORTH_A_PLAN;
-    for (uint32_t i = OF_BEST; i < p->n_finalists; i++)
-        if (p->finalists[i].expected < chosen->expected - worth &&
-            (best->is_computed || !p->finalists[i].is_computed))
-            chosen = &p->finalists[i];
     return chosen;
 }
 
@@ -249,9 +303,9 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
     bool may_keep = !o->memory.is_needed;
     const struct finalist *best = best_of(p, may_keep);
-    const struct finalist *found =
-        best->expected < 1 || !may_keep ? best : &p->finalists[OF_BASELINE];
-    const struct finalist *chosen = chooses ? choose(p, may_keep) : found;
+    const struct finalist *chosen = choose(p, may_keep);
+    if (!chooses) /* what that algorithm found */
+        chosen = best = &p->finalists[OF_BEST];
     if (!o->memory.fits) /* nothing is of any use */
         chosen = best = &p->finalists[OF_BASELINE];
     o->summary.best_ns = llround(baseline_ns * chosen->expected);
@@ -261,7 +315,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         space_copy(space, &chosen->strategy, &space->best);
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);
-    for (uint32_t i = OF_DEFAULTS; i < p->n_finalists; i++) {
+    for (uint32_t i = OF_DEFAULTS; i < p->n_listed; i++) {
         const struct finalist *f = &p->finalists[i];
         struct dpro_baseline entry = {
             f->name, f->text,       llround(baseline_ns * f->expected), f->strategy.n_buckets,

@@ -173,6 +173,8 @@ static void search_view(struct space *fine, const struct coarsened_view *view)
     struct space coarse;
     struct dpro_strategy found = space_strategy(fine);
     space_init(&coarse, fine->search, &view->model);
+    coarse.fine = fine;
+    coarse.of = view;
     if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
         try_defaults(&coarse);
     } else {
@@ -383,6 +385,7 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     coarsened_view_fini(&fine);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
+    array_fini(&search.pool);
     if (rc == 0)
         *optimum = o;
     return rc;

@@ -13,7 +13,7 @@
 #include "cost/model_graph.h"
 #include "cost/strategy_work.h"
 #include "optimize/memory_search.h"
-#include "optimize/space.h"
+#include "optimize/search.h"
 #include "replay/replay.h"
 
 enum { MOST_THREADS = 64, PART_A_WORKER = 64, QUIET_ROUNDS = 5 };
@@ -201,7 +201,7 @@ static int64_t value_of(struct space *space, struct worker *worker,
     return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
 }
 
-static bool is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy)
+bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
     for (uint32_t t = 0; t < model->n_tensors; t++)
         if (strategy->order[t] != t)
@@ -212,10 +212,25 @@ static bool is_plain(const struct dpro_model *model, const struct dpro_strategy 
     return strategy->compression == DPRO_COMPRESSION_NONE && strategy->n_fused == 0;
 }
 
+static void pool_add(struct space *space, const struct dpro_strategy *strategy)
+{
+    struct dpro_strategy s;
+    if (space->of) {
+        s = space_strategy(space->fine);
+        coarsened_view_expand(space->of, strategy, &s);
+    } else {
+        s = space_copy_of(space, strategy);
+    }
+    array_push(&space->search->pool, s);
+}
+
 void space_note(struct space *space, const struct dpro_strategy *strategy, int64_t ns)
 {
     struct search *search = space->search;
-    if (ns < space->plain_ns && is_plain(space->model, strategy)) {
+    bool is_plainest = ns < space->plain_ns && space_is_plain(space->model, strategy);
+    if (is_plainest || ns < space->best_ns)
+        pool_add(space, strategy);
+    if (is_plainest) {
         space_copy(space, strategy, &space->plain);
         space->plain_ns = ns;
     }

@@ -38,6 +38,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *co
 
 /* ---- space.c ---- */
 
+struct coarsened_view;
 struct memory_search;
 struct space;
 
@@ -53,6 +54,7 @@ struct search {
     const struct memory_search *memory;  /* NULL: there is no budget */
     const struct dpro_strategy *modules; /* has the recomputed modules, micro-batches and ways to
                                             compute of new strategies; NULL: the job's own */
+    ARRAY(struct dpro_strategy) pool;    /* each that was the best of its space when it was found */
     const char *stopped_by;              /* NULL: goes on */
     uint64_t random;
     /* Called without partial replay, for each replay of a whole graph; may be NULL. */
@@ -73,6 +75,8 @@ struct worker { /* what a thread evaluates with */
 struct space {
     struct search *search;
     const struct dpro_model *model;
+    struct space *fine;              /* whose coarsened view this is; NULL: it is none */
+    const struct coarsened_view *of; /* likewise */
     struct arena arena;
     struct computation work;         /* with search->modules and nothing fused */
     const struct module_gain *gains; /* [n_modules] */
@@ -103,6 +107,8 @@ struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strate
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to);
 
+/* Whether it says no more than which neighbouring tensors share a bucket. */
+bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* The iteration time of a strategy. It is noted if it is the best so far, or the best plain one. */
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);
 /* The same, without noting it. */

@@ -93,7 +93,10 @@
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + changed(best.computation, null) + ", instead of " + before);
       if (best.setting)
-        say("", "Setting", best.setting + " of DistributedDataParallel has the same effect without a plan; it is the largest value than which nothing is faster for sure");
+        say("", "Setting", best.setting + " of DistributedDataParallel does this without a plan");
+      if (report.search.algorithm === "default" && !report.units.length) say("", "Choice", best.found_ms && best.iteration_ms / best.found_ms >= 1.0005 ?
+        "the simplest of the strategies that are equally fast (the fastest takes " + pct(100 * (best.iteration_ms / best.found_ms - 1)) +
+        " less, within half a percent or half a standard error)" : "no strategy that was tried is expected to be faster");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
@@ -121,7 +124,7 @@
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null) +
-        (RESULT === "chosen" ? "; nothing is faster for sure" : "")],
+        (RESULT === "chosen" ? "; " + report.best.setting : "")],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : "")]),

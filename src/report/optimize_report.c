@@ -134,23 +134,22 @@ static void write_servers_needed(struct writer *w, const struct optimize_facts *
                     n);
 }
 
-/* Where one argument of the job is as good as any plan. */
-static void write_setting(struct writer *w, const struct optimize_facts *f)
+/* Why this strategy: the default algorithm chooses among all that it looked at. */
+static void write_choice(struct writer *w, const struct optimize_facts *f)
 {
-    char more[120] = "";
-    double more_pct =
-        100 * (double)(f->found.best_ns - f->found.found_ns) / (double)f->found.baseline_ns;
-    if (!f->found.setting || !f->helps)
+    double more_pct = 100 * ((double)f->found.best_ns / (double)f->found.found_ns - 1);
+    if (f->is_of_units || strcmp(f->found.algorithm, "default") != 0)
         return;
+    if (f->found.setting)
+        table_paragraph(w, "Setting", 10, "%s of DistributedDataParallel does this without a plan",
+                        f->found.setting);
     if (more_pct >= 0.05)
-        snprintf(more, sizeof more,
-                 "; the best buckets found win %s points more, which is within this recording's "
-                 "uncertainty",
-                 NUMBER(more_pct, 1));
-    table_paragraph(w, "Setting", 10,
-                    "%s of DistributedDataParallel has the same effect without a plan; it is the "
-                    "largest value than which nothing is faster for sure%s",
-                    f->found.setting, more);
+        table_paragraph(w, "Choice", 10,
+                        "the simplest of the strategies that are equally fast (the fastest takes "
+                        "%s %% less, within half a percent or half a standard error)",
+                        NUMBER(more_pct, 1));
+    else
+        table_wrapped(w, "Choice", 10, "no strategy that was tried is expected to be faster");
 }
 
 /* Of a job that does not fit its budget. */
@@ -194,7 +193,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
                         TIME(f->found.best_ns), TIME(f->found.baseline_ns));
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
-        write_setting(w, f);
+        write_choice(w, f);
     } else if (communicates || f->is_of_units ||
                dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
@@ -255,7 +254,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
     if (f->found.setting && f->helps) {
         struct words why = {.n = 0};
-        words_add(&why, "", "%s: nothing is faster for sure", f->found.setting);
+        words_add(&why, "", "%s", f->found.setting);
         row(&t, f, "chosen", f->found.best_ns, why.text);
     } else {
         row(&t, f, "best found", f->found.best_ns, STRATEGY_OF(f, DPRO_BEST));

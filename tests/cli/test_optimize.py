@@ -66,15 +66,27 @@ class Optimize(Case):
         self.assertAlmostEqual(asked["baseline"]["iteration_ms"], facts["replayed_ms"], places=3)
 
     def test_a_plain_setting_is_the_result_where_it_is_as_good(self):
-        facts = self.optimize(DEMO, "-o", self.path("plan"), "--quiet")
+        facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
         best = facts["best"]
         self.assertRegex(best["setting"], r"\Abucket_cap_mb \d+\Z")
         cap = next(baseline for baseline in facts["baselines"] if baseline["text"] == best["setting"])
         self.assertEqual((cap["iteration_ms"], cap["buckets"]),
                          (best["iteration_ms"], len(best["communication"]["buckets"])))
         self.assertLess(abs(best["found_ms"] / best["iteration_ms"] - 1), 0.02)
-        text = dpro("optimize", DEMO, "--quiet").out
-        self.assertIn("Setting   %s of DistributedDataParallel" % best["setting"], text)
+        self.assertIn(" or measure %s" % best["setting"], " ".join(dpro("optimize", BUNDLED, "--quiet").out.split()))
+
+    def test_the_result_is_as_fast_as_the_best_row(self):
+        facts = self.optimize(DEMO)
+        best, rows = facts["best"], [baseline["iteration_ms"] for baseline in facts["baselines"]]
+        self.assertLessEqual(best["found_ms"], min(rows))
+        self.assertLess(best["iteration_ms"], 1.005 * min(rows))
+        self.assertIn("Choice", dpro("optimize", DEMO, "--quiet").out)
+
+    def test_less_search_promises_no_more(self):
+        full = self.optimize(DEMO)["best"]
+        for seconds in ("0.001", "0.01", "0.1"):
+            some = self.optimize(DEMO, "--budget", seconds)["best"]
+            self.assertLess(full["found_ms"], 1.001 * some["found_ms"], seconds)
 
     def test_results_are_the_same_with_any_threads_and_a_seed(self):
         def facts(*args):

@@ -293,7 +293,7 @@ static int list_strategies(const struct values *values, const struct dpro_plan_s
 
 struct turn {
     const struct strategy *strategy;
-    size_t block;
+    size_t number, block;
     bool is_first;        /* of its strategy */
     char path[PATH_SIZE]; /* what the run left */
     char problem[700];    /* why it is not to be used; "": it is */
@@ -301,11 +301,12 @@ struct turn {
 
 static int set_turn(const struct turn *turn, const struct dpro_plan_summary *plan)
 {
-    char block[24];
+    char block[24], number[24];
     snprintf(block, sizeof block, "%zu", turn->block);
+    snprintf(number, sizeof number, "%zu", turn->number);
     int code =
         launch_set_all({"DPRO_VERIFY", turn->path}, {"DPRO_VERIFY_TURN", turn->strategy->name},
-                       {"DPRO_VERIFY_BLOCK", block});
+                       {"DPRO_VERIFY_BLOCK", block}, {"DPRO_VERIFY_RUN", number});
     if (code == 0 && turn->strategy->plan != NULL)
         code = launch_set_plan(turn->strategy->plan, plan->stack, turn->is_first);
     return code;
@@ -377,6 +378,7 @@ static int verify_in_runs(const struct values *values, const struct opt_list *ar
     while (code == 0 && done < n_runs) {
         size_t half = done / n, at = half % 2 == 0 ? done % n : n - 1 - done % n;
         turn.strategy = &strategies[at];
+        turn.number = done + 1;
         turn.block = half / 2;
         turn.is_first = done < n;
         snprintf(turn.path, sizeof turn.path, "%s/turn%zu.json", folder, done);

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import agreement, applied, memory, planned, report, verify_file
+from . import agreement, applied, job_steps, memory, planned, report, verify_file
 from .session import Session
 from .settings import number
 
@@ -65,6 +65,8 @@ class Verification(Session):
         if self.off:
             return
         self._step = step
+        if step == 1 and planned.rank() == 0:
+            self._tell_steps()
         if self._planned is None:
             if step >= self.settings.warmup:
                 self._begin()
@@ -94,6 +96,18 @@ class Verification(Session):
         """The time at which all is computed."""
         self.job.settle()
         return time.perf_counter_ns()
+
+    def _tell_steps(self):
+        n_turns, warmup = 2 * (1 + len(self._caps) + len(self._plans)), max(self.settings.warmup, 1)
+        block, peaks = n_turns * (self._n_settle + self._n_steps), 0
+        if not self._on_gpu() and any(plan and plan.within_ranks for plan, *_ in map(applied.read, self._plans.values())):
+            from . import peak
+            peaks = n_turns * peak.OfCpu.n_steps
+        has = job_steps.of_job(1)
+        n_fit = (has[0] - warmup - peaks) // block if has else 0
+        report.tell("verify: " + job_steps.text(
+            warmup + self._n_blocks * block + peaks, has,
+            ("run it longer, or take --blocks %d" % n_fit) if n_fit > 0 else "run it longer, or choose fewer by --warmup and --steps"))
 
     # Turns
 

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from . import applied, memory, report, verify_file
+from . import applied, job_steps, memory, report, verify_file
 from .session import Session
 from .settings import number, turn
 
@@ -43,6 +43,8 @@ class Turn(Session):
         self._step, now = step, time.perf_counter_ns()
         if self._rank is None:
             self._rank, self._world_size, _ = self.job.place()
+            if self._rank == 0 and number("DPRO_VERIFY_RUN", 1, 1) == 1:
+                self._tell_steps()
         if self._measured is not None:
             self._peak_step()
         elif self._begin_ns is not None:
@@ -89,6 +91,11 @@ class Turn(Session):
         peak, self._peak = self._peak, None
         if peak:
             peak.stop()
+
+    def _tell_steps(self):
+        report.tell("verify: each run " + job_steps.text(
+            max(self.settings.warmup, self._least) + self._n_steps, job_steps.of_job(1),
+            "run it longer, or choose fewer by --warmup and --steps"))
 
     # The end
 

@@ -126,6 +126,54 @@ class Optimize(Case):
         self.assertTrue(os.path.exists(self.path("plan", "plan.json")))
 
 
+class JobSteps(Case):
+    """How long dpro verify takes a job to be."""
+    LOADER = """
+class _BaseDataLoaderIter:
+    def __init__(self, n, n_read):
+        self.n, self._num_yielded = n, n_read
+    def __len__(self):
+        return self.n
+"""
+
+    def said(self, *arguments, code="", needed=266):
+        """By a job whose first step has ended."""
+        script = self.write("train.py", "\n".join((
+            "import argparse, sys, types; from dpro import job_steps",
+            "loaders = sys.modules['torch.utils.data.dataloader'] = types.ModuleType('loaders')",
+            "exec(%r, vars(loaders))" % self.LOADER, code, "has = job_steps.of_job(1)",
+            "print(job_steps.text(%d, has, 'run it longer'))" % needed)))
+        environ = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
+        return subprocess.run([sys.executable, script, *arguments], env=environ, capture_output=True, text=True, timeout=60,
+                              check=True).stdout.strip()
+
+    def test_options_that_name_all_steps_say_how_many_there_are(self):
+        for given in (["--steps", "530"], ["--max_steps=530"], ["--train-iters", "530", "--log-steps", "10"],
+                      ["trainer.max_steps=530"], ["--eval-iters=5", "--num-train-steps", "530", "--epochs", "3"]):
+            with self.subTest(given=given):
+                self.assertIn("needs 266 steps; the job seems to have 530 (", self.said(*given))
+        self.assertEqual(self.said("--steps", "40"), "needs 266 steps, but the job seems to have 40 (--steps 40): run it longer")
+
+    def test_a_default_of_argparse_counts_too(self):
+        parse = "p = argparse.ArgumentParser(); p.add_argument('--n-iters', type=int, default=300); args = p.parse_args()"
+        self.assertEqual(self.said(code=parse), "needs 266 steps; the job seems to have 300 (n_iters=300)")
+
+    def test_epochs_are_as_long_as_what_the_loader_yields(self):
+        for read, steps in ((1, 300), (4, 75)):  # micro-batches
+            with self.subTest(read=read):
+                self.assertIn("the job seems to have %d (--epochs 3 of %d steps)" % (steps, steps // 3),
+                              self.said("--epochs", "3", code="it = loaders._BaseDataLoaderIter(100, %d)" % read))
+        self.assertIn("to have 100 (one pass over its data)", self.said(code="it = loaders._BaseDataLoaderIter(100, 1)"))
+
+    def test_what_says_nothing_of_all_steps_is_not_taken_for_them(self):
+        unsaid = "needs 266 steps; how many the job has can't be told"
+        for given in ([], ["--warmup-steps", "5"], ["--steps-per-epoch=50"], ["--max-steps", "-1"], ["--epochs", "3"], ["--steps"],
+                      ["--steps", "10", "--max-iters", "20"]):
+            with self.subTest(given=given):
+                self.assertEqual(self.said(*given), unsaid)
+        self.assertEqual(self.said(code="a, b = loaders._BaseDataLoaderIter(100, 1), loaders._BaseDataLoaderIter(90, 1)"), unsaid)
+
+
 class MXNet(Case):
     def test_a_port_that_its_servers_would_bind_to_is_told_once(self):
         script = ("import types; from dpro import mxnet_job; store = types.SimpleNamespace(create=None)\n"

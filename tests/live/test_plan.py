@@ -282,6 +282,7 @@ end()
         run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("124", "100000"))
         self.assertEqual(run.codes, [0], run.err[-3000:])
         self.assertIn("all is measured after step 44; the job ends", run.err)
+        self.assertEqual(run.err.count("verify: needs 44 steps; how many the job has can't be told"), 1)
         self.assertNotIn("DIGEST", run.out)
         self.assertIn("2 blocks of mirrored turns, 3 steps a turn after 2 to settle; 2 ranks", run.out)
 
@@ -306,6 +307,7 @@ end()
         without = self.without(body).digests
         self.assertEqual([run.err.count(digest) for digest in without], [4, 4])  # those of cap=0.02 are the same, in 16 bits not
         self.assertIn("verify: each turn is a run of the job: in one process,", run.err)
+        self.assertEqual(run.err.count("verify: each run needs 7 steps; how many"), 1)  # said in the first run only
 
     def test_turns_of_one_process_are_said_to_disturb_each_other(self):
         self.plan()

@@ -101,6 +101,8 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
 int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t size = job_size(g);
+    if (g->lacks_gpu)
+        return dpro_error_set(err, DPRO_EEMPTY, "%s", g->lacks_gpu);
     if (is_of_xla(g))
         return dpro_error_set(
             err, DPRO_EEMPTY,

@@ -238,7 +238,8 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     m->all_communication = options && options->all_communication;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
-    if (rc < 0 && (is_single(graph) || (m->all_communication && has_communications(graph)))) {
+    if (rc < 0 && !graph->lacks_gpu &&
+        (is_single(graph) || (m->all_communication && has_communications(graph)))) {
         m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
         rc = 0;
     }

@@ -221,6 +221,7 @@ struct dpro_graph {
     struct dpro_pace pace;
     ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
+    const char *lacks_gpu;  /* what was not recorded of GPUs, and why; NULL: nothing is lacking */
     ARRAY(char *) warnings; /* text in the arena */
 };
 

@@ -228,7 +228,9 @@ struct rank_build {
 
     struct rank_memory *memory; /* see graph/memory; NULL: not known */
 
-    bool autocast; /* see autocast_rules.c */
+    bool autocast;     /* see autocast_rules.c */
+    bool lacks_gpu;    /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
+    uint32_t n_called; /* calls of NCCL, where it lacks its GPU */
 
     /* for warnings */
     int64_t unmatched_ns; /* mean GPU work of an iteration that the reference iteration lacks */
@@ -241,6 +243,9 @@ void build_steps(struct rank_build *rank);
 /* pulled_copies.c: finds MXNet's copies of pulled parameters. Adds to the map such a copy's span +
  * 1, and that of the exchange that it ends, each with the copy's end. */
 void build_find_stores(const struct rank_build *rank, struct map *stored_ns);
+
+/* step_contents.c: whether the work of the rank's GPU was left out of its recording. */
+void build_find_lacking_gpu(struct rank_build *rank);
 
 /* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
  * the device work they launch. Needs steps. */

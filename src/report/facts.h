@@ -136,6 +136,7 @@ struct report_facts {
     struct warnings warnings;
     const char *framework; /* borrowed */
     uint32_t world_size;
+    const char *lacks_gpu; /* of the graph; NULL: nothing is lacking */
     bool what_if;
 
     uint32_t n_measured;

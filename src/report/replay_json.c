@@ -88,7 +88,8 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
         writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
-    writer_fields(w, BOOL("communication_recognised", f->communicates),
+    writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
+                  BOOL("communication_recognised", f->communicates),
                   INT("iterations", f->n_measured));
     writer_begin(w, "files", '[');
     for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {

@@ -91,6 +91,10 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
 static void say_path(const struct report_facts *f, struct verdict_line *line)
 {
     line->title = "Critical path";
+    if (f->lacks_gpu) {
+        say(line, "unknown: work of GPUs was not recorded");
+        return;
+    }
     for (int i = 0; i < f->n_kinds && i < 3; i++) {
         int kind = f->kinds[i];
         int64_t ns = f->kind_ns[kind];
@@ -153,7 +157,9 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
 {
     uint32_t world = f->world_size;
     line->title = "Communication";
-    if (!f->communicates && world > 1)
+    if (f->lacks_gpu)
+        say(line, "unknown: work of GPUs was not recorded");
+    else if (!f->communicates && world > 1)
         say(line,
             "none was recognised in most iterations, but the job has %u ranks: their communication "
             "counts as computation or idle time",
@@ -187,8 +193,9 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         say(line, "no rank");
         return;
     }
-    if (!f->any_computes) {
-        say(line, "unknown: no computation was recorded");
+    if (!f->any_computes || f->lacks_gpu) {
+        say(line, "unknown: %s",
+            f->any_computes ? "work of GPUs was not recorded" : "no computation was recorded");
         return;
     }
     const struct dpro_rank_time *t = &f->ranks[f->most_idle].time;
@@ -264,7 +271,9 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
 {
     const struct dpro_validation *v = &f->validation;
     uint32_t world = f->world_size;
-    if (world > 1 && !f->communicates)
+    if (f->lacks_gpu)
+        say(line, "record again: %s", f->lacks_gpu);
+    else if (world > 1 && !f->communicates)
         say(line,
             "find out first what the job's %u ranks exchange: no communication was recognised in "
             "most iterations, so it counts as computation here",

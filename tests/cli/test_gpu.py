@@ -97,12 +97,13 @@ class BoundByGpu(Case):
         self.assertIn("launch-bound", verdict(facts, "Idle"))
 
     def test_ranks_that_meet_but_take_different_times_are_doubted(self):
-        """Rank 0's file lost its device's work: the mean of its CPU's marks and of rank 1's GPU is the time of no rank."""
+        """Rank 0's file lost its kernels (not its copies: the GPU was recorded): the mean of its CPU's marks and of rank 1's GPU is
+        the time of no rank."""
         folder, _ = gpu_job.write(self, Job(world=2, buckets=4))
         path = os.path.join(folder, "rank0.pt.trace.json.gz")
         with gzip.open(path, "rt") as file:
             trace = json.load(file)
-        trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] not in ("kernel", "gpu_memcpy")]
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] != "kernel"]
         self.write("job/rank0.pt.trace.json.gz", trace)
         facts = self.assert_replays(folder)
         self.assertRegex(verdict(facts, "Next step"), "rank 0 takes .* rank 1 .* is incomplete")
@@ -221,6 +222,58 @@ class BoundByCpu(Case):
                 self.assertEqual(facts["pace"], {"ranks_on_gpu": 0, "cpu_ms": None, "gpu_ms": None, "ahead_ms": None})
                 self.assertIn("launch-bound", verdict(facts, "Idle"))
                 self.assertGreater(idle_pct(facts["ranks"][0]), 30)
+
+
+class NotRecorded(Case):
+    """The work of GPUs is missing: the profiler lacked the right to see it, or was told not to look."""
+
+    def write(self, name, content):
+        """Without device rows on these ranks, with the ranges in which c10d calls NCCL."""
+        rank = content["distributedInfo"]["rank"]
+        if rank in self.lacking:
+            events = [e for e in content["traceEvents"] if e["pid"] != 0]
+            if self.cpu_only:
+                events = [e for e in events if e["cat"] != "cuda_runtime"]
+            calls = [dict(e, cat="user_annotation", name="nccl:all_reduce", args={}) for e in events
+                     if self.calls_nccl and e["name"].startswith("c10d::")]
+            content["traceEvents"] = events + calls
+        super().write(name, content)
+
+    def replay_without(self, lacking, calls_nccl=True, cpu_only=False, **job):
+        self.lacking, self.calls_nccl, self.cpu_only = lacking, calls_nccl, cpu_only
+        folder, _ = gpu_job.write(self, Job(**job), folder=f"job{len(os.listdir(self.path()))}")
+        return folder, self.assert_json("replay", folder)
+
+    def assert_said(self, folder, facts, *patterns):
+        self.assertFalse(facts["trace"]["gpu_recorded"])
+        for title in ("Critical path", "Communication", "Idle"):
+            self.assertIn("work of GPUs was not recorded", verdict(facts, title))
+        for pattern in patterns + ("no right to use CUPTI.*record again with ProfilerActivity.CUDA",):
+            self.assertRegex(verdict(facts, "Next step"), pattern)
+            self.assertEqual(len([text for text in facts["warnings"] if "CUPTI" in text]), 1)
+        self.assertNotIn("no communication was recognised", " ".join(facts["warnings"]))
+        for command in (["optimize"], ["whatif", "--compute", "2x"], ["whatif", "--bandwidth", "2x"]):
+            self.assert_error(dpro(command[0], folder, *command[1:]), 3, *patterns)
+
+    def test_it_is_said_with_the_collectives_that_were_called_and_nothing_is_advised(self):
+        for cpu_only in (False, True):
+            with self.subTest(cpu_only=cpu_only):
+                self.assert_said(*self.replay_without((0, 1), cpu_only=cpu_only, world=2, buckets=4),
+                                 "not recorded on any rank: its CPU calls NCCL .24 collectives a rank., and no kernel")
+
+    def test_so_it_is_on_one_rank_of_several(self):
+        self.assert_said(*self.replay_without((1,), world=3, buckets=4),
+                         "not recorded on rank 1: its CPU calls NCCL .24 collectives., and no kernel")
+
+    def test_so_it_is_of_a_single_rank(self):
+        self.assert_said(*self.replay_without((0,)), "not recorded on rank 0: its CPU launches kernels, and no kernel")
+
+    def test_a_job_that_uses_no_gpu_or_little_of_it_does_not_lack_it(self):
+        for job in (dict(lacking=(0,), cpu_only=True), dict(lacking=(), kernels=3, kernel_us=2.0)):
+            folder, facts = self.replay_without(**job)
+            self.assertTrue(facts["trace"]["gpu_recorded"])
+            self.assertNotIn("CUPTI", " ".join(facts["warnings"]))
+            self.assert_code(dpro("whatif", folder, "--compute", "2x"), 0)
 
 
 class OddEnds(Case):

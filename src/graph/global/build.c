@@ -71,6 +71,7 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
+    build_find_lacking_gpu(rank);
     if (build->job.join.n_ranks > 1) /* of all at once they are a tenth of the peak */
         build_forget_keys(rank);
     uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;

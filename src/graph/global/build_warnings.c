@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/steps/trend.h"
 
@@ -24,17 +25,19 @@ void assembly_warn_clocks(struct assembly *a)
 }
 
 /* "rank 3", "ranks 0, 2 and 5 more" of those that lack it; "" when none does. */
-static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
+static void list_ranks(const struct assembly *a,
+                       bool (*lacks_it)(const struct assembly *, uint32_t, unsigned), unsigned what,
+                       char *out, size_t size)
 {
     enum { NAMED = 3 };
     const struct join *join = a->join;
     uint32_t n = 0, named = 0;
     size_t len = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
-        n += (a->messages->lacks[r] & lacks) != 0;
+        n += lacks_it(a, r, what);
     out[0] = '\0';
     for (uint32_t r = 0; r < join->n_ranks && named < NAMED; r++)
-        if (a->messages->lacks[r] & lacks)
+        if (lacks_it(a, r, what))
             len += (size_t)snprintf(out + len, size - len, "%s%d",
                                     named++ ? ", "
                                     : n > 1 ? "ranks "
@@ -42,6 +45,52 @@ static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, 
                                     join->ranks[r].trace->rank);
     if (n > named)
         snprintf(out + len, size - len, " and %u more", n - named);
+}
+
+static bool lacks_messages(const struct assembly *a, uint32_t rank, unsigned lacks)
+{
+    return a->messages->lacks[rank] & lacks;
+}
+
+static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
+{
+    list_ranks(a, lacks_messages, lacks, out, size);
+}
+
+static bool lacks_gpu(const struct assembly *a, uint32_t rank, unsigned unused)
+{
+    (void)unused;
+    return a->join->ranks[rank].lacks_gpu;
+}
+
+/* GPUs that worked and were not recorded: what is left of an iteration is no ground for advice. */
+static void warn_gpu(struct assembly *a)
+{
+    const struct join *join = a->join;
+    uint32_t n = 0, least = UINT32_MAX, most = 0;
+    char ranks[120], called[80] = "launches kernels";
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        if (!join->ranks[r].lacks_gpu)
+            continue;
+        n++;
+        least = MIN(least, join->ranks[r].n_called);
+        most = MAX(most, join->ranks[r].n_called);
+    }
+    if (n == 0)
+        return;
+    list_ranks(a, lacks_gpu, 0, ranks, sizeof ranks);
+    if (least < most)
+        snprintf(called, sizeof called, "calls NCCL (%u to %u collectives a rank)", least, most);
+    else if (most > 0)
+        snprintf(called, sizeof called, "calls NCCL (%u collective%s%s)", most,
+                 most == 1 ? "" : "s", n == 1 ? "" : " a rank");
+    a->graph->lacks_gpu = arena_format(
+        &a->graph->arena,
+        "the GPU's work was not recorded on %s: its CPU %s, and no kernel is in the recording. The "
+        "profiler was told to record the CPU only, had no right to use CUPTI, "
+        "or another profiler held it; record again with ProfilerActivity.CUDA",
+        n == join->n_ranks && n > 1 ? "any rank" : ranks, called);
+    WARN(a, "%s", a->graph->lacks_gpu);
 }
 
 /* Collectives of which some ranks' part is known from the others' logs only. */
@@ -124,6 +173,8 @@ static void warn_ranks(struct assembly *a)
     if (lacks)
         snprintf(present, sizeof present, " (%u of %d ranks are here)", join->n_ranks,
                  join->world_size);
+    if (!communicates && a->graph->lacks_gpu)
+        return; /* it is said already */
     if (!communicates)
         WARN(a,
              "no communication was recognised in most iterations of this job of %d ranks%s: what "
@@ -372,6 +423,7 @@ static void warn_steps(struct assembly *a)
 
 void assembly_warn(struct assembly *a)
 {
+    warn_gpu(a);
     warn_parts(a);
     warn_left_out(a);
     warn_unmatched(a);

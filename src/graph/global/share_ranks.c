@@ -100,6 +100,8 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK(pack, rank->n_slots);
     PACK(pack, rank->updates);
     PACK(pack, rank->autocast);
+    PACK(pack, rank->lacks_gpu);
+    PACK(pack, rank->n_called);
     PACK(pack, rank->unmatched_ns);
     PACK(pack, rank->n_bucket_conflicts);
     pack_times(pack, &rank->start_ns, rank->steps.n, rank->n_timed);

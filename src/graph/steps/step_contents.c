@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "base/time.h"
 #include "graph/names/collective_kinds.h"
 #include "graph/rank_build.h"
@@ -130,4 +131,21 @@ void build_contents(struct rank_build *rank)
             rank->steps.at[s].holds.n_meetings +=
                 (rank->classes[span->name] & NAME_OPTIMIZER_STEP) != 0;
     }
+}
+
+void build_find_lacking_gpu(struct rank_build *rank)
+{
+    bool launches = false;
+    uint32_t n_called = 0;
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        const char *name = strtab_get(rank->names, span->name);
+        if (rank->trace->tracks[span->track].gpu && span->kind != SPAN_SYNC)
+            return;
+        n_called += span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:");
+        launches |=
+            span->kind == SPAN_RUNTIME && strstr(name, "Launch") && !strstr(name, "HostFunc");
+    }
+    rank->lacks_gpu = launches || n_called > 0;
+    rank->n_called = n_called;
 }

@@ -33,6 +33,24 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
     return rank->end_ns[build_at(rank, step - 1, local)];
 }
 
+/* Whether `op` of the iteration before, which was not recorded, may have held anything up: in some
+ * measured iteration it goes on when the next one begins. */
+static bool may_run_over(const struct assembly *a, uint32_t op)
+{
+    uint32_t r = assembly_rank_of(a, op), local = op - a->first_op[r];
+    const struct rank_build *rank = &a->join->ranks[r];
+    bool seen = false;
+    if (local >= rank->n_timed)
+        return true;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        int64_t end = rank->end_ns[build_at(rank, s, local)];
+        if (end != ABSENT && end > rank->steps.at[s].end_ns)
+            return true;
+        seen |= end != ABSENT && s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;
+    }
+    return !seen;
+}
+
 /* ---- messages ---- */
 
 struct line_state {
@@ -217,7 +235,8 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
         if (spare > 0 && n < MOST)
             ends[n++] = end;
         else if (end == ABSENT)
-            r.complete &= !edge->next || a->join->ranks[0].trace->in_session;
+            r.complete &=
+                !edge->next || a->join->ranks[0].trace->in_session || !may_run_over(a, edge->from);
         else if (end > r.ready_ns)
             r.ready_ns = end;
     }

@@ -90,6 +90,14 @@ DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay
 /* DPRO_NO_DIMENSION: communication that is in no dimension, or in several. */
 DPRO_API struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
                                                           uint32_t rank_index, uint32_t dimension);
+/* How long ranks waited for this one in a replayed iteration, mean over all of them. */
+DPRO_API int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
+                                       uint32_t iteration);
+/* The rank that is waited for most in a replayed iteration, if for 1 % of one or more; -1: none. */
+DPRO_API int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration);
+/* What an iteration takes longer, on average, than if the late rank had worked in each as it does
+ * in those in which it is not late. 0 where a rank is late in most iterations. */
+DPRO_API int64_t dpro_replay_late_ns(const struct dpro_replay *replay);
 /* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
  * from that iteration's start. When iterations overlap, an op may start before 0 or end after the
  * iteration. */

@@ -28,6 +28,7 @@ struct interval {
     int64_t start, end;
     uint32_t use;
     uint32_t waits_for; /* rank index, for USE_WAIT; NOBODY: ranks that were not recorded */
+    uint32_t copy;      /* for USE_WAIT */
     uint32_t dimension; /* 1 + that of its communication; 0: none */
 };
 
@@ -49,6 +50,7 @@ struct breakdown {
     bool any_missing;          /* ranks of a collective */
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions;
+    _Atomic int64_t *waited_ns; /* see breakdown_fill */
     struct accounting *of_thread;
     atomic_size_t next_rank;
 };
@@ -58,7 +60,7 @@ struct accounting {
     struct arena arena;
     const struct dpro_graph *g;
     const struct breakdown_span *span;
-    const struct breakdown *all;
+    struct breakdown *all;
     uint8_t *uses;       /* of the rank's ops */
     int64_t *missing_ns; /* by the rank's ops: how much of the front of a transfer is waiting for
                             ranks that are missing in the trace; NULL: none is */
@@ -66,9 +68,9 @@ struct accounting {
     /* by dimension, the first of none: of the rank; until when any of it goes on */
     struct dpro_dimension_time *dimensions;
     int64_t *until_transfer, *until_wait, until_any;
-    int64_t now, to;       /* how far the sweep is, and where it ends */
-    int64_t until[N_USES]; /* of the rank */
-    uint32_t waits_for;
+    int64_t now, to;              /* how far the sweep is, and where it ends */
+    int64_t until[N_USES];        /* of the rank */
+    uint32_t waits_for, waits_in; /* rank index; copy */
     struct sums sums;
     ARRAY(struct interval) intervals; /* not swept yet */
     struct interval *spare;           /* for sorting */
@@ -145,11 +147,12 @@ static void sort_intervals(struct accounting *work)
         memcpy(work->intervals.at, from, n * sizeof *from);
 }
 
-static void add_interval(struct accounting *work, int64_t start, int64_t end, enum use use,
-                         uint32_t waits_for, uint32_t dimension)
+static void add_interval(struct accounting *work, int64_t start, int64_t end, struct interval what)
 {
+    what.start = start;
+    what.end = end;
     if (end > start)
-        array_push(&work->intervals, ((struct interval){start, end, use, waits_for, dimension}));
+        array_push(&work->intervals, what);
 }
 
 /* The members of collectives by rank, through their transfers' ranks. */
@@ -212,15 +215,21 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         if (c->missing_wait_ns > 0) {
             int64_t missing = MIN(c->missing_wait_ns, dur);
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
-            add_interval(work, start, start + missing, USE_WAIT, NOBODY, dimension);
+            add_interval(
+                work, start, start + missing,
+                (struct interval){.use = USE_WAIT, .waits_for = NOBODY, .dimension = dimension});
         }
         if (c->barrier == DPRO_NO_OP)
             continue;
         int64_t all_there = copy->end_ns[c->barrier];
         if (c->n_messages > 0) /* some rank is sending: the collective transfers */
-            add_interval(work, all_there, start, USE_TRANSFER, NOBODY, dimension);
-        add_interval(work, copy->end_ns[member->arrival], all_there, USE_WAIT, last[number],
-                     dimension);
+            add_interval(work, all_there, start,
+                         (struct interval){.use = USE_TRANSFER, .dimension = dimension});
+        add_interval(work, copy->end_ns[member->arrival], all_there,
+                     (struct interval){.use = USE_WAIT,
+                                       .waits_for = last[number],
+                                       .copy = copy->number,
+                                       .dimension = dimension});
     }
 }
 
@@ -233,8 +242,10 @@ static void add_ops(struct accounting *work, uint32_t r, const struct replay_cop
         int64_t end = copy->end_ns[first + i], start = end - copy->dur_ns[first + i];
         if (work->missing_ns && work->uses[i] == USE_TRANSFER)
             start += work->missing_ns[i];
-        add_interval(work, start, end, work->uses[i], NOBODY,
-                     work->g->dimension ? work->g->dimension[first + i] : 0);
+        add_interval(
+            work, start, end,
+            (struct interval){.use = work->uses[i],
+                              .dimension = work->g->dimension ? work->g->dimension[first + i] : 0});
     }
 }
 
@@ -262,6 +273,14 @@ static void begin_in_dimension(struct accounting *work, const struct interval *i
     work->until_any = MAX(work->until_any, interval->end);
 }
 
+static void count_wait(struct accounting *work, int64_t ns)
+{
+    uint32_t iteration = work->waits_in - work->span->first_iteration;
+    work->waited_for[work->waits_for] += ns;
+    if (iteration < work->span->n_iterations) /* not in those around them */
+        work->all->waited_ns[(size_t)iteration * work->g->n_ranks + work->waits_for] += ns;
+}
+
 /* Accounts for the time until `stop`, in which nothing begins. */
 static void advance(struct accounting *work, int64_t stop)
 {
@@ -278,7 +297,7 @@ static void advance(struct accounting *work, int64_t stop)
             work->sums.use[use] += part_end - work->now;
         count_dimensions(work, work->now, part_end, use);
         if (use == USE_WAIT && work->waits_for != NOBODY)
-            work->waited_for[work->waits_for] += part_end - work->now;
+            count_wait(work, part_end - work->now);
         work->now = part_end;
     }
 }
@@ -293,8 +312,10 @@ static void sweep(struct accounting *work, int64_t horizon)
         begin_in_dimension(work, next);
         if (next->end > work->until[next->use]) {
             work->until[next->use] = next->end;
-            if (next->use == USE_WAIT)
+            if (next->use == USE_WAIT) {
                 work->waits_for = next->waits_for;
+                work->waits_in = next->copy;
+            }
         }
     }
     work->intervals.n -= i;
@@ -410,8 +431,10 @@ static void account_for_some(void *arg, size_t thread)
 }
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
-                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions)
+                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
+                    int64_t *waited_ns)
 {
+    size_t n_waited = (size_t)span->n_iterations * g->n_ranks;
     struct breakdown all = {.g = g, .span = span, .ranks = ranks, .dimensions = dimensions};
     for (uint32_t r = 0; r < g->n_ranks; r++)
         all.most_ops = MAX(all.most_ops, g->ranks[r].n_ops);
@@ -421,8 +444,11 @@ void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *spa
     all.last =
         arena_alloc(&all.arena, ((size_t)span->n_copies * g->n_collectives + 1) * sizeof *all.last);
     parallel_for(span->n_copies, threads, find_last, &all);
+    all.waited_ns = arena_array(&all.arena, n_waited + 1, sizeof *all.waited_ns);
     size_t n = MIN((size_t)parallel_share(threads, 1), g->n_ranks);
     all.of_thread = arena_array(&all.arena, n, sizeof *all.of_thread);
     parallel_for(n, threads, account_for_some, &all);
+    for (size_t i = 0; i < n_waited; i++)
+        waited_ns[i] = all.waited_ns[i] / g->n_ranks;
     arena_fini(&all.arena);
 }

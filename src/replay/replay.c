@@ -8,6 +8,8 @@
 #include "base/stats.h"
 #include "replay/chain.h"
 
+#define NO_RANK UINT32_MAX
+
 struct dpro_replay {
     struct arena arena;
     uint32_t n_ops, n_ranks;
@@ -19,6 +21,9 @@ struct dpro_replay {
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions; /* see breakdown_fill */
     uint32_t n_dimensions;
+    int64_t *waited_ns; /* see breakdown_fill */
+    uint32_t *late;     /* by iteration: the index of the rank that is late in it; NO_RANK: none */
+    int64_t late_ns;    /* see dpro_replay_late_ns */
     int64_t *start_ns, *end_ns;
     struct dpro_critical_op *critical;
     uint32_t n_critical;
@@ -84,11 +89,89 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
         to[i] =
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
-    struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main};
+    struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main, c->n_warm_up};
+    r->waited_ns = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->waited_ns);
     r->n_dimensions = c->g->n_dimensions;
     r->dimensions =
         arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
-    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions);
+    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->waited_ns);
+}
+
+/* The rank that is waited for most in an iteration is late, unless that is next to nothing. */
+static void find_late(struct dpro_replay *r)
+{
+    enum { LEAST_PCT = 1 };
+    r->late = arena_array(&r->arena, (size_t)r->n_iterations + 1, sizeof *r->late);
+    for (uint32_t i = 0; i < r->n_iterations; i++) {
+        const int64_t *waited = r->waited_ns + (size_t)i * r->n_ranks;
+        uint32_t most = 0;
+        for (uint32_t k = 1; k < r->n_ranks; k++)
+            most = waited[k] > waited[most] ? k : most;
+        bool counts = r->n_ranks > 0 && waited[most] / LEAST_PCT >= r->iteration_ns / 100;
+        r->late[i] = counts && waited[most] > 0 ? most : NO_RANK;
+    }
+}
+
+static uint32_t n_late(const struct dpro_replay *r, uint32_t rank)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_iterations; i++)
+        n += r->late[i] == rank;
+    return n;
+}
+
+/* The times of one op, by sample, no longer in iterations in which its rank is late than the median
+ * of the others. */
+static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, uint32_t op,
+                       int64_t *values, int64_t *others)
+{
+    uint32_t rank = g->rank[op], n = 0;
+    for (uint32_t s = 0; s < g->n_samples; s++)
+        if (r->late[s] != rank)
+            others[n++] = values[(size_t)s * g->n_ops + op];
+    if (n == 0 || n == g->n_samples)
+        return;
+    sort_i64(others, n);
+    int64_t usual = stats_median_i64(others, n);
+    for (uint32_t s = 0; s < g->n_samples; s++)
+        if (r->late[s] == rank)
+            values[(size_t)s * g->n_ops + op] = MIN(values[(size_t)s * g->n_ops + op], usual);
+}
+
+/* Replays once more without what makes ranks late, where none is in most iterations. */
+static void find_late_ns(const struct chain *c, struct dpro_replay *r)
+{
+    enum { LEAST_PCT = 5 }; /* of an iteration; less is in every job */
+    struct dpro_replay_options options = {.threads = c->options->threads};
+    struct dpro_graph usual = *c->g;
+    struct chain chain;
+    struct arena scratch = {0};
+    size_t n = (size_t)usual.n_samples * usual.n_ops;
+    int64_t waited = 0;
+    bool constant = false;
+    for (uint32_t i = 0; i < r->n_iterations; i++)
+        constant |= r->late[i] != NO_RANK && n_late(r, r->late[i]) * 2 > r->n_iterations;
+    for (uint32_t k = 0; k < r->n_ranks; k++)
+        waited += r->ranks[k].wait_for_peers_ns / r->n_ranks;
+    if (constant || waited / LEAST_PCT < r->iteration_ns / 100 || c->options->skip_sample ||
+        !usual.sample_gap_ns || usual.n_samples != r->n_iterations)
+        return;
+    usual.sample_dur_ns = arena_copy(&scratch, usual.sample_dur_ns, n, sizeof(int64_t));
+    usual.sample_gap_ns = arena_copy(&scratch, usual.sample_gap_ns, n, sizeof(int64_t));
+    int64_t *others = arena_array(&scratch, usual.n_samples, sizeof *others);
+    for (uint32_t op = 0; op < usual.n_ops; op++) {
+        keep_usual(r, &usual, op, usual.sample_dur_ns, others);
+        keep_usual(r, &usual, op, usual.sample_gap_ns, others);
+    }
+    if (chain_init(&chain, &usual, &options, NULL, NULL) == 0) {
+        int64_t *periods = arena_array(&scratch, r->n_iterations, sizeof *periods);
+        chain.only_time = true;
+        chain_run(&chain);
+        chain_periods(&chain, periods);
+        r->late_ns = MAX(r->iteration_ns - chain_predicted_ns(&chain, periods), 0);
+    }
+    chain_fini(&chain);
+    arena_fini(&scratch);
 }
 
 static void fill_shown(const struct chain *c, struct dpro_replay *r)
@@ -126,7 +209,9 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
     fill_iterations(&chain, result);
     fill_ranks(&chain, result);
     fill_shown(&chain, result);
+    find_late(result);
     result->memory = replay_memory(graph, result->start_ns, result->end_ns, &result->arena);
+    find_late_ns(&chain, result);
     chain_fini(&chain);
     *replay = result;
     return 0;
@@ -225,6 +310,25 @@ struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *repla
     if (rank_index >= replay->n_ranks || at > replay->n_dimensions)
         return (struct dpro_dimension_time){0};
     return replay->dimensions[(size_t)rank_index * (replay->n_dimensions + 1) + at];
+}
+
+int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration)
+{
+    bool late = iteration < replay->n_iterations && replay->late[iteration] != NO_RANK;
+    return late ? replay->ranks[replay->late[iteration]].rank : -1;
+}
+
+int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
+                              uint32_t iteration)
+{
+    if (rank_index >= replay->n_ranks || iteration >= replay->n_iterations)
+        return 0;
+    return replay->waited_ns[(size_t)iteration * replay->n_ranks + rank_index];
+}
+
+int64_t dpro_replay_late_ns(const struct dpro_replay *replay)
+{
+    return replay->late_ns;
 }
 
 int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op)

@@ -165,12 +165,15 @@ struct breakdown_span {
     uint32_t n_copies;
     const int64_t *from_ns, *to_ns; /* by rank index: the time to account for */
     uint32_t n_iterations;          /* in that time: results are means over them */
+    uint32_t first_iteration;       /* the copy that is the first of them */
 };
 
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
- * is in none. */
+ * is in none. waited_ns[iteration * n_ranks + rank]: how long ranks waited for that one, mean over
+ * all of them. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
-                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions);
+                    struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
+                    int64_t *waited_ns);
 
 /* ---- replay_memory.c ---- */
 

@@ -124,11 +124,9 @@ static void sum_recorded(struct report_facts *f)
 static void sum_ranks(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
-    struct map waited_for = {0}; /* ns, by rank */
-    int64_t waited_ns = 0, n_computing = 0;
+    int64_t n_computing = 0;
     f->n_ranks = dpro_graph_n_ranks(g);
     f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
-    f->straggler = -1;
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct dpro_rank_time *t = &f->ranks[r].time;
         *t = dpro_replay_rank(f->report->replay, r);
@@ -137,7 +135,6 @@ static void sum_ranks(struct report_facts *f)
             facts_pct(t->forward_ns + t->backward_ns + t->update_ns, t->iteration_ns) > 0.1;
         f->any_computes |= f->ranks[r].computes;
         f->communicates |= t->communication_ns + t->wait_for_peers_ns > 0;
-        waited_ns += t->wait_for_peers_ns;
         n_computing += f->ranks[r].computes;
         const struct dpro_rank_time *exposed = &f->ranks[f->most_exposed].time;
         if (t->exposed_communication_ns + t->wait_for_peers_ns >
@@ -146,19 +143,7 @@ static void sum_ranks(struct report_facts *f)
         const struct rank_fact *idle = &f->ranks[f->most_idle];
         if (f->ranks[r].computes && (!idle->computes || t->idle_ns > idle->time.idle_ns))
             f->most_idle = r;
-        if (t->waited_most_for < 0 || t->waited_most_for == t->rank)
-            continue;
-        uint64_t key = (uint64_t)t->waited_most_for + 1, sum = 0;
-        map_get(&waited_for, key, &sum);
-        sum += (uint64_t)t->wait_for_peers_ns;
-        map_set(&waited_for, key, sum);
-        if ((int64_t)sum > f->straggler_ns) {
-            f->straggler_ns = (int64_t)sum;
-            f->straggler = t->waited_most_for;
-        }
     }
-    if (f->straggler_ns < waited_ns - f->straggler_ns)
-        f->straggler = -1;
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         f->exposed_ns += t->exposed_communication_ns / f->n_ranks;
@@ -166,7 +151,35 @@ static void sum_ranks(struct report_facts *f)
         f->idle_ns += f->ranks[r].computes ? t->idle_ns / n_computing : 0;
         f->input_ns += t->input_ns / f->n_ranks;
     }
-    map_fini(&waited_for);
+}
+
+ORDER_OF_INDICES(by_lateness, struct rank_fact,
+                 DESCENDING(n_late) ?: DESCENDING(waited_ns) ?: ASCENDING(time.rank));
+
+/* Which ranks are late, and how often: a straggler is late in most iterations. */
+static void sum_lateness(struct report_facts *f)
+{
+    const struct dpro_replay *replay = f->report->replay;
+    dpro_replay_iterations_ns(replay, &f->n_replayed);
+    f->straggler = -1;
+    f->late = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->late);
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        struct rank_fact *rank = &f->ranks[r];
+        for (uint32_t i = 0; i < f->n_replayed; i++) {
+            rank->waited_ns += dpro_replay_waited_ns(replay, r, i);
+            rank->n_late += dpro_replay_late_rank(replay, i) == rank->time.rank;
+        }
+        rank->waited_ns /= f->n_replayed ? f->n_replayed : 1;
+        if (rank->n_late > 0)
+            f->late[f->n_late++] = r;
+    }
+    qsort_r(f->late, f->n_late, sizeof *f->late, by_lateness, f->ranks);
+    const struct rank_fact *most = &f->ranks[f->late[0]];
+    f->late_ns = dpro_replay_late_ns(replay);
+    if (f->n_late > 0 && most->n_late * 2 > f->n_replayed) {
+        f->straggler = most->time.rank;
+        f->straggler_ns = most->waited_ns;
+    }
 }
 
 static void sum_shown(struct report_facts *f)
@@ -314,6 +327,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
         f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
     sum_measured(f);
     sum_ranks(f);
+    sum_lateness(f);
     sum_path(f);
     find_busiest(f);
     sum_comms(f);

@@ -15,7 +15,9 @@
 
 struct rank_fact {
     struct dpro_rank_time time;
-    int64_t path_ns; /* of the critical path, gaps included */
+    int64_t path_ns;   /* of the critical path, gaps included */
+    int64_t waited_ns; /* that ranks wait for it, mean over all and over the iterations */
+    uint32_t n_late;   /* iterations in which it is the late one */
     bool computes; /* its computation was recorded; else hidden communication and idle time are not
                       known */
 };
@@ -203,10 +205,14 @@ struct report_facts {
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */
     bool any_computes;     /* some rank does, as far as recorded */
-    int straggler;         /* the rank that at least half of the waiting is for; -1: none */
-    int64_t straggler_ns;  /* waiting of the ranks that wait most for it */
-    int64_t apart_ns;      /* of a single iteration: the last rank's start after the first's */
-    int64_t shown;         /* the job's number of the iteration that is shown; -1: unknown */
+    int straggler;         /* the rank that is late in most iterations; -1: none */
+    int64_t straggler_ns;  /* what ranks wait for it, mean over all */
+    uint32_t n_replayed;   /* iterations */
+    uint32_t *late;        /* ranks that are late in some of them, by index, most often first */
+    uint32_t n_late;
+    int64_t late_ns;  /* see dpro_replay_late_ns */
+    int64_t apart_ns; /* of a single iteration: the last rank's start after the first's */
+    int64_t shown;    /* the job's number of the iteration that is shown; -1: unknown */
     int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */
     int64_t idle_ns;                       /* mean over those that compute */
 

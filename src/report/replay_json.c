@@ -55,6 +55,29 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
+static void write_lateness(struct writer *w, const struct report_facts *f)
+{
+    int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
+    writer_begin(w, "lateness", '{');
+    writer_fields(w, INT_IF("straggler", f->straggler >= 0, f->straggler),
+                  INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns));
+    writer_begin(w, "ranks", '[');
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        if (f->ranks[r].waited_ns == 0)
+            continue;
+        for (uint32_t i = 0; i < f->n_replayed; i++)
+            waited[i] = dpro_replay_waited_ns(f->report->replay, r, i);
+        writer_item(w);
+        writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late));
+        writer_key(w, "waited_for_ms");
+        writer_json_times(w, waited, f->n_replayed);
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
+    mem_free(waited);
+}
+
 static void write_clock(struct writer *w, const struct dpro_graph *g)
 {
     struct dpro_alignment alignment = dpro_graph_alignment(g);
@@ -273,6 +296,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     write_collectives(w, f);
     dimensions_write_json(w, f);
     write_ranks(w, f);
+    write_lateness(w, f);
     write_clock(w, f->report->graph);
     write_trace(w, f);
     write_measured(w, f);

@@ -131,6 +131,22 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
             TIME(lost_ns));
 }
 
+static const char *mostly(const struct report_facts *f)
+{
+    return f->straggler_ns * 2 > f->wait_ns ? ", mostly" : "";
+}
+
+/* Which ranks are late, where none is in most iterations: "rank 3 5x, rank 0 4x". */
+static void say_late_ranks(const struct report_facts *f, struct verdict_line *line)
+{
+    enum { MOST = 4 };
+    for (uint32_t i = 0; i < f->n_late && i < MOST; i++)
+        say(line, "%srank %d %ux", i > 0 ? ", " : "", f->ranks[f->late[i]].time.rank,
+            f->ranks[f->late[i]].n_late);
+    if (f->n_late > MOST)
+        say(line, " and %u others", f->n_late - MOST);
+}
+
 /* How much of the communication computation does not hide, where it is worst. */
 static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 {
@@ -149,8 +165,15 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
     say(line, " (%s %%)", SHARE(lost, t->iteration_ns));
     if (!worst->computes)
         say(line, "; no computation was recorded, so the hidden part is unknown");
-    if (f->straggler >= 0 && facts_pct(f->straggler_ns / (int64_t)f->n_ranks, f->predicted_ns) >= 1)
+    if (f->straggler >= 0 && facts_pct(f->straggler_ns, f->predicted_ns) >= 1) {
+        uint32_t n = f->ranks[f->late[0]].n_late;
         say(line, "; straggler: rank %d", f->straggler);
+        if (n < f->n_replayed)
+            say(line, ", late in %u of %u iterations", n, f->n_replayed);
+    } else if (f->straggler < 0 && f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 1) {
+        say(line, "; no constant straggler: ");
+        say_late_ranks(f, line);
+    }
 }
 
 static void say_communication(const struct report_facts *f, struct verdict_line *line)
@@ -321,21 +344,37 @@ static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
     say(line, "computation dominates: make it cheaper, first %s (%s)", short_name, TIME(ns));
 }
 
+static void say_even(const struct report_facts *f, struct verdict_line *line, const char *end)
+{
+    say(line, "even out the ranks: they wait %s for each other%s", TIME(f->wait_ns), mostly(f));
+    say(line, *mostly(f) ? " for rank %d%s" : "; rank %d is late most often%s", f->straggler, end);
+}
+
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
 {
     uint32_t world = f->world_size;
     int64_t excess;
     const char *a = TIME(f->wait_ns);
-    if (f->straggler >= 0 && f->n_ranks > 1) {
+    if (f->straggler < 0 && f->n_late > 0) {
+        say(line,
+            "find out what makes ranks late in some iterations, such as garbage collection: ");
+        if (f->n_late > 1)
+            say(line, "the late rank changes (");
+        say_late_ranks(f, line);
+        say(line, "%s in %u iterations", f->n_late > 1 ? ")" : "", f->n_replayed);
+        if (f->late_ns > 0)
+            say(line, ", which costs %s an iteration", TIME(f->late_ns));
+        if (world > f->n_ranks)
+            say(line, "; record all %u ranks", world);
+    } else if (f->straggler >= 0 && f->n_ranks > 1) {
         const char *what = straggler_reason(f, &excess);
         if (facts_pct(excess, f->predicted_ns) >= 1)
             say(line,
                 "find out why rank %d spends %s more %s than the others do on average; ranks wait "
-                "%s for each other, mostly for it",
-                f->straggler, TIME(excess), what, a);
+                "%s for each other%s%s",
+                f->straggler, TIME(excess), what, a, mostly(f), *mostly(f) ? " for it" : "");
         else
-            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d", a,
-                f->straggler);
+            say_even(f, line, "");
     } else if (world > f->n_ranks) {
         say(line, "record all %u ranks, to see which of them is waited for: %s", world, a);
     } else {
@@ -410,8 +449,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         return;
     if (!f->any_computes) {
         if (f->straggler >= 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5)
-            say(line, "even out the ranks: they wait %s for each other, mostly for rank %d; ",
-                TIME(f->wait_ns), f->straggler);
+            say_even(f, line, "; ");
         say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
                   "without it the effect of communication is unknown");
         return;

@@ -12,7 +12,8 @@ class Job:
     """What one rank does in a step. CPU costs are between launches; all times in us."""
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
-                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0):
+                 streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
+                 within=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -21,6 +22,7 @@ class Job:
         self.start_us, self.seed = start_us, seed
         self.uneven = uneven  # more kernels in every third step
         self.rounding_us = rounding_us  # what ends may be late by
+        self.within = within  # called with a rank and a step's number between its forward and backward passes
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -129,6 +131,7 @@ class Rank:
         self.now += startup_us
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
         self.begins.append(self.free[COMPUTE])
+        self.number = number
         yield from (self.passes_of_units() if job.units else self.passes(kernels))
         self.op("aten::detach", 20)
         self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
@@ -142,6 +145,8 @@ class Rank:
                 side = yield from self.launch("aten::embedding", f"gather_{k % 3}", job.kernel_us * 2, 13, after=side)
         if job.sync == "loss":
             self.wait_for_gpu()
+        if job.within:
+            job.within(self, self.number)
         reduced = 0.0
         self.now += 5.0
         for k in range(per_stream):

@@ -200,6 +200,9 @@ TEST(without_computation_nobody_knows_what_idles)
     check(&job, NEXT, "record computation too", "hide or shrink");
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.straggler = 3;
+    job.facts.straggler_ns = 15 * ONE_MS;
+    job.facts.late = (uint32_t[]){3};
+    job.facts.n_late = 1;
     job.facts.wait_ns = 20 * ONE_MS;
     check(&job, NEXT,
           "they wait 20.00 ms for each other, mostly for rank 3; record computation too", NULL);
@@ -232,7 +235,7 @@ TEST(a_straggler_is_blamed_for_what_it_does_longer)
     fill(&job);
     job.facts.wait_ns = 15 * ONE_MS;
     job.facts.straggler = 2;
-    job.facts.straggler_ns = 60 * ONE_MS;
+    job.facts.straggler_ns = 15 * ONE_MS;
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other, mostly for rank 2",
           NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
@@ -241,6 +244,9 @@ TEST(a_straggler_is_blamed_for_what_it_does_longer)
           "find out why rank 2 spends 20.00 ms more in backward than the others do on "
           "average; ranks wait 15.00 ms for each other, mostly for it",
           NULL);
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.straggler_ns = 7 * ONE_MS; /* less than half of the waiting */
+    check(&job, NEXT, "ranks wait 15.00 ms for each other", "mostly");
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.straggler = -1;
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other", "mostly");

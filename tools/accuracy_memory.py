@@ -165,9 +165,9 @@ def print_memory(rows):
             if one["problem"]:
                 print("  %-44s failed: %s" % (one["config"], one["problem"]))
                 continue
-            print("  %-44s %8.1f MB, predicted %8.1f  %6s   x %s, predicted %.3f %6s (+- %s)   MemTracker %6s  rule %6s" % (
+            print("  %-44s %8.1f MB, predicted %8.1f  %6s   x %s, predicted %s %6s (+- %s)   MemTracker %6s  rule %6s" % (
                 one["config"], one["measured_bytes"] / 1e6, one["predicted_bytes"] / 1e6, number(one["peak_error_pct"], "%+.2f"),
-                number(one["measured_ratio"], "%.3f"), one["predicted_ratio"], number(one["ms_error_pct"], "%+.1f"),
+                number(one["measured_ratio"], "%.3f"), number(one["predicted_ratio"], "%.3f"), number(one["ms_error_pct"], "%+.1f"),
                 number(one["half_pct"], "%.0f"), number(one["tracker_error_pct"], "%+.1f"), number(one["rule_error_pct"], "%+.1f")))
     summary = summary_of(rows)
     for key, title in (("recorded", "as recorded"), ("traced", "execution trace alone"), ("peak", "what-ifs' peak"),

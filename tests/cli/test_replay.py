@@ -319,6 +319,31 @@ class Synthetic(Case):
         self.assertGreaterEqual(facts["trace"]["iterations"], 4)
         self.assertLessEqual(abs(facts["error_pct"]), 3)
 
+    def test_a_closure_of_the_optimizer_changes_no_phase(self):
+        plain, closed = (job(world=1, communicates=False)[0] for _ in range(2))
+        begins = [event["ts"] for event in closed["traceEvents"] if event["name"].startswith("ProfilerStep")]
+        ranges = [event for event in closed["traceEvents"] if event["name"].startswith("Optimizer.step")]
+        for event, begin in zip(ranges, begins):
+            event["ts"], event["dur"] = begin + 1, event["ts"] + event["dur"] - begin - 1
+        closed["traceEvents"].sort(key=lambda event: (event["ts"], -event["dur"]))
+        ranks = {}
+        for folder, trace in (("plain", plain), ("closed", closed)):
+            self.write(folder + "/rank0.json", trace)
+            ranks[folder] = rank_of(self.assert_replays(self.path(folder)), 0)
+        self.assertEqual(ranks["closed"], ranks["plain"])
+        self.assertAlmostEqual(ranks["closed"]["forward_ms"], 30, delta=0.1)
+        faster = self.assert_replays(self.path("closed"), "--delay", "FW=0.5")
+        self.assertAlmostEqual(faster["predicted"]["iteration_ms"], ranks["plain"]["iteration_ms"] - 15, delta=0.5)
+
+    def test_without_an_optimizer_nothing_is_an_update(self):
+        trace = job(world=1, communicates=False)[0]
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if not event["name"].startswith("Optimizer")]
+        for event in trace["traceEvents"]:
+            event["name"] = event["name"].replace("aten::add_", "aten::item")
+        rank = rank_of(self.assert_replays(self.write("rank0.json", trace)), 0)
+        self.assertAlmostEqual(rank["forward_ms"], 30, delta=0.1)
+        self.assertEqual(rank["update_ms"], 0)
+
     def test_open_and_bare_arrays_are_read(self):
         events = json.dumps(job(world=1, communicates=False)[0]["traceEvents"])
         plain = self.assert_replays(self.write("a/rank0.json", events))

@@ -432,9 +432,181 @@ TEST(backward_is_handed_to_its_thread_and_back)
     assert_true(edge_to(g, backward, after, 0));
     assert_int_equal(dpro_graph_op(g, forward).kind, DPRO_OP_FW);
     assert_int_equal(dpro_graph_op(g, backward).kind, DPRO_OP_BW);
-    assert_int_equal(dpro_graph_op(g, after).kind, DPRO_OP_UPDATE);
+    assert_int_equal(dpro_graph_op(g, after).kind, DPRO_OP_BW);
     assert_int_equal(dpro_graph_op(g, backward).gap_ns, 20 * US);
     assert_int_equal(dpro_graph_op(g, after).gap_ns, 20 * US);
+}
+
+/* ---- phases ---- */
+
+static void cpu_op(struct trace_text *t, const char *name, int64_t start, int64_t dur, int sequence)
+{
+    char args[48];
+    snprintf(args, sizeof args, "\"Sequence number\": %d, \"Fwd thread id\": 0", sequence);
+    trace_text_cpu(t, "cpu_op", name, 1, start, dur, sequence > 0 ? args : "");
+}
+
+/* What autograd runs for the op of a sequence number, and within it an op. */
+static void backward_op(struct trace_text *t, int thread, const char *name, int64_t start,
+                        int64_t dur, int sequence)
+{
+    char args[48];
+    snprintf(args, sizeof args, "\"Sequence number\": %d, \"Fwd thread id\": 1", sequence);
+    trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", thread, start,
+                   dur, args);
+    if (thread == 1)
+        trace_text_cpu(t, "cpu_op", name, thread, start + 5, dur - 10, "");
+}
+
+static void accumulate_op(struct trace_text *t, int64_t start)
+{
+    trace_text_cpu(t, "cpu_op",
+                   "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1, start,
+                   10, "");
+}
+
+static enum dpro_op_kind kind_of(const struct dpro_graph *g, const char *name, int n)
+{
+    return op_of(g, 0, name, n).kind;
+}
+
+TEST(passes_in_a_closure_of_the_optimizer_are_no_update)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 10, 900, "");
+        trace_text_cpu(t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, at + 20, 50,
+                       "");
+        cpu_op(t, "aten::zero_", at + 30, 20, 0);
+        cpu_op(t, "aten::randn", at + 100, 50, 0);
+        cpu_op(t, "aten::to", at + 160, 30, 5 + 2 * i);
+        cpu_op(t, "aten::linear", at + 200, 200, 5 + 2 * i);
+        cpu_op(t, "aten::mm", at + 210, 150, 5 + 2 * i);
+        backward_op(t, 1, "aten::bmm", at + 450, 200, 5 + 2 * i);
+        cpu_op(t, "aten::norm", at + 700, 50, 0);
+        cpu_op(t, "aten::sub_", at + 800, 50, 0);
+        cpu_op(t, "custom::momentum", at + 870, 20, 0);
+        cpu_op(t, "aten::item", at + 950, 20, 0);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(kind_of(g, "aten::zero_", 0), DPRO_OP_UPDATE);
+    assert_int_equal(kind_of(g, "aten::randn", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::to", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::linear", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::bmm", 0), DPRO_OP_BW);
+    assert_int_equal(kind_of(g, "aten::norm", 0), DPRO_OP_UPDATE);
+    assert_int_equal(kind_of(g, "aten::sub_", 0), DPRO_OP_UPDATE);
+    assert_int_equal(kind_of(g, "custom::momentum", 0), DPRO_OP_UPDATE);
+    assert_int_equal(kind_of(g, "aten::item", 0), DPRO_OP_UPDATE);
+}
+
+TEST(kernels_of_a_closure_are_of_the_phase_of_what_launched_them)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 10, 900, "");
+        cpu_op(t, "aten::mm", at + 100, 50, 5 + i);
+        trace_text_kernel(t, "gemm", 1, at + 110, 5, 7, at + 200, 100, "");
+        backward_op(t, 2, "", at + 300, 200, 5 + i);
+        trace_text_kernel(t, "gemm_nt", 2, at + 310, 5, 7, at + 400, 100, "");
+        cpu_op(t, "aten::_foreach_add_", at + 600, 50, 0);
+        trace_text_kernel(t, "multi_tensor_apply", 1, at + 610, 5, 7, at + 700, 100, "");
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(kind_of(g, "gemm", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "gemm_nt", 0), DPRO_OP_BW);
+    assert_int_equal(kind_of(g, "multi_tensor_apply", 0), DPRO_OP_UPDATE);
+}
+
+/* Iterations that begin with their backward pass. */
+TEST(without_an_optimizer_nothing_is_an_update)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        backward_op(t, 1, "aten::bmm", at + 10, 290, 5 + i);
+        accumulate_op(t, at + 300);
+        accumulate_op(t, at + 310);
+        cpu_op(t, "aten::add_", at + 350, 10, 6 + i); /* a sum of losses */
+        cpu_op(t, "aten::mm", at + 400, 100, 6 + i);
+        cpu_op(t, "aten::item", at + 600, 100, 0);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(kind_of(g, "aten::bmm", 0), DPRO_OP_BW);
+    assert_int_equal(kind_of(g, "aten::add_", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::item", 0), DPRO_OP_FW);
+}
+
+TEST(ops_that_write_as_many_tensors_as_gradients_are_an_update)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        cpu_op(t, "aten::mm", at + 10, 100, 5 + i);
+        backward_op(t, 1, "aten::bmm", at + 200, 90, 5 + i);
+        accumulate_op(t, at + 300);
+        accumulate_op(t, at + 310);
+        for (int p = 0; p < 2; p++) {
+            cpu_op(t, "aten::mul", at + 400 + 100 * p, 40, 0);
+            cpu_op(t, "aten::sub_", at + 450 + 100 * p, 40, 0);
+        }
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::mul", 0), DPRO_OP_UPDATE);
+    assert_int_equal(kind_of(g, "aten::sub_", 1), DPRO_OP_UPDATE);
+}
+
+TEST(in_inference_a_cache_is_no_optimizer)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        cpu_op(t, "aten::mm", at + 10, 400, 0);
+        cpu_op(t, "cache::kv_cache_update", at + 500, 100, 0);
+        cpu_op(t, "aten::add_", at + 650, 100, 0);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    assert_int_equal(kind_of(g, "cache::kv_cache_update", 0), DPRO_OP_FW);
+    assert_int_equal(kind_of(g, "aten::add_", 0), DPRO_OP_FW);
+}
+
+/* The second micro-batch computes its forward pass again within the backward pass. */
+TEST(micro_batches_have_passes_of_their_own)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 3; i++) {
+        int64_t at = 1000 * i;
+        trace_text_step(t, i, at, 1000);
+        for (int m = 0; m < 2; m++) {
+            int64_t begin = at + 400 * m;
+            cpu_op(t, "aten::randn", begin + 10, 40, 0);
+            cpu_op(t, "aten::mm", begin + 60, 100, 5 + 4 * i + 2 * m);
+            backward_op(t, 1, "aten::bmm", begin + 200, 150, 5 + 4 * i + 2 * m);
+            accumulate_op(t, begin + 360);
+        }
+        cpu_op(t, "aten::relu", at + 620, 20, 6 + 4 * i + 2);
+        backward_op(t, 1, "aten::relu_backward", at + 780, 20, 6 + 4 * i + 2);
+        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 850, 100, "");
+        cpu_op(t, "aten::sub_", at + 860, 80, 0);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    for (int m = 0; m < 2; m++) {
+        assert_int_equal(kind_of(g, "aten::randn", m), DPRO_OP_FW);
+        assert_int_equal(kind_of(g, "aten::mm", m), DPRO_OP_FW);
+        assert_int_equal(kind_of(g, "aten::bmm", m), DPRO_OP_BW);
+    }
+    assert_int_equal(kind_of(g, "aten::relu", 0), DPRO_OP_BW);
+    assert_int_equal(kind_of(g, "aten::sub_", 0), DPRO_OP_UPDATE);
 }
 
 /* ---- over ranks ---- */

@@ -1,42 +1,100 @@
 /* Which part of training each CPU span belongs to.
  *
- * Strong evidence first: the ranges of the optimizer, the data loader and passes that a pipeline's
- * schedule marks, autograd's functions, and DDP's bucket copies, each with all that it encloses.
+ * Strong evidence first: autograd's functions, DDP's bucket copies, the data loader and passes that
+ * a pipeline's schedule marks, each with all that it encloses; and ops that autograd differentiates
+ * later, the last ones on their thread with the sequence number of a backward op, wherever they
+ * stand. These make *passes*, stretches of forward or of backward work. Ranges of the optimizer are
+ * update but for passes within (a closure), and so are ops between a backward and a forward pass
+ * that write as many tensors as gradients were made.
+ *
  * Other spans are classified by place. On an autograd thread they are backward. On other threads
- * they are forward until the iteration's backward has begun, backward within it unless autograd
- * recorded them as forward, and update after it. What an op calls is of its phase. */
+ * they go with what comes next in the iteration; with what was last where nothing comes, or where a
+ * backward pass does. What an op calls is of its phase. */
 #include <string.h>
 
+#include "base/map.h"
 #include "base/memory.h"
 #include "base/sort.h"
 #include "graph/ops/framework_graph.h"
 
-enum { UNKNOWN = DPRO_N_OP_KINDS };
+enum { UNKNOWN = DPRO_N_OP_KINDS, HOLDS_PASS /* and is not of one phase */ };
 
-static uint8_t own_phase(uint32_t class)
+/* Of a pass. */
+struct mark {
+    int64_t start_ns, end_ns;
+    uint32_t step;
+    uint8_t phase;
+    bool accumulates; /* the gradient of a parameter */
+};
+
+ORDER(by_start, struct mark, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+
+/* A stretch of forward or of backward work within a step, and the update that follows it. */
+struct pass {
+    int64_t start_ns, end_ns;
+    int64_t updated_ns; /* the update's end; INT64_MIN: none follows */
+    int64_t written_ns; /* the last op that follows and writes into its input */
+    uint32_t n_written, n_gradients;
+    uint32_t step;
+    uint8_t phase;
+};
+
+/* A sequence number that backward ops have, and one of these. In files made by hand numbers recur.
+ */
+struct number {
+    int64_t taken_ns; /* start of the first op on a thread, from the end, that is differentiated */
+    uint32_t track;   /* this thread; NO_ID: none yet */
+    uint32_t newest;
+};
+struct backward {
+    int64_t start_ns;
+    uint32_t older; /* of the number; NO_ID: none */
+};
+
+struct finder {
+    struct rank_build *rank;
+    const struct trace_rank *trace;
+    uint8_t *phases;
+    const uint8_t *of_nodes;
+    bool *autograd;       /* by track: backward passes run there */
+    struct map number_of; /* sequence number -> index */
+    ARRAY(struct number) numbers;
+    ARRAY(struct backward) backwards;
+    ARRAY(struct mark) marks;
+    ARRAY(struct pass) passes;
+};
+
+static uint32_t class_of(const struct finder *f, uint32_t span)
 {
-    if (class & (NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD | NAME_UPDATE_NODE))
+    return f->rank->classes[f->trace->spans[span].name];
+}
+
+static uint8_t own_phase(const struct finder *f, const struct trace_span *span)
+{
+    uint32_t class = f->rank->classes[span->name];
+    if (span->node != NO_ID)
+        return f->of_nodes[span->node];
+    if (class & (NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD))
+        return DPRO_OP_UPDATE;
+    if ((class & NAME_UPDATE_NODE) && (f->rank->all_classes & NAME_BACKWARD_NODE))
         return DPRO_OP_UPDATE;
     if (class & NAME_LOADER)
         return DPRO_OP_INPUT;
     if (class &
         (NAME_BACKWARD | NAME_BACKWARD_NODE | NAME_ACCUMULATE | NAME_BUCKET_IN | NAME_BUCKET_OUT))
         return DPRO_OP_BW;
+    if (span->kind == SPAN_ANNOTATION) {
+        uint32_t pass = build_marked_pass(strtab_get(f->rank->names, span->name));
+        if (pass > 0)
+            return MARKED_KIND(pass) == PASS_FORWARD ? DPRO_OP_FW : DPRO_OP_BW;
+    }
     return UNKNOWN;
 }
 
-/* Of a pipeline's stage. */
-static uint8_t marked_phase(const char *name)
+static bool is_pass(uint8_t phase)
 {
-    uint32_t pass = build_marked_pass(name);
-    if (pass == 0)
-        return UNKNOWN;
-    return MARKED_KIND(pass) == PASS_FORWARD ? DPRO_OP_FW : DPRO_OP_BW;
+    return phase == DPRO_OP_FW || phase == DPRO_OP_BW;
 }
-
-struct backward {
-    int64_t first_ns, last_ns; /* in one step */
-};
 
 /* The first step that is not over at a time, from the one at an earlier time on. */
 static uint32_t step_at(const struct rank_build *rank, uint32_t step, int64_t time)
@@ -46,70 +104,254 @@ static uint32_t step_at(const struct rank_build *rank, uint32_t step, int64_t ti
     return step;
 }
 
-static void mark_track(struct rank_build *rank, const struct trace_track *track,
-                       const uint8_t *of_nodes, struct backward *backward, bool *autograd)
+/* Takes over what is known of the span around it, if that says something of all that it holds. */
+static void inherit(struct finder *f, uint32_t span, uint32_t except)
 {
-    for (uint32_t i = track->first, step = 0; i < track->first + track->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        uint8_t phase =
-            span->node != NO_ID ? of_nodes[span->node] : own_phase(rank->classes[span->name]);
-        if (phase == UNKNOWN && span->kind == SPAN_ANNOTATION)
-            phase = marked_phase(strtab_get(rank->names, span->name));
-        if (phase == UNKNOWN && span->parent != NO_ID)
-            phase = rank->phases[span->parent];
-        rank->phases[i] = phase;
-        if (phase != DPRO_OP_BW)
+    uint32_t parent = f->trace->spans[span].parent;
+    if (f->phases[span] == UNKNOWN && parent != NO_ID && f->phases[parent] < UNKNOWN &&
+        !(class_of(f, parent) & except))
+        f->phases[span] = f->phases[parent];
+}
+
+static void add_backward(struct finder *f, const struct trace_span *span)
+{
+    int64_t n = map_number(&f->number_of, map_key((uint32_t)span->sequence));
+    if ((size_t)n == f->numbers.n)
+        array_add(&f->numbers, .track = NO_ID, .newest = NO_ID);
+    array_add(&f->backwards, span->start_ns, f->numbers.at[n].newest);
+    f->numbers.at[n].newest = (uint32_t)f->backwards.n - 1;
+}
+
+static void find_own_phases(struct finder *f, uint32_t t)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        f->phases[i] = own_phase(f, span);
+        inherit(f, i, NAME_OPTIMIZER_STEP);
+        if (f->phases[i] != DPRO_OP_BW)
             continue;
-        *autograd |= span->fwd_thread > 0 || (rank->classes[span->name] & NAME_BACKWARD);
-        step = step_at(rank, step, span->start_ns);
-        if (step == rank->steps.n)
-            continue;
-        backward[step].first_ns = MIN(backward[step].first_ns, span->start_ns);
-        backward[step].last_ns = MAX(backward[step].last_ns, span->start_ns + span->dur_ns);
+        bool runs_backward = span->fwd_thread > 0 || (class_of(f, i) & NAME_BACKWARD);
+        f->autograd[t] |= runs_backward && t != f->rank->main_track;
+        if (runs_backward && span->sequence >= 0)
+            add_backward(f, span);
     }
 }
 
-static bool is_op(const struct rank_build *rank, uint32_t span)
+static bool is_differentiated(struct finder *f, const struct trace_span *span)
 {
-    return span != NO_ID && rank->trace->spans[span].kind == SPAN_CPU_OP;
+    uint64_t found;
+    if (!map_get(&f->number_of, map_key((uint32_t)span->sequence), &found))
+        return false;
+    struct number *number = &f->numbers.at[found];
+    int64_t until_ns = number->track == span->track ? number->taken_ns : INT64_MAX;
+    uint32_t i = number->newest;
+    while (i != NO_ID && f->backwards.at[i].start_ns >= until_ns)
+        i = f->backwards.at[i].older;
+    if (i == NO_ID || f->backwards.at[i].start_ns <= span->start_ns)
+        return false;
+    *number = (struct number){span->start_ns, span->track, number->newest};
+    return true;
 }
 
-static uint8_t phase_by_place(const struct trace_span *span, const struct backward *backward)
+/* In grad mode an op carries the number that the next op to be differentiated gets: the last one
+ * has it for itself. */
+static void find_forward_ops(struct finder *f, uint32_t t)
 {
-    if (span->start_ns < backward->first_ns)
-        return DPRO_OP_FW;
-    if (span->start_ns >= backward->last_ns)
+    const struct trace_track *track = &f->trace->tracks[t];
+    int64_t pass_ns = INT64_MAX; /* start of the first one from here on */
+    for (uint32_t i = track->first + track->n; i-- > track->first;) {
+        const struct trace_span *span = &f->trace->spans[i];
+        if (f->phases[i] == UNKNOWN && span->sequence >= 0 && span->kind == SPAN_CPU_OP &&
+            !f->autograd[t] && is_differentiated(f, span))
+            f->phases[i] = DPRO_OP_FW;
+        if (is_pass(f->phases[i]))
+            pass_ns = span->start_ns;
+        else if ((f->phases[i] == UNKNOWN || (class_of(f, i) & NAME_OPTIMIZER_STEP)) &&
+                 pass_ns - span->start_ns < span->dur_ns)
+            f->phases[i] = HOLDS_PASS;
+    }
+}
+
+static void collect_marks(struct finder *f, uint32_t t)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    uint32_t step = 0;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        inherit(f, i, 0);
+        if (!is_pass(f->phases[i]) ||
+            (span->parent != NO_ID && f->phases[span->parent] == f->phases[i]))
+            continue;
+        step = step_at(f->rank, step, span->start_ns);
+        array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
+                  .step = step, .phase = f->phases[i],
+                  .accumulates = class_of(f, i) & NAME_ACCUMULATE);
+    }
+}
+
+static void join_marks(struct finder *f)
+{
+    array_sort(&f->marks, by_start);
+    EACH (const struct mark, mark, f->marks) {
+        struct pass *last = f->passes.n > 0 ? &f->passes.at[f->passes.n - 1] : NULL;
+        if (!last || last->phase != mark->phase || last->step != mark->step) {
+            array_add(&f->passes, .start_ns = mark->start_ns, .end_ns = mark->end_ns,
+                      .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .step = mark->step,
+                      .phase = mark->phase);
+            last = &f->passes.at[f->passes.n - 1];
+        }
+        last->end_ns = MAX(last->end_ns, mark->end_ns);
+        last->n_gradients += mark->accumulates;
+    }
+}
+
+/* The last pass that began before or at a time, from the one at an earlier time on: its index + 1;
+ * 0: none did. */
+static size_t pass_at(const struct finder *f, size_t n, int64_t time)
+{
+    while (n < f->passes.n && f->passes.at[n].start_ns <= time)
+        n++;
+    return n;
+}
+
+/* Of tensors as an optimizer is written by hand, or an average of parameters. */
+static bool writes_into_input(const char *name)
+{
+    static const char *const ops[] = {"add_",     "sub_",     "mul_", "div_",
+                                      "addcmul_", "addcdiv_", "lerp_"};
+    if (!text_begins(name, "aten::"))
+        return false;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (strcmp(name + 6, ops[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool writes_many(const char *name)
+{
+    return (text_begins(name, "aten::_foreach_") || text_begins(name, "aten::_fused_")) &&
+           text_ends(name, "_");
+}
+
+static bool is_op(const struct finder *f, uint32_t span)
+{
+    return span != NO_ID && f->trace->spans[span].kind == SPAN_CPU_OP;
+}
+
+/* Where updates end, from the optimizer's ranges, from nodes of a graph and ops that write. */
+static void find_updates(struct finder *f, uint32_t t)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    size_t n = 0;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        int64_t end_ns = span->start_ns + span->dur_ns;
+        n = pass_at(f, n, span->start_ns);
+        if (class_of(f, i) & NAME_OPTIMIZER_STEP) {
+            size_t last = pass_at(f, n, end_ns - 1);
+            if (last > 0)
+                f->passes.at[last - 1].updated_ns = MAX(f->passes.at[last - 1].updated_ns, end_ns);
+        }
+        if (n == 0 || span->start_ns < f->passes.at[n - 1].end_ns)
+            continue;
+        struct pass *pass = &f->passes.at[n - 1];
+        if (class_of(f, i) & NAME_UPDATE_NODE) {
+            if (f->phases[i] == DPRO_OP_UPDATE)
+                pass->updated_ns = MAX(pass->updated_ns, end_ns);
+        } else if (f->phases[i] == UNKNOWN && is_op(f, i) &&
+                   (!is_op(f, span->parent) || f->phases[span->parent] == HOLDS_PASS)) {
+            const char *name = strtab_get(f->rank->names, span->name);
+            bool many = writes_many(name);
+            if (!many && !writes_into_input(name))
+                continue;
+            pass->written_ns = MAX(pass->written_ns, end_ns);
+            pass->n_written = many ? UINT32_MAX : pass->n_written + (pass->n_written < UINT32_MAX);
+        }
+    }
+}
+
+static uint8_t phase_by_place(const struct finder *f, int64_t time, uint32_t step, size_t n)
+{
+    const struct pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
+    const struct pass *next = n < f->passes.n ? &f->passes.at[n] : NULL;
+    if (last && time < last->end_ns)
+        return last->phase;
+    bool after_backward = last && last->phase == DPRO_OP_BW;
+    if (after_backward && time < last->updated_ns)
         return DPRO_OP_UPDATE;
-    return span->sequence >= 0 && span->fwd_thread == 0 ? DPRO_OP_FW : DPRO_OP_BW;
+    bool updated = after_backward && last->updated_ns > INT64_MIN;
+    if (next && next->step == step)
+        return next->phase == DPRO_OP_BW && after_backward && !updated ? DPRO_OP_BW : DPRO_OP_FW;
+    if (!last || last->step != step)
+        return DPRO_OP_FW;
+    return updated ? DPRO_OP_UPDATE : last->phase;
+}
+
+static void place(struct finder *f, uint32_t t, uint8_t unknown)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    uint32_t step = 0;
+    size_t n = 0;
+    for (uint32_t i = track->first; i < track->first + track->n; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        if (f->phases[i] != unknown)
+            continue;
+        step = step_at(f->rank, step, span->start_ns);
+        n = pass_at(f, n, span->start_ns);
+        if (f->autograd[t])
+            f->phases[i] = DPRO_OP_BW;
+        else if (class_of(f, i) & NAME_OPTIMIZER_STEP)
+            f->phases[i] = DPRO_OP_UPDATE;
+        else if (unknown == UNKNOWN && is_op(f, span->parent) && f->phases[span->parent] < UNKNOWN)
+            f->phases[i] = f->phases[span->parent];
+        else
+            f->phases[i] = phase_by_place(f, span->start_ns, step, n);
+    }
+}
+
+static void place_others(struct finder *f, uint32_t t)
+{
+    place(f, t, UNKNOWN);
+}
+
+static void place_holders(struct finder *f, uint32_t t)
+{
+    place(f, t, HOLDS_PASS);
+}
+
+static void on_threads(struct finder *f, void (*find)(struct finder *, uint32_t))
+{
+    for (uint32_t t = 0; t < f->trace->n_tracks; t++)
+        if (!f->trace->tracks[t].gpu)
+            find(f, t);
 }
 
 void build_phases(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
     struct arena scratch = {0};
-    struct backward *backward = arena_array(&scratch, rank->steps.n + 1, sizeof *backward);
-    bool *autograd = arena_array(&scratch, trace->n_tracks + 1, sizeof *autograd);
-    const uint8_t *of_nodes = dfg_find_phases(rank, &scratch);
-    rank->phases = mem_alloc(trace->n_spans + 1);
-    memset(rank->phases, UNKNOWN, trace->n_spans + 1);
-    for (size_t s = 0; s <= rank->steps.n; s++)
-        backward[s] = (struct backward){INT64_MAX, INT64_MIN};
-    for (uint32_t t = 0; t < trace->n_tracks; t++)
-        if (!trace->tracks[t].gpu)
-            mark_track(rank, &trace->tracks[t], of_nodes, backward, &autograd[t]);
-    for (uint32_t t = 0; t < trace->n_tracks; t++) {
-        const struct trace_track *track = &trace->tracks[t];
-        bool is_backward = autograd[t] && t != rank->main_track;
-        uint32_t step = 0;
-        for (uint32_t i = track->first; !track->gpu && i < track->first + track->n; i++) {
-            const struct trace_span *span = &trace->spans[i];
-            if (rank->phases[i] != UNKNOWN)
-                continue;
-            step = step_at(rank, step, span->start_ns);
-            rank->phases[i] = is_backward                 ? DPRO_OP_BW
-                              : is_op(rank, span->parent) ? rank->phases[span->parent]
-                                                          : phase_by_place(span, &backward[step]);
-        }
-    }
+    struct finder f = {.rank = rank,
+                       .trace = trace,
+                       .phases = mem_alloc(trace->n_spans + 1),
+                       .of_nodes = dfg_find_phases(rank, &scratch),
+                       .autograd = arena_array(&scratch, trace->n_tracks + 1, 1)};
+    rank->phases = f.phases;
+    memset(f.phases, UNKNOWN, trace->n_spans + 1);
+    on_threads(&f, find_own_phases);
+    on_threads(&f, find_forward_ops);
+    on_threads(&f, collect_marks);
+    join_marks(&f);
+    on_threads(&f, find_updates);
+    EACH (struct pass, pass, f.passes)
+        if (pass->n_written >= MAX(pass->n_gradients, 1))
+            pass->updated_ns = MAX(pass->updated_ns, pass->written_ns);
+    on_threads(&f, place_others);
+    on_threads(&f, place_holders);
+    array_fini(&f.marks);
+    array_fini(&f.passes);
+    array_fini(&f.numbers);
+    array_fini(&f.backwards);
+    map_fini(&f.number_of);
     arena_fini(&scratch);
 }

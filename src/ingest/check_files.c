@@ -264,13 +264,18 @@ static void note(struct common *common, const struct source *source, uint64_t am
 
 void sources_warn_cut(struct trace_build *build)
 {
-    struct common cut = {0}, broken = {0};
+    struct common cut = {0}, broken = {0}, noted = {0};
+    const char *first_note = NULL;
     EACH (const struct source, source, build->list) {
         if (!source->reader)
             continue;
+        note(&noted, source, source->part.note != NULL);
+        first_note = first_note ?: source->part.note;
         note(&cut, source, !source->reader->encoding && source->fail != JSON_OK);
         note(&broken, source, source->part.losses.n_broken_records);
     }
+    if (noted.n > 0)
+        build_warn(build, "%s%s: %s", noted.first, noted.n > 1 ? " and others" : "", first_note);
     if (cut.n > 0)
         build_warn(build,
                    "%s%s: ends in the middle of a record, as when a process is killed; all before "

@@ -17,6 +17,7 @@ struct span_block {
 struct part_track {
     struct trace_track track;
     uint32_t n_spans;
+    uint32_t row; /* while it is read: 1 + that of the reader's whose kind is not known; 0: none */
 };
 
 /* A thread_name event. */
@@ -94,6 +95,7 @@ struct trace_part {
     struct part_session session;
     const char *framework;            /* as the file says, static text; NULL: its format says */
     const struct missing *missing;    /* what the file lacks; NULL: what its format says */
+    const char *note;                 /* what else is to be said of it; NULL: nothing */
     ARRAY(struct trace_group) groups; /* ranks are in the arena */
 
     /* what ran when */

@@ -83,6 +83,7 @@ static void pack_part(struct pack *pack, struct trace_part *part)
     PACK(pack, part->has_record_fn);
     PACK(pack, part->n_events);
     PACK(pack, part->losses);
+    pack_text(pack, &part->note);
     PACK(pack, part->damage.cut);
     PACK(pack, part->damage.offset);
     pack_text(pack, &part->damage.broken);

@@ -276,6 +276,80 @@ class NotRecorded(Case):
             self.assert_code(dpro("whatif", folder, "--compute", "2x"), 0)
 
 
+class OtherDevices(Case):
+    """Rows of an accelerator that dpro has no word for are a device's ops, whatever the file calls them."""
+
+    def write(self, name, content):
+        content["traceEvents"] = [self.change(event) for event in content["traceEvents"]] + self.more
+        super().write(name, content)
+
+    def replay_as(self, change, more=(), **job):
+        self.change, self.more = change, list(more)
+        folder, _ = gpu_job.write(self, Job(**job), folder=f"job{len(os.listdir(self.path()))}")
+        return self.assert_json("replay", folder)
+
+    @staticmethod
+    def named(event, cat, runtime=None, **more):
+        """A device's row as `cat` (None: without), calls of its runtime as `runtime`, all else as it is."""
+        if event["cat"] in ("kernel", "gpu_memcpy"):
+            event = dict(event, cat=cat, **more)
+        elif event["cat"] == "cuda_runtime" and runtime:
+            event = dict(event, cat=runtime)
+        return {key: value for key, value in event.items() if value is not None}
+
+    def assert_like(self, facts, plain, keys=("iteration_ms", "forward_ms", "backward_ms", "exposed_communication_ms", "idle_ms")):
+        for rank, as_gpu in zip(facts["ranks"], plain["ranks"]):
+            for key in keys:
+                self.assertAlmostEqual(rank[key], as_gpu[key], delta=0.05 * as_gpu["iteration_ms"], msg=key)
+
+    def assert_said(self, facts, *patterns):
+        said = [text for text in facts["warnings"] if "kinds that dpro does not know" in text]
+        self.assertEqual(len(said), 1, facts["warnings"])
+        for pattern in patterns:
+            self.assertRegex(said[0], pattern)
+
+    def test_they_are_read_by_their_place_whatever_their_category(self):
+        job = dict(world=2, buckets=4, sync="end")
+        plain = self.replay_as(lambda event: event, **job)
+        for cat, runtime in (("mtia_ccp_events", "mtia_runtime"), ("hpu_op", None), ("npu_kernel", "privateuse1_runtime")):
+            with self.subTest(cat=cat):
+                facts = self.replay_as(lambda event, cat=cat, runtime=runtime: self.named(event, cat, runtime), **job)
+                self.assert_like(facts, plain)
+                self.assert_said(facts, f'rank0.* and others: .* [0-9]+ of "{cat}" are read as a device\'s ops')
+                self.assertEqual([c["kind"] for c in facts["collectives"]], [c["kind"] for c in plain["collectives"]])
+
+    def test_so_they_are_without_a_category_by_their_process_and_what_sums_them_up_is_left_out(self):
+        job = dict(world=1, sync="end")
+        more = [{"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "Accelerator 0"}},
+                {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "args": {"name": "Usage"}}]
+        more += [{"ph": "X", "name": name, "pid": 9, "tid": tid, "ts": 1_000_000_000.0, "dur": 150_000.0}
+                 for tid, name in enumerate(("Computing", "Free"))]
+        plain = self.replay_as(lambda event: event, **job)
+        facts = self.replay_as(lambda event: self.named(event, None), more, **job)
+        self.assert_like(facts, plain)
+        self.assert_said(facts, '1806 of "Accelerator 0" are read as', '2 of "Usage" are left out')
+
+    def test_what_launched_them_is_told_by_time_where_nothing_else_does(self):
+        def change(event):
+            event = self.named(event, "x_op")
+            if event["cat"] == "cuda_runtime":
+                return dict(event, cat="overhead")
+            return dict(event, args={key: value for key, value in event["args"].items() if key not in ("correlation", "External id")})
+        job = dict(kernels=60, sync="end")
+        facts, plain = self.replay_as(change, **job), self.replay_as(lambda event: event, **job)
+        self.assert_like(facts, plain, ("iteration_ms", "idle_ms"))
+        self.assertGreater(facts["ranks"][0]["forward_ms"], 0)
+
+    def test_rows_of_cpu_threads_are_none(self):
+        plain = self.replay_as(lambda event: event)
+        more = [{"ph": "X", "cat": cat, "name": "x", "pid": 100, "tid": 1, "ts": 1_000_000_000.0 + i * 1000, "dur": 900.0}
+                for i, cat in enumerate(("enqueue", "dequeue", "anything"))]
+        more += [{"ph": "M", "name": "process_labels", "pid": 70, "tid": 0, "args": {"labels": "CPU"}},
+                 {"ph": "X", "name": "Runtime@Launch", "pid": 70, "tid": 5, "ts": 1_000_000_000.0, "dur": 90_000.0}]
+        facts = self.replay_as(lambda event: event, more)
+        self.assertEqual((facts["ranks"], facts["warnings"]), (plain["ranks"], plain["warnings"]))
+
+
 class OddEnds(Case):
     def assert_left_out(self, facts, iteration, reason):
         self.assertEqual([odd["iteration"] for odd in facts["left_out"]], [iteration])

@@ -129,13 +129,20 @@ static void add_call(struct cutter *cutter, const struct launch *launch, uint32_
               cutter->step, yields);
 }
 
+/* An op launches where no call of a runtime was recorded. */
+static const struct launch *find_launch(struct cutter *cutter, const struct trace_span *span)
+{
+    return span->kind == SPAN_RUNTIME || span->kind == SPAN_CPU_OP
+               ? cuts_find_launch(cutter->cuts, span, &cutter->row)
+               : NULL;
+}
+
 /* A span without children. A call that copies is cut where its device work starts: the head
  * launches, the tail waits if the copy blocks. */
 static void emit_leaf(struct cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    const struct launch *launch =
-        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span, &cutter->row) : NULL;
+    const struct launch *launch = find_launch(cutter, span);
     if (!launch) {
         uint32_t slice = emit(cutter, open->span, 0, open->cursor, open->end);
         count_profiled(cutter, slice, 0, cutter->n_open == 0, open->span);
@@ -157,8 +164,7 @@ static void emit_rest(struct cutter *cutter, const struct open_span *open)
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
     uint32_t slice = emit(cutter, open->span, open->segment, open->cursor, open->end);
     count_profiled(cutter, slice, open->after_op, false, open->span);
-    const struct launch *launch =
-        span->kind == SPAN_RUNTIME ? cuts_find_launch(cutter->cuts, span, &cutter->row) : NULL;
+    const struct launch *launch = find_launch(cutter, span);
     if (launch)
         add_call(cutter, launch, slice, true);
 }

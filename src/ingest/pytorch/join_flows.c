@@ -2,11 +2,15 @@
  * backward op, and from a launch to what it launched. */
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/sort.h"
+#include "base/time.h"
 #include "ingest/pytorch/kineto.h"
 
 static void fini(void *payload)
 {
     struct kineto_part *flows = payload;
+    array_fini(&flows->rows);
+    array_fini(&flows->processes);
     array_fini(&flows->links);
     array_fini(&flows->launches);
     array_fini(&flows->module_calls);
@@ -89,7 +93,8 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
         for (uint32_t s = rank_first_from(rank, &rank->tracks[t], ts_ns, first);
              s < end && rank->spans[s].start_ns == ts_ns; s++) {
             struct trace_span *span = &rank->spans[s];
-            bool fits = flow->start ? span->kind == SPAN_RUNTIME
+            bool fits = flow->start ? span->kind == SPAN_RUNTIME ||
+                                          (flows->has_devices && span->kind == SPAN_CPU_OP)
                                     : span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY ||
                                           span->kind == SPAN_MEMSET;
             if (fits && !span->correlation) {
@@ -98,6 +103,39 @@ static void join_launches(struct trace_rank *rank, const struct trace_part *part
             }
         }
     }
+}
+
+struct cpu_end {
+    int64_t end_ns;
+    uint32_t span;
+};
+ORDER(by_end, struct cpu_end, ASCENDING(end_ns) ?: ASCENDING(span));
+
+/* Devices of whose work the file does not say which op launched it: at the latest the last op that
+ * was over when it began. */
+static void infer_launches(struct trace_rank *rank)
+{
+    ARRAY(struct cpu_end) ends = {0};
+    for (uint32_t i = 0; i < rank->n_spans; i++)
+        if (rank->spans[i].kind == SPAN_CPU_OP)
+            array_add(&ends, time_add(rank->spans[i].start_ns, rank->spans[i].dur_ns), i);
+    if (ends.n)
+        qsort(ends.at, ends.n, sizeof *ends.at, by_end);
+    for (uint32_t i = 0; i < rank->n_spans && ends.n; i++) {
+        struct trace_span *work = &rank->spans[i];
+        size_t at = 0;
+        if (work->correlation ||
+            (work->kind != SPAN_KERNEL && work->kind != SPAN_MEMCPY && work->kind != SPAN_MEMSET))
+            continue;
+        at = LOWER_BOUND(e, 0, ends.n, ends.at[e].end_ns <= work->start_ns);
+        struct trace_span *op = at ? &rank->spans[ends.at[at - 1].span] : NULL;
+        if (!op || op->window != work->window)
+            continue;
+        if (!op->correlation)
+            op->correlation = UINT64_C(1) << 62 | ends.at[at - 1].span;
+        work->correlation = op->correlation;
+    }
+    array_fini(&ends);
 }
 
 void kineto_reserve_links(struct trace_build *build, struct rank_job *job)
@@ -114,12 +152,16 @@ void kineto_reserve_links(struct trace_build *build, struct rank_job *job)
 
 void kineto_join_flows(struct rank_job *job)
 {
+    bool has_devices = false;
     for (size_t w = 0; w < job->n_windows; w++) {
         const struct trace_part *part = &job->sources[w]->part;
         const struct kineto_part *flows = part_payload(part, &kineto_payload);
         if (flows) {
             join_links(job->rank, part, flows);
             join_launches(job->rank, part, flows);
+            has_devices |= flows->has_devices;
         }
     }
+    if (has_devices)
+        infer_launches(job->rank);
 }

@@ -26,6 +26,9 @@ enum { NAME_CACHE = 4096 };
     WORD(KEY_DUR, "dur")                                                                           \
     ARGUMENT(KEY_NAME, "name", STRING, EVENT, label)                                               \
     WORD(KEY_ARGS, "args")                                                                         \
+    ARGUMENT(KEY_LABELS, "labels", STRING, EVENT, label)                                           \
+    WORD(KEY_STREAM, "stream")                                                                     \
+    WORD(KEY_STREAM_ID, "Stream Id")                                                               \
     ARGUMENT(KEY_ADDR, "Addr", U64, MEMORY, address)                                               \
     ARGUMENT(KEY_BYTES_TAKEN, "Bytes", INT, MEMORY, bytes)                                         \
     ARGUMENT(KEY_DEVICE_ID, "Device Id", INT, MEMORY, device_id)                                   \
@@ -96,6 +99,7 @@ struct kineto {
     uint16_t place_of[N_SORTS][N_KEYS]; /* 0: none yet */
     struct guess read;                  /* what was not guessed */
     struct strtab other_keys;           /* id + N_WANTED_KEYS - 1 is the key's number */
+    struct strtab categories;           /* that are not known */
 };
 
 /* A key's number; the slow way, when no guess was right. */
@@ -115,8 +119,9 @@ static unsigned key_number(struct kineto *k, const char *key, size_t len)
 static int64_t id_of(const char *text, size_t len);
 
 /* Takes a value that is one of few. */
-static int64_t read_value(struct json *js, unsigned key)
+static int64_t read_value(struct kineto *k, unsigned key)
 {
+    struct json *js = k->js;
     const char *text;
     size_t len;
     uint8_t flow;
@@ -127,7 +132,8 @@ static int64_t read_value(struct json *js, unsigned key)
     if (key == KEY_PH)
         return len == 1 ? text[0] : '?';
     unsigned kind = kineto_category(text, len, &flow);
-    return kind | flow << 8;
+    int64_t category = kind == KINETO_OTHER_KIND ? strtab_add(&k->categories, text, len) + 1 : 0;
+    return kind | flow << 8 | category << 16;
 }
 
 /* What a key with its value tells of the event. */
@@ -140,6 +146,7 @@ static inline void tell(struct kineto_event *ev, const struct guess *guess)
     case KEY_CAT:
         ev->kind = (uint8_t)guess->value;
         ev->flow = (uint8_t)(guess->value >> 8);
+        ev->category = (uint32_t)(guess->value >> 16);
         break;
     case KEY_PID:
         ev->pid = (uint64_t)guess->value;
@@ -184,7 +191,7 @@ read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, u
         read->key = (uint8_t)key_number(k, text, len);
     if (read->key == KEY_PH || read->key == KEY_CAT || read->key == KEY_PID ||
         read->key == KEY_TID) {
-        read->value = read_value(js, read->key);
+        read->value = read_value(k, read->key);
         told = true;
         tell(&then, read);
     }
@@ -505,7 +512,8 @@ static const char *read_arg(struct kineto *k, struct kineto_event *ev, unsigned 
     void *at = (char *)structs[argument->of] + argument->offset;
     const char *text;
     size_t len;
-    if (key >= N_WANTED_KEYS)
+    ev->on_stream |= key == KEY_STREAM || key == KEY_STREAM_ID;
+    if (key >= N_WANTED_KEYS || key == KEY_STREAM || key == KEY_STREAM_ID)
         return take_scalar(k->js, p, &text, &len);
     if (argument->type && argument->of == OF_DETAIL)
         k->to.detail_used = ev->has_detail = true;
@@ -599,6 +607,9 @@ static void read_event(struct kineto *k, const struct guess *key)
     js->p = p;
     if (js->fail != JSON_OK)
         return; /* an event that is cut off is left out */
+    if (ev.category)
+        ev.category = intern(k, strtab_get(&k->categories, ev.category - 1),
+                             strtab_len(&k->categories, ev.category - 1));
     kineto_take(&k->to, &ev);
 }
 
@@ -652,6 +663,7 @@ static void destroy(void *reader)
     mem_free(k->name_cache);
     mem_free(k->place_room);
     strtab_fini(&k->other_keys);
+    strtab_fini(&k->categories);
     mem_free(k);
 }
 
@@ -744,8 +756,10 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     strtab_add(&part->names, "", 0);
     kineto_events_begin(&k->to, part);
     read_document(k);
-    kineto_events_end(&k->to);
     bool again = is_for_one_thread(k);
+    if (!again)
+        kineto_settle_rows(&k->to);
+    kineto_events_end(&k->to);
     destroy(k);
     if (!again)
         return 0;

@@ -11,10 +11,22 @@ struct kineto_flow {
     bool start; /* 's', else 'f' */
 };
 
+/* Spans of one category, or of none, on one track, of whose kind nothing is known. */
+struct kineto_row {
+    uint32_t track, category; /* of the part; string id, 0: none */
+    uint8_t use;              /* enum row_use */
+    bool on_stream, meets;    /* it names its stream; some span is a collective */
+    uint64_t n;
+};
+enum row_use { ROW_DROPPED, ROW_ANNOTATES, ROW_OF_DEVICE, ROW_SUMS_UP, ROW_IS_PART };
+
 struct kineto_part {
+    ARRAY(struct kineto_row) rows;
+    ARRAY(struct part_label) processes; /* id 1: process_name, 0: process_labels */
     ARRAY(struct kineto_flow) links;    /* fwdbwd */
     ARRAY(struct kineto_flow) launches; /* only while no span has a correlation */
     bool has_correlation;
+    bool has_devices; /* rows were read as a device's */
     /* in the file's order; times without base_ns, tracks of the part, windows unset */
     ARRAY(struct trace_module_call) module_calls;
 };

@@ -48,6 +48,19 @@ uint32_t kineto_find_track(struct kineto_events *to, bool gpu, uint64_t pid, int
     return to->last_track[gpu] = index;
 }
 
+uint32_t kineto_find_row(struct kineto_events *to, uint64_t pid, int64_t id, uint32_t category)
+{
+    struct trace_part *part = to->part;
+    uint64_t key = map_mix(map_mix(pid ^ (uint64_t)(category + 1) << 40) ^ (uint64_t)id) & ~1ULL;
+    uint32_t index = (uint32_t)map_number(&to->tracks, key ? key : 2);
+    if (index == part->tracks.n) {
+        array_add(&to->more->rows, .track = index, .category = category);
+        array_add(&part->tracks, .track = {.pid = pid, .id = id},
+                  .row = (uint32_t)to->more->rows.n);
+    }
+    return index;
+}
+
 /* The recorder's marks are annotations, or ops where they were made in C++. */
 static bool is_module_mark(struct kineto_events *to, const struct kineto_event *ev)
 {
@@ -81,7 +94,8 @@ static void read_mark(struct kineto_events *to, struct kineto_event *ev)
 static void add_span(struct kineto_events *to, struct kineto_event *ev)
 {
     struct trace_part *part = to->part;
-    if (ev->kind >= SPAN_OTHER)
+    bool known = ev->kind < SPAN_OTHER;
+    if (ev->kind == SPAN_OTHER)
         return;
     if (ev->ts != JSON_VALUE) {
         part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
@@ -109,16 +123,19 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
                             ev->ts_ns, end_ns);
         return;
     }
-    if (!gpu && kineto_name_flags(to, ev->name) & NAME_ASKED)
+    if (!gpu && known && kineto_name_flags(to, ev->name) & NAME_ASKED)
         read_mark(to, ev);
     bool posted = ev->kind == SPAN_ANNOTATION && kineto_name_flags(to, ev->name) & NAME_POSTED;
-    uint32_t track = kineto_find_track(to, gpu, ev->pid, posted ? ~ev->tid : ev->tid);
+    uint32_t track = known ? kineto_find_track(to, gpu, ev->pid, posted ? ~ev->tid : ev->tid)
+                           : kineto_find_row(to, ev->pid, ev->tid, ev->category);
+    if (!known)
+        to->more->rows.at[part->tracks.at[track].row - 1].on_stream |= ev->on_stream;
     part->tracks.at[track].track.posted |= posted;
     struct trace_span *span = part_add_span(part);
     *span = (struct trace_span){
         .start_ns = ev->ts_ns,
         .dur_ns = ev->dur_ns,
-        .correlation = ev->correlation,
+        .correlation = ev->kind == SPAN_CPU_OP ? 0 : ev->correlation,
         .name = ev->name,
         .track = track,
         .external = ev->external,
@@ -152,22 +169,26 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
     }
     if (ev->record_fn)
         part->has_record_fn = true;
-    if (!gpu && !part->process.pid)
+    if (!gpu && known && !part->process.pid)
         part->process.pid = ev->pid;
 }
 
 static void add_flow(struct kineto_events *to, const struct kineto_event *ev)
 {
-    if (ev->ts != JSON_VALUE || ev->flow == FLOW_NONE)
+    /* a category that is not known is taken for a launch: it binds nothing else */
+    bool other = ev->kind == KINETO_OTHER_KIND;
+    unsigned what = other ? FLOW_LAUNCH : ev->flow;
+    if (ev->ts != JSON_VALUE || what == FLOW_NONE)
         return;
-    if (ev->flow == FLOW_LAUNCH && to->more->has_correlation)
+    if (what == FLOW_LAUNCH && to->more->has_correlation)
         return;
     /* both ends of a launch name a thread or a stream; which, is seen when spans are known */
     struct kineto_flow flow = {.ts_ns = ev->ts_ns,
-                               .id = ev->flow_id,
+                               .id = other ? map_mix(ev->flow_id + ((uint64_t)ev->category << 32))
+                                           : ev->flow_id,
                                .track = kineto_find_track(to, false, ev->pid, ev->tid),
                                .start = ev->ph == 's'};
-    if (ev->flow == FLOW_FWDBWD)
+    if (what == FLOW_FWDBWD)
         array_push(&to->more->links, flow);
     else
         array_push(&to->more->launches, flow);
@@ -231,9 +252,11 @@ static void close_span(struct kineto_events *to, const struct kineto_event *end)
 static void add_label(struct kineto_events *to, const struct kineto_event *ev)
 {
     const struct strtab *names = &to->part->names;
-    if (!json_is(strtab_get(names, ev->name), strtab_len(names, ev->name), "thread_name"))
-        return;
-    array_add(&to->part->labels, ev->pid, ev->tid, ev->label);
+    const char *name = strtab_get(names, ev->name);
+    if (strcmp(name, "thread_name") == 0)
+        array_add(&to->part->labels, ev->pid, ev->tid, ev->label);
+    else if (strcmp(name, "process_name") == 0 || strcmp(name, "process_labels") == 0)
+        array_add(&to->more->processes, ev->pid, strcmp(name, "process_name") == 0, ev->label);
 }
 
 void kineto_take(struct kineto_events *to, struct kineto_event *ev)

@@ -5,8 +5,6 @@
 #include "base/map.h"
 #include "ingest/pytorch/kineto.h"
 
-enum { KINETO_NO_KIND = 255 };
-
 struct kineto_event {
     int64_t ts_ns, dur_ns;
     uint64_t pid, flow_id, correlation;
@@ -16,8 +14,9 @@ struct kineto_event {
     uint8_t kind, flow;
     char ph;
     enum json_value ts, dur; /* JSON_NO_VALUE: none or not a number */
-    bool has_name, has_detail, has_memory;
-    uint32_t label; /* thread_name's or process_name's args.name */
+    bool has_name, has_detail, has_memory, on_stream;
+    uint32_t label;    /* thread_name's or process_name's args.name, process_labels' args.labels */
+    uint32_t category; /* of KINETO_OTHER_KIND: string id */
     uint64_t dims_numel;
     uint32_t dims_type;
     bool dims_blank,
@@ -56,6 +55,12 @@ void kineto_events_end(struct kineto_events *to);
 
 /* The part's track of a CPU thread or of a stream. */
 uint32_t kineto_find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id);
+
+/* The track on which spans wait whose kind is not known. */
+uint32_t kineto_find_row(struct kineto_events *to, uint64_t pid, int64_t id, uint32_t category);
+
+/* kineto_rows.c: what becomes of those spans once the whole file is read. */
+void kineto_settle_rows(struct kineto_events *to);
 
 enum kineto_name_flag {
     NAME_SEEN = 1,

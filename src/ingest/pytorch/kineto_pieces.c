@@ -143,6 +143,8 @@ static void join_losses(struct part_losses *to, const struct part_losses *from)
 static void join_flows(struct kineto_part *to, const struct kineto_part *from,
                        const struct joint *joint)
 {
+    EACH (const struct part_label, label, from->processes)
+        array_add(&to->processes, label->pid, label->id, joint->names[label->name]);
     if (from->has_correlation && !to->has_correlation) {
         to->has_correlation = true;
         array_fini(&to->launches);
@@ -172,7 +174,13 @@ static void join_piece(struct kineto_events *to, const struct kineto_events *fro
     joint->tracks = mem_alloc((part->tracks.n + 1) * sizeof *joint->tracks);
     for (size_t t = 0; t < part->tracks.n; t++) {
         const struct part_track *track = &part->tracks.at[t];
-        uint32_t at = kineto_find_track(to, track->track.gpu, track->track.pid, track->track.id);
+        const struct kineto_row *row = track->row ? &from->more->rows.at[track->row - 1] : NULL;
+        uint32_t at =
+            row ? kineto_find_row(to, track->track.pid, track->track.id,
+                                  joint->names[row->category])
+                : kineto_find_track(to, track->track.gpu, track->track.pid, track->track.id);
+        if (row)
+            to->more->rows.at[whole->tracks.at[at].row - 1].on_stream |= row->on_stream;
         whole->tracks.at[at].n_spans += track->n_spans;
         whole->tracks.at[at].track.posted |= track->track.posted;
         joint->tracks[t] = at;

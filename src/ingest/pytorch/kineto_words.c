@@ -78,7 +78,7 @@ bool kineto_posted(const char *name, size_t len)
            text_n_is(name, len, "gloo:recvAnySource");
 }
 
-enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
+unsigned kineto_category(const char *cat, size_t len, uint8_t *flow)
 {
 #define CATEGORY(word, kind, flow)                                                                 \
     {                                                                                              \
@@ -107,6 +107,15 @@ enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
         CATEGORY("async", SPAN_OTHER, FLOW_LAUNCH),
         CATEGORY("async_cpu_to_gpu", SPAN_OTHER, FLOW_LAUNCH),
         CATEGORY("forward_backward", SPAN_OTHER, FLOW_FWDBWD),
+        CATEGORY("overhead", SPAN_OTHER, FLOW_NONE), /* what is no work of the job */
+        CATEGORY("Overhead", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("Trace", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("cpu_instant_event", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("external_correlation", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("cuda_event", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("cuda_profiler_range", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("gpu_pm_counter", SPAN_OTHER, FLOW_NONE),
+        CATEGORY("mtia_counters", SPAN_OTHER, FLOW_NONE),
     };
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
         if (categories[i].len == len && memcmp(categories[i].word, cat, len) == 0) {
@@ -115,7 +124,7 @@ enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow)
         }
     *flow = FLOW_NONE;
     bool calls = text_n_ends(cat, len, "_runtime") || text_n_ends(cat, len, "_driver");
-    return calls ? SPAN_RUNTIME : SPAN_OTHER;
+    return calls ? SPAN_RUNTIME : len == 0 ? KINETO_NO_KIND : KINETO_OTHER_KIND;
 }
 
 enum sync_kind kineto_sync_kind(const char *text, size_t len)

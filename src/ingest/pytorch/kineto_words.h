@@ -5,8 +5,12 @@
 
 enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
 
-/* An event's category; SPAN_OTHER for flows, *flow tells which, and for what is not kept. */
-enum span_kind kineto_category(const char *cat, size_t len, uint8_t *flow);
+/* Of events without a category, or with one that is not known. */
+enum { KINETO_OTHER_KIND = 254, KINETO_NO_KIND = 255 };
+
+/* An event's category: one of these, or enum span_kind; SPAN_OTHER for flows, *flow tells which,
+ * and for what is not kept. */
+unsigned kineto_category(const char *cat, size_t len, uint8_t *flow);
 /* Whether an annotation is the recorder's mark of a module's forward; *len becomes the length of
  * the module's name, its end: "blocks.0" of "dpro.module:blocks.0". */
 bool kineto_module(const char *name, size_t *len);

@@ -5,6 +5,7 @@ A rank is a process with RANK and its kin in the environment; torchrun is used w
 at is made once (Case.once), even by suites that run at the same time: its files lie in DPRO_TEST_CACHE."""
 import atexit
 import fcntl
+import functools
 import gzip
 import hashlib
 import json
@@ -40,6 +41,15 @@ def _torch_version():
 
 
 TORCH = _torch_version()
+
+
+@functools.cache
+def without_bf16_lstm():
+    """Why an LSTM can't be computed in bfloat16 here, asked of the library; None: it can."""
+    ran = subprocess.run([PYTHON, "-c", "import torch\n"
+                          "with torch.autocast('cpu', torch.bfloat16):\n"
+                          "    torch.nn.LSTM(8, 8)(torch.zeros(1, 1, 8))"], capture_output=True, text=True, timeout=300)
+    return None if ran.returncode == 0 else "no LSTM in 16 bits on this CPU: " + (ran.stderr.strip().splitlines() or [""])[-1]
 
 # Small enough for a step of a few milliseconds. Prints what must not change with dpro: losses and gradients, exactly.
 PRELUDE = """

@@ -172,6 +172,12 @@ class Probe(Case):
         entries = self.ran(LSTM, 1, **COMPILED)
         self.assertIn("nothing of it is compiled", entries["blocks.0"]["ways"]["compile"]["problem"])
 
+    def test_what_the_cpu_can_not_compute_in_16_bits_is_told(self):
+        entries = self.ran(LSTM, 1, DPRO_PROBE="bf16", DPRO_PROBE_LIMIT="60", DPRO_ITERATIONS="1",
+                           ONEDNN_MAX_CPU_ISA="AVX2")  # no instructions for it, and then no LSTM
+        self.assert_measured(entries["blocks.0"], ("eager",))
+        self.assertIn("LSTM", entries["blocks.0"]["ways"]["bf16"]["problem"])
+
     def test_without_a_cpp_compiler_the_problem_is_told(self):
         for n, more in enumerate(({"CXX": "/nowhere/c++"}, {"PATH": "/nowhere"})):
             with self.subTest(more):

@@ -95,6 +95,8 @@ static bool is_named_as_trace(const char *path)
 static int check_unknown(struct trace_build *build, const struct source *source,
                          struct dpro_error *err)
 {
+    if (source->named && source->size_bytes && source->other)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: %s", source->path, source->other);
     if (source->named)
         return dpro_error_set(err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
                               source->size_bytes
@@ -187,6 +189,10 @@ int sources_check_any(const struct trace_build *build, const char *first_path,
             if (source->reader == build->table->at[r] && missing_of(source)->alone)
                 return dpro_error_set(err, DPRO_EEMPTY, "%s: %s", source->path,
                                       missing_of(source)->alone);
+    EACH (const struct source, source, build->list)
+        if (source->other && !source->reader)
+            return dpro_error_set(err, DPRO_EEMPTY, "%s: no trace in it that dpro reads; %s is %s",
+                                  first_path, source->path, source->other);
     return dpro_error_set(
         err, DPRO_EEMPTY,
         "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "

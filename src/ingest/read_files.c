@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "ingest/load.h"
+#include "ingest/other_formats.h"
 #include "ingest/recognise.h"
 #include "ingest/share_files.h"
 
@@ -59,7 +60,8 @@ static int recognise_source(const struct reader_table *table, struct source *sou
         return source->err.code;
     json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
     js.limit = RECOGNISE_BYTES;
-    source->reader = recognise(table, &js);
+    source->reader = recognise(table, &js, &source->other);
+    source->other = source->other ?: other_format_by_name(source->path);
     source->damage = in.damage;
     int rc = js.fail == JSON_IO ? source->err.code : 0;
     json_fini(&js);

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "ingest/part.h"
 
 struct rank_job;
@@ -47,9 +48,19 @@ struct head {
 };
 
 /* The text of a field; NULL: there is none. */
-const char *head_field(const struct head *head, const char *key);
+static inline const char *head_field(const struct head *head, const char *key)
+{
+    for (size_t i = 0; i < head->n_fields; i++)
+        if (strcmp(head->fields[i].key, key) == 0)
+            return head->fields[i].text;
+    return NULL;
+}
+
 /* Whether the file begins so. */
-bool head_begins(const struct head *head, const char *text);
+static inline bool head_begins(const struct head *head, const char *text)
+{
+    return head->piece == HEAD_BYTES && text_n_begins(head->bytes, head->n_bytes, text);
+}
 
 /* ---- joining ---- */
 

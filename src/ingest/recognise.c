@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "ingest/other_formats.h"
+
 enum {
     MAX_FIELDS = 32,
     MAX_OF_ARGS = 24,
@@ -22,23 +24,11 @@ struct walk {
     const struct reader_table *table;
     struct json *js;
     const struct reader *found;
+    const char *other; /* static text */
     char schema[64];
     bool has_schema;
     struct fields fields;
 };
-
-const char *head_field(const struct head *head, const char *key)
-{
-    for (size_t i = 0; i < head->n_fields; i++)
-        if (strcmp(head->fields[i].key, key) == 0)
-            return head->fields[i].text;
-    return NULL;
-}
-
-bool head_begins(const struct head *head, const char *text)
-{
-    return head->piece == HEAD_BYTES && text_n_begins(head->bytes, head->n_bytes, text);
-}
 
 /* Shows the readers a piece; whether one knows it. */
 static bool show(struct walk *w, struct head head)
@@ -48,6 +38,7 @@ static bool show(struct walk *w, struct head head)
         head.fields = w->fields.at;
         head.n_fields = w->fields.n;
     }
+    w->other = w->other ?: other_format(&head);
     for (size_t i = 0; i < w->table->n && !w->found; i++)
         if (w->table->at[i]->recognise(&head))
             w->found = w->table->at[i];
@@ -115,9 +106,9 @@ static void walk_events(struct walk *w, bool in_document)
         struct head event = {.piece = HEAD_EVENT, .fields = w->fields.at};
         clear(&w->fields);
         read_fields(w, "");
+        event.n_fields = w->fields.n;
         if (show(w, event))
             return;
-        event.n_fields = w->fields.n;
         const char *phase = head_field(&event, "ph");
         if (!phase && !end.only_names)
             return; /* no Chrome trace */
@@ -180,20 +171,28 @@ static void walk_members(struct walk *w)
     }
 }
 
-const struct reader *recognise(const struct reader_table *table, struct json *js)
+static void walk(struct walk *w)
 {
-    struct walk w = {.table = table, .js = js};
+    struct json *js = w->js;
     json_skip_mark(js);
     /* before spaces are skipped: a newline is also a protobuf tag */
-    if (show(&w, (struct head){HEAD_BYTES, .bytes = js->p, .n_bytes = (size_t)(js->end - js->p)}))
-        return w.found;
+    if (show(w, (struct head){HEAD_BYTES, .bytes = js->p, .n_bytes = (size_t)(js->end - js->p)}))
+        return;
     int c = json_peek(js);
     if (c != '{' && c != '[')
-        return NULL;
+        return;
     js->p++;
     if (c == '[')
-        walk_events(&w, false);
+        walk_events(w, false);
     else
-        walk_members(&w);
+        walk_members(w);
+}
+
+const struct reader *recognise(const struct reader_table *table, struct json *js,
+                               const char **other)
+{
+    struct walk w = {.table = table, .js = js};
+    walk(&w);
+    *other = w.other;
     return w.found;
 }

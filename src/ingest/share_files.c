@@ -149,6 +149,7 @@ static void pack_read(struct pack *pack, struct source *source, const struct rea
     PACK(pack, source->read_bytes);
     PACK(pack, source->json_bytes);
     pack_text(pack, &source->damage);
+    pack_text(pack, &source->other);
     if (source->is_copied) {
         pack_copy(pack, source);
     } else if (separate && source->reader) {

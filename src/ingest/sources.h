@@ -14,6 +14,7 @@ struct source {
     char *path;
     bool named;                  /* by the caller, not found in a folder */
     const struct reader *reader; /* NULL: not a trace, or passed over */
+    const char *other;           /* what it is else, static text; NULL: not known */
     int rank;                    /* -1: none; below: a process that is no rank (transport.h) */
     int attempt;                 /* of attempt<K>/ above it, 0 without one */
     struct trace_part part;

@@ -1,9 +1,16 @@
 """Traces come truncated, duplicated, mixed up and wrong; disks fill up. Each case on its own."""
+import contextlib
 import gzip
+import io
 import json
 import os
+import pickle
+import re
 import shutil
+import sqlite3
+import struct
 import subprocess
+import tarfile
 import threading
 
 from support import BUNDLED, DONE, DPRO, INPUT, SYSTEM, Case, Result, dpro, job, span
@@ -111,6 +118,66 @@ class BadFiles(Case):
         self.write("job/settings.json", {"lr": 0.1})
         self.write("job/.hidden.json", "{")
         self.assert_replays(folder)
+
+    def test_files_of_other_formats_are_named_with_what_to_give_instead(self):
+        def database(*tables):
+            path = self.path("made.sqlite")
+            with contextlib.closing(sqlite3.connect(path)) as made, made:
+                for table in tables:
+                    made.execute(f"CREATE TABLE {table} (start INT)")
+            with open(path, "rb") as file:
+                content = file.read()
+            os.unlink(path)
+            return content
+
+        def message(*fields):
+            """A message of Chakra's behind its length."""
+            content = b"".join(tag + bytes([len(text)]) + text for tag, text in fields)
+            return bytes([len(content)]) + content
+
+        dump = {"version": "2.10", "nccl_version": "2.27.5", "pg_config": {}, "entries": [{"profiling_name": "nccl:all_reduce"}]}
+        event = {"name": "x", "ph": "X", "ts": 1, "dur": 2, "tid": 1}
+        attribute = b"\x0a\x06schema\xea\x01\x051.0.1"
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo("a"))
+        ours = "not read it: give the trace of torch.profiler"
+        for name, content, *patterns in (
+                ("legacy.json", [dict(event, pid="CPU functions")], "torch's old profiler", ours),
+                ("legacy_cuda.json", [dict(event, pid="CUDA Functions")], "torch's old profiler"),
+                ("other.json", [dict(event, pid=1)], "Chrome trace whose events have no categories", ours),
+                ("roctracer.json", {"traceEvents": [{}, {"ph": "M", "name": "process_name", "pid": "2", "args": {"name": "CPU HIP API"}},
+                                                    dict(event, pid="2", args={"BeginNs": "1", "EndNs": "2"})]}, "AMD's rocprof .JSON"),
+                ("v3.json", {"rocprofiler-sdk-tool": [{"metadata": {}}]}, "AMD's rocprof .JSON"),
+                ("results.csv", '"Index","KernelName","gpu-id","DispatchNs","BeginNs","EndNs"\n0,"k",0,1,2,3\n', "AMD's rocprof .CSV"),
+                ("v3.csv", '"Kind","Agent_Id","Correlation_Id","Start_Timestamp"\n"KERNEL",1,1,1\n', "AMD's rocprof .CSV"),
+                ("rank0.et", message((b"\x0a", b"1.0.2-chakra.0.0.4")) + bytes(64), "Chakra execution trace", ours),
+                ("rank1.et", message((b"\x12", attribute), (b"\x12", attribute)) + bytes(64), "Chakra execution trace"),
+                ("chakra.json", {"nodes": [{"id": 1, "name": "a", "data_deps": []}]}, "Chakra execution trace .JSON"),
+                ("nccl_trace_rank_0", pickle.dumps(dump, 2), "flight recorder", ours),
+                ("fr_4", pickle.dumps(dump, 4), "flight recorder"),
+                ("fr.json", dump, "flight recorder"),
+                ("r.nsys-rep", b"\x00\x01\x02 anything", "Nsight Systems", ours),
+                ("r.sqlite", database("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"), "Nsight Systems", ours),
+                ("results.db", database("rocpd_kernel_dispatch"), "rocprof .rocpd"),
+                ("any.db", database("a"), "SQLite database"),
+                ("inspector.log", '{"header":{"id":"0x1"},"metadata":{},"coll_perf":{"coll":"AllReduce"}}\n' * 2, "Inspector plugin", ours),
+                ("ncclprof.json", [{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 1, "pid": 7, "tid": 1, "ts": 1}],
+                 "NCCL's example profiler plugin"),
+                ("events.out.tfevents.1", struct.pack("<QI", 24, 1) + b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2" + bytes(8),
+                 "tfevents"),
+                ("t.pftrace", b"\x0a\x10\x50\x01\x40\x80\x01" + bytes(20), "Perfetto"),
+                ("t.bin", b"\x0a\x10\x40\x80\x01\x50\x01" + bytes(20), "Perfetto"),
+                ("weights.pickle", pickle.dumps({"weights": [1, 2]}), "Python pickle", ours),
+                ("t.json.zst", b"\x28\xb5\x2f\xfd" + bytes(20), "compressed with zstd: unpack it"),
+                ("t.tar", archive.getvalue(), "tar archive: unpack it"),
+                ("t.tar.gz", archive.getvalue(), "tar archive: unpack it"),
+                ("plan.json", {"schema": "dpro.plan/1", "communication": {}}, "file that dpro wrote, and no recording")):
+            with self.subTest(name=name):
+                path = self.write(name, content)
+                self.assert_error(dpro("replay", path), INPUT, re.escape(path) + ": ", *patterns)
+                self.assert_error(dpro("replay", self.path()), INPUT, "no trace in it that dpro reads; .*" + patterns[0])
+                os.unlink(path)
 
     def test_an_empty_file_is_refused(self):
         self.assert_error(dpro("replay", self.write("rank0.json", "")), INPUT, "rank0.json")

@@ -135,7 +135,7 @@ class MemoryFiles(Case):
 
     def test_a_snapshot_alone_has_no_times(self):
         self.assert_error(dpro("replay", self.write("snapshot.pickle", pickle.dumps(snapshot()))), INPUT,
-                          "history of memory has no times of ops")
+                          "snapshot of PyTorch.s GPU memory, which has no times of ops.*dpro replay FOLDER")
 
     def test_other_pickles_are_passed_over(self):
         facts = self.with_snapshot("snapshot.pickle", pickle.dumps({"weights": [1, 2, 3]}))

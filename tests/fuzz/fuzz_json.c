@@ -41,6 +41,7 @@ static uint64_t scan(const uint8_t *data, size_t size, size_t chunk)
     struct input in;
     struct json js;
     struct dpro_error err;
+    const char *other;
     uint64_t h = 0;
     input_open_memory(&in, data, size, "fuzz");
     json_init(&js, &in, chunk, &err);
@@ -51,7 +52,7 @@ static uint64_t scan(const uint8_t *data, size_t size, size_t chunk)
     input_open_memory(&in, data, size, "fuzz");
     /* never in pieces: a format is told by how a file begins, so far as it has been read */
     json_init(&js, &in, 0, &err);
-    h = h * 31 + (uint64_t)(uintptr_t)recognise(&readers, &js);
+    h = h * 31 + (uint64_t)(uintptr_t)recognise(&readers, &js, &other);
     json_fini(&js);
     input_close(&in);
     return h;

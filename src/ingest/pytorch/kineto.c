@@ -775,7 +775,9 @@ static bool recognise(const struct head *head)
 {
     if (head->piece == HEAD_MEMBER)
         return text_is_one(head->key, "traceEvents", "schemaVersion", "deviceProperties");
-    return head->piece == HEAD_EVENT ? head_field(head, "ph") && head_field(head, "cat")
+    const char *phase = head->piece == HEAD_EVENT ? head_field(head, "ph") : NULL;
+    return head->piece == HEAD_EVENT ? phase && head_field(head, "cat") &&
+                                           !text_is_one(phase, "b", "n", "e") /* others' */
                                      : head->piece == HEAD_END && head->only_names;
 }
 

@@ -230,8 +230,9 @@ static bool recognise_json(const struct head *head)
 }
 
 #define ALONE                                                                                      \
-    "a history of memory has no times of ops; add the profiler's trace (torch.profiler, "          \
-    "export_chrome_trace) of the same run"
+    "a snapshot of PyTorch's GPU memory, which has no times of ops; 'dpro replay FOLDER' reads "   \
+    "it "                                                                                          \
+    "beside the profiler's trace (torch.profiler, export_chrome_trace) of the same run"
 
 const struct reader snapshot_reader = {
     .name = "memory-snapshot",

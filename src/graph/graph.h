@@ -29,9 +29,10 @@ struct graph_rank {
     bool on_device; /* its iterations are measured on its GPU, as the CPU runs ahead: from the start
                        of op first_work to that of the next one; op last_work ends last */
     uint32_t first_work, last_work;
-    uint8_t bf16_cpu;        /* enum bf16_cpu */
-    bool autocast;           /* the job itself computes ops under autocast */
-    uint64_t gradient_bytes; /* that it has at an iteration's end; 0: not known */
+    uint8_t bf16_cpu;         /* enum bf16_cpu */
+    bool autocast;            /* the job itself computes ops under autocast */
+    uint32_t n_micro_batches; /* whose gradients it adds up before an update; 0: not known */
+    uint64_t gradient_bytes;  /* that it has at an iteration's end; 0: not known */
     int64_t offset_ns; /* where its iteration starts, from the graph's zero; for a graph of one
                           iteration */
 };

@@ -47,6 +47,7 @@ struct step {
     uint16_t window;
     bool timed;   /* its times may be learnt from, as no execution trace was being recorded */
     bool follows; /* the step before it in the array is the iteration before it in the job */
+    uint32_t n_micro_batches; /* backward passes before an update; 0: no update follows one */
     int64_t n_slices;
     uint64_t hash; /* of its slices, equal for iterations that ran the same */
     struct step_content holds;

@@ -164,6 +164,8 @@ static void write_parts(struct writer *w, const struct report_facts *f)
     if (has_pipeline && pipeline->n_micro_batches > 0)
         writer_fields(w, INT("micro_batches", pipeline->n_micro_batches),
                       INT("stages_a_rank", pipeline->n_chunks));
+    else if (f->n_micro_batches > 0)
+        writer_fields(w, INT("micro_batches", f->n_micro_batches), NUL("stages_a_rank"));
     else
         writer_fields(w, NUL("micro_batches"), NUL("stages_a_rank"));
     writer_fields(w, TEXT("schedule", *schedule ? schedule : NULL),

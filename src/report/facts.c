@@ -332,6 +332,8 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     find_busiest(f);
     sum_comms(f);
     parallel_sum(f);
+    for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
+        f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
     f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
     f->can_reshard = !f->can_optimize && dpro_graph_is_sharded(report->graph);
     memory_check();

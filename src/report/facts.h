@@ -160,7 +160,9 @@ struct report_facts {
         int64_t op_ns, iteration_ns;
     } profiler;
 
-    struct dpro_pace pace; /* of ranks that are measured on the GPU */
+    struct dpro_pace pace;    /* of ranks that are measured on the GPU */
+    uint32_t n_micro_batches; /* whose gradients are added up before an update, the most of a rank;
+                                 0: not known, or of a pipeline */
 
     struct dpro_unprofiled unprofiled;
     double overhead_pct;         /* of the profiler; measured against unprofiled */

@@ -131,6 +131,14 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank arrives; all comm: all transfers, hidden or not");
+    if (f->n_micro_batches > 1) {
+        char line[160];
+        snprintf(line, sizeof line,
+                 "%u micro-batches an iteration: as many forward and backward passes before an "
+                 "update",
+                 f->n_micro_batches);
+        table_wrapped(w, "", 2, line);
+    }
     if (strcmp(f->framework, "jax") == 0 || strcmp(f->framework, "xla") == 0)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "

@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from support import BUNDLED, DONE, ROOT, Case, dpro, job
+from support import BUNDLED, DONE, ROOT, Case, dpro, job, span
 
 PARTS = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms",
          "idle_ms")
@@ -334,6 +334,23 @@ class Synthetic(Case):
         self.assertAlmostEqual(ranks["closed"]["forward_ms"], 30, delta=0.1)
         faster = self.assert_replays(self.path("closed"), "--delay", "FW=0.5")
         self.assertAlmostEqual(faster["predicted"]["iteration_ms"], ranks["plain"]["iteration_ms"] - 15, delta=0.5)
+
+    def test_micro_batches_are_counted(self):
+        events = [span("ProfilerStep#%d" % step, 100_000 * step, 99_000, cat="user_annotation") for step in range(3)]
+        for step in range(3):
+            for part in range(4):
+                begin, number = 100_000 * step + 20_000 * part, {"Sequence number": 4 * step + part}
+                events += [span("aten::linear", begin, 5_000, **number, **{"Fwd thread id": 0}),
+                           span("autograd::engine::evaluate_function: AddmmBackward0", begin + 5_100, 10_000, **number,
+                                **{"Fwd thread id": 1}),
+                           span("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", begin + 15_200, 50)]
+            events += [span("Optimizer.step#SGD.step", 100_000 * step + 90_000, 5_000, cat="user_annotation"),
+                       span("aten::_foreach_add_", 100_000 * step + 90_100, 4_000)]
+        trace = self.write("rank0.json", {"traceEvents": events})
+        facts = self.assert_replays(trace)
+        self.assertEqual(facts["micro_batches"], 4)
+        self.assertAlmostEqual(rank_of(facts, 0)["forward_ms"], 20, delta=0.1)
+        self.assertIn("4 micro-batches an iteration", dpro("replay", trace).out)
 
     def test_without_an_optimizer_nothing_is_an_update(self):
         trace = job(world=1, communicates=False)[0]

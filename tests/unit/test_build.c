@@ -607,6 +607,7 @@ TEST(micro_batches_have_passes_of_their_own)
     }
     assert_int_equal(kind_of(g, "aten::relu", 0), DPRO_OP_BW);
     assert_int_equal(kind_of(g, "aten::sub_", 0), DPRO_OP_UPDATE);
+    assert_int_equal(g->ranks[0].n_micro_batches, 2);
 }
 
 /* ---- over ranks ---- */

@@ -320,6 +320,26 @@ static void place_holders(struct finder *f, uint32_t t)
     place(f, t, HOLDS_PASS);
 }
 
+/* Takes ops that write as an update. Of the passes since the one before, those that made about as
+ * many gradients as the last one are micro-batches. */
+static void finish_passes(struct finder *f)
+{
+    struct pass *first = f->passes.at;
+    EACH (struct pass, pass, f->passes) {
+        if (pass->n_written >= MAX(pass->n_gradients, 1))
+            pass->updated_ns = MAX(pass->updated_ns, pass->written_ns);
+        if (pass->step != first->step)
+            first = pass;
+        if (pass->updated_ns == INT64_MIN || pass->step == f->rank->steps.n)
+            continue;
+        uint32_t n = 0, *most = &f->rank->steps.at[pass->step].n_micro_batches;
+        for (const struct pass *p = first; p <= pass; p++)
+            n += p->n_gradients > 0 && p->n_gradients >= pass->n_gradients / 2;
+        *most = MAX(*most, n);
+        first = pass + 1;
+    }
+}
+
 static void on_threads(struct finder *f, void (*find)(struct finder *, uint32_t))
 {
     for (uint32_t t = 0; t < f->trace->n_tracks; t++)
@@ -343,9 +363,7 @@ void build_phases(struct rank_build *rank)
     on_threads(&f, collect_marks);
     join_marks(&f);
     on_threads(&f, find_updates);
-    EACH (struct pass, pass, f.passes)
-        if (pass->n_written >= MAX(pass->n_gradients, 1))
-            pass->updated_ns = MAX(pass->updated_ns, pass->written_ns);
+    finish_passes(&f);
     on_threads(&f, place_others);
     on_threads(&f, place_holders);
     array_fini(&f.marks);

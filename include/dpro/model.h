@@ -145,7 +145,9 @@ struct dpro_memory_peak {
     int in_recomputation;    /* 1: while a module is recomputed */
     const char *module;      /* borrowed; the innermost whose pass is going on; NULL: none */
     uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
-    uint64_t reserved_bytes; /* by a GPU's allocator, blocks and free memory; 0: not known */
+    uint64_t reserved_bytes; /* by a GPU's allocator, blocks and free memory: as recorded, of a
+                                changed job in proportion to what is simulated of both; 0: not
+                                known */
     uint64_t refused_bytes;  /* size of the first request that would fail; 0: none */
 };
 

@@ -193,10 +193,13 @@ static void find_peaks(const struct dpro_graph *graph, const struct measured_rep
     }
     graph_model(changed, NULL, &resharded);
     for (uint32_t i = 0; i < resharded.n_memories; i++)
-        resharded.memories[i].measured_peak_bytes = 0; /* it is another job's */
+        resharded.memories[i].measured_peak_bytes = /* it is another job's */
+            resharded.memories[i].measured_reserved_bytes = 0;
     double moved = (double)memory_peak_bytes(&resharded, &as_it_is) - (double)memory[0].bytes;
     resharded.memory = model->memory;
     memory[1] = memory_peak_told(&resharded, &model->baseline);
+    double reserved = memory_reserved_factor(&own, &model->memories[0]);
+    memory[1].reserved_bytes = (uint64_t)llround(reserved * (double)memory[1].reserved_bytes);
     if (memory[1].module) /* of the same modules */
         memory[1].module = arena_copy_string(arena, memory[1].module, strlen(memory[1].module));
     memory[1].std_bytes =
@@ -459,6 +462,10 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
             return rc;
     }
     rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
+    if (rc == 0 && delayed.dur_ns == graph->dur_ns)
+        c->n_delays = 0; /* of none, an op takes another time */
+    if (rc == 0 && c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
+        return 0;
     if (rc == 0)
         rc = replay_shape(m->recorded, c, notes->arena, change, &shape_graph, &shape, err);
     if (rc == 0)

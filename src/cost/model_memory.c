@@ -178,6 +178,7 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
                                .operands = operands,
                                .n_typed_ops = from->n_typed_ops,
                                .measured_peak_bytes = from->measured_peak_bytes,
+                               .measured_reserved_bytes = from->measured_reserved_bytes,
                                .capacity_bytes = from->capacity_bytes,
                                .batch_size = from->batch_size,
                                .allocator = reserved_simulated(from)};
@@ -210,6 +211,7 @@ static uint64_t hash_in(uint64_t hash, uint64_t value)
 static uint64_t hash_of(const struct graph_memory *m)
 {
     uint64_t hash = hash_in(m->measured_peak_bytes, m->capacity_bytes);
+    hash = hash_in(hash, m->measured_reserved_bytes);
     hash = hash_in(hash_in(hash, m->batch_size), m->n_calls);
     for (uint32_t i = 0; i < m->n_blocks; i++) {
         const struct graph_block *b = &m->blocks[i];

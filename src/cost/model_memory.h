@@ -29,6 +29,7 @@ struct model_memory {
     const struct graph_operand *operands;
     uint32_t n_blocks, n_moments, n_calls, n_uses, n_typed_ops;
     uint64_t measured_peak_bytes, capacity_bytes; /* of the device; 0: not known */
+    uint64_t measured_reserved_bytes;             /* by its allocator, likewise */
     uint32_t batch_size;
     struct allocator_settings allocator; /* a GPU's; its defaults where none are known */
 };

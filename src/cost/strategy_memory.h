@@ -36,6 +36,9 @@ uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_str
 /* The first in the public form. */
 struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                          const struct dpro_strategy *strategy);
+/* Bytes that its device's allocator reserved when it was recorded, against those simulated of the
+ * same iteration; 1: not recorded. */
+double memory_reserved_factor(const struct dpro_model *model, const struct model_memory *memory);
 /* The most that is alive on a rank between places: peaks[i] from places[i] on and before
  * places[i + 1], where there are n + 1 places of the rank's memory, ascending. A recomputation
  * counts where the backward pass that needs it begins. */

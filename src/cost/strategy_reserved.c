@@ -5,6 +5,7 @@
  * place, the recorded moment comes first, then what the strategy gives back there, then a
  * recomputation, then what else it takes. Micro-batches follow each other: what comes before the
  * forward pass is done once, and so is the update. Those in between all do the same. */
+#include <math.h>
 #include <string.h>
 
 #include "base/array.h"
@@ -234,7 +235,18 @@ static bool compiles(const struct dpro_model *model, const struct dpro_strategy 
     return false;
 }
 
-/* The most that is reserved on a rank, and the first request that does not fit. Compiled code asks
+double memory_reserved_factor(const struct dpro_model *model, const struct model_memory *m)
+{
+    static const struct dpro_strategy as_it_is;
+    struct dpro_model recorded = *model;
+    recorded.memory = (struct memory_setting){0};
+    uint64_t simulated =
+        m->measured_reserved_bytes > 0 ? peak_of(&recorded, &as_it_is, m).bytes : 0;
+    return simulated > 0 ? (double)m->measured_reserved_bytes / (double)simulated : 1;
+}
+
+/* The most that is reserved on a rank, by what the recorded iteration reserved where that is known,
+ * and the first request that does not fit. Compiled code asks
  * for memory in another order, which is not known. */
 static void tell_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
                           struct dpro_memory_peak *told)
@@ -244,7 +256,8 @@ static void tell_reserved(const struct dpro_model *model, const struct dpro_stra
         if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
             continue;
         struct reserved_peak peak = peak_of(model, strategy, m);
-        told->reserved_bytes = MAX(told->reserved_bytes, peak.bytes);
+        double bytes = memory_reserved_factor(model, m) * (double)peak.bytes;
+        told->reserved_bytes = MAX(told->reserved_bytes, (uint64_t)llround(bytes));
         told->refused_bytes = MAX(told->refused_bytes, peak.refused_bytes);
     }
 }
@@ -259,6 +272,8 @@ struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                     .phase = (enum dpro_op_kind)peak.phase,
                                     .in_recomputation = peak.is_recomputed};
     tell_reserved(model, strategy, &told);
+    if (told.reserved_bytes > 0)
+        told.reserved_bytes = MAX(told.reserved_bytes, told.bytes);
     if (peak.module != MODEL_NONE)
         told.module = model->modules[peak.module].name;
     memcpy(told.by_category, peak.by_category, sizeof told.by_category);

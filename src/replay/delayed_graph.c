@@ -321,19 +321,27 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
                   struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err)
 {
     uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
-    struct delay *delays = arena_array(arena, n, sizeof *delays);
+    struct delay *delays = arena_array(arena, n + 1, sizeof *delays);
     bool gaps = false;
+    size_t n_asked = n;
     *delayed = *graph;
-    if (n == 0)
-        return 0;
+    n = 0;
     for (uint32_t op = 0; op < graph->n_ops; op++)
         has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
-    for (size_t i = 0; i < n; i++) {
-        int rc = parse_one(graph, options[i], has_gpu, arena, &delays[i], err);
+    for (size_t i = 0; i < n_asked; i++) {
+        struct delay *delay = &delays[n];
+        *delay = (struct delay){.ratio = 0};
+        int rc = parse_one(graph, options[i], has_gpu, arena, delay, err);
         if (rc < 0)
             return rc;
-        delays[i].add_ns = scaled(delays[i].add_ns, 1 / pace);
+        delay->add_ns = scaled(delay->add_ns, 1 / pace);
+        if (delay->adds ? delay->add_ns != 0 : delay->ratio != 1)
+            n++;
+        else
+            array_fini(&delay->ops);
     }
+    if (n == 0) /* all is as it was */
+        return 0;
     for (size_t i = 0; i < n; i++)
         gaps |= delays[i].gaps;
     delayed->dur_ns = delay_times(graph, delays, n, false, graph->dur_ns, 1, arena);

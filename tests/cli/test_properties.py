@@ -34,6 +34,15 @@ class Properties(Case):
                     for key in ("baseline", "predicted", "memory", "speedup") if facts else ():
                         self.assertEqual(facts.get(key), own.get(key))
 
+    def test_a_ratio_of_1_changes_no_recorded_job(self):
+        """Of all bundled recordings; where one is refused, nothing is promised."""
+        for job in sorted(os.listdir(os.path.dirname(BUNDLED))):
+            for asked in ("--compute 1x", "--bandwidth 1x", "--latency 1x", "--delay BW=1", "--delay ALL=1 --delay FW=+0"):
+                facts = self.ask(job, asked)
+                with self.subTest(job=job, asked=asked):
+                    for key in ("iteration_ms", "p50_ms", "p95_ms", "uncertainty_pct") if facts else ():
+                        self.assertEqual(facts["baseline"][key], facts["predicted"][key])
+
     def test_slower_links_hosts_and_ops_never_make_an_iteration_shorter(self):
         for job in JOBS:
             for chain in LONGER:

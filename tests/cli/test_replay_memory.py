@@ -44,6 +44,27 @@ class ReplayMemory(Case):
         self.assertNotIn("the allocator reserves", own)
         self.assertRegex(changed, "the allocator reserved [^;]* when it was recorded; the allocator reserves ")
 
+    def test_a_change_goes_from_what_was_reserved(self):
+        """A recording whose allocator reserved a third more than is simulated: that stays in proportion."""
+        folder, trace = os.path.join(ROOT, "torch-nccl-conv-h200-memory"), self.path("trace")
+        own = self.memory(folder)["ranks"][0]["measured_reserved_peak_bytes"]
+        options = ["--recompute", "all"]
+        before = self.assert_json("whatif", folder, *options)["memory"]
+        self.assertEqual(before["baseline_reserved_peak_bytes"], own)
+        shutil.copytree(folder, trace)
+        for path in glob.glob(os.path.join(trace, "**", "kineto_et*.json.gz"), recursive=True):
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                profile = json.load(file)
+            for event in profile["traceEvents"]:
+                if event.get("name") == "[memory]" and event["args"].get("Total Reserved"):
+                    event["args"]["Total Reserved"] = event["args"]["Total Reserved"] * 4 // 3
+            with gzip.open(path, "wt", encoding="utf-8") as file:
+                json.dump(profile, file)
+        after = self.assert_json("whatif", trace, *options)["memory"]
+        self.assertEqual(after["baseline_reserved_peak_bytes"], own * 4 // 3)
+        for key in ("baseline_reserved_peak_bytes", "reserved_peak_bytes"):
+            self.assertAlmostEqual(after[key] / before[key], 4 / 3, delta=0.001)
+
     def test_the_peak_is_what_the_events_add_up_to(self):
         for name in ("torch-ddp-gloo-gpt-n2", "torch-ddp-gloo-gpt-n2-default"):
             folder = os.path.join(ROOT, name)

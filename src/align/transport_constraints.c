@@ -53,7 +53,9 @@ void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_no
 {
     for (uint32_t r = 0; r < n_ranks; r++) {
         const struct trace_rank *rank = &trace->ranks[r];
-        struct clock_node node = {rank->rank, r, strtab_get(&trace->names, rank->host), ""};
+        const char *boot_id =
+            rank->recording ? strtab_get(&trace->names, rank->recording->boot_id) : "";
+        struct clock_node node = {rank->rank, r, strtab_get(&trace->names, rank->host), boot_id};
         array_push(nodes, node);
     }
     size_t n_profiled = nodes->n;

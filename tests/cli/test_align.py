@@ -134,6 +134,29 @@ class Align(Case):
         facts = self.align(self.write_job("TRACE", world=2))
         self.assertEqual([h["method"] for h in facts["hosts"]], ["reference", "collectives"])
 
+    def test_one_kernel_has_one_clock_whatever_collectives_say(self):
+        """The profile of rank 1 is 200 ms late: without the boot id, that is another clock."""
+        trace = self.path("trace")
+        shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default"), trace)
+        for log in glob.glob(os.path.join(trace, "*", "*", "net.log*")):
+            os.remove(log)
+        path, = glob.glob(os.path.join(trace, "*", "rank1", "kineto.json.gz"))
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            profile = json.load(file)
+        for event in profile["traceEvents"]:
+            event["ts"] = event.get("ts", 0) + 200_000
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            json.dump(profile, file)
+        self.assertEqual([host["ranks"] for host in self.align(trace)["hosts"]], [[0, 1]])
+        for path in glob.glob(os.path.join(trace, "*", "*", "rank.json")):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace('"boot_id"', '"not_said"').replace('"net_ns"', '"not_said_2"'))
+        facts = self.align(trace)
+        self.assertEqual([host["ranks"] for host in facts["hosts"]], [[0], [1]])
+        self.assertIn("contradict each other's times", " ".join(facts["warnings"]))
+
     def test_ranks_that_never_meet_are_not_guessed(self):
         facts = self.align(self.write_job("TRACE", world=2, communicates=False))
         self.assertEqual([(h["method"], len(h["segments"])) for h in facts["hosts"]][1:], [("none", 0)])

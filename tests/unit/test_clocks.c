@@ -259,6 +259,41 @@ TEST(clocks_of_one_host_are_told_apart_by_evidence)
     assert_true(has_warning(g, "the processes on host 'north' contradict"));
 }
 
+/* Two ranks of a host, without messages: all-reduces of `early` of the iterations end on rank 0
+ * before rank 1 enters them. */
+static struct dpro_graph *collectives_of_a_host(int n, int early)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        struct trace_text *t = trace_text_begin(rank, 2);
+        trace_text_host(t, "north");
+        for (int i = 0; i < n; i++) {
+            int64_t at = (int64_t)STEP_US * i;
+            trace_text_step(t, i, at, STEP_US);
+            trace_text_kernel(t, "gemm", 1, at + 1, 2, 7, at + 5, rank ? 30000 : 500, "");
+            trace_text_kernel(t, ALL_REDUCE, 1, at + 4, 2, 20, at + (rank ? 30010 : 1000),
+                              rank        ? 5000
+                              : i < early ? 20000
+                                          : 34000,
+                              "\"In msg nelems\": 1000, \"dtype\": \"Float\"");
+        }
+    }
+    return trace_text_graph();
+}
+
+TEST(a_collective_that_seems_to_end_too_early_splits_no_host)
+{
+    struct dpro_graph *g = collectives_of_a_host(20, 2);
+    assert_int_equal(dpro_graph_n_clocks(g), 1);
+    assert_false(has_warning(g, "contradict"));
+}
+
+TEST(many_that_end_too_early_split_a_host)
+{
+    struct dpro_graph *g = collectives_of_a_host(20, 12);
+    assert_int_equal(dpro_graph_n_clocks(g), 2);
+    assert_true(has_warning(g, "the processes on host 'north' contradict"));
+}
+
 TEST(clocks_of_one_host_are_told_apart_by_a_third)
 {
     const int64_t shifts[] = {0, 5000, 12000}; /* 1 and 2 say nothing to each other */

@@ -4,7 +4,9 @@
  * collectives, which all members leave together, within microseconds on one node and milliseconds
  * over TCP. Workers of parameter servers send each other nothing; they are tied through the
  * servers, whose clocks are unknowns, too. Processes of one host share a clock unless that
- * contradicts what they sent, as in containers with clocks of their own. */
+ * contradicts what they sent, as in containers with clocks of their own. When a collective ended is
+ * less sure than that: a few that seem to end too early split no host, and none splits processes of
+ * which it is known that they had one kernel. */
 #include "graph/clocks/align_ranks.h"
 
 #include <string.h>
@@ -85,7 +87,9 @@ struct host {
     const char *name; /* "": unknown */
     bool twice;       /* another machine goes by the same name */
     uint32_t n_nodes;
-    bool split;     /* its processes' clocks differ */
+    bool one_kernel;                  /* its processes' boot ids say so */
+    bool split;                       /* its processes' clocks differ */
+    uint64_t n_collective, n_against; /* pairs of its processes' moments, those out of order */
     uint32_t clock; /* that its processes share; of a split one that of the last one */
 };
 
@@ -127,6 +131,7 @@ static void find_hosts(struct state *st)
             host = add_host(st, "");
         } else if (!map_get(&machines, map_text_key(machine), &host)) {
             host = add_host(st, node->host);
+            st->hosts[host].one_kernel = node->boot_id[0] != '\0';
             map_set(&machines, map_text_key(machine), host);
             if (map_get(&names, map_text_key(node->host), &first))
                 st->hosts[host].twice = st->hosts[first].twice = true;
@@ -188,8 +193,12 @@ static void learn(void *arg, const struct clock_constraint *e)
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
     bool by_collectives = e->source == CONSTRAINT_FROM_COLLECTIVES;
     if (from == to) {
+        struct host *host = &st->hosts[st->host_of[e->from]];
         int64_t rounding = by_collectives ? PROFILE_ROUNDING_NS : 0;
-        if (e->to_ns < e->from_ns && e->from_ns - e->to_ns > rounding)
+        bool against = e->to_ns < e->from_ns && e->from_ns - e->to_ns > rounding;
+        host->n_collective += by_collectives;
+        host->n_against += by_collectives && against;
+        if (against && !by_collectives)
             split(st, st->host_of[e->from]);
         return;
     }
@@ -268,7 +277,13 @@ static void solve(struct state *st)
     align_destroy(st->align);
     st->align = align_create(st->n_clocks);
     cover(st);
+    for (uint32_t h = 0; h < st->n_hosts; h++)
+        st->hosts[h].n_collective = st->hosts[h].n_against = 0;
     visit(st, learn, true);
+    /* of clocks that differ by more than a collective takes, half of the pairs are out of order */
+    for (uint32_t h = 0; h < st->n_hosts; h++)
+        if (!st->hosts[h].one_kernel && st->hosts[h].n_against * 10 > st->hosts[h].n_collective)
+            split(st, h);
     align_solve(st->align);
 }
 
@@ -277,12 +292,16 @@ static void split_conflicts(struct state *st)
 {
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts);
-    for (uint32_t k = 0; k < n; k++)
+    for (uint32_t k = 0; k < n; k++) {
+        bool by_collectives = conflicts[k].marks[0] >> 62 == CONSTRAINT_FROM_COLLECTIVES ||
+                              conflicts[k].marks[1] >> 62 == CONSTRAINT_FROM_COLLECTIVES;
         for (uint32_t i = 0; i < st->nodes.n; i++) {
             uint32_t clock = st->clock_of[i];
-            if (clock == conflicts[k].from || clock == conflicts[k].to)
+            if ((clock == conflicts[k].from || clock == conflicts[k].to) &&
+                !(by_collectives && st->hosts[st->host_of[i]].one_kernel))
                 split(st, st->host_of[i]);
         }
+    }
 }
 
 /* ---- what came out ---- */

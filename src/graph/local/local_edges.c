@@ -59,7 +59,7 @@ bool local_add_if_holds(struct rank_build *rank, uint32_t from, uint32_t to, boo
 
 bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t to, bool known)
 {
-    uint32_t seen = 0, held = 0, begun = 0;
+    uint32_t seen = 0, held = 0, begun = 0, half = 0;
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint32_t s = rank->sample_step[i];
         int64_t start = rank->start_ns[build_at(rank, s, transfer)],
@@ -70,8 +70,9 @@ bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t t
         seen++;
         held += went_on >= end - CLOCK_ROUNDING_NS;
         begun += went_on > start;
+        half += went_on >= start + (end - start) / 2;
     }
-    if (seen == 0 || begun * 10 < seen * 9 || (!known && held * 2 < seen))
+    if (seen == 0 || begun * 10 < seen * 9 || (!known && (held * 2 < seen || half * 10 < seen * 9)))
         return false;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         int64_t start = rank->start_ns[build_at(rank, s, to)];

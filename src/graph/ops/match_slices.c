@@ -143,6 +143,43 @@ static void match_slices(const struct rank_build *rank, struct group a, struct g
             to[i] += b.first;
 }
 
+static void match_parts_inside(struct aligner *al, const struct rank_build *rank, struct group a,
+                               struct group b, uint32_t *to)
+{
+    match_calls(al, rank, a, b, to);
+    match_slices(rank, a, b, true, to);
+}
+
+/* From one part's first slice to another one's last. */
+static struct group reach(const struct groups *groups, size_t first, size_t end)
+{
+    const struct group *last = &groups->parts.at[end - 1];
+    uint32_t from = groups->parts.at[first].first;
+    return (struct group){from, last->first + last->n - from};
+}
+
+/* Ops may lie in another span, as in one that compiles them first: parts in a row that no part is
+ * matched with, with those in a row there. */
+static void match_regrouped(struct aligner *al, const struct rank_build *rank, uint32_t first,
+                            uint32_t *to)
+{
+    const struct groups *a = al->reference, *b = &al->groups;
+    for (size_t i = 0, k = 0, end; i < a->parts.n; i = end) {
+        end = i + 1;
+        if (al->outer.at[i] != NO_ID) {
+            k = (size_t)al->outer.at[i] + 1;
+            continue;
+        }
+        while (end < a->parts.n && al->outer.at[end] == NO_ID)
+            end++;
+        size_t end_b = end < a->parts.n ? al->outer.at[end] : b->parts.n;
+        if (k < end_b) {
+            struct group part = reach(a, i, end);
+            match_parts_inside(al, rank, part, reach(b, k, end_b), to + (part.first - first));
+        }
+    }
+}
+
 /* Aligns a track's slices of the reference iteration with those of `step`: outermost spans first,
  * then what each holds, so that differences stay where they are. to[] by place in the reference
  * iteration's range. */
@@ -174,9 +211,9 @@ static void match_track(struct aligner *al, const struct rank_build *rank,
                 to_part[i] = other.first + i;
             continue;
         }
-        match_calls(al, rank, part, other, to_part);
-        match_slices(rank, part, other, true, to_part);
+        match_parts_inside(al, rank, part, other, to_part);
     }
+    match_regrouped(al, rank, all_a.first, to);
 }
 
 static void groups_fini(struct groups *groups)

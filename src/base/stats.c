@@ -1,7 +1,9 @@
 #include "base/stats.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "base/memory.h"
 #include "base/sort.h"
 
 double stats_median_upper(double *values, size_t n)
@@ -88,4 +90,22 @@ double stats_weighted_median(struct weighted *values, size_t n)
     while (at + 1 < n && below + values[at].weight < half)
         below += values[at++].weight;
     return values[at].value;
+}
+
+int64_t stats_usual_most_i64(const int64_t *ns, uint32_t n)
+{
+    enum { FEWEST = 4 };
+    int64_t *sorted, most = INT64_MAX;
+    if (n < FEWEST)
+        return INT64_MAX;
+    sorted = mem_alloc(n * sizeof *sorted);
+    memcpy(sorted, ns, n * sizeof *sorted);
+    sort_i64(sorted, n);
+    for (uint32_t i = (n + 1) / 2; i < n && most == INT64_MAX; i++) {
+        int64_t apart = sorted[i] - sorted[i - 1], spread = sorted[i - 1] - sorted[0];
+        if (apart > sorted[(i - 1) / 2] / 10 && apart / 3 > spread / 2)
+            most = sorted[i - 1];
+    }
+    mem_free(sorted);
+    return most;
 }

@@ -132,6 +132,14 @@ struct graph_reduction {
     int64_t took_ns; /* time of the thread for it */
 };
 
+/* What a rank did longer in a slow iteration than in the usual ones. */
+struct grown_time {
+    uint32_t rank, sample;
+    const char *name; /* of ops, or of those before which no thread had one */
+    bool is_gap;
+    int64_t more_ns;
+};
+
 /* Horovod's cycles; cycle_ns 0: not Horovod, or no cycles were marked. */
 struct graph_cycles {
     int64_t cycle_ns;     /* time of an idle cycle */
@@ -215,7 +223,9 @@ struct dpro_graph {
     uint8_t *profiled;              /* by op: PROFILED_* */
 
     struct dpro_unprofiled_iterations unprofiled_iterations;
-    int64_t *measured_ns;   /* one value a sample */
+    int64_t *measured_ns; /* one value a sample */
+    struct grown_time *grown;
+    uint32_t n_grown;
     int64_t *sample_number; /* the job's own number of each sampled iteration */
     uint32_t shown_sample;  /* the sample that seen_* come from */
     bool single_iteration;  /* one iteration only: predict its makespan, not a period */

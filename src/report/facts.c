@@ -341,6 +341,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     sum_predicted(f);
     sum_recorded(f);
     sum_shown(f);
+    slow_find(f);
 }
 
 double facts_pct(int64_t part_ns, int64_t whole_ns)

@@ -124,6 +124,25 @@ struct parallel_facts {
     uint32_t n_traffic;
 };
 
+/* What slow iterations do longer than the others. */
+struct slow_cause {
+    const char *kind, *advice; /* "of DataLoader"; NULL: no known kind */
+    const char *name;          /* of its longest part; of a gap, of the op that follows */
+    bool is_gap;               /* no op was recorded */
+    uint32_t n_iterations;     /* slow ones that have it */
+    int rank;                  /* the only one that has it; -1: several do */
+    int64_t more_ns;           /* mean over the slow ones, of the rank that it takes most of */
+};
+struct slow_facts {
+    uint32_t n, *samples;      /* slow iterations */
+    uint32_t every;            /* they recur with this period; 0: they do not */
+    int64_t usual_ns, more_ns; /* mean of the others; what slow ones take more, mean */
+    int64_t lost_ns;           /* of the mean iteration */
+    struct slow_cause *causes; /* those that explain a fifth or more of it, most first */
+    uint32_t n_causes;
+    const char *text; /* all of it in a sentence */
+};
+
 struct verdict_line {
     const char *title; /* static: "Iteration", "Critical path", ... */
     char text[400];    /* UTF-8, one line */
@@ -145,9 +164,10 @@ struct report_facts {
     const int64_t *measured;                /* borrowed */
     int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
     int64_t least_ns, longest_ns;           /* of the measured ones */
-    int64_t predicted_ns, p50_ns, p95_ns;   /* -1: unknown */
-    uint32_t n_drawn;                       /* what p50 and p95 are over; 0: the replayed ones */
-    bool comparable;                        /* predicted with measured */
+    struct slow_facts slow;
+    int64_t predicted_ns, p50_ns, p95_ns; /* -1: unknown */
+    uint32_t n_drawn;                     /* what p50 and p95 are over; 0: the replayed ones */
+    bool comparable;                      /* predicted with measured */
     double error_pct;  /* predicted, with the profiler's cost, against measured, signed; NAN: not
                           comparable */
     double change_pct; /* the same, also for a what-if; 0 when unknown */
@@ -252,6 +272,7 @@ const char *memory_category_words(enum dpro_memory_category category); /* static
 void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict */
 void memory_find(struct report_facts *facts);   /* fills facts->memory */
+void slow_find(struct report_facts *facts);     /* fills facts->slow */
 void parallel_sum(struct report_facts *facts);  /* fills facts->parallel: dimensions, traffic */
 void stages_sum(struct report_facts *facts);    /* its stages */
 

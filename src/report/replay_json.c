@@ -137,12 +137,45 @@ static void write_measured(struct writer *w, const struct report_facts *f)
                   MS_KNOWN("std_ms", f->std_ns));
     writer_key(w, "per_iteration_ms");
     writer_json_times(w, f->measured, f->n_measured);
+    writer_begin(w, "iterations", '[');
+    for (uint32_t s = 0; f->report->graph->sample_number && s < f->n_measured; s++)
+        writer_json_int(w, f->report->graph->sample_number[s]);
+    writer_close(w, ']');
     writer_close(w, '}');
     /* where iterations were measured: CPU and GPU may disagree */
     SECTION(w, "pace", INT("ranks_on_gpu", pace->n_ranks),
             MS_IF("cpu_ms", pace->n_ranks > 0, pace->marks_ns),
             MS_IF("gpu_ms", pace->n_ranks > 0, pace->device_ns),
             MS_IF("ahead_ms", pace->n_ranks > 0, pace->ahead_ns));
+}
+
+static void write_slow(struct writer *w, const struct report_facts *f)
+{
+    const struct slow_facts *slow = &f->slow;
+    const int64_t *number = f->report->graph->sample_number;
+    writer_section(w, "slow_iterations", '{');
+    writer_fields(w, TEXT("text", slow->text), INT_IF("every", slow->every > 0, slow->every),
+                  MS_IF("usual_ms", slow->n > 0, slow->usual_ns),
+                  MS_IF("more_ms", slow->n > 0, slow->more_ns), MS("lost_ms", slow->lost_ns));
+    writer_begin(w, "iterations", '[');
+    for (uint32_t i = 0; i < slow->n; i++)
+        writer_row(w, INT_IF("iteration", number, number ? number[slow->samples[i]] : 0),
+                   INT("at", slow->samples[i]), MS("ms", f->measured[slow->samples[i]]),
+                   MS("more_ms", f->measured[slow->samples[i]] - slow->usual_ns));
+    writer_close(w, ']');
+    writer_begin(w, "causes", '[');
+    for (uint32_t c = 0; c < slow->n_causes; c++) {
+        const struct slow_cause *cause = &slow->causes[c];
+        writer_row(w,
+                   TEXT("kind", cause->is_gap ? "gap"
+                                : cause->kind ? cause->kind + 3
+                                              : "op"),
+                   TEXT("name", cause->name), MS("more_ms", cause->more_ns),
+                   INT("iterations", cause->n_iterations),
+                   INT_IF("rank", cause->rank >= 0, cause->rank));
+    }
+    writer_close(w, ']');
+    writer_close(w, '}');
 }
 
 static void write_predicted(struct writer *w, const struct report_facts *f)
@@ -300,6 +333,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     write_clock(w, f->report->graph);
     write_trace(w, f);
     write_measured(w, f);
+    write_slow(w, f);
     write_predicted(w, f);
     write_unprofiled(w, f);
     write_transport(w, f);

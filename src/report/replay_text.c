@@ -149,6 +149,15 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
                       "works, the rank counts as idle");
 }
 
+static void write_slow(struct writer *w, const struct report_facts *f)
+{
+    if (f->slow.n == 0)
+        return;
+    writer_text(w, "\nSlow iterations\n");
+    table_paragraph(w, " ", 2, "%s; they cost %s of the mean iteration", f->slow.text,
+                    TIME(f->slow.lost_ns));
+}
+
 static void write_path(struct writer *w, const struct report_facts *f)
 {
     writer_text(w, "\nCritical path");
@@ -418,6 +427,7 @@ static void write_text(struct writer *w, const void *facts)
     const struct report_facts *f = facts;
     write_verdict(w, f);
     write_breakdown(w, f);
+    write_slow(w, f);
     dimensions_write_text(w, f);
     write_path(w, f);
     write_path_ranks(w, f);

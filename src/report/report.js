@@ -119,6 +119,20 @@
     return el("div", "tiles", list);
   }
 
+  /* Iterations side by side, where some take longer than the others. */
+  function slowCard() {
+    const slow = report.slow_iterations, times = report.measured.per_iteration_ms;
+    if (!known(slow.text)) return null;
+    const most = Math.max(...times), odd = new Map(slow.iterations.map((row) => [row.at, row]));
+    const bars = times.map((time, i) => {
+      const bar = el("span", odd.has(i) ? "slow" : "");
+      bar.style.height = Math.max(share(time, most), 1) + "%";
+      return withTip(bar, "iteration " + report.measured.iterations[i], [["measured", ms(time)]]);
+    });
+    return el("section", "card", el("h2", "", "Slow iterations"), el("div", "iterations", bars),
+      el("p", "", slow.text + "; they cost " + ms(slow.lost_ms) + " of the mean iteration"));
+  }
+
   /* ---- the timeline ---- */
 
   function toggle(text, pressed, onChange) {
@@ -477,7 +491,7 @@
   const timeline = timelineCard();
   const parallelism = dimensionsCard(report, { withTip, barRow, bytes });
   const memory = memoryCard(report, data, { middle, withTip, toggle, showTip, hideTip, ns, share, pct });
-  document.body.append(el("main", "", header(), verdict(), tiles(), timeline.card, memory ? memory.card : null, parallelism,
+  document.body.append(el("main", "", header(), verdict(), tiles(), slowCard() || "", timeline.card, memory ? memory.card : null, parallelism,
     el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
   timeline.start();

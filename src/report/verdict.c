@@ -441,6 +441,13 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
     say(line, "; up to %s to win", TIME(f->idle_ns));
 }
 
+/* What slow iterations do that the others do not. */
+static void say_slow(const struct report_facts *f, struct verdict_line *line)
+{
+    const char *advice = f->slow.n_causes > 0 ? f->slow.causes[0].advice : NULL;
+    say(line, "%s; %s", advice ? advice : "find out what slow iterations do", f->slow.text);
+}
+
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
     const struct dpro_validation *v = &f->validation;
@@ -458,7 +465,11 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
         most = f->idle_ns > most ? f->idle_ns : most;
     most = f->input_ns > most ? f->input_ns : most;
-    if (facts_pct(most, f->predicted_ns) < 5)
+    /* what they take longer is in these, too */
+    bool slow = facts_pct(f->slow.lost_ns, f->predicted_ns) >= 5 && f->slow.lost_ns * 2 >= most;
+    if (slow)
+        say_slow(f, line);
+    else if (facts_pct(most, f->predicted_ns) < 5)
         say_cheaper(f, line);
     else if (most == f->wait_ns)
         say_wait(f, line);
@@ -472,7 +483,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
         say(line,
             "look in the timeline for what the ranks wait for while they idle: up to %s to win",
             TIME(f->idle_ns));
-    if (!f->what_if && v->n > 0 && v->mean_abs_error_pct > 15)
+    if (!f->what_if && !slow && v->n > 0 && v->mean_abs_error_pct > 15)
         say(line, "; first see with --steps why iterations differ (%s to %s)", TIME(f->least_ns),
             TIME(f->longest_ns));
 }

@@ -13,7 +13,7 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None):
+                 within=None, before_forward=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -22,7 +22,8 @@ class Job:
         self.start_us, self.seed = start_us, seed
         self.uneven = uneven  # more kernels in every third step
         self.rounding_us = rounding_us  # what ends may be late by
-        self.within = within  # called with a rank and a step's number between its forward and backward passes
+        # called with a rank and a step's number: before its forward pass, and between that and the backward one
+        self.before_forward, self.within = before_forward, within
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -132,6 +133,8 @@ class Rank:
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
         self.begins.append(self.free[COMPUTE])
         self.number = number
+        if job.before_forward:
+            job.before_forward(self, number)
         yield from (self.passes_of_units() if job.units else self.passes(kernels))
         self.op("aten::detach", 20)
         self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)

@@ -45,9 +45,13 @@ class LateRanks(Case):
             self.assertIsNone(facts["lateness"]["straggler"])
             self.assertIn("; no constant straggler: " + ranks, verdict(facts, "Communication"))
             step = verdict(facts, "Next step")
-            self.assertIn(ranks, step)
-            self.assertIn(f"in {len(late)} iterations, which costs ", step)
             self.assertNotIn("mostly", step)
+            if len(late) == late.count(0) + late.count(None):  # so they are slow, and that one is why
+                self.assertIn("2 of 6 iterations (1, 4) take ", step)
+                self.assertIn(" on rank 0", step)
+            else:
+                self.assertIn(ranks, step)
+                self.assertIn(f"in {len(late)} iterations, which costs ", step)
             paused = (len(late) - late.count(None)) / len(late)
             healthy, _ = gpu_job.write(self, Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end"),
                                        steps=len(late), folder="healthy")
@@ -60,3 +64,112 @@ class LateRanks(Case):
         """Its late rank pauses after nothing that the recording lacks."""
         facts = self.replay([1, 0, 2, 0, 3, 3, 3, 3], "first")
         self.assertAlmostEqual(facts["error_pct"], 0, delta=0.1)
+
+
+def annotate(name, ms, cat="user_annotation"):
+    def do(rank, number):
+        rank.emit(cat, name, rank.now, ms * 1000, 100, 1)
+        rank.now += ms * 1000
+    return do
+
+
+def pause(ms):
+    def do(rank, number):
+        rank.now += ms * 1000
+    return do
+
+
+def retry(rank, number):
+    """The caching allocator gives its memory back, and asks for it again."""
+    for _ in range(5):
+        rank.call("cudaFree", 4000.0)
+    rank.call("cudaMalloc", 10_000.0)
+
+
+class SlowIterations(Case):
+    """Two ranks of 30 ms a step; some steps do something else, too."""
+
+    def replay(self, name, steps, do, n=12, ranks=(0, 1), jitter=0.0):
+        def within(rank, number):
+            if number in steps and rank.rank in ranks:
+                do(rank, number)
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=2, buckets=2, sync="end", within=within, jitter=jitter)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=n, folder=name)[0])
+        self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], sorted(steps))
+        return facts
+
+    def test_what_they_do_is_named(self):
+        for name, do, ms, kind, words in (
+                ("loader", annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 40), 40, "DataLoader", "of DataLoader"),
+                ("compile", annotate("_compile.compile_inner (dynamo_timed)", 400), 400, "torch.compile", "TORCH_LOGS=recompiles"),
+                ("checkpoint", annotate("save_checkpoint", 70), 70, "saving a checkpoint", "save checkpoints asynchronously"),
+                ("retry", retry, 30, "allocating and freeing GPU memory", "expandable segments"),
+                ("python-gc", annotate("Python GC", 50, "python_function"), 50, "garbage collection", "gc.freeze"),
+                ("gc", pause(50), 50, "gap", "in which no op was recorded"),
+                ("op", annotate("aten::special", 50, "cpu_op"), 50, "op", "more in aten::special")):
+            with self.subTest(name=name):
+                facts = self.replay(name, {4, 7}, do)
+                slow = facts["slow_iterations"]
+                cause = slow["causes"][0]
+                self.assertEqual(cause["kind"], kind)
+                self.assertAlmostEqual(cause["more_ms"], ms, delta=0.1 * ms)
+                self.assertEqual(cause["iterations"], 2)
+                self.assertIsNone(slow["every"])
+                self.assertIn("2 of 12 iterations (4, 7) take ", verdict(facts, "Next step"))
+                self.assertIn(words, verdict(facts, "Next step"))
+
+    def test_they_recur(self):
+        do = annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 60)
+        for every, first, name in ((3, 3, "3rd"), (4, 2, "4th"), (2, 1, "2nd")):
+            facts = self.replay(f"every-{every}", set(range(first, 13, every)), do)
+            self.assertEqual(facts["slow_iterations"]["every"], every)
+            self.assertIn(f"every {name} iteration (", verdict(facts, "Next step"))
+        self.assertIsNone(self.replay("twice", {3, 6}, do)["slow_iterations"]["every"])
+        self.assertIsNone(self.replay("irregular", {3, 6, 10}, do)["slow_iterations"]["every"])
+
+    def test_where_the_cpu_runs_ahead_the_gpu_waits_for_it(self):
+        def within(rank, number):
+            if number in (5, 9):
+                annotate("save_checkpoint", 200)(rank, number)
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, within=within)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=12, folder="ahead")[0])
+        self.assertEqual(len(facts["slow_iterations"]["iterations"]), 2)
+        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "saving a checkpoint")
+
+    def test_one_rank_is_enough(self):
+        facts = self.replay("one-rank", {5}, annotate("save_checkpoint", 70), ranks=(1,))
+        self.assertIn("1 of 12 iterations (5) takes ", facts["slow_iterations"]["text"])
+        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "saving a checkpoint")
+        self.assertEqual(facts["slow_iterations"]["causes"][0]["rank"], 1)
+
+    def test_iterations_that_vary_are_not_slow(self):
+        for seed in range(3):
+            facts = self.replay(f"vary-{seed}", set(), pause(0), jitter=0.1 * seed)
+            self.assertIsNone(facts["slow_iterations"]["text"])
+
+    def test_work_that_lies_in_another_span_in_some_iterations_stays_in_its_phase(self):
+        """torch.compile's region holds the ops that it runs."""
+        def compile_first(rank, number):
+            self.regions.append((rank, rank.now))
+            annotate("_compile.compile_inner (dynamo_timed)", 400)(rank, number)
+
+        self.regions = []
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=2, buckets=2, sync="end", before_forward=lambda rank, number:
+                  compile_first(rank, number) if number in (5, 8) else None)
+        run_ranks = gpu_job.run_ranks
+
+        def with_regions(*args):
+            self.regions.clear()
+            ranks = run_ranks(*args)
+            for rank, begin in self.regions:
+                rank.emit("cpu_op", "Torch-Compiled Region: 0/0", begin - 5, 400_000 + KERNELS // 3 * 40.0, 100, 1)
+            return ranks
+
+        gpu_job.run_ranks = with_regions
+        self.addCleanup(setattr, gpu_job, "run_ranks", run_ranks)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=10, folder="regions")[0])
+        self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], [5, 8])
+        for rank in facts["ranks"]:
+            self.assertAlmostEqual(rank["forward_ms"], KERNELS // 3 * KERNEL_US / 1000, delta=0.1)

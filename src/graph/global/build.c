@@ -14,6 +14,7 @@
 #include "graph/memory/rank_memory.h"
 #include "graph/messages/endpoints.h"
 #include "graph/names/span_names.h"
+#include "graph/ops/slow_steps.h"
 #include "graph/steps/choose_steps.h"
 #include "graph/steps/unprofiled.h"
 #include "ingest/load.h"
@@ -102,6 +103,7 @@ static void link_rank(void *arg, size_t r)
     build_learn_calls(rank);
     rank->autocast = build_finds_autocast(rank);
     rank->memory = build_memory(rank);
+    slow_steps_find(rank);
     build_forget(rank);
     if (build->options.spent && r < build->trace->n_ranks)
         trace_free_spans(&build->options.spent->ranks[r]);
@@ -148,6 +150,7 @@ static void destroy_rank(struct rank_build *rank)
     array_fini(&rank->tensors);
     array_fini(&rank->sends);
     array_fini(&rank->receives);
+    array_fini(&rank->grown);
     mem_free(rank->sample_step);
     mem_free(rank->start_ns);
     mem_free(rank->end_ns);

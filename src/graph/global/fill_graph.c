@@ -100,6 +100,26 @@ static void fill_measured(struct assembly *a)
     }
 }
 
+static void fill_grown(struct assembly *a)
+{
+    struct dpro_graph *g = a->graph;
+    size_t n = 0;
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        n += a->join->ranks[r].grown.n;
+    g->grown = arena_array(&g->arena, n + 1, sizeof *g->grown);
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        EACH (const struct grown, from, a->join->ranks[r].grown) {
+            const char *name = strtab_get(&a->trace->names, from->name);
+            if (from->sample >= a->first_sample)
+                g->grown[g->n_grown++] =
+                    (struct grown_time){.rank = r,
+                                        .sample = from->sample - a->first_sample,
+                                        .name = arena_copy_string(&g->arena, name, strlen(name)),
+                                        .is_gap = from->is_gap,
+                                        .more_ns = from->more_ns};
+        }
+}
+
 static void fill_pace(struct assembly *a)
 {
     struct dpro_pace *pace = &a->graph->pace;
@@ -566,6 +586,7 @@ void assembly_fill(struct assembly *a)
     fill_ops(a);
     fill_hosts(a);
     fill_pace(a);
+    fill_grown(a);
     fill_pools(a);
     fill_shared_links(a);
     fill_cycles(a);

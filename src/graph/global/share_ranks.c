@@ -102,6 +102,7 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     PACK(pack, rank->autocast);
     PACK(pack, rank->lacks_gpu);
     PACK(pack, rank->n_called);
+    PACK_ARRAY(pack, rank->grown);
     PACK(pack, rank->unmatched_ns);
     PACK(pack, rank->n_bucket_conflicts);
     pack_times(pack, &rank->start_ns, rank->steps.n, rank->n_timed);

@@ -1,0 +1,200 @@
+/* What a rank does longer in its slow iterations: time by name, of threads and streams, against the
+ * median of all iterations; and time in which none of its threads has an op. What waits, for ranks
+ * or for the GPU, is no cause. */
+#include "graph/ops/slow_steps.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/memory.h"
+#include "base/sort.h"
+#include "base/stats.h"
+#include "base/time.h"
+#include "graph/ops/match_slices.h"
+
+/* Time by sample of what has one key: a name, or the gaps before ops of it. */
+struct key_times {
+    struct map numbers; /* by key */
+    ARRAY(uint64_t) keys;
+    ARRAY(int64_t) ns; /* [number * samples + sample] */
+};
+
+struct sample_window {
+    int64_t start_ns, end_ns;
+};
+
+static uint32_t window_at(const struct sample_window *windows, uint32_t n, int64_t at_ns)
+{
+    for (uint32_t s = 0; s < n; s++)
+        if (at_ns >= windows[s].start_ns && at_ns < windows[s].end_ns)
+            return s;
+    return NO_ID;
+}
+
+static void add_time(struct key_times *times, uint64_t key, uint32_t n, uint32_t sample, int64_t ns)
+{
+    if (sample == NO_ID || ns <= 0)
+        return;
+    uint32_t at = (uint32_t)map_number(&times->numbers, key + 1);
+    if (at == times->keys.n) {
+        array_push(&times->keys, key);
+        for (uint32_t s = 0; s < n; s++)
+            array_push(&times->ns, 0);
+    }
+    int64_t *sum = &times->ns.at[(size_t)at * n + sample];
+    *sum = time_add(*sum, ns);
+}
+
+/* From mark to mark, or where iterations are measured on the GPU from its first work to that of the
+ * next one. */
+static struct sample_window window_of(const struct rank_build *rank, uint32_t step)
+{
+    struct sample_window window = {rank->steps.at[step].start_ns, rank->steps.at[step].end_ns};
+    if (rank->pace.track == NO_ID)
+        return window;
+    const struct track *track = &rank->tracks.at[rank->pace.track];
+    for (uint32_t i = track->first[step]; i < track->first[step + 1]; i++)
+        if (rank->slices.at[i].launch != NO_ID) {
+            window.start_ns = rank->slices.at[i].start_ns;
+            window.end_ns = time_add(window.start_ns, build_step_ns(rank, step));
+            break;
+        }
+    return window;
+}
+
+static bool is_of_process(const struct rank_build *rank, const struct track *track)
+{
+    (void)rank;
+    return track->kind != DPRO_DEVICE_LINK_RX;
+}
+
+static bool waits(const struct rank_build *rank, uint32_t slice)
+{
+    const uint32_t classes = NAME_COMM_RUN | NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_KERNEL |
+                             NAME_STREAM_SYNC | NAME_DEVICE_SYNC | NAME_STREAM_WAIT |
+                             NAME_COMM_WAIT | NAME_NEGOTIATE | NAME_PUSH | NAME_PULL |
+                             NAME_EXCHANGE | NAME_HOST_WAIT | NAME_EXCHANGE_CALL | NAME_COMM_SCOPE;
+    const struct trace_span *span = slice_span(rank, slice);
+    return (rank->classes[span->name] & classes) || build_runs_collective(rank, span) ||
+           (rank->trace->tracks[span->track].gpu && build_communicates(rank, slice));
+}
+
+/* Spans that are no ops: ranges that the job marks, functions of Python. */
+static slice_list list_ranges(const struct rank_build *rank)
+{
+    const uint32_t marks = NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD;
+    slice_list ranges = {0};
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        if ((span->kind == SPAN_ANNOTATION || span->kind == SPAN_PYTHON ||
+             span->kind == SPAN_OTHER) &&
+            !rank->trace->tracks[span->track].gpu && !(rank->classes[span->name] & marks))
+            array_push(&ranges, i);
+    }
+    return ranges;
+}
+
+/* The name of the shortest range that covers most of a gap; NO_ID: none does. */
+static uint32_t range_in(const struct rank_build *rank, const slice_list *ranges, int64_t start_ns,
+                         int64_t end_ns)
+{
+    const struct trace_span *best = NULL;
+    for (size_t i = 0; i < ranges->n; i++) {
+        const struct trace_span *span = &rank->trace->spans[ranges->at[i]];
+        int64_t end = time_add(span->start_ns, span->dur_ns);
+        int64_t covered = MIN(end, end_ns) - MAX(span->start_ns, start_ns);
+        if (covered >= (end_ns - start_ns) / 5 * 4 && (!best || span->dur_ns < best->dur_ns))
+            best = span;
+    }
+    return best ? best->name : NO_ID;
+}
+
+static void add_gap(const struct rank_build *rank, const struct sample_window *windows,
+                    struct key_times *times, const slice_list *ranges, uint32_t before,
+                    int64_t start_ns, int64_t end_ns)
+{
+    enum { SHORT = 100 }; /* parts of the iteration: shorter ones explain nothing */
+    uint32_t sample = window_at(windows, rank->n_samples, start_ns), range = NO_ID;
+    if (sample == NO_ID)
+        return;
+    if (end_ns - start_ns > (windows[sample].end_ns - windows[sample].start_ns) / SHORT)
+        range = range_in(rank, ranges, start_ns, end_ns);
+    add_time(times, range == NO_ID ? (uint64_t)before << 1 | 1 : (uint64_t)range << 1,
+             rank->n_samples, sample, end_ns - start_ns);
+}
+
+static void sum_times(const struct rank_build *rank, const struct sample_window *windows,
+                      struct key_times *times)
+{
+    slice_list ranges = list_ranges(rank);
+    int64_t busy_until = INT64_MIN;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        slice_list slices = slices_by_start(rank, s, is_of_process);
+        for (size_t i = 0; i < slices.n; i++) {
+            const struct slice *slice = &rank->slices.at[slices.at[i]];
+            const struct trace_span *span = slice_span(rank, slices.at[i]);
+            bool gpu = rank->trace->tracks[span->track].gpu;
+            uint64_t key = (uint64_t)span->name << 1;
+            if (!waits(rank, slices.at[i]))
+                add_time(times, key, rank->n_samples,
+                         window_at(windows, rank->n_samples, slice->start_ns),
+                         slice->end_ns - slice->start_ns);
+            if (gpu)
+                continue;
+            if (busy_until != INT64_MIN && slice->start_ns > busy_until)
+                add_gap(rank, windows, times, &ranges, span->name, busy_until, slice->start_ns);
+            busy_until = MAX(busy_until, slice->end_ns);
+            if (span->kind == SPAN_RUNTIME) /* cut where it blocks */
+                busy_until = MAX(busy_until, time_add(span->start_ns, span->dur_ns));
+        }
+        array_fini(&slices);
+    }
+    array_fini(&ranges);
+}
+
+ORDER(by_excess, struct grown, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
+
+/* What explains at least a tenth of what a slow sample takes longer. */
+static void keep_grown(struct rank_build *rank, const struct key_times *times, const int64_t *ns,
+                       int64_t usual_most, struct arena *scratch)
+{
+    uint32_t n = rank->n_samples;
+    int64_t *sorted = arena_array(scratch, n, sizeof *sorted);
+    memcpy(sorted, ns, n * sizeof *sorted);
+    sort_i64(sorted, n);
+    int64_t usual = sorted[(n - 1) / 2];
+    for (size_t k = 0; k < times->keys.n; k++) {
+        const int64_t *took = &times->ns.at[k * n];
+        memcpy(sorted, took, n * sizeof *sorted);
+        sort_i64(sorted, n);
+        for (uint32_t s = 0; s < n; s++) {
+            int64_t more = took[s] - sorted[(n - 1) / 2];
+            if (ns[s] > usual_most && more > (ns[s] - usual) / 10)
+                array_add(&rank->grown, .sample = s, .name = (uint32_t)(times->keys.at[k] >> 1),
+                          .is_gap = times->keys.at[k] & 1, .more_ns = more);
+        }
+    }
+    array_sort(&rank->grown, by_excess);
+}
+
+void slow_steps_find(struct rank_build *rank)
+{
+    struct arena scratch = {0};
+    uint32_t n = rank->n_samples;
+    int64_t *ns = arena_array(&scratch, n + (size_t)1, sizeof *ns);
+    for (uint32_t s = 0; s < n; s++)
+        ns[s] = build_step_ns(rank, rank->sample_step[s]);
+    int64_t usual_most = stats_usual_most_i64(ns, n);
+    if (usual_most < INT64_MAX) {
+        struct sample_window *windows = arena_array(&scratch, n, sizeof *windows);
+        struct key_times times = {0};
+        for (uint32_t s = 0; s < n; s++)
+            windows[s] = window_of(rank, rank->sample_step[s]);
+        sum_times(rank, windows, &times);
+        keep_grown(rank, &times, ns, usual_most, &scratch);
+        map_fini(&times.numbers);
+        array_fini(&times.keys);
+        array_fini(&times.ns);
+    }
+    arena_fini(&scratch);
+}

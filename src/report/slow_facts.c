@@ -1,0 +1,207 @@
+/* Iterations that take longer than the others, whether they recur, and what they do longer. */
+#include <string.h>
+#include <strings.h>
+
+#include "base/memory.h"
+#include "base/sort.h"
+#include "base/stats.h"
+#include "graph/graph.h"
+#include "report/facts.h"
+#include "report/table.h"
+#include "report/words.h"
+
+/* What a name stands for, by a part of it; the first that fits. */
+static const struct slow_kind {
+    const char *parts[6];
+    int call; /* or the class of a GPU's runtime calls; 0: none */
+    const char *what, *advice;
+} kinds[] = {
+    {{"DataLoader"},
+     .what = "of DataLoader",
+     .advice = "load input ahead of time, with more workers or a longer queue"},
+    {{"dynamo_timed", "compile"},
+     .what = "of torch.compile",
+     .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
+    {{"Python GC", "gc.collect", "garbage"},
+     .what = "of garbage collection",
+     .advice = "collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)"},
+    {{"torch.save", "serialization", "state_dict", "save_", "checkpoint_save", "saving"},
+     .what = "of saving a checkpoint",
+     .advice = "save checkpoints asynchronously, or less often"},
+    {.call = CALL_MEMORY,
+     .what = "of allocating and freeing GPU memory",
+     .advice = "leave the allocator more room, or give it expandable segments: it returns memory "
+               "to the GPU and asks for it again"},
+    {.call = CALL_LOAD, .what = "of loading GPU code", .advice = "record later"},
+};
+
+static bool has_part(const char *name, const char *part)
+{
+    for (size_t len = strlen(part); *name; name++)
+        if (strncasecmp(name, part, len) == 0)
+            return true;
+    return false;
+}
+
+static const struct slow_kind *kind_of(const char *name)
+{
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (size_t p = 0; p < sizeof kinds[k].parts / sizeof *kinds[k].parts; p++)
+            if (kinds[k].parts[p] && has_part(name, kinds[k].parts[p]))
+                return &kinds[k];
+        if (kinds[k].call && (int)call_classify(name) == kinds[k].call)
+            return &kinds[k];
+    }
+    return NULL;
+}
+
+static bool alike(const struct slow_cause *cause, const struct slow_kind *kind,
+                  const struct grown_time *g)
+{
+    if (cause->is_gap || g->is_gap)
+        return cause->is_gap && g->is_gap;
+    return kind ? cause->kind == kind->what : !cause->kind && strcmp(cause->name, g->name) == 0;
+}
+
+ORDER(by_more, struct slow_cause, DESCENDING(more_ns) ?: strcmp(x->name, y->name));
+
+/* Of each cause in each slow iteration the rank that it takes most of; of these the mean. */
+static void find_causes(struct report_facts *f)
+{
+    const struct dpro_graph *g = f->report->graph;
+    struct slow_facts *slow = &f->slow;
+    size_t n = g->n_grown;
+    struct slow_cause *causes = arena_array(&f->arena, n + 1, sizeof *causes);
+    uint32_t *cause_of = arena_array(&f->arena, n + 1, sizeof *cause_of);
+    int64_t *ns = arena_array(&f->arena, f->n_ranks + (size_t)1, sizeof *ns);
+    int64_t *longest = arena_array(&f->arena, n + 1, sizeof *longest); /* of one name */
+    for (size_t i = 0; i < n; i++) {
+        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(g->grown[i].name);
+        uint32_t at = 0;
+        while (at < slow->n_causes && !alike(&causes[at], kind, &g->grown[i]))
+            at++;
+        if (at == slow->n_causes) {
+            slow->n_causes++;
+            causes[at] = (struct slow_cause){.kind = kind ? kind->what : NULL,
+                                             .advice = kind ? kind->advice : NULL,
+                                             .is_gap = g->grown[i].is_gap};
+        }
+        int rank = f->ranks[g->grown[i].rank].time.rank;
+        causes[at].rank = longest[at] == 0 || causes[at].rank == rank ? rank : -1;
+        if (g->grown[i].more_ns > longest[at]) {
+            longest[at] = g->grown[i].more_ns;
+            causes[at].name = g->grown[i].name;
+        }
+        cause_of[i] = at;
+    }
+    for (uint32_t c = 0; c < slow->n_causes; c++) {
+        for (uint32_t s = 0; s < slow->n; s++) {
+            int64_t most = 0;
+            memset(ns, 0, f->n_ranks * sizeof *ns);
+            for (size_t i = 0; i < n; i++)
+                if (cause_of[i] == c && g->grown[i].sample == slow->samples[s])
+                    ns[g->grown[i].rank] += g->grown[i].more_ns;
+            for (uint32_t r = 0; r < f->n_ranks; r++)
+                most = MAX(most, ns[r]);
+            causes[c].n_iterations += most > 0;
+            causes[c].more_ns += most / slow->n;
+        }
+    }
+    qsort(causes, slow->n_causes, sizeof *causes, by_more);
+    slow->causes = causes;
+    /* little beside what they take longer explains nothing */
+    while (slow->n_causes > 0 && causes[slow->n_causes - 1].more_ns < slow->more_ns / 5)
+        slow->n_causes--;
+}
+
+/* How many iterations lie between each two slow ones; 0: not always as many, or too few. */
+static uint32_t recurs_every(const struct report_facts *f)
+{
+    enum { FEWEST = 3 };
+    const int64_t *number = f->report->graph->sample_number;
+    const struct slow_facts *slow = &f->slow;
+    if (slow->n < FEWEST || !number)
+        return 0;
+    int64_t every = number[slow->samples[1]] - number[slow->samples[0]];
+    for (uint32_t i = 2; i < slow->n; i++)
+        if (number[slow->samples[i]] - number[slow->samples[i - 1]] != every)
+            return 0;
+    bool before = number[slow->samples[0]] - every >= number[0];
+    bool after = number[slow->samples[slow->n - 1]] + every <= number[f->n_measured - 1];
+    return every > 1 && every < INT32_MAX && !before && !after ? (uint32_t)every : 0;
+}
+
+static const char *ordinal(uint32_t n)
+{
+    uint32_t last = n % 100 / 10 == 1 ? 0 : n % 10;
+    return last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
+}
+
+static void add_causes(struct report_facts *f, struct words *line)
+{
+    char name[128];
+    for (uint32_t c = 0; c < f->slow.n_causes && c < 2; c++) {
+        const struct slow_cause *cause = &f->slow.causes[c];
+        columns_shorten(name, sizeof name, cause->name, 40);
+        const char *before = c == 0 ? ": " : ", ";
+        if (cause->kind)
+            words_add(line, before, "%s %s", TIME(cause->more_ns), cause->kind);
+        else if (cause->is_gap)
+            words_add(line, before,
+                      "%s in which no op was recorded, before %s (such as Python that collects "
+                      "garbage, logs or saves)",
+                      TIME(cause->more_ns), name);
+        else
+            words_add(line, before, "%s more in %s", TIME(cause->more_ns), name);
+        if (cause->rank >= 0 && f->n_ranks > 1)
+            words_add(line, " ", "on rank %d", cause->rank);
+        if (cause->n_iterations < f->slow.n)
+            words_add(line, " ", "(in %u of them)", cause->n_iterations);
+    }
+    if (f->slow.n_causes == 0)
+        words_add(line, "; ", "no op but communication and waiting took longer in %s",
+                  f->slow.n == 1 ? "it" : "them");
+}
+
+/* "every 4th iteration (3, 7, 11) takes 300 ms longer than the others' 81.9 ms: ..." */
+static void write_words(struct report_facts *f)
+{
+    enum { MOST_NUMBERS = 6 };
+    struct slow_facts *slow = &f->slow;
+    const int64_t *number = f->report->graph->sample_number;
+    struct words line = {.n = 0};
+    if (slow->every > 0)
+        words_add(&line, "", "every %u%s iteration (", slow->every, ordinal(slow->every));
+    else
+        words_add(&line, "", "%u of %u iterations (", slow->n, f->n_measured);
+    for (uint32_t i = 0; number && i < slow->n && i < MOST_NUMBERS; i++)
+        words_add(&line, i > 0 ? ", " : "", "%lld", (long long)number[slow->samples[i]]);
+    bool one = slow->n == 1 || slow->every > 0;
+    words_add(&line, "", "%s) %s %s longer than the others' %s",
+              slow->n > MOST_NUMBERS ? ", ..." : "", one ? "takes" : "take", TIME(slow->more_ns),
+              TIME(slow->usual_ns));
+    add_causes(f, &line);
+    slow->text = arena_copy_string(&f->arena, line.text, strlen(line.text));
+}
+
+void slow_find(struct report_facts *f)
+{
+    struct slow_facts *slow = &f->slow;
+    int64_t most = stats_usual_most_i64(f->measured, f->n_measured), more = 0, usual = 0;
+    slow->samples = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *slow->samples);
+    for (uint32_t s = 0; s < f->n_measured; s++)
+        if (f->measured[s] > most)
+            slow->samples[slow->n++] = s;
+    if (slow->n == 0)
+        return;
+    for (uint32_t s = 0; s < f->n_measured; s++)
+        usual += f->measured[s] <= most ? f->measured[s] / (f->n_measured - slow->n) : 0;
+    slow->usual_ns = usual;
+    for (uint32_t i = 0; i < slow->n; i++)
+        more += (f->measured[slow->samples[i]] - usual) / slow->n;
+    slow->more_ns = more;
+    slow->lost_ns = more / f->n_measured * slow->n;
+    slow->every = recurs_every(f);
+    find_causes(f);
+    write_words(f);
+}

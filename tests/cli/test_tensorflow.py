@@ -170,6 +170,12 @@ class Ring(Case):
         transport = self.assert_replays(self.folder)["transport"]
         self.assertEqual((transport["collectives"], transport["collectives_tied"]), (14, 14))
 
+    def test_without_a_graph_names_tell_the_phases(self):
+        self.copy("worker*", "net*")
+        for rank, known in zip(self.assert_replays(self.folder)["ranks"], self.facts["ranks"]):
+            for phase in ("forward_ms", "backward_ms", "update_ms"):
+                self.assertAlmostEqual(rank[phase] / known[phase], 1, delta=0.15, msg=phase)
+
     def test_without_marks_iterations_begin_where_the_executor_is_called(self):
         self.copy("runmeta*", "net*")
         for rank in (0, 1):

@@ -51,6 +51,7 @@ static const struct row names[] = {
     {NAME_COMM_RUN | NAME_EXCHANGE, {"KVStoreDist", "BytePSPushPull."}},
     {NAME_EXCHANGE_CALL, {"MXKVStorePush", "MXKVStorePull"}},
     {NAME_BACKWARD_NODE, {"_backward_", "[_backward_"}},
+    {NAME_BACKWARD_NODE, {"gradient_tape/", "*/gradient_tape/", "gradients/", "*/gradients/"}},
     {NAME_UPDATE_NODE, {"$_update"}},
     {0},
 };

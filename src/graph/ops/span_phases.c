@@ -228,6 +228,17 @@ static bool writes_into_input(const char *name)
     return false;
 }
 
+/* TensorFlow's ops that do, whose next step may begin with such as no update needs. */
+static bool assigns_variable(const char *name)
+{
+    return strstr(name, "ResourceApply") || (strstr(name, "Assign") && strstr(name, "VariableOp"));
+}
+
+static int64_t end_of_step(const struct finder *f, uint32_t step)
+{
+    return step < f->rank->steps.n ? f->rank->steps.at[step].end_ns : INT64_MAX;
+}
+
 static bool writes_many(const char *name)
 {
     return (text_begins(name, "aten::_foreach_") || text_begins(name, "aten::_fused_")) &&
@@ -263,7 +274,8 @@ static void find_updates(struct finder *f, uint32_t t)
                    (!is_op(f, span->parent) || f->phases[span->parent] == HOLDS_PASS)) {
             const char *name = strtab_get(f->rank->names, span->name);
             bool many = writes_many(name);
-            if (!many && !writes_into_input(name))
+            bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
+            if (!many && !assigns && !writes_into_input(name))
                 continue;
             pass->written_ns = MAX(pass->written_ns, end_ns);
             pass->n_written = many ? UINT32_MAX : pass->n_written + (pass->n_written < UINT32_MAX);

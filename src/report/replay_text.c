@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "graph/graph.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"
@@ -90,6 +91,18 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
     }
 }
 
+/* Kernels come out of CUDA graphs, and nothing else tells of a backward pass. */
+static bool hides_phases(const struct dpro_graph *g)
+{
+    bool graphs = false, backward = false;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        backward |= g->phase[op] == DPRO_OP_BW;
+        graphs |= g->kind[op] == DPRO_OP_LAUNCH &&
+                  text_ends(strtab_get(&g->names, g->name[op]), "GraphLaunch");
+    }
+    return graphs && !backward;
+}
+
 static void write_breakdown(struct writer *w, const struct report_facts *f)
 {
     bool used[N_RANK_PARTS] = {[RANK_IDLE] = true}, any_comm = false;
@@ -143,6 +156,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "
                       "computation counts as forward");
+    else if (f->has_gpu && hides_phases(f->report->graph))
+        table_wrapped(w, "", 2,
+                      "CUDA graphs do not tell forward, backward and update apart: all their "
+                      "kernels count as forward; while only the CPU works, the rank counts as "
+                      "idle");
     else if (f->has_gpu)
         table_wrapped(w, "", 2,
                       "forward, backward and update are times on the GPU; while only the CPU "

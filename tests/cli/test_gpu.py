@@ -6,7 +6,7 @@ import os
 
 import gpu_job
 from gpu_job import Job
-from support import BUNDLED, DONE, Case, dpro, recording, shared
+from support import BUNDLED, DONE, Case, dpro, recording, shared, span
 
 def idle_pct(rank):
     return 100 * rank["idle_ms"] / rank["iteration_ms"]
@@ -449,3 +449,17 @@ class ChosenSteps(Case):
             for last in range(first + 1, 7):
                 facts = self.assert_replays(BUNDLED, "--no-validate", "--steps", f"{first}:{last}")
                 self.assertEqual(facts["measured"]["per_iteration_ms"], everything[first - 1:last])
+
+
+class Graphs(Case):
+    def test_a_cuda_graph_of_a_whole_step_does_not_tell_its_phases(self):
+        events = []
+        for step in range(3):
+            begin, call = 10_000 * step, {"correlation": 7 + step}
+            events += [span("ProfilerStep#%d" % step, begin, 9_900, cat="user_annotation"),
+                       span("cudaGraphLaunch", begin + 100, 50, cat="cuda_runtime", **call)]
+            events += [span("gemm_%d" % i, begin + 200 + 3_000 * i, 2_900, cat="kernel", pid=0, tid=7, stream=7, device=0, **call)
+                       for i in range(3)]
+        result = dpro("replay", self.write("rank0.json", {"traceEvents": events}))
+        self.assert_code(result, DONE)
+        self.assertIn("CUDA graphs do not tell forward, backward and update apart", result.out)

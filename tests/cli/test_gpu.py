@@ -329,6 +329,17 @@ class OtherDevices(Case):
         self.assert_like(facts, plain)
         self.assert_said(facts, '1806 of "Accelerator 0" are read as', '2 of "Usage" are left out')
 
+    def test_so_they_are_where_only_their_thread_is_called_a_stream(self):
+        def change(event):
+            if event["cat"] not in ("kernel", "gpu_memcpy"):
+                return event
+            event = self.named(event, None, pid=100, tid=f"stream {event['tid']}")
+            return dict(event, args={key: value for key, value in event["args"].items() if key != "stream"})
+        job = dict(world=2, buckets=4, sync="end")
+        facts = self.replay_as(change, **job)
+        self.assert_like(facts, self.replay_as(lambda event: event, **job))
+        self.assert_said(facts, '1830 of "no category" are read as')
+
     def test_what_launched_them_is_told_by_time_where_nothing_else_does(self):
         def change(event):
             event = self.named(event, "x_op")

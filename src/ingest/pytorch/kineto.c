@@ -79,6 +79,7 @@ struct guess {
     uint8_t len;        /* NO_GUESS: nothing learnt */
     uint8_t n_taken;    /* of its characters: not the one behind a value, which tells its end */
     uint8_t key;
+    bool on_stream; /* a tid that says so: "stream 7" */
 };
 enum { NO_GUESS = 255, N_GUESSES = 4 };
 
@@ -119,14 +120,16 @@ static unsigned key_number(struct kineto *k, const char *key, size_t len)
 static int64_t id_of(const char *text, size_t len);
 
 /* Takes a value that is one of few. */
-static int64_t read_value(struct kineto *k, unsigned key)
+static int64_t read_value(struct kineto *k, unsigned key, bool *on_stream)
 {
     struct json *js = k->js;
     const char *text;
     size_t len;
     uint8_t flow;
+    *on_stream = false;
     if (!json_scalar(js, &text, &len))
         return 0;
+    *on_stream = key == KEY_TID && text_n_begins(text, len, "stream");
     if (key == KEY_PID || key == KEY_TID)
         return id_of(text, len);
     if (key == KEY_PH)
@@ -153,6 +156,7 @@ static inline void tell(struct kineto_event *ev, const struct guess *guess)
         break;
     case KEY_TID:
         ev->tid = guess->value;
+        ev->on_stream |= guess->on_stream;
         break;
     default:
         break;
@@ -191,7 +195,7 @@ read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, u
         read->key = (uint8_t)key_number(k, text, len);
     if (read->key == KEY_PH || read->key == KEY_CAT || read->key == KEY_PID ||
         read->key == KEY_TID) {
-        read->value = read_value(k, read->key);
+        read->value = read_value(k, read->key, &read->on_stream);
         told = true;
         tell(&then, read);
     }

@@ -196,10 +196,11 @@ enum { MOST_TEXT = 500 };
 
 static const char *kind_of_row(const struct finding *f, const struct kineto_row *row)
 {
+    const struct trace_track *track = &f->to->part->tracks.at[row->track].track;
     uint64_t name = row->category;
-    if (!name)
-        map_get(&f->names, map_key(f->to->part->tracks.at[row->track].track.pid), &name);
-    return name ? strtab_get(&f->to->part->names, (uint32_t)name) : "a process without a name";
+    if (!name && !map_get(&f->names, map_key(track->pid), &name))
+        map_get(&f->labels, thread_key(track->pid, track->id), &name);
+    return name ? strtab_get(&f->to->part->names, (uint32_t)name) : "no category";
 }
 
 /* The spans of rows that are read, or left out, by kind: '40 of "Ascend Hardware", 5 of ...'. */

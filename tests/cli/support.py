@@ -13,6 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
+CAPTURED = os.path.join(ROOT, "tests", "captures")
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 

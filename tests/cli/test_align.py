@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 
-from support import BUNDLED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro
+from support import BUNDLED, CAPTURED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro
 
 
 
@@ -233,9 +233,7 @@ class Align(Case):
 
     def test_captured_workers_are_tied_through_their_servers(self):
         for name, servers in (("mxnet-ps-module", ["server 0"]), ("mxnet-ps-gluon", ["server 0", "server 1"]), ("tf-ps-v1", ["ps 0"])):
-            folder = os.path.join(SHARED, name)
-            if not os.path.exists(folder):
-                self.skipTest("no %s" % folder)
+            folder = os.path.join(CAPTURED, name)
             with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
                 truth = json.load(file).get("clock_truth")
             with self.subTest(name):

@@ -426,9 +426,10 @@ class OddEnds(Case):
         self.assertAlmostEqual(facts["measured"]["iteration_ms"], 49.61, delta=0.1)
 
     def test_iterations_that_vary_are_kept(self):
-        for name, n in (("gloo-cpu-rank34of300", 5), ("ddp-a100-rank3of8", 6), ("resnet-2080ti-1gpu", 29)):
-            with self.subTest(trace=name):
-                facts = self.assert_replays(shared(name), "--no-validate")
+        for trace, n in [(shared(name), n) for name, n in (
+                ("gloo-cpu-rank34of300", 5), ("ddp-a100-rank3of8", 6), ("resnet-2080ti-1gpu", 29))]:
+            with self.subTest(trace=trace):
+                facts = self.assert_replays(trace, "--no-validate")
                 self.assertEqual((facts["left_out"], facts["trace"]["iterations"]), ([], n))
 
 
@@ -449,10 +450,11 @@ class ChosenSteps(Case):
         self.assert_one_as_among_all(folder, range(1, 7), 3)
 
     def test_so_it_is_in_public_traces(self):
-        for name, numbers in (("ddp-a100-rank0of2", range(4, 7)), ("ddp-a100-rank3of8", range(1009, 1015)),
-                              ("gloo-cpu-rank34of300", range(551, 556)), ("resnet-v100-1gpu-ns", range(101, 106))):
-            with self.subTest(trace=name):
-                self.assert_one_as_among_all(shared(name), numbers, 3)
+        for trace, numbers in [(shared(name), numbers) for name, numbers in (
+                ("ddp-a100-rank0of2", range(4, 7)), ("ddp-a100-rank3of8", range(1009, 1015)),
+                ("gloo-cpu-rank34of300", range(551, 556)), ("resnet-v100-1gpu-ns", range(101, 106)))]:
+            with self.subTest(trace=trace):
+                self.assert_one_as_among_all(trace, numbers, 3)
 
     def test_any_range_has_the_measured_times_of_its_steps(self):
         everything = self.assert_replays(BUNDLED, "--no-validate")["measured"]["per_iteration_ms"]

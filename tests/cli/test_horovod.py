@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, ROOT, SHARED, USAGE, Case, dpro, shared, span
+from support import BUNDLED, CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro, span
 
 EPOCH_US = 1_800_000_000_000_000
 ITERATION_US = 100_000
@@ -367,7 +367,7 @@ class Captures(Case):
     """Replayed within 5 % of what was measured; left-out iterations no worse than they spread."""
 
     def check(self, name, n_tensors):
-        folder = shared(name)
+        folder = os.path.join(CAPTURED, name)
         facts = self.assert_replays(folder)
         self.assertEqual(facts["horovod"]["tensors"], n_tensors)
         self.assertLess(abs(facts["error_pct"]), 5)
@@ -388,9 +388,7 @@ class Captures(Case):
 
     def test_faster_links_count_where_gradients_are_what_the_update_waits_for(self):
         for name in ("hvd-tf", "hvd-mx"):
-            if not os.path.isdir(os.path.join(SHARED, name)):
-                self.skipTest(f"no {name} in ../shared/traces")
-            facts = dpro("whatif", os.path.join(SHARED, name), "--bandwidth", "2x", "--json").json
+            facts = dpro("whatif", os.path.join(CAPTURED, name), "--bandwidth", "2x", "--json").json
             # 2.2 MB at 500 Mbit/s, which both ways share, are some 70 ms
             self.assertLess(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"] - 25)
 
@@ -398,9 +396,7 @@ class Captures(Case):
         self.check_messages(self.check("hvd-mx", 16), 21)
 
     def test_without_one_rank_s_log_groups_are_replayed_whole(self):
-        if not os.path.isdir(os.path.join(SHARED, "hvd-tf")):
-            self.skipTest("no hvd-tf in ../shared/traces")
-        for path in glob.glob(os.path.join(SHARED, "hvd-tf", "*")):
+        for path in glob.glob(os.path.join(CAPTURED, "hvd-tf", "*")):
             if "net_proc1" not in path and "times" not in path:
                 shutil.copy(path, self.folder)
         facts = self.assert_replays(self.folder)

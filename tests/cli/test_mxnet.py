@@ -5,12 +5,11 @@ import json
 import os
 import shutil
 import tempfile
-import unittest
 
 import mxnet_job
-from support import DONE, INPUT, SHARED, Case, dpro
+from support import CAPTURED, DONE, INPUT, Case, dpro
 
-CAPTURES = [os.path.join(SHARED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
+CAPTURES = [os.path.join(CAPTURED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
 PARAMETERS = 16  # of the captures' model, each a key of its own
 # What no executor's graph has
 OTHER_TYPES = {"CopyCPU2CPU", "KVStoreDistDefaultStoragePushPull"}
@@ -22,7 +21,6 @@ def replayed(*arguments):
     return json.loads(result.out)
 
 
-@unittest.skipUnless(all(map(os.path.isdir, CAPTURES)), "no captures of MXNet in ../shared/traces")
 class TestMXNet(Case):
     def copy(self, capture=CAPTURES[0], without=()):
         folder = os.path.join(self.folder, "trace")

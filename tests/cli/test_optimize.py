@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 
-from support import (BUNDLED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SHARED, SYSTEM, USAGE, Case, dpro,
-                     job, plain_profile, recording, shared, single_process)
+from support import (BUNDLED, CAPTURED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Case, dpro,
+                     job, plain_profile, recording, single_process)
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -159,9 +159,7 @@ class Optimize(Case):
                 ("hvd-tf", "tensorflow", "horovod", ["horovod.env", "horovod_groups.json"], "horovodrun ..."),
                 ("hvd-mx", "mxnet", "horovod", ["horovod.env", "horovod_groups.json"], "horovodrun ..."),
                 ("mxnet-ps-module", "mxnet", "mxnet-ps", ["mxnet.env"], "python train.py, on every worker")):
-            trace, plan = os.path.join(SHARED, name), self.path(name)
-            if not os.path.isdir(trace):
-                self.skipTest(f"no {name} in ../shared/traces")
+            trace, plan = os.path.join(CAPTURED, name), self.path(name)
             with self.subTest(name):
                 result = dpro("optimize", trace, "--compress", "bf16", "-o", plan)
                 self.assert_code(result, DONE)
@@ -190,7 +188,7 @@ class Optimize(Case):
 
     def test_each_number_of_servers_is_searched_and_the_plan_is_for_one(self):
         for name, bound in (("mxnet-ps-gluon", True), ("tf-ps-v1", False)):
-            trace = shared(name)
+            trace = os.path.join(CAPTURED, name)
             with self.subTest(name):
                 facts = self.optimize(trace, "--servers", "1:3", "-o", self.path(name), "--quiet")
                 counts = facts["servers"]
@@ -219,7 +217,7 @@ class Optimize(Case):
                 self.assertNotIn("the plan is for", dpro("optimize", trace, "--servers", f"{own}").out)
 
     def test_a_plan_for_other_servers_says_what_it_needs(self):
-        trace = shared("mxnet-ps-gluon")
+        trace = os.path.join(CAPTURED, "mxnet-ps-gluon")
         result = dpro("optimize", trace, "--servers", "4", "-o", self.path("plan"))
         self.assert_code(result, DONE)
         said = " ".join(result.out.split())
@@ -242,7 +240,7 @@ class Optimize(Case):
         self.assertIn("no parameter servers", result.err)
 
     def test_a_what_if_says_when_no_plan_can_ask_for_it(self):
-        trace = shared("hvd-tf")
+        trace = os.path.join(CAPTURED, "hvd-tf")
         for args, told in ((["--partition-mb", "1"], True), (["--compress", "bf16"], True), (["--bucket-cap-mb", "1"], False)):
             warnings = dpro("whatif", trace, *args, "--json").json["warnings"]
             self.assertEqual(any("no plan can ask that of the job" in line for line in warnings), told, warnings)

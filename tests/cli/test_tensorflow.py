@@ -6,16 +6,15 @@ import os
 import shutil
 import statistics
 import sys
-import unittest
 
-from support import DONE, INPUT, ROOT, SHARED, USAGE, Case, dpro
+from support import CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 from wire import fields, message, number, raw_fields, varint
 
-RING = os.path.join(SHARED, "tf-mwms-ring")
-SERVER = os.path.join(SHARED, "tf-ps-v1")
-HOROVOD = os.path.join(SHARED, "hvd-tf")
+RING = os.path.join(CAPTURED, "tf-mwms-ring")
+SERVER = os.path.join(CAPTURED, "tf-ps-v1")
+HOROVOD = os.path.join(CAPTURED, "hvd-tf")
 
 
 def inflated(path):
@@ -90,7 +89,6 @@ def nodes_of(path):
             for field, node in fields(graph) if field == 1}
 
 
-@unittest.skipUnless(os.path.isdir(HOROVOD), "no capture of Horovod on TensorFlow in ../shared/traces")
 class Horovod(Case):
     def test_every_op_of_the_profile_is_a_node_of_the_graph_that_ran(self):
         for rank in (0, 1):
@@ -104,7 +102,6 @@ class Horovod(Case):
             self.assertRegex(said.err, rf"runmeta_first_rank{rank}.pb.gz: 819 of 819 ops of rank {rank} are nodes of it")
 
 
-@unittest.skipUnless(os.path.isdir(RING), "no capture of a TensorFlow ring in ../shared/traces")
 class Ring(Case):
     @classmethod
     def setUpClass(cls):
@@ -330,7 +327,6 @@ class Gpu(Case):
         self.assertLess(abs(facts["error_pct"]), 1)
 
 
-@unittest.skipUnless(os.path.isdir(SERVER), "no capture of a TensorFlow parameter server in ../shared/traces")
 class ParameterServer(Case):
     """A session of one client, two workers and a parameter server; one file is one step of all of them."""
 

@@ -1,8 +1,7 @@
 """What the transport logs show of iterations that no profile has, and so of the profiler's cost."""
 import os
-import unittest
 
-from support import DONE, ROOT, SHARED, Case, dpro, job, recording
+from support import CAPTURED, DONE, ROOT, Case, dpro, job, recording
 
 EPOCH_NS = 1_700_000_000_000_000_000
 CALLS, BYTES = 4, 50_000  # an iteration's
@@ -137,16 +136,14 @@ class UnprofiledIterations(Case):
             file.write(f"{at},{at + 1000},1,0,10.0.0.1:4000,10.0.0.2:5000,tx,send,{2**63 - 1},4294967295,4294967295\n")
         self.facts()
 
-    @unittest.skipUnless(os.path.isdir(SHARED), "no ../shared")
     def test_a_sessions_master_asks_for_logs(self):
-        wire = self.assert_replays(os.path.join(SHARED, "tf-ps-v1"))["unprofiled_iterations"]
+        wire = self.assert_replays(os.path.join(CAPTURED, "tf-ps-v1"))["unprofiled_iterations"]
         self.assertGreater(wire["asking_ms"], 0.5)
         self.assertLess(wire["asking_ms"], 2)
         self.assertGreaterEqual(wire["profiler_ms"], wire["asking_ms"])
 
-    @unittest.skipUnless(os.path.isdir(SHARED), "no ../shared")
     def test_what_asking_takes_is_that_of_the_steps_that_were_chosen(self):
-        trace = os.path.join(SHARED, "tf-ps-v1")
+        trace = os.path.join(CAPTURED, "tf-ps-v1")
         whole = self.assert_replays(trace)["unprofiled_iterations"]["asking_ms"]
         pairs = [self.assert_replays(trace, "--steps", f"{k}:{k + 1}")["unprofiled_iterations"]
                  ["asking_ms"] for k in (2, 3, 4)]

@@ -4,6 +4,7 @@ import glob
 import os
 import statistics
 import subprocess
+import unittest
 
 import live  # finds tools/
 import example
@@ -22,11 +23,12 @@ def missing(name):
 class Case(live.Case):
     framework = None  # whose environment
 
-    def setUp(self):
-        super().setUp()
-        reason = missing(self.framework)
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        reason = missing(cls.framework)
         if reason:
-            self.skipTest(reason)
+            raise unittest.SkipTest(reason)  # once for all of the class
 
     def run_script(self, body, dpro=True, **more):
         """A script of one process."""

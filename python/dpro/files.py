@@ -139,16 +139,22 @@ class Compressor(threading.Thread):
             pass
 
     def finish(self):
-        """At the job's end: what is left is compressed now when that takes a moment, else stays as it is."""
+        """At the job's end: what is left is compressed now as far as that takes a moment. Returns the rest, which stays as it
+        is."""
         if self.is_alive():
             self._end.set()
             self.join()
             self._end.clear()
         try:
-            if sum(os.path.getsize(self._folder.file(name)) for name in self._left) <= COMPRESS_AT_EXIT_BYTES:
-                self._compress()
+            sizes = {name: os.path.getsize(self._folder.file(name)) for name in self._left}
+            self._left.sort(key=sizes.get)
+            large = []
+            while self._left and sum(map(sizes.get, self._left)) > COMPRESS_AT_EXIT_BYTES:
+                large.append(self._left.pop())
+            self._compress()
+            return large
         except OSError:
-            pass
+            return []
 
     def _compress(self):
         while self._left:

@@ -205,6 +205,9 @@ class Job:
         """Of the gradients' buckets, in order; none where the framework does not tell."""
         return []
 
+    def n_nodes(self):
+        """A number that grows by one for each op whose gradient will be computed; None where nothing tells."""
+
     def settle(self):
         """Waits until all that the steps asked for is computed."""
 

@@ -6,6 +6,7 @@ import functools
 import os
 import resource
 import socket
+import statistics
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from .job import Busy, Job, cpu_flags, environment_number, n_local, place
 from .report import guarded, say
 from .steps import Cycle
 from .tracer import Tracer
-from .windows import Schedule
+from .windows import STRUCTURE_STEPS, Parts, Schedule
 
 RESTARTS = 3  # of the windows, when another optimizer turns out to end the steps
 
@@ -101,6 +102,8 @@ class Session:
         self._most_resident = 0   # bytes; beyond them it ends
         self._resident = 0        # before the job built anything
         self._window_name = None
+        self._parts = {}          # windows of a name, by name
+        self._n_nodes = []        # of each step before the first window
         self._pending = None      # what waits for the optimizer's step to return
         self._folder = self._tracer = self._info = None
         self._complete = False
@@ -256,6 +259,11 @@ class Session:
         return self._models
 
     @property
+    def part(self):
+        """How many windows of its name were before the one that is prepared."""
+        return self._parts[self._window_name].number
+
+    @property
     def folder(self):
         """None until the first window comes near."""
         return self._folder
@@ -270,7 +278,7 @@ class Session:
             return
         for times in self._times.values():
             del times[:]
-        self._windows = []
+        self._windows, self._parts, self._n_nodes = [], {}, []
         self._schedule = self._new_schedule(max(self.settings.warmup, step + 1))
 
     def _step_ended(self, step, now_ns, frame):
@@ -285,15 +293,24 @@ class Session:
                                        "cpu_ns": used[0] - self._last_used[0],
                                        "page_faults": used[1] - self._last_used[1]})
             self._last_used = used
+        if phase == "before":
+            self._n_nodes.append(self.job.n_nodes())
         self._last_ns = now_ns
         window = self._window
         if window is not None and phase == self._window_name:
             window.end_step()
         action = self._schedule.actions.get(step)
         if action is None and window is not None and phase == self._window_name:
-            if memory.resident() <= self._most_resident:
+            parts = self._parts[self._window_name]
+            if window.n_steps >= parts.most:
+                following = parts.following(step)
+                if following is not None:
+                    self._schedule.actions.update({following: "prepare " + phase, following + 1: "start " + phase})
+                action = "stop " + phase
+            elif memory.resident() <= self._most_resident:
                 window.begin_step(step + 1)
                 return
+        if action is None and window is not None and phase == self._window_name:
             say("memory", "the %s window ends after %d steps: with the profiler the job takes ever more memory"
                 % (self._window_name, window.n_steps), self._folder.rank)
             action = "stop " + self._window_name
@@ -318,12 +335,14 @@ class Session:
             self._open_folder()
         elif verb in ("before", "after"):
             self._phase = verb
+            self._n_nodes.append(self.job.n_nodes() if verb == "before" else None)
         elif verb == "prepare":
             self._phase = None
             self._prepare(name)
         elif verb == "start":
             if self._window is not None:
                 self._window.start()
+                self._parts[name].begin(step)
                 self._phase = name
                 self._window.begin_step(step + 1)
                 status.came_to(status.WINDOW)
@@ -381,6 +400,11 @@ class Session:
             say("profiler", "%s is missing: only step times are recorded" % lacking, self._folder.rank)
             return
         self._write_rank()  # the steps before, whatever becomes of the window
+        if name not in self._parts:
+            self._parts[name] = self._parts_of(name)
+        self._window_name = name
+        if name == "structure" and self._parts[name].most < STRUCTURE_STEPS:
+            return
         self._most_resident = memory.resident() + memory.available() // (memory.GROWTH * n_local())
         try:
             self._window = self.job.prepare(name)
@@ -388,11 +412,24 @@ class Session:
             say("busy", "the job uses %s itself; the %s window is left out" % (self.job.profiler, name),
                 self._folder.rank)
             return
-        self._window_name = name
         self._timeline = Timeline(self._folder)
-        if name == "timing":  # the structure window's steps are not those that are replayed
+        if name == "timing" and self.part == 0:  # the structure window's steps are not those that are replayed
             self._timeline.start()
         self._tracer.start(self._folder.path, self._folder.rank, name)
+
+    def _parts_of(self, name):
+        """A step has about 14 events of the profiler for each op that autograd numbers (a Linear and a tanh): the op, what it
+        calls, and more in the backward pass."""
+        n_steps = STRUCTURE_STEPS if name == "structure" else self.settings.iterations
+        nodes = [b - a for a, b in zip(self._n_nodes, self._n_nodes[1:]) if a is not None and b is not None]
+        events = 14 * statistics.median(nodes) if nodes else 0
+        parts = Parts(n_steps, events)
+        if parts.is_apart:
+            how = "its memory and its execution trace are left out" if name == "structure" else \
+                "steps are recorded in windows of %d, not %d in a row" % (parts.most, n_steps)
+            say("parts " + name, "a step makes about %d events of the profiler: %s, so that the job does not wait longer than a "
+                "second for them" % (events, how), self._folder.rank)
+        return parts
 
     def _close_window(self, unfinished=None):
         """Writes what the open window recorded; `unfinished`: number of the step that was cut short."""
@@ -403,15 +440,17 @@ class Session:
             self._write_rank()
             return
         window.settle()
+        begun = time.perf_counter()
         self._tracer.stop(name)
         timeline = self._timeline.stop()
         has_profile = window.stop()
-        times = self._times[name]
+        times = self._times[name][-window.n_steps:] if window.n_steps else []
         if has_profile and times:
             written = window.write(self._folder, unfinished) + timeline
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
             status.came_to(status.WRITTEN)
+        self._parts[name].took(window.n_steps, time.perf_counter() - begun)
         if name == "timing":
             self._leave_room()
             if self._info.get("profiler") is None and not unfinished:
@@ -497,10 +536,11 @@ class Session:
         timing = [window for window in self._windows if window["name"] == "timing"]
         out = self._folder.root
         if timing:
-            first, n_steps = timing[0]["first_step"], timing[0]["n_steps"]
+            first, n_steps = timing[0]["first_step"], timing[-1]["first_step"] + timing[-1]["n_steps"] - timing[0]["first_step"]
             world = self._info["world_size"]
             report.tell("recorded step%s of %d rank%s in %s%s; next: dpro replay %s" % (
-                "s %d to %d" % (first, first + n_steps - 1) if n_steps > 1 else " %d" % first, world,
+                "s %d to %d%s" % (first, first + n_steps - 1, " in %d windows" % len(timing) if len(timing) > 1 else "")
+                if n_steps > 1 else " %d" % first, world,
                 "s" if world > 1 else "", out, " (%s)" % reason if reason else "", out))
         else:
             report.tell("no step was recorded in %s: %s" % (out, reason or "see the lines above"))
@@ -559,7 +599,10 @@ class Session:
     def finish_files(self):
         """At exit, whatever was recorded."""
         if self._compressor and os.getpid() == self._pid:
-            self._compressor.finish()
+            large = self._compressor.finish()
+            if large:
+                say("uncompressed", "the job ended before %s could be compressed: they stay as they are, and dpro reads them"
+                    % ", ".join(large), self._folder.rank)
 
     def fail(self, problem):
         """Ends the recording; the job goes on."""

@@ -122,6 +122,12 @@ class TorchJob(job.Job):
         from . import reducer
         return [size for ddp in models for size in reducer.bucket_bytes(ddp)]
 
+    def n_nodes(self):
+        """Autograd numbers the ops of a thread."""
+        import torch
+        with torch.inference_mode(False), torch.enable_grad():
+            return torch.empty((), device="cpu", requires_grad=True).view(()).grad_fn._sequence_nr()
+
     def settle(self):
         """A GPU works behind the host."""
         import torch
@@ -187,6 +193,8 @@ class TorchJob(job.Job):
         from . import profiler
         self._watch_batch()
         profile, graph = FILES[name]
+        if self.session.part:
+            profile, graph = (file and "%d-%s" % (self.session.part + 1, file) for file in (profile, graph))
         window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder)
         if graph and not window.has_execution_trace:
             say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",

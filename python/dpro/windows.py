@@ -2,9 +2,13 @@
 
 Times that are compared with a replay come from the windows before and after; the timing window has the profiler only;
 the execution trace and memory of PyTorch, which cost more, are in the structure window, two steps behind it. Probes come
-last: in two steps it is seen what to measure, and it is measured after these, while the other ranks wait in the next one."""
+last: in two steps it is seen what to measure, and it is measured after these, while the other ranks wait in the next one.
+
+When a window ends, the job waits until the profiler has put its events together, some 15 us for each: of a job with very
+many a step, a window has fewer steps, and the rest of its time further windows of as many (Parts)."""
 SETTLE = 2           # steps after a window in which its files are written
 STRUCTURE_STEPS = 2
+MOST_EVENTS = 60000  # of a window: a second
 
 
 class Schedule:
@@ -26,3 +30,31 @@ class Schedule:
             self.actions[step] = action
             step += 1
         self.actions[step] = "done"
+
+
+class Parts:
+    """The windows of one name, within the steps that the schedule has for it; they begin where other ranks' do."""
+
+    def __init__(self, n_steps, events):
+        self.most = max(min(n_steps, int(MOST_EVENTS // events)), 1) if events else n_steps
+        self.number = 0
+        self._n_steps, self._end = n_steps, None
+
+    @property
+    def is_apart(self):
+        return self.most < self._n_steps
+
+    def begin(self, step):
+        """The step before the window's first."""
+        self._end = step + self._n_steps if self._end is None else self._end
+
+    def took(self, n_steps, seconds):
+        """How long the job waited when a window of so many steps had ended."""
+        if self.is_apart and seconds > 0:
+            self.most = max(min(self.most, int(n_steps / seconds)), 1)
+
+    def following(self, step):
+        """The step after which the next window is prepared, if one ends with `step`; None: there is no room for it."""
+        self.number += 1
+        prepared = step + SETTLE
+        return prepared if prepared + 1 + self.most <= self._end else None

@@ -150,6 +150,23 @@ end()
         self.assertEqual(run.digests, self.ranks(job.replace("import dpro.memory\ndpro.memory.GROWTH = 1 << 60\n", ""),
                                                  world=1, dpro=False).digests)
 
+    def test_steps_of_very_many_ops_are_recorded_in_short_windows(self):
+        limit = "import dpro.windows\ndpro.windows.MOST_EVENTS = 200\n"
+        job = live.SINGLE + limit + "train(model, optimizer, 60)\nend()\n"
+        run = self.ranks(job, world=1, DPRO_ITERATIONS="10")
+        self.assert_untouched(run, job.replace(limit, ""), world=1)
+        self.assertIn("steps are recorded in windows of", run.err)
+        self.assertIn("are left out", run.err)
+        info = self.rank()
+        timing = [window for window in info["windows"] if window["name"] == "timing"]
+        self.assertEqual(len(timing), len(info["windows"]))
+        self.assertGreater(len(timing), 1)
+        first = 3 + 10 + 2
+        for window in timing:
+            self.assertLess(window["n_steps"], 10)
+            self.assertTrue(first <= window["first_step"] and window["first_step"] + window["n_steps"] <= first + 10)
+        self.assertEqual(self.replay()["trace"]["iterations"], sum(window["n_steps"] for window in timing))
+
     def test_a_job_without_distributed_has_one_rank_and_its_host_name(self):
         self.assert_ran(self.once(SINGLE_JOB, world=1))
         info = self.rank()

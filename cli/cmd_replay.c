@@ -147,6 +147,8 @@ static int run(const void *given, const struct opt_list *paths)
     if (!values->keep_profiler && job_take_out_profiler(&job, &plain, &results.profiler_op_ns,
                                                         &results.profiler_ns, &err) < 0)
         goto failed;
+    if (results.what_if && dpro_replay_predict(job.graph, &plain, &results.as_it_is_ns, &err) < 0)
+        goto failed;
     int rc = validates ? dpro_replay_run_and_validate(job.graph, &replay_options, &replay,
                                                       &validation, &err)
                        : dpro_replay_run(job.graph, &replay_options, &replay, &err);

@@ -100,9 +100,7 @@ static int learn_model(const struct cmd_values *values, struct job *job, bool al
                        struct dpro_model **model)
 {
     struct dpro_replay_options replay_options = {.sink = job->sink};
-    struct dpro_unprofiled unprofiled = dpro_trace_unprofiled(job->trace);
-    struct dpro_model_options model_options = {.unprofiled = &unprofiled,
-                                               .probes = dpro_trace_probes(job->trace),
+    struct dpro_model_options model_options = {.probes = dpro_trace_probes(job->trace),
                                                .sink = job->sink,
                                                .all_communication = all_communication};
     struct dpro_error err = {.code = 0};

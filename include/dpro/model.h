@@ -14,6 +14,7 @@
 #include <dpro/graph.h>
 #include <dpro/log.h>
 #include <dpro/memory.h>
+#include <dpro/replay.h>
 #include <dpro/trace.h>
 
 #ifdef __cplusplus
@@ -26,9 +27,7 @@ struct dpro_strategy; /* lives as long as the model or the result that it is of 
 struct dpro_model_options {
     int64_t profiler_ns; /* the profiler's part of an iteration that was taken out of the graph
                             (dpro_graph_take_out_profiler) */
-    const struct dpro_unprofiled *unprofiled; /* the trace's steps without a profiler: how long they
-                                                 take, how much they vary; NULL: not known */
-    const struct dpro_probes *probes;         /* borrowed as long as the model; NULL: none */
+    const struct dpro_probes *probes; /* borrowed as long as the model; NULL: none */
     struct dpro_sink sink;
     int all_communication; /* 1: also what ranks communicate beside gradients, such as sharded
                               parameters, activations and tokens. What-ifs need it; no search knows
@@ -50,15 +49,16 @@ DPRO_API void dpro_model_destroy(struct dpro_model *model); /* NULL is fine */
 
 DPRO_API uint32_t dpro_model_n_ranks(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_servers(const struct dpro_model *model); /* parameter servers */
-/* Mean of the measured iterations without the profiler's part, and their standard deviation; 0: the
- * job was generated. */
+/* Mean of the measured iterations, and their standard deviation; 0: the job was generated. */
 DPRO_API int64_t dpro_model_measured_ns(const struct dpro_model *model);
 DPRO_API int64_t dpro_model_measured_std_ns(const struct dpro_model *model);
 /* The median of the steps that were timed with no profiler on; 0: too few were, or the CPU ran
- * ahead of its GPU, which makes them unusable. The model's computation is scaled by the ratio of
- * these steps to the profiled ones. */
+ * ahead of its GPU, which makes them unusable. */
 DPRO_API int64_t dpro_model_unprofiled_ns(const struct dpro_model *model);
-/* Relative error of the model against the measured iterations' median: 0.1 is 10 % longer. */
+/* What the model is scaled to; ns is 0 where the job was generated. */
+DPRO_API struct dpro_job_time dpro_model_job_time(const struct dpro_model *model);
+/* Relative error of the model, before it was scaled, against the measured iterations' median: 0.1
+ * is 10 % longer. */
 DPRO_API double dpro_model_misfit(const struct dpro_model *model);
 DPRO_API uint32_t dpro_model_n_samples(const struct dpro_model *model); /* measured iterations */
 

@@ -181,6 +181,29 @@ struct dpro_daydream {
 DPRO_API int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
                                   struct dpro_daydream *daydream, struct dpro_error *err);
 
+/* How long an iteration of the job takes without dpro: what replays, what-ifs and searches all call
+ * the job's time. */
+enum dpro_job_source {
+    DPRO_JOB_AS_RECORDED, /* the replay; nothing is known of the job without the profiler */
+    DPRO_JOB_REPLAY,      /* the replay without what the profiler cost, as the recorder found it */
+    DPRO_JOB_LOGS,        /* the replay without what the profiler cost, by transport logs of
+                             iterations outside of the profile */
+    DPRO_JOB_OWN_STEPS,   /* the median of steps of the same run that were timed without it: five or
+                             more, neither twice nor half as long as the profiled ones */
+};
+DPRO_API const char *dpro_job_source_name(enum dpro_job_source source); /* static; NULL: none */
+struct dpro_job_time {
+    int64_t ns;              /* 0: unknown */
+    int64_t low_ns, high_ns; /* its 95 % interval, at another time on the same machine */
+    enum dpro_job_source source;
+    uint32_t n; /* steps, or iterations, that it was found from; ranks' steps count one by one */
+};
+/* replay_ns: of the graph as it is; profiler_ns: what of the profiler's cost was taken out of it.
+ * Without measured iterations, the replay. */
+DPRO_API int dpro_replay_job_time(const struct dpro_graph *graph, int64_t replay_ns,
+                                  int64_t profiler_ns, struct dpro_job_time *job,
+                                  struct dpro_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -26,6 +26,7 @@ struct dpro_report {
     int64_t profiler_op_ns; /* what recording an op cost; 0: not known, or left in */
     int64_t profiler_ns;    /* its share of an iteration, which was subtracted */
     int what_if;           /* 1: delays were applied, so predicted and measured can't be compared */
+    int64_t as_it_is_ns;   /* of a what-if: the replay without delays; else the replay counts */
     struct dpro_sink sink; /* progress of writing a folder */
 };
 

@@ -52,7 +52,7 @@ class _ReplayOptions(c.Structure):
 
 
 class _ModelOptions(c.Structure):
-    _fields_ = [("profiler_ns", c.c_int64), ("unprofiled", c.c_void_p), ("probes", c.c_void_p), ("sink", _Sink),
+    _fields_ = [("profiler_ns", c.c_int64), ("probes", c.c_void_p), ("sink", _Sink),
                 ("all_communication", c.c_int)]
 
 

@@ -208,10 +208,10 @@ void learn_batch_curve(struct dpro_model *model);
 
 /* ---- model_pace.c ---- */
 
-/* Fills in the times of the job's iterations, without the known cost of the profiler. */
+/* Fills in the times of the job's iterations. */
 void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
                         struct dpro_model *model);
-/* Scales the model until an iteration's time has changed by the ratio of the unprofiled steps. */
+/* Finds the job's time without dpro, and scales the model until an iteration takes that. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
 /* At which a model whose links were learnt again, of delayed messages, is to the one of the

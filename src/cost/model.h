@@ -350,19 +350,31 @@ struct dpro_model {
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */
     struct measured_replay *recorded; /* what it was learnt from; NULL: a generated job */
     int64_t measured_ns;              /* mean iteration; 0: unknown (generated) */
-    int64_t median_ns;                /* of the measured iterations */
-    int64_t unprofiled_ns;            /* of those with no profiler on; 0: not known */
+    int64_t median_ns;                /* of the measured iterations, without the profiler's cost */
+    int64_t profiler_ns;              /* which was so much */
+    struct dpro_job_time job;         /* what the model is scaled to; zeros: a generated job */
     struct dpro_batch_cut cut;
     double launch_share;    /* of the time of modules' forward passes on GPUs, what these
                                wait for launches */
     int64_t page_faults;    /* of a rank in a step; -1: not known */
     int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
-    double misfit; /* relative error of the model against median_ns; that of the unprofiled model is
-                      as large */
+    double misfit; /* relative error of the model against median_ns, before it was scaled */
     double measured_std_ns; /* of the iterations */
-    double machine_std;     /* standard error, relative: how much faster or slower the machine is at
-                               another time; 0: a generated job */
-    double correlation;     /* of an iteration with the one before */
+    /* Standard errors, relative; 0: a generated job. */
+    double job_noise;             /* of `job`, from the steps that it was found from */
+    double machine_std;           /* how much faster or slower the machine is at another time */
     ARRAY(const char *) warnings; /* static, or in the arena */
 };
+
+/* What is left between the job's time and that of its model, as paces only get near: a factor of
+ * all predictions. */
+static inline double model_job_scale(const struct dpro_model *model, int64_t baseline_ns)
+{
+    return model->job.ns > 0 ? (double)model->job.ns / (double)baseline_ns : 1;
+}
+
+static inline int64_t scaled_ns(double ratio, int64_t ns)
+{
+    return ns < INT64_MAX ? (int64_t)(ratio * (double)ns + 0.5) : ns;
+}

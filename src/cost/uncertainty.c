@@ -343,10 +343,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     if (beside->n_others > 0)
         after_ns += beside->n_others * (double)evaluate_once(beside->other);
     double ratio = before_ns / after_ns, gain = ratio - 1;
-    double measured = (double)before->measured_ns, rho = before->correlation;
-    double n = before->n_samples * (1 - rho) / (1 + rho);
-    double noise = n > 1 ? before->measured_std_ns / measured / sqrt(n) : 0;
-    double machine = before->machine_std;
+    double noise = before->job_noise, machine = before->machine_std;
     double between_ns = on_links_of(before, after, beside, after_ns);
     double of_links = share_of(between_ns, after_ns), of_rest = share_of(before_ns, between_ns);
     u.misfit = before->misfit;
@@ -356,7 +353,8 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
         add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * of_rest, GATHER_ERROR * of_rest * ratio);
     add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
-    add(&u, DPRO_UNCERTAIN_MODEL, fabs(u.misfit), fabs(u.misfit), fabs(u.misfit * gain));
+    /* the model was scaled to the job's time, so that only what changes is off */
+    add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain / ratio), fabs(u.misfit * gain));
     double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
     add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
     struct computing_change computing = computing_of(after);

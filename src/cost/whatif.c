@@ -152,6 +152,13 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
     return sum / N_DRAWS;
 }
 
+static void scale_prediction(struct dpro_prediction *p, double ratio)
+{
+    p->iteration_ns = scaled_ns(ratio, p->iteration_ns);
+    p->p50_ns = scaled_ns(ratio, p->p50_ns);
+    p->p95_ns = scaled_ns(ratio, p->p95_ns);
+}
+
 static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
 {
     *ns = evaluate_once(model);
@@ -338,6 +345,9 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
                      &noise_after, err);
     if (rc < 0)
         return rc;
+    double scale = model_job_scale(model, w->baseline.iteration_ns);
+    scale_prediction(&w->baseline, scale);
+    scale_prediction(&w->predicted, scale);
     tell_bubbles(model, w);
     rc = heed_launching(graph, changes, w, err);
     if (rc < 0)

@@ -222,6 +222,7 @@ struct dpro_graph {
     struct profiler_cost *profiler; /* by rank index; zeros: not known; NULL: none is */
     uint8_t *profiled;              /* by op: PROFILED_* */
 
+    struct dpro_unprofiled unprofiled; /* the trace's steps without a profiler */
     struct dpro_unprofiled_iterations unprofiled_iterations;
     int64_t *measured_ns; /* one value a sample */
     struct grown_time *grown;

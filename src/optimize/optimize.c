@@ -171,5 +171,8 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
                       struct dpro_optimum **optimum, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, options, optimum, err));
+    int rc = WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, options, optimum, err));
+    if (rc == 0)
+        result_scale(*optimum);
+    return rc;
 }

@@ -76,9 +76,8 @@ static void keep_peaks(struct dpro_optimum *o)
 static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
                           const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {
-    double gain = unsure->speedup * (double)s->best_ns / (double)s->baseline_ns, noise = 0;
-    if (model->measured_ns > 0 && model->n_samples > 1)
-        noise = model->measured_std_ns / (double)model->measured_ns / sqrt(model->n_samples);
+    double gain = unsure->speedup * (double)s->best_ns / (double)s->baseline_ns;
+    double noise = model->job_noise;
     double doubt =
         sqrt(gain * gain + 2 * noise * noise + unsure->misfit * unsure->misfit) * BOUND_ERRORS;
     return llround((double)bound_ns * fmax(1 - doubt, 0));
@@ -116,6 +115,26 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     s->n_candidates = search->n_candidates;
     s->n_rounds = search->n_rounds;
     s->stopped_by = search->stopped_by ? search->stopped_by : "converged";
+}
+
+void result_scale(struct dpro_optimum *o)
+{
+    struct dpro_optimum_summary *s = &o->summary;
+    double ratio = model_job_scale(o->models[DPRO_BASELINE], s->baseline_ns);
+    int64_t *const times[] = {&s->baseline_ns, &s->best_ns,        &s->found_ns,
+                              &s->apart_ns,    &s->lower_bound_ns, &o->computing.communication_ns};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        *times[i] = scaled_ns(ratio, *times[i]);
+    EACH (struct dpro_baseline, baseline, o->baselines)
+        baseline->iteration_ns = scaled_ns(ratio, baseline->iteration_ns);
+    EACH (struct dpro_server_count, count, o->counts) {
+        count->usual_ns = scaled_ns(ratio, count->usual_ns);
+        count->best_ns = scaled_ns(ratio, count->best_ns);
+    }
+    EACH (struct dpro_memory_choice, choice, o->memory.choices)
+        choice->iteration_ns = scaled_ns(ratio, choice->iteration_ns);
+    EACH (struct dpro_improvement, better, o->improvements)
+        better->best_ns = scaled_ns(ratio, better->best_ns);
 }
 
 /* ---- looking at it ---- */

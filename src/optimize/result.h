@@ -28,5 +28,7 @@ void result_choose(struct dpro_optimum *optimum, struct space *space);
 /* result.c: fills in the best strategy, how the job ran, how they differ, and the uncertainty.
  * After result_choose(). */
 void result_fill(struct dpro_optimum *optimum, struct space *space);
+/* result.c: the job as it ran gets its own time, and all else its share of that. */
+void result_scale(struct dpro_optimum *optimum);
 /* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */
 void result_decide(struct dpro_optimum *optimum);

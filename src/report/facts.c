@@ -10,6 +10,7 @@
 #include "base/sort.h"
 #include "base/stats.h"
 #include "graph/graph.h"
+#include "replay/job_time.h"
 
 static void sum_measured(struct report_facts *f)
 {
@@ -48,16 +49,18 @@ static void sum_predicted(struct report_facts *f)
     f->profiler.n = r->profiler_op_ns > 0;
     f->profiler.op_ns = r->profiler_op_ns;
     f->profiler.iteration_ns = r->profiler_ns;
+    struct job_doubt doubt;
+    int64_t as_it_is_ns = r->what_if && r->as_it_is_ns > 0 ? r->as_it_is_ns : f->predicted_ns;
+    f->job = job_time_of(r->graph, as_it_is_ns, r->profiler_ns, &doubt);
+    f->changed_ns =
+        llround((double)f->job.ns * (double)f->predicted_ns / (double)MAX(as_it_is_ns, 1));
     f->validation = r->validation ? *r->validation : (struct dpro_validation){.method = "none"};
     f->has_daydream = has_rate(f);
     f->daydream = f->has_daydream ? *r->daydream : (struct dpro_daydream){-1, NAN, 0};
     f->comparable = f->measured_ns > 0 && !f->what_if;
     f->error_pct = f->daydream_error_pct = NAN;
-    if (f->measured_ns > 0)
-        f->change_pct =
-            facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
     if (f->comparable)
-        f->error_pct = f->change_pct;
+        f->error_pct = facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
     if (f->comparable && f->has_daydream)
         f->daydream_error_pct =
             facts_pct(f->daydream.iteration_ns - f->measured_ns, f->measured_ns);
@@ -80,30 +83,24 @@ static void find_fusion(struct report_facts *f)
     }
 }
 
-/* What profiled iterations took longer than those that only the wire shows, with its standard
- * error. A profiler makes nothing faster: 0 where they took less (the most likely cost). */
+/* What profiled iterations took longer than those that only the wire shows. */
 static void find_unprofiled_iterations(struct report_facts *f)
 {
-    const struct dpro_unprofiled_iterations *o = &f->outside;
-    double more = 0;
+    int64_t cost_ns, error_ns;
     f->wire_profiler_ns = f->wire_error_ns = f->wire_predicted_ns = -1;
     if (f->profiler.n || !f->comparable)
         return; /* it is known, or this is no prediction of the job as it was */
     f->outside = dpro_graph_unprofiled_iterations(f->report->graph);
-    if (o->n_iterations > 0 && f->std_ns >= 0) {
-        more = (double)(f->measured_ns - o->asking_ns - o->mean_ns);
-        f->wire_error_ns = llround(sqrt((double)f->std_ns * (double)f->std_ns / f->n_measured +
-                                        (double)o->std_ns * (double)o->std_ns / o->n_iterations));
-    }
-    if (o->n_iterations == 0 && o->asking_ns == 0)
+    if (!job_profiler_by_logs(f->report->graph, &cost_ns, &error_ns))
         return;
-    f->wire_profiler_ns = o->asking_ns + (more > 0 ? llround(more) : 0);
+    f->wire_profiler_ns = cost_ns;
+    f->wire_error_ns = error_ns > 0 ? error_ns : -1;
     f->wire_predicted_ns =
         f->predicted_ns -
         llround((double)f->predicted_ns * (double)f->wire_profiler_ns / (double)f->measured_ns);
 }
 
-/* Beside the prediction, never in it: what the same job took without a profiler. */
+/* What the same job took without a profiler, as it is told under "How sure". */
 static void sum_recorded(struct report_facts *f)
 {
     f->transport = dpro_trace_transport(f->report->trace);

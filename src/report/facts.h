@@ -167,10 +167,11 @@ struct report_facts {
     struct slow_facts slow;
     int64_t predicted_ns, p50_ns, p95_ns; /* -1: unknown */
     uint32_t n_drawn;                     /* what p50 and p95 are over; 0: the replayed ones */
+    struct dpro_job_time job;             /* without dpro; of a what-if, as it is */
+    int64_t changed_ns;                   /* of a what-if: with the change */
     bool comparable;                      /* predicted with measured */
     double error_pct;  /* predicted, with the profiler's cost, against measured, signed; NAN: not
                           comparable */
-    double change_pct; /* the same, also for a what-if; 0 when unknown */
     bool has_daydream; /* there is none without sizes and a rate */
     struct dpro_daydream daydream; /* -1, NAN: there is none */
     double daydream_error_pct;     /* NAN: not comparable */

@@ -50,9 +50,42 @@ static double relative_pct(struct dpro_estimate estimate)
     return estimate.value > 0 ? 100 * estimate.std / estimate.value : 0;
 }
 
+void job_write_json(struct writer *w, const struct dpro_job_time *job)
+{
+    writer_newline(w);
+    if (job->ns <= 0) {
+        writer_fields(w, NUL("job"));
+        return;
+    }
+    writer_object_at(w, "job", MS("iteration_ms", job->ns), MS("low_ms", job->low_ns),
+                     MS("high_ms", job->high_ns), TEXT("source", dpro_job_source_name(job->source)),
+                     INT("from", job->n));
+}
+
+void job_words(struct words *words, const struct dpro_job_time *job)
+{
+    words_add(words, "", "%s", TIME(job->ns));
+    if (job->high_ns > job->low_ns)
+        words_add(words, " ", "+- %s %%",
+                  NUMBER(50 * (double)(job->high_ns - job->low_ns) / (double)job->ns, 1));
+    if (job->source == DPRO_JOB_OWN_STEPS)
+        words_add(words, " ", "without dpro, by %u steps without the profiler", job->n);
+    else if (job->source == DPRO_JOB_LOGS && job->n > 0)
+        words_add(words, " ", "without dpro, by %u iterations outside of the profile", job->n);
+    else if (job->source == DPRO_JOB_LOGS)
+        words_add(words, " ", "without dpro, by the transport logs");
+    else if (job->source == DPRO_JOB_REPLAY)
+        words_add(words, " ", "without the profiler");
+    else
+        words_add(words, " ", "as recorded: nothing is known of it without the profiler");
+}
+
 void model_write_pace(struct writer *w, const struct dpro_model *model)
 {
     int64_t unprofiled_ns = dpro_model_unprofiled_ns(model);
+    struct dpro_job_time job = dpro_model_job_time(model);
+    job_write_json(w, &job);
+    writer_newline(w);
     writer_fields(w, MS_IF("unprofiled_ms", unprofiled_ns > 0, unprofiled_ns),
                   FIXED("misfit_pct", 100 * dpro_model_misfit(model), 3));
 }
@@ -87,11 +120,11 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
         table_paragraph(w, " ", 2, "measured: %s, mean of %u iterations (they spread by %s)",
                         TIME(measured_ns), dpro_model_n_samples(model),
                         TIME(dpro_model_measured_std_ns(model)));
-    if (dpro_model_unprofiled_ns(model) > 0)
-        table_paragraph(w, " ", 2,
-                        "unprofiled: %s, from the steps that were timed without the profiler; "
-                        "predictions are for the job without it",
-                        TIME(dpro_model_unprofiled_ns(model)));
+    struct dpro_job_time job = dpro_model_job_time(model);
+    struct words words = {.n = 0};
+    job_words(&words, &job);
+    if (job.ns > 0)
+        table_paragraph(w, " ", 2, "the job: %s; predictions are for it as such", words.text);
     if (dpro_model_n_tensors(model) == 0 && dpro_model_n_kinds(model) == 0)
         return;
     if (link.bandwidth_bytes_per_s.value > 0)

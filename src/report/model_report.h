@@ -4,12 +4,17 @@
 #include <dpro/model.h>
 
 #include "base/writer.h"
+#include "report/words.h"
 
 /* "2 buckets (19.1, 10.4 MB)", "12 buckets of 1.1 to 8.4 MB, fp16"; returns out. */
 #define STRATEGY_TEXT             200
 #define STRATEGY(model, strategy) model_strategy_text((char[STRATEGY_TEXT]){""}, model, strategy)
 const char *model_strategy_text(char out[STRATEGY_TEXT], const struct dpro_model *model,
                                 const struct dpro_strategy *strategy);
+/* The job's time without dpro: the key "job", null where it is not known, and
+ * "616.3 ms +- 4.2 % without dpro, by 24 steps without the profiler". */
+void job_write_json(struct writer *writer, const struct dpro_job_time *job);
+void job_words(struct words *words, const struct dpro_job_time *job);
 /* The keys "unprofiled_ms" (null: not known) and "misfit_pct". */
 void model_write_pace(struct writer *writer, const struct dpro_model *model);
 /* What the prediction rests on, a paragraph. */

@@ -5,6 +5,7 @@
 #include "base/sort.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"
+#include "report/model_report.h"
 
 static void write_verdict(struct writer *w, const struct report_facts *f)
 {
@@ -181,9 +182,10 @@ static void write_slow(struct writer *w, const struct report_facts *f)
 static void write_predicted(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_validation *v = &f->validation;
+    job_write_json(w, &f->job);
     SECTION(w, "predicted", MS_KNOWN("iteration_ms", f->predicted_ns),
             MS_KNOWN("p50_ms", f->p50_ns), MS_KNOWN("p95_ms", f->p95_ns),
-            INT("samples", f->n_drawn));
+            INT("samples", f->n_drawn), MS_IF("changed_ms", f->what_if, f->changed_ns));
     SECTION(w, "profiler", INT_IF("op_ns", f->profiler.n > 0, f->profiler.op_ns),
             MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns));
     SECTION(w, "validation", TEXT("method", v->method),

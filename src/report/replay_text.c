@@ -283,14 +283,14 @@ static void write_checks(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_validation *v = &f->validation;
     const char *replay = f->what_if ? "replay, what if" : "replay";
-    writer_text(w, "\nPrediction against measurement\n");
+    writer_text(w, "\nHow sure: the replay against what was measured\n");
     struct table t = {.n_cols = 3, .left = {true}};
     table_cells(&t, "", "ms", "error");
     if (f->measured_ns >= 0) {
         if (f->n_measured == 1)
-            table_cells(&t, "measured, one iteration");
+            table_cells(&t, "recorded, one iteration");
         else
-            table_cell(&t, "measured, mean of %u", f->n_measured);
+            table_cell(&t, "recorded, mean of %u", f->n_measured);
         table_cells(&t, MILLISECONDS(f, f->measured_ns), "");
     }
     if (f->profiler.n) {

@@ -98,18 +98,25 @@
     const number = (x) => (known(x) ? x.toFixed(digits(x)) : "–");
     const tone = (e) => (Math.abs(e) < 5 ? "good" : Math.abs(e) < 10 ? "warn" : "bad");
     const unchecked = report.trace.iterations > 1 ? "not asked for" : "too few iterations to check";
+    const job = report.job || { iteration_ms: null, source: "as recorded" }, from = {
+      "steps without the profiler": "by " + plural(job.from, "step") + " without the profiler",
+      "transport logs without the profiler": "by the transport logs",
+      "replay without the profiler": "replayed without the profiler",
+      "as recorded": "nothing is known of it without the profiler" };
+    const without = job.source !== "as recorded";
     const list = [
-      tile("Predicted iteration", number(p.iteration_ms), "ms", known(p.p95_ms) && report.trace.iterations !== 1 ? "p50 " + ms(p.p50_ms) + ", p95 " + ms(p.p95_ms) + (p.samples ? " of " + p.samples + " drawn" : "") : report.trace.iterations === 1 ? "of a single iteration" : "mean"),
-      tile("Measured iteration", number(m.iteration_ms), known(m.iteration_ms) ? "ms" : "",
+      report.what_if ? tile("Iteration with the change", number(p.changed_ms), "ms", number(job.iteration_ms) + " ms as it is")
+        : tile(without ? "Iteration without dpro" : "Iteration as recorded", number(job.iteration_ms), "ms",
+          (job.high_ms > job.low_ms ? number(job.low_ms) + " to " + ms(job.high_ms) + ", " : "") + from[job.source]),
+      tile("Recorded, with the profiler", number(m.iteration_ms), known(m.iteration_ms) ? "ms" : "",
         !report.trace.iterations ? "nothing measured" : (report.trace.iterations === 1 ? "the only iteration" : "mean of " + report.trace.iterations) + (known(m.std_ms) ? ", median " + ms(m.median_ms) + ", σ " + ms(m.std_ms) : "")),
     ];
     if (report.what_if) {
-      const change = known(m.iteration_ms) ? share(p.iteration_ms - m.iteration_ms, m.iteration_ms) : null;
-      list.push(tile("Change against the measured", known(change) ? signed(change) : "–", "",
-        known(change) ? ms(Math.abs(p.iteration_ms - m.iteration_ms)) + (change <= 0 ? " faster" : " slower") : "nothing measured"));
+      const more = p.changed_ms - job.iteration_ms;
+      list.push(tile("What it changes", signed(share(more, job.iteration_ms)), "", ms(Math.abs(more)) + (more <= 0 ? " faster" : " slower")));
     } else {
-      list.push(tile("Prediction error", known(report.error_pct) ? signed(report.error_pct) : "–", "",
-        known(report.daydream.error_pct) ? "Daydream " + signed(report.daydream.error_pct) : "predicted against measured",
+      list.push(tile("Replay's error", known(report.error_pct) ? signed(report.error_pct) : "–", "",
+        known(report.daydream.error_pct) ? "Daydream " + signed(report.daydream.error_pct) : "the replay against what was recorded",
         known(report.error_pct) ? tone(report.error_pct) : ""));
     }
     const left = known(v.mean_abs_error_pct);
@@ -412,7 +419,7 @@
     if (known(wire.predicted_ms))
       fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : ""));
     if (wire.profiler_ms > 0) fact("expected without it", ms(wire.predicted_ms));
-    return el("section", "card", el("h2", "", "Self-validation: measured iterations against the prediction"), el("figure", "", validationChart()), list);
+    return el("section", "card", el("h2", "", "How sure: measured iterations against the replay"), el("figure", "", validationChart()), list);
   }
 
   function notes() {

@@ -1,11 +1,13 @@
 /* The five lines of the verdict: whether the prediction is to be trusted, what the iteration
  * consists of, who waits, what idles, and what to do next. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
 #include "report/facts.h"
+#include "report/model_report.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -30,36 +32,49 @@ static const char *pct(char out[NUMBER_TEXT], double value)
 #define PCT(value)         pct((char[NUMBER_TEXT]){""}, value)
 #define SHARE(part, whole) NUMBER(facts_pct(part, whole), 0)
 
+/* What the steps without the profiler say is taken, where the replay says otherwise. */
+static bool is_contradicted(const struct report_facts *f)
+{
+    return f->job.source == DPRO_JOB_OWN_STEPS && fabs(f->unprofiled_median_error_pct) > 10;
+}
+
+static void say_change(const struct report_facts *f, struct verdict_line *line)
+{
+    int64_t change = f->changed_ns - f->job.ns;
+    say(line, "%s with the change", TIME(f->changed_ns));
+    if (f->measured_ns < 0)
+        say(line, "; nothing was measured to compare it with");
+    else if (change == 0)
+        say(line, ", as without it");
+    else
+        say(line, ", %s without: %s (%s %%) %s", TIME(f->job.ns), TIME(llabs(change)),
+            PCT(facts_pct(llabs(change), f->job.ns)), change < 0 ? "faster" : "slower");
+}
+
 static void say_iteration(const struct report_facts *f, struct verdict_line *line)
 {
     const struct dpro_validation *v = &f->validation;
+    struct words job = {.n = 0};
     line->title = f->what_if ? "What if" : "Iteration";
-    say(line, "%s predicted", TIME(f->predicted_ns));
-    if (f->profiler.n)
-        say(line, " without the profiler, which took %s", TIME(f->profiler.iteration_ns));
-    if (f->measured_ns < 0) {
-        say(line, "; nothing was measured to compare it with");
-        return;
-    }
     if (f->what_if) {
-        int64_t change = f->predicted_ns + f->profiler.iteration_ns - f->measured_ns;
-        if (change == 0) {
-            say(line, " with the change, as measured without it");
-            return;
-        }
-        say(line, " with the change, %s measured without: %s (%s %%) %s", TIME(f->measured_ns),
-            TIME(llabs(change)), PCT(change < 0 ? -f->change_pct : f->change_pct),
-            change < 0 ? "faster" : "slower");
+        say_change(f, line);
         return;
     }
-    if (f->profiler.n)
-        say(line, "; with it %s", TIME(f->predicted_ns + f->profiler.iteration_ns));
-    say(line, ", %s measured (%s%s %%); ", TIME(f->measured_ns), f->error_pct >= 0.05 ? "+" : "",
-        PCT(f->error_pct));
-    if (f->wire_profiler_ns > 0)
-        say(line, "without the profiler about %s; ", TIME(f->wire_predicted_ns));
+    if (f->measured_ns < 0) {
+        say(line, "%s predicted; nothing was measured to compare it with", TIME(f->predicted_ns));
+        return;
+    }
+    job_words(&job, &f->job);
+    say(line, "%s", job.text);
+    if (f->job.source == DPRO_JOB_REPLAY)
+        say(line, ", which took %s", TIME(f->profiler.iteration_ns));
+    if (is_contradicted(f))
+        say(line, ", which the replay contradicts (%s%s %%)",
+            f->unprofiled_median_error_pct > 0 ? "+" : "", PCT(f->unprofiled_median_error_pct));
+    say(line, "; the replay is %s%s %% off the recorded iterations, ",
+        f->error_pct >= 0.05 ? "+" : "", PCT(f->error_pct));
     if (v->n > 0)
-        say(line, "left-out iterations %s %% off", PCT(v->mean_abs_error_pct));
+        say(line, "left-out ones %s %% off", PCT(v->mean_abs_error_pct));
     else
         say(line, "not self-validated");
 }

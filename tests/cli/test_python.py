@@ -75,7 +75,7 @@ class Optimize(Case):
                     yield [("unfuse", program, view.fused_ops[0][1])]
 
         def opfs_ns(ops):
-            together = sum(op.work_ns for op in ops) - 1_000_000 * (len(ops) - 1)
+            together = sum(op.work_ns for op in ops) - 3_000_000 * (len(ops) - 1)  # more than a plan is worth at least
             return max(together, 0) if len(ops) <= 4 and len({op.kind for op in ops}) == 1 else None
 
         kinds = set()

@@ -378,6 +378,8 @@ struct fake *fake_create(const struct fake_options *options)
                                      .validation = &f->validation,
                                      .daydream = n > 1 ? &f->daydream : NULL,
                                      .what_if = options->what_if};
+    if (options->what_if)
+        f->report.as_it_is_ns = dpro_replay_iteration_ns(f->replay) * 5 / 4;
     return f;
 }
 

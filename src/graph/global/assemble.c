@@ -240,6 +240,7 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
         return status;
     assembly_fill(&a);
     assembly_warn(&a);
+    a.graph->unprofiled = dpro_trace_unprofiled(trace);
     a.graph->unprofiled_iterations = job->unprofiled_iterations;
     hand_over(&a, graph);
     arena_fini(&a.scratch);

@@ -1,0 +1,20 @@
+/* How long an iteration of the job takes without dpro, and how sure that is. */
+#pragma once
+
+#include <stdbool.h>
+
+#include <dpro/replay.h>
+
+/* Relative standard errors. */
+struct job_doubt {
+    double noise;       /* of the steps or iterations that it was found from */
+    double machine;     /* how much faster or slower the machine is at another time */
+    double correlation; /* of a measured iteration with the one before */
+    int64_t median_ns;  /* of the measured iterations, without what the profiler cost */
+};
+struct dpro_job_time job_time_of(const struct dpro_graph *graph, int64_t replay_ns,
+                                 int64_t profiler_ns, struct job_doubt *doubt);
+
+/* What recording cost an iteration by what transport logs show of iterations outside of the
+ * profile; *error_ns: its standard error, 0: not known. False: they don't tell. */
+bool job_profiler_by_logs(const struct dpro_graph *graph, int64_t *cost_ns, int64_t *error_ns);

@@ -1,0 +1,93 @@
+"""How long the job takes without dpro: one number in replay, whatif and optimize, and what it is from."""
+import os
+import statistics
+
+from support import DONE, ROOT, Case, dpro, job, recording
+
+DATA = os.path.join(ROOT, "tests", "data")
+# of each kind of stack; the last two have nothing that optimize searches
+RECORDINGS = ("torch-ddp-gloo-gpt-n2", "torch-ddp-gloo-gpt-n2-default", "byteps-torch-n2", "hvd-mx-n2", "tf-ps-n2", "torch-ep-gloo-n2",
+              "torch-fsdp-gloo-n2-memory", "torch-pp-gloo-n2", "torch-tp-gloo-n2")
+ALONE = ("torch-pp-gloo-n2", "torch-tp-gloo-n2")
+
+
+def lasting(*ms):
+    starts = [1_700_000_000_000_000_000 + 10 ** 9 * i for i in range(len(ms))]
+    return [{"step": i, "start_ns": start, "end_ns": start + round(one * 1e6)} for i, (start, one) in enumerate(zip(starts, ms))]
+
+
+class JobTime(Case):
+    def ask(self, command, trace, *args):
+        result = dpro(command, trace, "--json", "--quiet", *args)
+        self.assert_code(result, DONE)
+        return result.json
+
+    def recorded(self, times_ms, profiler=None):
+        """Two ranks whose profiled iterations take as long as those of job(); the others take times_ms."""
+        for rank, trace in enumerate(job(world=2)):
+            self.write(f"TRACE/host0/rank{rank}/kineto.json", trace)
+            steps = {"boundary": "optimizer", "warmup": 10, "timing": [], "structure": [], "before": lasting(*times_ms), "after": []}
+            self.write(f"TRACE/host0/rank{rank}/rank.json", recording(rank, steps=steps, profiler=profiler))
+        self.write("TRACE/job.json", {"schema": "dpro.job/1", "world_size": 2})
+        return self.path("TRACE")
+
+    def test_all_commands_give_the_same_milliseconds(self):
+        for name in RECORDINGS:
+            trace = os.path.join(DATA, name)
+            with self.subTest(name):
+                replayed, asked = self.ask("replay", trace), self.ask("whatif", trace)
+                self.assertEqual(asked["job"], replayed["job"])
+                self.assertEqual(asked["baseline"]["iteration_ms"], replayed["job"]["iteration_ms"])
+                half_pct = 50 * (replayed["job"]["high_ms"] - replayed["job"]["low_ms"]) / replayed["job"]["iteration_ms"]
+                self.assertAlmostEqual(asked["baseline"]["uncertainty_pct"], half_pct, delta=0.01)
+                if name in ALONE:
+                    continue
+                searched = self.ask("optimize", trace, "--budget", "0.1")
+                self.assertEqual(searched["job"], replayed["job"])
+                self.assertEqual(searched["replayed_ms"], replayed["job"]["iteration_ms"])
+
+    def test_what_is_called_measured_is_the_mean_of_what_was(self):
+        for name in RECORDINGS:
+            trace = os.path.join(DATA, name)
+            with self.subTest(name):
+                measured = self.ask("replay", trace)["measured"]
+                self.assertAlmostEqual(measured["iteration_ms"], statistics.mean(measured["per_iteration_ms"]), places=5)
+                self.assertAlmostEqual(self.ask("whatif", trace)["measured_ms"], measured["iteration_ms"], places=5)
+                if name not in ALONE:
+                    found = self.ask("optimize", trace, "--budget", "0.1")
+                    self.assertAlmostEqual(found["measured_ms"], measured["iteration_ms"], places=5)
+
+    def test_steps_that_contradict_the_replay_are_the_number(self):
+        plain = self.ask("replay", self.recorded([]))
+        own_ms = 0.72 * plain["predicted"]["iteration_ms"]
+        trace = self.recorded([own_ms] * 9 + [20 * own_ms])  # one odd step moves nothing
+        facts = self.ask("replay", trace)
+        self.assertAlmostEqual(facts["job"]["iteration_ms"], own_ms, places=5)
+        self.assertEqual((facts["job"]["source"], facts["job"]["from"]), ("steps without the profiler", 20))
+        self.assertEqual(facts["predicted"], plain["predicted"])
+        said = " ".join(dpro("replay", trace).out.split())
+        self.assertRegex(said, r"^Iteration \S+ ms \+- \S+ % without dpro, by 20 steps without the profiler, which the replay contradicts "
+                               r"\(\+39 %\);")
+
+    def test_without_such_steps_the_profilers_cost_is_taken_out(self):
+        facts = self.ask("replay", self.recorded([], profiler={"op_ns": 4000, "n_ops": 600}))
+        self.assertEqual(facts["job"]["iteration_ms"], facts["predicted"]["iteration_ms"])
+        self.assertEqual(facts["job"]["source"], "replay without the profiler")
+
+    def test_where_nothing_is_known_without_the_profiler_that_is_said(self):
+        period_ms = self.ask("replay", self.recorded([]))["measured"]["iteration_ms"]
+        for times in ([], [0.9 * period_ms] * 2, [3 * period_ms] * 10):  # none, too few, and of other work
+            trace = self.recorded(times)
+            facts = self.ask("replay", trace)
+            self.assertEqual((facts["job"]["iteration_ms"], facts["job"]["source"]), (facts["predicted"]["iteration_ms"], "as recorded"))
+            self.assertIn("as recorded: nothing is known of it without the profiler", " ".join(dpro("replay", trace).out.split()))
+            self.assertEqual(self.ask("whatif", trace)["baseline"]["iteration_ms"], facts["job"]["iteration_ms"])
+
+    def test_a_delay_is_told_of_the_job_without_dpro(self):
+        trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2-default")
+        as_it_is, slower = self.ask("replay", trace), self.ask("replay", trace, "--delay", "BW=1.5")
+        self.assertEqual(slower["job"], as_it_is["job"])
+        ratio = slower["predicted"]["iteration_ms"] / as_it_is["predicted"]["iteration_ms"]
+        self.assertAlmostEqual(slower["predicted"]["changed_ms"], ratio * slower["job"]["iteration_ms"], places=3)
+        said = " ".join(dpro("replay", trace, "--delay", "BW=1.5").out.split())
+        self.assertRegex(said, r"^What if \S+ ms with the change, 616.3 ms without: ")

@@ -14,6 +14,7 @@ import sys
 import accuracy_tables
 from accuracy_ahead import ahead_rows, print_ahead
 from accuracy_memory import memory_row, print_memory
+from accuracy_own import own_row, print_own
 from accuracy_parallel import parallel_row, print_parallel
 from accuracy_whatif import print_whatifs, whatif_row
 from figures import ask
@@ -69,7 +70,7 @@ def row_of(dpro, folder):
         "unprofiled_ms": truth.get("unprofiled_median_ms",
                                    truth.get("summary_ms", {}).get("before_and_after", {}).get("median")),
         "profiled_ms": statistics.mean(truth["profiled_ms"]) if truth.get("profiled_ms") else None,
-        "warnings": facts["warnings"],
+        "warnings": facts["warnings"], "own": own_row(dpro, folder, facts),
     })
     row["quiet"] = any(note.startswith("Quiet") for note in truth.get("notes", ()))
     row["expected_ms"] = facts["unprofiled_iterations"]["predicted_ms"] or row["replayed_ms"]
@@ -256,6 +257,7 @@ def main():
     print(summary)
     if clocks:
         print_clocks(clocks, rows)
+    print_own([row for row in rows if row.get("own")])
     ahead = ahead_rows(dpro)
     print_ahead(ahead)
     whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]

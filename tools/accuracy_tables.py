@@ -38,6 +38,15 @@ REPLAY_HEAD = ("trace", "ranks", "iterations:", "measured, ms:", "replayed, ms:"
 README_COLUMNS = (0, 1, 3, 4, 5, 6, 7)
 
 
+def own_cells(row):
+    own = row["own"]
+    return (f"`{row['trace']}`", str(own["steps"]), fixed(own["job_ms"], 1), fixed(own["half_pct"], 1),
+            *(fixed(own[key], 1, True) for key in ("replay_pct", "next_pct", "after_pct")))
+
+
+OWN_HEAD = ("recording", "steps:", "job, ms:", "±, %:", "replay, %:", "every other step, %:", "after the window, %:")
+
+
 def clock_cells(row, replayed):
     return (f"`{row['trace']}`", fixed(row["injected_ms"], 1) + " ms", fixed(row["error_us"], 1) + " µs",
             fixed(row["uncertainty_us"], 1) + " µs", fixed(row["neither_error_pct"], 2, True),
@@ -133,6 +142,8 @@ def tables_of(results):
     cells = [replay_cells(row) for row in rows]
     picked = [[row[c] for c in README_COLUMNS] for row in cells if row[0].strip("`") in README_ROWS]
     tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
+    if any(row.get("own") for row in rows):
+        tables["own"] = markdown(OWN_HEAD, [own_cells(row) for row in rows if row.get("own")])
     if clocks:
         tables["clocks"] = markdown(CLOCK_HEAD, clocks)
     if whatifs:

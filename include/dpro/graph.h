@@ -138,6 +138,17 @@ DPRO_API struct dpro_pace dpro_graph_pace(const struct dpro_graph *graph);
  * are shorter while the launch queue fills. */
 DPRO_API int dpro_graph_steps_tell(const struct dpro_graph *graph);
 
+/* The iterations that were found on the first rank, and by what: "marks" of the job, its "session",
+ * dpro's "recorder"; where nothing marks them, the "optimizer"'s steps, "ranges" of the user that
+ * repeat, "passes" forward and back, the "period" of the ops, or "nothing": the whole recording is
+ * one iteration. */
+struct dpro_steps {
+    uint32_t n;
+    const char *found_by;
+    const char *name; /* of the mark, the optimizer's step or the range; ""; borrowed */
+};
+DPRO_API struct dpro_steps dpro_graph_steps(const struct dpro_graph *graph);
+
 /* An iteration of the trace that nothing is learnt from, and why: one line, borrowed. */
 struct dpro_left_out {
     int64_t number; /* the job's own */

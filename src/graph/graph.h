@@ -231,6 +231,7 @@ struct dpro_graph {
     uint32_t shown_sample;  /* the sample that seen_* come from */
     bool single_iteration;  /* one iteration only: predict its makespan, not a period */
     struct dpro_pace pace;
+    struct dpro_steps steps;
     ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
     const char *lacks_gpu;  /* what was not recorded of GPUs, and why; NULL: nothing is lacking */

@@ -30,7 +30,7 @@ enum { CLOCK_ROUNDING_NS = 2000 };
 
 /* What an iteration of a rank holds. */
 struct step_content {
-    int64_t ns;                  /* how long it took */
+    int64_t ns, cpu_ns;          /* how long it took; as the CPU's marks say */
     int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
     int64_t n_before, before_ns; /* device work of calls made before the recording */
     int64_t n_lost;              /* calls that launch, of which no device work was recorded */
@@ -163,12 +163,15 @@ struct grown {
     int64_t more_ns;
 };
 
+/* What told where iterations begin; those behind RECORDED are guesses. */
 enum step_source {
     STEPS_NONE,
     STEPS_MARKED,
     STEPS_SESSION,
     STEPS_RECORDED,
     STEPS_OPTIMIZER,
+    STEPS_RANGES,
+    STEPS_PASSES,
     STEPS_PERIOD
 };
 
@@ -183,6 +186,7 @@ struct rank_build {
         struct step *at; /* an array */
         size_t n, cap;
         enum step_source source;
+        uint32_t mark; /* string id of the mark, the optimizer's step or the range; 0: none */
         bool end_with_exchange; /* steps end where their last exchange begins */
         bool has_exchange;      /* of the first rank: servers answer in them */
         uint32_t n_beyond;      /* steps that were too many */

@@ -143,6 +143,9 @@ static void write_measured(struct writer *w, const struct report_facts *f)
         writer_json_int(w, f->report->graph->sample_number[s]);
     writer_close(w, ']');
     writer_close(w, '}');
+    struct dpro_steps steps = dpro_graph_steps(f->report->graph);
+    SECTION(w, "steps", INT("found", steps.n), TEXT("found_by", steps.found_by),
+            TEXT("name", steps.name[0] ? steps.name : NULL));
     /* where iterations were measured: CPU and GPU may disagree */
     SECTION(w, "pace", INT("ranks_on_gpu", pace->n_ranks),
             MS_IF("cpu_ms", pace->n_ranks > 0, pace->marks_ns),

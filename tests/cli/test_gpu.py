@@ -426,11 +426,13 @@ class OddEnds(Case):
         self.assertAlmostEqual(facts["measured"]["iteration_ms"], 49.61, delta=0.1)
 
     def test_iterations_that_vary_are_kept(self):
-        for trace, n in [(shared(name), n) for name, n in (
-                ("gloo-cpu-rank34of300", 5), ("ddp-a100-rank3of8", 6), ("resnet-2080ti-1gpu", 29))]:
+        # without marks the first one begins with the recording, here with the start of loaders and of the GPU, 4.8 s
+        for trace, n, left_out in [(shared(name), n, odd) for name, n, odd in (
+                ("gloo-cpu-rank34of300", 5, []), ("ddp-a100-rank3of8", 6, []), ("resnet-2080ti-1gpu", 29, [0]))]:
             with self.subTest(trace=trace):
                 facts = self.assert_replays(trace, "--no-validate")
-                self.assertEqual((facts["left_out"], facts["trace"]["iterations"]), ([], n))
+                self.assertEqual([odd["iteration"] for odd in facts["left_out"]], left_out)
+                self.assertEqual(facts["trace"]["iterations"], n)
 
 
 class ChosenSteps(Case):

@@ -139,7 +139,7 @@ TEST(without_marks_the_optimizer_cuts_iterations)
         trace_text_cpu(t, "cpu_op", "aten::add_", 1, 500 * i + 410, 30, "");
     }
     struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(n_measured(g), 3);
+    assert_int_equal(n_measured(g), 4);
     assert_int_equal(measured_us(g, 1), 500);
     assert_true(has_warning(g, "optimizer"));
     assert_int_equal(op_of(g, 0, "aten::add_", 0).kind, DPRO_OP_UPDATE);

@@ -591,6 +591,7 @@ TEST(several_optimizers_make_one_iteration)
                 trace_text_cpu(t, "cpu_op", k ? "aten::add_" : "aten::mul_", 1, at + 610 + 150 * k,
                                80, "");
             }
+            trace_text_cpu(t, "cpu_op", "aten::item", 1, at + 900, 110, "");
         }
         struct dpro_graph *g = trace_text_graph();
         assert_int_equal(measured_us(g), STEP);

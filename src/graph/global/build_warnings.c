@@ -392,6 +392,42 @@ static void warn_servers(struct assembly *a)
              servers->n_untimed);
 }
 
+/* What iterations were found by, where nothing marks them. */
+static void warn_unmarked(struct assembly *a)
+{
+    struct dpro_steps steps = a->graph->steps;
+    const char *advice = mark_advice(a);
+    switch (a->join->ranks[0].steps.source) {
+    case STEPS_NONE:
+        WARN(a,
+             "no marks of steps, and nothing else tells iterations apart: the whole recording is "
+             "replayed as one iteration; %s",
+             advice);
+        break;
+    case STEPS_OPTIMIZER:
+        WARN(a,
+             "no marks of steps: iterations were found by the optimizer's calls (%s, %u found); %s",
+             steps.name, steps.n, advice);
+        break;
+    case STEPS_RANGES:
+        WARN(a, "no marks of steps: iterations were found by the range '%s', %u of them; %s",
+             steps.name, steps.n, advice);
+        break;
+    case STEPS_PASSES:
+        WARN(a,
+             "no marks of steps, and no optimizer's step: iterations were found by forward and "
+             "backward passes, %u of them; %s",
+             steps.n, advice);
+        break;
+    case STEPS_PERIOD:
+        WARN(a, "no marks of steps: iterations were found by the period of the ops, %u of them; %s",
+             steps.n, advice);
+        break;
+    default:
+        break;
+    }
+}
+
 /* How many iterations there are, and how they were found. */
 static void warn_steps(struct assembly *a)
 {
@@ -410,15 +446,7 @@ static void warn_steps(struct assembly *a)
              "one iteration only: its makespan is predicted instead of a steady period, and the "
              "prediction can't be checked on another one; record 10 iterations%s",
              is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
-    if (lead->steps.source == STEPS_NONE)
-        WARN(a,
-             "no iteration marks and no period found: the whole recording is replayed as one "
-             "iteration; %s",
-             mark_advice(a));
-    else if (lead->steps.source > STEPS_RECORDED)
-        WARN(a, "no marks of steps: iterations were found by %s",
-             lead->steps.source == STEPS_OPTIMIZER ? "the optimizer's calls"
-                                                   : "the period of the ops");
+    warn_unmarked(a);
 }
 
 void assembly_warn(struct assembly *a)

@@ -69,8 +69,16 @@ static void fill_lead(struct assembly *a)
 
 static void fill_measured(struct assembly *a)
 {
+    static const char *const found_by[] = {
+        [STEPS_NONE] = "nothing",      [STEPS_MARKED] = "marks",        [STEPS_SESSION] = "session",
+        [STEPS_RECORDED] = "recorder", [STEPS_OPTIMIZER] = "optimizer", [STEPS_RANGES] = "ranges",
+        [STEPS_PASSES] = "passes",     [STEPS_PERIOD] = "period"};
     struct dpro_graph *g = a->graph;
     struct join *join = a->join;
+    const struct rank_build *of = &join->ranks[0];
+    g->steps = (struct dpro_steps){
+        (uint32_t)of->steps.n, found_by[of->steps.source],
+        arena_format(&g->arena, "%s", of->steps.mark ? strtab_get(of->names, of->steps.mark) : "")};
     g->measured_ns = arena_array(&g->arena, g->n_samples, sizeof *g->measured_ns);
     g->sample_number = arena_array(&g->arena, g->n_samples, sizeof *g->sample_number);
     g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);

@@ -12,6 +12,7 @@ static void pack_steps(struct pack *pack, struct rank_build *rank)
 {
     PACK_ARRAY(pack, rank->steps);
     PACK(pack, rank->steps.source);
+    PACK(pack, rank->steps.mark);
     PACK(pack, rank->steps.end_with_exchange);
     PACK(pack, rank->steps.has_exchange);
     PACK(pack, rank->steps.n_beyond);

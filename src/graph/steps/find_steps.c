@@ -1,11 +1,12 @@
 /* Where iterations begin and end. The first of these that the trace has: the steps of a TensorFlow
- * session; marks (ProfilerStep#N); the steps that dpro's recorder timed; the optimizer's zero_grad
- * or step, once an iteration; calls of an executor; the period of the main thread's sequence of
- * outermost ops. */
+ * session; marks, ProfilerStep#N or those that --step-mark names; the steps that dpro's recorder
+ * timed; the optimizer's steps; calls of an executor; ranges of the user that repeat; passes
+ * forward and back; the period of the main thread's sequence of outermost ops. Where in doubt, all
+ * there is is one iteration. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/steps/step_list.h"
+#include "graph/steps/training.h"
 
 /* The number of a marked step: what the framework counts, or the one behind the name's '#'. */
 static int64_t number_of(const struct rank_build *rank, const struct trace_span *mark)
@@ -14,8 +15,10 @@ static int64_t number_of(const struct rank_build *rank, const struct trace_span 
                                    : strtoll(strchr(span_name(rank, mark), '#') + 1, NULL, 10);
 }
 
-/* The CPU thread that drives the job: the one with most of the marks, else with most ops. */
-static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
+/* The CPU thread that drives the job: the one with most of the marks, else with most ops that are
+ * not autograd's. */
+static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes,
+                                const bool *in_backward)
 {
     const struct trace_rank *trace = rank->trace;
     uint32_t best = NO_ID;
@@ -26,7 +29,9 @@ static uint32_t find_main_track(const struct rank_build *rank, uint32_t classes)
             continue;
         uint64_t count = 0;
         EACH_OF (const struct trace_span, span, trace->spans + track->first, track->n)
-            if (classes == 0 ? span->kind == SPAN_CPU_OP : steps_is_mark(rank, span, classes))
+            if (classes != 0 ? steps_is_mark(rank, span, classes)
+                             : span->kind == SPAN_CPU_OP &&
+                                   !(in_backward && in_backward[span - trace->spans]))
                 count++;
         if (count > best_count) {
             best_count = count;
@@ -92,60 +97,6 @@ static void steps_from_session(struct rank_build *rank, uint32_t class)
             rank->steps.at[rank->steps.n - 1].follows =
                 rank->steps.at[rank->steps.n - 2].end_ns == window->start_ns;
     }
-}
-
-/* When autograd's functions began, on any thread. */
-static i64_array find_backward(const struct rank_build *rank)
-{
-    i64_array starts = {0};
-    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans)
-        if (span->kind == SPAN_CPU_OP && (rank->classes[span->name] & NAME_BACKWARD))
-            array_push(&starts, span->start_ns);
-    sort_i64(starts.at, starts.n);
-    return starts;
-}
-
-/* Once an iteration: zero_grad's start or step's end. With several optimizers, the first one's:
- * that of its name, with a backward pass since the one before. */
-static void steps_from_optimizer(struct rank_build *rank, uint32_t class)
-{
-    i64_array backward = find_backward(rank);
-    span_array marks = steps_marks(rank, class);
-    const struct trace_span *before = NULL, *latest = NULL;
-    int64_t number = 0;
-    for (size_t i = 0; i < marks.n; i++) {
-        const struct trace_span *mark = marks.at[i];
-        if (mark->name != marks.at[0]->name)
-            continue;
-        bool again =
-            latest && backward.n > 0 && latest->window == mark->window &&
-            count_before(&backward, latest->start_ns) == count_before(&backward, mark->start_ns);
-        latest = mark;
-        if (again)
-            continue;
-        if (before && before->window == mark->window) {
-            bool at_start = class == NAME_ZERO_GRAD;
-            steps_push(rank, at_start ? before->start_ns : span_end(before),
-                       at_start ? mark->start_ns : span_end(mark), number++, mark->window);
-        }
-        before = mark;
-    }
-    array_fini(&backward);
-    array_fini(&marks);
-}
-
-/* All there is, as one iteration: from the first to the last op of the window. */
-static void whole_window(struct rank_build *rank, uint32_t window)
-{
-    int64_t start = INT64_MAX, end = INT64_MIN;
-    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans) {
-        if (span->window != window)
-            continue;
-        start = MIN(start, span->start_ns);
-        end = MAX(end, span_end(span));
-    }
-    if (start != INT64_MAX)
-        steps_push(rank, start, MAX(end, start + 1), 0, window);
 }
 
 /* ---- what Horovod works at while an iteration ends ---- */
@@ -214,24 +165,44 @@ static const struct {
     {STEPS_SESSION, 0, steps_from_session},
     {STEPS_MARKED, NAME_STEP, steps_from_marks},
     {STEPS_RECORDED, 0, steps_from_recording},
-    {STEPS_OPTIMIZER, NAME_ZERO_GRAD, steps_from_optimizer},
     {STEPS_OPTIMIZER, NAME_OPTIMIZER_STEP, steps_from_optimizer},
+    {STEPS_OPTIMIZER, NAME_ZERO_GRAD, steps_from_optimizer},
     {STEPS_PERIOD, NAME_EXECUTOR_CALL, steps_from_executor},
 };
+
+static enum step_source look_for_loop(struct rank_build *rank, uint32_t window,
+                                      const bool *in_backward)
+{
+    enum step_source source = STEPS_NONE;
+    struct training t;
+    bool covered; /* by a range of the user: what repeats within is no iteration */
+    training_find(&t, rank, window, in_backward);
+    if (steps_from_ranges(rank, &t, &covered))
+        source = STEPS_RANGES;
+    else if (t.passes.n > 0)
+        source = steps_from_passes(rank, &t) ? STEPS_PASSES : STEPS_NONE;
+    else if (!covered && steps_from_period(rank, window))
+        source = STEPS_PERIOD;
+    else
+        steps_whole_window(rank, window);
+    training_fini(&t);
+    return source;
+}
 
 /* Of each window the iterations of its loop; all there is as one where no loop shows. */
 static void look_for_loops(struct rank_build *rank)
 {
-    rank->main_track = find_main_track(rank, 0);
+    bool *in_backward = training_find_backward(rank);
+    rank->main_track = find_main_track(rank, 0, in_backward);
     for (uint32_t w = 0; w < rank->trace->n_windows; w++) {
-        size_t before = rank->steps.n;
+        enum step_source source = STEPS_NONE;
         if (rank->main_track != NO_ID)
-            steps_from_period(rank, w);
-        if (rank->steps.n > before)
-            rank->steps.source = STEPS_PERIOD;
+            source = look_for_loop(rank, w, in_backward);
         else
-            whole_window(rank, w);
+            steps_whole_window(rank, w);
+        rank->steps.source = MAX(rank->steps.source, source);
     }
+    mem_free(in_backward);
 }
 
 void build_steps(struct rank_build *rank)
@@ -242,7 +213,7 @@ void build_steps(struct rank_build *rank)
         bool session = sources[i].source == STEPS_SESSION;
         if (session && !rank->trace->in_session)
             continue;
-        rank->main_track = find_main_track(rank, sources[i].class);
+        rank->main_track = find_main_track(rank, sources[i].class, NULL);
         if (!session && rank->main_track == NO_ID)
             continue;
         sources[i].find(rank, sources[i].class);

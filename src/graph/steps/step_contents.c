@@ -117,6 +117,7 @@ void build_contents(struct rank_build *rank)
     mem_free(contents.launches);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         rank->steps.at[s].holds.ns = build_step_ns(rank, s);
+        rank->steps.at[s].holds.cpu_ns = rank->steps.at[s].end_ns - rank->steps.at[s].start_ns;
         EACH (const struct track, track, rank->tracks)
             rank->steps.at[s].n_slices += track->first[s + 1] - track->first[s];
     }

@@ -51,3 +51,16 @@ span_array steps_exchanges(const struct rank_build *rank, uint32_t window)
     array_sort(&exchanges, by_start);
     return exchanges;
 }
+
+void steps_whole_window(struct rank_build *rank, uint32_t window)
+{
+    int64_t start = INT64_MAX, end = INT64_MIN;
+    EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans) {
+        if (span->window != window)
+            continue;
+        start = MIN(start, span->start_ns);
+        end = MAX(end, span_end(span));
+    }
+    if (start != INT64_MAX)
+        steps_push(rank, start, MAX(end, start + 1), 0, window);
+}

@@ -27,6 +27,9 @@ static inline size_t count_before(const i64_array *times, int64_t ns)
 void steps_push(struct rank_build *rank, int64_t start, int64_t end, int64_t number,
                 uint32_t window);
 
+/* All there is in a window, as one iteration: from its first op to its last. */
+void steps_whole_window(struct rank_build *rank, uint32_t window);
+
 bool steps_is_mark(const struct rank_build *rank, const struct trace_span *span, uint32_t classes);
 
 /* The CPU spans of a class on the main track, by window and start. */
@@ -42,8 +45,18 @@ void steps_from_recording(struct rank_build *rank, uint32_t class);
  * engine began with these. */
 void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n);
 
-/* loop_steps.c: the iterations of the main thread's loop. */
-void steps_from_period(struct rank_build *rank, uint32_t window);
+/* unmarked_steps.c: what ends with the optimizer's step. The others say whether they found more
+ * than a guess; `covered` says whether a range of the user lies around nearly all of the window. */
+struct training;
+void steps_from_optimizer(struct rank_build *rank, uint32_t class);
+bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool *covered);
+bool steps_from_passes(struct rank_build *rank, const struct training *t);
+
+/* loop_steps.c: the iterations of the main thread's loop; false: none shows. */
+bool steps_from_period(struct rank_build *rank, uint32_t window);
+/* The shortest period longer than `above` at which a sequence repeats in nine of ten places; 0:
+ * none. */
+size_t steps_find_period(const uint32_t *names, size_t n, size_t above);
 
 /* Iterations by calls of an executor: each calls the same functions in order, and begins with the
  * largest. */

@@ -46,16 +46,28 @@ static bool is_cut(int64_t value, struct range others)
 /* Longer than any other by a quarter, where iterations follow each other on the CPU, and by three
  * times what the others differ by. Where the GPU has work at all times, a twentieth either way is
  * odd: the ranks' GPUs get into step. Work that the others lack may be the job's own. */
-static bool is_warm_up(const struct judge *j, struct range *took)
+static bool is_odd_length(const struct judge *j, size_t field, bool on_gpu, struct range *took)
+{
+    int64_t ns = *(const int64_t *)((const char *)&j->rank->steps.at[j->step].holds + field);
+    *took = range_of(j, field);
+    int64_t spread = took->most - took->least, off = ns - took->most;
+    if (on_gpu && took->least - ns > off)
+        off = took->least - ns;
+    return off / 3 > spread && off > took->most / (on_gpu ? 20 : 4);
+}
+
+/* As measured, or on the CPU alone, whose work the GPU's pace does not show. */
+static bool is_warm_up(const struct judge *j, int64_t *ns, struct range *took)
 {
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
     bool ahead = j->rank->pace.track != NO_ID;
-    *took = RANGE(j, ns);
-    int64_t spread = took->most - took->least, off = c->ns - took->most;
-    if (ahead && took->least - c->ns > off)
-        off = took->least - c->ns;
-    return j->n_others >= 3 && c->n_meetings <= RANGE(j, n_meetings).most && off / 3 > spread &&
-           off > took->most / (ahead ? 20 : 4);
+    if (j->n_others < 3 || c->n_meetings > RANGE(j, n_meetings).most)
+        return false;
+    *ns = c->ns;
+    if (is_odd_length(j, offsetof(struct step_content, ns), ahead, took))
+        return true;
+    *ns = c->cpu_ns;
+    return is_odd_length(j, offsetof(struct step_content, cpu_ns), false, took);
 }
 
 /* A tenth or more of what it launched, and of the first steps' next to nothing. */
@@ -72,6 +84,7 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
 {
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
     struct range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
+    int64_t ns;
     if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most) {
         snprintf(text, size,
                  "the GPU was still busy with %" PRId64 " kernels (%.2f ms) that were launched "
@@ -97,12 +110,12 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
                  on_gpu ? works.least : ops.least, first ? "began" : "ended");
         return true;
     }
-    if (!first || !is_warm_up(j, &took))
+    if (!first || !is_warm_up(j, &ns, &took))
         return false;
     snprintf(text, size,
              "it took %.2f ms where the others take %.2f to %.2f ms, as in a profiler's start or a "
              "job's warm-up",
-             (double)c->ns / 1e6, (double)took.least / 1e6, (double)took.most / 1e6);
+             (double)ns / 1e6, (double)took.least / 1e6, (double)took.most / 1e6);
     return true;
 }
 

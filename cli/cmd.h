@@ -12,7 +12,7 @@ struct cmd_steps {
 
 /* What shared options set: the first member of every command's values. */
 struct cmd_values {
-    const char *rank_regex, *probes, *dimensions;
+    const char *rank_regex, *probes, *dimensions, *step_mark;
     struct cmd_steps steps;
     int threads, verbosity, ranks_from;
     bool json, no_align, raw_receives, quiet, help;
@@ -80,6 +80,11 @@ extern const char *const cmd_ranks_from[];
 #define CMD_OPTS_GRAPH(steps_help, threads_help)                                                   \
     CMD_ROW("steps", 0, "A:B", cmd_read_steps, steps,                                              \
             "A:B, A:, :B or A, iteration numbers with A <= B", steps_help),                        \
+        CMD_ROW("step-mark", 0, "PATTERN", opt_read_pattern, step_mark,                            \
+                "a name of a range, or an extended regular expression",                            \
+                "iterations are the ranges (record_function) whose\nname holds PATTERN, or "       \
+                "matches it as an extended\n"                                                      \
+                "regular expression (default: ProfilerStep#N)"),                                   \
         CMD_FLAG("no-align", 0, no_align, "use the ranks' clocks as recorded, to compare"),        \
         CMD_FLAG("raw-receives", 0, raw_receives,                                                  \
                  "let a RECV last as its calls did, not from its\nSEND's start on, to compare"),   \

@@ -55,6 +55,7 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
                                          .no_align = values->no_align,
                                          .raw_receives = values->raw_receives,
                                          .dimensions = values->dimensions,
+                                         .step_mark = values->step_mark,
                                          .threads = values->threads};
     int code = job_read(paths, n_paths, values, false, &options, job);
     if (code != 0)

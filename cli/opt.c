@@ -55,6 +55,15 @@ bool opt_read_regex(const char *text, void *field)
     return good && opt_read_string(text, field);
 }
 
+bool opt_read_pattern(const char *text, void *field)
+{
+    regex_t regex;
+    if (text[0] == '\0' || regcomp(&regex, text, REG_EXTENDED | REG_NOSUB) != 0)
+        return false;
+    regfree(&regex);
+    return opt_read_string(text, field);
+}
+
 bool opt_read_list(const char *text, void *field)
 {
     return text[0] != '\0' && list_add(field, text);

@@ -73,14 +73,15 @@ struct opt_list { /* a repeated option's values, or the positional arguments; bo
 };
 
 /* Field types: the name says what the field is. */
-bool opt_read_flag(const char *text, void *field);   /* bool: set */
-bool opt_read_count(const char *text, void *field);  /* int: one more */
-bool opt_read_string(const char *text, void *field); /* const char *, not empty */
-bool opt_read_regex(const char *text, void *field);  /* const char *, an ERE with a group */
-bool opt_read_list(const char *text, void *field);   /* struct opt_list, not empty */
-bool opt_read_u32(const char *text, void *field);    /* uint32_t */
-bool opt_read_u64(const char *text, void *field);    /* uint64_t */
-bool opt_read_int(const char *text, void *field);    /* int, 0 or more */
+bool opt_read_flag(const char *text, void *field);    /* bool: set */
+bool opt_read_count(const char *text, void *field);   /* int: one more */
+bool opt_read_string(const char *text, void *field);  /* const char *, not empty */
+bool opt_read_regex(const char *text, void *field);   /* const char *, an ERE with a group */
+bool opt_read_pattern(const char *text, void *field); /* needs no group */
+bool opt_read_list(const char *text, void *field);    /* struct opt_list, not empty */
+bool opt_read_u32(const char *text, void *field);     /* uint32_t */
+bool opt_read_u64(const char *text, void *field);     /* uint64_t */
+bool opt_read_int(const char *text, void *field);     /* int, 0 or more */
 
 /* Reads a finite number that fills the whole of `text`. */
 bool opt_number(const char *text, double *value);

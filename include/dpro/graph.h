@@ -67,10 +67,12 @@ struct dpro_graph_options {
     int no_align;     /* 1: clocks are used as recorded */
     int raw_receives; /* 1: a RECV lasts as its calls did, not from its SEND's start on (paper,
                          section 3.2, observation 1); for comparison */
-    const char *dimensions;   /* "dp=2,tp=4", the outermost first: taken in place of those that the
-                                 process groups show (dimensions.h); NULL: those */
-    int clocks_only;          /* 1: only the graph's clocks are wanted: no ops, no profile needed */
-    int threads;              /* ranks built at once; 0: one a core */
+    const char *dimensions; /* "dp=2,tp=4", the outermost first: taken in place of those that the
+                               process groups show (dimensions.h); NULL: those */
+    const char *step_mark;  /* an extended regular expression: ranges whose names it matches, or is
+                               part of, are the iterations; NULL: what else tells */
+    int clocks_only;        /* 1: only the graph's clocks are wanted: no ops, no profile needed */
+    int threads;            /* ranks built at once; 0: one a core */
     struct dpro_trace *spent; /* the trace, if no other graph is built of it: what became ops is
                                  freed at once; NULL: it stays whole */
     struct dpro_sink sink;

@@ -42,7 +42,7 @@ class _TraceOptions(c.Structure):
 
 class _GraphOptions(c.Structure):
     _fields_ = [("first_step", c.c_int64), ("last_step", c.c_int64), ("no_align", c.c_int), ("raw_receives", c.c_int),
-                ("dimensions", c.c_char_p), ("clocks_only", c.c_int), ("threads", c.c_int),
+                ("dimensions", c.c_char_p), ("step_mark", c.c_char_p), ("clocks_only", c.c_int), ("threads", c.c_int),
                 ("spent", c.c_void_p), ("sink", _Sink)]
 
 
@@ -338,14 +338,15 @@ def _json(run, report):
 
 
 def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), threads=0, servers=None,
-             memory=None, accumulate=True, allow=()):
+             memory=None, accumulate=True, allow=(), step_mark=None):
     """Searches the communication strategy that makes an iteration of the job in `trace` (a path, or several) shortest;
     returns the result as `dpro optimize --json` prints it, a dict of schema dpro.optimize/1. With `plan`, a plan is
     written into that folder. `servers`, a number or a pair of them (from, to), says how many parameter servers the job may have.
     `allow` names what may be done to computation, which then rounds otherwise: "compile" (modules, by torch.compile), "bf16"
     (modules, under autocast), as far as a probe measured what that costs; with "assumed" also where none did.
     `memory` is what a rank may hold, in bytes, or with a % as in "80%" of what its device has: where the job holds more,
-    modules are recomputed and, unless `accumulate` is false, the batch is cut.
+    modules are recomputed and, unless `accumulate` is false, the batch is cut. `step_mark` names the range of the program's
+    that is an iteration, as --step-mark does.
 
     `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split", bucket, n),
     ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
@@ -373,7 +374,8 @@ def optimize(trace, plan=None, passes=(), budget_s=0, seed=0, algorithm="default
     try:
         read = run.make("trace", "dpro_trace_load", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)),
                         c.byref(_TraceOptions(threads=threads)))
-        graph = run.make("graph", "dpro_graph_build", read, c.byref(_GraphOptions()))
+        graph_options = _GraphOptions(step_mark=os.fsencode(step_mark) if step_mark is not None else None)
+        graph = run.make("graph", "dpro_graph_build", read, c.byref(graph_options))
         model_options = _ModelOptions(profiler_ns=_take_out_profiler(run, graph))
         model = run.make("model", "dpro_model_build", graph, c.byref(model_options))
         options = _OptimizeOptions(algorithm=_ALGORITHMS[algorithm], budget_s=budget_s, seed=seed, threads=threads,

@@ -187,6 +187,7 @@ struct rank_build {
         size_t n, cap;
         enum step_source source;
         uint32_t mark; /* string id of the mark, the optimizer's step or the range; 0: none */
+        bool named;    /* the marks are those that --step-mark names */
         bool end_with_exchange; /* steps end where their last exchange begins */
         bool has_exchange;      /* of the first rank: servers answer in them */
         uint32_t n_beyond;      /* steps that were too many */

@@ -5,8 +5,10 @@ import html.parser
 import json
 import os
 import re
+import shutil
+import tempfile
 
-from support import BUNDLED, DONE, ROOT, Case, dpro, job, span
+from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro, job, span
 
 PARTS = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms",
          "idle_ms")
@@ -42,6 +44,58 @@ class Tags(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.names and self.names[-1] == "script" and not self.scripts[-1]:
             self.scripts[-1] = data.strip()
+
+
+class UnmarkedSteps(Case):
+    """Two ranks, each with a range around each step, and no marks of steps."""
+
+    def write(self, n=4, optimizer=True):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for rank in range(2):
+            events = []
+            for i in range(n):
+                begin = 10_000 * i
+                events.append(span("train step (%d)" % i, begin, 9_000, cat="user_annotation"))
+                events += [span("aten::linear", begin + 100 + 500 * k, 400, **{"Sequence number": 8 * i + k, "Fwd thread id": 0})
+                           for k in range(8)]
+                events += [span("autograd::engine::evaluate_function: AddmmBackward0", begin + 8000 - 400 * k, 300, 2,
+                                **{"Sequence number": 8 * i + k, "Fwd thread id": 1}) for k in range(8)]
+                if optimizer:
+                    events.append(span("Optimizer.step#AdamW.step", begin + 8500, 300, cat="user_annotation"))
+                    events.append(span("aten::_foreach_add_", begin + 8600, 100))
+            with open(os.path.join(folder, f"rank{rank}.json"), "w", encoding="utf-8") as file:
+                json.dump({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}, file)
+        return folder
+
+    def test_one_step_is_one_iteration(self):
+        facts = self.assert_replays(self.write(1))
+        self.assertEqual(facts["steps"], {"found": 1, "found_by": "optimizer", "name": "Optimizer.step#AdamW.step"})
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], 8.6)  # from the first op to the last
+        self.assertTrue(any("--step-mark" in text for text in facts["warnings"]))
+
+    def test_what_was_decided_is_said(self):
+        for optimizer, found_by in ((True, "optimizer"), (False, "ranges")):
+            facts = self.assert_replays(self.write(optimizer=optimizer))
+            self.assertEqual((facts["steps"]["found"], facts["steps"]["found_by"]), (4, found_by))
+            self.assertAlmostEqual(facts["measured"]["per_iteration_ms"][1], 10)
+            self.assertTrue(any("iterations were found by" in text for text in facts["warnings"]))
+
+    def test_the_range_that_is_named_is_an_iteration(self):
+        folder = self.write()
+        for pattern in ("train step", "train step (", r"step \([0-9]"):
+            with self.subTest(pattern=pattern):
+                if pattern.endswith("("):
+                    self.assert_error(dpro("replay", folder, "--step-mark", pattern), USAGE, "--step-mark")
+                    continue
+                facts = self.assert_replays(folder, "--step-mark", pattern)
+                self.assertEqual(facts["steps"], {"found": 4, "found_by": "marks", "name": "train step (0)"})
+                self.assertEqual(facts["measured"]["per_iteration_ms"], [10, 10, 10, 9])
+        chosen = self.assert_replays(folder, "--step-mark", "train step", "--steps", "3:3")
+        self.assertEqual(chosen["measured"]["per_iteration_ms"], [9])
+
+    def test_a_range_that_is_not_there_is_refused_with_those_that_are(self):
+        self.assert_error(dpro("replay", self.write(), "--step-mark", "epoch"), INPUT, "no range of rank 0 .*'train step \\(0\\)'")
 
 
 class Bundled(Case):

@@ -156,6 +156,7 @@ class WrongUsage(Case):
         cases = {
             "--steps": ["", ":", "x", "3:1", "1:2:3", "-1:2", "99999999999999999999"],
             "--rank-regex": ["", "rank", "([0-9]+"],
+            "--step-mark": ["", "step("],
             "--samples": ["", "-1", "x", "1.5", "99999999999", " 3"],
             "--seed": ["", "-1", "0x10", "99999999999999999999999"],
             "--threads": ["", "-2", "two"],
@@ -174,7 +175,7 @@ class WrongUsage(Case):
         n = 0
         for command in COMMANDS:
             for option, form in options_of(command):
-                if form is None or form in ("DIR", "FILE", "TOPOLOGY", "MODULES", "UNITS", "RE"):
+                if form is None or form in ("DIR", "FILE", "TOPOLOGY", "MODULES", "UNITS", "RE", "PATTERN"):
                     continue
                 for value in ("", "-1", "nan", "inf", "-inf", "1e400"):
                     with self.subTest(command=command, option=option, value=value):

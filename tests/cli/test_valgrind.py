@@ -20,7 +20,7 @@ NOT_HERE = (None if os.environ.get("DPRO_LONG") else "takes ten minutes: set DPR
 # file, PROBES for one of probes. test_every_option_of_every_command_is_run finds what a new
 # option is missing here. Not every trace has what an
 # option changes: then the command refuses, in good order.
-READ = ["--no-align", "--raw-receives", "--threads", "2", "-v", "-v"]
+READ = ["--step-mark", "ProfilerStep#[0-9]+", "--no-align", "--raw-receives", "--threads", "2", "-v", "-v"]
 RUNS = {
     "replay": [["TRACE", "-o", "OUT", "--samples", "20", "--seed", "3"],
                ["TRACE", "--json", "--steps", "1:1000", "--bandwidth", "1gbit", "--keep-profiler", "--no-validate",

@@ -1,5 +1,6 @@
 /* Builds the global data-flow graph of a trace: every rank alone, then together. */
 #include <inttypes.h>
+#include <regex.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -112,6 +113,28 @@ static void link_rank(void *arg, size_t r)
 
 /* ---- all together ---- */
 
+/* Marks of steps are the ranges that --step-mark names, and no others. */
+static void name_marks(const struct dpro_trace *trace, const char *pattern, uint32_t *classes)
+{
+    bool *is_range = mem_array(trace->names.n, sizeof *is_range);
+    regex_t regex;
+    bool compiled = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) == 0;
+    EACH_OF (const struct trace_rank, rank, trace->ranks, trace->n_ranks)
+        for (uint32_t i = 0; i < rank->n_spans; i++)
+            is_range[rank->spans[i].name] |=
+                rank->spans[i].kind == SPAN_ANNOTATION || rank->spans[i].kind == SPAN_STEP;
+    for (uint32_t id = 0; id < trace->names.n; id++) {
+        const char *name = strtab_get(&trace->names, id);
+        classes[id] &= ~(uint32_t)NAME_STEP;
+        if (is_range[id] &&
+            (strstr(name, pattern) || (compiled && regexec(&regex, name, 0, NULL, 0) == 0)))
+            classes[id] |= NAME_STEP;
+    }
+    if (compiled)
+        regfree(&regex);
+    mem_free(is_range);
+}
+
 static void create(struct build *build)
 {
     const struct dpro_trace *trace = build->trace;
@@ -120,8 +143,11 @@ static void create(struct build *build)
     uint32_t all_classes = 0;
     for (uint32_t id = 0; id < trace->names.n; id++) {
         classes[id] = name_classify(strtab_get(&trace->names, id), strtab_len(&trace->names, id));
-        all_classes |= classes[id];
     }
+    if (build->options.step_mark)
+        name_marks(trace, build->options.step_mark, classes);
+    for (uint32_t id = 0; id < trace->names.n; id++)
+        all_classes |= classes[id];
     join->n_ranks = trace->n_ranks;
     if (trace->n_ranks > 0 && trace->ranks[0].in_session)
         join->n_ranks += trace->n_servers; /* they lie behind the ranks */
@@ -133,6 +159,7 @@ static void create(struct build *build)
         join->ranks[r].names = &trace->names;
         join->ranks[r].classes = classes;
         join->ranks[r].all_classes = all_classes;
+        join->ranks[r].steps.named = build->options.step_mark != NULL;
         join->ranks[r].threads = parallel_share(build->options.threads, join->n_ranks);
     }
     build->job.servers.join = join;

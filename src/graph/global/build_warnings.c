@@ -150,7 +150,7 @@ static const char *mark_advice(const struct assembly *a)
         return "record more steps, so that a program runs again and again";
     if (strcmp(framework, "mxnet") == 0)
         return "record the job with 'dpro profile', which notes where they begin";
-    return "call profiler.step() once an iteration";
+    return "call profiler.step() once an iteration, or say which range is one (--step-mark)";
 }
 
 static bool is_pytorch(const struct assembly *a)
@@ -392,8 +392,8 @@ static void warn_servers(struct assembly *a)
              servers->n_untimed);
 }
 
-/* What iterations were found by, where nothing marks them. */
-static void warn_unmarked(struct assembly *a)
+/* What iterations were found by, unless the framework marks them. */
+static void warn_found(struct assembly *a)
 {
     struct dpro_steps steps = a->graph->steps;
     const char *advice = mark_advice(a);
@@ -403,6 +403,11 @@ static void warn_unmarked(struct assembly *a)
              "no marks of steps, and nothing else tells iterations apart: the whole recording is "
              "replayed as one iteration; %s",
              advice);
+        break;
+    case STEPS_MARKED:
+        if (a->options->step_mark)
+            WARN(a, "iterations are the ranges that --step-mark names ('%s'), %u of them",
+                 steps.name, steps.n);
         break;
     case STEPS_OPTIMIZER:
         WARN(a,
@@ -446,7 +451,7 @@ static void warn_steps(struct assembly *a)
              "one iteration only: its makespan is predicted instead of a steady period, and the "
              "prediction can't be checked on another one; record 10 iterations%s",
              is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
-    warn_unmarked(a);
+    warn_found(a);
 }
 
 void assembly_warn(struct assembly *a)

@@ -2,6 +2,7 @@
 #include "graph/steps/choose_steps.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "base/error.h"
@@ -243,8 +244,39 @@ static int refuse_empty(const struct chooser *c, struct dpro_error *err)
                           "the job trained?");
 }
 
+/* No range has the name that the user said: some that there are. */
+static int refuse_mark(const struct rank_build *rank, const char *pattern, struct dpro_error *err)
+{
+    enum { NAMED = 5 };
+    uint32_t names[NAMED], n = 0;
+    char list[300] = "";
+    for (uint32_t i = 0; i < rank->trace->n_spans && n < NAMED; i++) {
+        const struct trace_span *span = &rank->trace->spans[i];
+        bool known = span->kind != SPAN_ANNOTATION || (rank->classes[span->name] & ~NAME_LOADER);
+        for (uint32_t k = 0; k < n && !known; k++)
+            known = names[k] == span->name;
+        if (known)
+            continue;
+        size_t len = strlen(list);
+        snprintf(list + len, sizeof list - len, "%s'%.50s'", n > 0 ? ", " : "",
+                 strtab_get(rank->names, span->name));
+        names[n++] = span->name;
+    }
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "no range of rank %d has a name that --step-mark %.100s matches%s%s",
+                          rank->trace->rank, pattern,
+                          n > 0 ? "; the recording has "
+                                : "; the recording has no ranges of its "
+                                  "own, put each step into "
+                                  "torch.profiler.record_function(NAME)",
+                          list);
+}
+
 int choose_steps(struct chooser *c, struct dpro_error *err)
 {
+    for (uint32_t r = 0; c->options->step_mark && r < c->n_ranks; r++)
+        if (c->ranks[r].steps.n == 0)
+            return refuse_mark(&c->ranks[r], c->options->step_mark, err);
     leave_out_incomplete(c);
     unusual_steps_leave_out(c);
     uint32_t fewest = UINT32_MAX;

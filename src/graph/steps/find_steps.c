@@ -8,9 +8,13 @@
 
 #include "graph/steps/training.h"
 
-/* The number of a marked step: what the framework counts, or the one behind the name's '#'. */
-static int64_t number_of(const struct rank_build *rank, const struct trace_span *mark)
+/* The number of the i-th marked step: what the framework counts, or the one behind the name's '#'.
+ */
+static int64_t number_of(const struct rank_build *rank, const span_array *marks, size_t i)
 {
+    const struct trace_span *mark = marks->at[i];
+    if (rank->steps.named)
+        return (int64_t)i;
     return mark->kind == SPAN_STEP ? mark->sequence
                                    : strtoll(strchr(span_name(rank, mark), '#') + 1, NULL, 10);
 }
@@ -64,12 +68,15 @@ static void steps_from_marks(struct rank_build *rank, uint32_t class)
     for (size_t i = 0; i < marks.n; i++) {
         const struct trace_span *mark = marks.at[i];
         const struct trace_span *next = i + 1 < marks.n ? marks.at[i + 1] : NULL;
-        int64_t number = number_of(rank, mark);
+        int64_t number = number_of(rank, &marks, i);
         bool goes_on = next && next->window == mark->window &&
-                       number_of(rank, next) - 1 == number && next->start_ns > mark->start_ns;
+                       number_of(rank, &marks, i + 1) - 1 == number &&
+                       next->start_ns > mark->start_ns;
         steps_push(rank, mark->start_ns, goes_on ? next->start_ns : span_end(mark), number,
                    mark->window);
     }
+    if (rank->steps.named && marks.n > 0)
+        rank->steps.mark = marks.at[0]->name;
     array_fini(&marks);
 }
 
@@ -211,7 +218,8 @@ void build_steps(struct rank_build *rank)
     rank->steps.source = STEPS_NONE;
     for (size_t i = 0; i < sizeof sources / sizeof *sources && rank->steps.n == 0; i++) {
         bool session = sources[i].source == STEPS_SESSION;
-        if (session && !rank->trace->in_session)
+        if ((session && !rank->trace->in_session) ||
+            (rank->steps.named && sources[i].source != STEPS_MARKED))
             continue;
         rank->main_track = find_main_track(rank, sources[i].class, NULL);
         if (!session && rank->main_track == NO_ID)
@@ -219,7 +227,7 @@ void build_steps(struct rank_build *rank)
         sources[i].find(rank, sources[i].class);
         rank->steps.source = rank->steps.n > 0 ? sources[i].source : STEPS_NONE;
     }
-    if (rank->steps.n == 0)
+    if (rank->steps.n == 0 && !rank->steps.named)
         look_for_loops(rank);
     if (rank->trace->fused.n_rounds > 0)
         cut_at_rounds(rank);

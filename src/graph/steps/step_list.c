@@ -6,7 +6,7 @@ ORDER_OF_POINTERS(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(
 
 bool steps_is_mark(const struct rank_build *rank, const struct trace_span *span, uint32_t classes)
 {
-    if (span->kind == SPAN_STEP)
+    if (span->kind == SPAN_STEP && !rank->steps.named)
         return classes & NAME_STEP;
     return span->kind <= SPAN_ANNOTATION && (rank->classes[span->name] & classes);
 }

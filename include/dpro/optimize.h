@@ -114,8 +114,9 @@ struct dpro_baseline {
     const char *text; /* what it is, a few words */
     int64_t iteration_ns;
     uint32_t n_buckets;
-    uint64_t peak_bytes; /* of units of FSDP; 0: not known */
-    int computes;        /* 1: modules are compiled or in 16 bits; with the job's own buckets */
+    uint64_t peak_bytes;    /* of units of FSDP; 0: not known */
+    int computes;           /* 1: modules are compiled or in 16 bits; with the job's own buckets */
+    double uncertainty_pct; /* as that of the summary; 0: not known, or it is how the job ran */
 };
 DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,

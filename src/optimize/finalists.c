@@ -317,9 +317,16 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_DEFAULTS; i < p->n_listed; i++) {
         const struct finalist *f = &p->finalists[i];
-        struct dpro_baseline entry = {
-            f->name, f->text,       llround(baseline_ns * f->expected), f->strategy.n_buckets,
-            0,       f->is_computed};
+        struct dpro_model planned = *p->model;
+        planned.baseline = f->strategy;
+        struct uncertainty unsure =
+            uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0});
+        struct dpro_baseline entry = {.name = f->name,
+                                      .text = f->text,
+                                      .iteration_ns = llround(baseline_ns * f->expected),
+                                      .n_buckets = f->strategy.n_buckets,
+                                      .computes = f->is_computed,
+                                      .uncertainty_pct = 100 * unsure.speedup};
         array_push(&o->baselines, entry);
         if (f->is_alone)
             o->computing.communication_ns = entry.iteration_ns;

@@ -150,7 +150,7 @@ class MemoryTimeline {
 function memoryCard(report, data, kit) {
   const { middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
   if (!memory) return null;
-  const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), table = el("div", "scroll");
+  const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), table = scrolling();
   const highest = memory.ranks.reduce((a, b) => (b.peak_bytes > a.peak_bytes ? b : a));
   canvas.setAttribute("aria-label", "what each rank holds over the replayed iteration");
   let view = null, whole = true, shown = highest;

@@ -9,7 +9,7 @@
   /* ---- small helpers ---- */
 
   const pct = (v) => v.toFixed(1) + " %";
-  const mb = (bytes) => (bytes / 1e6).toFixed(bytes < 995000 ? 2 : 1) + " MB";
+  const mb = (bytes) => bytes > 0 && bytes < 1e4 ? (bytes / 1e3).toFixed(2) + " kB" : (bytes / 1e6).toFixed(bytes < 995000 ? 2 : 1) + " MB";
 
   function titled(element, ...lines) {
     element.append(svg("title", {}, lines.join("\n")));
@@ -111,6 +111,10 @@
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
     else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
+    if (data.next.length) {
+      say("next", "Next step", data.next_does + (data.next_where ? ", " + data.next_where : "") + ", with the job's own command behind --:");
+      list.lastChild.append(command(data.next));
+    }
     if (best.communication.compression !== "none")
       say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
     return el("section", "card", list);
@@ -120,35 +124,45 @@
 
   const RESULT = report.best.setting && report.best.helps ? "chosen" : "best found";
 
+  /* Half of the 95 % interval of a row's time beside the job as it ran. */
+  const half = (row) => (known(row.uncertainty_pct) ? row.uncertainty_pct / 100 * row.iteration_ms : 0);
+
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null) +
-        (RESULT === "chosen" ? "; " + report.best.setting : "")],
+        (RESULT === "chosen" ? "; " + report.best.setting : ""), half(report.best)],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
-      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : "")]),
+      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : ""), half(b)]),
     ];
-    const W = ROOM, left = NARROW ? 104 : 130, right = 130, line = 24, top = 8;
-    const max = Math.max(...rows.map((r) => r[1])), x = (v) => left + (v / max) * (W - left - right);
+    const longest = Math.max(...rows.map(([name]) => name.length));
+    const W = ROOM, left = 16 + Math.min(6.4 * longest, NARROW ? 120 : 200), right = 130, line = 24, top = 8;
+    const max = Math.max(...rows.map(([, value, , , doubt]) => value + (doubt || 0))), x = (v) => left + (v / max) * (W - left - right);
     const H = top + rows.length * line + 22;
     const s = picture(W, H, "iteration time of each strategy");
-    rows.forEach(([name, value, fill, what], i) => {
+    rows.forEach(([name, value, fill, what, doubt], i) => {
       const y = top + i * line;
       const change = (100 * (value - report.replayed_ms)) / report.replayed_ms;
       s.append(svg("text", { x: left - 8, y: y + 14, "text-anchor": "end" }, name));
       s.append(titled(svg("rect", { x: left, y: y + 2, width: Math.max(1, x(value) - left), height: line - 7, rx: 2,
-        style: "fill:var(--" + fill + ")" }), name + ": " + ms(value), what));
-      s.append(svg("text", { x: x(value) + 6, y: y + 14 }, ms(value) +
+        style: "fill:var(--" + fill + ")" }), name + ": " + ms(value) + (doubt ? " ± " + ms(doubt) : ""), what));
+      if (doubt) {
+        const from = Math.max(left, x(value - doubt)), to = x(value + doubt), mid = y + line / 2 - 1.5;
+        s.append(svg("path", { d: "M" + from + " " + mid + "H" + to + "M" + from + " " + (mid - 4) + "v8M" + to + " " + (mid - 4) + "v8",
+          style: "fill:none;stroke:var(--mark);stroke-width:1.2" }));
+      }
+      s.append(svg("text", { x: x(value + (doubt || 0)) + 6, y: y + 14 }, ms(value) +
         (i === 0 ? "" : " (" + (change <= -0.05 ? "−" : change >= 0.05 ? "+" : "") + pct(Math.abs(change)) + ")")));
     });
     if (report.lower_bound_ms) {
-      const bound = x(report.lower_bound_ms), half = NARROW ? 95 : 0;
+      const bound = x(report.lower_bound_ms), room = NARROW ? 95 : 0;
       s.append(svg("line", { x1: bound, x2: bound, y1: 0, y2: H - 18, style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
-      s.append(svg("text", { x: Math.min(bound, W - half), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
+      s.append(svg("text", { x: Math.min(bound, W - room), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
         "no bucketing gets below " + ms(report.lower_bound_ms)));
     }
-    return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s));
+    return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s),
+      rows.some(([, , , , doubt]) => doubt) ? el("p", "dim", "Lines: the 95 % interval of the difference to how it ran.") : null);
   }
 
   /* ---- memory ---- */
@@ -172,7 +186,7 @@
     s.append(svg("text", { x: x(budget), y: top - 11, "text-anchor": x(budget) > W / 2 ? "end" : "start", style: "fill:var(--bad)" },
       "budget " + mb(budget)));
     /* A label goes where it touches no other point, above or below its own, to its right or left. */
-    const radius = (p) => (p.chosen ? 6 : 4);
+    const radius = (p) => (p.chosen ? 6 : 4), labels = [];
     function label(p) {
       const cx = x(p.peak_bytes), cy = y(p.iteration_ms), wide = 6.5 * p.name.length;
       const places = [[10, -6], [10, 14], [-10, -6], [-10, 14], [10, -18], [-10, -18], [10, 26], [-10, 26], [10, -34], [-10, -34]].map(([dx, dy]) => {
@@ -180,9 +194,11 @@
         const out = from < left || from + wide > W || base < top - 4 || base > H - bottom + 8 ? 100 : 0;
         const hit = points.filter((q) => x(q.peak_bytes) > from - radius(q) && x(q.peak_bytes) < from + wide + radius(q) &&
           y(q.iteration_ms) > base - 11 - radius(q) && y(q.iteration_ms) < base + 3 + radius(q)).length;
-        return { dx, base, cost: out + hit };
+        const over = labels.filter((l) => l.from < from + wide && from < l.from + l.wide && Math.abs(l.base - base) < 13).length;
+        return { dx, base, from, wide, cost: out + hit + 10 * over };
       });
       const best = places.reduce((a, b) => (b.cost < a.cost ? b : a));
+      labels.push(best);
       return svg("text", { x: cx + best.dx, y: best.base, "text-anchor": best.dx > 0 ? "start" : "end" }, p.name);
     }
     for (const p of points) {
@@ -291,16 +307,16 @@
     if (found.length === 0) return card;
     const last = Math.max(report.search.candidates, 2);
     const values = [report.replayed_ms, ...found.map((f) => f.iteration_ms)];
-    const low = Math.min(report.lower_bound_ms, ...values), high = Math.max(...values), span = high - low || 1;
+    const bound = report.lower_bound_ms, low = Math.min(bound || Infinity, ...values), high = Math.max(...values), span = high - low || 1;
     const x = (n) => left + (Math.log(Math.max(n, 1)) / Math.log(last)) * (W - left - right);
     const y = (v) => top + ((high - v) / span) * (H - top - bottom);
     const s = picture(W, H, "best iteration time found so far");
     let path = "M" + left + " " + y(report.replayed_ms);
     for (const f of found) path += "H" + x(f.candidates) + "V" + y(f.iteration_ms);
     path += "H" + (W - right);
-    s.append(svg("line", { x1: left, x2: W - right, y1: y(report.lower_bound_ms), y2: y(report.lower_bound_ms),
-      style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
-    s.append(svg("text", { x: W - right, y: y(report.lower_bound_ms) - 4, "text-anchor": "end", style: "fill:var(--bad)" }, "lower bound"));
+    if (bound)
+      s.append(svg("line", { x1: left, x2: W - right, y1: y(bound), y2: y(bound), style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }),
+        svg("text", { x: W - right, y: y(bound) - 4, "text-anchor": "end", style: "fill:var(--bad)" }, "lower bound"));
     s.append(svg("path", { d: path, style: "fill:none;stroke:var(--accent);stroke-width:2" }));
     for (const f of found)
       s.append(titled(svg("circle", { cx: x(f.candidates), cy: y(f.iteration_ms), r: 3, style: "fill:var(--accent)" }),
@@ -317,9 +333,9 @@
 
   function decisions() {
     if (report.strategy.length === 0) return null;
-    return el("section", "card", el("h2", "", "Changes to the job's strategy"), el("div", "scroll", el("table", "wrapped",
+    return el("section", "card", el("h2", "", "Changes to the job's strategy"), scrolling(el("table", "wrapped",
       el("tr", "", ["pass", "target", "decision"].map((t) => el("th", "", t))),
-      report.strategy.map((d) => el("tr", "", el("td", "", d.pass), el("td", "", d.target), el("td", "", d.decision))))));
+      report.strategy.map((d) => el("tr", "", el("td", "kind", d.pass), el("td", "", cuttable(d.target)), el("td", "", cuttable(d.decision)))))));
   }
 
   function warnings() {

@@ -12,6 +12,11 @@
 #define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
 #define MISFIT_TO_TELL 5.0  /* percent */
 
+double optimize_half_pct(const struct optimize_facts *f, int64_t ns, double uncertainty_pct)
+{
+    return HALF_OF_95_PCT * uncertainty_pct * (double)ns / (double)f->found.baseline_ns;
+}
+
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
     *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
@@ -19,7 +24,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->speedup = own / best;
     f->less_pct = 100 * (1 - best / own);
     f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
-    f->uncertainty_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / f->speedup;
+    f->uncertainty_pct = optimize_half_pct(f, f->found.best_ns, f->found.uncertainty_pct);
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
     struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);

@@ -32,3 +32,6 @@ struct optimize_facts {
 };
 
 void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimize_report *report);
+/* Half of the 95 % interval of a strategy's time beside the baseline's, in percent of `ns`, where
+ * its speedup has the standard error `uncertainty_pct`. */
+double optimize_half_pct(const struct optimize_facts *facts, int64_t ns, double uncertainty_pct);

@@ -71,21 +71,35 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
 
 #define STRATEGY_OF(f, which) strategy_text(f, (char[STRATEGY_TEXT]){""}, which)
 
+/* How the job is started. */
+struct launcher {
+    const char *program, *script, *where;
+};
+
+static struct launcher launcher_of(const struct optimize_facts *f)
+{
+    static const struct launcher launchers[] = {
+        [DPRO_STACK_DDP] = {"torchrun", "...", ""},
+        [DPRO_STACK_HOROVOD] = {"horovodrun", "...", ""},
+        [DPRO_STACK_TENSORFLOW_RING] = {"python", "train.py", "on every worker"},
+        [DPRO_STACK_TENSORFLOW_PS] = {"python", "train.py", "on every worker and server"},
+        [DPRO_STACK_MXNET_PS] = {"python", "train.py", "on every worker and server"},
+        [DPRO_STACK_BYTEPS] = {"bpslaunch", "...", "on every worker and server"}};
+    if (f->is_of_units)
+        return launchers[DPRO_STACK_DDP];
+    if (dpro_model_n_tensors(f->report->model) == 0)
+        return (struct launcher){"python", "train.py", ""};
+    return launchers[dpro_model_stack(f->report->model)];
+}
+
 /* How the job is started with the plan. */
 static void write_next(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
-    static const char *const launchers[] = {
-        [DPRO_STACK_DDP] = "torchrun ...",
-        [DPRO_STACK_HOROVOD] = "horovodrun ...",
-        [DPRO_STACK_TENSORFLOW_RING] = "python train.py, on every worker,",
-        [DPRO_STACK_TENSORFLOW_PS] = "python train.py, on every worker and server,",
-        [DPRO_STACK_MXNET_PS] = "python train.py, on every worker and server,",
-        [DPRO_STACK_BYTEPS] = "bpslaunch ..., on every worker and server,"};
-    bool alone = dpro_model_n_tensors(r->model) == 0;
-    const char *launcher = f->is_of_units ? "torchrun ..."
-                           : alone        ? "python train.py"
-                                          : launchers[dpro_model_stack(r->model)];
+    struct launcher job = launcher_of(f);
+    char launcher[80];
+    snprintf(launcher, sizeof launcher, "%s %s%s%s%s", job.program, job.script,
+             job.where[0] ? ", " : "", job.where, job.where[0] ? "," : "");
     const char *plan = r->plan ? r->plan : "plan";
     uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
@@ -371,13 +385,17 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_close(w, '}');
 }
 
-static void write_baselines(struct writer *w, const struct dpro_optimum *optimum)
+static void write_baselines(struct writer *w, const struct optimize_facts *f)
 {
+    const struct dpro_optimum *optimum = f->report->optimum;
     writer_section(w, "baselines", '[');
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
         writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
                    MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets),
+                   FIXED_IF("uncertainty_pct", baseline.uncertainty_pct > 0,
+                            optimize_half_pct(f, baseline.iteration_ns, baseline.uncertainty_pct),
+                            3),
                    INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
                    BOOL("computes", baseline.computes));
     }
@@ -438,7 +456,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     write_best(w, f);
     writer_newline(w);
     writer_fields(w, MS_IF("lower_bound_ms", f->found.lower_bound_ns > 0, f->found.lower_bound_ns));
-    write_baselines(w, r->optimum);
+    write_baselines(w, f);
     write_units(w, r->optimum);
     write_search(w, f);
     optimize_computing_json(w, r);
@@ -481,6 +499,36 @@ static void write_times(struct writer *w, const char *key, const struct optimize
     writer_close(w, ']');
 }
 
+/* The command that follows, without the job's own arguments; none where nothing is to be done. */
+static void write_next_command(struct writer *w, const struct optimize_facts *f)
+{
+    struct launcher job = launcher_of(f);
+    bool planned = f->is_named && f->report->plan;
+    bool measures = dpro_model_stack(f->report->model) != DPRO_STACK_BYTEPS;
+    writer_section(w, "next", '[');
+    if (f->helps && f->is_for_job && (planned || !f->is_named)) {
+        writer_string(w, "dpro");
+        writer_string(w, planned && measures ? "verify" : "profile");
+        if (planned) {
+            writer_string(w, "--plan");
+            writer_string(w, f->report->plan);
+        }
+        if (!planned || !measures) {
+            writer_string(w, "-o");
+            writer_string(w, planned ? "TRACE2" : "TRACE");
+        }
+        writer_string(w, "--");
+        writer_string(w, job.program);
+        writer_string(w, job.script);
+    }
+    writer_close(w, ']');
+    writer_newline(w);
+    writer_fields(w, TEXT("next_where", job.where),
+                  TEXT("next_does", !planned   ? "record the job with its parameters' names"
+                                    : measures ? "measure what the plan brings"
+                                               : "run the job with the plan, to compare it"));
+}
+
 static void write_page(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
@@ -491,6 +539,7 @@ static void write_page(struct writer *w, const void *facts)
     writer_newline(w);
     writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
                   FIXED("at_most_pct", f->at_most_pct, 3));
+    write_next_command(w, f);
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');

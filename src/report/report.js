@@ -338,7 +338,7 @@
     const head = el("tr", "", el("th", "", "op"), el("th", "", "kind"), el("th", "num", "where"), el("th", "num", "count"),
       el("th", "num", "ms"), el("th", "num", "share"));
     return el("section", "card", el("h2", "", "Top critical ops"),
-      data.names.length ? el("div", "scroll", el("table", "", el("thead", "", head), body)) : el("p", "dim", "None."));
+      data.names.length ? scrolling(el("table", "", el("thead", "", head), body)) : el("p", "dim", "None."));
   }
 
   /* ---- how far to trust it ---- */
@@ -469,7 +469,7 @@
       const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host), el("td", "", h.method),
         el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.drift_ppm) ? h.drift_ppm.toFixed(2) : "–"),
         el("td", "num", known(h.uncertainty_ms) ? ms(h.uncertainty_ms) : "–"))));
-      card.append(el("h2", "", "Clocks"), el("div", "scroll", el("table", "", el("thead", "", el("tr", "",
+      card.append(el("h2", "", "Clocks"), scrolling(el("table", "", el("thead", "", el("tr", "",
         el("th", "", "host"), el("th", "", "tied by"), el("th", "num", "offset, ms"), el("th", "num", "drift, ppm"), el("th", "num", "uncertainty"))), body)));
       if (clock.pairs)
         card.append(el("p", "dim", plural(clock.pairs, "pair") + " of what came before what: " + clock.violations_before + " violated as recorded, " + clock.violations_after + " as aligned."));

@@ -11,9 +11,10 @@ import unittest
 from support import BUNDLED, Case, dpro
 
 CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
-WIDTHS = (360, 400, 768, 1400)
+WIDTHS = (360, 390, 768, 1280)
 
-# In the page: text that its card or the window cuts off, and text over other text. A box that scrolls may be wider inside.
+# In the page: text that its card or the window cuts off, text over other text, and labels without a gap. A box that scrolls may be
+# wider inside, and a table's then says so.
 PROBE = """<script>
 setTimeout(() => {
   const bad = [], width = document.documentElement.clientWidth, texts = [];
@@ -28,6 +29,13 @@ setTimeout(() => {
     }
     return { left, right, top, bottom };
   };
+  const block = (e) => {
+    while (!e.ownerSVGElement && getComputedStyle(e).display.startsWith("inline")) e = e.parentElement;
+    return e;
+  };
+  for (const box of document.querySelectorAll(".scroll"))
+    if (box.scrollWidth > box.clientWidth + 1 && !getComputedStyle(box, "::after").content.includes("scroll"))
+      bad.push("a table is cut off without a sign: " + box.textContent.slice(0, 40));
   if (document.documentElement.scrollWidth > width)
     bad.push("the page is " + document.documentElement.scrollWidth + " wide in a window of " + width);
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -49,7 +57,12 @@ setTimeout(() => {
         if (other.e !== e && Math.min(r.right, other.right) - Math.max(r.left, other.left) > 2 &&
             Math.min(r.bottom, other.bottom) - Math.max(r.top, other.top) > 4)
           say("is printed over '" + other.e.textContent.slice(0, 40) + "'", e, r);
-      if (!e.closest(".bar")) texts.push({ e, ...r });
+      const end = e.closest(".mid, .bar") ? null : block(e); /* of a name cut in its middle, both halves touch */
+      for (const other of texts)
+        if (end && other.end && other.end !== end && Math.min(r.bottom, other.bottom) - Math.max(r.top, other.top) > 4 &&
+            Math.abs(Math.min(r.right, other.right) - Math.max(r.left, other.left)) < 2)
+          say("touches '" + other.e.textContent.slice(0, 40) + "'", e, r);
+      if (!e.closest(".bar")) texts.push({ e, end, ...r });
     }
   }
   parent.postMessage(JSON.stringify({ width, n: texts.length, bad: bad.slice(0, 20) }), "*");
@@ -90,10 +103,7 @@ class Pages(Case):
     def test_a_real_replay_is_readable_at_every_width(self):
         page = self.replay(BUNDLED)
         self.assert_readable(page)
-        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
-                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120)
-        self.assertIn("Who holds the peak of rank", done.stdout.decode())
+        self.assertIn("Who holds the peak of rank", self.dom(page))
 
     def test_long_names_and_many_ranks_are_readable_at_every_width(self):
         name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
@@ -102,8 +112,31 @@ class Pages(Case):
     def test_long_iterations_stay_in_their_tiles(self):
         self.assert_readable(self.replay(self.write_job("job", forward_us=9_000_000, backward_us=20_000_000)))
 
+    def test_parallel_jobs_are_readable_at_every_width(self):
+        for name in ("torch-fsdp-tp-gloo-n4", "torch-pp-gloo-n2"):
+            with self.subTest(name):
+                self.assert_readable(self.replay(os.path.join(os.path.dirname(BUNDLED), name)))
+
+    def dom(self, page):
+        return subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
+                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.decode()
+
     def test_a_search_is_readable_at_every_width(self):
-        self.assert_code(dpro("optimize", "-q", "--budget", "1", BUNDLED, "-o", self.path("plan")), 0)
+        folder = self.path("a plan")
+        self.assert_code(dpro("optimize", "-q", "--budget", "1", BUNDLED + "-default", "-o", folder), 0)
+        page = os.path.join(folder, "optimize.html")
+        self.assert_readable(page)
+        shown = self.dom(page).rpartition("</script>")[2]
+        with open(os.path.join(folder, "optimize.json"), encoding="utf-8") as file:
+            unsure = [row for row in json.load(file)["baselines"] if row["uncertainty_pct"]]
+        self.assertGreater(len(unsure), 5)
+        bars = re.search(r"Iteration time by strategy.*?</section>", shown, re.S)[0]
+        self.assertEqual(bars.count("<path"), 1 + len(unsure))  # of what was found, too
+        self.assertIn(f"<code>dpro verify --plan '{folder}' -- torchrun ...</code><button type=\"button\">copy", shown)
+
+    def test_a_search_for_memory_is_readable_at_every_width(self):
+        self.assert_code(dpro("optimize", "-q", "--budget", "1", "--memory", "150MB", BUNDLED + "-memory", "-o", self.path("plan")), 0)
         self.assert_readable(self.path("plan", "optimize.html"))
 
     def test_a_search_for_servers_is_readable_at_every_width(self):
@@ -114,7 +147,11 @@ class Pages(Case):
     def test_the_probe_finds_what_it_is_for(self):
         page = self.write("bad.html", "<!DOCTYPE html><body><div class=card style='width:200px'>" + "<p>x</p>" * 30 +
                           "<span style='white-space:nowrap'>" + "wide " * 200 + "</span><div style='position:absolute;top:20px'>over</div>"
-                          "<div style='position:absolute;top:22px'>another</div></div></body>")
+                          "<div style='position:absolute;top:22px'>another</div><div style='display:flex'><div>dp 2</div><div>1 group"
+                          "</div></div><div class=scroll style='overflow-x:auto'><pre>a b c d e f g h i j k l m n o p q r s t u v w x"
+                          "</pre></div></div></body>")
         for bad in self.probe(page).values():
             self.assertTrue(any("leaves its card" in line for line in bad), bad)
             self.assertTrue(any("printed over" in line for line in bad), bad)
+            self.assertTrue(any("touches 'dp 2'" in line for line in bad), bad)
+            self.assertTrue(any("cut off without a sign" in line for line in bad), bad)

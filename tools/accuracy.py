@@ -13,6 +13,7 @@ import sys
 
 import accuracy_tables
 from accuracy_ahead import ahead_rows, print_ahead
+from accuracy_choice import choice_row, print_choice
 from accuracy_memory import memory_row, print_memory
 from accuracy_own import own_row, print_own
 from accuracy_parallel import parallel_row, print_parallel
@@ -266,10 +267,13 @@ def main():
     memory_summary = print_memory(memory) if memory else None
     parallel = [row for row in (parallel_row(dpro, folder) for folder in find_traces()) if row]
     print_parallel(parallel)
+    choices = [row for row in (choice_row(dpro, folder) for folder in find_traces()) if row]
+    print_choice(choices)
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "ahead": ahead,
                "whatifs": whatifs, "whatif_summary": whatif_summary, "memory": memory,
-               "memory_summary": memory_summary, "parallel": parallel, "summary": summary}
+               "memory_summary": memory_summary, "parallel": parallel, "choices": choices,
+               "summary": summary}
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
         out.write("\n")

@@ -10,6 +10,7 @@ import accuracy_memory
 import accuracy_tables
 import measure_memory
 import memory_budget
+from accuracy_choice import MOST_OFF_PCT, choice_row
 from accuracy_whatif import truth_of, whatif_row
 
 DATA = os.path.dirname(BUNDLED)
@@ -88,6 +89,15 @@ class Agreement(Case):
             text = file.read()
         titles = list(dict.fromkeys(accuracy_tables.whatif_title(config) for config in row["configs"]))
         self.assertIn("| " + " | ".join(accuracy_tables.whatif_cells(row, titles)) + " |\n", text, "run make accuracy")
+
+
+class Choice(Case):
+    def test_no_row_of_a_table_is_faster_than_the_choice(self):
+        rows = [row for row in (choice_row(DPRO, folder) for folder in accuracy.find_traces() if os.path.dirname(folder) == DATA) if row]
+        self.assertGreaterEqual(len(rows), 12)
+        for row in rows:
+            if not row["row"].startswith("prefetch"):  # which is unsure by more
+                self.assertLessEqual(row["off_pct"], MOST_OFF_PCT, row["trace"])
 
 
 class Budget(Case):

@@ -45,11 +45,6 @@ static double replay_seconds(const struct dpro_model *model, const struct dpro_s
     return best;
 }
 
-static int64_t answer_for_replay(struct space *space, const struct dpro_strategy *strategy)
-{
-    return evaluate(space->workers[0].evaluator, strategy);
-}
-
 struct setting {
     const char *name;
     int no_coarsen, no_partial, no_symmetry;
@@ -62,7 +57,7 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
                                             .no_coarsen = setting->no_coarsen,
                                             .no_partial = setting->no_partial,
                                             .no_symmetry = setting->no_symmetry};
-    struct search search = {.options = &options, .best_ns = INT64_MAX, .whole = answer_for_replay};
+    struct search search = {.options = &options, .best_ns = INT64_MAX, .counts_replays = true};
     struct coarsened_view view;
     struct space space;
     struct dpro_error err;
@@ -89,6 +84,7 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     coarsened_view_fini(&view);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
+    array_fini(&search.pool);
 }
 
 static void run_with(const struct dpro_model *model, const struct dpro_optimize_options *options,

@@ -71,7 +71,8 @@ struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
 
 /* Searches among the strategies that the job's stack can be given (dpro_model_capabilities);
  * *optimum is the caller's. By the model the result is never slower than the job's own strategy or
- * any baseline, unless the job does not fit its memory. If nothing fits, it is the job's own
+ * any baseline, unless the job does not fit its memory. Algorithm 1 and dynamic programming alone
+ * give what they find, which may be slower. If nothing fits, it is the job's own
  * strategy. The default algorithm chooses by expected time among all strategies that were the best
  * so far when they were tried, and the baselines. It gives the simplest of those that take no more
  * than 0.5 %, or half a standard error of the difference, longer than the best. */
@@ -83,14 +84,13 @@ DPRO_API void dpro_optimum_destroy(struct dpro_optimum *optimum); /* NULL is fin
 struct dpro_optimum_summary {
     int64_t measured_ns; /* 0: unknown */
     int64_t baseline_ns; /* the job's own strategy, replayed */
-    int64_t best_ns;  /* of the best strategy; <= baseline_ns if that fits the memory. All times but
-                         baseline_ns are means over draws of the model's errors and of the measured
-                         iterations */
-    int64_t found_ns; /* of the fastest strategy; the best one is a simpler one that is about as
-                         fast */
-    const char *setting;    /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
-                               static; NULL: it needs a plan */
-    int64_t apart_ns;       /* of the best strategy without its op fusions */
+    int64_t best_ns;     /* of the best strategy. All times but baseline_ns are means over draws of
+                            the model's errors and of the measured iterations */
+    int64_t found_ns;    /* of the fastest strategy; the best one is a simpler one that is about as
+                            fast */
+    const char *setting; /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
+                            static; NULL: it needs a plan */
+    int64_t apart_ns;    /* of the best strategy without its op fusions */
     int64_t lower_bound_ns; /* no bucketing without compression is faster, with the op fusions of
                                the best strategy; two standard errors of the model are taken off */
     double uncertainty_pct; /* standard deviation of the gain (baseline_ns / best_ns - 1), in

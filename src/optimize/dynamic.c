@@ -148,6 +148,7 @@ void search_dynamic(struct space *space, double slowdown)
     struct dpro_strategy found = space_strategy(space);
     double round = 0;
     table_init(&t, space, slowdown);
+    space->own_ns = INT64_MAX;
     fill(&t, INFINITY);
     uint32_t n_buckets = best_count(&t, INFINITY, &round);
     if (n_buckets)

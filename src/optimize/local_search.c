@@ -236,6 +236,7 @@ void search_local(struct space *space, bool plain)
     struct place at = {space_copy_of(space, best), space_strategy(space), *best_ns};
     struct dpro_strategy before = space_strategy(space);
     space->search->registry.plain = plain;
+    space->own_ns = INT64_MAX;
     for (uint32_t turn = 0; !search_stops(space->search); turn++) {
         descend(space, &at, &before);
         if (has_converged(&convergence, *best_ns))

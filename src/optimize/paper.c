@@ -2,14 +2,15 @@
  *
  * A round goes from bucket to bucket, with the ops that lead up to each. Where computation is
  * critical, Theorem 1 decides by the passes' times whether two ops are fused; then the buckets of
- * their gradients are fused with them (Theorem 3). Where communication is critical, Theorem 2
- * decides whether a bucket is fused with the one before it. Ops whose gradients share a bucket, and
- * ops without gradients, are fused freely (Theorem 3). Without partial replay, a replay of the
- * whole graph decides each time. */
+ * their gradients are fused with them (Theorem 3). Theorem 2, with what it costs to launch a
+ * bucket, decides whether a bucket is fused with the one before it. Ops whose gradients share a
+ * bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay, a replay
+ * of the whole graph decides each time. */
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 
@@ -23,6 +24,7 @@ struct walk {
     /* ops of the critical rank */
     bool fuses; /* some pass knows what fused ops take */
     double scale;
+    double launch_ns;        /* of a bucket, on the critical rank */
     struct step last;        /* that the walk has passed; n 0: none */
     double won_ns;           /* by what was fused so far this round */
     uint32_t *op_of;         /* by tensor: the op that makes it ready */
@@ -70,13 +72,19 @@ static void choose_partitions(struct walk *w, uint32_t at, uint64_t size)
             edit(w, DPRO_EDIT_PARTITION, at, k);
 }
 
-/* Theorem 2, for bucket `at` and the one before it; `before_ns` is q_{n-1}^e. */
-static bool fusing_helps(struct walk *w, int64_t before_ns, int64_t ready_ns, uint64_t size_before,
-                         uint64_t size)
+/* Theorem 2, for a bucket and the one before it: their ends are q_{n-1}^e = `before_ns` and, of the
+ * one before both, `before_that_ns`. The paper's has no cost of launching a bucket, which fusing
+ * saves: all that is ready later is ready earlier by that. So transfers are fused, too, if they
+ * end before the next bucket is ready. */
+static bool fusing_helps(struct walk *w, int64_t before_that_ns, int64_t before_ns,
+                         int64_t ready_ns, int64_t next_ns, uint64_t size_before, uint64_t size)
 {
     uint32_t unused;
-    return before_ns > ready_ns + best_sync_ns(w->space, size_before + size, &unused) -
-                           best_sync_ns(w->space, size, &unused);
+    int64_t launch_ns = (int64_t)w->launch_ns;
+    int64_t apart_ns = MAX(before_ns, ready_ns) + best_sync_ns(w->space, size, &unused);
+    int64_t fused_ns = MAX(before_that_ns, ready_ns - launch_ns) +
+                       best_sync_ns(w->space, size_before + size, &unused);
+    return fused_ns < apart_ns || (launch_ns > 0 && fused_ns <= next_ns - launch_ns);
 }
 
 /* ---- ops ---- */
@@ -138,6 +146,7 @@ static void begin_ops(struct walk *w)
     w->last = (struct step){0};
     w->won_ns = 0;
     w->scale = w->space->work.classes[w->view->critical_program].scale;
+    w->launch_ns = w->space->model->net.compute.launch_ns.value * w->scale;
     for (uint32_t i = 0; i < program->n_ops; i++)
         if (program->ops[i].tensor != DPRO_PASS_NO_TENSOR)
             w->op_of[program->ops[i].tensor] = i;
@@ -230,10 +239,11 @@ static void walk_path(struct walk *w)
         const struct dpro_pass_bucket *bucket = &view->buckets[n];
         uint64_t size = bucket->size_bytes;
         int64_t ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
+        int64_t next_ns = n + 1 < n_buckets ? bucket[1].ready_ns - (int64_t)w->won_ns : 0;
         bool fused = false;
         if (at > 0 &&
             (w->whole || are_ready_at_once(w, n) ||
-             (bucket->critical && fusing_helps(w, before_ns, ready_ns, size_before, size))))
+             fusing_helps(w, before_that_ns, before_ns, ready_ns, next_ns, size_before, size)))
             fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         if (w->fuses) {
             double delay_ns = 0;
@@ -250,6 +260,8 @@ static void walk_path(struct walk *w)
             at--;
             size += size_before;
             before_ns = before_that_ns;
+            w->won_ns += w->launch_ns;
+            ready_ns -= (int64_t)w->launch_ns;
         }
         choose_partitions(w, at, size);
         int64_t takes = best_sync_ns(w->space, size, &partitions);
@@ -276,8 +288,9 @@ void search_paper(struct space *space)
     if (space->search->registry.computing != 0 && !(memory && memory->is_needed))
         /* it begins with nothing compiled */
         memset(w.strategy.computing, 0, space->model->n_modules);
+    space->own_ns = INT64_MAX;
     w.value_ns = space_evaluate(space, &w.strategy);
-    while (!search_stops(space->search) && !has_converged(&convergence, space->best_ns)) {
+    while (!search_stops(space->search) && !has_converged(&convergence, space->own_ns)) {
         w.view = space_look(space, &w.strategy);
         w.changed = false;
         walk_path(&w);

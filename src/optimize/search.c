@@ -49,6 +49,14 @@ static void try_defaults(struct space *space)
         }
 }
 
+/* Whether what the algorithm itself finds is asked for, not the best of it and of what else is
+ * known. */
+static bool is_asked_alone(const struct search *search)
+{
+    enum dpro_algorithm algorithm = search->options->algorithm;
+    return algorithm == DPRO_ALGORITHM_PAPER || algorithm == DPRO_ALGORITHM_DP;
+}
+
 static void descend_from_ways(struct space *space)
 {
     const struct search *search = space->search;
@@ -175,9 +183,10 @@ static void search_view(struct space *fine, const struct coarsened_view *view)
     space_init(&coarse, fine->search, &view->model);
     coarse.fine = fine;
     coarse.of = view;
-    if (view->differs || view->model.n_ranks < fine->model->n_ranks) {
+    bool is_smaller = view->differs || view->model.n_ranks < fine->model->n_ranks;
+    if (is_smaller && !is_asked_alone(fine->search)) {
         try_defaults(&coarse);
-    } else {
+    } else if (!is_smaller) {
         space_note(&coarse, &fine->best, fine->best_ns);
         if (fine->plain_ns < INT64_MAX)
             space_note(&coarse, &fine->plain, fine->plain_ns);
@@ -214,7 +223,9 @@ static void search_coarse(struct space *fine)
 static int64_t baseline_of(struct space *space, const struct dpro_strategy *baseline,
                            const struct dpro_strategy *start)
 {
-    int64_t start_ns = start->fuses ? cycles_baseline(space, start) : space_evaluate(space, start);
+    int64_t start_ns = is_asked_alone(space->search) ? space_value(space, start)
+                       : start->fuses                ? cycles_baseline(space, start)
+                                                     : space_evaluate(space, start);
     return start == baseline ? start_ns : evaluate(space->workers[0].evaluator, baseline);
 }
 
@@ -231,7 +242,7 @@ static void search_communication(struct space *space, const struct dpro_strategy
         search_coarse(space);
     if (is_default && !placement_is_all(job))
         simplify(space, compared_ns);
-    if (job->net.gate.cycle_ns > 0)
+    if (job->net.gate.cycle_ns > 0 && !is_asked_alone(space->search))
         cycles_search(space, start, compared_ns);
 }
 
@@ -332,7 +343,8 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
                               "by its model an iteration of this job never ends: what it waits "
                               "for is not in the trace; does 'dpro replay' warn of it?");
     if (o->memory.fits) {
-        try_defaults(space);
+        if (!is_asked_alone(search))
+            try_defaults(space);
         search_communication(space, start, changes ? INT64_MAX : search->baseline_ns);
         if (changes)
             keep_communication(space, &model->baseline);

@@ -113,7 +113,7 @@ static void show_modules(struct space *space)
 void space_init(struct space *space, struct search *search, const struct dpro_model *model)
 {
     *space = (struct space){.search = search, .model = model};
-    space->best_ns = space->plain_ns = INT64_MAX;
+    space->best_ns = space->plain_ns = space->own_ns = INT64_MAX;
     int threads = search->options->threads;
     int n = threads > 0 ? MIN(threads, MOST_THREADS) : parallel_cores(MOST_THREADS);
     space->n_workers = search->options->no_partial ? 1 : (uint32_t)n;
@@ -176,17 +176,19 @@ void space_copy(const struct space *space, const struct dpro_strategy *from,
 
 /* ---- evaluating ---- */
 
-/* As long as a replay of the whole graph takes, when partial replay is switched off. */
-static int64_t replay_whole(struct space *space, const struct dpro_strategy *strategy)
+/* What each candidate costs beside when partial replay is switched off; it is valued by the same
+ * model. Graphs know no cycles. */
+static void replay_whole(const struct space *space, const struct dpro_strategy *strategy)
 {
     static const struct dpro_replay_options defaults;
     struct dpro_graph *graph = NULL;
     struct dpro_error err;
-    int64_t ns = INT64_MAX;
+    int64_t ns;
+    if (strategy->cycle_ns > 0)
+        return;
     if (cost_graph_job(space->model, strategy, NULL, &graph, &err) == 0)
         dpro_replay_predict(graph, &defaults, &ns, &err);
     dpro_graph_destroy(graph);
-    return ns;
 }
 
 static int64_t value_of(struct space *space, struct worker *worker,
@@ -196,9 +198,9 @@ static int64_t value_of(struct space *space, struct worker *worker,
     if (!computing_is_possible(space->model, strategy) ||
         (search->memory && !memory_search_allows(search->memory, strategy, &worker->peaks)))
         return INT64_MAX;
-    if (!search->options->no_partial || strategy->cycle_ns > 0) /* graphs know no cycles */
-        return evaluate(worker->evaluator, strategy);
-    return search->whole ? search->whole(space, strategy) : replay_whole(space, strategy);
+    if (search->options->no_partial && !search->counts_replays)
+        replay_whole(space, strategy);
+    return evaluate(worker->evaluator, strategy);
 }
 
 bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy)
@@ -228,8 +230,9 @@ void space_note(struct space *space, const struct dpro_strategy *strategy, int64
 {
     struct search *search = space->search;
     bool is_plainest = ns < space->plain_ns && space_is_plain(space->model, strategy);
-    if (is_plainest || ns < space->best_ns)
+    if (is_plainest || ns < space->own_ns)
         pool_add(space, strategy);
+    space->own_ns = ns < space->own_ns ? ns : space->own_ns;
     if (is_plainest) {
         space_copy(space, strategy, &space->plain);
         space->plain_ns = ns;

@@ -54,11 +54,10 @@ struct search {
     const struct memory_search *memory;  /* NULL: there is no budget */
     const struct dpro_strategy *modules; /* has the recomputed modules, micro-batches and ways to
                                             compute of new strategies; NULL: the job's own */
-    ARRAY(struct dpro_strategy) pool;    /* each that was the best of its space when it was found */
-    const char *stopped_by;              /* NULL: goes on */
+    ARRAY(struct dpro_strategy) pool; /* each that was the best of an algorithm when it was found */
+    const char *stopped_by;           /* NULL: goes on */
     uint64_t random;
-    /* Called without partial replay, for each replay of a whole graph; may be NULL. */
-    int64_t (*whole)(struct space *space, const struct dpro_strategy *strategy);
+    bool counts_replays; /* without partial replay: of whole graphs, which are not made */
     /* Choices of ways to compute modules, to start from; none if nothing is allowed. */
     struct computing_choice ways[MOST_COMPUTING_CHOICES];
     uint32_t n_ways;
@@ -85,6 +84,8 @@ struct space {
     struct sync *sync;
     struct dpro_strategy best, plain; /* plain: only buckets in the order of tensors */
     int64_t best_ns, plain_ns;        /* INT64_MAX: none yet */
+    int64_t own_ns; /* of the best since an algorithm began, which sets it to INT64_MAX: what it
+ finds by itself goes into the pool, even if others found better */
     struct dpro_pass_view view;
     struct dpro_pass_tensor *tensors;
     struct dpro_pass_bucket *buckets;

@@ -101,7 +101,7 @@
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
       say("first", "Verdict", title + ": the best strategy found takes " +
-        pct(data.less_pct) + " less time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
+        pct(Math.abs(data.less_pct)) + (data.less_pct < 0 ? " more" : " less") + " time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
       say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
     if (report.computing) say("", "Computing", computing());

@@ -211,13 +211,13 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     } else if (communicates || f->is_of_units ||
                dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
-                        "%s: the best strategy found takes %s %% less time by the model, %s %s "
+                        "%s: the best strategy found takes %s %% %s time by the model, %s %s "
                         "points; keep %s%s%s",
                         may    ? "nothing is sure to help"
                         : sure ? "nothing helps enough to be worth a plan"
                                : "nothing helps",
-                        less, sure ? "+-" : "which is unsure by", half,
-                        STRATEGY_OF(f, DPRO_BASELINE),
+                        NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
+                        sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_BASELINE),
                         may && f->found.setting ? ", or measure " : "",
                         may && f->found.setting ? f->found.setting : "");
     }

@@ -242,8 +242,9 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         say_ahead(f, line);
         return;
     }
-    say(line, "rank %d%s %s (%s %%)", t->rank, f->n_ranks > 1 ? " idles most," : " idles",
-        TIME(t->idle_ns), SHARE(t->idle_ns, t->iteration_ns));
+    if (f->world_size > 1)
+        say(line, "rank %d%s ", t->rank, f->n_ranks > 1 ? " idles most," : " idles");
+    say(line, "%s (%s %%)", TIME(t->idle_ns), SHARE(t->idle_ns, t->iteration_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
         say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
@@ -463,8 +464,38 @@ static void say_slow(const struct report_facts *f, struct verdict_line *line)
     say(line, "%s; %s", advice ? advice : "find out what slow iterations do", f->slow.text);
 }
 
+/* Forward, backward and update, mean over the ranks. */
+static int64_t computing_ns(const struct report_facts *f)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        sum += (t->forward_ns + t->backward_ns + t->update_ns) / f->n_ranks;
+    }
+    return sum;
+}
+
+/* What takes `lost_ns` of the iteration beside computation: waiting, communication, input or idle
+ * time. */
+static void say_lost(const struct report_facts *f, int64_t lost_ns, struct verdict_line *line)
+{
+    if (lost_ns == f->wait_ns)
+        say_wait(f, line);
+    else if (lost_ns == f->exposed_ns || (lost_ns == f->idle_ns && with_servers_ns(f) >= lost_ns))
+        say_shrink(f, line);
+    else if (lost_ns == f->input_ns)
+        say(line, "load and copy input ahead of time: up to %s to win", TIME(f->input_ns));
+    else if (f->has_gpu)
+        say_idle_gpu(f, line);
+    else
+        say(line, "look in the timeline for what %s for while %s: up to %s to win",
+            f->n_ranks > 1 ? "the ranks wait" : "the job waits",
+            f->n_ranks > 1 ? "they idle" : "it idles", TIME(f->idle_ns));
+}
+
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
+    enum { LEAST_PCT = 5, MOST_SAVED = 4 }; /* a quarter of computation is much to save */
     const struct dpro_validation *v = &f->validation;
     line->title = "Next step";
     if (say_doubt(f, line))
@@ -482,22 +513,16 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     most = f->input_ns > most ? f->input_ns : most;
     /* what they take longer is in these, too */
     bool slow = facts_pct(f->slow.lost_ns, f->predicted_ns) >= 5 && f->slow.lost_ns * 2 >= most;
+    bool is_little = facts_pct(most, f->predicted_ns) < LEAST_PCT;
+    bool computes = !slow && (is_little || most < computing_ns(f) / MOST_SAVED);
     if (slow)
         say_slow(f, line);
-    else if (facts_pct(most, f->predicted_ns) < 5)
+    else if (computes)
         say_cheaper(f, line);
-    else if (most == f->wait_ns)
-        say_wait(f, line);
-    else if (most == f->exposed_ns || (most == f->idle_ns && with_servers_ns(f) >= most))
-        say_shrink(f, line);
-    else if (most == f->input_ns)
-        say(line, "load and copy input ahead of time: up to %s to win", TIME(f->input_ns));
-    else if (f->has_gpu)
-        say_idle_gpu(f, line);
-    else
-        say(line,
-            "look in the timeline for what the ranks wait for while they idle: up to %s to win",
-            TIME(f->idle_ns));
+    if (!slow && !is_little) {
+        say(line, "%s", computes ? "; then " : "");
+        say_lost(f, most, line);
+    }
     if (!f->what_if && !slow && v->n > 0 && v->mean_abs_error_pct > 15)
         say(line, "; first see with --steps why iterations differ (%s to %s)", TIME(f->least_ns),
             TIME(f->longest_ns));

@@ -162,6 +162,31 @@ TEST(a_path_that_tells_nothing_gives_no_special_advice)
           "GPU");
 }
 
+TEST(the_next_step_follows_from_what_takes_most)
+{
+    struct job job;
+    fill(&job); /* computes for 96 % */
+    job.facts.exposed_ns = 10 * ONE_MS;
+    check(&job, NEXT,
+          "computation dominates: make it cheaper, first aten::mm (30.00 ms); then hide", NULL);
+    fill(&job);
+    job.facts.exposed_ns = 30 * ONE_MS;
+    check(&job, NEXT, "hide or shrink communication: 30.00 ms of it are exposed", "dominates");
+    fill(&job);
+    job.facts.wait_ns = 10 * ONE_MS;
+    check(&job, NEXT, "; then even out the ranks: they wait 10.00 ms for each other", NULL);
+}
+
+TEST(a_job_of_one_rank_is_told_nothing_of_ranks)
+{
+    struct job job;
+    fill(&job);
+    job.facts.world_size = job.facts.n_ranks = 1;
+    job.facts.idle_ns = job.ranks[0].time.idle_ns = 60 * ONE_MS;
+    check(&job, NEXT, "what the job waits for while it idles: up to 60.00 ms", "rank");
+    check(&job, IDLE, "60.00 ms (60 %)", "rank");
+}
+
 TEST(hidden_is_what_computation_hides)
 {
     struct job job;

@@ -103,7 +103,8 @@ struct dpro_optimum_summary {
     double seconds;
     uint64_t n_candidates; /* evaluated */
     uint32_t n_rounds;
-    const char *stopped_by; /* "converged", "budget", "stopped" (by the callback); static */
+    const char *stopped_by; /* "converged", "nothing left to try", "budget", "stopped" (by the
+                               callback); static */
 };
 DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 

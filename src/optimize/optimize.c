@@ -88,7 +88,7 @@ static void sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_op
         sum.seconds += s->seconds;
         sum.n_candidates += s->n_candidates;
         sum.n_rounds += s->n_rounds;
-        if (strcmp(s->stopped_by, "converged") != 0)
+        if (strcmp(s->stopped_by, "stopped") == 0 || strcmp(s->stopped_by, "budget") == 0)
             sum.stopped_by = s->stopped_by;
         int64_t usual_ns = evaluate_once(found[i]->models[DPRO_BEST]);
         array_push(&chosen->counts, count_of(found[i], usual_ns));

@@ -114,7 +114,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     s->seconds = search_seconds(search);
     s->n_candidates = search->n_candidates;
     s->n_rounds = search->n_rounds;
-    s->stopped_by = search->stopped_by ? search->stopped_by : "converged";
+    s->stopped_by = search_end(search);
 }
 
 void result_scale(struct dpro_optimum *o)

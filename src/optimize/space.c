@@ -50,6 +50,11 @@ bool search_stops(struct search *search)
     return search->stopped_by != NULL;
 }
 
+const char *search_end(const struct search *search)
+{
+    return search->stopped_by ?: search->n_rounds > 0 ? "converged" : "nothing left to try";
+}
+
 uint64_t search_random(struct search *search)
 {
     search->random += 0x9e3779b97f4a7c15u;

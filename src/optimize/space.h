@@ -127,6 +127,8 @@ uint32_t space_best_partitions(struct space *space, uint64_t size_bytes);
 double search_seconds(const struct search *search);
 /* Whether to stop; calls the caller's progress function now and then. */
 bool search_stops(struct search *search);
+/* What ended it. Without rounds all that there was has been tried. */
+const char *search_end(const struct search *search);
 uint64_t search_random(struct search *search);
 static inline double search_uniform(struct search *search) /* [0, 1) */
 {

@@ -193,12 +193,37 @@ static void fill(struct unit_search *s)
 
 /* ---- the result ---- */
 
+/* How sure the gain is, as a what-if of it says. */
+static int ask_whatif(const struct unit_search *s, const struct choice *choice,
+                      struct dpro_optimum *o, struct dpro_error *err)
+{
+    struct dpro_changes changes = {.reshard = text_of(s, choice), .prefetch = choice->prefetch};
+    struct dpro_whatif *whatif;
+    int rc = dpro_whatif_run(s->graph, s->model, &changes, &whatif, err);
+    if (rc < 0)
+        return rc;
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
+        o->peaks[which] = whatif->memory[which];
+        if (o->peaks[which].module)
+            o->peaks[which].module =
+                arena_copy_string(s->arena, o->peaks[which].module, strlen(o->peaks[which].module));
+    }
+    o->summary.uncertainty_pct = 100 * dpro_whatif_speedup(whatif).std;
+    dpro_whatif_destroy(whatif);
+    return 0;
+}
+
 static void add_baseline(struct unit_search *s, struct dpro_optimum *o, const char *name,
                          const char *text, const struct choice *choice)
 {
+    struct dpro_error err;
+    int rc = choice->ns < INT64_MAX ? ask_whatif(s, choice, o, &err) : 0;
+    if (rc == DPRO_ENOMEM)
+        mem_fail();
     if (choice->ns < INT64_MAX)
         array_push(&o->baselines,
                    ((struct dpro_baseline){
+                       .uncertainty_pct = rc == 0 ? o->summary.uncertainty_pct : 0,
                        .name = name,
                        .text = s->as_ran.peak.bytes == 0
                                    ? text
@@ -250,26 +275,6 @@ static const struct first_gather *forward_order(const struct unit_search *s)
     return order;
 }
 
-/* How sure the gain is, as a what-if of it says. */
-static int ask_whatif(const struct unit_search *s, const struct choice *choice,
-                      struct dpro_optimum *o, struct dpro_error *err)
-{
-    struct dpro_changes changes = {.reshard = text_of(s, choice), .prefetch = choice->prefetch};
-    struct dpro_whatif *whatif;
-    int rc = dpro_whatif_run(s->graph, s->model, &changes, &whatif, err);
-    if (rc < 0)
-        return rc;
-    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
-        o->peaks[which] = whatif->memory[which];
-        if (o->peaks[which].module)
-            o->peaks[which].module =
-                arena_copy_string(s->arena, o->peaks[which].module, strlen(o->peaks[which].module));
-    }
-    o->summary.uncertainty_pct = 100 * dpro_whatif_speedup(whatif).std;
-    dpro_whatif_destroy(whatif);
-    return 0;
-}
-
 /* With the best units, as far as the model tells. It is taken only for a gain that is sure. */
 static int try_prefetch(struct unit_search *s, struct dpro_optimum *o, struct dpro_error *err)
 {
@@ -319,18 +324,18 @@ static int fill_result(struct unit_search *s, struct dpro_optimum *o, struct dpr
                        .target = "all units",
                        .decision = arena_format(s->arena, "%u gathered ahead", s->best.prefetch)}));
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
-    o->summary = (struct dpro_optimum_summary){
-        .measured_ns = s->model->measured_ns,
-        .baseline_ns = s->as_ran.ns,
-        .best_ns = s->best.ns,
-        .found_ns = s->best.ns,
-        .apart_ns = s->best.ns,
-        .prefetch = s->best.prefetch,
-        .algorithm = dpro_algorithm_name(search->options->algorithm),
-        .seconds = search_seconds(search),
-        .n_candidates = search->n_candidates,
-        .n_rounds = search->n_rounds,
-        .stopped_by = search->stopped_by ? search->stopped_by : "converged"};
+    o->summary =
+        (struct dpro_optimum_summary){.measured_ns = s->model->measured_ns,
+                                      .baseline_ns = s->as_ran.ns,
+                                      .best_ns = s->best.ns,
+                                      .found_ns = s->best.ns,
+                                      .apart_ns = s->best.ns,
+                                      .prefetch = s->best.prefetch,
+                                      .algorithm = dpro_algorithm_name(search->options->algorithm),
+                                      .seconds = search_seconds(search),
+                                      .n_candidates = search->n_candidates,
+                                      .n_rounds = search->n_rounds,
+                                      .stopped_by = search_end(search)};
     return s->best.ns == s->as_ran.ns ? 0 : ask_whatif(s, &s->best, o, err);
 }
 

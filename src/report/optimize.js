@@ -88,6 +88,12 @@
         ", which fits " + mb(budget) + ", for " + cost : "Nothing that was tried fits " + mb(budget) + ": the job holds " +
         mb(memory.baseline_peak_bytes) + " at its peak, and at least " + mb(memory.least_budget_bytes));
       if (memory.fits) say("", "Change", found + changed(best.computation, memory) + ", instead of " + before);
+    } else if (best.helps && best.computation.fused_ops.length) {
+      const less = 100 * (1 - best.apart_ms / report.replayed_ms);
+      say("first", "Verdict", pct(Math.abs(less)) + (less < 0 ? " more" : " less") + " time an iteration by what a job can be given: " +
+        ms(best.apart_ms) + " instead of " + ms(report.replayed_ms) + "; with " + plural(best.computation.fused_ops.length, "fused op") +
+        ", which no job can be given, " + ms(best.iteration_ms));
+      say("", "Change", found + ", instead of " + before);
     } else if (best.helps) {
       say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));

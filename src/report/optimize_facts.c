@@ -32,9 +32,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     if (f->is_for_memory)
         f->helps = budget.fits != 0;
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
-    if (f->is_of_units && !f->is_for_memory &&
-        f->found.prefetch == 0) /* fewer gathers can't cost */
-        f->helps = f->less_pct >= LEAST_GAIN_PCT;
     f->is_for_job = f->is_of_units || !dpro_graph_is_sharded(report->graph);
     optimize_memory_warning(f->unsure_peak, report);
     f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;

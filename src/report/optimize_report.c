@@ -42,7 +42,6 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     const struct dpro_model *model = dpro_optimum_model(optimum, which);
-    uint32_t n_fused = which == DPRO_BEST ? dpro_optimum_n_op_fusions(optimum) : 0;
     uint32_t n_servers =
         dpro_optimum_n_server_counts(optimum) > 0 ? dpro_model_n_servers(model) : 0;
     struct words words = {.n = 0};
@@ -61,8 +60,6 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         words_add(&words, "", ", %u gathered ahead", dpro_optimum_summary(optimum).prefetch);
     if (n_servers > 0)
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
-    if (n_fused > 0)
-        words_add(&words, "", ", %u fused op%s", n_fused, PLURAL(n_fused));
     optimize_computing_words(&words, optimum, which);
     optimize_memory_words(&words, optimum, which);
     snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
@@ -201,7 +198,15 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
-    if (f->helps) {
+    if (f->n_fusions > 0) {
+        double apart_pct = 100 * (1 - (double)f->found.apart_ns / (double)f->found.baseline_ns);
+        table_paragraph(w, "Verdict", 10,
+                        "%s %% %s time an iteration by what a job can be given: %s instead of %s",
+                        NUMBER(fabs(apart_pct), 1), apart_pct < 0 ? "more" : "less",
+                        TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
+        table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
+                        STRATEGY_OF(f, DPRO_BASELINE));
+    } else if (f->helps) {
         table_paragraph(w, "Verdict", 10,
                         "%s %% less time an iteration (+- %s points): %s instead of %s", less, half,
                         TIME(f->found.best_ns), TIME(f->found.baseline_ns));
@@ -247,38 +252,49 @@ static void cell_times(struct table *t, const struct optimize_facts *f, int64_t 
     table_cell(t, "%s %%", SIGNED(100 * ((double)ns / (double)f->found.baseline_ns - 1)));
 }
 
+/* `uncertainty_pct` as in a summary; 0: none is told. */
 static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
-                const char *what)
+                double uncertainty_pct, const char *what)
 {
     char shown[NAME_COLUMNS * 4];
-    columns_shorten(shown, sizeof shown, what, 56); /* what the other columns leave */
+    double share = (double)ns / (double)f->found.baseline_ns;
+    columns_shorten(shown, sizeof shown, what, 50); /* what the other columns leave */
     table_cells(t, name);
     cell_times(t, f, ns);
+    table_cells(
+        t, uncertainty_pct > 0 ? NUMBER(optimize_half_pct(f, ns, uncertainty_pct) * share, 1) : "");
     table_cells(t, shown);
 }
 
 static void write_table(struct writer *w, const struct optimize_facts *f)
 {
-    struct table t = {.n_cols = 4, .left = {true, false, false, true}};
+    struct table t = {.n_cols = 5, .left = {true, false, false, false, true}};
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     if (!communicates && !f->is_of_units &&
         dpro_optimum_computing(f->report->optimum).n_modules == 0)
         return;
-    table_cells(&t, "strategy", "iteration", "change", "");
-    row(&t, f, "as it ran", f->found.baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
+    table_cells(&t, "strategy", "iteration", "change", "+-", "");
+    row(&t, f, "as it ran", f->found.baseline_ns, 0, STRATEGY_OF(f, DPRO_BASELINE));
     if (f->found.setting && f->helps) {
         struct words why = {.n = 0};
         words_add(&why, "", "%s", f->found.setting);
-        row(&t, f, "chosen", f->found.best_ns, why.text);
+        row(&t, f, "chosen", f->found.best_ns, f->found.uncertainty_pct, why.text);
     } else {
-        row(&t, f, "best found", f->found.best_ns, STRATEGY_OF(f, DPRO_BEST));
+        row(&t, f, "best found", f->n_fusions > 0 ? f->found.apart_ns : f->found.best_ns,
+            f->found.uncertainty_pct, STRATEGY_OF(f, DPRO_BEST));
     }
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
-        row(&t, f, baseline.name, baseline.iteration_ns, baseline.text);
+        row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct, baseline.text);
     }
     if (communicates)
-        row(&t, f, "lower bound", f->found.lower_bound_ns, "no bucketing can beat it");
+        row(&t, f, "lower bound", f->found.lower_bound_ns, 0, "no bucketing can beat it");
+    if (f->n_fusions > 0) {
+        struct words what = {.n = 0};
+        words_add(&what, "", "best found with %u fused op%s, which no job can be given",
+                  f->n_fusions, PLURAL(f->n_fusions));
+        row(&t, f, "fused ops", f->found.best_ns, 0, what.text);
+    }
     writer_text(w, "\n");
     table_write(w, &t);
 }
@@ -366,8 +382,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_section(w, "best", '{');
     writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
                   FIXED("uncertainty_pct", f->uncertainty_pct, 3),
-                  MS("found_ms", f->found.found_ns), TEXT("setting", f->found.setting),
-                  BOOL("helps", f->helps),
+                  MS("apart_ms", f->found.apart_ns), MS("found_ms", f->found.found_ns),
+                  TEXT("setting", f->found.setting), BOOL("helps", f->helps),
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE ||
                                                f->computes || f->cut_changes[0] != '\0'));
     writer_section(w, "computation", '{');

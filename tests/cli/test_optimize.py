@@ -280,8 +280,13 @@ class Optimize(Case):
             self.assertLessEqual(set(fused["ops"]), set(NAMES) | {"up to a wait"})
             self.assertEqual(fused["ranks"], [0, 1])
             self.assertAlmostEqual(fused["apart_ms"] - fused["fused_ms"], 5 * (len(fused["ops"]) - 1), places=5)
-        # what is expected of the job is what can be applied
+        # what is expected of the job, and what the verdict says, is what can be applied
         self.assertGreater(plan["expected"]["iteration_ms"], facts["best"]["iteration_ms"])
+        self.assertEqual(plan["expected"]["iteration_ms"], facts["best"]["apart_ms"])
+        fused_ms, best_ms = (float(re.search(r"^  %s +([0-9.]+) ms" % row, result.out, re.M).group(1))
+                             for row in ("fused ops", "best found"))
+        self.assertLess(fused_ms, best_ms)
+        self.assertIn("%g ms instead of" % best_ms, " ".join(result.out.split()))
         whatif = dpro("whatif", trace, "--buckets", self.path("plan"), "--json").json
         self.assertAlmostEqual(whatif["predicted"]["iteration_ms"], plan["expected"]["iteration_ms"], delta=0.1)
         self.assertTrue(any("fuses ops" in w for w in whatif["warnings"]))

@@ -154,16 +154,26 @@ class Resharding(Case):
 
     def test_the_plan_says_of_each_unit_what_it_does(self):
         plan = self.path("plan")
-        self.assertEqual(dpro("optimize", SHARDED, "-o", plan).code, DONE)
+        self.assertEqual(dpro("optimize", SHARDED, "--memory", "54MB", "-o", plan).code, DONE)
         with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
             written = json.load(file)
         self.assertEqual(written["schema"], "dpro.plan/5")
-        self.assertEqual(written["sharding"]["units"], [{"name": name, "reshard_after_forward": False}
+        self.assertEqual(written["sharding"]["units"], [{"name": name, "reshard_after_forward": True}
                                                         for name in ("", "blocks.0", "blocks.1")])
         self.assertEqual(sorted(os.listdir(plan)), ["optimize.html", "optimize.json", "plan.json"])
         read = plans.read(plan)
-        self.assertEqual([(unit.name, unit.reshards) for unit in read.units], [("", False), ("blocks.0", False), ("blocks.1", False)])
-        self.assertTrue(read.of_modules and not read.changes_heap and not read.is_own)
+        self.assertEqual([(unit.name, unit.reshards) for unit in read.units], [("", True), ("blocks.0", True), ("blocks.1", True)])
+        self.assertTrue(read.of_modules)
+
+    def test_a_gain_that_is_less_than_its_error_is_not_advised(self):
+        done = dpro("optimize", SHARDED, "-o", self.path("plan"))
+        self.assertIn("nothing is sure to help: the best strategy found takes", " ".join(done.out.split()))
+        self.assertIn("0 rounds, stopped by: nothing left to try", " ".join(done.out.split()))
+        self.assertTrue(plans.read(self.path("plan")).is_own)
+        facts = dpro("optimize", SHARDED, "--json", "-q").json
+        self.assertFalse(facts["best"]["helps"])
+        self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]))
+        self.assertRegex(done.out, r"  all kept +[0-9.]+ ms +-[0-9.]+ % +[0-9.]+  no unit gathered again")
 
     def test_where_nothing_is_faster_the_plan_is_what_the_job_does(self):
         done = dpro("optimize", SHARDED, "--memory", "58MB", "-o", self.path("plan"))

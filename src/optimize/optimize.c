@@ -129,6 +129,29 @@ static void report_compressions(const struct dpro_model *model,
                      dpro_compression_name((enum dpro_compression)c));
 }
 
+/* Options that change nothing here. */
+static void report_idle(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                        bool of_units)
+{
+    bool chooses = o->algorithm != DPRO_ALGORITHM_DEFAULT;
+    if (of_units && (chooses || o->no_coarsen || o->no_partial || o->no_symmetry))
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "%s changes nothing: all choices of FSDP's units are evaluated in one way",
+                 chooses         ? "--algorithm"
+                 : o->no_coarsen ? "--no-coarsen"
+                 : o->no_partial ? "--no-partial"
+                                 : "--no-symmetry");
+    else if (chooses && !of_units && model->n_tensors > 0 && placement_is_all(model))
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "--algorithm changes nothing: this job can only be told where its tensors go, and "
+                 "all of that is tried");
+    else if (o->algorithm == DPRO_ALGORITHM_DP && !of_units && model->n_tensors > 0 &&
+             !model->capabilities.together)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "--algorithm dp finds nothing: it chooses buckets, and this job sends each "
+                 "gradient by itself");
+}
+
 static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *options,
                     struct dpro_optimum **optimum, struct dpro_error *err)
 {
@@ -151,6 +174,7 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                 "leave it out",
                 compresses ? "--compress" : "--pass");
     }
+    report_idle(model, o, of_units && !o->computing);
     if (of_units && !o->computing) {
         int rc = search_units(model, o, optimum, err);
         if (rc < 0 || (*optimum)->memory.fits)

@@ -499,6 +499,15 @@ class Optimize(Case):
         self.assert_error(dpro("optimize", DEMO, "--allow", "assumed"), USAGE, "--allow bf16,assumed")
         self.assert_error(dpro("optimize", DEMO, "--allow", "compile,assumed"), USAGE, "--allow bf16,assumed")
 
+    def test_options_that_change_nothing_in_this_job_are_said(self):
+        data = os.path.dirname(BUNDLED)
+        for job, options, told in (("torch-fsdp-gloo-n2-memory", ["--algorithm", "paper"], True),
+                                   ("torch-fsdp-gloo-n2-memory", ["--no-symmetry"], True),
+                                   ("tf-ps-n2", ["--algorithm", "mcmc"], True), ("byteps-torch-n2", ["--algorithm", "dp"], True),
+                                   ("byteps-torch-n2", ["--algorithm", "paper"], False), ("tf-ps-n2", [], False)):
+            warnings = self.optimize(os.path.join(data, job), *options)["warnings"]
+            self.assertEqual(any(options and options[0] in line and "nothing" in line for line in warnings), told, (job, options))
+
     def test_a_budget_needs_what_it_is_a_share_of(self):
         self.assert_error(dpro("optimize", DEMO, "--memory", "80%"), INPUT, "how much memory", "in bytes")
         servers = os.path.join(ROOT, "tests", "data", "tf-ps-n2")

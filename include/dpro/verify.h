@@ -23,6 +23,7 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     uint32_t n_compiled, n_bf16; /* modules that are compiled, and in 16 bits */
     uint32_t n_recomputed;       /* modules that are computed again */
     uint32_t micro_batches;      /* that a step's batch is to be cut into */
+    int buckets_alone;           /* 1: it says nothing but which buckets there are */
 };
 
 /* Reads a plan (its folder, or plan.json). DPRO_EFORMAT when every job would refuse it; whether a

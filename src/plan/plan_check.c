@@ -147,6 +147,17 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     return rc;
 }
 
+static bool is_of_buckets_alone(const struct plan_file *plan)
+{
+    bool other = plan_has_modules(plan) || plan->compression != DPRO_COMPRESSION_NONE ||
+                 plan->cycle_ns > 0 || plan->fuses;
+    for (size_t i = 0; i < plan->buckets.n; i++) {
+        const struct plan_file_bucket *bucket = &plan->buckets.at[i];
+        other |= bucket->partitions > 1 || bucket->priority != 0 || bucket->server >= 0;
+    }
+    return !other;
+}
+
 static int read_plan(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
 {
     struct plan_file plan;
@@ -163,7 +174,8 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
                                           .n_compiled = (uint32_t)plan.compiled.n,
                                           .n_bf16 = (uint32_t)plan.in_bf16.n,
                                           .n_recomputed = (uint32_t)plan.recomputed.n,
-                                          .micro_batches = plan.micro_batches};
+                                          .micro_batches = plan.micro_batches,
+                                          .buckets_alone = is_of_buckets_alone(&plan)};
     snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
     snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
     snprintf(summary->device, sizeof summary->device, "%s", name_of(&plan, plan.device));

@@ -35,6 +35,7 @@ struct configuration {
 };
 
 enum verify_verdict {
+    VERIFY_SAME, /* buckets: both did the same */
     VERIFY_NO_INTERVAL,
     VERIFY_NOISE,
     VERIFY_SLOWER,

@@ -148,10 +148,22 @@ double verify_expected_uncertainty(const struct dpro_verify *v)
                : NAN;
 }
 
+static bool has_same_buckets(const struct dpro_verify *v)
+{
+    const struct configuration *own = &v->configurations[0], *plan = &v->configurations[1];
+    bool same = v->plan.buckets_alone && own->n_buckets > 0 && own->n_buckets == plan->n_buckets;
+    for (size_t i = 0; i < own->n_buckets && same; i++)
+        same =
+            v->bucket_bytes.at[own->first_bucket + i] == v->bucket_bytes.at[plan->first_bucket + i];
+    return same;
+}
+
 enum verify_verdict verify_verdict(const struct dpro_verify *v)
 {
     struct gain gain = v->configurations[1].gain;
     double expected = verify_expected_gain(v), uncertainty = verify_expected_uncertainty(v);
+    if (has_same_buckets(v))
+        return VERIFY_SAME;
     if (v->n_blocks < VERIFY_LEAST_BLOCKS)
         return VERIFY_NO_INTERVAL;
     if (gain.high < 0)

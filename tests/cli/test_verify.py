@@ -48,6 +48,27 @@ def signed_ranks(values):
 
 
 class Verify(Case):
+    def test_buckets_that_are_the_jobs_own_are_said(self):
+        listed = turns(baseline=OWN, plan=PLAN)
+        for turn in listed:
+            turn["bucket_bytes"] = [8, 4]
+        self.steps(listed)
+        result = self.verify()
+        self.assertEqual(result.code, DONE, result.err)
+        self.assertIn("the plan's buckets are those that the job has by itself", " ".join(result.out.split()))
+        self.assertEqual(self.verify("--json").json["verdict"], "same")
+        other = good_plan()  # which also sends 16 bits
+        other["communication"].update(compression="fp16", changes_numerics=True)
+        self.write("plan/plan.json", other)
+        self.assertNotEqual(self.verify("--json").json["verdict"], "same")
+
+    def test_iterations_that_differ_by_more_than_the_gain_are_explained(self):
+        self.steps(turns(baseline=[100.0, 100.0, 157.0, 158.0, 159.0], plan=[80.0, 80.0, 120.0, 121.0, 122.0]), blocks=5)
+        told = " ".join(self.verify().out.split())
+        self.assertRegex(told, r"each the median of its turns, differ by 23\.\d %: the machine's speed changed")
+        self.steps(turns(baseline=OWN, plan=PLAN))
+        self.assertNotIn("the median of its turns", self.verify().out)
+
     def setUp(self):
         super().setUp()
         self.write("plan/plan.json", good_plan())

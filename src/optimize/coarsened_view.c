@@ -1,7 +1,8 @@
 /* Makes the job smaller for the search (paper, section 4.3).
  *
- * - Coarsened View: tensors that become ready at the same time on every rank, and may share a
- *   bucket, are one tensor, as fusing them costs nothing (Theorem 3).
+ * - Coarsened View: neighbouring tensors of one layer, and tensors that become ready at the same
+ *   time on every rank, are one tensor if they may share a bucket, as fusing them costs next to
+ *   nothing (Theorem 3).
  * - Symmetry: of the ranks that run one program only the slowest is kept, as the others never make
  *   anybody wait.
  *
@@ -25,6 +26,14 @@ static bool follows_at_once(const struct model_program *program, uint32_t i)
            program->ops[i - 1].tensor != MODEL_NONE && op->tensor == program->ops[i - 1].tensor + 1;
 }
 
+/* Whether two tensors are of one layer, as its weight and bias are: one op makes both ready. */
+static bool are_of_one_layer(const struct model_tensor *a, const struct model_tensor *b)
+{
+    const char *end = a->name ? strrchr(a->name, '.') : NULL;
+    size_t n = end ? (size_t)(end - a->name) + 1 : 0;
+    return n > 1 && b->name && strncmp(a->name, b->name, n) == 0 && !strchr(b->name + n, '.');
+}
+
 /* joined[t]: tensor t travels with t - 1. */
 static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
 {
@@ -33,7 +42,10 @@ static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
     for (uint32_t p = 0; p < m->n_programs && coarsen; p++) {
         const struct model_program *program = &m->programs[p];
         for (uint32_t i = 0; i < program->n_ops; i++)
-            if (program->ops[i].tensor < m->n_tensors && !follows_at_once(program, i))
+            if (program->ops[i].tensor < m->n_tensors && !follows_at_once(program, i) &&
+                !(program->ops[i].tensor > 0 &&
+                  are_of_one_layer(&m->tensors[program->ops[i].tensor - 1],
+                                   &m->tensors[program->ops[i].tensor])))
                 joined[program->ops[i].tensor] = false;
     }
 }

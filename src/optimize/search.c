@@ -212,8 +212,8 @@ static void search_coarse(struct space *fine)
     search_view(fine, &view);
     if (view.differs && fine->model->n_ranks <= most_ranks &&
         o->algorithm == DPRO_ALGORITHM_DEFAULT) {
-        search_local(fine, true);
-        search_local(fine, false);
+        struct dpro_strategy from = space_copy_of(fine, &fine->best);
+        search_descend(fine, &from);
     }
     coarsened_view_fini(&view);
 }

@@ -458,6 +458,24 @@ TEST(fused_ops_that_do_harm_come_apart)
 
 /* ---- the Coarsened View ---- */
 
+TEST(the_coarsened_view_joins_the_tensors_of_a_layer)
+{
+    static const char *const names[] = {"head.weight",
+                                        "blocks.10.norm.bias",
+                                        "blocks.10.norm.weight",
+                                        "blocks.1.norm.weight",
+                                        "tokens",
+                                        "positions"};
+    struct dpro_model *model = random_job(.seed = 3, .n_tensors = 6, .n_ranks = 2);
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        model->tensors[t].name = names[t];
+    struct coarsened_view c;
+    coarsened_view_make(model, true, false, UINT32_MAX, &c);
+    assert_int_equal(c.model.n_tensors, 5);
+    assert_int_equal(c.first[2] - c.first[1], 2); /* of norm 10 */
+    coarsened_view_fini(&c);
+}
+
 TEST(the_coarsened_view_takes_as_long)
 {
     static const char *const names[] = {"resnet50", "vgg16", "inceptionv3", "bert-base"};

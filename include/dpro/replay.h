@@ -127,6 +127,7 @@ struct dpro_rank_memory {
     dpro_op_id refused_op;        /* the op with that request; DPRO_NO_OP: before the iteration */
     uint64_t measured_peak_bytes, measured_reserved_bytes; /* as recorded; 0: not known */
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
+    uint64_t growth_bytes; /* that each iteration takes and never gives back; 0: it does not grow */
 };
 DPRO_API struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay,
                                                     uint32_t rank_index);

@@ -96,6 +96,9 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
                   BYTES_TEXT(m->measured_peak_bytes));
     if (!isnan(fact->error_pct))
         words_add(&line, " ", "(%s %%)", SIGNED(fact->error_pct));
+    if (m->growth_bytes > 0)
+        words_add(&line, "; ", "grows by %s a step, which is not given back (a leak?)",
+                  BYTES_TEXT(m->growth_bytes));
     if (m->measured_reserved_bytes > 0)
         words_add(&line, "; ", "the allocator reserved %s when it was recorded",
                   BYTES_TEXT(m->measured_reserved_bytes));
@@ -226,6 +229,7 @@ static void write_json_rank(struct writer *w, const struct report_facts *f,
                   BYTES("peak_bytes", m->peak_bytes),
                   BYTES_KNOWN("reserved_peak_bytes", m->reserved_peak_bytes),
                   BYTES_KNOWN("measured_peak_bytes", m->measured_peak_bytes),
+                  BYTES_KNOWN("growth_bytes", m->growth_bytes),
                   BYTES_KNOWN("measured_reserved_peak_bytes", m->measured_reserved_bytes),
                   FIXED("error_pct", fact->error_pct, 3));
     writer_object_at(w, "at", MS_IF("ms", in_op, m->peak_ns),

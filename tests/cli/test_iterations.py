@@ -173,3 +173,43 @@ class SlowIterations(Case):
         self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], [5, 8])
         for rank in facts["ranks"]:
             self.assertAlmostEqual(rank["forward_ms"], KERNELS // 3 * KERNEL_US / 1000, delta=0.1)
+
+
+class Growth(Case):
+    """Each step takes three blocks in its forward pass, which the next step gives back, and may keep another one."""
+
+    def replay(self, name, keeps):
+        def use(rank, number):
+            def event(address, size):
+                rank.events.append({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 1,
+                                    "ts": round(rank.now, 3), "dur": 0,
+                                    "args": {"Addr": address, "Bytes": size, "Device Id": 0, "Device Type": 1}})
+                rank.now += 2
+
+            begin = rank.now
+            rank.now += 2
+            for k in range(3):
+                if number > 1:
+                    event((number - 1) * 1_000_000_000 + k * 200_000_000, -100_000_000)
+            for k in range(3):
+                event(number * 1_000_000_000 + k * 200_000_000, 100_000_000)
+            if keeps(number):
+                event(number * 1_000_000_000 + 700_000_000, 20_000_000)
+            rank.emit("cpu_op", "aten::linear", begin, rank.now - begin + 2, 100, 1)
+            rank.now += 2
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, sync="end", before_forward=use)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=8, folder=name)[0])
+        return facts["memory"]["ranks"][0], dpro("replay", self.path(name)).out.replace("\n    ", " ")
+
+    def test_memory_that_each_step_keeps_is_said_and_no_activation(self):
+        rank, text = self.replay("leak", lambda number: True)
+        self.assertEqual(rank["growth_bytes"], 20_000_000)
+        self.assertEqual(rank["by_category"]["activation"], 300_000_000)
+        self.assertIn("grows by 20.0 MB a step", text)
+
+    def test_what_only_some_steps_keep_is_no_growth(self):
+        for name, keeps in (("none", lambda number: False), ("cache", lambda number: number <= 3), ("late", lambda number: number == 5)):
+            rank, text = self.replay(name, keeps)
+            self.assertIsNone(rank["growth_bytes"])
+            self.assertNotIn("grows by", text)

@@ -2,6 +2,8 @@
  * forward pass and still there when the next op of a backward pass begins. A gradient is handed to
  * a parameter by the backward pass and lives on. */
 
+#include "base/map.h"
+#include "base/memory.h"
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
@@ -170,6 +172,67 @@ static void find_inputs(struct memory_build *b)
     }
 }
 
+/* The step of the window that a block was taken in and that keeps it; NO_ID: it is not kept. */
+static uint32_t kept_by(const struct memory_build *b, const struct block_build *block)
+{
+    uint32_t s = b->step;
+    if (block->held != NO_ID || block->span == NO_ID || block->given_ns != AFTER_STEP)
+        return NO_ID;
+    while (s > 0 && b->rank->steps.at[s].start_ns > block->taken_ns &&
+           b->rank->steps.at[s - 1].window == b->window)
+        s--;
+    return block->taken_ns >= b->rank->steps.at[s].start_ns ? s : NO_ID;
+}
+
+/* Memory that grows from step to step: each step, from the second to the one before the last, keeps
+ * about as much. The last one also keeps what the next one gives back. What it keeps of the sizes
+ * that were kept before grows, too. It is no activation, however long a backward pass sees it. */
+static void find_growth(struct memory_build *b)
+{
+    enum { FEWEST = 3 };
+    uint32_t first = b->step, n = 0;
+    while (first > 0 && b->rank->steps.at[first - 1].window == b->window)
+        first--;
+    n = b->step - first;
+    if (n < FEWEST + 1) /* and the first, in which a job may make what it keeps */
+        return;
+    struct map kept_before = {0}; /* sizes that the step before the last keeps -> how many */
+    uint64_t *kept = mem_array(n + (size_t)1, sizeof *kept), least = UINT64_MAX, most = 0;
+    EACH (const struct block_build, block, b->blocks) {
+        uint32_t s = kept_by(b, block);
+        uint64_t count = 0;
+        if (s == NO_ID)
+            continue;
+        kept[s - first] += block->size_bytes;
+        if (s + 1 != b->step)
+            continue;
+        map_get(&kept_before, map_key(block->size_bytes), &count);
+        map_set(&kept_before, map_key(block->size_bytes), count + 1);
+    }
+    for (uint32_t s = 1; s < n; s++) {
+        least = MIN(least, kept[s]);
+        most = MAX(most, kept[s]);
+    }
+    mem_free(kept);
+    if (least > 0 && most / 2 <= least) {
+        b->growth_bytes = least;
+        for (size_t i = 0; i < b->blocks.n; i++) {
+            struct block_build *block = &b->blocks.at[i];
+            uint32_t s = kept_by(b, block);
+            uint64_t count = 0;
+            if (s == b->step && map_get(&kept_before, map_key(block->size_bytes), &count) &&
+                count > 0)
+                map_set(&kept_before, map_key(block->size_bytes), count - 1);
+            else if (s == NO_ID || s == b->step)
+                continue;
+            if (block->to.category == DPRO_MEMORY_ACTIVATION ||
+                block->to.category == DPRO_MEMORY_TEMPORARY)
+                block->to.category = DPRO_MEMORY_OTHER;
+        }
+    }
+    map_fini(&kept_before);
+}
+
 void memory_categorize(struct memory_build *b)
 {
     struct categorizer c = {.b = b};
@@ -188,5 +251,6 @@ void memory_categorize(struct memory_build *b)
         block->to.call = b->span_calls[block->span].call;
     }
     find_inputs(b);
+    find_growth(b);
     array_fini(&c.backward);
 }

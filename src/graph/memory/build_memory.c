@@ -184,6 +184,7 @@ static void make(struct memory_build *b)
     memory_find_calls(b);
     memory_bind_storages(b);
     memory_categorize(b);
+    to->growth_bytes = b->growth_bytes;
     memory_find_units(b);
     memory_bind_older(b);
     memory_find_scaling(b);

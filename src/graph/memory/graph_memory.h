@@ -129,9 +129,10 @@ struct graph_memory {
     uint32_t n_op_splits, n_heads; /* n_heads: of attention, that all its ops' numbers of heads are
                                       multiples of; 0: not known */
     uint64_t measured_peak_bytes;  /* recorded in that iteration; 0: not known */
-    uint64_t measured_reserved_bytes;    /* reserved by the allocator then; 0: none, or not known */
-    uint64_t capacity_bytes;             /* of the device; 0: not known */
-    uint32_t batch_size;                 /* of the rank; 0: not known */
+    uint64_t measured_reserved_bytes; /* reserved by the allocator then; 0: none, or not known */
+    uint64_t capacity_bytes;          /* of the device; 0: not known */
+    uint64_t growth_bytes;            /* that each iteration keeps for good; 0: it does not grow */
+    uint32_t batch_size;              /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
     struct allocator_history start;      /* the allocator's segments, and its requests since the
                                             iteration began; none: not known */

@@ -32,13 +32,11 @@ static int choose(const struct dpro_model *m, const char *text, unsigned bit, ui
 static int choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways,
                             struct dpro_error *err)
 {
-    const struct dpro_graph *g = m->recorded ? m->recorded->graph : NULL;
     if (strcmp(text, "fp32") == 0) {
-        for (uint32_t r = 0; g && r < g->n_ranks; r++)
-            if (g->ranks[r].autocast)
-                return refuse(err, "the job itself computes under torch.autocast, and what its ops "
-                                   "take in 32 bits can't be told from that: turn autocast off and "
-                                   "record the job again");
+        if (m->autocast)
+            return refuse(err, "the job itself computes under torch.autocast, and what its ops "
+                               "take in 32 bits can't be told from that: turn autocast off and "
+                               "record the job again");
         return 0;
     }
     if (strcmp(text, "bf16") == 0)
@@ -114,7 +112,7 @@ static const char *text_of_untimed(const struct dpro_model *m, const char *name,
         "how long %.100s takes in bf16 can't be predicted: %s, without which bf16 takes many times "
         "as long as fp32%s%.200s; measure it with 'dpro profile --probe bf16%s",
         name,
-        bf16_cpu_of(m->recorded->graph) == BF16_CPU_LACKS
+        m->bf16_cpu == BF16_CPU_LACKS
             ? "the job's CPU has no instructions for bf16"
             : "the recording does not say whether its CPU has instructions for bf16",
         reason ? ", and the probe did not measure it: " : "", reason ? reason : "",
@@ -132,8 +130,8 @@ static int check(const struct dpro_model *m, const uint8_t *ways, struct notes *
         bool late = ran_out(m, i, ways[i]);
         if (cost->is_known || cost->is_assumed)
             continue;
-        if (ways[i] == DPRO_BF16 && !failed && m->recorded && !m->modules[i].is_step &&
-            bf16_cpu_of(m->recorded->graph) != BF16_CPU_HAS) {
+        if (ways[i] == DPRO_BF16 && !failed && !m->modules[i].is_step &&
+            m->bf16_cpu != BF16_CPU_HAS) {
             notes->untimed =
                 notes->untimed ? notes->untimed : text_of_untimed(m, name, reason, late, notes);
             continue;

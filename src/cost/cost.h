@@ -177,8 +177,6 @@ bool has_batch_statistics(const char *class);
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model);
 /* The probe of that module among the model's; NULL: there is none. */
-/* Of the job's CPUs; of a GPU: it has them. */
-enum bf16_cpu bf16_cpu_of(const struct dpro_graph *graph);
 const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module);
 /* Of the modules that were probed on a GPU, the time of launches against that of kernels, as they
  * are; 0: not known. */

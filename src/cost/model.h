@@ -349,10 +349,13 @@ struct dpro_model {
     struct dpro_strategy baseline;    /* as the job ran */
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */
     struct measured_replay *recorded; /* what it was learnt from; NULL: a generated job */
-    int64_t measured_ns;              /* mean iteration; 0: unknown (generated) */
-    int64_t median_ns;                /* of the measured iterations, without the profiler's cost */
-    int64_t profiler_ns;              /* which was so much */
-    struct dpro_job_time job;         /* what the model is scaled to; zeros: a generated job */
+    uint8_t
+        bf16_cpu;  /* enum bf16_cpu, of the ranks' CPUs; with GPUs: they have instructions for it */
+    bool autocast; /* some rank computes under torch.autocast */
+    int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
+    int64_t median_ns;        /* of the measured iterations, without the profiler's cost */
+    int64_t profiler_ns;      /* which was so much */
+    struct dpro_job_time job; /* what the model is scaled to; zeros: a generated job */
     struct dpro_batch_cut cut;
     double launch_share;    /* of the time of modules' forward passes on GPUs, what these
                                wait for launches */

@@ -284,7 +284,7 @@ static struct dpro_estimate assumed(const struct pass_time *time)
                                   share * PRODUCTS_BF16.std + (1 - share) * REST_BF16.std};
 }
 
-enum bf16_cpu bf16_cpu_of(const struct dpro_graph *g)
+static enum bf16_cpu bf16_cpu_of(const struct dpro_graph *g)
 {
     uint8_t least = job_has_gpu(g) ? BF16_CPU_HAS : BF16_CPU_UNKNOWN;
     for (uint32_t r = 0; r < g->n_ranks && !job_has_gpu(g); r++)
@@ -464,7 +464,9 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         return;
     }
     const struct step step = {page_fault_share(model), probed_launches(model)};
-    bool has_bf16 = bf16_cpu_of(l.g) == BF16_CPU_HAS;
+    model->bf16_cpu = bf16_cpu_of(l.g);
+    for (uint32_t r = 0; r < l.g->n_ranks; r++)
+        model->autocast |= l.g->ranks[r].autocast;
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,
@@ -481,7 +483,7 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)
                 compose(&l, m, way);
-            if (way == DPRO_BF16 && !module->costs[way].is_known && has_bf16)
+            if (way == DPRO_BF16 && !module->costs[way].is_known && model->bf16_cpu == BF16_CPU_HAS)
                 assume(&l, m);
         }
     }

@@ -17,6 +17,7 @@ from accuracy_choice import choice_row, print_choice
 from accuracy_memory import memory_row, print_memory
 from accuracy_own import own_row, print_own
 from accuracy_parallel import parallel_row, print_parallel
+from accuracy_unmarked import print_unmarked, unmarked_row
 from accuracy_whatif import print_whatifs, whatif_row
 from figures import ask
 
@@ -231,9 +232,10 @@ def main():
     parser.add_argument("--readme", action="store_true", help="renew the tables of README.md and doc/accuracy.md")
     args = parser.parse_args()
     dpro = os.path.join(ROOT, args.build, "dpro")
-    rows = []
+    rows, unmarked = [], []
     for folder in find_traces():
         rows.append(row_of(dpro, folder))
+        unmarked.append(unmarked_row(dpro, folder, rows[-1]))
         if os.path.basename(folder) == "kineto-tb-resnet50-nw0":
             a, b = sorted(n for n in os.listdir(folder) if n.endswith(".json.gz"))[:2]
             rows += [across(dpro, folder, a, b), across(dpro, folder, b, a)]
@@ -259,6 +261,8 @@ def main():
     if clocks:
         print_clocks(clocks, rows)
     print_own([row for row in rows if row.get("own")])
+    unmarked = [row for row in unmarked if row]
+    print_unmarked(unmarked)
     ahead = ahead_rows(dpro)
     print_ahead(ahead)
     whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]
@@ -270,8 +274,8 @@ def main():
     choices = [row for row in (choice_row(dpro, folder) for folder in find_traces()) if row]
     print_choice(choices)
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
-    results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "ahead": ahead,
-               "whatifs": whatifs, "whatif_summary": whatif_summary, "memory": memory,
+    results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "unmarked": unmarked,
+               "ahead": ahead, "whatifs": whatifs, "whatif_summary": whatif_summary, "memory": memory,
                "memory_summary": memory_summary, "parallel": parallel, "choices": choices,
                "summary": summary}
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:

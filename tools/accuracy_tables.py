@@ -47,6 +47,14 @@ def own_cells(row):
 OWN_HEAD = ("recording", "steps:", "job, ms:", "±, %:", "replay, %:", "every other step, %:", "after the window, %:")
 
 
+def unmarked_cells(row):
+    return (f"`{row['trace']}`", str(row["iterations"]), fixed(row["marked_ms"], 1), str(row["found"]), fixed(row["unmarked_ms"], 1),
+            fixed(row["error_pct"], 2, True), row["found_by"])
+
+
+UNMARKED_HEAD = ("recording", "marked:", "ms:", "found:", "ms:", "error, %:", "found by")
+
+
 def clock_cells(row, replayed):
     return (f"`{row['trace']}`", fixed(row["injected_ms"], 1) + " ms", fixed(row["error_us"], 1) + " µs",
             fixed(row["uncertainty_us"], 1) + " µs", fixed(row["neither_error_pct"], 2, True),
@@ -144,6 +152,8 @@ def tables_of(results):
     tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
     if any(row.get("own") for row in rows):
         tables["own"] = markdown(OWN_HEAD, [own_cells(row) for row in rows if row.get("own")])
+    if unmarked := [row for row in results.get("unmarked", ()) if not row["problem"]]:
+        tables["unmarked"] = markdown(UNMARKED_HEAD, [unmarked_cells(row) for row in unmarked])
     if clocks:
         tables["clocks"] = markdown(CLOCK_HEAD, clocks)
     if whatifs:

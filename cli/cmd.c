@@ -125,6 +125,17 @@ bool cmd_read_steps(const char *text, void *field)
     return true;
 }
 
+bool cmd_read_iteration(const char *text, void *field)
+{
+    struct cmd_iteration *iteration = field;
+    if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0')
+        return false;
+    errno = 0;
+    iteration->given = true;
+    iteration->number = strtoll(text, NULL, 10);
+    return errno == 0;
+}
+
 const char *const cmd_ranks_from[] = {"turn", "host", NULL}; /* as dpro_trace_options.from_host */
 
 bool cmd_read_dims(const char *text, void *field)

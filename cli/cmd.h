@@ -10,16 +10,23 @@ struct cmd_steps {
     int64_t first, last;
 };
 
+struct cmd_iteration {
+    bool given;
+    int64_t number;
+};
+
 /* What shared options set: the first member of every command's values. */
 struct cmd_values {
     const char *rank_regex, *probes, *dimensions, *step_mark;
     struct cmd_steps steps;
+    struct cmd_iteration shown;
     int threads, verbosity, ranks_from;
     bool json, no_align, raw_receives, quiet, help;
 };
 
 /* "A:B", "A:", ":B" or "A" into struct cmd_steps. */
 bool cmd_read_steps(const char *text, void *field);
+bool cmd_read_iteration(const char *text, void *field); /* into struct cmd_iteration */
 /* "WHAT=RATIO" or "WHAT=+MS" into struct opt_list. What WHAT means (a kind, an op's name, ranks),
  * the graph knows; this finds slips before the traces are read. A name may hold "=": the last one
  * counts. */

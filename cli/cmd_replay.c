@@ -66,6 +66,9 @@ static const struct opt replay_opts[] = {
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
     CMD_OPT_DIMS,
     CMD_OPT_RANKS_FROM,
+    CMD_ROW("iteration", 0, "N", cmd_read_iteration, shown, "the number of an iteration",
+            "show iteration N: its critical path, its timeline\n(default: the one nearest to the "
+            "mean)"),
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
                    "threads that read, build and predict (default: 0,\none a core); results are "
                    "the same at any number"),

@@ -56,6 +56,8 @@ int job_load(const char *const *paths, size_t n_paths, const struct cmd_values *
                                          .raw_receives = values->raw_receives,
                                          .dimensions = values->dimensions,
                                          .step_mark = values->step_mark,
+                                         .shown =
+                                             values->shown.given ? &values->shown.number : NULL,
                                          .threads = values->threads};
     int code = job_read(paths, n_paths, values, false, &options, job);
     if (code != 0)

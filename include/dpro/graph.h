@@ -73,6 +73,8 @@ struct dpro_graph_options {
                                part of, are the iterations; NULL: what else tells */
     int clocks_only;        /* 1: only the graph's clocks are wanted: no ops, no profile needed */
     int threads;            /* ranks built at once; 0: one a core */
+    const int64_t *shown;   /* the iteration to show, in the job's own numbers; NULL: the one whose
+                               time is nearest to the mean */
     struct dpro_trace *spent; /* the trace, if no other graph is built of it: what became ops is
                                  freed at once; NULL: it stays whole */
     struct dpro_sink sink;

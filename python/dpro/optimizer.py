@@ -43,7 +43,7 @@ class _TraceOptions(c.Structure):
 class _GraphOptions(c.Structure):
     _fields_ = [("first_step", c.c_int64), ("last_step", c.c_int64), ("no_align", c.c_int), ("raw_receives", c.c_int),
                 ("dimensions", c.c_char_p), ("step_mark", c.c_char_p), ("clocks_only", c.c_int), ("threads", c.c_int),
-                ("spent", c.c_void_p), ("sink", _Sink)]
+                ("shown", c.POINTER(c.c_int64)), ("spent", c.c_void_p), ("sink", _Sink)]
 
 
 class _ReplayOptions(c.Structure):

@@ -192,6 +192,7 @@ struct rank_build {
         bool has_exchange;      /* of the first rank: servers answer in them */
         uint32_t n_beyond;      /* steps that were too many */
         uint32_t reference;     /* index of the reference iteration */
+        uint32_t shown;         /* index of the one that is shown */
     } steps;
     uint32_t *sample_step; /* steps that every rank measured, in the job's order; from build.c */
     uint32_t n_samples;
@@ -234,7 +235,7 @@ struct rank_build {
     int64_t *free_ns; /* when the link of a session, Horovod's thread or that of the updates had
                          finished what came before the op; ABSENT: nothing did, or another kind of
                          op. NULL: no op has any */
-    int64_t *seen_start_ns, *seen_end_ns; /* of op o in the reference iteration, uncut */
+    int64_t *seen_start_ns, *seen_end_ns; /* of op o in the iteration that is shown, uncut */
 
     uint32_t *unit_requests; /* by unit of the recording: the last op before its backward pass asks
                                 for its parameters; NO_ID: it does not. NULL: no units */

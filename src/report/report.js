@@ -237,7 +237,8 @@
     const join = (...buttons) => el("span", "join", buttons);
     const set = (key) => (on) => { view.show[key] = on; view.relayout(); };
     const many = report.ranks.length > 1;
-    const tools = el("div", "bar-tools", el("h2", "", "Timeline"),
+    const numbered = known(report.critical_path.iteration) && report.trace.iterations > 1;
+    const tools = el("div", "bar-tools", el("h2", "", "Timeline" + (numbered ? " of iteration " + report.critical_path.iteration : "")),
       join(toggle("measured", true, set("measured")), toggle("replayed", true, set("replayed"))),
       toggle("critical path only", false, set("criticalOnly")),
       many ? join(action("open all", () => view.openAll(true)), action("close all", () => view.openAll(false))) : null,

@@ -175,6 +175,42 @@ class SlowIterations(Case):
             self.assertAlmostEqual(rank["forward_ms"], KERNELS // 3 * KERNEL_US / 1000, delta=0.1)
 
 
+class ShownIteration(Case):
+    """The critical path and the timeline are those of one iteration."""
+
+    def record(self, name, pauses_ms):
+        def within(rank, number):
+            if number <= len(pauses_ms):
+                rank.now += pauses_ms[number - 1] * 1000
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=2, buckets=2, sync="end", within=within)
+        return gpu_job.write(self, job, steps=len(pauses_ms), folder=name)[0]
+
+    def test_it_is_the_one_nearest_to_the_mean(self):
+        for name, pauses in (("rising", [15, 18, 21, 24, 27, 30, 60]), ("one", [60, 15, 15, 15, 16, 15]),
+                              ("half", [50, 20, 32, 50, 20, 50])):
+            facts = self.assert_replays(self.record(name, pauses))
+            measured = facts["measured"]
+            off = {number: abs(ms - measured["iteration_ms"])
+                   for number, ms in zip(measured["iterations"], measured["per_iteration_ms"])}
+            shown = facts["critical_path"]["iteration"]
+            self.assertEqual(off[shown], min(off.values()))
+            length = dict(zip(measured["iterations"], measured["per_iteration_ms"]))[shown]
+            self.assertAlmostEqual(facts["critical_path"]["length_ms"], length, delta=0.1)
+
+    def test_another_one_is_shown_on_request(self):
+        folder = self.record("asked", [0, 20, 40, 60, 80, 100])
+        for number in (2, 4, 6):
+            facts = self.assert_replays(folder, "--iteration", str(number))
+            measured = dict(zip(facts["measured"]["iterations"], facts["measured"]["per_iteration_ms"]))
+            self.assertEqual(facts["critical_path"]["iteration"], number)
+            self.assertAlmostEqual(facts["critical_path"]["length_ms"], measured[number], delta=0.1)
+        refused = dpro("replay", "--iteration", "9", folder)
+        self.assertEqual(refused.code, 2)
+        self.assertIn("iteration 9 was not measured on all ranks; they are ", refused.err)
+        self.assertEqual(dpro("replay", "--iteration", "x", folder).code, 2)
+
+
 class Growth(Case):
     """Each step takes three blocks in its forward pass, which the next step gives back, and may keep another one."""
 

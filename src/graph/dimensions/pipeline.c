@@ -99,7 +99,8 @@ static void list_passes(struct finder *f, uint32_t rank)
         gpu |= (g->flags[op] & GRAPH_OP_GPU) && g->phase[op] == DPRO_OP_BW;
     for (uint32_t op = first; op < first + n - g->ranks[rank].n_message_ops; op++) {
         bool of_pass = g->kind[op] == DPRO_OP_FW || g->kind[op] == DPRO_OP_BW;
-        if (of_pass && gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
+        bool seen = g->seen_dur_ns[op] > 0; /* else it is not in the iteration that is shown */
+        if (of_pass && seen && gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
             array_add(&passes->ops, .end_ns = g->seen_start_ns[op] + g->seen_dur_ns[op],
                       .mean_ns = g->dur_ns[op], .backward = g->kind[op] == DPRO_OP_BW);
     }

@@ -9,7 +9,7 @@
 
 static void set_seen(struct dpro_graph *g, uint32_t op, int64_t start, int64_t zero, int64_t dur)
 {
-    if (__builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
+    if (start == ABSENT || __builtin_sub_overflow(start, zero, &g->seen_start_ns[op]))
         g->seen_start_ns[op] = 0;
     g->seen_dur_ns[op] = dur;
 }
@@ -21,18 +21,19 @@ static void fill_seen(struct assembly *a)
     struct join *join = a->join;
     int64_t zero = INT64_MAX;
     for (uint32_t s = 0; s < a->n_samples; s++)
-        if (join->ranks[0].sample_step[s] == join->ranks[0].steps.reference)
+        if (join->ranks[0].sample_step[s] == join->ranks[0].steps.shown)
             g->shown_sample = s - a->first_sample;
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
-        int64_t start = rank->pace.track != NO_ID ? rank->seen_start_ns[rank->pace.first]
-                                                  : rank->steps.at[rank->steps.reference].start_ns;
+        int64_t start = rank->pace.track != NO_ID ? rank->seen_start_ns[rank->pace.first] : ABSENT;
+        if (start == ABSENT)
+            start = rank->steps.at[rank->steps.shown].start_ns;
         zero = MIN(zero, start);
     }
     g->seen_start_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_start_ns);
     g->seen_dur_ns = arena_array(&g->arena, a->n_ops, sizeof *g->seen_dur_ns);
     for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &join->ranks[r];
-        const struct step *step = &rank->steps.at[rank->steps.reference];
+        const struct step *step = &rank->steps.at[rank->steps.shown];
         if (a->first_op[r + 1] > a->first_op[r]) /* else a server that took no part */
             g->ranks[n++].offset_ns = assembly_span(zero, step->start_ns);
         for (uint32_t o = 0; o < rank->n_timed; o++) {

@@ -25,6 +25,7 @@ static void pack_choice(struct pack *pack, struct rank_build *rank)
     EACH (struct step, step, rank->steps)
         PACK(pack, step->timed);
     PACK(pack, rank->steps.reference);
+    PACK(pack, rank->steps.shown);
     PACK(pack, rank->n_samples);
     PACK_ITEMS(pack, rank->sample_step, rank->n_samples);
 }

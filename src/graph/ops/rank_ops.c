@@ -328,7 +328,7 @@ static void place_step(void *arg, size_t s)
 
 static void place_ops(struct rank_build *rank, const struct slice_matches *matches)
 {
-    size_t n = rank->ops.n, total = n * rank->steps.n, shown = (size_t)rank->steps.reference * n;
+    size_t n = rank->ops.n, total = n * rank->steps.n, shown = (size_t)rank->steps.shown * n;
     int64_t sum = 0, n_timed_steps = 0;
     rank->match = mem_alloc((total + 1) * sizeof *rank->match);
     rank->start_ns = mem_alloc((total + 1) * sizeof *rank->start_ns);

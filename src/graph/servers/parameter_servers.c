@@ -77,6 +77,8 @@ void servers_begin(struct servers *servers)
             server->sample_step[s] = s;
             if (lead->sample_step[s] == lead->steps.reference)
                 server->steps.reference = s;
+            if (lead->sample_step[s] == lead->steps.shown)
+                server->steps.shown = s;
         }
     }
 }
@@ -352,7 +354,7 @@ static void time_server(struct servers *servers, uint32_t k)
         time_by_profile(servers, k, &tasks);
     line_up(server);
     for (uint32_t o = 0; o < server->ops.n; o++) {
-        size_t at = build_at(server, server->steps.reference, o);
+        size_t at = build_at(server, server->steps.shown, o);
         server->seen_start_ns[o] = server->start_ns[at];
         server->seen_end_ns[o] = server->end_ns[at];
     }

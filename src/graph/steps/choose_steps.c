@@ -2,6 +2,7 @@
 #include "graph/steps/choose_steps.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -159,6 +160,40 @@ static uint32_t choose_reference(const struct chooser *c)
     return best;
 }
 
+static int64_t mean_ns(const struct chooser *c, uint32_t sample)
+{
+    int64_t sum = 0;
+    for (uint32_t r = 0; r < c->n_ranks; r++)
+        sum += build_step_ns(&c->ranks[r], c->ranks[r].sample_step[sample]) / c->n_ranks;
+    return sum;
+}
+
+/* The iteration to show: the one that was asked for, or the one nearest to the mean, as the
+ * prediction is; of equally near ones *shown, as it is. */
+static int choose_shown(const struct chooser *c, uint32_t *shown, struct dpro_error *err)
+{
+    const struct rank_build *lead = &c->ranks[0];
+    const int64_t *asked = c->options->shown;
+    uint32_t first = c->choice.has_lead, n = lead->n_samples;
+    int64_t mean = 0;
+    for (uint32_t s = first; s < n; s++) {
+        mean += mean_ns(c, s) / (n - first);
+        if (asked && lead->steps.at[lead->sample_step[s]].number == *asked) {
+            *shown = s;
+            return 0;
+        }
+    }
+    if (asked)
+        return dpro_error_set(
+            err, DPRO_EUSAGE, "iteration %lld was not measured on all ranks; they are %lld to %lld",
+            (long long)*asked, (long long)lead->steps.at[lead->sample_step[first]].number,
+            (long long)lead->steps.at[lead->sample_step[n - 1]].number);
+    for (uint32_t s = first; s < n; s++)
+        if (llabs(mean_ns(c, s) - mean) < llabs(mean_ns(c, *shown) - mean))
+            *shown = s;
+    return 0;
+}
+
 /* Whether it may be the one within which a damaged file ends: the last of its window, which holds
  * less than each other one. */
 static bool may_be_cut(const struct rank_build *rank, uint32_t s)
@@ -302,8 +337,11 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     }
     c->choice.overlaps_next = c->ranks[0].steps.has_exchange; /* of servers' answers */
     c->choice.has_lead = c->choice.overlaps_next && leads(c);
-    uint32_t reference = choose_reference(c);
-    for (uint32_t r = 0; r < c->n_ranks; r++)
+    uint32_t reference = choose_reference(c), shown = reference;
+    int status = choose_shown(c, &shown, err);
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
         c->ranks[r].steps.reference = c->ranks[r].sample_step[reference];
-    return 0;
+        c->ranks[r].steps.shown = c->ranks[r].sample_step[shown];
+    }
+    return status;
 }

@@ -134,7 +134,7 @@ class BoundByGpu(Case):
             os.rename(self.path(folder, f"rank{rank}.pt.trace.json.gz"), self.path("trace", "host0", f"rank{rank}", "kineto.json.gz"))
         facts = self.assert_json("whatif", self.path("trace"), "--bandwidth", "2x")
         self.assertIsNone(facts["unprofiled_ms"])
-        self.assertNotIn("without the profiler", dpro("replay", self.path("trace")).out)
+        self.assertNotIn("steps without the profiler", dpro("replay", self.path("trace")).out)
         model_ms = truth[0]["period_us"] / 1000 * (1 + facts["misfit_pct"] / 100)
         self.assertAlmostEqual(facts["baseline"]["iteration_ms"], model_ms, delta=0.5)
 

@@ -13,7 +13,7 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None, before_forward=None):
+                 within=None, before_forward=None, gpu_rounding_us=0.0):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -21,7 +21,7 @@ class Job:
         self.slow = slow  # (rank, factor) of the CPU's costs
         self.start_us, self.seed = start_us, seed
         self.uneven = uneven  # more kernels in every third step
-        self.rounding_us = rounding_us  # what ends may be late by
+        self.rounding_us, self.gpu_rounding_us = rounding_us, gpu_rounding_us  # what ends may be late by
         # called with a rank and a step's number: before its forward pass, and between that and the backward one
         self.before_forward, self.within = before_forward, within
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
@@ -43,7 +43,7 @@ class Rank:
         return us * (1 + self.job.jitter * self.random.uniform(-1, 1))
 
     def emit(self, cat, name, start, dur, pid, tid, **args):
-        late = self.job.rounding_us * self.noise.randrange(2) if pid == 100 else 0
+        late = (self.job.rounding_us if pid == 100 else self.job.gpu_rounding_us) * self.noise.randrange(2)
         begin, end = round(start, 3), round(start + dur + late, 3)
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": begin,
                             "dur": round(end - begin, 3), "args": args})

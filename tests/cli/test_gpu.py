@@ -56,6 +56,14 @@ class BoundByGpu(Case):
         self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=0.001))
         self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=1))
 
+    def test_a_collective_waits_for_a_kernel_that_ends_after_its_start_by_rounding(self):
+        """Only the last transfer is exposed, and what comes before it is computation without a gap."""
+        for rounding_us in (0.0, 0.001, 1.0):
+            job = Job(kernels=30, kernel_us=1000.0, world=2, buckets=2, transfer_us=3000.0, sync="end", gpu_rounding_us=rounding_us)
+            path = self.assert_replays(gpu_job.write(self, job, folder=f"rounded{rounding_us}")[0])["critical_path"]
+            self.assertAlmostEqual(path["by_kind_ms"]["COLLECTIVE"], 3.0, delta=0.1)
+            self.assertLess(path["by_kind_ms"]["GAP"], 0.5)
+
     def test_so_it_is_where_the_gpu_had_work_before_the_recording(self):
         self.assert_bound_by_gpu(Job(), before=3, synced=False)
 

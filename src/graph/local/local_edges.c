@@ -39,12 +39,21 @@ void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool ne
         array_add(&rank->edges, from, to, next, soft);
 }
 
+/* By which soft edges are ordered. A part of a collective that has arrived has no duration: what it
+ * waited for may end after it by clocks' rounding, and its own transfer does not. */
+static int64_t order_of(const struct rank_build *rank, uint32_t op)
+{
+    uint32_t s = rank->steps.reference;
+    int64_t end = rank->end_ns[build_at(rank, s, op)];
+    int64_t over = rank->end_ns[build_at(rank, s, local_end_op(rank, op))];
+    return over > end ? MIN(end + CLOCK_ROUNDING_NS, over) : end;
+}
+
 /* Within an iteration soft edges follow the order of ends in the reference iteration, as the hard
  * ones do, so that together they close no cycle: clocks' rounding lets tiny ops hold both ways. */
 static bool in_order(const struct rank_build *rank, uint32_t from, uint32_t to)
 {
-    int64_t a = rank->end_ns[build_at(rank, rank->steps.reference, from)];
-    int64_t b = rank->end_ns[build_at(rank, rank->steps.reference, to)];
+    int64_t a = order_of(rank, from), b = order_of(rank, to);
     return a < b || (a == b && from < to);
 }
 

@@ -138,6 +138,7 @@ struct slow_facts {
     uint32_t every;            /* they recur with this period; 0: they do not */
     int64_t usual_ns, more_ns; /* mean of the others; what slow ones take more, mean */
     int64_t lost_ns;           /* of the mean iteration */
+    const char *advice;
     struct slow_cause *causes; /* those that explain a fifth or more of it, most first */
     uint32_t n_causes;
     const char *text; /* all of it in a sentence */

@@ -163,6 +163,29 @@ static void add_causes(struct report_facts *f, struct words *line)
                   f->slow.n == 1 ? "it" : "them");
 }
 
+/* Those that are the recording's first ones, as of a job that warms up, say little of the others.
+ */
+static bool are_first(const struct report_facts *f)
+{
+    const struct slow_facts *slow = &f->slow;
+    return slow->n > 0 && slow->samples[slow->n - 1] == slow->n - 1 && slow->n < f->n_measured;
+}
+
+static const char *find_advice(struct report_facts *f)
+{
+    const struct slow_facts *slow = &f->slow;
+    const int64_t *number = f->report->graph->sample_number;
+    char text[96];
+    if (are_first(f) && number)
+        return arena_copy_string(
+            &f->arena, text,
+            (size_t)snprintf(text, sizeof text,
+                             "leave out what may be warming up: --steps %lld:%lld",
+                             (long long)number[slow->n], (long long)number[f->n_measured - 1]));
+    return slow->n_causes > 0 && slow->causes[0].advice ? slow->causes[0].advice
+                                                        : "find out what slow iterations do";
+}
+
 /* "every 4th iteration (3, 7, 11) takes 300 ms longer than the others' 81.9 ms: ..." */
 static void write_words(struct report_facts *f)
 {
@@ -172,6 +195,10 @@ static void write_words(struct report_facts *f)
     struct words line = {.n = 0};
     if (slow->every > 0)
         words_add(&line, "", "every %u%s iteration (", slow->every, ordinal(slow->every));
+    else if (are_first(f) && slow->n == 1)
+        words_add(&line, "", "the first of %u iterations (", f->n_measured);
+    else if (are_first(f))
+        words_add(&line, "", "the first %u of %u iterations (", slow->n, f->n_measured);
     else
         words_add(&line, "", "%u of %u iterations (", slow->n, f->n_measured);
     for (uint32_t i = 0; number && i < slow->n && i < MOST_NUMBERS; i++)
@@ -203,5 +230,6 @@ void slow_find(struct report_facts *f)
     slow->lost_ns = more / f->n_measured * slow->n;
     slow->every = recurs_every(f);
     find_causes(f);
+    slow->advice = find_advice(f);
     write_words(f);
 }

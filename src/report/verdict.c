@@ -460,8 +460,7 @@ static void say_idle_gpu(const struct report_facts *f, struct verdict_line *line
 /* What slow iterations do that the others do not. */
 static void say_slow(const struct report_facts *f, struct verdict_line *line)
 {
-    const char *advice = f->slow.n_causes > 0 ? f->slow.causes[0].advice : NULL;
-    say(line, "%s; %s", advice ? advice : "find out what slow iterations do", f->slow.text);
+    say(line, "%s; %s", f->slow.advice, f->slow.text);
 }
 
 /* Forward, backward and update, mean over the ranks. */

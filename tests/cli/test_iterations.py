@@ -119,6 +119,15 @@ class SlowIterations(Case):
                 self.assertIn("2 of 12 iterations (4, 7) take ", verdict(facts, "Next step"))
                 self.assertIn(words, verdict(facts, "Next step"))
 
+    def test_the_first_ones_may_be_a_job_that_warms_up(self):
+        do = annotate("_compile.compile_inner (dynamo_timed)", 400)
+        facts = self.replay("warms-up", {1, 2}, do)
+        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "torch.compile")
+        step = verdict(facts, "Next step")
+        self.assertTrue(step.startswith("leave out what may be warming up: --steps 3:12; the first 2 of 12 iterations (1, 2) take "), step)
+        self.assertNotIn("recompiles", step)
+        self.assertIn("recompiles", verdict(self.replay("again", {1, 6}, do), "Next step"))
+
     def test_they_recur(self):
         do = annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 60)
         for every, first, name in ((3, 3, "3rd"), (4, 2, "4th"), (2, 1, "2nd")):

@@ -57,6 +57,7 @@ class UnmarkedSteps(Case):
             for i in range(n):
                 begin = 10_000 * i
                 events.append(span("train step (%d)" % i, begin, 9_000, cat="user_annotation"))
+                events.append(span("forward", begin, 4_200, cat="user_annotation"))
                 events += [span("aten::linear", begin + 100 + 500 * k, 400, **{"Sequence number": 8 * i + k, "Fwd thread id": 0})
                            for k in range(8)]
                 events += [span("autograd::engine::evaluate_function: AddmmBackward0", begin + 8000 - 400 * k, 300, 2,
@@ -91,6 +92,8 @@ class UnmarkedSteps(Case):
                 facts = self.assert_replays(folder, "--step-mark", pattern)
                 self.assertEqual(facts["steps"], {"found": 4, "found_by": "marks", "name": "train step (0)"})
                 self.assertEqual(facts["measured"]["per_iteration_ms"], [10, 10, 10, 9])
+        part = self.assert_replays(folder, "--step-mark", "forward")  # the last iteration is more than its range, too
+        self.assertEqual(part["measured"]["per_iteration_ms"], [10, 10, 10, 9])
         chosen = self.assert_replays(folder, "--step-mark", "train step", "--steps", "3:3")
         self.assertEqual(chosen["measured"]["per_iteration_ms"], [9])
 

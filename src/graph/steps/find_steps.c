@@ -59,6 +59,21 @@ static void drop_second_marks(span_array *marks)
     marks->n = kept;
 }
 
+/* Ranges that --step-mark names may be but a part of their iterations: then the last one goes on to
+ * the window's end, but no longer than the longest before it. */
+static int64_t end_of_last(const struct rank_build *rank, const struct trace_span *mark)
+{
+    const struct step *step = rank->steps.at + rank->steps.n;
+    int64_t longest = 0, end = span_end(mark);
+    if (!rank->steps.named)
+        return end;
+    for (size_t i = rank->steps.n; i-- > 0 && (--step)->window == mark->window;)
+        longest = MAX(longest, step->end_ns - step->start_ns);
+    return (longest - mark->dur_ns) * 10 > longest
+               ? MAX(end, MIN(mark->start_ns + longest, rank->trace->windows[mark->window].end_ns))
+               : end;
+}
+
 /* ProfilerStep#N: an iteration reaches to the next mark, so that what the profiler itself does
  * between two steps belongs to the first; the last one ends with its own mark. */
 static void steps_from_marks(struct rank_build *rank, uint32_t class)
@@ -72,7 +87,7 @@ static void steps_from_marks(struct rank_build *rank, uint32_t class)
         bool goes_on = next && next->window == mark->window &&
                        number_of(rank, &marks, i + 1) - 1 == number &&
                        next->start_ns > mark->start_ns;
-        steps_push(rank, mark->start_ns, goes_on ? next->start_ns : span_end(mark), number,
+        steps_push(rank, mark->start_ns, goes_on ? next->start_ns : end_of_last(rank, mark), number,
                    mark->window);
     }
     if (rank->steps.named && marks.n > 0)

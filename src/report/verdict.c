@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "base/utf8.h"
 #include "report/facts.h"
 #include "report/model_report.h"
@@ -404,10 +405,19 @@ static int64_t with_servers_ns(const struct report_facts *f)
     return f->kind_ns[DPRO_OP_PUSH] + f->kind_ns[DPRO_OP_PULL];
 }
 
+/* What others have exposed beyond the straggler's is for want of computation while it computes. */
+static int64_t exposed_ns(const struct report_facts *f)
+{
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        if (f->straggler >= 0 && f->ranks[r].time.rank == f->straggler)
+            return MIN(f->exposed_ns, f->ranks[r].time.exposed_communication_ns);
+    return f->exposed_ns;
+}
+
 static void say_shrink(const struct report_facts *f, struct verdict_line *line)
 {
-    if (f->exposed_ns >= with_servers_ns(f))
-        say(line, "hide or shrink communication: %s of it are exposed; ", TIME(f->exposed_ns));
+    if (exposed_ns(f) >= with_servers_ns(f))
+        say(line, "hide or shrink communication: %s of it are exposed; ", TIME(exposed_ns(f)));
     else
         say(line,
             "hide or shrink communication: %s of the critical path are between workers and "
@@ -480,7 +490,7 @@ static void say_lost(const struct report_facts *f, int64_t lost_ns, struct verdi
 {
     if (lost_ns == f->wait_ns)
         say_wait(f, line);
-    else if (lost_ns == f->exposed_ns || (lost_ns == f->idle_ns && with_servers_ns(f) >= lost_ns))
+    else if (lost_ns == exposed_ns(f) || (lost_ns == f->idle_ns && with_servers_ns(f) >= lost_ns))
         say_shrink(f, line);
     else if (lost_ns == f->input_ns)
         say(line, "load and copy input ahead of time: up to %s to win", TIME(f->input_ns));
@@ -506,7 +516,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
                   "without it the effect of communication is unknown");
         return;
     }
-    int64_t most = f->exposed_ns > f->wait_ns ? f->exposed_ns : f->wait_ns;
+    int64_t most = MAX(exposed_ns(f), f->wait_ns);
     if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
         most = f->idle_ns > most ? f->idle_ns : most;
     most = f->input_ns > most ? f->input_ns : most;

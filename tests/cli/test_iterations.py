@@ -37,6 +37,17 @@ class LateRanks(Case):
             self.assertIn("mostly for it", verdict(facts, "Next step"))
             self.assertIsNone(facts["lateness"]["lost_ms"])
 
+    def test_what_others_have_exposed_while_it_computes_is_no_communication_to_hide(self):
+        """One rank's loader is slow: two long transfers, of which but one is exposed there, and both on all others."""
+        def load(rank, number):
+            annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 14 if rank.rank == 1 else 0.2)(rank, number)
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, transfer_us=4900.0, sync="end", before_forward=load)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=8, folder="loader")[0])
+        self.assertEqual(facts["lateness"]["straggler"], 1)
+        self.assertNotIn("hide or shrink communication", verdict(facts, "Next step"))
+        self.assertIn("rank 1", verdict(facts, "Next step"))
+
     def test_a_late_rank_that_changes_is_no_straggler(self):
         for late, ranks in (([1, 0, 2, 0, 3, 3, 3, 3, 1, 0, 3, 0], "rank 3 5x, rank 0 4x, rank 1 2x, rank 2 1x"),
                             ([1, 3] * 5, "rank 1 5x, rank 3 5x"),

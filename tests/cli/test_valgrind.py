@@ -26,7 +26,7 @@ RUNS = {
                ["TRACE", "--json", "--steps", "1:1000", "--bandwidth", "1gbit", "--keep-profiler", "--no-validate",
                 "--fail-on", "1000", *READ],
                ["TRACE", "-q", "--delay", "FW=1.5", "--delay", "COMM@0=+2", "--samples", "5"],
-               ["TRACE", "--rank-regex", "([0-9]+)", "--dims", "dp=2", "--ranks-from", "host"], ["FILE"], ["--help"]],
+               ["TRACE", "--rank-regex", "([0-9]+)", "--dims", "dp=2", "--ranks-from", "host"], ["TRACE", "-q", "--iteration", "2"], ["FILE"], ["--help"]],
     "whatif": [["TRACE", "--bandwidth", "0.5x", "--latency", "+10us", "--compute", "1.2x@0", "--delay", "BW=0.9"],
                ["TRACE", "--json", "--bucket-cap-mb", "5,first=1", "--compress", "fp16", "--world-size", "5",
                 "--steps", "1:1000", *READ],

@@ -168,7 +168,7 @@ static void find_forward_ops(struct finder *f, uint32_t t)
         if (is_pass(f->phases[i]))
             pass_ns = span->start_ns;
         else if ((f->phases[i] == UNKNOWN || (class_of(f, i) & NAME_OPTIMIZER_STEP)) &&
-                 pass_ns - span->start_ns < span->dur_ns)
+                 pass_ns < span->start_ns + span->dur_ns)
             f->phases[i] = HOLDS_PASS;
     }
 }

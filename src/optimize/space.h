@@ -108,7 +108,7 @@ struct dpro_strategy space_copy_of(struct space *space, const struct dpro_strate
 void space_copy(const struct space *space, const struct dpro_strategy *from,
                 struct dpro_strategy *to);
 
-/* Whether it says no more than which neighbouring tensors share a bucket. */
+/* Whether all it does is group the tensors, in the order of the model, into whole buckets. */
 bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* The iteration time of a strategy. It is noted if it is the best so far, or the best plain one. */
 int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy);

@@ -178,7 +178,7 @@ class Dimensions(Case):
         self.addCleanup(folder.cleanup)
         copy = os.path.join(folder.name, "stages")
         shutil.copytree(stages, copy)
-        path = os.path.join(copy, "hostvm", "rank1", "rank.json")
+        path = os.path.join(copy, "host1", "rank1", "rank.json")
         with open(path, encoding="utf-8") as file:
             rank = json.load(file)
         rank["memory"]["gradient_bytes"] = 0

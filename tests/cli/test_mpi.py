@@ -149,7 +149,7 @@ class MpiTest(Case):
     def test_a_rank_may_have_several_logs(self):
         folder = self.copy("torch-pp-gloo-n2")
         for rank in (0, 1):
-            path = os.path.join(folder, "hostvm", "rank%d" % rank, "net.log.gz")
+            path = os.path.join(folder, "host%d" % rank, "rank%d" % rank, "net.log.gz")
             shutil.copy(path, self.path("rank%d_again_net.log.gz" % (1 - rank)))  # by its name of the other rank, and dealt so
         for n in (2, 3):
             self.check_same("replay", folder, *glob.glob(self.path("rank*")), n=n)

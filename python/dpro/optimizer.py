@@ -14,7 +14,7 @@ _KINDS = ("FW", "BW", "UPDATE", "INPUT")
 _NO_TENSOR = _NO_MODULE = 0xffffffff
 _COMPRESSIONS = {"none": 0, "fp16": 1, "bf16": 2}
 _COMPUTING = {"compile": 1, "bf16": 2}
-_ALGORITHMS = {"default": 0, "paper": 1, "dp": 2, "mcmc": 3}
+_ALGORITHMS = {"default": 0, "paper": 1, "dp": 2}
 _PASS_ABI = 4
 _MOST_EDITS = 1024
 

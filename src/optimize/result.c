@@ -141,8 +141,8 @@ void result_scale(struct dpro_optimum *o)
 
 const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
 {
-    static const char *const names[] = {"default", "paper", "dp", "mcmc"};
-    return (unsigned)algorithm <= DPRO_ALGORITHM_MCMC ? names[algorithm] : NULL;
+    static const char *const names[] = {"default", "paper", "dp"};
+    return (unsigned)algorithm <= DPRO_ALGORITHM_DP ? names[algorithm] : NULL;
 }
 
 struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum)

@@ -74,8 +74,6 @@ static void run_algorithm(struct space *space)
     enum dpro_algorithm algorithm = space->search->options->algorithm;
     if (together && (algorithm == DPRO_ALGORITHM_DEFAULT || algorithm == DPRO_ALGORITHM_DP))
         search_dynamic(space, 1);
-    if (algorithm == DPRO_ALGORITHM_MCMC)
-        search_mcmc(space);
     if (algorithm == DPRO_ALGORITHM_PAPER)
         search_paper(space);
     if (algorithm != DPRO_ALGORITHM_DEFAULT)

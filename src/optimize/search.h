@@ -39,7 +39,6 @@ void search_local(struct space *space, bool plain); /* local_search.c: from spac
                                                      */
 /* Descends from a strategy until no candidate helps. */
 void search_descend(struct space *space, const struct dpro_strategy *from);
-void search_mcmc(struct space *space); /* mcmc.c: from space->best */
 
 /* ---- cycles.c: of Horovod ---- */
 

@@ -55,8 +55,8 @@ class Optimize(Case):
                          view.sync_ns(1 << 20, 1), view.sync_ns(4 << 20, 1)))
             return halve(view)
 
-        without = package.optimize(BUNDLED, algorithm="mcmc", seed=1)
-        facts = package.optimize(BUNDLED, algorithm="mcmc", seed=1, passes=[look])
+        without = package.optimize(BUNDLED, seed=1)
+        facts = package.optimize(BUNDLED, seed=1, passes=[look])
         self.assertTrue(seen)
         for n_tensors, n_in_buckets, iteration_ns, small_ns, large_ns in seen:
             self.assertEqual(n_tensors, 53)
@@ -80,7 +80,7 @@ class Optimize(Case):
 
         kinds = set()
         gaps.opfs_ns = opfs_ns
-        for algorithm in ("default", "mcmc"):
+        for algorithm in ("default", "paper"):
             with self.subTest(algorithm):
                 facts = package.optimize(BUNDLED, algorithm=algorithm, seed=2, passes=[gaps])
                 fused = [d for d in facts["strategy"] if d["pass"] == "op-fusion"]
@@ -98,7 +98,7 @@ class Optimize(Case):
             package.optimize(BUNDLED, passes=[broken])
 
     def test_the_same_seed_gives_the_same_result(self):
-        results = [package.optimize(BUNDLED, algorithm="mcmc", seed=3, passes=[halve])["best"] for _ in range(2)]
+        results = [package.optimize(BUNDLED, seed=3, passes=[halve])["best"] for _ in range(2)]
         self.assertEqual(*results)
 
     def test_what_a_pass_raises_reaches_the_caller(self):

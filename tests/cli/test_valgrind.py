@@ -44,7 +44,7 @@ RUNS = {
     "optimize": [["TRACE", "-o", "OUT", "--budget", "2", "--seed", "4"],
                  ["TRACE", "-o", "OUT", "--budget", "2", "--allow", "compile,bf16", "--probes", "PROBES"],
                  ["TRACE", "--memory", "100MB", "--allow", "bf16,assumed", "--budget", "1"],
-                 ["TRACE", "--json", "--algorithm", "mcmc", "--budget", "2", "--compress", "fp16", "--compress", "none",
+                 ["TRACE", "--json", "--budget", "2", "--compress", "fp16", "--compress", "none",
                   "--steps", "1:1000", *READ],
                  ["TRACE", "-q", "--algorithm", "paper", "--no-coarsen", "--no-partial", "--no-symmetry", "--budget", "2"],
                  ["TRACE", "--servers", "1:2", "--algorithm", "dp", "--budget", "2", "--pass", "PASS"],

@@ -383,12 +383,12 @@ TEST(theorem_1_decides_rightly_on_two_ops)
     assert_true(n_fused > 100 && n_apart > 100);
 }
 
-enum { BY_PAPER, BY_LOCAL, BY_MCMC, BY_ALL, N_WAYS };
+enum { BY_PAPER, BY_LOCAL, BY_ALL, N_WAYS };
 
 TEST(op_fusion_is_found_by_every_search)
 {
     enum { N = 120 };
-    static const char *const names[] = {"Algorithm 1", "local search", "MCMC", "default"};
+    static const char *const names[] = {"Algorithm 1", "local search", "default"};
     uint32_t n_best[N_WAYS] = {0}, n_with = 0;
     double sum[N_WAYS] = {0}, without = 0;
     for (uint64_t seed = 1; seed <= N; seed++) {
@@ -413,8 +413,6 @@ TEST(op_fusion_is_found_by_every_search)
                 search_paper(&b.space);
             if (way == BY_LOCAL || way == BY_ALL)
                 search_local(&b.space, false);
-            if (way == BY_MCMC)
-                search_mcmc(&b.space);
             assert_true(b.space.best_ns <= own);
             n_best[way] += b.space.best_ns <= best;
             sum[way] += (double)b.space.best_ns / (double)best - 1;
@@ -436,24 +434,19 @@ TEST(fused_ops_that_do_harm_come_apart)
     int64_t gap_ns = -1; /* each part makes the fused op longer */
     struct dpro_pass pass = gap_pass(&gap_ns);
     const struct dpro_pass *const passes[] = {&pass};
-    for (int mcmc = 0; mcmc < 2; mcmc++) {
-        struct bench b;
-        bench_init(&b, model, passes);
-        struct dpro_strategy s = space_strategy(&b.space);
-        for (uint32_t at = 1; at < 7; at += 3) {
-            struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
-            assert_null(edit_apply(model, &s, &fuse));
-        }
-        space_evaluate(&b.space, &s); /* the best so far, where the search starts */
-        assert_int_equal(b.space.best.n_fused, 2);
-        if (mcmc)
-            search_mcmc(&b.space);
-        else
-            search_local(&b.space, false);
-        assert_int_equal(b.space.best.n_fused, 0);
-        assert_true(mcmc || b.space.best_ns <= brute_force(model));
-        bench_fini(&b);
+    struct bench b;
+    bench_init(&b, model, passes);
+    struct dpro_strategy s = space_strategy(&b.space);
+    for (uint32_t at = 1; at < 7; at += 3) {
+        struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
+        assert_null(edit_apply(model, &s, &fuse));
     }
+    space_evaluate(&b.space, &s); /* the best so far, where the search starts */
+    assert_int_equal(b.space.best.n_fused, 2);
+    search_local(&b.space, false);
+    assert_int_equal(b.space.best.n_fused, 0);
+    assert_true(b.space.best_ns <= brute_force(model));
+    bench_fini(&b);
 }
 
 /* ---- the Coarsened View ---- */
@@ -578,7 +571,7 @@ TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
                        .n_ranks = 2 + (uint32_t)(seed % 3), .alike = seed % 2,
                        .any_order = seed % 3 == 0, .n_streams = 1 + seed % 2,
                        .interferes = seed % 5 == 0, .overheads = true);
-        for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
+        for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_DP; a++) {
             struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
                                                     .threads = 1};
             struct dpro_optimum *optimum = optimum_of(model, &options);
@@ -606,7 +599,7 @@ TEST(a_result_is_what_the_jobs_stack_can_be_given)
                        .cycles = seed % 5 == 0, .overheads = true);
         int64_t plain_ns = brute_force(model);
         for (int k = DPRO_STACK_DDP; k <= DPRO_STACK_BYTEPS; k++)
-            for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_MCMC; a++) {
+            for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_DP; a++) {
                 model->capabilities = model_capabilities((enum dpro_stack)k);
                 struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
                                                         .threads = 1,
@@ -657,26 +650,21 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
 
 TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
 {
-    static const int algorithms[] = {DPRO_ALGORITHM_DEFAULT, DPRO_ALGORITHM_MCMC};
     struct dpro_model *model = paper_job("resnet50", 4);
     model->net.gate.n_streams = 2;
     model->net.link.cpu_ns.value = model->net.link.byte_ns.value / 4;
-    for (int a = 0; a < 2; a++) {
-        struct dpro_optimize_options options = {
-            .algorithm = (enum dpro_algorithm)algorithms[a], .seed = 5, .threads = 1};
-        struct dpro_optimum *first = optimum_of(model, &options);
-        const struct dpro_strategy *s = dpro_optimum_strategy(first, DPRO_BEST);
-        for (options.threads = 2; options.threads <= 5; options.threads += 3) {
-            struct dpro_optimum *other = optimum_of(model, &options);
-            const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
-            assert_int_equal(dpro_optimum_summary(first).best_ns,
-                             dpro_optimum_summary(other).best_ns);
-            assert_int_equal(dpro_optimum_summary(first).n_candidates,
-                             dpro_optimum_summary(other).n_candidates);
-            assert_int_equal(s->n_buckets, t->n_buckets);
-            assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
-            assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
-        }
+    struct dpro_optimize_options options = {.seed = 5, .threads = 1};
+    struct dpro_optimum *first = optimum_of(model, &options);
+    const struct dpro_strategy *s = dpro_optimum_strategy(first, DPRO_BEST);
+    for (options.threads = 2; options.threads <= 5; options.threads += 3) {
+        struct dpro_optimum *other = optimum_of(model, &options);
+        const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
+        assert_int_equal(dpro_optimum_summary(first).best_ns, dpro_optimum_summary(other).best_ns);
+        assert_int_equal(dpro_optimum_summary(first).n_candidates,
+                         dpro_optimum_summary(other).n_candidates);
+        assert_int_equal(s->n_buckets, t->n_buckets);
+        assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
+        assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
     }
 }
 
@@ -694,19 +682,15 @@ TEST(a_stopped_search_gives_the_best_so_far)
     for (uint32_t r = 0; r < 4; r++)
         model->ranks[r].work_scale = 1 + r;
     uint32_t n_calls = 0;
-    struct dpro_optimize_options options = {.algorithm = DPRO_ALGORITHM_MCMC,
-                                            .no_symmetry = 1,
-                                            .threads = 1,
-                                            .progress = stop_soon,
-                                            .arg = &n_calls};
+    struct dpro_optimize_options options = {
+        .no_symmetry = 1, .threads = 1, .progress = stop_soon, .arg = &n_calls};
     struct dpro_optimum *optimum = optimum_of(model, &options);
     struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
     assert_string_equal(s.stopped_by, "stopped");
     assert_int_equal(n_calls, 1);
     assert_true(s.best_ns < s.baseline_ns);
 
-    options = (struct dpro_optimize_options){
-        .algorithm = DPRO_ALGORITHM_MCMC, .no_symmetry = 1, .threads = 1, .budget_s = 1e-6};
+    options = (struct dpro_optimize_options){.no_symmetry = 1, .threads = 1, .budget_s = 1e-6};
     optimum = optimum_of(model, &options);
     s = dpro_optimum_summary(optimum);
     assert_string_equal(s.stopped_by, "budget");
@@ -912,7 +896,7 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
 
 /* ---- the strawman ---- */
 
-TEST(without_partial_replay_whole_graphs_are_replayed)
+TEST(without_partial_replay_the_whole_job_is_evaluated)
 {
     struct dpro_model *model = random_job(.seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true);
     int64_t gap_ns = gap_of(model, 3);

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cost/model_graph.h"
 #include "cpu_seconds.h"
 #include "generated_job.h"
+#include "model_graph.h"
 #include "optimize/search.h"
 #include "replay/replay.h"
 
@@ -57,7 +57,7 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
                                             .no_coarsen = setting->no_coarsen,
                                             .no_partial = setting->no_partial,
                                             .no_symmetry = setting->no_symmetry};
-    struct search search = {.options = &options, .best_ns = INT64_MAX, .counts_replays = true};
+    struct search search = {.options = &options, .best_ns = INT64_MAX};
     struct coarsened_view view;
     struct space space;
     struct dpro_error err;

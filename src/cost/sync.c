@@ -1,8 +1,8 @@
 /* The messages of a collective, and their replay.
  *
  * An algorithm is written once, as a list of messages in the order in which links carry them. The
- * replay here is one pass over the list; cost/model_graph.c makes SEND and RECV ops of the same
- * list. Segments and chunks of a step are all as long as the longest, as libraries pad them.
+ * replay here is one pass over the list; tests/unit/model_graph.c makes SEND and RECV ops of it.
+ * Segments and chunks of a step are all as long as the longest, as libraries pad them.
  *
  * If a ring adds up no slower than its links transfer, chunks queue only for the link. A step
  * begins when the one before has left the link, or when its first chunk has come through, whichever

@@ -10,11 +10,9 @@
 #include "base/sort.h"
 #include "base/time.h"
 #include "cost/buckets.h"
-#include "cost/model_graph.h"
 #include "cost/strategy_work.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
-#include "replay/replay.h"
 
 enum { MOST_THREADS = 64, PART_A_WORKER = 64, QUIET_ROUNDS = 5 };
 #define PROGRESS_EVERY_S 0.1
@@ -121,7 +119,7 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     space->best_ns = space->plain_ns = space->own_ns = INT64_MAX;
     int threads = search->options->threads;
     int n = threads > 0 ? MIN(threads, MOST_THREADS) : parallel_cores(MOST_THREADS);
-    space->n_workers = search->options->no_partial ? 1 : (uint32_t)n;
+    space->n_workers = (uint32_t)n;
     struct arena *a = &space->arena;
     size_t n_tensors = model->n_tensors;
     space->workers = arena_array(a, space->n_workers, sizeof *space->workers);
@@ -181,21 +179,6 @@ void space_copy(const struct space *space, const struct dpro_strategy *from,
 
 /* ---- evaluating ---- */
 
-/* What each candidate costs beside when partial replay is switched off; it is valued by the same
- * model. Graphs know no cycles. */
-static void replay_whole(const struct space *space, const struct dpro_strategy *strategy)
-{
-    static const struct dpro_replay_options defaults;
-    struct dpro_graph *graph = NULL;
-    struct dpro_error err;
-    int64_t ns;
-    if (strategy->cycle_ns > 0)
-        return;
-    if (cost_graph_job(space->model, strategy, NULL, &graph, &err) == 0)
-        dpro_replay_predict(graph, &defaults, &ns, &err);
-    dpro_graph_destroy(graph);
-}
-
 static int64_t value_of(struct space *space, struct worker *worker,
                         const struct dpro_strategy *strategy)
 {
@@ -203,8 +186,6 @@ static int64_t value_of(struct space *space, struct worker *worker,
     if (!computing_is_possible(space->model, strategy) ||
         (search->memory && !memory_search_allows(search->memory, strategy, &worker->peaks)))
         return INT64_MAX;
-    if (search->options->no_partial && !search->counts_replays)
-        replay_whole(space, strategy);
     return evaluate(worker->evaluator, strategy);
 }
 
@@ -290,8 +271,6 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
 {
     size_t n = space->candidates.list.n, step = (size_t)space->n_workers * PART_A_WORKER;
     array_reserve(&space->values, n); /* n of it is always 0 */
-    if (space->search->options->no_partial)
-        step = 1;
     for (size_t first = 0; first < n; first += step) {
         struct part part = {space, strategy, first, n - first < step ? n - first : step};
         if (search_stops(space->search)) {

@@ -57,7 +57,6 @@ struct search {
     ARRAY(struct dpro_strategy) pool; /* each that was the best of an algorithm when it was found */
     const char *stopped_by;           /* NULL: goes on */
     uint64_t random;
-    bool counts_replays; /* without partial replay: of whole graphs, which are not made */
     /* Choices of ways to compute modules, to start from; none if nothing is allowed. */
     struct computing_choice ways[MOST_COMPUTING_CHOICES];
     uint32_t n_ways;

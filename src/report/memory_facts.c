@@ -5,7 +5,6 @@
 #include "base/sort.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
-#include "replay/caching_allocator.h"
 #include "report/facts.h"
 
 #define ALIKE 0.01 /* of the highest peak */
@@ -42,37 +41,6 @@ static bool was_not_recorded(const struct report_facts *f)
             return false;
     }
     return recorded && strcmp(f->framework, "pytorch") == 0;
-}
-
-/* How far the simulated allocator is that of the job, where that was recorded. */
-static void check_snapshots(struct report_facts *f)
-{
-    enum { LONGEST = 200 };
-    const struct dpro_trace *trace = f->report->trace;
-    const char **lines = arena_array(&f->arena, trace->n_ranks + (size_t)1, sizeof *lines);
-    uint32_t n = 0;
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        const struct trace_rank *rank = &trace->ranks[r];
-        uint64_t n_requests = 0, n_elsewhere = 0;
-        for (uint32_t i = 0; i < rank->n_allocators; i++) {
-            const struct allocator_history *history = &rank->allocators[i];
-            bool is_cut = history->n_segments == 0; /* where blocks lay is not known */
-            if (is_cut || history->settings.known == DPRO_ALLOCATOR_STRANGE)
-                continue;
-            struct allocator_check check = allocator_check(history);
-            n_requests += check.n_requests;
-            n_elsewhere += check.n_elsewhere;
-        }
-        if (n_elsewhere == 0)
-            continue;
-        char *line = arena_alloc(&f->arena, LONGEST);
-        snprintf(line, LONGEST,
-                 "%llu of %llu requests of rank %d's snapshot are placed otherwise by the "
-                 "simulated allocator",
-                 (unsigned long long)n_elsewhere, (unsigned long long)n_requests, rank->rank);
-        lines[n++] = line;
-    }
-    f->warnings.listed = lines;
 }
 
 static void count_settings(struct memory_facts *all, const struct dpro_rank_memory *memory)
@@ -116,7 +84,6 @@ void memory_find(struct report_facts *f)
             all->lowest = all->n_ranks;
         all->n_ranks++;
     }
-    check_snapshots(f);
     double most = (double)all->ranks[all->highest].memory.peak_bytes;
     double least = (double)all->ranks[all->lowest].memory.peak_bytes;
     all->alike = most - least <= ALIKE * most;

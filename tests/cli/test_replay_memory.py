@@ -104,24 +104,6 @@ class ReplayMemory(Case):
         done = dpro("replay", "-q", "--no-validate", self.path("job"))
         self.assertNotIn("Memory", done.out)
 
-    def test_a_snapshot_that_the_simulated_allocator_places_otherwise_is_told(self):
-        base = 0x7f0000000000
-
-        def snapshot(offset):
-            entries = [dict(action="segment_alloc", addr=base, size=2 << 20), dict(action="alloc", addr=base + offset, size=512)]
-            blocks = [dict(size=offset, state="inactive")] if offset else []
-            blocks += [dict(size=512, state="active_allocated"), dict(size=(2 << 20) - 512 - offset, state="inactive")]
-            segment = dict(device=0, address=base, total_size=2 << 20, stream=0, segment_type="small", blocks=blocks)
-            return {"segments": [segment], "device_traces": [[dict(entry, stream=0, time_us=5) for entry in entries]],
-                    "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": ""}}
-
-        shutil.copytree(BUNDLED, self.path("job"))
-        for offset, n in ((0, 0), (1024, 1)):
-            self.write("job/snapshot_rank1.json", snapshot(offset))
-            done = self.assert_json("replay", "-q", "--no-validate", self.path("job"))
-            told = [line for line in done["warnings"] if "placed otherwise" in line]
-            self.assertEqual(told, ["1 of 1 requests of rank 1's snapshot are placed otherwise by the simulated allocator"] * n)
-
     def test_a_comparison_has_both_peaks_and_says_what_only_one_knows(self):
         whole, bare = os.path.join(ROOT, "torch-ddp-gloo-gpt-n2-default"), self.path("bare")
         os.mkdir(bare)

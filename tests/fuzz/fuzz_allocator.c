@@ -2,7 +2,7 @@
  * each, which the simulator answers, and which are checked as if they had been recorded. */
 #include "fuzz.h"
 
-#include "replay/caching_allocator.h"
+#include "../unit/allocator_check.h"
 
 enum { MOST = 4000 };
 

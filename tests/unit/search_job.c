@@ -5,7 +5,7 @@
 
 #include "case.h"
 #include "cost/evaluate.h"
-#include "cost/model_graph.h"
+#include "model_graph.h"
 
 struct dpro_model *random_job_of(const struct generate_options *options)
 {

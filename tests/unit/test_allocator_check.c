@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocator_check.h"
 #include "base/array.h"
 #include "base/file.h"
 #include "case.h"
-#include "replay/caching_allocator.h"
 
 /* A record as its README describes it. */
 struct record {

@@ -96,5 +96,5 @@ TEST(the_strawman_survives_any_failed_allocation)
 {
     struct dpro_optimize_options options = {
         .threads = 1, .algorithm = DPRO_ALGORITHM_PAPER, .no_partial = 1};
-    check_search(&options, 5, false);
+    check_search(&options, 1, false);
 }

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "case.h"
-#include "cost/graph_maker.h"
 #include "cost/sync.h"
+#include "graph_maker.h"
 #include "replay/replay.h"
 
 static uint64_t random_state;

@@ -2,7 +2,7 @@
  *
  * A rank has a device for computation, one for each direction of its link, and one for adding up. A
  * message is three ops: what precedes it, then SEND and RECV, which wait for both links. */
-#include "cost/graph_maker.h"
+#include "graph_maker.h"
 
 #include <string.h>
 

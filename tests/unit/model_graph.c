@@ -1,10 +1,10 @@
 /* Makes the global DFG of a model under a strategy. */
-#include "cost/model_graph.h"
+#include "model_graph.h"
 
 #include "base/memory.h"
 #include "cost/fused.h"
-#include "cost/graph_maker.h"
 #include "cost/strategy_work.h"
+#include "graph_maker.h"
 
 /* The rank's next op; *last is the one before. */
 static uint32_t go_on(struct job *j, uint32_t rank, enum dpro_op_kind kind, const char *name,

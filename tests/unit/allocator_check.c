@@ -4,6 +4,7 @@
  * for which other streams have ended, segments taken and given back. Such a stretch is replayed as
  * the request that ends it, and the simulated device answers as recorded: where the record goes on
  * with a segment given back, the device had no room. */
+#include "allocator_check.h"
 #include "replay/allocator_rollback.h"
 #include "replay/allocator_state.h"
 

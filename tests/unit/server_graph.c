@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/sort.h"
-#include "cost/graph_maker.h"
+#include "graph_maker.h"
 
 enum { CHUNKS = 64 }; /* of the largest bucket */
 

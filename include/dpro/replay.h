@@ -10,6 +10,7 @@
 #ifndef DPRO_REPLAY_H
 #define DPRO_REPLAY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -95,8 +96,15 @@ DPRO_API int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_
                                        uint32_t iteration);
 /* The rank that is waited for most in a replayed iteration, if for 1 % of one or more; -1: none. */
 DPRO_API int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration);
-/* What an iteration takes longer, on average, than if the late rank had worked in each as it does
- * in those in which it is not late. 0 where a rank is late in most iterations. */
+/* A straggler comes late in most iterations, by 5 % of one or more on average and by more than
+ * chance explains. There may be several, which take turns at being the last. */
+DPRO_API bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index);
+/* In how many iterations this is the late rank; a straggler: in how many it comes late, another one
+ * later or not. */
+DPRO_API uint32_t dpro_replay_n_late(const struct dpro_replay *replay, uint32_t rank_index);
+/* What lateness costs an iteration. With stragglers: what the other ranks wait for them, mean over
+ * these. Else what it takes longer, on average, than if the late rank had worked in each as it does
+ * in those in which it is not late. */
 DPRO_API int64_t dpro_replay_late_ns(const struct dpro_replay *replay);
 /* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
  * from that iteration's start. When iterations overlap, an op may start before 0 or end after the

@@ -2,11 +2,13 @@
  * use: the first of enum use that is going on. One sweep over a rank's intervals, sorted by start,
  * only remembers the latest end of each use, as an interval that is over no longer matters. It
  * follows the copies of the iteration: none begins before the one that it is a copy of. */
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "replay/replay.h"
@@ -27,7 +29,7 @@ enum use { /* first wins */
 struct interval {
     int64_t start, end;
     uint32_t use;
-    uint32_t waits_for; /* rank index, for USE_WAIT; NOBODY: ranks that were not recorded */
+    uint32_t waits_in;  /* collective, for USE_WAIT; NOBODY: for ranks that were not recorded */
     uint32_t copy;      /* for USE_WAIT */
     uint32_t dimension; /* 1 + that of its communication; 0: none */
 };
@@ -50,7 +52,8 @@ struct breakdown {
     bool any_missing;          /* ranks of a collective */
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions;
-    _Atomic int64_t *waited_ns; /* see breakdown_fill */
+    _Atomic int64_t *waited_ns; /* as last: what ranks wait in it, the sum over them */
+    struct breakdown_lateness *lateness;
     struct accounting *of_thread;
     atomic_size_t next_rank;
 };
@@ -68,9 +71,9 @@ struct accounting {
     /* by dimension, the first of none: of the rank; until when any of it goes on */
     struct dpro_dimension_time *dimensions;
     int64_t *until_transfer, *until_wait, until_any;
-    int64_t now, to;              /* how far the sweep is, and where it ends */
-    int64_t until[N_USES];        /* of the rank */
-    uint32_t waits_for, waits_in; /* rank index; copy */
+    int64_t now, to;         /* how far the sweep is, and where it ends */
+    int64_t until[N_USES];   /* of the rank */
+    uint32_t waits_in, copy; /* as of the interval */
     struct sums sums;
     ARRAY(struct interval) intervals; /* not swept yet */
     struct interval *spare;           /* for sorting */
@@ -204,7 +207,6 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
 {
     const struct dpro_graph *g = work->g;
     const struct breakdown *all = work->all;
-    const uint32_t *last = all->last + (size_t)copy->number * g->n_collectives;
     for (uint32_t i = all->first[r]; i < all->first[r + 1]; i++) {
         const struct graph_member *member = &g->members[all->of_rank[i]];
         uint32_t number = all->collective[all->of_rank[i]];
@@ -217,7 +219,7 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
             add_interval(
                 work, start, start + missing,
-                (struct interval){.use = USE_WAIT, .waits_for = NOBODY, .dimension = dimension});
+                (struct interval){.use = USE_WAIT, .waits_in = NOBODY, .dimension = dimension});
         }
         if (c->barrier == DPRO_NO_OP)
             continue;
@@ -225,11 +227,10 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         if (c->n_messages > 0) /* some rank is sending: the collective transfers */
             add_interval(work, all_there, start,
                          (struct interval){.use = USE_TRANSFER, .dimension = dimension});
-        add_interval(work, copy->end_ns[member->arrival], all_there,
-                     (struct interval){.use = USE_WAIT,
-                                       .waits_for = last[number],
-                                       .copy = copy->number,
-                                       .dimension = dimension});
+        add_interval(
+            work, copy->end_ns[member->arrival], all_there,
+            (struct interval){
+                .use = USE_WAIT, .waits_in = number, .copy = copy->number, .dimension = dimension});
     }
 }
 
@@ -275,10 +276,9 @@ static void begin_in_dimension(struct accounting *work, const struct interval *i
 
 static void count_wait(struct accounting *work, int64_t ns)
 {
-    uint32_t iteration = work->waits_in - work->span->first_iteration;
-    work->waited_for[work->waits_for] += ns;
-    if (iteration < work->span->n_iterations) /* not in those around them */
-        work->all->waited_ns[(size_t)iteration * work->g->n_ranks + work->waits_for] += ns;
+    size_t at = (size_t)work->copy * work->g->n_collectives + work->waits_in;
+    work->waited_for[work->all->last[at]] += ns;
+    work->all->waited_ns[at] += ns;
 }
 
 /* Accounts for the time until `stop`, in which nothing begins. */
@@ -296,7 +296,7 @@ static void advance(struct accounting *work, int64_t stop)
         if (use < N_USES)
             work->sums.use[use] += part_end - work->now;
         count_dimensions(work, work->now, part_end, use);
-        if (use == USE_WAIT && work->waits_for != NOBODY)
+        if (use == USE_WAIT && work->waits_in != NOBODY)
             count_wait(work, part_end - work->now);
         work->now = part_end;
     }
@@ -313,8 +313,8 @@ static void sweep(struct accounting *work, int64_t horizon)
         if (next->end > work->until[next->use]) {
             work->until[next->use] = next->end;
             if (next->use == USE_WAIT) {
-                work->waits_for = next->waits_for;
-                work->waits_in = next->copy;
+                work->waits_in = next->waits_in;
+                work->copy = next->copy;
             }
         }
     }
@@ -382,7 +382,7 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
                                                           : (uint8_t)N_USES;
     work->now = work->span->from_ns[r];
     work->to = work->span->to_ns[r];
-    work->waits_for = NOBODY;
+    work->waits_in = NOBODY;
     work->until_any = 0;
     work->sums = (struct sums){0};
     memset(work->until, 0, sizeof work->until);
@@ -430,25 +430,65 @@ static void account_for_some(void *arg, size_t thread)
     arena_fini(&work->arena);
 }
 
+/* What ranks wait in a collective, they wait for its last rank; it and others come that much later
+ * than half of its ranks do, as far as computation does not hide it. */
+static void count_lateness(const struct breakdown *all, const struct graph_collective *c,
+                           const struct replay_copy *copy, int64_t waited_ns, int64_t *arrived_ns,
+                           struct breakdown_lateness *of_iteration)
+{
+    const struct graph_member *member = all->g->members + c->first_member;
+    int64_t last = 0, all_ns = 0;
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        arrived_ns[i] = copy->end_ns[member[i].arrival];
+        last = MAX(last, arrived_ns[i]);
+    }
+    for (uint32_t i = 0; i < c->n_members; i++)
+        all_ns += last - arrived_ns[i];
+    int64_t middle = select_i64(arrived_ns, c->n_members, (c->n_members - 1) / 2);
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        int64_t late_ns = copy->end_ns[member[i].arrival] - middle;
+        of_iteration[all->g->rank[member[i].arrival]].late_ns +=
+            llround((double)late_ns * (double)waited_ns / (double)MAX(all_ns, 1));
+    }
+}
+
+static void count_latenesses(void *arg, size_t iteration)
+{
+    const struct breakdown *all = arg;
+    const struct dpro_graph *g = all->g;
+    const struct replay_copy *copy = &all->span->copies[all->span->first_iteration + iteration];
+    struct breakdown_lateness *of_iteration = all->lateness + iteration * g->n_ranks;
+    int64_t *arrived_ns = mem_array((size_t)g->n_members + 1, sizeof *arrived_ns);
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        size_t at = (size_t)copy->number * g->n_collectives + c;
+        if (all->waited_ns[at] == 0)
+            continue;
+        of_iteration[all->last[at]].waited_ns += all->waited_ns[at];
+        count_lateness(all, &g->collectives[c], copy, all->waited_ns[at], arrived_ns, of_iteration);
+    }
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        of_iteration[r].waited_ns /= g->n_ranks;
+    mem_free(arrived_ns);
+}
+
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    int64_t *waited_ns)
+                    struct breakdown_lateness *lateness)
 {
-    size_t n_waited = (size_t)span->n_iterations * g->n_ranks;
-    struct breakdown all = {.g = g, .span = span, .ranks = ranks, .dimensions = dimensions};
+    size_t n_met = (size_t)span->n_copies * g->n_collectives + 1;
+    struct breakdown all = {
+        .g = g, .span = span, .ranks = ranks, .dimensions = dimensions, .lateness = lateness};
     for (uint32_t r = 0; r < g->n_ranks; r++)
         all.most_ops = MAX(all.most_ops, g->ranks[r].n_ops);
     for (uint32_t c = 0; c < g->n_collectives; c++)
         all.any_missing |= g->collectives[c].missing_wait_ns > 0;
     find_members(&all);
-    all.last =
-        arena_alloc(&all.arena, ((size_t)span->n_copies * g->n_collectives + 1) * sizeof *all.last);
+    all.last = arena_alloc(&all.arena, n_met * sizeof *all.last);
     parallel_for(span->n_copies, threads, find_last, &all);
-    all.waited_ns = arena_array(&all.arena, n_waited + 1, sizeof *all.waited_ns);
+    all.waited_ns = arena_array(&all.arena, n_met, sizeof *all.waited_ns);
     size_t n = MIN((size_t)parallel_share(threads, 1), g->n_ranks);
     all.of_thread = arena_array(&all.arena, n, sizeof *all.of_thread);
     parallel_for(n, threads, account_for_some, &all);
-    for (size_t i = 0; i < n_waited; i++)
-        waited_ns[i] = all.waited_ns[i] / g->n_ranks;
+    parallel_for(span->n_iterations, threads, count_latenesses, &all);
     arena_fini(&all.arena);
 }

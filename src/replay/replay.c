@@ -1,5 +1,6 @@
 /* The results of the replayed iterations: iteration times, where each rank's time goes, the shown
  * iteration and its critical path. */
+#include <math.h>
 
 #include "base/arena.h"
 #include "base/memory.h"
@@ -21,9 +22,12 @@ struct dpro_replay {
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions; /* see breakdown_fill */
     uint32_t n_dimensions;
-    int64_t *waited_ns; /* see breakdown_fill */
-    uint32_t *late;     /* by iteration: the index of the rank that is late in it; NO_RANK: none */
-    int64_t late_ns;    /* see dpro_replay_late_ns */
+    struct breakdown_lateness *lateness; /* see breakdown_fill */
+    uint32_t *late;   /* by iteration: the index of the rank that is late in it; NO_RANK: none */
+    uint32_t *n_late; /* see dpro_replay_n_late */
+    bool *straggles;  /* by rank */
+    bool has_straggler;
+    int64_t late_ns; /* see dpro_replay_late_ns */
     int64_t *start_ns, *end_ns;
     struct dpro_critical_op *critical;
     uint32_t n_critical;
@@ -90,11 +94,11 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
     struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main, c->n_warm_up};
-    r->waited_ns = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->waited_ns);
+    r->lateness = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->lateness);
     r->n_dimensions = c->g->n_dimensions;
     r->dimensions =
         arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
-    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->waited_ns);
+    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->lateness);
 }
 
 /* The rank that is waited for most in an iteration is late, unless that is next to nothing. */
@@ -102,22 +106,50 @@ static void find_late(struct dpro_replay *r)
 {
     enum { LEAST_PCT = 1 };
     r->late = arena_array(&r->arena, (size_t)r->n_iterations + 1, sizeof *r->late);
+    r->n_late = arena_array(&r->arena, (size_t)r->n_ranks + 1, sizeof *r->n_late);
+    r->straggles = arena_array(&r->arena, (size_t)r->n_ranks + 1, sizeof *r->straggles);
     for (uint32_t i = 0; i < r->n_iterations; i++) {
-        const int64_t *waited = r->waited_ns + (size_t)i * r->n_ranks;
+        const struct breakdown_lateness *of = r->lateness + (size_t)i * r->n_ranks;
         uint32_t most = 0;
         for (uint32_t k = 1; k < r->n_ranks; k++)
-            most = waited[k] > waited[most] ? k : most;
-        bool counts = r->n_ranks > 0 && waited[most] / LEAST_PCT >= r->iteration_ns / 100;
-        r->late[i] = counts && waited[most] > 0 ? most : NO_RANK;
+            most = of[k].waited_ns > of[most].waited_ns ? k : most;
+        bool counts = r->n_ranks > 0 && of[most].waited_ns / LEAST_PCT >= r->iteration_ns / 100;
+        r->late[i] = counts && of[most].waited_ns > 0 ? most : NO_RANK;
+        r->n_late[most] += r->late[i] == most;
     }
 }
 
-static uint32_t n_late(const struct dpro_replay *r, uint32_t rank)
+/* A straggler comes late in most iterations, by 5 % of one or more on average, and by more than
+ * chance explains: three times the standard error of what it is later than the other ranks by. It
+ * is late in an iteration if it is by half as much as the rank that is so most. Several may be, and
+ * take turns at being the last, but not most of the ranks. */
+static void find_stragglers(struct dpro_replay *r)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_iterations; i++)
-        n += r->late[i] == rank;
-    return n;
+    enum { LEAST_PCT = 5, FEWEST = 3 }; /* of fewer, chance can't be told */
+    uint32_t n = r->n_iterations;
+    double *later = mem_array(n + (size_t)1, sizeof *later);
+    for (uint32_t k = 0; k < r->n_ranks && r->n_ranks > 1 && n >= FEWEST; k++) {
+        uint32_t n_late = 0;
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct breakdown_lateness *of = r->lateness + (size_t)i * r->n_ranks;
+            int64_t most = 0, others = 0;
+            for (uint32_t other = 0; other < r->n_ranks; other++) {
+                most = MAX(most, of[other].late_ns);
+                others += other == k ? 0 : of[other].late_ns / (int64_t)(r->n_ranks - 1);
+            }
+            n_late += r->late[i] != NO_RANK && of[k].late_ns > 0 && of[k].late_ns >= most / 2;
+            later[i] = (double)(of[k].late_ns - others);
+            sum += (double)of[k].late_ns / n;
+        }
+        struct mean_std found = stats_mean_std(later, n);
+        r->straggles[k] = n_late * 2 > n && sum * 100 >= LEAST_PCT * (double)r->iteration_ns &&
+                          found.mean > 3 * found.std / sqrt(n);
+        r->has_straggler |= r->straggles[k];
+        if (r->straggles[k])
+            r->n_late[k] = n_late;
+    }
+    mem_free(later);
 }
 
 /* The times of one op, by sample, no longer in iterations in which its rank is late than the median
@@ -138,6 +170,18 @@ static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, 
             values[(size_t)s * g->n_ops + op] = MIN(values[(size_t)s * g->n_ops + op], usual);
 }
 
+/* What the others wait for stragglers, mean over them. */
+static int64_t waited_for_stragglers(const struct dpro_replay *r)
+{
+    int64_t sum = 0, n_others = r->n_ranks;
+    for (uint32_t k = 0; k < r->n_ranks; k++) {
+        n_others -= r->straggles[k];
+        for (uint32_t i = 0; i < r->n_iterations && r->straggles[k]; i++)
+            sum += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
+    }
+    return sum * r->n_ranks / MAX(n_others, 1);
+}
+
 /* Replays once more without what makes ranks late, where none is in most iterations. */
 static void find_late_ns(const struct chain *c, struct dpro_replay *r)
 {
@@ -148,12 +192,11 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
     struct arena scratch = {0};
     size_t n = (size_t)usual.n_samples * usual.n_ops;
     int64_t waited = 0;
-    bool constant = false;
-    for (uint32_t i = 0; i < r->n_iterations; i++)
-        constant |= r->late[i] != NO_RANK && n_late(r, r->late[i]) * 2 > r->n_iterations;
+    if (r->has_straggler)
+        r->late_ns = waited_for_stragglers(r);
     for (uint32_t k = 0; k < r->n_ranks; k++)
         waited += r->ranks[k].wait_for_peers_ns / r->n_ranks;
-    if (constant || waited / LEAST_PCT < r->iteration_ns / 100 || c->options->skip_sample ||
+    if (r->has_straggler || waited / LEAST_PCT < r->iteration_ns / 100 || c->options->skip_sample ||
         !usual.sample_gap_ns || usual.n_samples != r->n_iterations)
         return;
     usual.sample_dur_ns = arena_copy(&scratch, usual.sample_dur_ns, n, sizeof(int64_t));
@@ -210,6 +253,7 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
     fill_ranks(&chain, result);
     fill_shown(&chain, result);
     find_late(result);
+    find_stragglers(result);
     result->memory = replay_memory(graph, result->start_ns, result->end_ns, &result->arena);
     find_late_ns(&chain, result);
     chain_fini(&chain);
@@ -318,12 +362,22 @@ int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration)
     return late ? replay->ranks[replay->late[iteration]].rank : -1;
 }
 
+bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index)
+{
+    return rank_index < replay->n_ranks && replay->straggles[rank_index];
+}
+
+uint32_t dpro_replay_n_late(const struct dpro_replay *replay, uint32_t rank_index)
+{
+    return rank_index < replay->n_ranks ? replay->n_late[rank_index] : 0;
+}
+
 int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
                               uint32_t iteration)
 {
     if (rank_index >= replay->n_ranks || iteration >= replay->n_iterations)
         return 0;
-    return replay->waited_ns[(size_t)iteration * replay->n_ranks + rank_index];
+    return replay->lateness[(size_t)iteration * replay->n_ranks + rank_index].waited_ns;
 }
 
 int64_t dpro_replay_late_ns(const struct dpro_replay *replay)

@@ -168,12 +168,17 @@ struct breakdown_span {
     uint32_t first_iteration;       /* the copy that is the first of them */
 };
 
+/* Of a rank in an iteration. */
+struct breakdown_lateness {
+    int64_t waited_ns; /* how long ranks waited for it as the last one, mean over all of them */
+    int64_t late_ns;   /* how much later it came than half of those who waited; below 0: earlier */
+};
+
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
- * is in none. waited_ns[iteration * n_ranks + rank]: how long ranks waited for that one, mean over
- * all of them. */
+ * is in none. lateness[iteration * n_ranks + rank]. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    int64_t *waited_ns);
+                    struct breakdown_lateness *lateness);
 
 /* ---- replay_memory.c ---- */
 

@@ -151,32 +151,29 @@ static void sum_ranks(struct report_facts *f)
 }
 
 ORDER_OF_INDICES(by_lateness, struct rank_fact,
-                 DESCENDING(n_late) ?: DESCENDING(waited_ns) ?: ASCENDING(time.rank));
+                 DESCENDING(straggles) ?: DESCENDING(n_late) ?: DESCENDING(waited_ns)
+                                                             ?: ASCENDING(time.rank));
 
-/* Which ranks are late, and how often: a straggler is late in most iterations. */
+/* Which ranks are late, and how often. */
 static void sum_lateness(struct report_facts *f)
 {
     const struct dpro_replay *replay = f->report->replay;
     dpro_replay_iterations_ns(replay, &f->n_replayed);
-    f->straggler = -1;
     f->late = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->late);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct rank_fact *rank = &f->ranks[r];
-        for (uint32_t i = 0; i < f->n_replayed; i++) {
+        for (uint32_t i = 0; i < f->n_replayed; i++)
             rank->waited_ns += dpro_replay_waited_ns(replay, r, i);
-            rank->n_late += dpro_replay_late_rank(replay, i) == rank->time.rank;
-        }
         rank->waited_ns /= f->n_replayed ? f->n_replayed : 1;
+        rank->n_late = dpro_replay_n_late(replay, r);
+        rank->straggles = dpro_replay_straggles(replay, r);
+        f->n_stragglers += rank->straggles;
+        f->straggler_ns += rank->straggles ? rank->waited_ns : 0;
         if (rank->n_late > 0)
             f->late[f->n_late++] = r;
     }
     qsort_r(f->late, f->n_late, sizeof *f->late, by_lateness, f->ranks);
-    const struct rank_fact *most = &f->ranks[f->late[0]];
     f->late_ns = dpro_replay_late_ns(replay);
-    if (f->n_late > 0 && most->n_late * 2 > f->n_replayed) {
-        f->straggler = most->time.rank;
-        f->straggler_ns = most->waited_ns;
-    }
 }
 
 static void sum_shown(struct report_facts *f)

@@ -17,7 +17,8 @@ struct rank_fact {
     struct dpro_rank_time time;
     int64_t path_ns;   /* of the critical path, gaps included */
     int64_t waited_ns; /* that ranks wait for it, mean over all and over the iterations */
-    uint32_t n_late;   /* iterations in which it is the late one */
+    uint32_t n_late;   /* see dpro_replay_n_late */
+    bool straggles;
     bool computes; /* its computation was recorded; else hidden communication and idle time are not
                       known */
 };
@@ -229,10 +230,11 @@ struct report_facts {
     uint32_t most_exposed; /* rank index that loses most to communication and waiting */
     uint32_t most_idle;    /* rank index */
     bool any_computes;     /* some rank does, as far as recorded */
-    int straggler;         /* the rank that is late in most iterations; -1: none */
-    int64_t straggler_ns;  /* what ranks wait for it, mean over all */
+    uint32_t n_stragglers; /* the first of `late` */
+    int64_t straggler_ns;  /* what ranks wait for them, mean over all */
     uint32_t n_replayed;   /* iterations */
-    uint32_t *late;        /* ranks that are late in some of them, by index, most often first */
+    uint32_t *late;        /* ranks that are late in some of them, by index, stragglers and most
+                              often first */
     uint32_t n_late;
     int64_t late_ns;  /* see dpro_replay_late_ns */
     int64_t apart_ns; /* of a single iteration: the last rank's start after the first's */

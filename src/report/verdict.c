@@ -163,6 +163,34 @@ static void say_late_ranks(const struct report_facts *f, struct verdict_line *li
         say(line, " and %u others", f->n_late - MOST);
 }
 
+/* "rank 3", "ranks 3, 1 and 2 others". */
+static void say_stragglers(const struct report_facts *f, struct verdict_line *line)
+{
+    enum { MOST = 6 };
+    uint32_t n = f->n_stragglers, n_named = n > MOST ? MOST : n;
+    say(line, n > 1 ? "ranks " : "rank ");
+    for (uint32_t i = 0; i < n_named; i++)
+        say(line, "%s%d",
+            i == 0                          ? ""
+            : i + 1 == n_named && n <= MOST ? " and "
+                                            : ", ",
+            f->ranks[f->late[i]].time.rank);
+    if (n > MOST)
+        say(line, " and %u others", n - MOST);
+}
+
+/* Some are late, none is a straggler, and they wait for each other for a share that matters. */
+static bool some_are_late(const struct report_facts *f)
+{
+    return f->n_stragglers == 0 && f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5;
+}
+
+/* And not nearly always for the same one. */
+static bool late_rank_changes(const struct report_facts *f)
+{
+    return some_are_late(f) && f->ranks[f->late[0]].n_late * 4 <= f->n_replayed * 3;
+}
+
 /* How much of the communication computation does not hide, where it is worst. */
 static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 {
@@ -181,14 +209,19 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
     say(line, " (%s %%)", SHARE(lost, t->iteration_ns));
     if (!worst->computes)
         say(line, "; no computation was recorded, so the hidden part is unknown");
-    if (f->straggler >= 0 && facts_pct(f->straggler_ns, f->predicted_ns) >= 1) {
+    if (f->n_stragglers > 0) {
         uint32_t n = f->ranks[f->late[0]].n_late;
-        say(line, "; straggler: rank %d", f->straggler);
-        if (n < f->n_replayed)
+        say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
+        say_stragglers(f, line);
+        if (f->n_stragglers == 1 && n < f->n_replayed)
             say(line, ", late in %u of %u iterations", n, f->n_replayed);
-    } else if (f->straggler < 0 && f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 1) {
+        say(line, "; the others wait %s for %s", TIME(f->late_ns),
+            f->n_stragglers > 1 ? "them" : "it");
+    } else if (late_rank_changes(f)) {
         say(line, "; no constant straggler: ");
         say_late_ranks(f, line);
+    } else if (some_are_late(f)) {
+        say(line, "; rank %d is late most often", f->ranks[f->late[0]].time.rank);
     }
 }
 
@@ -254,7 +287,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
     say_ahead(f, line);
 }
 
-/* Where the straggler differs most from the mean of the other ranks. */
+/* Where stragglers differ most from the mean of the other ranks. */
 static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
 {
     static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
@@ -264,8 +297,8 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
     for (uint32_t r = 0; r < f->n_ranks; r++)
         for (int p = 0; p < N_RANK_PARTS; p++) {
             int64_t ns = rank_part_ns(&f->ranks[r].time, p);
-            bool straggles = f->ranks[r].time.rank == f->straggler;
-            more[p] += straggles ? ns : -(ns / (int64_t)(f->n_ranks - 1));
+            more[p] += f->ranks[r].straggles ? ns / (int64_t)f->n_stragglers
+                                             : -(ns / (int64_t)(f->n_ranks - f->n_stragglers));
         }
     for (int p = 1; p < N_RANK_PARTS; p++)
         if (words[p] && more[p] > more[best])
@@ -364,7 +397,21 @@ static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
 static void say_even(const struct report_facts *f, struct verdict_line *line, const char *end)
 {
     say(line, "even out the ranks: they wait %s for each other%s", TIME(f->wait_ns), mostly(f));
-    say(line, *mostly(f) ? " for rank %d%s" : "; rank %d is late most often%s", f->straggler, end);
+    say(line, *mostly(f) ? " for " : "; late most often: ");
+    say_stragglers(f, line);
+    say(line, "%s", end);
+}
+
+static void say_reason(const struct report_facts *f, struct verdict_line *line, const char *excess,
+                       const char *what)
+{
+    bool one = f->n_stragglers == 1;
+    say(line, "find out why ");
+    say_stragglers(f, line);
+    say(line, " spend%s %s more %s than the others do on average; ranks wait %s for each other%s",
+        one ? "s" : "", excess, what, TIME(f->wait_ns), mostly(f));
+    if (*mostly(f))
+        say(line, one ? " for it" : " for them");
 }
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
@@ -372,7 +419,7 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
     uint32_t world = f->world_size;
     int64_t excess;
     const char *a = TIME(f->wait_ns);
-    if (f->straggler < 0 && f->n_late > 0) {
+    if (late_rank_changes(f)) {
         say(line,
             "find out what makes ranks late in some iterations, such as garbage collection: ");
         if (f->n_late > 1)
@@ -383,13 +430,10 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
             say(line, ", which costs %s an iteration", TIME(f->late_ns));
         if (world > f->n_ranks)
             say(line, "; record all %u ranks", world);
-    } else if (f->straggler >= 0 && f->n_ranks > 1) {
+    } else if (f->n_stragglers > 0 && f->n_ranks > f->n_stragglers) {
         const char *what = straggler_reason(f, &excess);
         if (facts_pct(excess, f->predicted_ns) >= 1)
-            say(line,
-                "find out why rank %d spends %s more %s than the others do on average; ranks wait "
-                "%s for each other%s%s",
-                f->straggler, TIME(excess), what, a, mostly(f), *mostly(f) ? " for it" : "");
+            say_reason(f, line, TIME(excess), what);
         else
             say_even(f, line, "");
     } else if (world > f->n_ranks) {
@@ -405,13 +449,14 @@ static int64_t with_servers_ns(const struct report_facts *f)
     return f->kind_ns[DPRO_OP_PUSH] + f->kind_ns[DPRO_OP_PULL];
 }
 
-/* What others have exposed beyond the straggler's is for want of computation while it computes. */
+/* What others have exposed beyond a straggler's is for want of computation while it computes. */
 static int64_t exposed_ns(const struct report_facts *f)
 {
+    int64_t least = f->exposed_ns;
     for (uint32_t r = 0; r < f->n_ranks; r++)
-        if (f->straggler >= 0 && f->ranks[r].time.rank == f->straggler)
-            return MIN(f->exposed_ns, f->ranks[r].time.exposed_communication_ns);
-    return f->exposed_ns;
+        if (f->ranks[r].straggles)
+            least = MIN(least, f->ranks[r].time.exposed_communication_ns);
+    return least;
 }
 
 static void say_shrink(const struct report_facts *f, struct verdict_line *line)
@@ -510,7 +555,7 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     if (say_doubt(f, line))
         return;
     if (!f->any_computes) {
-        if (f->straggler >= 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5)
+        if (f->n_stragglers > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5)
             say_even(f, line, "; ");
         say(line, "record computation too, with the framework's own profiler or 'dpro profile': "
                   "without it the effect of communication is unknown");

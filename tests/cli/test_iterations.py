@@ -35,7 +35,56 @@ class LateRanks(Case):
             self.assertEqual(facts["lateness"]["straggler"], 2)
             self.assertIn("straggler: rank 2" + often, verdict(facts, "Communication"))
             self.assertIn("mostly for it", verdict(facts, "Next step"))
-            self.assertIsNone(facts["lateness"]["lost_ms"])
+            self.assertEqual(facts["lateness"]["stragglers"], [2])
+            lost_ms = facts["lateness"]["lost_ms"]
+            self.assertAlmostEqual(lost_ms, facts["measured"]["iteration_ms"] - self.healthy_ms(len(late)), delta=2.1)
+            self.assertIn(f"; the others wait {lost_ms:.2f} ms for it", verdict(facts, "Communication"))
+
+    def test_one_iteration_or_two_tell_of_no_straggler(self):
+        facts = self.replay_pauses("few", lambda rank, number: 30 if rank == 2 else 0, steps=2)
+        self.assertIsNone(facts["lateness"]["straggler"])
+        self.assertIn("; rank 2 is late most often", verdict(facts, "Communication"))
+
+    def healthy_ms(self, steps):
+        healthy, _ = gpu_job.write(self, Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end"),
+                                   steps=steps, folder="healthy")
+        return self.assert_replays(healthy)["measured"]["iteration_ms"]
+
+    def replay_pauses(self, name, pause_ms, world=4, steps=10):
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=world, buckets=2, sync="end",
+                  within=lambda rank, number: pause(pause_ms(rank.rank, number))(rank, number))
+        return self.assert_replays(gpu_job.write(self, job, steps=steps, folder=name)[0])
+
+    def test_ranks_that_are_always_late_take_turns_at_being_the_last(self):
+        for name, slow, world in (("two", (1, 3), 4), ("three", (0, 2, 5), 8), ("always-second", (1, 3), 4)):
+            def pause_ms(rank, number):
+                if rank not in slow:
+                    return 0
+                last = slow[0 if name == "always-second" else number % len(slow)]
+                return 40 if rank == last else 36
+
+            facts = self.replay_pauses(name, pause_ms, world)
+            self.assertEqual(sorted(facts["lateness"]["stragglers"]), list(slow))
+            self.assertIn(facts["lateness"]["straggler"], slow)
+            self.assertEqual({rank["late"] for rank in facts["lateness"]["ranks"] if rank["rank"] in slow}, {10})
+            self.assertAlmostEqual(facts["lateness"]["lost_ms"], facts["measured"]["iteration_ms"] - self.healthy_ms(10), delta=2)
+            said = verdict(facts, "Communication")
+            self.assertRegex(said, r"; stragglers: ranks \d,? .*and \d; the others wait \d\d\.\d\d ms for them")
+            self.assertNotIn("the late rank changes", verdict(facts, "Next step"))
+            self.assertIn("mostly for them", verdict(facts, "Next step"))
+
+    def test_a_straggler_costs_a_share_that_matters_and_is_no_chance(self):
+        facts = self.replay_pauses("little", lambda rank, number: 0.7 if rank == 2 else 0)
+        self.assertIsNone(facts["lateness"]["straggler"])
+        self.assertNotIn("straggler", verdict(facts, "Communication"))
+        for world in (2, 4, 8):
+            for seed in range(4):
+                random = gpu_job.random.Random(seed * 100 + world)
+                times = [[20 * random.random() for _ in range(world)] for _ in range(12)]
+                facts = self.replay_pauses(f"chance-{world}-{seed}", lambda rank, number: times[min(number, 12) - 1][rank], world, 12)
+                self.assertEqual(facts["lateness"]["stragglers"], [])
+        facts = self.replay_pauses("noisy", lambda rank, number: times[min(number, 12) - 1][rank] + (15 if rank == 5 else 0), 8, 12)
+        self.assertEqual(facts["lateness"]["stragglers"], [5])
 
     def test_what_others_have_exposed_while_it_computes_is_no_communication_to_hide(self):
         """One rank's loader is slow: two long transfers, of which but one is exposed there, and both on all others."""
@@ -64,10 +113,7 @@ class LateRanks(Case):
                 self.assertIn(ranks, step)
                 self.assertIn(f"in {len(late)} iterations, which costs ", step)
             paused = (len(late) - late.count(None)) / len(late)
-            healthy, _ = gpu_job.write(self, Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end"),
-                                       steps=len(late), folder="healthy")
-            healthy_ms = self.assert_replays(healthy)["measured"]["iteration_ms"]
-            lost_ms = facts["measured"]["iteration_ms"] - healthy_ms
+            lost_ms = facts["measured"]["iteration_ms"] - self.healthy_ms(len(late))
             self.assertGreater(lost_ms, 15 * paused)
             self.assertAlmostEqual(facts["lateness"]["lost_ms"], lost_ms, delta=0.05 * lost_ms)
 

@@ -16,6 +16,7 @@ struct job {
     struct rank_fact ranks[4];
     struct name_fact names[2];
     int64_t measured[2];
+    uint32_t late[4];
     struct report_facts facts;
 };
 
@@ -56,7 +57,6 @@ static void fill(struct job *job)
         .n_kinds = 1,
         .names = job->names,
         .n_names = 2,
-        .straggler = -1,
         .can_optimize = true};
     job->facts.kind_ns[DPRO_OP_BW] = 100 * ONE_MS;
 }
@@ -69,6 +69,15 @@ static void check(struct job *job, int line, const char *said, const char *not_s
         fail_msg("\"%s\" lacks \"%s\"", text, said);
     if (not_said && strstr(text, not_said))
         fail_msg("\"%s\" has \"%s\"", text, not_said);
+}
+
+static void add_straggler(struct job *job, uint32_t rank, int64_t waited_ns)
+{
+    job->ranks[rank].straggles = true;
+    job->facts.straggler_ns += waited_ns;
+    job->facts.late = job->late;
+    job->facts.late[job->facts.n_stragglers++] = rank;
+    job->facts.n_late++;
 }
 
 static void idle_gpu(struct job *job)
@@ -224,10 +233,7 @@ TEST(without_computation_nobody_knows_what_idles)
     check(&job, IDLE, "unknown: no computation was recorded", "70");
     check(&job, NEXT, "record computation too", "hide or shrink");
     job.facts.verdict[NEXT].text[0] = '\0';
-    job.facts.straggler = 3;
-    job.facts.straggler_ns = 15 * ONE_MS;
-    job.facts.late = (uint32_t[]){3};
-    job.facts.n_late = 1;
+    add_straggler(&job, 3, 15 * ONE_MS);
     job.facts.wait_ns = 20 * ONE_MS;
     check(&job, NEXT,
           "they wait 20.00 ms for each other, mostly for rank 3; record computation too", NULL);
@@ -259,8 +265,7 @@ TEST(a_straggler_is_blamed_for_what_it_does_longer)
     struct job job;
     fill(&job);
     job.facts.wait_ns = 15 * ONE_MS;
-    job.facts.straggler = 2;
-    job.facts.straggler_ns = 15 * ONE_MS;
+    add_straggler(&job, 2, 15 * ONE_MS);
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other, mostly for rank 2",
           NULL);
     job.facts.verdict[NEXT].text[0] = '\0';
@@ -273,7 +278,16 @@ TEST(a_straggler_is_blamed_for_what_it_does_longer)
     job.facts.straggler_ns = 7 * ONE_MS; /* less than half of the waiting */
     check(&job, NEXT, "ranks wait 15.00 ms for each other", "mostly");
     job.facts.verdict[NEXT].text[0] = '\0';
-    job.facts.straggler = -1;
+    job.facts.straggler_ns = 15 * ONE_MS;
+    add_straggler(&job, 0, 0);
+    job.ranks[0].time.backward_ns += 10 * ONE_MS;
+    check(&job, NEXT,
+          "find out why ranks 2 and 0 spend 15.00 ms more in backward than the others do on "
+          "average; ranks wait 15.00 ms for each other, mostly for them",
+          NULL);
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.n_stragglers = 0;
+    job.facts.n_late = 0;
     check(&job, NEXT, "even out the ranks: they wait 15.00 ms for each other", "mostly");
     job.facts.verdict[NEXT].text[0] = '\0';
     job.facts.world_size = 8;

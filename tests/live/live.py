@@ -51,6 +51,12 @@ def without_bf16_lstm():
                           "    torch.nn.LSTM(8, 8)(torch.zeros(1, 1, 8))"], capture_output=True, text=True, timeout=300)
     return None if ran.returncode == 0 else "no LSTM in 16 bits on this CPU: " + (ran.stderr.strip().splitlines() or [""])[-1]
 
+
+def at_length(case):
+    """A case of `make test-long` alone: another model, or another way to fail, of something that `make test` tries once."""
+    return case if LONG else None
+
+
 # Small enough for a step of a few milliseconds. Prints what must not change with dpro: losses and gradients, exactly.
 PRELUDE = """
 import os, sys, time, signal, hashlib

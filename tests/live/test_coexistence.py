@@ -78,6 +78,7 @@ if __name__ == "__main__":
                 self.assertEqual(glob.glob(os.path.join(self.trace, "*", "rank*")), [self.rank_folder()])
                 self.assertEqual(len([line for line in run.said if "recorded" in line]), 1, run.said)
 
+    @live.at_length
     def test_a_loader_forked_in_the_window_does_not_fill_the_profilers_buffers(self):
         body = """
 model = net()
@@ -131,6 +132,7 @@ if __name__ == "__main__":
                 self.assertEqual(self.job()["world_size"], 2)
                 self.assertEqual(len([line for line in run.said if "recorded" in line and "transport" not in line]), 1)
 
+    @live.at_length
     def test_training_in_a_thread_is_recorded(self):
         body = SINGLE + """
 import threading

@@ -116,6 +116,7 @@ class Applied(Case):
         self.assertIn("computed as without the plan: the model: RuntimeError: ", run.said[-1])
         self.assertIn("LSTM", run.said[-1])
 
+    @live.at_length
     def test_modules_that_are_compiled_within_a_model_in_16_bits(self):
         self.needs_bf16_lstm()
         run, differs = self.assert_near(plan(BLOCKS, [""]), 0.02)
@@ -123,6 +124,7 @@ class Applied(Case):
         self.assertIn("3 modules are compiled, the model is computed in bfloat16", run.said[0])
         self.assertIn("compiled 3 of 3 modules", run.said[-1])
 
+    @live.at_length
     def test_a_second_length_is_compiled_for_any_and_that_is_told_once(self):
         body = BODY + "length = lambda step: 6 + step\nrun(steps=8)\nend()\n"
         run, without = self.run_planned(body, plan(BLOCKS)), self.once(test_recompute.MODELS + body, 1, dpro=False)
@@ -149,6 +151,7 @@ class Left(Case):
         self.assertIn("compiled 0 of 3 modules", run.said[2])
         self.assertIn("computed as without the plan: blocks.0, blocks.1, blocks.2: InvalidCxxCompiler: ", run.said[3])
 
+    @live.at_length
     def test_a_rank_without_a_compiler(self):
         body = """
 if RANK == 1:
@@ -159,6 +162,7 @@ if RANK == 1:
         self.assertIn("compiled 1 of 1 module ", run.errs[0])
         self.assertIn("dpro: rank 1: computed as without the plan: blocks.0: InvalidCxxCompiler", run.errs[1])
 
+    @live.at_length
     def test_a_module_that_is_another_each_time(self):
         run = self.assert_same(BODY + """
 class Odd(nn.Linear):

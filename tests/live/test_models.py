@@ -174,6 +174,7 @@ end()
         units = [(u["name"], u["parameters"]) for u in models[0]["fsdp"]["units"]]
         self.assertEqual(units, [("layers.0", [0, 1]), ("layers.1", [2, 3])])
 
+    @live.at_length
     def test_the_older_fully_sharded_wrapper_is_described_as_well(self):
         run = self.ranks("""
 dist.init_process_group("gloo")
@@ -219,6 +220,7 @@ end()
         self.assertEqual(self.profiled_steps(0), self.profiled_steps(1))
         self.check_updates({"Adam": 5, "RMSprop": 1}, "RMSprop")
 
+    @live.at_length
     def test_a_critic_that_is_held_still_while_the_generator_steps_is_described_as_ddp_has_it(self):
         run = self.ranks("""
 dist.init_process_group("gloo")
@@ -265,6 +267,7 @@ end()
 """, world=1))
         self.check_updates({"SGD": 1, "Adam": 1}, "Adam")
 
+    @live.at_length
     def test_steps_that_a_gradient_scaler_skips_count(self):
         run = self.ranks("""
 model = net()

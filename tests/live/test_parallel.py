@@ -106,6 +106,7 @@ class Marks(live.Case):
         self.assertEqual(len(calls), 3 * 2 * 5)  # steps, blocks, all-to-alls
         self.assertEqual({call[2:] for call in calls}, {("", "0")})
 
+    @live.at_length
     def test_shards_within_replicas_are_what_was_foretold_of_shards_over_all(self):
         jobs = {}
         for replicas in (1, 2):

@@ -163,6 +163,7 @@ class Decisions(Case):
             with self.subTest(name):
                 self.assert_refused(self.run_planned(self.BODY, self.plan(value)), without, text)
 
+    @live.at_length
     def test_fused_ops_are_left_out_and_that_is_said(self):
         value = plan()
         value.update(schema="dpro.plan/2", computation={"fused_ops": [{"ops": ["a", "b"], "ranks": [0, 1]}]})
@@ -277,6 +278,7 @@ end()
         digests = sorted(line for line in run.err.splitlines() if line.startswith("DIGEST"))
         self.assertEqual(digests, self.without(self.BODY).digests)
 
+    @live.at_length
     def test_with_stop_the_job_ends_when_all_is_measured(self):
         self.plan(plan(each={"partitions": 2}))
         run = self.verify("--blocks", "2", "--stop", body=self.BODY.replace("124", "100000"))
@@ -309,6 +311,7 @@ end()
         self.assertIn("verify: each turn is a run of the job: in one process,", run.err)
         self.assertEqual(run.err.count("verify: each run needs 7 steps; how many"), 1)  # said in the first run only
 
+    @live.at_length
     def test_turns_of_one_process_are_said_to_disturb_each_other(self):
         self.plan()
         run = self.verify("--turns", "steps", "--blocks", "1", "--against", self.in_bf16("other", None, "2"), "--json")

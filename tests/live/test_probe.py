@@ -2,6 +2,7 @@
 import json
 import os
 
+import live
 from live import Case
 
 JOBS = """
@@ -139,11 +140,13 @@ class Probe(Case):
         self.assert_ran(self.ranks(body, **PLAIN))
         self.assertEqual(self.probes()["limit_s"], 4.5)
 
+    @live.at_length
     def test_statistics_of_batchnorm_stay_the_jobs(self):
         entries = self.ran(BATCHNORM, **PLAIN)
         self.assertEqual(entries["blocks.1"]["modules"], [["blocks.1"], ["blocks.2"]])
         self.assert_measured(entries["blocks.1"], ("eager", "bf16"))
 
+    @live.at_length
     def test_modules_of_a_job_under_autocast_are_measured_under_it(self):
         entries = self.ran(UNDER_AUTOCAST, **PLAIN)
         self.assertEqual(entries["blocks.1"]["inputs"], [["bfloat16", [4, 16, 16, 16]]])
@@ -168,6 +171,7 @@ class Probe(Case):
             self.assertIn("time", ways[way]["left_out"])
             self.assertFalse({"forward_ns", "problem"} & set(ways[way]), way)
 
+    @live.at_length
     def test_what_the_compiler_leaves_alone_is_told(self):
         entries = self.ran(LSTM, 1, **COMPILED)
         self.assertIn("nothing of it is compiled", entries["blocks.0"]["ways"]["compile"]["problem"])
@@ -178,6 +182,7 @@ class Probe(Case):
         self.assert_measured(entries["blocks.0"], ("eager",))
         self.assertIn("LSTM", entries["blocks.0"]["ways"]["bf16"]["problem"])
 
+    @live.at_length
     def test_without_a_cpp_compiler_the_problem_is_told(self):
         for n, more in enumerate(({"CXX": "/nowhere/c++"}, {"PATH": "/nowhere"})):
             with self.subTest(more):
@@ -198,6 +203,7 @@ class Probe(Case):
         self.assertEqual(entries[""]["ways"]["compile"], {"problem": "compiling it, or what that made, died of SIGSEGV"})
         self.assert_measured(entries["0"], ("eager", "compile"))
 
+    @live.at_length
     def test_a_module_that_takes_for_ever_to_compile_ends_in_time(self):
         body = JOBS + """
 class Slow(nn.Linear):
@@ -246,6 +252,7 @@ run(All(), lambda: torch.randn(256, 512))
                               ("3", "ZeroDivisionError")):
             self.assertIn(problem, entries["parts." + name]["problem"])
 
+    @live.at_length
     def test_control_flow_that_depends_on_data_is_measured_with_its_breaks(self):
         body = JOBS + """
 class Depends(nn.Linear):
@@ -257,6 +264,7 @@ run(Depends(64, 64), lambda: torch.randn(4, 64), 24)
         self.assertNotIn("problem", compiled)
         self.assertTrue(compiled["breaks"] >= 1 and compiled["graphs"] >= 1, compiled)
 
+    @live.at_length
     def test_running_out_of_memory_is_told(self):
         body = JOBS + """
 def grad(*args, **kwargs):

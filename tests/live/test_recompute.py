@@ -145,9 +145,11 @@ model(model.batch(torch.Generator())).sum().backward()
     def test_a_transformer_with_dropout(self):
         self.check("Transformer")
 
+    @live.at_length
     def test_a_convolutional_net_with_batch_norm(self):
         self.check("Conv")
 
+    @live.at_length
     def test_a_recurrent_net(self):
         self.check("Recurrent")
 
@@ -179,6 +181,7 @@ model.blocks[1].a.register_forward_pre_hook(lambda module, args: print("CALLED",
 model(model.batch(torch.Generator())).sum().backward()
 """
 
+    @live.at_length
     def test_what_a_block_is_given_in_tuples_and_dicts(self):
         for given, forward in (("(x, x > 0)", "return torch.tanh(self.a(given[0])) * given[1], given[1]"),
                                ("State(x, x > 0)", "return State(torch.tanh(self.a(given.x)) * given.mask, given.mask)"),
@@ -196,6 +199,7 @@ model(model.batch(torch.Generator())).sum().backward()
             with self.subTest(names=names):
                 self.assert_same('run(Transformer, "a")', plan(*names))
 
+    @live.at_length
     def test_copies_pickles_and_scripts_of_the_model_are_as_without(self):
         run = self.assert_same("""
 import copy, io
@@ -271,9 +275,11 @@ end()
         self.assertEqual(len(run.said), 1, run.said)
         self.assertIn("plan applied to %s: 2 modules" % net, run.said[0])
 
+    @live.at_length
     def test_a_static_graph(self):
         self.mode("static_graph=True")
 
+    @live.at_length
     def test_unused_parameters(self):
         self.mode("find_unused_parameters=True")
 
@@ -376,6 +382,7 @@ print("MODEL", model.odd.n, random.random(), numpy.random.random(), torch.rand(1
             with self.subTest(line=line):
                 self.check(self.BODY % line.replace("\\n", "\n"), "odd", text=text)
 
+    @live.at_length
     def test_what_changes_what_it_is_given(self):
         for given, more, forward, text in (
                 ("x", "seen", "more[0].append(given); return self.a(given)", "changes its input in place"),

@@ -101,42 +101,42 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv)
 
 bool cmd_read_steps(const char *text, void *field)
 {
-    struct cmd_steps *steps = field;
+    struct dpro_job_options *job = field;
     const char *colon = strchr(text, ':');
     char *end;
-    steps->first = 0;
-    steps->last = INT64_MAX;
+    job->first_step = 0;
+    job->last_step = INT64_MAX;
     if (text[strspn(text, "0123456789:")] != '\0' || text[0] == '\0' || strcmp(text, ":") == 0)
         return false;
     errno = 0;
     if (text[0] != ':')
-        steps->first = strtoll(text, &end, 10);
+        job->first_step = strtoll(text, &end, 10);
     if (colon == NULL)
-        steps->last = steps->first;
+        job->last_step = job->first_step;
     else if (colon[1] != '\0') {
-        steps->last = strtoll(colon + 1, &end, 10);
+        job->last_step = strtoll(colon + 1, &end, 10);
         if (*end != '\0')
             return false;
     }
-    if (errno != 0 || steps->first > steps->last)
+    if (errno != 0 || job->first_step > job->last_step)
         return false;
-    if (steps->last == 0)
-        steps->first = -1; /* 0, 0 would mean all */
+    if (job->last_step == 0)
+        job->first_step = -1; /* 0, 0 would mean all */
     return true;
 }
 
 bool cmd_read_iteration(const char *text, void *field)
 {
-    struct cmd_iteration *iteration = field;
+    struct cmd_values *values = field;
     if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0')
         return false;
     errno = 0;
-    iteration->given = true;
-    iteration->number = strtoll(text, NULL, 10);
+    values->shown = strtoll(text, NULL, 10);
+    values->job.shown = &values->shown;
     return errno == 0;
 }
 
-const char *const cmd_ranks_from[] = {"turn", "host", NULL}; /* as dpro_trace_options.from_host */
+const char *const cmd_ranks_from[] = {"turn", "host", NULL}; /* as dpro_job_options.from_host */
 
 bool cmd_read_dims(const char *text, void *field)
 {

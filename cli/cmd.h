@@ -3,30 +3,22 @@
 
 #include <stdio.h>
 
+#include <dpro/job.h>
+
 #include "opt.h"
 #include "say.h"
 
-struct cmd_steps {
-    int64_t first, last;
-};
-
-struct cmd_iteration {
-    bool given;
-    int64_t number;
-};
-
 /* What shared options set: the first member of every command's values. */
 struct cmd_values {
-    const char *rank_regex, *probes, *dimensions, *step_mark;
-    struct cmd_steps steps;
-    struct cmd_iteration shown;
-    int threads, verbosity, ranks_from;
-    bool json, no_align, raw_receives, quiet, help;
+    struct dpro_job_options job;
+    int64_t shown;
+    int verbosity;
+    bool json, quiet, help;
 };
 
-/* "A:B", "A:", ":B" or "A" into struct cmd_steps. */
+/* "A:B", "A:", ":B" or "A" into struct dpro_job_options. */
 bool cmd_read_steps(const char *text, void *field);
-bool cmd_read_iteration(const char *text, void *field); /* into struct cmd_iteration */
+bool cmd_read_iteration(const char *text, void *field); /* into struct cmd_values */
 /* "WHAT=RATIO" or "WHAT=+MS" into struct opt_list. What WHAT means (a kind, an op's name, ranks),
  * the graph knows; this finds slips before the traces are read. A name may hold "=": the last one
  * counts. */
@@ -42,6 +34,7 @@ bool cmd_read_dims(const char *text, void *field);
         .offset = offsetof(struct cmd_values, m), .form = (f), .help = (h)                         \
     }
 #define CMD_FLAG(n, l, m, h) CMD_ROW(n, l, NULL, opt_read_flag, m, NULL, h)
+#define CMD_SWITCH(n, m, h)  CMD_ROW(n, 0, NULL, opt_read_count, m, NULL, h) /* of an int */
 #define CMD_OPT_HELP         CMD_FLAG("help", 'h', help, "this text")
 #define CMD_OPT_QUIET(h)     CMD_FLAG("quiet", 'q', quiet, h)
 #define CMD_OPT_JSON(schema, h)                                                                    \
@@ -54,19 +47,19 @@ bool cmd_read_dims(const char *text, void *field);
              h)
 #define CMD_OPT_DIMS                                                                               \
     CMD_ROW(                                                                                       \
-        "dims", 0, "DIMS", cmd_read_dims, dimensions,                                              \
+        "dims", 0, "DIMS", cmd_read_dims, job.dimensions,                                          \
         "sizes of dp, fsdp, cp, ep, tp or pp, such as dp=2,tp=4",                                  \
         "the job's dimensions of parallelism, the outermost\nfirst, in place of those that are "   \
         "found: sizes of dp,\nfsdp, cp, ep, tp, pp, as in dp=2,tp=4")
 #define CMD_OPT_PROBES                                                                             \
-    CMD_ROW("probes", 0, "FILE", opt_read_string, probes, "a file",                                \
+    CMD_ROW("probes", 0, "FILE", opt_read_string, job.probes, "a file",                            \
             "what modules take compiled and in 16 bits, from the\nprobes.json of another run "     \
             "(default: the trace's own)")
 /* Of commands that several processes do together. */
 extern const char *const cmd_ranks_from[];
 #define CMD_OPT_RANKS_FROM                                                                         \
     {                                                                                              \
-        .name = "ranks-from", .arg = "HOW", .offset = offsetof(struct cmd_values, ranks_from),     \
+        .name = "ranks-from", .arg = "HOW", .offset = offsetof(struct cmd_values, job.from_host),  \
         .choices = cmd_ranks_from,                                                                 \
         .help = "under mpirun, read ranks in 'turn' (default), or on\n"                            \
                 "the 'host' that their files name",                                                \
@@ -76,25 +69,25 @@ extern const char *const cmd_ranks_from[];
 #define CMD_STEPS_LEARNT                                                                           \
     "learn from iterations A to B, both included, in the\njob's own numbers (default: all)"
 #define CMD_OPTS_TRACE(threads_help)                                                               \
-    CMD_ROW("rank-regex", 0, "RE", opt_read_regex, rank_regex,                                     \
+    CMD_ROW("rank-regex", 0, "RE", opt_read_regex, job.rank_regex,                                 \
             "an extended regular expression with a group, such as 'host-([0-9]+)'",                \
             "take a file's rank from the first group of RE in its\nname (default: the file's "     \
             "metadata, then its name)"),                                                           \
-        CMD_ROW("threads", 0, "N", opt_read_int, threads, "a whole number", threads_help),         \
+        CMD_ROW("threads", 0, "N", opt_read_int, job.threads, "a whole number", threads_help),     \
         CMD_ROW("verbose", 'v', NULL, opt_read_count, verbosity, NULL,                             \
                 "say on stderr what is being done; -vv: per file"),                                \
         CMD_OPT_QUIET("no progress, no notes: only errors"), CMD_OPT_HELP
 #define CMD_OPTS_GRAPH(steps_help, threads_help)                                                   \
-    CMD_ROW("steps", 0, "A:B", cmd_read_steps, steps,                                              \
+    CMD_ROW("steps", 0, "A:B", cmd_read_steps, job,                                                \
             "A:B, A:, :B or A, iteration numbers with A <= B", steps_help),                        \
-        CMD_ROW("step-mark", 0, "PATTERN", opt_read_pattern, step_mark,                            \
+        CMD_ROW("step-mark", 0, "PATTERN", opt_read_pattern, job.step_mark,                        \
                 "a name of a range, or an extended regular expression",                            \
                 "iterations are the ranges (record_function) whose\nname holds PATTERN, or "       \
                 "matches it as an extended\n"                                                      \
                 "regular expression (default: ProfilerStep#N)"),                                   \
-        CMD_FLAG("no-align", 0, no_align, "use the ranks' clocks as recorded, to compare"),        \
-        CMD_FLAG("raw-receives", 0, raw_receives,                                                  \
-                 "let a RECV last as its calls did, not from its\nSEND's start on, to compare"),   \
+        CMD_SWITCH("no-align", job.no_align, "use the ranks' clocks as recorded, to compare"),     \
+        CMD_SWITCH("raw-receives", job.raw_receives,                                               \
+                   "let a RECV last as its calls did, not from its\nSEND's start on, to compare"), \
         CMD_OPTS_TRACE(threads_help)
 #define CMD_NEEDS_TRACES "a folder, file or glob of traces"
 

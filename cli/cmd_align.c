@@ -20,10 +20,13 @@ static const struct opt align_opts[] = {
     {.name = NULL},
 };
 
-static int tell(const struct values *values, const struct dpro_trace *trace,
-                const struct dpro_graph *graph)
+static int tell(const struct values *values, struct dpro_job *job)
 {
+    const struct dpro_trace *trace;
+    const struct dpro_graph *graph;
     struct dpro_error err = {.code = 0};
+    if (dpro_job_trace(job, &trace, &err) < 0 || dpro_job_graph(job, &graph, &err) < 0)
+        return cmd_fail(&err);
     if (values->manifest != NULL) {
         if (dpro_align_manifest(trace, graph, values->manifest, &err) < 0)
             return cmd_fail(&err);
@@ -39,19 +42,13 @@ static int tell(const struct values *values, const struct dpro_trace *trace,
 
 static int run(const void *given, const struct opt_list *paths)
 {
-    struct job job;
-    struct dpro_error err = {.code = 0};
-    struct dpro_graph_options options = {.clocks_only = 1,
-                                         .threads = ((const struct cmd_values *)given)->threads};
-    int code = job_read(paths->items, paths->n, given, true, &options, &job);
-    if (code != 0)
-        return code;
-    options.sink = job.sink;
-    options.spent = job.trace;
-    code = cmd_done(dpro_graph_build(job.trace, &options, &job.graph, &err), &err);
+    struct cmd_values values = *(const struct cmd_values *)given;
+    struct dpro_job *job;
+    values.job.without_profile = values.job.clocks_only = 1;
+    int code = job_open(paths->items, paths->n, &values, &job);
     if (code == 0)
-        code = tell(given, job.trace, job.graph);
-    job_fini(&job);
+        code = tell(given, job);
+    dpro_job_close(job);
     return code;
 }
 

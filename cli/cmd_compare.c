@@ -13,35 +13,14 @@ static const struct opt compare_opts[] = {
     {.name = NULL},
 };
 
-struct side { /* zeroed: nothing */
-    struct job job;
-    struct dpro_replay *replay;
-    struct dpro_report report;
-};
-
-/* Both as they run without a profiler. */
-static int load_side(const char *path, const struct cmd_values *values, struct side *side)
+/* Opens a side as it runs without a profiler; *job is closed in any case. */
+static int load_side(const char *path, const struct cmd_values *values, struct dpro_job **job,
+                     struct dpro_report *report)
 {
+    struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
     struct dpro_error err = {.code = 0};
-    int code = job_load(&path, 1, values, &side->job);
-    if (code != 0)
-        return code;
-    struct dpro_replay_options replay_options = {.threads = values->threads,
-                                                 .sink = side->job.sink};
-    if (job_take_out_profiler(&side->job, &replay_options, &side->report.profiler_op_ns,
-                              &side->report.profiler_ns, &err) < 0 ||
-        dpro_replay_run(side->job.graph, &replay_options, &side->replay, &err) < 0)
-        return cmd_fail(&err);
-    side->report.trace = side->job.trace;
-    side->report.graph = side->job.graph;
-    side->report.replay = side->replay;
-    return 0;
-}
-
-static void side_fini(struct side *side)
-{
-    dpro_replay_destroy(side->replay);
-    job_fini(&side->job);
+    int code = job_open(&path, 1, values, job);
+    return code != 0 ? code : cmd_done(dpro_job_replay(*job, &options, report, &err), &err);
 }
 
 static int run(const void *given, const struct opt_list *paths)
@@ -49,19 +28,20 @@ static int run(const void *given, const struct opt_list *paths)
     const struct cmd_values *values = given;
     if (paths->n != 2)
         return cmd_needs(&cmd_compare);
-    struct side a = {.replay = NULL}, b = {.replay = NULL};
+    struct dpro_job *jobs[2] = {NULL, NULL};
+    struct dpro_report reports[2];
     struct dpro_error err = {.code = 0};
-    int code = load_side(paths->items[0], values, &a);
-    if (code == 0)
-        code = load_side(paths->items[1], values, &b);
+    int code = 0;
+    for (int i = 0; i < 2 && code == 0; i++)
+        code = load_side(paths->items[i], values, &jobs[i], &reports[i]);
     struct dpro_comparison comparison = {
-        .a = &a.report, .b = &b.report, .a_name = paths->items[0], .b_name = paths->items[1]};
+        .a = &reports[0], .b = &reports[1], .a_name = paths->items[0], .b_name = paths->items[1]};
     if (code == 0)
         code = cmd_done(
             (values->json ? dpro_compare_json : dpro_compare_text)(&comparison, cmd_output(), &err),
             &err);
-    side_fini(&a);
-    side_fini(&b);
+    for (int i = 0; i < 2; i++)
+        dpro_job_close(jobs[i]);
     return code;
 }
 

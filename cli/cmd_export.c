@@ -19,25 +19,34 @@ static const struct opt export_opts[] = {
     {.name = NULL},
 };
 
-static int run(const void *given, const struct opt_list *paths)
+static int export(const struct values *values, struct dpro_job *job)
 {
-    const struct values *values = given;
-    struct job job;
+    const struct dpro_trace *trace;
     struct dpro_error err = {.code = 0};
-    if (!values->net_csv || values->output == NULL) {
-        cmd_say("export needs %s; see 'dpro help export'",
-                !values->net_csv ? "to be told what: --net-csv" : "a folder to write into: -o DIR");
-        return CMD_USAGE;
-    }
-    int code = job_read(paths->items, paths->n, given, true, NULL, &job);
-    if (code != 0)
-        return code;
-    code = cmd_done(dpro_trace_export_net_csv(job.trace, values->output, &err), &err);
-    uint32_t n = dpro_trace_transport(job.trace).n_processes;
-    if (code == 0 && !values->common.quiet)
+    if (dpro_job_trace(job, &trace, &err) < 0 ||
+        dpro_trace_export_net_csv(trace, values->output, &err) < 0)
+        return cmd_fail(&err);
+    uint32_t n = dpro_trace_transport(trace).n_processes;
+    if (!values->common.quiet)
         cmd_say("wrote the transport log%s of %u process%s to %s", n == 1 ? "" : "s", n,
                 n == 1 ? "" : "es", values->output);
-    job_fini(&job);
+    return CMD_DONE;
+}
+
+static int run(const void *given, const struct opt_list *paths)
+{
+    struct values values = *(const struct values *)given;
+    struct dpro_job *job;
+    if (!values.net_csv || values.output == NULL) {
+        cmd_say("export needs %s; see 'dpro help export'",
+                !values.net_csv ? "to be told what: --net-csv" : "a folder to write into: -o DIR");
+        return CMD_USAGE;
+    }
+    values.common.job.without_profile = 1;
+    int code = job_open(paths->items, paths->n, &values.common, &job);
+    if (code == 0)
+        code = export(&values, job);
+    dpro_job_close(job);
     return code;
 }
 

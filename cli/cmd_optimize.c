@@ -18,7 +18,6 @@ struct values {
     struct dpro_optimize_options options;
     const char *output;
     struct opt_list passes;
-    bool no_coarsen, no_partial, no_symmetry, no_accumulate;
 };
 
 static const char *const algorithms[] = {"default", "paper", "dp", NULL};
@@ -102,8 +101,8 @@ static const struct opt optimize_opts[] = {
         "memory", "SIZE", read_memory, options, "a size above 0 such as 16GiB, 500MB or 80%",
         "what a rank may hold, in bytes or with a unit, or as a\nshare of its device: where the "
         "job holds more, recompute\nmodules and cut the batch, as little as that takes"),
-    OPT_FLAG("no-accumulate", no_accumulate,
-             "with --memory: recompute only, as the script is not to be\nchanged"),
+    OPT_SWITCH("no-accumulate", options.no_accumulation,
+               "with --memory: recompute only, as the script is not to be\nchanged"),
     OPT_VALUE("servers", "A[:B]", read_servers, options,
               "a number of 1 or more, or two such as 1:4",
               "search with A to B parameter servers, too, and say what\neach number would win "
@@ -121,9 +120,10 @@ static const struct opt optimize_opts[] = {
      .form = "a shared object such as ./x.so",
      .help = "also try what the graph pass in FILE proposes; may be\nrepeated",
      .complete = OPT_COMPLETE_PATH},
-    OPT_FLAG("no-coarsen", no_coarsen, "search without the paper's Coarsened View, to compare"),
-    OPT_FLAG("no-partial", no_partial, "search without partial replay, to compare"),
-    OPT_FLAG("no-symmetry", no_symmetry, "search without symmetry, to compare"),
+    OPT_SWITCH("no-coarsen", options.no_coarsen,
+               "search without the paper's Coarsened View, to compare"),
+    OPT_SWITCH("no-partial", options.no_partial, "search without partial replay, to compare"),
+    OPT_SWITCH("no-symmetry", options.no_symmetry, "search without symmetry, to compare"),
     CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH(
         CMD_STEPS_LEARNT,
@@ -152,45 +152,12 @@ static void catch_interrupt(struct sigaction *before)
 
 static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
 {
-    const struct dpro_sink *sink = arg;
+    (void)arg;
     char best[64];
-    if (sink->progress != NULL) {
-        snprintf(best, sizeof best, "best %.1f of %.1f ms", (double)progress->best_ns / 1e6,
-                 (double)progress->baseline_ns / 1e6);
-        progress_tell(best);
-        sink->progress(sink->arg, "searching", "candidates", progress->n_candidates, 0);
-    }
+    snprintf(best, sizeof best, "best %.1f of %.1f ms", (double)progress->best_ns / 1e6,
+             (double)progress->baseline_ns / 1e6);
+    progress_tell(best);
     return interrupted;
-}
-
-/* Lines of the search (a pass that was rejected), kept for the report. */
-struct lines {
-    char **items; /* NULL-terminated */
-    size_t n;
-    struct dpro_sink to;
-};
-
-static void keep_line(void *arg, enum dpro_log_level level, const char *text)
-{
-    struct lines *lines = arg;
-    if (level == DPRO_LOG_WARN) {
-        char **items = realloc(lines->items, (lines->n + 2) * sizeof *items);
-        if (items != NULL) {
-            lines->items = items;
-            items[lines->n] = strdup(text);
-            lines->n += items[lines->n] != NULL;
-            items[lines->n] = NULL;
-        }
-    }
-    if (lines->to.log != NULL && level <= lines->to.level)
-        lines->to.log(lines->to.arg, level, text);
-}
-
-static void lines_fini(struct lines *lines)
-{
-    for (size_t i = 0; i < lines->n; i++)
-        free(lines->items[i]);
-    free(lines->items);
 }
 
 static int report(const struct values *values, const struct dpro_optimize_report *results)
@@ -219,63 +186,41 @@ static int report(const struct values *values, const struct dpro_optimize_report
     return code == CMD_DONE && !fits ? CMD_CHECK_FAILED : code;
 }
 
-static int search(const void *given, const struct job *job, const struct dpro_model *model)
+static int search(const struct values *values, struct dpro_job *job)
 {
-    const struct values *values = given;
-    const struct dpro_sink *sink = &job->sink;
-    struct lines lines = {.to = *sink};
     struct dpro_optimize_options options = values->options;
-    options.threads = job->threads;
-    options.no_coarsen = values->no_coarsen;
-    options.no_partial = values->no_partial;
-    options.no_symmetry = values->no_symmetry;
-    options.no_accumulation = values->no_accumulate;
-    options.graph = job->graph;
+    struct dpro_optimize_report results;
+    struct dpro_error err = {.code = 0};
+    struct sigaction before;
     options.pass_files = values->passes.items;
     options.n_pass_files = values->passes.n;
     options.progress = on_progress;
-    options.arg = (void *)sink;
-    options.sink =
-        (struct dpro_sink){.log = keep_line,
-                           .arg = &lines,
-                           .level = sink->level > DPRO_LOG_WARN ? sink->level : DPRO_LOG_WARN};
-    struct dpro_optimum *optimum = NULL;
-    struct dpro_error err = {.code = 0};
-    struct sigaction before;
     catch_interrupt(&before);
-    int rc = dpro_optimize_run(model, &options, &optimum, &err);
+    int rc = dpro_job_optimize(job, &options, &results, &err);
     sigaction(SIGINT, &before, NULL);
-    int code;
-    if (rc < 0) {
-        code = cmd_fail(&err);
-    } else {
-        struct dpro_optimize_report results = {.trace = job->trace,
-                                               .graph = job->graph,
-                                               .model = model,
-                                               .optimum = optimum,
-                                               .plan = values->output,
-                                               .warnings = (const char *const *)lines.items};
-        code = report(values, &results);
-    }
-    dpro_optimum_destroy(optimum);
-    lines_fini(&lines);
-    return code;
+    results.plan = values->output;
+    return rc < 0 ? cmd_fail(&err) : report(values, &results);
 }
 
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
     const struct dpro_optimize_options *options = &values->options;
+    struct dpro_job *job;
     bool for_memory = options->memory_bytes > 0 || options->memory_share > 0;
     if (options->assumed_costs && !(options->computing & DPRO_BF16)) {
         cmd_say("--allow assumed is of what 16 bits take: write --allow bf16,assumed");
         return CMD_USAGE;
     }
-    if (values->no_accumulate && !for_memory) {
+    if (options->no_accumulation && !for_memory) {
         cmd_say("--no-accumulate is of what keeps to a budget: give one with --memory");
         return CMD_USAGE;
     }
-    return job_with_model(values, paths, for_memory, search);
+    int code = job_open(paths->items, paths->n, given, &job);
+    if (code == 0)
+        code = search(values, job);
+    dpro_job_close(job);
+    return code;
 }
 
 const struct cmd cmd_optimize = {

@@ -1,7 +1,6 @@
 /* dpro replay: load, build, replay, validate, report. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include <dpro/dpro.h>
 
@@ -18,10 +17,8 @@ struct values {
     struct cmd_values common;
     const char *output;
     struct opt_list delays;
-    struct dpro_replay_options options;
-    double bandwidth_bytes_per_s;
+    struct dpro_job_replay_options options;
     struct percent fail_on;
-    bool keep_profiler, no_validate;
 };
 
 static bool read_percent(const char *text, void *field)
@@ -54,21 +51,23 @@ static const struct opt replay_opts[] = {
         "also replay N iterations drawn from the measured\nones, for p50 and p95 (default: 0)"),
     OPT_WHOLE("seed", opt_read_u64, options.seed, 0, UINT64_MAX,
               "of those draws; equal seeds give equal results"),
-    OPT_VALUE("bandwidth", "BW", units_read_rate, bandwidth_bytes_per_s,
+    OPT_VALUE("bandwidth", "BW", units_read_rate, options.bandwidth_bytes_per_s,
               "a rate above 0 with its unit, such as 1gbit, 500mbit, 100Gbit/s or 12.5GB/s",
               "link rate for the Daydream baseline (default: the\nfastest transfer seen), as in "
               "1gbit, 12.5GB/s"),
-    OPT_FLAG("keep-profiler", keep_profiler,
-             "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: "
-             "take it out)"),
-    OPT_FLAG("no-validate", no_validate, "don't predict each measured iteration from the others"),
+    OPT_SWITCH(
+        "keep-profiler", common.job.keep_profiler,
+        "leave in what recording cost the job (a trace of\ndpro's recorder says it; default: "
+        "take it out)"),
+    OPT_SWITCH("no-validate", options.no_validate,
+               "don't predict each measured iteration from the others"),
     OPT_VALUE("fail-on", "PCT", read_percent, fail_on, "a percentage of 0 or more",
               "exit 1 when the replay is more than PCT percent off\nthe measured iteration time"),
     CMD_OPT_DIMS,
     CMD_OPT_RANKS_FROM,
-    CMD_ROW("iteration", 0, "N", cmd_read_iteration, shown, "the number of an iteration",
-            "show iteration N: its critical path, its timeline\n(default: the one nearest to the "
-            "mean)"),
+    OPT_VALUE("iteration", "N", cmd_read_iteration, common, "the number of an iteration",
+              "show iteration N: its critical path, its timeline\n(default: the one nearest to the "
+              "mean)"),
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
                    "threads that read, build and predict (default: 0,\none a core); results are "
                    "the same at any number"),
@@ -111,66 +110,26 @@ static int report(const struct values *values, const struct dpro_report *results
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
-    struct dpro_validation validation = {.method = "none"};
-    struct dpro_daydream daydream;
-    struct dpro_report results = {.what_if = values->delays.n > 0,
-                                  .n_samples = values->options.samples};
-    struct job job;
-    struct dpro_replay *replay = NULL;
+    struct dpro_job_replay_options options = values->options;
+    struct dpro_report results;
+    struct dpro_job *job;
     struct dpro_error err = {.code = 0};
-    struct timespec since;
     if (values->fail_on.is_set && values->delays.n > 0) {
         cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
                 "them");
         return CMD_USAGE;
     }
-    int code = job_load(paths->items, paths->n, given, &job);
-    if (code != 0)
-        return code;
-    struct dpro_replay_options plain = {.threads = job.threads, .sink = job.sink};
-    struct dpro_replay_options replay_options = values->options;
-    replay_options.threads = job.threads;
-    replay_options.sink = job.sink;
-    replay_options.delays = values->delays.items;
-    replay_options.n_delays = values->delays.n;
-    clock_gettime(CLOCK_MONOTONIC, &since);
-    if (dpro_graph_n_collectives(job.graph) > 0) {
-        if (dpro_replay_daydream(job.graph, values->bandwidth_bytes_per_s, &daydream, &err) < 0)
-            goto failed;
-        results.daydream = &daydream;
+    options.size = sizeof options;
+    options.delays = values->delays.items;
+    options.n_delays = values->delays.n;
+    int code = job_open(paths->items, paths->n, given, &job);
+    if (code == 0)
+        code = cmd_done(dpro_job_replay(job, &options, &results, &err), &err);
+    if (code == 0) {
+        code = report(values, &results);
+        dpro_job_tell_stage(job, "reported");
     }
-    /* beside the replay where both are of the same graph */
-    bool validates = !values->no_validate;
-    if (validates && !values->keep_profiler && dpro_graph_profiler_op_ns(job.graph) > 0) {
-        validates = false;
-        if (dpro_replay_validate(job.graph, &plain, &validation, &err) < 0)
-            goto failed;
-        job_tell_stage(&job.sink, &since, "validated");
-    }
-    if (!values->keep_profiler && job_take_out_profiler(&job, &plain, &results.profiler_op_ns,
-                                                        &results.profiler_ns, &err) < 0)
-        goto failed;
-    if (results.what_if && dpro_replay_predict(job.graph, &plain, &results.as_it_is_ns, &err) < 0)
-        goto failed;
-    int rc = validates ? dpro_replay_run_and_validate(job.graph, &replay_options, &replay,
-                                                      &validation, &err)
-                       : dpro_replay_run(job.graph, &replay_options, &replay, &err);
-    if (rc < 0)
-        goto failed;
-    job_tell_stage(&job.sink, &since, validates ? "replayed and validated" : "replayed");
-    results.sink = job.sink;
-    results.trace = job.trace;
-    results.graph = job.graph;
-    results.replay = replay;
-    results.validation = &validation;
-    code = report(values, &results);
-    job_tell_stage(&job.sink, &since, "reported");
-    goto done;
-failed:
-    code = cmd_fail(&err);
-done:
-    dpro_replay_destroy(replay);
-    job_fini(&job);
+    dpro_job_close(job);
     return code;
 }
 

@@ -16,7 +16,6 @@ struct values {
     enum dpro_compression compression;
     uint64_t fusion_bytes;
     struct opt_list delays, computes;
-    bool gradient_views;
 };
 
 /* "64", "2x" */
@@ -275,8 +274,8 @@ static const struct opt whatif_opts[] = {
               "the step's batch in N micro-batches, gradients sent\nwith the last"),
     OPT_VALUE("batch-size", "N", read_batch, changes, "a number above 0, or a ratio such as 2x",
               "a rank's batch of N samples, or N times as large (2x)"),
-    OPT_FLAG("gradient-views", gradient_views,
-             "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
+    OPT_SWITCH("gradient-views", changes.gradient_views,
+               "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
     OPT_VALUE("compile", "MODULES", opt_read_string, changes.compile, "names of modules",
               "modules are compiled (torch.compile): names as for\n--recompute, or all, the whole "
               "model"),
@@ -300,35 +299,26 @@ static const struct opt whatif_opts[] = {
     {.name = NULL},
 };
 
-static int predict(const void *given, const struct job *job, const struct dpro_model *model)
+static int predict(const struct values *values, struct dpro_job *job)
 {
-    const struct values *values = given;
     struct dpro_compute_change *computes =
         calloc(values->computes.n + 1, sizeof *computes); /* NULL: tested below */
     struct dpro_changes changes = values->changes;
-    changes.compute = computes;
-    changes.n_compute = values->computes.n;
-    changes.delays = values->delays.items;
-    changes.n_delays = values->delays.n;
-    changes.gradient_views = values->gradient_views;
-    changes.sink = job->sink;
-    struct dpro_whatif *whatif = NULL;
+    struct dpro_whatif_report report;
     struct dpro_error err = {.code = 0};
     if (computes == NULL)
         return cmd_no_memory();
     for (size_t i = 0; i < values->computes.n; i++)
         parse_compute(values->computes.items[i], &computes[i]);
-    int code = cmd_done(dpro_whatif_run(job->graph, model, &changes, &whatif, &err), &err);
-    struct dpro_whatif_report report = {.trace = job->trace,
-                                        .graph = job->graph,
-                                        .model = model,
-                                        .changes = &changes,
-                                        .whatif = whatif};
+    changes.compute = computes;
+    changes.n_compute = values->computes.n;
+    changes.delays = values->delays.items;
+    changes.n_delays = values->delays.n;
+    int code = cmd_done(dpro_job_whatif(job, &changes, &report, &err), &err);
     if (code == 0)
         code = cmd_done((values->common.json ? dpro_whatif_json
                                              : dpro_whatif_text)(&report, cmd_output(), &err),
                         &err);
-    dpro_whatif_destroy(whatif);
     free(computes);
     return code;
 }
@@ -336,11 +326,16 @@ static int predict(const void *given, const struct job *job, const struct dpro_m
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
+    struct dpro_job *job;
     if (values->changes.bucket_cap_bytes != 0 && values->changes.buckets_path != NULL) {
         cmd_say("--bucket-cap-mb and --buckets both say which buckets: give one of them");
         return CMD_USAGE;
     }
-    return job_with_model(values, paths, true, predict);
+    int code = job_open(paths->items, paths->n, given, &job);
+    if (code == 0)
+        code = predict(values, job);
+    dpro_job_close(job);
+    return code;
 }
 
 const struct cmd cmd_whatif = {

@@ -36,6 +36,10 @@ struct opt {
     {                                                                                              \
         .name = (n), .read = opt_read_flag, .offset = AT(m), .help = (h)                           \
     }
+#define OPT_SWITCH(n, m, h) /* of an int */                                                        \
+    {                                                                                              \
+        .name = (n), .read = opt_read_count, .offset = AT(m), .help = (h)                          \
+    }
 #define OPT_VALUE(n, a, r, m, f, h)                                                                \
     {                                                                                              \
         .name = (n), .arg = (a), .read = (r), .offset = AT(m), .form = (f), .help = (h)            \

@@ -91,12 +91,10 @@ struct dpro_processes *together(void)
     return others;
 }
 
-void together_help(const char *const *paths, size_t n_paths,
-                   const struct dpro_trace_options *trace_options,
-                   const struct dpro_graph_options *graph_options)
+void together_help(struct dpro_job *job)
 {
     struct dpro_error err = {.code = 0};
-    if (dpro_processes_help(paths, n_paths, trace_options, graph_options, &err) == 0)
+    if (dpro_job_help(job, &err) == 0)
         exit(together_leave(CMD_DONE));
     speak();
     dpro_processes_abort(others, cmd_fail(&err));

@@ -1,7 +1,7 @@
 /* A command that mpirun started as several processes. */
 #pragma once
 
-#include <dpro/processes.h>
+#include <dpro/job.h>
 
 /* Joins the other processes, if there are any. All but the first are silent from here on. Returns
  * 0, or the exit code after having said what is wrong. */
@@ -13,8 +13,6 @@ void together_release(int code);
 /* NULL: there are no others. */
 struct dpro_processes *together(void);
 /* Of one that is not the first: does its part and ends. */
-void together_help(const char *const *paths, size_t n_paths,
-                   const struct dpro_trace_options *trace_options,
-                   const struct dpro_graph_options *graph_options);
+void together_help(struct dpro_job *job);
 /* Ends with them; returns the exit code: `code`, of the first. */
 int together_leave(int code);

@@ -6,6 +6,7 @@
 #include <dpro/dimensions.h>
 #include <dpro/error.h>
 #include <dpro/graph.h>
+#include <dpro/job.h>
 #include <dpro/log.h>
 #include <dpro/memory.h>
 #include <dpro/model.h>

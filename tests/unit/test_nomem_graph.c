@@ -91,3 +91,38 @@ TEST(a_graph_of_nccls_steps_survives_any_failed_allocation)
     job.host[2] = "b";
     check_all(&job, 12);
 }
+
+TEST(a_job_survives_any_failed_allocation)
+{
+    struct job written = ring(2, 2, 50, 5, 100);
+    struct dpro_job_options options = {.size = sizeof options, .threads = 1};
+    const struct dpro_graph *graph;
+    struct dpro_report report;
+    struct dpro_job *job = NULL;
+    struct dpro_error err = {0};
+    int rc = DPRO_ENOMEM;
+    long n = 0;
+    assert_int_equal(make_folder(NULL), 0);
+    write_job(&written, folder);
+    const char *path = folder;
+    for (; rc != 0; n++) {
+        nomem_n_left = n;
+        rc = dpro_job_open(&path, 1, &options, &job, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && job == NULL));
+    }
+    assert_true(n > 1);
+    for (n = 0, rc = DPRO_ENOMEM; rc != 0; n++) {
+        nomem_n_left = n;
+        rc = dpro_job_replay(job, NULL, &report, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+        if (dpro_job_graph(job, &graph, &err) < 0) { /* all else it does again */
+            dpro_job_close(job);
+            assert_int_equal(dpro_job_open(&path, 1, &options, &job, &err), 0);
+        }
+    }
+    assert_true(n > 100);
+    dpro_job_close(job);
+    assert_int_equal(remove_folder(NULL), 0);
+}

@@ -1,0 +1,25 @@
+/* Takes over options of callers that know an older or a newer version of their struct. */
+#include "base/options.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+int options_take(void *to, size_t size, const void *given, const char *name, struct dpro_error *err)
+{
+    size_t theirs = given ? *(const size_t *)given : 0;
+    memset(to, 0, size);
+    if (given && theirs < sizeof theirs)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "%s->size is not set; it must be the size of its struct", name);
+    for (size_t at = size; at < theirs; at++)
+        if (((const char *)given)[at] != 0)
+            return dpro_error_set(err, DPRO_EUSAGE,
+                                  "%s->size is %zu bytes, and dpro %s knows %zu of them; use the "
+                                  "library that the program was built for",
+                                  name, theirs, dpro_version(), size);
+    if (given)
+        memcpy(to, given, theirs < size ? theirs : size);
+    *(size_t *)to = size;
+    return 0;
+}

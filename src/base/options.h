@@ -1,0 +1,18 @@
+/* Options that callers built with another version of the library may give: the first field of such
+ * a struct is its size, and later versions add fields at the end. */
+#pragma once
+
+#include <stddef.h>
+
+#include <dpro/error.h>
+
+/* `to`, of the struct's size here, becomes what is given, and 0 where the caller knows less. NULL:
+ * all is 0. Fails with DPRO_EUSAGE where the size is not set, or where the caller asks for what
+ * only a later version knows. `name`: of the struct, for the message. */
+int options_take(void *to, size_t size, const void *given, const char *name,
+                 struct dpro_error *err);
+#define OPTIONS_TAKE(to, given, err)                                                               \
+    ({                                                                                             \
+        const __typeof__(*(to)) *given_ = (given);                                                 \
+        options_take((to), sizeof *(to), given_, #given, (err));                                   \
+    })

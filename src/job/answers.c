@@ -1,0 +1,209 @@
+/* What is asked of a job: a replay with its validation, a what-if, a search. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "job/job.h"
+
+/* ---- replay ---- */
+
+/* What is found of the graph as recorded: the Daydream baseline, and the validation where there is
+ * a profiler's cost to be taken out of it; else that is made with the replay. */
+static int look_at(struct dpro_job *job, const struct dpro_graph *recorded,
+                   const struct dpro_job_replay_options *asked, struct dpro_error *err)
+{
+    struct dpro_replay_options plain = {.threads = job->threads, .sink = job->options.sink};
+    double rate = asked->bandwidth_bytes_per_s;
+    int rc = 0;
+    if (dpro_graph_n_collectives(recorded) > 0)
+        rc = dpro_replay_daydream(recorded, rate, &job->daydream, err);
+    if (rc < 0)
+        return rc;
+    job->daydream_rate = rate;
+    if (asked->no_validate || job->has_validation || job->options.keep_profiler ||
+        dpro_graph_profiler_op_ns(recorded) == 0)
+        return 0;
+    if ((rc = dpro_replay_validate(recorded, &plain, &job->validation, err)) < 0)
+        return rc;
+    job->has_validation = true;
+    dpro_job_tell_stage(job, "validated");
+    return 0;
+}
+
+/* Where the graph is no longer as recorded, the traces are read again. */
+static int look_at_recorded(struct dpro_job *job, const struct dpro_job_replay_options *asked,
+                            struct dpro_error *err)
+{
+    struct dpro_job_options options = job->options;
+    const struct dpro_graph *recorded;
+    struct dpro_job *again;
+    if (job->profiler.op_ns == 0)
+        return look_at(job, job->graph, asked, err);
+    if (job->daydream_rate == asked->bandwidth_bytes_per_s &&
+        (job->has_validation || asked->no_validate))
+        return 0;
+    options.processes = NULL;
+    int rc = dpro_job_open(job->paths, job->n_paths, &options, &again, err);
+    if (rc < 0)
+        return rc;
+    if ((rc = dpro_job_graph(again, &recorded, err)) == 0)
+        rc = look_at(job, recorded, asked, err);
+    dpro_job_close(again);
+    return rc;
+}
+
+static int run_replay(struct dpro_job *job, const struct dpro_replay_options *options,
+                      bool validates, struct dpro_error *err)
+{
+    dpro_replay_destroy(job->replay);
+    job->replay = NULL;
+    validates = validates && !job->has_validation;
+    int rc = validates ? dpro_replay_run_and_validate(job->graph, options, &job->replay,
+                                                      &job->validation, err)
+                       : dpro_replay_run(job->graph, options, &job->replay, err);
+    if (rc < 0)
+        return rc;
+    job->has_validation = job->has_validation || validates;
+    dpro_job_tell_stage(job, validates ? "replayed and validated" : "replayed");
+    return 0;
+}
+
+int dpro_job_replay(struct dpro_job *job, const struct dpro_job_replay_options *given,
+                    struct dpro_report *report, struct dpro_error *err)
+{
+    static const struct dpro_validation none = {.method = "none"};
+    struct dpro_job_replay_options asked;
+    const struct dpro_graph *graph;
+    int rc = OPTIONS_TAKE(&asked, given, err);
+    if (rc < 0 || (rc = dpro_job_graph(job, &graph, err)) < 0)
+        return rc;
+    struct dpro_replay_options plain = {.threads = job->threads, .sink = job->options.sink};
+    struct dpro_replay_options options = {.threads = job->threads,
+                                          .sink = job->options.sink,
+                                          .samples = asked.samples,
+                                          .seed = asked.seed,
+                                          .delays = asked.delays,
+                                          .n_delays = asked.n_delays};
+    struct dpro_report made = {.trace = job->trace,
+                               .graph = graph,
+                               .n_samples = asked.samples,
+                               .what_if = asked.n_delays > 0,
+                               .sink = job->options.sink};
+    job_begin_stage(job);
+    if ((rc = look_at_recorded(job, &asked, err)) < 0 ||
+        (rc = job_take_out_profiler(job, err)) < 0 ||
+        (made.what_if && (rc = dpro_replay_predict(graph, &plain, &made.as_it_is_ns, err)) < 0) ||
+        (rc = run_replay(job, &options, !asked.no_validate, err)) < 0)
+        return rc;
+    made.replay = job->replay;
+    made.validation = asked.no_validate ? &none : &job->validation;
+    made.daydream = dpro_graph_n_collectives(graph) > 0 ? &job->daydream : NULL;
+    made.profiler_op_ns = job->profiler.op_ns;
+    made.profiler_ns = job->profiler.ns;
+    *report = made;
+    return 0;
+}
+
+/* ---- what-ifs ---- */
+
+int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
+                    struct dpro_whatif_report *report, struct dpro_error *err)
+{
+    const struct dpro_model *model;
+    struct dpro_whatif *whatif;
+    int rc = dpro_job_model(job, 1, &model, err);
+    if (rc < 0 || (rc = dpro_whatif_run(job->graph, model, changes, &whatif, err)) < 0)
+        return rc;
+    dpro_whatif_destroy(job->whatif);
+    job->whatif = whatif;
+    *report = (struct dpro_whatif_report){.trace = job->trace,
+                                          .graph = job->graph,
+                                          .model = model,
+                                          .changes = changes,
+                                          .whatif = whatif};
+    return 0;
+}
+
+/* ---- searches ---- */
+
+static int keep_line(struct dpro_job *job, const char *text)
+{
+    size_t size = strlen(text) + 1;
+    struct job_line *line = mem_alloc(sizeof *line + size);
+    memcpy(line->text, text, size);
+    line->next = job->lines;
+    job->lines = line;
+    job->n_lines++;
+    return 0;
+}
+
+/* One that there is no memory for is still handed on. */
+static void on_line(void *arg, enum dpro_log_level level, const char *text)
+{
+    struct dpro_job *job = arg;
+    const struct dpro_sink *to = &job->options.sink;
+    if (level == DPRO_LOG_WARN)
+        WITHIN_SCOPE(DPRO_ENOMEM, keep_line(job, text));
+    if (to->log && level <= to->level)
+        to->log(to->arg, level, text);
+}
+
+static int list_lines(struct dpro_job *job)
+{
+    const char **texts = mem_array(job->n_lines + 1, sizeof *texts);
+    size_t i = job->n_lines;
+    for (struct job_line *line = job->lines; line; line = line->next)
+        texts[--i] = line->text;
+    job->line_texts = texts;
+    return 0;
+}
+
+struct watched {
+    const struct dpro_optimize_options *options;
+    const struct dpro_sink *sink;
+};
+
+static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
+{
+    const struct watched *w = arg;
+    int stops = w->options->progress ? w->options->progress(w->options->arg, progress) : 0;
+    log_progress(w->sink, "searching", "candidates", progress->n_candidates, 0);
+    return stops;
+}
+
+int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *given,
+                      struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    const struct dpro_sink *sink = &job->options.sink;
+    struct dpro_optimize_options options = *given;
+    struct watched watched = {.options = given, .sink = sink};
+    const struct dpro_model *model;
+    bool for_memory = options.memory_bytes > 0 || options.memory_share > 0;
+    int rc = dpro_job_model(job, for_memory, &model, err);
+    if (rc < 0)
+        return rc;
+    options.threads = job->threads;
+    options.graph = job->graph;
+    options.progress = on_progress;
+    options.arg = &watched;
+    options.sink =
+        (struct dpro_sink){.log = on_line,
+                           .arg = job,
+                           .level = sink->level > DPRO_LOG_WARN ? sink->level : DPRO_LOG_WARN};
+    dpro_optimum_destroy(job->optimum);
+    job->optimum = NULL;
+    job_forget_lines(job);
+    if ((rc = dpro_optimize_run(model, &options, &job->optimum, err)) < 0 ||
+        (rc = WITHIN_SCOPE(dpro_error_nomem(err), list_lines(job))) < 0) {
+        job_forget_lines(job);
+        return rc;
+    }
+    *report = (struct dpro_optimize_report){.trace = job->trace,
+                                            .graph = job->graph,
+                                            .model = model,
+                                            .optimum = job->optimum,
+                                            .warnings = job->line_texts};
+    return 0;
+}

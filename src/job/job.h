@@ -1,0 +1,54 @@
+/* A job and what was made of it so far. */
+#pragma once
+
+#include <stdbool.h>
+#include <time.h>
+
+#include <dpro/job.h>
+
+#include "base/arena.h"
+
+struct job_line { /* said by a search */
+    struct job_line *next;
+    char text[];
+};
+
+struct dpro_job {
+    struct arena arena; /* of the paths and the options' texts */
+    const char *const *paths;
+    size_t n_paths;
+    struct dpro_job_options options;
+    int64_t shown;
+    int threads; /* for what follows the graph */
+    struct timespec since;
+
+    struct dpro_trace *trace;
+    struct dpro_graph *graph;
+    struct dpro_error unbuilt;  /* why there is none; building has taken the trace apart */
+    struct dpro_probes *probes; /* of another run */
+    struct dpro_model *models[2];
+    struct {
+        bool is_out;       /* of the graph */
+        int64_t with_ns;   /* an iteration as recorded */
+        int64_t op_ns, ns; /* what was taken out of an op, and what that made of an iteration */
+    } profiler;
+
+    struct dpro_replay *replayed; /* as it runs */
+
+    /* The last answers: */
+    struct dpro_replay *replay;
+    bool has_validation;
+    struct dpro_validation validation;
+    struct dpro_daydream daydream;
+    double daydream_rate; /* asked for; -1: it was not yet */
+    struct dpro_whatif *whatif;
+    struct dpro_optimum *optimum;
+    struct job_line *lines;  /* the last first */
+    const char **line_texts; /* [n_lines + 1], in order */
+    size_t n_lines;
+};
+
+void job_begin_stage(struct dpro_job *job); /* stages count from now */
+/* What recording cost is taken out of the graph, which is there. */
+int job_take_out_profiler(struct dpro_job *job, struct dpro_error *err);
+void job_forget_lines(struct dpro_job *job);

@@ -1,0 +1,24 @@
+/* Opens the job of a path, for tests. */
+#include "job_at.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "case.h"
+
+struct dpro_job *job_at(const char *path, const struct dpro_job_options *options)
+{
+    struct dpro_job *job;
+    struct dpro_error err;
+    if (dpro_job_open(&path, 1, options, &job, &err) < 0)
+        fail_msg("%s", err.text);
+    KEEP(job, dpro_job_close);
+    return job;
+}
+
+const char *recorded(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/tests/data/%s", getenv("DPRO_SOURCE"), name);
+    return path;
+}

@@ -191,7 +191,7 @@ def _model(n, entry):
 
 
 def _bucket(n, entry, models):
-    where = "bucket %d" % n
+    where = "communication.buckets[%d]" % n
     model = _take(entry, "model", int, where, 0)
     if not 0 <= model < len(models):
         raise Unusable("%s: there is no model %d" % (where, model))
@@ -216,7 +216,7 @@ def _check_cover(models, buckets):
     for n, bucket in enumerate(buckets):
         for name in bucket.names:
             if (bucket.model, name) in seen:
-                raise Unusable("bucket %d: parameter %s is in a bucket already" % (n, name))
+                raise Unusable("communication.buckets[%d]: parameter %s is in a bucket already" % (n, name))
             seen.add((bucket.model, name))
     for n, (_, sizes) in enumerate(models):
         for name in sizes:

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_members.h"
 #include "base/sort.h"
 #include "base/text.h"
 
@@ -77,148 +77,68 @@ static bool find_ready(const char *name, struct topology *t)
 /* ---- files ---- */
 
 #define SCHEMA "dpro.topology/1"
-enum { WHOLE = -1 }; /* in place of decimals */
 
-/* What a file says, as numbers under one name each. */
+/* What a file says. */
 struct told {
-    double ranks_per_host, rails;
-    struct told_link intra, inter;
+    uint32_t ranks_per_host;
+    struct told_link intra;
+    struct told_inter {
+        struct told_link link;
+        uint32_t rails;
+    } inter;
 };
 
-static const struct number {
-    const char *name;
-    size_t offset;
-    double least, most;
-    int decimals; /* as many as are read */
-    bool needed;
-} numbers[] = {
-    {"ranks_per_host", offsetof(struct told, ranks_per_host), 1, MOST_RANKS_PER_HOST, WHOLE, true},
-    {"intra.bytes_per_s", offsetof(struct told, intra.bytes_per_s), 1e3, 1e15, 0, true},
-    {"intra.payload", offsetof(struct told, intra.payload), 1e-3, 1, 9, false},
-    {"intra.latency_ns", offsetof(struct told, intra.latency_ns), 1, 1e9, 3, false},
-    {"inter.bytes_per_s", offsetof(struct told, inter.bytes_per_s), 1e3, 1e15, 0, true},
-    {"inter.payload", offsetof(struct told, inter.payload), 1e-3, 1, 9, false},
-    {"inter.latency_ns", offsetof(struct told, inter.latency_ns), 1, 1e9, 3, false},
-    {"inter.rails", offsetof(struct told, rails), 1, MOST_RAILS, WHOLE, false},
-};
-enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
-
-struct reading {
-    const char *path;
-    struct json js;
-    struct told told;
-    bool seen[N_NUMBERS], has_schema;
-    struct dpro_error why; /* the first failure, where its code is not 0 */
-};
-
-/* Ends reading with a message. */
-#define stop(r, ...)                                                                               \
-    (dpro_error_set(&(r)->why, DPRO_EFORMAT, __VA_ARGS__), json_stop(&(r)->js, JSON_BAD))
-
-/* False: what stands there is no number, or too large. */
-static bool next_number(struct json *js, int decimals, double *value)
-{
-    const char *text;
-    size_t len;
-    int64_t scaled, scale = 1;
-    int digits = decimals == WHOLE ? 3 : decimals, c = json_peek(js);
-    if ((c != '-' && (c < '0' || c > '9')) || !json_scalar(js, &text, &len) ||
-        json_decimal(text, len, digits, &scaled) != JSON_VALUE)
-        return false;
-    for (int d = 0; d < digits; d++)
-        scale *= 10;
-    *value = (double)scaled / (double)scale;
-    return decimals != WHOLE || scaled % scale == 0;
-}
-
-static void read_number(struct reading *r, const char *name)
-{
-    size_t i = 0;
-    double value = 0;
-    while (i < N_NUMBERS && strcmp(numbers[i].name, name) != 0)
-        i++;
-    const struct number *number = &numbers[i];
-    if (json_peek(&r->js) < 0)
-        json_skip(&r->js); /* says that the file ends */
-    else if (i == N_NUMBERS)
-        stop(r, "%s: '%.100s' is no number of a topology; 'note' may hold any text", r->path, name);
-    else if (r->seen[i])
-        stop(r, "%s: '%s' is there twice", r->path, name);
-    else if (next_number(&r->js, number->decimals, &value) && value >= number->least &&
-             value <= number->most)
-        *(double *)(void *)((char *)&r->told + number->offset) = value;
-    else if (r->js.fail == JSON_OK)
-        stop(r, "%s: '%s' has to be a %snumber from %g to %g", r->path, name,
-             number->decimals == WHOLE ? "whole " : "", number->least, number->most);
-    if (i < N_NUMBERS)
-        r->seen[i] = true;
-}
-
-static void read_schema(struct reading *r)
-{
-    const char *text;
-    size_t len;
-    if (json_peek(&r->js) != '"') {
-        json_skip(&r->js);
-        return;
+#define ONCE(struct_, key, kind, member, least, most, ...)                                         \
+    MEMBER(struct_, key, kind, member, FROM_TO(least, most), .once = true, ##__VA_ARGS__)
+#define LINK                                                                                       \
+    ONCE(struct told_link, "bytes_per_s", WITHIN, bytes_per_s, 1e3, 1e15, .needed = true),         \
+        ONCE(struct told_link, "payload", WITHIN, payload, 1e-3, 1),                               \
+        ONCE(struct told_link, "latency_ns", WITHIN, latency_ns, 1, 1e9),                          \
+    {                                                                                              \
+        .key = "note", .type = JSON_ANY                                                            \
     }
-    r->has_schema = json_string(&r->js, &text, &len) && text_n_is(text, len, SCHEMA);
-}
-
-/* The members of an object whose bracket was taken; names of those within it begin with its own. */
-static void read_members(struct reading *r, const char *outer)
-{
-    char name[128];
-    JSON_KEYS (&r->js, true, key, len) {
-        snprintf(name, sizeof name, "%s%.*s", outer, (int)MIN(len, 100), key);
-        bool is_link = text_is_one(name, "intra", "inter") && json_peek(&r->js) == '{';
-        if (strcmp(name, "schema") == 0)
-            read_schema(r);
-        else if (strcmp(name + strlen(outer), "note") == 0)
-            json_skip(&r->js);
-        else if (is_link && json_open(&r->js, '{'))
-            read_members(r, strcmp(name, "intra") == 0 ? "intra." : "inter.");
-        else
-            read_number(r, name);
+#define NO_OTHERS                                                                                  \
+    {                                                                                              \
+        .others = "is no number of a topology; 'note' may hold any text"                           \
     }
+
+static const struct json_member intra[] = {LINK, NO_OTHERS};
+static const struct json_member inter[] = {
+    LINK, ONCE(struct told_inter, "rails", WHOLE, rails, 1, MOST_RAILS), NO_OTHERS};
+
+static void read_schema(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    if (strcmp(strtab_get(r->strings, json_read_text(r)), SCHEMA) != 0)
+        json_refuse(r, "is not '" SCHEMA "': no topology");
 }
 
-static void check_file(struct reading *r)
-{
-    if (!r->has_schema)
-        stop(r, "%s: no topology: 'schema' is not '" SCHEMA "'", r->path);
-    for (size_t i = 0; i < N_NUMBERS && r->why.code == 0; i++)
-        if (numbers[i].needed && !r->seen[i])
-            stop(r, "%s: '%s' is missing", r->path, numbers[i].name);
-}
+static const struct json_member members[] = {
+    {.key = "schema", .type = JSON_BY_READING, .read = read_schema, .needed = true},
+    ONCE(struct told, "ranks_per_host", WHOLE, ranks_per_host, 1, MOST_RANKS_PER_HOST,
+         .needed = true),
+    MEMBER_IN("intra", intra, .offset = offsetof(struct told, intra), .must = true, .needed = true,
+              .once = true),
+    MEMBER_IN("inter", inter, .offset = offsetof(struct told, inter), .must = true, .needed = true,
+              .once = true),
+    {.key = "note", .type = JSON_ANY},
+    NO_OTHERS};
 
 static int read_file(const char *path, struct topology *t, struct dpro_error *err)
 {
-    struct reading r = {
-        .path = path,
-        .told = {.rails = 1, .intra.payload = PAYLOAD_SHARE, .inter.payload = PAYLOAD_SHARE}};
-    struct input in;
+    struct told told = {
+        .inter.rails = 1, .intra.payload = PAYLOAD_SHARE, .inter.link.payload = PAYLOAD_SHARE};
+    struct strtab strings = {0};
+    struct json_reader r = {.strings = &strings};
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return dpro_error_set(err, DPRO_EUSAGE,
                               "%s: no file, and no ready-made topology, which are named like "
                               "h100-nvlink-400g or pcie4-2x25g",
                               path);
-    int rc = input_open(&in, path, err);
-    if (rc < 0)
-        return rc;
-    json_init(&r.js, &in, 0, err);
-    if (json_open_document(&r.js))
-        read_members(&r, "");
-    if (r.js.fail == JSON_OK)
-        check_file(&r);
-    rc = r.why.code != 0
-             ? dpro_error_set(err, r.why.code, "%s", r.why.text)
-             : json_result(&r.js, "no JSON object; 'man dpro-whatif' describes topologies");
-    json_fini(&r.js);
-    input_close(&in);
-    *t = (struct topology){(uint32_t)r.told.ranks_per_host, r.told.rails, r.told.intra,
-                           r.told.inter};
+    int rc = json_read_file(&r, path, members, &told,
+                            "no JSON object; 'man dpro-whatif' describes topologies", err);
+    strtab_fini(&strings);
+    *t = (struct topology){told.ranks_per_host, told.inter.rails, told.intra, told.inter.link};
     return rc;
 }
 

@@ -30,127 +30,118 @@ static uint8_t category_of(const char *word)
     return DPRO_MEMORY_OTHER;
 }
 
-/* A list that is an entry of another one; what it lacks is 0. */
-struct entry {
-    struct json_reader *r;
-    bool open;
-};
+#define UNKNOWN UINT64_MAX /* no number that makes sense */
 
-static bool next(struct entry *entry)
-{
-    return entry->open = entry->open && json_array_next(entry->r->js);
-}
-
-static uint32_t next_text(struct entry *entry)
-{
-    return next(entry) ? json_read_text(entry->r) : 0;
-}
-
-/* False: it is none. */
-static bool next_number(struct entry *entry, uint64_t *value)
-{
-    return next(entry) && json_read_unsigned(entry->r->js, value) == JSON_VALUE;
-}
-
-static bool close(struct entry *entry)
-{
-    while (next(entry))
-        json_skip(entry->r->js);
-    return entry->r->js->fail == JSON_OK;
-}
-
-/* [category, name, address, bytes] */
 static bool read_block(struct json_reader *r, struct held_part *held)
 {
-    struct entry entry = {r, json_open(r->js, '[')};
-    uint32_t category = next_text(&entry);
-    struct held_block block = {.name = next_text(&entry)};
-    bool known = next_number(&entry, &block.address);
-    bool sized = next_number(&entry, &block.size_bytes);
-    if (!known)
-        block.address = 0;
-    block.category = category_of(strtab_get(r->strings, category));
-    if (!close(&entry) || !sized || block.size_bytes > TRACE_BYTES_MAX)
+    struct {
+        struct held_block is;
+        uint32_t category;
+    } entry = {.is.size_bytes = UNKNOWN};
+    const struct json_member members[] = {MEMBER(__typeof__(entry), "category", TEXT, category),
+                                          MEMBER(__typeof__(entry), "name", TEXT, is.name),
+                                          MEMBER(__typeof__(entry), "address", SIZE, is.address),
+                                          MEMBER(__typeof__(entry), "bytes", SIZE, is.size_bytes),
+                                          {NULL}};
+    json_read_tuple(r, members, &entry);
+    if (r->js->fail != JSON_OK || entry.is.size_bytes > TRACE_BYTES_MAX)
         return false;
-    array_push(&held->blocks, block);
+    entry.is.category = category_of(strtab_get(r->strings, entry.category));
+    array_push(&held->blocks, entry.is);
     return true;
 }
 
-/* [name, class] */
 static bool read_module(struct json_reader *r, struct held_part *held)
 {
-    struct entry entry = {r, json_open(r->js, '[')};
-    bool known = entry.open;
-    struct held_module module = {.name = next_text(&entry)};
-    module.class = next_text(&entry);
-    if (!close(&entry) || !known)
+    static const struct json_member members[] = {MEMBER(struct held_module, "name", TEXT, name),
+                                                 MEMBER(struct held_module, "class", TEXT, class),
+                                                 {NULL}};
+    struct held_module module = {0};
+    if (!json_read_tuple(r, members, &module) || r->js->fail != JSON_OK)
         return false;
     array_push(&held->modules, module);
     return true;
 }
 
-/* [bytes, state] */
+struct segment_entry {
+    uint64_t address, bytes, stream;
+    uint32_t kind;
+    bool expandable, private_pool, broken;
+};
+
+/* A block of a segment. */
 static bool read_allocated(struct json_reader *r, struct snapshot_part *to)
 {
-    struct entry entry = {r, json_open(r->js, '[')};
-    uint64_t bytes;
-    bool sized = next_number(&entry, &bytes) && bytes <= TRACE_BYTES_MAX;
-    const char *state = strtab_get(r->strings, next_text(&entry));
-    if (!close(&entry) || !sized)
+    struct {
+        uint64_t bytes;
+        uint32_t state;
+    } entry = {.bytes = UNKNOWN};
+    const struct json_member members[] = {MEMBER(__typeof__(entry), "bytes", SIZE, bytes),
+                                          MEMBER(__typeof__(entry), "state", TEXT, state),
+                                          {NULL}};
+    json_read_tuple(r, members, &entry);
+    if (r->js->fail != JSON_OK || entry.bytes > TRACE_BYTES_MAX)
         return false;
-    array_add(&to->blocks, .size_bytes = bytes,
+    const char *state = strtab_get(r->strings, entry.state);
+    array_add(&to->blocks, .size_bytes = entry.bytes,
               .state = strcmp(state, "inactive") == 0           ? ALLOCATOR_FREE
                        : strcmp(state, "active_allocated") == 0 ? ALLOCATOR_TAKEN
                                                                 : ALLOCATOR_WAITING);
     return true;
 }
 
-static bool next_true(struct entry *entry)
+static void read_all_allocated(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    const char *text;
-    size_t len;
-    return next(entry) && json_scalar(entry->r->js, &text, &len) && len == 4 &&
-           memcmp(text, "true", 4) == 0;
+    struct held_part *held = r->arg;
+    JSON_EACH (r->js)
+        ((struct segment_entry *)out)->broken |= !read_allocated(r, &held->allocated);
 }
 
-/* [address, bytes, stream, "small"|"large", expandable, private, blocks] */
 static bool read_segment(struct json_reader *r, struct held_part *held)
 {
+    static const struct json_member members[] = {
+        MEMBER(struct segment_entry, "address", SIZE, address),
+        MEMBER(struct segment_entry, "bytes", SIZE, bytes),
+        MEMBER(struct segment_entry, "stream", SIZE, stream),
+        MEMBER(struct segment_entry, "kind", TEXT, kind),
+        MEMBER(struct segment_entry, "expandable", TRUE, expandable),
+        MEMBER(struct segment_entry, "private", TRUE, private_pool),
+        MEMBER_BY("blocks", read_all_allocated, 0),
+        {NULL}};
     struct snapshot_part *to = &held->allocated;
-    struct entry entry = {r, json_open(r->js, '[')};
-    struct snapshot_segment segment = {0};
-    uint64_t bytes, stream;
+    struct segment_entry entry = {.address = UNKNOWN, .bytes = UNKNOWN, .stream = UNKNOWN};
     size_t first = to->blocks.n;
-    bool known = next_number(&entry, &segment.is.address);
-    known = next_number(&entry, &bytes) && known && bytes <= TRACE_BYTES_MAX;
-    known = next_number(&entry, &stream) && known;
-    segment.is.small = strcmp(strtab_get(r->strings, next_text(&entry)), "small") == 0;
-    segment.is.expandable = next_true(&entry);
-    segment.is.private_pool = next_true(&entry);
-    if (next(&entry))
-        JSON_EACH (r->js)
-            known = read_allocated(r, to) && known;
-    if (!close(&entry) || !known) {
+    json_read_tuple(r, members, &entry);
+    if (r->js->fail != JSON_OK || entry.broken || entry.address == UNKNOWN ||
+        entry.bytes > TRACE_BYTES_MAX || entry.stream == UNKNOWN) {
         to->blocks.n = first;
         return false;
     }
-    segment.stream = (int64_t)stream;
-    snapshot_push_segment(to, segment, (int64_t)bytes);
+    struct snapshot_segment segment = {
+        .is = {.address = entry.address,
+               .small = strcmp(strtab_get(r->strings, entry.kind), "small") == 0,
+               .expandable = entry.expandable,
+               .private_pool = entry.private_pool},
+        .stream = (int64_t)entry.stream};
+    snapshot_push_segment(to, segment, (int64_t)entry.bytes);
     return true;
 }
 
-static void read_list(struct json_reader *r, struct held_part *held,
-                      bool (*read_entry)(struct json_reader *, struct held_part *))
-{
-    JSON_EACH (r->js)
-        held->n_broken += !read_entry(r, held) && r->js->fail == JSON_OK;
-}
+enum { MODULES, BLOCKS, SEGMENTS };
 
-static void read_blocks(struct json_reader *r, void *out, size_t offset UNUSED)
+static void read_list(struct json_reader *r, void *out, size_t which)
 {
+    static bool (*const read_entry[])(struct json_reader *, struct held_part *) = {
+        [MODULES] = read_module, [BLOCKS] = read_block, [SEGMENTS] = read_segment};
     struct held_part *held = out;
-    held->blocks.n = 0;
-    read_list(r, held, read_block);
+    if (which == MODULES)
+        held->modules.n = 0;
+    else if (which == BLOCKS)
+        held->blocks.n = 0;
+    else
+        held->allocated.segments.n = held->allocated.blocks.n = 0;
+    JSON_EACH (r->js)
+        held->n_broken += !read_entry[which](r, held) && r->js->fail == JSON_OK;
 }
 
 /* What the window's first step gave back: its second one has begun. */
@@ -158,20 +149,6 @@ static void read_freed(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     ((struct held_part *)out)->of_last_step = json_peek(r->js) == '[';
     json_skip(r->js);
-}
-
-static void read_segments(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    struct held_part *held = out;
-    held->allocated.segments.n = held->allocated.blocks.n = 0;
-    read_list(r, held, read_segment);
-}
-
-static void read_modules(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    struct held_part *held = out;
-    held->modules.n = 0;
-    read_list(r, held, read_module);
 }
 
 static void read_allocator(struct json_reader *r, void *out, size_t offset UNUSED)
@@ -207,14 +184,14 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct held_part, "device", TEXT, device),
         MEMBER(struct held_part, "capacity_bytes", SIZE, capacity_bytes),
         MEMBER(struct held_part, "backend", TEXT, backend),
-        MEMBER_BY("modules", read_modules, 0),
-        MEMBER_BY("blocks", read_blocks, 0),
+        MEMBER_BY("modules", read_list, MODULES),
+        MEMBER_BY("blocks", read_list, BLOCKS),
         MEMBER_BY("freed", read_freed, 0),
-        MEMBER_BY("segments", read_segments, 0),
+        MEMBER_BY("segments", read_list, SEGMENTS),
         MEMBER_BY("allocator", read_allocator, 0),
         {NULL}};
     struct held_part *held = part_make_payload(part, &held_payload);
-    struct json_reader r = {.js = js, .strings = &part->names};
+    struct json_reader r = {.js = js, .strings = &part->names, .arg = held};
     if (json_open_document(js))
         json_read_members(&r, members, held);
     part->n_events = held->blocks.n;

@@ -132,7 +132,7 @@ void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
 
 uint32_t part_read_text(struct trace_part *part, struct json *js)
 {
-    return json_read_text(&(struct json_reader){.js = js, .strings = &part->names});
+    return json_text_id(js, &part->names);
 }
 
 struct group_reading {

@@ -318,25 +318,24 @@ static void read_list(struct json_reader *r, void *out, size_t offset UNUSED)
         read_probe(r, to);
 }
 
-/* Its first brace has been taken. Negative: of another version, or none. */
-static int read_members(struct json *js, struct dpro_probes *probes, struct dpro_error *err)
+static const struct json_member versions[] = {
+    MEMBER(struct dpro_probes, "torch", TEXT, torch),
+    MEMBER(struct dpro_probes, "tensorflow", TEXT, tensorflow),
+    {NULL}};
+static const struct json_member document[] = {
+    MEMBER(struct dpro_probes, "schema", TEXT, schema),
+    MEMBER(struct dpro_probes, "device_name", TEXT, device_name),
+    MEMBER(struct dpro_probes, "threads", SIZE, threads),
+    MEMBER(struct dpro_probes, "fault_ns", NUMBER, fault_ns),
+    MEMBER_IN("versions", versions),
+    MEMBER_BY("probes", read_list, 0),
+    {NULL}};
+
+/* Negative: of another version, or none. */
+static int check_schema(const struct dpro_probes *probes, struct dpro_error *err)
 {
-    static const struct json_member versions[] = {
-        MEMBER(struct dpro_probes, "torch", TEXT, torch),
-        MEMBER(struct dpro_probes, "tensorflow", TEXT, tensorflow),
-        {NULL}};
-    static const struct json_member members[] = {
-        MEMBER(struct dpro_probes, "schema", TEXT, schema),
-        MEMBER(struct dpro_probes, "device_name", TEXT, device_name),
-        MEMBER(struct dpro_probes, "threads", SIZE, threads),
-        MEMBER(struct dpro_probes, "fault_ns", NUMBER, fault_ns),
-        MEMBER_IN("versions", versions),
-        MEMBER_BY("probes", read_list, 0),
-        {NULL}};
-    struct json_reader r = {.js = js, .strings = &probes->strings};
-    json_read_members(&r, members, probes);
     const char *schema = strtab_get(&probes->strings, probes->schema);
-    if (js->fail != JSON_OK || strcmp(schema, SCHEMA "1") == 0)
+    if (strcmp(schema, SCHEMA "1") == 0)
         return 0;
     return dpro_error_set(err, DPRO_EFORMAT,
                           "'%.40s' are no probes that this version of dpro reads, which are "
@@ -349,9 +348,12 @@ static int read_members(struct json *js, struct dpro_probes *probes, struct dpro
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct dpro_probes *probes = part_make_payload(part, &probes_payload);
-    int rc = json_open_document(js) ? read_members(js, probes, err) : 0;
+    struct json_reader r = {.js = js, .strings = &probes->strings};
+    bool is_object = json_open_document(js);
+    if (is_object)
+        json_read_members(&r, document, probes);
     part->n_events = probes->probes.n;
-    return rc;
+    return is_object && js->fail == JSON_OK ? check_schema(probes, err) : 0;
 }
 
 static bool recognise(const struct head *head)
@@ -402,21 +404,6 @@ const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace)
 
 /* ---- of another run ---- */
 
-static int read_input(struct input *in, struct dpro_probes *probes, struct dpro_error *err)
-{
-    struct json js;
-    int rc = 0;
-    json_init(&js, in, 0, err);
-    if (json_open_document(&js))
-        rc = read_members(&js, probes, err);
-    if (rc == 0)
-        rc = json_result(&js, "not a file of probes");
-    else
-        rc = dpro_error_prefix(err, "%s", in->path);
-    json_fini(&js);
-    return rc;
-}
-
 /* What the trace's recording says of where it ran, or its own probes do. */
 static int compare(struct dpro_probes *probes, const struct dpro_trace *trace, const char *path,
                    struct dpro_error *err)
@@ -448,13 +435,11 @@ static int compare(struct dpro_probes *probes, const struct dpro_trace *trace, c
 static int read_file(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
                      struct dpro_error *err)
 {
-    struct input in;
     struct dpro_probes *p = mem_array(1, sizeof *p);
-    int rc = input_open(&in, path, err);
-    if (rc == 0) {
-        rc = read_input(&in, p, err);
-        input_close(&in);
-    }
+    struct json_reader r = {.strings = &p->strings};
+    int rc = json_read_file(&r, path, document, p, "not a file of probes", err);
+    if (rc == 0 && check_schema(p, err) < 0)
+        rc = dpro_error_prefix(err, "%s", path);
     if (rc == 0 && p->probes.n == 0)
         rc = dpro_error_set(err, DPRO_EFORMAT,
                             "%s: no module was probed; 'dpro profile --probe' probes them", path);

@@ -38,9 +38,18 @@ static void rename_texts(struct recording *recording, const uint32_t *names)
     recording->plan.reason = names[recording->plan.reason];
 }
 
+/* What a document says; the argument of its reader. */
+struct facts {
+    struct recording is;
+    struct trace_part *part;
+    int64_t rank, world_size, batch_size, threads;
+    uint64_t pid;
+    uint32_t schema, host, backend;
+};
+
 static struct recording *recording_of(struct json_reader *r)
 {
-    return part_payload(r->arg, &recording_payload);
+    return &((struct facts *)r->arg)->is;
 }
 
 /* Whether the next value of a list is an object; what is none is counted and skipped. */
@@ -192,22 +201,11 @@ static void read_step_list(struct json_reader *r, void *ignored UNUSED, size_t w
 
 /* ---- the rest ---- */
 
-static void read_expected(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    struct {
-        double baseline_ms, iteration_ms, uncertainty_pct;
-    } expected = {0};
-    const struct json_member members[] = {
-        MEMBER(__typeof__(expected), "baseline_ms", NUMBER, baseline_ms),
-        MEMBER(__typeof__(expected), "iteration_ms", NUMBER, iteration_ms),
-        MEMBER(__typeof__(expected), "uncertainty_pct", NUMBER, uncertainty_pct),
-        {NULL}};
-    struct recorded_plan *plan = out;
-    json_read_object(r, members, &expected);
-    plan->baseline_ns = (int64_t)(1e6 * expected.baseline_ms);
-    plan->iteration_ns = (int64_t)(1e6 * expected.iteration_ms);
-    plan->uncertainty_pct = expected.uncertainty_pct;
-}
+static const struct json_member expected[] = {
+    MEMBER(struct recorded_plan, "baseline_ms", MS, baseline_ns),
+    MEMBER(struct recorded_plan, "iteration_ms", MS, iteration_ns),
+    MEMBER(struct recorded_plan, "uncertainty_pct", NUMBER, uncertainty_pct),
+    {NULL}};
 
 static void read_plan(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
@@ -215,7 +213,7 @@ static void read_plan(struct json_reader *r, void *out UNUSED, size_t offset UNU
         MEMBER(struct recorded_plan, "path", TEXT, path),
         MEMBER(struct recorded_plan, "applied", TRUE, applied),
         MEMBER(struct recorded_plan, "reason", TEXT, reason),
-        MEMBER_BY("expected", read_expected, 0),
+        MEMBER_IN("expected", expected),
         {NULL}};
     struct recorded_plan *plan = &recording_of(r)->plan;
     plan->asked |= json_read_object(r, members, plan);
@@ -235,7 +233,7 @@ static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset U
 {
     JSON_EACH (r->js)
         if (is_object(r))
-            part_read_group(r->arg, r->js, "name", "description");
+            part_read_group(((struct facts *)r->arg)->part, r->js, "name", "description");
 }
 
 /* A CPU's flags, as Linux lists them: those of bf16 instructions. */
@@ -262,15 +260,6 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
     }
 }
 
-/* What the document says in one word. */
-struct facts {
-    int64_t rank, world_size, batch_size, threads;
-    struct profiler_cost profiler;
-    uint64_t pid, gradient_bytes, optimizer_bytes;
-    uint32_t schema, host, backend, boot_id, device, device_name, torch, tensorflow;
-    bool complete;
-};
-
 /* A cost of the profiler; 0: it was not measured with care. */
 static int64_t credible(int64_t cost_ns)
 {
@@ -280,17 +269,17 @@ static int64_t credible(int64_t cost_ns)
 static int read_document(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     static const struct json_member versions[] = {
-        MEMBER(struct facts, "torch", TEXT, torch),
-        MEMBER(struct facts, "tensorflow", TEXT, tensorflow),
+        MEMBER(struct facts, "torch", TEXT, is.torch),
+        MEMBER(struct facts, "tensorflow", TEXT, is.tensorflow),
         {NULL}};
     static const struct json_member profiler[] = {
-        MEMBER(struct facts, "op_ns", INT, profiler.op_ns),
-        MEMBER(struct facts, "launch_ns", INT, profiler.launch_ns),
-        MEMBER(struct facts, "call_ns", INT, profiler.call_ns),
+        MEMBER(struct facts, "op_ns", INT, is.profiler.op_ns),
+        MEMBER(struct facts, "launch_ns", INT, is.profiler.launch_ns),
+        MEMBER(struct facts, "call_ns", INT, is.profiler.call_ns),
         {NULL}};
     static const struct json_member memory[] = {
-        MEMBER(struct facts, "gradient_bytes", SIZE, gradient_bytes),
-        MEMBER(struct facts, "optimizer_bytes", SIZE, optimizer_bytes),
+        MEMBER(struct facts, "gradient_bytes", SIZE, is.gradient_bytes),
+        MEMBER(struct facts, "optimizer_bytes", SIZE, is.optimizer_bytes),
         {NULL}};
     static const struct json_member steps[] = {
         MEMBER_BY("before", read_step_list, RECORDED_BEFORE),
@@ -302,15 +291,15 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "rank", INT, rank),
         MEMBER(struct facts, "world_size", INT, world_size),
         MEMBER(struct facts, "schema", TEXT, schema),
-        MEMBER(struct facts, "complete", TRUE, complete),
+        MEMBER(struct facts, "complete", TRUE, is.complete),
         MEMBER(struct facts, "batch_size", INT, batch_size),
         MEMBER(struct facts, "threads", INT, threads),
         MEMBER(struct facts, "pid", SIZE, pid),
         MEMBER(struct facts, "host_name", TEXT, host),
         MEMBER(struct facts, "backend", TEXT, backend),
-        MEMBER(struct facts, "boot_id", TEXT, boot_id),
-        MEMBER(struct facts, "device", TEXT, device),
-        MEMBER(struct facts, "device_name", TEXT, device_name),
+        MEMBER(struct facts, "boot_id", TEXT, is.boot_id),
+        MEMBER(struct facts, "device", TEXT, is.device),
+        MEMBER(struct facts, "device_name", TEXT, is.device_name),
         MEMBER_IN("versions", versions),
         MEMBER_BY("warnings", read_warnings, 0),
         MEMBER_BY("cpu_flags", read_cpu_flags, 0),
@@ -322,9 +311,10 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER_BY("horovod", read_fusion, 0),
         MEMBER_IN("steps", steps),
         {NULL}};
+    struct facts facts = {.part = part, .rank = -1};
+    struct recording *is = &facts.is;
+    struct json_reader r = {.js = js, .strings = &part->names, .arg = &facts};
     struct recording *recording = part_make_payload(part, &recording_payload);
-    struct json_reader r = {.js = js, .strings = &part->names, .arg = part};
-    struct facts facts = {.rank = -1};
     if (!json_open_document(js))
         return 0;
     JSON_KEYS (js, true, key, len) {
@@ -336,20 +326,14 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.host = facts.host;
     part->process.backend = facts.backend;
     part->process.of_job = text_begins(strtab_get(&part->names, facts.schema), "dpro.job/");
-    recording->boot_id = facts.boot_id;
-    recording->device = facts.device;
-    recording->device_name = facts.device_name;
-    recording->torch = facts.torch;
-    recording->tensorflow = facts.tensorflow;
-    recording->gradient_bytes = facts.gradient_bytes;
-    recording->optimizer_bytes = facts.optimizer_bytes;
-    recording->profiler =
-        (struct profiler_cost){credible(facts.profiler.op_ns), credible(facts.profiler.launch_ns),
-                               credible(facts.profiler.call_ns)};
+    is->profiler =
+        (struct profiler_cost){credible(is->profiler.op_ns), credible(is->profiler.launch_ns),
+                               credible(is->profiler.call_ns)};
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
-        recording->batch_size = (uint32_t)facts.batch_size;
-    recording->one_thread = facts.threads == 1;
-    recording->complete = facts.complete && js->fail == JSON_OK;
+        is->batch_size = (uint32_t)facts.batch_size;
+    is->one_thread = facts.threads == 1;
+    is->complete &= js->fail == JSON_OK;
+    *recording = *is;
     return 0;
 }
 

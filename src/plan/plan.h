@@ -28,7 +28,8 @@ struct plan_file_parameter {
 
 struct plan_file_bucket {
     size_t first, n; /* of `names` */
-    uint64_t model, size_bytes;
+    uint64_t size_bytes;
+    uint32_t model;
     uint32_t partitions;
     int32_t priority;
     int32_t server; /* the job's number of it; -1: not told */
@@ -43,7 +44,8 @@ struct plan_file_unit {
 typedef ARRAY(uint32_t) name_array;
 
 struct plan_file {
-    char *path;   /* of the file itself */
+    char *path; /* of the file itself */
+    bool has_schema;
     bool is_list; /* of buckets, each a list of names: nothing else is known then */
     struct strtab strings;
     ARRAY(uint32_t) models;                       /* names */
@@ -52,7 +54,7 @@ struct plan_file {
     ARRAY(uint32_t) names;
     uint32_t n_fused_ops;
     uint32_t framework, stack, device; /* 0: not there, as all else that is 0 */
-    int64_t world_size;
+    int32_t world_size;
     int64_t baseline_ns, iteration_ns; /* expected */
     double uncertainty_pct;
     enum dpro_compression compression;

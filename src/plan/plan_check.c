@@ -27,20 +27,21 @@ static int check_bucket(const struct plan_file *plan, size_t n, struct map *left
     const struct plan_file_bucket *bucket = &plan->buckets.at[n];
     uint64_t size = 0;
     if (bucket->model >= plan->models.n)
-        return bad(err, "bucket %zu: its model is not in job.models", n);
+        return bad(err, "communication.buckets[%zu]: its model is not in job.models", n);
     for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
         uint64_t at, key = key_of(bucket->model, plan->names.at[i]);
         const char *name = name_of(plan, plan->names.at[i]);
         if (!map_get(left, key, &at))
-            return bad(err, "bucket %zu: no parameter of its model is called %s", n, name);
+            return bad(err, "communication.buckets[%zu]: no parameter of its model is called %s", n,
+                       name);
         if (at == UINT64_MAX)
-            return bad(err, "bucket %zu: a bucket has it already: %s", n, name);
+            return bad(err, "communication.buckets[%zu]: a bucket has it already: %s", n, name);
         size += plan->parameters.at[at].size_bytes;
         map_set(left, key, UINT64_MAX);
     }
     return size == bucket->size_bytes
                ? 0
-               : bad(err, "bucket %zu: size_bytes is not its parameters' sum", n);
+               : bad(err, "communication.buckets[%zu]: size_bytes is not its parameters' sum", n);
 }
 
 /* `left` is for each parameter its index, UINT64_MAX when it is in a bucket. */
@@ -133,8 +134,8 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
         return bad(err, "its job's stack, %.40s, is none that this dpro knows", stack_name(plan));
     if (stack == DPRO_STACK_DDP && !is_pytorch)
         return bad(err, "the plan is for %s, not pytorch", framework);
-    if (plan->world_size < 1 || plan->world_size > INT32_MAX)
-        return bad(err, "job.world_size is not a number of ranks");
+    if (plan->world_size == 0)
+        return bad(err, "'job.world_size' is missing");
     int rc = check_all_modules(plan, err);
     if (rc == 0)
         rc = check_units(plan, err);

@@ -131,19 +131,8 @@ int verify_read_run(struct dpro_verify *v, const char *path, struct dpro_error *
         MEMBER_BY("models", read_texts, offsetof(struct dpro_verify, models)),
         MEMBER_BY("warnings", read_texts, offsetof(struct dpro_verify, warnings)),
         {NULL}};
-    struct json js;
-    struct json_reader r = {&js, &v->strings, v};
-    struct input in;
-    int rc = input_open(&in, path, err);
-    if (rc < 0)
-        return rc;
-    json_init(&js, &in, 0, err);
-    strtab_add(&v->strings, "", 0);
-    if (json_open_document(&js))
-        json_read_members(&r, members, v);
-    rc = json_result(&js, "not what a job writes");
-    json_fini(&js);
-    input_close(&in);
+    struct json_reader r = {.strings = &v->strings, .arg = v};
+    int rc = json_read_file(&r, path, members, v, "not what a job writes", err);
     v->n_runs++;
     return rc;
 }

@@ -369,7 +369,7 @@ class Groups(Case):
         for more, why in (({"ranks_per_host": -2}, "'ranks_per_host' has to be a whole number from 1 to 65536"),
                           ({"ranks_per_host": 1e300}, "'ranks_per_host' has to be"), ({"hosts\n": 2}, "is no number of a topology"),
                           ({"inter": {"bytes_per_s": 0}}, "'inter.bytes_per_s' has to be a number from 1000 to 1e\\+15"),
-                          ({"inter": 5}, "'inter' is no number of a topology"), ({"inter": {}}, "'inter.bytes_per_s' is missing")):
+                          ({"inter": 5}, "'inter' has to be an object"), ({"inter": {}}, "'inter.bytes_per_s' is missing")):
             with self.subTest(more=more):
                 path = self.write("bad.json", {**json.loads(text), **more})
                 self.assert_error(dpro("whatif", SHARDED, "--topology", path), INPUT, "bad.json: ", why)

@@ -51,10 +51,11 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
         {"", "byte 0: the file ends too early"},
         {"[]", "byte 0: no JSON object"},
         {TOP "8" LINKS, "the file ends too early"},
-        {"{}", "'schema' is not 'dpro.topology/1'"},
+        {"{}", "'schema' is missing"},
         {"{\"schema\":\"dpro.plan/1\"}", "'schema' is not 'dpro.topology/1'"},
-        {TOP "8}", "'intra.bytes_per_s' is missing"},
-        {TOP "8,\"intra\":{\"bytes_per_s\":1e9}}", "'inter.bytes_per_s' is missing"},
+        {TOP "8}", "'intra' is missing"},
+        {TOP "8,\"intra\":{\"bytes_per_s\":1e9}}", "'inter' is missing"},
+        {TOP "8,\"intra\":{}}", "'intra.bytes_per_s' is missing"},
         {TOP "-8" LINKS "}}", "'ranks_per_host' has to be a whole number from 1 to 65536"},
         {TOP "2.5" LINKS "}}", "'ranks_per_host' has to be a whole number"},
         {TOP "\"8\"" LINKS "}}", "'ranks_per_host' has to be a whole number"},
@@ -65,7 +66,7 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
         {TOP "8" LINKS ",\"latency_ns\":-1}}", "'inter.latency_ns' has to be a number"},
         {TOP "8" LINKS ",\"bytes_per_s\":1}}", "'inter.bytes_per_s' is there twice"},
         {TOP "8" LINKS ",\"latency\":1}}", "'inter.latency' is no number of a topology"},
-        {TOP "8,\"intra\":7}", "'intra' is no number of a topology"},
+        {TOP "8,\"intra\":7}", "'intra' has to be an object"},
         {TOP "8" LINKS "},\"\\n\":1}", "is no number of a topology"},
     };
     struct topology t;

@@ -206,7 +206,6 @@ static void pack_logged(struct pack *pack, struct rank_logged *logged)
 {
     PACK_ARRAY(pack, logged->parts);
     PACK_ARRAY(pack, logged->moves);
-    PACK(pack, logged->transport);
 }
 
 /* ---- who reads what ---- */

@@ -35,9 +35,7 @@ static inline uint64_t fuzz_hash_transport(const struct net_transport *t)
     for (size_t i = 0; i < t->transfers.n; i++)
         h = fuzz_hash(h, &t->transfers.at[i], offsetof(struct net_transfer, call) + 1);
     for (size_t i = 0; i < t->messages.n; i++)
-        h = fuzz_hash(h, &t->messages.at[i], offsetof(struct net_message, opcode) + 1);
-    for (size_t i = 0; i < t->ps.n; i++)
-        h = fuzz_hash(h, &t->ps.at[i], offsetof(struct ps_message, server) + 1);
+        h = fuzz_hash(h, &t->messages.at[i], offsetof(struct net_message, received) + 1);
     return h;
 }
 

@@ -190,16 +190,16 @@ TEST(frames_passed_to_a_socket_are_messages)
                             FRAME("recv", "0", "40", "20", ""),
         0);
     const struct net_transport *transport = part_payload(&part, &transport_payload);
-    const ps_messages *ps = &transport->ps;
+    const net_message_array *ps = &transport->messages;
     assert_int_equal(ps->n, 2);
     assert_true(ps_is_push(&ps->at[0]));
     assert_int_equal(ps->at[0].key, 14);
     assert_int_equal(ps->at[0].timestamp, 0x421);
-    assert_int_equal(ps->at[0].data_bytes, 300);
+    assert_int_equal(ps->at[0].length, 300);
     assert_int_equal(ps->at[0].size_bytes, 24 + 2 + 8 + 2 + 300 + 9 + 4 + 2);
     assert_true(ps_is_pull(&ps->at[1]) && !ps_is_push(&ps->at[1]));
     assert_true(ps->at[1].received);
-    assert_int_equal(ps->at[1].data_bytes, 40);
+    assert_int_equal(ps->at[1].length, 40);
 }
 
 /* role 1, id 9 at 10.77.0.2:48213; role 0, id 8 at 10.77.0.1:55011 */

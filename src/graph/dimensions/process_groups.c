@@ -205,8 +205,7 @@ static uint32_t logged_ranks(const struct finder *f, const struct rank_build *ra
 {
     for (uint32_t s = 0; rank->parts && s < rank->n_samples; s++) {
         const struct net_part *part = &rank->parts[c * rank->n_samples + s];
-        if (part->log >= f->trace->n_transports ||
-            build_is_exchange(rank, rank->collectives.at[c].arrival))
+        if (part->log >= f->trace->n_transports)
             continue;
         uint32_t joint = f->trace->transports[part->log].collectives.at[part->collective].joint;
         if (joint == NO_ID)

@@ -29,7 +29,7 @@ void build_parts(struct rank_build *rank)
     const struct rank_logged *logged = &rank->trace->logged;
     struct map by_span = {0}; /* span + 1 -> place in logged->parts */
     size_t n = rank->collectives.n * rank->n_samples;
-    if ((logged->parts.n == 0 && logged->transport == NO_ID) || n == 0)
+    if (logged->parts.n == 0 || n == 0)
         return;
     rank->parts = mem_alloc(n * sizeof *rank->parts);
     for (size_t i = 0; i < logged->parts.n; i++)
@@ -42,11 +42,6 @@ void build_parts(struct rank_build *rank)
             uint32_t span = span_of(rank, collective, slice);
             uint64_t found;
             *part = (struct net_part){NO_ID, NO_ID};
-            if (build_is_exchange(rank, collective->arrival)) {
-                if (span != NO_ID)
-                    *part = (struct net_part){logged->transport, span};
-                continue;
-            }
             while (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &found))
                 span = rank->trace->spans[span].parent;
             if (span != NO_ID)
@@ -122,18 +117,6 @@ static bool index_log(struct endpoint_log *log)
     return n > 0;
 }
 
-ORDER_OF_INDICES(by_span, struct ps_message, ASCENDING(span));
-
-static void index_exchanges(struct endpoint_log *log)
-{
-    const struct net_transport *t = log->transport;
-    log->exchanged = mem_alloc(t->ps.n * sizeof *log->exchanged);
-    for (uint32_t i = 0; i < t->ps.n; i++)
-        if (t->ps.at[i].span != NO_ID)
-            log->exchanged[log->n_exchanged++] = i;
-    qsort_r(log->exchanged, log->n_exchanged, sizeof *log->exchanged, by_span, t->ps.at);
-}
-
 void endpoints_index(struct endpoints *endpoints, const struct join *join,
                      const struct dpro_trace *trace)
 {
@@ -142,9 +125,8 @@ void endpoints_index(struct endpoints *endpoints, const struct join *join,
     endpoints->logs = mem_array(endpoints->n_logs, sizeof *endpoints->logs);
     for (uint32_t l = 0; l < trace->n_transports; l++) {
         endpoints->logs[l].transport = &trace->transports[l];
-        endpoints->has_gloo |= index_log(&endpoints->logs[l]);
-        index_exchanges(&endpoints->logs[l]);
-        endpoints->has_ps |= endpoints->logs[l].n_exchanged > 0;
+        bool any = index_log(&endpoints->logs[l]);
+        *(trace->transports[l].has_ps ? &endpoints->has_ps : &endpoints->has_gloo) |= any;
     }
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
         struct endpoint_log *log = &endpoints->logs[trace->n_transports + l];
@@ -157,7 +139,6 @@ void endpoints_fini(struct endpoints *endpoints)
 {
     for (uint32_t l = 0; l < endpoints->n_logs; l++) {
         mem_free(endpoints->logs[l].leader);
-        mem_free(endpoints->logs[l].exchanged);
         mem_free(endpoints->logs[l].first);
         mem_free(endpoints->logs[l].events);
     }
@@ -166,104 +147,78 @@ void endpoints_fini(struct endpoints *endpoints)
     array_fini(&endpoints->found);
 }
 
-/* ---- gloo's ---- */
-
-static uint32_t find_member(const struct member *members, uint32_t n, uint32_t rank)
+/* Adds an end on its member's clock. */
+static void add_end(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
+                    struct endpoint end)
 {
-    uint32_t low = LOWER_BOUND(i, 0, n, members[i].rank < rank);
-    return low < n && members[low].rank == rank ? low : NO_ID;
+    const struct join *join = endpoints->join;
+    const struct clock_map *clock = &join->clocks.of_rank[joined_rank(join, joined, member)];
+    if (end.start_ns != ABSENT)
+        end.start_ns = clock_aligned(clock, end.start_ns);
+    if (end.end_ns != ABSENT)
+        end.end_ns = clock_aligned(clock, end.end_ns);
+    array_push(&endpoints->found, end);
 }
 
-static bool read_message(const struct endpoints *endpoints, const struct member *members,
-                         uint32_t n_members, const struct net_transport *t,
-                         const struct net_message *message, struct endpoint *end)
+/* ---- of a transport log ---- */
+
+/* The member that a process is, of those behind the ranks if it is a server; NO_ID: none. */
+static uint32_t member_of(const struct join *join, const struct joined *joined,
+                          const struct net_transport *process)
+{
+    const struct member *members = joined_members(join, joined);
+    uint32_t n = joined->n_members, rank = process->rank_index;
+    for (uint32_t k = 0; joined->has_servers && k < join->n_servers; k++)
+        if (join->ranks[join->n_ranks + k].trace->rank == process->rank)
+            return n + k;
+    uint32_t low = LOWER_BOUND(i, 0, n, members[i].rank < rank);
+    return !joined->has_servers && low < n && members[low].rank == rank ? low : NO_ID;
+}
+
+/* The end of a message at one member, where the other end is another's. */
+static struct endpoint end_of(const struct net_transport *t, const struct net_message *message,
+                              uint32_t member, uint32_t other)
+{
+    bool sends = message->stream % 2 == 0;
+    return (struct endpoint){.from = sends ? member : other,
+                             .to = sends ? other : member,
+                             .number =
+                                 message->protocol == NET_PS ? message->flags : message->delta,
+                             .stream = message->stream,
+                             .offset = message->offset,
+                             .is_ready = message->opcode != GLOO_DATA,
+                             .sends = sends,
+                             .size_bytes = net_message_payload(message),
+                             .start_ns = message->start_ns,
+                             .end_ns = message->end_ns,
+                             .connection = &t->connections.at[message->stream / 2]};
+}
+
+/* A member's end; of an exchange with servers also the server's, which has no part of its own.
+ * Returns whether they can be told. */
+static bool add_message(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
+                        const struct net_transport *t, const struct net_message *message,
+                        bool with_ready)
 {
     uint32_t peer_stream, other = NO_ID;
     const struct net_transport *peer = net_peer(endpoints->trace, t, message->stream, &peer_stream);
-    end->sends = message->stream % 2 == 0;
-    if (peer && (other = find_member(members, n_members, peer->rank_index)) == NO_ID)
+    if (peer && (other = member_of(endpoints->join, joined, peer)) == NO_ID)
         return false; /* what does it do in this collective? */
-    *(end->sends ? &end->to : &end->from) = other;
-    end->number = message->delta;
-    end->stream = end->sends || !peer ? message->stream : peer_stream;
-    end->offset = message->offset;
-    end->is_ready = message->opcode != GLOO_DATA;
-    end->size_bytes = net_message_payload(message);
-    end->start_ns = message->start_ns;
-    end->end_ns = message->end_ns;
-    end->connection = &t->connections.at[message->stream / 2];
-    return true;
-}
-
-/* ---- ps-lite's ---- */
-
-/* The other end's own record of a message; NULL: it has none. */
-static const struct ps_message *other_end(const struct net_transport *peer, uint32_t stream,
-                                          uint64_t offset)
-{
-    uint32_t end = peer->first_ps[stream + 1];
-    uint32_t low = LOWER_BOUND(i, peer->first_ps[stream], end, peer->ps.at[i].offset < offset);
-    return low < end && peer->ps.at[low].offset == offset ? &peer->ps.at[low] : NULL;
-}
-
-/* The member that a process is, of those behind the ranks; NO_ID: no server that is known. */
-static uint32_t server_member(const struct join *join, const struct joined *joined, int process)
-{
-    for (uint32_t k = 0; k < join->n_servers; k++)
-        if (join->ranks[join->n_ranks + k].trace->rank == process)
-            return joined->n_members + k;
-    return NO_ID;
-}
-
-static int64_t aligned(const struct clock_map *clock, int64_t ns)
-{
-    return ns == INT64_MIN ? ABSENT : clock_aligned(clock, ns);
-}
-
-/* Both ends of one of a worker's messages. Returns whether they can be told. */
-static bool add_exchanged(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
-                          const struct net_transport *t, const struct ps_message *m)
-{
-    const struct join *join = endpoints->join;
-    uint32_t peer_stream;
-    const struct net_transport *peer = net_peer(endpoints->trace, t, m->stream, &peer_stream);
-    uint32_t server = peer ? server_member(join, joined, peer->rank) : NO_ID;
-    const struct ps_message *there =
-        server == NO_ID ? NULL : other_end(peer, peer_stream, m->offset);
+    struct endpoint end = end_of(t, message, member, other);
+    if (!end.sends && peer)
+        end.stream = peer_stream;
+    if (!end.is_ready || with_ready)
+        add_end(endpoints, joined, member, end);
+    if (!joined->has_servers)
+        return true;
+    const struct net_message *there =
+        peer ? net_message_at(peer, peer_stream, message->offset) : NULL;
     if (!there)
         return false;
-    bool sends = m->stream % 2 == 0;
-    for (int side = 0; side < 2; side++) {
-        const struct ps_message *own = side ? there : m;
-        const struct net_transport *log = side ? peer : t;
-        const struct clock_map *clock =
-            &join->clocks.of_rank[joined_rank(join, joined, side ? server : member)];
-        array_add(&endpoints->found, .from = sends ? member : server, .to = sends ? server : member,
-                  .number = (uint32_t)m->flags, .stream = sends ? m->stream : peer_stream,
-                  .offset = m->offset, .sends = (own->stream % 2 == 0), .size_bytes = m->data_bytes,
-                  .start_ns = aligned(clock, own->start_ns), .end_ns = aligned(clock, own->end_ns),
-                  .connection = &log->connections.at[own->stream / 2]);
-    }
-    return true;
-}
-
-bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *joined,
-                             uint32_t sample)
-{
-    const struct member *members = joined_members(endpoints->join, joined);
-    endpoints->found.n = 0;
-    for (uint32_t m = 0; m < joined->n_members; m++) {
-        const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
-        const struct endpoint_log *log = part->log == NO_ID ? NULL : &endpoints->logs[part->log];
-        const struct ps_message *all = log ? log->transport->ps.at : NULL;
-        size_t n = log ? log->n_exchanged : 0, before = endpoints->found.n;
-        size_t i = LOWER_BOUND(e, (size_t)0, n, all[log->exchanged[e]].span < part->collective);
-        for (; i < n && all[log->exchanged[i]].span == part->collective; i++)
-            if (!add_exchanged(endpoints, joined, m, log->transport, &all[log->exchanged[i]]))
-                return false;
-        if (endpoints->found.n == before) /* nothing of it is in the log */
-            return false;
-    }
+    struct endpoint back = end_of(peer, there, other, member);
+    back.number = end.number;
+    back.stream = end.stream;
+    add_end(endpoints, joined, other, back);
     return true;
 }
 
@@ -304,30 +259,32 @@ static uint32_t find_comm_member(const struct endpoints *endpoints, int32_t rank
 
 /* A point-to-point call has no number that both ends know. The operation's communicator must be
  * that of the part: ranks are its. */
-static bool read_step(const struct endpoints *endpoints, const struct nccl_log *nccl,
-                      const struct nccl_comm *comm, const struct nccl_step *step,
-                      struct endpoint *end)
+static bool add_step(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
+                     const struct nccl_log *nccl, const struct nccl_comm *comm,
+                     const struct nccl_step *step)
 {
+    struct endpoint end = {.from = member, .to = member};
     const struct nccl_proxy_op *op = &nccl->proxy_ops.at[step->proxy_op];
     const struct nccl_operation *operation = operation_of(nccl, step);
     const struct nccl_comm *own = comm_of(nccl, operation);
-    end->sends = op->flags & NCCL_OP_SENDS;
-    if (end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
+    end.sends = op->flags & NCCL_OP_SENDS;
+    if (end.sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
         own->hash != comm->hash)
         return false;
-    *(end->sends ? &end->to : &end->from) = find_comm_member(endpoints, op->peer);
+    *(end.sends ? &end.to : &end.from) = find_comm_member(endpoints, op->peer);
     if (!operation->point_to_point)
-        end->number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
-                                        operation->sequence);
-    end->stream = end->channel = (uint32_t)op->channel;
-    end->offset = (uint64_t)step->step;
-    end->size_bytes = step->size_bytes;
-    if (end->size_bytes == 0 && op->n_steps > 0) /* before 2.27 NCCL tells of all together only */
-        end->size_bytes = op->size_bytes / (uint64_t)op->n_steps;
-    int64_t start = end->sends ? nccl_step_sent_ns(step) : step->start_ns;
-    int64_t stop = end->sends ? step->stop_ns : nccl_step_there_ns(step);
-    end->start_ns = start > 0 ? start : ABSENT;
-    end->end_ns = stop > 0 ? stop : ABSENT;
+        end.number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
+                                       operation->sequence);
+    end.stream = end.channel = (uint32_t)op->channel;
+    end.offset = (uint64_t)step->step;
+    end.size_bytes = step->size_bytes;
+    if (end.size_bytes == 0 && op->n_steps > 0) /* before 2.27 NCCL tells of all together only */
+        end.size_bytes = op->size_bytes / (uint64_t)op->n_steps;
+    int64_t start = end.sends ? nccl_step_sent_ns(step) : step->start_ns;
+    int64_t stop = end.sends ? step->stop_ns : nccl_step_there_ns(step);
+    end.start_ns = start > 0 ? start : ABSENT;
+    end.end_ns = stop > 0 ? stop : ABSENT;
+    add_end(endpoints, joined, member, end);
     return true;
 }
 
@@ -350,34 +307,31 @@ const char *endpoints_algorithm(const struct endpoints *endpoints, const struct 
 
 /* ---- both ---- */
 
-bool endpoints_find(struct endpoints *endpoints, const struct member *members, uint32_t n_members,
-                    const bool *left_out, uint32_t sample, bool with_ready)
+bool endpoints_find(struct endpoints *endpoints, const struct joined *joined, const bool *left_out,
+                    uint32_t sample, bool with_ready)
 {
+    const struct member *members = joined_members(endpoints->join, joined);
     endpoints->found.n = 0;
     if (endpoints->has_nccl)
-        find_comm_members(endpoints, members, n_members, left_out, sample);
-    for (uint32_t m = 0; m < n_members; m++) {
+        find_comm_members(endpoints, members, joined->n_members, left_out, sample);
+    for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
-        if (left_out[m])
+        size_t n_before = endpoints->found.n;
+        if (left_out[m] && !joined->has_servers)
             continue;
+        if (part->log == NO_ID)
+            return false; /* nothing of an exchange is in the log */
         const struct endpoint_log *log = &endpoints->logs[part->log];
         const struct nccl_comm *comm = comm_of_part(endpoints, part);
-        const struct clock_map *clock = &endpoints->join->clocks.of_rank[members[m].rank];
-        for (uint32_t i = log->first[part->collective]; i < log->first[part->collective + 1]; i++) {
-            struct endpoint end = {.from = m, .to = m};
-            if (log->transport ? !read_message(endpoints, members, n_members, log->transport,
-                                               &log->transport->messages.at[log->events[i]], &end)
-                               : !read_step(endpoints, log->nccl, comm,
-                                            &log->nccl->steps.at[log->events[i]], &end))
+        for (uint32_t i = log->first[part->collective]; i < log->first[part->collective + 1]; i++)
+            if (log->transport
+                    ? !add_message(endpoints, joined, m, log->transport,
+                                   &log->transport->messages.at[log->events[i]], with_ready)
+                    : !add_step(endpoints, joined, m, log->nccl, comm,
+                                &log->nccl->steps.at[log->events[i]]))
                 return false;
-            if (end.is_ready && !with_ready)
-                continue;
-            if (end.start_ns != ABSENT)
-                end.start_ns = clock_aligned(clock, end.start_ns);
-            if (end.end_ns != ABSENT)
-                end.end_ns = clock_aligned(clock, end.end_ns);
-            array_push(&endpoints->found, end);
-        }
+        if (joined->has_servers && endpoints->found.n == n_before)
+            return false;
     }
     return true;
 }

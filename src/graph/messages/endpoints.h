@@ -26,9 +26,7 @@ typedef ARRAY(struct endpoint) endpoint_array;
 struct endpoint_log {
     const struct net_transport *transport; /* or */
     const struct nccl_log *nccl;
-    uint32_t *leader;    /* NCCL: for each operation, the first of the same span; NO_ID */
-    uint32_t *exchanged; /* [n_exchanged] ps-lite's messages of spans, by span */
-    uint32_t n_exchanged;
+    uint32_t *leader; /* NCCL: for each operation, the first of the same span; NO_ID */
     uint32_t *first,
         *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
 };
@@ -55,12 +53,8 @@ const struct net_part *endpoints_part(const struct join *join, const struct memb
 
 /* Puts the ends of a collective's messages in an iteration into endpoints->found, for members that
  * are not left_out. Returns whether all are known. */
-bool endpoints_find(struct endpoints *endpoints, const struct member *members, uint32_t n_members,
-                    const bool *left_out, uint32_t sample, bool with_ready);
-
-/* The same for an exchange with servers, whose numbers begin at n_members. */
-bool endpoints_find_exchange(struct endpoints *endpoints, const struct joined *joined,
-                             uint32_t sample);
+bool endpoints_find(struct endpoints *endpoints, const struct joined *joined, const bool *left_out,
+                    uint32_t sample, bool with_ready);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part);

@@ -134,12 +134,8 @@ static bool keep_ready(found_array *found)
 
 bool pairing_find(struct pairing *p, const struct joined *joined, uint32_t sample)
 {
-    const struct member *members = joined_members(p->join, joined);
-    if (joined->has_servers ? !endpoints_find_exchange(&p->endpoints, joined, sample)
-                            : !endpoints_find(&p->endpoints, members, joined->n_members,
-                                              p->unlogged, sample, p->with_ready))
-        return false;
-    if (!pair_endpoints(p) || (p->with_ready && !keep_ready(&p->found)))
+    if (!endpoints_find(&p->endpoints, joined, p->unlogged, sample, p->with_ready) ||
+        !pair_endpoints(p) || (p->with_ready && !keep_ready(&p->found)))
         return false;
     clip_times(p, joined, sample);
     return true;

@@ -41,7 +41,7 @@ void servers_find(struct servers *servers, const struct dpro_trace *trace)
     EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {
         struct rank_build *server = &join->ranks[join->n_ranks + join->n_servers];
         bool again = join->n_servers > 0 && server[-1].trace->rank == transport->rank;
-        if (transport->rank >= -1 || transport->ps.n == 0 || again)
+        if (transport->rank >= -1 || !transport->has_ps || again)
             continue;
         server->trace = profile_of(trace, transport->rank);
         if (!server->trace) {

@@ -48,14 +48,14 @@ struct maker {
 static const int64_t BUSY_NS = 50000;
 
 /* When the worker passed a request on, or had a whole answer; INT64_MIN: not recorded. */
-static int64_t time_of(const struct ps_message *m)
+static int64_t time_of(const struct net_message *m)
 {
     if (m->sent_ns != INT64_MIN)
         return m->sent_ns;
     return m->stream % 2 == 0 ? m->start_ns : m->end_ns;
 }
 
-static bool is_request(const struct ps_message *m)
+static bool is_request(const struct net_message *m)
 {
     return m->stream % 2 == 0 && time_of(m) != INT64_MIN &&
            (m->flags & (PS_BYTEPS | PS_REQUEST)) == (PS_BYTEPS | PS_REQUEST);
@@ -64,33 +64,33 @@ static bool is_request(const struct ps_message *m)
 size_t byteps_n_exchanges(const struct net_transport *transport)
 {
     size_t n = 0;
-    EACH (const struct ps_message, m, transport->ps)
+    EACH (const struct net_message, m, transport->messages)
         n += (m->flags & (PS_BYTEPS | PS_REQUEST | PS_PULL)) == (PS_BYTEPS | PS_REQUEST | PS_PULL);
     return n;
 }
 
-static uint64_t answer_key(const struct ps_message *m)
+static uint64_t answer_key(const struct net_message *m)
 {
     uint64_t what = m->key << 1 | ((m->flags & PS_PUSH) != 0);
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ map_mix(what)) | 1;
 }
 
-ORDER_OF_INDICES(compare_requests, struct ps_message,
+ORDER_OF_INDICES(compare_requests, struct net_message,
                  ASCENDING(key) ?: COMPARE(time_of(x), time_of(y)));
 
 static void list_requests(struct maker *m)
 {
     const struct net_transport *t = m->transport;
-    m->requests = arena_array(&m->arena, t->ps.n, sizeof *m->requests);
-    for (uint32_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *message = &t->ps.at[i];
+    m->requests = arena_array(&m->arena, t->messages.n, sizeof *m->requests);
+    for (uint32_t i = 0; i < t->messages.n; i++) {
+        const struct net_message *message = &t->messages.at[i];
         if (is_request(message))
             m->requests[m->n_requests++] = i;
         else if ((message->flags & PS_BYTEPS) && !(message->flags & PS_REQUEST) &&
                  message->stream % 2 == 1)
             map_set(&m->answers, answer_key(message), i);
     }
-    qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->ps.at);
+    qsort_r(m->requests, m->n_requests, sizeof *m->requests, compare_requests, t->messages.at);
 }
 
 /* Sets when each request may have been passed on; messages of a stream keep their order. */
@@ -98,9 +98,9 @@ static void find_passed(struct maker *m)
 {
     const struct net_transport *t = m->transport;
     int64_t begun_ns = INT64_MIN, end_ns = INT64_MIN;
-    m->passed_ns = arena_array(&m->arena, t->ps.n, sizeof *m->passed_ns);
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *at = &t->ps.at[i];
+    m->passed_ns = arena_array(&m->arena, t->messages.n, sizeof *m->passed_ns);
+    for (size_t i = 0; i < t->messages.n; i++) {
+        const struct net_message *at = &t->messages.at[i];
         bool follows = i > 0 && at->stream == at[-1].stream && end_ns != INT64_MIN;
         m->passed_ns[i] = time_of(at);
         if (at->sent_ns != INT64_MIN || at->stream % 2 == 1 || at->start_ns == INT64_MIN)
@@ -117,11 +117,11 @@ static void find_passed(struct maker *m)
 /* Each pull with the push before it. */
 static void list_exchanges(struct maker *m)
 {
-    const struct ps_message *all = m->transport->ps.at;
+    const struct net_message *all = m->transport->messages.at;
     uint32_t push = NO_ID;
     for (size_t i = 0; i < m->n_requests; i++) {
         uint32_t index = m->requests[i];
-        const struct ps_message *at = &all[index];
+        const struct net_message *at = &all[index];
         uint64_t answer;
         if (at->flags & PS_PUSH) {
             push = index;
@@ -156,7 +156,7 @@ static void list_tensors(struct maker *m)
         if (m->tensors.n == 0 || m->tensors.at[m->tensors.n - 1].number != fresh.number)
             array_push(&m->tensors, fresh);
         struct tensor *tensor = &m->tensors.at[m->tensors.n - 1];
-        tensor->size_bytes += m->transport->ps.at[e->push].data_bytes;
+        tensor->size_bytes += m->transport->messages.at[e->push].length;
         tensor->n_parts++;
     }
 }
@@ -208,15 +208,16 @@ static void add_span(struct maker *m, const struct exchange *e, const struct ten
 {
     struct trace_rank *rank = m->rank;
     struct strtab *names = &m->trace->names;
-    struct ps_message *all = m->transport->ps.at;
+    struct net_message *all = m->transport->messages.at;
     const uint32_t requests[] = {e->push, e->pull};
+    uint32_t exchange = net_add_exchange(m->transport, rank->n_spans);
     char text[NAME_BYTES];
     format_name(m, e, tensor, text, sizeof text);
     uint32_t name = strtab_add(names, text, strlen(text));
     uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
     uint32_t span = rank->n_spans++;
     rank->details[rank->n_details] =
-        (struct trace_detail){.numel = all[e->push].data_bytes / sizeof(float),
+        (struct trace_detail){.numel = all[e->push].length / sizeof(float),
                               .dtype = words->dtype,
                               .collective = words->collective,
                               .process_group = group,
@@ -233,9 +234,9 @@ static void add_span(struct maker *m, const struct exchange *e, const struct ten
     rank->tracks[rank->n_tracks - 1].n++;
     for (int k = 0; k < 2; k++) {
         uint64_t answer;
-        all[requests[k]].span = span;
+        all[requests[k]].collective = exchange;
         if (map_get(&m->answers, answer_key(&all[requests[k]]), &answer))
-            all[answer].span = span;
+            all[answer].collective = exchange;
     }
     m->trace->transport_info.n_tied++;
     m->trace->transport_info.n_collectives++;
@@ -268,8 +269,8 @@ static void add_spans(struct maker *m)
 
 static bool is_tied(const struct net_transport *transport)
 {
-    for (size_t i = 0; i < transport->ps.n; i++)
-        if (transport->ps.at[i].span != NO_ID)
+    for (size_t i = 0; i < transport->messages.n; i++)
+        if (transport->messages.at[i].flags && transport->messages.at[i].collective != NO_ID)
             return true;
     return false;
 }

@@ -83,7 +83,7 @@ static void frame_all(struct dpro_trace *trace)
         any |= t->messages.n > n_own;
     }
     if (any)
-        gloo_share_messages(trace);
+        net_share_messages(trace);
 }
 
 /* ---- what a ring sends ---- */
@@ -196,14 +196,6 @@ static void widen(struct span_ns *span, const struct net_message *message)
     span->last_ns = MAX(span->last_ns, message->end_ns);
 }
 
-static struct net_message *at_offset(const struct net_transport *t, uint32_t stream,
-                                     uint64_t offset)
-{
-    uint32_t end = t->first_message[stream + 1];
-    uint32_t m = LOWER_BOUND(i, t->first_message[stream], end, t->messages.at[i].offset < offset);
-    return m < end && t->messages.at[m].offset == offset ? &t->messages.at[m] : NULL;
-}
-
 /* Assigns the run to the group at both ends. Returns the message after it. */
 static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint32_t stream,
                          uint32_t run, uint8_t opcode, uint32_t peer_rank, uint32_t group)
@@ -217,7 +209,8 @@ static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint3
             continue;
         n++;
         message->collective = group;
-        struct net_message *other = peer ? at_offset(peer, peer_stream, message->offset) : NULL;
+        struct net_message *other =
+            peer ? net_message_at(peer, peer_stream, message->offset) : NULL;
         if (!other)
             continue;
         other->collective = group;

@@ -221,6 +221,7 @@ static void push_chunk(struct ring *ring, const struct run *run, uint32_t stream
                                   .length = piece->bytes,
                                   .stream = stream,
                                   .tag = run->joint,
+                                  .protocol = NET_GRPC,
                                   .prefix = GLOO_ALL_REDUCE,
                                   .opcode = GLOO_DATA,
                                   NET_UNTIMED};
@@ -401,7 +402,7 @@ static void take_all(struct ring *ring)
     take_mixed(ring);
     for (uint32_t t = 0; t < ring->trace->n_transports; t++)
         net_sort_messages(&ring->trace->transports[t]);
-    gloo_share_messages(ring->trace);
+    net_share_messages(ring->trace);
 }
 
 /* One collective of each number, on all ranks alike, each of which has one neighbour. */
@@ -453,7 +454,7 @@ void ring_build(struct dpro_trace *trace)
 {
     struct ring ring = {.trace = trace};
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        if (trace->transports[t].messages.n > 0 || trace->transports[t].ps.n > 0)
+        if (trace->transports[t].messages.n > 0)
             return; /* their own numbers say what they are */
     list_runs(trace, &ring.runs);
     if (ring.runs.n > 0 && ring.runs.n <= MOST_CHUNKS * (size_t)64) {

@@ -17,15 +17,6 @@ static const char header[] =
 
 ORDER_OF_INDICES(by_start, struct net_transfer, ASCENDING(start_ns));
 
-/* The first message of a stream at or behind an offset; NULL: none. */
-static const struct net_message *message_at(const struct net_transport *t, uint32_t stream,
-                                            uint64_t offset)
-{
-    uint32_t end = t->first_message[stream + 1];
-    uint32_t m = LOWER_BOUND(i, t->first_message[stream], end, t->messages.at[i].offset < offset);
-    return m < end ? &t->messages.at[m] : NULL;
-}
-
 static void write_line(struct writer *w, const struct net_transport *t,
                        const struct net_transfer *transfer, const char *ends, uint64_t offset,
                        uint64_t bytes, const struct net_message *message)
@@ -53,11 +44,13 @@ static void write_transfer(struct writer *w, const struct net_transport *t,
 {
     uint64_t at = transfer->offset, end = at + transfer->bytes;
     do {
-        const struct net_message *message = message_at(t, transfer->stream, at);
+        const struct net_message *message = net_message_from(t, transfer->stream, at);
+        if (message && message->protocol == NET_PS)
+            message = NULL;
         const struct net_message *next = message;
         bool begins = message && message->offset == at && transfer->bytes > 0;
         if (begins)
-            next = message_at(t, transfer->stream, at + 1);
+            next = net_message_from(t, transfer->stream, at + 1);
         uint64_t stop = next && next->offset < end ? next->offset : end;
         write_line(w, t, transfer, ends, at, stop - at, begins ? message : NULL);
         at = stop;

@@ -14,53 +14,12 @@
 
 /* ---- messages ---- */
 
-/* Adds messages that only the other end has. A preamble that came in two reads was decoded where it
- * was sent only. */
-static void add_from_peers(struct dpro_trace *trace)
+/* Whether a connection's messages are gloo's. */
+static bool has_gloo(const struct net_transport *t, uint32_t connection)
 {
-    EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
-        size_t n_own = transport->messages.n;
-        for (uint32_t s = 0; s < transport->connections.n * 2; s++) {
-            uint32_t peer_stream;
-            const struct net_transport *peer = net_peer(trace, transport, s, &peer_stream);
-            if (!peer)
-                continue;
-            uint32_t own = transport->first_message[s], end = transport->first_message[s + 1];
-            for (uint32_t m = peer->first_message[peer_stream];
-                 m < peer->first_message[peer_stream + 1]; m++) {
-                struct net_message message = peer->messages.at[m];
-                while (own < end && transport->messages.at[own].offset < message.offset)
-                    own++;
-                if (own < end && transport->messages.at[own].offset == message.offset)
-                    continue;
-                message.stream = s;
-                array_push(&transport->messages, message);
-            }
-        }
-        if (transport->messages.n > n_own)
-            net_sort_messages(transport);
-    }
-}
-
-static void time_messages(struct net_transport *t)
-{
-    for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-        uint32_t call = t->first_transfer[s];
-        for (uint32_t m = t->first_message[s]; m < t->first_message[s + 1]; m++) {
-            struct net_message *message = &t->messages.at[m];
-            uint64_t last, next = m + 1 < t->first_message[s + 1] ? message[1].offset : UINT64_MAX;
-            if (__builtin_add_overflow(message->offset, message->size_bytes - 1, &last) ||
-                last >= next)
-                last = next - 1;
-            const struct net_transfer *at = net_call_of_byte(t, s, message->offset, &call);
-            if (at) {
-                message->start_ns = at->start_ns;
-                message->thread = at->thread;
-            }
-            if ((at = net_call_of_byte(t, s, last, &call)) != NULL)
-                message->end_ns = at->end_ns;
-        }
-    }
+    uint32_t first = t->first_message[connection * 2];
+    return first < t->first_message[connection * 2 + 2] &&
+           t->messages.at[first].protocol == NET_GLOO;
 }
 
 /* Counts bytes between messages that were recorded and belong to none. */
@@ -69,7 +28,7 @@ static uint64_t count_breaks(const struct net_transport *t, net_range_array *ran
     uint64_t n = 0;
     for (uint32_t s = 0; s < t->connections.n * 2; s++) {
         size_t i = 0;
-        if (t->first_message[s] == t->first_message[s + 1])
+        if (!has_gloo(t, s / 2) || t->first_message[s] == t->first_message[s + 1])
             continue;
         net_ranges(t, s, ranges);
         for (uint32_t m = t->first_message[s]; m + 1 < t->first_message[s + 1]; m++) {
@@ -174,7 +133,8 @@ static void find_contexts(struct net_transport *t)
     for (uint32_t c = 0; c < n; c++) {
         sets.parents[c] = sets.next[c] = c;
         map_set(&sets.peers, peer_key(c, &t->connections.at[c]), 1);
-        collect_parts(t, c, &parts);
+        if (has_gloo(t, c))
+            collect_parts(t, c, &parts);
     }
     array_sort(&parts, by_key);
     for (size_t i = 1; i < parts.n; i++) {
@@ -186,7 +146,7 @@ static void find_contexts(struct net_transport *t)
     }
     for (uint32_t c = 0; c < n; c++) {
         uint32_t root = root_of(sets.parents, c);
-        if (t->first_message[c * 2] == t->first_message[c * 2 + 2])
+        if (!has_gloo(t, c))
             continue;
         if (t->connections.at[root].context == NO_ID)
             t->connections.at[root].context = n_contexts++;
@@ -215,7 +175,8 @@ static void find_collectives(struct net_transport *t)
 {
     struct map places = {0}; /* in the order of the messages, then sorted */
     EACH (const struct net_message, message, t->messages) {
-        if ((size_t)map_number(&places, key_of_message(t, message)) == t->collectives.n)
+        if (message->protocol == NET_GLOO &&
+            (size_t)map_number(&places, key_of_message(t, message)) == t->collectives.n)
             array_add(&t->collectives, .context = t->connections.at[message->stream / 2].context,
                       .tag = message->tag, .prefix = message->prefix, .joint = NO_ID, NET_UNSUMMED);
     }
@@ -226,9 +187,9 @@ static void find_collectives(struct net_transport *t)
                 c);
     }
     EACH (struct net_message, message, t->messages) {
-        uint64_t place = 0;
-        map_get(&places, key_of_message(t, message), &place);
-        message->collective = (uint32_t)place;
+        uint64_t place;
+        if (message->protocol == NET_GLOO && map_get(&places, key_of_message(t, message), &place))
+            message->collective = (uint32_t)place;
     }
     net_sum_collectives(t);
     map_fini(&places);
@@ -401,22 +362,14 @@ static void join_collectives(struct dpro_trace *trace)
     arena_fini(&scratch);
 }
 
-void gloo_share_messages(struct dpro_trace *trace)
-{
-    add_from_peers(trace);
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        time_messages(&trace->transports[t]);
-}
-
 void gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
-    gloo_share_messages(trace);
     gloo_number_pairs(trace);
     EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
-        for (size_t m = 0; m < transport->messages.n; m++)
-            info->n_messages += transport->messages.at[m].stream % 2 == 0;
+        EACH (const struct net_message, message, transport->messages)
+            info->n_messages += message->protocol == NET_GLOO && message->stream % 2 == 0;
         info->n_framing_breaks += count_breaks(transport, &ranges);
         find_contexts(transport);
         find_collectives(transport);

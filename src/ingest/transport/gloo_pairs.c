@@ -20,7 +20,7 @@ enum {
 
 static bool is_pair(const struct net_message *message)
 {
-    return message->prefix == 0 && message->opcode != 0;
+    return message->protocol == NET_GLOO && message->prefix == 0 && message->opcode != 0;
 }
 
 typedef ARRAY(struct net_message *) message_array;

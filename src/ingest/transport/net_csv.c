@@ -7,6 +7,7 @@
 
 #include "base/map.h"
 #include "ingest/readers.h"
+#include "ingest/transport/ps.h"
 
 #define COLUMNS(COLUMN)                                                                            \
     COLUMN(NONE, "")                                                                               \
@@ -322,7 +323,7 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     (void)err;
     part->process.may_be_server = true;
     strtab_add(&csv.ends, "", 0);
-    csv.frames.out = &csv.out->ps;
+    csv.frames.out = csv.out;
     part->process.pid = 0;
     if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
         while (bytes_line(bytes, &line, &len)) {
@@ -346,7 +347,7 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     }
     strtab_fini(&csv.ends);
     finish_frames(&csv);
-    part->adds_spans = csv.out->ps.n > 0;
+    part->adds_spans = csv.out->has_ps;
     if (bytes->rc < 0)
         part->damage.cut = true;
     return 0;

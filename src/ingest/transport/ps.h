@@ -12,47 +12,11 @@
 
 #include "base/array.h"
 #include "base/map.h"
+#include "ingest/transport/transport.h"
 
-struct dpro_error;
 struct dpro_trace;
 struct trace_build;
-struct net_transport;
 struct trace_rank;
-
-enum ps_flag {
-    PS_REQUEST = 1, /* from a worker, else an answer */
-    PS_PUSH = 2,
-    PS_PULL = 4,    /* both: the answer to the push carries what a pull would */
-    PS_BYTEPS = 8,  /* of its ps-lite */
-    PS_KEYLESS = 16 /* an answer that says no key: its request does */
-};
-
-struct ps_message {
-    uint64_t offset, size_bytes; /* in its stream: all its frames */
-    uint64_t key;                /* of the wire at first, then the program's own */
-    uint64_t data_bytes;
-    int64_t sent_ns;          /* when the program passed it on, or got it; INT64_MIN: unknown */
-    int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
-                                 not recorded */
-    uint32_t stream;          /* NO_ID: not found yet */
-    uint32_t channel;         /* until then: messages of one are in one stream, in this order */
-    uint32_t span;            /* the rank's span that asked for it; NO_ID */
-    int32_t timestamp;
-    uint8_t flags;
-    bool received;  /* which end it is of that the channel is */
-    uint8_t server; /* which part of the keys' range, set with the key */
-};
-typedef ARRAY(struct ps_message) ps_messages;
-
-/* The data that a worker sends, or gets. Other messages carry none. */
-static inline bool ps_is_push(const struct ps_message *m)
-{
-    return (m->flags & (PS_REQUEST | PS_PUSH)) == (PS_REQUEST | PS_PUSH);
-}
-static inline bool ps_is_pull(const struct ps_message *m)
-{
-    return (m->flags & (PS_REQUEST | PS_PULL)) == PS_PULL;
-}
 
 struct ps_key {
     uint64_t key, size_bytes; /* of one push, all servers together */
@@ -89,7 +53,7 @@ struct ps_frame {
 };
 
 struct ps_open { /* a message of which not all frames have come */
-    struct ps_message message;
+    struct net_message message;
     uint64_t next; /* where its next frame begins */
     uint32_t n_frames, channel;
     bool is_data;      /* so far: request or answer with keys */
@@ -107,7 +71,7 @@ struct ps_assembler {   /* zeroed */
     struct map sources; /* -> index of its open message */
     ARRAY(struct ps_open) open;
     ARRAY(struct ps_node) nodes;
-    ps_messages *out;
+    struct net_transport *out;
 };
 
 /* "ps8": the peer, in the first frame of each message of a socket that has several. */
@@ -127,6 +91,10 @@ void ps_tie_spans(struct dpro_trace *trace);
 /* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
 void ps_assign_profiles(struct dpro_trace *trace);
 
-/* Finds the streams of messages that have none, both ends of each message, when they were sent and
- * received, the keys' own numbers, and which spans of the profiles they are of. */
+/* ps_streams.c: of one process, finds the streams of messages that have none, and gives answers
+ * that say no key that of their request. */
+void ps_place_messages(struct net_transport *t);
+void ps_find_keys(struct net_transport *t);
+
+/* Finds the keys' own numbers, and which spans of the profiles messages are of. */
 void ps_build(struct dpro_trace *trace);

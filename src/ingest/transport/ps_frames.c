@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/protobuf.h"
-#include "ingest/transport/transport.h"
+#include "ingest/trace.h"
 
 enum { MAX_NODES = 1 << 16, ADD_NODE = 2 };
 
@@ -57,7 +57,7 @@ static void read_meta(struct ps_assembler *a, const struct ps_frame *frame, stru
     struct pb_view view = {frame->body, frame->body + frame->n_body, false};
     struct pb_field field;
     bool control = false, timed = false;
-    struct ps_message *m = &open->message;
+    struct net_message *m = &open->message;
     while (pb_view_next(&view, &field)) {
         if (field.number == 3 && field.wire == PB_BYTES) {
             control = true;
@@ -158,12 +158,13 @@ static uint64_t frame_bytes(uint64_t length)
 static void finish(struct ps_assembler *a, struct ps_open *open)
 {
     /* messages without data are kept where their stream is to be found by their sizes */
-    bool keep = open->n_frames > 0 && (open->is_data || open->message.stream == UINT32_MAX);
+    bool keep = open->n_frames > 0 && (open->is_data || open->message.stream == NO_ID);
     if (!open->is_data)
         open->message.flags = 0;
     open->n_frames = 0;
+    a->out->has_ps |= keep;
     if (keep)
-        array_push(a->out, open->message);
+        array_push(&a->out->messages, open->message);
 }
 
 void ps_end_message(struct ps_assembler *a, uint64_t source)
@@ -187,8 +188,8 @@ void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
 {
     struct ps_open *open = open_of(a, frame);
     uint64_t size = frame_bytes(frame->length);
-    bool follows = frame->stream == UINT32_MAX || frame->position == open->next;
-    if (frame->index != UINT32_MAX &&
+    bool follows = frame->stream == NO_ID || frame->position == open->next;
+    if (frame->index != NO_ID &&
         (frame->index != open->n_frames || (open->n_frames > 0 && !follows))) {
         open->n_frames = 0; /* some were not logged: what is left of the message is none */
         if (frame->index > 0)
@@ -197,14 +198,14 @@ void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
     if (frame->length > INT64_MAX - 9)
         return;
     if (open->n_frames == 0) {
-        open->message = (struct ps_message){.offset = frame->position,
-                                            .sent_ns = frame->time_ns,
-                                            .start_ns = INT64_MIN,
-                                            .end_ns = INT64_MIN,
-                                            .stream = frame->stream,
-                                            .channel = open->channel,
-                                            .received = frame->received,
-                                            .span = UINT32_MAX};
+        open->message = (struct net_message){NET_UNTIMED,
+                                             .offset = frame->position,
+                                             .sent_ns = frame->time_ns,
+                                             .stream = frame->stream,
+                                             .channel = open->channel,
+                                             .received = frame->received,
+                                             .protocol = NET_PS,
+                                             .opcode = GLOO_DATA};
         open->is_data = false;
         open->names_sender = frame->more && ps_is_identity(frame);
     }
@@ -222,7 +223,7 @@ void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
         for (size_t i = 0; i < 8 && i < frame->n_body; i++)
             open->message.key |= (uint64_t)frame->body[i] << (8 * i);
     } else if (index == 2) {
-        open->message.data_bytes = frame->length;
+        open->message.length = frame->length;
     }
     open->n_frames++;
     open->next = frame->position + size;

@@ -9,6 +9,7 @@
 #include "base/map.h"
 #include "base/sort.h"
 #include "ingest/trace.h"
+#include "ingest/transport/ps.h"
 
 static const int64_t SLACK_NS = 200000;
 
@@ -29,7 +30,7 @@ ORDER(by_timestamp, struct request, ASCENDING(timestamp) ?: ASCENDING(message));
 /* Spans that began in the same microsecond are ordered by their ends. */
 ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(dur_ns));
 
-static uint64_t answer_key(const struct ps_message *m)
+static uint64_t answer_key(const struct net_message *m)
 {
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ (m->key << 8 | m->server)) | 1;
 }
@@ -41,17 +42,17 @@ ORDER(compare_keys, struct ps_key, ASCENDING(key));
 static void list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
     struct map seen = {0}; /* key + 1 -> place; server's part of it */
-    EACH (const struct ps_message, m, t->ps) {
+    EACH (const struct net_message, m, t->messages) {
         struct ps_key fresh = {.key = m->key};
         uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
-        if (m->stream % 2 || !ps_is_push(m) || m->span == NO_ID || map_get(&seen, part, NULL))
+        if (m->stream % 2 || !ps_is_push(m) || m->collective == NO_ID || map_get(&seen, part, NULL))
             continue;
         if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
             at = keys->n;
             map_set(&seen, map_mix(m->key) << 1 | 1, at);
             array_push(keys, fresh);
         }
-        keys->at[at].size_bytes += m->data_bytes;
+        keys->at[at].size_bytes += m->length;
         map_set(&seen, part, 1);
     }
     map_fini(&seen);
@@ -64,8 +65,11 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
     struct trace_rank *rank = &trace->ranks[t->rank_index];
     ps_keys keys = {0};
     list_keys(trace, t, &keys);
-    EACH (const struct ps_message, m, t->ps) {
-        if (m->span == NO_ID || rank->details[rank->spans[m->span].detail].process_group)
+    EACH (const struct net_message, m, t->messages) {
+        if (m->protocol != NET_PS || m->collective == NO_ID)
+            continue;
+        uint32_t span = t->collectives.at[m->collective].span;
+        if (rank->details[rank->spans[span].detail].process_group)
             continue;
         size_t k = LOWER_BOUND(at, (size_t)0, keys.n, keys.at[at].key < m->key);
         uint32_t name = k < keys.n && keys.at[k].key == m->key ? keys.at[k].name : 0;
@@ -74,17 +78,17 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
             int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
             name = strtab_add(&trace->names, text, (size_t)len);
         }
-        rank->details[rank->spans[m->span].detail].process_group = name;
+        rank->details[rank->spans[span].detail].process_group = name;
     }
     array_fini(&keys);
 }
 
 /* Describes what a span exchanges as a collective's detail. */
 static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
-                     const struct ps_message *m, const uint32_t names[4])
+                     const struct net_message *m, const uint32_t names[4])
 {
     struct trace_detail *detail = &rank->details[rank->spans[span].detail];
-    detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->data_bytes / sizeof(float) : 0;
+    detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->length / sizeof(float) : 0;
     detail->collective = names[(ps_is_push(m) ? 1 : 0) + (m->flags & PS_PULL ? 2 : 0)];
     detail->group_size = trace->world_size;
     detail->key = m->key < UINT32_MAX ? (uint32_t)m->key + 1 : 0;
@@ -98,7 +102,7 @@ struct tying {
     uint32_t names[4]; /* string ids, by push and 2 * pull */
     ARRAY(struct request) requests;
     ARRAY(uint32_t) spans;
-    struct map asked; /* answer_key() of a request -> its span */
+    struct map asked; /* answer_key() of a request -> its exchange */
 };
 
 static void list_requests(struct tying *tying)
@@ -106,8 +110,8 @@ static void list_requests(struct tying *tying)
     for (uint32_t i = 0; i < tying->rank->n_spans; i++)
         if (is_exchange(tying->trace, &tying->rank->spans[i]))
             array_push(&tying->spans, i);
-    for (uint32_t i = 0; i < tying->t->ps.n; i++) {
-        const struct ps_message *m = &tying->t->ps.at[i];
+    for (uint32_t i = 0; i < tying->t->messages.n; i++) {
+        const struct net_message *m = &tying->t->messages.at[i];
         int64_t first = m->sent_ns == INT64_MIN ? m->start_ns : m->sent_ns;
         if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN)
             array_add(&tying->requests, m->timestamp, first, i);
@@ -121,11 +125,12 @@ static void list_requests(struct tying *tying)
 /* The span that made the requests from i to end, of one timestamp. */
 static void tie_requests(struct tying *tying, size_t i, size_t end, uint32_t span)
 {
+    uint32_t exchange = net_add_exchange(tying->t, span);
     for (; i < end; i++) {
-        struct ps_message *m = &tying->t->ps.at[tying->requests.at[i].message];
-        m->span = span;
+        struct net_message *m = &tying->t->messages.at[tying->requests.at[i].message];
+        m->collective = exchange;
         describe(tying->trace, tying->rank, span, m, tying->names);
-        map_set(&tying->asked, answer_key(m), span);
+        map_set(&tying->asked, answer_key(m), exchange);
     }
     tying->trace->transport_info.n_tied++;
 }
@@ -153,15 +158,16 @@ static void tie_all_requests(struct tying *tying)
 
 static void tie_answers(struct tying *tying)
 {
-    EACH (struct ps_message, m, tying->t->ps) {
-        uint64_t span;
-        if (m->stream % 2 == 0 || (m->flags & PS_REQUEST) ||
-            !map_get(&tying->asked, answer_key(m), &span))
+    EACH (struct net_message, m, tying->t->messages) {
+        uint64_t exchange;
+        if (m->protocol != NET_PS || m->stream % 2 == 0 || (m->flags & PS_REQUEST) ||
+            !map_get(&tying->asked, answer_key(m), &exchange))
             continue;
-        m->span = (uint32_t)span;
+        m->collective = (uint32_t)exchange;
+        uint32_t span = tying->t->collectives.at[exchange].span;
         struct trace_detail *detail = &tying->rank->details[tying->rank->spans[span].detail];
         if (ps_is_pull(m) && detail->collective == tying->names[2])
-            detail->numel += m->data_bytes / sizeof(float);
+            detail->numel += m->length / sizeof(float);
     }
 }
 

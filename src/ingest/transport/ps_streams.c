@@ -17,7 +17,7 @@ enum { MAX_GREETING = 1024, MAX_SERVERS = 255 };
 
 /* ---- streams of messages that came by socket ---- */
 
-/* The messages of a channel, by index in t->ps, in order. */
+/* The messages of a channel, by index in t->messages, in order. */
 struct channel {
     uint32_t first, n;
     bool received;
@@ -25,13 +25,13 @@ struct channel {
 
 /* Messages passed on in the time of a range p of a stream's bytes, which was recorded without a
  * pause: up to where they go, from `first` on, and their bytes. */
-static uint32_t take_messages(const struct ps_message *messages, const uint32_t *order, uint32_t n,
+static uint32_t take_messages(const struct net_message *messages, const uint32_t *order, uint32_t n,
                               uint32_t first, const net_range_array *ranges, size_t p,
                               bool received, uint64_t *bytes)
 {
     *bytes = 0;
     for (; first < n; first++) {
-        const struct ps_message *m = &messages[order[first]];
+        const struct net_message *m = &messages[order[first]];
         bool later = received ? p + 1 < ranges->n && m->sent_ns >= ranges->at[p + 1].first_ns
                               : m->sent_ns > ranges->at[p].last_ns;
         if (later || __builtin_add_overflow(*bytes, m->size_bytes, bytes))
@@ -52,8 +52,8 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
         const struct net_range *range = &ranges->at[p];
         uint64_t bytes, length = range->end - range->start, at;
         uint32_t first = next;
-        next =
-            take_messages(t->ps.at, own, channel->n, first, ranges, p, channel->received, &bytes);
+        next = take_messages(t->messages.at, own, channel->n, first, ranges, p, channel->received,
+                             &bytes);
         bool opens = range->start == 0;
         if (next == first || bytes > length || (length > bytes && !opens) ||
             length - bytes > MAX_GREETING)
@@ -61,7 +61,7 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
         n_fit += opens ? 1 : 2; /* to the byte */
         at = range->end - bytes;
         for (uint32_t i = first; i < next && place; i++) {
-            struct ps_message *m = &t->ps.at[own[i]];
+            struct net_message *m = &t->messages.at[own[i]];
             m->stream = stream;
             m->offset = at;
             at += m->size_bytes;
@@ -70,7 +70,7 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
     return n_fit;
 }
 
-ORDER_OF_INDICES(compare_channels, struct ps_message, ASCENDING(channel));
+ORDER_OF_INDICES(compare_channels, struct net_message, ASCENDING(channel));
 
 struct fit {
     uint32_t score, channel, stream;
@@ -109,18 +109,18 @@ static void place_channels(struct net_transport *t, const uint32_t *order,
     mem_free(taken);
 }
 
-static void place_messages(struct net_transport *t)
+void ps_place_messages(struct net_transport *t)
 {
-    uint32_t *order = mem_array(t->ps.n, sizeof *order), n = 0;
+    uint32_t *order = mem_array(t->messages.n, sizeof *order), n = 0;
     ARRAY(struct channel) channels = {0};
-    for (uint32_t i = 0; i < t->ps.n; i++)
-        if (t->ps.at[i].stream == NO_ID)
+    for (uint32_t i = 0; i < t->messages.n; i++)
+        if (t->messages.at[i].stream == NO_ID)
             order[n++] = i;
     if (n > 1)
-        qsort_r(order, n, sizeof *order, compare_channels, t->ps.at);
+        qsort_r(order, n, sizeof *order, compare_channels, t->messages.at);
     for (uint32_t i = 0; i < n; i++) {
-        const struct ps_message *m = &t->ps.at[order[i]];
-        if (i == 0 || m->channel != t->ps.at[order[i - 1]].channel)
+        const struct net_message *m = &t->messages.at[order[i]];
+        if (i == 0 || m->channel != t->messages.at[order[i - 1]].channel)
             array_add(&channels, i, 0, m->received);
         channels.at[channels.n - 1].n++;
     }
@@ -130,88 +130,9 @@ static void place_messages(struct net_transport *t)
     array_fini(&channels);
 }
 
-/* ---- in order, with both ends ---- */
-
-ORDER(by_place, struct ps_message, ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(sent_ns));
-
-/* Keeps what moves data, or asks for them, and has a place; one for each place. */
-static void sort_messages(struct net_transport *t)
-{
-    uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    size_t kept = 0;
-    if (!t->first_ps)
-        t->first_ps = mem_array(n_streams + (size_t)1, sizeof *t->first_ps);
-    array_sort(&t->ps, by_place);
-    EACH (const struct ps_message, m, t->ps) {
-        bool twice = kept > 0 && t->ps.at[kept - 1].stream == m->stream &&
-                     t->ps.at[kept - 1].offset == m->offset;
-        if (m->stream < n_streams && (m->flags & (PS_PUSH | PS_PULL)) && !twice)
-            t->ps.at[kept++] = *m;
-    }
-    t->ps.n = kept;
-    for (uint32_t s = 0, i = 0; s <= n_streams; s++) {
-        while (i < t->ps.n && t->ps.at[i].stream < s)
-            i++;
-        t->first_ps[s] = i;
-    }
-}
-
-/* What one end's log has of a stream the other end's has, too. */
-static void add_from_peers(struct dpro_trace *trace)
-{
-    for (uint32_t n = 0; n < trace->n_transports; n++) {
-        struct net_transport *t = &trace->transports[n];
-        size_t n_own = t->ps.n;
-        for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-            uint32_t peer_stream, own = t->first_ps[s], end = t->first_ps[s + 1];
-            const struct net_transport *peer = net_peer(trace, t, s, &peer_stream);
-            for (uint32_t m = peer ? peer->first_ps[peer_stream] : 0;
-                 peer && m < peer->first_ps[peer_stream + 1]; m++) {
-                struct ps_message message = peer->ps.at[m];
-                while (own < end && t->ps.at[own].offset < message.offset)
-                    own++;
-                if (own < end && t->ps.at[own].offset == message.offset)
-                    continue;
-                message.stream = s;
-                message.sent_ns = message.start_ns = message.end_ns = INT64_MIN;
-                array_push(&t->ps, message);
-            }
-        }
-        if (t->ps.n > n_own)
-            sort_messages(t);
-    }
-}
-
-/* One call may receive several messages: their times are spread over it by bytes. */
-static int64_t passed_at(const struct net_transfer *transfer, uint64_t offset)
-{
-    double part = (double)(offset + 1 - transfer->offset) / transfer->bytes;
-    int64_t dur_ns = transfer->end_ns - transfer->start_ns;
-    if (transfer->stream % 2 == 0)
-        return transfer->end_ns;
-    return transfer->start_ns + (int64_t)(part * (double)dur_ns);
-}
-
-static void time_messages(struct net_transport *t)
-{
-    for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-        uint32_t call = t->first_transfer[s];
-        for (uint32_t k = t->first_ps[s]; k < t->first_ps[s + 1]; k++) {
-            struct ps_message *m = &t->ps.at[k];
-            uint64_t last = m->offset + m->size_bytes - 1;
-            const struct net_transfer *at = net_call_of_byte(t, s, m->offset, &call);
-            if (at) {
-                m->start_ns = at->start_ns;
-            }
-            if ((at = net_call_of_byte(t, s, last, &call)) != NULL)
-                m->end_ns = passed_at(at, last);
-        }
-    }
-}
-
 /* ---- keys ---- */
 
-static uint64_t request_key(const struct ps_message *m, uint32_t connection)
+static uint64_t request_key(const struct net_message *m, uint32_t connection)
 {
     uint64_t what = (uint64_t)connection << 2 | (m->flags & PS_PUSH);
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ what) | 1;
@@ -219,26 +140,26 @@ static uint64_t request_key(const struct ps_message *m, uint32_t connection)
 
 /* An answer without a key gets that of its request: on the same connection, or the only one with
  * its timestamp. Answers without a request are left out. */
-static void find_keys(struct net_transport *t)
+void ps_find_keys(struct net_transport *t)
 {
     struct map requests = {0}; /* -> index + 1; 0: several */
     size_t n_left_out = 0;
-    for (size_t i = 0; i < t->ps.n; i++) {
-        const struct ps_message *m = &t->ps.at[i];
+    for (size_t i = 0; i < t->messages.n; i++) {
+        const struct net_message *m = &t->messages.at[i];
         uint64_t any = request_key(m, NO_ID), own = request_key(m, m->stream / 2);
         if ((m->flags & (PS_REQUEST | PS_BYTEPS)) != (PS_REQUEST | PS_BYTEPS))
             continue;
         map_set(&requests, own, i + 1);
         map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1);
     }
-    EACH (struct ps_message, m, t->ps) {
+    EACH (struct net_message, m, t->messages) {
         uint64_t request = 0;
         if (!(m->flags & PS_KEYLESS))
             continue;
         if (!map_get(&requests, request_key(m, m->stream / 2), &request))
             map_get(&requests, request_key(m, NO_ID), &request);
-        if (request && !(t->ps.at[request - 1].flags & PS_KEYLESS)) {
-            m->key = t->ps.at[request - 1].key;
+        if (request && !(t->messages.at[request - 1].flags & PS_KEYLESS)) {
+            m->key = t->messages.at[request - 1].key;
             m->flags &= (uint8_t)~PS_KEYLESS;
         } else {
             m->flags = 0;
@@ -247,7 +168,7 @@ static void find_keys(struct net_transport *t)
     }
     map_fini(&requests);
     if (n_left_out > 0)
-        sort_messages(t);
+        net_sort_messages(t);
 }
 
 /* Servers share the range of keys evenly. The range of one, with the fewest servers for which all
@@ -257,9 +178,9 @@ static uint64_t find_range(const struct dpro_trace *trace)
     for (uint64_t n = 1; n <= MAX_SERVERS; n++) {
         uint64_t range = UINT64_MAX / n;
         bool small = true;
-        for (uint32_t t = 0; t < trace->n_transports && small; t++)
-            for (size_t m = 0; m < trace->transports[t].ps.n && small; m++)
-                small = trace->transports[t].ps.at[m].key % range < MAX_KEY;
+        for (uint32_t t = 0; t < trace->n_transports; t++)
+            EACH (const struct net_message, m, trace->transports[t].messages)
+                small &= m->protocol != NET_PS || m->key % range < MAX_KEY;
         if (small)
             return range;
     }
@@ -270,10 +191,11 @@ static void number_keys(struct dpro_trace *trace)
 {
     uint64_t range = find_range(trace);
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        EACH (struct ps_message, m, trace->transports[t].ps) {
-            m->server = (uint8_t)(m->key / range);
-            m->key %= range;
-        }
+        EACH (struct net_message, m, trace->transports[t].messages)
+            if (m->protocol == NET_PS) {
+                m->server = (uint8_t)(m->key / range);
+                m->key %= range;
+            }
 }
 
 /* ---- all of it ---- */
@@ -282,23 +204,15 @@ void ps_build(struct dpro_trace *trace)
 {
     bool any = false;
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        any |= trace->transports[t].ps.n > 0;
+        any |= trace->transports[t].has_ps;
     if (!any)
         return;
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        place_messages(&trace->transports[t]);
-        sort_messages(&trace->transports[t]);
-        find_keys(&trace->transports[t]);
-    }
-    add_from_peers(trace);
     number_keys(trace);
-    EACH_OF (struct net_transport, t, trace->transports, trace->n_transports) {
-        time_messages(t);
-        EACH (const struct ps_message, m, t->ps) {
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        EACH (const struct net_message, m, trace->transports[t].messages) {
             trace->transport_info.n_pushes += m->stream % 2 == 0 && ps_is_push(m);
             trace->transport_info.n_pulls += m->stream % 2 == 0 && ps_is_pull(m);
         }
-    }
     ps_tie_spans(trace);
     ps_assign_profiles(trace);
 }

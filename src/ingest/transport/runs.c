@@ -190,7 +190,6 @@ void comm_runs_fini(struct comm_runs *runs)
 void logged_build(struct dpro_trace *trace)
 {
     EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
-        rank->logged.transport = NO_ID;
         comm_runs_fini(&rank->runs);
         if (!rank_is_elsewhere(rank))
             logged_move_spans(rank);
@@ -209,7 +208,6 @@ void logged_build(struct dpro_trace *trace)
         if (transport->rank_index == NO_ID)
             continue;
         struct rank_logged *logged = &trace->ranks[transport->rank_index].logged;
-        logged->transport = MIN(logged->transport, t);
         for (size_t c = 0; c < transport->collectives.n; c++)
             if (transport->collectives.at[c].span != NO_ID)
                 array_add(&logged->parts, transport->collectives.at[c].span, {t, (uint32_t)c});

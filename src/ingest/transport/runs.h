@@ -37,7 +37,7 @@ struct comm_runs {
 struct net_part {
     uint32_t log; /* number of the log: the trace's transports, then its NCCL logs; NO_ID: none */
     uint32_t collective; /* transport log: its collective; NCCL: the first operation of the
-                            profile's span; exchange with servers: its span */
+                            profile's span */
 };
 
 struct span_part {
@@ -54,7 +54,6 @@ struct span_move {
 struct rank_logged {
     ARRAY(struct span_part) parts; /* of several of a span, the last counts */
     ARRAY(struct span_move) moves; /* to where their data were */
-    uint32_t transport;            /* the rank's transport log; NO_ID: none */
 };
 
 /* Lists those of a rank whose spans are here and in place. */

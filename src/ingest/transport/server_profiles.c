@@ -32,7 +32,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
 static uint32_t count_fits(const struct net_transport *t, const int64_t *ends, uint32_t n)
 {
     uint32_t fits = 0;
-    EACH (const struct ps_message, m, t->ps) {
+    EACH (const struct net_message, m, t->messages) {
         if (m->stream % 2 || !ps_is_pull(m) || m->start_ns == INT64_MIN)
             continue;
         uint32_t after = LOWER_BOUND(e, 0u, n, ends[e] <= m->start_ns + ROUNDING_NS);
@@ -75,7 +75,7 @@ void ps_assign_profiles(struct dpro_trace *trace)
         int64_t *ends = list_ends(trace, &trace->servers[p], &n_ends);
         for (uint32_t t = 0; t < trace->n_transports; t++) {
             const struct net_transport *transport = &trace->transports[t];
-            if (transport->rank >= -1 || transport->ps.n == 0)
+            if (transport->rank >= -1 || !transport->has_ps)
                 continue;
             struct pair pair = {count_fits(transport, ends, n_ends), t, p,
                                 transport->rank == trace->servers[p].rank};

@@ -12,6 +12,7 @@
 #include "base/map.h"
 #include "base/sort.h"
 #include "ingest/readers.h"
+#include "ingest/transport/ps.h"
 #include "tracer/record.h"
 
 struct log_reader {
@@ -224,7 +225,7 @@ static int begin(struct log_reader *r, const struct log_header *header, const ch
     }
     part->process.may_be_server = true;
     r->net = part_make_payload(part, &transport_payload);
-    r->frames.out = &r->net->ps;
+    r->frames.out = r->net;
     r->net->pid = header->pid;
     r->net->segment = header->segment;
     r->net->zone = zone_of(header);
@@ -284,7 +285,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
         part->process.has_rank = process != -1;
         part->process.rank = process;
     }
-    part->adds_spans = r.net && r.net->ps.n > 0;
+    part->adds_spans = r.net && r.net->has_ps;
     ps_assembler_fini(&r.frames);
     map_fini(&r.connections);
     return rc;

@@ -19,10 +19,8 @@ void net_transport_fini(struct net_transport *t)
     array_fini(&t->transfers);
     array_fini(&t->messages);
     array_fini(&t->collectives);
-    array_fini(&t->ps);
     mem_free(t->first_transfer);
     mem_free(t->first_message);
-    mem_free(t->first_ps);
     *t = (struct net_transport){.rank = -1};
 }
 
@@ -82,24 +80,34 @@ static uint32_t moved(const uint32_t *to, uint32_t stream)
     return stream == NO_ID ? NO_ID : to[stream / 2] * 2 + stream % 2;
 }
 
+/* Appends an array that is not needed any more; to an empty one without a copy. */
+#define MOVE_ITEMS(into, from)                                                                     \
+    do {                                                                                           \
+        __typeof__(into) empty_ = (into);                                                          \
+        if (empty_.n == 0)                                                                         \
+            (into) = (from), (from) = empty_;                                                      \
+        else                                                                                       \
+            array_append(&(into), (from).at, (from).n);                                            \
+    } while (0)
+
 /* Appends what a file holds. */
-static void append(struct net_transport *into, const struct net_transport *from, const uint32_t *to)
+static void append(struct net_transport *into, struct net_transport *from, const uint32_t *to)
 {
-    size_t transfer = into->transfers.n, message = into->messages.n, ps = into->ps.n;
+    size_t transfer = into->transfers.n, n_before = into->messages.n;
     uint32_t n_channels = 0;
-    array_append(&into->transfers, from->transfers.at, from->transfers.n);
-    array_append(&into->messages, from->messages.at, from->messages.n);
-    array_append(&into->ps, from->ps.at, from->ps.n);
+    MOVE_ITEMS(into->transfers, from->transfers);
+    MOVE_ITEMS(into->messages, from->messages);
     for (; transfer < into->transfers.n; transfer++)
         into->transfers.at[transfer].stream = moved(to, into->transfers.at[transfer].stream);
-    for (; message < into->messages.n; message++)
-        into->messages.at[message].stream = moved(to, into->messages.at[message].stream);
-    for (size_t i = 0; i < ps; i++)
-        n_channels = MAX(n_channels, into->ps.at[i].channel + 1);
-    for (; ps < into->ps.n; ps++) {
-        into->ps.at[ps].channel += n_channels;
-        into->ps.at[ps].stream = moved(to, into->ps.at[ps].stream);
+    EACH_OF (const struct net_message, known, into->messages.at, n_before)
+        if (known->stream == NO_ID)
+            n_channels = MAX(n_channels, known->channel + 1);
+    EACH_OF (struct net_message, fresh, into->messages.at + n_before, into->messages.n - n_before) {
+        if (fresh->stream == NO_ID)
+            fresh->channel += n_channels;
+        fresh->stream = moved(to, fresh->stream);
     }
+    into->has_ps |= from->has_ps;
     /* loss is counted from the log's start, through all its segments */
     into->n_lost = MAX(into->n_lost, from->n_lost);
     into->n_unframed = MAX(into->n_unframed, from->n_unframed);
@@ -208,7 +216,11 @@ static void sort_one(void *transports, size_t item)
     struct net_transport *t = (struct net_transport *)transports + item;
     set_zones(t);
     sort_transfers(t);
+    if (t->has_ps)
+        ps_place_messages(t);
     net_sort_messages(t);
+    if (t->has_ps)
+        ps_find_keys(t);
 }
 
 /* ---- warnings ---- */
@@ -356,6 +368,7 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
     note_missing(build, sources);
     parallel_for(trace->n_transports, build->options->threads, sort_one, trace->transports);
     net_join_connections(trace);
+    net_share_messages(trace);
     gloo_build(trace);
     ps_build(trace);
     ring_build(trace);

@@ -15,7 +15,6 @@
 #include <dpro/trace.h>
 
 #include "base/array.h"
-#include "ingest/transport/ps.h"
 
 struct payload_kind;
 struct rank_job;
@@ -65,19 +64,46 @@ enum { GLOO_PREAMBLE_BYTES = 48 };
 enum gloo_opcode { GLOO_DATA = 1, GLOO_SEND_READY = 2, GLOO_RECV_READY = 3 }; /* 0: not known */
 enum { GLOO_ALL_GATHER = 2, GLOO_ALL_REDUCE = 4 };                            /* prefixes */
 
-struct net_message { /* gloo's, preamble included; or a chunk of a ring over gRPC, as it is on the
-                        wire */
+/* Who framed the bytes: gloo's preambles (or calls of both ends), ps-lite's frames of ZeroMQ,
+ * writes of a ring over gRPC. */
+enum net_protocol { NET_GLOO, NET_PS, NET_GRPC };
+
+enum ps_flag {
+    PS_REQUEST = 1, /* from a worker, else an answer */
+    PS_PUSH = 2,
+    PS_PULL = 4,    /* both: the answer to the push carries what a pull would */
+    PS_BYTEPS = 8,  /* of its ps-lite */
+    PS_KEYLESS = 16 /* an answer that says no key: its request does */
+};
+
+struct net_message { /* one end of a message, or chunk of a ring, as it is on the wire */
     uint64_t offset, size_bytes;
     uint64_t length;          /* of the data it carries or announces */
     int64_t start_ns, end_ns; /* of the calls with its first and last byte at this end; INT64_MIN:
                                  not recorded */
-    uint32_t stream, thread;  /* thread: of the first call */
-    uint32_t tag;             /* the collective's number in its context */
-    uint32_t collective;      /* index into the transport's collectives; NO_ID */
-    uint32_t delta;
-    uint8_t prefix; /* which kind of collective */
-    uint8_t opcode; /* enum gloo_opcode */
+    union {
+        struct {
+            uint32_t tag; /* the collective's number in its context */
+            uint32_t delta;
+        };
+        uint64_t key; /* ps-lite: of the wire at first, then the program's own */
+    };
+    int64_t sent_ns; /* ps-lite: when the program passed it on, or got it; INT64_MIN: unknown */
+    uint32_t stream; /* NO_ID: not found yet */
+    union {
+        uint32_t thread;  /* of the first call */
+        uint32_t channel; /* while it has no stream: messages of one are in one, in this order */
+    };
+    uint32_t collective; /* index into the transport's collectives; NO_ID */
+    int32_t timestamp;   /* ps-lite */
+    uint8_t protocol;    /* enum net_protocol */
+    uint8_t prefix;      /* gloo: which kind of collective */
+    uint8_t opcode;      /* enum gloo_opcode */
+    uint8_t flags;       /* ps-lite: enum ps_flag */
+    uint8_t server;      /* ps-lite: which part of the keys' range, set with the key */
+    bool received;       /* which end it is of that the channel is */
 };
+typedef ARRAY(struct net_message) net_message_array;
 
 /* Initializers of a message of which only the place is known. */
 #define NET_UNTIMED .start_ns = INT64_MIN, .end_ns = INT64_MIN, .collective = NO_ID
@@ -87,7 +113,18 @@ static inline uint64_t net_message_payload(const struct net_message *message)
     return message->opcode == GLOO_DATA ? message->length : 0;
 }
 
-struct net_collective { /* one rank's part in a gloo collective */
+/* ps-lite's messages with the data that a worker sends, or gets. Others carry none. */
+static inline bool ps_is_push(const struct net_message *m)
+{
+    return (m->flags & (PS_REQUEST | PS_PUSH)) == (PS_REQUEST | PS_PUSH);
+}
+static inline bool ps_is_pull(const struct net_message *m)
+{
+    return (m->flags & (PS_REQUEST | PS_PULL)) == PS_PULL;
+}
+
+struct net_collective { /* one rank's part in a gloo collective; or an exchange with servers, of
+                           which only the span is set */
     uint32_t context;
     uint32_t tag;
     uint8_t prefix;
@@ -124,13 +161,12 @@ struct net_transport {
     char host[64], boot_id[40];
     ARRAY(struct net_connection) connections;
     ARRAY(struct net_transfer) transfers; /* by stream, then offset */
-    ARRAY(struct net_message) messages;   /* by stream, then offset */
+    net_message_array messages;           /* by stream, then offset */
     ARRAY(struct net_collective) collectives;
-    ps_messages ps; /* ps-lite's, by stream, then offset */
-    uint32_t *first_transfer, *first_message,
-        *first_ps;       /* by stream, and one more; 2 * connections.n + 1 */
-    uint64_t n_frames;   /* of ZeroMQ */
-    uint64_t n_lost;     /* records that the tracer could not keep */
+    uint32_t *first_transfer, *first_message; /* by stream, and one more; 2 * connections.n + 1 */
+    bool has_ps;                              /* messages of ps-lite */
+    uint64_t n_frames;                        /* of ZeroMQ */
+    uint64_t n_lost;                          /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */
     uint64_t n_unknown;  /* records of kinds we don't know */
 };
@@ -164,14 +200,22 @@ void net_ranges(const struct net_transport *t, uint32_t stream, net_range_array 
 void net_join_connections(struct dpro_trace *trace);
 void net_count_bytes(const struct dpro_trace *trace, struct dpro_transport_info *info);
 
-/* Sorts the messages by stream and offset, one for each place, and indexes them. */
+/* messages.c: sorts the messages by stream and offset, one for each place, and indexes them. What
+ * has no place, or is of ps-lite and has no flags, is left out. */
 void net_sort_messages(struct net_transport *t);
+/* The first message of a stream at or behind an offset; NULL: none. */
+struct net_message *net_message_from(const struct net_transport *t, uint32_t stream,
+                                     uint64_t offset);
+struct net_message *net_message_at(const struct net_transport *t, uint32_t stream, uint64_t offset);
 
 /* What each collective's messages add up to, and when. */
 void net_sum_collectives(struct net_transport *t);
+/* A worker's exchange with servers that a span of its rank asked for: its number as a collective.
+ */
+uint32_t net_add_exchange(struct net_transport *t, uint32_t span);
 
-/* gloo.c: adds to each end the messages that only the other end's log has, and when they passed. */
-void gloo_share_messages(struct dpro_trace *trace);
+/* Adds to each end the messages that only the other end's log has, and when they passed. */
+void net_share_messages(struct dpro_trace *trace);
 
 /* gloo.c: messages, contexts, collectives, and the spans and buckets they are. */
 void gloo_build(struct dpro_trace *trace);

@@ -54,16 +54,20 @@ struct part_of {
 };
 
 ORDER(by_key, struct part_of, ASCENDING(key) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
+typedef ARRAY(struct part_of) part_array;
 
-/* Sets of connections that grow into contexts. */
-struct sets {
-    uint32_t *parents, *next; /* next: the members of a set in a ring */
+/* Sets of connections of all processes, which grow into contexts. */
+struct contexts {
+    uint32_t *first;          /* by transport: the number of its first connection */
+    uint32_t *parents, *next; /* by number; next: the members of a set in a ring */
     struct map peers;         /* (set, peer) that there is a connection for */
+    struct map numbers;       /* of collectives, by context, kind and number */
 };
 
 /* The member that stands for the set. */
-static uint32_t root_of(uint32_t *parents, uint32_t member)
+static uint32_t root_of(const struct contexts *contexts, uint32_t member)
 {
+    uint32_t *parents = contexts->parents;
     while (parents[member] != member)
         member = parents[member] = parents[parents[member]];
     return member;
@@ -74,34 +78,33 @@ static uint64_t peer_key(uint32_t root, const struct net_connection *connection)
     return ((uint64_t)root << 32 | connection->peer) + 1;
 }
 
-/* Makes one set of two, unless both have a connection to the same peer. */
-static void join_sets(const struct net_transport *t, struct sets *sets, uint32_t into,
-                      uint32_t from)
+/* Makes one set of two of a process, unless both have a connection to the same peer. */
+static void join_sets(struct contexts *contexts, const struct net_transport *t, uint32_t first,
+                      uint32_t into, uint32_t from)
 {
+    const struct net_connection *connections = t->connections.at;
     uint32_t c = from;
     do {
-        if (t->connections.at[c].peer != NO_ID &&
-            map_get(&sets->peers, peer_key(into, &t->connections.at[c]), NULL))
+        if (connections[c - first].peer != NO_ID &&
+            map_get(&contexts->peers, peer_key(into, &connections[c - first]), NULL))
             return;
-        c = sets->next[c];
+        c = contexts->next[c];
     } while (c != from);
     do {
-        map_set(&sets->peers, peer_key(into, &t->connections.at[c]), 1);
-        c = sets->next[c];
+        map_set(&contexts->peers, peer_key(into, &connections[c - first]), 1);
+        c = contexts->next[c];
     } while (c != from);
-    sets->parents[from] = into;
-    uint32_t swap = sets->next[into];
-    sets->next[into] = sets->next[from];
-    sets->next[from] = swap;
+    contexts->parents[from] = into;
+    uint32_t swap = contexts->next[into];
+    contexts->next[into] = contexts->next[from];
+    contexts->next[from] = swap;
 }
 
 /* A collective's kind and number in its context. */
-static uint64_t number_key(uint8_t prefix, uint32_t tag)
+static uint64_t number_key(const struct net_message *message)
 {
-    return (uint64_t)prefix << 32 | tag;
+    return (uint64_t)message->prefix << 32 | message->tag;
 }
-
-typedef ARRAY(struct part_of) part_array;
 
 /* One part for each run of messages of one collective on a connection; both directions. */
 static void collect_parts(const struct net_transport *t, uint32_t connection, part_array *parts)
@@ -111,7 +114,7 @@ static void collect_parts(const struct net_transport *t, uint32_t connection, pa
     for (uint32_t m = t->first_message[connection * 2]; m < t->first_message[connection * 2 + 2];
          m++) {
         const struct net_message *message = &t->messages.at[m];
-        uint64_t key = number_key(message->prefix, message->tag);
+        uint64_t key = number_key(message);
         struct part_of fresh = {key, message->start_ns, message->start_ns, connection};
         if (message->start_ns == INT64_MIN)
             continue;
@@ -125,71 +128,67 @@ static void collect_parts(const struct net_transport *t, uint32_t connection, pa
     map_fini(&numbers);
 }
 
-static void find_contexts(struct net_transport *t)
+/* Joins the connections of a process. */
+static void find_contexts(struct contexts *contexts, const struct net_transport *t, uint32_t first)
 {
-    uint32_t n = (uint32_t)t->connections.n, n_contexts = 0;
-    struct sets sets = {mem_array(n, sizeof *sets.parents), mem_array(n, sizeof *sets.next), {0}};
+    uint32_t n = (uint32_t)t->connections.n;
     part_array parts = {0};
     for (uint32_t c = 0; c < n; c++) {
-        sets.parents[c] = sets.next[c] = c;
-        map_set(&sets.peers, peer_key(c, &t->connections.at[c]), 1);
+        contexts->parents[first + c] = contexts->next[first + c] = first + c;
+        map_set(&contexts->peers, peer_key(first + c, &t->connections.at[c]), 1);
         if (has_gloo(t, c))
             collect_parts(t, c, &parts);
     }
     array_sort(&parts, by_key);
     for (size_t i = 1; i < parts.n; i++) {
         const struct part_of *a = &parts.at[i - 1], *b = &parts.at[i];
-        uint32_t x = root_of(sets.parents, a->connection);
-        uint32_t y = root_of(sets.parents, b->connection);
+        uint32_t x = root_of(contexts, first + a->connection);
+        uint32_t y = root_of(contexts, first + b->connection);
         if (x != y && a->key == b->key && b->first_ns <= a->last_ns)
-            join_sets(t, &sets, MIN(x, y), MAX(x, y));
+            join_sets(contexts, t, first, MIN(x, y), MAX(x, y));
     }
-    for (uint32_t c = 0; c < n; c++) {
-        uint32_t root = root_of(sets.parents, c);
-        if (!has_gloo(t, c))
-            continue;
-        if (t->connections.at[root].context == NO_ID)
-            t->connections.at[root].context = n_contexts++;
-        t->connections.at[c].context = t->connections.at[root].context;
-    }
-    mem_free(sets.parents);
-    mem_free(sets.next);
-    map_fini(&sets.peers);
     array_fini(&parts);
 }
 
-ORDER(by_context, struct net_collective, ASCENDING(context) ?: ASCENDING(prefix) ?: ASCENDING(tag));
-
-static uint64_t collective_key(uint32_t context, uint8_t prefix, uint32_t tag)
+/* Finds the contexts of all processes; both ends of a connection are of one. */
+static struct contexts contexts_find(const struct dpro_trace *trace, struct arena *arena)
 {
-    return map_mix(map_mix(context + 1) ^ number_key(prefix, tag)) | 1;
+    struct contexts contexts = {
+        .first = arena_array(arena, trace->n_transports + 1, sizeof *contexts.first)};
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        contexts.first[t + 1] = contexts.first[t] + (uint32_t)trace->transports[t].connections.n;
+    uint32_t n = contexts.first[trace->n_transports];
+    contexts.parents = arena_array(arena, n, sizeof *contexts.parents);
+    contexts.next = arena_array(arena, n, sizeof *contexts.next);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        find_contexts(&contexts, &trace->transports[t], contexts.first[t]);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        for (uint32_t c = 0; c < trace->transports[t].connections.n; c++) {
+            const struct net_connection *own = &trace->transports[t].connections.at[c];
+            if (own->peer == NO_ID || !has_gloo(&trace->transports[t], c))
+                continue;
+            uint32_t a = root_of(&contexts, contexts.first[t] + c);
+            uint32_t b = root_of(&contexts, contexts.first[own->peer] + own->peer_connection);
+            contexts.parents[MAX(a, b)] = MIN(a, b);
+        }
+    map_fini(&contexts.peers);
+    return contexts;
 }
 
-static uint64_t key_of_message(const struct net_transport *t, const struct net_message *message)
+/* (Context, kind, number) is one collective on all its ranks. */
+static void find_collectives(struct contexts *contexts, struct net_transport *t, uint32_t first)
 {
-    uint32_t context = t->connections.at[message->stream / 2].context;
-    return collective_key(context, message->prefix, message->tag);
-}
-
-static void find_collectives(struct net_transport *t)
-{
-    struct map places = {0}; /* in the order of the messages, then sorted */
-    EACH (const struct net_message, message, t->messages) {
-        if (message->protocol == NET_GLOO &&
-            (size_t)map_number(&places, key_of_message(t, message)) == t->collectives.n)
-            array_add(&t->collectives, .context = t->connections.at[message->stream / 2].context,
-                      .tag = message->tag, .prefix = message->prefix, .joint = NO_ID, NET_UNSUMMED);
-    }
-    array_sort(&t->collectives, by_context);
-    for (size_t c = 0; c < t->collectives.n; c++) {
-        const struct net_collective *collective = &t->collectives.at[c];
-        map_set(&places, collective_key(collective->context, collective->prefix, collective->tag),
-                c);
-    }
+    struct map places = {0};
     EACH (struct net_message, message, t->messages) {
-        uint64_t place;
-        if (message->protocol == NET_GLOO && map_get(&places, key_of_message(t, message), &place))
-            message->collective = (uint32_t)place;
+        if (message->protocol != NET_GLOO)
+            continue;
+        uint64_t context = root_of(contexts, first + message->stream / 2) + UINT64_C(1);
+        int64_t joint =
+            map_number(&contexts->numbers, map_mix(map_mix(context) ^ number_key(message)) | 1);
+        message->collective = (uint32_t)map_number(&places, (uint64_t)joint + 1);
+        if (message->collective == t->collectives.n)
+            array_add(&t->collectives, .tag = message->tag, .prefix = message->prefix,
+                      .joint = (uint32_t)joint, NET_UNSUMMED);
     }
     net_sum_collectives(t);
     map_fini(&places);
@@ -266,49 +265,10 @@ static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 
 /* ---- one collective on all ranks ---- */
 
-/* Contexts of all processes, in sets that are one each. */
-struct contexts {
-    uint32_t *first; /* by transport: the number of its first */
-    uint32_t *parents;
-};
-
-/* Joined connections are of one context. */
-static struct contexts join_contexts(const struct dpro_trace *trace, struct arena *arena)
-{
-    uint32_t n = 0;
-    struct contexts contexts = {
-        .first = arena_array(arena, trace->n_transports, sizeof *contexts.first)};
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        const struct net_transport *transport = &trace->transports[t];
-        uint32_t most = 0;
-        for (size_t c = 0; c < transport->connections.n; c++)
-            if (transport->connections.at[c].context != NO_ID)
-                most = MAX(most, transport->connections.at[c].context + 1);
-        contexts.first[t] = n;
-        n += most;
-    }
-    contexts.parents = arena_array(arena, n, sizeof *contexts.parents);
-    for (uint32_t i = 0; i < n; i++)
-        contexts.parents[i] = i;
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        EACH (const struct net_connection, own, trace->transports[t].connections) {
-            if (own->peer == NO_ID || own->context == NO_ID)
-                continue;
-            const struct net_connection *other =
-                &trace->transports[own->peer].connections.at[own->peer_connection];
-            if (other->context == NO_ID)
-                continue;
-            uint32_t a = root_of(contexts.parents, contexts.first[t] + own->context);
-            uint32_t b = root_of(contexts.parents, contexts.first[own->peer] + other->context);
-            contexts.parents[MAX(a, b)] = MIN(a, b);
-        }
-    return contexts;
-}
-
 struct joint {
     uint64_t sent_bytes, received_bytes, size_bytes;
     uint32_t n_ranks;
-    bool equal; /* all ranks' spans say the same size */
+    bool unequal; /* the ranks' spans say different sizes */
 };
 
 /* What the ranks of a collective of n send together, on gloo's rings: of an all-reduce every byte 2
@@ -323,59 +283,52 @@ static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
     return __builtin_mul_overflow(size_bytes, times, &bytes) ? 0 : bytes;
 }
 
-static void join_collectives(struct dpro_trace *trace)
+/* Which collectives have all bytes of their size. */
+static void check_collectives(struct dpro_trace *trace, size_t n_joints)
 {
-    struct arena scratch = {0};
-    struct contexts contexts = join_contexts(trace, &scratch);
-    struct map numbers = {0};
-    ARRAY(struct joint) joints = {0};
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
-        struct net_transport *transport = &trace->transports[t];
-        EACH (struct net_collective, collective, transport->collectives) {
-            struct joint fresh = {.size_bytes = collective->size_bytes, .equal = true};
-            uint32_t context = root_of(contexts.parents, contexts.first[t] + collective->context);
-            uint64_t key = collective_key(context, collective->prefix, collective->tag);
-            collective->joint = (uint32_t)map_number(&numbers, key);
-            if (collective->joint == joints.n)
-                array_push(&joints, fresh);
-            struct joint *joint = &joints.at[collective->joint];
+    struct joint *joints = mem_array(n_joints, sizeof *joints);
+    for (uint32_t t = 0; t < trace->n_transports; t++)
+        EACH (const struct net_collective, collective, trace->transports[t].collectives) {
+            struct joint *joint = &joints[collective->joint];
             joint->n_ranks++;
             joint->sent_bytes += collective->sent_bytes;
             joint->received_bytes += collective->received_bytes;
-            joint->equal &= collective->size_bytes == joint->size_bytes;
+            joint->unequal |= joint->n_ranks > 1 && collective->size_bytes != joint->size_bytes;
+            joint->size_bytes = collective->size_bytes;
         }
-    }
     for (uint32_t t = 0; t < trace->n_transports; t++)
         EACH (struct net_collective, collective, trace->transports[t].collectives) {
-            const struct joint *joint = &joints.at[collective->joint];
+            const struct joint *joint = &joints[collective->joint];
             uint64_t expected =
                 bytes_of(collective->prefix, collective->size_bytes, joint->n_ranks);
             if (collective->span == NO_ID || expected == 0)
                 continue;
-            collective->exact =
-                joint->equal && joint->sent_bytes == expected && joint->received_bytes == expected;
+            collective->exact = !joint->unequal && joint->sent_bytes == expected &&
+                                joint->received_bytes == expected;
             trace->transport_info.n_checked++;
             trace->transport_info.n_exact += collective->exact;
         }
-    map_fini(&numbers);
-    array_fini(&joints);
-    arena_fini(&scratch);
+    mem_free(joints);
 }
 
 void gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
     net_range_array ranges = {0};
+    struct arena scratch = {0};
     gloo_number_pairs(trace);
-    EACH_OF (struct net_transport, transport, trace->transports, trace->n_transports) {
+    struct contexts contexts = contexts_find(trace, &scratch);
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        struct net_transport *transport = &trace->transports[t];
         EACH (const struct net_message, message, transport->messages)
             info->n_messages += message->protocol == NET_GLOO && message->stream % 2 == 0;
         info->n_framing_breaks += count_breaks(transport, &ranges);
-        find_contexts(transport);
-        find_collectives(transport);
+        find_collectives(&contexts, transport, contexts.first[t]);
         if (transport->rank_index != NO_ID)
             tie_rank(trace, transport);
     }
+    check_collectives(trace, contexts.numbers.n);
+    map_fini(&contexts.numbers);
     array_fini(&ranges);
-    join_collectives(trace);
+    arena_fini(&scratch);
 }

@@ -46,11 +46,10 @@ struct net_connection {
     uint32_t number; /* the process's own, in the order in which it made them */
     struct net_address local, remote;
     uint32_t peer, peer_connection; /* the other end: transport and connection; NO_ID: not here */
-    uint32_t context; /* number of the gloo context within the transport; NO_ID: no gloo messages */
     bool whole; /* seen from its first byte; else its numbers are not those of the other end */
 };
 /* Initializers of a connection that is not tied to others yet. */
-#define NET_UNTIED .peer = NO_ID, .peer_connection = NO_ID, .context = NO_ID
+#define NET_UNTIED .peer = NO_ID, .peer_connection = NO_ID
 
 struct net_transfer { /* one socket call that moved bytes */
     int64_t start_ns, end_ns;
@@ -125,7 +124,6 @@ static inline bool ps_is_pull(const struct net_message *m)
 
 struct net_collective { /* one rank's part in a gloo collective; or an exchange with servers, of
                            which only the span is set */
-    uint32_t context;
     uint32_t tag;
     uint8_t prefix;
     bool exact; /* all its ranks are here and their bytes are those of its size */

@@ -9,8 +9,6 @@
 #include "base/map.h"
 #include "base/sort.h"
 
-enum { ROUNDING_NS = 1000 }; /* what is written in whole microseconds */
-
 /* ---- processes ---- */
 
 /* Processes that are no ranks, which are negative, come last. */
@@ -166,26 +164,20 @@ typedef ARRAY(struct step_end) step_ends;
 static bool find_step_end(const struct nccl_log *log, const struct nccl_step *step,
                           struct step_end *end)
 {
-    if (step->proxy_op == NO_ID)
+    end->sends = step->flags & NCCL_OP_SENDS;
+    if (step->operation == NO_ID || end->sends == ((step->flags & NCCL_OP_RECEIVES) != 0))
         return false;
-    const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
-    end->sends = op->flags & NCCL_OP_SENDS;
-    if (op->operation == NO_ID || end->sends == ((op->flags & NCCL_OP_RECEIVES) != 0))
-        return false;
-    const struct nccl_operation *operation = &log->operations.at[op->operation];
+    const struct nccl_operation *operation = &log->operations.at[step->operation];
     if (operation->point_to_point || operation->comm == NO_ID)
         return false;
     const struct nccl_comm *comm = &log->comms.at[operation->comm];
-    uint64_t ranks[2] = {(uint64_t)comm->rank, (uint64_t)op->peer};
+    uint64_t ranks[2] = {(uint64_t)comm->rank, (uint64_t)step->peer};
     uint64_t func = map_text_key(strtab_get(&log->names, operation->func));
     uint64_t key = map_mix(comm->hash) + func;
-    key = map_mix(key ^ operation->sequence) + (uint64_t)op->channel;
+    key = map_mix(key ^ operation->sequence) + (uint64_t)step->channel;
     key = map_mix(key ^ ranks[!end->sends]) + ranks[end->sends];
     end->key = map_mix(key ^ map_mix((uint64_t)step->step + 1));
-    int64_t sent_ns = nccl_step_sent_ns(step);
-    if (log->of_rings && step->stop_ns - ROUNDING_NS > sent_ns)
-        sent_ns = step->stop_ns - ROUNDING_NS; /* they have been sent when their time is over */
-    end->ns = end->sends ? sent_ns : nccl_step_there_ns(step);
+    end->ns = end->sends ? step->sent_ns : step->there_ns;
     return end->ns > 0;
 }
 
@@ -252,10 +244,9 @@ void constraint_describe(const struct dpro_trace *trace, enum constraint_source 
     }
     const struct nccl_log *log = trace->nccl_logs[mark >> 32];
     const struct nccl_step *step = &log->steps.at[(uint32_t)mark];
-    const struct nccl_proxy_op *op = &log->proxy_ops.at[step->proxy_op];
+    const struct nccl_operation *operation = &log->operations.at[step->operation];
     snprintf(out, size,
              "step %d of channel %d of %s number %" PRIu64 " that rank %d sent at %" PRId64 " ns",
-             step->step, op->channel,
-             strtab_get(&log->names, log->operations.at[op->operation].func),
-             log->operations.at[op->operation].sequence, log->rank, step->start_ns);
+             step->step, step->channel, strtab_get(&log->names, operation->func),
+             operation->sequence, log->rank, step->start_ns);
 }

@@ -154,7 +154,7 @@ static inline uint64_t fuzz_hash_payload(const struct trace_part *part)
     const struct dpro_probes *probes = part_payload(part, &probes_payload);
     return transport   ? fuzz_hash_transport(transport)
            : recording ? fuzz_hash_recording(recording)
-           : nccl      ? nccl->operations.n ^ nccl->steps.n << 16 ^ nccl->proxy_ops.n << 32
+           : nccl      ? nccl->operations.n ^ nccl->steps.n << 16
            : timeline  ? fuzz_hash_timeline(timeline)
            : flows     ? fuzz_hash_kineto(flows)
            : et        ? fuzz_hash_et(et)

@@ -20,8 +20,9 @@ static void check(const struct dpro_trace *trace)
         for (size_t i = 0; i < transport->transfers.n; i++)
             if (transport->transfers.at[i].stream / 2 >= transport->connections.n)
                 abort();
-        for (size_t i = 0; i < transport->messages.n; i++)
-            if (transport->messages.at[i].collective >= transport->collectives.n)
+        EACH (const struct net_message, message, transport->messages)
+            if (message->collective >= transport->collectives.n &&
+                (message->protocol == NET_GLOO || message->collective != NO_ID))
                 abort();
     }
 }

@@ -415,16 +415,9 @@ static struct nccl_log *nccl_log_of(int rank, uint64_t sequence, int64_t shift)
     array_push(&log->comms, comm);
     array_push(&log->operations, operation);
     for (uint32_t sends = 0; sends < 2; sends++) {
-        struct nccl_proxy_op op = {
-            .peer = !rank, .channel = 1, .flags = sends ? NCCL_OP_SENDS : NCCL_OP_RECEIVES};
-        array_push(&log->proxy_ops, op);
-        struct nccl_step step = {.proxy_op = sends, .step = 3, .start_ns = 100 + shift};
-        if (sends)
-            step.net_wait_ns = 150 + shift;
-        else
-            step.flush_wait_ns = 180 + shift;
-        step.stop_ns = 200 + shift;
-        array_push(&log->steps, step);
+        array_add(&log->steps, .step = 3, .peer = !rank, .channel = 1,
+                  .flags = sends ? NCCL_OP_SENDS : NCCL_OP_RECEIVES, .start_ns = 100 + shift,
+                  .stop_ns = 200 + shift, .sent_ns = 150 + shift, .there_ns = 180 + shift);
     }
     return log;
 }

@@ -823,9 +823,8 @@ TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
     assert_int_equal(op->sequence, 6);
     assert_int_equal(op->comm, 0);
     assert_int_equal(op->span, 0);
-    assert_int_equal(nccl->proxy_ops.at[0].operation, 0);
-    assert_int_equal(nccl->proxy_ops.at[0].peer, 3);
-    assert_int_equal(nccl->steps.at[0].proxy_op, 0);
+    assert_int_equal(nccl->steps.at[0].operation, 0);
+    assert_int_equal(nccl->steps.at[0].peer, 3);
     assert_int_equal(nccl->steps.at[0].size_bytes, 4096);
     assert_int_equal(nccl->n_others, 1);
     assert_true(warned(trace, "1 records or lines make no sense"));

@@ -61,14 +61,6 @@ const struct net_part *endpoints_part(const struct join *join, const struct memb
 
 /* ---- the logs by collective ---- */
 
-static const struct nccl_operation *operation_of(const struct nccl_log *nccl,
-                                                 const struct nccl_step *step)
-{
-    const struct nccl_proxy_op *op =
-        step->proxy_op == NO_ID ? NULL : &nccl->proxy_ops.at[step->proxy_op];
-    return op && op->operation != NO_ID ? &nccl->operations.at[op->operation] : NULL;
-}
-
 /* NO_ID: of none. */
 static uint32_t collective_of(const struct endpoint_log *log, size_t event)
 {
@@ -77,8 +69,8 @@ static uint32_t collective_of(const struct endpoint_log *log, size_t event)
         bool wanted = message->opcode == GLOO_DATA || message->opcode == GLOO_RECV_READY;
         return wanted ? message->collective : NO_ID;
     }
-    const struct nccl_operation *operation = operation_of(log->nccl, &log->nccl->steps.at[event]);
-    return operation ? log->leader[operation - log->nccl->operations.at] : NO_ID;
+    uint32_t operation = log->nccl->steps.at[event].operation;
+    return operation == NO_ID ? NO_ID : log->leader[operation];
 }
 
 /* What one call of the framework made NCCL do is one collective of the profile. */
@@ -264,24 +256,21 @@ static bool add_step(struct endpoints *endpoints, const struct joined *joined, u
                      const struct nccl_step *step)
 {
     struct endpoint end = {.from = member, .to = member};
-    const struct nccl_proxy_op *op = &nccl->proxy_ops.at[step->proxy_op];
-    const struct nccl_operation *operation = operation_of(nccl, step);
+    const struct nccl_operation *operation = &nccl->operations.at[step->operation];
     const struct nccl_comm *own = comm_of(nccl, operation);
-    end.sends = op->flags & NCCL_OP_SENDS;
-    if (end.sends == ((op->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
+    end.sends = step->flags & NCCL_OP_SENDS;
+    if (end.sends == ((step->flags & NCCL_OP_RECEIVES) != 0) || !own || !comm ||
         own->hash != comm->hash)
         return false;
-    *(end.sends ? &end.to : &end.from) = find_comm_member(endpoints, op->peer);
+    *(end.sends ? &end.to : &end.from) = find_comm_member(endpoints, step->peer);
     if (!operation->point_to_point)
         end.number = (uint32_t)map_mix(map_text_key(strtab_get(&nccl->names, operation->func)) +
                                        operation->sequence);
-    end.stream = end.channel = (uint32_t)op->channel;
+    end.stream = end.channel = (uint32_t)step->channel;
     end.offset = (uint64_t)step->step;
     end.size_bytes = step->size_bytes;
-    if (end.size_bytes == 0 && op->n_steps > 0) /* before 2.27 NCCL tells of all together only */
-        end.size_bytes = op->size_bytes / (uint64_t)op->n_steps;
-    int64_t start = end.sends ? nccl_step_sent_ns(step) : step->start_ns;
-    int64_t stop = end.sends ? step->stop_ns : nccl_step_there_ns(step);
+    int64_t start = end.sends ? step->sent_ns : step->start_ns;
+    int64_t stop = end.sends ? step->stop_ns : step->there_ns;
     end.start_ns = start > 0 ? start : ABSENT;
     end.end_ns = stop > 0 ? stop : ABSENT;
     add_end(endpoints, joined, member, end);

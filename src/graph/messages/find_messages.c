@@ -93,9 +93,8 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
             uint32_t log = endpoints_part(f->join, &members[m], s)->log;
-            const struct nccl_log *nccl = log == NO_ID ? NULL : f->pairing.endpoints.logs[log].nccl;
             members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
-            by_nccl |= nccl && !nccl->of_rings;
+            by_nccl |= log != NO_ID && f->pairing.endpoints.logs[log].nccl;
         }
         f->pairing.unlogged[m] = members[m].unlogged;
         n_logged += !members[m].unlogged;

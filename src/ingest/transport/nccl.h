@@ -1,6 +1,6 @@
 /* What the NCCL profiler plugin logged: communicators, the collectives and point-to-point calls of
- * this process, and the proxy's work for them: per channel and peer an op, and its steps, each one
- * chunk that was sent or received. */
+ * this process, and the steps of the proxy's work for them, each one chunk that was sent or
+ * received on a channel. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "base/strtab.h"
 
+struct nccl_proxy_op;
 struct payload_kind;
 struct trace_build;
 struct dpro_error;
@@ -32,34 +33,15 @@ struct nccl_operation { /* a collective, or one send or recv */
 
 enum { NCCL_OP_SENDS = 1, NCCL_OP_RECEIVES = 2, NCCL_OP_FOREIGN = 8 }; /* as recorded */
 
-struct nccl_proxy_op {
-    uint64_t event, parent;
+struct nccl_step {      /* a chunk that the proxy sent or received */
+    uint64_t parent;    /* number of its proxy op's event */
     uint32_t operation; /* index; NO_ID: not here */
-    int32_t peer, channel, n_steps;
+    int32_t step, peer, channel;
     uint32_t flags; /* NCCL_OP_... */
     uint64_t size_bytes;
-};
-
-struct nccl_step {
-    uint64_t parent;
-    uint32_t proxy_op; /* index; NO_ID: not here */
-    int32_t step;
-    uint64_t size_bytes;
     int64_t start_ns, stop_ns;
-    int64_t gpu_wait_ns, net_wait_ns, flush_wait_ns; /* when each began; 0: never */
+    int64_t sent_ns, there_ns; /* its data were handed to the network; were there; 0: not seen */
 };
-
-/* When its data were handed to the network, and when they were there; 0: not seen. */
-static inline int64_t nccl_step_sent_ns(const struct nccl_step *step)
-{
-    return step->net_wait_ns ? step->net_wait_ns : step->start_ns;
-}
-
-static inline int64_t nccl_step_there_ns(const struct nccl_step *step)
-{
-    int64_t used = step->gpu_wait_ns ? step->gpu_wait_ns : step->stop_ns;
-    return step->flush_wait_ns ? step->flush_wait_ns : used;
-}
 
 struct nccl_log {
     int rank;
@@ -67,9 +49,8 @@ struct nccl_log {
     ARRAY(uint32_t) strings; /* the log's numbers -> ids in names */
     ARRAY(struct nccl_comm) comms;
     ARRAY(struct nccl_operation) operations;
-    ARRAY(struct nccl_proxy_op) proxy_ops;
+    ARRAY(struct nccl_proxy_op) proxy_ops; /* until steps are joined to operations */
     ARRAY(struct nccl_step) steps;
-    bool of_rings;     /* it has the steps within a node, too */
     uint64_t n_others; /* events of other kinds */
     uint64_t n_lost;
 };

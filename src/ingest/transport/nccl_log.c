@@ -1,10 +1,20 @@
-/* The records of the NCCL profiler plugin, and what each event is a part of. */
+/* The logs of the NCCL profiler plugin: their records, what each event is a part of, and which span
+ * of the profile called each operation. */
+#include "ingest/transport/nccl.h"
+
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/map.h"
-#include "ingest/part.h"
-#include "ingest/trace.h"
+#include "base/memory.h"
+#include "ingest/sources.h"
 #include "tracer/record.h"
+
+struct nccl_proxy_op {
+    uint64_t event, parent, size_bytes;
+    int32_t peer, channel, n_steps;
+    uint32_t flags; /* NCCL_OP_... */
+};
 
 static bool is_time(int64_t ns)
 {
@@ -46,24 +56,18 @@ static void add_operation(struct nccl_log *log, const struct record_nccl_event *
 
 static void add_proxy_op(struct nccl_log *log, const struct record_nccl_event *e)
 {
-    struct nccl_proxy_op op = {.event = e->event,
-                               .parent = e->parent,
-                               .operation = NO_ID,
-                               .peer = e->proxy_op.peer,
-                               .channel = e->proxy_op.channel,
-                               .n_steps = e->proxy_op.n_steps,
-                               .flags = e->flags,
-                               .size_bytes = e->proxy_op.size_bytes};
-    array_push(&log->proxy_ops, op);
+    array_add(&log->proxy_ops, e->event, e->parent, e->proxy_op.size_bytes, e->proxy_op.peer,
+              e->proxy_op.channel, e->proxy_op.n_steps, e->flags);
 }
 
 static void add_step(struct nccl_log *log, const struct record_nccl_event *e)
 {
-    array_add(&log->steps, .parent = e->parent, .proxy_op = NO_ID, .step = e->proxy_step.step,
+    int64_t used_ns = e->proxy_step.gpu_wait_ns ? e->proxy_step.gpu_wait_ns : e->stop_ns;
+    array_add(&log->steps, .parent = e->parent, .operation = NO_ID, .step = e->proxy_step.step,
               .size_bytes = e->proxy_step.size_bytes, .start_ns = e->start_ns,
-              .stop_ns = e->stop_ns, .gpu_wait_ns = e->proxy_step.gpu_wait_ns,
-              .net_wait_ns = e->proxy_step.net_wait_ns,
-              .flush_wait_ns = e->proxy_step.flush_wait_ns);
+              .stop_ns = e->stop_ns,
+              .sent_ns = e->proxy_step.net_wait_ns ? e->proxy_step.net_wait_ns : e->start_ns,
+              .there_ns = e->proxy_step.flush_wait_ns ? e->proxy_step.flush_wait_ns : used_ns);
 }
 
 /* Events that are kept, and how many bytes follow the head of each at least. */
@@ -147,15 +151,59 @@ void nccl_log_join(struct nccl_log *log)
         if (operation->event)
             map_set(&operations, operation->event, i);
     }
-    for (size_t i = 0; i < log->proxy_ops.n; i++) {
-        struct nccl_proxy_op *op = &log->proxy_ops.at[i];
-        op->operation = op->flags & NCCL_OP_FOREIGN ? NO_ID : look_up(&operations, op->parent);
-        if (op->event)
-            map_set(&proxy_ops, op->event, i);
+    for (size_t i = 0; i < log->proxy_ops.n; i++)
+        if (log->proxy_ops.at[i].event)
+            map_set(&proxy_ops, log->proxy_ops.at[i].event, i);
+    EACH (struct nccl_step, step, log->steps) {
+        uint32_t index = look_up(&proxy_ops, step->parent);
+        if (index == NO_ID || (log->proxy_ops.at[index].flags & NCCL_OP_FOREIGN))
+            continue;
+        const struct nccl_proxy_op *op = &log->proxy_ops.at[index];
+        step->operation = look_up(&operations, op->parent);
+        step->peer = op->peer;
+        step->channel = op->channel;
+        step->flags = op->flags;
+        if (step->size_bytes == 0 && op->n_steps > 0) /* before 2.27 of all together only */
+            step->size_bytes = op->size_bytes / (uint64_t)op->n_steps;
     }
-    for (size_t i = 0; i < log->steps.n; i++)
-        log->steps.at[i].proxy_op = look_up(&proxy_ops, log->steps.at[i].parent);
+    array_fini(&log->proxy_ops);
     map_fini(&operations);
     map_fini(&proxy_ops);
     map_fini(&comms);
+}
+
+/* ---- in the trace ---- */
+
+static void find_spans(const struct trace_rank *rank, struct nccl_log *log)
+{
+    EACH (struct nccl_operation, operation, log->operations) {
+        const struct comm_run *run =
+            runs_at(&rank->runs.nccl, operation->thread, operation->start_ns);
+        operation->span = run ? run->span : NO_ID;
+    }
+}
+
+void nccl_build(struct trace_build *build)
+{
+    struct dpro_trace *trace = build->trace;
+    const struct nccl_log *worst = NULL;
+    trace->nccl_logs = mem_array(build->list.n, sizeof *trace->nccl_logs);
+    EACH (struct source, source, build->list) {
+        struct nccl_log *log = source_payload(source, &nccl_payload);
+        if (!log || source->rank < 0)
+            continue;
+        (void)part_take_payload(&source->part, &nccl_payload);
+        log->rank = source->rank;
+        trace->nccl_logs[trace->n_nccl_logs++] = log;
+        if (!worst || log->n_lost > worst->n_lost)
+            worst = log;
+        const struct trace_rank *rank = trace_rank_of(trace, log->rank);
+        if (rank)
+            find_spans(rank, log);
+    }
+    if (worst && worst->n_lost > 0)
+        build_warn(build,
+                   "the NCCL log of rank %d lost %" PRIu64 " records, no other one more: raise "
+                   "DPRO_NET_MAX_MB, or record fewer iterations",
+                   worst->rank, worst->n_lost);
 }

@@ -1,5 +1,5 @@
-/* Each rank's ends of the messages of its collectives, from gloo's messages in the transport's byte
- * streams and from the steps of NCCL's proxy threads. */
+/* Each rank's ends of the messages of its collectives, from messages in the transport's byte
+ * streams and from the steps of NCCL's proxy threads; and which two ends are one message. */
 #include "graph/messages/endpoints.h"
 
 #include <string.h>
@@ -112,7 +112,9 @@ static bool index_log(struct endpoint_log *log)
 void endpoints_index(struct endpoints *endpoints, const struct join *join,
                      const struct dpro_trace *trace)
 {
-    *endpoints = (struct endpoints){.join = join, .trace = trace};
+    size_t n_members = join->n_ranks + (size_t)join->n_servers;
+    *endpoints = (struct endpoints){
+        .join = join, .trace = trace, .unlogged = mem_array(n_members, sizeof(bool))};
     endpoints->n_logs = trace->n_transports + trace->n_nccl_logs;
     endpoints->logs = mem_array(endpoints->n_logs, sizeof *endpoints->logs);
     for (uint32_t l = 0; l < trace->n_transports; l++) {
@@ -136,7 +138,9 @@ void endpoints_fini(struct endpoints *endpoints)
     }
     mem_free(endpoints->logs);
     map_fini(&endpoints->comm_members);
+    array_fini(&endpoints->ends);
     array_fini(&endpoints->found);
+    mem_free(endpoints->unlogged);
 }
 
 /* Adds an end on its member's clock. */
@@ -149,7 +153,7 @@ static void add_end(struct endpoints *endpoints, const struct joined *joined, ui
         end.start_ns = clock_aligned(clock, end.start_ns);
     if (end.end_ns != ABSENT)
         end.end_ns = clock_aligned(clock, end.end_ns);
-    array_push(&endpoints->found, end);
+    array_push(&endpoints->ends, end);
 }
 
 /* ---- of a transport log ---- */
@@ -189,8 +193,7 @@ static struct endpoint end_of(const struct net_transport *t, const struct net_me
 /* A member's end; of an exchange with servers also the server's, which has no part of its own.
  * Returns whether they can be told. */
 static bool add_message(struct endpoints *endpoints, const struct joined *joined, uint32_t member,
-                        const struct net_transport *t, const struct net_message *message,
-                        bool with_ready)
+                        const struct net_transport *t, const struct net_message *message)
 {
     uint32_t peer_stream, other = NO_ID;
     const struct net_transport *peer = net_peer(endpoints->trace, t, message->stream, &peer_stream);
@@ -199,7 +202,7 @@ static bool add_message(struct endpoints *endpoints, const struct joined *joined
     struct endpoint end = end_of(t, message, member, other);
     if (!end.sends && peer)
         end.stream = peer_stream;
-    if (!end.is_ready || with_ready)
+    if (!end.is_ready || endpoints->with_ready)
         add_end(endpoints, joined, member, end);
     if (!joined->has_servers)
         return true;
@@ -231,13 +234,13 @@ static const struct nccl_comm *comm_of_part(const struct endpoints *endpoints,
 }
 
 static void find_comm_members(struct endpoints *endpoints, const struct member *members,
-                              uint32_t n_members, const bool *left_out, uint32_t sample)
+                              uint32_t n_members, uint32_t sample)
 {
     map_fini(&endpoints->comm_members);
     for (uint32_t m = 0; m < n_members; m++) {
         const struct nccl_comm *comm =
             comm_of_part(endpoints, endpoints_part(endpoints->join, &members[m], sample));
-        if (comm && !left_out[m])
+        if (comm && !endpoints->unlogged[m])
             map_set(&endpoints->comm_members, map_key((uint64_t)comm->rank), m);
     }
 }
@@ -296,31 +299,173 @@ const char *endpoints_algorithm(const struct endpoints *endpoints, const struct 
 
 /* ---- both ---- */
 
-bool endpoints_find(struct endpoints *endpoints, const struct joined *joined, const bool *left_out,
-                    uint32_t sample, bool with_ready)
+/* Lists the ends of a collective's messages in an iteration, of members with a log. Returns whether
+ * all are known. */
+static bool list_ends(struct endpoints *endpoints, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = joined_members(endpoints->join, joined);
-    endpoints->found.n = 0;
+    endpoints->ends.n = 0;
     if (endpoints->has_nccl)
-        find_comm_members(endpoints, members, joined->n_members, left_out, sample);
+        find_comm_members(endpoints, members, joined->n_members, sample);
     for (uint32_t m = 0; m < joined->n_members; m++) {
         const struct net_part *part = endpoints_part(endpoints->join, &members[m], sample);
-        size_t n_before = endpoints->found.n;
-        if (left_out[m] && !joined->has_servers)
+        size_t n_before = endpoints->ends.n;
+        if (endpoints->unlogged[m] && !joined->has_servers)
             continue;
         if (part->log == NO_ID)
             return false; /* nothing of an exchange is in the log */
         const struct endpoint_log *log = &endpoints->logs[part->log];
         const struct nccl_comm *comm = comm_of_part(endpoints, part);
         for (uint32_t i = log->first[part->collective]; i < log->first[part->collective + 1]; i++)
-            if (log->transport
-                    ? !add_message(endpoints, joined, m, log->transport,
-                                   &log->transport->messages.at[log->events[i]], with_ready)
-                    : !add_step(endpoints, joined, m, log->nccl, comm,
-                                &log->nccl->steps.at[log->events[i]]))
+            if (log->transport ? !add_message(endpoints, joined, m, log->transport,
+                                              &log->transport->messages.at[log->events[i]])
+                               : !add_step(endpoints, joined, m, log->nccl, comm,
+                                           &log->nccl->steps.at[log->events[i]]))
                 return false;
-        if (joined->has_servers && endpoints->found.n == n_before)
+        if (joined->has_servers && endpoints->ends.n == n_before)
             return false;
     }
+    return true;
+}
+
+/* ---- the two ends of each message ---- */
+
+/* Who sends the data that a message is or is the ready message of, and to whom. */
+static uint64_t way_of(const struct endpoint *end)
+{
+    return end->is_ready ? (uint64_t)end->to << 32 | end->from
+                         : (uint64_t)end->from << 32 | end->to;
+}
+
+/* By transaction. Of each way and number first the data, then the ready messages: the k-th is for
+ * the k-th. */
+static int compare_transactions(const struct endpoint *x, const struct endpoint *y)
+{
+    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_ready)
+           ?: ASCENDING(stream) ?: ASCENDING(offset);
+}
+
+ORDER(by_transaction, struct endpoint, compare_transactions(x, y) ?: DESCENDING(sends));
+
+/* A message of which one end is known; the other rank has no log. */
+static bool find_one_sided(const struct endpoints *endpoints, const struct endpoint *end,
+                           struct found *found)
+{
+    found->sent = end->sends;
+    found->received = !end->sends;
+    if ((end->sends ? end->to : end->from) != endpoints->nobody || end->start_ns == ABSENT ||
+        end->end_ns == ABSENT)
+        return false;
+    found->time =
+        (struct message_time){end->start_ns, end->end_ns, end->sends ? ABSENT : end->start_ns};
+    return true;
+}
+
+/* Joins the two ends of each message. Returns whether none lacks one that should be there. */
+static bool pair_ends(struct endpoints *endpoints)
+{
+    struct endpoint *at = endpoints->ends.at;
+    size_t n = endpoints->ends.n;
+    for (size_t i = 0; i < n; i++) {
+        if (at[i].from == NO_ID || endpoints->unlogged[at[i].from])
+            at[i].from = endpoints->nobody;
+        if (at[i].to == NO_ID || endpoints->unlogged[at[i].to])
+            at[i].to = endpoints->nobody;
+        if (at[i].from == NO_ID || at[i].to == NO_ID)
+            return false;
+    }
+    array_sort(&endpoints->ends, by_transaction);
+    endpoints->found.n = 0;
+    for (size_t i = 0, next; i < n; i = next) {
+        for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
+            ;
+        const struct endpoint *sent = &at[i], *received = &at[next - 1];
+        struct found found = {.end = at[i],
+                              .sent = true,
+                              .received = true,
+                              .time = {sent->start_ns, received->end_ns, received->start_ns},
+                              .sender = sent->connection,
+                              .receiver = received->connection};
+        if (next - i == 1 ? !find_one_sided(endpoints, &at[i], &found)
+                          : next - i > 2 || !sent->sends || received->sends ||
+                                sent->start_ns == ABSENT || received->end_ns == ABSENT)
+            return false;
+        array_push(&endpoints->found, found);
+    }
+    return true;
+}
+
+/* A receiver that went on has received, even if the call that did it was noted later. And what a
+ * rank without a log sent, it sent when it was there. */
+static void clip_times(const struct endpoints *endpoints, const struct joined *joined,
+                       uint32_t sample)
+{
+    const struct member *members = joined_members(endpoints->join, joined);
+    int64_t arrived = ABSENT;
+    for (uint32_t m = 0; m < joined->n_members && endpoints->nobody != NO_ID; m++) {
+        int64_t at = member_arrived_ns(endpoints->join, &members[m], sample);
+        if (endpoints->unlogged[m] && at != ABSENT && (arrived == ABSENT || at < arrived))
+            arrived = at;
+    }
+    EACH (struct found, found, endpoints->found) {
+        bool leaves = found->received && found->end.to < joined->n_members; /* a server stays */
+        int64_t left =
+            leaves ? member_left_ns(endpoints->join, &members[found->end.to], sample) : ABSENT;
+        if (left != ABSENT && found->time.end_ns > left)
+            found->time.end_ns = left;
+        if (!found->sent)
+            found->time.start_ns = MIN(MAX(found->time.start_ns, arrived), found->time.end_ns);
+    }
+}
+
+size_t found_run_end(const found_array *found, size_t first, size_t *n_data)
+{
+    size_t end = first;
+    *n_data = 0;
+    for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
+           found->at[end].end.number == found->at[first].end.number;
+         end++)
+        *n_data += !found->at[end].end.is_ready;
+    return end;
+}
+
+static uint64_t stream_key(const struct endpoint *end)
+{
+    return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
+}
+
+/* Keeps the ready messages that share their stream with data. Returns whether there is none, or one
+ * for each message. */
+static bool keep_ready(found_array *found)
+{
+    struct map with_data = {0}; /* streams */
+    size_t n_kept = 0, n_data;
+    bool complete = true;
+    for (size_t i = 0; i < found->n; i++)
+        if (!found->at[i].end.is_ready)
+            map_set(&with_data, stream_key(&found->at[i].end), 1);
+    for (size_t i = 0, end; i < found->n && complete; i = end) {
+        size_t n_shared = 0;
+        end = found_run_end(found, i, &n_data);
+        for (size_t k = i; k < end; k++) {
+            bool is_ready = found->at[k].end.is_ready;
+            bool shared = is_ready && map_get(&with_data, stream_key(&found->at[k].end), NULL);
+            n_shared += shared;
+            if (shared || !is_ready)
+                found->at[n_kept++] = found->at[k];
+        }
+        complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
+    }
+    found->n = n_kept;
+    map_fini(&with_data);
+    return complete;
+}
+
+bool endpoints_pair(struct endpoints *endpoints, const struct joined *joined, uint32_t sample)
+{
+    if (!list_ends(endpoints, joined, sample) || !pair_ends(endpoints) ||
+        (endpoints->with_ready && !keep_ready(&endpoints->found)))
+        return false;
+    clip_times(endpoints, joined, sample);
     return true;
 }

@@ -5,7 +5,7 @@
  * two ranks, and (connection, first byte), or (operation of the communicator, channel, step). */
 #pragma once
 
-#include "graph/collectives/match_collectives.h"
+#include "graph/messages/find_messages.h"
 
 struct endpoint {
     /* the transaction */
@@ -31,6 +31,15 @@ struct endpoint_log {
         *events; /* messages or steps of collective c: events[first[c] .. first[c + 1]) */
 };
 
+/* A message in one iteration, from its ends. */
+struct found {
+    struct endpoint end; /* its sender's; its receiver's where the sender has no log */
+    bool sent, received; /* by a rank with a log */
+    struct message_time time;
+    const struct net_connection *sender, *receiver; /* NULL: NCCL's */
+};
+typedef ARRAY(struct found) found_array;
+
 struct endpoints {
     const struct join *join;
     const struct dpro_trace *trace;
@@ -38,7 +47,11 @@ struct endpoints {
     uint32_t n_logs;
     bool has_gloo, has_nccl, has_ps; /* any message, any step */
     struct map comm_members; /* members of the current collective, by rank in NCCL's communicator */
-    endpoint_array found;
+    bool with_ready;         /* ready messages are wanted, too */
+    bool *unlogged;          /* by member of the collective at hand: it has no log */
+    uint32_t nobody;         /* member that stands for all who have no log; NO_ID: there are none */
+    endpoint_array ends;
+    found_array found;
 };
 
 /* Finds the rank's parts in what it ran; before the rank's slices are forgotten. */
@@ -51,10 +64,11 @@ void endpoints_fini(struct endpoints *endpoints);
 const struct net_part *endpoints_part(const struct join *join, const struct member *member,
                                       uint32_t sample);
 
-/* Puts the ends of a collective's messages in an iteration into endpoints->found, for members that
- * are not left_out. Returns whether all are known. */
-bool endpoints_find(struct endpoints *endpoints, const struct joined *joined, const bool *left_out,
-                    uint32_t sample, bool with_ready);
+/* All messages of a collective in an iteration, into endpoints->found, by way and number: the data
+ * before the ready messages. Returns whether none lacks an end that should be there. */
+bool endpoints_pair(struct endpoints *endpoints, const struct joined *joined, uint32_t sample);
+/* Those of one way and number from `first` on, data and ready messages: where they end. */
+size_t found_run_end(const found_array *found, size_t first, size_t *n_data);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part);

@@ -16,7 +16,7 @@
 #include "base/sort.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
-#include "graph/messages/pair_messages.h"
+#include "graph/messages/endpoints.h"
 #include "ingest/transport/nccl.h"
 
 void messages_fini(struct messages *messages)
@@ -30,7 +30,7 @@ void messages_fini(struct messages *messages)
 struct finder {
     struct join *join;
     struct messages *messages;
-    struct pairing pairing;
+    struct endpoints ends;
     struct map link_of;
     found_array shown;     /* in the iteration that the graph shows */
     ARRAY(uint64_t) bytes; /* of each of a collective's messages, in all iterations */
@@ -87,19 +87,19 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
     struct member *members = joined_members(f->join, joined);
     uint32_t n_samples = f->messages->n_samples, n_logged = 0;
     bool by_nccl = false, any = shown_sample(f, joined) != NO_ID;
-    f->pairing.nobody = NO_ID;
+    f->ends.nobody = NO_ID;
     for (uint32_t m = 0; m < joined->n_members; m++) {
         members[m].node_group = m;
         members[m].unlogged = false;
         for (uint32_t s = 0; s < n_samples; s++) {
             uint32_t log = endpoints_part(f->join, &members[m], s)->log;
             members[m].unlogged |= log == NO_ID && (!any || is_seen(f, joined, s));
-            by_nccl |= log != NO_ID && f->pairing.endpoints.logs[log].nccl;
+            by_nccl |= log != NO_ID && f->ends.logs[log].nccl;
         }
-        f->pairing.unlogged[m] = members[m].unlogged;
+        f->ends.unlogged[m] = members[m].unlogged;
         n_logged += !members[m].unlogged;
-        if (f->pairing.nobody == NO_ID && members[m].unlogged)
-            f->pairing.nobody = m;
+        if (f->ends.nobody == NO_ID && members[m].unlogged)
+            f->ends.nobody = m;
     }
     joined->n_unlogged = joined->n_members - n_logged;
     joined->has_node_groups = joined->n_unlogged > 0;
@@ -107,11 +107,11 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
         join_nodes(f->join, joined, members);
     for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t node_group = members[m].node_group;
-        if (!members[m].unlogged || node_group == members[f->pairing.nobody].node_group)
+        if (!members[m].unlogged || node_group == members[f->ends.nobody].node_group)
             continue;
         for (uint32_t k = 0; k < joined->n_members; k++)
             if (members[k].node_group == node_group)
-                members[k].node_group = members[f->pairing.nobody].node_group;
+                members[k].node_group = members[f->ends.nobody].node_group;
     }
     return n_logged;
 }
@@ -217,7 +217,7 @@ static void find_pattern(struct finder *f, struct joined *joined)
                 (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
     const char *known = NULL;
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
-        known = endpoints_algorithm(&f->pairing.endpoints, endpoints_part(f->join, &members[m], 0));
+        known = endpoints_algorithm(&f->ends, endpoints_part(f->join, &members[m], 0));
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
         known = members[m].node_group == m ? NULL : "partly seen";
     if (joined->has_servers)
@@ -326,15 +326,15 @@ static bool time_messages(struct finder *f, const struct joined *joined, uint32_
     for (uint32_t s = 0; s < n_samples; s++) {
         if (!is_seen(f, joined, s))
             continue;
-        if (!pairing_find(&f->pairing, joined, s))
+        if (!endpoints_pair(&f->ends, joined, s))
             return false;
-        *uneven = !equal_messages(&f->pairing.found, &f->shown, any_size);
+        *uneven = !equal_messages(&f->ends.found, &f->shown, any_size);
         if (*uneven)
             return false;
         n_seen++;
-        for (size_t i = 0; i < f->pairing.found.n; i++) {
-            times[(size_t)f->place.at[i] * n_samples + s] = f->pairing.found.at[i].time;
-            bytes[f->place.at[i]] += f->pairing.found.at[i].end.size_bytes;
+        for (size_t i = 0; i < f->ends.found.n; i++) {
+            times[(size_t)f->place.at[i] * n_samples + s] = f->ends.found.at[i].time;
+            bytes[f->place.at[i]] += f->ends.found.at[i].end.size_bytes;
         }
     }
     for (uint32_t m = 0; m < joined->n_messages && any_size && n_seen > 0; m++)
@@ -353,9 +353,9 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
     uint32_t n_samples = f->messages->n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
     bool uneven = false;
-    f->pairing.with_ready = with_ready;
-    if (pairing_find(&f->pairing, joined, shown)) {
-        size_t n_new = f->pairing.found.n, n = first_message + n_new;
+    f->ends.with_ready = with_ready;
+    if (endpoints_pair(&f->ends, joined, shown)) {
+        size_t n_new = f->ends.found.n, n = first_message + n_new;
         if (n_new == 0)
             return; /* a barrier, or all that it says is known without data */
         if (n > MOST_MESSAGES || n > MOST_MESSAGE_TIMES / n_samples) {
@@ -364,8 +364,8 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
             return;
         }
         found_array swap = f->shown;
-        f->shown = f->pairing.found;
-        f->pairing.found = swap;
+        f->shown = f->ends.found;
+        f->ends.found = swap;
         add_shown(f, j);
         array_reserve(&messages->times, n_new * n_samples);
         messages->times.n += n_new * n_samples;
@@ -396,7 +396,7 @@ static void take_exchange(struct finder *f, uint32_t j)
         return;
     find_node_groups(f, joined);
     for (uint32_t k = 0; k < f->join->n_servers; k++)
-        f->pairing.unlogged[joined->n_members + k] = false;
+        f->ends.unlogged[joined->n_members + k] = false;
     joined->has_node_groups = false;
     joined->has_servers = true;
     take_apart(f, j, false);
@@ -416,8 +416,8 @@ static void take(struct finder *f, uint32_t j)
     if (joined->n_members < 2 || joined->n_members < joined->n_expected)
         return;
     if (find_node_groups(f, joined) == 0) {
-        bool could_be = on_gpu ? f->pairing.endpoints.has_nccl
-                               : f->pairing.endpoints.has_gloo && on_comm_thread(rank, c) &&
+        bool could_be = on_gpu ? f->ends.has_nccl
+                               : f->ends.has_gloo && on_comm_thread(rank, c) &&
                                      strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
@@ -438,24 +438,20 @@ static void take(struct finder *f, uint32_t j)
 
 void messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace)
 {
-    struct finder f = {.join = join, .messages = messages, .pairing = {.join = join}};
+    struct finder f = {.join = join, .messages = messages};
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return;
     messages->n_samples = join->ranks[0].n_samples;
     messages->lacks = mem_array(join->n_ranks, 1);
-    f.pairing.unlogged = mem_alloc(n_ends * sizeof *f.pairing.unlogged);
-    endpoints_index(&f.pairing.endpoints, join, trace);
-    bool any =
-        f.pairing.endpoints.has_gloo || f.pairing.endpoints.has_nccl || f.pairing.endpoints.has_ps;
+    endpoints_index(&f.ends, join, trace);
+    bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
     for (uint32_t j = 0; j < join->joined.n && any; j++)
         take(&f, j);
     messages_cut_transfers(messages, join);
-    endpoints_fini(&f.pairing.endpoints);
-    mem_free(f.pairing.unlogged);
+    endpoints_fini(&f.ends);
     map_fini(&f.link_of);
     array_fini(&f.place);
     array_fini(&f.bytes);
-    array_fini(&f.pairing.found);
     array_fini(&f.shown);
 }

@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#include "base/map.h"
 #include "base/sort.h"
 #include "ingest/trace.h"
 
@@ -23,117 +22,82 @@ static bool is_pair(const struct net_message *message)
     return message->protocol == NET_GLOO && message->prefix == 0 && message->opcode != 0;
 }
 
-typedef ARRAY(struct net_message *) message_array;
+/* A message of a transfer, its data or what announces them. */
+struct transfer_message {
+    uint64_t slot;   /* what the program called the transfer, in place of a collective's number */
+    uint32_t stream; /* of the data */
+    struct net_message *message;
+};
 
-/* What the program called the transfer, which gloo puts in place of a collective's number. */
-static uint64_t slot_of(const struct net_message *message)
-{
-    return (uint64_t)message->tag << 32 | message->delta;
-}
-
-static void list_messages(const struct net_transport *t, uint32_t stream, uint8_t opcode,
-                          uint64_t slot, message_array *list)
-{
-    list->n = 0;
-    for (uint32_t m = t->first_message[stream]; m < t->first_message[stream + 1]; m++) {
-        struct net_message *message = &t->messages.at[m];
-        if (is_pair(message) && message->opcode == opcode && slot_of(message) == slot)
-            array_push(list, message);
-    }
-}
+ORDER(by_transfer, struct transfer_message,
+      ASCENDING(stream) ?: ASCENDING(slot) ?: ASCENDING(message->opcode)
+          ?: ASCENDING(message->offset));
 
 /* How many of the first data were announced before the logs began. */
-static uint32_t count_before(const message_array *data, const message_array *ready)
+static size_t count_before(const struct transfer_message *data, size_t n_data,
+                           const struct transfer_message *ready, size_t n_ready)
 {
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < data->n && n < MOST_BEFORE; k++)
-        while (n <= k && n < MOST_BEFORE && k - n < ready->n &&
-               ready->at[k - n]->start_ns != INT64_MIN && data->at[k]->start_ns != INT64_MIN &&
-               ready->at[k - n]->start_ns > data->at[k]->start_ns)
+    size_t n = 0;
+    for (size_t k = 0; k < n_data && n < MOST_BEFORE; k++)
+        while (n <= k && n < MOST_BEFORE && k - n < n_ready &&
+               ready[k - n].message->start_ns != INT64_MIN &&
+               data[k].message->start_ns != INT64_MIN &&
+               ready[k - n].message->start_ns > data[k].message->start_ns)
             n++;
     return n;
 }
 
-struct numbered {
-    struct net_message *message;
-    uint32_t number;
-};
-
-struct numbers {
-    ARRAY(struct numbered) found;
-    message_array data, ready;
-    uint32_t n; /* of all transports */
-};
-
-/* Numbers what announced the data that have been listed. */
-static void number_ready(struct net_transport *t, uint32_t stream, uint8_t opcode, uint64_t slot,
-                         struct numbers *numbers)
+/* Numbers the data of one slot on a stream from `number` on, and what announced them. Returns the
+ * next number. */
+static uint32_t number_transfers(const struct transfer_message *at, size_t n, uint32_t number)
 {
-    list_messages(t, stream, opcode, slot, &numbers->ready);
-    uint32_t before = count_before(&numbers->data, &numbers->ready);
-    for (uint32_t k = before; k < numbers->data.n && k - before < numbers->ready.n; k++)
-        array_add(&numbers->found, numbers->ready.at[k - before], numbers->n + k);
-}
-
-/* Numbers the data of a stream, and what announced them on it and on the stream the other way. */
-static void number_stream(struct net_transport *t, uint32_t stream, struct numbers *numbers)
-{
-    struct map slots = {0};
-    for (uint32_t m = t->first_message[stream]; m < t->first_message[stream + 1]; m++) {
-        uint64_t slot = slot_of(&t->messages.at[m]);
-        if (!is_pair(&t->messages.at[m]) || t->messages.at[m].opcode != GLOO_DATA ||
-            map_get(&slots, map_key(slot), NULL))
-            continue;
-        map_set(&slots, map_key(slot), 1);
-        list_messages(t, stream, GLOO_DATA, slot, &numbers->data);
-        for (uint32_t k = 0; k < numbers->data.n; k++)
-            array_add(&numbers->found, numbers->data.at[k], numbers->n + k);
-        number_ready(t, stream, GLOO_SEND_READY, slot, numbers);
-        number_ready(t, stream ^ 1, GLOO_RECV_READY, slot, numbers);
-        numbers->n += (uint32_t)numbers->data.n;
+    size_t n_data = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i; end < n && at[end].message->opcode == at[i].message->opcode; end++)
+            ;
+        size_t before = 0;
+        if (at[i].message->opcode == GLOO_DATA)
+            n_data = end;
+        else
+            before = count_before(at, n_data, at + i, end - i);
+        if (at[i].message->opcode > GLOO_RECV_READY)
+            before = n_data;
+        for (size_t k = i; k < end; k++) /* UINT32_MAX: what belongs to no data */
+            at[k].message->tag =
+                before + (k - i) < n_data ? number + (uint32_t)(before + (k - i)) : UINT32_MAX;
     }
-    map_fini(&slots);
-}
-
-/* The other end has numbered the same messages. */
-static void copy_numbers(const struct net_transport *peer, uint32_t peer_stream,
-                         struct net_transport *t, uint32_t stream)
-{
-    uint32_t from = peer->first_message[peer_stream];
-    for (uint32_t m = t->first_message[stream]; m < t->first_message[stream + 1]; m++) {
-        struct net_message *message = &t->messages.at[m];
-        while (from < peer->first_message[peer_stream + 1] &&
-               peer->messages.at[from].offset < message->offset)
-            from++;
-        if (is_pair(message) && from < peer->first_message[peer_stream + 1] &&
-            peer->messages.at[from].offset == message->offset)
-            message->tag = peer->messages.at[from].tag;
-    }
+    return number + (uint32_t)n_data;
 }
 
 void gloo_number_pairs(struct dpro_trace *trace)
 {
-    struct numbers numbers = {.n = 0};
+    ARRAY(struct transfer_message) all = {0};
+    uint32_t number = 0, peer_stream;
     for (uint32_t i = 0; i < trace->n_transports; i++) {
         struct net_transport *t = &trace->transports[i];
-        numbers.found.n = 0;
-        for (uint32_t s = 0; s < t->connections.n * 2; s++)
-            number_stream(t, s, &numbers);
-        EACH (struct net_message, message, t->messages)
-            if (is_pair(message))
-                message->tag = UINT32_MAX; /* what belongs to no data */
-        EACH (const struct numbered, one, numbers.found)
-            one->message->tag = one->number;
-        for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-            uint32_t peer_stream;
-            const struct net_transport *peer = net_peer(trace, t, s, &peer_stream);
-            if (peer && peer < t)
-                copy_numbers(peer, peer_stream, t, s);
+        all.n = 0;
+        EACH (struct net_message, m, t->messages)
+            if (is_pair(m))
+                array_add(&all, (uint64_t)m->tag << 32 | m->delta,
+                          m->opcode == GLOO_RECV_READY ? m->stream ^ 1 : m->stream, m);
+        array_sort(&all, by_transfer);
+        for (size_t k = 0, end; k < all.n; k = end) {
+            for (end = k; end < all.n && all.at[end].stream == all.at[k].stream &&
+                          all.at[end].slot == all.at[k].slot;
+                 end++)
+                ;
+            number = number_transfers(all.at + k, end - k, number);
+        }
+        EACH (const struct transfer_message, own, all) { /* the other end may have numbered it */
+            const struct net_transport *peer =
+                net_peer(trace, t, own->message->stream, &peer_stream);
+            const struct net_message *other =
+                peer && peer < t ? net_message_at(peer, peer_stream, own->message->offset) : NULL;
+            if (other)
+                own->message->tag = other->tag;
         }
     }
-    array_fini(&numbers.found);
-    array_fini(&numbers.data);
-    array_fini(&numbers.ready);
+    array_fini(&all);
 }
 
 /* ---- spans ---- */

@@ -35,28 +35,27 @@ static uint64_t answer_key(const struct net_message *m)
     return map_mix(map_mix((uint32_t)m->timestamp + UINT64_C(1)) ^ (m->key << 8 | m->server)) | 1;
 }
 
-ORDER(compare_keys, struct ps_key, ASCENDING(key));
+ORDER_OF_POINTERS(by_part, struct net_message,
+                  ASCENDING(key) ?: ASCENDING(server) ?: COMPARE(x, y));
 
 /* The keys that a worker pushes, by number, with the names of their parameters. The size of a key
  * that several servers share is that of all parts. */
 static void list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
-    struct map seen = {0}; /* key + 1 -> place; server's part of it */
-    EACH (const struct net_message, m, t->messages) {
-        struct ps_key fresh = {.key = m->key};
-        uint64_t at, part = map_mix(map_mix(m->key + 1) + m->server) | 1;
-        if (m->stream % 2 || !ps_is_push(m) || m->collective == NO_ID || map_get(&seen, part, NULL))
-            continue;
-        if (!map_get(&seen, map_mix(m->key) << 1 | 1, &at)) {
-            at = keys->n;
-            map_set(&seen, map_mix(m->key) << 1 | 1, at);
-            array_push(keys, fresh);
-        }
-        keys->at[at].size_bytes += m->length;
-        map_set(&seen, part, 1);
+    ARRAY(const struct net_message *) pushes = {0};
+    EACH (const struct net_message, m, t->messages)
+        if (m->stream % 2 == 0 && ps_is_push(m) && m->collective != NO_ID)
+            array_push(&pushes, m);
+    array_sort(&pushes, by_part);
+    for (size_t i = 0; i < pushes.n; i++) {
+        const struct net_message *m = pushes.at[i];
+        bool fresh = i == 0 || pushes.at[i - 1]->key != m->key;
+        if (fresh)
+            array_add(keys, .key = m->key);
+        if (fresh || pushes.at[i - 1]->server != m->server)
+            keys->at[keys->n - 1].size_bytes += m->length;
     }
-    map_fini(&seen);
-    array_sort(keys, compare_keys);
+    array_fini(&pushes);
     mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys);
 }
 

@@ -9,7 +9,7 @@
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy"]
+__all__ = ["Error", "Job", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "whatif"]
 
 
 class Error(Exception):
@@ -75,7 +75,26 @@ def ps_strategy(plan):
     return session_plan.Strategy(plan)
 
 
-def optimize(trace, plan=None, **options):
-    """`dpro optimize` from Python, with passes written in Python: see dpro.optimizer.optimize."""
+def replay(trace, **options):
+    """`dpro replay` from Python. Options are those of a dpro.Job and of its replay()."""
     from . import optimizer
-    return optimizer.optimize(trace, plan, **options)
+    return optimizer.ask("replay", trace, options)
+
+
+def whatif(trace, **changes):
+    """`dpro whatif` from Python. Options are those of a dpro.Job, changes those of its whatif()."""
+    from . import optimizer
+    return optimizer.ask("whatif", trace, changes)
+
+
+def optimize(trace, plan=None, **options):
+    """`dpro optimize` from Python, with passes written in Python. Options are those of a dpro.Job and of its optimize()."""
+    from . import optimizer
+    return optimizer.ask("optimize", trace, {"plan": plan, **options})
+
+
+def __getattr__(name):
+    if name != "Job":
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    from . import optimizer
+    return optimizer.Job

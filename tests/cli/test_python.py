@@ -1,12 +1,14 @@
 """The Python package without torch: the search, with passes written in Python."""
-import glob
+import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 import unittest
 
-from support import BUILD, BUNDLED, ROOT, SANITIZED, Case, dpro
+from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, Case, dpro
+from test_computing import BLOCKS, GPT, probes
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 import dpro as package  # noqa: E402
@@ -19,33 +21,128 @@ def halve(view):
             yield [("split", number, len(bucket.tensors) // 2)]
 
 
-class Layouts(unittest.TestCase):
-    def test_options_have_the_fields_of_the_headers(self):
-        from dpro import optimizer
-        headers = ""
-        for path in glob.glob(os.path.join(ROOT, "include", "dpro", "*.h")):
-            with open(path, encoding="utf-8") as file:
-                headers += re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
-        for ours, theirs in (("_TraceOptions", "trace_options"), ("_GraphOptions", "graph_options"), ("_Edit", "edit"),
-                             ("_ReplayOptions", "replay_options"), ("_ModelOptions", "model_options"), ("_Sink", "sink"),
-                             ("_OptimizeOptions", "optimize_options"), ("_Report", "optimize_report"), ("_View", "pass_view")):
-            fields = re.search(r"(?m)^struct dpro_%s \{\n(.*?)^\}" % theirs, headers, re.S)[1]
-            plain = re.sub(r"\(\*(\w+)\)\([^;]*\)", r"\1", fields)  # of pointers to functions the name
-            names = re.findall(r"(\w+)\s*[;,]", plain)
-            with self.subTest(struct=theirs):
-                self.assertEqual([name for name, _ in getattr(optimizer, ours)._fields_], names)
+class Layouts(Case):
+    def test_structs_and_enums_are_those_of_the_headers(self):
+        sys.path.insert(0, os.path.join(ROOT, "tools"))
+        import layouts as made_from
+        with open(made_from.OUTPUT, encoding="utf-8") as file:
+            self.assertEqual(file.read(), made_from.Layouts(made_from.headers()).text(), "run tools/layouts.py")
+
+    def test_structs_are_laid_out_as_a_compiler_does(self):
+        from dpro import layouts
+        kinds = {name: kind for name, kind in vars(layouts).items() if isinstance(kind, type)}
+        ours, lines = [], []
+        for name, kind in kinds.items():
+            plain = "struct dpro_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+            ours.append("%s %d" % (name, ctypes.sizeof(kind)))
+            lines.append('printf("%s %%zu\\n", sizeof(%s));' % (name, plain))
+            for field, _ in kind._fields_:
+                at = getattr(kind, field)
+                ours.append("%s.%s %d %d" % (name, field, at.offset, at.size))
+                lines.append('printf("%s.%s %%zu %%zu\\n", offsetof(%s, %s), sizeof(((%s *)0)->%s));' %
+                             (name, field, plain, field, plain, field))
+        for name in ("ALGORITHM", "COMPRESSION", "COMPUTING", "EDIT_KIND", "OP_KIND", "PROCESSOR", "SCHEDULE"):
+            prefix = {"COMPUTING": "", "EDIT_KIND": "EDIT_", "OP_KIND": "OP_"}.get(name, name + "_")
+            for constant, value in getattr(layouts, name).items():
+                ours.append("%s %d" % (prefix + constant.upper(), value))
+                lines.append('printf("%s %%d\\n", (int)DPRO_%s);' % ((prefix + constant.upper(),) * 2))
+        for name in ("PASS_ABI", "PASS_MAX_EDITS"):
+            ours.append("%s %d" % (name, getattr(layouts, name)))
+            lines.append('printf("%s %%d\\n", DPRO_%s);' % (name, name))
+        source = self.write("layouts.c", "#include <dpro/dpro.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{\n%s\n}\n"
+                            % "\n".join(lines))
+        subprocess.run([os.environ.get("CC", "cc"), "-I", os.path.join(ROOT, "include"), "-o", self.path("layouts"), source],
+                       check=True, timeout=60)
+        theirs = subprocess.run([self.path("layouts")], capture_output=True, text=True, timeout=60, check=True).stdout
+        self.assertEqual(ours, theirs.splitlines())
 
 
-@unittest.skipIf(SANITIZED, "an interpreter that is not instrumented can't load an instrumented library")
-@unittest.skipUnless(os.path.realpath(BUILD) == os.path.realpath(os.path.join(ROOT, "build")),
-                     "the package finds the library in build/ only")
+# The package finds the library in build/ only, and an interpreter that is not instrumented can't load one that is.
+needs_the_library = unittest.skipIf(SANITIZED or os.path.realpath(BUILD) != os.path.realpath(os.path.join(ROOT, "build")),
+                                    "no library that this interpreter can load")
+
+
+@needs_the_library
+class Commands(Case):
+    """What the package answers is what the command prints with --json, to the byte."""
+
+    def same(self, command, trace, options=(), code=DONE, **keywords):
+        """Where the command fails, the package raises what it says."""
+        printed = dpro(command, "--json", trace, *options)
+        if printed.code == INPUT:
+            self.assertEqual(self.error(getattr(package, command), trace, **keywords), printed.err.removeprefix("dpro: ").strip())
+            return
+        self.assert_code(printed, code)
+        answer = getattr(package, command)(trace, **keywords)
+        self.assertEqual(*(re.sub(r'"seconds":[\d.e-]+', '"seconds":0', text) for text in (answer.json, printed.out)))
+        self.assertEqual(answer["schema"], "dpro.%s/1" % command)
+
+    def error(self, function, *args, **keywords):
+        with self.assertRaises(package.Error) as raised:
+            function(*args, **keywords)
+        return str(raised.exception)
+
+    def test_of_each_kind_of_job(self):
+        for name in ("torch-ddp-gloo-conv-n2-memory", "torch-fsdp-gloo-n2-memory", "hvd-mx-n2", "torch-pp-gloo-n2",
+                     "torch-nccl-conv-h200-memory", "tf-ps-n2"):
+            trace = os.path.join(ROOT, "tests", "data", name)
+            with self.subTest(name):
+                self.same("replay", trace)
+                self.same("whatif", trace, ["--bandwidth", "0.5x"], bandwidth_ratio=0.5)
+                self.same("optimize", trace)
+
+    def test_with_options(self):
+        data = GPT
+        self.same("replay", data, ["--samples", "20", "--seed", "3", "--delay", "BW@1=0.5", "--steps", "18:20", "--no-validate"],
+                  samples=20, seed=3, delays=["BW@1=0.5"], steps=(18, 20), no_validate=1)
+        self.same("replay", data, ["--keep-profiler", "--iteration", "18", "--bandwidth", "8gbit"], keep_profiler=1, shown=18,
+                  bandwidth_bytes_per_s=1e9)
+        self.same("whatif", data, ["--bucket-cap-mb", "1,2", "--compress", "bf16", "--compute", "1.2x@0-1", "--delay", "FW=+3"],
+                  bucket_cap_bytes=1 << 20, first_bucket_bytes=2 << 20, compression="bf16", delays=["FW=+3"],
+                  compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 1}])
+        self.same("whatif", data, ["--recompute", "all", "--accumulate", "2"], recompute="all", micro_batches=2)
+        self.same("whatif", os.path.join(ROOT, "tests", "data", "torch-pp-gloo-n2"), ["--schedule", "gpipe", "--microbatches", "8"],
+                  schedule="gpipe", pipeline_micro_batches=8)
+        self.same("whatif", os.path.join(ROOT, "tests", "data", "hvd-mx-n2"), ["--cycle-time", "2", "--fusion-mb", "1"],
+                  cycle_ns=2000000, fusion_bytes=1 << 20)
+        self.same("optimize", data, ["--memory", "1MB"], CHECK_FAILED, memory=1000000)
+        self.same("optimize", data, ["--compress", "fp16", "--allow", "bf16,assumed", "--seed", "4", "--algorithm", "paper"],
+                  compress=["fp16"], allow=["bf16", "assumed"], seed=4, algorithm="paper")
+
+    def test_with_probes(self):
+        allowed = {"allow": ["compile", "bf16"]}
+        path = self.write("probes.json", probes(BLOCKS))
+        self.same("optimize", GPT, ["--allow", "compile,bf16", "--probes", path], probes=path, **allowed)
+        with package.Job(GPT, probes=path) as other:
+            compiled = other.optimize(**allowed)["best"]
+        shutil.copytree(GPT, self.path("trace"))
+        shutil.copy(path, self.path("trace", "host0", "rank0"))
+        self.same("optimize", self.path("trace"), ["--allow", "compile,bf16"], **allowed)
+        self.assertEqual(package.optimize(self.path("trace"), **allowed)["best"], compiled)
+        self.assertTrue(compiled["computation"]["compile"])
+
+    def test_one_job_is_asked_again_and_again(self):
+        trace = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-lstm-n2-2gbit")
+        questions = [("whatif", {"bandwidth_ratio": 2}), ("replay", {}), ("optimize", {}), ("whatif", {"bandwidth_ratio": 0.5}),
+                     ("replay", {"delays": ["BW=2"]}), ("replay", {"bandwidth_bytes_per_s": 1e6}), ("optimize", {"seed": 2})]
+        with package.Job(trace) as job:
+            for question, options in questions * 2:
+                together, alone = getattr(job, question)(**options), getattr(package, question)(trace, **options)
+                with self.subTest(question=question, options=options):
+                    self.assertEqual(*(re.sub(r'"seconds":[\d.e-]+', "", answer.json) for answer in (together, alone)))
+        self.assertEqual(self.error(job.replay), "the job is closed")
+
+    def test_what_is_not_known_is_refused_with_what_is(self):
+        for function, keywords, said in ((package.whatif, {"bandwith_ratio": 2}, "bandwith_ratio is not known; what is: bucket_cap"),
+                                         (package.whatif, {"compression": "fp8"}, "compression='fp8': none, fp16, bf16 are known"),
+                                         (package.replay, {"sample": 2}, "sample is not known; what is: samples"),
+                                         (package.Job, {"size": 2}, "size is not known; what is: threads")):
+            with self.subTest(keywords):
+                self.assertIn(said, self.error(function, BUNDLED, **keywords))
+
+
+@needs_the_library
 class Optimize(Case):
-    def test_the_result_is_what_the_command_prints(self):
-        from_python = package.optimize(BUNDLED)
-        from_command = dpro("optimize", "--json", BUNDLED).json
-        for facts in (from_python, from_command):
-            facts.pop("search")
-        self.assertEqual(from_python, from_command)
 
     def test_a_pass_sees_the_job_and_its_candidates_are_tried(self):
         seen = []

@@ -1,0 +1,117 @@
+"""Structs and enums of the library, made by tools/layouts.py from include/dpro/: not to be edited."""
+import ctypes as c
+
+
+def _struct(name):
+    return type(name, (c.Structure,), {})
+
+
+Candidate = _struct("Candidate")
+Changes = _struct("Changes")
+ComputeChange = _struct("ComputeChange")
+Daydream = _struct("Daydream")
+Edit = _struct("Edit")
+Error = _struct("Error")
+FusedOp = _struct("FusedOp")
+JobOptions = _struct("JobOptions")
+JobReplayOptions = _struct("JobReplayOptions")
+MemoryBudget = _struct("MemoryBudget")
+OptimizeOptions = _struct("OptimizeOptions")
+OptimizeProgress = _struct("OptimizeProgress")
+OptimizeReport = _struct("OptimizeReport")
+Pass = _struct("Pass")
+PassBucket = _struct("PassBucket")
+PassModule = _struct("PassModule")
+PassOp = _struct("PassOp")
+PassProgram = _struct("PassProgram")
+PassTensor = _struct("PassTensor")
+PassView = _struct("PassView")
+Report = _struct("Report")
+Sink = _struct("Sink")
+Validation = _struct("Validation")
+WhatifReport = _struct("WhatifReport")
+
+Error._fields_ = [("code", c.c_int), ("text", c.c_char * 508)]
+Sink._fields_ = [("log", c.c_void_p), ("progress", c.c_void_p), ("arg", c.c_void_p), ("level", c.c_int)]
+JobOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("without_profile", c.c_int),
+    ("rank_regex", c.c_char_p), ("processes", c.c_void_p), ("from_host", c.c_int), ("no_align", c.c_int),
+    ("raw_receives", c.c_int), ("clocks_only", c.c_int), ("first_step", c.c_int64), ("last_step", c.c_int64),
+    ("dimensions", c.c_char_p), ("step_mark", c.c_char_p), ("shown", c.POINTER(c.c_int64)), ("probes", c.c_char_p),
+    ("keep_profiler", c.c_int), ("sink", Sink)]
+JobReplayOptions._fields_ = [("size", c.c_size_t), ("samples", c.c_uint32), ("seed", c.c_uint64),
+    ("delays", c.POINTER(c.c_char_p)), ("n_delays", c.c_size_t), ("bandwidth_bytes_per_s", c.c_double),
+    ("no_validate", c.c_int)]
+Report._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("replay", c.c_void_p),
+    ("validation", c.POINTER(Validation)), ("daydream", c.POINTER(Daydream)), ("n_samples", c.c_uint32),
+    ("profiler_op_ns", c.c_int64), ("profiler_ns", c.c_int64), ("what_if", c.c_int), ("as_it_is_ns", c.c_int64),
+    ("sink", Sink)]
+Changes._fields_ = [("bucket_cap_bytes", c.c_uint64), ("buckets_path", c.c_char_p), ("first_bucket_bytes", c.c_uint64),
+    ("partition_bytes", c.c_uint64), ("compression", c.POINTER(c.c_int)), ("bandwidth_bytes_per_s", c.c_double),
+    ("bandwidth_ratio", c.c_double), ("between_bytes_per_s", c.c_double), ("between_ratio", c.c_double),
+    ("within_bytes_per_s", c.c_double), ("within_ratio", c.c_double), ("topology", c.c_char_p),
+    ("collectives", c.c_char_p), ("latency_ratio", c.c_double), ("latency_add_ns", c.c_int64),
+    ("compute", c.POINTER(ComputeChange)), ("n_compute", c.c_size_t), ("delays", c.POINTER(c.c_char_p)),
+    ("n_delays", c.c_size_t), ("dp", c.c_uint32), ("world_size", c.c_uint32), ("shard", c.c_uint32), ("tp", c.c_uint32),
+    ("cycle_ns", c.c_int64), ("fusion_bytes", c.POINTER(c.c_uint64)), ("n_servers", c.c_uint32),
+    ("bigarray_bound", c.c_uint64), ("server_bandwidth_bytes_per_s", c.c_double),
+    ("server_bandwidth_ratio", c.c_double), ("recompute", c.c_char_p), ("micro_batches", c.c_uint32),
+    ("batch_size", c.c_uint32), ("batch_ratio", c.c_double), ("gradient_views", c.c_int), ("compile", c.c_char_p),
+    ("precision", c.c_char_p), ("reshard", c.c_char_p), ("prefetch", c.c_uint32),
+    ("pipeline_micro_batches", c.c_uint32), ("schedule", c.c_int), ("sink", Sink)]
+WhatifReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p),
+    ("changes", c.POINTER(Changes)), ("whatif", c.c_void_p)]
+OptimizeOptions._fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64),
+    ("threads", c.c_int), ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int),
+    ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int), ("least_servers", c.c_uint32),
+    ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64), ("memory_share", c.c_double),
+    ("no_accumulation", c.c_int), ("graph", c.c_void_p), ("pass_files", c.POINTER(c.c_char_p)),
+    ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(Pass))), ("n_passes", c.c_size_t),
+    ("progress", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(OptimizeProgress))), ("arg", c.c_void_p), ("sink", Sink)]
+OptimizeReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("optimum", c.c_void_p),
+    ("plan", c.c_char_p), ("warnings", c.POINTER(c.c_char_p))]
+MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_uint64), ("least_bytes", c.c_uint64),
+    ("needed", c.c_int), ("fits", c.c_int)]
+Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
+    ("propose", c.CFUNCTYPE(c.c_int, c.POINTER(Pass), c.POINTER(PassView), c.c_uint32, c.POINTER(Candidate))),
+    ("opfs_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(Pass), c.POINTER(PassOp), c.c_uint32)), ("state", c.c_void_p)]
+Validation._fields_ = [("method", c.c_char_p), ("n", c.c_uint32), ("mean_abs_error_pct", c.c_double),
+    ("max_abs_error_pct", c.c_double), ("measured_std_pct", c.c_double), ("mean_error_pct", c.c_double)]
+Daydream._fields_ = [("iteration_ns", c.c_int64), ("bandwidth_bytes_per_s", c.c_double),
+    ("bandwidth_was_given", c.c_int)]
+ComputeChange._fields_ = [("speed", c.c_double), ("first_rank", c.c_int), ("last_rank", c.c_int),
+    ("processor", c.c_int)]
+OptimizeProgress._fields_ = [("n_candidates", c.c_uint64), ("baseline_ns", c.c_int64), ("best_ns", c.c_int64)]
+PassView._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
+    ("tensors", c.POINTER(PassTensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(PassBucket)),
+    ("compression", c.c_int), ("iteration_ns", c.c_int64), ("programs", c.POINTER(PassProgram)),
+    ("n_programs", c.c_uint32), ("critical_program", c.c_uint32), ("fused_ops", c.POINTER(FusedOp)),
+    ("n_fused_ops", c.c_uint32), ("modules", c.POINTER(PassModule)), ("n_modules", c.c_uint32),
+    ("micro_batches", c.c_uint32), ("peak_bytes", c.c_uint64), ("memory_bytes", c.c_uint64),
+    ("sync_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(PassView), c.c_uint64, c.c_uint32))]
+Candidate._fields_ = [("edits", c.POINTER(Edit)), ("n_edits", c.c_uint32)]
+PassOp._fields_ = [("name", c.c_char_p), ("kind", c.c_int), ("waits", c.c_int), ("tensor", c.c_uint32),
+    ("work_ns", c.c_int64)]
+PassTensor._fields_ = [("name", c.c_char_p), ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64),
+    ("done_ns", c.c_int64), ("bucket", c.c_uint32)]
+PassBucket._fields_ = [("first", c.c_uint32), ("n", c.c_uint32), ("partitions", c.c_uint32), ("priority", c.c_int32),
+    ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64), ("start_ns", c.c_int64), ("end_ns", c.c_int64),
+    ("critical", c.c_int)]
+PassProgram._fields_ = [("ops", c.POINTER(PassOp)), ("n_ops", c.c_uint32)]
+FusedOp._fields_ = [("program", c.c_uint32), ("first", c.c_uint32), ("n", c.c_uint32), ("work_ns", c.c_int64)]
+PassModule._fields_ = [("name", c.c_char_p), ("class_name", c.c_char_p), ("parent", c.c_uint32),
+    ("kept_bytes", c.c_uint64), ("recompute_ns", c.c_int64), ("recomputed", c.c_int), ("computing", c.c_uint),
+    ("known", c.c_uint), ("gained_ns", c.c_int64 * 4)]
+Edit._fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64), ("program", c.c_uint32),
+    ("n", c.c_uint32)]
+
+PASS_ABI = 4
+PASS_MAX_EDITS = 1024
+ALGORITHM = {"default": 0, "paper": 1, "dp": 2}
+COMPRESSION = {"none": 0, "fp16": 1, "bf16": 2}
+COMPUTING = {"as_it_is": 0, "compiled": 1, "bf16": 2}
+EDIT_KIND = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7,
+    "recompute": 8, "accumulate": 9, "compute": 10}
+OP_KIND = {"fw": 0, "bw": 1, "update": 2, "input": 3, "send": 4, "recv": 5, "push": 6, "pull": 7, "reduce": 8,
+    "copy": 9, "collective": 10, "launch": 11, "in": 12, "out": 13, "barrier": 14}
+PROCESSOR = {"default": 0, "cpu": 1, "gpu": 2}
+SCHEDULE = {"unknown": 0, "gpipe": 1, "1f1b": 2, "interleaved": 3, "zero_bubble": 4}

@@ -1,0 +1,159 @@
+"""`Job`: what the commands are asked, asked of the library from Python. A binding by ctypes of include/dpro/job.h, whose
+structs layouts.py has."""
+import ctypes as c
+import functools
+import json
+import os
+
+from . import Error, layouts
+
+_NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "processor": layouts.PROCESSOR,
+          "schedule": layouts.SCHEDULE}
+_OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
+
+
+class Answer(dict):
+    """What a command prints with --json, as a dict; `json`: the text that it prints, to the byte."""
+
+    def __init__(self, text):
+        super().__init__(json.loads(text))
+        self.json = text
+
+
+def _value(name, kind, value):
+    """What a field of that kind is given."""
+    names = _NAMES.get(name, {})
+    if isinstance(value, str) and names:
+        if value not in names:
+            raise Error("%s=%r: %s are known" % (name, value, ", ".join(names)))
+        value = names[value]
+    if kind is c.c_char_p:
+        return os.fsencode(value)
+    inner = getattr(kind, "_type_", None)
+    if inner is c.c_char_p:
+        return (inner * len(value))(*(os.fsencode(text) for text in value))
+    if inner is layouts.ComputeChange:
+        return (inner * len(value))(*(struct(inner, **{"first_rank": -1, "last_rank": -1, **change}) for change in value))
+    return c.pointer(inner(value)) if isinstance(inner, type) else value
+
+
+def fields_of(kind):
+    """Those that a caller sets."""
+    return {name: kind for name, kind in kind._fields_ if name not in _OURS and not name.startswith("n_")}
+
+
+def struct(kind, **values):
+    """One whose fields that are None or not named are 0, NULL or empty."""
+    made, fields, all_fields = kind(), fields_of(kind), dict(kind._fields_)
+    if "size" in all_fields:
+        made.size = c.sizeof(kind)
+    for name, value in values.items():
+        if name not in fields:
+            raise Error("%s is not known; what is: %s" % (name, ", ".join(fields)))
+        if value is not None:
+            setattr(made, name, _value(name, fields[name], value))
+            if "n_" + name in all_fields and not isinstance(value, int):
+                setattr(made, "n_" + name, len(value))
+    return made
+
+
+@functools.lru_cache(maxsize=None)
+def _library():
+    from .settings import library
+    path = library("libdpro.so")
+    if path is None:
+        raise Error("libdpro.so is not with the package; install dpro whole (pip install, make install), or build the "
+                    "checkout")
+    lib = c.CDLL(path)
+    lib.dpro_job_close.argtypes = [c.c_void_p]
+    lib.dpro_optimum_memory_budget.argtypes = [c.c_void_p]
+    lib.dpro_optimum_memory_budget.restype = layouts.MemoryBudget
+    return lib
+
+
+def _call(name, *args):
+    """Of the library; raises what it says when it fails."""
+    error = layouts.Error()
+    if getattr(_library(), name)(*args, c.byref(error)) < 0:
+        raise Error(error.text.decode("utf-8", "replace"))
+
+
+def _answer(name, report):
+    libc = c.CDLL(None)
+    libc.open_memstream.restype = c.c_void_p
+    libc.fclose.argtypes = libc.free.argtypes = [c.c_void_p]
+    text, size = c.c_void_p(), c.c_size_t()
+    stream = libc.open_memstream(c.byref(text), c.byref(size))
+    if not stream:
+        raise MemoryError
+    try:
+        _call(name, c.byref(report), c.c_void_p(stream))
+    finally:
+        libc.fclose(stream)
+    try:
+        return Answer(c.string_at(text, size.value).decode("utf-8", "replace"))
+    finally:
+        libc.free(text)
+
+
+class Job:
+    """The job whose traces are at `trace`, a path or several. They are read when the first question is asked, and once:
+
+        with dpro.Job("TRACE") as job:
+            for mb in (5, 10, 50):
+                print(job.whatif(bucket_cap_bytes=mb << 20)["speedup"])
+
+    Options are the fields of struct dpro_job_options (include/dpro/job.h): threads, rank_regex, step_mark, dimensions,
+    probes, shown, no_align, raw_receives, keep_profiler; and `steps`, a pair (first, last). One thread at a time asks a
+    job; several jobs can be asked at once."""
+
+    def __init__(self, trace, steps=None, **options):
+        paths = [os.fsencode(path) for path in ([trace] if isinstance(trace, (str, os.PathLike)) else trace)]
+        first, last = steps or (0, 0)
+        if steps is not None and last == 0:
+            first = -1  # 0, 0 would mean all
+        given = struct(layouts.JobOptions, first_step=first, last_step=last, **options)
+        self._at = c.c_void_p()
+        _call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self._at))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *problem):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_at", None):
+            self.close()
+
+    def close(self):
+        _library().dpro_job_close(self._at)
+        self._at = None
+
+    def _asked(self, question, options, report):
+        if not self._at:
+            raise Error("the job is closed")
+        _call("dpro_job_" + question, self._at, c.byref(options), c.byref(report))
+        return report
+
+    def replay(self, **options):
+        """What `dpro replay` says, an Answer of schema dpro.replay/1. Options are the fields of struct
+        dpro_job_replay_options: samples, seed, delays (as for --delay), bandwidth_bytes_per_s, no_validate."""
+        asked = struct(layouts.JobReplayOptions, **options)
+        return _answer("dpro_report_json", self._asked("replay", asked, layouts.Report()))
+
+    def whatif(self, **changes):
+        """What `dpro whatif` says, an Answer of schema dpro.whatif/1. Changes are the fields of struct dpro_changes
+        (include/dpro/whatif.h), such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5, compression="bf16", recompute="all",
+        compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"]."""
+        asked = struct(layouts.Changes, **changes)
+        return _answer("dpro_whatif_json", self._asked("whatif", asked, layouts.WhatifReport()))
+
+    def searched(self, options, plan):
+        """`options`: a struct dpro_optimize_options. What fits no budget becomes no plan."""
+        report = self._asked("optimize", options, layouts.OptimizeReport())
+        if plan is not None:
+            report.plan = os.fsencode(plan)
+            if _library().dpro_optimum_memory_budget(report.optimum).fits:
+                _call("dpro_optimize_plan", c.byref(report))
+        return _answer("dpro_optimize_json", report)

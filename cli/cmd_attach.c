@@ -70,6 +70,7 @@ static int run(const void *given, const struct opt_list *args)
     static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal};
     struct dpro_attach_options options = {
+        .size = sizeof options,
         .pid = (int64_t)values->pid,
         .duration_ms = values->duration_ms,
         .delay_ms = values->delay_s * 1000,

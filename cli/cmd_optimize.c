@@ -192,6 +192,7 @@ static int search(const struct values *values, struct dpro_job *job)
     struct dpro_optimize_report results;
     struct dpro_error err = {.code = 0};
     struct sigaction before;
+    options.size = sizeof options;
     options.pass_files = values->passes.items;
     options.n_pass_files = values->passes.n;
     options.progress = on_progress;

@@ -310,6 +310,7 @@ static int predict(const struct values *values, struct dpro_job *job)
         return cmd_no_memory();
     for (size_t i = 0; i < values->computes.n; i++)
         parse_compute(values->computes.items[i], &computes[i]);
+    changes.size = sizeof changes;
     changes.compute = computes;
     changes.n_compute = values->computes.n;
     changes.delays = values->delays.items;

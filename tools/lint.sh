@@ -63,6 +63,11 @@ quoted=$(grep -nhoE '^ *# *include *"[^"]+"' cli/*.[ch] | sed 's/.*"\(.*\)"/\1/'
 inner=$(grep -nE '^ *# *include' include/dpro/*.h | grep -vE '<dpro/[a-z]+\.h>|<std[a-z]+\.h>')
 [[ -z $inner ]] || { printf 'lint: a public header includes a private one\n%s\n' "$inner"; bad=1; }
 
+# who asks begins with a job, which loads, builds and learns alike for all
+by_hand=$(grep -nE 'dpro_(trace_load|graph_build|model_build|probes_read|processes_help|whatif_run|optimize_run|replay_(run|predict|validate))' \
+    cli/*.c python/dpro/*.py tests/fuzz/*.c 2>/dev/null)
+[[ -z $by_hand ]] || { printf 'lint: more than a job is asked (include/dpro/job.h)\n%s\n' "$by_hand"; bad=1; }
+
 # tracer/ runs in somebody else's process: it includes what it holds itself, and the system's
 for file in $(grep -hoE '^ *# *include *("[^"]+"|<dpro/[^>]+>)' tracer/*.[ch] | sed 's/.*["<]\(.*\)[">]/\1/' | sort -u); do
     [[ -f tracer/$file ]] || { echo "lint: tracer/ includes $file, which is not in tracer/"; bad=1; }

@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 struct dpro_attach_options {
+    size_t size;          /* of the struct (error.h) */
     int64_t pid;          /* only this process and those it started; 0: all */
     uint32_t duration_ms; /* of the recording; 0: 2000 */
     uint32_t delay_ms;    /* from the first process that asks to the recording's start, in which the
@@ -39,7 +40,7 @@ struct dpro_attach_result {
 /* Records into the trace directory `path`, which dpro_recording_prepare made. Returns when all
  * traces are written, or can't be expected any more. DPRO_EEMPTY when no process asked or none left
  * a trace; DPRO_EIO when another daemon is there; DPRO_ECANCEL when it was stopped before any
- * process was told to record. */
+ * process was told to record, DPRO_EUSAGE when the options are those of a later version. */
 DPRO_API int dpro_attach(const char *path, const struct dpro_attach_options *options,
                          struct dpro_attach_result *result, struct dpro_error *err);
 

@@ -2,7 +2,12 @@
  *
  * Every function that can fail returns 0 or a negative DPRO_E* code and fills the caller's struct
  * dpro_error with one line that names the file or thing, the place, and the next step. The library
- * never prints and never exits. */
+ * never prints and never exits.
+ *
+ * Structs of options begin with their size. Zeroed they are the defaults, with a size of 0 that
+ * means the first version of the struct; a caller that sets its size to sizeof the struct may use
+ * later fields, too, which later versions add at the end. A library that does not know a field that
+ * is set says so (DPRO_EUSAGE). */
 #ifndef DPRO_ERROR_H
 #define DPRO_ERROR_H
 

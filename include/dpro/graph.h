@@ -62,6 +62,7 @@ DPRO_API void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank);
 DPRO_API const char *dpro_op_kind_name(enum dpro_op_kind kind);
 
 struct dpro_graph_options {
+    size_t size; /* of the struct (error.h) */
     int64_t first_step,
         last_step;    /* iterations to use, both included, in the job's own numbers; 0, 0: all */
     int no_align;     /* 1: clocks are used as recorded */

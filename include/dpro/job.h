@@ -40,10 +40,10 @@ extern "C" {
 
 struct dpro_job; /* owns its memory and all that it gives out */
 
-/* All but the size may be 0. Texts and what pointers point to are copied; `processes` and the sink
- * are used until the job is closed. */
+/* Texts and what pointers point to are copied; `processes` and the sink are used until the job is
+ * closed. */
 struct dpro_job_options {
-    size_t size; /* sizeof(struct dpro_job_options): later versions add fields at the end */
+    size_t size; /* of the struct (error.h) */
     int threads; /* that read, build, predict and search; 0: one a core. Results are the same */
     /* Reading, as in struct dpro_trace_options: */
     int without_profile;
@@ -99,7 +99,7 @@ DPRO_API void dpro_job_tell_stage(struct dpro_job *job, const char *stage);
  * asked again, or until it is closed ---- */
 
 struct dpro_job_replay_options {
-    size_t size; /* sizeof(struct dpro_job_replay_options) */
+    size_t size; /* of the struct (error.h) */
     /* As in struct dpro_replay_options: */
     uint32_t samples;
     uint64_t seed;
@@ -111,13 +111,14 @@ struct dpro_job_replay_options {
 /* What `dpro replay` says. NULL for the options: all are 0. Fails as dpro_replay_run does. */
 DPRO_API int dpro_job_replay(struct dpro_job *job, const struct dpro_job_replay_options *options,
                              struct dpro_report *report, struct dpro_error *err);
-/* What `dpro whatif` says. The changes are borrowed as long as the report. Fails as dpro_job_model
- * and dpro_whatif_run do. */
+/* What `dpro whatif` says. What the changes point to is borrowed as long as the report; the job's
+ * sink takes the place of theirs. NULL for the changes: none. Fails as dpro_job_model and
+ * dpro_whatif_run do. */
 DPRO_API int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
                              struct dpro_whatif_report *report, struct dpro_error *err);
 /* What `dpro optimize` says. The job's threads, sink and graph take the place of those in the
- * options; what the search warned of is in the report. Fails as dpro_job_model and
- * dpro_optimize_run do. */
+ * options; what the search warned of is in the report. NULL for the options: all are 0. Fails as
+ * dpro_job_model and dpro_optimize_run do. */
 DPRO_API int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *options,
                                struct dpro_optimize_report *report, struct dpro_error *err);
 

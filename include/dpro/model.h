@@ -25,6 +25,7 @@ struct dpro_model;    /* owns its memory; keeps nothing of the graph */
 struct dpro_strategy; /* lives as long as the model or the result that it is of */
 
 struct dpro_model_options {
+    size_t size;         /* of the struct (error.h) */
     int64_t profiler_ns; /* the profiler's part of an iteration that was taken out of the graph
                             (dpro_graph_take_out_profiler) */
     const struct dpro_probes *probes; /* borrowed as long as the model; NULL: none */

@@ -32,6 +32,7 @@ struct dpro_optimize_progress {
 };
 
 struct dpro_optimize_options {
+    size_t size; /* of the struct (error.h) */
     enum dpro_algorithm algorithm;
     double budget_s; /* 0: until the search has converged */
     uint64_t seed;

@@ -22,6 +22,7 @@ extern "C" {
 #endif
 
 struct dpro_replay_options {
+    size_t size;      /* of the struct (error.h) */
     uint32_t samples; /* N > 0: also draw N of the measured iterations at random, for p50/p95 */
     uint64_t seed;    /* of those draws */
     /* Kinds or ops that take longer: KIND=RATIO, KIND=+MS (per iteration and rank, spread over the

@@ -22,6 +22,7 @@ struct dpro_trace; /* everything read from the input; owns its memory */
 struct dpro_processes; /* processes.h */
 
 struct dpro_trace_options {
+    size_t size;            /* of the struct (error.h) */
     const char *rank_regex; /* POSIX extended; its first group is the rank, taken from the file name
                                and preferred to the file's own metadata. NULL: metadata, else
                                rank<N>, rank_<N>, worker<N>, ..._<N>.json */

@@ -30,6 +30,8 @@ struct dpro_compute_change {
 
 /* Zeroed: no changes. All that are set apply together. */
 struct dpro_changes {
+    size_t size; /* of the struct (error.h) */
+
     /* At most one of these two: */
     uint64_t bucket_cap_bytes; /* buckets by DDP's rule: gradients in the order in which they become
                                   ready; a bucket ends when it has this many bytes or more */

@@ -45,11 +45,11 @@ Report._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("replay", c.c_
     ("validation", c.POINTER(Validation)), ("daydream", c.POINTER(Daydream)), ("n_samples", c.c_uint32),
     ("profiler_op_ns", c.c_int64), ("profiler_ns", c.c_int64), ("what_if", c.c_int), ("as_it_is_ns", c.c_int64),
     ("sink", Sink)]
-Changes._fields_ = [("bucket_cap_bytes", c.c_uint64), ("buckets_path", c.c_char_p), ("first_bucket_bytes", c.c_uint64),
-    ("partition_bytes", c.c_uint64), ("compression", c.POINTER(c.c_int)), ("bandwidth_bytes_per_s", c.c_double),
-    ("bandwidth_ratio", c.c_double), ("between_bytes_per_s", c.c_double), ("between_ratio", c.c_double),
-    ("within_bytes_per_s", c.c_double), ("within_ratio", c.c_double), ("topology", c.c_char_p),
-    ("collectives", c.c_char_p), ("latency_ratio", c.c_double), ("latency_add_ns", c.c_int64),
+Changes._fields_ = [("size", c.c_size_t), ("bucket_cap_bytes", c.c_uint64), ("buckets_path", c.c_char_p),
+    ("first_bucket_bytes", c.c_uint64), ("partition_bytes", c.c_uint64), ("compression", c.POINTER(c.c_int)),
+    ("bandwidth_bytes_per_s", c.c_double), ("bandwidth_ratio", c.c_double), ("between_bytes_per_s", c.c_double),
+    ("between_ratio", c.c_double), ("within_bytes_per_s", c.c_double), ("within_ratio", c.c_double),
+    ("topology", c.c_char_p), ("collectives", c.c_char_p), ("latency_ratio", c.c_double), ("latency_add_ns", c.c_int64),
     ("compute", c.POINTER(ComputeChange)), ("n_compute", c.c_size_t), ("delays", c.POINTER(c.c_char_p)),
     ("n_delays", c.c_size_t), ("dp", c.c_uint32), ("world_size", c.c_uint32), ("shard", c.c_uint32), ("tp", c.c_uint32),
     ("cycle_ns", c.c_int64), ("fusion_bytes", c.POINTER(c.c_uint64)), ("n_servers", c.c_uint32),
@@ -60,13 +60,14 @@ Changes._fields_ = [("bucket_cap_bytes", c.c_uint64), ("buckets_path", c.c_char_
     ("pipeline_micro_batches", c.c_uint32), ("schedule", c.c_int), ("sink", Sink)]
 WhatifReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p),
     ("changes", c.POINTER(Changes)), ("whatif", c.c_void_p)]
-OptimizeOptions._fields_ = [("algorithm", c.c_int), ("budget_s", c.c_double), ("seed", c.c_uint64),
-    ("threads", c.c_int), ("compressions", c.c_uint), ("computing", c.c_uint), ("assumed_costs", c.c_int),
-    ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int), ("least_servers", c.c_uint32),
-    ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64), ("memory_share", c.c_double),
-    ("no_accumulation", c.c_int), ("graph", c.c_void_p), ("pass_files", c.POINTER(c.c_char_p)),
-    ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(Pass))), ("n_passes", c.c_size_t),
-    ("progress", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(OptimizeProgress))), ("arg", c.c_void_p), ("sink", Sink)]
+OptimizeOptions._fields_ = [("size", c.c_size_t), ("algorithm", c.c_int), ("budget_s", c.c_double),
+    ("seed", c.c_uint64), ("threads", c.c_int), ("compressions", c.c_uint), ("computing", c.c_uint),
+    ("assumed_costs", c.c_int), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
+    ("least_servers", c.c_uint32), ("most_servers", c.c_uint32), ("memory_bytes", c.c_uint64),
+    ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("graph", c.c_void_p),
+    ("pass_files", c.POINTER(c.c_char_p)), ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(Pass))),
+    ("n_passes", c.c_size_t), ("progress", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(OptimizeProgress))),
+    ("arg", c.c_void_p), ("sink", Sink)]
 OptimizeReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("optimum", c.c_void_p),
     ("plan", c.c_char_p), ("warnings", c.POINTER(c.c_char_p))]
 MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_uint64), ("least_bytes", c.c_uint64),

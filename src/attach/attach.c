@@ -27,6 +27,7 @@
 #include "base/folder.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "base/time.h"
 
@@ -323,8 +324,9 @@ static int attach_all(const char *path, const struct dpro_attach_options *option
     struct attach attach = {.fd = -1};
     struct dpro_attach_options *o = &attach.options;
     struct dpro_attach_result out = {.n_processes = 0};
-    if (options)
-        *o = *options;
+    int rc = OPTIONS_TAKE(o, options, err);
+    if (rc < 0)
+        return rc;
     o->duration_ms = o->duration_ms ? o->duration_ms : 2000;
     o->delay_ms = MAX(o->delay_ms ? o->delay_ms : 10000, DPRO_ATTACH_MIN_DELAY_MS);
     o->wait_ms = o->wait_ms ? o->wait_ms : 30000;
@@ -332,7 +334,6 @@ static int attach_all(const char *path, const struct dpro_attach_options *option
     if (!realpath(path, absolute))
         return dpro_error_set(err, DPRO_EIO, "%s: %s", path, strerror(errno));
     attach.path = absolute;
-    int rc = 0;
     if (strpbrk(absolute, "#\r\n"))
         rc = dpro_error_set(err, DPRO_EUSAGE,
                             "%s: Kineto can't be told of a folder with # or a "

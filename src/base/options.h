@@ -7,12 +7,13 @@
 #include <dpro/error.h>
 
 /* `to`, of the struct's size here, becomes what is given, and 0 where the caller knows less. NULL:
- * all is 0. Fails with DPRO_EUSAGE where the size is not set, or where the caller asks for what
- * only a later version knows. `name`: of the struct, for the message. */
-int options_take(void *to, size_t size, const void *given, const char *name,
+ * all is 0. A size of 0 is that of the struct's first version. Fails with DPRO_EUSAGE where the
+ * caller asks for what only a later version knows. `name`: of the struct, for the message. */
+int options_take(void *to, size_t size, size_t first_size, const void *given, const char *name,
                  struct dpro_error *err);
+/* Of a struct that still is what it first was. */
 #define OPTIONS_TAKE(to, given, err)                                                               \
     ({                                                                                             \
         const __typeof__(*(to)) *given_ = (given);                                                 \
-        options_take((to), sizeof *(to), given_, #given, (err));                                   \
+        options_take((to), sizeof *(to), sizeof *(to), given_, #given, (err));                     \
     })

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
@@ -234,8 +235,8 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
 {
     struct dpro_model *m = mem_array(1, sizeof *m);
     m->pace = (struct model_pace){1, 1};
-    m->probes = options ? options->probes : NULL;
-    m->all_communication = options && options->all_communication;
+    m->probes = options->probes;
+    m->all_communication = options->all_communication;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
     if (rc < 0 && !graph->lacks_gpu &&
@@ -245,7 +246,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     }
     if (rc == 0) {
         m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
-        measured_replay_run(graph, options ? &options->sink : NULL, m->recorded);
+        measured_replay_run(graph, &options->sink, m->recorded);
         rc = learn(m->recorded, m->recorded, NULL, m, err);
     }
     if (rc == 0)
@@ -260,5 +261,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
                      struct dpro_model **model, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), build(graph, options, model, err));
+    struct dpro_model_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), build(graph, &mine, model, err));
 }

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
@@ -380,5 +381,9 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
                     const struct dpro_changes *changes, struct dpro_whatif **whatif,
                     struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
+    struct dpro_changes mine;
+    int rc = OPTIONS_TAKE(&mine, changes, err);
+    return rc < 0
+               ? rc
+               : WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, &mine, whatif, err));
 }

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 #include "ingest/readers.h"
 #include "ingest/share_files.h"
@@ -124,8 +125,11 @@ static int load_trace(const struct reader_table *table, const char *const *paths
                       const struct dpro_trace_options *options, struct dpro_trace **trace,
                       struct dpro_error *err)
 {
-    static const struct dpro_trace_options defaults;
-    struct trace_build build = {.options = options ? options : &defaults, .table = table};
+    struct dpro_trace_options mine;
+    struct trace_build build = {.options = &mine, .table = table};
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    if (rc < 0)
+        return rc;
     if (processes_count(build.options->processes) > 1) {
         build.processes = build.options->processes;
         build.processes->sink = build.options->sink;
@@ -133,7 +137,7 @@ static int load_trace(const struct reader_table *table, const char *const *paths
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
     build.trace = mem_array(1, sizeof *build.trace);
-    int rc = load(&build, paths, n_paths, err);
+    rc = load(&build, paths, n_paths, err);
     if (rc < 0)
         return rc;
     sources_fini(&build.list);

@@ -113,15 +113,19 @@ int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
 {
     const struct dpro_model *model;
     struct dpro_whatif *whatif;
-    int rc = dpro_job_model(job, 1, &model, err);
-    if (rc < 0 || (rc = dpro_whatif_run(job->graph, model, changes, &whatif, err)) < 0)
+    struct dpro_changes asked;
+    int rc = OPTIONS_TAKE(&asked, changes, err);
+    asked.sink = job->options.sink;
+    if (rc < 0 || (rc = dpro_job_model(job, 1, &model, err)) < 0 ||
+        (rc = dpro_whatif_run(job->graph, model, &asked, &whatif, err)) < 0)
         return rc;
     dpro_whatif_destroy(job->whatif);
     job->whatif = whatif;
+    job->changes = asked;
     *report = (struct dpro_whatif_report){.trace = job->trace,
                                           .graph = job->graph,
                                           .model = model,
-                                          .changes = changes,
+                                          .changes = &job->changes,
                                           .whatif = whatif};
     return 0;
 }
@@ -161,14 +165,15 @@ static int list_lines(struct dpro_job *job)
 }
 
 struct watched {
-    const struct dpro_optimize_options *options;
+    int (*progress)(void *arg, const struct dpro_optimize_progress *progress);
+    void *arg;
     const struct dpro_sink *sink;
 };
 
 static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
 {
     const struct watched *w = arg;
-    int stops = w->options->progress ? w->options->progress(w->options->arg, progress) : 0;
+    int stops = w->progress ? w->progress(w->arg, progress) : 0;
     log_progress(w->sink, "searching", "candidates", progress->n_candidates, 0);
     return stops;
 }
@@ -177,12 +182,14 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
                       struct dpro_optimize_report *report, struct dpro_error *err)
 {
     const struct dpro_sink *sink = &job->options.sink;
-    struct dpro_optimize_options options = *given;
-    struct watched watched = {.options = given, .sink = sink};
+    struct dpro_optimize_options options;
+    int rc = OPTIONS_TAKE(&options, given, err);
+    if (rc < 0)
+        return rc;
+    struct watched watched = {.progress = options.progress, .arg = options.arg, .sink = sink};
     const struct dpro_model *model;
     bool for_memory = options.memory_bytes > 0 || options.memory_share > 0;
-    int rc = dpro_job_model(job, for_memory, &model, err);
-    if (rc < 0)
+    if ((rc = dpro_job_model(job, for_memory, &model, err)) < 0)
         return rc;
     options.threads = job->threads;
     options.graph = job->graph;

@@ -40,7 +40,8 @@ struct dpro_job {
     bool has_validation;
     struct dpro_validation validation;
     struct dpro_daydream daydream;
-    double daydream_rate; /* asked for; -1: it was not yet */
+    double daydream_rate;        /* asked for; -1: it was not yet */
+    struct dpro_changes changes; /* the last, of the what-if */
     struct dpro_whatif *whatif;
     struct dpro_optimum *optimum;
     struct job_line *lines;  /* the last first */

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "cost/server_placement.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
@@ -152,11 +153,9 @@ static void report_idle(const struct dpro_model *model, const struct dpro_optimi
                  "gradient by itself");
 }
 
-static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *options,
+static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
                     struct dpro_optimum **optimum, struct dpro_error *err)
 {
-    static const struct dpro_optimize_options defaults;
-    const struct dpro_optimize_options *o = options ? options : &defaults;
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
                               (int)o->algorithm);
@@ -195,7 +194,10 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
                       struct dpro_optimum **optimum, struct dpro_error *err)
 {
-    int rc = WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, options, optimum, err));
+    struct dpro_optimize_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    if (rc == 0)
+        rc = WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, &mine, optimum, err));
     if (rc == 0)
         result_scale(*optimum);
     return rc;

@@ -4,6 +4,7 @@
 #include <limits.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "replay/chain.h"
 
@@ -108,9 +109,11 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
 int dpro_replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                         int64_t *iteration_ns, struct dpro_error *err)
 {
-    static const struct dpro_replay_options defaults;
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        predict(graph, options ? options : &defaults, NULL, iteration_ns, err));
+    struct dpro_replay_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0 ? rc
+                  : WITHIN_SCOPE(dpro_error_nomem(err),
+                                 predict(graph, &mine, NULL, iteration_ns, err));
 }
 
 /* The order that the event-driven engine gives to the mean iteration. */

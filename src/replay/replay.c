@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "base/stats.h"
@@ -264,9 +265,9 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
 int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                     struct dpro_replay **replay, struct dpro_error *err)
 {
-    static const struct dpro_replay_options defaults;
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        run_replay(graph, options ? options : &defaults, replay, err));
+    struct dpro_replay_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), run_replay(graph, &mine, replay, err));
 }
 
 /* Neither needs the other. */
@@ -312,9 +313,11 @@ int dpro_replay_run_and_validate(const struct dpro_graph *graph,
                                  struct dpro_replay **replay, struct dpro_validation *validation,
                                  struct dpro_error *err)
 {
-    static const struct dpro_replay_options defaults;
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        run_both(graph, options ? options : &defaults, replay, validation, err));
+    struct dpro_replay_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0 ? rc
+                  : WITHIN_SCOPE(dpro_error_nomem(err),
+                                 run_both(graph, &mine, replay, validation, err));
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)

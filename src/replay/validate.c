@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/parallel.h"
 #include "base/stats.h"
 #include "replay/replay.h"
@@ -109,7 +110,9 @@ int validation_make(const struct dpro_graph *graph, const struct dpro_replay_opt
 int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                          struct dpro_validation *validation, struct dpro_error *err)
 {
-    static const struct dpro_replay_options defaults;
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        validation_make(graph, options ? options : &defaults, validation, err));
+    struct dpro_replay_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0 ? rc
+                  : WITHIN_SCOPE(dpro_error_nomem(err),
+                                 validation_make(graph, &mine, validation, err));
 }

@@ -156,6 +156,7 @@ class Script(Case):
             ("include/dpro/alone.h", "struct dpro_size {\n    size_t bytes;\n};\n", "dpro/alone.h does not compile alone"),
             ("include/dpro/inner.h", '#include "base/sort.h"\n', "a public header includes a private one"),
             ("cli/cmd.c", '#include "base/sort.h"\n', "cli/ includes more than public headers"),
+            ("cli/cmd.c", "int rc = dpro_graph_build(trace, NULL, &graph, &err);\n", "more than a job is asked"),
             ("tracer/hook.c", '#include "base/sort.h"\n', "tracer/ includes base/sort.h"),
             ("tools/a.py", "def broken(:\n", "Python files"),
             ("tools/a.sh", "if\n", "tools/a.sh"),

@@ -6,7 +6,7 @@
 
 #include "case.h"
 
-struct dpro_job *job_at(const char *path, const struct dpro_job_options *options)
+struct dpro_job *job_at_with(const char *path, const struct dpro_job_options *options)
 {
     struct dpro_job *job;
     struct dpro_error err;
@@ -14,6 +14,24 @@ struct dpro_job *job_at(const char *path, const struct dpro_job_options *options
         fail_msg("%s", err.text);
     KEEP(job, dpro_job_close);
     return job;
+}
+
+struct dpro_trace *job_trace(struct dpro_job *job)
+{
+    const struct dpro_trace *trace;
+    struct dpro_error err;
+    if (dpro_job_trace(job, &trace, &err) < 0)
+        fail_msg("%s", err.text);
+    return (struct dpro_trace *)(uintptr_t)trace;
+}
+
+struct dpro_graph *job_graph(struct dpro_job *job)
+{
+    const struct dpro_graph *graph;
+    struct dpro_error err;
+    if (dpro_job_graph(job, &graph, &err) < 0)
+        fail_msg("%s", err.text);
+    return (struct dpro_graph *)(uintptr_t)graph;
 }
 
 const char *recorded(const char *name)

@@ -26,7 +26,7 @@ static char *replay_json(struct dpro_job *job, const struct dpro_job_replay_opti
 
 TEST(opening_reads_nothing)
 {
-    struct dpro_job *job = job_at(recorded("missing"), NULL);
+    struct dpro_job *job = job_at(recorded("missing"));
     const struct dpro_trace *trace = NULL;
     struct dpro_error err = {0};
     assert_int_equal(dpro_job_n_warnings(job), 0);
@@ -43,7 +43,7 @@ TEST(a_job_keeps_copies_of_its_paths_and_options)
     struct dpro_error err;
     const struct dpro_graph *graph;
     snprintf(path, sizeof path, "%s", recorded("torch-ddp-gloo-gpt-n2"));
-    struct dpro_job *job = job_at(path, &options);
+    struct dpro_job *job = job_at_with(path, &options);
     memset(path, 'x', strlen(path));
     memset(words, 'x', strlen(words));
     assert_int_equal(dpro_job_graph(job, &graph, &err), 0);
@@ -51,7 +51,7 @@ TEST(a_job_keeps_copies_of_its_paths_and_options)
 
 TEST(what_is_asked_for_again_is_the_same)
 {
-    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2"), NULL);
+    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2"));
     const struct dpro_model *models[3];
     const struct dpro_graph *graph, *same;
     const struct dpro_trace *trace, *same_trace;
@@ -73,7 +73,7 @@ TEST(what_is_asked_for_again_is_the_same)
 
 TEST(memory_is_that_of_the_replay)
 {
-    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2-memory"), NULL);
+    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2-memory"));
     struct dpro_rank_memory memory;
     struct dpro_report report;
     struct dpro_error err;
@@ -90,7 +90,7 @@ TEST(memory_is_that_of_the_replay)
 TEST(a_replay_after_a_model_says_what_one_before_it_says)
 {
     const char *name = "torch-ddp-gloo-lstm-n2-2gbit";
-    struct dpro_job *first = job_at(recorded(name), NULL), *after = job_at(recorded(name), NULL);
+    struct dpro_job *first = job_at(recorded(name)), *after = job_at(recorded(name));
     const struct dpro_model *model;
     struct dpro_error err;
     char *wanted = replay_json(first, NULL);
@@ -101,14 +101,14 @@ TEST(a_replay_after_a_model_says_what_one_before_it_says)
     struct dpro_job_replay_options unchecked = {.size = sizeof unchecked, .no_validate = 1};
     assert_non_null(strstr(replay_json(first, &unchecked), "\"method\":\"none\""));
     struct dpro_job_replay_options slow = {.size = sizeof slow, .bandwidth_bytes_per_s = 1e6};
-    char *of_slow = replay_json(job_at(recorded(name), NULL), &slow);
+    char *of_slow = replay_json(job_at(recorded(name)), &slow);
     assert_string_equal(replay_json(after, &slow), of_slow);
     assert_string_equal(replay_json(after, NULL), wanted);
 }
 
 TEST(warnings_are_those_of_all_that_was_made)
 {
-    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2"), NULL);
+    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2"));
     const struct dpro_graph *graph;
     const struct dpro_trace *trace;
     struct dpro_error err;
@@ -129,19 +129,20 @@ TEST(options_of_another_version_are_taken_where_they_mean_something)
     } later = {.options = {.size = sizeof later}};
     struct dpro_job_options older = {.size = offsetof(struct dpro_job_options, probes),
                                      .probes = "not looked at"};
-    struct dpro_job_options unset = {.threads = 1};
+    struct dpro_job_options unset = {.threads = 1}, senseless = {.size = 4};
     const char *path = recorded("torch-ddp-gloo-gpt-n2");
     const struct dpro_model *model;
     struct dpro_job *job = NULL;
     struct dpro_error err;
-    job_at(recorded("torch-ddp-gloo-gpt-n2"), &later.options);
+    job_at_with(recorded("torch-ddp-gloo-gpt-n2"), &later.options);
     later.more[1] = 1;
     assert_int_equal(dpro_job_open(&path, 1, &later.options, &job, &err), DPRO_EUSAGE);
     assert_non_null(strstr(err.text, "options->size is"));
     assert_int_equal(
-        dpro_job_model(job_at(recorded("torch-ddp-gloo-gpt-n2"), &older), 0, &model, &err), 0);
-    assert_int_equal(dpro_job_open(&path, 1, &unset, &job, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "options->size is not set"));
+        dpro_job_model(job_at_with(recorded("torch-ddp-gloo-gpt-n2"), &older), 0, &model, &err), 0);
+    assert_int_equal(dpro_job_open(&path, 1, &senseless, &job, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "options->size is 4"));
+    job_at_with(path, &unset);
 }
 
 static int propose_nonsense(const struct dpro_pass *pass, const struct dpro_pass_view *view,
@@ -157,11 +158,12 @@ TEST(what_a_search_warns_of_is_kept_and_handed_on)
 {
     struct dpro_job_options with_log = {.size = sizeof with_log,
                                         .sink = {.log = keep_log, .level = DPRO_LOG_WARN}};
-    struct dpro_job *job = job_at(recorded("torch-ddp-gloo-gpt-n2"), &with_log);
+    struct dpro_job *job = job_at_with(recorded("torch-ddp-gloo-gpt-n2"), &with_log);
     static const struct dpro_pass pass = {
         .abi = DPRO_PASS_ABI, .name = "nonsense", .summary = "", .propose = propose_nonsense};
     const struct dpro_pass *passes[] = {&pass};
-    struct dpro_optimize_options options = {.passes = passes, .n_passes = 1};
+    struct dpro_optimize_options options = {
+        .size = sizeof options, .passes = passes, .n_passes = 1};
     struct dpro_optimize_report report;
     struct dpro_error err;
     for (int i = 0; i < 2; i++) { /* the second time in place of the first's */

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/clocks/align_ranks.h"
@@ -300,12 +301,13 @@ static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_o
                        struct dpro_graph **graph, struct dpro_error *err)
 {
     struct build build = {.trace = trace, .processes = trace->processes};
-    if (options)
-        build.options = *options;
+    int status = OPTIONS_TAKE(&build.options, options, err);
+    if (status < 0)
+        return status;
     create(&build);
     uint32_t n_ranks = build.job.join.n_ranks;
-    int status = build.options.clocks_only ? build_clocks(&build, graph, err)
-                                           : build_ops_and_clocks(&build, graph, err);
+    status = build.options.clocks_only ? build_clocks(&build, graph, err)
+                                       : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     destroy(&build.job);
     arena_fini(&build.arena);

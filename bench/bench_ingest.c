@@ -5,8 +5,7 @@
  *
  * Prints the best of TIMES runs, and the peak memory of the first over the JSON's size: later ones
  * find the heap in pieces. */
-#include <dpro/graph.h>
-#include <dpro/trace.h>
+#include <dpro/job.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +28,7 @@ static void print_log(void *arg, enum dpro_log_level level, const char *text)
 
 int main(int argc, char **argv)
 {
-    struct dpro_trace_options options = {.threads = 1};
+    struct dpro_job_options options = {.size = sizeof options, .threads = 1};
     int times = 3, option;
     while ((option = getopt(argc, argv, "t:n:v")) != -1) {
         if (option == 't')
@@ -48,25 +47,25 @@ int main(int argc, char **argv)
     double best_cpu = 1e30, best_graph = 1e30, spans_mb = 0, graph_mb = 0;
     uint64_t json_bytes = 0, n_spans = 0, n_events = 0;
     for (int i = 0; i < times; i++) {
-        struct dpro_trace *trace;
+        const struct dpro_trace *trace;
+        const struct dpro_graph *graph;
         struct dpro_error err = {0};
-        struct dpro_graph *graph;
+        struct dpro_job *job;
         double begin = cpu_seconds();
-        if (dpro_trace_load((const char *const *)argv + optind, (size_t)(argc - optind), &options,
-                            &trace, &err) < 0) {
+        if (dpro_job_open((const char *const *)argv + optind, (size_t)(argc - optind), &options,
+                          &job, &err) < 0 ||
+            dpro_job_trace(job, &trace, &err) < 0) {
             fprintf(stderr, "bench_ingest: %s\n", err.text);
             return 3;
         }
         double cpu = cpu_seconds() - begin;
         spans_mb = i == 0 ? peak_mb() : spans_mb;
-        struct dpro_graph_options graph_options = {.threads = options.threads};
-        if (dpro_graph_build(trace, &graph_options, &graph, &err) < 0) {
+        if (dpro_job_graph(job, &graph, &err) < 0) {
             fprintf(stderr, "bench_ingest: %s\n", err.text);
             return 3;
         }
         double to_graph = cpu_seconds() - begin;
         graph_mb = i == 0 ? peak_mb() : graph_mb;
-        dpro_graph_destroy(graph);
         json_bytes = n_events = 0;
         for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
             struct dpro_file_info file = dpro_trace_file(trace, f);
@@ -76,7 +75,7 @@ int main(int argc, char **argv)
             n_events += file.n_events;
         }
         n_spans = dpro_trace_n_spans(trace);
-        dpro_trace_destroy(trace);
+        dpro_job_close(job);
         best_cpu = cpu < best_cpu ? cpu : best_cpu;
         best_graph = to_graph < best_graph ? to_graph : best_graph;
     }

@@ -7,7 +7,7 @@
  *
  * `bench_replay TRACE`: the graph of a recording, as many iterations of it as have 5 M ops. */
 #include <ctype.h>
-#include <dpro/trace.h>
+#include <dpro/job.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,20 +233,17 @@ static void measure(const struct dpro_graph *g, uint32_t n_copies, int rounds, d
 static int measure_recorded(const char *path)
 {
     enum { N_OPS = 5000000, ROUNDS = 5 };
-    static const struct dpro_trace_options options;
     double baseline = status_bytes("VmRSS:");
-    struct dpro_trace *trace;
-    struct dpro_graph *g;
+    const struct dpro_graph *g;
+    struct dpro_job *job;
     struct dpro_error err = {0};
-    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0 ||
-        dpro_graph_build(trace, NULL, &g, &err) < 0) {
+    if (dpro_job_open(&path, 1, NULL, &job, &err) < 0 || dpro_job_graph(job, &g, &err) < 0) {
         fprintf(stderr, "bench_replay: %s\n", err.text);
         return 3;
     }
-    dpro_trace_destroy(trace);
     printf("graph  %u ops, %.2f edges an op\n", g->n_ops, (double)dpro_graph_n_edges(g) / g->n_ops);
     measure(g, 2 + N_OPS / MAX(g->n_ops, 1), ROUNDS, baseline);
-    dpro_graph_destroy(g);
+    dpro_job_close(job);
     return 0;
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <dpro/job.h>
+
 #include "base/memory.h"
 #include "ingest/held_memory.h"
 #include "ingest/horovod/timeline.h"
@@ -17,6 +19,29 @@
 #include "ingest/readers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A failure says what went wrong. */
+static inline int fuzz_failed(int status, const struct dpro_error *err)
+{
+    if (status < 0 && (err->code >= 0 || err->text[0] == '\0'))
+        abort();
+    return status < 0;
+}
+
+/* Of paths with one thread; the rest as in struct dpro_job_options. */
+#define fuzz_job(paths, n_paths, ...)                                                              \
+    fuzz_job_with((paths), (n_paths),                                                              \
+                  &(struct dpro_job_options){                                                      \
+                      .size = sizeof(struct dpro_job_options), .threads = 1, __VA_ARGS__})
+static inline __attribute__((unused)) struct dpro_job *
+fuzz_job_with(const char *const *paths, size_t n_paths, const struct dpro_job_options *options)
+{
+    struct dpro_job *job;
+    struct dpro_error err;
+    if (dpro_job_open(paths, n_paths, options, &job, &err) < 0)
+        abort();
+    return job;
+}
 
 static inline uint64_t fuzz_hash(uint64_t h, const void *data, size_t size)
 {

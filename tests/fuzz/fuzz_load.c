@@ -30,8 +30,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n_files = 0;
     if (size < 1)
         return 0;
-    struct dpro_trace_options options = {.threads = 1,
-                                         .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)"};
     const uint8_t *at = data + 1, *end = data + size;
     while (at && n_files < MOST_FILES) {
         const uint8_t *over = memmem(at, (size_t)(end - at), part, sizeof part - 1);
@@ -41,14 +39,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         n_files++;
         at = over ? over + sizeof part - 1 : NULL;
     }
-    struct dpro_trace *trace;
+    const struct dpro_trace *trace = NULL;
     struct dpro_error err = {0};
-    if (dpro_trace_load(names, n_files, &options, &trace, &err) < 0) {
-        if (err.code == 0 || err.text[0] == '\0')
-            abort();
-        return 0;
-    }
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+    struct dpro_job *job =
+        fuzz_job(names, n_files, .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)");
+    fuzz_failed(dpro_job_trace(job, &trace, &err), &err);
+    for (uint32_t r = 0; trace && r < trace->n_ranks; r++) {
         const struct trace_rank *rank = &trace->ranks[r];
         for (uint32_t i = 0; i < rank->n_spans; i++) {
             const struct trace_span *span = &rank->spans[i];
@@ -61,6 +57,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (rank->et_nodes[i].span != NO_ID && rank->et_nodes[i].span >= rank->n_spans)
                 abort();
     }
-    dpro_trace_destroy(trace);
+    dpro_job_close(job);
     return 0;
 }

@@ -41,16 +41,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     for (int i = 0; i < 2; i++)
         snprintf(paths[i], sizeof paths[i], "/proc/self/fd/%d", fds[i]);
-    struct dpro_trace_options options = {
-        .threads = 1, .without_profile = 1, .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)"};
-    struct dpro_trace *trace;
+    const struct dpro_trace *trace;
     struct dpro_error err = {0};
-    if (dpro_trace_load(names, first < n ? 2 : 1, &options, &trace, &err) < 0) {
-        if (err.code == 0 || err.text[0] == '\0')
-            abort();
-        return 0;
-    }
-    check(trace);
-    dpro_trace_destroy(trace);
+    struct dpro_job *job = fuzz_job(names, first < n ? 2 : 1, .without_profile = 1,
+                                    .rank_regex = data[0] % 2 ? NULL : "fd/([0-9]+)");
+    if (!fuzz_failed(dpro_job_trace(job, &trace, &err), &err))
+        check(trace);
+    dpro_job_close(job);
     return 0;
 }

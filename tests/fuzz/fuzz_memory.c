@@ -76,31 +76,22 @@ static void check_memory(const struct graph_memory *m)
         check(m->uses[i].call == MEMORY_NONE || m->uses[i].call < m->n_calls);
 }
 
-static int failed(int status, const struct dpro_error *err)
-{
-    check(status >= 0 || (err->code < 0 && err->text[0] != '\0'));
-    return status < 0;
-}
-
-static void ask(const struct dpro_graph *graph)
+static void ask(struct dpro_job *job)
 {
     static const struct dpro_changes changes[] = {
         {.recompute = "all"}, {.micro_batches = 2},    {.batch_size = 3, .recompute = "none"},
         {.reshard = "all"},   {.reshard = "blocks.1"}, {.reshard = "none"}};
+    struct dpro_whatif_report answer;
+    struct dpro_optimize_report found;
     struct dpro_error err = {0};
-    struct dpro_model *model;
-    if (failed(dpro_model_build(graph, NULL, &model, &err), &err))
-        return;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        struct dpro_whatif *whatif;
-        if (!failed(dpro_whatif_run(graph, model, &changes[i], &whatif, &err), &err))
-            dpro_whatif_destroy(whatif);
+        struct dpro_changes asked = changes[i];
+        asked.size = sizeof asked;
+        fuzz_failed(dpro_job_whatif(job, &asked, &answer, &err), &err);
     }
-    struct dpro_optimize_options options = {.memory_bytes = 1, .budget_s = 0.01, .threads = 1};
-    struct dpro_optimum *optimum;
-    if (!failed(dpro_optimize_run(model, &options, &optimum, &err), &err))
-        dpro_optimum_destroy(optimum);
-    dpro_model_destroy(model);
+    struct dpro_optimize_options options = {
+        .size = sizeof options, .memory_bytes = 1, .budget_s = 0.01};
+    fuzz_failed(dpro_job_optimize(job, &options, &found, &err), &err);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -111,21 +102,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     made = 1;
     put_files(data, data + size);
     const char *paths[] = {folder};
-    struct dpro_trace_options options = {.threads = 1};
-    struct dpro_trace *trace;
-    struct dpro_graph *graph;
-    struct dpro_replay *replay;
+    struct dpro_job *job = fuzz_job(paths, 1);
+    const struct dpro_graph *graph;
+    struct dpro_rank_memory memory;
     struct dpro_error err = {0};
-    if (failed(dpro_trace_load(paths, 1, &options, &trace, &err), &err))
-        return 0;
-    if (!failed(dpro_graph_build(trace, &(struct dpro_graph_options){0}, &graph, &err), &err)) {
+    if (!fuzz_failed(dpro_job_graph(job, &graph, &err), &err)) {
         for (uint32_t r = 0; graph->memory && r < graph->n_ranks; r++)
             check_memory(&graph->memory[r]);
-        if (!failed(dpro_replay_run(graph, NULL, &replay, &err), &err))
-            dpro_replay_destroy(replay);
-        ask(graph);
-        dpro_graph_destroy(graph);
+        fuzz_failed(dpro_job_memory(job, 0, &memory, &err), &err);
+        ask(job);
     }
-    dpro_trace_destroy(trace);
+    dpro_job_close(job);
     return 0;
 }

@@ -22,14 +22,6 @@ static int put_file(int *fd, char path[32], const uint8_t *data, size_t size)
     return *fd < 0 || ftruncate(*fd, 0) < 0 || pwrite(*fd, data, size, 0) != (ssize_t)size ? -1 : 0;
 }
 
-/* A failure says what went wrong; a success leaves nothing to say. */
-static int failed(int status, const struct dpro_error *err)
-{
-    if (status < 0 && (err->code >= 0 || err->text[0] == '\0'))
-        abort();
-    return status < 0;
-}
-
 static void check_replay(const struct dpro_graph *graph, const struct dpro_replay *replay)
 {
     uint32_t n;
@@ -62,33 +54,6 @@ static void write_reports(const struct dpro_report *report)
     free(text);
 }
 
-static void replay_graph(const struct dpro_trace *trace, const struct dpro_graph *graph,
-                         uint8_t choice)
-{
-    static const char *const delays[] = {"BW=1.5"};
-    struct dpro_replay_options options = {
-        .samples = choice & 8 ? 5 : 0, .delays = delays, .n_delays = choice & 16 ? 1 : 0};
-    struct dpro_replay *replay = NULL;
-    struct dpro_validation validation = {.method = "none"};
-    struct dpro_daydream daydream;
-    struct dpro_error err = {0};
-    if (failed(dpro_replay_run(graph, &options, &replay, &err), &err))
-        return;
-    check_replay(graph, replay);
-    options.n_delays = 0;
-    if (!failed(dpro_replay_validate(graph, &options, &validation, &err), &err)) {
-        struct dpro_report report = {.trace = trace,
-                                     .graph = graph,
-                                     .replay = replay,
-                                     .validation = &validation,
-                                     .what_if = choice & 16};
-        if (!failed(dpro_replay_daydream(graph, 0, &daydream, &err), &err))
-            report.daydream = &daydream;
-        write_reports(&report);
-    }
-    dpro_replay_destroy(replay);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static int fds[MAX_FILES];
@@ -114,19 +79,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         names[n_files] = paths[n_files];
         at = last ? NULL : at + length + (choice & 128 ? 0 : skipped);
     }
-    struct dpro_trace_options trace_options = {.threads = 1,
-                                               .rank_regex = choice & 1 ? NULL : "fd/([0-9]+)"};
-    struct dpro_graph_options graph_options = {.first_step = choice & 32 ? 1 : 0,
-                                               .last_step = choice & 32 ? 2 : 0};
-    struct dpro_trace *trace = NULL;
-    struct dpro_graph *graph = NULL;
+    static const char *const delays[] = {"BW=1.5"};
+    struct dpro_job *job =
+        fuzz_job(names, n_files, .rank_regex = choice & 1 ? NULL : "fd/([0-9]+)",
+                 .first_step = choice & 32 ? 1 : 0, .last_step = choice & 32 ? 2 : 0);
+    struct dpro_job_replay_options options = {.size = sizeof options,
+                                              .samples = choice & 8 ? 5 : 0,
+                                              .delays = delays,
+                                              .n_delays = choice & 16 ? 1 : 0};
+    struct dpro_report report;
     struct dpro_error err = {0};
-    if (failed(dpro_trace_load(names, n_files, &trace_options, &trace, &err), &err))
-        return 0;
-    if (!failed(dpro_graph_build(trace, &graph_options, &graph, &err), &err)) {
-        replay_graph(trace, graph, choice);
-        dpro_graph_destroy(graph);
+    if (!fuzz_failed(dpro_job_replay(job, &options, &report, &err), &err)) {
+        check_replay(report.graph, report.replay);
+        write_reports(&report);
     }
-    dpro_trace_destroy(trace);
+    dpro_job_close(job);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include <dpro/dpro.h>
 
 #include "../unit/case.h"
+#include "../unit/job_at.h"
 #include "../unit/temp_folder.h"
 #include "host.h"
 
@@ -207,29 +208,15 @@ static void run_job(void)
 
 /* ---- its graph ---- */
 
-static struct dpro_graph *graph_of_job(void)
+static double replay_ms(struct dpro_job *job, const char *delay)
 {
-    struct dpro_error err = {0};
-    struct dpro_trace *trace = NULL;
-    struct dpro_graph *g = NULL;
-    const char *path = folder;
-    if (dpro_trace_load(&path, 1, NULL, &trace, &err) < 0 ||
-        dpro_graph_build(trace, NULL, &g, &err) < 0)
+    struct dpro_job_replay_options options = {
+        .size = sizeof options, .delays = &delay, .n_delays = delay != NULL};
+    struct dpro_report report;
+    struct dpro_error err;
+    if (dpro_job_replay(job, &options, &report, &err) < 0)
         fail_msg("%s", err.text);
-    dpro_trace_destroy(trace);
-    return g;
-}
-
-static double replay_ms(const struct dpro_graph *g, const char *delay)
-{
-    struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
-    struct dpro_error err = {0};
-    struct dpro_replay *replay;
-    if (dpro_replay_run(g, &options, &replay, &err) < 0)
-        fail_msg("%s", err.text);
-    double ms = (double)dpro_replay_iteration_ns(replay) / 1e6;
-    dpro_replay_destroy(replay);
-    return ms;
+    return (double)dpro_replay_iteration_ns(report.replay) / 1e6;
 }
 
 static double measured_ms(const struct dpro_graph *g)
@@ -245,7 +232,8 @@ static double measured_ms(const struct dpro_graph *g)
 TEST_IN_FOLDER(steps_that_the_plugin_logged_are_sends_and_receives)
 {
     run_job();
-    struct dpro_graph *g = graph_of_job();
+    struct dpro_job *job = job_at(folder);
+    struct dpro_graph *g = job_graph(job);
     for (size_t w = 0; w < dpro_graph_n_warnings(g); w++)
         print_message("%s\n", dpro_graph_warning(g, w));
     assert_int_equal(dpro_graph_n_collectives(g), 1);
@@ -270,13 +258,12 @@ TEST_IN_FOLDER(steps_that_the_plugin_logged_are_sends_and_receives)
     struct dpro_alignment alignment = dpro_graph_alignment(g);
     assert_int_equal(alignment.violations_after, 0);
     assert_true(alignment.n_pairs >= (uint64_t)MESSAGES * N_ITERATIONS);
-    double measured = measured_ms(g), predicted = replay_ms(g, NULL);
+    double measured = measured_ms(g), predicted = replay_ms(job, NULL);
     print_message("measured %.3f ms, replayed %.3f ms\n", measured, predicted);
     /* with other work on the machine no iteration is like another */
     assert_true(fabs(predicted - measured) < 0.5 * measured);
-    assert_true(replay_ms(g, "COMM=+50") > predicted + 30);
-    assert_true(replay_ms(g, "gemm@2=+50") > predicted + 30);
-    dpro_graph_destroy(g);
+    assert_true(replay_ms(job, "COMM=+50") > predicted + 30);
+    assert_true(replay_ms(job, "gemm@2=+50") > predicted + 30);
 }
 
 int main(int argc, char **argv)

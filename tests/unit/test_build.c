@@ -227,7 +227,7 @@ TEST(of_many_iterations_fifty_are_predicted)
     assert_true(validation.max_abs_error_pct < 0.01);
 }
 
-TEST(building_and_validating_tell_how_far_they_are)
+TEST(reading_building_and_validating_tell_how_far_they_are)
 {
     for (int rank = 0; rank < 3; rank++) {
         struct trace_text *t = trace_text_begin(rank, 3);
@@ -237,14 +237,14 @@ TEST(building_and_validating_tell_how_far_they_are)
         }
     }
     struct stages_seen seen = {.n_wrong = 0};
-    struct dpro_graph *g =
-        trace_text_graph_with(&(struct dpro_graph_options){.sink = stages_sink(&seen)});
+    struct dpro_graph *g = trace_text_graph_with(&(struct dpro_job_options){
+        .size = sizeof(struct dpro_job_options), .sink = stages_sink(&seen)});
     struct dpro_replay_options options = {.threads = 1, .sink = stages_sink(&seen)};
     struct dpro_validation validation;
     struct dpro_error err;
     assert_int_equal(dpro_replay_validate(g, &options, &validation, &err), 0);
     assert_int_equal(validation.n, 4);
-    assert_string_equal(seen.names, "build the graph;validate;");
+    assert_string_equal(seen.names, "join the files;build the graph;validate;");
     assert_int_equal(seen.n_wrong, 0);
 }
 

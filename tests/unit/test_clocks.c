@@ -217,7 +217,7 @@ TEST(clocks_are_used_as_recorded_when_asked)
         profile(rank, 2, shifts[rank], 20);
         net(rank, 2, shifts, 4000);
     }
-    struct dpro_graph_options options = {.no_align = 1};
+    struct dpro_job_options options = {.size = sizeof options, .no_align = 1};
     struct dpro_graph *g = trace_text_graph_with(&options);
     struct dpro_alignment alignment = dpro_graph_alignment(g);
     assert_int_equal(clock_of(g, 1).n_segments, 0);

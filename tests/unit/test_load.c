@@ -10,6 +10,7 @@
 
 #include "case.h"
 #include "ingest/trace.h"
+#include "job_at.h"
 #include "kept_log.h"
 #include "stages_seen.h"
 #include "temp_folder.h"
@@ -33,26 +34,25 @@ static unsigned char *pack(const char *text, size_t *size)
 
 static struct dpro_error err;
 
-static int load_with(const char *path, const char *second, struct dpro_trace_options options,
+static int load_with(const char *path, const char *second, struct dpro_job_options options,
                      struct dpro_trace **trace)
 {
     const char *paths[] = {path, second};
-    err = (struct dpro_error){0};
+    const struct dpro_trace *loaded = NULL;
+    struct dpro_job *job;
     logged[0] = '\0';
+    options.size = sizeof options;
     options.sink = (struct dpro_sink){.log = keep_log, .level = DPRO_LOG_DEBUG};
-    *trace = NULL;
-    int rc = dpro_trace_load(paths, second ? 2 : 1, &options, trace, &err);
-    if (rc == 0)
-        KEEP(*trace, dpro_trace_destroy);
+    assert_int_equal(dpro_job_open(paths, second ? 2 : 1, &options, &job, &err), 0);
+    KEEP(job, dpro_job_close);
+    int rc = dpro_job_trace(job, &loaded, &err);
+    *trace = (struct dpro_trace *)(uintptr_t)loaded;
     return rc;
 }
 
 static struct dpro_trace *load_one(const char *path)
 {
-    struct dpro_trace *trace;
-    if (load_with(path, NULL, (struct dpro_trace_options){0}, &trace) < 0)
-        fail_msg("%s", err.text);
-    return trace;
+    return trace_at(path, .sink = {.log = keep_log, .level = DPRO_LOG_DEBUG});
 }
 
 /* The load fails with this code, and the message has all these words. */
@@ -60,7 +60,7 @@ static void expect_error(const char *path, const char *second, int code, const c
                          const char *word2)
 {
     struct dpro_trace *trace;
-    assert_int_equal(load_with(path, second, (struct dpro_trace_options){0}, &trace), code);
+    assert_int_equal(load_with(path, second, (struct dpro_job_options){0}, &trace), code);
     assert_int_equal(err.code, code);
     if (!strstr(err.text, word1) || !strstr(err.text, word2))
         fail_msg("%s", err.text);
@@ -172,19 +172,17 @@ TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
     assert_int_equal(dpro_trace_n_files(trace), 7);
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
     assert_int_equal(
-        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "e([0-9]+)"}, &trace),
+        load_with(folder, NULL, (struct dpro_job_options){.rank_regex = "e([0-9]+)"}, &trace),
         DPRO_EFORMAT);
     assert_non_null(strstr(err.text, "--rank-regex"));
     assert_int_equal(load_with(in_folder("worker5_x.json"), NULL,
-                               (struct dpro_trace_options){.rank_regex = "worker([0-9]+)"}, &trace),
+                               (struct dpro_job_options){.rank_regex = "worker([0-9]+)"}, &trace),
                      0);
     assert_int_equal(dpro_trace_rank(trace, 0), 5);
-    assert_int_equal(
-        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "("}, &trace),
-        DPRO_EUSAGE);
-    assert_int_equal(
-        load_with(folder, NULL, (struct dpro_trace_options){.rank_regex = "a"}, &trace),
-        DPRO_EUSAGE);
+    assert_int_equal(load_with(folder, NULL, (struct dpro_job_options){.rank_regex = "("}, &trace),
+                     DPRO_EUSAGE);
+    assert_int_equal(load_with(folder, NULL, (struct dpro_job_options){.rank_regex = "a"}, &trace),
+                     DPRO_EUSAGE);
 }
 
 TEST_IN_FOLDER(globs_and_lists_are_read)
@@ -195,7 +193,7 @@ TEST_IN_FOLDER(globs_and_lists_are_read)
     struct dpro_trace *trace = load_one(in_folder("*"));
     assert_int_equal(dpro_trace_n_ranks(trace), 2);
     assert_int_equal(load_with(in_folder("rank1.json"), in_folder("rank0.json"),
-                               (struct dpro_trace_options){0}, &trace),
+                               (struct dpro_job_options){0}, &trace),
                      0);
     assert_int_equal(dpro_trace_n_ranks(trace), 2);
     assert_int_equal(dpro_trace_rank(trace, 0), 0);
@@ -231,13 +229,11 @@ TEST_IN_FOLDER(windows_of_a_rank_follow_each_other)
 TEST_IN_FOLDER(one_file_named_twice_is_taken_once)
 {
     write_text("rank0.json", TRACE("", SPAN("a", "1", "0")));
-    const char *paths[] = {folder, in_folder("rank0.json")};
     struct dpro_trace *trace;
-    if (dpro_trace_load(paths, 2, NULL, &trace, &err) < 0)
-        fail_msg("%s", err.text);
+    assert_int_equal(
+        load_with(folder, in_folder("rank0.json"), (struct dpro_job_options){0}, &trace), 0);
     assert_int_equal(dpro_trace_n_warnings(trace), 1);
     assert_non_null(strstr(dpro_trace_warning(trace, 0), "the same file as"));
-    dpro_trace_destroy(trace);
 }
 
 TEST_IN_FOLDER(two_jobs_are_refused)
@@ -313,7 +309,7 @@ TEST_IN_FOLDER(a_cut_gzip_gives_what_is_whole)
     for (size_t cut = 19; cut < size; cut += 13) {
         struct dpro_trace *trace;
         write_bytes("t.json.gz", packed, cut);
-        if (load_with(folder, NULL, (struct dpro_trace_options){0}, &trace) < 0) {
+        if (load_with(folder, NULL, (struct dpro_job_options){0}, &trace) < 0) {
             assert_int_equal(err.code, DPRO_EEMPTY);
             continue;
         }
@@ -343,7 +339,7 @@ TEST_IN_FOLDER(gzip_members_are_joined)
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
     both[a_size - 5] ^= 0x55; /* the checksum of the first member */
     write_bytes("t.bin", both, a_size + b_size);
-    assert_int_equal(load_with(folder, NULL, (struct dpro_trace_options){0}, &trace), 0);
+    assert_int_equal(load_with(folder, NULL, (struct dpro_job_options){0}, &trace), 0);
     assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
     free(a);
     free(b);
@@ -455,10 +451,10 @@ TEST_IN_FOLDER(any_number_of_threads_gives_the_same)
         write_text(name, text);
     }
     struct dpro_trace *one, *many;
-    assert_int_equal(load_with(folder, NULL, (struct dpro_trace_options){.threads = 1}, &one), 0);
+    assert_int_equal(load_with(folder, NULL, (struct dpro_job_options){.threads = 1}, &one), 0);
     for (int threads = 2; threads < 9; threads++) {
         assert_int_equal(
-            load_with(folder, NULL, (struct dpro_trace_options){.threads = threads}, &many), 0);
+            load_with(folder, NULL, (struct dpro_job_options){.threads = threads}, &many), 0);
         assert_int_equal(many->n_ranks, one->n_ranks);
         assert_int_equal(many->names.n, one->names.n);
         for (uint32_t r = 0; r < one->n_ranks; r++) {
@@ -576,13 +572,9 @@ static void check_fact(const struct fact *fact, const char *path)
 TEST_IN_FOLDER(joining_tells_how_far_it_is)
 {
     struct stages_seen seen = {.n_wrong = 0};
-    struct dpro_trace_options options = {.threads = 1, .sink = stages_sink(&seen)};
-    const char *paths[] = {folder};
-    struct dpro_trace *trace;
     write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
     write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
-    assert_int_equal(dpro_trace_load(paths, 1, &options, &trace, &err), 0);
-    KEEP(trace, dpro_trace_destroy);
+    trace_at(folder, .threads = 1, .sink = stages_sink(&seen));
     assert_string_equal(seen.names, "join the files;");
     assert_int_equal(seen.n_wrong, 0);
 }

@@ -13,6 +13,7 @@
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
+#include "job_at.h"
 #include "kept_log.h"
 #include "message_job.h"
 #include "temp_folder.h"
@@ -21,24 +22,16 @@
 
 /* ---- making jobs ---- */
 
-static struct dpro_graph *graph_of_folder(const char *path)
+/* Jobs here have one clock. */
+static struct dpro_job *job_of(const struct job *job)
 {
-    struct dpro_error err = {0};
-    struct dpro_trace *trace = NULL;
-    struct dpro_graph *graph = NULL;
-    struct dpro_graph_options options = {.no_align = 1}; /* jobs here have one clock */
-    if (dpro_trace_load(&path, 1, NULL, &trace, &err) < 0 ||
-        dpro_graph_build(trace, &options, &graph, &err) < 0)
-        fail_msg("%s", err.text);
-    dpro_trace_destroy(trace);
-    KEEP(graph, dpro_graph_destroy);
-    return graph;
+    write_job(job, folder);
+    return job_at(folder, .no_align = 1);
 }
 
 static struct dpro_graph *graph_of(const struct job *job)
 {
-    write_job(job, folder);
-    return graph_of_folder(folder);
+    return job_graph(job_of(job));
 }
 
 /* ---- asking ---- */
@@ -499,17 +492,14 @@ TEST_IN_FOLDER(bytes_take_a_link_no_longer_than_their_messages_are_under_way)
         send_one(&job, from, 1 - from, 250, 400, 200);
         send_one(&job, from, 1 - from, 500, 650, 200);
     }
-    struct dpro_graph *g = graph_of(&job);
-    struct dpro_model_options options = {.all_communication = 1};
-    struct dpro_model *model;
+    const struct dpro_model *model;
     struct dpro_error err = {0};
-    if (dpro_model_build(g, &options, &model, &err) < 0)
+    if (dpro_job_model(job_of(&job), 1, &model, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(model->n_communications, 1);
     assert_float_equal(model->communications[0].took_ns, 600 * US, 5 * US);
     assert_float_equal(model_group_cost(model, &model->communications[0]).wire_ns, 300 * US,
                        5 * US);
-    dpro_model_destroy(model);
 }
 
 /* ---- NCCL ---- */
@@ -675,7 +665,7 @@ TEST_IN_FOLDER(a_step_that_is_lost_leaves_its_collective_whole)
     write_log(&job, folder, 0);
     job.n_sent--;
     write_log(&job, folder, 1);
-    struct dpro_graph *g = graph_of_folder(folder);
+    struct dpro_graph *g = graph_at(folder, .no_align = 1);
     check_whole(g, "do not have all");
 }
 
@@ -764,7 +754,7 @@ TEST_IN_FOLDER(a_message_that_only_its_sender_logged_leaves_the_collective_whole
     write_log(&job, folder, 0);
     job.sent[2].only = 1; /* rank 1 lost one of what it received in the others */
     write_log(&job, folder, 1);
-    struct dpro_graph *g = graph_of_folder(folder);
+    struct dpro_graph *g = graph_at(folder, .no_align = 1);
     assert_true(has_warning(g, "replayed whole"));
     assert_int_equal(check_pairs(g), 0);
 }
@@ -776,7 +766,7 @@ TEST_IN_FOLDER(a_rank_that_is_missing_leaves_its_collectives_whole)
         write_profile(&job, folder, r);
         write_log(&job, folder, r);
     }
-    struct dpro_graph *g = graph_of_folder(folder);
+    struct dpro_graph *g = graph_at(folder, .no_align = 1);
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 0);
     assert_int_equal(check_pairs(g), 0);
 }
@@ -803,12 +793,7 @@ TEST(real_captures_are_rings_of_messages_to_the_byte)
         char path[512];
         if (!capture_path(path, captures[i].name))
             skip();
-        const char *folder_of = path;
-        struct dpro_error err = {0};
-        struct dpro_trace *trace = NULL;
-        struct dpro_graph *g = NULL;
-        assert_int_equal(dpro_trace_load(&folder_of, 1, NULL, &trace, &err), 0);
-        assert_int_equal(dpro_graph_build(trace, NULL, &g, &err), 0);
+        const struct dpro_graph *g = graph_at(path);
         unsigned n_rings = 0;
         uint64_t broadcast = 0;
         for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) {
@@ -823,7 +808,5 @@ TEST(real_captures_are_rings_of_messages_to_the_byte)
         assert_int_equal(check_pairs(g),
                          captures[i].bytes * 2 * (captures[i].n_ranks - 1) + broadcast);
         assert_false(has_warning(g, "whole"));
-        dpro_graph_destroy(g);
-        dpro_trace_destroy(trace);
     }
 }

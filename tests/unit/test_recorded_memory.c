@@ -10,6 +10,7 @@
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/readers.h"
+#include "job_at.h"
 #include "kept_log.h"
 #include "part_text.h"
 #include "temp_folder.h"
@@ -26,18 +27,10 @@ static const struct held_part *held_of(const struct trace_part *part)
 
 /* ---- loading ---- */
 
-static struct dpro_error err;
-
 static struct dpro_trace *load(void)
 {
-    const char *path = folder;
-    struct dpro_trace *trace;
-    struct dpro_trace_options options = {.sink = {.log = keep_log, .level = DPRO_LOG_WARN}};
     logged[0] = '\0';
-    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
-        fail_msg("%s", err.text);
-    KEEP(trace, dpro_trace_destroy);
-    return trace;
+    return trace_at(folder, .sink = {.log = keep_log, .level = DPRO_LOG_WARN});
 }
 
 #define OP                                                                                         \

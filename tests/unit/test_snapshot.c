@@ -7,6 +7,7 @@
 #include "base/pickle.h"
 #include "case.h"
 #include "ingest/readers.h"
+#include "job_at.h"
 #include "kept_log.h"
 #include "temp_folder.h"
 
@@ -268,20 +269,13 @@ static void put_segment(struct writer *w, int64_t device, int64_t address, int64
 /* The rank whose folder holds a profile with more events, and the pickle. */
 static struct dpro_trace *load(const struct writer *w, const char *events)
 {
-    struct dpro_error err;
-    const char *path = folder;
-    struct dpro_trace *trace;
-    struct dpro_trace_options options = {.sink = {.log = keep_log, .level = DPRO_LOG_WARN}};
     char profile[1024];
     snprintf(profile, sizeof profile, PROFILE, events);
     write_text("host0/rank0/kineto.json", profile);
     if (w)
         write_bytes("host0/rank0/snapshot.pickle", w->at, w->n);
     logged[0] = '\0';
-    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
-        fail_msg("%s", err.text);
-    KEEP(trace, dpro_trace_destroy);
-    return trace;
+    return trace_at(folder, .sink = {.log = keep_log, .level = DPRO_LOG_WARN});
 }
 
 enum { STREAM = 0x5555000 };

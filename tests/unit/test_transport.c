@@ -8,6 +8,7 @@
 
 #include "case.h"
 #include "ingest/trace.h"
+#include "job_at.h"
 #include "kept_log.h"
 #include "temp_folder.h"
 #include "tracer/record.h"
@@ -124,23 +125,16 @@ static void gloo(struct log *log, uint32_t number, uint8_t direction, uint8_t op
 
 static struct dpro_error err;
 
-static struct dpro_trace *load_as(const char *path, int without_profile)
+static const struct dpro_trace *load_as(const char *path, int without_profile)
 {
-    struct dpro_trace *trace = NULL;
-    struct dpro_trace_options options = {.without_profile = without_profile};
-    err = (struct dpro_error){0};
-    if (dpro_trace_load(&path, 1, &options, &trace, &err) < 0)
-        return NULL;
-    KEEP(trace, dpro_trace_destroy);
+    const struct dpro_trace *trace = NULL;
+    dpro_job_trace(job_at(path, .without_profile = without_profile), &trace, &err);
     return trace;
 }
 
 static struct dpro_trace *load(void)
 {
-    struct dpro_trace *trace = load_as(folder, 1);
-    if (!trace)
-        fail_msg("%s", err.text);
-    return trace;
+    return trace_at(folder, .without_profile = 1);
 }
 
 static struct dpro_transport_info facts(void)
@@ -303,7 +297,7 @@ TEST_IN_FOLDER(a_log_cut_anywhere_gives_what_is_before_the_cut)
             between |= ends[i] == cut;
         }
         assert_int_equal(truncate(path, cut), 0);
-        struct dpro_trace *trace = load_as(path, 1);
+        const struct dpro_trace *trace = load_as(path, 1);
         assert_non_null(trace);
         assert_int_equal(dpro_trace_transport(trace).n_calls, n_whole);
         assert_int_equal(warned(trace, "ends in the middle of a record"), !between);
@@ -658,7 +652,7 @@ TEST_IN_FOLDER(csv_of_loopback_stays_apart_by_its_zone)
 {
     for (uint64_t ns = 7; ns <= 8; ns++) {
         loopback_pair("boot", 7, "boot", ns);
-        struct dpro_trace *trace = load();
+        const struct dpro_trace *trace = load();
         const char *path = in_folder("csv");
         assert_int_equal(dpro_trace_export_net_csv(trace, path, &err), 0);
         trace = load_as(path, 1);
@@ -852,7 +846,7 @@ TEST_IN_FOLDER(real_captures_are_tied_to_the_byte)
         char path[512];
         if (!capture_path(path, captures[i].name))
             skip();
-        struct dpro_trace *trace = load_as(path, 0);
+        const struct dpro_trace *trace = load_as(path, 0);
         assert_non_null(trace);
         struct dpro_transport_info info = dpro_trace_transport(trace);
         unsigned n = captures[i].n_ranks;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "case.h"
+#include "job_at.h"
 #include "temp_folder.h"
 
 enum { MAX_RANKS = 16 };
@@ -161,37 +162,16 @@ void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t
     put(text, "user_annotation", name, 100, 1, start, dur, "");
 }
 
-static int build(const struct dpro_graph_options *options, struct dpro_graph **graph,
-                 struct dpro_error *err)
+struct dpro_graph *trace_text_graph_with(const struct dpro_job_options *options)
 {
     for (int i = 0; i < n_texts; i++) {
         fputs(texts[i].tail, texts[i].file);
         assert_int_equal(fclose(texts[i].file), 0);
     }
-    const char *path = folder;
-    struct dpro_trace *trace = NULL;
-    int status = dpro_trace_load(&path, 1, NULL, &trace, err);
-    if (status == 0)
-        status = dpro_graph_build(trace, options, graph, err);
-    dpro_trace_destroy(trace);
-    remove_folder(NULL);
     n_texts = 0;
-    return status;
-}
-
-struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options)
-{
-    struct dpro_graph *graph = NULL;
-    struct dpro_error err = {0};
-    if (build(options, &graph, &err) < 0)
-        fail_msg("%s", err.text);
-    KEEP(graph, dpro_graph_destroy);
+    struct dpro_graph *graph = job_graph(job_at_with(folder, options));
+    remove_folder(NULL);
     return graph;
-}
-
-int trace_text_try(struct dpro_graph **graph, struct dpro_error *err)
-{
-    return build(NULL, graph, err);
 }
 
 struct dpro_graph *trace_text_graph(void)

@@ -57,6 +57,4 @@ void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t
 
 /* Writes and loads all files and builds the graph, which is kept; fails the test if that fails. */
 struct dpro_graph *trace_text_graph(void);
-struct dpro_graph *trace_text_graph_with(const struct dpro_graph_options *options);
-/* The same, but hands back the status and the message. */
-int trace_text_try(struct dpro_graph **graph, struct dpro_error *err);
+struct dpro_graph *trace_text_graph_with(const struct dpro_job_options *options);

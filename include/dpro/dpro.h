@@ -16,6 +16,7 @@
 #include <dpro/recording.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>
+#include <dpro/table.h>
 #include <dpro/trace.h>
 #include <dpro/verify.h>
 #include <dpro/whatif.h>

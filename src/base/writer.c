@@ -287,9 +287,10 @@ static __attribute__((noinline)) int try_to_write(struct writer *w, struct file_
 static int write_all(struct file_set *set, const struct set_file *files, size_t n,
                      struct dpro_error *err)
 {
-    enum { MOST_FILES = 12 };
+    enum { MOST_FILES = 40 };
     struct writer writers[MOST_FILES] = {0};
     int rc = 0;
+    assert(n <= MOST_FILES);
     for (size_t i = 0; i < n && rc == 0; i++)
         rc = try_to_write(&writers[i], set, &files[i], err);
     for (size_t i = 0; i < n && rc == 0; i++)

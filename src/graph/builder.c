@@ -18,7 +18,7 @@ typedef ARRAY(struct edge) edge_array;
 
 struct dpro_graph_builder {
     struct dpro_graph *graph; /* NULL once handed over */
-    size_t cap;               /* of every array of FIELDS that exists */
+    size_t cap;               /* of every column of ops that exists */
     int n_moved;              /* of these: that are in the graph's arena */
     edge_array same, next;
     ARRAY(struct graph_device) devices;
@@ -27,31 +27,28 @@ struct dpro_graph_builder {
     struct memory_scope scope;
 };
 
-/* The graph's arrays by op id. Until the graph is handed over they grow one by one. */
-#define FIELD(name, is_rare)                                                                       \
-    {                                                                                              \
-        offsetof(struct dpro_graph, name), sizeof *((struct dpro_graph *)NULL)->name, is_rare      \
-    }
-static const struct field {
-    size_t offset, size;
-    bool is_rare; /* most graphs leave it at zero: it exists when the first value comes */
-} FIELDS[] = {FIELD(dur_ns, false),     FIELD(gap_ns, true),     FIELD(seen_start_ns, true),
-              FIELD(seen_dur_ns, true), FIELD(size_bytes, true), FIELD(transaction, true),
-              FIELD(device, false),     FIELD(name, false),      FIELD(tensor, true),
-              FIELD(rank, false),       FIELD(kind, false),      FIELD(flags, false),
-              FIELD(phase, false)};
-enum { N_FIELDS = sizeof FIELDS / sizeof *FIELDS };
+static const size_t always[] = {AT_OP(dur_ns), AT_OP(device), AT_OP(name), AT_OP(rank),
+                                AT_OP(kind),   AT_OP(flags),  AT_OP(phase)};
 
-static void *get_field(const struct dpro_graph *g, const struct field *field)
+/* Most graphs leave the other columns of ops at zero: they exist when the first value comes. */
+static bool is_rare(const struct column_place *column)
+{
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (always[i] == column->at)
+            return false;
+    return true;
+}
+
+static void *get_field(const struct dpro_graph *g, const struct column_place *field)
 {
     void *at;
-    memcpy(&at, (const char *)g + field->offset, sizeof at);
+    memcpy(&at, (const char *)g + field->at, sizeof at);
     return at;
 }
 
-static void set_field(struct dpro_graph *g, const struct field *field, void *at)
+static void set_field(struct dpro_graph *g, const struct column_place *field, void *at)
 {
-    memcpy((char *)g + field->offset, &at, sizeof at);
+    memcpy((char *)g + field->at, &at, sizeof at);
 }
 
 struct dpro_graph_builder *graph_builder_create(void)
@@ -83,8 +80,8 @@ void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
         mem_free(builder);
         return;
     }
-    for (int i = builder->n_moved; i < N_FIELDS && builder->graph; i++)
-        mem_free(get_field(builder->graph, &FIELDS[i]));
+    for (int i = builder->n_moved; i < N_OP_COLUMNS && builder->graph; i++)
+        mem_free(get_field(builder->graph, &graph_op_columns[i]));
     array_fini(&builder->same);
     array_fini(&builder->next);
     array_fini(&builder->devices);
@@ -119,7 +116,7 @@ int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_devi
                            graph_builder_add_device(builder, kind, rank, name));
 }
 
-static void *resize(struct dpro_graph_builder *b, const struct field *field)
+static void *resize(struct dpro_graph_builder *b, const struct column_place *field)
 {
     void *at = mem_resize(get_field(b->graph, field), b->cap, field->size);
     set_field(b->graph, field, at);
@@ -131,9 +128,9 @@ static void grow_ops(struct dpro_graph_builder *b)
     if (b->graph->n_ops >= DPRO_NO_OP - 1)
         mem_fail();
     b->cap = MIN(b->cap ? b->cap + b->cap / 2 : 64, UINT32_MAX);
-    for (int i = 0; i < N_FIELDS; i++)
-        if (!FIELDS[i].is_rare || get_field(b->graph, &FIELDS[i]))
-            resize(b, &FIELDS[i]);
+    for (int i = 0; i < N_OP_COLUMNS; i++)
+        if (!is_rare(&graph_op_columns[i]) || get_field(b->graph, &graph_op_columns[i]))
+            resize(b, &graph_op_columns[i]);
 }
 
 /* Ids follow rank: a rank's ops are one block. */
@@ -182,9 +179,9 @@ static enum dpro_op_kind phase_of(enum dpro_op_kind kind)
 static void make_rare(struct dpro_graph_builder *b, size_t offset)
 {
     int i = 0;
-    while (FIELDS[i].offset != offset)
+    while (graph_op_columns[i].at != offset)
         i++;
-    memset(resize(b, &FIELDS[i]), 0, b->graph->n_ops * FIELDS[i].size);
+    memset(resize(b, &graph_op_columns[i]), 0, b->graph->n_ops * graph_op_columns[i].size);
 }
 
 int64_t graph_builder_add(struct dpro_graph_builder *b, const struct dpro_op *op, uint32_t name,
@@ -355,8 +352,8 @@ int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph
     int rc = graph_check_acyclic(g, err);
     if (rc < 0)
         return rc;
-    for (; b->n_moved < N_FIELDS; b->n_moved++) {
-        const struct field *field = &FIELDS[b->n_moved];
+    for (; b->n_moved < N_OP_COLUMNS; b->n_moved++) {
+        const struct column_place *field = &graph_op_columns[b->n_moved];
         void *grown = get_field(g, field);
         if (grown)
             set_field(g, field, arena_copy(&g->arena, grown, g->n_ops, field->size));

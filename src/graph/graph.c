@@ -10,6 +10,8 @@
 
 #include <assert.h>
 
+const struct column_place graph_op_columns[] = {GRAPH_OPS(COLUMN_PLACE_OF, struct dpro_graph)};
+
 const char *dpro_op_kind_name(enum dpro_op_kind kind)
 {
     static const char *const names[DPRO_N_OP_KINDS] = {

@@ -10,6 +10,7 @@
 #include "align/clock_map.h"
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/column.h"
 #include "base/strtab.h"
 #include "graph/memory/graph_memory.h"
 
@@ -21,74 +22,116 @@ enum graph_op_flag {
     GRAPH_OP_UNIT = 8, /* FSDP's own: it gathers, frees or reduces what a unit has */
 };
 
+#define GRAPH_RANKS(COLUMN, ROW)                                                                   \
+    COLUMN(ROW, int, rank, NUMBER, "its number in the job; below -1: a parameter server")          \
+    COLUMN(ROW, uint32_t, first_op, ID(ops), "its ops follow each other; this is the first")       \
+    COLUMN(ROW, uint32_t, n_ops, NUMBER, "how many ops it has")                                    \
+    COLUMN(ROW, uint32_t, n_message_ops, NUMBER,                                                   \
+           "how many of them, at the end, are messages of collectives")                            \
+    COLUMN(ROW, uint32_t, boundary, ID(ops), "the op that ends its iteration; its flag is 1")      \
+    COLUMN(ROW, bool, on_device, FLAG,                                                             \
+           "its iterations are measured on its GPU, as the CPU runs ahead: from the start of op "  \
+           "first_work to that of the next one; op last_work ends last")                           \
+    COLUMN(ROW, uint32_t, first_work, ID(ops), "see on_device; else 0")                            \
+    COLUMN(ROW, uint32_t, last_work, ID(ops), "see on_device; else 0")                             \
+    COLUMN(ROW, uint8_t, bf16_cpu, NUMBER,                                                         \
+           "1: its CPU lacks instructions for bf16, 2: it has them; 0: not known")                 \
+    COLUMN(ROW, bool, autocast, FLAG, "the job itself computes ops under autocast")                \
+    COLUMN(ROW, uint32_t, n_micro_batches, NUMBER,                                                 \
+           "micro-batches whose gradients it adds up before an update; 0: not known")              \
+    COLUMN(ROW, uint64_t, gradient_bytes, BYTES,                                                   \
+           "size of the gradients at the end of its iteration; 0: not known")                      \
+    COLUMN(ROW, int64_t, offset_ns, NS,                                                            \
+           "where its iteration starts, from the graph's zero; for a graph of one iteration")
 struct graph_rank {
-    int rank;
-    uint32_t first_op, n_ops;
-    uint32_t n_message_ops; /* the last of them: those of collectives' messages */
-    uint32_t boundary;      /* its GRAPH_OP_BOUNDARY op; DPRO_NO_OP: none */
-    bool on_device; /* its iterations are measured on its GPU, as the CPU runs ahead: from the start
-                       of op first_work to that of the next one; op last_work ends last */
-    uint32_t first_work, last_work;
-    uint8_t bf16_cpu;         /* enum bf16_cpu */
-    bool autocast;            /* the job itself computes ops under autocast */
-    uint32_t n_micro_batches; /* whose gradients it adds up before an update; 0: not known */
-    uint64_t gradient_bytes;  /* that it has at an iteration's end; 0: not known */
-    int64_t offset_ns; /* where its iteration starts, from the graph's zero; for a graph of one
-                          iteration */
+    GRAPH_RANKS(COLUMN_FIELD, )
 };
 
+#define GRAPH_DEVICES(COLUMN, ROW)                                                                 \
+    COLUMN(ROW, uint8_t, kind, WORD(device_kind_word), "what it is")                               \
+    COLUMN(ROW, int, rank, NUMBER, "the number of its rank in the job")                            \
+    COLUMN(ROW, uint32_t, name, NAME, "its name: of a thread, a stream, an address")               \
+    COLUMN(ROW, uint32_t, n_slots, NUMBER,                                                         \
+           "of a thread of a pool: the most threads that ran at once; 0: of no pool")              \
+    COLUMN(ROW, uint32_t, pool, ID(devices), "of a thread of a pool: the pool's first device")     \
+    COLUMN(ROW, uint32_t, n_sharing, NUMBER,                                                       \
+           "of a connection: how many devices share its link evenly, one behind the other; 0: "    \
+           "it shares nothing")                                                                    \
+    COLUMN(ROW, uint32_t, shared, ID(devices),                                                     \
+           "of a connection that shares its link: the first device that does")
 struct graph_device {
-    uint8_t kind; /* enum dpro_device_kind */
-    int rank;
-    uint32_t name;
-    uint32_t n_slots; /* of a thread of a pool: the most threads that ran at once; 0: of no pool */
-    uint32_t pool;    /* the first of the pool's devices */
-    uint32_t n_sharing; /* of a connection: how many devices share its link evenly, one behind the
-                           other; 0: it shares nothing */
-    uint32_t shared;    /* the first of them */
+    GRAPH_DEVICES(COLUMN_FIELD, )
 };
 
 /* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
  * precede `barrier`, which precedes all transfers. */
+#define GRAPH_COLLECTIVES(COLUMN, ROW)                                                             \
+    COLUMN(ROW, uint32_t, name, NAME, "its kind: all_reduce, all_to_all, send, ...")               \
+    COLUMN(ROW, uint32_t, group, NAME, "the process group, as the framework calls it")             \
+    COLUMN(ROW, uint32_t, key, NUMBER, "1 + the key of a key-value store; 0: none")                \
+    COLUMN(ROW, uint64_t, size_bytes, BYTES, "what a member puts in; 0: not known")                \
+    COLUMN(ROW, uint32_t, barrier, ID(ops),                                                        \
+           "the op that all arrivals precede and that precedes all transfers; none of a single "   \
+           "member")                                                                               \
+    COLUMN(ROW, uint32_t, first_member, ID(members),                                               \
+           "its members follow each other; this is the first")                                     \
+    COLUMN(ROW, uint32_t, n_members, NUMBER, "how many members are in the trace")                  \
+    COLUMN(ROW, uint32_t, n_expected, NUMBER,                                                      \
+           "size of the group; above n_members, ranks are missing in the trace")                   \
+    COLUMN(ROW, int64_t, missing_wait_ns, NS,                                                      \
+           "mean part of the transfers that is taken for waiting for missing ranks")               \
+    COLUMN(ROW, uint32_t, n_messages, NUMBER,                                                      \
+           "its SENDs in the graph; the transfers are what follows them. 0: the transfers are "    \
+           "all of it")                                                                            \
+    COLUMN(ROW, uint32_t, dimension, ID(dimensions),                                               \
+           "the dimension of parallelism that it belongs to; none: of none, or of several")        \
+    COLUMN(ROW, const char *, pattern, STATIC,                                                     \
+           "who sent to whom: ring, tree, direct, ...; none: there are no messages")               \
+    COLUMN(ROW, uint32_t, n_chunks, NUMBER,                                                        \
+           "of a ring: messages that a step is cut in; else messages over the busiest connection") \
+    COLUMN(ROW, uint32_t, n_channels, NUMBER, "NCCL's channels; else 1")
 struct graph_collective {
-    uint32_t name;                    /* string id: "all_reduce", "all_to_all", "send", ... */
-    uint32_t group;                   /* string id */
-    uint32_t key;                     /* 1 + that of a key-value store; 0: none */
-    uint64_t size_bytes;              /* a member's contribution; 0: unknown */
-    uint32_t barrier;                 /* op; DPRO_NO_OP for a single member */
-    uint32_t first_member, n_members; /* into members */
-    uint32_t n_expected;              /* group size; if above n_members, ranks are missing */
-    int64_t missing_wait_ns; /* mean part of the transfers that is assumed to be waiting for missing
-                                ranks */
-    uint32_t n_messages; /* its SENDs in the graph; the transfer ops are what follows them. 0: the
-                            transfer ops are all of it */
-    uint32_t dimension;  /* index; UINT32_MAX: none, or several */
-    const char *pattern; /* who sent to whom: "ring", ..., static; NULL: no messages */
-    uint32_t n_chunks, n_channels; /* as struct pattern has it */
+    GRAPH_COLLECTIVES(COLUMN_FIELD, )
 };
+#define GRAPH_MEMBERS(COLUMN, ROW)                                                                 \
+    COLUMN(ROW, uint32_t, arrival, ID(ops), "the op with which the rank reaches the collective")   \
+    COLUMN(ROW, uint32_t, transfer, ID(ops), "the op that lasts while the rank transfers")         \
+    COLUMN(ROW, int64_t, exchange_ns, NS,                                                          \
+           "mean time from the last arrival to the end of the member's messages")
 struct graph_member {
-    uint32_t arrival, transfer; /* ops */
-    int64_t exchange_ns; /* mean time from the last arrival to the end of the member's messages */
+    GRAPH_MEMBERS(COLUMN_FIELD, )
 };
 
+#define GRAPH_DIMENSIONS(COLUMN, ROW)                                                              \
+    COLUMN(ROW, uint8_t, parallelism, WORD(parallelism_word), "dp, fsdp, cp, ep, tp or pp")        \
+    COLUMN(ROW, bool, lies_over, FLAG,                                                             \
+           "it lies over other dimensions, so it is no factor of the number of ranks")             \
+    COLUMN(ROW, uint32_t, size, NUMBER, "ranks of a group")                                        \
+    COLUMN(ROW, uint32_t, n_groups, NUMBER, "groups that are known")                               \
+    COLUMN(ROW, uint64_t, n_per_rank, NUMBER,                                                      \
+           "communications of a rank in an iteration; 0: none was seen")                           \
+    COLUMN(ROW, uint64_t, bytes_per_rank, BYTES, "what a rank puts in; 0: not known")              \
+    COLUMN(ROW, const char *, evidence, STATIC, "what tells of it")
 struct graph_dimension {
-    uint8_t parallelism; /* enum dpro_parallelism */
-    bool lies_over;      /* over other dimensions */
-    uint32_t size, n_groups;
+    GRAPH_DIMENSIONS(COLUMN_FIELD, )
     int *ranks; /* of one group after the other */
-    uint64_t n_per_rank, bytes_per_rank;
-    const char *evidence;
 };
 
 /* A gradient tensor and the bucket it travels in. */
+#define GRAPH_TENSORS(COLUMN, ROW)                                                                 \
+    COLUMN(ROW, uint32_t, name, NAME, "the parameter")                                             \
+    COLUMN(ROW, uint64_t, size_bytes, BYTES, "size of the gradient, as it is sent")                \
+    COLUMN(ROW, uint64_t, held_bytes, BYTES,                                                       \
+           "size of the parameter, if the job casts its gradient to send it; else 0")              \
+    COLUMN(ROW, uint32_t, rank, ID(ranks), "the rank whose gradient it is")                        \
+    COLUMN(ROW, uint32_t, in, ID(ops), "the op with which it is there to be sent")                 \
+    COLUMN(ROW, uint32_t, out, ID(ops), "the op with which its sum is there")                      \
+    COLUMN(ROW, uint32_t, collective, ID(collectives),                                             \
+           "the collective that it travels with; none: it does not travel")                        \
+    COLUMN(ROW, bool, named, FLAG,                                                                 \
+           "the job names it; else its collective shows that it is a gradient")
 struct graph_tensor {
-    uint32_t name;
-    uint64_t size_bytes;
-    uint64_t held_bytes; /* of the parameter, if the job casts its gradient to send it; else 0 */
-    uint32_t rank;       /* index into ranks */
-    uint32_t in, out;    /* ops; DPRO_NO_OP when absent */
-    uint32_t collective; /* index; UINT32_MAX: not communicated */
-    bool named;          /* by the job; else it is taken for a gradient by its collective */
+    GRAPH_TENSORS(COLUMN_FIELD, )
 };
 
 /* An FSDP unit: parameters that are gathered before each pass, and freed after it. */
@@ -108,22 +151,30 @@ enum pass_kind { PASS_FORWARD, PASS_BACKWARD, PASS_OF_INPUTS, PASS_OF_WEIGHTS, N
 #define MARKED_KIND(pass)        (((pass)-1) % N_PASS_KINDS)
 
 /* A tensor that all ranks push to parameter servers and pull from them. */
+#define GRAPH_EXCHANGES(COLUMN, ROW)                                                               \
+    COLUMN(ROW, uint32_t, name, NAME, "the tensor")                                                \
+    COLUMN(ROW, uint32_t, carried, NAME,                                                           \
+           "the tensor in a key-value store's messages; empty: a session's")                       \
+    COLUMN(ROW, uint64_t, size_bytes, BYTES, "its size")                                           \
+    COLUMN(ROW, uint32_t, key, NUMBER, "1 + the key of a key-value store; 0: none")                \
+    COLUMN(ROW, uint32_t, collective, ID(collectives), "the collective that stands for it")        \
+    COLUMN(ROW, uint32_t, server, NUMBER, "the server of its first part")                          \
+    COLUMN(ROW, uint32_t, n_parts, NUMBER, "parts that it is sent in")                             \
+    COLUMN(ROW, uint32_t, first_end, ID(exchange_ends),                                            \
+           "its ends follow each other; this is the first")                                        \
+    COLUMN(ROW, uint32_t, n_ends, NUMBER, "how many ends it has")
 struct graph_exchange {
-    uint32_t name;    /* string id */
-    uint32_t carried; /* string id: its tensor in a key-value store's messages; 0: a session */
-    uint64_t size_bytes;
-    uint32_t key;               /* 1 + that of a key-value store; 0: none */
-    uint32_t collective;        /* the collective that stands for it; UINT32_MAX: none */
-    uint32_t server, n_parts;   /* server: of the first part */
-    uint32_t first_end, n_ends; /* into exchange_ends */
+    GRAPH_EXCHANGES(COLUMN_FIELD, )
 };
 /* What one rank does in an exchange. A rank may have several ends, for example one for each part of
  * a gradient. */
+#define GRAPH_EXCHANGE_ENDS(COLUMN, ROW)                                                           \
+    COLUMN(ROW, uint32_t, rank, ID(ranks), "the rank")                                             \
+    COLUMN(ROW, uint32_t, ready, ID(ops), "the op after which the push begins")                    \
+    COLUMN(ROW, uint32_t, pulled, ID(ops), "the op with which the value has arrived")              \
+    COLUMN(ROW, uint32_t, read, ID(ops), "the server's op after which the value is sent")
 struct graph_exchange_end {
-    uint32_t rank;          /* index into ranks */
-    uint32_t ready, pulled; /* ops after which the push begins, and with which the value has
-                               arrived; DPRO_NO_OP: none */
-    uint32_t read;          /* the server's op after which the value is sent; DPRO_NO_OP: none */
+    GRAPH_EXCHANGE_ENDS(COLUMN_FIELD, )
 };
 
 /* A group of Horovod's as it was reduced once. */
@@ -133,11 +184,15 @@ struct graph_reduction {
 };
 
 /* What a rank did longer in a slow iteration than in the usual ones. */
+#define GRAPH_SLOWER(COLUMN, ROW)                                                                  \
+    COLUMN(ROW, uint32_t, rank, ID(ranks), "the rank")                                             \
+    COLUMN(ROW, uint32_t, sample, ID(iterations), "the slow iteration")                            \
+    COLUMN(ROW, const char *, name, STATIC,                                                        \
+           "ops of that name took longer, or the gaps before them did")                            \
+    COLUMN(ROW, bool, is_gap, FLAG, "it is the gaps: no thread had work then")                     \
+    COLUMN(ROW, int64_t, more_ns, NS, "how much longer than usual")
 struct grown_time {
-    uint32_t rank, sample;
-    const char *name; /* of ops, or of those before which no thread had one */
-    bool is_gap;
-    int64_t more_ns;
+    GRAPH_SLOWER(COLUMN_FIELD, )
 };
 
 /* Horovod's cycles; cycle_ns 0: not Horovod, or no cycles were marked. */
@@ -158,6 +213,48 @@ enum {
     PROFILED_BEFORE = 4, /* shift: starts and ends of ops in the gap before it */
 };
 
+/* By op id. What most ops lack is NULL when no op has a value. */
+#define GRAPH_OPS(COLUMN, ROW)                                                                     \
+    COLUMN(ROW, int64_t, dur_ns, NS, "duration, mean over the measured iterations")                \
+    COLUMN(ROW, int64_t, gap_ns, NS, "time from ready to start that no edge explains, mean")       \
+    COLUMN(ROW, uint32_t, device, ID(devices), "what runs it; none: nothing does")                 \
+    COLUMN(ROW, uint8_t, kind, WORD(op_kind_word), "what it does")                                 \
+    COLUMN(ROW, uint8_t, flags, NUMBER,                                                            \
+           "the sum of: 1, it ends its rank's iteration; 2, it is work of a GPU; 4, its rank "     \
+           "reaches a collective with it and then waits; 8, it is FSDP's own work on a unit")      \
+    COLUMN(ROW, uint8_t, phase, WORD(op_kind_word),                                                \
+           "what its time counts as in a rank's breakdown; BARRIER: nothing")                      \
+    COLUMN(ROW, uint16_t, rank, ID(ranks), "its rank")                                             \
+    COLUMN(ROW, uint32_t, name, NAME, "its name, as the framework gives it")                       \
+    COLUMN(ROW, uint32_t, tensor, NAME, "the tensor or bucket")                                    \
+    COLUMN(ROW, uint64_t, size_bytes, BYTES, "what it communicates or copies; 0: not known")       \
+    COLUMN(ROW, uint64_t, transaction, NUMBER,                                                     \
+           "equal for ops that are one communication; 0: none")                                    \
+    COLUMN(ROW, uint32_t, gather, NUMBER,                                                          \
+           "of FSDP: 1 + twice the number of the unit whose parameters it gathers, and 1 more "    \
+           "for the backward pass; 0: none")                                                       \
+    COLUMN(ROW, uint32_t, pass, NUMBER,                                                            \
+           "of a pipeline, as the job marks it: 1 + four times the stage + 0 (forward), 1 "        \
+           "(backward), 2 (gradients of inputs), 3 (of weights); 0: no pass")                      \
+    COLUMN(ROW, uint8_t, spare, NUMBER,                                                            \
+           "how many of its predecessors, the latest to end, it does not wait for")                \
+    COLUMN(ROW, int64_t, seen_start_ns, NS,                                                        \
+           "start in the measured iteration that is shown, from the graph's zero")                 \
+    COLUMN(ROW, int64_t, seen_dur_ns, NS, "duration there, with waiting")                          \
+    COLUMN(ROW, uint8_t, profiled, NUMBER,                                                         \
+           "what the profiler recorded: starts and ends of ops within it (modulo 4), 4: it "       \
+           "launches work on a GPU, 8: another call of the GPU's runtime, 16 times the starts "    \
+           "and ends in the gap before it")                                                        \
+    COLUMN(ROW, uint8_t, dimension, NUMBER,                                                        \
+           "1 + the row in dimensions of the communication that it is part of; 0: of none, or "    \
+           "of several")
+
+#define COUNT_COLUMN(row, c_type, column, what, text) +1
+enum { N_OP_COLUMNS = 0 GRAPH_OPS(COUNT_COLUMN, ) };
+/* Where the columns of ops are in struct dpro_graph. */
+#define AT_OP(column) offsetof(struct dpro_graph, column)
+extern const struct column_place graph_op_columns[N_OP_COLUMNS];
+
 struct dpro_graph {
     struct arena arena;
     struct strtab names;
@@ -172,24 +269,9 @@ struct dpro_graph {
     const char *framework; /* "pytorch", "tensorflow", "mxnet"; static */
     bool in_session;       /* of TensorFlow 1 */
     struct graph_cycles cycles;
-    /* hot, by op id */
-    int64_t *dur_ns, *gap_ns;
-    uint32_t *device;
+    GRAPH_OPS(COLUMN_ARRAY_FIELD, )
     uint32_t *row, *succ;           /* same iteration: succ[row[op] .. row[op + 1]) */
     uint32_t *next_row, *next_succ; /* into the next iteration; NULL when there are none */
-    /* cold, by op id; those marked (*) are NULL when no op has a value, and so is gap_ns */
-    uint8_t *kind, *flags;
-    uint8_t *phase; /* what the op's time counts as in a rank's breakdown: DPRO_OP_FW, BW, UPDATE,
-                       INPUT or COLLECTIVE; DPRO_OP_BARRIER: nothing */
-    uint16_t *rank; /* index into ranks, or of a server behind them */
-    uint32_t *name;
-    uint32_t *tensor;                   /* (*) string id */
-    uint64_t *size_bytes, *transaction; /* (*) */
-    uint32_t *gather;                   /* (*) GATHER() of the unit whose parameters it gathers */
-    uint32_t *pass;                     /* (*) MARKED_PASS() that it is in */
-    uint8_t *spare; /* (*) number of predecessors, the latest to end, that an op does not wait for;
-                       such an op has none in the iteration before */
-    int64_t *seen_start_ns, *seen_dur_ns; /* (*) */
     /* samples: the value of op in measured iteration s is at [s * n_ops + op]; NULL: only the mean
      * is known */
     int64_t *sample_dur_ns, *sample_gap_ns;
@@ -208,7 +290,6 @@ struct dpro_graph {
     struct graph_member *members;
     struct graph_dimension *dimensions;
     uint32_t n_dimensions;
-    uint8_t *dimension;          /* (*) by op: 1 + that of the communication it is part of */
     const char *dimensions_note; /* see dpro_graph_dimensions_note; NULL: "" */
     struct graph_tensor *tensors;
     struct graph_exchange *exchanges;
@@ -220,7 +301,6 @@ struct dpro_graph {
                              all ranks have pushed */
 
     struct profiler_cost *profiler; /* by rank index; zeros: not known; NULL: none is */
-    uint8_t *profiled;              /* by op: PROFILED_* */
 
     struct dpro_unprofiled unprofiled; /* the trace's steps without a profiler */
     struct dpro_unprofiled_iterations unprofiled_iterations;

@@ -247,33 +247,19 @@ static void *gather(const struct editor *e, const void *from, size_t size, size_
     return new;
 }
 
+/* Of a copy, `seen` is that of what it copies. */
 static void gather_ops(struct editor *e, struct dpro_graph *out)
 {
     const struct dpro_graph *g = e->g;
-#define GATHER_ROWS(name, n) out->name = gather(e, g->name, sizeof *g->name, n)
-    GATHER_ROWS(dur_ns, 1);
-    GATHER_ROWS(gap_ns, 1);
-    GATHER_ROWS(device, 1);
-    GATHER_ROWS(kind, 1);
-    GATHER_ROWS(flags, 1);
-    GATHER_ROWS(phase, 1);
-    GATHER_ROWS(rank, 1);
-    GATHER_ROWS(name, 1);
-    GATHER_ROWS(tensor, 1);
-    GATHER_ROWS(size_bytes, 1);
-    GATHER_ROWS(transaction, 1);
-    GATHER_ROWS(gather, 1);
-    GATHER_ROWS(pass, 1);
-    GATHER_ROWS(dimension, 1);
-    GATHER_ROWS(spare, 1);
-    GATHER_ROWS(seen_start_ns, 1); /* of a copy, those of what it copies */
-    GATHER_ROWS(seen_dur_ns, 1);
-    GATHER_ROWS(profiled, 1);
-    GATHER_ROWS(sample_dur_ns, g->n_samples);
-    GATHER_ROWS(sample_gap_ns, g->n_samples);
-    GATHER_ROWS(lead_dur_ns, 1);
-    GATHER_ROWS(lead_gap_ns, 1);
-#undef GATHER_ROWS
+    for (int i = 0; i < N_OP_COLUMNS; i++) {
+        const struct column_place *column = &graph_op_columns[i];
+        const void *old = *(const void *const *)(const void *)((const char *)g + column->at);
+        *(void **)(void *)((char *)out + column->at) = gather(e, old, column->size, 1);
+    }
+    out->sample_dur_ns = gather(e, g->sample_dur_ns, sizeof *g->sample_dur_ns, g->n_samples);
+    out->sample_gap_ns = gather(e, g->sample_gap_ns, sizeof *g->sample_gap_ns, g->n_samples);
+    out->lead_dur_ns = gather(e, g->lead_dur_ns, sizeof *g->lead_dur_ns, 1);
+    out->lead_gap_ns = gather(e, g->lead_gap_ns, sizeof *g->lead_gap_ns, 1);
 }
 
 static uint32_t new_op(const struct editor *e, uint32_t op)

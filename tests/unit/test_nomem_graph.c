@@ -44,6 +44,27 @@ static void export_logs(const struct dpro_trace *trace)
     }
 }
 
+static void export_tables(const struct dpro_graph *graph)
+{
+    struct dpro_replay *replay;
+    assert_int_equal(dpro_replay_run(graph, NULL, &replay, NULL), 0);
+    long n_before = nomem_n_blocks;
+    int rc = DPRO_ENOMEM;
+    for (long n = 0; rc != 0; n++) {
+        struct dpro_error err = {0};
+        struct dpro_tables *tables = NULL;
+        nomem_n_left = n;
+        rc = dpro_tables_create(graph, replay, &tables, &err);
+        if (rc == 0)
+            rc = dpro_tables_csv(tables, in_folder("tables"), NULL, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+        dpro_tables_destroy(tables);
+        assert_int_equal(nomem_n_blocks, n_before);
+    }
+    dpro_replay_destroy(replay);
+}
+
 static void check_all(const struct job *job, unsigned n_messages)
 {
     assert_int_equal(make_folder(NULL), 0);
@@ -64,6 +85,9 @@ static void check_all(const struct job *job, unsigned n_messages)
     }
     assert_true(n > 500);
     assert_int_equal(dpro_graph_collective(graph, 0).n_messages, n_messages);
+    assert_int_equal(make_folder(NULL), 0);
+    export_tables(graph);
+    assert_int_equal(remove_folder(NULL), 0);
     dpro_graph_destroy(graph);
     dpro_trace_destroy(trace);
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/column.h"
 #include "ingest/allocator_history.h"
 
 #define MEMORY_NONE UINT32_MAX
@@ -16,33 +17,49 @@
 /* In place of a share: an op that is only there to sum up or gather parts. */
 #define SPLIT_UNSPLITS (-1.0F)
 
+#define MEMORY_MOMENTS(COLUMN, ROW)                                                                \
+    COLUMN(ROW, uint32_t, op, ID(ops), "the op that it is in; none: before the first")             \
+    COLUMN(ROW, uint32_t, function, NUMBER,                                                        \
+           "of autograd, whose gradients are passed on at its end: the number of the call that "   \
+           "the op is in; 0: none")                                                                \
+    COLUMN(ROW, uint16_t, share, NUMBER, "how much of the op's time has passed, in 1/65535")       \
+    COLUMN(ROW, bool, gives, FLAG, "the block is given back; else it is taken")                    \
+    COLUMN(ROW, uint32_t, block, ID(memory_blocks), "the block")
 struct graph_moment {
-    uint32_t op;       /* the graph's op that it is in; DPRO_NO_OP: before the first */
-    uint32_t function; /* of autograd, whose gradients are passed on at its end: the number of the
-                          call that the op is in; 0: none */
-    uint16_t share;    /* how much of the op's time has passed, in 1/65535 */
-    bool gives;        /* whether the block is given back; else it is taken */
-    uint32_t block;
+    MEMORY_MOMENTS(COLUMN_FIELD, )
 };
 
+#define MEMORY_BLOCKS(COLUMN, ROW)                                                                 \
+    COLUMN(ROW, uint64_t, size_bytes, BYTES, "its size")                                           \
+    COLUMN(ROW, uint64_t, asked_bytes, BYTES,                                                      \
+           "what it was made for, if known: a GPU's block may have a rest, too small to be cut "   \
+           "off")                                                                                  \
+    COLUMN(ROW, uint64_t, address, NUMBER, "of a GPU's memory, as recorded; 0: not known")         \
+    COLUMN(ROW, uint32_t, taken, ID(memory_moments),                                               \
+           "when it is taken; none: before the iteration")                                         \
+    COLUMN(ROW, uint32_t, given, ID(memory_moments),                                               \
+           "when it is given back; none: after the iteration")                                     \
+    COLUMN(ROW, uint8_t, category, WORD(category_word), "what it is for")                          \
+    COLUMN(ROW, bool, scales, FLAG, "its size grows with the batch")                               \
+    COLUMN(ROW, bool, split, FLAG, "it is a part of what tensor-parallel ranks share out")         \
+    COLUMN(ROW, bool, unsplits, FLAG,                                                              \
+           "it is only there for these ranks to sum up or gather parts")                           \
+    COLUMN(ROW, float, least_share, NUMBER,                                                        \
+           "with less than this of the recorded batch it is not taken at all; 0: it always is")    \
+    COLUMN(ROW, uint8_t, item_bytes, BYTES, "size of an element; 0: not known")                    \
+    COLUMN(ROW, uint32_t, name, NAME, "the parameter, else the op that made it")                   \
+    COLUMN(ROW, uint32_t, made_by, ID(memory_ops), "the innermost op in which it was taken")       \
+    COLUMN(ROW, uint32_t, gather, NUMBER,                                                          \
+           "of FSDP, as in ops: the unit that it was taken for; 0: none")                          \
+    COLUMN(ROW, bool, gathered, FLAG,                                                              \
+           "it holds the unit's parameters; else what the all-gather needs beside them")           \
+    COLUMN(ROW, uint32_t, call, ID(memory_calls),                                                  \
+           "the innermost call of a module whose pass made it")                                    \
+    COLUMN(ROW, uint32_t, first_use, ID(memory_uses),                                              \
+           "its uses follow each other; this is the first")                                        \
+    COLUMN(ROW, uint32_t, n_uses, NUMBER, "how many uses it has")
 struct graph_block {
-    uint64_t size_bytes;
-    uint64_t asked_bytes;  /* what it was made for, if known: a GPU's block may have a rest, too
-                              small to be cut off */
-    uint64_t address;      /* of a GPU's memory, as recorded; 0: not known */
-    uint32_t taken, given; /* moments; MEMORY_NONE: before the iteration, after it */
-    uint8_t category;      /* enum dpro_memory_category */
-    bool scales;           /* its size grows with the batch */
-    bool split;            /* a part of what tensor-parallel ranks share out */
-    bool unsplits;         /* is only there for these to sum up or gather parts */
-    float least_share;     /* with less than this of the recorded batch it is not taken at all; 0 */
-    uint8_t item_bytes;    /* bytes of an element; 0: not known */
-    uint32_t name;         /* string id: the parameter, else the op that made it */
-    uint32_t made_by;      /* the innermost typed op in which it was taken; MEMORY_NONE */
-    uint32_t gather;       /* GATHER() of the unit that it was taken for; 0: none */
-    bool gathered; /* it holds the unit's parameters; else what the all-gather needs beside them */
-    uint32_t call; /* the innermost call whose pass made it; MEMORY_NONE */
-    uint32_t first_use, n_uses; /* into uses, ascending */
+    MEMORY_BLOCKS(COLUMN_FIELD, )
 };
 
 static inline uint64_t graph_block_asked(const struct graph_block *block)
@@ -52,21 +69,34 @@ static inline uint64_t graph_block_asked(const struct graph_block *block)
 }
 
 /* A call's use of a block within one pass, from the first to the last read or write. */
+#define MEMORY_USES(COLUMN, ROW)                                                                   \
+    COLUMN(ROW, uint32_t, call, ID(memory_calls), "the innermost call; none: code of no module")   \
+    COLUMN(ROW, uint32_t, first, NUMBER,                                                           \
+           "the place (moments before it) of the first read or write")                             \
+    COLUMN(ROW, uint32_t, last, NUMBER, "the place behind the last one")                           \
+    COLUMN(ROW, bool, backward, FLAG, "it is in the backward pass")
 struct graph_use {
-    uint32_t call;        /* innermost; MEMORY_NONE: code of no module */
-    uint32_t first, last; /* places */
-    bool backward;
+    MEMORY_USES(COLUMN_FIELD, )
 };
 
 /* One call of a module. Calls nest as modules do. Ranges of places are [first, last). */
+#define MEMORY_CALLS(COLUMN, ROW)                                                                  \
+    COLUMN(ROW, uint32_t, module, NAME, "the module, as blocks.0.norm1; empty: the model itself")  \
+    COLUMN(ROW, uint32_t, class, NAME, "its class, as LayerNorm")                                  \
+    COLUMN(ROW, uint32_t, parent, ID(memory_calls), "the call around it")                          \
+    COLUMN(ROW, uint32_t, forward_first, NUMBER,                                                   \
+           "the place (moments before it) where its forward pass begins")                          \
+    COLUMN(ROW, uint32_t, forward_last, NUMBER, "the place where its forward pass ends")           \
+    COLUMN(ROW, uint32_t, backward_first, NUMBER, "the place where its backward pass begins")      \
+    COLUMN(ROW, uint32_t, backward_last, NUMBER,                                                   \
+           "the place where its backward pass ends; equal: it has none")                           \
+    COLUMN(ROW, int64_t, forward_ns, NS,                                                           \
+           "mean time of its ops in the forward pass, calls within it included")                   \
+    COLUMN(ROW, int64_t, backward_ns, NS, "mean time of its ops in the backward pass")             \
+    COLUMN(ROW, uint32_t, first_forward_op, ID(ops), "the first op of its forward pass")           \
+    COLUMN(ROW, uint32_t, first_backward_op, ID(ops), "the first op of its backward pass")
 struct graph_call {
-    uint32_t module; /* string id: "blocks.0.norm1"; "": the model itself */
-    uint32_t class;  /* string id: "LayerNorm"; 0: not known */
-    uint32_t parent; /* the call around it; MEMORY_NONE */
-    uint32_t forward_first, forward_last;
-    uint32_t backward_first, backward_last; /* equal: no backward pass */
-    int64_t forward_ns, backward_ns;        /* mean work of its ops, including calls within it */
-    uint32_t first_forward_op, first_backward_op; /* of the graph; DPRO_NO_OP: none */
+    MEMORY_CALLS(COLUMN_FIELD, )
 };
 
 /* The data types that an op reads and makes when modules are in 16 bits: by autocast's lists, else
@@ -88,27 +118,40 @@ enum type_rule {
 };
 
 /* An op of the forward or backward pass. Sorted by start, outer ones first. */
+#define MEMORY_OPS(COLUMN, ROW)                                                                    \
+    COLUMN(ROW, uint32_t, first, NUMBER, "the place (moments before it) where it begins")          \
+    COLUMN(ROW, uint32_t, last, NUMBER, "the place where it ends")                                 \
+    COLUMN(ROW, uint32_t, outer, ID(memory_ops), "the op that it lies in")                         \
+    COLUMN(ROW, uint32_t, call, ID(memory_calls), "the innermost call; none: code of no module")   \
+    COLUMN(ROW, uint32_t, forward, ID(memory_ops),                                                 \
+           "of a function of the backward pass: its forward op")                                   \
+    COLUMN(ROW, uint32_t, first_operand, ID(memory_operands),                                      \
+           "its operands follow each other, inputs first; this is the first")                      \
+    COLUMN(ROW, uint32_t, n_inputs, NUMBER, "how many are inputs")                                 \
+    COLUMN(ROW, uint32_t, n_outputs, NUMBER, "how many are outputs")                               \
+    COLUMN(ROW, uint8_t, rule, WORD(type_rule_word),                                               \
+           "the data types that it reads and makes when modules are in 16 bits")                   \
+    COLUMN(ROW, bool, backward, FLAG, "it is in the backward pass")
 struct graph_typed_op {
-    uint32_t first, last; /* places */
-    uint32_t outer;       /* the op that it lies in; MEMORY_NONE */
-    uint32_t call;        /* innermost; MEMORY_NONE: code of no module */
-    uint32_t forward;     /* of a TYPE_FUNCTION: its forward op; MEMORY_NONE */
-    uint32_t first_operand, n_inputs, n_outputs; /* into operands */
-    uint8_t rule;                                /* enum type_rule */
-    bool backward;
+    MEMORY_OPS(COLUMN_FIELD, )
 };
 
 /* A tensor of 32-bit numbers. */
+#define MEMORY_OPERANDS(COLUMN, ROW)                                                               \
+    COLUMN(ROW, uint32_t, block, ID(memory_blocks), "the block that holds the tensor")             \
+    COLUMN(ROW, uint64_t, numel, NUMBER, "elements of the tensor")
 struct graph_operand {
-    uint32_t block;
-    uint64_t numel;
+    MEMORY_OPERANDS(COLUMN_FIELD, )
 };
 
 /* Places of an FSDP unit; MEMORY_NONE: it has none. */
+#define MEMORY_UNITS(COLUMN, ROW)                                                                  \
+    COLUMN(ROW, uint32_t, forward_end, NUMBER, "the place where its forward pass ends")            \
+    COLUMN(ROW, uint32_t, asked, NUMBER,                                                           \
+           "the place where its parameters are gathered for its backward pass, if they are")       \
+    COLUMN(ROW, uint32_t, backward, NUMBER, "the place where its backward pass begins")
 struct graph_unit_places {
-    uint32_t forward_end, asked,
-        backward; /* where its forward pass ends, where its parameters are gathered for its backward
-                     pass (if they are), and where that begins */
+    MEMORY_UNITS(COLUMN_FIELD, )
 };
 
 struct graph_memory {

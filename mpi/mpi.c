@@ -13,7 +13,7 @@
 
 #include "base/mpi_module.h"
 
-enum { TAG = 1, MOST = 1 << 30 };
+enum { TAG = 1 };
 
 __attribute__((visibility("default"))) mpi_module_start dpro_mpi_start;
 
@@ -32,89 +32,44 @@ static void check(int code, const char *what, int other)
     MPI_Abort(MPI_COMM_WORLD, say_failed(text));
 }
 
-static void doze(void)
+/* Waits for what `ask` tells: soon it may be there at once, later sleeping costs others nothing. */
+static void wait_for(int (*ask)(void *what, int *done), void *what, const char *action, int other,
+                     void (*idle)(void *arg), void *arg)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-}
-
-static int finish(MPI_Request *request, bool is_awaited)
-{
-    int done = 0, code;
-    if (is_awaited)
-        return MPI_Wait(request, MPI_STATUS_IGNORE);
-    while ((code = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done)
-        doze();
-    return code;
-}
-
-/* is_awaited: the other process is at the other end already. */
-static void send_some(int to, const void *data, size_t size, bool is_awaited)
-{
-    MPI_Request request;
-    int code = MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request);
-    check(code != MPI_SUCCESS ? code : finish(&request, is_awaited), "send to", to);
-}
-
-static void receive_some(int from, void *data, size_t size, bool is_awaited)
-{
-    MPI_Request request;
-    int code = MPI_Irecv(data, (int)size, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request);
-    check(code != MPI_SUCCESS ? code : finish(&request, is_awaited), "receive from", from);
-}
-
-/* A large message needs both ends to call MPI all along: it follows once the receiver asks. */
-static void send(int to, const void *data, size_t size)
-{
-    uint64_t total = size;
-    char ask;
-    send_some(to, &total, sizeof total, false);
-    if (size > 0)
-        receive_some(to, &ask, 1, false);
-    for (const char *at = data; size > 0;) {
-        size_t n = size < MOST ? size : MOST;
-        send_some(to, at, n, true);
-        at += n;
-        size -= n;
+    enum { SOON = 10000 };
+    int done = 0;
+    for (int tries = 0; !done; tries++) {
+        check(ask(what, &done), action, other);
+        if (done || tries < SOON)
+            continue;
+        if (idle)
+            idle(arg);
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
 }
 
-static size_t await(int from, void (*idle)(void *arg), void *arg)
+static int ask_sent(void *request, int *done)
 {
-    uint64_t total = 0;
-    int code, there = 0;
-    while ((code = MPI_Iprobe(from, TAG, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE)) ==
-               MPI_SUCCESS &&
-           !there) {
-        idle(arg);
-        doze();
-    }
-    check(code, "receive from", from);
-    receive_some(from, &total, sizeof total, true);
-    return total;
+    return MPI_Test(request, done, MPI_STATUS_IGNORE);
 }
 
-static void receive(int from, void *data, size_t size)
+static int ask_there(void *from, int *done)
 {
-    char ask = 0;
-    if (size > 0)
-        send_some(from, &ask, 1, true);
-    for (char *at = data; size > 0;) {
-        size_t n = size < MOST ? size : MOST;
-        receive_some(from, at, n, true);
-        at += n;
-        size -= n;
-    }
+    return MPI_Iprobe(*(int *)from, TAG, MPI_COMM_WORLD, done, MPI_STATUS_IGNORE);
 }
 
 static void give(int to, const void *data, size_t size)
 {
-    send_some(to, data, size, true);
+    MPI_Request request;
+    check(MPI_Isend(data, (int)size, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request), "send to", to);
+    wait_for(ask_sent, &request, "send to", to, NULL, NULL);
 }
 
-static size_t take(int from, void *data, size_t most)
+static size_t take(int from, void *data, size_t most, void (*idle)(void *arg), void *arg)
 {
     MPI_Status status;
     int n = 0;
+    wait_for(ask_there, &from, "receive from", from, idle, arg);
     check(MPI_Recv(data, (int)most, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &status), "receive from",
           from);
     MPI_Get_count(&status, MPI_BYTE, &n);
@@ -165,9 +120,6 @@ const struct mpi_module *dpro_mpi_start(int (*failed)(const char *text))
         .version = MPI_MODULE_VERSION,
         .join = join,
         .leave = leave,
-        .send = send,
-        .await = await,
-        .receive = receive,
         .give = give,
         .take = take,
         .abort = end_all,

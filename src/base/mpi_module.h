@@ -11,17 +11,14 @@ struct mpi_module {
      * start. */
     int (*join)(void);
     void (*leave)(void);
-    void (*send)(int to, const void *data, size_t size);
-    /* The size of the next message; `idle` is called all the time until it is there. */
-    size_t (*await)(int from, void (*idle)(void *arg), void *arg);
-    void (*receive)(int from, void *data, size_t size); /* all of it */
-    /* A piece of what both ends are ready for: at most `most` bytes; returns how many came. */
+    /* A piece of a message: at most `most` bytes; returns how many came. `idle` is called again and
+     * again until it is there. */
     void (*give)(int to, const void *data, size_t size);
-    size_t (*take)(int from, void *data, size_t most);
+    size_t (*take)(int from, void *data, size_t most, void (*idle)(void *arg), void *arg);
     void (*abort)(int code);
 };
 
-enum { MPI_MODULE_VERSION = 5 };
+enum { MPI_MODULE_VERSION = 6 };
 
 /* `failed` is called where a message can't be sent or received; all processes end with the exit
  * code that it returns. */

@@ -61,17 +61,18 @@ static int check_builds(struct dpro_processes *p, struct dpro_error *err)
     struct pack pack = {0};
     int stranger = 0;
     if (p->me > 0) {
-        PACK(&pack, own);
         processes_tell(p, &pack);
-        array_fini(&pack.bytes);
+        PACK(&pack, own);
+        if (processes_told(p, &pack))
+            processes_end(&pack);
         return 0;
     }
     for (int helper = p->n - 1; helper > 0; helper--) {
         struct identity heard = {.build = 0};
         processes_hear(p, helper, &pack);
-        if (pack.bytes.n > sizeof heard)
+        if (pack.n == pack.at + sizeof heard)
             PACK(&pack, heard);
-        array_fini(&pack.bytes);
+        processes_end(&pack);
         p->n_beside += memcmp(heard.host, own.host, sizeof own.host) == 0;
         if (heard.build != own.build) {
             stranger = helper;
@@ -84,8 +85,10 @@ static int check_builds(struct dpro_processes *p, struct dpro_error *err)
                               "process %d of mpirun, on %s, runs another build of dpro than the "
                               "first, on %s; install the same on all machines",
                               stranger, other.host, own.host);
-    for (int helper = 1; helper < p->n; helper++)
+    for (int helper = 1; helper < p->n; helper++) {
         processes_answer(p, helper, &pack);
+        processes_end(&pack);
+    }
     return 0;
 }
 
@@ -176,16 +179,6 @@ int processes_count(const struct dpro_processes *processes)
 
 /* ---- turns ---- */
 
-/* A message of no bytes lets a helper go: any other has some. */
-static void send(struct dpro_processes *p, int to, struct pack *pack)
-{
-    char mark = 0;
-    pack->reading = false;
-    pack_bytes(pack, &mark, 1);
-    p->mpi->send(to, pack->bytes.at, pack->bytes.n);
-    array_fini(&pack->bytes);
-}
-
 static void tell_progress(void *processes)
 {
     const struct dpro_processes *p = processes;
@@ -193,32 +186,68 @@ static void tell_progress(void *processes)
                  (uint64_t)p->n - 1);
 }
 
-static bool receive(struct dpro_processes *p, int from, struct pack *pack)
+static void pass(struct pack *pack)
 {
-    size_t n = p->mpi->await(from, tell_progress, p);
-    array_fini(&pack->bytes);
-    pack->bytes.at = mem_alloc(n + 1);
-    pack->bytes.n = pack->bytes.cap = n;
-    pack->reading = true;
-    pack->at = 0;
-    p->mpi->receive(from, pack->bytes.at, n);
-    p->n_received += n;
-    return n > 0;
+    struct dpro_processes *p = pack->other;
+    if (pack->reading) {
+        pack->n = p->mpi->take(pack->peer, pack->piece, PACK_PIECE, tell_progress, p);
+        pack->at = 0;
+        p->n_received += pack->n;
+    } else {
+        p->mpi->give(pack->peer, pack->piece, pack->n);
+        pack->n = 0;
+    }
+}
+
+/* A message begins with a byte: one of no bytes lets a helper go. */
+static void begin(struct dpro_processes *p, int peer, bool reading, struct pack *pack)
+{
+    *pack = (struct pack){.reading = reading,
+                          .piece = mem_alloc(PACK_PIECE),
+                          .arena = pack->arena,
+                          .pass = pass,
+                          .other = p,
+                          .peer = peer};
+    if (reading)
+        pass(pack);
+    else
+        pack->piece[pack->n++] = 0;
+    pack->at = pack->n > 0;
+}
+
+void processes_end(struct pack *pack)
+{
+    bool goes_on = true;
+    while (goes_on) {
+        goes_on = pack->n == PACK_PIECE;
+        if (goes_on || !pack->reading)
+            pass(pack);
+    }
+    mem_free(pack->piece);
+    pack->piece = NULL;
 }
 
 bool processes_tell(struct dpro_processes *p, struct pack *pack)
 {
+    if (!p->is_over)
+        begin(p, 0, false, pack);
+    return !p->is_over;
+}
+
+bool processes_told(struct dpro_processes *p, struct pack *pack)
+{
+    processes_end(pack);
+    begin(p, 0, true, pack);
+    p->is_over = pack->n == 0;
     if (p->is_over)
-        return false;
-    send(p, 0, pack);
-    p->is_over = !receive(p, 0, pack);
+        processes_end(pack);
     return !p->is_over;
 }
 
 void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
 {
     p->n_heard = (uint64_t)helper - 1;
-    receive(p, helper, pack);
+    begin(p, helper, true, pack);
     p->n_heard++;
     p->answers[helper] = true;
     tell_progress(p);
@@ -227,41 +256,7 @@ void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
 void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
 {
     p->answers[helper] = false;
-    send(p, helper, pack);
-}
-
-static void pass(struct pack *pack)
-{
-    struct dpro_processes *p = pack->other;
-    if (pack->reading) {
-        pack->bytes.n = p->mpi->take(pack->peer, pack->bytes.at, pack->bytes.cap);
-        p->n_received += pack->bytes.n;
-        pack->at = 0;
-    } else {
-        p->mpi->give(pack->peer, pack->bytes.at, pack->bytes.n);
-        pack->bytes.n = 0;
-    }
-}
-
-void processes_begin_stream(struct dpro_processes *p, int peer, struct pack *pack)
-{
-    enum { PIECE = 1 << 20 };
-    array_fini(&pack->bytes);
-    array_reserve(&pack->bytes, PIECE);
-    pack->reading = p->me == 0;
-    pack->at = 0;
-    pack->pass = pass;
-    pack->other = p;
-    pack->peer = peer;
-}
-
-/* A stream of nothing is one empty piece. */
-void processes_end_stream(struct pack *pack)
-{
-    if (!pack->reading || pack->bytes.n == 0)
-        pass(pack);
-    pack->pass = NULL;
-    array_fini(&pack->bytes);
+    begin(p, helper, false, pack);
 }
 
 /* MPI ends in all processes at once. */
@@ -276,10 +271,11 @@ void processes_let_go(struct dpro_processes *p)
 {
     for (int helper = 1; !p->has_ended && begins(p) && helper < p->n; helper++) {
         struct pack unwanted = {0};
-        if (!p->answers[helper])
-            receive(p, helper, &unwanted);
-        array_fini(&unwanted.bytes);
-        p->mpi->send(helper, NULL, 0);
+        if (!p->answers[helper]) {
+            processes_hear(p, helper, &unwanted);
+            processes_end(&unwanted);
+        }
+        p->mpi->give(helper, "", 0);
     }
     end(p);
 }
@@ -298,12 +294,14 @@ const char *dpro_processes_idle(const struct dpro_processes *p)
 void dpro_processes_leave(struct dpro_processes *p)
 {
     struct dpro_error unsaid;
+    struct pack pack = {0};
     if (!p)
         return;
     if (p->me == 0)
         processes_let_go(p);
-    else if (processes_meet(p, &unsaid) == 0 && !p->is_over)
-        processes_tell(p, &(struct pack){0});
+    else if (processes_meet(p, &unsaid) == 0 && processes_tell(p, &pack) &&
+             processes_told(p, &pack))
+        processes_end(&pack);
     end(p);
     pthread_join(p->thread, NULL);
     sem_destroy(&p->begun);

@@ -38,16 +38,15 @@ int processes_count(const struct dpro_processes *processes);
  * build. */
 int processes_meet(struct dpro_processes *processes, struct dpro_error *err);
 
-/* A helper's turn: what it tells; false: it is, or was, let go. The pack is emptied, and then holds
- * the answer, to be read. */
+/* A helper's turn: what is packed from now on; false: it was let go. Then the answer, to be read;
+ * false: it is let go. */
 bool processes_tell(struct dpro_processes *processes, struct pack *pack);
-/* The first's: what that helper tells, to be read; and the answer to it. */
+bool processes_told(struct dpro_processes *processes, struct pack *pack);
+/* The first's: begins what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
-/* What is large goes in pieces, packed and unpacked at the same time: between a turn of the helper
- * and its next one. */
-void processes_begin_stream(struct dpro_processes *processes, int peer, struct pack *pack);
-void processes_end_stream(struct pack *pack);
+/* Ends what was begun: sends what is left, or passes over it, and frees the pack. */
+void processes_end(struct pack *pack);
 /* The first goes on alone: helpers end. */
 void processes_let_go(struct dpro_processes *processes);
 /* And why they had nothing to do: a text of the trace's. */

@@ -240,7 +240,7 @@ struct rank_build {
     uint32_t *unit_requests; /* by unit of the recording: the last op before its backward pass asks
                                 for its parameters; NO_ID: it does not. NULL: no units */
 
-    struct rank_memory *memory; /* see graph/memory; NULL: not known */
+    struct graph_memory *memory; /* see graph/memory; NULL: not known */
 
     bool autocast;     /* see autocast_rules.c */
     bool lacks_gpu;    /* it launches kernels or calls NCCL, and no work of a GPU was recorded */

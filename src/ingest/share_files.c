@@ -16,15 +16,16 @@
 
 /* ---- what travels ---- */
 
-static void pack_found(struct pack *pack, struct source *source)
-{
-    pack_text(pack, (const char **)&source->path);
-    PACK(pack, source->named);
-    PACK(pack, source->attempt);
-    PACK(pack, source->size_bytes);
-    PACK(pack, source->ends);
-    PACK(pack, source->is_read);
-}
+#define OF_SOURCE(first, last) PACKED_TO(struct source, first, last)
+#define SOURCE_TEXT(member)    PACKED_TEXT(struct source, member)
+
+static const struct packed of_found[] = {SOURCE_TEXT(path),
+                                         OF_SOURCE(named, named),
+                                         OF_SOURCE(attempt, attempt),
+                                         OF_SOURCE(size_bytes, size_bytes),
+                                         OF_SOURCE(ends, ends),
+                                         OF_SOURCE(is_read, is_read),
+                                         PACKED_LAST};
 
 /* A hash of begin and end, where files of one job and size differ; 0: it can't be read. */
 static uint64_t hash_ends(const struct source *source)
@@ -62,36 +63,35 @@ static bool names_host(const struct trace_build *build, const struct source *sou
     return false;
 }
 
-static void pack_groups(struct pack *pack, struct trace_part *part)
-{
-    PACK_ARRAY(pack, part->groups);
-    EACH (struct trace_group, group, part->groups) {
-        group->ranks = pack->reading ? NULL : group->ranks;
-        PACK_LENT(pack, group->ranks, group->n_ranks);
-    }
-}
+static const struct packed of_group[] = {PACKED_LENT(struct trace_group, ranks, n_ranks),
+                                         PACKED_LAST};
 
 /* All of a profile but its spans and what is joined to them. */
-static void pack_part(struct pack *pack, struct trace_part *part)
-{
-    PACK(pack, part->process);
-    pack_text(pack, &part->framework);
-    PACK(pack, part->n_spans);
-    PACK(pack, part->base_ns);
-    PACK(pack, part->start_ns);
-    PACK(pack, part->end_ns);
-    PACK(pack, part->has_record_fn);
-    PACK(pack, part->n_events);
-    PACK(pack, part->losses);
-    pack_text(pack, &part->note);
-    PACK(pack, part->damage.cut);
-    PACK(pack, part->damage.offset);
-    pack_text(pack, &part->damage.broken);
-    pack_groups(pack, part);
-    pack_strings(pack, &part->names);
-}
+static const struct packed of_part[] = {OF_SOURCE(part.process, part.process),
+                                        SOURCE_TEXT(part.framework),
+                                        SOURCE_TEXT(part.note),
+                                        OF_SOURCE(part.n_spans, part.end_ns),
+                                        OF_SOURCE(part.has_record_fn, part.has_record_fn),
+                                        OF_SOURCE(part.n_events, part.losses),
+                                        OF_SOURCE(part.damage, part.damage),
+                                        SOURCE_TEXT(part.damage.broken),
+                                        PACKED_ARRAY_OF(struct source, part.groups, of_group),
+                                        PACKED_LAST};
 
-/* Whether pack_part() has all that others than its rank need of a file. */
+/* How reading it went. */
+static const struct packed of_reading[] = {OF_SOURCE(is_copied, is_copied),
+                                           OF_SOURCE(rc, fail),
+                                           OF_SOURCE(fail_offset, fail_offset),
+                                           OF_SOURCE(read_bytes, json_bytes),
+                                           SOURCE_TEXT(damage),
+                                           SOURCE_TEXT(other),
+                                           PACKED_LAST};
+
+/* What the first process found out about a file. */
+static const struct packed of_use[] = {OF_SOURCE(rank, rank), OF_SOURCE(part.process, part.process),
+                                       OF_SOURCE(part.base_ns, part.end_ns), PACKED_LAST};
+
+/* Whether of_part has all that others than its rank need of a file. */
 static bool is_separate(const struct source *source)
 {
     const struct trace_part *part = &source->part;
@@ -121,15 +121,6 @@ static void copy_file(struct source *source)
     mem_close_fd(fd);
 }
 
-static void pack_copy(struct pack *pack, struct source *source)
-{
-    if (!pack->reading && !source->first_sees)
-        copy_file(source);
-    PACK(pack, source->part.process);
-    PACK(pack, source->n_copy);
-    PACK_ITEMS(pack, source->copy, source->n_copy);
-}
-
 static void pack_read(struct pack *pack, struct source *source, const struct reader_table *table)
 {
     uint32_t reader = 0;
@@ -140,72 +131,68 @@ static void pack_read(struct pack *pack, struct source *source, const struct rea
     PACK(pack, reader);
     PACK(pack, separate);
     PACK(pack, holds);
-    PACK(pack, source->is_copied);
     source->reader = reader < table->n ? table->at[reader] : NULL;
-    PACK(pack, source->rc);
-    PACK(pack, source->err);
-    PACK(pack, source->fail);
-    PACK(pack, source->fail_offset);
-    PACK(pack, source->read_bytes);
-    PACK(pack, source->json_bytes);
-    pack_text(pack, &source->damage);
-    pack_text(pack, &source->other);
+    pack_struct(pack, of_reading, source);
     if (source->is_copied) {
-        pack_copy(pack, source);
+        if (!pack->reading && !source->first_sees)
+            copy_file(source);
+        PACK(pack, source->part.process);
+        PACK(pack, source->n_copy);
+        PACK_ITEMS(pack, source->copy, source->n_copy);
     } else if (separate && source->reader) {
-        pack_part(pack, &source->part);
+        pack_struct(pack, of_part, source);
+        pack_strings(pack, &source->part.names);
         source->held_elsewhere = pack->reading && holds;
     } else if (!separate) {
         source->process = pack->reading ? PROCESS_NONE : source->process;
     }
 }
 
-/* What the first process found out about a file. */
 static void pack_use(struct pack *pack, struct source *source)
 {
     bool used = source->reader != NULL;
     PACK(pack, used);
     source->reader = used ? source->reader : NULL;
-    PACK(pack, source->rank);
-    PACK(pack, source->part.process);
-    PACK(pack, source->part.base_ns);
-    PACK(pack, source->part.start_ns);
-    PACK(pack, source->part.end_ns);
-}
-
-void shared_pack_history(struct pack *pack, struct allocator_history *history)
-{
-    PACK_LENT(pack, history->requests, history->n_requests);
-    PACK_LENT(pack, history->segments, history->n_segments);
-    PACK_LENT(pack, history->blocks, history->n_blocks);
+    pack_struct(pack, of_use, source);
 }
 
 /* What others than itself look at of a rank. */
-static void pack_rank(struct pack *pack, struct trace_rank *rank)
-{
-    EACH_OF (struct trace_window, window, rank->windows, rank->n_windows) {
-        PACK(pack, window->start_ns);
-        PACK(pack, window->end_ns);
-        PACK(pack, window->whole_start_ns);
-        PACK(pack, window->whole_end_ns);
-    }
-    PACK_ARRAY(pack, rank->runs.gloo);
-    PACK_ARRAY(pack, rank->runs.nccl);
-    PACK(pack, rank->n_spans);
-    PACK(pack, rank->n_tracks);
-    PACK_LENT(pack, rank->tracks, rank->n_tracks);
-    PACK(pack, rank->n_allocations);
-    PACK(pack, rank->n_et_nodes);
-    PACK(pack, rank->n_allocators);
-    PACK_LENT(pack, rank->allocators, rank->n_allocators);
-    EACH_OF (struct allocator_history, history, rank->allocators, rank->n_allocators)
-        shared_pack_history(pack, history);
-}
+#define OF_RANK(first, last) PACKED_TO(struct trace_rank, first, last)
+#define OF_HISTORY(member)   PACKED_LENT(struct allocator_history, member, n_##member)
 
-static void pack_logged(struct pack *pack, struct rank_logged *logged)
+static const struct packed of_window[] = {PACKED_TO(struct trace_window, start_ns, whole_end_ns),
+                                          PACKED_LAST};
+static const struct packed of_history[] = {OF_HISTORY(requests), OF_HISTORY(segments),
+                                           OF_HISTORY(blocks), PACKED_LAST};
+static const struct packed of_built[] = {
+    PACKED_ARRAY(struct trace_rank, runs.gloo),
+    PACKED_ARRAY(struct trace_rank, runs.nccl),
+    OF_RANK(n_spans, n_spans),
+    OF_RANK(n_tracks, n_tracks),
+    OF_RANK(n_allocations, n_allocations),
+    OF_RANK(n_et_nodes, n_et_nodes),
+    OF_RANK(n_allocators, n_allocators),
+    PACKED_LENT(struct trace_rank, tracks, n_tracks),
+    PACKED_ITEMS_OF(struct trace_rank, allocators, n_allocators, true, of_history),
+    PACKED_LAST};
+static const struct packed of_logged[] = {PACKED_ARRAY(struct rank_logged, parts),
+                                          PACKED_ARRAY(struct rank_logged, moves), PACKED_LAST};
+
+static void pack_job(struct pack *pack, struct rank_job *job)
 {
-    PACK_ARRAY(pack, logged->parts);
-    PACK_ARRAY(pack, logged->moves);
+    uint32_t n_warnings = (uint32_t)job->warnings.n;
+    EACH_OF (struct trace_window, window, job->rank->windows, job->rank->n_windows)
+        pack_struct(pack, of_window, window);
+    pack_struct(pack, of_built, job->rank);
+    PACK(pack, job->n_duplicates);
+    PACK(pack, job->debug);
+    PACK(pack, n_warnings);
+    for (uint32_t i = 0; i < n_warnings; i++) {
+        const char *text = pack->reading ? NULL : job->warnings.at[i];
+        pack_text(pack, &text);
+        if (pack->reading)
+            array_push(&job->warnings, (char *)text);
+    }
 }
 
 /* ---- who reads what ---- */
@@ -344,15 +331,16 @@ static void answer_found(struct trace_build *build)
         uint64_t n = 0;
         EACH (const struct source, source, build->list)
             n += source->process == helper;
+        processes_answer(build->processes, helper, &pack);
         PACK(&pack, n);
         EACH (struct source, source, build->list) {
             if (source->process != helper)
                 continue;
             source->first_sees = source->inode != 0;
-            pack_found(&pack, source);
+            pack_struct(&pack, of_found, source);
             PACK(&pack, source->first_sees);
         }
-        processes_answer(build->processes, helper, &pack);
+        processes_end(&pack);
     }
 }
 
@@ -390,11 +378,11 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
         for (PACK(&pack, n); n > 0; n--) {
             struct source fresh = {.rank = -1};
             bool names = false;
-            pack_found(&pack, &fresh);
+            pack_struct(&pack, of_found, &fresh);
             PACK(&pack, names);
             array_add(&found, fresh, helper, names, 0);
         }
-        array_fini(&pack.bytes);
+        processes_end(&pack);
     }
     if (found.n == 0) { /* or an empty folder */
         processes_go_alone(build->processes, NULL);
@@ -532,7 +520,7 @@ bool shared_hear_files(struct trace_build *build)
         EACH (struct source, source, build->list)
             if (source->process == helper)
                 pack_read(&pack, source, build->table);
-        array_fini(&pack.bytes);
+        processes_end(&pack);
     }
     const char *why = why_alone(build);
     if (!why)
@@ -548,6 +536,7 @@ void shared_answer_files(struct trace_build *build)
     uint32_t n_names = build->trace->names.n;
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {0};
+        processes_answer(build->processes, helper, &pack);
         PACK(&pack, n_names);
         PACK(&pack, build->has_logs);
         EACH (struct source, source, build->list) {
@@ -556,22 +545,9 @@ void shared_answer_files(struct trace_build *build)
             pack_use(&pack, source);
             PACK_ITEMS(&pack, source->names, source->n_names);
         }
-        processes_answer(build->processes, helper, &pack);
+        processes_end(&pack);
     }
     build->trace->processes = build->processes;
-}
-
-static void hear_rank(struct pack *pack, struct rank_job *job)
-{
-    uint32_t n_warnings = 0;
-    pack_rank(pack, job->rank);
-    PACK(pack, job->n_duplicates);
-    PACK(pack, job->debug);
-    for (PACK(pack, n_warnings); n_warnings > 0; n_warnings--) {
-        const char *text = NULL;
-        pack_text(pack, &text);
-        array_push(&job->warnings, (char *)text);
-    }
 }
 
 static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
@@ -582,10 +558,10 @@ static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t 
         processes_hear(build->processes, helper, &pack);
         EACH_OF (struct rank_job, job, jobs, n_jobs)
             if (job->rank->process == helper) {
-                hear_rank(&pack, job);
+                pack_job(&pack, job);
                 n_elsewhere++;
             }
-        array_fini(&pack.bytes);
+        processes_end(&pack);
     }
     if (n_elsewhere == 0)
         build->processes->idle = "no rank is left";
@@ -596,14 +572,15 @@ void shared_answer_ranks(struct trace_build *build)
     struct dpro_trace *trace = build->trace;
     for (int helper = 1; helper < processes_count(build->processes); helper++) {
         struct pack pack = {0};
+        processes_answer(build->processes, helper, &pack);
         EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
             if (rank->process != helper)
                 continue;
-            pack_logged(&pack, &rank->logged);
+            pack_struct(&pack, of_logged, &rank->logged);
             array_fini(&rank->logged.parts);
             array_fini(&rank->logged.moves);
         }
-        processes_answer(build->processes, helper, &pack);
+        processes_end(&pack);
     }
 }
 
@@ -617,25 +594,27 @@ bool shared_tell_found(struct trace_build *build)
         return false;
     struct pack pack = {.arena = &build->trace->arena};
     uint64_t n = build->list.n;
+    if (!processes_tell(build->processes, &pack))
+        return false;
     PACK(&pack, n);
     EACH (struct source, source, build->list) {
         bool names = names_host(build, source);
         source->ends = hash_ends(source);
-        pack_found(&pack, source);
+        pack_struct(&pack, of_found, source);
         PACK(&pack, names);
     }
-    if (!processes_tell(build->processes, &pack))
+    if (!processes_told(build->processes, &pack))
         return false;
     for (PACK(&pack, n); n > 0; n--) {
         struct source fresh = {.rank = -1};
-        pack_found(&pack, &fresh);
+        pack_struct(&pack, of_found, &fresh);
         PACK(&pack, fresh.first_sees);
         fresh.path = mem_copy_string(fresh.path);
         array_push(&list, fresh);
     }
     take_over(&build->list, &list);
     build->list = list;
-    array_fini(&pack.bytes);
+    processes_end(&pack);
     return true;
 }
 
@@ -643,9 +622,11 @@ bool shared_tell_files(struct trace_build *build)
 {
     struct pack pack = {.arena = &build->trace->arena};
     uint32_t n_names = 0;
+    if (!processes_tell(build->processes, &pack))
+        return false;
     EACH (struct source, source, build->list)
         pack_read(&pack, source, build->table);
-    if (!processes_tell(build->processes, &pack))
+    if (!processes_told(build->processes, &pack))
         return false;
     PACK(&pack, n_names);
     PACK(&pack, build->has_logs);
@@ -657,30 +638,26 @@ bool shared_tell_files(struct trace_build *build)
         for (uint32_t id = 0; source->names && id < n; id++)
             strtab_place(&build->trace->names, source->names[id], &source->part.names, id);
     }
-    array_fini(&pack.bytes);
+    processes_end(&pack);
     return true;
 }
 
 static bool tell_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
 {
     struct pack pack = {0};
+    if (!processes_tell(build->processes, &pack))
+        return false;
+    EACH_OF (struct rank_job, job, jobs, n_jobs)
+        pack_job(&pack, job);
+    if (!processes_told(build->processes, &pack))
+        return false;
     EACH_OF (struct rank_job, job, jobs, n_jobs) {
-        uint32_t n_warnings = (uint32_t)job->warnings.n;
-        pack_rank(&pack, job->rank);
-        PACK(&pack, job->n_duplicates);
-        PACK(&pack, job->debug);
-        PACK(&pack, n_warnings);
-        for (uint32_t i = 0; i < n_warnings; i++)
-            pack_text(&pack, (const char **)&job->warnings.at[i]);
-    }
-    bool goes_on = processes_tell(build->processes, &pack);
-    EACH_OF (struct rank_job, job, jobs, goes_on ? n_jobs : 0) {
-        pack_logged(&pack, &job->rank->logged);
+        pack_struct(&pack, of_logged, &job->rank->logged);
         logged_move_spans(job->rank);
         comm_runs_fini(&job->rank->runs);
     }
-    array_fini(&pack.bytes);
-    return goes_on;
+    processes_end(&pack);
+    return true;
 }
 
 int shared_join_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)

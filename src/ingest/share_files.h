@@ -10,7 +10,6 @@
 #include "base/processes.h"
 #include "ingest/sources.h"
 
-struct allocator_history;
 struct rank_job;
 
 /* Of each: which of the files that it found will be its own if all find the same, so that it can
@@ -35,4 +34,3 @@ bool shared_tell_files(struct trace_build *build);
 /* Of all: what is to be known of the ranks of others, once all are built. 1: the first process
  * wants nothing more. */
 int shared_join_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs);
-void shared_pack_history(struct pack *pack, struct allocator_history *history);

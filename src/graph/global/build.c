@@ -171,14 +171,7 @@ static void destroy_rank(struct rank_build *rank)
 {
     build_forget(rank);
     array_fini(&rank->steps);
-    array_fini(&rank->ops);
-    array_fini(&rank->edges);
-    array_fini(&rank->devices);
-    array_fini(&rank->collectives);
-    array_fini(&rank->tensors);
-    array_fini(&rank->sends);
-    array_fini(&rank->receives);
-    array_fini(&rank->grown);
+    packed_free(shared_of_rank, rank);
     mem_free(rank->sample_step);
     mem_free(rank->start_ns);
     mem_free(rank->end_ns);

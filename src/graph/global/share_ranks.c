@@ -3,49 +3,50 @@
 
 #include "base/sort.h"
 #include "graph/memory/rank_memory.h"
-#include "ingest/share_files.h"
 
 /* ---- what travels ---- */
 
+#define OF_RANK(first, last)  PACKED_TO(struct rank_build, first, last)
+#define ARRAY_OF_RANK(member) PACKED_ARRAY(struct rank_build, member)
+
 /* What is chosen from. */
+static const struct packed of_steps[] = {
+    ARRAY_OF_RANK(steps), OF_RANK(steps.source, steps.n_beyond), OF_RANK(pace, pace), PACKED_LAST};
+
+/* What was chosen, beside which steps are timed. */
+static const struct packed of_choice[] = {
+    OF_RANK(steps.reference, steps.shown), OF_RANK(n_samples, n_samples),
+    PACKED_ITEMS(struct rank_build, sample_step, n_samples), PACKED_LAST};
+
+static const struct packed of_collective[] = {PACKED_TEXT(struct local_collective, kind),
+                                              PACKED_LAST};
+
+const struct packed shared_of_rank[] = {
+    ARRAY_OF_RANK(ops),
+    ARRAY_OF_RANK(edges),
+    ARRAY_OF_RANK(devices),
+    ARRAY_OF_RANK(tensors),
+    ARRAY_OF_RANK(sends),
+    ARRAY_OF_RANK(receives),
+    ARRAY_OF_RANK(grown),
+    PACKED_ARRAY_OF(struct rank_build, collectives, of_collective),
+    OF_RANK(pace, pace),
+    OF_RANK(main_track, main_track),
+    OF_RANK(boundary, updates),
+    OF_RANK(autocast, n_called),
+    OF_RANK(unmatched_ns, n_bucket_conflicts),
+    PACKED_LAST};
+
 static void pack_steps(struct pack *pack, struct rank_build *rank)
 {
-    PACK_ARRAY(pack, rank->steps);
-    PACK(pack, rank->steps.source);
-    PACK(pack, rank->steps.mark);
-    PACK(pack, rank->steps.end_with_exchange);
-    PACK(pack, rank->steps.has_exchange);
-    PACK(pack, rank->steps.n_beyond);
-    PACK(pack, rank->pace);
+    pack_struct(pack, of_steps, rank);
 }
 
-/* What was chosen. */
 static void pack_choice(struct pack *pack, struct rank_build *rank)
 {
     EACH (struct step, step, rank->steps)
         PACK(pack, step->timed);
-    PACK(pack, rank->steps.reference);
-    PACK(pack, rank->steps.shown);
-    PACK(pack, rank->n_samples);
-    PACK_ITEMS(pack, rank->sample_step, rank->n_samples);
-}
-
-static void pack_memory(struct pack *pack, struct rank_memory **memory, uint32_t n_timed)
-{
-    PACK_ITEMS(pack, *memory, 1);
-    if (!*memory)
-        return;
-    struct graph_memory *is = &(*memory)->is;
-    PACK_ITEMS(pack, is->blocks, is->n_blocks);
-    PACK_ITEMS(pack, is->moments, is->n_moments);
-    PACK_ITEMS(pack, is->uses, is->n_uses);
-    PACK_ITEMS(pack, is->calls, is->n_calls);
-    PACK_ITEMS(pack, is->typed_ops, is->n_typed_ops);
-    PACK_ITEMS(pack, is->operands, is->n_operands);
-    PACK_ITEMS(pack, is->units, is->n_units);
-    PACK_ITEMS(pack, (*memory)->op_call, n_timed);
-    PACK_ITEMS(pack, (*memory)->op_split, is->n_op_splits);
-    shared_pack_history(pack, &is->start);
+    pack_struct(pack, of_choice, rank);
 }
 
 /* Times of one iteration: in half of the bytes where they are within four seconds. */
@@ -85,28 +86,8 @@ static void pack_times(struct pack *pack, int64_t **ns, size_t n_steps, uint32_t
 
 static void pack_rank(struct pack *pack, struct rank_build *rank)
 {
-    PACK(pack, rank->pace);
-    PACK_ARRAY(pack, rank->ops);
-    PACK_ARRAY(pack, rank->edges);
-    PACK_ARRAY(pack, rank->devices);
-    PACK_ARRAY(pack, rank->tensors);
-    PACK_ARRAY(pack, rank->sends);
-    PACK_ARRAY(pack, rank->receives);
-    PACK_ARRAY(pack, rank->collectives);
-    EACH (struct local_collective, c, rank->collectives)
-        pack_text(pack, &c->kind);
+    pack_struct(pack, shared_of_rank, rank);
     PACK_ITEMS(pack, rank->parts, rank->collectives.n * rank->n_samples);
-    PACK(pack, rank->main_track);
-    PACK(pack, rank->boundary);
-    PACK(pack, rank->n_timed);
-    PACK(pack, rank->n_slots);
-    PACK(pack, rank->updates);
-    PACK(pack, rank->autocast);
-    PACK(pack, rank->lacks_gpu);
-    PACK(pack, rank->n_called);
-    PACK_ARRAY(pack, rank->grown);
-    PACK(pack, rank->unmatched_ns);
-    PACK(pack, rank->n_bucket_conflicts);
     pack_times(pack, &rank->start_ns, rank->steps.n, rank->n_timed);
     pack_times(pack, &rank->end_ns, rank->steps.n, rank->n_timed);
     pack_times(pack, &rank->free_ns, rank->steps.n, rank->n_timed);
@@ -114,7 +95,9 @@ static void pack_rank(struct pack *pack, struct rank_build *rank)
     pack_times(pack, &rank->seen_end_ns, 1, rank->n_timed);
     PACK_ITEMS(pack, rank->unit_requests,
                rank->trace->recording ? rank->trace->recording->buckets.n : 0);
-    pack_memory(pack, &rank->memory, rank->n_timed);
+    PACK_ITEMS(pack, rank->memory, 1);
+    if (rank->memory)
+        pack_struct(pack, graph_memory_items, rank->memory);
 }
 
 static void pack_ranks(struct pack *pack, struct join *join, int process,
@@ -133,7 +116,7 @@ void shared_hear_steps(struct join *join, struct dpro_processes *processes)
         struct pack pack = {0};
         processes_hear(processes, helper, &pack);
         pack_ranks(&pack, join, helper, pack_steps);
-        array_fini(&pack.bytes);
+        processes_end(&pack);
     }
 }
 
@@ -141,8 +124,9 @@ void shared_answer_steps(struct join *join, struct dpro_processes *processes)
 {
     for (int helper = 1; helper < processes_count(processes); helper++) {
         struct pack pack = {0};
-        pack_ranks(&pack, join, helper, pack_choice);
         processes_answer(processes, helper, &pack);
+        pack_ranks(&pack, join, helper, pack_choice);
+        processes_end(&pack);
     }
 }
 
@@ -151,10 +135,8 @@ void shared_hear_ranks(struct join *join, struct dpro_processes *processes, stru
     for (int helper = 1; helper < processes_count(processes); helper++) {
         struct pack pack = {.arena = arena};
         processes_hear(processes, helper, &pack);
-        processes_answer(processes, helper, &pack);
-        processes_begin_stream(processes, helper, &pack);
         pack_ranks(&pack, join, helper, pack_rank);
-        processes_end_stream(&pack);
+        processes_end(&pack);
     }
 }
 
@@ -163,12 +145,14 @@ void shared_hear_ranks(struct join *join, struct dpro_processes *processes, stru
 bool shared_tell_steps(struct join *join, struct dpro_processes *processes)
 {
     struct pack pack = {0};
+    if (!processes_tell(processes, &pack))
+        return false;
     pack_ranks(&pack, join, 0, pack_steps);
-    bool goes_on = processes_tell(processes, &pack);
-    if (goes_on)
-        pack_ranks(&pack, join, 0, pack_choice);
-    array_fini(&pack.bytes);
-    return goes_on;
+    if (!processes_told(processes, &pack))
+        return false;
+    pack_ranks(&pack, join, 0, pack_choice);
+    processes_end(&pack);
+    return true;
 }
 
 void shared_tell_ranks(struct join *join, struct dpro_processes *processes)
@@ -176,7 +160,7 @@ void shared_tell_ranks(struct join *join, struct dpro_processes *processes)
     struct pack pack = {0};
     if (!processes_tell(processes, &pack))
         return;
-    processes_begin_stream(processes, 0, &pack);
     pack_ranks(&pack, join, 0, pack_rank);
-    processes_end_stream(&pack);
+    if (processes_told(processes, &pack))
+        processes_end(&pack);
 }

@@ -5,6 +5,10 @@
 #include "base/processes.h"
 #include "graph/collectives/match_collectives.h"
 
+/* What of struct rank_build travels once the rank is built, but for its times, parts in collectives
+ * and memory; and all arrays of its local DFG. */
+extern const struct packed shared_of_rank[];
+
 /* Of the first process, in this order. What is not of the ranks' own memory goes to the arena. */
 void shared_hear_steps(struct join *join, struct dpro_processes *processes);
 void shared_answer_steps(struct join *join, struct dpro_processes *processes);

@@ -279,7 +279,7 @@ static void copy_to_older(struct memory_build *b)
 
 void memory_find_scaling(struct memory_build *b)
 {
-    struct scaler s = {.b = b, .batch_size = b->to->is.batch_size};
+    struct scaler s = {.b = b, .batch_size = b->to->batch_size};
     list_received(&s);
     list_forward(&s);
     list_fixed_sizes(&s);

@@ -43,7 +43,7 @@ ORDER(by_block, struct use, ASCENDING(block) ?: ASCENDING(is.first) ?: ASCENDING
 void memory_find_uses(struct memory_build *b)
 {
     struct uses uses = {.b = b};
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
         const struct et_node *node = &b->trace->et_nodes[n];
         if (node->span == NO_ID)

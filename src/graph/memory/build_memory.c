@@ -101,12 +101,12 @@ static void number_blocks(struct memory_build *b)
         struct block_build *block = &b->blocks.at[i];
         block->is = block->given_ns < b->start_ns ? NO_ID : n++;
     }
-    b->to->is.n_blocks = n;
+    b->to->n_blocks = n;
 }
 
 static void write_blocks(struct memory_build *b)
 {
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     to->blocks = mem_alloc((to->n_blocks + (size_t)1) * sizeof *to->blocks);
     for (size_t i = 0; i < b->blocks.n; i++)
         if (b->blocks.at[i].is != NO_ID) {
@@ -122,7 +122,7 @@ static void write_blocks(struct memory_build *b)
 
 static void find_blocks(struct memory_build *b)
 {
-    if (b->to->is.source == DPRO_MEMORY_ALLOCATIONS)
+    if (b->to->source == DPRO_MEMORY_ALLOCATIONS)
         memory_join_allocations(b);
     else
         memory_find_lives(b);
@@ -169,7 +169,7 @@ static struct allocator_history start_of(const struct memory_build *b)
 
 static void make(struct memory_build *b)
 {
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     to->source =
         b->trace->n_allocations > 0 ? DPRO_MEMORY_ALLOCATIONS : DPRO_MEMORY_EXECUTION_TRACE;
     to->gpu = b->device >= 0;
@@ -197,7 +197,7 @@ static void make(struct memory_build *b)
     memory_place_moments(b);
 }
 
-struct rank_memory *build_memory(const struct rank_build *rank)
+struct graph_memory *build_memory(const struct rank_build *rank)
 {
     struct memory_build b = {.rank = rank, .trace = rank->trace};
     if (!choose(&b))
@@ -210,25 +210,17 @@ struct rank_memory *build_memory(const struct rank_build *rank)
     array_fini(&b.calls);
     array_fini(&b.bindings);
     map_fini(&b.storage_numbers);
-    bool of_tensors = b.to->is.source == DPRO_MEMORY_EXECUTION_TRACE;
-    if (of_tensors ? b.to->is.n_moments > 0 : b.to->is.n_blocks > 0)
+    bool of_tensors = b.to->source == DPRO_MEMORY_EXECUTION_TRACE;
+    if (of_tensors ? b.to->n_moments > 0 : b.to->n_blocks > 0)
         return b.to;
     rank_memory_destroy(b.to); /* tensors elsewhere, or of no op that is seen */
     return NULL;
 }
 
-void rank_memory_destroy(struct rank_memory *memory)
+void rank_memory_destroy(struct graph_memory *memory)
 {
     if (!memory)
         return;
-    mem_free(memory->is.blocks);
-    mem_free(memory->is.moments);
-    mem_free(memory->is.uses);
-    mem_free(memory->is.calls);
-    mem_free(memory->is.typed_ops);
-    mem_free(memory->is.operands);
-    mem_free(memory->is.units);
-    mem_free(memory->op_call);
-    mem_free(memory->op_split);
+    packed_free(graph_memory_items, memory);
     mem_free(memory);
 }

@@ -5,6 +5,13 @@
 #include "graph/memory/rank_memory.h"
 #include "graph/rank_build.h"
 
+#define ITEMS(member) PACKED_ITEMS(struct graph_memory, member, n_##member)
+#define START(member) PACKED_LENT(struct graph_memory, start.member, start.n_##member)
+const struct packed graph_memory_items[] = {
+    ITEMS(blocks),    ITEMS(moments),  ITEMS(uses),  ITEMS(calls),     ITEMS(op_calls),
+    ITEMS(typed_ops), ITEMS(operands), ITEMS(units), ITEMS(op_splits), START(requests),
+    START(segments),  START(blocks),   PACKED_LAST};
+
 struct filler {
     const struct rank_build *rank;
     struct dpro_graph *graph;
@@ -23,14 +30,6 @@ static uint32_t name_of(struct filler *filler, uint32_t id)
         map_set(&filler->names, map_key(id), name);
     }
     return (uint32_t)name;
-}
-
-static void *keep(struct filler *filler, const void *from, size_t n, size_t size)
-{
-    void *copy = arena_array(&filler->graph->arena, n + 1, size);
-    if (n > 0)
-        memcpy(copy, from, n * size);
-    return copy;
 }
 
 static void add_work(struct graph_call *call, bool backward, uint32_t op, int64_t ns)
@@ -75,19 +74,10 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
         to->source = DPRO_MEMORY_UNKNOWN;
         return;
     }
-    const struct graph_memory *from = &rank->memory->is;
+    const struct graph_memory *from = rank->memory;
     *to = *from;
-    to->blocks = keep(&filler, from->blocks, from->n_blocks, sizeof *to->blocks);
-    to->moments = keep(&filler, from->moments, from->n_moments, sizeof *to->moments);
-    to->uses = keep(&filler, from->uses, from->n_uses, sizeof *to->uses);
-    to->calls = keep(&filler, from->calls, from->n_calls, sizeof *to->calls);
-    to->typed_ops = keep(&filler, from->typed_ops, from->n_typed_ops, sizeof *to->typed_ops);
-    to->operands = keep(&filler, from->operands, from->n_operands, sizeof *to->operands);
-    to->units = keep(&filler, from->units, from->n_units, sizeof *to->units);
-    struct allocator_history *start = &to->start;
-    start->requests = keep(&filler, start->requests, start->n_requests, sizeof *start->requests);
-    start->segments = keep(&filler, start->segments, start->n_segments, sizeof *start->segments);
-    start->blocks = keep(&filler, start->blocks, start->n_blocks, sizeof *start->blocks);
+    to->n_op_calls = to->n_calls > 0 ? to->n_op_calls : 0;
+    packed_copy(graph_memory_items, to, &graph->arena);
     for (uint32_t i = 0; i < to->n_blocks; i++)
         to->blocks[i].name = name_of(&filler, from->blocks[i].name);
     for (uint32_t m = 0; m < to->n_moments; m++)
@@ -97,9 +87,6 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
         to->calls[c].module = name_of(&filler, from->calls[c].module);
         to->calls[c].class = name_of(&filler, from->calls[c].class);
     }
-    to->n_op_calls = to->n_calls > 0 ? rank->n_timed : 0;
-    to->op_calls = keep(&filler, rank->memory->op_call, to->n_op_calls, sizeof *to->op_calls);
-    to->op_splits = keep(&filler, rank->memory->op_split, to->n_op_splits, sizeof *to->op_splits);
     time_calls(&filler, to);
     map_fini(&filler.names);
 }

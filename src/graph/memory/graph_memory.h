@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/column.h"
+#include "base/pack.h"
 #include "ingest/allocator_history.h"
 
 #define MEMORY_NONE UINT32_MAX
@@ -180,3 +181,5 @@ struct graph_memory {
     struct allocator_history start;      /* the allocator's segments, and its requests since the
                                             iteration began; none: not known */
 };
+/* What it has beside its bytes. The start is of the trace's memory. */
+extern const struct packed graph_memory_items[];

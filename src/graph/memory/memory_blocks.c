@@ -453,7 +453,7 @@ static uint64_t find_peak(const struct memory_build *b)
 
 void memory_measure(struct memory_build *b)
 {
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     if (to->source != DPRO_MEMORY_ALLOCATIONS)
         return;
     if (b->device >= 0 && b->held)

@@ -51,7 +51,7 @@ struct memory_build {
     const struct rank_build *rank;
     const struct trace_rank *trace;
     const struct held_memory *held; /* NULL: there is none, or of another device */
-    struct rank_memory *to;
+    struct graph_memory *to;
     struct arena scratch;
     uint32_t window, step;
     int64_t start_ns, end_ns; /* of the iteration */

@@ -226,13 +226,13 @@ uint32_t memory_span_of_op(const struct memory_build *b, uint32_t op)
 
 static void find_op_calls(struct memory_build *b)
 {
-    uint32_t n = b->rank->n_timed;
-    b->to->op_call = mem_alloc((n + (size_t)1) * sizeof *b->to->op_call);
+    uint32_t n = b->to->n_op_calls = b->rank->n_timed;
+    b->to->op_calls = mem_alloc((n + (size_t)1) * sizeof *b->to->op_calls);
     for (uint32_t op = 0; op < n; op++) {
         bool of_none = op == b->rank->boundary || (b->rank->ops.at[op].flags & GRAPH_OP_UNIT);
         uint32_t span = of_none ? NO_ID : memory_span_of_op(b, op);
         const struct span_call *of = span == NO_ID ? NULL : &b->span_calls[span];
-        b->to->op_call[op] =
+        b->to->op_calls[op] =
             of && of->call != MEMORY_NONE ? 2 * of->call + of->backward : MEMORY_NONE;
     }
 }

@@ -264,7 +264,7 @@ static void find_inputs(struct memory_build *b)
  * in the forward pass, and its size allows it. */
 static void find_batch(struct memory_build *b)
 {
-    uint32_t batch_size = b->to->is.batch_size;
+    uint32_t batch_size = b->to->batch_size;
     for (size_t i = 0; i < b->blocks.n; i++)
         if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT &&
             (b->blocks.at[i].in_forward || b->blocks.at[i].taken_ns >= b->start_ns))

@@ -68,7 +68,7 @@ static uint16_t share_of(const struct op_time *op, int64_t ns)
 void memory_place_moments(struct memory_build *b)
 {
     op_times list = list_ops(b);
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     to->n_moments = (uint32_t)b->moments.n;
     to->moments = mem_alloc((b->moments.n + 1) * sizeof *to->moments);
     for (size_t i = 0; i < b->moments.n; i++) {

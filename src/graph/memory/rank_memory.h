@@ -7,18 +7,11 @@
 struct rank_build;
 struct dpro_graph;
 
-struct rank_memory {
-    struct graph_memory is;
-    uint32_t *op_call; /* [the rank's n_timed] as op_calls of struct graph_memory; NULL: there are
-                          no calls */
-    float *op_split;   /* [n_timed], likewise; NULL: there is nothing split */
-};
-
 /* autocast_rules.c: whether the job itself computes ops under autocast. */
 bool build_finds_autocast(const struct rank_build *rank);
 /* build_memory.c: NULL where nothing is known. Needs slices and ops. */
-struct rank_memory *build_memory(const struct rank_build *rank);
-void rank_memory_destroy(struct rank_memory *memory); /* NULL is fine */
+struct graph_memory *build_memory(const struct rank_build *rank);
+void rank_memory_destroy(struct graph_memory *memory); /* NULL is fine */
 
 /* Writes it into the graph, whose ops have their times; the rank's begin with first_op. */
 void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, uint32_t first_op,

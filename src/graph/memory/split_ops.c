@@ -323,12 +323,12 @@ static void give_result(const struct splitter *s)
         to->unsplits = s->is_whole[i] && to->category == DPRO_MEMORY_COMMUNICATION;
     }
     copy_to_older(b);
-    b->to->op_split = mem_array(b->rank->n_timed + (size_t)1, sizeof *b->to->op_split);
+    b->to->op_splits = mem_array(b->rank->n_timed + (size_t)1, sizeof *b->to->op_splits);
     for (uint32_t op = 0; op < b->rank->n_timed; op++)
         if (op != b->rank->boundary)
-            b->to->op_split[op] = share_of_span(s, memory_span_of_op(b, op));
-    b->to->is.n_op_splits = b->rank->n_timed;
-    b->to->is.n_heads = count_heads(b);
+            b->to->op_splits[op] = share_of_span(s, memory_span_of_op(b, op));
+    b->to->n_op_splits = b->rank->n_timed;
+    b->to->n_heads = count_heads(b);
 }
 
 void memory_find_splits(struct memory_build *b)

@@ -121,7 +121,7 @@ void memory_find_nodes(struct memory_build *b)
 void memory_bind_storages(struct memory_build *b)
 {
     struct binder binder = {.b = b};
-    if (!b->node_of_span || b->to->is.source != DPRO_MEMORY_ALLOCATIONS)
+    if (!b->node_of_span || b->to->source != DPRO_MEMORY_ALLOCATIONS)
         return;
     for (uint32_t i = 0; i < b->blocks.n; i++)
         bind(&binder, i);

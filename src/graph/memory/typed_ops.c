@@ -160,13 +160,13 @@ static void name_makers(const struct typist *t)
         while (at != NO_ID && t->op_of_span[at] == MEMORY_NONE)
             at = b->trace->spans[at].parent;
         if (block->is != NO_ID && at != NO_ID)
-            b->to->is.blocks[block->is].made_by = t->op_of_span[at];
+            b->to->blocks[block->is].made_by = t->op_of_span[at];
     }
 }
 
 void memory_find_typed_ops(struct memory_build *b)
 {
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     struct typist t = {.b = b};
     if (!b->node_of_span)
         return;

@@ -35,7 +35,7 @@ static gatherings list(struct memory_build *b)
             array_push(&all, it);
         if (!build_unit_mark(b->rank, s, &mark, &unit))
             continue;
-        struct graph_unit_places *places = &b->to->is.units[unit];
+        struct graph_unit_places *places = &b->to->units[unit];
         uint32_t place = memory_place_of(b, span->start_ns);
         if (mark == UNIT_FORWARD_ENDS)
             places->forward_end = memory_place_of(b, it.end_ns);
@@ -95,7 +95,7 @@ static void bind_gathered(struct memory_build *b, const gatherings *all)
 
 void memory_find_units(struct memory_build *b)
 {
-    struct graph_memory *to = &b->to->is;
+    struct graph_memory *to = b->to;
     if (!b->rank->unit_requests)
         return;
     to->n_units = (uint32_t)b->trace->recording->buckets.n;

@@ -113,14 +113,19 @@ def print_whatifs(rows):
     if not errors:
         return None
     own, machine, misfit = ([abs(row[key]) for row in good] for key in ("own_error_pct", "machine_pct", "misfit_pct"))
+    # had the machine run the capture's own configuration as fast as around the recording
+    same = [abs(off(c["predicted_ms"], c["measured_ms"] / (1 + row["machine_pct"] / 100))) for row in good for c in row["configs"]]
     summary = {"n": len(errors), "median_pct": statistics.median(errors), "worst_pct": max(errors),
                "ratio_median_pct": statistics.median(ratios), "ratio_worst_pct": max(ratios),
                "own_median_pct": statistics.median(own), "own_worst_pct": max(own),
                "machine_median_pct": statistics.median(machine), "machine_worst_pct": max(machine),
-               "misfit_median_pct": statistics.median(misfit), "misfit_worst_pct": max(misfit)}
+               "misfit_median_pct": statistics.median(misfit), "misfit_worst_pct": max(misfit),
+               "same_machine_median_pct": statistics.median(same), "same_machine_worst_pct": max(same)}
     print("|error|: median %.1f %%, worst %.1f %%; of ratios: median %.1f %%, worst %.1f %% (targets %g and %g %%)" % (
         summary["median_pct"], summary["worst_pct"], summary["ratio_median_pct"], summary["ratio_worst_pct"],
         MEDIAN_PCT, WORST_PCT))
+    print("had the machine stayed as fast as around the recording: median %.1f %%, worst %.1f %%" % (
+        summary["same_machine_median_pct"], summary["same_machine_worst_pct"]))
     print("own configuration against the iterations around the recording: median %.1f %%, worst %.1f %%; the machine ran it "
           "differently when what-ifs were measured: median %.1f %%, worst %.1f %%" % (
               summary["own_median_pct"], summary["own_worst_pct"], summary["machine_median_pct"],

@@ -63,6 +63,11 @@ static void measure_lags(const struct fitting *f)
     "the trace does not say how large some communications are: their time is taken for that of "   \
     "bytes, at the bandwidth of the others"
 
+#define BUFFERED                                                                                   \
+    "no communication %s is larger than what buffers hold (256 KiB), which take it before the "    \
+    "link has carried it: the link's rate is anything from %.3g to %.3g MB/s; give --bandwidth "   \
+    "as a ratio (2x), or record larger batches"
+
 /* Learns a byte's and a message's time of links within hosts, or of the others. */
 static void fit_link(const struct fitting *f, const double *times, bool within,
                      struct dpro_estimate *byte_ns, struct dpro_estimate *message_ns)
@@ -104,6 +109,44 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
         byte_ns->std = hypot(byte_ns->std, steps * usual.std / mean);
     }
     array_fini(&points);
+}
+
+/* The bytes of an iteration on the link that carries most of them, and of the largest
+ * communication there. */
+static double most_bytes(const struct fitting *f, bool within, double *largest)
+{
+    const struct dpro_model *m = f->model;
+    double most = 0, *sent = mem_array(f->g->n_ranks + (size_t)1, sizeof *sent);
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        const struct model_communication *c = &m->communications[k];
+        const struct model_group *group = &m->groups[c->group];
+        for (uint32_t i = 0; i < group->n_ranks && group->within == within; i++) {
+            *largest = fmax(*largest, c->link_bytes);
+            sent[group->ranks[i]] += i == 0 || !group->sends ? c->link_bytes : 0;
+            most = fmax(most, sent[group->ranks[i]]);
+        }
+    }
+    mem_free(sent);
+    return most;
+}
+
+/* What buffers hold passes at their speed, not at that of the link: of that only whole iterations
+ * tell, which can't have had more bytes than it carries. */
+static void doubt_rate(const struct fitting *f, bool within, struct dpro_estimate *byte_ns)
+{
+    /* as much may be on its way in a socket's buffers and in a burst that a limiter of rates lets
+     * pass; a link that was in use for half of an iteration at least was not idle before */
+    enum { BUFFER_BYTES = 256 * 1024, IN_USE = 2 };
+    struct dpro_model *m = f->model;
+    double largest = 0, bytes = most_bytes(f, within, &largest);
+    double slowest_ns = bytes > 0 ? (double)m->measured_ns / bytes : 0;
+    if (byte_ns->value <= 0 || largest > BUFFER_BYTES || slowest_ns <= IN_USE * byte_ns->value)
+        return;
+    byte_ns->std = fmax(byte_ns->std, (slowest_ns - byte_ns->value) / sqrt(12)); /* any as likely */
+    if (within || f->net->link.byte_ns.std <= 0) /* else buckets tell */
+        array_push(&m->warnings,
+                   arena_format(&m->arena, BUFFERED, within ? "within hosts" : "on links",
+                                1e3 / slowest_ns, 1e3 / byte_ns->value));
 }
 
 /* Their bytes are those that their time would carry. */
@@ -223,6 +266,8 @@ void fit_groups(const struct fitting *f)
     struct model_link seen = {0};
     fit_link(f, times, false, &seen.byte_ns, &seen.message_ns);
     fit_link(f, times, true, &link->within_ns, &link->within_message_ns);
+    doubt_rate(f, false, &seen.byte_ns);
+    doubt_rate(f, true, &link->within_ns);
     if (link->byte_ns.std > 0 && seen.byte_ns.std > 0) /* buckets tell, too */
         link->byte_ns = fit_combine(link->byte_ns, seen.byte_ns);
     else if (link->byte_ns.value <= 0)

@@ -127,10 +127,12 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
         table_paragraph(w, " ", 2, "the job: %s; predictions are for it as such", words.text);
     if (dpro_model_n_tensors(model) == 0 && dpro_model_n_kinds(model) == 0)
         return;
-    if (link.bandwidth_bytes_per_s.value > 0)
+    double rate = link.bandwidth_bytes_per_s.value;
+    if (rate > 0 && link.bandwidth_bytes_per_s.std >= rate)
+        snprintf(speed, sizeof speed, "%s MB/s or less each way on a rank's link", MEGABYTES(rate));
+    else if (rate > 0)
         snprintf(speed, sizeof speed, "%s MB/s (+- %s %%) each way on a rank's link",
-                 MEGABYTES(link.bandwidth_bytes_per_s.value),
-                 NUMBER(relative_pct(link.bandwidth_bytes_per_s), 1));
+                 MEGABYTES(rate), NUMBER(relative_pct(link.bandwidth_bytes_per_s), 1));
     if (dpro_model_n_kinds(model) > 0)
         write_communications(w, model);
     if (dpro_model_n_tensors(model) == 0) {

@@ -1,5 +1,6 @@
 """Micro-batches and schedules of pipelines: found in a trace, and asked for otherwise."""
 import os
+import re
 
 from support import BUNDLED, DONE, USAGE, Case, dpro, span
 from test_parallel import PIPELINE, STEPS, Number, dims, transfer
@@ -289,6 +290,15 @@ class Pipelines(Case):
         facts = self.whatif([PIPELINE], "--microbatches", "8", "--schedule", "gpipe")
         self.assertEqual(facts["pipeline"]["predicted"]["micro_batches"], 8)
         self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 0)
+
+    def test_messages_that_buffers_hold_tell_only_a_link_s_limits(self):
+        """Of 32 KB each, over 100 Mbit/s, which a limiter let pass as a burst: they arrived at 500 MB/s and more."""
+        facts = self.whatif([PIPELINE], "--bandwidth", "0.5x")
+        rate = facts["link"]["bandwidth_bytes_per_s"]
+        self.assertGreater(rate["std"], rate["value"])
+        said = next(warning for warning in facts["warnings"] if "what buffers hold" in warning)
+        low, high = map(float, re.search(r"from (\S+) to (\S+) MB/s", said).groups())
+        self.assertTrue(low < 100 / 8 < high, said)
 
     def test_blocks_that_several_stages_a_rank_can_not_be_made_of_are_told(self):
         self.assert_refused([PIPELINE], "--schedule", "interleaved", why="does not tell blocks")

@@ -167,6 +167,7 @@ struct dpro_link {
     struct dpro_estimate message_ns;            /* time of a message beside its bytes */
     struct dpro_estimate collective_ns;         /* time of a collective beside its messages */
     struct dpro_estimate launch_ns;             /* computing time for each collective */
+    struct dpro_estimate handling_ns;           /* likewise, that its threads take meanwhile */
     struct dpro_estimate hook_ns; /* computing time for each bucket sent by DDP's communication hook
                                      (partitions, priorities, compression); assumed */
     struct dpro_estimate copy_ns; /* computing time of a byte, to copy it back */

@@ -114,6 +114,7 @@ struct dpro_link dpro_model_link(const struct dpro_model *model)
                               .message_ns = net->link.message_ns,
                               .collective_ns = net->collective.overhead_ns,
                               .launch_ns = net->compute.launch_ns,
+                              .handling_ns = net->compute.handling_ns,
                               .hook_ns = net->compute.hook_ns,
                               .copy_ns = net->compute.copy_ns,
                               .cast_ns = net->compute.cast_ns,

@@ -108,6 +108,7 @@ void buckets_cost(const struct dpro_model *m, const struct dpro_strategy *s,
         costs[b] = (struct bucket_cost){.size_bytes = size};
         costs[b].copy_ns = m->net.compute.copy_ns.value * (double)size;
         costs[b].launch_ns = bucket_launch_ns(m, s, b, size, hooked);
+        costs[b].handling_ns = m->net.compute.handling_ns.value * bucket->partitions;
         if (s->compression != DPRO_COMPRESSION_NONE) {
             /* cast when launched, and back by whoever receives it */
             costs[b].size_bytes = size / 2;

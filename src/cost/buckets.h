@@ -42,6 +42,7 @@ double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strate
 struct bucket_cost {
     uint64_t size_bytes;       /* on the wires */
     double copy_ns, launch_ns; /* computing time, to copy it back and to launch it */
+    double handling_ns;        /* computing time after it was launched */
     double cast_ns;            /* for each of its parts */
     uint32_t n_missing; /* tensors that are not ready yet, while a rank's program is gone through */
 };

@@ -31,6 +31,7 @@ struct fitting {
     size_t n_transfers;
     bool on_cpu; /* nothing runs on a GPU */
     bool is_tensorflow_ring;
+    bool is_gloo; /* DDP's buckets go by gloo's threads, on the cores that compute */
     ARRAY(struct fit_served) served;
     /* where groups communicate, each with the links to itself (fit_shares.c): */
     double *times;   /* [iteration * n_communications + communication] */

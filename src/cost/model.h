@@ -217,7 +217,9 @@ struct model_servers {
 
 /* What communicating costs a rank in computing time. */
 struct model_compute {
-    struct dpro_estimate launch_ns; /* for each collective */
+    struct dpro_estimate launch_ns;   /* for each collective */
+    struct dpro_estimate handling_ns; /* likewise, after its launch: what its threads take of the
+                                         cores that compute */
     struct dpro_estimate hook_ns; /* a bucket, where DDP needs a communication hook; dividing by the
                                      ranks is then a pass of its own, copy_ns a byte */
     struct dpro_estimate copy_ns; /* a byte of a bucket, copied back */

@@ -88,8 +88,11 @@ static struct model_program make_program(const struct measured_replay *r,
                                          struct dpro_model *model, double *room)
 {
     double copied = (double)rank->copy_back_ns;
-    double *sums = room + r->n, before = 0;
+    double *sums = room + r->n, before = 0, handled = 0;
     memset(sums, 0, r->n * sizeof *sums);
+    uint32_t *n_missing = arena_array(&model->arena, coarse->n_buckets, sizeof *n_missing);
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        n_missing[coarse->bucket_of[t]]++;
     struct model_program program = {.n_ops = 0};
     program.ops = arena_array(&model->arena, 2 * rank->n_points + 2, sizeof *program.ops);
     bool waits = false;
@@ -107,6 +110,10 @@ static struct model_program make_program(const struct measured_replay *r,
         before = up_to;
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
+        work = fmax(0, work - handled); /* by threads of the collective launched before */
+        bool launches = !point->needs && point->tensor < model->n_tensors &&
+                        --n_missing[coarse->bucket_of[point->tensor]] == 0;
+        handled = launches ? model->net.compute.handling_ns.value : 0;
         struct model_op op = {.name = name_of(model, point),
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,

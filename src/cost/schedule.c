@@ -259,10 +259,12 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
         if (whole && !in_order) {
             work += buckets[b].launch_ns * class->scale;
             add_action(&at, &work, SIM_ISSUE, b);
+            work = buckets[b].handling_ns * class->scale;
         }
         while (in_order && next < n_buckets && buckets[next].n_missing == 0) {
             work += buckets[next].launch_ns * class->scale;
-            add_action(&at, &work, SIM_ISSUE, next++);
+            add_action(&at, &work, SIM_ISSUE, next);
+            work = buckets[next++].handling_ns * class->scale;
         }
     }
     add_action(&at, &work, SIM_END, 0);

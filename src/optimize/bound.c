@@ -59,7 +59,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
         const struct computation_class *class = &work->classes[c];
         if (class->scale < 0)
             continue;
-        double overhead = net->compute.launch_ns.value;
+        double overhead = net->compute.launch_ns.value + net->compute.handling_ns.value;
         if (!model->capabilities.together)
             overhead *= model->n_tensors;
         if (work->drains)

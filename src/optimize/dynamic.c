@@ -38,7 +38,8 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
     double longest = 0;
     for (uint32_t c = 0; c < work->n_classes; c++) {
         const struct computation_class *class = &work->classes[c];
-        double overhead = n_buckets * net->compute.launch_ns.value;
+        double overhead =
+            n_buckets * (net->compute.launch_ns.value + net->compute.handling_ns.value);
         if (work->drains)
             overhead += net->compute.copy_ns.value * t->bytes[t->n];
         longest = fmax(longest, class->total_ns + overhead * class->scale);

@@ -142,11 +142,12 @@ static uint32_t ops_up_to(const struct walk *w, const struct dpro_pass_bucket *b
 static void begin_ops(struct walk *w)
 {
     const struct dpro_pass_program *program = &w->view->programs[w->view->critical_program];
+    const struct model_compute *compute = &w->space->model->net.compute;
     w->fuses = fuse_may(&w->space->search->registry);
     w->last = (struct step){0};
     w->won_ns = 0;
     w->scale = w->space->work.classes[w->view->critical_program].scale;
-    w->launch_ns = w->space->model->net.compute.launch_ns.value * w->scale;
+    w->launch_ns = (compute->launch_ns.value + compute->handling_ns.value) * w->scale;
     for (uint32_t i = 0; i < program->n_ops; i++)
         if (program->ops[i].tensor != DPRO_PASS_NO_TENSOR)
             w->op_of[program->ops[i].tensor] = i;

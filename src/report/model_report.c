@@ -248,6 +248,7 @@ void model_write_link(struct writer *w, const struct dpro_model *model)
         {"within_host_message_ns", link.within_message_ns, link.within_bytes_per_s.value > 0},
         {"collective_ns", link.collective_ns, buckets},
         {"launch_ns", link.launch_ns, buckets},
+        {"handling_ns", link.handling_ns, buckets},
         {"hook_ns", link.hook_ns, buckets},
         {"reduce_ns_per_byte", link.reduce_ns, buckets},
         {"copy_ns_per_byte", link.copy_ns, buckets},

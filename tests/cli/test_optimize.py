@@ -66,14 +66,15 @@ class Optimize(Case):
         self.assertAlmostEqual(asked["baseline"]["iteration_ms"], facts["replayed_ms"], places=3)
 
     def test_a_plain_setting_is_the_result_where_it_is_as_good(self):
-        facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
+        trace = self.put(transfer_us=10)  # one bucket costs the cores less than three
+        facts = self.optimize(trace, "--quiet")
         best = facts["best"]
         self.assertRegex(best["setting"], r"\Abucket_cap_mb \d+\Z")
         cap = next(baseline for baseline in facts["baselines"] if baseline["text"] == best["setting"])
         self.assertEqual((cap["iteration_ms"], cap["buckets"]),
                          (best["iteration_ms"], len(best["communication"]["buckets"])))
         self.assertLess(abs(best["found_ms"] / best["iteration_ms"] - 1), 0.02)
-        self.assertIn(" or measure %s" % best["setting"], " ".join(dpro("optimize", BUNDLED, "--quiet").out.split()))
+        self.assertIn(" or measure %s" % best["setting"], " ".join(dpro("optimize", trace, "--quiet").out.split()))
 
     def test_the_result_is_as_fast_as_the_best_row(self):
         facts = self.optimize(DEMO)
@@ -342,7 +343,7 @@ class Optimize(Case):
         self.assertIn(evil, [p["name"] for p in self.read("plan", "plan.json")["job"]["models"][0]["parameters"]])
 
     def test_nothing_to_win_is_said_and_the_plan_keeps_the_jobs_buckets(self):
-        trace = self.put(transfer_us=10)
+        trace = self.put(layers=1, transfer_us=10)  # of two buckets one would be saved
         facts = self.optimize(trace, "-o", self.path("plan"))
         self.assertFalse(facts["best"]["helps"])
         plan = self.read("plan", "plan.json")
@@ -359,7 +360,12 @@ class Optimize(Case):
         self.assertGreater(less, 1)
         self.assertFalse(facts["best"]["helps"])
         said = " ".join(dpro("optimize", BUNDLED).out.split())
-        self.assertRegex(said, r"Verdict nothing is sure to help: .* keep 4 buckets of [^;]*, or measure " + facts["best"]["setting"])
+        self.assertRegex(said, r"Verdict nothing is sure to help: .* keep 4 buckets of [^;]* MB At most")
+
+    def test_a_bucket_for_each_tensor_costs_the_cores_more_than_it_hides(self):
+        """On jobs never shown such rows promised 9 to 23 % and lost 1 to 45."""
+        rows = {row["name"]: row["iteration_ms"] for row in self.optimize(BUNDLED)["baselines"]}
+        self.assertGreater(rows["bucket-per-tensor"], 1.02 * rows["cap-1"])
 
     def test_the_text_is_for_a_terminal(self):
         result = dpro("optimize", BUNDLED)

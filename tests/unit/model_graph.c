@@ -21,6 +21,8 @@ static void add_launch(struct job *j, uint32_t rank, uint32_t b, double scale, u
     uint32_t launched = go_on(j, rank, DPRO_OP_BARRIER, "launched", 0, last);
     maker_edge(&j->m, launched, at(j, b, rank)->barrier);
     maker_next(&j->m, at(j, b, rank)->end, launched); /* its memory is in use until then */
+    if (bucket->handling_ns > 0)
+        go_on(j, rank, DPRO_OP_LAUNCH, "threads of collectives", bucket->handling_ns * scale, last);
 }
 
 static void add_rank(struct job *j, uint32_t rank)

@@ -43,9 +43,9 @@ def held_back_error(dpro, folder, recordings, shown, held):
         copy_with(folder, recordings, shown, place)
         facts, _ = ask(dpro, "replay", place, "--no-validate")
     if facts is None or facts["job"]["source"] != "steps without the profiler":
-        return None
+        return None, None
     truth = statistics.median(lasted_ms(r["steps"][block][i]) for r in recordings.values() for block, i in held)
-    return off(facts["job"]["iteration_ms"], truth)
+    return off(facts["job"]["iteration_ms"], truth), facts["job"]["low_ms"] <= truth <= facts["job"]["high_ms"]
 
 
 def own_row(dpro, folder, facts):
@@ -63,7 +63,7 @@ def own_row(dpro, folder, facts):
            "half_pct": 50 * (facts["job"]["high_ms"] - facts["job"]["low_ms"]) / facts["job"]["iteration_ms"],
            "replay_pct": facts["unprofiled"]["median_error_pct"]}
     for how, (shown, held) in halves(next(iter(recordings.values()))["steps"]).items():
-        row[how + "_pct"] = held_back_error(dpro, folder, recordings, shown, held)
+        row[how + "_pct"], row[how + "_inside"] = held_back_error(dpro, folder, recordings, shown, held)
     return row
 
 
@@ -81,3 +81,5 @@ def print_own(rows):
                       ("after_pct", "of those after the window from those before it")):
         errors = [abs(row["own"][key]) for row in rows if row["own"][key] is not None]
         print(f"{what}: |error| {statistics.median(errors):.1f} % in the median, {max(errors):.1f} % at worst")
+    inside = [row["own"][how + "_inside"] for row in rows for how in ("next", "after") if row["own"][how + "_inside"] is not None]
+    print(f"of the steps that were held back, {sum(inside)} of {len(inside)} medians lie within the 95 % interval that the others give")

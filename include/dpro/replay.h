@@ -207,6 +207,7 @@ struct dpro_job_time {
     int64_t low_ns, high_ns; /* its 95 % interval, at another time on the same machine */
     enum dpro_job_source source;
     uint32_t n; /* steps, or iterations, that it was found from; ranks' steps count one by one */
+    uint32_t n_warm_up; /* the first iterations, which are left out as they are slower */
 };
 /* replay_ns: of the graph as it is; profiler_ns: what of the profiler's cost was taken out of it.
  * Without measured iterations, the replay. */

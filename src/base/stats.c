@@ -109,3 +109,49 @@ int64_t stats_usual_most_i64(const int64_t *ns, uint32_t n)
     mem_free(sorted);
     return most;
 }
+
+/* The period with which all slow ones recur, and nothing else. */
+static uint32_t recur_every(const int64_t *ns, const int64_t *number, uint32_t n,
+                            int64_t usual_most)
+{
+    int64_t first = 0, last = 0, every = INT64_MAX;
+    uint32_t n_slow = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ns[i] <= usual_most)
+            continue;
+        if (n_slow > 0 && number[i] - last < every)
+            every = number[i] - last;
+        first = n_slow++ == 0 ? number[i] : first;
+        last = number[i];
+    }
+    if (n_slow < 3 || every < 2 || every > INT32_MAX)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        if ((ns[i] > usual_most) != ((number[i] - first) % every == 0))
+            return 0;
+    return (uint32_t)every;
+}
+
+struct slow_ones stats_slow_ones(const int64_t *ns, const int64_t *number, uint32_t n)
+{
+    struct slow_ones found = {.usual_most = stats_usual_most_i64(ns, n), .n_all = n};
+    uint32_t n_runs = 0;
+    if (n == 0)
+        return found;
+    int64_t *sorted = mem_alloc(n * sizeof *sorted);
+    memcpy(sorted, ns, n * sizeof *sorted);
+    sort_i64(sorted, n);
+    while (found.n < n && sorted[n - 1 - found.n] > found.usual_most)
+        found.n++;
+    found.usual = stats_mean_std_i64(sorted, n - found.n);
+    found.slow = stats_mean_std_i64(sorted + n - found.n, found.n);
+    mem_free(sorted);
+    found.all = stats_mean_std_i64(ns, n);
+    for (uint32_t i = 0; i < n; i++)
+        n_runs += ns[i] > found.usual_most && (i == 0 || ns[i - 1] <= found.usual_most);
+    found.are_first = n_runs == 1 && ns[0] > found.usual_most;
+    found.in_a_row = n_runs == 1 && found.n > 1;
+    if (number && found.n > 0)
+        found.every = recur_every(ns, number, n, found.usual_most);
+    return found;
+}

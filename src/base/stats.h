@@ -2,6 +2,7 @@
  * stay sorted. Of no values each gives 0. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,3 +38,15 @@ double stats_weighted_median(struct weighted *values, size_t n);
 /* The longest of the usual ones: what takes longer is slow. At least half are usual, and the next
  * longer one lies apart from them: by a tenth, and by more than they differ. INT64_MAX: none is. */
 int64_t stats_usual_most_i64(const int64_t *ns, uint32_t n);
+
+/* What lasts longer than the usual ones do, and whether it recurs. */
+struct slow_ones {
+    int64_t usual_most; /* as above */
+    uint32_t n, n_all;
+    bool are_first; /* before all others, as of a job that warms up */
+    bool in_a_row;  /* two or more, with none of the others in between */
+    uint32_t every; /* they recur with this period; 0: they don't, or are too few to tell */
+    struct mean_std usual, slow, all;
+};
+/* number: [n] of each, ascending; NULL: not known, then nothing recurs. */
+struct slow_ones stats_slow_ones(const int64_t *ns, const int64_t *number, uint32_t n);

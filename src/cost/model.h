@@ -355,6 +355,8 @@ struct dpro_model {
         bf16_cpu;  /* enum bf16_cpu, of the ranks' CPUs; with GPUs: they have instructions for it */
     bool autocast; /* some rank computes under torch.autocast */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
+    int64_t *sample_ns;       /* [n_samples] measured iterations, without what dpro cost them; NULL:
+                                 unknown */
     int64_t median_ns;        /* of the measured iterations, without the profiler's cost */
     int64_t profiler_ns;      /* which was so much */
     struct dpro_job_time job; /* what the model is scaled to; zeros: a generated job */
@@ -368,6 +370,7 @@ struct dpro_model {
     double measured_std_ns; /* of the iterations */
     /* Standard errors, relative; 0: a generated job. */
     double job_noise;             /* of `job`, from the steps that it was found from */
+    double usual_noise;           /* of it, by those that are not slow */
     double machine_std;           /* how much faster or slower the machine is at another time */
     ARRAY(const char *) warnings; /* static, or in the arena */
 };

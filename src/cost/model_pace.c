@@ -37,8 +37,16 @@ static int find_job(const struct dpro_graph *g, struct dpro_model *model, struct
             return rc;
         model->job = job_time_of(g, replay_ns, model->profiler_ns, &doubt);
     }
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(g, &n);
+    if (n == model->n_samples) {
+        model->sample_ns = arena_array(&model->arena, n, sizeof *model->sample_ns);
+        for (uint32_t s = 0; s < n; s++)
+            model->sample_ns[s] = scaled_ns(doubt.without, measured[s]);
+    }
     model->median_ns = doubt.median_ns;
     model->job_noise = doubt.noise;
+    model->usual_noise = doubt.of_usual;
     model->machine_std = doubt.machine;
     return 0;
 }

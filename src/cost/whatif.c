@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/strategy_memory.h"
@@ -99,14 +100,26 @@ static double normal_of(uint64_t a, uint64_t b)
     return sqrt(-2 * log(uniform_of(key))) * cos(TURN * uniform_of(key + 1));
 }
 
-/* The ranks of a measured iteration drawn at random: each computes as fast as it did in that one. A
- * copy varies with all others, and as much as its rank by itself. Equal draws whatever the model.
- * Returns which iteration it is. */
-static uint32_t draw_ranks(const struct dpro_model *model, const struct spread *spread,
-                           uint32_t number, struct model_rank *ranks)
+/* The iterations that percentiles are of: those that were measured, each once; or if copies of
+ * ranks vary, so many drawn at random. Equal draws whatever the model. */
+struct draws {
+    uint32_t n;
+    bool varies;
+    int64_t *ns[2]; /* [n] by the model, of the job as it is and changed */
+};
+
+static uint32_t sample_of(const struct draws *draws, uint32_t number, uint32_t n_samples)
 {
     uint64_t x = map_mix(map_mix(number + 1) + 0x9e3779b97f4a7c15u);
-    uint32_t sample = (uint32_t)(((unsigned __int128)x * model->n_samples) >> 64);
+    return draws->varies ? (uint32_t)(((unsigned __int128)x * n_samples) >> 64) : number;
+}
+
+/* Each rank computes as fast as it did in that iteration. A copy varies with all others, and as
+ * much as its rank by itself. */
+static void draw_ranks(const struct dpro_model *model, const struct spread *spread,
+                       const struct draws *draws, uint32_t number, struct model_rank *ranks)
+{
+    uint32_t sample = sample_of(draws, number, model->n_samples);
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_rank *from = &model->ranks[r];
         double scale = from->sample_scale[sample];
@@ -115,49 +128,64 @@ static uint32_t draw_ranks(const struct dpro_model *model, const struct spread *
         ranks[r] = *from;
         ranks[r].work_scale *= scale;
     }
-    return sample;
 }
 
-/* Sorted; returns their mean. An iteration that no copy makes another one is evaluated once. */
+static void make_draws(const struct dpro_model *model, const struct dpro_model *changed,
+                       const struct spread *spread, struct arena *arena, struct draws *draws)
+{
+    bool same = changed->n_samples == model->n_samples;
+    *draws = (struct draws){.n = same && changed->n_samples > 1 ? changed->n_samples : 0};
+    for (uint32_t r = 0; r < changed->n_ranks && draws->n > 0; r++)
+        draws->varies |= changed->ranks[r].copy > 0 && spread->alone[r] > 0;
+    if (draws->varies)
+        draws->n = N_DRAWS;
+    for (int i = 0; i < 2; i++)
+        draws->ns[i] = arena_array(arena, draws->n + (size_t)1, sizeof **draws->ns);
+}
+
+/* Returns their mean. */
 static double draw_iterations(const struct iteration *it, const struct spread *spread,
                               const char *stage, const struct dpro_sink *sink,
-                              int64_t draws[N_DRAWS])
+                              const struct draws *draws, int64_t *ns)
 {
     const struct dpro_model *m = it->model;
     struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
-    int64_t *known = mem_array(m->n_samples + (size_t)1, sizeof *known);
-    bool varies = false;
     double sum = 0;
-    for (uint32_t r = 0; r < m->n_ranks; r++)
-        varies |= m->ranks[r].copy > 0 && spread->alone[r] > 0;
-    for (uint32_t d = 0; d < N_DRAWS; d++) {
-        uint32_t sample = draw_ranks(m, spread, d, ranks);
-        if (varies || known[sample] == 0) {
-            struct dpro_model drawn = *m;
+    for (uint32_t d = 0; d < draws->n; d++) {
+        struct dpro_model drawn = *m;
+        draw_ranks(m, spread, draws, d, ranks);
+        drawn.ranks = ranks;
+        ns[d] = evaluate_once(&drawn);
+        if (it->n_others > 0) {
+            draw_ranks(it->others, spread, draws, d, ranks);
+            drawn = *it->others;
             drawn.ranks = ranks;
-            known[sample] = evaluate_once(&drawn);
-            if (it->n_others > 0) {
-                draw_ranks(it->others, spread, d, ranks);
-                drawn = *it->others;
-                drawn.ranks = ranks;
-                known[sample] += it->n_others * evaluate_once(&drawn);
-            }
+            ns[d] += it->n_others * evaluate_once(&drawn);
         }
-        draws[d] = known[sample];
-        log_progress(sink, stage, "iterations", d + 1, N_DRAWS);
-        sum += (double)draws[d];
+        log_progress(sink, stage, "iterations", d + 1, draws->n);
+        sum += (double)ns[d];
     }
-    mem_free(known);
     mem_free(ranks);
-    sort_i64(draws, N_DRAWS);
-    return sum / N_DRAWS;
+    return sum / draws->n;
 }
 
-static void scale_prediction(struct dpro_prediction *p, double ratio)
+/* Of each measured iteration, as long as it was without dpro, what changes by the model. */
+static void set_percentiles(const struct dpro_model *model, const struct draws *draws,
+                            const int64_t *changed_ns, double scale, struct dpro_prediction *p)
 {
-    p->iteration_ns = scaled_ns(ratio, p->iteration_ns);
-    p->p50_ns = scaled_ns(ratio, p->p50_ns);
-    p->p95_ns = scaled_ns(ratio, p->p95_ns);
+    int64_t *ns = mem_alloc((draws->n + (size_t)1) * sizeof *ns);
+    for (uint32_t d = 0; d < draws->n; d++) {
+        uint32_t sample = sample_of(draws, d, model->n_samples);
+        ns[d] = scaled_ns(scale, changed_ns[d]);
+        if (model->sample_ns)
+            ns[d] = scaled_ns((double)changed_ns[d] / (double)draws->ns[0][d],
+                              model->sample_ns[sample]);
+    }
+    sort_i64(ns, draws->n);
+    p->iteration_ns = scaled_ns(scale, p->iteration_ns);
+    p->p50_ns = draws->n > 0 ? stats_median_i64(ns, draws->n) : p->iteration_ns;
+    p->p95_ns = draws->n > 0 ? ns[(draws->n * 95 + 99) / 100 - 1] : p->iteration_ns;
+    mem_free(ns);
 }
 
 static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
@@ -171,23 +199,20 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
 static int predict(const struct iteration *it, const struct spread *spread, const char *stage,
-                   const struct dpro_sink *sink, struct dpro_prediction *prediction,
-                   double *noise_ns, struct dpro_error *err)
+                   const struct dpro_sink *sink, const struct draws *draws, int64_t *drawn_ns,
+                   int64_t *iteration_ns, double *noise_ns, struct dpro_error *err)
 {
-    int64_t draws[N_DRAWS], ns, others_ns = 0;
+    int64_t ns, others_ns = 0;
     int rc = evaluate_changed(it->model, &ns, err);
     if (rc == 0 && it->n_others > 0)
         rc = evaluate_changed(it->others, &others_ns, err);
     if (rc < 0)
         return rc;
-    ns += it->n_others * others_ns;
-    *prediction = (struct dpro_prediction){.iteration_ns = ns, .p50_ns = ns, .p95_ns = ns};
+    *iteration_ns = ns + it->n_others * others_ns;
     *noise_ns = 0;
-    if (it->model->n_samples > 1) {
-        *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)ns;
-        prediction->p50_ns = (draws[N_DRAWS / 2 - 1] + draws[N_DRAWS / 2]) / 2;
-        prediction->p95_ns = draws[N_DRAWS * 95 / 100 - 1];
-    }
+    if (draws->n > 0)
+        *noise_ns =
+            draw_iterations(it, spread, stage, sink, draws, drawn_ns) - (double)*iteration_ns;
     return 0;
 }
 
@@ -336,19 +361,21 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     struct iteration before = {.model = model},
                      after = {&w->model, &w->graph.passes, w->graph.n_passes};
     struct spread spread = {.mean = 0};
-    if (rc == 0)
+    struct draws draws = {.n = 0};
+    if (rc == 0) {
         find_spread(&w->model, &w->arena, &spread);
+        make_draws(model, &w->model, &spread, &w->arena, &draws);
+        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws,
+                     draws.ns[0], &w->baseline.iteration_ns, &noise_before, err);
+    }
     if (rc == 0)
-        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &w->baseline,
-                     &noise_before, err);
-    if (rc == 0)
-        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &w->predicted,
-                     &noise_after, err);
+        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws,
+                     draws.ns[1], &w->predicted.iteration_ns, &noise_after, err);
     if (rc < 0)
         return rc;
     double scale = model_job_scale(model, w->baseline.iteration_ns);
-    scale_prediction(&w->baseline, scale);
-    scale_prediction(&w->predicted, scale);
+    set_percentiles(model, &draws, draws.ns[0], scale, &w->baseline);
+    set_percentiles(model, &draws, draws.ns[1], scale, &w->predicted);
     tell_bubbles(model, w);
     rc = heed_launching(graph, changes, w, err);
     if (rc < 0)

@@ -302,7 +302,8 @@ struct dpro_graph {
 
     struct profiler_cost *profiler; /* by rank index; zeros: not known; NULL: none is */
 
-    struct dpro_unprofiled unprofiled; /* the trace's steps without a profiler */
+    struct dpro_unprofiled unprofiled;       /* the trace's steps without a profiler */
+    const struct slow_ones *unprofiled_ones; /* base/stats.h; NULL: not recorded */
     struct dpro_unprofiled_iterations unprofiled_iterations;
     int64_t *measured_ns; /* one value a sample */
     struct grown_time *grown;

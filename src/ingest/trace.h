@@ -12,6 +12,7 @@
 
 #include "base/arena.h"
 #include "base/array.h"
+#include "base/stats.h"
 #include "base/strtab.h"
 #include "base/text.h"
 #include "ingest/allocator_history.h"
@@ -275,6 +276,7 @@ struct dpro_trace {
     struct fusion *fusion;      /* what Horovod fused; NULL: nothing tells */
     struct dpro_probes *probes; /* NULL: there are none */
     struct dpro_unprofiled unprofiled;
+    struct slow_ones unprofiled_ones; /* of the same steps, in the first rank's order */
     struct dpro_file_info *files;
     uint32_t n_files;
     const char *framework;            /* static; NULL: the files' kinds tell */

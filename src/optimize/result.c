@@ -72,12 +72,13 @@ static void keep_peaks(struct dpro_optimum *o)
 }
 
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
- * for what is measured. Both times have the recording's noise, and the model's distance from it. */
+ * for what is measured. Both times have the recording's noise, and the model's distance from it;
+ * how often slow iterations recur is in both alike. */
 static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
                           const struct dpro_optimum_summary *s, const struct uncertainty *unsure)
 {
     double gain = unsure->speedup * (double)s->best_ns / (double)s->baseline_ns;
-    double noise = model->job_noise;
+    double noise = model->usual_noise;
     double doubt =
         sqrt(gain * gain + 2 * noise * noise + unsure->misfit * unsure->misfit) * BOUND_ERRORS;
     return llround((double)bound_ns * fmax(1 - doubt, 0));

@@ -27,59 +27,92 @@ enum { PRIOR_STEPS = 5, MOST_STEPS = 10 };
 #define OF_MEDIAN 1.253
 
 struct measured {
-    struct mean_std all;
+    struct slow_ones of;
     double median, correlation;
-    uint32_t n;
+    uint32_t n, n_warm_up; /* slow ones at the beginning, which `of` leaves out */
 };
 
 static struct measured measured_of(const struct dpro_graph *g)
 {
     struct measured m = {.n = 0};
     const int64_t *ns = dpro_graph_measured_ns(g, &m.n);
-    double squares = 0, products = 0;
+    double squares = 0, products = 0, before = 0;
     double *values = mem_array(m.n + (size_t)1, sizeof *values);
-    m.all = stats_mean_std_i64(ns, m.n);
+    m.of = stats_slow_ones(ns, g->sample_number, m.n);
     for (uint32_t i = 0; i < m.n; i++) {
-        values[i] = (double)ns[i] - m.all.mean;
-        squares += values[i] * values[i];
-        if (i > 0)
-            products += values[i] * values[i - 1];
+        values[i] = (double)ns[i] - m.of.all.mean;
+        bool is_slow = ns[i] > m.of.usual_most;
+        double off = (double)ns[i] - (is_slow ? m.of.slow.mean : m.of.usual.mean);
+        squares += off * off;
+        products += i > 0 ? off * before : 0;
+        before = off;
     }
     m.correlation = squares > 0 && products > 0 ? products / squares : 0;
     /* one odd iteration says nothing: the median counts */
-    m.median = m.n > 0 ? m.all.mean + stats_median(values, m.n) : 0;
+    m.median = m.n > 0 ? m.of.all.mean + stats_median(values, m.n) : 0;
     mem_free(values);
+    if (m.of.are_first) {
+        m.n_warm_up = m.of.n;
+        m.of.n_all -= m.of.n;
+        m.of.n = 0;
+        m.of.in_a_row = false;
+    }
     return m;
 }
 
 /* The machine at another time. On shared machines the noise of iterations has no time scale: means
  * of blocks of steps differ about as much as single steps do. So the spread of those that were seen
  * is the estimate, pulled towards the prior where they are few; of its Student's t distribution the
- * standard deviation. The profiled and the unprofiled steps of a recording are two such blocks:
- * their relative difference, `apart`, is one more sample. */
-static double machine_std(const struct measured *m, const struct dpro_unprofiled *own, double apart)
+ * standard deviation. What takes longer for a reason (a loader, a compiler) is no noise of the
+ * machine: the usual ones count, unless the slow ones are all in a row, as when a machine gets
+ * slower. The profiled and the unprofiled steps of a recording are two
+ * blocks: their relative difference, `apart`, is one more sample. */
+static double machine_std(const struct slow_ones *profiled, const struct slow_ones *own,
+                          double apart)
 {
-    struct {
-        double std, n;
-    } seen[2] = {{0, 0}, {0, 0}};
-    if (m->n > 1 && m->all.mean > 0) {
-        seen[0].std = m->all.std / m->all.mean;
-        seen[0].n = m->n - 1;
+    const struct slow_ones *const seen[2] = {profiled, own};
+    double freedom[2] = {0, 0}, std[2] = {0, 0},
+           squares = PRIOR_STEPS * PRIOR_MACHINE_STD * PRIOR_MACHINE_STD;
+    for (int i = 0; i < 2; i++) {
+        const struct slow_ones *of = seen[i];
+        const struct mean_std *spread = of->in_a_row ? &of->all : &of->usual;
+        uint32_t n_spread = of->in_a_row ? of->n_all : of->n_all - of->n;
+        if (spread->mean > 0 && n_spread > 1) {
+            freedom[i] = n_spread - 1;
+            std[i] = spread->std / spread->mean;
+        }
     }
-    if (own->n_steps > 1 && own->mean_ns > 0 && own->std_ns >= 0) {
-        seen[1].std = (double)own->std_ns / (double)own->mean_ns;
-        seen[1].n = own->n_steps - 1;
-    }
-    double n = seen[0].n + seen[1].n, most = n > MOST_STEPS ? MOST_STEPS : n;
-    double squares = PRIOR_STEPS * PRIOR_MACHINE_STD * PRIOR_MACHINE_STD, freedom = PRIOR_STEPS;
-    for (int i = 0; i < 2 && n > 0; i++)
-        squares += seen[i].n * most / n * seen[i].std * seen[i].std;
-    freedom += most;
+    double n = freedom[0] + freedom[1], most = n > MOST_STEPS ? MOST_STEPS : n;
+    for (int i = 0; i < 2; i++)
+        if (freedom[i] > 0)
+            squares += freedom[i] * most / n * std[i] * std[i];
+    double all = PRIOR_STEPS + most;
     if (apart != 0) {
         squares += apart * apart / 2;
-        freedom++;
+        all++;
     }
-    return sqrt(squares / (freedom - 2));
+    return sqrt(squares / (all - 2));
+}
+
+/* The relative standard error of a mean over n iterations, usual and slow ones. Which share of all
+ * iterations is slow is known as well as the period with which they recur, which n iterations need
+ * not hold a whole number of times; else as well as n drawn ones tell, and it may be none.
+ * `independent`: the share of the usual ones that are not as their neighbours are. *of_usual: what
+ * the usual ones add to it. */
+static double error_of_mean(const struct slow_ones *of, double n, double independent,
+                            double *of_usual)
+{
+    *of_usual = 0;
+    if (n < 1 || of->n_all == 0)
+        return 0;
+    double share = (double)of->n / of->n_all, n_usual = n * (1 - share) * independent;
+    double more = of->slow.mean - of->usual.mean, mean = of->usual.mean + share * more;
+    double periods = of->every > 0 ? n / of->every : 0, part = periods - floor(periods);
+    double of_share = of->every > 0 ? sqrt(part * (1 - part)) / n : sqrt(share * (1 - share) / n);
+    double of_slow = of->n > 0 ? share * of->slow.std / sqrt(fmax(1, n * share)) : 0;
+    if (n_usual > 1)
+        *of_usual = (1 - share) * of->usual.std / sqrt(n_usual) / mean;
+    return hypot(*of_usual, hypot(of_slow, fmin(of_share, share / HALF_OF_95_PCT) * more) / mean);
 }
 
 /* Enough steps were timed without the profiler, and they were the same work. */
@@ -87,7 +120,7 @@ static bool tells_of_job(const struct dpro_graph *g, double profiled_ns)
 {
     enum { LEAST_STEPS = 5, MOST_APART = 2 };
     const struct dpro_unprofiled *own = &g->unprofiled;
-    return dpro_graph_steps_tell(g) && own->n_steps >= LEAST_STEPS &&
+    return dpro_graph_steps_tell(g) && g->unprofiled_ones && own->n_steps >= LEAST_STEPS &&
            (double)own->median_ns < MOST_APART * profiled_ns &&
            (double)own->median_ns * MOST_APART > profiled_ns;
 }
@@ -110,19 +143,23 @@ bool job_profiler_by_logs(const struct dpro_graph *g, int64_t *cost_ns, int64_t 
     return o.n_iterations > 0 || o.asking_ns > 0;
 }
 
-/* The noise of the measured iterations' mean; neighbours that are alike count as fewer. */
-static double mean_noise(const struct measured *m)
+/* Neighbours that are alike count as fewer. */
+static void set_noise(const struct measured *m, struct job_doubt *doubt)
 {
-    double n = m->n * (1 - m->correlation) / (1 + m->correlation);
-    return n > 1 ? m->all.std / m->all.mean / sqrt(n) : 0;
+    double independent = (1 - m->correlation) / (1 + m->correlation);
+    doubt->noise = error_of_mean(&m->of, m->of.n_all, independent, &doubt->of_usual);
 }
 
-/* Ranks' steps are pooled, and vary together. */
-static double own_noise(const struct dpro_graph *g)
+/* Slow ones that recur are a part of the job; else the median tells of it. Ranks' steps are pooled,
+ * and vary together. */
+static void set_own_noise(const struct dpro_graph *g, struct job_doubt *doubt)
 {
-    const struct dpro_unprofiled *own = &g->unprofiled;
-    double n = fmax(1, (double)own->n_steps / fmax(g->n_ranks, 1));
-    return own->std_ns > 0 ? OF_MEDIAN * (double)own->std_ns / (double)own->mean_ns / sqrt(n) : 0;
+    const struct slow_ones *of = g->unprofiled_ones;
+    double n = fmax(1, (double)of->n_all / fmax(g->n_ranks, 1));
+    if (of->every > 0)
+        doubt->noise = error_of_mean(of, n, 1, &doubt->of_usual);
+    else if (of->usual.mean > 0)
+        doubt->noise = doubt->of_usual = OF_MEDIAN * of->usual.std / of->usual.mean / sqrt(n);
 }
 
 struct dpro_job_time job_time_of(const struct dpro_graph *g, int64_t replay_ns, int64_t profiler_ns,
@@ -132,31 +169,41 @@ struct dpro_job_time job_time_of(const struct dpro_graph *g, int64_t replay_ns, 
     struct dpro_job_time job = {.ns = replay_ns, .n = m.n};
     int64_t cost_ns, error_ns;
     double apart = 0, half = 0;
-    *doubt = (struct job_doubt){.noise = 0, .correlation = m.correlation};
+    bool recurs = g->unprofiled_ones && g->unprofiled_ones->every > 0;
+    *doubt = (struct job_doubt){.noise = 0, .correlation = m.correlation, .without = 1};
     doubt->median_ns = llround(m.median);
     if (profiler_ns < doubt->median_ns)
         doubt->median_ns -= profiler_ns;
-    if (m.n > 0 && m.all.mean > 0) {
-        double profiled_ns = (double)doubt->median_ns;
+    if (m.n > 0 && m.of.all.mean > 0) {
+        double profiled_ns = (double)doubt->median_ns, of_profiler = 0;
+        set_noise(&m, doubt);
         if (tells_of_job(g, profiled_ns)) {
-            job.ns = g->unprofiled.median_ns;
+            job.ns = recurs ? g->unprofiled.mean_ns : g->unprofiled.median_ns;
             job.source = DPRO_JOB_OWN_STEPS;
             job.n = g->unprofiled.n_steps;
-            doubt->noise = own_noise(g);
-            apart = (double)job.ns / profiled_ns - 1;
+            set_own_noise(g, doubt);
+            apart = (double)g->unprofiled.median_ns / profiled_ns - 1;
+            doubt->without = (double)job.ns / (recurs ? m.of.all.mean : m.median);
         } else if (profiler_ns > 0) {
             job.source = DPRO_JOB_REPLAY;
-            doubt->noise =
-                hypot(mean_noise(&m), PROFILER_ERROR * (double)profiler_ns / (double)replay_ns);
+            of_profiler = PROFILER_ERROR * (double)profiler_ns / (double)replay_ns;
+            doubt->without = fmax(0, 1 - (double)profiler_ns / m.of.all.mean);
         } else if (job_profiler_by_logs(g, &cost_ns, &error_ns)) {
             job.source = DPRO_JOB_LOGS;
             job.n = g->unprofiled_iterations.n_iterations;
-            job.ns -= llround((double)replay_ns * (double)cost_ns / m.all.mean);
-            doubt->noise = error_ns > 0 ? (double)error_ns / m.all.mean : mean_noise(&m);
-        } else {
-            doubt->noise = mean_noise(&m);
+            doubt->without = 1 - (double)cost_ns / m.of.all.mean;
+            job.ns = llround((double)replay_ns * doubt->without);
+            if (error_ns > 0)
+                doubt->noise = doubt->of_usual = (double)error_ns / m.of.all.mean;
         }
-        doubt->machine = machine_std(&m, &g->unprofiled, apart);
+        if (m.n_warm_up > 0 &&
+            (job.source == DPRO_JOB_REPLAY || job.source == DPRO_JOB_AS_RECORDED)) {
+            job.ns = llround((double)job.ns * m.of.usual.mean / m.of.all.mean);
+            job.n_warm_up = m.n_warm_up;
+        }
+        doubt->noise = hypot(doubt->noise, of_profiler);
+        doubt->of_usual = hypot(doubt->of_usual, of_profiler);
+        doubt->machine = machine_std(&m.of, g->unprofiled_ones ?: &(struct slow_ones){0}, apart);
         half = HALF_OF_95_PCT * hypot(doubt->noise, doubt->machine);
     }
     job.low_ns = llround((double)job.ns * fmax(0, 1 - half));

@@ -8,8 +8,10 @@
 /* Relative standard errors. */
 struct job_doubt {
     double noise;       /* of the steps or iterations that it was found from */
+    double of_usual;    /* of it, by those that are not slow */
     double machine;     /* how much faster or slower the machine is at another time */
     double correlation; /* of a measured iteration with the one before */
+    double without;     /* factor on a measured iteration: without what dpro cost it */
     int64_t median_ns;  /* of the measured iterations, without what the profiler cost */
 };
 struct dpro_job_time job_time_of(const struct dpro_graph *graph, int64_t replay_ns,

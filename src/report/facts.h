@@ -135,8 +135,9 @@ struct slow_cause {
     int64_t more_ns;           /* mean over the slow ones, of the rank that it takes most of */
 };
 struct slow_facts {
-    uint32_t n, *samples;      /* slow iterations */
-    uint32_t every;            /* they recur with this period; 0: they do not */
+    uint32_t n, *samples; /* slow iterations */
+    uint32_t every;       /* they recur with this period; 0: they do not */
+    bool are_first;
     int64_t usual_ns, more_ns; /* mean of the others; what slow ones take more, mean */
     int64_t lost_ns;           /* of the mean iteration */
     const char *advice;

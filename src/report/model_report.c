@@ -59,7 +59,7 @@ void job_write_json(struct writer *w, const struct dpro_job_time *job)
     }
     writer_object_at(w, "job", MS("iteration_ms", job->ns), MS("low_ms", job->low_ns),
                      MS("high_ms", job->high_ns), TEXT("source", dpro_job_source_name(job->source)),
-                     INT("from", job->n));
+                     INT("from", job->n), INT("warm_up", job->n_warm_up));
 }
 
 void job_words(struct words *words, const struct dpro_job_time *job)
@@ -68,6 +68,9 @@ void job_words(struct words *words, const struct dpro_job_time *job)
     if (job->high_ns > job->low_ns)
         words_add(words, " ", "+- %s %%",
                   NUMBER(50 * (double)(job->high_ns - job->low_ns) / (double)job->ns, 1));
+    if (job->n_warm_up > 0)
+        words_add(words, " ", "less %u first iteration%s that may be warming up,", job->n_warm_up,
+                  PLURAL(job->n_warm_up));
     if (job->source == DPRO_JOB_OWN_STEPS)
         words_add(words, " ", "without dpro, by %u steps without the profiler", job->n);
     else if (job->source == DPRO_JOB_LOGS && job->n > 0)

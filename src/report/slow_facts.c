@@ -1,4 +1,5 @@
 /* Iterations that take longer than the others, whether they recur, and what they do longer. */
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
@@ -114,23 +115,6 @@ static void find_causes(struct report_facts *f)
         slow->n_causes--;
 }
 
-/* How many iterations lie between each two slow ones; 0: not always as many, or too few. */
-static uint32_t recurs_every(const struct report_facts *f)
-{
-    enum { FEWEST = 3 };
-    const int64_t *number = f->report->graph->sample_number;
-    const struct slow_facts *slow = &f->slow;
-    if (slow->n < FEWEST || !number)
-        return 0;
-    int64_t every = number[slow->samples[1]] - number[slow->samples[0]];
-    for (uint32_t i = 2; i < slow->n; i++)
-        if (number[slow->samples[i]] - number[slow->samples[i - 1]] != every)
-            return 0;
-    bool before = number[slow->samples[0]] - every >= number[0];
-    bool after = number[slow->samples[slow->n - 1]] + every <= number[f->n_measured - 1];
-    return every > 1 && every < INT32_MAX && !before && !after ? (uint32_t)every : 0;
-}
-
 static const char *ordinal(uint32_t n)
 {
     uint32_t last = n % 100 / 10 == 1 ? 0 : n % 10;
@@ -163,20 +147,12 @@ static void add_causes(struct report_facts *f, struct words *line)
                   f->slow.n == 1 ? "it" : "them");
 }
 
-/* Those that are the recording's first ones, as of a job that warms up, say little of the others.
- */
-static bool are_first(const struct report_facts *f)
-{
-    const struct slow_facts *slow = &f->slow;
-    return slow->n > 0 && slow->samples[slow->n - 1] == slow->n - 1 && slow->n < f->n_measured;
-}
-
 static const char *find_advice(struct report_facts *f)
 {
     const struct slow_facts *slow = &f->slow;
     const int64_t *number = f->report->graph->sample_number;
     char text[96];
-    if (are_first(f) && number)
+    if (slow->are_first && number) /* which say little of the others */
         return arena_copy_string(
             &f->arena, text,
             (size_t)snprintf(text, sizeof text,
@@ -195,9 +171,9 @@ static void write_words(struct report_facts *f)
     struct words line = {.n = 0};
     if (slow->every > 0)
         words_add(&line, "", "every %u%s iteration (", slow->every, ordinal(slow->every));
-    else if (are_first(f) && slow->n == 1)
+    else if (slow->are_first && slow->n == 1)
         words_add(&line, "", "the first of %u iterations (", f->n_measured);
-    else if (are_first(f))
+    else if (slow->are_first)
         words_add(&line, "", "the first %u of %u iterations (", slow->n, f->n_measured);
     else
         words_add(&line, "", "%u of %u iterations (", slow->n, f->n_measured);
@@ -214,21 +190,19 @@ static void write_words(struct report_facts *f)
 void slow_find(struct report_facts *f)
 {
     struct slow_facts *slow = &f->slow;
-    int64_t most = stats_usual_most_i64(f->measured, f->n_measured), more = 0, usual = 0;
+    const int64_t *ns = f->measured;
+    struct slow_ones found = stats_slow_ones(ns, f->report->graph->sample_number, f->n_measured);
     slow->samples = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *slow->samples);
     for (uint32_t s = 0; s < f->n_measured; s++)
-        if (f->measured[s] > most)
+        if (ns[s] > found.usual_most)
             slow->samples[slow->n++] = s;
     if (slow->n == 0)
         return;
-    for (uint32_t s = 0; s < f->n_measured; s++)
-        usual += f->measured[s] <= most ? f->measured[s] / (f->n_measured - slow->n) : 0;
-    slow->usual_ns = usual;
-    for (uint32_t i = 0; i < slow->n; i++)
-        more += (f->measured[slow->samples[i]] - usual) / slow->n;
-    slow->more_ns = more;
-    slow->lost_ns = more / f->n_measured * slow->n;
-    slow->every = recurs_every(f);
+    slow->usual_ns = llround(found.usual.mean);
+    slow->more_ns = llround(found.slow.mean - found.usual.mean);
+    slow->lost_ns = slow->more_ns / f->n_measured * slow->n;
+    slow->every = found.every;
+    slow->are_first = found.are_first;
     find_causes(f);
     slow->advice = find_advice(f);
     write_words(f);

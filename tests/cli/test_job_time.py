@@ -2,6 +2,8 @@
 import os
 import statistics
 
+import gpu_job
+from gpu_job import Job
 from support import DONE, ROOT, Case, dpro, job, recording
 
 DATA = os.path.join(ROOT, "tests", "data")
@@ -82,6 +84,55 @@ class JobTime(Case):
             self.assertEqual((facts["job"]["iteration_ms"], facts["job"]["source"]), (facts["predicted"]["iteration_ms"], "as recorded"))
             self.assertIn("as recorded: nothing is known of it without the profiler", " ".join(dpro("replay", trace).out.split()))
             self.assertEqual(self.ask("whatif", trace)["baseline"]["iteration_ms"], facts["job"]["iteration_ms"])
+
+    def slowed(self, name, slow, n=12):
+        """Two ranks of 30 ms an iteration; those in `slow` pause for so many ms."""
+        def within(rank, number):
+            rank.now += 1000.0 * slow.get(number, 0)
+
+        job = Job(kernels=30, kernel_us=1000.0, world=2, buckets=2, sync="end", within=within, jitter=0.02)
+        return gpu_job.write(self, job, steps=n, folder=name)[0]
+
+    def half_pct(self, facts):
+        return 50 * (facts["job"]["high_ms"] - facts["job"]["low_ms"]) / facts["job"]["iteration_ms"]
+
+    def test_what_is_slow_for_a_reason_is_no_drift_of_the_machine(self):
+        plain = self.ask("replay", self.slowed("plain", {}))
+        recurs = self.ask("replay", self.slowed("recurs", {4: 120, 8: 120, 12: 120}))
+        self.assertLess(self.half_pct(recurs), self.half_pct(plain) + 1)
+        self.assertAlmostEqual(recurs["job"]["iteration_ms"], statistics.mean(recurs["measured"]["per_iteration_ms"]), delta=0.5)
+        rare = self.ask("replay", self.slowed("rare", {5: 900, 8: 900}))  # how often is not sure
+        self.assertGreater(self.half_pct(rare), 50)
+        self.assertGreater(rare["job"]["low_ms"], 0.85 * plain["job"]["iteration_ms"])  # no faster than the others
+
+    def test_what_warms_up_is_left_out(self):
+        trace = self.slowed("warms-up", {1: 2000, 2: 1500}, n=8)
+        plain, facts = self.ask("replay", self.slowed("plain", {}, n=8)), self.ask("replay", trace)
+        self.assertEqual(facts["job"]["warm_up"], 2)
+        self.assertAlmostEqual(facts["job"]["iteration_ms"], plain["job"]["iteration_ms"], delta=0.5)
+        self.assertLess(self.half_pct(facts), self.half_pct(plain) + 1)
+        self.assertIn("less 2 first iterations that may be warming up, as recorded", " ".join(dpro("replay", trace).out.split()))
+        found = self.ask("optimize", trace, "--budget", "0.2")
+        self.assertGreater(found["lower_bound_ms"], 0.5 * facts["job"]["iteration_ms"])
+        self.assertEqual(found["job"], facts["job"])
+
+    def test_slow_steps_that_recur_without_the_profiler_are_in_their_mean(self):
+        period_ms = self.ask("replay", self.recorded([]))["measured"]["iteration_ms"]
+        facts = self.ask("replay", self.recorded(([period_ms] * 3 + [1.8 * period_ms]) * 3))
+        self.assertAlmostEqual(facts["job"]["iteration_ms"], 1.2 * period_ms, delta=0.01 * period_ms)
+        self.assertLess(self.half_pct(facts), 10)
+        slower = self.ask("replay", self.recorded([period_ms] * 7 + [1.4 * period_ms] * 5))  # the machine became slower
+        self.assertGreater(self.half_pct(slower), 20)
+
+    def test_percentiles_of_a_job_as_it_ran_are_those_that_were_measured(self):
+        trace = self.slowed("measured", {5: 50, 8: 300, 11: 20})
+        replayed, facts = self.ask("replay", trace), self.ask("whatif", trace)
+        times = replayed["measured"]["per_iteration_ms"]
+        self.assertAlmostEqual(facts["baseline"]["p50_ms"], statistics.median(times), places=4)
+        self.assertAlmostEqual(facts["baseline"]["p95_ms"], max(times), places=4)  # of twelve
+        self.assertEqual(facts["predicted"]["p50_ms"], facts["baseline"]["p50_ms"])
+        changed = self.ask("whatif", trace, "--delay", "BW=2")
+        self.assertGreater(changed["predicted"]["p95_ms"], changed["baseline"]["p95_ms"])
 
     def test_a_delay_is_told_of_the_job_without_dpro(self):
         trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2-default")

@@ -791,7 +791,7 @@ TEST(a_bound_gives_way_to_doubt)
     struct dpro_optimum *sure = optimum_of(model, &options);
     struct dpro_optimum_summary a = dpro_optimum_summary(sure);
     model->measured_ns = a.baseline_ns;
-    model->job_noise = 0.06 / 3;
+    model->job_noise = model->usual_noise = 0.06 / 3;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].sample_scale = NULL;
@@ -821,7 +821,7 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
         before = unsure;
     }
     model->misfit = 0; /* right, of iterations that differ by as much */
-    model->job_noise = 0.9 / 3;
+    model->job_noise = model->usual_noise = 0.9 / 3;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         model->ranks[r].sample_scale = arena_array(&model->arena, 9, sizeof(double));

@@ -67,6 +67,44 @@ TEST(the_deviation_is_of_a_sample)
     assert_true(stats_mean_std(NULL, 0).mean == 0);
 }
 
+TEST(slow_ones_recur_come_first_or_in_a_row)
+{
+    static const struct {
+        int64_t ns[12];
+        uint32_t n, n_slow, every;
+        bool are_first, in_a_row;
+    } cases[] = {
+        {{10, 10, 30, 10, 10, 31, 10, 10, 32}, 9, 3, 3, false, false},
+        {{30, 10, 10, 31, 10, 10, 10, 10, 10, 32, 10, 10}, 12, 3, 0, false, false}, /* one lacks */
+        {{10, 10, 30, 10, 10, 31, 10, 10}, 8, 2, 0, false, false},                  /* too few */
+        {{90, 80, 10, 11, 10, 11, 10, 10}, 8, 2, 0, true, true},
+        {{10, 11, 10, 11, 10, 18, 19, 18}, 8, 3, 0, false, true},
+        {{90, 10, 10, 11, 10}, 5, 1, 0, true, false},
+        {{10, 11, 10, 11}, 4, 0, 0, false, false},
+        {{10, 90}, 2, 0, 0, false, false},
+    };
+    int64_t number[12];
+    for (int64_t i = 0; i < 12; i++)
+        number[i] = 5 + i;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct slow_ones found = stats_slow_ones(cases[c].ns, number, cases[c].n);
+        assert_int_equal(found.n, cases[c].n_slow);
+        assert_int_equal(found.n_all, cases[c].n);
+        assert_int_equal(found.every, cases[c].every);
+        assert_int_equal(found.are_first, cases[c].are_first);
+        assert_int_equal(found.in_a_row, cases[c].in_a_row);
+    }
+    struct slow_ones found = stats_slow_ones(cases[0].ns, NULL, cases[0].n);
+    assert_int_equal(found.every, 0);
+    assert_float_equal(found.usual.mean, 10, 1e-12);
+    assert_float_equal(found.slow.mean, 31, 1e-12);
+    number[8] += 4; /* and steps that were not recorded in between */
+    assert_int_equal(stats_slow_ones(cases[0].ns, number, 9).every, 0);
+    number[8] -= 1;
+    assert_int_equal(stats_slow_ones(cases[0].ns, number, 9).every, 3);
+    assert_int_equal(stats_slow_ones(NULL, NULL, 0).n_all, 0);
+}
+
 TEST(an_integer_mean_is_rounded_and_does_not_overflow)
 {
     assert_int_equal(stats_mean_i64((int64_t[]){1, 2}, 2), 2);

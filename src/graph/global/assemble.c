@@ -241,6 +241,8 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     assembly_fill(&a);
     assembly_warn(&a);
     a.graph->unprofiled = dpro_trace_unprofiled(trace);
+    a.graph->unprofiled_ones =
+        arena_copy(&a.graph->arena, &trace->unprofiled_ones, 1, sizeof trace->unprofiled_ones);
     a.graph->unprofiled_iterations = job->unprofiled_iterations;
     hand_over(&a, graph);
     arena_fini(&a.scratch);

@@ -39,7 +39,7 @@ static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, ui
 {
     const char *text = strtab_get(&g->names, name);
     text = arena_copy_string(&model->arena, text, strlen(text));
-    model->tensors[t] = (struct model_tensor){text, size_bytes, t, held_bytes};
+    model->tensors[t] = (struct model_tensor){text, size_bytes, t, held_bytes, 0};
     coarse->bucket_of[t] = bucket;
     if (coarse->first_of[bucket] == MODEL_NONE)
         coarse->first_of[bucket] = t;
@@ -223,6 +223,7 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
         const struct graph_tensor *tensor = &g->tensors[order[i].from];
         add_tensor(g, i, tensor->name, tensor->size_bytes, tensor->held_bytes, tensor->collective,
                    model, coarse);
+        model->tensors[i].maker = makers[tensor->in] + 1; /* DPRO_NO_OP is the largest number */
         map_set(&by_name, name_key(tensor), i);
         map_set(&by_place, place_key(tensor, places[order[i].from]), i);
     }

@@ -26,6 +26,7 @@ struct model_tensor {
     uint64_t size_bytes;
     uint32_t key;        /* its number in a key-value store; else its own */
     uint64_t held_bytes; /* of the parameter, if the job casts its gradient to send it; else 0 */
+    uint32_t maker;      /* 1 + the op of the graph that makes it on the first rank; 0: not known */
 };
 
 /* Ranks that communicate with each other on a stream of their own: a process group, or two ranks of

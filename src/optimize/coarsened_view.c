@@ -1,8 +1,9 @@
 /* Makes the job smaller for the search (paper, section 4.3).
  *
- * - Coarsened View: neighbouring tensors of one layer, and tensors that become ready at the same
- *   time on every rank, are one tensor if they may share a bucket, as fusing them costs next to
- *   nothing (Theorem 3).
+ * - Coarsened View: neighbouring tensors that one op makes are one tensor if they may share a
+ * bucket (Theorem 3). One op makes those that the graph has after one; in a job that was not
+ * recorded, those that are ready at the same time on every rank; else those that bear a layer's
+ * name and are ready so soon after each other that a bucket more would cost more than that.
  * - Symmetry: of the ranks that run one program only the slowest is kept, as the others never make
  *   anybody wait.
  *
@@ -10,6 +11,7 @@
  * chance, the ranks that gradients wait for most are kept; that is an approximation. */
 #include "optimize/search.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +19,8 @@
 #include "cost/buckets.h"
 #include "optimize/space.h"
 
-/* The op whose end the one at `i` makes a tensor ready at: itself, or if it takes no time and waits
- * for nothing, the one that made a tensor ready before it. */
+/* Whether the op at `i` takes no time and waits for nothing after the one before it, which made the
+ * tensor before its own ready. */
 static bool follows_at_once(const struct model_program *program, uint32_t i)
 {
     const struct model_op *op = &program->ops[i];
@@ -26,28 +28,48 @@ static bool follows_at_once(const struct model_program *program, uint32_t i)
            program->ops[i - 1].tensor != MODEL_NONE && op->tensor == program->ops[i - 1].tensor + 1;
 }
 
-/* Whether two tensors are of one layer, as its weight and bias are: one op makes both ready. */
+/* Up to what names the tensor in its layer: "conv0_" of "conv0_weight", "dense/" of "dense/bias:0",
+ * "norm." of "norm.bias". 0: it is no name, as of all that are numbered. */
+static size_t layer_length(const char *name)
+{
+    static const char *const ends[] = {".", "/", "_"};
+    for (size_t i = 0; name && i < sizeof ends / sizeof *ends; i++) {
+        const char *end = strrchr(name, *ends[i]);
+        if (end)
+            return isalpha((unsigned char)end[1]) ? (size_t)(end - name) + 1 : 0;
+    }
+    return 0;
+}
+
+/* Of what one layer has, as its weight and bias, which no other op lies between. */
 static bool are_of_one_layer(const struct model_tensor *a, const struct model_tensor *b)
 {
-    const char *end = a->name ? strrchr(a->name, '.') : NULL;
-    size_t n = end ? (size_t)(end - a->name) + 1 : 0;
-    return n > 1 && b->name && strncmp(a->name, b->name, n) == 0 && !strchr(b->name + n, '.');
+    size_t n = layer_length(a->name);
+    return n > 1 && n == layer_length(b->name) && strncmp(a->name, b->name, n) == 0;
+}
+
+static bool may_join(const struct dpro_model *m, const struct model_program *program, uint32_t i,
+                     int64_t most_ns)
+{
+    uint32_t t = program->ops[i].tensor;
+    const struct model_tensor *b = &m->tensors[t], *a = t > 0 ? b - 1 : b;
+    if (m->recorded ? a->maker > 0 && a->maker == b->maker : follows_at_once(program, i))
+        return true;
+    return are_of_one_layer(a, b) && (!m->recorded || program->ops[i].work_ns <= most_ns);
 }
 
 /* joined[t]: tensor t travels with t - 1. */
 static void find_joined(const struct dpro_model *m, bool coarsen, bool *joined)
 {
+    struct sync_cost one = sync_cost(&m->net, 1);
+    int64_t most_ns = (int64_t)m->net.compute.launch_ns.value + one.latency_ns + one.wire_ns;
     for (uint32_t t = 0; t < m->n_tensors; t++)
         joined[t] = coarsen && t > 0 && m->n_programs > 0;
-    for (uint32_t p = 0; p < m->n_programs && coarsen; p++) {
-        const struct model_program *program = &m->programs[p];
-        for (uint32_t i = 0; i < program->n_ops; i++)
-            if (program->ops[i].tensor < m->n_tensors && !follows_at_once(program, i) &&
-                !(program->ops[i].tensor > 0 &&
-                  are_of_one_layer(&m->tensors[program->ops[i].tensor - 1],
-                                   &m->tensors[program->ops[i].tensor])))
-                joined[program->ops[i].tensor] = false;
-    }
+    for (uint32_t p = 0; p < m->n_programs && coarsen; p++)
+        for (uint32_t i = 0; i < m->programs[p].n_ops; i++)
+            if (m->programs[p].ops[i].tensor < m->n_tensors &&
+                !may_join(m, &m->programs[p], i, most_ns))
+                joined[m->programs[p].ops[i].tensor] = false;
 }
 
 /* Returns each tensor's group. */

@@ -214,7 +214,7 @@ struct dpro_model *generate_job(const char *name, uint32_t n_ranks)
                 m = NULL;
                 break;
             }
-            m->tensors[tensor] = (struct model_tensor){copy, layer->sizes[s] * 4, tensor, 0};
+            m->tensors[tensor] = (struct model_tensor){copy, layer->sizes[s] * 4, tensor, 0, 0};
             tensor++;
         }
     if (m) {
@@ -346,7 +346,7 @@ struct dpro_model *generate_random(const struct generate_options *o)
     uint64_t most_work = 10ull << pick(&state, 14), most_bits = 4 + pick(&state, 10);
     for (uint32_t t = 0; t < n; t++)
         m->tensors[t] =
-            (struct model_tensor){names[t % 16], 4 + 4 * pick(&state, 1ull << most_bits), t, 0};
+            (struct model_tensor){names[t % 16], 4 + 4 * pick(&state, 1ull << most_bits), t, 0, 0};
     add_op(m, "forward", DPRO_OP_FW, (double)pick(&state, most_work * n), MODEL_NONE, MODEL_NONE);
     for (uint32_t t = n; t-- > 0 && o->cycles;) {
         add_op(m, "forward", DPRO_OP_FW, (double)pick(&state, most_work), t, MODEL_NONE);

@@ -35,8 +35,8 @@ static struct model_op waits_for(uint32_t needs)
 static struct job *job_of_two(void)
 {
     struct job *job = kept_memory(1, sizeof *job);
-    job->tensors[0] = (struct model_tensor){"t0", 30, 0, 0};
-    job->tensors[1] = (struct model_tensor){"t1", 40, 1, 0};
+    job->tensors[0] = (struct model_tensor){"t0", 30, 0, 0, 0};
+    job->tensors[1] = (struct model_tensor){"t1", 40, 1, 0, 0};
     job->ops[0] = computes(10, 0);
     job->ops[1] = computes(20, 1);
     job->ops[2] = waits_for(MODEL_ALL);

@@ -451,22 +451,50 @@ TEST(fused_ops_that_do_harm_come_apart)
 
 /* ---- the Coarsened View ---- */
 
-TEST(the_coarsened_view_joins_the_tensors_of_a_layer)
+static uint32_t n_coarsened(const struct dpro_model *model)
 {
-    static const char *const names[] = {"head.weight",
-                                        "blocks.10.norm.bias",
-                                        "blocks.10.norm.weight",
-                                        "blocks.1.norm.weight",
-                                        "tokens",
-                                        "positions"};
-    struct dpro_model *model = random_job(.seed = 3, .n_tensors = 6, .n_ranks = 2);
-    for (uint32_t t = 0; t < model->n_tensors; t++)
-        model->tensors[t].name = names[t];
     struct coarsened_view c;
     coarsened_view_make(model, true, false, UINT32_MAX, &c);
-    assert_int_equal(c.model.n_tensors, 5);
-    assert_int_equal(c.first[2] - c.first[1], 2); /* of norm 10 */
+    uint32_t n = c.model.n_tensors;
     coarsened_view_fini(&c);
+    return n;
+}
+
+TEST(the_coarsened_view_joins_the_tensors_of_a_layer)
+{
+    static const char *const names[][6] = {
+        {"head.weight", "blocks.10.norm.bias", "blocks.10.norm.weight", "blocks.1.norm.weight",
+         "tokens", "positions"},
+        {"dense_1/kernel:0", "dense/kernel:0", "dense/bias:0", "conv/norm/bias:0", "a/b", "c"},
+        {"fc1_weight", "conv0_bias", "conv0_weight", "conv1_weight", "allreduce.1", "allreduce.2"}};
+    for (size_t i = 0; i < 3; i++) {
+        struct dpro_model *model = random_job(.seed = 3, .n_tensors = 6, .n_ranks = 2);
+        for (uint32_t t = 0; t < model->n_tensors; t++)
+            model->tensors[t].name = names[i][t];
+        struct coarsened_view c;
+        coarsened_view_make(model, true, false, UINT32_MAX, &c);
+        assert_int_equal(c.model.n_tensors, 5);
+        assert_int_equal(c.first[2] - c.first[1], 2); /* of the one layer that has two */
+        coarsened_view_fini(&c);
+    }
+}
+
+TEST(the_coarsened_view_of_a_recording_joins_what_one_op_makes)
+{
+    struct dpro_model *model = random_job(.seed = 3, .n_tensors = 6, .n_ranks = 2);
+    model->recorded = (struct measured_replay *)(uintptr_t)model; /* nothing of it is read */
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        model->tensors[t].name = t < 3 ? "lstm.weight_ih" : "allreduce.1";
+        for (uint32_t p = 0; p < model->n_programs; p++)
+            for (uint32_t i = 0; i < model->programs[p].n_ops; i++)
+                if (model->programs[p].ops[i].tensor == t)
+                    model->programs[p].ops[i].work_ns = t == 2 ? 100000000 : 0;
+    }
+    assert_int_equal(n_coarsened(model), 5); /* the third is ready much later; and no other names */
+    model->tensors[4].maker = model->tensors[5].maker = 7;
+    assert_int_equal(n_coarsened(model), 4);
+    model->recorded = NULL; /* what is ready at once is of one op where no other can be seen */
+    assert_true(n_coarsened(model) < 4);
 }
 
 TEST(the_coarsened_view_takes_as_long)

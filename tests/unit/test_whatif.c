@@ -30,7 +30,7 @@ static struct job *new_job(void)
     static const char *const names[N] = {"d", "c", "b", "a"};
     struct job *job = kept_memory(1, sizeof *job);
     for (uint32_t t = 0; t < N; t++) {
-        job->tensors[t] = (struct model_tensor){names[t], MIB, t, 0};
+        job->tensors[t] = (struct model_tensor){names[t], MIB, t, 0, 0};
         job->ops[t] = (struct model_op){.name = "op",
                                         .phase = DPRO_OP_BW,
                                         .needs = MODEL_NONE,

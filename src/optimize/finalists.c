@@ -75,6 +75,7 @@ static struct finalist *add(struct finals *p, const struct dpro_strategy *strate
                            .is_computed = computing_is_changed(p->model, strategy),
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
     f->strategy = buckets_copy(p->model, strategy, &p->arena);
+    f->strategy.n_fused = 0; /* no job can be given those */
     return f;
 }
 
@@ -93,12 +94,13 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     }
 }
 
-/* What was found, the defaults that the job's stack can be given, and the pool where the numbers
- * are unsure: else the best by the model is the best. */
+/* What was found, the defaults that the job's stack can be given, and the pool: of a generated job,
+ * which is what its model says, only for want of a best without fused ops. */
 static void add_all(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
 {
     struct dpro_strategy strategy = space_strategy(space);
-    size_t n_pool = p->n_draws > 1 ? space->search->pool.n : 0;
+    bool pools = p->model->measured_ns > 0 || p->n_draws > 1 || space->best.n_fused > 0;
+    size_t n_pool = pools ? space->search->pool.n : 0;
     p->finalists = arena_array(&p->arena, MOST_LISTED + n_pool, sizeof *p->finalists);
     add(p, baseline, NULL, NULL);
     add(p, &space->best, NULL, NULL);
@@ -254,7 +256,7 @@ static const struct finalist *best_of(const struct finals *p, bool may_keep)
 
 /* A setting needs no plan in the job, and plain buckets are safer there than what else a plan can
  * say. Of settings the one with the largest buckets is the simplest, as few messages cost least. */
-enum { AS_IT_RAN, A_SETTING, PLAIN, NOT_PLAIN, FUSED, COMPUTED };
+enum { AS_IT_RAN, A_SETTING, PLAIN, NOT_PLAIN, COMPUTED };
 
 static int kind_of(const struct finals *p, const struct finalist *f)
 {
@@ -262,8 +264,6 @@ static int kind_of(const struct finals *p, const struct finalist *f)
         return AS_IT_RAN;
     if (f->is_computed)
         return COMPUTED;
-    if (f->strategy.n_fused > 0)
-        return FUSED;
     if (is_setting(p->model, f) || f->strategy.fuses)
         return A_SETTING;
     return space_is_plain(p->model, &f->strategy) ? PLAIN : NOT_PLAIN;
@@ -296,6 +296,27 @@ static const struct finalist *choose(const struct finals *p, bool may_keep)
     return chosen;
 }
 
+/* Makes it the best strategy, with the ops that the search has fused if they win anything beside
+ * its buckets. Returns the ratio of its time with them to that without, by the model. */
+static double take(const struct finals *p, struct space *space, const struct finalist *chosen)
+{
+    struct dpro_strategy fused = space_copy_of(space, &space->best);
+    struct evaluator *evaluator = space->workers[0].evaluator;
+    int64_t apart_ns = evaluate(evaluator, &chosen->strategy), ns = apart_ns;
+    if (fused.n_fused > 0 && chosen != &p->finalists[OF_BASELINE]) {
+        struct dpro_strategy tried = space_copy_of(space, &chosen->strategy);
+        tried.n_fused = fused.n_fused;
+        memcpy(tried.fused, fused.fused, fused.n_fused * sizeof *tried.fused);
+        ns = evaluate(evaluator, &tried);
+        if (ns < apart_ns) {
+            space_copy(space, &tried, &space->best);
+            return (double)ns / (double)apart_ns;
+        }
+    }
+    space_copy(space, &chosen->strategy, &space->best);
+    return 1;
+}
+
 /* Reports times as expected over all jobs, of the result and of all that it is compared with. */
 static void promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
@@ -308,11 +329,10 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         chosen = best = &p->finalists[OF_BEST];
     if (!o->memory.fits) /* nothing is of any use */
         chosen = best = &p->finalists[OF_BASELINE];
-    o->summary.best_ns = llround(baseline_ns * chosen->expected);
+    o->summary.apart_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
-    if (chosen != &p->finalists[OF_BEST])
-        space_copy(space, &chosen->strategy, &space->best);
+    o->summary.best_ns = llround(baseline_ns * chosen->expected * take(p, space, chosen));
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_DEFAULTS; i < p->n_listed; i++) {

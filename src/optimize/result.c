@@ -36,18 +36,6 @@ static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct 
             view->buckets[b].ready_ns, view->buckets[b].start_ns, view->buckets[b].end_ns};
 }
 
-/* Of the best strategy without its op fusions. */
-static int64_t best_apart_ns(struct space *space, int64_t best_ns)
-{
-    struct dpro_strategy apart = space->best;
-    apart.n_fused = 0;
-    if (space->best.n_fused == 0)
-        return best_ns;
-    double more = (double)evaluate(space->workers[0].evaluator, &apart) /
-                  (double)evaluate(space->workers[0].evaluator, &space->best);
-    return llround((double)best_ns * more);
-}
-
 /* How the job ran, which is what the result is compared with. */
 static void keep_baseline(struct space *space, struct dpro_optimum *o)
 {
@@ -102,12 +90,12 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     array_append(&o->improvements, search->improvements.at, search->improvements.n);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
+    planned.baseline.n_fused = 0; /* which no job can be given */
     struct uncertainty unsure = uncertainty_of(&ran, &planned, &(struct change_beside){0});
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;
     s->measured_ns = model->measured_ns;
-    s->apart_ns = best_apart_ns(space, s->best_ns);
     s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
     s->uncertainty_pct = 100 * unsure.speedup;
     s->compression = space->best.compression;

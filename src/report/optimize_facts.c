@@ -20,11 +20,11 @@ double optimize_half_pct(const struct optimize_facts *f, int64_t ns, double unce
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
     *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
-    double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
+    double own = (double)f->found.baseline_ns, best = (double)f->found.apart_ns;
     f->speedup = own / best;
     f->less_pct = 100 * (1 - best / own);
     f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
-    f->uncertainty_pct = optimize_half_pct(f, f->found.best_ns, f->found.uncertainty_pct);
+    f->uncertainty_pct = optimize_half_pct(f, f->found.apart_ns, f->found.uncertainty_pct);
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
     struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);
@@ -34,12 +34,12 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
     f->is_for_job = f->is_of_units || !dpro_graph_is_sharded(report->graph);
     optimize_memory_warning(f->unsure_peak, report);
-    f->n_fusions = f->helps ? dpro_optimum_n_op_fusions(report->optimum) : 0;
+    f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
     if (f->n_fusions > 0)
         snprintf(f->fusions, sizeof f->fusions,
-                 "the fused ops that plan.json lists can't be applied to a job: DDP, Horovod, "
-                 "BytePS and torch.compile take the plan's communication alone, with which the "
-                 "model predicts %s an iteration",
+                 "the ops that a pass fuses can't be fused in a job: DDP, Horovod, BytePS and "
+                 "torch.compile take the plan's communication alone, with which the model "
+                 "predicts %s an iteration",
                  TIME(f->found.apart_ns));
     f->computes = optimize_computing_is_changed(report->optimum, DPRO_COMPILED | DPRO_BF16);
     f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;

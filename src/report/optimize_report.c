@@ -148,7 +148,7 @@ static void write_servers_needed(struct writer *w, const struct optimize_facts *
 /* Why this strategy: the default algorithm chooses among all that it looked at. */
 static void write_choice(struct writer *w, const struct optimize_facts *f)
 {
-    double more_pct = 100 * ((double)f->found.best_ns / (double)f->found.found_ns - 1);
+    double more_pct = 100 * ((double)f->found.apart_ns / (double)f->found.found_ns - 1);
     if (f->is_of_units || strcmp(f->found.algorithm, "default") != 0)
         return;
     if (f->found.setting)
@@ -169,7 +169,7 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
     char time[160];
     snprintf(time, sizeof time, "for %s %% %s time an iteration (+- %s points): %s instead of %s",
              NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
-             NUMBER(f->less_half_pct, 1), TIME(f->found.best_ns), TIME(f->found.baseline_ns));
+             NUMBER(f->less_half_pct, 1), TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
     optimize_memory_text(w, f->report, time);
     if (!f->helps)
         return;
@@ -198,18 +198,10 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
-    if (f->n_fusions > 0) {
-        double apart_pct = 100 * (1 - (double)f->found.apart_ns / (double)f->found.baseline_ns);
-        table_paragraph(w, "Verdict", 10,
-                        "%s %% %s time an iteration by what a job can be given: %s instead of %s",
-                        NUMBER(fabs(apart_pct), 1), apart_pct < 0 ? "more" : "less",
-                        TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
-        table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
-                        STRATEGY_OF(f, DPRO_BASELINE));
-    } else if (f->helps) {
+    if (f->helps) {
         table_paragraph(w, "Verdict", 10,
                         "%s %% less time an iteration (+- %s points): %s instead of %s", less, half,
-                        TIME(f->found.best_ns), TIME(f->found.baseline_ns));
+                        TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
         write_choice(w, f);
@@ -278,10 +270,10 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     if (f->found.setting && f->helps) {
         struct words why = {.n = 0};
         words_add(&why, "", "%s", f->found.setting);
-        row(&t, f, "chosen", f->found.best_ns, f->found.uncertainty_pct, why.text);
+        row(&t, f, "chosen", f->found.apart_ns, f->found.uncertainty_pct, why.text);
     } else {
-        row(&t, f, "best found", f->n_fusions > 0 ? f->found.apart_ns : f->found.best_ns,
-            f->found.uncertainty_pct, STRATEGY_OF(f, DPRO_BEST));
+        row(&t, f, "best found", f->found.apart_ns, f->found.uncertainty_pct,
+            STRATEGY_OF(f, DPRO_BEST));
     }
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);

@@ -268,11 +268,14 @@ class Optimize(Case):
         source = os.path.join(ROOT, "examples", "pass", "gaps.c")
         subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-DGAP_NS=5000000", "-I", os.path.join(ROOT, "include"), "-o", gaps,
                         source], check=True)
-        result = dpro("optimize", trace, "--pass", gaps, "-o", self.path("plan"))
+        result = dpro("optimize", trace, "--pass", gaps)  # they help, and nothing else does
+        self.assertRegex(" ".join(result.out.split()), r"Verdict nothing helps: .* fused ops \S+ ms -\d")
+        trace = self.put(transfer_us=30_000)  # what can be given does, too
+        result = dpro("optimize", trace, "--pass", gaps, "--compress", "fp16", "-o", self.path("plan"))
         self.assert_code(result, DONE)
         self.assertRegex(result.out, r"\bfused ops?\b")
         self.assertRegex(result.out, r"- op-fusion: \d ops \(.* \.\.\. .*\): one op, ")
-        self.assertIn("can't be applied to a job", " ".join(result.out.split()))
+        self.assertIn("can't be fused in a job", " ".join(result.out.split()))
         plan, facts = self.read("plan", "plan.json"), self.read("plan", "optimize.json")
         self.assertEqual(plan["schema"], "dpro.plan/2")
         self.assertEqual(plan["computation"]["fused_ops"], facts["best"]["computation"]["fused_ops"])
@@ -293,7 +296,7 @@ class Optimize(Case):
         self.assertTrue(any("fuses ops" in w for w in whatif["warnings"]))
         self.assertEqual(len(plan["computation"]["fused_ops"]), plans.read(self.path("plan")).n_fused_ops)
         # and without fused ops a plan is what it was
-        dpro("optimize", trace, "-o", self.path("plain"))
+        dpro("optimize", trace, "--compress", "fp16", "-o", self.path("plain"))
         self.assertEqual(self.read("plain", "plan.json")["schema"], "dpro.plan/1")
 
     def test_no_bucket_holds_gradients_of_two_models(self):

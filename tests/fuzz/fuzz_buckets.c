@@ -13,7 +13,7 @@ enum { N = 4, N_SERVERS = 3 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct model_tensor tensors[N] = {
-        {"a", 4, 0, 0}, {"b", 8, 1, 0}, {"c", 12, 2, 0}, {"d", 16, 3, 0}};
+        {"a", 4, 0, 0, 0}, {"b", 8, 1, 0, 0}, {"c", 12, 2, 0, 0}, {"d", 16, 3, 0, 0}};
     struct dpro_model model = {.tensors = tensors,
                                .n_tensors = N,
                                .net = {.collective.algorithm = MODEL_SERVER,

@@ -33,11 +33,9 @@ static const struct model_capabilities stacks[] = {
                                      "which size on one is parted over all servers can be set",
                              .parts = PARTS_OVER_SERVERS,
                              .compressions = NONE},
-    [DPRO_STACK_BYTEPS] = {.text = "BytePS takes each gradient by itself, in parts, by priority; "
-                                   "fp16",
-                           .parts = PARTS_FREE,
-                           .priorities = true,
-                           .reorders = true,
+    [DPRO_STACK_BYTEPS] = {.text = "BytePS takes each gradient by itself, in parts of one size for "
+                                   "all (BYTEPS_PARTITION_BYTES), by priorities of its own; fp16",
+                           .parts = PARTS_OF_ONE_SIZE,
                            .compressions = NONE | FP16},
 };
 

@@ -241,6 +241,7 @@ struct model_net {
 enum model_parts {
     PARTS_NONE,
     PARTS_FREE,        /* each bucket in any number of parts */
+    PARTS_OF_ONE_SIZE, /* all of them, by what is larger */
     PARTS_OVER_SERVERS /* one part a server, for buckets above a certain size */
 };
 

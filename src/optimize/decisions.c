@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"
@@ -148,9 +149,27 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
                   (double)f->apart_ns * 1e-3, where));
 }
 
+/* The size that cuts all as the strategy has it; 0: nothing is cut. */
+static uint64_t part_size(const struct deciding *d, const struct dpro_strategy *s)
+{
+    uint64_t most = 0;
+    bool cut = false;
+    for (uint32_t b = 0; b < s->n_buckets; b++) {
+        uint64_t bytes = bucket_size_bytes(d->model, s, b), parts = s->buckets[b].partitions;
+        most = MAX(most, bytes / parts + (bytes % parts != 0));
+        cut |= parts > 1;
+    }
+    return cut ? most : 0;
+}
+
 static void decide_settings(struct deciding *d)
 {
     const struct dpro_strategy *best = d->best, *before = d->before;
+    if (d->model->capabilities.parts == PARTS_OF_ONE_SIZE &&
+        part_size(d, best) != part_size(d, before))
+        decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, "BYTEPS_PARTITION_BYTES",
+               part_size(d, best) == 0 ? "so large that nothing is cut"
+                                       : format(d, "%.2f MB", (double)part_size(d, best) * 1e-6));
     uint32_t n = dpro_model_n_servers(d->model);
     uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
     if (n != was)

@@ -50,7 +50,8 @@ static void by_cycles(const struct dpro_model *model, const struct computation *
 bool default_is_within(const struct model_capabilities *capabilities, uint32_t index)
 {
     if (index == BYTEPS)
-        return capabilities->parts == PARTS_FREE && capabilities->priorities;
+        return capabilities->stack == DPRO_STACK_BYTEPS ||
+               (capabilities->parts == PARTS_FREE && capabilities->priorities);
     return capabilities->together || index == EACH;
 }
 
@@ -63,7 +64,7 @@ void default_make(const struct dpro_model *model, const struct computation *work
         by_cycles(model, work, strategy);
     if (index == BYTEPS) {
         buckets_partition(model, BYTEPS_PARTITION, strategy);
-        for (uint32_t b = 0; b < strategy->n_buckets; b++)
+        for (uint32_t b = 0; model->capabilities.priorities && b < strategy->n_buckets; b++)
             strategy->buckets[b].priority = (int32_t)b;
     }
 }

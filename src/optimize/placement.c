@@ -1,5 +1,5 @@
-/* Plans for parameter servers where only placement can be changed: the size from which arrays are
- * split over all servers, or the server of each tensor. */
+/* Plans for parameter servers: where only placement can be changed, the size from which arrays are
+ * split over all servers, or the server of each tensor; or the size of parts. */
 
 #include "base/sort.h"
 #include "cost/buckets.h"
@@ -154,6 +154,22 @@ static void search_places(struct space *space, const struct dpro_strategy *basel
         improve(space, largest_first, &strategy);
     }
     stay(space, baseline, &strategy);
+}
+
+/* From the smallest that is usual to what cuts nothing. */
+void search_part_size(struct space *space)
+{
+    enum { LEAST_PART = 1 << 16 };
+    const struct dpro_model *model = space->model;
+    struct dpro_strategy strategy = space_copy_of(space, &space->best);
+    uint64_t largest = 0;
+    for (uint32_t b = 0; b < strategy.n_buckets; b++)
+        largest = MAX(largest, bucket_size_bytes(model, &strategy, b));
+    for (uint64_t size = LEAST_PART; size < largest && !search_stops(space->search); size *= 2) {
+        buckets_partition(model, size, &strategy);
+        space_evaluate(space, &strategy);
+        space->search->n_rounds++;
+    }
 }
 
 bool placement_is_all(const struct dpro_model *model)

@@ -238,6 +238,8 @@ static void search_communication(struct space *space, const struct dpro_strategy
         search_placement(space, start);
     else
         search_coarse(space);
+    if (job->capabilities.parts == PARTS_OF_ONE_SIZE)
+        search_part_size(space);
     if (is_default && !placement_is_all(job))
         simplify(space, compared_ns);
     if (job->net.gate.cycle_ns > 0 && !is_asked_alone(space->search))

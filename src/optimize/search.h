@@ -55,6 +55,8 @@ void cycles_search(struct space *space, const struct dpro_strategy *baseline, in
 
 /* Whether that is all that the job's stack can be given. */
 bool placement_is_all(const struct dpro_model *model);
+/* Of the best strategy, in which size of parts all that is larger travels. */
+void search_part_size(struct space *space);
 /* Searches from how the job ran. */
 void search_placement(struct space *space, const struct dpro_strategy *baseline);
 

@@ -2,6 +2,7 @@
  * whole graphs. */
 #include <math.h>
 
+#include "base/sort.h"
 #include "case.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"
@@ -99,7 +100,7 @@ TEST(the_parts_of_the_largest_tensor_are_the_best_by_replays_of_whole_graphs)
         model->net.servers.placement = MODEL_ANYWHERE;
         model->net.link.cpu_ns.value = 0;
         model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
-        model->capabilities.priorities = false;
+        model->capabilities.parts = PARTS_FREE; /* as no stack lets */
         uint32_t chosen = 0, best = 0;
         double off = parts_off(model, &chosen, &best);
         n_parted += chosen > 1;
@@ -139,11 +140,6 @@ static void choose_server(struct strategy_bucket *bucket, uint32_t choice)
     bucket->server = choice;
 }
 
-static void choose_parts(struct strategy_bucket *bucket, uint32_t choice)
-{
-    bucket->partitions = choice + 1;
-}
-
 static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, double most_off)
 {
     uint32_t n_best = 0;
@@ -175,7 +171,7 @@ TEST(many_variables_are_placed_nearly_as_well_as_by_brute_force)
     check_places(12, 4, 2, 0.05);
 }
 
-TEST(parts_of_pushes_are_nearly_as_good_as_brute_force)
+TEST(all_are_cut_by_one_size_nearly_as_well_as_by_any)
 {
     const uint32_t n = most_seeds(60);
     uint32_t n_best = 0;
@@ -187,8 +183,22 @@ TEST(parts_of_pushes_are_nearly_as_good_as_brute_force)
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
         int64_t found = dpro_optimum_summary(optimum).best_ns;
-        int64_t best = best_choice(model, 8, choose_parts);
-        n_best += found <= best;
+        struct arena arena = {0};
+        struct dpro_strategy one = buckets_copy(model, &model->baseline, &arena);
+        int64_t best = INT64_MAX;
+        uint64_t least = UINT64_MAX; /* of the sizes that cut as the result is cut */
+        const struct dpro_strategy *s = dpro_optimum_strategy(optimum, DPRO_BEST);
+        for (uint64_t size = 1 << 16; size < 1 << 25; size += 1 << 14) {
+            bool same = true;
+            buckets_partition(model, size, &one);
+            best = MIN(best, value_of(model, &one));
+            for (uint32_t b = 0; b < one.n_buckets; b++)
+                same &= s->buckets[b].partitions == one.buckets[b].partitions;
+            least = same ? MIN(least, size) : least;
+        }
+        arena_fini(&arena);
+        assert_true(least < UINT64_MAX);
+        n_best += (double)found <= 1.0051 * (double)best;
         worst = fmax(worst, (double)found / (double)best - 1);
     }
     print_message("%u of %u as good as brute force, at most %.2f %% off\n", n_best, n, 100 * worst);

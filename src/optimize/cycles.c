@@ -14,6 +14,13 @@ static const int64_t cycles_ms[N_CYCLES] = {1, 2, 5, 10, 20, 50};
 /* Its usual threshold first. */
 static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0, 64, 256, 1024, 4096, 16384, 65536};
 
+/* Horovod's autotune (HOROVOD_AUTOTUNE) begins with its four test points and goes on, 20 samples in
+ * all, anywhere from 0 to 64 MB and 1 to 100 ms: horovod/common/parameter_manager.cc. */
+enum { N_TUNED_CYCLES = 7, N_TUNED_THRESHOLDS = 7 };
+static const int64_t tuned_cycles_ms[N_TUNED_CYCLES] = {5, 10, 25, 50, 1, 2, 100};
+static const uint64_t tuned_thresholds_kib[N_TUNED_THRESHOLDS] = {4096,  8192, 16384, 32768,
+                                                                  65536, 1024, 0};
+
 void cycles_prepare(struct dpro_model *model)
 {
     if (model->net.gate.cycle_ns > cycles_ms[0] * MS * 3 / 2) /* the job's may be 1 ms and a bit */
@@ -49,6 +56,25 @@ static int64_t find_settings(struct space *space, const struct dpro_strategy *ba
             }
         }
     return best_ns;
+}
+
+bool cycles_autotune(struct space *space, struct dpro_strategy *found)
+{
+    struct dpro_strategy s = space_strategy(space);
+    int64_t best_ns = INT64_MAX;
+    s.fuses = true;
+    for (int c = 0; c < N_TUNED_CYCLES && space->model->net.gate.cycle_ns > 0; c++)
+        for (int t = 0; t < N_TUNED_THRESHOLDS; t++) {
+            s.cycle_ns = tuned_cycles_ms[c] * MS;
+            s.fusion_bytes = tuned_thresholds_kib[t] * KIB;
+            int64_t ns = space_value(space, &s);
+            if (ns < best_ns) {
+                best_ns = ns;
+                space_copy(space, &s, found);
+                evaluated_groups(space->workers[0].evaluator, found);
+            }
+        }
+    return best_ns < INT64_MAX;
 }
 
 void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns)

@@ -24,7 +24,7 @@ enum {
     OF_BASELINE,
     OF_BEST,
     OF_DEFAULTS,
-    MOST_LISTED = OF_DEFAULTS + N_DEFAULTS + 1 + MOST_COMPUTING_CHOICES
+    MOST_LISTED = OF_DEFAULTS + N_DEFAULTS + 2 + MOST_COMPUTING_CHOICES
 };
 /* Beside numbers of the net: what the ways to compute modules cost, all of them. */
 enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
@@ -110,6 +110,13 @@ static void add_all(struct finals *p, struct space *space, const struct dpro_str
         default_make(space->model, &space->work, i, &strategy);
         if (space_value(space, &strategy) < INT64_MAX)
             add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
+    }
+    if (space->model->capabilities.stack == DPRO_STACK_HOROVOD &&
+        cycles_autotune(space, &strategy)) {
+        const char *text = arena_format(
+            &p->arena, "Horovod's autotune at best: %.0f ms, up to %.0f MiB",
+            (double)strategy.cycle_ns * 1e-6, (double)strategy.fusion_bytes / (1 << 20));
+        add(p, &strategy, "autotune", text);
     }
     add_ways(p, space, baseline);
     p->n_listed = p->n_finalists;
@@ -342,7 +349,8 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         struct uncertainty unsure =
             uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0});
         struct dpro_baseline entry = {.name = f->name,
-                                      .text = f->text,
+                                      .text =
+                                          arena_copy_string(&o->arena, f->text, strlen(f->text)),
                                       .iteration_ns = llround(baseline_ns * f->expected),
                                       .n_buckets = f->strategy.n_buckets,
                                       .computes = f->is_computed,

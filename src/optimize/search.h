@@ -51,6 +51,9 @@ int64_t cycles_baseline(struct space *space, const struct dpro_strategy *baselin
  * best groups, and no slower than `limit_ns`. */
 void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns);
 
+/* The best that Horovod's autotune can find. False: nothing is known of cycles. */
+bool cycles_autotune(struct space *space, struct dpro_strategy *found);
+
 /* ---- placement.c: partitions over servers, and tensors' servers ---- */
 
 /* Whether that is all that the job's stack can be given. */

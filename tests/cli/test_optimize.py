@@ -200,6 +200,7 @@ class Optimize(Case):
                 baselines = [baseline["name"] for baseline in facts["baselines"]]
                 self.assertNotIn("byteps", baselines)
                 self.assertEqual("one-bucket" in baselines, stack != "mxnet-ps")
+                self.assertEqual("autotune" in baselines, stack == "horovod")
                 # what a thread of MXNet's engine happened to run first waits for nothing that comes after it
                 slowest = max(baseline["iteration_ms"] for baseline in facts["baselines"])
                 self.assertLess(slowest, 10 * facts["best"]["iteration_ms"])

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define HALF_OF_95_PCT 1.96 /* of an interval, in standard errors */
+
 /* The median. Of an even count: the mean of the two in the middle, rounded down where they are
  * integers... */
 double stats_median(double *values, size_t n);

@@ -19,7 +19,6 @@
 
 enum { N_DRAWS = 200 };
 #define MISFIT_TO_TELL_PCT 5.0
-#define HALF_OF_95_PCT     1.96 /* in standard errors */
 
 /* Which gradients travel together is what comes of the cycles. */
 static void show_groups(struct dpro_model *model)

@@ -10,8 +10,6 @@
 #include "base/stats.h"
 #include "graph/graph.h"
 
-#define HALF_OF_95_PCT 1.96 /* in standard errors */
-
 /* Of a job on a machine that nothing is known of, how much one run's iterations differ from those
  * of another, relative: blocks of 10 to 50 steps before and after 14 recordings of one machine
  * differed by 4.5 % (root mean square). That counts as much as PRIOR_STEPS steps that were seen.

@@ -11,15 +11,15 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
 
-#define HALF_OF_95_PCT 1.96 /* in standard errors */
-#define DRIFT_TO_TELL  0.05 /* of the forward pass, which no plan changes */
-#define TOP_OPS        12
+#define DRIFT_TO_TELL 0.05 /* of the forward pass, which no plan changes */
+#define TOP_OPS       12
 
 /* Ops of one name and kind; messages of a kind are one family. */
 struct family {

@@ -49,9 +49,8 @@ static void sum_predicted(struct report_facts *f)
     f->profiler.n = r->profiler_op_ns > 0;
     f->profiler.op_ns = r->profiler_op_ns;
     f->profiler.iteration_ns = r->profiler_ns;
-    struct job_doubt doubt;
     int64_t as_it_is_ns = r->what_if && r->as_it_is_ns > 0 ? r->as_it_is_ns : f->predicted_ns;
-    f->job = job_time_of(r->graph, as_it_is_ns, r->profiler_ns, &doubt);
+    f->job = job_time_of(r->graph, as_it_is_ns, r->profiler_ns, &f->doubt);
     f->changed_ns =
         llround((double)f->job.ns * (double)f->predicted_ns / (double)MAX(as_it_is_ns, 1));
     f->validation = r->validation ? *r->validation : (struct dpro_validation){.method = "none"};

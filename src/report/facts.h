@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/writer.h"
 #include "graph/dimensions/pipeline.h"
+#include "replay/job_time.h"
 #include "report/slices.h"
 #include "report/warnings.h"
 
@@ -171,6 +172,7 @@ struct report_facts {
     int64_t predicted_ns, p50_ns, p95_ns; /* -1: unknown */
     uint32_t n_drawn;                     /* what p50 and p95 are over; 0: the replayed ones */
     struct dpro_job_time job;             /* without dpro; of a what-if, as it is */
+    struct job_doubt doubt;               /* of it */
     int64_t changed_ns;                   /* of a what-if: with the change */
     bool comparable;                      /* predicted with measured */
     double error_pct;  /* predicted, with the profiler's cost, against measured, signed; NAN: not

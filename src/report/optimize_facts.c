@@ -3,14 +3,14 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/stats.h"
 #include "optimize/plan_make.h"
 #include "report/optimize_computing.h"
 #include "report/optimize_memory.h"
 #include "report/words.h"
 
-#define HALF_OF_95_PCT 1.96 /* in standard errors */
-#define LEAST_GAIN_PCT 0.5  /* below that a plan is not worth its upkeep */
-#define MISFIT_TO_TELL 5.0  /* percent */
+#define LEAST_GAIN_PCT 0.5 /* below that a plan is not worth its upkeep */
+#define MISFIT_TO_TELL 5.0 /* percent */
 
 double optimize_half_pct(const struct optimize_facts *f, int64_t ns, double uncertainty_pct)
 {

@@ -3,10 +3,9 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/stats.h"
 #include "report/model_report.h"
 #include "report/table.h"
-
-#define HALF_OF_95 1.96 /* in standard errors */
 
 static const char *place_of(char out[160], const struct dpro_memory_peak *peak)
 {
@@ -107,13 +106,13 @@ const char *optimize_memory_warning(char out[224], const struct dpro_optimize_re
 {
     struct dpro_memory_budget b = dpro_optimum_memory_budget(r->optimum);
     struct dpro_memory_peak best = dpro_optimum_memory_peak(r->optimum, DPRO_BEST);
-    double most = (double)best.bytes + HALF_OF_95 * best.std_bytes;
+    double most = (double)best.bytes + HALF_OF_95_PCT * best.std_bytes;
     out[0] = '\0';
     if (b.budget_bytes > 0 && b.fits && most > (double)b.budget_bytes)
         snprintf(
             out, 224, "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
-            BYTES_TEXT(llround(HALF_OF_95 * best.std_bytes)),
-            BYTES_TEXT(llround(fmax(0, (double)b.budget_bytes - HALF_OF_95 * best.std_bytes))));
+            BYTES_TEXT(llround(HALF_OF_95_PCT * best.std_bytes)),
+            BYTES_TEXT(llround(fmax(0, (double)b.budget_bytes - HALF_OF_95_PCT * best.std_bytes))));
     return out;
 }
 

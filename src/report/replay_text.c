@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sort.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "graph/graph.h"
 #include "report/dimension_report.h"
@@ -342,6 +343,23 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
     table_write(w, &t);
 }
 
+/* What the headline's interval is made of. */
+static void write_interval(struct writer *w, const struct report_facts *f)
+{
+    double half = (double)(f->job.high_ns - f->job.low_ns) / 2;
+    if (half <= 0 || f->what_if)
+        return;
+    table_paragraph(
+        w, " ", 2,
+        "+- %s %% of the job's time: %s %s %s %%, the machine at another time %s %% "
+        "(95 %%, squares add up; the latter is never below 5 %%, as steps of one minute "
+        "tell little of the next hour)",
+        NUMBER(100 * half / (double)f->job.ns, 1), NUMBER((double)f->job.n, 0),
+        f->job.source == DPRO_JOB_OWN_STEPS ? "steps" : "iterations",
+        NUMBER(100 * HALF_OF_95_PCT * f->doubt.noise, 1),
+        NUMBER(100 * HALF_OF_95_PCT * f->doubt.machine, 1));
+}
+
 static void write_unprofiled(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_unprofiled *u = &f->unprofiled;
@@ -454,6 +472,7 @@ static void write_text(struct writer *w, const void *facts)
     write_clock(w, f);
     write_checks(w, f);
     write_contradiction(w, f);
+    write_interval(w, f);
     write_unprofiled(w, f);
     write_unprofiled_iterations(w, f);
     write_transport(w, f);

@@ -1,5 +1,6 @@
 """How long the job takes without dpro: one number in replay, whatif and optimize, and what it is from."""
 import os
+import re
 import statistics
 
 import gpu_job
@@ -104,6 +105,14 @@ class JobTime(Case):
         rare = self.ask("replay", self.slowed("rare", {5: 900, 8: 900}))  # how often is not sure
         self.assertGreater(self.half_pct(rare), 50)
         self.assertGreater(rare["job"]["low_ms"], 0.85 * plain["job"]["iteration_ms"])  # no faster than the others
+
+    def test_what_the_interval_is_made_of_is_told(self):
+        trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2-default")
+        facts, said = self.ask("replay", trace), " ".join(dpro("replay", trace).out.split())
+        found = re.search(r"\+- (\S+) % of the job's time: 24 steps (\S+) %, the machine at another time (\S+) %", said)
+        half, *parts = (float(text) for text in found.groups())
+        self.assertAlmostEqual(half, self.half_pct(facts), delta=0.06)
+        self.assertAlmostEqual(half, sum(part ** 2 for part in parts) ** 0.5, delta=0.1)
 
     def test_what_warms_up_is_left_out(self):
         trace = self.slowed("warms-up", {1: 2000, 2: 1500}, n=8)

@@ -137,6 +137,7 @@ struct dpro_rank_memory {
     uint64_t measured_peak_bytes, measured_reserved_bytes; /* as recorded; 0: not known */
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
     uint64_t growth_bytes; /* that each iteration takes and never gives back; 0: it does not grow */
+    int64_t growth_since;  /* from this iteration on; -1: in all that were recorded */
 };
 DPRO_API struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay,
                                                     uint32_t rank_index);

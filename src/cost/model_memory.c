@@ -157,6 +157,31 @@ static void join_gathers(const struct graph_memory *from, struct graph_operand *
         operands[i].block = same[operands[i].block];
 }
 
+/* What each iteration adds and never gives back is no part of what a job needs. */
+static void leave_out_growth(const struct learning *l, struct graph_block *blocks,
+                             struct model_memory *m)
+{
+    const double MB = 1e6;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m->n_blocks; i++)
+        if (blocks[i].grows) {
+            sum += blocks[i].size_bytes;
+            blocks[i].size_bytes = blocks[i].asked_bytes = 0;
+        }
+    if (sum == 0)
+        return;
+    m->measured_peak_bytes -= MIN(sum, m->measured_peak_bytes);
+    m->measured_reserved_bytes -= MIN(sum, m->measured_reserved_bytes);
+    if (l->model->n_memories == 1)
+        array_push(&l->model->warnings,
+                   arena_format(l->arena,
+                                "the memory of rank %d grows by %.1f MB in each iteration, which "
+                                "is not given back (a leak?): the %.1f MB that had come together "
+                                "when it was recorded are left out of the peaks",
+                                l->g->ranks[m->rank].rank,
+                                (double)l->g->memory[m->rank].growth_bytes / MB, (double)sum / MB));
+}
+
 static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *m)
 {
     const struct graph_memory *from = &l->g->memory[rank];
@@ -185,6 +210,7 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
     m->phases = arena_array(l->arena, from->n_moments, 1);
     if (from->n_blocks > 0)
         memcpy(blocks, from->blocks, from->n_blocks * sizeof *blocks);
+    leave_out_growth(l, blocks, m);
     if (from->n_uses > 0)
         memcpy(uses, from->uses, from->n_uses * sizeof *uses);
     if (from->n_typed_ops > 0)
@@ -215,7 +241,8 @@ static uint64_t hash_of(const struct graph_memory *m)
     hash = hash_in(hash_in(hash, m->batch_size), m->n_calls);
     for (uint32_t i = 0; i < m->n_blocks; i++) {
         const struct graph_block *b = &m->blocks[i];
-        uint64_t kind = (uint64_t)b->category << 16 | (uint64_t)b->scales << 8 | b->item_bytes;
+        uint64_t kind = (uint64_t)b->category << 16 | (uint64_t)b->grows << 9 |
+                        (uint64_t)b->scales << 8 | b->item_bytes;
         hash = hash_in(hash_in(hash, b->size_bytes), kind);
         hash = hash_in(hash_in(hash, (uint64_t)b->call << 32 | b->n_uses), b->taken);
     }

@@ -384,6 +384,7 @@ struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int6
         rank->on_gpu = memory->gpu;
         rank->measured_peak_bytes = memory->measured_peak_bytes;
         rank->growth_bytes = memory->growth_bytes;
+        rank->growth_since = memory->growth_since;
         rank->measured_reserved_bytes = memory->measured_reserved_bytes;
         rank->capacity_bytes = memory->capacity_bytes;
         sweep_rank(graph, memory, start_ns, end_ns, &all[r], arena);

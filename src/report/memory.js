@@ -219,7 +219,10 @@ function memoryCard(report, data, kit) {
       toggle("whole blocks", true, (on) => { whole = on; holders(); }) : null,
     el("span", "grow"), memory.ranks.length > 1 ? choice : null),
     el("div", "", canvas),
-    el("div", "legend", used.map((c) => el("span", "", swatch(c), memoryWords(c)))), table,
+    el("div", "legend", used.map((c) => el("span", "", swatch(c), memoryWords(c)))),
+    ...memory.ranks.filter((r) => r.growth_bytes).slice(0, 16).map((r) => el("p", "growth", "Rank " + r.rank + " grows by " +
+      memoryBytes(r.growth_bytes) + " in each iteration" + (r.grows_since === null ? "" : " since iteration " + r.grows_since) +
+      ", which is not given back (a leak?). What had come together is part of \"other\".")), table,
     el("p", "dim", "Known " + memory.note + "." + drawn));
 
   function start(timeline) {

@@ -97,8 +97,11 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
     if (!isnan(fact->error_pct))
         words_add(&line, " ", "(%s %%)", SIGNED(fact->error_pct));
     if (m->growth_bytes > 0)
-        words_add(&line, "; ", "grows by %s a step, which is not given back (a leak?)",
-                  BYTES_TEXT(m->growth_bytes));
+        words_add(&line, "; ", "grows by %s a step", BYTES_TEXT(m->growth_bytes));
+    if (m->growth_bytes > 0 && m->growth_since >= 0)
+        words_add(&line, " ", "since iteration %lld", (long long)m->growth_since);
+    if (m->growth_bytes > 0)
+        words_add(&line, ", ", "which is not given back (a leak?)");
     if (m->measured_reserved_bytes > 0)
         words_add(&line, "; ", "the allocator reserved %s when it was recorded",
                   BYTES_TEXT(m->measured_reserved_bytes));
@@ -225,13 +228,15 @@ static void write_json_rank(struct writer *w, const struct report_facts *f,
     const struct dpro_rank_memory *m = &fact->memory;
     bool in_op = m->peak_op != DPRO_NO_OP;
     writer_item(w);
-    writer_fields(w, INT("rank", m->rank), TEXT("source", dpro_memory_source_name(m->source)),
-                  BYTES("peak_bytes", m->peak_bytes),
-                  BYTES_KNOWN("reserved_peak_bytes", m->reserved_peak_bytes),
-                  BYTES_KNOWN("measured_peak_bytes", m->measured_peak_bytes),
-                  BYTES_KNOWN("growth_bytes", m->growth_bytes),
-                  BYTES_KNOWN("measured_reserved_peak_bytes", m->measured_reserved_bytes),
-                  FIXED("error_pct", fact->error_pct, 3));
+    writer_fields(
+        w, INT("rank", m->rank), TEXT("source", dpro_memory_source_name(m->source)),
+        BYTES("peak_bytes", m->peak_bytes),
+        BYTES_KNOWN("reserved_peak_bytes", m->reserved_peak_bytes),
+        BYTES_KNOWN("measured_peak_bytes", m->measured_peak_bytes),
+        BYTES_KNOWN("growth_bytes", m->growth_bytes),
+        INT_IF("grows_since", m->growth_bytes > 0 && m->growth_since >= 0, m->growth_since),
+        BYTES_KNOWN("measured_reserved_peak_bytes", m->measured_reserved_bytes),
+        FIXED("error_pct", fact->error_pct, 3));
     writer_object_at(w, "at", MS_IF("ms", in_op, m->peak_ns),
                      TEXT("phase", phase_word(m->peak_phase)),
                      TEXT("op", in_op ? dpro_graph_op(f->report->graph, m->peak_op).name : NULL),

@@ -547,11 +547,35 @@ static void say_lost(const struct report_facts *f, int64_t lost_ns, struct verdi
             f->n_ranks > 1 ? "they idle" : "it idles", TIME(f->idle_ns));
 }
 
+/* Memory that grows ends a job, whatever else is slow. */
+static void say_growth(const struct report_facts *f, struct verdict_line *line)
+{
+    const struct memory_fact *most = NULL;
+    uint32_t n_growing = 0;
+    for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
+        n_growing += f->memory.ranks[i].memory.growth_bytes > 0;
+        if (f->memory.ranks[i].memory.growth_bytes > (most ? most->memory.growth_bytes : 0))
+            most = &f->memory.ranks[i];
+    }
+    if (!most)
+        return;
+    const struct dpro_rank_memory *m = &most->memory;
+    say(line, "find out what keeps %s more memory in each iteration (a leak?)",
+        BYTES_TEXT(m->growth_bytes));
+    if (n_growing < f->n_ranks)
+        say(line, " on rank %d%s", m->rank, n_growing > 1 ? " and others" : "");
+    if (m->capacity_bytes > m->peak_bytes)
+        say(line, ", of which the device has room for %llu more",
+            (unsigned long long)((m->capacity_bytes - m->peak_bytes) / m->growth_bytes));
+    say(line, "; ");
+}
+
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_PCT = 5, MOST_SAVED = 4 }; /* a quarter of computation is much to save */
     const struct dpro_validation *v = &f->validation;
     line->title = "Next step";
+    say_growth(f, line);
     if (say_doubt(f, line))
         return;
     if (!f->any_computes) {

@@ -280,7 +280,7 @@ class ShownIteration(Case):
 class Growth(Case):
     """Each step takes three blocks in its forward pass, which the next step gives back, and may keep another one."""
 
-    def replay(self, name, keeps):
+    def replay(self, name, keeps, gives=lambda number: [], steps=8, **job):
         def use(rank, number):
             def event(address, size):
                 rank.events.append({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 1,
@@ -297,18 +297,46 @@ class Growth(Case):
                 event(number * 1_000_000_000 + k * 200_000_000, 100_000_000)
             if keeps(number):
                 event(number * 1_000_000_000 + 700_000_000, 20_000_000)
+            for of in gives(number):
+                event(of * 1_000_000_000 + 700_000_000, -20_000_000)
             rank.emit("cpu_op", "aten::linear", begin, rank.now - begin + 2, 100, 1)
             rank.now += 2
 
-        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, sync="end", before_forward=use)
-        facts = self.assert_replays(gpu_job.write(self, job, steps=8, folder=name)[0])
-        return facts["memory"]["ranks"][0], dpro("replay", self.path(name)).out.replace("\n    ", " ")
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, sync="end", before_forward=use, **job)
+        self.facts = self.assert_replays(gpu_job.write(self, job, steps=steps, folder=name)[0])
+        return self.facts["memory"]["ranks"][0], dpro("replay", self.path(name)).out.replace("\n    ", " ")
 
     def test_memory_that_each_step_keeps_is_said_and_no_activation(self):
         rank, text = self.replay("leak", lambda number: True)
         self.assertEqual(rank["growth_bytes"], 20_000_000)
         self.assertEqual(rank["by_category"]["activation"], 300_000_000)
         self.assertIn("grows by 20.0 MB a step", text)
+        self.assertIsNone(rank["grows_since"])
+        self.assertIn("find out what keeps 20.0 MB more memory in each iteration (a leak?)", verdict(self.facts, "Next step"))
+
+    def test_it_may_begin_while_the_job_is_recorded(self):
+        rank, text = self.replay("later", lambda number: number >= 7, steps=12)
+        self.assertEqual((rank["growth_bytes"], rank["grows_since"]), (20_000_000, 7))
+        self.assertEqual(rank["by_category"]["activation"], 300_000_000)
+        self.assertIn("grows by 20.0 MB a step since iteration 7, which", text)
+
+    def test_garbage_that_is_collected_now_and_then_is_no_growth(self):
+        rank, text = self.replay("garbage", lambda number: True, lambda number: [number - 3, number - 2, number - 1] if number == 7 else [],
+                                 steps=11)
+        self.assertIsNone(rank["growth_bytes"])
+        self.assertNotIn("leak", verdict(self.facts, "Next step"))
+
+    def test_it_is_left_out_of_what_ifs_and_plans(self):
+        rank, _ = self.replay("leak-2", lambda number: True, world=2, buckets=2)
+        lean, _ = self.replay("lean-2", lambda number: False, world=2, buckets=2)
+        self.assertGreater(rank["peak_bytes"], lean["peak_bytes"] + 100_000_000)
+        for command in (("whatif", "--compute", "2x"), ("optimize",)):
+            facts = dpro(command[0], self.path("leak-2"), *command[1:], "--json", "-q").json
+            self.assertEqual(facts["memory"]["baseline_peak_bytes"], lean["peak_bytes"])
+            self.assertRegex(" ".join(facts["warnings"]), "grows by 20.0 MB in each iteration.*are left out of the peaks")
+            lean_facts = dpro(command[0], self.path("lean-2"), *command[1:], "--json", "-q").json
+            self.assertEqual(lean_facts["memory"]["peak_bytes"], facts["memory"]["peak_bytes"])
+            self.assertNotIn("left out of the peaks", " ".join(lean_facts["warnings"]))
 
     def test_what_only_some_steps_keep_is_no_growth(self):
         for name, keeps in (("none", lambda number: False), ("cache", lambda number: number <= 3), ("late", lambda number: number == 5)):

@@ -172,25 +172,47 @@ static void find_inputs(struct memory_build *b)
     }
 }
 
+/* The step of the window in which a time lies; NO_ID: it is before the first. */
+static uint32_t step_at(const struct memory_build *b, int64_t ns)
+{
+    uint32_t s = b->step;
+    while (s > 0 && b->rank->steps.at[s].start_ns > ns &&
+           b->rank->steps.at[s - 1].window == b->window)
+        s--;
+    return ns >= b->rank->steps.at[s].start_ns ? s : NO_ID;
+}
+
 /* The step of the window that a block was taken in and that keeps it; NO_ID: it is not kept. */
 static uint32_t kept_by(const struct memory_build *b, const struct block_build *block)
 {
-    uint32_t s = b->step;
-    if (block->held != NO_ID || block->span == NO_ID || block->given_ns != AFTER_STEP)
-        return NO_ID;
-    while (s > 0 && b->rank->steps.at[s].start_ns > block->taken_ns &&
-           b->rank->steps.at[s - 1].window == b->window)
-        s--;
-    return block->taken_ns >= b->rank->steps.at[s].start_ns ? s : NO_ID;
+    bool kept = block->held == NO_ID && block->span != NO_ID && block->given_ns == AFTER_STEP;
+    return kept ? step_at(b, block->taken_ns) : NO_ID;
 }
 
-/* Memory that grows from step to step: each step, from the second to the one before the last, keeps
- * about as much. The last one also keeps what the next one gives back. What it keeps of the sizes
- * that were kept before grows, too. It is no activation, however long a backward pass sees it. */
+/* Some of these sizes were kept before for more than a step, and given back: as collected garbage
+ * is. */
+static bool is_given_back_later(const struct memory_build *b, const struct map *sizes)
+{
+    EACH (const struct block_build, block, b->blocks) {
+        uint64_t count;
+        uint32_t s = block->span != NO_ID && block->given_ns != AFTER_STEP
+                         ? step_at(b, block->taken_ns)
+                         : NO_ID;
+        if (s != NO_ID && step_at(b, block->given_ns) > s + 1 &&
+            map_get(sizes, map_key(block->size_bytes), &count))
+            return true;
+    }
+    return false;
+}
+
+/* Memory that grows from step to step: the steps before the last, three or more in a row and not
+ * the first, keep about as much each. The last one also keeps what the next one gives back. What it
+ * keeps of the sizes that were kept before grows, too. It is no activation, however long a backward
+ * pass sees it. */
 static void find_growth(struct memory_build *b)
 {
     enum { FEWEST = 3 };
-    uint32_t first = b->step, n = 0;
+    uint32_t first = b->step, n = 0, from;
     while (first > 0 && b->rank->steps.at[first - 1].window == b->window)
         first--;
     n = b->step - first;
@@ -209,13 +231,17 @@ static void find_growth(struct memory_build *b)
         map_get(&kept_before, map_key(block->size_bytes), &count);
         map_set(&kept_before, map_key(block->size_bytes), count + 1);
     }
-    for (uint32_t s = 1; s < n; s++) {
-        least = MIN(least, kept[s]);
-        most = MAX(most, kept[s]);
+    for (from = n; from > 1; from--) {
+        uint64_t bytes = kept[from - 1];
+        if (bytes == 0 || MAX(most, bytes) / 2 > MIN(least, bytes))
+            break;
+        least = MIN(least, bytes);
+        most = MAX(most, bytes);
     }
     mem_free(kept);
-    if (least > 0 && most / 2 <= least) {
+    if (n - from >= FEWEST && (from == 1 || !is_given_back_later(b, &kept_before))) {
         b->growth_bytes = least;
+        b->growth_since = from == 1 ? -1 : b->rank->steps.at[first + from].number;
         for (size_t i = 0; i < b->blocks.n; i++) {
             struct block_build *block = &b->blocks.at[i];
             uint32_t s = kept_by(b, block);
@@ -223,11 +249,13 @@ static void find_growth(struct memory_build *b)
             if (s == b->step && map_get(&kept_before, map_key(block->size_bytes), &count) &&
                 count > 0)
                 map_set(&kept_before, map_key(block->size_bytes), count - 1);
-            else if (s == NO_ID || s == b->step)
+            else if (s == NO_ID || s == b->step || (from > 1 && s < first + from))
                 continue;
-            if (block->to.category == DPRO_MEMORY_ACTIVATION ||
-                block->to.category == DPRO_MEMORY_TEMPORARY)
-                block->to.category = DPRO_MEMORY_OTHER;
+            if (block->to.category != DPRO_MEMORY_ACTIVATION &&
+                block->to.category != DPRO_MEMORY_TEMPORARY)
+                continue;
+            block->to.category = DPRO_MEMORY_OTHER;
+            block->to.grows = true;
         }
     }
     map_fini(&kept_before);

@@ -41,6 +41,7 @@ struct graph_moment {
     COLUMN(ROW, uint32_t, given, ID(memory_moments),                                               \
            "when it is given back; none: after the iteration")                                     \
     COLUMN(ROW, uint8_t, category, WORD(category_word), "what it is for")                          \
+    COLUMN(ROW, bool, grows, FLAG, "kept for good, as what each iteration adds")                   \
     COLUMN(ROW, bool, scales, FLAG, "its size grows with the batch")                               \
     COLUMN(ROW, bool, split, FLAG, "it is a part of what tensor-parallel ranks share out")         \
     COLUMN(ROW, bool, unsplits, FLAG,                                                              \
@@ -176,6 +177,7 @@ struct graph_memory {
     uint64_t measured_reserved_bytes; /* reserved by the allocator then; 0: none, or not known */
     uint64_t capacity_bytes;          /* of the device; 0: not known */
     uint64_t growth_bytes;            /* that each iteration keeps for good; 0: it does not grow */
+    int64_t growth_since;             /* from this iteration on; -1: in all that were recorded */
     uint32_t batch_size;              /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
     struct allocator_history start;      /* the allocator's segments, and its requests since the

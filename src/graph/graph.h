@@ -315,7 +315,10 @@ struct dpro_graph {
     struct dpro_steps steps;
     ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
-    const char *lacks_gpu;  /* what was not recorded of GPUs, and why; NULL: nothing is lacking */
+    const char *lacks_gpu; /* what was not recorded of GPUs, and why; NULL: nothing is lacking on
+                              the ranks that are here */
+    const int *blind;      /* ranks whose GPU was not recorded */
+    uint32_t n_blind;
     ARRAY(char *) warnings; /* text in the arena */
 };
 

@@ -261,7 +261,10 @@ void build_steps(struct rank_build *rank);
 void build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
 /* step_contents.c: whether the work of the rank's GPU was left out of its recording. */
-void build_find_lacking_gpu(struct rank_build *rank);
+bool build_has_gpu(const struct trace_rank *trace); /* work of it was recorded */
+/* It launches kernels or calls NCCL so many times, and no work of a GPU was recorded. */
+bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names,
+                     uint32_t *n_called);
 
 /* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
  * the device work they launch. Needs steps. */

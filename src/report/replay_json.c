@@ -116,7 +116,11 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
         writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
-    writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
+    writer_begin(w, "ranks_without_gpu", '[');
+    for (uint32_t i = 0; i < f->report->graph->n_blind; i++)
+        writer_json_int(w, f->report->graph->blind[i]);
+    writer_close(w, ']');
+    writer_fields(w, BOOL("gpu_recorded", f->report->graph->n_blind == 0),
                   BOOL("communication_recognised", f->communicates),
                   INT("iterations", f->n_measured));
     writer_begin(w, "files", '[');

@@ -240,7 +240,11 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
         say(line, "none in this trace");
     else
         say_exposed(f, line);
-    if (world > f->n_ranks)
+    const struct dpro_graph *g = f->report->graph;
+    if (g && g->n_blind > 0 && !f->lacks_gpu)
+        say(line, "; the GPU was recorded on %u of %u ranks, not on rank %d%s", f->n_ranks, world,
+            g->blind[0], g->n_blind > 1 ? " and others" : "");
+    else if (world > f->n_ranks)
         say(line, "; %u of %u ranks recorded", f->n_ranks, world);
 }
 

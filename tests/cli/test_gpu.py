@@ -270,8 +270,21 @@ class NotRecorded(Case):
                                  "not recorded on any rank: its CPU calls NCCL .24 collectives a rank., and no kernel")
 
     def test_so_it_is_on_one_rank_of_several(self):
-        self.assert_said(*self.replay_without((1,), world=3, buckets=4),
-                         "not recorded on rank 1: its CPU calls NCCL .24 collectives., and no kernel")
+        for lacking, named in (((1,), "rank 1"), ((0, 3), "ranks 0, 3")):
+            folder, facts = self.replay_without(lacking, world=4, buckets=4)
+            self.assertFalse(facts["trace"]["gpu_recorded"])
+            self.assertEqual(facts["trace"]["ranks_without_gpu"], list(lacking))
+            self.assertEqual(facts["trace"]["ranks_present"], [0, 1, 2, 3])
+            told = [rank for rank in range(4) if rank not in lacking]
+            self.assertEqual([rank["rank"] for rank in facts["ranks"]], told)
+            self.assertEqual(sorted(int(rank) for rank in facts["critical_path"]["by_rank_ms"]), told[-1:] if len(told) == 1 else told)
+            self.assertRegex(" ".join(facts["warnings"]),
+                             f"not recorded on {named}: its CPU calls NCCL .24 collectives.*, so that nothing is said of it here. The.*CUPTI")
+            self.assertIn(f"; the GPU was recorded on {len(told)} of 4 ranks, not on rank {lacking[0]}", verdict(facts, "Communication"))
+            _, all_facts = self.replay_without((), world=4, buckets=4)
+            self.assertAlmostEqual(facts["predicted"]["iteration_ms"], all_facts["predicted"]["iteration_ms"], delta=0.5)
+            self.assertLess(facts["critical_path"]["by_kind_ms"].get("LAUNCH", 0), 0.2 * facts["critical_path"]["length_ms"])
+            self.assert_code(dpro("whatif", folder, "--compute", "2x"), 0)
 
     def test_so_it_is_of_a_single_rank(self):
         self.assert_said(*self.replay_without((0,)), "not recorded on rank 0: its CPU launches kernels, and no kernel")

@@ -349,6 +349,7 @@ void join_fini(struct join *join)
     array_fini(&join->members);
     array_fini(&join->cross);
     array_fini(&join->choice.left_out);
+    array_fini(&join->blind);
     clocks_fini(&join->clocks);
     member_sets_fini(&join->sets);
 }

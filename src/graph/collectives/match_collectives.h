@@ -33,10 +33,17 @@ struct cross_edge {
     uint32_t from_rank, from, to_rank, to; /* index of a rank, its op */
 };
 
+/* A rank whose GPU worked and was not recorded. */
+struct blind_rank {
+    int rank;
+    uint32_t n_called; /* of NCCL */
+};
+
 struct join {
     struct rank_build *ranks; /* those of servers come behind */
     uint32_t *classes;        /* theirs */
     uint32_t n_ranks, n_servers;
+    ARRAY(struct blind_rank) blind; /* left out, as the GPUs of `ranks` were recorded */
     int world_size;
     struct member_sets sets; /* process groups by their ranks */
     ARRAY(struct joined) joined;

@@ -74,7 +74,7 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
-    build_find_lacking_gpu(rank);
+    rank->lacks_gpu = build_lacks_gpu(rank->trace, rank->names, &rank->n_called);
     if (build->job.join.n_ranks > 1) /* of all at once they are a tenth of the peak */
         build_forget_keys(rank);
     uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;
@@ -136,8 +136,44 @@ static void name_marks(const struct dpro_trace *trace, const char *pattern, uint
     mem_free(is_range);
 }
 
+/* A rank whose GPU worked and was not recorded tells little: where other ranks' was, it is left
+ * out, as if it were not there. */
+static void leave_out_blind(struct build *build)
+{
+    const struct dpro_trace *trace = build->trace;
+    struct dpro_trace *rest = arena_copy(&build->arena, trace, 1, sizeof *rest);
+    uint32_t *index = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *index);
+    struct blind_rank blind;
+    bool has_gpu = false;
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        has_gpu |= build_has_gpu(&trace->ranks[r]);
+    rest->ranks = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *rest->ranks);
+    rest->n_ranks = 0;
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        blind.rank = trace->ranks[r].rank;
+        index[r] = NO_ID;
+        if (has_gpu && build_lacks_gpu(&trace->ranks[r], &trace->names, &blind.n_called)) {
+            array_push(&build->job.join.blind, blind);
+            continue;
+        }
+        index[r] = rest->n_ranks;
+        rest->ranks[rest->n_ranks++] = trace->ranks[r];
+    }
+    if (rest->n_ranks == trace->n_ranks)
+        return;
+    rest->transports =
+        arena_copy(&build->arena, trace->transports, trace->n_transports, sizeof *rest->transports);
+    for (uint32_t t = 0; t < rest->n_transports; t++)
+        if (rest->transports[t].rank_index != NO_ID)
+            rest->transports[t].rank_index = index[rest->transports[t].rank_index];
+    build->trace = rest;
+    build->options.spent = NULL; /* it has the spans, too */
+}
+
 static void create(struct build *build)
 {
+    if (!build->trace->processes && !build->trace->servers)
+        leave_out_blind(build);
     const struct dpro_trace *trace = build->trace;
     struct join *join = &build->job.join;
     uint32_t *classes = mem_array(trace->names.n, sizeof *classes);

@@ -24,73 +24,70 @@ void assembly_warn_clocks(struct assembly *a)
         WARN(a, "%s", clocks->warnings.at[w]);
 }
 
-/* "rank 3", "ranks 0, 2 and 5 more" of those that lack it; "" when none does. */
-static void list_ranks(const struct assembly *a,
-                       bool (*lacks_it)(const struct assembly *, uint32_t, unsigned), unsigned what,
-                       char *out, size_t size)
+/* "rank 3", "ranks 0, 2 and 5 more"; "" of none. */
+static void list_ranks(const int *ranks, uint32_t n, char *out, size_t size)
 {
     enum { NAMED = 3 };
-    const struct join *join = a->join;
-    uint32_t n = 0, named = 0;
+    uint32_t named = 0;
     size_t len = 0;
-    for (uint32_t r = 0; r < join->n_ranks; r++)
-        n += lacks_it(a, r, what);
     out[0] = '\0';
-    for (uint32_t r = 0; r < join->n_ranks && named < NAMED; r++)
-        if (lacks_it(a, r, what))
-            len += (size_t)snprintf(out + len, size - len, "%s%d",
-                                    named++ ? ", "
-                                    : n > 1 ? "ranks "
-                                            : "rank ",
-                                    join->ranks[r].trace->rank);
+    for (; named < n && named < NAMED; named++)
+        len += (size_t)snprintf(out + len, size - len, "%s%d",
+                                named   ? ", "
+                                : n > 1 ? "ranks "
+                                        : "rank ",
+                                ranks[named]);
     if (n > named)
         snprintf(out + len, size - len, " and %u more", n - named);
 }
 
-static bool lacks_messages(const struct assembly *a, uint32_t rank, unsigned lacks)
-{
-    return a->messages->lacks[rank] & lacks;
-}
-
 static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
 {
-    list_ranks(a, lacks_messages, lacks, out, size);
-}
-
-static bool lacks_gpu(const struct assembly *a, uint32_t rank, unsigned unused)
-{
-    (void)unused;
-    return a->join->ranks[rank].lacks_gpu;
+    const struct join *join = a->join;
+    int *ranks = mem_array(join->n_ranks + (size_t)1, sizeof *ranks);
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        if (a->messages->lacks[r] & lacks)
+            ranks[n++] = join->ranks[r].trace->rank;
+    list_ranks(ranks, n, out, size);
+    mem_free(ranks);
 }
 
 /* GPUs that worked and were not recorded: what is left of an iteration is no ground for advice. */
 static void warn_gpu(struct assembly *a)
 {
-    const struct join *join = a->join;
+    struct join *join = a->join;
+    bool left_out = join->blind.n > 0;
     uint32_t n = 0, least = UINT32_MAX, most = 0;
     char ranks[120], called[80] = "launches kernels";
-    for (uint32_t r = 0; r < join->n_ranks; r++) {
-        if (!join->ranks[r].lacks_gpu)
-            continue;
-        n++;
-        least = MIN(least, join->ranks[r].n_called);
-        most = MAX(most, join->ranks[r].n_called);
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        if (join->ranks[r].lacks_gpu)
+            array_add(&join->blind, join->ranks[r].trace->rank, join->ranks[r].n_called);
+    int *blind = arena_array(&a->graph->arena, join->blind.n + 1, sizeof *blind);
+    EACH (const struct blind_rank, rank, join->blind) {
+        blind[n++] = rank->rank;
+        least = MIN(least, rank->n_called);
+        most = MAX(most, rank->n_called);
     }
+    a->graph->blind = blind;
+    a->graph->n_blind = n;
     if (n == 0)
         return;
-    list_ranks(a, lacks_gpu, 0, ranks, sizeof ranks);
+    list_ranks(blind, n, ranks, sizeof ranks);
     if (least < most)
         snprintf(called, sizeof called, "calls NCCL (%u to %u collectives a rank)", least, most);
     else if (most > 0)
         snprintf(called, sizeof called, "calls NCCL (%u collective%s%s)", most,
                  most == 1 ? "" : "s", n == 1 ? "" : " a rank");
-    a->graph->lacks_gpu = arena_format(
+    char *text = arena_format(
         &a->graph->arena,
-        "the GPU's work was not recorded on %s: its CPU %s, and no kernel is in the recording. The "
-        "profiler was told to record the CPU only, had no right to use CUPTI, "
+        "the GPU's work was not recorded on %s: its CPU %s, and no kernel is in the recording%s. "
+        "The profiler was told to record the CPU only, had no right to use CUPTI, "
         "or another profiler held it; record again with ProfilerActivity.CUDA",
-        n == join->n_ranks && n > 1 ? "any rank" : ranks, called);
-    WARN(a, "%s", a->graph->lacks_gpu);
+        n == join->n_ranks && n > 1 && !left_out ? "any rank" : ranks, called,
+        left_out ? ", so that nothing is said of it here" : "");
+    a->graph->lacks_gpu = left_out ? NULL : text;
+    WARN(a, "%s", text);
 }
 
 /* Collectives of which some ranks' part is known from the others' logs only. */
@@ -183,7 +180,7 @@ static void warn_ranks(struct assembly *a)
              is_pytorch(a) ? ", or put the calls into ranges named for their collective "
                              "(torch.profiler.record_function('all_reduce'))"
                            : "");
-    else if (lacks)
+    else if (lacks && (int)(join->n_ranks + join->blind.n) < join->world_size)
         WARN(a,
              "%u of %d ranks are here: who waits for the missing ones is not known; record every "
              "rank",

@@ -134,19 +134,27 @@ void build_contents(struct rank_build *rank)
     }
 }
 
-void build_find_lacking_gpu(struct rank_build *rank)
+bool build_has_gpu(const struct trace_rank *trace)
+{
+    for (uint32_t t = 0; t < trace->n_tracks; t++)
+        for (uint32_t i = 0; trace->tracks[t].gpu && i < trace->tracks[t].n; i++)
+            if (trace->spans[trace->tracks[t].first + i].kind != SPAN_SYNC)
+                return true;
+    return false;
+}
+
+bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names, uint32_t *n_called)
 {
     bool launches = false;
-    uint32_t n_called = 0;
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        const char *name = strtab_get(rank->names, span->name);
-        if (rank->trace->tracks[span->track].gpu && span->kind != SPAN_SYNC)
-            return;
-        n_called += span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:");
+    *n_called = 0;
+    if (build_has_gpu(trace))
+        return false;
+    for (uint32_t i = 0; i < trace->n_spans; i++) {
+        const struct trace_span *span = &trace->spans[i];
+        const char *name = strtab_get(names, span->name);
+        *n_called += span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:");
         launches |=
             span->kind == SPAN_RUNTIME && strstr(name, "Launch") && !strstr(name, "HostFunc");
     }
-    rank->lacks_gpu = launches || n_called > 0;
-    rank->n_called = n_called;
+    return launches || *n_called > 0;
 }

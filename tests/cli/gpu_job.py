@@ -13,7 +13,7 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None, before_forward=None, gpu_rounding_us=0.0):
+                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -24,6 +24,7 @@ class Job:
         self.rounding_us, self.gpu_rounding_us = rounding_us, gpu_rounding_us  # what ends may be late by
         # called with a rank and a step's number: before its forward pass, and between that and the backward one
         self.before_forward, self.within = before_forward, within
+        self.program = program  # called with a rank: what it does in place of passes forward and back
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -124,6 +125,26 @@ class Rank:
         self.let_stream_wait(1)
         yield from self.launch("aten::_foreach_add_", "update", job.kernel_us, COMPUTE, after=reduced)
 
+    def forward(self, kernels, name="aten::conv2d"):
+        for k in range(kernels):
+            yield from self.launch(name, f"conv_forward_{k}", self.job.kernel_us, COMPUTE)
+
+    def backward(self, kernels, buckets=0):
+        """Returns when the last bucket is reduced."""
+        reduced = 0.0
+        self.now += 5.0
+        for k in range(kernels):
+            end = yield from self.launch("ConvolutionBackward0", f"conv_backward_{k}", self.job.kernel_us, COMPUTE, tid=2)
+            if buckets and (k + 1) % max(kernels // buckets, 1) == 0:
+                reduced = yield from self.communicate("allreduce", end, 2)
+        if reduced:
+            self.let_stream_wait(tid=1)
+        return reduced
+
+    def update(self, kernels, after=0.0):
+        for k in range(kernels):
+            yield from self.launch("aten::_foreach_add_", f"update_{k}", self.job.kernel_us, COMPUTE, after=after)
+
     def step(self, number, startup_us=0.0):
         job, begin = self.job, self.now
         self.marks.append(begin)
@@ -135,7 +156,7 @@ class Rank:
         self.number = number
         if job.before_forward:
             job.before_forward(self, number)
-        yield from (self.passes_of_units() if job.units else self.passes(kernels))
+        yield from (job.program(self) if job.program else self.passes_of_units() if job.units else self.passes(kernels))
         self.op("aten::detach", 20)
         self.emit("user_annotation", f"ProfilerStep#{number}", begin, self.now - begin, 100, 1)
 

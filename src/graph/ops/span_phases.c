@@ -5,7 +5,9 @@
  * later, the last ones on their thread with the sequence number of a backward op, wherever they
  * stand. These make *passes*, stretches of forward or of backward work. Ranges of the optimizer are
  * update but for passes within (a closure), and so are ops between a backward and a forward pass
- * that write as many tensors as gradients were made.
+ * that write as many tensors as gradients were made. Where nothing is numbered, ops of the program
+ * between two backward ones part two passes. What is called after an update and called in forward
+ * passes, too, evaluates.
  *
  * Other spans are classified by place. On an autograd thread they are backward. On other threads
  * they go with what comes next in the iteration; with what was last where nothing comes, or where a
@@ -32,9 +34,10 @@ ORDER(by_start, struct mark, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 /* A stretch of forward or of backward work within a step, and the update that follows it. */
 struct pass {
     int64_t start_ns, end_ns;
-    int64_t updated_ns; /* the update's end; INT64_MIN: none follows */
-    int64_t written_ns; /* the last op that follows and writes into its input */
-    uint32_t n_written, n_gradients;
+    int64_t updated_ns;   /* the update's end; INT64_MIN: none follows */
+    int64_t written_ns;   /* the last op that follows and writes into its input */
+    int64_t evaluates_ns; /* the first op behind the update that is a forward pass's; INT64_MAX */
+    uint32_t n_written, n_gradients, n_marks;
     uint32_t step;
     uint8_t phase;
 };
@@ -57,6 +60,7 @@ struct finder {
     uint8_t *phases;
     const uint8_t *of_nodes;
     bool *autograd;       /* by track: backward passes run there */
+    bool *forward;        /* by name: ops of forward passes are called so */
     struct map number_of; /* sequence number -> index */
     ARRAY(struct number) numbers;
     ARRAY(struct backward) backwards;
@@ -190,19 +194,55 @@ static void collect_marks(struct finder *f, uint32_t t)
     }
 }
 
+static bool is_op(const struct finder *f, uint32_t span)
+{
+    return span != NO_ID && f->trace->spans[span].kind == SPAN_CPU_OP;
+}
+
+/* Of the program, as far as is known. */
+static bool is_outer_op(const struct finder *f, uint32_t span)
+{
+    uint32_t parent = f->trace->spans[span].parent;
+    return f->phases[span] == UNKNOWN && is_op(f, span) &&
+           (!is_op(f, parent) || f->phases[parent] == HOLDS_PASS);
+}
+
+/* An op of a model as the program calls it; no collective, and none that writes into its input. */
+static bool may_be_forward(const struct finder *f, uint32_t span)
+{
+    const char *name = strtab_get(f->rank->names, f->trace->spans[span].name);
+    return text_begins(name, "aten::") && !text_ends(name, "_") && is_outer_op(f, span);
+}
+
+/* Nothing is numbered: whether the program called such an op between two times; *next: its span at
+ * an earlier time. */
+static bool calls_between(const struct finder *f, uint32_t *next, int64_t from_ns, int64_t to_ns)
+{
+    if (f->numbers.n > 0 || f->rank->main_track == NO_ID)
+        return false;
+    const struct trace_track *track = &f->trace->tracks[f->rank->main_track];
+    for (; *next < track->first + track->n && f->trace->spans[*next].start_ns < to_ns; ++*next)
+        if (f->trace->spans[*next].start_ns >= from_ns && may_be_forward(f, *next))
+            return true;
+    return false;
+}
+
 static void join_marks(struct finder *f)
 {
+    uint32_t next = f->rank->main_track == NO_ID ? 0 : f->trace->tracks[f->rank->main_track].first;
     array_sort(&f->marks, by_start);
     EACH (const struct mark, mark, f->marks) {
         struct pass *last = f->passes.n > 0 ? &f->passes.at[f->passes.n - 1] : NULL;
-        if (!last || last->phase != mark->phase || last->step != mark->step) {
+        if (!last || last->phase != mark->phase || last->step != mark->step ||
+            calls_between(f, &next, last->end_ns, mark->start_ns)) {
             array_add(&f->passes, .start_ns = mark->start_ns, .end_ns = mark->end_ns,
-                      .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .step = mark->step,
-                      .phase = mark->phase);
+                      .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .evaluates_ns = INT64_MAX,
+                      .step = mark->step, .phase = mark->phase);
             last = &f->passes.at[f->passes.n - 1];
         }
         last->end_ns = MAX(last->end_ns, mark->end_ns);
         last->n_gradients += mark->accumulates;
+        last->n_marks++;
     }
 }
 
@@ -245,11 +285,6 @@ static bool writes_many(const char *name)
            text_ends(name, "_");
 }
 
-static bool is_op(const struct finder *f, uint32_t span)
-{
-    return span != NO_ID && f->trace->spans[span].kind == SPAN_CPU_OP;
-}
-
 /* Where updates end, from the optimizer's ranges, from nodes of a graph and ops that write. */
 static void find_updates(struct finder *f, uint32_t t)
 {
@@ -270,8 +305,7 @@ static void find_updates(struct finder *f, uint32_t t)
         if (class_of(f, i) & NAME_UPDATE_NODE) {
             if (f->phases[i] == DPRO_OP_UPDATE)
                 pass->updated_ns = MAX(pass->updated_ns, end_ns);
-        } else if (f->phases[i] == UNKNOWN && is_op(f, i) &&
-                   (!is_op(f, span->parent) || f->phases[span->parent] == HOLDS_PASS)) {
+        } else if (is_outer_op(f, i)) {
             const char *name = strtab_get(f->rank->names, span->name);
             bool many = writes_many(name);
             bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
@@ -294,8 +328,12 @@ static uint8_t phase_by_place(const struct finder *f, int64_t time, uint32_t ste
         return DPRO_OP_UPDATE;
     bool updated = after_backward && last->updated_ns > INT64_MIN;
     if (next && next->step == step)
-        return next->phase == DPRO_OP_BW && after_backward && !updated ? DPRO_OP_BW : DPRO_OP_FW;
+        return next->phase == DPRO_OP_BW && after_backward && !updated && f->numbers.n > 0
+                   ? DPRO_OP_BW
+                   : DPRO_OP_FW;
     if (!last || last->step != step)
+        return DPRO_OP_FW;
+    if (time >= last->evaluates_ns)
         return DPRO_OP_FW;
     return updated ? DPRO_OP_UPDATE : last->phase;
 }
@@ -345,10 +383,50 @@ static void finish_passes(struct finder *f)
         if (pass->updated_ns == INT64_MIN || pass->step == f->rank->steps.n)
             continue;
         uint32_t n = 0, *most = &f->rank->steps.at[pass->step].n_micro_batches;
-        for (const struct pass *p = first; p <= pass; p++)
-            n += p->n_gradients > 0 && p->n_gradients >= pass->n_gradients / 2;
-        *most = MAX(*most, n);
+        bool counted = pass->n_gradients > 0; /* else by all functions of the passes */
+        for (const struct pass *p = first; p <= pass; p++) {
+            uint32_t own = counted ? p->n_gradients : p->n_marks,
+                     of_last = counted ? pass->n_gradients : pass->n_marks;
+            n += (counted || f->numbers.n == 0) && p->phase == DPRO_OP_BW && own > 0 &&
+                 own >= of_last / 2;
+        }
+        *most = MAX(*most, counted || n > 1 ? n : 0);
         first = pass + 1;
+    }
+}
+
+/* What a forward pass calls: ops that are differentiated later; where nothing is numbered, those
+ * before the first pass of a step. */
+static void find_forward_names(struct finder *f, uint32_t t)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    uint32_t step = 0;
+    size_t n = 0;
+    for (uint32_t i = track->first; i < track->first + track->n && !f->autograd[t]; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        step = step_at(f->rank, step, span->start_ns);
+        n = pass_at(f, n, span->start_ns);
+        bool first = f->numbers.n == 0 && is_outer_op(f, i) && n < f->passes.n &&
+                     f->passes.at[n].step == step && (n == 0 || f->passes.at[n - 1].step != step);
+        bool outer = !is_op(f, span->parent) || f->phases[span->parent] != DPRO_OP_FW;
+        if (is_op(f, i) && outer && (f->phases[i] == DPRO_OP_FW || first) &&
+            text_begins(strtab_get(f->rank->names, span->name), "aten::"))
+            f->forward[span->name] = true;
+    }
+}
+
+static void find_evaluations(struct finder *f, uint32_t t)
+{
+    const struct trace_track *track = &f->trace->tracks[t];
+    size_t n = 0;
+    for (uint32_t i = track->first; i < track->first + track->n && !f->autograd[t]; i++) {
+        const struct trace_span *span = &f->trace->spans[i];
+        n = pass_at(f, n, span->start_ns);
+        struct pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
+        if (last && last->updated_ns > INT64_MIN && span->start_ns >= last->updated_ns &&
+            span->start_ns >= last->end_ns && span->start_ns < end_of_step(f, last->step) &&
+            f->forward[span->name] && is_outer_op(f, i))
+            last->evaluates_ns = MIN(last->evaluates_ns, span->start_ns);
     }
 }
 
@@ -367,7 +445,8 @@ void build_phases(struct rank_build *rank)
                        .trace = trace,
                        .phases = mem_alloc(trace->n_spans + 1),
                        .of_nodes = dfg_find_phases(rank, &scratch),
-                       .autograd = arena_array(&scratch, trace->n_tracks + 1, 1)};
+                       .autograd = arena_array(&scratch, trace->n_tracks + 1, 1),
+                       .forward = arena_array(&scratch, rank->names->n + 1, 1)};
     rank->phases = f.phases;
     memset(f.phases, UNKNOWN, trace->n_spans + 1);
     on_threads(&f, find_own_phases);
@@ -376,6 +455,8 @@ void build_phases(struct rank_build *rank)
     join_marks(&f);
     on_threads(&f, find_updates);
     finish_passes(&f);
+    on_threads(&f, find_forward_names);
+    on_threads(&f, find_evaluations);
     on_threads(&f, place_others);
     on_threads(&f, place_holders);
     array_fini(&f.marks);

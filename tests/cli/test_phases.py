@@ -1,0 +1,72 @@
+"""Which part of training the work of a GPU is, where nothing marks or numbers it. Jobs whose truth is known, from gpu_job.py:
+kernels of 1 ms, so that counts are milliseconds."""
+import gpu_job
+from gpu_job import Job
+from support import Case
+
+
+class Phases(Case):
+    def replay(self, name, program, steps=8, **job):
+        self.folder, _ = gpu_job.write(self, Job(kernel_us=1000.0, program=program, sync="end", **job), steps=steps, folder=name)
+        return self.assert_replays(self.folder)
+
+    def assert_phases(self, facts, forward, backward, update):
+        for rank in facts["ranks"]:
+            for key, ms in (("forward_ms", forward), ("backward_ms", backward), ("update_ms", update)):
+                self.assertAlmostEqual(rank[key], ms, delta=0.2, msg=key)
+
+    def test_two_optimizers_each_with_its_passes(self):
+        """A GAN: its generator's forward pass comes after the discriminator's update."""
+        def gan(rank):
+            for kernels in (8, 5):
+                yield from rank.forward(kernels)
+                reduced = yield from rank.backward(2 * kernels, buckets=1 if rank.job.world > 1 else 0)
+                yield from rank.update(3, after=reduced)
+            rank.wait_for_gpu()
+
+        for world in (1, 2):
+            facts = self.replay(f"gan-{world}", gan, world=world)
+            self.assert_phases(facts, 8 + 5, 2 * (8 + 5), 2 * 3)
+            self.assertIsNone(facts["micro_batches"])
+
+    def test_micro_batches(self):
+        def accumulate(rank):
+            for micro in range(4):
+                yield from rank.forward(4)
+                reduced = yield from rank.backward(8, buckets=2 if micro == 3 and rank.job.world > 1 else 0)
+            yield from rank.update(2, after=reduced)
+            rank.wait_for_gpu()
+
+        for world in (1, 2):
+            facts = self.replay(f"micro-{world}", accumulate, world=world)
+            self.assert_phases(facts, 4 * 4, 4 * 8, 2)
+            self.assertEqual(facts["micro_batches"], 4)
+
+    def test_two_losses(self):
+        def losses(rank):
+            for kernels in (9, 2):
+                yield from rank.forward(kernels)
+                yield from rank.backward(2 * kernels)
+            yield from rank.update(3)
+            rank.wait_for_gpu()
+
+        facts = self.replay("losses", losses)
+        self.assert_phases(facts, 9 + 2, 2 * (9 + 2), 3)
+
+    def test_what_evaluates_after_the_update_is_forward(self):
+        def evaluates(rank):
+            yield from rank.forward(6)
+            yield from rank.backward(12)
+            yield from rank.update(3)
+            if rank.number % every == 0:
+                for _ in range(5):
+                    yield from rank.forward(6)
+                    yield from rank.forward(1, "aten::argmax")
+            rank.wait_for_gpu()
+
+        every = 1
+        self.assert_phases(self.replay("evaluates", evaluates), 6 + 5 * 7, 12, 3)
+        every = 4
+        facts = self.replay("every-4th", evaluates, steps=12)
+        self.assert_phases(facts, 6, 12, 3)
+        self.assertEqual(facts["slow_iterations"]["every"], 4)

@@ -278,9 +278,10 @@ class NotRecorded(Case):
             told = [rank for rank in range(4) if rank not in lacking]
             self.assertEqual([rank["rank"] for rank in facts["ranks"]], told)
             self.assertEqual(sorted(int(rank) for rank in facts["critical_path"]["by_rank_ms"]), told[-1:] if len(told) == 1 else told)
-            self.assertRegex(" ".join(facts["warnings"]),
-                             f"not recorded on {named}: its CPU calls NCCL .24 collectives.*, so that nothing is said of it here. The.*CUPTI")
-            self.assertIn(f"; the GPU was recorded on {len(told)} of 4 ranks, not on rank {lacking[0]}", verdict(facts, "Communication"))
+            self.assertRegex(" ".join(facts["warnings"]), f"not recorded on {named}: its CPU calls NCCL .24 collectives.*, so that "
+                                                          "nothing is said of it here. The.*CUPTI")
+            self.assertIn(f"; the GPU was recorded on {len(told)} of 4 ranks, not on rank {lacking[0]}",
+                          verdict(facts, "Communication"))
             _, all_facts = self.replay_without((), world=4, buckets=4)
             self.assertAlmostEqual(facts["predicted"]["iteration_ms"], all_facts["predicted"]["iteration_ms"], delta=0.5)
             self.assertLess(facts["critical_path"]["by_kind_ms"].get("LAUNCH", 0), 0.2 * facts["critical_path"]["length_ms"])
@@ -489,13 +490,27 @@ class ChosenSteps(Case):
 
 class Graphs(Case):
     def test_a_cuda_graph_of_a_whole_step_does_not_tell_its_phases(self):
+        result = self.replay(["gemm_0", "gemm_1", "gemm_2"])
+        self.assertIn("CUDA graphs do not tell forward, backward and update apart", result.out)
+
+    def replay(self, kernels):
         events = []
         for step in range(3):
-            begin, call = 10_000 * step, {"correlation": 7 + step}
-            events += [span("ProfilerStep#%d" % step, begin, 9_900, cat="user_annotation"),
+            begin, call = 100_000 * step, {"correlation": 7 + step}
+            events += [span("ProfilerStep#%d" % step, begin, 99_000, cat="user_annotation"),
                        span("cudaGraphLaunch", begin + 100, 50, cat="cuda_runtime", **call)]
-            events += [span("gemm_%d" % i, begin + 200 + 3_000 * i, 2_900, cat="kernel", pid=0, tid=7, stream=7, device=0, **call)
-                       for i in range(3)]
+            events += [span(name, begin + 200 + 3_000 * i, 2_000, cat="kernel", pid=0, tid=7, stream=7, device=0, **call)
+                       for i, name in enumerate(kernels)]
         result = dpro("replay", self.write("rank0.json", {"traceEvents": events}))
         self.assert_code(result, DONE)
-        self.assertIn("CUDA graphs do not tell forward, backward and update apart", result.out)
+        return result
+
+    def test_names_of_some_kernels_do(self):
+        """From the first that is named for a backward pass to the last; what follows is an update where one is named for it."""
+        adam = "multi_tensor_apply_kernel<Adam>"
+        loss = "nll_loss_backward_kernel"
+        for kernels, phases in ((["gemm", "relu", loss, "gemm", "flash_bwd_kernel", "gemm", adam, "scale"], (4, 8, 4)),
+                                (["gemm", "cudnn_wgrad_engine", "gemm"], (2, 4, 0))):
+            self.replay(kernels)
+            rank = self.assert_json("replay", self.path("rank0.json"))["ranks"][0]
+            self.assertEqual((rank["forward_ms"], rank["backward_ms"], rank["update_ms"]), phases)

@@ -59,6 +59,63 @@ static uint8_t phase_of_slice(const struct rank_build *rank, uint32_t slice)
     return it->launch == NO_ID ? DPRO_OP_FW : rank->phases[rank->slices.at[it->launch].span];
 }
 
+/* From when on kernels of one launch of a CUDA graph are of the backward pass, and of the update,
+ * by the names of some of them. */
+struct graph_launch {
+    uint32_t launch; /* slice; NO_ID: none yet */
+    int64_t backward_ns, update_ns;
+};
+
+static bool has_word(const char *name, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcasestr(name, *words))
+            return true;
+    return false;
+}
+
+/* A backward pass lasts from its first kernel that is named so to the last; what follows is the
+ * update, if there is one named for it. */
+static void look_into_launch(const struct rank_build *rank, struct graph_launch *graph)
+{
+    static const char *const backward[] = {"backward", "bwd", "dgrad", "wgrad", NULL};
+    static const char *const update[] = {"multi_tensor_apply", "adam", "sgd", "lamb_",
+                                         "optimizer",          NULL};
+    int64_t last_ns = INT64_MIN, first_update_ns = INT64_MAX;
+    graph->backward_ns = graph->update_ns = INT64_MAX;
+    for (int updates = 0; updates < 2; updates++)
+        for (uint32_t s = rank->slices.at[graph->launch].launch; s != NO_ID;
+             s = rank->slices.at[s].next) {
+            const struct slice *slice = &rank->slices.at[s];
+            const char *name = strtab_get(rank->names, slice_span(rank, s)->name);
+            if (!updates && has_word(name, backward)) {
+                graph->backward_ns = MIN(graph->backward_ns, slice->start_ns);
+                last_ns = MAX(last_ns, slice->start_ns);
+            } else if (updates && slice->start_ns > last_ns && has_word(name, update)) {
+                first_update_ns = MIN(first_update_ns, slice->start_ns);
+            }
+        }
+    if (last_ns > INT64_MIN)
+        graph->update_ns = first_update_ns;
+}
+
+/* The phase of a kernel that a forward pass launched, as it seems. */
+static uint8_t phase_in_graph(const struct rank_build *rank, uint32_t slice,
+                              struct graph_launch *graph)
+{
+    const struct slice *it = &rank->slices.at[slice];
+    if (it->launch == NO_ID ||
+        !text_ends(strtab_get(rank->names, slice_span(rank, it->launch)->name), "GraphLaunch"))
+        return DPRO_OP_FW;
+    if (graph->launch != it->launch) {
+        graph->launch = it->launch;
+        look_into_launch(rank, graph);
+    }
+    return it->start_ns >= graph->update_ns     ? DPRO_OP_UPDATE
+           : it->start_ns >= graph->backward_ns ? DPRO_OP_BW
+                                                : DPRO_OP_FW;
+}
+
 /* What a parameter server takes in was pushed to it, what comes from one was pulled. */
 static uint8_t received_as(const struct rank_build *rank, const struct trace_span *span)
 {
@@ -76,7 +133,7 @@ static bool copies_to_peer(const struct rank_build *rank, const struct trace_spa
            (text_begins(name, "Memcpy PtoP") || text_begins(name, "MemcpyP2P"));
 }
 
-static void classify(const struct rank_build *rank, struct local_op *op)
+static void classify(const struct rank_build *rank, struct local_op *op, struct graph_launch *graph)
 {
     const struct trace_span *span = slice_span(rank, op->slice);
     uint32_t class = rank->classes[span->name];
@@ -89,6 +146,8 @@ static void classify(const struct rank_build *rank, struct local_op *op)
         op->kind = op->phase = received_as(rank, span);
     } else if (track_kind == DPRO_DEVICE_GPU_STREAM) {
         op->flags |= GRAPH_OP_GPU;
+        if (op->phase == DPRO_OP_FW)
+            op->phase = op->kind = phase_in_graph(rank, op->slice, graph);
         if (span->kind == SPAN_MEMCPY)
             op->kind = DPRO_OP_COPY;
         if (copies_to_peer(rank, span))
@@ -223,6 +282,7 @@ static void push_collective(struct rank_build *rank, struct local_op op)
 
 static void make_ops(struct rank_build *rank, const struct slice_matches *matches)
 {
+    struct graph_launch graph = {.launch = NO_ID};
     size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
     struct arena scratch = {0};
     uint32_t *device_of_track = arena_alloc(&scratch, n_devices * sizeof *device_of_track);
@@ -246,7 +306,7 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
         bool exchange = track->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
                         (rank->classes[op.name] & NAME_EXCHANGE);
         op.device = exchange ? NO_ID : device_of(rank, track, op.slice, device_of_track);
-        classify(rank, &op);
+        classify(rank, &op, &graph);
         if (op.kind == DPRO_OP_COLLECTIVE)
             push_collective(rank, op);
         else

@@ -39,6 +39,8 @@ enum graph_op_flag {
     COLUMN(ROW, bool, autocast, FLAG, "the job itself computes ops under autocast")                \
     COLUMN(ROW, uint32_t, n_micro_batches, NUMBER,                                                 \
            "micro-batches whose gradients it adds up before an update; 0: not known")              \
+    COLUMN(ROW, int64_t, unmatched_ns, NS,                                                         \
+           "of its GPU's work, mean: what only some iterations have")                              \
     COLUMN(ROW, uint64_t, gradient_bytes, BYTES,                                                   \
            "size of the gradients at the end of its iteration; 0: not known")                      \
     COLUMN(ROW, int64_t, offset_ns, NS,                                                            \

@@ -126,6 +126,7 @@ static void sum_ranks(struct report_facts *f)
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct dpro_rank_time *t = &f->ranks[r].time;
         *t = dpro_replay_rank(f->report->replay, r);
+        f->ranks[r].unmatched_ns = MIN(g->ranks[r].unmatched_ns, t->idle_ns);
         /* a communication timeline alone makes an op of each round, of next to no time */
         f->ranks[r].computes =
             facts_pct(t->forward_ns + t->backward_ns + t->update_ns, t->iteration_ns) > 0.1;
@@ -144,7 +145,8 @@ static void sum_ranks(struct report_facts *f)
         const struct dpro_rank_time *t = &f->ranks[r].time;
         f->exposed_ns += t->exposed_communication_ns / f->n_ranks;
         f->wait_ns += t->wait_for_peers_ns / f->n_ranks;
-        f->idle_ns += f->ranks[r].computes ? t->idle_ns / n_computing : 0;
+        f->idle_ns +=
+            f->ranks[r].computes ? (t->idle_ns - f->ranks[r].unmatched_ns) / n_computing : 0;
         f->input_ns += t->input_ns / f->n_ranks;
     }
 }

@@ -20,6 +20,7 @@ struct rank_fact {
     int64_t waited_ns; /* that ranks wait for it, mean over all and over the iterations */
     uint32_t n_late;   /* see dpro_replay_n_late */
     bool straggles;
+    int64_t unmatched_ns; /* of its idle time: its GPU's work that only some iterations have */
     bool computes; /* its computation was recorded; else hidden communication and idle time are not
                       known */
 };

@@ -283,6 +283,9 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
     if (f->world_size > 1)
         say(line, "rank %d%s ", t->rank, f->n_ranks > 1 ? " idles most," : " idles");
     say(line, "%s (%s %%)", TIME(t->idle_ns), SHARE(t->idle_ns, t->iteration_ns));
+    if (facts_pct(f->ranks[f->most_idle].unmatched_ns, t->iteration_ns) >= 0.5)
+        say(line, ", of which %s are GPU work that only some iterations have",
+            TIME(f->ranks[f->most_idle].unmatched_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
         say(line, "; critical path: %s %% CPU work, %s %% gaps%s",

@@ -70,3 +70,5 @@ class Phases(Case):
         facts = self.replay("every-4th", evaluates, steps=12)
         self.assert_phases(facts, 6, 12, 3)
         self.assertEqual(facts["slow_iterations"]["every"], 4)
+        idle = next(line["text"] for line in facts["verdict"] if line["title"] == "Idle")
+        self.assertIn(", of which 8.75 ms are GPU work that only some iterations have", idle)

@@ -309,6 +309,7 @@ static void fill_ops(struct assembly *a)
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;
         }
         g->ranks[n].autocast = rank->autocast;
+        g->ranks[n].unmatched_ns = rank->unmatched_ns;
         g->ranks[n].n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         g->ranks[n++].boundary =

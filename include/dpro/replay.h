@@ -89,6 +89,10 @@ DPRO_API const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *repl
                                                   uint32_t *n); /* each replayed one */
 DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay,
                                                 uint32_t rank_index);
+/* The same of one replayed iteration, but for communication_ns and waited_most_for; false: it is
+ * not kept of so many ranks and iterations. */
+DPRO_API bool dpro_replay_rank_in(const struct dpro_replay *replay, uint32_t rank_index,
+                                  uint32_t iteration, struct dpro_rank_time *time);
 /* DPRO_NO_DIMENSION: communication that is in no dimension, or in several. */
 DPRO_API struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
                                                           uint32_t rank_index, uint32_t dimension);

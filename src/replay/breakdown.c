@@ -52,7 +52,8 @@ struct breakdown {
     bool any_missing;          /* ranks of a collective */
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions;
-    _Atomic int64_t *waited_ns; /* as last: what ranks wait in it, the sum over them */
+    struct dpro_rank_time *of_iterations; /* NULL: not asked for */
+    _Atomic int64_t *waited_ns;           /* as last: what ranks wait in it, the sum over them */
     struct breakdown_lateness *lateness;
     struct accounting *of_thread;
     atomic_size_t next_rank;
@@ -71,9 +72,11 @@ struct accounting {
     /* by dimension, the first of none: of the rank; until when any of it goes on */
     struct dpro_dimension_time *dimensions;
     int64_t *until_transfer, *until_wait, until_any;
-    int64_t now, to;         /* how far the sweep is, and where it ends */
-    int64_t until[N_USES];   /* of the rank */
-    uint32_t waits_in, copy; /* as of the interval */
+    int64_t now, to;          /* how far the sweep is, and where it ends */
+    uint32_t rank, iteration; /* index; how far it is */
+    int64_t *used_ns;         /* by iteration and use */
+    int64_t until[N_USES];    /* of the rank */
+    uint32_t waits_in, copy;  /* as of the interval */
     struct sums sums;
     ARRAY(struct interval) intervals; /* not swept yet */
     struct interval *spare;           /* for sorting */
@@ -281,6 +284,16 @@ static void count_wait(struct accounting *work, int64_t ns)
     work->all->waited_ns[at] += ns;
 }
 
+/* Where the sweep's iteration ends. */
+static int64_t iteration_end(const struct accounting *work)
+{
+    const struct breakdown_span *span = work->span;
+    size_t copy = span->first_iteration + work->iteration;
+    return span->boundary_ns && work->iteration + 1 < span->n_iterations
+               ? MAX(span->boundary_ns[copy * work->g->n_ranks + work->rank], work->now)
+               : work->to;
+}
+
 /* Accounts for the time until `stop`, in which nothing begins. */
 static void advance(struct accounting *work, int64_t stop)
 {
@@ -292,9 +305,16 @@ static void advance(struct accounting *work, int64_t stop)
         int use = 0;
         while (use < N_USES && until[use] <= work->now)
             use++;
-        int64_t part_end = use < N_USES ? MIN(until[use], stop) : stop;
-        if (use < N_USES)
+        int64_t over = iteration_end(work);
+        if (over == work->now && over < work->to) {
+            work->iteration++;
+            continue;
+        }
+        int64_t part_end = MIN(over, use < N_USES ? MIN(until[use], stop) : stop);
+        if (use < N_USES) {
             work->sums.use[use] += part_end - work->now;
+            work->used_ns[(size_t)work->iteration * N_USES + (size_t)use] += part_end - work->now;
+        }
         count_dimensions(work, work->now, part_end, use);
         if (use == USE_WAIT && work->waits_in != NOBODY)
             count_wait(work, part_end - work->now);
@@ -340,28 +360,45 @@ static void add_copy(struct accounting *work, uint32_t r, const struct replay_co
         sweep(work, earliest);
 }
 
-static void fill_rank(const struct accounting *work, uint32_t r, struct dpro_rank_time *out)
+static struct dpro_rank_time time_of(int rank, int64_t total, const int64_t *use, int64_t n)
 {
-    const struct breakdown_span *span = work->span;
-    const struct sums *sums = &work->sums;
-    const struct dpro_graph *g = work->g;
-    int64_t n = span->n_iterations ? span->n_iterations : 1;
-    int64_t total = span->to_ns[r] > span->from_ns[r] ? span->to_ns[r] - span->from_ns[r] : 0;
-    *out = (struct dpro_rank_time){
-        .rank = g->ranks[r].rank,
-        .iteration_ns = total / n,
-        .forward_ns = sums->use[USE_FORWARD] / n,
-        .backward_ns = sums->use[USE_BACKWARD] / n,
-        .update_ns = sums->use[USE_UPDATE] / n,
-        .input_ns = (sums->use[USE_INPUT] + sums->use[USE_CPU_INPUT]) / n,
-        .exposed_communication_ns = sums->use[USE_TRANSFER] / n,
-        .wait_for_peers_ns = sums->use[USE_WAIT] / n,
-        .communication_ns = sums->transfer / n,
+    struct dpro_rank_time time = {
+        .rank = rank,
+        .iteration_ns = MAX(total, 0) / n,
+        .forward_ns = use[USE_FORWARD] / n,
+        .backward_ns = use[USE_BACKWARD] / n,
+        .update_ns = use[USE_UPDATE] / n,
+        .input_ns = (use[USE_INPUT] + use[USE_CPU_INPUT]) / n,
+        .exposed_communication_ns = use[USE_TRANSFER] / n,
+        .wait_for_peers_ns = use[USE_WAIT] / n,
         .waited_most_for = -1,
     };
     /* Each part was rounded down, so what they leave is never negative. */
-    out->idle_ns = out->iteration_ns - out->forward_ns - out->backward_ns - out->update_ns -
-                   out->input_ns - out->exposed_communication_ns - out->wait_for_peers_ns;
+    time.idle_ns = time.iteration_ns - time.forward_ns - time.backward_ns - time.update_ns -
+                   time.input_ns - time.exposed_communication_ns - time.wait_for_peers_ns;
+    return time;
+}
+
+/* Of each of its iterations. */
+static void fill_iterations(const struct accounting *work, uint32_t r)
+{
+    const struct breakdown_span *span = work->span;
+    int64_t from = span->from_ns[r], to;
+    for (uint32_t i = 0; work->all->of_iterations && i < span->n_iterations; i++, from = to) {
+        size_t copy = span->first_iteration + i;
+        to = span->boundary_ns ? span->boundary_ns[copy * work->g->n_ranks + r] : span->to_ns[r];
+        work->all->of_iterations[(size_t)i * work->g->n_ranks + r] =
+            time_of(work->g->ranks[r].rank, to - from, work->used_ns + (size_t)i * N_USES, 1);
+    }
+}
+
+static void fill_rank(const struct accounting *work, uint32_t r, struct dpro_rank_time *out)
+{
+    const struct breakdown_span *span = work->span;
+    const struct dpro_graph *g = work->g;
+    int64_t n = span->n_iterations ? span->n_iterations : 1;
+    *out = time_of(g->ranks[r].rank, span->to_ns[r] - span->from_ns[r], work->sums.use, n);
+    out->communication_ns = work->sums.transfer / n;
     int64_t most = 0;
     for (uint32_t other = 0; other < g->n_ranks; other++)
         if (work->waited_for[other] > most) {
@@ -382,6 +419,10 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
                                                           : (uint8_t)N_USES;
     work->now = work->span->from_ns[r];
     work->to = work->span->to_ns[r];
+    work->rank = r;
+    work->iteration = 0;
+    memset(work->used_ns, 0,
+           (work->span->n_iterations + (size_t)1) * N_USES * sizeof *work->used_ns);
     work->waits_in = NOBODY;
     work->until_any = 0;
     work->sums = (struct sums){0};
@@ -395,6 +436,7 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
     sweep(work, INT64_MAX);
     advance(work, INT64_MAX);
     fill_rank(work, r, out);
+    fill_iterations(work, r);
     int64_t n_iterations = MAX(work->span->n_iterations, 1);
     for (uint32_t d = 0; d <= g->n_dimensions; d++) {
         work->dimensions[d].exposed_communication_ns /= n_iterations;
@@ -407,6 +449,8 @@ static void make_room(struct accounting *work)
 {
     const struct dpro_graph *g = work->g;
     work->uses = arena_array(&work->arena, work->all->most_ops + 1, 1);
+    work->used_ns = arena_array(&work->arena, (work->span->n_iterations + (size_t)1) * N_USES,
+                                sizeof *work->used_ns);
     work->waited_for = arena_array(&work->arena, (size_t)g->n_ranks + 1, sizeof(int64_t));
     work->until_transfer = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
     work->until_wait = arena_array(&work->arena, g->n_dimensions + (size_t)1, sizeof(int64_t));
@@ -473,11 +517,15 @@ static void count_latenesses(void *arg, size_t iteration)
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct breakdown_lateness *lateness)
+                    struct breakdown_lateness *lateness, struct dpro_rank_time *of_iterations)
 {
     size_t n_met = (size_t)span->n_copies * g->n_collectives + 1;
-    struct breakdown all = {
-        .g = g, .span = span, .ranks = ranks, .dimensions = dimensions, .lateness = lateness};
+    struct breakdown all = {.g = g,
+                            .span = span,
+                            .ranks = ranks,
+                            .dimensions = dimensions,
+                            .lateness = lateness,
+                            .of_iterations = of_iterations};
     for (uint32_t r = 0; r < g->n_ranks; r++)
         all.most_ops = MAX(all.most_ops, g->ranks[r].n_ops);
     for (uint32_t c = 0; c < g->n_collectives; c++)

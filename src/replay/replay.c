@@ -10,7 +10,8 @@
 #include "base/stats.h"
 #include "replay/chain.h"
 
-#define NO_RANK UINT32_MAX
+#define NO_RANK    UINT32_MAX
+#define MOST_TIMES 20000 /* of ranks in single iterations */
 
 struct dpro_replay {
     struct arena arena;
@@ -23,7 +24,8 @@ struct dpro_replay {
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions; /* see breakdown_fill */
     uint32_t n_dimensions;
-    struct breakdown_lateness *lateness; /* see breakdown_fill */
+    struct breakdown_lateness *lateness;  /* see breakdown_fill */
+    struct dpro_rank_time *of_iterations; /* likewise; NULL: too many */
     uint32_t *late;   /* by iteration: the index of the rank that is late in it; NO_RANK: none */
     uint32_t *n_late; /* see dpro_replay_n_late */
     bool *straggles;  /* by rank */
@@ -94,12 +96,21 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
         to[i] =
             single ? c->last_ns : c->boundary_ns[(size_t)(c->n_warm_up + c->n_main - 1) * n + i];
     }
-    struct breakdown_span span = {c->copies, c->n_kept, from, to, c->n_main, c->n_warm_up};
+    struct breakdown_span span = {c->copies,
+                                  c->n_kept,
+                                  from,
+                                  to,
+                                  c->n_main,
+                                  c->n_warm_up,
+                                  c->g->single_iteration ? NULL : c->boundary_ns};
+    if ((size_t)c->n_main * n <= MOST_TIMES)
+        r->of_iterations = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->ranks);
     r->lateness = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->lateness);
     r->n_dimensions = c->g->n_dimensions;
     r->dimensions =
         arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
-    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->lateness);
+    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->lateness,
+                   r->of_iterations);
 }
 
 /* The rank that is waited for most in an iteration is late, unless that is next to nothing. */
@@ -357,6 +368,16 @@ struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *repla
     if (rank_index >= replay->n_ranks || at > replay->n_dimensions)
         return (struct dpro_dimension_time){0};
     return replay->dimensions[(size_t)rank_index * (replay->n_dimensions + 1) + at];
+}
+
+bool dpro_replay_rank_in(const struct dpro_replay *replay, uint32_t rank_index, uint32_t iteration,
+                         struct dpro_rank_time *time)
+{
+    if (!replay->of_iterations || rank_index >= replay->n_ranks ||
+        iteration >= replay->n_iterations)
+        return false;
+    *time = replay->of_iterations[(size_t)iteration * replay->n_ranks + rank_index];
+    return true;
 }
 
 int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration)

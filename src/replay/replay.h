@@ -166,6 +166,7 @@ struct breakdown_span {
     const int64_t *from_ns, *to_ns; /* by rank index: the time to account for */
     uint32_t n_iterations;          /* in that time: results are means over them */
     uint32_t first_iteration;       /* the copy that is the first of them */
+    const int64_t *boundary_ns;     /* by copy and rank: its end; NULL: there is one iteration */
 };
 
 /* Of a rank in an iteration. */
@@ -175,10 +176,10 @@ struct breakdown_lateness {
 };
 
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
- * is in none. lateness[iteration * n_ranks + rank]. */
+ * is in none. lateness[iteration * n_ranks + rank], and of_iterations where it is not NULL. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct breakdown_lateness *lateness);
+                    struct breakdown_lateness *lateness, struct dpro_rank_time *of_iterations);
 
 /* ---- replay_memory.c ---- */
 

@@ -323,6 +323,25 @@ static void write_assumptions(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
+/* What each rank's single iterations consist of: for each the parts of each rank, us. */
+static void write_iterations(struct writer *w, const struct report_facts *f)
+{
+    struct dpro_rank_time time;
+    writer_section(w, "iterations", '[');
+    for (uint32_t i = 0; i < f->n_replayed && f->n_replayed == f->n_measured; i++) {
+        if (f->n_ranks == 0 || !dpro_replay_rank_in(f->report->replay, 0, i, &time))
+            break;
+        writer_open(w, '[');
+        for (uint32_t r = 0; r < f->n_ranks; r++) {
+            dpro_replay_rank_in(f->report->replay, r, i, &time);
+            for (int p = 0; p < N_RANK_PARTS; p++)
+                writer_json_int(w, rank_part_ns(&time, p) / 1000);
+        }
+        writer_close(w, ']');
+    }
+    writer_close(w, ']');
+}
+
 static void write_data(struct writer *w, const struct report_facts *f, const struct slices *slices,
                        struct page *page)
 {
@@ -343,6 +362,7 @@ static void write_data(struct writer *w, const struct report_facts *f, const str
     writer_close(w, ']');
     write_path(w, f, page);
     write_clocks(w, page->graph);
+    write_iterations(w, f);
     memory_write_timelines(w, f);
     writer_close(w, '}');
 }

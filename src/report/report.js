@@ -126,18 +126,39 @@
     return el("div", "tiles", list);
   }
 
-  /* Iterations side by side, where some take longer than the others. */
-  function slowCard() {
-    const slow = report.slow_iterations, times = report.measured.per_iteration_ms;
-    if (!known(slow.text)) return null;
-    const most = Math.max(...times), odd = new Map(slow.iterations.map((row) => [row.at, row]));
+  /* Iterations side by side. Which of them the reader looks at is told to onChoose: its place, or -1 for their mean. */
+  function iterationsCard(onChoose) {
+    const slow = report.slow_iterations, times = report.measured.per_iteration_ms, numbers = report.measured.iterations;
+    if (times.length < 2 || numbers.length !== times.length || report.what_if) return null;
+    const most = Math.max(...times), odd = new Set(slow.iterations.map((row) => row.at));
+    const drawn = numbers.indexOf(report.critical_path.iteration), about = el("div", "about"), choice = el("select");
+    const nameOf = (i) => "iteration " + numbers[i] + ": " + ms(times[i]) + (odd.has(i) ? ", slow" : "") + (i === drawn ? ", drawn" : "");
     const bars = times.map((time, i) => {
-      const bar = el("span", odd.has(i) ? "slow" : "");
+      const bar = el("span", (odd.has(i) ? "slow" : "") + (i === drawn ? " drawn" : ""));
       bar.style.height = Math.max(share(time, most), 1) + "%";
-      return withTip(bar, "iteration " + report.measured.iterations[i], [["measured", ms(time)]]);
+      bar.addEventListener("click", () => choose(i));
+      return withTip(bar, nameOf(i), [["measured", ms(time)]]);
     });
-    return el("section", "card", el("h2", "", "Slow iterations"), el("div", "iterations", bars),
-      el("p", "", slow.text + "; they cost " + ms(slow.lost_ms) + " of the mean iteration"));
+    function choose(i) {
+      choice.value = i;
+      bars.forEach((bar, k) => bar.classList.toggle("chosen", k === i));
+      about.replaceChildren();
+      onChoose(i);
+      if (i < 0) return;
+      const late = report.lateness.ranks.filter((r) => r.waited_for_ms.length === times.length && r.waited_for_ms[i] >= 0.01 * times[i])
+        .sort((a, b) => b.waited_for_ms[i] - a.waited_for_ms[i]).slice(0, 4);
+      about.append(el("p", "", nameOf(i) + "; the mean of all is " + ms(report.measured.iteration_ms) +
+        (late.length ? "; ranks waited " + late.map((r) => ms(r.waited_for_ms[i]) + " for rank " + r.rank).join(", ") : "")));
+      if (i !== drawn) about.append(el("p", "dim", "The timeline and the critical path are those of iteration " + numbers[drawn] + ". To draw this one:"),
+        command(["dpro", "replay", "--iteration", String(numbers[i]), "-o", "FOLDER", "TRACE"]));
+    }
+    choice.setAttribute("aria-label", "iteration");
+    choice.append(el("option", "", "mean of all"), ...times.map((_, i) => el("option", "", nameOf(i))));
+    [...choice.children].forEach((option, i) => { option.value = i - 1; });
+    choice.addEventListener("change", () => choose(Number(choice.value)));
+    return el("section", "card", el("div", "bar-tools", el("h2", "", known(slow.text) ? "Iterations, some of them slow" : "Iterations"),
+      el("span", "grow"), choice), el("div", "iterations", bars), about,
+      known(slow.text) ? el("p", "", slow.text + "; they cost " + ms(slow.lost_ms) + " of the mean iteration") : null);
   }
 
   /* ---- the timeline ---- */
@@ -290,15 +311,23 @@
     rows.append(el("span", "what", label), bar, el("span", "sum", sum));
   }
 
-  function breakdown() {
-    const MOST = 512, ranks = report.ranks;
+  /* Of the mean iteration, or of the one at a place. */
+  function breakdown(at) {
+    const MOST = 512, ofOne = at >= 0 ? data.iterations[at] : null;
+    const ranks = !ofOne ? report.ranks : report.ranks.map((r, k) => {
+      const one = { rank: r.rank, iteration_ms: 0 };
+      PARTS.forEach(([key], p) => { one.iteration_ms += one[key] = ofOne[k * PARTS.length + p] / 1000; });
+      return known(r.idle_ms) ? one : { ...one, idle_ms: null };
+    });
     const longest = Math.max(...ranks.map((r) => r.iteration_ms), 0);
     const used = PARTS.filter(([key]) => ranks.some((r) => r[key] > 0));
     const rows = el("div", "rows" + (ranks.length > 16 ? " long" : ""));
     for (const r of ranks.slice(0, MOST))
       barRow(rows, "rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), longest, ms(r.iteration_ms));
-    return el("section", "card", el("h2", "", "Where each rank's predicted iteration goes"),
+    return el("section", "card", el("h2", "", at >= 0 ? "Where each rank's iteration " + report.measured.iterations[at] + " goes, as replayed" :
+      "Where each rank's predicted iteration goes"),
       el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
+      report.micro_batches > 1 ? el("p", "dim", report.micro_batches + " micro-batches an iteration: as many forward and backward passes before an update.") : null,
       ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, hidden communication and idle time are unknown.") : null,
       ranks.length > MOST ? el("p", "dim", "The first " + MOST + " of " + ranks.length + " ranks; replay.json has all.") : null);
   }
@@ -499,8 +528,14 @@
   const timeline = timelineCard();
   const parallelism = dimensionsCard(report, { withTip, barRow, bytes });
   const memory = memoryCard(report, data, { middle, withTip, toggle, showTip, hideTip, ns, share, pct });
-  document.body.append(el("main", "", header(), verdict(), tiles(), slowCard() || "", timeline.card, memory ? memory.card : null, parallelism,
-    el("div", "grid", el("div", "stack", breakdown(), topOps(timeline.find), notes()),
+  let parts = breakdown(-1);
+  const iterations = iterationsCard((at) => {
+    const now = breakdown(data.iterations.length ? at : -1);
+    parts.replaceWith(now);
+    parts = now;
+  });
+  document.body.append(el("main", "", header(), verdict(), tiles(), iterations || "", timeline.card, memory ? memory.card : null, parallelism,
+    el("div", "grid", el("div", "stack", parts, topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
   timeline.start();
   if (memory) memory.start(timeline.view());

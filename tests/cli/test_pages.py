@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import unittest
 
+import gpu_job
+from gpu_job import Job
 from support import BUNDLED, Case, dpro
 
 CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
@@ -121,6 +123,40 @@ class Pages(Case):
         return subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
                                "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.decode()
+
+    def test_the_reader_chooses_an_iteration(self):
+        """Its table is that of the iteration; the timeline's is said, and how another one is drawn."""
+        def within(rank, number):
+            rank.now += 20_000 * (rank.rank == 1 and number == 3)
+
+        job = Job(kernels=30, kernel_us=1000.0, world=2, buckets=2, sync="end", within=within)
+        folder, _ = gpu_job.write(self, job, steps=6, folder="job")
+        page = self.replay(folder)
+        self.assert_readable(page)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        data = json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])
+        report, rows = data["report"], data["iterations"]
+        keys = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms", "idle_ms")
+        for r, rank in enumerate(report["ranks"]):
+            for k, key in enumerate(keys):
+                mean = sum(row[r * len(keys) + k] for row in rows) / len(rows) / 1000
+                self.assertAlmostEqual(mean, rank[key], delta=0.002)
+        for row, ms in zip(rows, report["measured"]["per_iteration_ms"]):
+            self.assertAlmostEqual(sum(row[:len(keys)]) / 1000, ms, delta=0.3)
+        shown = self.dom(page).rpartition("</script>")[2]
+        drawn = report["critical_path"]["iteration"]
+        self.assertRegex(shown, f"iteration {drawn}: [0-9.]+ ms, drawn</option>")
+        self.assertRegex(shown, "iteration 3: [0-9.]+ ms, slow</option>")
+        self.assertIn("Where each rank's predicted iteration goes", shown)
+        choose = """<script>setTimeout(() => { const c = document.querySelector("select[aria-label=iteration]");
+            c.value = "2"; c.dispatchEvent(new Event("change")); }, 100);</script></body>"""
+        chosen = self.write("chosen.html", text.replace("</body>", choose))
+        self.assert_readable(chosen)
+        shown = self.dom(chosen)
+        self.assertIn("Where each rank's iteration 3 goes, as replayed", shown)
+        self.assertRegex(shown, "ranks waited [0-9.]+ ms for rank 1")
+        self.assertIn("<code>dpro replay --iteration 3 -o FOLDER TRACE</code>", shown)
 
     def test_a_search_is_readable_at_every_width(self):
         folder = self.path("a plan")

@@ -131,6 +131,7 @@ struct parallel_facts {
 struct slow_cause {
     const char *kind, *advice; /* "of DataLoader"; NULL: no known kind */
     const char *name;          /* of its longest part; of a gap, of the op that follows */
+    uint32_t n_names;          /* of ops that are one cause together; else 0 */
     bool is_gap;               /* no op was recorded */
     uint32_t n_iterations;     /* slow ones that have it */
     int rank;                  /* the only one that has it; -1: several do */

@@ -66,6 +66,32 @@ static bool alike(const struct slow_cause *cause, const struct slow_kind *kind,
 
 ORDER(by_more, struct slow_cause, DESCENDING(more_ns) ?: strcmp(x->name, y->name));
 
+/* Where none stands out, all ops together are one cause, as of an evaluation. */
+static void join_ops(struct slow_facts *slow)
+{
+    struct slow_cause all = {.rank = -1};
+    uint32_t n = 0;
+    if (slow->causes[0].more_ns >= slow->more_ns / 5)
+        return;
+    for (uint32_t c = 0; c < slow->n_causes; c++) {
+        const struct slow_cause *cause = &slow->causes[c];
+        if (cause->kind || cause->is_gap) {
+            slow->causes[n++] = *cause;
+            continue;
+        }
+        bool same = all.n_names == 0 || all.rank == cause->rank;
+        all.name = all.name ?: cause->name;
+        all.rank = same ? cause->rank : -1;
+        all.n_iterations = MAX(all.n_iterations, cause->n_iterations);
+        all.more_ns = MIN(all.more_ns + cause->more_ns, slow->more_ns);
+        all.n_names++;
+    }
+    if (all.n_names > 0)
+        slow->causes[n++] = all;
+    slow->n_causes = n;
+    qsort(slow->causes, n, sizeof *slow->causes, by_more);
+}
+
 /* Of each cause in each slow iteration the rank that it takes most of; of these the mean. */
 static void find_causes(struct report_facts *f)
 {
@@ -110,6 +136,8 @@ static void find_causes(struct report_facts *f)
     }
     qsort(causes, slow->n_causes, sizeof *causes, by_more);
     slow->causes = causes;
+    if (slow->n_causes > 1)
+        join_ops(slow);
     /* little beside what they take longer explains nothing */
     while (slow->n_causes > 0 && causes[slow->n_causes - 1].more_ns < slow->more_ns / 5)
         slow->n_causes--;
@@ -135,6 +163,9 @@ static void add_causes(struct report_facts *f, struct words *line)
                       "%s in which no op was recorded, before %s (such as Python that collects "
                       "garbage, logs or saves)",
                       TIME(cause->more_ns), name);
+        else if (cause->n_names > 1)
+            words_add(line, before, "%s more in %u ops, such as %s", TIME(cause->more_ns),
+                      cause->n_names, name);
         else
             words_add(line, before, "%s more in %s", TIME(cause->more_ns), name);
         if (cause->rank >= 0 && f->n_ranks > 1)

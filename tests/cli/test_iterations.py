@@ -185,6 +185,33 @@ class SlowIterations(Case):
         self.assertNotIn("recompiles", step)
         self.assertIn("recompiles", verdict(self.replay("again", {1, 6}, do), "Next step"))
 
+    def test_many_ops_of_which_none_stands_out_are_a_cause_together(self):
+        def evaluate(rank, number):
+            for k in range(24):
+                rank.emit("cpu_op", f"aten::op_{k}", rank.now, 2000, 100, 1)
+                rank.now += 2000
+
+        facts = self.replay("many", {4, 7}, evaluate)
+        cause = facts["slow_iterations"]["causes"][0]
+        self.assertEqual((cause["kind"], cause["iterations"], cause["name"]), ("op", 2, "aten::op_0"))
+        self.assertAlmostEqual(cause["more_ms"], facts["slow_iterations"]["more_ms"], delta=5)
+        self.assertIn(" more in 24 ops, such as aten::op_0", verdict(facts, "Next step"))
+
+    def test_a_rank_that_measured_fewer_is_said(self):
+        def cut(content):
+            if content["distributedInfo"]["rank"] == 1:
+                end = next(e["ts"] for e in content["traceEvents"] if e["name"] == "ProfilerStep#8")
+                content["traceEvents"] = [e for e in content["traceEvents"] if e["ts"] < end]
+            return content
+
+        write = self.write
+        self.write = lambda name, content: write(name, cut(content))
+        folder, _ = gpu_job.write(self, Job(kernels=KERNELS, kernel_us=KERNEL_US, world=3, buckets=2, sync="end"), steps=10, folder="fewer")
+        facts = self.assert_replays(folder)
+        self.assertEqual(facts["measured"]["iterations"], list(range(1, 8)))
+        self.assertIn("1 of 3 ranks measured fewer iterations than others (rank 1 has 7, others up to 10): the 7 that all have are learnt "
+                      "from", facts["warnings"])
+
     def test_they_recur(self):
         do = annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 60)
         for every, first, name in ((3, 3, "3rd"), (4, 2, "4th"), (2, 1, "2nd")):

@@ -273,6 +273,37 @@ static void warn_ahead(struct assembly *a)
          ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
 }
 
+/* Ranks that measured fewer iterations than others, so that nothing is learnt from the rest. */
+static void warn_fewer(struct assembly *a)
+{
+    enum { FEWEST = 2 }; /* where ranks begin and end may differ by one */
+    const struct join *join = a->join;
+    const struct dpro_graph_options *o = a->options;
+    const struct rank_build *least = NULL;
+    uint32_t most = 0, fewest = UINT32_MAX, n_fewer = 0;
+    char process[NET_PROCESS_TEXT];
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t r = 0; r < join->n_ranks; r++) {
+            const struct rank_build *rank = &join->ranks[r];
+            uint32_t n = 0;
+            EACH (const struct step, step, rank->steps)
+                n += step->timed &&
+                     ((o->first_step == 0 && o->last_step == 0) ||
+                      (step->number >= o->first_step && step->number <= o->last_step));
+            most = MAX(most, n);
+            least = n < fewest ? rank : least;
+            fewest = MIN(fewest, n);
+            n_fewer += pass == 1 && n + FEWEST <= most;
+        }
+    if (n_fewer == 0)
+        return;
+    net_process_format(process, least->trace->rank);
+    WARN(a,
+         "%u of %u ranks measured fewer iterations than others (%s has %u, others up to %u): the "
+         "%u that all have are learnt from",
+         n_fewer, join->n_ranks, process, fewest, most, join->ranks[0].n_samples);
+}
+
 /* Work that only some iterations have. */
 static void warn_unmatched(struct assembly *a)
 {
@@ -456,6 +487,7 @@ void assembly_warn(struct assembly *a)
     warn_gpu(a);
     warn_parts(a);
     warn_left_out(a);
+    warn_fewer(a);
     warn_unmatched(a);
     warn_ahead(a);
     warn_numbers(a);

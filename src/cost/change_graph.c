@@ -17,9 +17,7 @@
 #include "cost/graph_work.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
-#include "replay/prefetched_graph.h"
 #include "replay/replay.h"
-#include "replay/resharded_graph.h"
 
 /* Of a peak, of what is otherwise than recorded. */
 #define MEMORY_ERROR 0.01
@@ -28,11 +26,6 @@ static bool asks_for_modules(const struct dpro_changes *c)
 {
     return c->recompute || c->micro_batches > 1 || c->batch_size || c->batch_ratio != 0 ||
            c->precision;
-}
-
-static bool asks_for_units(const struct dpro_changes *c)
-{
-    return c->reshard || c->prefetch > 0;
 }
 
 /* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
@@ -48,43 +41,6 @@ static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
            : c->micro_batches > 1                 ? "--accumulate"
            : c->batch_size || c->batch_ratio != 0 ? "--batch-size"
                                                   : NULL;
-}
-
-/* ---- FSDP's units ---- */
-
-static int reshard(const struct dpro_graph *graph, const struct dpro_changes *c,
-                   struct arena *arena, struct graph_change *change, struct dpro_graph *changed,
-                   struct dpro_error *err)
-{
-    struct resharding resharding;
-    struct dpro_graph *ahead = arena_alloc(arena, sizeof *ahead);
-    int rc = 0;
-    *ahead = *graph;
-    if (c->prefetch > 0)
-        rc = prefetched_graph(graph, c->prefetch, arena, ahead, &change->n_moved, &change->n_in_row,
-                              err);
-    *changed = *ahead;
-    if (rc < 0 || !c->reshard)
-        return rc;
-    rc = resharded_graph(ahead, c->reshard, arena, changed, &resharding, err);
-    if (rc < 0)
-        return rc;
-    for (uint32_t u = 0; u < graph->n_units; u++) {
-        const char *name = graph_unit_name(graph, u);
-        if (c->prefetch > 0 && resharding.after[u] && !resharding.before[u])
-            return refuse(err,
-                          "unit '%.200s' kept its parameters in the job that was recorded: "
-                          "from where it would be gathered ahead is not known; ask for "
-                          "--reshard alone",
-                          name[0] ? name : "the model as a whole");
-    }
-    change->units = arena_array(arena, (size_t)graph->n_units + 1, sizeof *change->units);
-    change->n_units = 0;
-    for (uint32_t u = 0; u < graph->n_units; u++)
-        change->units[change->n_units++] = (struct dpro_unit){
-            graph_unit_name(graph, u), resharding.before[u], resharding.after[u]};
-    change->n_resharded = resharding.n_changed;
-    return 0;
 }
 
 /* ---- modules and the batch ---- */
@@ -176,35 +132,37 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
     return rc;
 }
 
-/* Parameters gathered for a unit stay those of its passes, whatever else changes. */
+/* Parameters gathered for a unit stay those of its passes, whatever else changes. `changed`: the
+ * graph with what ranks share out; NULL: as recorded. */
 static void find_peaks(const struct dpro_graph *graph, const struct measured_replay *changed,
                        struct arena *arena, struct graph_change *change)
 {
     static const struct dpro_strategy as_it_is;
-    struct dpro_model *model = &change->modules, own = *model, resharded;
+    struct dpro_model *model = &change->modules, own = *model, other = *model;
     struct dpro_memory_peak *memory = change->memory;
-    own.memory = (struct memory_setting){0};
+    own.memory = other.memory = (struct memory_setting){0};
     if (!memory_is_known(model))
         return;
     memory[0] = memory_peak_told(&own, &as_it_is);
-    if (changed->graph->memory == graph->memory) {
+    if (!changed && change->units.n_edits == 0) {
         memory[1] = memory_peak_told(model, &model->baseline);
         return;
     }
-    graph_model(changed, NULL, &resharded);
-    for (uint32_t i = 0; i < resharded.n_memories; i++)
-        resharded.memories[i].measured_peak_bytes = /* it is another job's */
-            resharded.memories[i].measured_reserved_bytes = 0;
-    double moved = (double)memory_peak_bytes(&resharded, &as_it_is) - (double)memory[0].bytes;
-    resharded.memory = model->memory;
-    memory[1] = memory_peak_told(&resharded, &model->baseline);
+    if (changed)
+        graph_model(changed, NULL, &other);
+    else
+        other.arena = (struct arena){0};
+    units_change_memory(&change->units, graph, arena, &other);
+    double moved = (double)memory_peak_bytes(&other, &as_it_is) - (double)memory[0].bytes;
+    other.memory = model->memory;
+    memory[1] = memory_peak_told(&other, &model->baseline);
     double reserved = memory_reserved_factor(&own, &model->memories[0]);
     memory[1].reserved_bytes = (uint64_t)llround(reserved * (double)memory[1].reserved_bytes);
     if (memory[1].module) /* of the same modules */
         memory[1].module = arena_copy_string(arena, memory[1].module, strlen(memory[1].module));
     memory[1].std_bytes =
         hypot(hypot(memory[1].std_bytes, memory[0].std_bytes), MEMORY_ERROR * moved);
-    arena_fini(&resharded.arena);
+    arena_fini(&other.arena);
 }
 
 /* Of what an op on a part of tensors takes more or less, as ops need not be as efficient with
@@ -333,60 +291,42 @@ static void resize_traffic(const struct dpro_graph *g, struct rank_share share,
 
 /* ---- all of it ---- */
 
-/* The recorded iterations with other units. */
-static int replay_shape(const struct measured_replay *recorded, const struct dpro_changes *c,
-                        struct arena *arena, struct graph_change *change, struct dpro_graph *graph,
-                        struct measured_replay *shape, struct dpro_error *err)
-{
-    int rc = reshard(recorded->graph, c, arena, change, graph, err);
-    if (rc == 0 && asks_for_units(c))
-        measured_replay_run(graph, &c->sink, shape);
-    else
-        measured_replay_borrow(graph, recorded, shape);
-    return rc;
-}
-
-/* With the delays of `delayed`, the units of `shape` and other work; a rank has `share` of what it
- * had of what ranks share out. `passes_alone`: without what a step does once. *changed is the
- * replay of *graph. */
-static int learn_changed(const struct measured_replay *shape, const struct dpro_graph *delayed,
-                         const struct dpro_changes *c, struct rank_share share, bool passes_alone,
-                         const struct dpro_model *m, struct arena *arena,
-                         struct graph_change *change, struct dpro_graph *graph,
+/* With the delays of `delayed` and other work; a rank has `share` of what it had of what ranks
+ * share out. `passes_alone`: without what a step does once. *changed is the replay of *graph. */
+static int learn_changed(const struct dpro_graph *delayed, const struct dpro_changes *c,
+                         struct rank_share share, bool passes_alone, const struct dpro_model *m,
+                         struct arena *arena, struct graph_change *change, struct dpro_graph *graph,
                          struct measured_replay *changed, struct dpro_model *learnt,
                          struct dpro_error *err)
 {
-    struct dpro_graph worked = *delayed, shape_alone = *shape->graph, alone;
+    struct dpro_graph shape_alone = *m->recorded->graph, alone;
     struct measured_replay of_shape, of_changed;
     bool shares = share.shards != 1 || share.tensors != 1;
     bool works = change->has_modules && (asks_for_modules(c) || shares);
-    int rc = 0;
+    *graph = *delayed;
+    *learnt = *m;
+    learnt->arena = (struct arena){0};
     if (works)
-        graph_with_work(delayed, &change->modules, passes_alone, share, arena, &worked);
-    if (works || c->n_delays > 0)
-        rc = reshard(&worked, c, arena, change, graph, err);
-    else
-        *graph = *shape->graph;
-    if (rc < 0)
-        return rc;
+        graph_with_work(delayed, &change->modules, passes_alone, share, arena, graph);
     if (works || c->n_delays > 0)
         measured_replay_run(graph, &c->sink, changed);
     else
-        measured_replay_borrow(graph, shape, changed);
+        measured_replay_borrow(graph, m->recorded, changed);
     alone = *graph;
     if (shares && graph->memory)
         share_memory(share, arena, graph);
-    if (change->n_units > 0 || shares) /* its memory is known otherwise */
+    if (change->has_modules) /* its memory is known otherwise */
         shape_alone.memory = alone.memory = NULL;
-    measured_replay_borrow(&shape_alone, shape, &of_shape);
+    measured_replay_borrow(&shape_alone, m->recorded, &of_shape);
     measured_replay_borrow(&alone, changed, &of_changed);
-    rc = model_learn_again(&of_shape, &of_changed, m, learnt, err);
+    int rc =
+        works || c->n_delays > 0 ? model_learn_again(&of_shape, &of_changed, m, learnt, err) : 0;
     for (uint32_t k = 0; rc == 0 && change->has_modules && k < learnt->n_communications; k++)
-        if (carries_activations(shape->graph, &learnt->communications[k]))
+        if (carries_activations(graph, &learnt->communications[k]))
             model_resize(learnt, &learnt->communications[k], graph_batch_ratio(&change->modules));
     if (rc == 0 && share.tensors != 1)
         resize_traffic(delayed, share, learnt);
-    return rc;
+    return rc == 0 ? units_change_programs(&change->units, graph, arena, learnt, err) : rc;
 }
 
 /* Of a job on GPUs a rank's work is a GPU's, launched by threads: speeds are delays of one or the
@@ -419,10 +359,10 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
                  struct dpro_error *err)
 {
     struct dpro_changes changes = *asked, *c = &changes;
-    struct dpro_graph delayed, shape_graph, changed_graph;
-    struct measured_replay shape, changed;
+    struct dpro_graph delayed, changed_graph;
+    struct measured_replay changed;
     struct dpro_model learnt;
-    *change = (struct graph_change){.n_units = 0};
+    *change = (struct graph_change){.n_passes = 0};
     struct replicas replicas;
     int rc = add_speeds(graph, notes->arena, &changes, err);
     if (rc == 0)
@@ -467,35 +407,35 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
     if (rc == 0 && c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
         return 0;
     if (rc == 0)
-        rc = replay_shape(m->recorded, c, notes->arena, change, &shape_graph, &shape, err);
+        rc = units_ask(graph, c, notes->arena, &change->units, err);
     if (rc == 0)
-        rc = learn_changed(&shape, &delayed, c, share, false, m, notes->arena, change,
-                           &changed_graph, &changed, &learnt, err);
+        rc = learn_changed(&delayed, c, share, false, m, notes->arena, change, &changed_graph,
+                           &changed, &learnt, err);
     if (rc < 0)
         return rc;
-    if (c->prefetch > 0 && c->prefetch >= change->n_in_row)
+    if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
         note(notes,
              "only %u units of the job follow each other, so none can ask for %u after it: each "
              "asks for all that there are",
-             change->n_in_row, c->prefetch);
+             change->units.n_in_row, c->prefetch);
     if (of_modules && change->modules.baseline.micro_batches > 1) {
         struct dpro_graph passes_graph;
         struct measured_replay passes;
-        rc = learn_changed(&shape, &delayed, c, share, true, m, notes->arena, change, &passes_graph,
+        rc = learn_changed(&delayed, c, share, true, m, notes->arena, change, &passes_graph,
                            &passes, &change->passes, err);
         if (rc == 0)
             measured_replay_fini(&passes);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     if (of_modules) {
-        find_peaks(graph, &changed, notes->arena, change);
+        find_peaks(graph, shares ? &changed : NULL, notes->arena, change);
         if (share.tensors != 1)
             change->memory[1].std_bytes = hypot(
                 change->memory[1].std_bytes, SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);
         change->computing_error_ns =
             computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
     }
-    bool same = c->n_delays == 0 && change->n_resharded == 0 && change->n_moved == 0 && !shares &&
+    bool same = c->n_delays == 0 && change->units.n_edits == 0 && !shares &&
                 !(of_modules && asks_for_modules(c));
     if (rc < 0 || same) {
         arena_fini(&learnt.arena);
@@ -513,7 +453,6 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
     if (rc < 0)
         return rc;
     measured_replay_fini(&changed);
-    measured_replay_fini(&shape);
     if (asks_for_pipeline(c))
         pipeline_peaks(&change->modules, &change->pipeline, change->memory);
     return rc;

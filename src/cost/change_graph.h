@@ -3,14 +3,12 @@
 
 #include "cost/change.h"
 #include "cost/change_pipeline.h"
+#include "cost/change_units.h"
 #include "cost/model.h"
 
 /* All of it is zero where nothing was asked for. */
 struct graph_change {
-    struct dpro_unit *units; /* of FSDP, if resharding was asked for */
-    uint32_t n_units, n_resharded;
-    uint32_t n_moved;          /* all-gathers that are asked for elsewhere */
-    uint32_t n_in_row;         /* units that ask for those after them */
+    struct unit_change units;  /* of FSDP */
     bool has_modules;          /* of FSDP: */
     struct dpro_model modules; /* what ranks compute and hold; its strategy is the changed one */
     struct dpro_model passes;  /* a micro-batch but the last, */

@@ -71,6 +71,7 @@ struct model_op {
     double lag_ns;     /* if `needs` is of a group: time until the rank has it, from when the first
                           of its ranks has */
     uint32_t tensor;   /* the tensor that is ready after it; MODEL_NONE */
+    int64_t when_ns;   /* its end in the iterations that it was learnt of, the mean */
     int64_t work_ns;   /* without communication beside it */
     int64_t beside_ns; /* the part of the recorded time in which the rank also communicated: work_ns
                           falls by this when link.cpu_ns grows by link.byte_ns */

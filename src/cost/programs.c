@@ -118,6 +118,7 @@ static struct model_program make_program(const struct measured_replay *r,
                               .phase = DPRO_OP_BW,
                               .needs = MODEL_NONE,
                               .tensor = point->needs ? MODEL_NONE : point->tensor,
+                              .when_ns = point->when_ns,
                               .work_ns = llround(work)};
         program.ops[program.n_ops++] = op;
         if (point->needs && !rank->drains) { /* the work goes before the wait */

@@ -246,7 +246,7 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
     const struct graph_change *change = &w->graph;
-    struct change_beside beside = {.resharded = change->n_resharded > 0 || change->n_moved > 0,
+    struct change_beside beside = {.resharded = change->units.n_edits > 0,
                                    .rewritten = change->pipeline.averaged,
                                    .other = &change->passes,
                                    .n_others = change->n_passes,

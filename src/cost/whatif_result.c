@@ -29,7 +29,7 @@ LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
 LOOK_AT(const struct dpro_model *, model, &whatif->model)
 LOOK_AT(const struct dpro_model *, modules,
         whatif->graph.has_modules ? &whatif->graph.modules : &whatif->model)
-LOOK_AT(uint32_t, n_units, whatif->graph.n_units)
+LOOK_AT(uint32_t, n_units, whatif->graph.units.n_units)
 LOOK_AT(uint32_t, n_stages, whatif->graph.pipeline.n_stages)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 
@@ -45,7 +45,7 @@ double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int 
 
 struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index)
 {
-    return whatif->graph.units[index];
+    return whatif->graph.units.units[index];
 }
 
 struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,

@@ -86,7 +86,7 @@ static int predict(const struct unit_search *s, const char *names, struct choice
     if (rc < 0)
         return rc;
     for (uint32_t u = 0; u < s->graph->n_units; u++)
-        same &= !change.units[u].reshards == !choice->reshards[u];
+        same &= !change.units.units[u].reshards == !choice->reshards[u];
     choice->ns = same ? evaluate_once(&changed) : INT64_MAX;
     *before = change.memory[DPRO_BASELINE];
     choice->peak = change.memory[DPRO_BEST];

@@ -8,7 +8,6 @@
 #include "case.h"
 #include "graph_ask.h"
 #include "graph_text.h"
-#include "replay/graph_edit.h"
 #include "replay/replay.h"
 
 #define MS INT64_C(1000000)
@@ -368,27 +367,6 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
     for (uint32_t n = 0; n < 5; n++)
         assert_int_equal(graph_all_but_latest(ends, 5, n), sorted[n]);
     assert_int_equal(graph_all_but_latest(ends, 5, 5), 0);
-}
-
-TEST(an_op_that_leaves_predecessors_out_gets_no_others_for_those_that_are_removed)
-{
-    struct dpro_graph *g =
-        graph_of("o:1@d0 -> p:10@d0 -> a:10@d1 -> v; b:30@d2 -> v; v -> x:5@d3 -> e* => p");
-    uint8_t spare[16] = {0};
-    bool gone[16] = {false};
-    struct arena arena = {0};
-    struct dpro_graph edited, plain;
-    const uint32_t *from, *to;
-    g->spare = spare;
-    spare[op_named(g, "v")] = 1;
-    gone[op_named(g, "p")] = gone[op_named(g, "a")] = true;
-    graph_edited(&(struct graph_edit){.graph = g, .gone = gone}, &arena, &edited, &from, &to);
-    spare[op_named(g, "v")] = 0;
-    graph_edited(&(struct graph_edit){.graph = g, .gone = gone}, &arena, &plain, &from, &to);
-    /* without o -> v and e => v */
-    assert_int_equal(edited.row[edited.n_ops] + 1, plain.row[plain.n_ops]);
-    assert_int_equal(edited.next_row[edited.n_ops] + 1, plain.next_row[plain.n_ops]);
-    arena_fini(&arena);
 }
 
 TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)

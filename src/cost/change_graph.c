@@ -14,13 +14,18 @@
 #include "cost/change_memory.h"
 #include "cost/change_world.h"
 #include "cost/cost.h"
-#include "cost/graph_work.h"
+#include "cost/op_work.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "replay/replay.h"
 
 /* Of a peak, of what is otherwise than recorded. */
 #define MEMORY_ERROR 0.01
+
+static bool shares(struct rank_share share)
+{
+    return share.shards != 1 || share.tensors != 1;
+}
 
 static bool asks_for_modules(const struct dpro_changes *c)
 {
@@ -51,19 +56,20 @@ static bool lies_within(const char *name, const char *outer)
     return name[0] != '\0' && (n == 0 || (strncmp(name, outer, n) == 0 && name[n] == '.'));
 }
 
-/* A unit in a recomputed module would be gathered once more. */
-static int check_units(const struct dpro_graph *graph, const struct dpro_model *model,
-                       struct dpro_error *err)
+/* A unit in a recomputed module would be gathered once more, but where it keeps its parameters. */
+static int check_units(const struct dpro_graph *graph, const struct unit_change *units,
+                       const struct dpro_model *model, struct dpro_error *err)
 {
     for (uint32_t m = 0; m < model->n_modules; m++)
         for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
             const char *unit = graph_unit_name(graph, u);
             const char *name = model->modules[m].name;
-            if (lies_within(unit, name))
+            if (lies_within(unit, name) && units_free(units, graph, u))
                 return refuse(
                     err,
                     "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
-                    "recompute it: how that goes is not known; name units, or modules in them",
+                    "recompute it: how that goes is not known; name units, or modules in them, or "
+                    "let it keep its parameters (--reshard none)",
                     name[0] ? name : "the model", unit);
         }
     return 0;
@@ -101,7 +107,8 @@ static int check_sends(const struct dpro_graph *graph, const struct dpro_changes
 }
 
 static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
-                          struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+                          const struct unit_change *units, struct dpro_model *model,
+                          struct notes *notes, struct dpro_error *err)
 {
     if (!asks_for_modules(c))
         return 0;
@@ -123,46 +130,13 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
     if (rc == 0)
         rc = change_memory(c, model, notes, err);
     if (rc == 0)
-        rc = check_units(graph, model, err);
+        rc = check_units(graph, units, model, err);
     if (rc == 0)
         rc = check_sends(graph, c, model, notes, err);
     if (rc == 0 && c->micro_batches > 1)
         note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
                     "unless the script calls set_requires_gradient_sync(False)");
     return rc;
-}
-
-/* Parameters gathered for a unit stay those of its passes, whatever else changes. `changed`: the
- * graph with what ranks share out; NULL: as recorded. */
-static void find_peaks(const struct dpro_graph *graph, const struct measured_replay *changed,
-                       struct arena *arena, struct graph_change *change)
-{
-    static const struct dpro_strategy as_it_is;
-    struct dpro_model *model = &change->modules, own = *model, other = *model;
-    struct dpro_memory_peak *memory = change->memory;
-    own.memory = other.memory = (struct memory_setting){0};
-    if (!memory_is_known(model))
-        return;
-    memory[0] = memory_peak_told(&own, &as_it_is);
-    if (!changed && change->units.n_edits == 0) {
-        memory[1] = memory_peak_told(model, &model->baseline);
-        return;
-    }
-    if (changed)
-        graph_model(changed, NULL, &other);
-    else
-        other.arena = (struct arena){0};
-    units_change_memory(&change->units, graph, arena, &other);
-    double moved = (double)memory_peak_bytes(&other, &as_it_is) - (double)memory[0].bytes;
-    other.memory = model->memory;
-    memory[1] = memory_peak_told(&other, &model->baseline);
-    double reserved = memory_reserved_factor(&own, &model->memories[0]);
-    memory[1].reserved_bytes = (uint64_t)llround(reserved * (double)memory[1].reserved_bytes);
-    if (memory[1].module) /* of the same modules */
-        memory[1].module = arena_copy_string(arena, memory[1].module, strlen(memory[1].module));
-    memory[1].std_bytes =
-        hypot(hypot(memory[1].std_bytes, memory[0].std_bytes), MEMORY_ERROR * moved);
-    arena_fini(&other.arena);
 }
 
 /* Of what an op on a part of tensors takes more or less, as ops need not be as efficient with
@@ -223,28 +197,26 @@ static void resize(struct graph_block *block, double ratio)
 }
 
 /* The bytes of a rank's parameters, against what they were. */
-static double parameters_share(const struct graph_memory *m, struct rank_share share)
+static double parameters_share(const struct graph_block *blocks, uint32_t n,
+                               struct rank_share share)
 {
     double all = 0, split = 0;
-    for (uint32_t b = 0; b < m->n_blocks; b++)
-        if (m->blocks[b].category == DPRO_MEMORY_PARAMETER && m->blocks[b].gather == 0) {
-            all += (double)m->blocks[b].size_bytes;
-            split += m->blocks[b].split ? (double)m->blocks[b].size_bytes : 0;
+    EACH_OF (const struct graph_block, block, blocks, n)
+        if (block->category == DPRO_MEMORY_PARAMETER && block->gather == 0) {
+            all += (double)block->size_bytes;
+            split += block->split ? (double)block->size_bytes : 0;
         }
     return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
 }
 
 /* What a rank keeps of the model from one iteration to the next is a shard. */
-static void share_memory(struct rank_share share, struct arena *arena, struct dpro_graph *graph)
+static void share_memory(struct rank_share share, struct arena *arena, struct dpro_model *model)
 {
-    struct graph_memory *all = arena_array(arena, graph->n_ranks, sizeof *all);
-    for (uint32_t r = 0; r < graph->n_ranks; r++) {
-        struct graph_memory *m = &all[r];
-        *m = graph->memory[r];
-        struct graph_block *blocks = arena_array(arena, m->n_blocks + (size_t)1, sizeof *blocks);
-        for (uint32_t b = 0; b < m->n_blocks; b++) {
-            struct graph_block *block = &blocks[b];
-            *block = m->blocks[b];
+    for (uint32_t i = 0; i < model->n_memories; i++) {
+        struct model_memory *m = &model->memories[i];
+        double parameters = parameters_share(m->blocks, m->n_blocks, share);
+        struct graph_block *blocks = arena_copy(arena, m->blocks, m->n_blocks, sizeof *blocks);
+        EACH_OF (struct graph_block, block, blocks, m->n_blocks) {
             bool stays = block->taken == MEMORY_NONE || block->given == MEMORY_NONE;
             bool of_model = block->category == DPRO_MEMORY_PARAMETER ||
                             block->category == DPRO_MEMORY_GRADIENT ||
@@ -254,12 +226,40 @@ static void share_memory(struct rank_share share, struct arena *arena, struct dp
             if (stays && of_model && block->gather == 0)
                 resize(block, share.shards);
             if (stays && block->category == DPRO_MEMORY_BUCKET)
-                resize(block, parameters_share(&graph->memory[r], share));
+                resize(block, parameters);
         }
         m->blocks = blocks;
-        m->start = (struct allocator_history){0}; /* other blocks would be there */
     }
-    graph->memory = all;
+}
+
+/* Parameters gathered for a unit stay those of its passes, whatever else changes. */
+static void find_peaks(const struct dpro_graph *graph, struct rank_share share, struct arena *arena,
+                       struct graph_change *change)
+{
+    static const struct dpro_strategy as_it_is;
+    struct dpro_model *model = &change->modules, own = *model, other = *model;
+    struct dpro_memory_peak *memory = change->memory;
+    own.memory = other.memory = (struct memory_setting){0};
+    if (!memory_is_known(model))
+        return;
+    memory[0] = memory_peak_told(&own, &as_it_is);
+    if (!shares(share) && change->units.n_edits == 0) {
+        memory[1] = memory_peak_told(model, &model->baseline);
+        return;
+    }
+    other.memories = arena_copy(arena, model->memories, model->n_memories, sizeof *other.memories);
+    for (uint32_t i = 0; i < model->n_memories; i++) /* it is another job's */
+        other.memories[i].measured_peak_bytes = other.memories[i].measured_reserved_bytes = 0;
+    units_change_memory(&change->units, graph, arena, &other);
+    if (shares(share))
+        share_memory(share, arena, &other);
+    double moved = (double)memory_peak_bytes(&other, &as_it_is) - (double)memory[0].bytes;
+    other.memory = model->memory;
+    memory[1] = memory_peak_told(&other, &model->baseline);
+    double reserved = memory_reserved_factor(&own, &model->memories[0]);
+    memory[1].reserved_bytes = (uint64_t)llround(reserved * (double)memory[1].reserved_bytes);
+    memory[1].std_bytes =
+        hypot(hypot(memory[1].std_bytes, memory[0].std_bytes), MEMORY_ERROR * moved);
 }
 
 static bool is_split(const struct dpro_graph *g, const char *parameter)
@@ -275,13 +275,15 @@ static bool is_split(const struct dpro_graph *g, const char *parameter)
 }
 
 /* Gradients, and what is gathered, of split parameters. */
-static void resize_traffic(const struct dpro_graph *g, struct rank_share share,
+static void resize_traffic(const struct dpro_graph *g, struct rank_share share, struct arena *arena,
                            struct dpro_model *m)
 {
+    m->tensors = arena_copy(arena, m->tensors, m->n_tensors, sizeof *m->tensors);
     for (uint32_t k = 0; k < m->n_communications; k++) {
         struct model_communication *c = &m->communications[k];
+        const struct graph_memory *memory = &g->memory[m->groups[c->group].ranks[0]];
         if (!carries_activations(g, c) && m->groups[c->group].dimension != UINT32_MAX)
-            model_resize(m, c, parameters_share(&g->memory[m->groups[c->group].ranks[0]], share));
+            model_resize(m, c, parameters_share(memory->blocks, memory->n_blocks, share));
     }
     for (uint32_t t = 0; t < m->n_tensors; t++)
         if (is_split(g, m->tensors[t].name))
@@ -291,42 +293,58 @@ static void resize_traffic(const struct dpro_graph *g, struct rank_share share,
 
 /* ---- all of it ---- */
 
-/* With the delays of `delayed` and other work; a rank has `share` of what it had of what ranks
- * share out. `passes_alone`: without what a step does once. *changed is the replay of *graph. */
-static int learn_changed(const struct dpro_graph *delayed, const struct dpro_changes *c,
-                         struct rank_share share, bool passes_alone, const struct dpro_model *m,
-                         struct arena *arena, struct graph_change *change, struct dpro_graph *graph,
-                         struct measured_replay *changed, struct dpro_model *learnt,
+/* What ranks compute and hold; its strategy is to be the changed one. */
+static void begin_modules(const struct dpro_model *model, struct arena *arena,
+                          struct dpro_model *modules)
+{
+    change_copy(model, arena, modules);
+    modules->n_tensors = 0; /* not what they communicate */
+    modules->page_faults = -1;
+    modules->baseline.recomputed = arena_array(arena, modules->n_modules + (size_t)1, sizeof(bool));
+}
+
+static int learn_delayed(const struct dpro_graph *delayed, const struct dpro_changes *c,
+                         const struct dpro_model *m, struct dpro_model *learnt,
                          struct dpro_error *err)
 {
-    struct dpro_graph shape_alone = *m->recorded->graph, alone;
-    struct measured_replay of_shape, of_changed;
-    bool shares = share.shards != 1 || share.tensors != 1;
-    bool works = change->has_modules && (asks_for_modules(c) || shares);
-    *graph = *delayed;
+    struct measured_replay replay;
     *learnt = *m;
     learnt->arena = (struct arena){0};
-    if (works)
-        graph_with_work(delayed, &change->modules, passes_alone, share, arena, graph);
-    if (works || c->n_delays > 0)
-        measured_replay_run(graph, &c->sink, changed);
-    else
-        measured_replay_borrow(graph, m->recorded, changed);
-    alone = *graph;
-    if (shares && graph->memory)
-        share_memory(share, arena, graph);
-    if (change->has_modules) /* its memory is known otherwise */
-        shape_alone.memory = alone.memory = NULL;
-    measured_replay_borrow(&shape_alone, m->recorded, &of_shape);
-    measured_replay_borrow(&alone, changed, &of_changed);
-    int rc =
-        works || c->n_delays > 0 ? model_learn_again(&of_shape, &of_changed, m, learnt, err) : 0;
-    for (uint32_t k = 0; rc == 0 && change->has_modules && k < learnt->n_communications; k++)
-        if (carries_activations(graph, &learnt->communications[k]))
-            model_resize(learnt, &learnt->communications[k], graph_batch_ratio(&change->modules));
-    if (rc == 0 && share.tensors != 1)
-        resize_traffic(delayed, share, learnt);
-    return rc == 0 ? units_change_programs(&change->units, graph, arena, learnt, err) : rc;
+    if (c->n_delays == 0)
+        return 0;
+    measured_replay_run(delayed, &c->sink, &replay);
+    int rc = model_learn_again(&replay, m, learnt, err);
+    measured_replay_fini(&replay);
+    return rc;
+}
+
+/* Other work, and other units; a rank has `share` of what it had of what ranks share out.
+ * `passes_alone`: without what a step does once. */
+static int change_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
+                           struct rank_share share, bool passes_alone, struct arena *arena,
+                           const struct graph_change *change, struct dpro_model *to,
+                           struct dpro_error *err)
+{
+    const struct op_work *work = NULL;
+    if (change->has_modules && (asks_for_modules(c) || shares(share)))
+        work = op_work_of(delayed, &change->modules, passes_alone, share, arena);
+    to->communications =
+        arena_copy(arena, to->communications, to->n_communications, sizeof *to->communications);
+    for (uint32_t k = 0; work && k < to->n_communications; k++)
+        if (carries_activations(delayed, &to->communications[k]))
+            model_resize(to, &to->communications[k], micro_batch_ratio(&change->modules));
+    if (share.tensors != 1)
+        resize_traffic(delayed, share, arena, to);
+    int rc = units_change_programs(&change->units, delayed, work, arena, to, err);
+    if (rc == 0 && job_has_gpu(delayed) && (work || change->units.n_edits > 0)) {
+        struct dpro_graph changed;
+        struct measured_replay replay;
+        op_work_graph(work, delayed, units_gone(&change->units, delayed, arena), arena, &changed);
+        measured_replay_run(&changed, &c->sink, &replay);
+        model_pace_by(&replay, arena, to);
+        measured_replay_fini(&replay);
+    }
+    return rc;
 }
 
 /* Of a job on GPUs a rank's work is a GPU's, launched by threads: speeds are delays of one or the
@@ -354,29 +372,10 @@ static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struc
     return 0;
 }
 
-int change_graph(const struct dpro_graph *graph, const struct dpro_changes *asked,
-                 struct dpro_model *m, struct notes *notes, struct graph_change *change,
-                 struct dpro_error *err)
+static int check_asked(const struct dpro_graph *graph, const struct dpro_changes *c,
+                       const struct dpro_model *m, struct rank_share share, struct dpro_error *err)
 {
-    struct dpro_changes changes = *asked, *c = &changes;
-    struct dpro_graph delayed, changed_graph;
-    struct measured_replay changed;
-    struct dpro_model learnt;
-    *change = (struct graph_change){.n_passes = 0};
-    struct replicas replicas;
-    int rc = add_speeds(graph, notes->arena, &changes, err);
-    if (rc == 0)
-        rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
-    if (rc < 0)
-        return rc;
-    struct rank_share share = replicas_share(&replicas);
-    bool shares = share.shards != 1 || share.tensors != 1;
-    bool of_groups = m->n_communications > 0;
-    bool of_units = asks_for_units(c);
-    bool of_modules = of_groups && (asks_for_modules(c) || of_units || shares);
-    if (c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
-        return 0;
-    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c, shares) : NULL;
+    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c, shares(share)) : NULL;
     if (beside)
         return refuse(err,
                       "a pipeline's other micro-batches or schedule can't be asked for "
@@ -385,32 +384,80 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
                       beside);
     if (!graph || !m->recorded)
         return refuse(err, "delays, resharding and pipelines need the graph of the job");
-    if (of_units && !dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
+    if (asks_for_units(c) && !dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
         return refuse(err, "the job shards its parameters, but this recording does not show which "
                            "modules are FSDP's units, which --reshard and --prefetch change: "
                            "record it with 'dpro profile'");
-    if (of_units && !dpro_graph_is_sharded(graph))
+    if (asks_for_units(c) && !dpro_graph_is_sharded(graph))
         return refuse(err, "the job shards no parameters: --reshard and --prefetch are for "
                            "PyTorch's FSDP (fully_shard)");
-    if (of_modules) {
-        graph_model(m->recorded, m->probes, &change->modules);
-        change->has_modules = true;
-        change->modules.baseline.recomputed =
-            arena_array(notes->arena, change->modules.n_modules + (size_t)1, sizeof(bool));
-        rc = change_modules(graph, c, &change->modules, notes, err);
-        if (rc < 0)
-            return rc;
+    return 0;
+}
+
+/* Of a job whose groups of ranks communicate: modules, units and shares. */
+static int change_groups(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                         const struct dpro_changes *c, struct rank_share share, struct notes *notes,
+                         struct graph_change *change, struct dpro_model *m, struct dpro_error *err)
+{
+    struct dpro_model recorded = *m;
+    change->passes = *m;
+    change->passes.arena = (struct arena){0};
+    int rc = change_programs(delayed, c, share, false, notes->arena, change, m, err);
+    if (rc < 0 || !change->has_modules)
+        return rc;
+    if (change->modules.baseline.micro_batches > 1) {
+        rc = change_programs(delayed, c, share, true, notes->arena, change, &change->passes, err);
+        change->n_passes = change->modules.baseline.micro_batches - 1;
     }
-    rc = delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
-    if (rc == 0 && delayed.dur_ns == graph->dur_ns)
-        c->n_delays = 0; /* of none, an op takes another time */
-    if (rc == 0 && c->n_delays == 0 && !of_units && !of_modules && !asks_for_pipeline(c))
+    find_peaks(graph, share, notes->arena, change);
+    change->computing_error_ns =
+        computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
+    if (share.tensors != 1)
+        change->memory[1].std_bytes = hypot(change->memory[1].std_bytes,
+                                            SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);
+    if (share.tensors > 1)
+        change->computing_error_ns =
+            hypot(change->computing_error_ns, off_cpu_error_ns(graph, &recorded, m, notes));
+    return rc;
+}
+
+int change_graph(const struct dpro_graph *graph, const struct dpro_changes *asked,
+                 struct dpro_model *m, struct notes *notes, struct graph_change *change,
+                 struct dpro_error *err)
+{
+    struct dpro_changes changes = *asked, *c = &changes;
+    struct dpro_graph delayed;
+    struct dpro_model learnt;
+    struct replicas replicas;
+    *change = (struct graph_change){.n_passes = 0};
+    int rc = add_speeds(graph, notes->arena, &changes, err);
+    if (rc == 0)
+        rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
+    if (rc < 0)
+        return rc;
+    struct rank_share share = replicas_share(&replicas);
+    change->has_modules =
+        m->n_communications > 0 && (asks_for_modules(c) || asks_for_units(c) || shares(share));
+    if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))
         return 0;
-    if (rc == 0)
+    rc = check_asked(graph, c, m, share, err);
+    if (rc == 0 && asks_for_units(c))
         rc = units_ask(graph, c, notes->arena, &change->units, err);
+    if (rc == 0 && change->has_modules) {
+        begin_modules(m, notes->arena, &change->modules);
+        rc = change_modules(graph, c, &change->units, &change->modules, notes, err);
+    }
     if (rc == 0)
-        rc = learn_changed(&delayed, c, share, false, m, notes->arena, change, &changed_graph,
-                           &changed, &learnt, err);
+        rc =
+            delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
+    if (rc < 0)
+        return rc;
+    if (delayed.dur_ns == graph->dur_ns)
+        c->n_delays = 0; /* of none, an op takes another time */
+    if (rc == 0)
+        rc = learn_delayed(&delayed, c, m, &learnt, err);
+    if (rc == 0)
+        rc = change_groups(graph, &delayed, c, share, notes, change, &learnt, err);
     if (rc < 0)
         return rc;
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
@@ -418,48 +465,14 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
              "only %u units of the job follow each other, so none can ask for %u after it: each "
              "asks for all that there are",
              change->units.n_in_row, c->prefetch);
-    if (of_modules && change->modules.baseline.micro_batches > 1) {
-        struct dpro_graph passes_graph;
-        struct measured_replay passes;
-        rc = learn_changed(&delayed, c, share, true, m, notes->arena, change, &passes_graph,
-                           &passes, &change->passes, err);
-        if (rc == 0)
-            measured_replay_fini(&passes);
-        change->n_passes = change->modules.baseline.micro_batches - 1;
-    }
-    if (of_modules) {
-        find_peaks(graph, shares ? &changed : NULL, notes->arena, change);
-        if (share.tensors != 1)
-            change->memory[1].std_bytes = hypot(
-                change->memory[1].std_bytes, SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);
-        change->computing_error_ns =
-            computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
-    }
-    bool same = c->n_delays == 0 && change->units.n_edits == 0 && !shares &&
-                !(of_modules && asks_for_modules(c));
-    if (rc < 0 || same) {
-        arena_fini(&learnt.arena);
-    } else {
-        if (share.tensors > 1)
-            change->computing_error_ns =
-                hypot(change->computing_error_ns, off_cpu_error_ns(graph, m, &learnt, notes));
-        *m = learnt;
-        m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
-    }
-    if (rc == 0 && asks_for_pipeline(c)) {
-        rc = change_pipeline(&changed, c, m, &change->modules, notes, &change->pipeline, err);
-        change->has_modules = rc == 0;
-    }
-    if (rc < 0)
-        return rc;
-    measured_replay_fini(&changed);
-    if (asks_for_pipeline(c))
+    *m = learnt;
+    m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
+    if (!asks_for_pipeline(c))
+        return 0;
+    begin_modules(m, notes->arena, &change->modules);
+    rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
+    change->has_modules = rc == 0;
+    if (rc == 0)
         pipeline_peaks(&change->modules, &change->pipeline, change->memory);
     return rc;
-}
-
-void graph_change_fini(struct graph_change *change)
-{
-    arena_fini(&change->modules.arena);
-    arena_fini(&change->passes.arena);
 }

@@ -24,4 +24,3 @@ struct graph_change {
 int change_graph(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct notes *notes, struct graph_change *change,
                  struct dpro_error *err);
-void graph_change_fini(struct graph_change *change);

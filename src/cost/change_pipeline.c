@@ -14,7 +14,7 @@
 #include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/evaluate.h"
-#include "cost/graph_work.h"
+#include "cost/op_work.h"
 #include "cost/pipeline_order.h"
 #include "cost/strategy_memory.h"
 #include "graph/dimensions/pipeline.h"
@@ -125,9 +125,10 @@ static int check(const struct rewriter *w, const struct dpro_changes *c, struct 
 
 /* A gap behind a call is the call's, which may be held up. Before the first pass and behind what a
  * step does once, a gap is of the step. Where nothing marks a rank's chunks, all take as long. */
-static void add_ops(struct rewriter *w, const struct dpro_graph *g, uint32_t rank,
+static void add_ops(struct rewriter *w, const struct op_work *work, uint32_t rank,
                     struct stage *stage)
 {
+    const struct dpro_graph *g = w->g;
     const struct graph_rank *ops = &g->ranks[rank];
     bool gpu = rank_has_gpu(g, ops), passes = false, called = false;
     uint32_t mark = 0, n_chunks = w->p.n_chunks;
@@ -135,7 +136,8 @@ static void add_ops(struct rewriter *w, const struct dpro_graph *g, uint32_t ran
     for (int kind = 0; kind < N_PASS_KINDS; kind++)
         stage->pass_ns[kind] = arena_array(w->arena, n_chunks, sizeof(double));
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++) {
-        double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
+        double ns = work ? op_work_ns(work, op) : (double)g->dur_ns[op];
+        double gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
         if (!op_computes(g, op) || (gpu && !(g->flags[op] & GRAPH_OP_GPU)))
             continue;
         mark = w->p.marked && g->pass[op] > 0 ? g->pass[op] : mark;
@@ -527,14 +529,14 @@ static uint32_t count_calls(const struct rewriter *w, uint32_t rank)
 static void measure(struct rewriter *w, double ratio, const struct dpro_model *modules)
 {
     struct dpro_model *m = w->m;
-    struct dpro_graph changed;
     uint32_t n_crossings = count_crossings(w);
-    graph_with_work(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena, &changed);
+    const struct op_work *work =
+        op_work_of(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena);
     w->stages = arena_array(w->arena, m->n_ranks + (size_t)1, sizeof *w->stages);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         struct stage was, *stage = &w->stages[r];
-        add_ops(w, w->g, r, &was);
-        add_ops(w, &changed, r, stage);
+        add_ops(w, NULL, r, &was);
+        add_ops(w, work, r, stage);
         double all = total(w, &was), pace = work_of(&m->programs[m->ranks[r].program]);
         stage->call_ns /= MAX(count_calls(w, r), 1);
         stage->call_error_ns = error_of_calls(w->g, r);
@@ -613,15 +615,6 @@ static double join_passes(struct rewriter *w, uint32_t n_micro_batches, struct n
     return n_micro_batches * most / sqrt(12);
 }
 
-static void model_micro_batch(struct rewriter *w, const struct measured_replay *replay,
-                              struct dpro_model *modules)
-{
-    graph_model(replay, w->m->probes, modules);
-    modules->baseline.recomputed =
-        arena_array(w->arena, modules->n_modules + (size_t)1, sizeof(bool));
-    modules->memory.batch_ratio = 1;
-}
-
 /* ---- a rank's blocks in several stages ---- */
 
 /* Of the work of a rank's passes, what the blocks do that its model repeats. */
@@ -642,7 +635,7 @@ static struct blocks blocks_of(const struct rewriter *w, const struct dpro_model
     memory_repeated(modules, repeated);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++)
         if (w->g->kind[op] == DPRO_OP_FW || w->g->kind[op] == DPRO_OP_BW)
-            all_ns[w->g->kind[op] == DPRO_OP_BW] += (double)w->g->dur_ns[op];
+            all_ns[w->g->kind[op] == DPRO_OP_BW] += w->m->pace.work * (double)w->g->dur_ns[op];
     for (uint32_t c = 0; c < p->n_calls; c++) {
         const struct model_call *call = &p->calls[c];
         if (!repeated[call->module])
@@ -770,11 +763,10 @@ static int check_rows(const struct rewriter *w, const struct dpro_model *modules
     return 0;
 }
 
-int change_pipeline(const struct measured_replay *replay, const struct dpro_changes *changes,
+int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
                     struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
                     struct pipeline_change *change, struct dpro_error *err)
 {
-    const struct dpro_graph *graph = replay->graph;
     struct rewriter w = {.g = graph, .m = model, .arena = notes->arena};
     pipeline_find(graph, notes->arena, &w.p);
     int rc = check(&w, changes, err);
@@ -792,7 +784,7 @@ int change_pipeline(const struct measured_replay *replay, const struct dpro_chan
                                        .n_chunks = {w.p.n_chunks, shape_of(&w, after).n_chunks},
                                        .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
-    model_micro_batch(&w, replay, modules);
+    modules->memory.batch_ratio = 1;
     rc = check_rows(&w, modules, after, notes, err);
     if (rc < 0)
         return rc;

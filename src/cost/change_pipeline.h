@@ -19,13 +19,11 @@ struct pipeline_change {
     double calls_error_ns; /* of the new run: standard error of what calls take */
 };
 
-struct measured_replay;
-
-/* Writes the programs and communications of `model`, which was learnt of `replay`, anew: a stage
- * computes the same mini-batch in other parts or in another order. *modules becomes what ranks
- * compute and hold with a micro-batch of the new size. Fails with DPRO_EUSAGE where the job has no
+/* Writes the programs and communications of `model`, which was learnt of `graph`, anew: a stage
+ * computes the same mini-batch in other parts or in another order. *modules, what ranks
+ * compute and hold, gets a micro-batch of the new size. Fails with DPRO_EUSAGE where the job has no
  * pipeline, or the trace does not tell how it goes. */
-int change_pipeline(const struct measured_replay *replay, const struct dpro_changes *changes,
+int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
                     struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
                     struct pipeline_change *change, struct dpro_error *err);
 

@@ -338,21 +338,39 @@ int units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, stru
     return rc == 0 && c->reshard ? reshard(&a, c, err) : rc;
 }
 
+bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
+{
+    return unit < change->n_units ? change->units[unit].reshards
+                                  : gathers(graph, GATHER(unit, true));
+}
+
 /* ---- programs ---- */
 
 int units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
-                          struct arena *arena, struct dpro_model *model, struct dpro_error *err)
+                          const struct op_work *work, struct arena *arena, struct dpro_model *model,
+                          struct dpro_error *err)
 {
     bool orders = false;
-    if (change->n_edits == 0)
+    if (change->n_edits == 0 && !work)
         return 0;
-    program_edit(model->recorded, timed, change->edits, change->n_edits, arena, model);
+    program_edit(model->recorded, timed, change->edits, change->n_edits, work, arena, model);
     for (uint32_t i = 0; i < change->n_edits; i++)
         orders |= change->edits[i].kind != EDIT_REMOVES;
     if (orders && evaluate_once(model) == INT64_MAX)
         return refuse(err, "ranks ask for the parameters of their units in different orders: where "
                            "these would be gathered is not known");
     return 0;
+}
+
+const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,
+                       struct arena *arena)
+{
+    bool *gone = arena_array(arena, graph->n_ops + (size_t)1, sizeof *gone);
+    for (uint32_t op = 0; graph->gather && op < graph->n_ops; op++)
+        for (uint32_t i = 0; i < change->n_edits && graph->gather[op] != 0; i++)
+            gone[op] |= change->edits[i].kind == EDIT_REMOVES &&
+                        change->edits[i].gather == graph->gather[op];
+    return gone;
 }
 
 /* ---- memory ---- */
@@ -445,8 +463,6 @@ static void ask_ahead(struct sharer *s, uint32_t gather, uint32_t behind)
 void units_change_memory(const struct unit_change *change, const struct dpro_graph *graph,
                          struct arena *arena, struct dpro_model *model)
 {
-    model->memories =
-        arena_copy(arena, model->memories, model->n_memories, sizeof *model->memories);
     for (uint32_t i = 0; i < model->n_memories; i++) {
         struct model_memory *m = &model->memories[i];
         const struct graph_memory *recorded = &graph->memory[m->rank];
@@ -467,6 +483,5 @@ void units_change_memory(const struct unit_change *change, const struct dpro_gra
         }
         m->blocks = s.blocks;
         m->n_blocks = s.n;
-        m->measured_peak_bytes = m->measured_reserved_bytes = 0; /* it is another job's */
     }
 }

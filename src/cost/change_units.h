@@ -20,9 +20,15 @@ bool asks_for_units(const struct dpro_changes *changes);
  * units, or nothing tells when they gather. */
 int units_ask(const struct dpro_graph *graph, const struct dpro_changes *changes,
               struct arena *arena, struct unit_change *change, struct dpro_error *err);
-/* Of a model that was learnt of `timed`, the programs. */
+/* Whether a unit frees its parameters after its forward pass, with the changes. */
+bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit);
+/* Of a model that was learnt of `timed`, the programs; `work`: as in program_edit(). */
 int units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
-                          struct arena *arena, struct dpro_model *model, struct dpro_error *err);
-/* Its memories, which `graph` has. */
+                          const struct op_work *work, struct arena *arena, struct dpro_model *model,
+                          struct dpro_error *err);
+/* By op, whether it gathers what is gathered no more. */
+const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,
+                       struct arena *arena);
+/* Its memories, which are those of `graph` and can be written to. */
 void units_change_memory(const struct unit_change *change, const struct dpro_graph *graph,
                          struct arena *arena, struct dpro_model *model);

@@ -14,7 +14,6 @@ struct probe;
 
 struct measured_replay {
     struct arena arena;
-    bool borrowed; /* its copies are another's */
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in order,
                                     or one with mean durations if there are none */
@@ -24,9 +23,6 @@ struct measured_replay {
 /* `progress` is told of each iteration; NULL: nobody is. */
 void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink *progress,
                          struct measured_replay *replay);
-/* Of a graph with the same ops, edges and times: what `from` has, which must go later. */
-void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,
-                            struct measured_replay *replay);
 void measured_replay_fini(struct measured_replay *replay);
 
 static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_t copy, uint32_t op)
@@ -212,19 +208,21 @@ void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_
 /* Finds the job's time without dpro, and scales the model until an iteration takes that. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
-/* At which a model whose links were learnt again, of delayed messages, is to the one of the
- * recorded iterations as their replays are: what a fit is off by may be more than the delay. */
-struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_model *recorded,
-                                  double ratio);
+/* Scales a model of other links or work until it is to the recorded iterations as their replays
+ * are: what a fit is off by may be more than what changed. */
+void pace_changed(struct dpro_model *changed, double ratio);
 
 /* ---- model.c ---- */
 
 /* Learns the model again from a graph whose ops take other times. It keeps the order in which the
  * job's ops ran, and what `model` knows of measured iterations and of the job without the profiler.
  * *learnt has an arena of its own; all else is borrowed from `model`. */
-int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,
-                      const struct dpro_model *model, struct dpro_model *learnt,
-                      struct dpro_error *err);
+int model_learn_again(const struct measured_replay *delayed, const struct dpro_model *model,
+                      struct dpro_model *learnt, struct dpro_error *err);
+
+/* The model has no threads that launch a GPU's work: a replay says what these hold up. */
+void model_pace_by(const struct measured_replay *changed, struct arena *arena,
+                   struct dpro_model *model);
 
 /* ---- fit.c: what communicating costs ---- */
 

@@ -1,7 +1,6 @@
 /* Replays each measured iteration with its own durations and keeps when every op ran. These times
  * are free of clock errors and of the profiler's cost; what follows uses them. A model keeps those
- * that it was learnt from: what-ifs of longer ops or of other units replay only what they
- * change. */
+ * that it was learnt from, by which what-ifs tell what a program's work is of. */
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -56,18 +55,8 @@ void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink 
         event_replay(graph, &options, &hooks);
 }
 
-void measured_replay_borrow(const struct dpro_graph *graph, const struct measured_replay *from,
-                            struct measured_replay *r)
-{
-    *r = *from;
-    r->graph = graph;
-    r->borrowed = true;
-}
-
 void measured_replay_fini(struct measured_replay *r)
 {
-    if (r->borrowed)
-        return;
     for (uint32_t c = 0; c < r->n_copies; c++) {
         mem_free(r->copies[c].end_ns);
         mem_free(r->copies[c].device_prev);

@@ -182,10 +182,10 @@ static double mean_iteration_ns(const struct measured_replay *r)
     return (double)(over_ns(r, r->first + r->n - 1) - over_ns(r, r->first - 1)) / r->n;
 }
 
-int model_learn_again(const struct measured_replay *shape, const struct measured_replay *delayed,
-                      const struct dpro_model *model, struct dpro_model *learnt,
-                      struct dpro_error *err)
+int model_learn_again(const struct measured_replay *delayed, const struct dpro_model *model,
+                      struct dpro_model *learnt, struct dpro_error *err)
 {
+    const struct measured_replay *shape = model->recorded;
     struct dpro_model m = *model;
     m.arena = (struct arena){0};
     memset(&m.warnings, 0, sizeof m.warnings);
@@ -196,15 +196,19 @@ int model_learn_again(const struct measured_replay *shape, const struct measured
     if (rc < 0)
         return rc;
     array_fini(&m.warnings);
-    struct model_pace pace = model->pace;
-    /* the model has no threads that launch a GPU's work: the replay says what these hold up */
+    set_pace(&m, model->pace);
     if (job_has_gpu(delayed->graph) ||
         !carries_alike(shape->graph, delayed->graph, &model->net.gate))
-        pace = pace_of_changed(&m, model,
-                               mean_iteration_ns(delayed) / mean_iteration_ns(model->recorded));
-    set_pace(&m, pace);
+        pace_changed(&m, mean_iteration_ns(delayed) / mean_iteration_ns(shape));
     *learnt = m;
     return 0;
+}
+
+void model_pace_by(const struct measured_replay *changed, struct arena *arena,
+                   struct dpro_model *model)
+{
+    model->modules = arena_copy(arena, model->modules, model->n_modules, sizeof *model->modules);
+    pace_changed(model, mean_iteration_ns(changed) / mean_iteration_ns(model->recorded));
 }
 
 /* Probes of another run have to be of this job's modules. */

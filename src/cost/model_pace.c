@@ -108,24 +108,24 @@ static struct model_pace pace_direction(struct dpro_model *model, double ns)
                    : (struct model_pace){0, 0};
 }
 
-struct model_pace pace_of_changed(struct dpro_model *changed, const struct dpro_model *recorded,
-                                  double ratio)
+void pace_changed(struct dpro_model *changed, double ratio)
 {
     enum { ROUNDS = 8 };
     static const double SAME = 1e-6;
-    struct model_pace pace = recorded->pace;
-    double target_ns = ratio * (double)recorded->job.ns;
+    double target_ns = ratio * (double)changed->job.ns, pace = 1;
     for (int round = 0; round < ROUNDS; round++) {
-        double ns = time_at_pace(changed, pace), scale = target_ns / ns;
+        double ns = time_at_pace(changed, (struct model_pace){pace, pace}), scale = target_ns / ns;
         if (fabs(target_ns - ns) <= 1) /* times are whole */
             break;
         if (!(scale > 1e-3 && scale < 1e3))
-            return recorded->pace;
+            return;
         if (fabs(scale - 1) < SAME)
             break;
-        pace = (struct model_pace){scale * pace.work, scale * pace.net};
+        pace *= scale;
     }
-    return pace;
+    struct model_pace was = changed->pace;
+    set_pace(changed, (struct model_pace){pace, pace});
+    changed->pace = (struct model_pace){pace * was.work, pace * was.net};
 }
 
 static double within_pace(double ratio)

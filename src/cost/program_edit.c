@@ -30,10 +30,12 @@ struct editor {
     const struct measured_replay *r;
     const struct program_edit *edits;
     uint32_t n_edits;
+    const struct dpro_graph *timed;
+    const struct op_work *work;
     const struct dpro_model *m;
-    struct arena *arena;
-    uint32_t *number;  /* by communication: its new one; MODEL_NONE: it is left out */
-    uint32_t **repeat; /* [n_edits] the same of what is repeated */
+    struct arena *arena, scratch; /* scratch: of the rank at hand */
+    uint32_t *number;             /* by communication: its new one; MODEL_NONE: it is left out */
+    uint32_t **repeat;            /* [n_edits] the same of what is repeated */
 };
 
 /* ---- communications ---- */
@@ -112,12 +114,22 @@ static void add_sync(const struct editor *e, part_array *parts, uint8_t step, ui
                                   .tensor = tensor});
 }
 
-static void take_apart(const struct editor *e, const struct model_program *p,
+static double work_of(const struct editor *e, const struct program_piece *piece)
+{
+    double ns = piece->ns - piece->gap_ns, was = (double)e->timed->dur_ns[piece->op];
+    if (!e->work)
+        return piece->ns;
+    if (was > 0)
+        ns *= op_work_ns(e->work, piece->op) / was;
+    return ns + (op_work_has_gap(e->work, piece->op) ? piece->gap_ns : 0);
+}
+
+static void take_apart(struct editor *e, const struct model_program *p,
                        const struct program_pieces *pieces, part_array *parts)
 {
     const struct dpro_graph *g = e->r->graph;
-    uint32_t *next = arena_array(e->arena, pieces->n + (size_t)1, sizeof *next);
-    uint32_t *first = arena_array(e->arena, p->n_ops + (size_t)1, sizeof *first);
+    uint32_t *next = arena_array(&e->scratch, pieces->n + (size_t)1, sizeof *next);
+    uint32_t *first = arena_array(&e->scratch, p->n_ops + (size_t)1, sizeof *first);
     for (uint32_t i = 0; i < p->n_ops; i++)
         first[i] = UINT32_MAX;
     for (uint32_t k = pieces->n; k-- > 0;) {
@@ -137,9 +149,9 @@ static void take_apart(const struct editor *e, const struct model_program *p,
                                           .at = i,
                                           .op = piece->op,
                                           .gather = g->gather ? g->gather[piece->op] : 0,
-                                          .ns = piece->ns});
+                                          .ns = work_of(e, piece)});
         }
-        if (work_ns > 0)
+        if (work_ns >= 1) /* but what rounding leaves */
             add_part(parts,
                      (struct part){.step = STEP_WORKS, .at = i, .op = DPRO_NO_OP, .ns = work_ns});
         if (op->tensor != MODEL_NONE)
@@ -174,9 +186,12 @@ static struct part renumbered(const struct editor *e, struct part part, const ui
     return part;
 }
 
-static void edit_parts(const struct editor *e, const part_array *parts, uint32_t rank,
-                       part_array *to)
+static void edit_parts(struct editor *e, const part_array *parts, uint32_t rank, part_array *to)
 {
+    uint32_t *place = arena_array(&e->scratch, e->n_edits + (size_t)1, sizeof *place);
+    for (uint32_t j = 0; j < e->n_edits; j++)
+        if (e->edits[j].kind != EDIT_REMOVES)
+            place[j] = place_of(e, parts, e->edits[j].after[rank]);
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct part *part = &parts->at[i];
         if (is_edited(e, part, EDIT_REMOVES))
@@ -189,7 +204,7 @@ static void edit_parts(const struct editor *e, const part_array *parts, uint32_t
                 continue;
             bool repeats = edit->kind == EDIT_REPEATS;
             struct part put = renumbered(e, *part, repeats ? e->repeat[j] : NULL);
-            put.place = place_of(e, parts, edit->after[rank]);
+            put.place = place[j];
             put.behind = 1 + j;
             put.order += put.before ? (uint32_t)parts->n : 0;
             array_push(to, put);
@@ -234,14 +249,17 @@ static void write_op(struct writer *w, const struct model_op *like, uint32_t ten
     w->work_ns = w->beside_ns = w->once_ns = w->fixed_ns = w->backward_ns = 0;
 }
 
-static struct model_program put_together(const struct editor *e, const struct model_program *from,
+static struct model_program put_together(struct editor *e, const struct model_program *from,
                                          const part_array *parts)
 {
     struct model_program to = *from;
     struct writer w = {.from = from, .to = &to};
-    uint32_t *now = arena_array(e->arena, from->n_ops + (size_t)1, sizeof *now); /* by old op */
+    uint32_t *now = arena_array(&e->scratch, from->n_ops + (size_t)1, sizeof *now); /* by old op */
+    size_t n_syncs = 0;
+    EACH (const struct part, part, *parts)
+        n_syncs += part->step != STEP_WORKS;
     to.n_ops = 0;
-    to.ops = arena_array(e->arena, 2 * parts->n + 1, sizeof *to.ops);
+    to.ops = arena_array(e->arena, 2 * n_syncs + 1, sizeof *to.ops);
     for (uint32_t i = 0; i < parts->n; i++) {
         const struct part *part = &parts->at[i];
         const struct model_op *op = &from->ops[part->at];
@@ -275,21 +293,28 @@ static struct model_program put_together(const struct editor *e, const struct mo
 }
 
 void program_edit(const struct measured_replay *recorded, const struct dpro_graph *timed,
-                  const struct program_edit *edits, uint32_t n, struct arena *arena,
-                  struct dpro_model *model)
+                  const struct program_edit *edits, uint32_t n, const struct op_work *work,
+                  struct arena *arena, struct dpro_model *model)
 {
     struct dpro_model from = *model;
-    struct editor e = {.r = recorded, .edits = edits, .n_edits = n, .m = &from, .arena = arena};
+    struct editor e = {.r = recorded,
+                       .edits = edits,
+                       .n_edits = n,
+                       .timed = timed,
+                       .work = work,
+                       .m = &from,
+                       .arena = arena};
     edit_communications(&e, model);
     model->programs = arena_array(arena, from.n_programs + (size_t)1, sizeof *model->programs);
     for (uint32_t r = 0; r < from.n_ranks; r++) {
         const struct model_program *p = &from.programs[from.ranks[r].program];
-        struct program_pieces pieces = program_pieces_of(recorded, timed, &from, r, arena);
+        struct program_pieces pieces = program_pieces_of(recorded, timed, &from, r, &e.scratch);
         part_array parts = {0}, edited = {0};
         take_apart(&e, p, &pieces, &parts);
         edit_parts(&e, &parts, r, &edited);
         model->programs[from.ranks[r].program] = put_together(&e, p, &edited);
         array_fini(&parts);
         array_fini(&edited);
+        arena_fini(&e.scratch);
     }
 }

@@ -2,6 +2,7 @@
  * done once more or done elsewhere. */
 #pragma once
 
+#include "cost/op_work.h"
 #include "cost/program_pieces.h"
 
 enum program_edit_kind { EDIT_REMOVES, EDIT_REPEATS, EDIT_MOVES };
@@ -13,8 +14,8 @@ struct program_edit {
     const uint32_t *after; /* by rank, the op of the graph behind which it is repeated, or goes */
 };
 
-/* Of edits behind one op the first one's comes first. What the programs and communications become
- * is in `arena`. */
+/* Of edits behind one op the first one's comes first. `work`: what ops take; NULL: what they do in
+ * `timed`. What the programs and communications become is in `arena`. */
 void program_edit(const struct measured_replay *recorded, const struct dpro_graph *timed,
-                  const struct program_edit *edits, uint32_t n, struct arena *arena,
-                  struct dpro_model *model);
+                  const struct program_edit *edits, uint32_t n, const struct op_work *work,
+                  struct arena *arena, struct dpro_model *model);

@@ -72,7 +72,7 @@ static struct timed_op *list_ops(const struct measured_replay *r, const struct g
     return ops;
 }
 
-static void add_piece(struct cutter *c, uint32_t at, uint32_t op, int64_t ns)
+static void add_piece(struct cutter *c, uint32_t at, uint32_t op, int64_t ns, int64_t gap_ns)
 {
     uint32_t n = c->p->n_ops;
     int64_t was = c->r->graph->dur_ns[op], is = c->timed->dur_ns[op];
@@ -84,7 +84,9 @@ static void add_piece(struct cutter *c, uint32_t at, uint32_t op, int64_t ns)
             all[i] = c->pieces.all[i];
         c->pieces.all = all;
     }
-    c->pieces.all[c->pieces.n++] = (struct program_piece){at % n, op, at == n, times * (double)ns};
+    double on_ns = times * (double)(ns - gap_ns);
+    c->pieces.all[c->pieces.n++] =
+        (struct program_piece){at % n, op, at == n, on_ns + (double)gap_ns, (double)gap_ns};
 }
 
 /* It may go on while others of its rank communicate. */
@@ -97,7 +99,8 @@ static void cut_op(struct cutter *c, const struct timed_op *it)
             c->at++;
         int64_t until_ns = c->at < n ? MIN(it->end_ns, ops[c->at].when_ns) : it->end_ns;
         int64_t from_ns = c->at > 0 ? MAX(c->cursor_ns, ops[c->at - 1].when_ns) : c->cursor_ns;
-        add_piece(c, c->at, it->op, MAX(until_ns - from_ns, 0));
+        int64_t idle_ns = MIN(it->start_ns, until_ns) - from_ns;
+        add_piece(c, c->at, it->op, MAX(until_ns - from_ns, 0), MAX(idle_ns, 0));
         c->cursor_ns = MAX(c->cursor_ns, until_ns);
     } while (c->cursor_ns < it->end_ns);
 }
@@ -110,8 +113,10 @@ static void fit_work(struct cutter *c)
         all_ns[c->pieces.all[i].at] += c->pieces.all[i].ns;
     for (uint32_t i = 0; i < c->pieces.n; i++) {
         struct program_piece *piece = &c->pieces.all[i];
-        if (all_ns[piece->at] > 0)
-            piece->ns *= (double)c->p->ops[piece->at].work_ns / all_ns[piece->at];
+        double times = all_ns[piece->at];
+        times = times > 0 ? (double)c->p->ops[piece->at].work_ns / times : 1;
+        piece->ns *= times;
+        piece->gap_ns *= times;
     }
 }
 

@@ -5,10 +5,11 @@
 #include "cost/cost.h"
 
 struct program_piece {
-    uint32_t at; /* op of the program */
-    uint32_t op; /* of the graph */
-    bool before; /* of the iteration before: the program begins behind its last wait */
-    double ns;   /* of the program's op's work */
+    uint32_t at;   /* op of the program */
+    uint32_t op;   /* of the graph */
+    bool before;   /* of the iteration before: the program begins behind its last wait */
+    double ns;     /* of the program's op's work, */
+    double gap_ns; /* the part of that in which nothing runs before the op */
 };
 
 struct program_pieces {

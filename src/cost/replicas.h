@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cost/change.h"
-#include "cost/graph_work.h"
+#include "cost/op_work.h"
 #include "graph/graph.h"
 
 /* The replicas of a job, and how many a what-if asks for. */

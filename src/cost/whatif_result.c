@@ -9,7 +9,6 @@ void dpro_whatif_destroy(struct dpro_whatif *whatif)
         return;
     array_fini(&whatif->notes.lines);
     arena_fini(&whatif->model.arena);
-    graph_change_fini(&whatif->graph);
     arena_fini(&whatif->arena);
     mem_free(whatif);
 }

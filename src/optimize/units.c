@@ -93,7 +93,6 @@ static int predict(const struct unit_search *s, const char *names, struct choice
     before->module = choice->peak.module = NULL;
     array_fini(&notes.lines);
     arena_fini(&changed.arena);
-    graph_change_fini(&change);
     arena_fini(&arena);
     return 0;
 }

@@ -99,6 +99,15 @@ class Resharding(Case):
         self.assertLess(both["predicted"]["iteration_ms"], plain["predicted"]["iteration_ms"])
         self.assertEqual([unit["reshards"] for unit in both["units"]], [False, False, False])
 
+    def test_a_module_around_units_that_keep_their_parameters_can_be_recomputed(self):
+        whole = self.path("all.json")
+        with open(whole, "w", encoding="utf-8") as file:
+            json.dump([""], file)
+        facts, plain = whatif("--recompute", whole, "--reshard", "none"), whatif("--reshard", "none")
+        self.assertEqual(facts["memory"]["recomputed"], [""])
+        self.assertGreater(facts["predicted"]["iteration_ms"], plain["predicted"]["iteration_ms"])
+        self.assert_error(dpro("whatif", SHARDED, "--recompute", whole, "--reshard", "blocks.0"), USAGE, "unit 'blocks.0' in it")
+
     def test_a_budget_is_kept_to_by_recomputation(self):
         done = dpro("optimize", SHARDED, "--memory", "45MB", "--json", "-q")
         self.assertEqual(done.code, DONE)

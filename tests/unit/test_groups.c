@@ -12,8 +12,8 @@
 #include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/fit.h"
-#include "cost/graph_work.h"
 #include "cost/model_memory.h"
+#include "cost/op_work.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
 #include "graph_text.h"
@@ -921,9 +921,9 @@ TEST(a_recomputation_goes_with_the_batch_as_the_forward_pass_does)
                                .memory.batch_ratio = 0.5,
                                .baseline.recomputed = &recomputed};
     struct arena arena = {0};
-    struct dpro_graph changed;
-    graph_with_work(g, &model, false, (struct rank_share){1, 1, false}, &arena, &changed);
-    assert_int_equal(changed.dur_ns[op_named(g, "f")], 80000);
-    assert_int_equal(changed.dur_ns[op_named(g, "b")], 100000 + 80000);
+    const struct op_work *work =
+        op_work_of(g, &model, false, (struct rank_share){1, 1, false}, &arena);
+    assert_int_equal(llround(op_work_ns(work, op_named(g, "f"))), 80000);
+    assert_int_equal(llround(op_work_ns(work, op_named(g, "b"))), 100000 + 80000);
     arena_fini(&arena);
 }

@@ -1,0 +1,194 @@
+/* Each op of a forward or backward pass takes so many times as long: what grows with the batch by
+ * the batch's size, what a module computes by the way in which it is computed. A recomputation
+ * takes its time within the ops of the module's backward pass. */
+#include "cost/op_work.h"
+
+#include <math.h>
+
+#include "base/sort.h"
+#include "cost/cost.h"
+#include "cost/lifetimes.h"
+#include "cost/model_memory.h"
+#include "cost/strategy_work.h"
+
+/* What becomes of the ops of a call. */
+struct call_factors {
+    double forward, backward;
+};
+
+struct op_work {
+    const struct dpro_graph *g;
+    const struct dpro_model *m;
+    bool passes_alone;
+    struct rank_share rank_share;
+    struct batch_point batch;    /* of a micro-batch */
+    struct call_factors **calls; /* by rank */
+    bool *gpu;                   /* by rank */
+    double share; /* of what grows with the batch; where nothing was measured of it */
+};
+
+double micro_batch_ratio(const struct dpro_model *m)
+{
+    double ratio = m->memory.batch_ratio > 0 ? m->memory.batch_ratio : 1;
+    return ratio / MAX(m->baseline.micro_batches, 1);
+}
+
+static const struct computing_cost *way_of(const struct dpro_model *m, uint32_t module)
+{
+    return &m->modules[module].costs[m->baseline.computing[module] % DPRO_N_COMPUTINGS];
+}
+
+/* A recomputation begins with the backward pass of the outermost recomputed call. Its time goes
+ * with the batch as that of forward passes does, though it is a part of the backward pass's. */
+static struct call_factors *find_factors(const struct op_work *w, uint32_t rank,
+                                         struct arena *arena)
+{
+    const struct dpro_model *m = w->m;
+    const struct model_program *p = &m->programs[m->ranks[rank].program];
+    if (p->n_calls == 0)
+        return NULL;
+    const struct model_memory *memory = &m->memories[m->ranks[rank].memory];
+    struct recomputed_calls again = recomputed_calls_of(memory, m->baseline.recomputed, arena);
+    uint32_t *root = arena_array(arena, p->n_calls + (size_t)1, sizeof *root);
+    if (m->baseline.computing)
+        strategy_computed_calls(p, m->baseline.computing, root);
+    struct call_factors *calls = arena_array(arena, p->n_calls + (size_t)1, sizeof *calls);
+    for (uint32_t c = 0; c < p->n_calls; c++) {
+        calls[c] = (struct call_factors){1, 1};
+        if (m->baseline.computing && root[c] != MODEL_NONE) {
+            const struct computing_cost *cost = way_of(m, p->calls[root[c]].module);
+            calls[c] = (struct call_factors){cost->forward.value, cost->backward.value};
+        }
+    }
+    for (uint32_t c = 0; c < p->n_calls; c++) { /* the outer call comes first */
+        uint32_t outer = again.root[c];
+        if (outer == MODEL_NONE || p->calls[outer].backward_ns <= 0)
+            continue;
+        const struct model_call *of = &p->calls[outer];
+        double forward = (double)of->recompute_ns * calls[outer].forward;
+        if (m->n_batch_points > 0)
+            forward *= w->batch.forward.value / w->batch.backward.value;
+        calls[c].backward += forward / (double)of->backward_ns;
+    }
+    return calls;
+}
+
+/* An op with so many times as much to do, beyond its launch. */
+static double with_more(double ns, bool gpu, double times)
+{
+    double fixed = fmin(ns, gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS);
+    return fixed + (ns - fixed) * times;
+}
+
+/* Which part of an op is the same for each batch: see batch_share.c. */
+static double of_batch(const struct op_work *w, uint32_t op, bool gpu, double ns)
+{
+    bool backward = w->g->phase[op] == DPRO_OP_BW;
+    if (w->g->flags[op] & GRAPH_OP_UNIT)
+        return ns;
+    if (w->m->n_batch_points > 0)
+        return ns * (backward ? w->batch.backward.value : w->batch.forward.value);
+    return with_more(ns, gpu, w->share);
+}
+
+static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
+{
+    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
+}
+
+/* The part of it that ranks with split tensors share out. */
+static float split_of(const struct op_work *w, uint32_t op)
+{
+    const struct graph_memory *memory = w->g->memory ? &w->g->memory[w->g->rank[op]] : NULL;
+    uint32_t number = op - w->g->ranks[w->g->rank[op]].first_op;
+    return memory && number < memory->n_op_splits ? memory->op_splits[number] : 0;
+}
+
+static uint32_t call_of(const struct op_work *w, uint32_t op)
+{
+    const struct graph_memory *memory = w->g->memory ? &w->g->memory[w->g->rank[op]] : NULL;
+    uint32_t number = op - w->g->ranks[w->g->rank[op]].first_op;
+    return memory && number < memory->n_op_calls ? memory->op_calls[number] : MEMORY_NONE;
+}
+
+double op_work_ns(const struct op_work *w, uint32_t op)
+{
+    double ns = (double)w->g->dur_ns[op];
+    bool gpu = w->gpu[w->g->rank[op]];
+    float split = split_of(w, op);
+    if (split == SPLIT_UNSPLITS && w->rank_share.whole)
+        return 0;
+    if (!op_computes(w->g, op))
+        return ns;
+    if (split > 0)
+        ns = with_more(ns, gpu, 1 + split * (w->rank_share.tensors - 1));
+    if (!is_of_pass(w->g, op)) {
+        if (w->g->phase[op] == DPRO_OP_UPDATE)
+            ns = with_more(ns, gpu, w->rank_share.shards);
+        return w->passes_alone ? 0 : ns;
+    }
+    ns = of_batch(w, op, gpu, ns);
+    uint32_t call = call_of(w, op);
+    const struct call_factors *calls = w->calls[w->g->rank[op]];
+    if (call == MEMORY_NONE || !calls || (w->g->flags[op] & GRAPH_OP_UNIT))
+        return ns;
+    return ns * (call % 2 ? calls[call / 2].backward : calls[call / 2].forward);
+}
+
+/* What lies between ops is the same for each batch. */
+bool op_work_has_gap(const struct op_work *w, uint32_t op)
+{
+    bool unsplits = split_of(w, op) == SPLIT_UNSPLITS && w->rank_share.whole;
+    return !unsplits && !(w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op));
+}
+
+const struct op_work *op_work_of(const struct dpro_graph *graph, const struct dpro_model *model,
+                                 bool passes_alone, struct rank_share share, struct arena *arena)
+{
+    double ratio = micro_batch_ratio(model);
+    struct op_work *w = arena_array(arena, 1, sizeof *w);
+    *w = (struct op_work){.g = graph,
+                          .m = model,
+                          .passes_alone = passes_alone,
+                          .rank_share = share,
+                          .batch = batch_at(model, ratio),
+                          .calls = arena_array(arena, graph->n_ranks + (size_t)1, sizeof *w->calls),
+                          .share = ratio};
+    w->gpu = arena_array(arena, graph->n_ranks + (size_t)1, sizeof *w->gpu);
+    for (uint32_t r = 0; r < graph->n_ranks; r++) {
+        w->gpu[r] = rank_has_gpu(graph, &graph->ranks[r]);
+        w->calls[r] = find_factors(w, r, arena);
+    }
+    return w;
+}
+
+/* Times of so many iterations, in which an op takes as many times as long as its mean. */
+static int64_t *change_times(const int64_t *ns, uint32_t n, const double *times, uint32_t n_ops,
+                             struct arena *arena)
+{
+    int64_t *changed = arena_array(arena, (size_t)n * n_ops + 1, sizeof *changed);
+    for (size_t i = 0; ns && i < (size_t)n * n_ops; i++)
+        changed[i] = llround(times[i % n_ops] * (double)ns[i]);
+    return ns ? changed : NULL;
+}
+
+void op_work_graph(const struct op_work *w, const struct dpro_graph *graph, const bool *gone,
+                   struct arena *arena, struct dpro_graph *to)
+{
+    uint32_t n = graph->n_ops;
+    double *times = arena_array(arena, n + (size_t)1, sizeof *times);
+    double *gaps = arena_array(arena, n + (size_t)1, sizeof *gaps);
+    for (uint32_t op = 0; op < n; op++) {
+        bool is = !(gone && gone[op]);
+        double ns = (double)graph->dur_ns[op];
+        times[op] = !is ? 0 : w && ns > 0 ? op_work_ns(w, op) / ns : 1;
+        gaps[op] = is && (!w || op_work_has_gap(w, op));
+    }
+    *to = *graph;
+    to->dur_ns = change_times(graph->dur_ns, 1, times, n, arena);
+    to->gap_ns = change_times(graph->gap_ns, 1, gaps, n, arena);
+    to->sample_dur_ns = change_times(graph->sample_dur_ns, graph->n_samples, times, n, arena);
+    to->sample_gap_ns = change_times(graph->sample_gap_ns, graph->n_samples, gaps, n, arena);
+    to->lead_dur_ns = change_times(graph->lead_dur_ns, 1, times, n, arena);
+    to->lead_gap_ns = change_times(graph->lead_gap_ns, 1, gaps, n, arena);
+}

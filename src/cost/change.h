@@ -29,7 +29,7 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
  * computes and holds. */
 int change_check(const struct dpro_changes *changes, const struct dpro_model *model,
                  struct dpro_error *err);
-/* Applies all changes but those of change_graph() to a copy, which is then to be freed by
+/* Applies all changes but those of change_programs() to a copy, which is then to be freed by
  * arena_fini(&model->arena), too; its own strategy is the changed one. */
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct notes *notes, struct dpro_error *err);

@@ -17,6 +17,7 @@
 #include "cost/op_work.h"
 #include "cost/pipeline_order.h"
 #include "cost/strategy_memory.h"
+#include "cost/strategy_work.h"
 #include "graph/dimensions/pipeline.h"
 
 enum { MOST_MICRO_BATCHES = 4096 };
@@ -525,13 +526,15 @@ static uint32_t count_calls(const struct rewriter *w, uint32_t rank)
     return n;
 }
 
-/* With micro-batches that are `ratio` times as large. */
+/* With micro-batches that are `ratio` times as large; `modules`: what ranks compute, NULL: what
+ * they did. */
 static void measure(struct rewriter *w, double ratio, const struct dpro_model *modules)
 {
     struct dpro_model *m = w->m;
     uint32_t n_crossings = count_crossings(w);
-    const struct op_work *work =
-        op_work_of(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena);
+    const struct op_work *work = NULL;
+    if (modules)
+        work = op_work_of(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena);
     w->stages = arena_array(w->arena, m->n_ranks + (size_t)1, sizeof *w->stages);
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         struct stage was, *stage = &w->stages[r];
@@ -788,9 +791,10 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     rc = check_rows(&w, modules, after, notes, err);
     if (rc < 0)
         return rc;
-    if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule)
+    if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule &&
+        !strategy_recomputes(modules, &modules->baseline))
         return 0;
-    measure(&w, 1, modules);
+    measure(&w, 1, NULL);
     rc = check_shape(&w, modules, before, after, err);
     if (rc < 0)
         return rc;

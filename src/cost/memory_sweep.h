@@ -30,5 +30,10 @@ struct memory_sweep {
 struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
                                        const struct dpro_strategy *strategy,
                                        const struct model_memory *memory, bool later);
+/* What a recomputation at a place holds at the most. */
+static inline int64_t memory_again(const struct memory_sweep *sweep, uint32_t place)
+{
+    return sweep->again && sweep->again[place].bytes > 0 ? sweep->again[place].bytes : 0;
+}
 uint64_t memory_size(const struct memory_sweep *sweep, const struct graph_block *block);
 struct lifetimes memory_lives(const struct memory_sweep *sweep, uint32_t block);

@@ -40,8 +40,7 @@ static void add_life(int64_t *at, struct life life, int64_t bytes)
 static void fly(const struct dpro_model *modules, const struct model_memory *m, struct arena *arena,
                 struct flight *f)
 {
-    static const struct dpro_strategy as_it_is;
-    f->sweep = memory_sweep_begin(modules, &as_it_is, m, false);
+    f->sweep = memory_sweep_begin(modules, &modules->baseline, m, false);
     f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
     f->whole = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->whole);
     uint32_t last = m->n_moments;
@@ -49,9 +48,12 @@ static void fly(const struct dpro_model *modules, const struct model_memory *m, 
         last--;
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         const struct graph_block *block = &m->blocks[b];
-        struct life life = memory_lives(&f->sweep, b).first;
+        struct lifetimes lives = memory_lives(&f->sweep, b);
+        struct life life = lives.first;
         uint64_t size = memory_size(&f->sweep, block);
         bool of_passes = block->category == DPRO_MEMORY_ACTIVATION && block->scales;
+        if (of_passes && lives.call != MODEL_NONE && life.to <= m->calls[lives.call].last + 1)
+            continue; /* it is made again: no micro-batch in flight has it */
         if (of_passes && life.to <= last)
             add_life(f->kept, life, (int64_t)size);
         else if (of_passes || block->category == DPRO_MEMORY_INPUT || life.from >= last)
@@ -79,12 +81,14 @@ static void tell_peak(const struct dpro_model *modules, const struct flight *f, 
         place > 0 && m->n_moments > 0 ? (enum dpro_op_kind)m->phases[place - 1] : DPRO_OP_BARRIER;
     memset(peak->by_category, 0, sizeof peak->by_category);
     for (uint32_t b = 0; b < m->n_blocks; b++) {
-        struct life life = memory_lives(&f->sweep, b).first;
-        if (life.from <= place && place < life.to)
+        struct lifetimes l = memory_lives(&f->sweep, b);
+        if ((l.first.from <= place && place < l.first.to) ||
+            (l.second.from <= place && place < l.second.to))
             peak->by_category[m->blocks[b].category] += memory_size(&f->sweep, &m->blocks[b]);
     }
     peak->by_category[DPRO_MEMORY_ACTIVATION] +=
-        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place]);
+        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place] +
+                   memory_again(&f->sweep, place));
 }
 
 /* How many micro-batches there are in flight is that of the schedule; each has as much. */
@@ -116,7 +120,8 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
                                     most_in_flight(change, m->rank, 0)};
         fly(modules, m, &arena, &f);
         for (uint32_t p = 0; p <= m->n_moments; p++) {
-            int64_t bytes = f.sweep.held[p] + f.whole[p] - f.kept[p] + kept_at(&f, p);
+            int64_t bytes = f.sweep.held[p] + memory_again(&f.sweep, p) + f.whole[p] - f.kept[p] +
+                            kept_at(&f, p);
             if (bytes <= (int64_t)peaks[1].bytes)
                 continue;
             peaks[1].bytes = (uint64_t)bytes;

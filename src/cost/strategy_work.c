@@ -7,11 +7,18 @@
 #include "base/memory.h"
 #include "cost/fused.h"
 
-bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy)
+bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
     for (uint32_t m = 0; strategy->recomputed && m < model->n_modules; m++)
         if (strategy->recomputed[m])
             return true;
+    return false;
+}
+
+bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy)
+{
+    if (strategy_recomputes(model, strategy))
+        return true;
     for (uint32_t m = 0; strategy->computing && m < model->n_modules; m++)
         if (strategy->computing[m])
             return true;

@@ -4,6 +4,7 @@
 
 #include "cost/model.h"
 
+bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy);
 bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* The work added to each op of the program; negative: saved. A recomputation is done where the
  * call's backward pass begins. All micro-batches but the last come before the first gradient. The

@@ -221,8 +221,8 @@ static int apply_changes(const struct dpro_graph *graph, const struct dpro_chang
 {
     struct notes same = {.arena = &w->arena};
     int rc = change_apply(graph, changes, &w->model, &w->notes, err);
-    if (rc == 0 && w->graph.n_passes > 0)
-        rc = change_apply(graph, changes, &w->graph.passes, &same, err);
+    if (rc == 0 && w->programs.n_passes > 0)
+        rc = change_apply(graph, changes, &w->programs.passes, &same, err);
     array_fini(&same.lines);
     return rc;
 }
@@ -245,7 +245,7 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
                             double slowest_error_ns, struct dpro_whatif *w)
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
-    const struct graph_change *change = &w->graph;
+    const struct program_change *change = &w->programs;
     struct change_beside beside = {.resharded = change->units.n_edits > 0,
                                    .rewritten = change->pipeline.averaged,
                                    .other = &change->passes,
@@ -287,7 +287,7 @@ static bool launches_alike(const struct dpro_changes *c, const struct dpro_whati
         if (c->compute[i].processor == DPRO_PROCESSOR_CPU)
             return false;
     return c->n_delays == 0 && c->tp == 0 && !c->compile && !c->precision &&
-           !w->graph.has_modules && c->pipeline_micro_batches == 0 &&
+           !w->programs.has_modules && c->pipeline_micro_batches == 0 &&
            c->schedule == DPRO_SCHEDULE_UNKNOWN;
 }
 
@@ -336,7 +336,7 @@ static int heed_launching(const struct dpro_graph *graph, const struct dpro_chan
 
 static void tell_bubbles(const struct dpro_model *model, struct dpro_whatif *w)
 {
-    const struct pipeline_change *pipeline = &w->graph.pipeline;
+    const struct pipeline_change *pipeline = &w->programs.pipeline;
     w->bubbles = arena_array(&w->arena, 2 * (size_t)pipeline->n_stages + 1, sizeof *w->bubbles);
     for (uint32_t s = 0; s < pipeline->n_stages; s++) {
         w->bubbles[2 * s] = pipeline_bubble(model, pipeline, s, w->baseline.iteration_ns);
@@ -354,11 +354,11 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     change_copy(model, &w->arena, &w->model);
     int rc = change_check(changes, model, err);
     if (rc == 0) /* before the world changes: it is of the recorded ranks */
-        rc = change_graph(graph, changes, &w->model, &w->notes, &w->graph, err);
+        rc = change_programs(graph, changes, &w->model, &w->notes, &w->programs, err);
     if (rc == 0)
         rc = apply_changes(graph, changes, w, err);
     struct iteration before = {.model = model},
-                     after = {&w->model, &w->graph.passes, w->graph.n_passes};
+                     after = {&w->model, &w->programs.passes, w->programs.n_passes};
     struct spread spread = {.mean = 0};
     struct draws draws = {.n = 0};
     if (rc == 0) {
@@ -388,8 +388,8 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
     if (w->model.baseline.fuses)
         show_groups(&w->model);
-    if (w->graph.has_modules) {
-        memcpy(w->memory, w->graph.memory, sizeof w->memory);
+    if (w->programs.has_modules) {
+        memcpy(w->memory, w->programs.memory, sizeof w->memory);
     } else if (memory_is_known(model)) {
         w->memory[0] = memory_peak_told(model, &model->baseline);
         w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);

@@ -27,14 +27,14 @@ LOOK_AT(struct dpro_memory_peak, baseline_memory, whatif->memory[0])
 LOOK_AT(struct dpro_memory_peak, memory, whatif->memory[1])
 LOOK_AT(const struct dpro_model *, model, &whatif->model)
 LOOK_AT(const struct dpro_model *, modules,
-        whatif->graph.has_modules ? &whatif->graph.modules : &whatif->model)
-LOOK_AT(uint32_t, n_units, whatif->graph.units.n_units)
-LOOK_AT(uint32_t, n_stages, whatif->graph.pipeline.n_stages)
+        whatif->programs.has_modules ? &whatif->programs.modules : &whatif->model)
+LOOK_AT(uint32_t, n_units, whatif->programs.units.n_units)
+LOOK_AT(uint32_t, n_stages, whatif->programs.pipeline.n_stages)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
 
 struct dpro_pipeline_run dpro_whatif_pipeline(const struct dpro_whatif *whatif, int after)
 {
-    return whatif->graph.pipeline.runs[after != 0];
+    return whatif->programs.pipeline.runs[after != 0];
 }
 
 double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int after)
@@ -44,7 +44,7 @@ double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int 
 
 struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index)
 {
-    return whatif->graph.units.units[index];
+    return whatif->programs.units.units[index];
 }
 
 struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,

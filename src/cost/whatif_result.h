@@ -3,13 +3,13 @@
 
 #include <dpro/whatif.h>
 
-#include "cost/change_graph.h"
+#include "cost/change_programs.h"
 #include "cost/model.h"
 
 struct dpro_whatif {
     struct arena arena;
     struct dpro_model model; /* changed */
-    struct graph_change graph;
+    struct program_change programs;
     struct dpro_prediction baseline, predicted;
     struct dpro_estimate speedup;
     struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/sort.h"
 #include "cost/buckets.h"
-#include "cost/change_graph.h"
+#include "cost/change_programs.h"
 #include "cost/evaluate.h"
 #include "cost/whatif_result.h"
 #include "graph/graph.h"
@@ -77,12 +77,12 @@ static int predict(const struct unit_search *s, const char *names, struct choice
     struct arena arena = {0};
     struct notes notes = {.arena = &arena};
     struct dpro_model changed;
-    struct graph_change change;
+    struct program_change change;
     bool same = true;
     change_copy(s->model, &arena, &changed);
-    int rc = change_graph(s->graph,
-                          &(struct dpro_changes){.reshard = names, .prefetch = choice->prefetch},
-                          &changed, &notes, &change, err);
+    int rc = change_programs(s->graph,
+                             &(struct dpro_changes){.reshard = names, .prefetch = choice->prefetch},
+                             &changed, &notes, &change, err);
     if (rc < 0)
         return rc;
     for (uint32_t u = 0; u < s->graph->n_units; u++)

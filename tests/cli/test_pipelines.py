@@ -269,8 +269,8 @@ class Pipelines(Case):
         self.assert_refused([NO_PIPELINE], "--schedule", "gpipe", why="has no pipeline")
 
     def test_what_else_changes_passes_is_not_asked_for_with_them(self):
-        for option, value in (("--reshard", "all"), ("--prefetch", "1"), ("--recompute", "all"), ("--accumulate", "2"),
-                              ("--batch-size", "2x"), ("--precision", "bf16"), ("--dp", "4")):
+        for option, value in (("--reshard", "all"), ("--prefetch", "1"), ("--accumulate", "2"), ("--batch-size", "2x"),
+                              ("--precision", "bf16"), ("--dp", "4")):
             self.assert_refused([SHARDED], "--microbatches", "8", option, value, why="leave out " + option)
 
     def test_a_stage_that_is_missing_is_told(self):

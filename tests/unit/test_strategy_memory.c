@@ -193,6 +193,29 @@ TEST(a_stage_keeps_the_activations_of_what_is_in_flight)
     }
 }
 
+TEST(what_is_made_again_no_micro_batch_in_flight_holds)
+{
+    bool all = true;
+    const uint32_t stage = 0;
+    struct by_hand *h = new_by_hand(10);
+    struct dpro_memory_peak peaks[2];
+    struct pipeline_change change = {.runs = {{4, DPRO_SCHEDULE_1F1B}, {4, DPRO_SCHEDULE_GPIPE}},
+                                     .stage_of = &stage,
+                                     .n_stages = 2,
+                                     .n_chunks = {1, 1}};
+    memset(h->phases, DPRO_OP_FW, 3);
+    memset(h->phases + 3, DPRO_OP_BW, 2);
+    pipeline_peaks(&h->model, &change, peaks);
+    assert_int_equal(peaks[1].bytes, 20 + 200 + 50); /* 2, then 4 */
+    h->model.baseline.recomputed = &all;
+    pipeline_peaks(&h->model, &change, peaks);
+    assert_int_equal(peaks[1].bytes, memory_peak_bytes(&h->model, &h->model.baseline));
+    uint64_t sum = 0;
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+        sum += peaks[1].by_category[c];
+    assert_int_equal(sum, peaks[1].bytes);
+}
+
 static void cut_batch(struct by_hand *h, struct notes *notes)
 {
     struct dpro_error err = {.code = 0};

@@ -1,4 +1,5 @@
-/* Changes of a what-if that are made to the recorded graph. */
+/* Changes of a what-if by the ops of the recorded graph: delays, modules, batches, units, shares,
+ * pipelines. */
 #pragma once
 
 #include "cost/change.h"
@@ -7,7 +8,7 @@
 #include "cost/model.h"
 
 /* All of it is zero where nothing was asked for. */
-struct graph_change {
+struct program_change {
     struct unit_change units;  /* of FSDP */
     bool has_modules;          /* of FSDP: */
     struct dpro_model modules; /* what ranks compute and hold; its strategy is the changed one */
@@ -21,6 +22,6 @@ struct graph_change {
 /* `model` is a copy; it becomes that of the job with longer ops, other units, modules and batches.
  * Modules and batches are changed here only if groups of ranks communicate, as each micro-batch
  * does then. Fails with DPRO_EUSAGE where changes make no sense. */
-int change_graph(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct notes *notes, struct graph_change *change,
-                 struct dpro_error *err);
+int change_programs(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                    struct dpro_model *model, struct notes *notes, struct program_change *change,
+                    struct dpro_error *err);

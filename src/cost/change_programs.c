@@ -1,7 +1,7 @@
-/* Changes of a what-if that are made to the recorded graph: ops that take longer, and of FSDP units
- * that are gathered again or not, modules and batches. The model is learnt once more from what they
- * make of the recorded iterations. */
-#include "cost/change_graph.h"
+/* Changes of a what-if that need to know which ops of the graph a program's work is of: delays, and
+ * of jobs whose groups of ranks communicate also modules, batches, FSDP's units and what ranks
+ * share out. */
+#include "cost/change_programs.h"
 #include "cost/model_memory.h"
 
 #include <math.h>
@@ -41,7 +41,6 @@ static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
                                                                : "--dp and --world-size"
            : c->reshard                           ? "--reshard"
            : c->prefetch > 0                      ? "--prefetch"
-           : c->recompute                         ? "--recompute"
            : c->precision                         ? "--precision"
            : c->micro_batches > 1                 ? "--accumulate"
            : c->batch_size || c->batch_ratio != 0 ? "--batch-size"
@@ -91,10 +90,7 @@ static int check_sends(const struct dpro_graph *graph, const struct dpro_changes
                        const struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     const struct graph_dimension *within = within_modules(graph);
-    bool any = false;
-    for (uint32_t m = 0; m < model->n_modules; m++)
-        any |= model->baseline.recomputed[m];
-    if (any && within)
+    if (within && strategy_recomputes(model, &model->baseline))
         return refuse(
             err,
             "modules of a job with %s %u communicate in their passes, and would once more when "
@@ -116,15 +112,20 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
         return refuse(err, "--recompute, --accumulate, --batch-size and --precision can be asked "
                            "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
                            "shows when FSDP gathers parameters here");
-    bool batch_alone = !c->recompute && c->micro_batches <= 1 && !c->precision;
-    if (!dpro_graph_is_sharded(graph) && (!batch_alone || graph->n_dimensions == 0))
+    /* ranks exchange nothing within the passes of modules, or as much whatever these do */
+    bool is_alone = c->recompute ? job_dimension(graph, DPRO_STAGES) && !within_modules(graph)
+                                 : graph->n_dimensions > 0;
+    if (!dpro_graph_is_sharded(graph) && (c->micro_batches > 1 || c->precision || !is_alone))
         return refuse(
             err,
             "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
-            "(fully_shard): ranks exchange more here, and not by FSDP; ask for other links "
+            "(fully_shard), --recompute also of a pipeline alone: ranks exchange more here, and "
+            "not by FSDP; ask for other links "
             "(--bandwidth, --latency), computing speed (--compute), numbers of ranks (--dp, "
             "--tp)%s",
-            batch_alone ? "--batch-size" : "--recompute, --accumulate and --precision",
+            c->recompute || c->micro_batches > 1 || c->precision
+                ? "--recompute, --accumulate and --precision"
+                : "--batch-size",
             graph->n_dimensions > 0 ? " or batches (--batch-size)" : "");
     int rc = change_computing(c, model, notes, err);
     if (rc == 0)
@@ -234,7 +235,7 @@ static void share_memory(struct rank_share share, struct arena *arena, struct dp
 
 /* Parameters gathered for a unit stay those of its passes, whatever else changes. */
 static void find_peaks(const struct dpro_graph *graph, struct rank_share share, struct arena *arena,
-                       struct graph_change *change)
+                       struct program_change *change)
 {
     static const struct dpro_strategy as_it_is;
     struct dpro_model *model = &change->modules, own = *model, other = *model;
@@ -320,10 +321,10 @@ static int learn_delayed(const struct dpro_graph *delayed, const struct dpro_cha
 
 /* Other work, and other units; a rank has `share` of what it had of what ranks share out.
  * `passes_alone`: without what a step does once. */
-static int change_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
-                           struct rank_share share, bool passes_alone, struct arena *arena,
-                           const struct graph_change *change, struct dpro_model *to,
-                           struct dpro_error *err)
+static int edit_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
+                         struct rank_share share, bool passes_alone, struct arena *arena,
+                         const struct program_change *change, struct dpro_model *to,
+                         struct dpro_error *err)
 {
     const struct op_work *work = NULL;
     if (change->has_modules && (asks_for_modules(c) || shares(share)))
@@ -397,16 +398,17 @@ static int check_asked(const struct dpro_graph *graph, const struct dpro_changes
 /* Of a job whose groups of ranks communicate: modules, units and shares. */
 static int change_groups(const struct dpro_graph *graph, const struct dpro_graph *delayed,
                          const struct dpro_changes *c, struct rank_share share, struct notes *notes,
-                         struct graph_change *change, struct dpro_model *m, struct dpro_error *err)
+                         struct program_change *change, struct dpro_model *m,
+                         struct dpro_error *err)
 {
     struct dpro_model recorded = *m;
     change->passes = *m;
     change->passes.arena = (struct arena){0};
-    int rc = change_programs(delayed, c, share, false, notes->arena, change, m, err);
+    int rc = edit_programs(delayed, c, share, false, notes->arena, change, m, err);
     if (rc < 0 || !change->has_modules)
         return rc;
     if (change->modules.baseline.micro_batches > 1) {
-        rc = change_programs(delayed, c, share, true, notes->arena, change, &change->passes, err);
+        rc = edit_programs(delayed, c, share, true, notes->arena, change, &change->passes, err);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     find_peaks(graph, share, notes->arena, change);
@@ -421,15 +423,15 @@ static int change_groups(const struct dpro_graph *graph, const struct dpro_graph
     return rc;
 }
 
-int change_graph(const struct dpro_graph *graph, const struct dpro_changes *asked,
-                 struct dpro_model *m, struct notes *notes, struct graph_change *change,
-                 struct dpro_error *err)
+int change_programs(const struct dpro_graph *graph, const struct dpro_changes *asked,
+                    struct dpro_model *m, struct notes *notes, struct program_change *change,
+                    struct dpro_error *err)
 {
     struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed;
     struct dpro_model learnt;
     struct replicas replicas;
-    *change = (struct graph_change){.n_passes = 0};
+    *change = (struct program_change){.n_passes = 0};
     int rc = add_speeds(graph, notes->arena, &changes, err);
     if (rc == 0)
         rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
@@ -454,10 +456,17 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
         return rc;
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
-    if (rc == 0)
-        rc = learn_delayed(&delayed, c, m, &learnt, err);
-    if (rc == 0)
+    rc = learn_delayed(&delayed, c, m, &learnt, err);
+    if (rc == 0 && asks_for_pipeline(c)) {
+        if (!change->has_modules)
+            begin_modules(&learnt, notes->arena, &change->modules);
+        change->has_modules = true;
+        rc = change_pipeline(&delayed, c, &learnt, &change->modules, notes, &change->pipeline, err);
+        if (rc == 0)
+            pipeline_peaks(&change->modules, &change->pipeline, change->memory);
+    } else if (rc == 0) {
         rc = change_groups(graph, &delayed, c, share, notes, change, &learnt, err);
+    }
     if (rc < 0)
         return rc;
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
@@ -467,12 +476,5 @@ int change_graph(const struct dpro_graph *graph, const struct dpro_changes *aske
              change->units.n_in_row, c->prefetch);
     *m = learnt;
     m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
-    if (!asks_for_pipeline(c))
-        return 0;
-    begin_modules(m, notes->arena, &change->modules);
-    rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
-    change->has_modules = rc == 0;
-    if (rc == 0)
-        pipeline_peaks(&change->modules, &change->pipeline, change->memory);
-    return rc;
+    return 0;
 }

@@ -9,7 +9,7 @@
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Job", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "whatif"]
+__all__ = ["Error", "Job", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "tables", "whatif"]
 
 
 class Error(Exception):
@@ -91,6 +91,16 @@ def optimize(trace, plan=None, **options):
     """`dpro optimize` from Python, with passes written in Python. Options are those of a dpro.Job and of its optimize()."""
     from . import optimizer
     return optimizer.ask("optimize", trace, {"plan": plan, **options})
+
+
+def tables(trace, **options):
+    """All tables of a job: ops, edges, collectives, iterations, memory, critical path, ... (doc/formats/tables.md), with columns
+    that numpy sees without a copy. Options are those of a dpro.Job.
+
+        ops = dpro.tables("TRACE")["ops"]
+        numpy.asarray(ops["dur_ns"]).sum(), ops["name"][0], ops["dur_ns"].meaning"""
+    from . import columns
+    return columns.tables(trace, **options)
 
 
 def __getattr__(name):

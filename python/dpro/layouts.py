@@ -8,6 +8,7 @@ def _struct(name):
 
 Candidate = _struct("Candidate")
 Changes = _struct("Changes")
+Column = _struct("Column")
 ComputeChange = _struct("ComputeChange")
 Daydream = _struct("Daydream")
 Edit = _struct("Edit")
@@ -28,6 +29,7 @@ PassTensor = _struct("PassTensor")
 PassView = _struct("PassView")
 Report = _struct("Report")
 Sink = _struct("Sink")
+Table = _struct("Table")
 Validation = _struct("Validation")
 WhatifReport = _struct("WhatifReport")
 
@@ -75,6 +77,9 @@ MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_ui
 Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
     ("propose", c.CFUNCTYPE(c.c_int, c.POINTER(Pass), c.POINTER(PassView), c.c_uint32, c.POINTER(Candidate))),
     ("opfs_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(Pass), c.POINTER(PassOp), c.c_uint32)), ("state", c.c_void_p)]
+Table._fields_ = [("name", c.c_char_p), ("meaning", c.c_char_p), ("of_ranks", c.c_int), ("n_columns", c.c_uint32)]
+Column._fields_ = [("name", c.c_char_p), ("unit", c.c_char_p), ("meaning", c.c_char_p), ("type", c.c_int),
+    ("table", c.c_char_p), ("is_name", c.c_int), ("word", c.CFUNCTYPE(c.c_char_p, c.c_int64))]
 Validation._fields_ = [("method", c.c_char_p), ("n", c.c_uint32), ("mean_abs_error_pct", c.c_double),
     ("max_abs_error_pct", c.c_double), ("measured_std_pct", c.c_double), ("mean_error_pct", c.c_double)]
 Daydream._fields_ = [("iteration_ns", c.c_int64), ("bandwidth_bytes_per_s", c.c_double),
@@ -108,6 +113,8 @@ Edit._fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64), ("
 PASS_ABI = 4
 PASS_MAX_EDITS = 1024
 ALGORITHM = {"default": 0, "paper": 1, "dp": 2}
+COLUMN_TYPE = {"uint8": 0, "bool": 1, "uint16": 2, "int32": 3, "uint32": 4, "int64": 5, "uint64": 6, "float": 7,
+    "double": 8, "text": 9}
 COMPRESSION = {"none": 0, "fp16": 1, "bf16": 2}
 COMPUTING = {"as_it_is": 0, "compiled": 1, "bf16": 2}
 EDIT_KIND = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7,

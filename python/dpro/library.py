@@ -58,9 +58,9 @@ def struct(kind, **values):
 
 
 @functools.lru_cache(maxsize=None)
-def _library():
-    from .settings import library
-    path = library("libdpro.so")
+def library():
+    from . import settings
+    path = settings.library("libdpro.so")
     if path is None:
         raise Error("libdpro.so is not with the package; install dpro whole (pip install, make install), or build the "
                     "checkout")
@@ -71,10 +71,10 @@ def _library():
     return lib
 
 
-def _call(name, *args):
+def call(name, *args):
     """Of the library; raises what it says when it fails."""
     error = layouts.Error()
-    if getattr(_library(), name)(*args, c.byref(error)) < 0:
+    if getattr(library(), name)(*args, c.byref(error)) < 0:
         raise Error(error.text.decode("utf-8", "replace"))
 
 
@@ -87,7 +87,7 @@ def _answer(name, report):
     if not stream:
         raise MemoryError
     try:
-        _call(name, c.byref(report), c.c_void_p(stream))
+        call(name, c.byref(report), c.c_void_p(stream))
     finally:
         libc.fclose(stream)
     try:
@@ -114,7 +114,7 @@ class Job:
             first = -1  # 0, 0 would mean all
         given = struct(layouts.JobOptions, first_step=first, last_step=last, **options)
         self._at = c.c_void_p()
-        _call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self._at))
+        call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self._at))
 
     def __enter__(self):
         return self
@@ -127,33 +127,33 @@ class Job:
             self.close()
 
     def close(self):
-        _library().dpro_job_close(self._at)
+        library().dpro_job_close(self._at)
         self._at = None
 
-    def _asked(self, question, options, report):
+    def asked(self, question, options, report):
         if not self._at:
             raise Error("the job is closed")
-        _call("dpro_job_" + question, self._at, c.byref(options), c.byref(report))
+        call("dpro_job_" + question, self._at, c.byref(options), c.byref(report))
         return report
 
     def replay(self, **options):
         """What `dpro replay` says, an Answer of schema dpro.replay/1. Options are the fields of struct
         dpro_job_replay_options: samples, seed, delays (as for --delay), bandwidth_bytes_per_s, no_validate."""
         asked = struct(layouts.JobReplayOptions, **options)
-        return _answer("dpro_report_json", self._asked("replay", asked, layouts.Report()))
+        return _answer("dpro_report_json", self.asked("replay", asked, layouts.Report()))
 
     def whatif(self, **changes):
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1. Changes are the fields of struct dpro_changes
         (include/dpro/whatif.h), such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5, compression="bf16", recompute="all",
         compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"]."""
         asked = struct(layouts.Changes, **changes)
-        return _answer("dpro_whatif_json", self._asked("whatif", asked, layouts.WhatifReport()))
+        return _answer("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport()))
 
     def searched(self, options, plan):
         """`options`: a struct dpro_optimize_options. What fits no budget becomes no plan."""
-        report = self._asked("optimize", options, layouts.OptimizeReport())
+        report = self.asked("optimize", options, layouts.OptimizeReport())
         if plan is not None:
             report.plan = os.fsencode(plan)
-            if _library().dpro_optimum_memory_budget(report.optimum).fits:
-                _call("dpro_optimize_plan", c.byref(report))
+            if library().dpro_optimum_memory_budget(report.optimum).fits:
+                call("dpro_optimize_plan", c.byref(report))
         return _answer("dpro_optimize_json", report)

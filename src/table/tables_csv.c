@@ -158,15 +158,18 @@ int dpro_tables_csv(const struct dpro_tables *tables, const char *folder,
 static void write_list(struct writer *w, const void *unused)
 {
     (void)unused;
-    writer_text(
-        w,
-        "# Tables\n\n"
-        "`dpro export --csv DIR TRACE` writes them, a file each; `dpro export --list` prints "
-        "this page. Each table begins\n"
-        "with the column `id`, a row's number from 0; an `id of` a table is that number there, "
-        "and empty where there is none.\n"
-        "A table of a rank begins with `in_rank`, the rank's id; ids of such tables are those "
-        "of the same rank. Columns of which\nno row has a value are empty. A bool is 0 or 1.\n\n");
+    writer_text(w, "# Tables\n\n"
+                   "`dpro export --csv DIR TRACE` writes them, a file each; `dpro export --list` "
+                   "prints this page. "
+                   "In Python,\n`dpro.tables(\"TRACE\")` has them, with columns that numpy sees "
+                   "without a copy.\n\n"
+                   "Each table begins with the column `id`, a row's number from 0; an `id of` a "
+                   "table is that number "
+                   "there, and empty\nwhere there is none. A table of a rank begins with "
+                   "`in_rank`, the rank's id; ids "
+                   "of such tables are those of the same\nrank. Columns of which no row has a "
+                   "value are empty. A bool is "
+                   "0 or 1.\n\n");
     for (uint32_t t = 0; t < dpro_n_tables(); t++) {
         struct dpro_table table = dpro_table(t);
         writer_printf(w,

@@ -1,4 +1,5 @@
 """The Python package without torch: the search, with passes written in Python."""
+import csv
 import ctypes
 import os
 import re
@@ -41,8 +42,8 @@ class Layouts(Case):
                 ours.append("%s.%s %d %d" % (name, field, at.offset, at.size))
                 lines.append('printf("%s.%s %%zu %%zu\\n", offsetof(%s, %s), sizeof(((%s *)0)->%s));' %
                              (name, field, plain, field, plain, field))
-        for name in ("ALGORITHM", "COMPRESSION", "COMPUTING", "EDIT_KIND", "OP_KIND", "PROCESSOR", "SCHEDULE"):
-            prefix = {"COMPUTING": "", "EDIT_KIND": "EDIT_", "OP_KIND": "OP_"}.get(name, name + "_")
+        for name in ("ALGORITHM", "COLUMN_TYPE", "COMPRESSION", "COMPUTING", "EDIT_KIND", "OP_KIND", "PROCESSOR", "SCHEDULE"):
+            prefix = {"COLUMN_TYPE": "COLUMN_", "COMPUTING": "", "EDIT_KIND": "EDIT_", "OP_KIND": "OP_"}.get(name, name + "_")
             for constant, value in getattr(layouts, name).items():
                 ours.append("%s %d" % (prefix + constant.upper(), value))
                 lines.append('printf("%s %%d\\n", (int)DPRO_%s);' % ((prefix + constant.upper(),) * 2))
@@ -282,3 +283,37 @@ class MXNet(Case):
                 environ["PORT"] = port
             ran = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
             self.assertEqual((ran.returncode, ran.stderr.count("dpro: PORT=8080 is in the environment")), (0, said), ran.stderr)
+
+
+@needs_the_library
+class Tables(Case):
+    def test_columns_have_what_export_writes(self):
+        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-tp-gloo-n4", "byteps-torch-n2"):
+            trace = os.path.join(ROOT, "tests", "data", name)
+            self.assert_code(dpro("export", "-q", "--csv", self.path(name), trace), DONE)
+            for table, found in package.tables(trace).items():
+                with open(self.path(name, table + ".csv"), newline="", encoding="utf-8") as file:
+                    rows = list(csv.DictReader(file))
+                columns = {column: [value for part in (found if isinstance(found, list) else [found]) for value in part[column]]
+                           for column in (found[0] if isinstance(found, list) else found)}
+                for column, values in columns.items():
+                    written = [row[column] for row in rows]
+                    self.assertEqual([self.text(value) for value in values], written, (name, table, column))
+
+    def text(self, value):
+        form = {type(None): "%.0s", bool: "%d", float: "%.9f"}
+        return form.get(type(value), "%s") % (value,)
+
+    def test_numbers_are_seen_where_they_lie_and_stay_there(self):
+        column = package.tables(GPT)["memory_blocks"][0]["size_bytes"]  # the job, and its other tables, are nobody's
+        seen = column.__array_interface__
+        at, step = seen["data"][0], seen["strides"][0]
+        self.assertEqual((seen["typestr"], seen["shape"]), ("<u8", (len(column),)))
+        self.assertEqual([ctypes.c_uint64.from_address(at + row * step).value for row in range(len(column))], list(column))
+        self.assertEqual((column.unit, column.meaning, column[-1]), ("bytes", "its size", column[len(column) - 1]))
+        with self.assertRaises(IndexError):
+            column[len(column)]
+
+    def test_what_the_command_refuses_is_raised(self):
+        with self.assertRaisesRegex(package.Error, "none"):
+            package.tables(self.path("none"))

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/json_members.h"
 #include "ingest/reader.h"
 
 static void fini(void *payload)
@@ -25,59 +26,43 @@ const struct payload_kind timeline_payload = {sizeof(struct timeline), fini, is_
 
 /* ---- an event ---- */
 
-static void read_time(struct json *js, struct timeline_time *time)
+static void read_time(struct json_reader *r, void *out, size_t offset)
 {
-    time->known = json_read_decimal(js, 3, &time->ns) == JSON_VALUE && trace_time_fits(time->ns);
+    struct timeline_time *time = (struct timeline_time *)((char *)out + offset);
+    time->known = json_read_decimal(r->js, 3, &time->ns) == JSON_VALUE && trace_time_fits(time->ns);
 }
 
 /* A number, or a name. */
-static void read_id(struct json *js, struct trace_part *part, struct timeline_id *id)
+static void read_id(struct json_reader *r, void *out, size_t offset)
 {
+    struct timeline_id *id = (struct timeline_id *)((char *)out + offset);
     id->known = true;
-    if (json_peek(js) == '"')
-        id->number = id->name = part_read_text(part, js);
-    else if (json_read_unsigned(js, &id->number) != JSON_VALUE)
+    if (json_peek(r->js) == '"')
+        id->number = id->name = json_read_text(r);
+    else if (json_read_unsigned(r->js, &id->number) != JSON_VALUE)
         id->number = 0;
 }
 
-static void read_args(struct json *js, struct trace_part *part, struct timeline_event *e)
-{
-    JSON_KEYS (js, json_open(js, '{'), key, len) {
-        if (json_is(key, len, "name"))
-            e->args_name = part_read_text(part, js);
-        else if (json_is(key, len, "dtype"))
-            e->dtype = part_read_text(part, js);
-        else if (json_is(key, len, "shape"))
-            e->shape = part_read_text(part, js);
-        else if (json_is(key, len, "start_time_since_epoch_in_micros"))
-            read_time(js, &e->epoch);
-        else
-            json_skip(js);
-    }
-}
-
-static void read_event(struct json *js, struct trace_part *part, struct timeline_event *e)
+static void read_ph(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     const char *text;
-    JSON_KEYS (js, true, key, len) {
-        if (json_is(key, len, "ph"))
-            e->ph = json_scalar(js, &text, &len) && len == 1 ? *text : 0;
-        else if (json_is(key, len, "name"))
-            e->name = part_read_text(part, js);
-        else if (json_is(key, len, "ts"))
-            read_time(js, &e->start);
-        else if (json_is(key, len, "dur"))
-            read_time(js, &e->dur);
-        else if (json_is(key, len, "pid"))
-            read_id(js, part, &e->pid);
-        else if (json_is(key, len, "tid"))
-            read_id(js, part, &e->tid);
-        else if (json_is(key, len, "args"))
-            read_args(js, part, e);
-        else
-            json_skip(js);
-    }
+    size_t len;
+    ((struct timeline_event *)out)->ph = json_scalar(r->js, &text, &len) && len == 1 ? *text : 0;
 }
+
+#define EVENT_BY(key, function, member)                                                            \
+    MEMBER_BY(key, function, offsetof(struct timeline_event, member))
+static const struct json_member args_members[] = {
+    MEMBER(struct timeline_event, "name", TEXT, args_name),
+    MEMBER(struct timeline_event, "dtype", TEXT, dtype),
+    MEMBER(struct timeline_event, "shape", TEXT, shape),
+    EVENT_BY("start_time_since_epoch_in_micros", read_time, epoch),
+    {NULL}};
+static const struct json_member event_members[] = {
+    EVENT_BY("ph", read_ph, ph),      MEMBER(struct timeline_event, "name", TEXT, name),
+    EVENT_BY("ts", read_time, start), EVENT_BY("dur", read_time, dur),
+    EVENT_BY("pid", read_id, pid),    EVENT_BY("tid", read_id, tid),
+    MEMBER_IN("args", args_members),  {NULL}};
 
 /* ---- the file ---- */
 
@@ -95,15 +80,13 @@ static bool next_element(struct json *js)
 
 static void read_events(struct timeline_reading *r, struct json *js)
 {
+    struct json_reader reader = {.js = js, .strings = &r->part->names};
     js->p++;
     while (next_element(js)) {
         struct timeline_event event = {.ph = 0};
-        if (!json_open(js, '{')) {
+        if (!json_read_object(&reader, event_members, &event))
             r->part->losses.n_broken++;
-            continue;
-        }
-        read_event(js, r->part, &event);
-        if (js->fail == JSON_OK)
+        else if (js->fail == JSON_OK)
             timeline_take_event(r, &event);
     }
 }

@@ -56,6 +56,20 @@ size_t graphdef_task(const char *device, size_t len)
     return end;
 }
 
+bool trace_key_leaves_task(const char *key)
+{
+    const char *recv = strrchr(key, ' '), *send = recv;
+    if (!recv)
+        return false;
+    while (send > key && send[-1] != ' ')
+        send--;
+    size_t len = strcspn(send, " "), task = 0;
+    for (size_t i = 0; i < len; i++)
+        if (text_begins(send + i, "/device:"))
+            task = i;
+    return task > 0 && strncmp(send, recv + 1, task) != 0;
+}
+
 /* An input: "node", "node:1" (its second output), "^node" (order only). */
 static void read_input(struct trace_part *part, const char *text, size_t len)
 {

@@ -131,24 +131,13 @@ static uint64_t total(const net_range_array *ranges)
     return sum;
 }
 
-static uint64_t in_both(const net_range_array *a, const net_range_array *b)
+/* Bytes that only the other end saw. A hole in the record that the other end filled wholly is a
+ * loss; one that reaches further than what the other end saw is a pause of the recording. Returns
+ * how many there are. */
+static uint64_t count_holes(const net_range_array *own, const net_range_array *other,
+                            struct dpro_transport_info *info)
 {
     uint64_t sum = 0;
-    for (size_t i = 0, k = 0; i < a->n && k < b->n;) {
-        sum += overlap(a->at[i], b->at[k]);
-        if (a->at[i].end <= b->at[k].end)
-            i++;
-        else
-            k++;
-    }
-    return sum;
-}
-
-/* Bytes that only the other end saw. A hole in the record that the other end filled wholly is a
- * loss; one that reaches further than what the other end saw is a pause of the recording. */
-static void count_holes(const net_range_array *own, const net_range_array *other,
-                        struct dpro_transport_info *info)
-{
     size_t k = 0;
     for (size_t i = 0; i <= own->n; i++) {
         struct net_range hole = {.start = i ? own->at[i - 1].end : 0,
@@ -167,7 +156,9 @@ static void count_holes(const net_range_array *own, const net_range_array *other
         } else {
             info->edge_bytes += seen;
         }
+        sum += seen;
     }
+    return sum;
 }
 
 static void count_connection(const struct dpro_trace *trace, uint32_t t, uint32_t c,
@@ -189,8 +180,7 @@ static void count_connection(const struct dpro_trace *trace, uint32_t t, uint32_
     net_ranges(peer, peer_stream, &ranges[2]);
     bool first = t != connection->peer ? t < connection->peer : c < connection->peer_connection;
     info->n_connections += first && (ranges[0].n || ranges[1].n || ranges[2].n);
-    info->paired_bytes += in_both(&ranges[0], &ranges[2]);
-    count_holes(&ranges[0], &ranges[2], info);
+    info->paired_bytes += total(&ranges[2]) - count_holes(&ranges[0], &ranges[2], info);
     count_holes(&ranges[2], &ranges[0], info);
 }
 

@@ -1,6 +1,7 @@
 /* The ends of connections, processes that are no ranks, calls and gloo's collectives by name and
  * back. */
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -160,28 +161,18 @@ void net_process_format(char out[NET_PROCESS_TEXT], int rank)
         snprintf(out, NET_PROCESS_TEXT, "%s %u", role->word, process % NET_MAX_PROCESSES);
 }
 
-static bool is_between(char c, char low, char high)
-{
-    return c >= low && c <= high;
-}
-
-static bool is_letter(char c)
-{
-    return is_between(c, 'a', 'z') || is_between(c, 'A', 'Z');
-}
-
 /* The number that follows a role's word; -1: none, or another word. */
 static int role_number(const struct role *role, const char *at, const char *end)
 {
     int number = 0, n = 0;
     if (!role->single && at < end && (*at == '_' || *at == '-' || *at == '.' || *at == '='))
         at++;
-    for (; !role->single && at < end && is_between(*at, '0', '9'); at++, n++) {
+    for (; !role->single && at < end && isdigit((unsigned char)*at); at++, n++) {
         number = number * 10 + (*at - '0');
         if (number >= NET_MAX_PROCESSES)
             return -1;
     }
-    return (role->single || n > 0) && !(at < end && is_letter(*at)) ? number : -1;
+    return (role->single || n > 0) && !(at < end && isalpha((unsigned char)*at)) ? number : -1;
 }
 
 int net_process_in(const char *name, size_t len)
@@ -189,7 +180,8 @@ int net_process_in(const char *name, size_t len)
     for (int r = 0; r < N_ROLES; r++) {
         size_t n = strlen(roles[r].word);
         for (size_t i = 0; i + n <= len; i++) {
-            if (strncasecmp(name + i, roles[r].word, n) != 0 || (i > 0 && is_letter(name[i - 1])))
+            if (strncasecmp(name + i, roles[r].word, n) != 0 ||
+                (i > 0 && isalpha((unsigned char)name[i - 1])))
                 continue;
             int number = role_number(&roles[r], name + i + n, name + len);
             if (number >= 0)

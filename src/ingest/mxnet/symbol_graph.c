@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json_members.h"
 #include "base/map.h"
 #include "base/memory.h"
 #include "ingest/reader.h"
@@ -170,65 +171,56 @@ static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_e
 
 /* ---- JSON ---- */
 
+struct symbol_node {
+    uint32_t name, type;
+    ids_array inputs;
+};
+
 /* [[node, output, version], ...]; nodes come before those that take what they make. */
-static void read_inputs(struct grapher *g, struct json *js, ids_array *inputs)
+static void read_inputs(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    JSON_EACH (js) {
-        uint64_t node;
-        if (!json_open(js, '['))
+    static const struct json_member members[] = {{.key = "node", .type = JSON_SIZE}, {NULL}};
+    struct grapher *g = r->arg;
+    JSON_EACH (r->js) {
+        uint64_t node = UINT64_MAX;
+        if (!json_read_tuple(r, members, &node))
             continue;
-        bool known = json_array_next(js) && json_read_unsigned(js, &node) == JSON_VALUE;
-        while (json_array_next(js))
-            json_skip(js);
-        if (known && node < g->part->dfg_nodes.n)
-            array_push(inputs, (uint32_t)node);
+        if (node < g->part->dfg_nodes.n)
+            array_push(&((struct symbol_node *)out)->inputs, (uint32_t)node);
         else
             g->part->losses.n_broken_records++;
     }
 }
 
-static void read_node(struct grapher *g, struct json *js, ids_array *inputs)
+static const struct json_member node_members[] = {MEMBER(struct symbol_node, "name", TEXT, name),
+                                                  MEMBER(struct symbol_node, "op", TEXT, type),
+                                                  MEMBER_BY("inputs", read_inputs, 0),
+                                                  {NULL}};
+
+static void read_node(struct grapher *g, struct json_reader *r)
 {
-    const char *text;
-    uint32_t name = 0, type = 0;
-    inputs->n = 0;
-    JSON_KEYS (js, true, key, len) {
-        bool is_op = json_is(key, len, "op"), is_name = json_is(key, len, "name");
-        if ((is_op || is_name) && json_peek(js) == '"') {
-            if (!json_string(js, &text, &len))
-                return;
-            if (is_name)
-                name = part_intern(g->part, text, len);
-            else if (json_is(text, len, "null"))
-                type = part_intern(g->part, "Variable", 8);
-            else
-                type = part_intern(g->part, text, len);
-        } else if (json_is(key, len, "inputs")) {
-            read_inputs(g, js, inputs);
-        } else {
-            json_skip(js);
-        }
+    struct symbol_node node = {0};
+    if (json_read_object(r, node_members, &node) && r->js->fail == JSON_OK) { /* not cut off */
+        if (strcmp(strtab_get(&g->part->names, node.type), "null") == 0)
+            node.type = part_intern(g->part, "Variable", 8);
+        add_node(g, node.name, node.type);
+        EACH (const uint32_t, input, node.inputs)
+            add_input(g, *input, false);
     }
-    if (js->fail != JSON_OK)
-        return; /* a node that is cut off is left out */
-    add_node(g, name, type);
-    for (size_t i = 0; i < inputs->n; i++)
-        add_input(g, inputs->at[i], false);
+    array_fini(&node.inputs);
 }
 
 static int read_symbol(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
     struct grapher g = {.part = part};
-    ids_array inputs = {0};
+    struct json_reader r = {.js = js, .strings = &part->names, .arg = &g};
     JSON_KEYS (js, json_open_document(js), key, len)
         if (!json_is(key, len, "nodes"))
             json_skip(js);
         else
             JSON_EACH (js)
-                if (json_open(js, '{'))
-                    read_node(&g, js, &inputs);
+                read_node(&g, &r);
     finish(&g);
-    array_fini(&inputs);
     map_fini(&g.node_of);
     return 0;
 }

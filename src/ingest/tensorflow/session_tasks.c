@@ -65,7 +65,6 @@ struct task {
     size_t len;
     int rank; /* as of net_process_*; -1: of no job that trains */
     struct trace_part *part;
-    uint32_t *names;               /* string id of the file -> of the task, + 1; in the arena */
     struct tf_idle_tracks threads; /* how many ran is known, which one did what is not */
 };
 
@@ -132,15 +131,12 @@ static void number_tasks(struct splitter *s)
 
 static uint32_t own_id(const struct splitter *s, struct task *task, uint32_t id)
 {
-    if (!task->names[id])
-        task->names[id] = strtab_copy(&task->part->names, &s->from->names, id) + 1;
-    return task->names[id] - 1;
+    return strtab_copy(&task->part->names, &s->from->names, id);
 }
 
-static void open_task(struct splitter *s, struct task *task)
+static void open_task(struct task *task)
 {
     task->part = mem_array(1, sizeof *task->part);
-    task->names = arena_array(&s->arena, s->from->names.n, sizeof *task->names);
     task->part->process.has_rank = task->rank != -1;
     task->part->process.rank = task->rank;
     task->part->session.is_step = true;
@@ -286,7 +282,7 @@ void session_split(struct trace_part *part)
         task_of(&s, part->dfg_nodes.at[n].device);
     number_tasks(&s);
     for (size_t t = 0; t < s.tasks.n; t++)
-        open_task(&s, &s.tasks.at[t]);
+        open_task(&s.tasks.at[t]);
     find_receivers(&s);
     move_allocations(&s);
     move_graphs(&s);

@@ -39,7 +39,6 @@ static inline const struct xplane_meta *meta_of(struct xplane *x, const struct x
 struct line {
     int64_t id, start_ns;
     uint32_t track; /* NO_ID: has no spans yet */
-    bool wanted;
     bool works; /* for `run`, from `work_ns` on, as was noted */
     uint64_t run;
     int64_t work_ns;

@@ -89,15 +89,15 @@ static bool in_order(const struct net_transfer *at, uint32_t i, uint32_t n, bool
     return i + 1 == n || (sends ? at[i + 1].start_ns : at[i + 1].end_ns) >= own;
 }
 
-struct stream {
+struct call_stream {
     const struct net_transfer *at;
     uint32_t n;
 };
 
-static struct stream stream_of(const struct net_transport *t, uint32_t stream)
+static struct call_stream stream_of(const struct net_transport *t, uint32_t stream)
 {
-    return (struct stream){t->transfers.at + t->first_transfer[stream],
-                           t->first_transfer[stream + 1] - t->first_transfer[stream]};
+    return (struct call_stream){t->transfers.at + t->first_transfer[stream],
+                                t->first_transfer[stream + 1] - t->first_transfer[stream]};
 }
 
 static uint64_t mark_of(uint32_t transport, uint32_t transfer)
@@ -113,7 +113,7 @@ static void visit_stream(const struct dpro_trace *trace, const clock_nodes *node
     const struct net_transport *peer = net_peer(trace, transport, number, &peer_number);
     if (!peer)
         return;
-    struct stream sent = stream_of(transport, number), received = stream_of(peer, peer_number);
+    struct call_stream sent = stream_of(transport, number), received = stream_of(peer, peer_number);
     struct clock_constraint constraint = {CONSTRAINT_FROM_TRANSPORT,
                                           clock_node_of(nodes, transport->rank),
                                           clock_node_of(nodes, peer->rank),
@@ -221,7 +221,7 @@ static void describe_transfer(const struct dpro_trace *trace, uint64_t mark, cha
     const struct net_transfer *transfer = &t->transfers.at[(uint32_t)mark];
     uint32_t stream;
     const struct net_transport *peer = net_peer(trace, t, transfer->stream, &stream);
-    struct stream received = peer ? stream_of(peer, stream) : (struct stream){0};
+    struct call_stream received = peer ? stream_of(peer, stream) : (struct call_stream){0};
     char sender[NET_PROCESS_TEXT], receiver[NET_PROCESS_TEXT];
     int64_t end = INT64_MIN;
     net_process_format(sender, t->rank);

@@ -27,7 +27,7 @@ void messages_fini(struct messages *messages)
     mem_free(messages->lacks);
 }
 
-struct finder {
+struct message_finder {
     struct join *join;
     struct messages *messages;
     struct endpoints ends;
@@ -59,7 +59,7 @@ static void join_nodes(const struct join *join, struct joined *joined, struct me
 }
 
 /* Horovod may fuse otherwise in an iteration: its messages there are none of this collective's. */
-static bool is_seen(const struct finder *f, const struct joined *joined, uint32_t sample)
+static bool is_seen(const struct message_finder *f, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = joined_members(f->join, joined);
     bool seen = !join_is_inferred(f->join, joined);
@@ -70,7 +70,7 @@ static bool is_seen(const struct finder *f, const struct joined *joined, uint32_
 
 /* The iteration that the graph shows, or the first in which the collective was seen; NO_ID: in
  * none. */
-static uint32_t shown_sample(const struct finder *f, const struct joined *joined)
+static uint32_t shown_sample(const struct message_finder *f, const struct joined *joined)
 {
     const struct rank_build *rank = &f->join->ranks[0];
     uint32_t s = 0;
@@ -82,7 +82,7 @@ static uint32_t shown_sample(const struct finder *f, const struct joined *joined
 }
 
 /* Returns how many of the members have a log of their part in every iteration. */
-static uint32_t find_node_groups(struct finder *f, struct joined *joined)
+static uint32_t find_node_groups(struct message_finder *f, struct joined *joined)
 {
     struct member *members = joined_members(f->join, joined);
     uint32_t n_samples = f->messages->n_samples, n_logged = 0;
@@ -116,7 +116,7 @@ static uint32_t find_node_groups(struct finder *f, struct joined *joined)
     return n_logged;
 }
 
-static void note_lacking(struct finder *f, const struct joined *joined, enum lacks lacks)
+static void note_lacking(struct message_finder *f, const struct joined *joined, enum lacks lacks)
 {
     const struct member *members = joined_members(f->join, joined);
     for (uint32_t m = 0; m < joined->n_members; m++)
@@ -133,7 +133,7 @@ static bool on_comm_thread(const struct rank_build *rank, const struct local_col
 /* ---- links ---- */
 
 /* NULL: NCCL's network, which no log tells the addresses of; a rank has it for itself. */
-static uint32_t find_link(struct finder *f, const struct net_connection *c, uint32_t rank)
+static uint32_t find_link(struct message_finder *f, const struct net_connection *c, uint32_t rank)
 {
     bool within = c && (memcmp(c->local.ip, c->remote.ip, sizeof c->local.ip) == 0 ||
                         c->local.family == AF_UNIX);
@@ -163,7 +163,7 @@ ORDER_OF_INDICES(by_sending, struct found, ASCENDING(time.start_ns));
 
 /* The graph's messages of the collective, from those of the iteration that it shows; f->place says
  * where each of them, by members, went. */
-static void add_shown(struct finder *f, uint32_t j)
+static void add_shown(struct message_finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     size_t n = f->shown.n;
@@ -205,7 +205,7 @@ static void add_shown(struct finder *f, uint32_t j)
     }
 }
 
-static void find_pattern(struct finder *f, struct joined *joined)
+static void find_pattern(struct message_finder *f, struct joined *joined)
 {
     const struct message *messages = &f->messages->all.at[joined->first_message];
     const struct member *members = joined_members(f->join, joined);
@@ -266,8 +266,8 @@ static bool find_transfer(const struct join *join, const struct joined *joined, 
 
 /* A time in or beside one transfer, put into or beside another; only what is within it is longer or
  * shorter there. */
-static int64_t stretched(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t own_start_ns,
-                         int64_t own_end_ns)
+static int64_t stretched_ns(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t own_start_ns,
+                            int64_t own_end_ns)
 {
     int64_t moved;
     if (ns == ABSENT)
@@ -291,8 +291,8 @@ static struct message_time received_by(int64_t left_ns, struct message_time time
 
 /* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
  * messages. */
-static bool stretch_times(struct finder *f, const struct joined *joined, struct message_time *times,
-                          uint32_t from, uint32_t to)
+static bool stretch_times(struct message_finder *f, const struct joined *joined,
+                          struct message_time *times, uint32_t from, uint32_t to)
 {
     uint32_t n_samples = f->messages->n_samples;
     const struct member *members = joined_members(f->join, joined);
@@ -306,16 +306,16 @@ static bool stretch_times(struct finder *f, const struct joined *joined, struct 
         int64_t left = member_left_ns(f->join, &members[receiver], to);
         times[(size_t)m * n_samples + to] = received_by(
             left,
-            (struct message_time){stretched(time->start_ns, start, end, own_start, own_end),
-                                  stretched(time->end_ns, start, end, own_start, own_end),
-                                  stretched(time->received_ns, start, end, own_start, own_end)});
+            (struct message_time){stretched_ns(time->start_ns, start, end, own_start, own_end),
+                                  stretched_ns(time->end_ns, start, end, own_start, own_end),
+                                  stretched_ns(time->received_ns, start, end, own_start, own_end)});
     }
     return true;
 }
 
 /* The times of a collective's messages in all samples, from those of each. Returns whether all are
  * known and the same messages; *uneven: they are known, but differ. */
-static bool time_messages(struct finder *f, const struct joined *joined, uint32_t shown,
+static bool time_messages(struct message_finder *f, const struct joined *joined, uint32_t shown,
                           struct message_time *times, bool *uneven)
 {
     uint32_t n_samples = f->messages->n_samples, n_seen = 0;
@@ -346,7 +346,7 @@ static bool time_messages(struct finder *f, const struct joined *joined, uint32_
 }
 
 /* Takes one collective apart, with ready messages where it can, or counts why it can't be. */
-static void take_apart(struct finder *f, uint32_t j, bool with_ready)
+static void take_apart(struct message_finder *f, uint32_t j, bool with_ready)
 {
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
@@ -389,7 +389,7 @@ static void take_apart(struct finder *f, uint32_t j, bool with_ready)
 /* ---- all of them ---- */
 
 /* Of servers only what their workers sent them and got from them is of the collective. */
-static void take_exchange(struct finder *f, uint32_t j)
+static void take_exchange(struct message_finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     if (joined->n_members < joined->n_expected)
@@ -403,7 +403,7 @@ static void take_exchange(struct finder *f, uint32_t j)
 }
 
 /* Takes one apart, if the logs that such have say enough. */
-static void take(struct finder *f, uint32_t j)
+static void take_collective(struct message_finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     const struct rank_build *rank = &f->join->ranks[joined->rank];
@@ -438,7 +438,7 @@ static void take(struct finder *f, uint32_t j)
 
 void messages_find(struct messages *messages, struct join *join, const struct dpro_trace *trace)
 {
-    struct finder f = {.join = join, .messages = messages};
+    struct message_finder f = {.join = join, .messages = messages};
     size_t n_ends = join->n_ranks + (size_t)join->n_servers;
     if (trace->n_transports + trace->n_nccl_logs == 0 || n_ends < 2)
         return;
@@ -447,7 +447,7 @@ void messages_find(struct messages *messages, struct join *join, const struct dp
     endpoints_index(&f.ends, join, trace);
     bool any = f.ends.has_gloo || f.ends.has_nccl || f.ends.has_ps;
     for (uint32_t j = 0; j < join->joined.n && any; j++)
-        take(&f, j);
+        take_collective(&f, j);
     messages_cut_transfers(messages, join);
     endpoints_fini(&f.ends);
     map_fini(&f.link_of);

@@ -8,7 +8,7 @@
 #include "base/json_members.h"
 #include "ingest/reader.h"
 
-static void fini(void *payload)
+static void timeline_fini(void *payload)
 {
     struct timeline *timeline = payload;
     array_fini(&timeline->tensors);
@@ -22,7 +22,7 @@ static bool is_empty(const void *payload)
     return ((const struct timeline *)payload)->runs.n == 0;
 }
 
-const struct payload_kind timeline_payload = {sizeof(struct timeline), fini, is_empty};
+const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini, is_empty};
 
 /* ---- an event ---- */
 

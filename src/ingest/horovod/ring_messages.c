@@ -125,7 +125,7 @@ struct span_ns {
     int64_t first_ns, last_ns; /* first INT64_MAX: not known */
 };
 
-struct ring {
+struct hvd_ring {
     struct dpro_trace *trace;
     const struct rounds *rounds;
     struct arena arena;
@@ -143,7 +143,7 @@ struct ring {
 enum { FOUND_SENT = 1, FOUND_RECEIVED = 2 };
 
 /* From the end of the group before to the start of the next one, as far as these are known. */
-static struct span_ns window_of(const struct ring *ring, uint32_t rank, size_t group)
+static struct span_ns window_of(const struct hvd_ring *ring, uint32_t rank, size_t group)
 {
     const int64_t SLACK_NS = 1000000000;
     const struct span_ns *spans = ring->spans + rank * ring->n_groups;
@@ -189,7 +189,7 @@ static uint32_t find_run(const struct net_transport *t, uint32_t stream, uint32_
     return NO_ID;
 }
 
-static void widen(struct span_ns *span, const struct net_message *message)
+static void widen_span(struct span_ns *span, const struct net_message *message)
 {
     if (message->start_ns != INT64_MIN)
         span->first_ns = MIN(span->first_ns, message->start_ns);
@@ -197,7 +197,7 @@ static void widen(struct span_ns *span, const struct net_message *message)
 }
 
 /* Assigns the run to the group at both ends. Returns the message after it. */
-static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint32_t stream,
+static uint32_t take_run(const struct hvd_ring *ring, struct net_transport *t, uint32_t stream,
                          uint32_t run, uint8_t opcode, uint32_t peer_rank, uint32_t group)
 {
     uint32_t peer_stream = 0, n = 0;
@@ -215,13 +215,13 @@ static uint32_t take_run(const struct ring *ring, struct net_transport *t, uint3
             continue;
         other->collective = group;
         if (opcode == GLOO_DATA)
-            widen(&ring->spans[peer_rank * ring->n_groups + group], other);
+            widen_span(&ring->spans[peer_rank * ring->n_groups + group], other);
     }
     return run;
 }
 
 /* Finds all groups' runs on a stream between a rank and its neighbour. */
-static void take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
+static void take_stream(struct hvd_ring *ring, uint32_t rank, uint32_t stream, uint32_t peer_rank)
 {
     struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
     bool sends = stream % 2 == 0;
@@ -249,7 +249,7 @@ static void take_stream(struct ring *ring, uint32_t rank, uint32_t stream, uint3
     }
 }
 
-static void take_rank(struct ring *ring, uint32_t rank)
+static void take_rank(struct hvd_ring *ring, uint32_t rank)
 {
     const struct net_transport *t = &ring->trace->transports[ring->transport_of[rank]];
     uint32_t to = (rank + ring->n - 1) % ring->n, from = (rank + 1) % ring->n;
@@ -261,7 +261,7 @@ static void take_rank(struct ring *ring, uint32_t rank)
     }
 }
 
-static void take_all(struct ring *ring, uint32_t lead)
+static void take_all(struct hvd_ring *ring, uint32_t lead)
 {
     uint32_t *queue = arena_array(&ring->arena, ring->n, sizeof *queue), n = 0;
     bool *queued = arena_array(&ring->arena, ring->n, sizeof *queued);
@@ -284,7 +284,7 @@ static void take_all(struct ring *ring, uint32_t lead)
 /* ---- collectives ---- */
 
 /* Only rounds that fused as the graph does have the graph's collectives. */
-static void tie_spans(const struct ring *ring, struct net_transport *t)
+static void tie_spans(const struct hvd_ring *ring, struct net_transport *t)
 {
     const struct fusion *f = ring->trace->fusion;
     const struct trace_rank *rank = &ring->trace->ranks[t->rank_index];
@@ -308,7 +308,7 @@ static void tie_spans(const struct ring *ring, struct net_transport *t)
 }
 
 /* Adds a collective for each group. It is exact where all ranks' messages were found. */
-static void add_collectives(struct ring *ring, struct net_transport *t)
+static void add_collectives(struct hvd_ring *ring, struct net_transport *t)
 {
     struct dpro_transport_info *info = &ring->trace->transport_info;
     uint32_t rank = (uint32_t)t->rank;
@@ -332,7 +332,7 @@ static void add_collectives(struct ring *ring, struct net_transport *t)
     net_sum_collectives(t);
 }
 
-static void prepare(struct ring *ring, int lead)
+static void prepare_ring(struct hvd_ring *ring, int lead)
 {
     size_t n_cells = ring->n * ring->n_groups;
     ring->sizes = arena_array(&ring->arena, ring->n_groups, sizeof *ring->sizes);
@@ -362,10 +362,10 @@ static void prepare(struct ring *ring, int lead)
 
 void fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, int lead)
 {
-    struct ring ring = {.trace = trace,
-                        .rounds = rounds,
-                        .n = (uint32_t)trace->world_size,
-                        .n_groups = rounds->groups.n};
+    struct hvd_ring ring = {.trace = trace,
+                            .rounds = rounds,
+                            .n = (uint32_t)trace->world_size,
+                            .n_groups = rounds->groups.n};
     if (trace->world_size < 2 || (uint32_t)trace->world_size > trace->n_transports || lead < 0 ||
         lead >= trace->world_size)
         return;
@@ -373,7 +373,7 @@ void fused_find_messages(struct dpro_trace *trace, const struct rounds *rounds, 
         for (size_t m = 0; m < trace->transports[t].messages.n; m++)
             trace->transports[t].messages.at[m].collective = NO_ID;
     frame_all(trace);
-    prepare(&ring, lead);
+    prepare_ring(&ring, lead);
     take_all(&ring, (uint32_t)lead);
     for (uint32_t t = 0; t < trace->n_transports; t++) {
         struct net_transport *transport = &trace->transports[t];

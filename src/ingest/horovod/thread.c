@@ -14,7 +14,7 @@
 
 /* ---- spans ---- */
 
-static uint32_t intern(struct placing *p, const char *text)
+static uint32_t intern_name(struct placing *p, const char *text)
 {
     return strtab_add(&p->trace->names, text, strlen(text));
 }
@@ -41,7 +41,7 @@ static uint32_t add_detail(struct placing *p, const struct fused_group *group, i
     rank->details[rank->n_details] = (struct trace_detail){
         .numel = group ? group->numel : 0,
         .dtype = group ? group->dtype : 0,
-        .process_group = intern(p, "horovod"),
+        .process_group = intern_name(p, "horovod"),
         .peer = -1,
         .comm_sequence = sequence,
         .wait_stream = -1,
@@ -67,10 +67,10 @@ static int64_t last_enqueue(const struct placing *p, uint32_t round, uint32_t gr
 
 static void add_spans(struct placing *p)
 {
-    uint32_t negotiate = intern(p, "NEGOTIATE_ALLREDUCE");
-    uint32_t copy_in = intern(p, "MEMCPY_IN_FUSION_BUFFER");
-    uint32_t copy_out = intern(p, "MEMCPY_OUT_FUSION_BUFFER");
-    uint32_t callbacks = intern(p, "CALLBACKS");
+    uint32_t negotiate = intern_name(p, "NEGOTIATE_ALLREDUCE");
+    uint32_t copy_in = intern_name(p, "MEMCPY_IN_FUSION_BUFFER");
+    uint32_t copy_out = intern_name(p, "MEMCPY_OUT_FUSION_BUFFER");
+    uint32_t callbacks = intern_name(p, "CALLBACKS");
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
     int64_t free_ns = NEVER;
@@ -78,7 +78,7 @@ static void add_spans(struct placing *p)
     rank->tracks[rank->n_tracks] = (struct trace_track){.serial = true,
                                                         .pid = rank->pid,
                                                         .id = rank->n_tracks,
-                                                        .name = intern(p, "Horovod thread"),
+                                                        .name = intern_name(p, "Horovod thread"),
                                                         .first = rank->n_spans};
     rank->n_tracks++;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)

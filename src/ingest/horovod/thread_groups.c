@@ -3,7 +3,7 @@
 #include "base/sort.h"
 #include "ingest/horovod/thread.h"
 
-static int64_t share(int64_t ns, double part)
+static int64_t share_of_ns(int64_t ns, double part)
 {
     return part >= 1 ? ns : (int64_t)((double)ns * part);
 }
@@ -26,11 +26,11 @@ static void add_part(struct parts *parts, struct fused_times *group, const struc
 {
     double of = to - from;
     parts->n++;
-    parts->sums.transfer_ns += share(t->transfer_ns - t->start_ns, of);
-    parts->sums.transferred_ns += share(t->transferred_ns - t->transfer_ns, of);
-    parts->sums.out_ns += share(t->out_ns - t->transferred_ns, of);
-    parts->sums.end_ns += share(t->end_ns - t->out_ns, of);
-    int64_t end_ns = t->start_ns + share(t->end_ns - t->start_ns, to);
+    parts->sums.transfer_ns += share_of_ns(t->transfer_ns - t->start_ns, of);
+    parts->sums.transferred_ns += share_of_ns(t->transferred_ns - t->transfer_ns, of);
+    parts->sums.out_ns += share_of_ns(t->out_ns - t->transferred_ns, of);
+    parts->sums.end_ns += share_of_ns(t->end_ns - t->out_ns, of);
+    int64_t end_ns = t->start_ns + share_of_ns(t->end_ns - t->start_ns, to);
     if (parts->n == 1 || end_ns > group->end_ns)
         group->end_ns = end_ns;
 }

@@ -41,7 +41,7 @@ static void rename_all(struct timeline *timeline, const uint32_t *names)
         timeline->runs.at[r].op = names[timeline->runs.at[r].op];
 }
 
-static void give(struct trace_build *build, struct source *source)
+static void give_timeline(struct trace_build *build, struct source *source)
 {
     struct dpro_trace *trace = build->trace;
     const struct dpro_sink *sink = &build->options->sink;
@@ -76,16 +76,17 @@ static void give(struct trace_build *build, struct source *source)
                    source->path, rank->timeline->n_open);
 }
 
-static void join(struct trace_build *build)
+static void timelines_join(struct trace_build *build)
 {
     EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
-            give(build, source);
+            give_timeline(build, source);
     fusion_build(build->trace, &build->options->sink);
 }
 
 /* Each run may become spans of every rank, on Horovod's thread. */
-static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
+static void timelines_reserve(struct trace_build *build, struct rank_job *job,
+                              struct rank_room *room)
 {
     (void)job;
     for (size_t i = 0; i < build->list.n; i++) {
@@ -108,6 +109,6 @@ const struct reader timeline_reader = {
     .read_json = timeline_read,
     .stand_alone = timelines_stand_alone,
     .complete = byteps_join,
-    .reserve = reserve,
-    .join = join,
+    .reserve = timelines_reserve,
+    .join = timelines_join,
 };

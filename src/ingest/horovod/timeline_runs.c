@@ -80,7 +80,7 @@ static enum timeline_stage stage_of(const char *name, enum timeline_writer write
 
 /* ---- runs ---- */
 
-static void widen(struct timeline_interval *interval, int64_t start_ns, int64_t end_ns)
+static void widen_interval(struct timeline_interval *interval, int64_t start_ns, int64_t end_ns)
 {
     if (interval->start_ns == NEVER)
         interval->start_ns = start_ns;
@@ -126,12 +126,12 @@ static void add_stage(struct timeline_reading *r, uint32_t tensor, enum timeline
                       uint32_t name, int64_t start_ns, int64_t end_ns)
 {
     struct timeline_writing *w = &r->writing.at[tensor];
-    widen(&w->run.stages[stage], start_ns, end_ns);
+    widen_interval(&w->run.stages[stage], start_ns, end_ns);
     /* Horovod waits in the queue for the tensor's data: no work of its thread */
     bool waits = stage == STAGE_NEGOTIATE ||
                  (stage == STAGE_QUEUE && r->timeline->writer == TIMELINE_HOROVOD);
     if (!waits)
-        widen(&w->run.whole, start_ns, end_ns);
+        widen_interval(&w->run.whole, start_ns, end_ns);
     if (stage == STAGE_TRANSFER && r->timeline->tensors.at[tensor].backend == 0)
         r->timeline->tensors.at[tensor].backend = name;
     w->any = true;
@@ -187,7 +187,7 @@ static void begin_stage(struct timeline_reading *r, const struct timeline_event 
         w->outer = 1;
         w->run.op = e->name;
         w->any = true;
-        widen(&w->run.whole, e->start.ns, e->start.ns);
+        widen_interval(&w->run.whole, e->start.ns, e->start.ns);
     }
     if (depth >= MAX_NESTED)
         return;
@@ -242,7 +242,7 @@ static void end_stage(struct timeline_reading *r, const struct timeline_event *e
     if (stage != N_TIMELINE_STAGES)
         add_stage(r, tensor, stage, 0, e->start.ns, e->start.ns);
     if (depth == 0 && w->outer) {
-        widen(&w->run.whole, e->start.ns, e->start.ns);
+        widen_interval(&w->run.whole, e->start.ns, e->start.ns);
         w->outer = 0;
         end_run(r, tensor);
     }
@@ -350,7 +350,7 @@ static void add_whole_stages(struct timeline_reading *r)
     }
 }
 
-static bool shift(struct timeline_interval *interval, int64_t by_ns)
+static bool shift_interval(struct timeline_interval *interval, int64_t by_ns)
 {
     if (interval->start_ns == NEVER)
         return true;
@@ -365,9 +365,9 @@ static void add_base(struct timeline *timeline, struct trace_part *part)
     size_t kept = 0;
     for (size_t i = 0; i < timeline->runs.n; i++) {
         struct timeline_run run = timeline->runs.at[i];
-        bool fits = shift(&run.whole, part->base_ns);
+        bool fits = shift_interval(&run.whole, part->base_ns);
         for (int s = 0; s < N_TIMELINE_STAGES; s++)
-            fits &= shift(&run.stages[s], part->base_ns);
+            fits &= shift_interval(&run.stages[s], part->base_ns);
         if (fits)
             timeline->runs.at[kept++] = run;
         part->losses.n_overflow += !fits;

@@ -213,8 +213,8 @@ static void read_node(struct pb *pb, struct trace_part *part, const struct pb_fi
 
 /* Replaces inputs' names by nodes. Inputs from other graphs (arguments of a function) are left out.
  * Of two nodes of one name the first counts. */
-static void resolve(struct trace_part *part, size_t first_node, size_t first_input,
-                    graphdef_places *places)
+static void resolve_inputs(struct trace_part *part, size_t first_node, size_t first_input,
+                           graphdef_places *places)
 {
     size_t n_names = part->names.n, kept = first_input;
     while (places->n < n_names)
@@ -245,7 +245,7 @@ void graphdef_read_nodes(struct pb *pb, struct trace_part *part, graphdef_places
     while (pb_next(pb, &field))
         if (field.number == 1)
             read_node(pb, part, &field);
-    resolve(part, first_node, first_input, places);
+    resolve_inputs(part, first_node, first_input, places);
 }
 
 static int read_graphdef(struct bytes *bytes, struct trace_part *part,
@@ -262,7 +262,7 @@ static int read_graphdef(struct bytes *bytes, struct trace_part *part,
     return 0;
 }
 
-static bool recognise(const struct head *head)
+static bool graphdef_recognise(const struct head *head)
 {
     return protobuf_recognise(head) == PROTOBUF_GRAPH_DEF;
 }
@@ -275,6 +275,6 @@ const struct reader graphdef_reader = {
     .encoding = "protobuf",
     .framework = "tensorflow",
     .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},
-    .recognise = recognise,
+    .recognise = graphdef_recognise,
     .read_bytes = read_graphdef,
 };

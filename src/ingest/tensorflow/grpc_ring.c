@@ -19,22 +19,22 @@
 enum { LEAST_CHUNK = 4096, MOST_RUNS = 1 << 22 };
 static const int64_t SLACK_NS = 1000000; /* a span is read off the clock beside the calls */
 
-struct run {
+struct ring_run {
     uint64_t key; /* of all ranks' */
     int64_t start_ns, end_ns;
     uint32_t transport, span;
     uint32_t joint; /* number of the collective */
 };
-typedef ARRAY(struct run) run_array;
+typedef ARRAY(struct ring_run) run_array;
 
 /* A collective of one rank that has chunks to send. */
 struct sending {
-    const struct run *run;
+    const struct ring_run *run;
     uint64_t chunk;
     uint32_t n_left;
 };
 
-struct ring {
+struct grpc_ring {
     struct dpro_trace *trace;
     struct arena arena;
     run_array runs;
@@ -43,12 +43,12 @@ struct ring {
     bool *found;       /* [transport * n + collective]: all chunks that it sent */
 };
 
-static size_t cell_of(const struct ring *ring, uint32_t transport, uint32_t joint)
+static size_t cell_of(const struct grpc_ring *ring, uint32_t transport, uint32_t joint)
 {
     return (size_t)transport * ring->n + joint;
 }
 
-ORDER(by_time, struct run, ASCENDING(transport) ?: ASCENDING(start_ns) ?: ASCENDING(span));
+ORDER(by_time, struct ring_run, ASCENDING(transport) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
 static void list_runs(const struct dpro_trace *trace, run_array *runs)
 {
@@ -84,7 +84,7 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
     struct map repeated = {0}, seen = {0};
     uint64_t n = 0;
-    EACH (const struct run, run, *runs) {
+    EACH (const struct ring_run, run, *runs) {
         uint64_t here = key_with(run->key, run->transport);
         if (map_get(&seen, here, NULL))
             map_set(&repeated, run->key, 1);
@@ -93,7 +93,7 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
     }
     map_fini(&seen);
     for (size_t i = 0; i < runs->n && repeated.n > 0; i++) {
-        struct run *run = &runs->at[i];
+        struct ring_run *run = &runs->at[i];
         if (!map_get(&repeated, run->key, NULL))
             continue;
         uint64_t window =
@@ -110,8 +110,8 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 
 /* ---- chunks ---- */
 
-static void push_chunk(struct ring *ring, const struct run *run, uint32_t stream, uint64_t offset,
-                       uint64_t bytes)
+static void push_chunk(struct grpc_ring *ring, const struct ring_run *run, uint32_t stream,
+                       uint64_t offset, uint64_t bytes)
 {
     struct net_transport *t = &ring->trace->transports[run->transport];
     struct net_message message = {.offset = offset,
@@ -128,7 +128,7 @@ static void push_chunk(struct ring *ring, const struct run *run, uint32_t stream
 }
 
 /* Bytes that gRPC adds to a chunk at least: a header, and one for each 16 KiB. */
-static uint64_t around(uint64_t bytes)
+static uint64_t framing_bytes(uint64_t bytes)
 {
     return 32 + bytes / 16384 * 9;
 }
@@ -156,7 +156,7 @@ static uint64_t written_bytes(const struct dpro_trace *trace, const struct net_t
 
 /* The bytes of a collective's tensor: as its span or the graph says, else from those that the rank
  * writes until its next one begins. */
-static uint64_t run_bytes(const struct ring *ring, const struct run *run)
+static uint64_t run_bytes(const struct grpc_ring *ring, const struct ring_run *run)
 {
     const struct net_transport *t = &ring->trace->transports[run->transport];
     const struct trace_rank *rank = &ring->trace->ranks[t->rank_index];
@@ -173,11 +173,11 @@ static uint64_t run_bytes(const struct ring *ring, const struct run *run)
 }
 
 /* The rank's collectives by start. */
-static size_t list_sending(const struct ring *ring, uint32_t transport, struct sending *list)
+static size_t list_sending(const struct grpc_ring *ring, uint32_t transport, struct sending *list)
 {
     enum { MOST_BYTES = 4 << 20, MOST_PARTS = 2 }; /* TensorFlow cuts longer chunks in two */
     size_t n = 0;
-    EACH (const struct run, run, ring->runs) {
+    EACH (const struct ring_run, run, ring->runs) {
         uint32_t n_ranks = ring->n_ranks[run->joint], parts = 1;
         if (run->transport != transport || n_ranks < 2)
             continue;
@@ -193,7 +193,8 @@ static size_t list_sending(const struct ring *ring, uint32_t transport, struct s
 /* Whether a write that begins then is too late for it. */
 static bool is_over(const struct sending *sending, int64_t start_ns)
 {
-    const struct run *run = sending->run; /* the last may be on its way when it has all its own */
+    const struct ring_run *run =
+        sending->run; /* the last may be on its way when it has all its own */
     return sending->n_left == 0 ||
            run->end_ns + (run->end_ns - run->start_ns) + SLACK_NS <= start_ns;
 }
@@ -209,7 +210,7 @@ static struct sending *largest_in(struct sending *list, size_t n, int64_t start_
     return best;
 }
 
-static void take_write(struct ring *ring, struct sending *list, size_t n, uint32_t stream,
+static void take_write(struct grpc_ring *ring, struct sending *list, size_t n, uint32_t stream,
                        uint64_t offset, uint64_t bytes, int64_t start_ns)
 {
     enum { MOST_IN_A_WRITE = 64, BESIDE = 1024 }; /* BESIDE: of a chunk, at most */
@@ -218,7 +219,7 @@ static void take_write(struct ring *ring, struct sending *list, size_t n, uint32
     uint64_t left = bytes, end = offset + bytes;
     for (struct sending *next;
          n_found < MOST_IN_A_WRITE && (next = largest_in(list, n, start_ns, left)) != NULL;) {
-        uint64_t more = around(next->chunk);
+        uint64_t more = framing_bytes(next->chunk);
         left -= next->chunk + more < left ? next->chunk + more : left;
         next->n_left--;
         found[n_found++] = next;
@@ -236,7 +237,7 @@ static void take_write(struct ring *ring, struct sending *list, size_t n, uint32
 }
 
 /* All writes of a stream; one may take several calls. */
-static void take_stream(struct ring *ring, struct sending *list, size_t n, uint32_t transport,
+static void take_stream(struct grpc_ring *ring, struct sending *list, size_t n, uint32_t transport,
                         uint32_t stream)
 {
     const struct net_transport *t = &ring->trace->transports[transport];
@@ -259,7 +260,7 @@ static void take_stream(struct ring *ring, struct sending *list, size_t n, uint3
     }
 }
 
-static void take_all(struct ring *ring)
+static void take_all(struct grpc_ring *ring)
 {
     struct sending *list = arena_array(&ring->arena, ring->runs.n, sizeof *list);
     for (uint32_t transport = 0; transport < ring->trace->n_transports; transport++) {
@@ -276,20 +277,20 @@ static void take_all(struct ring *ring)
 }
 
 /* One collective of each number, on all ranks alike, each of which has one neighbour. */
-static void add_collectives(struct ring *ring)
+static void add_collectives(struct grpc_ring *ring)
 {
     struct dpro_trace *trace = ring->trace;
     bool *exact = arena_array(&ring->arena, ring->n, sizeof *exact);
     for (uint32_t j = 0; j < ring->n; j++)
         exact[j] = ring->n_ranks[j] > 1;
-    EACH (const struct run, run, ring->runs)
+    EACH (const struct ring_run, run, ring->runs)
         exact[run->joint] &= ring->found[cell_of(ring, run->transport, run->joint)];
     for (uint32_t t = 0; t < trace->n_transports; t++)
         for (uint32_t j = 0; j < ring->n; j++) {
             array_add(&trace->transports[t].collectives, .tag = j, .prefix = GLOO_ALL_REDUCE,
                       .joint = j, NET_UNSUMMED);
         }
-    EACH (const struct run, run, ring->runs) {
+    EACH (const struct ring_run, run, ring->runs) {
         trace->transport_info.n_tied += exact[run->joint];
         if (exact[run->joint])
             trace->transports[run->transport].collectives.at[run->joint].span = run->span;
@@ -300,7 +301,7 @@ static void add_collectives(struct ring *ring)
 }
 
 /* Numbers the collectives, and makes room for what is found of each. */
-static void number_runs(struct ring *ring)
+static void number_runs(struct grpc_ring *ring)
 {
     struct map numbers = {0};
     for (size_t i = 0; i < ring->runs.n; i++)
@@ -310,13 +311,13 @@ static void number_runs(struct ring *ring)
     ring->n_ranks = arena_array(&ring->arena, ring->n, sizeof *ring->n_ranks);
     ring->found =
         arena_array(&ring->arena, (size_t)ring->trace->n_transports * ring->n, sizeof *ring->found);
-    EACH (const struct run, run, ring->runs)
+    EACH (const struct ring_run, run, ring->runs)
         ring->n_ranks[run->joint]++;
 }
 
 void ring_build(struct dpro_trace *trace)
 {
-    struct ring ring = {.trace = trace};
+    struct grpc_ring ring = {.trace = trace};
     for (uint32_t t = 0; t < trace->n_transports; t++)
         if (trace->transports[t].messages.n > 0)
             return; /* their own numbers say what they are */

@@ -59,7 +59,7 @@ static void read_graph(struct runmeta *r, const struct pb_field *field)
 }
 
 /* Closes the gaps that dropped graphs left. */
-static void compact(struct runmeta *r)
+static void compact_graphs(struct runmeta *r)
 {
     struct trace_part *part = r->part;
     size_t node = 0, input = 0;
@@ -127,7 +127,7 @@ static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpr
     pb_init(&r.pb, bytes);
     read_all(&r);
     array_fini(&r.places);
-    compact(&r);
+    compact_graphs(&r);
     array_fini(&r.partitions);
     size_collectives(part);
     session_split(part);
@@ -136,7 +136,7 @@ static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpr
     return 0;
 }
 
-static bool recognise(const struct head *head)
+static bool runmeta_recognise(const struct head *head)
 {
     return protobuf_recognise(head) == PROTOBUF_RUN_METADATA;
 }
@@ -149,6 +149,6 @@ const struct reader runmeta_reader = {
     .encoding = "protobuf",
     .framework = "tensorflow",
     .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},
-    .recognise = recognise,
+    .recognise = runmeta_recognise,
     .read_bytes = read_runmeta,
 };

@@ -12,7 +12,7 @@
 
 /* ---- the payload of a profile that has a session's runs ---- */
 
-static void fini(void *payload)
+static void session_fini(void *payload)
 {
     array_fini(&((struct session_profile *)payload)->moments);
 }
@@ -24,7 +24,8 @@ static bool is_empty(const void *payload)
     return true;
 }
 
-const struct payload_kind session_payload = {sizeof(struct session_profile), fini, is_empty};
+const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini,
+                                             is_empty};
 
 struct session_profile *session_profile_of(const struct trace_part *part)
 {
@@ -76,7 +77,7 @@ struct cutting {
     struct tf_idle_tracks idle; /* of waits */
 };
 
-static void place(struct cutting *c, struct trace_span span, uint32_t cut)
+static void place_span(struct cutting *c, struct trace_span span, uint32_t cut)
 {
     int64_t *end_ns = &c->part->session.cuts.at[cut].end_ns;
     span.window = (uint16_t)cut;
@@ -104,7 +105,7 @@ static void keep_spans(struct cutting *c)
             if (cut == NO_ID || span->kind == SPAN_STEP)
                 continue;
             map_set(&c->profiled, span->name + UINT64_C(1), 1);
-            place(c, *span, cut);
+            place_span(c, *span, cut);
         }
         part_free_blocks(&done);
     }
@@ -176,7 +177,7 @@ static void add_wait(struct cutting *c, const struct wait *wait)
         }
         span.detail = (uint32_t)common;
     }
-    place(c, span, wait->cut);
+    place_span(c, span, wait->cut);
 }
 
 /* Calls and answers of one node in one run, as often as a loop has it run: in the order of time. */
@@ -228,7 +229,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
             continue;
         span.track = session_track(&idle, c->part, OF_VARIABLES, &span);
         start_ns++;
-        place(c, span, cut);
+        place_span(c, span, cut);
     }
 }
 

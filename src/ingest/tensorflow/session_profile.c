@@ -306,7 +306,7 @@ static void warn_missing(struct joiner *j, const struct source *missing)
         missing ? missing->path : j->processes[0].graph->path, missing ? process : "");
 }
 
-static void join(struct joiner *j)
+static void join_session(struct joiner *j)
 {
     find_processes(j);
     if (j->n == 0)
@@ -334,7 +334,7 @@ static void join(struct joiner *j)
 void session_profiles_join(struct trace_build *build)
 {
     struct joiner j = {.build = build};
-    join(&j);
+    join_session(&j);
     while (j.n > 0)
         drop_process(&j, j.n - 1);
     arena_fini(&j.arena);

@@ -68,7 +68,7 @@ struct task {
     struct tf_idle_tracks threads; /* how many ran is known, which one did what is not */
 };
 
-struct splitter {
+struct task_splitter {
     struct trace_part *from;
     struct arena arena;
     ARRAY(struct task) tasks;
@@ -77,7 +77,7 @@ struct splitter {
     struct map groups;    /* name of a collective's node -> its key */
 };
 
-static uint32_t task_of(struct splitter *s, uint32_t device)
+static uint32_t task_of(struct task_splitter *s, uint32_t device)
 {
     if (s->task_of[device])
         return s->task_of[device] - 1;
@@ -108,7 +108,7 @@ static bool task_is(const struct task *task, const char *job, int *number)
 }
 
 /* Ranks as TensorFlow counts them: the chief, then the workers. */
-static void number_tasks(struct splitter *s)
+static void number_tasks(struct task_splitter *s)
 {
     static const char *const chiefs[] = {"chief", "master"};
     static const char *const workers[] = {"worker", "localhost"};
@@ -129,7 +129,7 @@ static void number_tasks(struct splitter *s)
     }
 }
 
-static uint32_t own_id(const struct splitter *s, struct task *task, uint32_t id)
+static uint32_t own_id(const struct task_splitter *s, struct task *task, uint32_t id)
 {
     return strtab_copy(&task->part->names, &s->from->names, id);
 }
@@ -143,7 +143,7 @@ static void open_task(struct task *task)
 }
 
 /* Nodes go to the tasks of their devices, inputs with those that are of the same task. */
-static void move_graphs(struct splitter *s)
+static void move_graphs(struct task_splitter *s)
 {
     struct trace_part *from = s->from;
     uint32_t *moved = arena_array(&s->arena, from->dfg_nodes.n, sizeof *moved);
@@ -176,7 +176,7 @@ static void move_graphs(struct splitter *s)
     array_fini(&from->dfg_inputs);
 }
 
-static void move_span(struct splitter *s, const struct trace_span *from)
+static void move_span(struct task_splitter *s, const struct trace_span *from)
 {
     const struct strtab *names = &s->from->names;
     const struct trace_track *device = &s->from->tracks.at[from->track].track;
@@ -216,7 +216,7 @@ static void move_span(struct splitter *s, const struct trace_span *from)
 ORDER_OF_POINTERS(compare_spans, struct trace_span,
                   ASCENDING(start_ns) ?: ASCENDING(dur_ns) ?: ASCENDING(name) ?: ASCENDING(detail));
 
-static void move_spans(struct splitter *s)
+static void move_spans(struct task_splitter *s)
 {
     const struct trace_span **spans = arena_array(&s->arena, s->from->n_spans, sizeof *spans);
     size_t n = 0;
@@ -228,7 +228,7 @@ static void move_spans(struct splitter *s)
 }
 
 /* Which of the executor's threads took what is not known. */
-static void move_allocations(struct splitter *s)
+static void move_allocations(struct task_splitter *s)
 {
     for (size_t i = 0; i < s->from->allocations.n; i++) {
         struct trace_allocation allocation = s->from->allocations.at[i];
@@ -239,7 +239,7 @@ static void move_allocations(struct splitter *s)
     array_fini(&s->from->allocations);
 }
 
-static void find_receivers(struct splitter *s)
+static void find_receivers(struct task_splitter *s)
 {
     const struct trace_part *from = s->from;
     EACH (const struct dfg_node, node, from->dfg_nodes) {
@@ -252,7 +252,7 @@ static void find_receivers(struct splitter *s)
 }
 
 /* The time of the step in all tasks whose clocks agree with the client's. */
-static void find_whole(struct splitter *s)
+static void find_whole(struct task_splitter *s)
 {
     const struct task *client = NULL;
     for (size_t t = 0; t < s->tasks.n; t++)
@@ -272,7 +272,7 @@ static void find_whole(struct splitter *s)
 
 void session_split(struct trace_part *part)
 {
-    struct splitter s = {.from = part};
+    struct task_splitter s = {.from = part};
     if (part->n_spans == 0)
         return; /* they are a function's graphs */
     s.task_of = arena_array(&s.arena, part->names.n, sizeof *s.task_of);

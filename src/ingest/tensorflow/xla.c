@@ -121,7 +121,7 @@ static size_t find_group(const char *text, size_t len, uint64_t device, const ch
     return 0;
 }
 
-static bool communicates(const struct xla_text *text)
+static bool opcode_communicates(const struct xla_text *text)
 {
     static const char *const words[] = {"all-", "reduce-scatter", "collective"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -132,7 +132,7 @@ static bool communicates(const struct xla_text *text)
 
 /* ---- programs and their runs ---- */
 
-struct run {
+struct program_run {
     uint64_t device, program, id;
     int64_t start_ns, end_ns;
 };
@@ -143,11 +143,11 @@ struct program {
     uint32_t most_runs; /* on one device */
 };
 
-struct splitter {
+struct device_splitter {
     struct trace_part *from;
     struct xla_op *ops; /* by device, start, longest first */
     size_t n_ops;
-    ARRAY(struct run) runs; /* by device, start */
+    ARRAY(struct program_run) runs; /* by device, start */
     ARRAY(struct program) programs;
     uint64_t marks;     /* the program whose runs begin an iteration; 0: none */
     struct map numbers; /* of the runs that mark, by their ids */
@@ -157,22 +157,23 @@ struct splitter {
 ORDER(compare_ops, struct xla_op,
       ASCENDING(device) ?: ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(name));
 
-ORDER(compare_runs, struct run, ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
+ORDER(compare_runs, struct program_run,
+      ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
 
 /* The runs that the file lists, else what ops of one run say of when it began and ended. */
-static void find_runs(struct splitter *s)
+static void find_runs(struct device_splitter *s)
 {
     struct map by_run = {0};
     bool listed = false;
     for (size_t i = 0; i < s->n_ops; i++)
         listed |= s->ops[i].whole;
     EACH_OF (const struct xla_op, op, s->ops, s->n_ops) {
-        struct run run = {op->device, op->program, op->run, op->start_ns, op->end_ns};
+        struct program_run run = {op->device, op->program, op->run, op->start_ns, op->end_ns};
         uint64_t key = map_mix(map_mix(map_mix(op->device + 1) + op->program) + op->run) | 1, at;
         if (op->whole != listed || op->program == 0)
             continue;
         if (!listed && map_get(&by_run, key, &at)) {
-            struct run *known = &s->runs.at[at];
+            struct program_run *known = &s->runs.at[at];
             known->end_ns = MAX(known->end_ns, op->end_ns);
             continue;
         }
@@ -184,10 +185,10 @@ static void find_runs(struct splitter *s)
     array_sort(&s->runs, compare_runs);
 }
 
-static void count_programs(struct splitter *s)
+static void count_programs(struct device_splitter *s)
 {
     struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
-    EACH (const struct run, run, s->runs) {
+    EACH (const struct program_run, run, s->runs) {
         struct program fresh = {.id = run->program};
         uint64_t n = 0, key = map_mix(map_mix(run->device + 1) + run->program) | 1;
         size_t number = (size_t)map_number(&numbers, map_key(run->program));
@@ -205,7 +206,7 @@ static void count_programs(struct splitter *s)
 
 /* Iterations begin with steps, or else with runs of the program that runs least often, among those
  * that run more than once and take a share of the time. */
-static void choose_marks(struct splitter *s)
+static void choose_marks(struct device_splitter *s)
 {
     const struct program *best = NULL;
     int64_t all_ns = 0;
@@ -225,12 +226,12 @@ static void choose_marks(struct splitter *s)
     s->marks = best ? best->id : 0;
 }
 
-ORDER(compare_starts, struct run, ASCENDING(start_ns));
+ORDER(compare_starts, struct program_run, ASCENDING(start_ns));
 
 /* Iterations have the same number on all devices: a run has the same id. */
-static void number_marks(struct splitter *s)
+static void number_marks(struct device_splitter *s)
 {
-    ARRAY(struct run) marks = {0};
+    ARRAY(struct program_run) marks = {0};
     for (size_t i = 0; i < s->runs.n; i++)
         if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
             array_push(&marks, s->runs.at[i]);
@@ -264,7 +265,8 @@ static uint32_t find_track(struct device *d, const struct xla_op *op)
 }
 
 /* What the instruction says of a collective's size and of who takes part. */
-static uint32_t describe(const struct splitter *s, struct device *d, const struct xla_op *op)
+static uint32_t describe_collective(const struct device_splitter *s, struct device *d,
+                                    const struct xla_op *op)
 {
     const char *text = strtab_get(&s->from->names, op->hlo), *group = NULL;
     size_t len = strtab_len(&s->from->names, op->hlo);
@@ -280,7 +282,7 @@ static uint32_t describe(const struct splitter *s, struct device *d, const struc
     return detail.numel || detail.group_size ? tf_detail(d->part, &detail) : NO_ID;
 }
 
-static void add_op(const struct splitter *s, struct device *d, const struct xla_op *op)
+static void add_op(const struct device_splitter *s, struct device *d, const struct xla_op *op)
 {
     struct xla_text text =
         xla_read_text(strtab_get(&s->from->names, op->hlo), strtab_len(&s->from->names, op->hlo));
@@ -301,19 +303,20 @@ static void add_op(const struct splitter *s, struct device *d, const struct xla_
     span.name =
         n > 0 ? part_intern(d->part, name, (size_t)n < sizeof name ? (size_t)n : sizeof name - 1)
               : part_intern(d->part, own, own_len);
-    if (text.opcode_len && communicates(&text))
-        span.detail = describe(s, d, op);
+    if (text.opcode_len && opcode_communicates(&text))
+        span.detail = describe_collective(s, d, op);
     part_place_span(d->part, &span);
 }
 
 /* The first run on the device; they are in the order of their devices. */
-static size_t first_run(const struct splitter *s, uint64_t device)
+static size_t first_run(const struct device_splitter *s, uint64_t device)
 {
     return LOWER_BOUND(i, (size_t)0, s->runs.n, s->runs.at[i].device < device);
 }
 
 /* The next run on the device that begins an iteration; NULL: there is none. */
-static const struct run *next_mark(const struct splitter *s, size_t from, uint64_t device)
+static const struct program_run *next_mark(const struct device_splitter *s, size_t from,
+                                           uint64_t device)
 {
     for (size_t i = from; i < s->runs.n && s->runs.at[i].device <= device; i++)
         if (s->runs.at[i].device == device && s->runs.at[i].program == s->marks)
@@ -322,9 +325,10 @@ static const struct run *next_mark(const struct splitter *s, size_t from, uint64
 }
 
 /* An iteration reaches to where the next one begins, so the last run is none. */
-static void add_marks(const struct splitter *s, struct device *d, uint64_t device)
+static void add_marks(const struct device_splitter *s, struct device *d, uint64_t device)
 {
-    const struct run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL, *next;
+    const struct program_run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL,
+                             *next;
     struct trace_span span = {
         .name = part_intern(d->part, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
     for (uint64_t number = 0; run; run = next) {
@@ -340,7 +344,7 @@ static void add_marks(const struct splitter *s, struct device *d, uint64_t devic
 }
 
 /* Whether the next op of the same thread lies inside. */
-static bool encloses(const struct splitter *s, size_t i, size_t end)
+static bool encloses_next(const struct device_splitter *s, size_t i, size_t end)
 {
     const struct xla_op *op = &s->ops[i];
     for (size_t k = i + 1; k < end && s->ops[k].start_ns < op->end_ns; k++)
@@ -349,7 +353,7 @@ static bool encloses(const struct splitter *s, size_t i, size_t end)
     return false;
 }
 
-static struct trace_part *make_device(const struct splitter *s, size_t first, size_t end)
+static struct trace_part *make_device(const struct device_splitter *s, size_t first, size_t end)
 {
     struct trace_part *part = tf_device_part(s->from, s->ops[first].device);
     struct device d = {.part = part};
@@ -359,14 +363,14 @@ static struct trace_part *make_device(const struct splitter *s, size_t first, si
     add_track(&d, false, 0, 0, "steps");
     add_marks(s, &d, part->process.device);
     for (size_t i = first; i < end; i++)
-        if (!s->ops[i].whole && !encloses(s, i, end))
+        if (!s->ops[i].whole && !encloses_next(s, i, end))
             add_op(s, &d, &s->ops[i]);
     return part;
 }
 
 void xla_split(const struct xla *xla, struct trace_part *part)
 {
-    struct splitter s = {.from = part, .ops = xla->ops.at, .n_ops = xla->ops.n};
+    struct device_splitter s = {.from = part, .ops = xla->ops.at, .n_ops = xla->ops.n};
     struct trace_part *list = NULL, **next = &list;
     s.n_named = xla->n_devices_named;
     array_sort(&xla->ops, compare_ops);

@@ -10,7 +10,7 @@ struct gpu {
     uint32_t *tracks; /* by track of the file: that of the part; NO_ID: none yet */
 };
 
-struct splitter {
+struct gpu_splitter {
     const struct trace_part *from;
     struct arena arena;
     struct map numbers;  /* of the devices, by their pids */
@@ -18,27 +18,27 @@ struct splitter {
     struct gpu *gpus;
 };
 
-static void number_gpus(struct splitter *s)
+static void number_gpus(struct gpu_splitter *s)
 {
     EACH (const struct part_track, track, s->from->tracks)
         if (track->track.gpu && track->n_spans > 0)
             map_number(&s->numbers, map_key(track->track.pid));
 }
 
-static bool find_gpu(const struct splitter *s, const struct trace_span *span, uint64_t *number)
+static bool find_gpu(const struct gpu_splitter *s, const struct trace_span *span, uint64_t *number)
 {
     const struct trace_track *track = &s->from->tracks.at[span->track].track;
     return track->gpu && map_get(&s->numbers, map_key(track->pid), number);
 }
 
-static void open_gpu(struct splitter *s, struct gpu *gpu, uint64_t device)
+static void open_gpu(struct gpu_splitter *s, struct gpu *gpu, uint64_t device)
 {
     gpu->part = tf_device_part(s->from, device);
     gpu->tracks = arena_array(&s->arena, s->from->tracks.n, sizeof *gpu->tracks);
     memset(gpu->tracks, 0xFF, s->from->tracks.n * sizeof *gpu->tracks);
 }
 
-static void open_gpus(struct splitter *s)
+static void open_gpus(struct gpu_splitter *s)
 {
     uint64_t number;
     s->gpus = arena_array(&s->arena, s->numbers.n, sizeof *s->gpus);
@@ -54,7 +54,7 @@ static void open_gpus(struct splitter *s)
     }
 }
 
-static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_span *span)
+static void copy_span(struct gpu_splitter *s, struct gpu *gpu, const struct trace_span *span)
 {
     uint32_t *track = &gpu->tracks[span->track];
     struct trace_span copy = *span;
@@ -74,7 +74,7 @@ static void copy_span(struct splitter *s, struct gpu *gpu, const struct trace_sp
 }
 
 /* A call goes to the device that did its work, every other span to all devices. */
-static void share_out(struct splitter *s, const struct trace_span *span)
+static void share_out(struct gpu_splitter *s, const struct trace_span *span)
 {
     uint64_t own = 0;
     bool gpu = s->from->tracks.at[span->track].track.gpu;
@@ -89,7 +89,7 @@ static void share_out(struct splitter *s, const struct trace_span *span)
 
 void xla_split_gpus(struct trace_part *part)
 {
-    struct splitter s = {.from = part};
+    struct gpu_splitter s = {.from = part};
     struct trace_part *list = NULL;
     number_gpus(&s);
     if (s.numbers.n > 1) {

@@ -39,7 +39,7 @@ static inline const struct xplane_meta *meta_of(struct xplane *x, const struct x
 struct line {
     int64_t id, start_ns;
     uint32_t track; /* NO_ID: has no spans yet */
-    bool works; /* for `run`, from `work_ns` on, as was noted */
+    bool works;     /* for `run`, from `work_ns` on, as was noted */
     uint64_t run;
     int64_t work_ns;
     char name[LINE_NAME_MAX];
@@ -96,8 +96,8 @@ static uint32_t describe_collective(struct xplane *x, const struct xplane_meta *
 }
 
 /* What only some events have. */
-static void describe(struct xplane *x, const struct xplane_meta *meta,
-                     const struct xplane_event *event, struct trace_span *span)
+static void describe_event(struct xplane *x, const struct xplane_meta *meta,
+                           const struct xplane_event *event, struct trace_span *span)
 {
     static const uint8_t kinds[] = {[USE_COLLECTIVE] = SPAN_COLLECTIVE, [USE_MARK] = SPAN_STEP,
                                     [USE_MAYBE_CALL] = SPAN_RUNTIME,    [USE_CALL] = SPAN_RUNTIME,
@@ -216,7 +216,7 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
                                 .track = line->track,
                                 .kind = SPAN_CPU_OP,
                                 SPAN_UNKNOWN};
-    describe(x, meta, event, span);
+    describe_event(x, meta, event, span);
     part_count_span(part, span);
 }
 
@@ -366,7 +366,7 @@ static int read_all(struct xplane *x, struct bytes *bytes)
     }
 static const struct missing missing_of_jax = MISSING_OF("JAX"), missing_of_xla = MISSING_OF("XLA");
 
-static void split(struct xplane *x)
+static void split_devices(struct xplane *x)
 {
     struct trace_part *part = x->part;
     bool on_gpu = false;
@@ -391,7 +391,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
     struct xplane x = {.part = part};
     int rc = read_all(&x, bytes);
     if (rc == 0)
-        split(&x);
+        split_devices(&x);
     part->process.may_be_server = session_profile_of(part) != NULL;
     for (size_t p = 0; p < x.planes.n; p++) {
         map_fini(&x.planes.at[p].events);
@@ -404,7 +404,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
     return rc;
 }
 
-static bool recognise(const struct head *head)
+static bool xplane_recognise(const struct head *head)
 {
     return protobuf_recognise(head) == PROTOBUF_XPLANE;
 }
@@ -432,7 +432,7 @@ static void drop_undated(struct trace_build *build)
     }
 }
 
-static void complete(struct trace_build *build)
+static void xplane_complete(struct trace_build *build)
 {
     drop_undated(build);
     session_profiles_join(build);
@@ -472,8 +472,8 @@ const struct reader xplane_reader = {
     .missing = {"TensorFlow ops", "was it recorded with host_tracer_level 2 or more?",
                 "no TensorFlow ops in it; record it again while the job trains, with "
                 "ProfilerOptions(host_tracer_level=2) or more"},
-    .recognise = recognise,
+    .recognise = xplane_recognise,
     .read_bytes = read_xplane,
-    .complete = complete,
+    .complete = xplane_complete,
     .join = warn_no_graph,
 };

@@ -7,14 +7,14 @@
 
 /* ---- the two ends of a connection ---- */
 
-struct end {
+struct connection_end {
     struct net_address low, high; /* of both ends, the lesser first */
     bool local_is_low;
     int64_t first_ns;
     uint32_t transport, connection;
 };
 
-ORDER(compare_ends, struct end,
+ORDER(compare_ends, struct connection_end,
       memcmp(&x->low, &y->low, 2 * sizeof x->low) ?: DESCENDING(local_is_low)
           ?: ASCENDING(transport) ?: ASCENDING(first_ns) ?: ASCENDING(connection));
 
@@ -27,7 +27,7 @@ static int64_t first_seen(const struct net_transport *t, uint32_t connection)
     return first;
 }
 
-typedef ARRAY(struct end) end_array;
+typedef ARRAY(struct connection_end) end_array;
 
 static void list_ends(const struct dpro_trace *trace, end_array *ends)
 {
@@ -36,11 +36,11 @@ static void list_ends(const struct dpro_trace *trace, end_array *ends)
             const struct net_connection *connection = &trace->transports[t].connections.at[c];
             bool is_low =
                 memcmp(&connection->local, &connection->remote, sizeof connection->local) < 0;
-            struct end end = {.low = is_low ? connection->local : connection->remote,
-                              .high = is_low ? connection->remote : connection->local,
-                              .local_is_low = is_low,
-                              .transport = t,
-                              .connection = c};
+            struct connection_end end = {.low = is_low ? connection->local : connection->remote,
+                                         .high = is_low ? connection->remote : connection->local,
+                                         .local_is_low = is_low,
+                                         .transport = t,
+                                         .connection = c};
             if (!connection->whole)
                 continue;
             end.first_ns = first_seen(&trace->transports[t], c);
@@ -49,7 +49,8 @@ static void list_ends(const struct dpro_trace *trace, end_array *ends)
     array_sort(ends, compare_ends);
 }
 
-static void set_peer(struct dpro_trace *trace, const struct end *end, const struct end *peer)
+static void set_peer(struct dpro_trace *trace, const struct connection_end *end,
+                     const struct connection_end *peer)
 {
     struct net_connection *own = &trace->transports[end->transport].connections.at[end->connection];
     own->peer = peer->transport;
@@ -98,7 +99,7 @@ const struct net_transfer *net_call_of_byte(const struct net_transport *t, uint3
 
 /* ---- bytes ---- */
 
-static uint64_t overlap(struct net_range a, struct net_range b)
+static uint64_t range_overlap(struct net_range a, struct net_range b)
 {
     uint64_t start = MAX(a.start, b.start), end = MIN(a.end, b.end);
     return end > start ? end - start : 0;
@@ -123,7 +124,7 @@ void net_ranges(const struct net_transport *t, uint32_t stream, net_range_array 
     }
 }
 
-static uint64_t total(const net_range_array *ranges)
+static uint64_t ranges_total(const net_range_array *ranges)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < ranges->n; i++)
@@ -146,7 +147,7 @@ static uint64_t count_holes(const net_range_array *own, const net_range_array *o
         while (k < other->n && other->at[k].end <= hole.start)
             k++;
         for (size_t at = k; at < other->n && other->at[at].start < hole.end; at++) {
-            seen += overlap(hole, other->at[at]);
+            seen += range_overlap(hole, other->at[at]);
             if (other->at[at].end <= hole.end)
                 k = at + 1;
         }
@@ -170,8 +171,8 @@ static void count_connection(const struct dpro_trace *trace, uint32_t t, uint32_
     const struct net_transport *peer = net_peer(trace, transport, c * 2, &peer_stream);
     net_ranges(transport, c * 2, &ranges[0]);
     net_ranges(transport, c * 2 + 1, &ranges[1]);
-    info->sent_bytes += total(&ranges[0]);
-    info->received_bytes += total(&ranges[1]);
+    info->sent_bytes += ranges_total(&ranges[0]);
+    info->received_bytes += ranges_total(&ranges[1]);
     if (!peer) {
         info->n_one_sided += ranges[0].n > 0 || ranges[1].n > 0;
         return;
@@ -180,7 +181,7 @@ static void count_connection(const struct dpro_trace *trace, uint32_t t, uint32_
     net_ranges(peer, peer_stream, &ranges[2]);
     bool first = t != connection->peer ? t < connection->peer : c < connection->peer_connection;
     info->n_connections += first && (ranges[0].n || ranges[1].n || ranges[2].n);
-    info->paired_bytes += total(&ranges[2]) - count_holes(&ranges[0], &ranges[2], info);
+    info->paired_bytes += ranges_total(&ranges[2]) - count_holes(&ranges[0], &ranges[2], info);
     count_holes(&ranges[2], &ranges[0], info);
 }
 

@@ -103,7 +103,7 @@ void gloo_number_pairs(struct dpro_trace *trace)
 /* ---- spans ---- */
 
 /* A send or receive, or the data of one. */
-struct end {
+struct pair_end {
     int64_t start_ns, end_ns;
     uint64_t size_bytes;
     uint32_t peer; /* rank; UINT32_MAX: not known */
@@ -111,9 +111,9 @@ struct end {
     struct comm_run *run; /* or */
     struct net_collective *collective;
 };
-typedef ARRAY(struct end) end_array;
+typedef ARRAY(struct pair_end) end_array;
 
-ORDER(by_start, struct end, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+ORDER(by_start, struct pair_end, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 static void list_runs(comm_run_array *runs, end_array *ends)
 {
@@ -142,7 +142,8 @@ static void list_data(const struct dpro_trace *trace, struct net_transport *t, e
 
 /* The span begins when the call returns. The transfer was posted when the call announced it, and
  * its data may be under way by then: gloo's own thread can hold the call up for long. */
-static void cut_run(struct trace_rank *rank, const struct comm_run *run, const struct end *data)
+static void cut_run(struct trace_rank *rank, const struct comm_run *run,
+                    const struct pair_end *data)
 {
     int64_t posted = MIN(data->start_ns, data->collective->first_send_ns);
     int64_t start = MIN(run->start_ns, MAX(posted, run->call_ns));
@@ -150,16 +151,16 @@ static void cut_run(struct trace_rank *rank, const struct comm_run *run, const s
 }
 
 /* Data of one direction and peer keep the order in which they were asked for. */
-static void tie(struct trace_rank *rank, const end_array *asked, const end_array *data)
+static void tie_ends(struct trace_rank *rank, const end_array *asked, const end_array *data)
 {
     bool *taken = mem_array(data->n + 1, sizeof *taken);
     size_t first = 0; /* older data are of older calls */
-    EACH (const struct end, end, *asked) {
+    EACH (const struct pair_end, end, *asked) {
         while (first < data->n &&
                (taken[first] || data->at[first].end_ns < end->start_ns - SLACK_NS))
             first++;
         for (size_t d = first; d < data->n; d++) {
-            const struct end *one = &data->at[d];
+            const struct pair_end *one = &data->at[d];
             if (one->start_ns > end->end_ns + SLACK_NS)
                 break;
             if (taken[d] || one->sends != end->sends ||
@@ -183,7 +184,7 @@ void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,
     end_array asked = {0}, data = {0};
     list_runs(&rank->runs.gloo, &asked);
     list_data(trace, t, &data);
-    tie(rank, &asked, &data);
+    tie_ends(rank, &asked, &data);
     array_fini(&asked);
     array_fini(&data);
 }

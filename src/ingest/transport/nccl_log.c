@@ -119,7 +119,7 @@ bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size)
     }
 }
 
-static void fini(void *payload)
+static void nccl_log_fini(void *payload)
 {
     struct nccl_log *log = payload;
     strtab_fini(&log->names);
@@ -130,7 +130,7 @@ static void fini(void *payload)
     array_fini(&log->steps);
 }
 
-const struct payload_kind nccl_payload = {sizeof(struct nccl_log), fini, NULL};
+const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini, NULL};
 
 /* ---- parents ---- */
 

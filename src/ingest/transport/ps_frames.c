@@ -155,7 +155,7 @@ static uint64_t frame_bytes(uint64_t length)
     return length + (length > UINT8_MAX ? 9 : 2);
 }
 
-static void finish(struct ps_assembler *a, struct ps_open *open)
+static void finish_message(struct ps_assembler *a, struct ps_open *open)
 {
     /* messages without data are kept where their stream is to be found by their sizes */
     bool keep = open->n_frames > 0 && (open->is_data || open->message.stream == NO_ID);
@@ -171,7 +171,7 @@ void ps_end_message(struct ps_assembler *a, uint64_t source)
 {
     uint64_t index;
     if (source && map_get(&a->sources, source, &index))
-        finish(a, &a->open.at[index]);
+        finish_message(a, &a->open.at[index]);
 }
 
 bool ps_is_identity(const struct ps_frame *frame)
@@ -233,7 +233,7 @@ void ps_add_frame(struct ps_assembler *a, const struct ps_frame *frame)
         return;
     }
     if (!frame->more)
-        finish(a, open);
+        finish_message(a, open);
 }
 
 /* The process is the node that listens at the local end of one of its connections. */

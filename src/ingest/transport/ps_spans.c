@@ -19,13 +19,13 @@ static bool is_exchange(const struct dpro_trace *trace, const struct trace_span 
            text_begins(strtab_get(&trace->names, span->name), "KVStoreDist");
 }
 
-struct request {
+struct ps_request {
     int32_t timestamp;
     int64_t first_ns; /* passed on, or else sent */
     uint32_t message; /* the first of them: a key that several servers share has one a server */
 };
 
-ORDER(by_timestamp, struct request, ASCENDING(timestamp) ?: ASCENDING(message));
+ORDER(by_timestamp, struct ps_request, ASCENDING(timestamp) ?: ASCENDING(message));
 
 /* Spans that began in the same microsecond are ordered by their ends. */
 ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(dur_ns));
@@ -83,8 +83,8 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
 }
 
 /* Describes what a span exchanges as a collective's detail. */
-static void describe(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
-                     const struct net_message *m, const uint32_t names[4])
+static void describe_exchange(struct dpro_trace *trace, struct trace_rank *rank, uint32_t span,
+                              const struct net_message *m, const uint32_t names[4])
 {
     struct trace_detail *detail = &rank->details[rank->spans[span].detail];
     detail->numel += ps_is_push(m) || ps_is_pull(m) ? m->length / sizeof(float) : 0;
@@ -99,7 +99,7 @@ struct tying {
     struct net_transport *t;
     struct trace_rank *rank;
     uint32_t names[4]; /* string ids, by push and 2 * pull */
-    ARRAY(struct request) requests;
+    ARRAY(struct ps_request) requests;
     ARRAY(uint32_t) spans;
     struct map asked; /* answer_key() of a request -> its exchange */
 };
@@ -128,7 +128,7 @@ static void tie_requests(struct tying *tying, size_t i, size_t end, uint32_t spa
     for (; i < end; i++) {
         struct net_message *m = &tying->t->messages.at[tying->requests.at[i].message];
         m->collective = exchange;
-        describe(tying->trace, tying->rank, span, m, tying->names);
+        describe_exchange(tying->trace, tying->rank, span, m, tying->names);
         map_set(&tying->asked, answer_key(m), exchange);
     }
     tying->trace->transport_info.n_tied++;
@@ -136,7 +136,7 @@ static void tie_requests(struct tying *tying, size_t i, size_t end, uint32_t spa
 
 static void tie_all_requests(struct tying *tying)
 {
-    const struct request *requests = tying->requests.at;
+    const struct ps_request *requests = tying->requests.at;
     size_t n = tying->requests.n;
     for (size_t i = 0, s = 0, end; i < n; i = end) {
         int64_t first = requests[i].first_ns;

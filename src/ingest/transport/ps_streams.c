@@ -72,18 +72,19 @@ static uint32_t fit_channel(struct net_transport *t, const uint32_t *order,
 
 ORDER_OF_INDICES(compare_channels, struct net_message, ASCENDING(channel));
 
-struct fit {
+struct channel_fit {
     uint32_t score, channel, stream;
 };
 
-ORDER(compare_fits, struct fit, DESCENDING(score) ?: ASCENDING(channel) ?: ASCENDING(stream));
+ORDER(compare_fits, struct channel_fit,
+      DESCENDING(score) ?: ASCENDING(channel) ?: ASCENDING(stream));
 
 /* The best fits first; a channel has one stream, and a stream one channel. */
 static void place_channels(struct net_transport *t, const uint32_t *order,
                            const struct channel *channels, uint32_t n_channels)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    ARRAY(struct fit) fits = {0};
+    ARRAY(struct channel_fit) fits = {0};
     net_range_array ranges = {0};
     bool *taken = mem_array(n_streams + (size_t)n_channels, sizeof *taken);
     for (uint32_t s = 0; s < n_streams; s++) {
@@ -91,13 +92,13 @@ static void place_channels(struct net_transport *t, const uint32_t *order,
         for (uint32_t c = 0; c < n_channels && ranges.n > 0; c++) {
             if (channels[c].received != (s % 2 == 1))
                 continue;
-            struct fit fit = {fit_channel(t, order, &channels[c], s, &ranges, false), c, s};
+            struct channel_fit fit = {fit_channel(t, order, &channels[c], s, &ranges, false), c, s};
             if (fit.score > 0)
                 array_push(&fits, fit);
         }
     }
     array_sort(&fits, compare_fits);
-    EACH (const struct fit, fit, fits) {
+    EACH (const struct channel_fit, fit, fits) {
         if (taken[fit->stream] || taken[n_streams + fit->channel])
             continue;
         taken[fit->stream] = taken[n_streams + fit->channel] = true;

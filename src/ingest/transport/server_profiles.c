@@ -41,21 +41,21 @@ static uint32_t count_fits(const struct net_transport *t, const int64_t *ends, u
     return fits;
 }
 
-struct pair {
+struct profile_fit {
     uint32_t fits, transport, profile;
     bool named; /* as the names have it */
 };
 
-ORDER(compare_pairs, struct pair,
+ORDER(compare_pairs, struct profile_fit,
       DESCENDING(fits) ?: DESCENDING(named) ?: ASCENDING(transport) ?: ASCENDING(profile));
 
 ORDER(by_number, struct trace_rank, ASCENDING(rank));
 
 /* The best fits first, one profile a server. Profiles that fit none keep their numbers. */
-static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
+static void assign_profiles(struct dpro_trace *trace, const struct profile_fit *pairs, size_t n)
 {
     bool transports[MAX_SERVERS] = {false}, profiles[MAX_SERVERS] = {false};
-    EACH_OF (const struct pair, pair, pairs, n) {
+    EACH_OF (const struct profile_fit, pair, pairs, n) {
         if (transports[pair->transport % MAX_SERVERS] || profiles[pair->profile] || pair->fits == 0)
             continue;
         transports[pair->transport % MAX_SERVERS] = profiles[pair->profile] = true;
@@ -66,7 +66,7 @@ static void assign(struct dpro_trace *trace, const struct pair *pairs, size_t n)
 
 void ps_assign_profiles(struct dpro_trace *trace)
 {
-    ARRAY(struct pair) pairs = {0};
+    ARRAY(struct profile_fit) pairs = {0};
     size_t n_fitting = 0;
     if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
         return;
@@ -77,8 +77,8 @@ void ps_assign_profiles(struct dpro_trace *trace)
             const struct net_transport *transport = &trace->transports[t];
             if (transport->rank >= -1 || !transport->has_ps)
                 continue;
-            struct pair pair = {count_fits(transport, ends, n_ends), t, p,
-                                transport->rank == trace->servers[p].rank};
+            struct profile_fit pair = {count_fits(transport, ends, n_ends), t, p,
+                                       transport->rank == trace->servers[p].rank};
             best = MAX(best, pair.fits);
             array_push(&pairs, pair);
         }
@@ -87,7 +87,7 @@ void ps_assign_profiles(struct dpro_trace *trace)
     }
     if (n_fitting == trace->n_servers) {
         array_sort(&pairs, compare_pairs);
-        assign(trace, pairs.at, pairs.n);
+        assign_profiles(trace, pairs.at, pairs.n);
     }
     array_fini(&pairs);
 }

@@ -206,8 +206,8 @@ static uint64_t zone_of(const struct log_header *header)
     return zone | 1;
 }
 
-static int begin(struct log_reader *r, const struct log_header *header, const char *path,
-                 struct dpro_error *err)
+static int begin_log(struct log_reader *r, const struct log_header *header, const char *path,
+                     struct dpro_error *err)
 {
     struct trace_part *part = r->part;
     if (header->version != LOG_VERSION || header->header_bytes < sizeof *header ||
@@ -263,7 +263,7 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
         return 0;
     }
     memcpy(&header, bytes->p, sizeof header);
-    int rc = begin(&r, &header, bytes->in->path, err);
+    int rc = begin_log(&r, &header, bytes->in->path, err);
     if (rc == 0 && bytes_need(bytes, header.header_bytes)) {
         bytes->p += header.header_bytes;
         read_records(&r, bytes);

@@ -24,12 +24,12 @@ void net_transport_fini(struct net_transport *t)
     *t = (struct net_transport){.rank = -1};
 }
 
-static void fini(void *payload)
+static void transport_fini(void *payload)
 {
     net_transport_fini(payload);
 }
 
-const struct payload_kind transport_payload = {sizeof(struct net_transport), fini, NULL};
+const struct payload_kind transport_payload = {sizeof(struct net_transport), transport_fini, NULL};
 
 static struct net_transport *transport_of(const struct source *source)
 {
@@ -75,7 +75,7 @@ static void merge_connections(struct net_transport *into, const struct net_trans
     }
 }
 
-static uint32_t moved(const uint32_t *to, uint32_t stream)
+static uint32_t moved_stream(const uint32_t *to, uint32_t stream)
 {
     return stream == NO_ID ? NO_ID : to[stream / 2] * 2 + stream % 2;
 }
@@ -91,21 +91,22 @@ static uint32_t moved(const uint32_t *to, uint32_t stream)
     } while (0)
 
 /* Appends what a file holds. */
-static void append(struct net_transport *into, struct net_transport *from, const uint32_t *to)
+static void append_transport(struct net_transport *into, struct net_transport *from,
+                             const uint32_t *to)
 {
     size_t transfer = into->transfers.n, n_before = into->messages.n;
     uint32_t n_channels = 0;
     MOVE_ITEMS(into->transfers, from->transfers);
     MOVE_ITEMS(into->messages, from->messages);
     for (; transfer < into->transfers.n; transfer++)
-        into->transfers.at[transfer].stream = moved(to, into->transfers.at[transfer].stream);
+        into->transfers.at[transfer].stream = moved_stream(to, into->transfers.at[transfer].stream);
     EACH_OF (const struct net_message, known, into->messages.at, n_before)
         if (known->stream == NO_ID)
             n_channels = MAX(n_channels, known->channel + 1);
     EACH_OF (struct net_message, fresh, into->messages.at + n_before, into->messages.n - n_before) {
         if (fresh->stream == NO_ID)
             fresh->channel += n_channels;
-        fresh->stream = moved(to, fresh->stream);
+        fresh->stream = moved_stream(to, fresh->stream);
     }
     into->has_ps |= from->has_ps;
     /* loss is counted from the log's start, through all its segments */
@@ -122,7 +123,7 @@ static void take_file(struct net_transport *into, struct trace_part *part, struc
     struct net_transport *from = part_payload(part, &transport_payload);
     uint32_t *to = mem_array(from->connections.n, sizeof *to);
     merge_connections(into, from, seen, to);
-    append(into, from, to);
+    append_transport(into, from, to);
     part_free_payload(part);
     mem_free(to);
 }
@@ -134,7 +135,7 @@ ORDER_OF_POINTERS(by_process, struct source,
                       ?: COMPARE(x, y));
 
 /* One transport for the files of a process, which are next to each other. */
-static void collect(struct dpro_trace *trace, struct source **sources, size_t n)
+static void collect_files(struct dpro_trace *trace, struct source **sources, size_t n)
 {
     trace->transports = mem_array(n, sizeof *trace->transports);
     for (size_t i = 0; i < n;) {
@@ -364,7 +365,7 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
 {
     struct dpro_trace *trace = build->trace;
     struct dpro_transport_info *info = &trace->transport_info;
-    collect(trace, sources, n);
+    collect_files(trace, sources, n);
     note_missing(build, sources);
     parallel_for(trace->n_transports, build->options->threads, sort_one, trace->transports);
     net_join_connections(trace);

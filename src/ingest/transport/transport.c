@@ -94,16 +94,17 @@ static uint32_t moved_stream(const uint32_t *to, uint32_t stream)
 static void append_transport(struct net_transport *into, struct net_transport *from,
                              const uint32_t *to)
 {
-    size_t transfer = into->transfers.n, n_before = into->messages.n;
+    size_t transfer = into->transfers.n, message = into->messages.n;
     uint32_t n_channels = 0;
     MOVE_ITEMS(into->transfers, from->transfers);
     MOVE_ITEMS(into->messages, from->messages);
     for (; transfer < into->transfers.n; transfer++)
         into->transfers.at[transfer].stream = moved_stream(to, into->transfers.at[transfer].stream);
-    EACH_OF (const struct net_message, known, into->messages.at, n_before)
+    EACH_OF (const struct net_message, known, into->messages.at, message)
         if (known->stream == NO_ID)
             n_channels = MAX(n_channels, known->channel + 1);
-    EACH_OF (struct net_message, fresh, into->messages.at + n_before, into->messages.n - n_before) {
+    for (; message < into->messages.n; message++) {
+        struct net_message *fresh = &into->messages.at[message];
         if (fresh->stream == NO_ID)
             fresh->channel += n_channels;
         fresh->stream = moved_stream(to, fresh->stream);

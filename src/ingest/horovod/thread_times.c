@@ -139,25 +139,7 @@ void thread_times_from_logs(struct placing *p, int lead)
 
 /* ---- a rank that wrote a timeline, too ---- */
 
-/* A timeline's runs by tensor, each one's in order: runs[first[t]] to runs[first[t + 1]]. */
-struct runs_of {
-    uint32_t *first, *runs;
-};
-
-static struct runs_of list_runs(struct arena *arena, const struct timeline *t)
-{
-    struct runs_of of = {.first = arena_array(arena, t->tensors.n + 2, sizeof *of.first),
-                         .runs = arena_array(arena, t->runs.n, sizeof *of.runs)};
-    for (size_t i = 0; i < t->runs.n; i++)
-        of.first[t->runs.at[i].tensor + 2]++;
-    for (size_t i = 2; i < t->tensors.n + 2; i++)
-        of.first[i] += of.first[i - 1];
-    for (uint32_t i = 0; i < t->runs.n; i++)
-        of.runs[of.first[t->runs.at[i].tensor + 1]++] = i;
-    return of;
-}
-
-/* By run of the leading rank's timeline: how many of its tensor's came before. */
+/* By run of a timeline: how many of its tensor's came before. */
 static const uint32_t *place_runs(struct arena *arena, const struct timeline *t)
 {
     uint32_t *seen = arena_array(arena, t->tensors.n, sizeof *seen);
@@ -167,29 +149,30 @@ static const uint32_t *place_runs(struct arena *arena, const struct timeline *t)
     return place;
 }
 
+static uint64_t run_key(const struct timeline *t, size_t run, const uint32_t *place)
+{
+    return map_key((uint64_t)t->tensors.at[t->runs.at[run].tensor].name << 32 | place[run]);
+}
+
 /* The k-th run of a tensor is the same on both ranks. A group that the rank fused otherwise gets
  * the times of its tensors. */
 void thread_times_from_own(struct placing *p)
 {
     const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;
-    struct map tensors = {0}; /* name + 1 -> the rank's own */
-    const uint32_t *place = place_runs(&p->arena, lead);
-    struct runs_of of = list_runs(&p->arena, own);
-    for (uint32_t t = 0; t < own->tensors.n; t++)
-        map_set(&tensors, (uint64_t)own->tensors.at[t].name + 1, t);
+    const uint32_t *place = place_runs(&p->arena, lead), *own_place = place_runs(&p->arena, own);
+    struct map runs = {0};
+    for (size_t i = 0; i < own->runs.n; i++)
+        map_set(&runs, run_key(own, i, own_place), i);
     for (size_t g = 0; g < p->rounds->groups.n; g++) {
         const struct actual_group *group = &p->rounds->groups.at[g];
         struct fused_times times = FUSED_NOTHING;
-        for (uint32_t i = group->first; i < group->first + group->n; i++) {
-            uint32_t run = p->rounds->runs.at[i];
-            uint64_t name = lead->tensors.at[lead->runs.at[run].tensor].name + UINT64_C(1), tensor;
-            if (map_get(&tensors, name, &tensor) &&
-                of.first[tensor] + place[run] < of.first[tensor + 1])
-                fused_widen(&times, &own->runs.at[of.runs[of.first[tensor] + place[run]]]);
-        }
+        uint64_t run;
+        for (uint32_t i = group->first; i < group->first + group->n; i++)
+            if (map_get(&runs, run_key(lead, p->rounds->runs.at[i], place), &run))
+                fused_widen(&times, &own->runs.at[run]);
         if (times.start_ns <= times.end_ns)
             p->actual[g] = times;
     }
     p->rank->fused.own_times = true;
-    map_fini(&tensors);
+    map_fini(&runs);
 }

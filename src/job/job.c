@@ -151,8 +151,9 @@ static int make_graph(struct dpro_job *job, struct dpro_error *err)
         return rc;
     struct dpro_graph_options options = graph_options(job);
     job_begin_stage(job);
-    if (job->unbuilt.code == 0)
-        dpro_graph_build(job->trace, &options, &job->graph, &job->unbuilt);
+    if (job->unbuilt.code == 0 &&
+        dpro_graph_build(job->trace, &options, &job->graph, &job->unbuilt) == 0)
+        job->unbuilt.code = 0; /* that profiles failed, where logs sufficed, may stand in it */
     if (job->unbuilt.code < 0) {
         if (err)
             *err = job->unbuilt;

@@ -45,6 +45,14 @@ bool processes_told(struct dpro_processes *processes, struct pack *pack);
 /* The first's: begins what that helper tells, to be read; and the answer to it. */
 void processes_hear(struct dpro_processes *processes, int helper, struct pack *pack);
 void processes_answer(struct dpro_processes *processes, int helper, struct pack *pack);
+/* for (...): what each helper tells, begun and ended; the answer to each. */
+#define EACH_HEARD(processes, helper, pack) EACH_HELPER(processes, helper, pack, processes_hear)
+#define EACH_ANSWERED(processes, helper, pack)                                                     \
+    EACH_HELPER(processes, helper, pack, processes_answer)
+#define EACH_HELPER(processes, helper, pack, begin)                                                \
+    for (int helper = 1;                                                                           \
+         helper < processes_count(processes) && (begin((processes), helper, (pack)), true);        \
+         processes_end(pack), helper++)
 /* Ends what was begun: sends what is left, or passes over it, and frees the pack. */
 void processes_end(struct pack *pack);
 /* The first goes on alone: helpers end. */

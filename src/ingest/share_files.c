@@ -326,12 +326,11 @@ static struct source one_of(struct found_by *found, size_t *n)
 /* Each process is told its files, in the list's order. */
 static void answer_found(struct trace_build *build)
 {
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {0};
+    struct pack pack = {0};
+    EACH_ANSWERED (build->processes, helper, &pack) {
         uint64_t n = 0;
         EACH (const struct source, source, build->list)
             n += source->process == helper;
-        processes_answer(build->processes, helper, &pack);
         PACK(&pack, n);
         EACH (struct source, source, build->list) {
             if (source->process != helper)
@@ -340,7 +339,6 @@ static void answer_found(struct trace_build *build)
             pack_struct(&pack, of_found, source);
             PACK(&pack, source->first_sees);
         }
-        processes_end(&pack);
     }
 }
 
@@ -371,10 +369,9 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
         source->ends = hash_ends(source);
         array_add(&found, *source, 0, names_host(build, source), 0);
     }
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {.arena = &texts};
+    struct pack pack = {.arena = &texts};
+    EACH_HEARD (build->processes, helper, &pack) {
         uint64_t n = 0;
-        processes_hear(build->processes, helper, &pack);
         for (PACK(&pack, n); n > 0; n--) {
             struct source fresh = {.rank = -1};
             bool names = false;
@@ -382,7 +379,6 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
             PACK(&pack, names);
             array_add(&found, fresh, helper, names, 0);
         }
-        processes_end(&pack);
     }
     if (found.n == 0) { /* or an empty folder */
         processes_go_alone(build->processes, NULL);
@@ -514,14 +510,11 @@ static void forget_others(struct trace_build *build)
 
 bool shared_hear_files(struct trace_build *build)
 {
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {.arena = &build->trace->arena};
-        processes_hear(build->processes, helper, &pack);
+    struct pack pack = {.arena = &build->trace->arena};
+    EACH_HEARD (build->processes, helper, &pack)
         EACH (struct source, source, build->list)
             if (source->process == helper)
                 pack_read(&pack, source, build->table);
-        processes_end(&pack);
-    }
     const char *why = why_alone(build);
     if (!why)
         return true;
@@ -534,9 +527,8 @@ bool shared_hear_files(struct trace_build *build)
 void shared_answer_files(struct trace_build *build)
 {
     uint32_t n_names = build->trace->names.n;
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {0};
-        processes_answer(build->processes, helper, &pack);
+    struct pack pack = {0};
+    EACH_ANSWERED (build->processes, helper, &pack) {
         PACK(&pack, n_names);
         PACK(&pack, build->has_logs);
         EACH (struct source, source, build->list) {
@@ -545,7 +537,6 @@ void shared_answer_files(struct trace_build *build)
             pack_use(&pack, source);
             PACK_ITEMS(&pack, source->names, source->n_names);
         }
-        processes_end(&pack);
     }
     build->trace->processes = build->processes;
 }
@@ -553,15 +544,13 @@ void shared_answer_files(struct trace_build *build)
 static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
 {
     size_t n_elsewhere = 0;
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {.arena = &build->trace->arena};
-        processes_hear(build->processes, helper, &pack);
+    struct pack pack = {.arena = &build->trace->arena};
+    EACH_HEARD (build->processes, helper, &pack) {
         EACH_OF (struct rank_job, job, jobs, n_jobs)
             if (job->rank->process == helper) {
                 pack_job(&pack, job);
                 n_elsewhere++;
             }
-        processes_end(&pack);
     }
     if (n_elsewhere == 0)
         build->processes->idle = "no rank is left";
@@ -570,9 +559,8 @@ static void hear_ranks(struct trace_build *build, struct rank_job *jobs, size_t 
 void shared_answer_ranks(struct trace_build *build)
 {
     struct dpro_trace *trace = build->trace;
-    for (int helper = 1; helper < processes_count(build->processes); helper++) {
-        struct pack pack = {0};
-        processes_answer(build->processes, helper, &pack);
+    struct pack pack = {0};
+    EACH_ANSWERED (build->processes, helper, &pack) {
         EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
             if (rank->process != helper)
                 continue;
@@ -580,7 +568,6 @@ void shared_answer_ranks(struct trace_build *build)
             array_fini(&rank->logged.parts);
             array_fini(&rank->logged.moves);
         }
-        processes_end(&pack);
     }
 }
 

@@ -112,32 +112,23 @@ static void pack_ranks(struct pack *pack, struct join *join, int process,
 
 void shared_hear_steps(struct join *join, struct dpro_processes *processes)
 {
-    for (int helper = 1; helper < processes_count(processes); helper++) {
-        struct pack pack = {0};
-        processes_hear(processes, helper, &pack);
+    struct pack pack = {0};
+    EACH_HEARD (processes, helper, &pack)
         pack_ranks(&pack, join, helper, pack_steps);
-        processes_end(&pack);
-    }
 }
 
 void shared_answer_steps(struct join *join, struct dpro_processes *processes)
 {
-    for (int helper = 1; helper < processes_count(processes); helper++) {
-        struct pack pack = {0};
-        processes_answer(processes, helper, &pack);
+    struct pack pack = {0};
+    EACH_ANSWERED (processes, helper, &pack)
         pack_ranks(&pack, join, helper, pack_choice);
-        processes_end(&pack);
-    }
 }
 
 void shared_hear_ranks(struct join *join, struct dpro_processes *processes, struct arena *arena)
 {
-    for (int helper = 1; helper < processes_count(processes); helper++) {
-        struct pack pack = {.arena = arena};
-        processes_hear(processes, helper, &pack);
+    struct pack pack = {.arena = arena};
+    EACH_HEARD (processes, helper, &pack)
         pack_ranks(&pack, join, helper, pack_rank);
-        processes_end(&pack);
-    }
 }
 
 /* ---- another process, where all ranks are its own ---- */

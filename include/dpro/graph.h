@@ -232,9 +232,33 @@ struct dpro_clock_bound {
 DPRO_API const struct dpro_clock_bound *dpro_graph_clock_bounds(const struct dpro_graph *graph,
                                                                 uint32_t clock, uint32_t *n);
 
-/* One collective of the iteration, all its ranks together. */
+/* What ranks do together. */
+enum dpro_collective_kind {
+    DPRO_NO_COLLECTIVE,
+    DPRO_ALL_REDUCE,
+    DPRO_ALL_GATHER,
+    DPRO_REDUCE_SCATTER,
+    DPRO_ALL_TO_ALL,
+    DPRO_BROADCAST,
+    DPRO_REDUCE,
+    DPRO_GATHER,
+    DPRO_SCATTER,
+    DPRO_SEND,
+    DPRO_RECV,
+    DPRO_SEND_RECV, /* both ways, or one of them: it is not known which */
+    DPRO_BARRIER,
+    DPRO_NEGOTIATE, /* Horovod's agreeing on a collective */
+    DPRO_PUSH_PULL, /* over parameter servers */
+    DPRO_PUSH,
+    DPRO_PULL,
+    DPRO_OTHER_COLLECTIVE,
+};
+/* "all_reduce", ..., "collective" for another one, static storage; NULL for none. */
+DPRO_API const char *dpro_collective_kind_name(enum dpro_collective_kind kind);
+
+/* One collective of the iteration, all its ranks together; strings are borrowed. */
 struct dpro_collective {
-    const char *kind;    /* "all_reduce", ...; strings are borrowed */
+    enum dpro_collective_kind kind;
     uint32_t n_ranks;    /* ranks in the graph */
     uint64_t size_bytes; /* a rank's contribution; 0: unknown */
     uint32_t n_messages; /* its SENDs in the graph; 0: one transfer op a rank */

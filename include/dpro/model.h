@@ -182,7 +182,7 @@ DPRO_API struct dpro_link dpro_model_link(const struct dpro_model *model);
 /* What the rank that it takes longest communicates in an iteration beside buckets of gradients, all
  * of a kind. */
 struct dpro_communications {
-    const char *kind; /* "all_gather", "send", ...; borrowed */
+    enum dpro_collective_kind kind;
     uint32_t n;
     uint64_t size_bytes; /* a rank's contributions, the sum over these; 0: not known */
     int64_t took_ns;     /* with the links to themselves, the sum over these */

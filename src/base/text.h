@@ -31,7 +31,7 @@ static inline bool text_ends(const char *text, const char *end)
     return text_n_ends(text, strlen(text), end);
 }
 
-/* Whether the text is one of these words: text_is_one(kind, "send", "recv"). */
+/* Whether the text is one of these words: text_is_one(flag, "bf16", "amx_bf16"). */
 #define text_is_one(text, ...) text_is_in((text), (const char *const[]){__VA_ARGS__, NULL})
 static inline bool text_is_in(const char *text, const char *const *words)
 {

@@ -92,7 +92,7 @@ static int check_rest(const struct rewriter *w, struct dpro_error *err)
             return refuse(err,
                           "ranks communicate in no dimension that is known (%s): whether that is "
                           "for each micro-batch can't be told",
-                          m->communications[k].kind);
+                          dpro_collective_kind_name(m->communications[k].kind));
     if (m->n_tensors > 0)
         return refuse(err, "the pipeline's stages are replicated, and reduce gradients: how that "
                            "meets other micro-batches and schedules can't be told yet");

@@ -8,7 +8,6 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "base/text.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/world_hosts.h"
@@ -165,7 +164,7 @@ static struct members members_of(const struct world *w, const struct model_group
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)
 {
-    return (w->r->shards || w->r->splits) && strcmp(c->kind, "all_gather") == 0 &&
+    return (w->r->shards || w->r->splits) && c->kind == DPRO_ALL_GATHER &&
            w->m->groups[c->group].dimension == w->r->dimension;
 }
 
@@ -183,7 +182,7 @@ static struct traffic grown_traffic(struct world *w, const struct model_communic
 {
     struct traffic ring = communication_traffic(c->kind, c->pattern, now.n), asked;
     struct traffic tree = {2, 2 * ceil(log2(now.n))};
-    bool reduces = strcmp(c->kind, "all_reduce") == 0, over = now.n_hosts > 1;
+    bool reduces = c->kind == DPRO_ALL_REDUCE, over = now.n_hosts > 1;
     const char *how = over && now.n > now.n_hosts ? w->collectives : NULL;
     if (over) {
         ring = world_ring_traffic(w, c->kind, ring, now.n, now.n_hosts);
@@ -241,7 +240,7 @@ static void grow(struct world *w, struct model_communication *c, struct extent w
 
 /* Of a communication's group: as it was, and as it will be. */
 struct group_change {
-    const char *kind; /* of one of its communications */
+    uint8_t kind; /* of one of its communications, enum dpro_collective_kind */
     struct extent was, is;
 };
 
@@ -251,7 +250,7 @@ static int change_group(struct world *w, const struct model_group *group, struct
                         struct dpro_error *err)
 {
     uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks);
-    const char *kind = c->kind ? c->kind : "nothing";
+    const char *kind = dpro_collective_kind_name(c->kind) ?: "nothing";
     int rank = w->recorded[group->ranks[0]].rank;
     *to = *group;
     to->ranks = ranks;
@@ -286,10 +285,10 @@ static int change_communication(struct world *w, struct model_communication *c,
     const struct extent *was = &group->was, *is = &group->is;
     bool grows = is->n != was->n;
     bool halves = c->pattern && strcmp(c->pattern, "halving-doubling") == 0 && !w->collectives;
-    w->routes |= grows && strcmp(c->kind, "all_to_all") == 0;
+    w->routes |= grows && c->kind == DPRO_ALL_TO_ALL;
     if (is->n_hosts > 1 && is->n > is->n_hosts &&
         (halves || (w->collectives && is->n % is->n_hosts != 0)))
-        return refuse(err, UNKNOWN_HOSTS, is->n, c->kind,
+        return refuse(err, UNKNOWN_HOSTS, is->n, dpro_collective_kind_name(c->kind),
                       w->recorded[w->m->groups[c->group].ranks[0]].rank);
     if (is->n == 1 && w->r->splits) { /* nothing is split */
         c->took_ns = c->waits_ns = c->link_bytes = c->n_steps = 0;
@@ -347,7 +346,7 @@ static struct model_communication new_all_reduce(struct world *w, uint64_t size_
     double byte_ns = is.within ? link->within_ns.value : link->byte_ns.value;
     double message_ns = is.within ? link->within_message_ns.value : link->message_ns.value;
     struct model_communication c = {
-        .kind = "all_reduce", .collective = UINT32_MAX, .size_bytes = size_bytes};
+        .kind = DPRO_ALL_REDUCE, .collective = UINT32_MAX, .size_bytes = size_bytes};
     struct traffic t = grown_traffic(w, &c, is, true, byte_ns, message_ns);
     c.n_steps = t.n_steps;
     c.link_bytes = t.share * (double)size_bytes * (is.within ? 1 : times);
@@ -379,7 +378,7 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
     struct model_op *ops = arena_array(w->arena, p->n_ops + (size_t)2, sizeof *ops);
     struct model_group of = {
         .ranks = &rank, .n_ranks = 1, .n_members = 1, .n_streams = 1, .dimension = w->r->dimension};
-    struct group_change change = {.kind = "all_reduce"};
+    struct group_change change = {.kind = DPRO_ALL_REDUCE};
     struct members all = {w->r->after, 1, w->r->after};
     int rc = change_group(w, &of, &change, group, room, &all, err);
     if (rc < 0)
@@ -387,8 +386,10 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
     *c = new_all_reduce(w, w->g->ranks[rank].gradient_bytes, change.is, 1, 0);
     if (p->n_ops > 0)
         memcpy(ops, p->ops, p->n_ops * sizeof *ops);
-    ops[p->n_ops] = (struct model_op){
-        .name = c->kind, .phase = DPRO_OP_BW, .needs = MODEL_NONE, .tensor = m->n_tensors + number};
+    ops[p->n_ops] = (struct model_op){.name = dpro_collective_kind_name(c->kind),
+                                      .phase = DPRO_OP_BW,
+                                      .needs = MODEL_NONE,
+                                      .tensor = m->n_tensors + number};
     ops[p->n_ops + 1] = (struct model_op){.name = "up to a wait",
                                           .phase = DPRO_OP_BW,
                                           .needs = m->n_tensors + number,
@@ -430,8 +431,8 @@ static int cut_group(struct world *w, const struct model_group *group, uint32_t 
     struct members replicas = {r->after / r->group, r->group, r->after};
     struct model_group across = *group;
     across.n_members = MAX(1, r->before / r->group);
-    changes[g].kind = "all_gather";
-    changes[g + 1].kind = "all_reduce";
+    changes[g].kind = DPRO_ALL_GATHER;
+    changes[g + 1].kind = DPRO_ALL_REDUCE;
     int rc = change_group(w, group, &changes[g], &groups[g], room, &shards, err);
     if (rc == 0)
         rc = change_group(w, &across, &changes[g + 1], &groups[g + 1], room, &replicas, err);

@@ -35,7 +35,7 @@ static bool is_sharded(const struct dpro_graph *g)
     for (uint32_t j = 0; j < g->n_collectives; j++) {
         const struct graph_collective *c = &g->collectives[j];
         uint32_t transfer = g->members[c->first_member].transfer;
-        scatters |= strcmp(strtab_get(&g->names, c->name), "reduce_scatter") == 0;
+        scatters |= c->kind == DPRO_REDUCE_SCATTER;
         of_units |=
             g->tensor && strncmp(strtab_get(&g->names, g->tensor[transfer]), "unit ", 5) == 0;
     }

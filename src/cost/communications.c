@@ -8,7 +8,6 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "base/text.h"
 #include "cost/cost.h"
 
 /* gloo's threads of a process group, of which a group with one collective shows one. */
@@ -17,7 +16,7 @@ enum { GLOO_THREADS = 2 };
 static bool is_one(const struct dpro_graph *g, uint32_t j)
 {
     const struct graph_collective *c = &g->collectives[j];
-    return strcmp(strtab_get(&g->names, c->name), "negotiate") != 0;
+    return c->kind != DPRO_NEGOTIATE;
 }
 
 bool has_communications(const struct dpro_graph *g)
@@ -30,33 +29,33 @@ bool has_communications(const struct dpro_graph *g)
 
 /* ---- bytes and messages ---- */
 
-struct traffic communication_traffic(const char *kind, const char *pattern, double n)
+struct traffic communication_traffic(uint8_t kind, const char *pattern, double n)
 {
     double log_n = ceil(log2(n));
     bool halves = pattern && strcmp(pattern, "halving-doubling") == 0;
     if (n < 2)
         return (struct traffic){0, 0};
-    if (strcmp(kind, "send_recv") == 0) /* its size is that of both */
+    if (kind == DPRO_SEND_RECV) /* its size is that of both */
         return (struct traffic){0.5, 1};
-    if (strcmp(kind, "all_reduce") == 0)
+    if (kind == DPRO_ALL_REDUCE)
         return (struct traffic){2 * (n - 1) / n, halves ? 2 * log_n : 2 * (n - 1)};
-    if (strcmp(kind, "all_gather") == 0)
+    if (kind == DPRO_ALL_GATHER)
         return (struct traffic){n - 1, n - 1};
-    if (text_is_one(kind, "reduce_scatter", "all_to_all"))
+    if (collective_is_one(kind, DPRO_REDUCE_SCATTER, DPRO_ALL_TO_ALL))
         return (struct traffic){(n - 1) / n, n - 1};
-    if (text_is_one(kind, "gather", "scatter"))
+    if (collective_is_one(kind, DPRO_GATHER, DPRO_SCATTER))
         return (struct traffic){n - 1, 1};
-    if (strcmp(kind, "barrier") == 0)
+    if (kind == DPRO_BARRIER)
         return (struct traffic){0, log_n};
-    return (struct traffic){1, text_is_one(kind, "broadcast", "reduce") ? log_n : 1};
+    return (struct traffic){1, collective_is_one(kind, DPRO_BROADCAST, DPRO_REDUCE) ? log_n : 1};
 }
 
 /* ---- groups ---- */
 
-static bool is_pair(const struct dpro_graph *g, const struct graph_collective *c)
+static bool is_pair(const struct graph_collective *c)
 {
     return c->n_members == 2 && c->n_expected == 2 &&
-           text_is_one(strtab_get(&g->names, c->name), "send", "recv");
+           collective_is_one(c->kind, DPRO_SEND, DPRO_RECV);
 }
 
 /* Ranks of a collective; of a pair the sender first: the collective has the name of the first
@@ -65,7 +64,7 @@ static uint32_t *ranks_of(const struct dpro_graph *g, const struct graph_collect
                           struct arena *arena)
 {
     const struct graph_member *members = &g->members[c->first_member];
-    bool turned = is_pair(g, c) && strcmp(strtab_get(&g->names, c->name), "recv") == 0;
+    bool turned = is_pair(c) && c->kind == DPRO_RECV;
     uint32_t *ranks = arena_alloc(arena, (c->n_members + (size_t)1) * sizeof *ranks);
     for (uint32_t m = 0; m < c->n_members; m++)
         ranks[m] = g->rank[members[turned ? c->n_members - 1 - m : m].arrival];
@@ -84,7 +83,7 @@ static uint32_t stream_of(const struct dpro_graph *g, const struct graph_collect
 static uint64_t group_key(const struct dpro_graph *g, const struct graph_collective *c,
                           const uint32_t *ranks)
 {
-    uint64_t key = map_mix(c->group * UINT64_C(2) + is_pair(g, c) + 1);
+    uint64_t key = map_mix(c->group * UINT64_C(2) + is_pair(c) + 1);
     key = map_mix(key + stream_of(g, c));
     for (uint32_t m = 0; m < c->n_members; m++)
         key = map_mix(key + ranks[m] + 1);
@@ -108,7 +107,7 @@ static void warn_of_several(const struct dpro_graph *g, struct dpro_model *m)
     bool any = false;
     for (uint32_t j = 0; j < g->n_collectives; j++)
         any |= g->collectives[j].n_expected < 2 && g->collectives[j].size_bytes > 0 &&
-               strcmp(strtab_get(&g->names, g->collectives[j].name), "send_recv") == 0;
+               g->collectives[j].kind == DPRO_SEND_RECV;
     if (any)
         array_push(&m->warnings, WITH_SEVERAL);
 }
@@ -212,30 +211,29 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
             continue;
         uint32_t *ranks = ranks_of(g, c, &model->arena);
         uint32_t number = (uint32_t)map_number(&numbers, group_key(g, c, ranks));
-        const char *kind = strtab_get(&g->names, c->name);
         const char *pattern = c->n_expected > 2 ? c->pattern : NULL; /* of two, any fits */
         struct model_group *group = &model->groups[number];
         if (number == model->n_groups) {
             *group = (struct model_group){.ranks = ranks,
                                           .n_ranks = c->n_members,
                                           .n_members = c->n_expected,
-                                          .sends = is_pair(g, c),
+                                          .sends = is_pair(c),
                                           .within = c->n_members == c->n_expected &&
                                                     on_one_host(g->rank_hosts, ranks, c->n_members),
                                           .dimension = dpro_graph_collective_dimension(g, j)};
             model->n_groups++;
         }
         uint32_t k = model->n_communications++;
-        struct traffic traffic = communication_traffic(kind, pattern, c->n_expected);
-        model->communications[k] = (struct model_communication){
-            .kind = arena_copy_string(&model->arena, kind, strlen(kind)),
-            .pattern = pattern,
-            .group = number,
-            .collective = j,
-            .size_bytes = c->size_bytes,
-            .link_bytes = traffic.share * (double)c->size_bytes,
-            .n_steps = traffic.n_steps,
-            .waits_ns = (double)c->missing_wait_ns};
+        struct traffic traffic = communication_traffic(c->kind, pattern, c->n_expected);
+        model->communications[k] =
+            (struct model_communication){.kind = c->kind,
+                                         .pattern = pattern,
+                                         .group = number,
+                                         .collective = j,
+                                         .size_bytes = c->size_bytes,
+                                         .link_bytes = traffic.share * (double)c->size_bytes,
+                                         .n_steps = traffic.n_steps,
+                                         .waits_ns = (double)c->missing_wait_ns};
         coarse->collective_of[k] = j;
         coarse->first_of[j] = model->n_tensors + k;
         mark_transfers(g, j, coarse);

@@ -122,7 +122,7 @@ bool has_communications(const struct dpro_graph *graph);
 struct traffic {
     double share, n_steps;
 };
-struct traffic communication_traffic(const char *kind, const char *pattern, double n);
+struct traffic communication_traffic(uint8_t kind, const char *pattern, double n);
 /* Fills in the model's groups and communications, all but their times, and what `coarse` has of
  * them. */
 void find_communications(const struct dpro_graph *graph, struct dpro_model *model,

@@ -43,7 +43,7 @@ static bool on_cpu(const struct dpro_graph *g)
 static const struct graph_collective *find_negotiation(const struct dpro_graph *g)
 {
     for (uint32_t j = 0; j < g->n_collectives; j++)
-        if (strcmp(strtab_get(&g->names, g->collectives[j].name), "negotiate") == 0)
+        if (g->collectives[j].kind == DPRO_NEGOTIATE)
             return &g->collectives[j];
     return NULL;
 }

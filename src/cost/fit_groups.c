@@ -160,7 +160,7 @@ static void fit_unknown_sizes(const struct fitting *f)
         const struct model_group *group = &m->groups[c->group];
         struct dpro_estimate *byte_ns = group->within ? &link->within_ns : &link->byte_ns;
         double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
-        if (c->size_bytes > 0 || c->n_steps <= 0 || strcmp(c->kind, "barrier") == 0)
+        if (c->size_bytes > 0 || c->n_steps <= 0 || c->kind == DPRO_BARRIER)
             continue;
         link->is_rate_unknown |= byte_ns->value <= 0;
         if (byte_ns->value <= 0)
@@ -183,7 +183,7 @@ static void list_kinds(const struct fitting *f)
     m->n_kinds = 0;
     for (uint32_t k = 0; k < m->n_communications; k++) {
         uint32_t i = 0;
-        while (i < m->n_kinds && strcmp(m->kinds[i].kind, m->communications[k].kind) != 0)
+        while (i < m->n_kinds && m->kinds[i].kind != m->communications[k].kind)
             i++;
         kind_of[k] = i;
         if (i == m->n_kinds)

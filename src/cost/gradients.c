@@ -147,8 +147,7 @@ bool is_gradient(const struct dpro_graph *g, const struct graph_tensor *tensor, 
         tensor->in == DPRO_NO_OP)
         return false;
     const struct graph_collective *bucket = &g->collectives[tensor->collective];
-    return bucket->n_members == g->n_ranks &&
-           strcmp(strtab_get(&g->names, bucket->name), "all_reduce") == 0;
+    return bucket->n_members == g->n_ranks && bucket->kind == DPRO_ALL_REDUCE;
 }
 
 /* By op: of an arrival on a GPU's stream, the last work of another stream that it waits for; of a

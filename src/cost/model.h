@@ -46,7 +46,7 @@ struct model_group {
  * messages one after the other, and what is left,
  * which other links do not change. */
 struct model_communication {
-    const char *kind;    /* "all_gather", "send", ...; static */
+    uint8_t kind;        /* enum dpro_collective_kind */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: not known */
     uint32_t group;
     uint32_t follows;    /* 1 + another, at whose end it begins on all ranks; 0: as they issue it */

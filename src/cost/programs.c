@@ -77,7 +77,8 @@ static const char *name_of(const struct dpro_model *model, const struct sync_poi
         return "an iteration";
     return point->tensor < model->n_tensors
                ? model->tensors[point->tensor].name
-               : model->communications[point->tensor - model->n_tensors].kind;
+               : dpro_collective_kind_name(
+                     model->communications[point->tensor - model->n_tensors].kind);
 }
 
 /* An iteration of the program begins after the last thing that the one before waited for, so that

@@ -8,19 +8,19 @@
 #include "base/sort.h"
 
 static bool is_of(const struct dpro_model *m, const struct sharding *s,
-                  const struct model_communication *c, const char *kind)
+                  const struct model_communication *c, enum dpro_collective_kind kind)
 {
-    return s->after > 0 && m->groups[c->group].dimension == s->dimension &&
-           strcmp(c->kind, kind) == 0;
+    return s->after > 0 && m->groups[c->group].dimension == s->dimension && c->kind == kind;
 }
 
 /* gloo scatters by an all-reduce, of as many bytes as the unit's all-gather brings. */
 bool shards_reduce(const struct dpro_model *m, const struct sharding *s,
                    const struct model_communication *c)
 {
-    bool scatters = is_of(m, s, c, "reduce_scatter");
-    for (uint32_t k = 0; k < m->n_communications && !scatters && is_of(m, s, c, "all_reduce"); k++)
-        scatters = is_of(m, s, &m->communications[k], "all_gather") && c->size_bytes > 0 &&
+    bool scatters = is_of(m, s, c, DPRO_REDUCE_SCATTER);
+    for (uint32_t k = 0; k < m->n_communications && !scatters && is_of(m, s, c, DPRO_ALL_REDUCE);
+         k++)
+        scatters = is_of(m, s, &m->communications[k], DPRO_ALL_GATHER) && c->size_bytes > 0 &&
                    m->communications[k].size_bytes * s->before == c->size_bytes;
     return scatters;
 }
@@ -28,7 +28,7 @@ bool shards_reduce(const struct dpro_model *m, const struct sharding *s,
 bool shards_move(const struct dpro_model *m, const struct sharding *s,
                  const struct model_communication *c)
 {
-    return is_of(m, s, c, "all_gather") || shards_reduce(m, s, c);
+    return is_of(m, s, c, DPRO_ALL_GATHER) || shards_reduce(m, s, c);
 }
 
 static bool follows(const struct dpro_model *m, const uint32_t *all_reduce,

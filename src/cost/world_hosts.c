@@ -5,7 +5,6 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "base/text.h"
 #include "cost/cost.h"
 
 uint64_t world_number_in(const struct world *w, uint64_t rank, uint32_t place)
@@ -192,16 +191,16 @@ static struct spread_out spread_of(const struct world *w, double n, double n_hos
                                known ? fmin(1, t->within.latency_ns / t->between.latency_ns) : 1};
 }
 
-struct traffic world_ring_traffic(const struct world *w, const char *kind, struct traffic t,
-                                  double n, double n_hosts)
+struct traffic world_ring_traffic(const struct world *w, uint8_t kind, struct traffic t, double n,
+                                  double n_hosts)
 {
     struct spread_out s = spread_of(w, n, n_hosts);
     double away = (n - s.here) / (n - 1);
-    if (text_is_one(kind, "send", "recv", "send_recv"))
+    if (collective_is_one(kind, DPRO_SEND, DPRO_RECV, DPRO_SEND_RECV))
         return t;
-    if (text_is_one(kind, "gather", "scatter"))
+    if (collective_is_one(kind, DPRO_GATHER, DPRO_SCATTER))
         return (struct traffic){t.share * away, t.n_steps};
-    if (strcmp(kind, "all_to_all") == 0)
+    if (kind == DPRO_ALL_TO_ALL)
         return (struct traffic){t.share * away * s.here / s.links, t.n_steps};
     t.share *= fmax(1 / s.links, s.within);
     t.n_steps *= topology_latency(w->told, n, n_hosts);
@@ -215,17 +214,17 @@ struct traffic world_tree_traffic(const struct world *w, double n, double n_host
                             2 * ((s.here - 1) * s.latency + ceil(log2(n_hosts)))};
 }
 
-bool world_hierarchical_traffic(const struct world *w, const char *kind, double n, double n_hosts,
+bool world_hierarchical_traffic(const struct world *w, uint8_t kind, double n, double n_hosts,
                                 struct traffic *t)
 {
     struct spread_out s = spread_of(w, n, n_hosts);
     double inner = s.here - 1, outer = n_hosts - 1, n_steps = outer + inner * s.latency;
     double reduced = inner / s.here * s.within + outer / n_hosts / s.links;
-    if (strcmp(kind, "all_gather") == 0)
+    if (kind == DPRO_ALL_GATHER)
         *t = (struct traffic){inner * n_hosts * s.within + outer * s.here / s.links, n_steps};
-    else if (text_is_one(kind, "all_reduce", "reduce_scatter"))
-        *t = kind[0] == 'a' ? (struct traffic){2 * reduced, 2 * n_steps}
-                            : (struct traffic){reduced, n_steps};
+    else if (collective_is_one(kind, DPRO_ALL_REDUCE, DPRO_REDUCE_SCATTER))
+        *t = kind == DPRO_ALL_REDUCE ? (struct traffic){2 * reduced, 2 * n_steps}
+                                     : (struct traffic){reduced, n_steps};
     else
         return false;
     return true;

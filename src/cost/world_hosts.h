@@ -51,13 +51,13 @@ uint32_t world_count_hosts(struct world *w, const struct model_group *group,
                            const struct members *m);
 /* A ring over all members leaves each host once, by the links of all its members there, and is no
  * faster than a rank's link within the host. */
-struct traffic world_ring_traffic(const struct world *w, const char *kind, struct traffic t,
-                                  double n, double n_hosts);
+struct traffic world_ring_traffic(const struct world *w, uint8_t kind, struct traffic t, double n,
+                                  double n_hosts);
 /* NCCL's: chains within hosts, double binary trees over them. */
 struct traffic world_tree_traffic(const struct world *w, double n, double n_hosts);
 /* Rings within hosts, and over hosts of the members with the same place on each, one after the
  * other. False: that kind of communication doesn't pass so. */
-bool world_hierarchical_traffic(const struct world *w, const char *kind, double n, double n_hosts,
+bool world_hierarchical_traffic(const struct world *w, uint8_t kind, double n, double n_hosts,
                                 struct traffic *t);
 /* Where hosts are known, a copy is on a copy of its host. */
 void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struct model_rank *ranks,

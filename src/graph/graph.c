@@ -151,9 +151,9 @@ uint32_t dpro_graph_n_collectives(const struct dpro_graph *graph)
 struct dpro_collective dpro_graph_collective(const struct dpro_graph *graph, uint32_t index)
 {
     if (index >= graph->n_collectives)
-        return (struct dpro_collective){.kind = "", .pattern = ""};
+        return (struct dpro_collective){.pattern = ""};
     const struct graph_collective *c = &graph->collectives[index];
-    return (struct dpro_collective){.kind = strtab_get(&graph->names, c->name),
+    return (struct dpro_collective){.kind = c->kind,
                                     .n_ranks = c->n_members,
                                     .size_bytes = c->size_bytes,
                                     .n_messages = c->n_messages,

@@ -13,6 +13,7 @@
 #include "base/column.h"
 #include "base/strtab.h"
 #include "graph/memory/graph_memory.h"
+#include "graph/names/collective_kinds.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
@@ -68,7 +69,7 @@ struct graph_device {
 /* A communication over several ranks: per member an arrival op and a transfer op; all arrivals
  * precede `barrier`, which precedes all transfers. */
 #define GRAPH_COLLECTIVES(COLUMN, ROW)                                                             \
-    COLUMN(ROW, uint32_t, name, NAME, "its kind: all_reduce, all_to_all, send, ...")               \
+    COLUMN(ROW, uint8_t, kind, WORD(collective_word), "all_reduce, all_to_all, send, ...")         \
     COLUMN(ROW, uint32_t, group, NAME, "the process group, as the framework calls it")             \
     COLUMN(ROW, uint32_t, key, NUMBER, "1 + the key of a key-value store; 0: none")                \
     COLUMN(ROW, uint64_t, size_bytes, BYTES, "what a member puts in; 0: not known")                \

@@ -117,7 +117,7 @@ enum comm_passes {
 /* A rank's part in a collective. */
 struct local_collective {
     uint32_t arrival, transfer; /* local ops */
-    const char *kind;           /* "all_reduce", ...; static */
+    uint8_t kind;               /* enum dpro_collective_kind */
     uint32_t group;             /* string id, 0: not recorded */
     uint32_t group_ranks;       /* string id, "[0, 1]", 0: not recorded */
     uint32_t description;       /* string id of what the group is for, 0: not recorded */

@@ -384,7 +384,7 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
     writer_begin(w, "collectives", '[');
     for (uint32_t i = 0; i < dpro_graph_n_collectives(g); i++) {
         struct dpro_collective one = dpro_graph_collective(g, i);
-        writer_object(w, TEXT("kind", one.kind),
+        writer_object(w, TEXT("kind", dpro_collective_kind_name(one.kind)),
                       INT_IF("size_bytes", facts_is_sized(&one), one.size_bytes),
                       INT("messages", one.n_messages));
     }

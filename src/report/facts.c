@@ -290,13 +290,15 @@ static void sum_comms(struct report_facts *f)
     for (uint32_t i = 0; i < n; i++) {
         struct dpro_collective c = dpro_graph_collective(g, i);
         uint32_t at = 0;
-        while (at < f->n_comms &&
-               (f->comms[at].n_ranks != c.n_ranks || strcmp(f->comms[at].kind, c.kind) != 0 ||
-                strcmp(f->comms[at].pattern, c.pattern) != 0))
+        while (at < f->n_comms && (f->comms[at].n_ranks != c.n_ranks ||
+                                   f->comms[at].kind != dpro_collective_kind_name(c.kind) ||
+                                   strcmp(f->comms[at].pattern, c.pattern) != 0))
             at++;
         if (at == f->n_comms)
-            f->comms[f->n_comms++] = (struct comm_fact){
-                .kind = c.kind, .pattern = c.pattern, .n_ranks = c.n_ranks, .sized = true};
+            f->comms[f->n_comms++] = (struct comm_fact){.kind = dpro_collective_kind_name(c.kind),
+                                                        .pattern = c.pattern,
+                                                        .n_ranks = c.n_ranks,
+                                                        .sized = true};
         struct comm_fact *fact = &f->comms[at];
         fact->count++;
         fact->sized &= facts_is_sized(&c);
@@ -377,7 +379,7 @@ bool facts_launch_bound(const struct report_facts *f)
 
 bool facts_is_sized(const struct dpro_collective *collective)
 {
-    return collective->size_bytes > 0 || strcmp(collective->kind, "barrier") == 0;
+    return collective->size_bytes > 0 || collective->kind == DPRO_BARRIER;
 }
 
 const char *facts_kind_words(enum dpro_op_kind kind)

@@ -19,8 +19,10 @@ struct page {
     const struct dpro_graph *graph;
     uint32_t *ops; /* ids, ascending */
     uint32_t n_ops, n_drawn;
-    uint32_t *index;   /* by op id: place in ops, UINT32_MAX: left out */
-    uint32_t *text_at; /* by string id: place among the page's strings, UINT32_MAX: unused */
+    uint32_t *index; /* by op id: place in ops, UINT32_MAX: left out */
+    /* places among the page's strings; UINT32_MAX: unused */
+    uint32_t *text_at; /* by string id */
+    uint32_t kind_at[DPRO_OTHER_COLLECTIVE + 1];
     int64_t shortest_ns;
 };
 
@@ -70,6 +72,7 @@ static void page_init(struct page *page, const struct report_facts *f, const str
     page->text_at = arena_array(&page->arena, g->names.n, sizeof *page->text_at);
     memset(longest, 0xFF, n * sizeof *longest);
     memset(page->text_at, 0xFF, g->names.n * sizeof *page->text_at);
+    memset(page->kind_at, 0xFF, sizeof page->kind_at);
     note_drawn(slices, longest);
     choose_ops(page, f, longest, sorted);
 }
@@ -86,16 +89,22 @@ static void write_strings(struct writer *w, struct page *page)
     const struct dpro_graph *g = page->graph;
     uint32_t n = 0;
     writer_section(w, "strings", '[');
-    for (int what = 0; what < 3; what++) {
+    for (int what = 0; what < 2; what++) {
         const uint32_t *ids = what == 0 ? g->name : g->tensor;
-        uint32_t n_ids = what == 2 ? g->n_collectives : page->n_ops;
-        for (uint32_t i = 0; i < n_ids && (what == 2 || ids); i++) {
-            uint32_t id = what == 2 ? g->collectives[i].name : ids[page->ops[i]];
+        for (uint32_t i = 0; i < page->n_ops && ids; i++) {
+            uint32_t id = ids[page->ops[i]];
             if (id >= g->names.n || page->text_at[id] != UINT32_MAX)
                 continue;
             page->text_at[id] = n++;
             writer_string_n(w, strtab_get(&g->names, id), strtab_len(&g->names, id));
         }
+    }
+    for (uint32_t i = 0; i < g->n_collectives; i++) {
+        uint8_t kind = g->collectives[i].kind;
+        if (page->kind_at[kind] != UINT32_MAX)
+            continue;
+        page->kind_at[kind] = n++;
+        writer_string(w, dpro_collective_kind_name(kind));
     }
     writer_close(w, ']');
 }
@@ -186,7 +195,7 @@ static void write_track(struct writer *w, const struct page *page, const struct 
                 continue;
             if (c == 3 && s->waiting) {
                 writer_json_int(w, at);
-                writer_json_int(w, page->text_at[page->graph->collectives[s->collective].name]);
+                writer_json_int(w, page->kind_at[page->graph->collectives[s->collective].kind]);
             } else if (c < 3) {
                 int64_t value = c == 0 ? (int64_t)op : c == 1 ? s->start_ns : s->dur_ns;
                 writer_json_int(w, c == 2 ? value : value - before);

@@ -100,8 +100,8 @@ static void write_communications(struct writer *w, const struct dpro_model *mode
     struct words words = {.n = 0};
     for (uint32_t k = 0; k < dpro_model_n_kinds(model); k++) {
         struct dpro_communications all = dpro_model_communications(model, k);
-        words_add(&words, ", ", "%u %s (%s MB, %s)", all.n, all.kind, SIZE_MB(all.size_bytes),
-                  TIME(all.took_ns));
+        words_add(&words, ", ", "%u %s (%s MB, %s)", all.n, dpro_collective_kind_name(all.kind),
+                  SIZE_MB(all.size_bytes), TIME(all.took_ns));
     }
     table_paragraph(w, " ", 2, "an iteration's communication%s, by itself: %s",
                     dpro_model_n_tensors(model) > 0 ? " beside gradients" : "", words.text);
@@ -193,7 +193,7 @@ void model_write_communications(struct writer *w, const struct dpro_model *model
     writer_section(w, "communications", '[');
     for (uint32_t k = 0; k < dpro_model_n_kinds(model); k++) {
         struct dpro_communications all = dpro_model_communications(model, k);
-        writer_object(w, TEXT("kind", all.kind), INT("count", all.n),
+        writer_object(w, TEXT("kind", dpro_collective_kind_name(all.kind)), INT("count", all.n),
                       INT("size_bytes", all.size_bytes), MS("took_ms", all.took_ns));
     }
     writer_close(w, ']');

@@ -4,7 +4,6 @@
 
 #include "base/map.h"
 #include "base/sort.h"
-#include "base/text.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 
@@ -116,16 +115,16 @@ static uint32_t group_of(const struct dpro_graph *g, const struct graph_collecti
 }
 
 /* What each member of a ring of n sends to the next one, of `bytes` that it puts in. */
-static uint64_t ring_bytes(const char *kind, uint64_t bytes, uint64_t n)
+static uint64_t ring_bytes(uint8_t kind, uint64_t bytes, uint64_t n)
 {
     bytes = MIN(bytes, UINT64_MAX / (2 * n));
-    if (strcmp(kind, "all_reduce") == 0)
+    if (kind == DPRO_ALL_REDUCE)
         return bytes * 2 * (n - 1) / n;
-    if (strcmp(kind, "all_gather") == 0)
+    if (kind == DPRO_ALL_GATHER)
         return bytes * (n - 1);
-    if (strcmp(kind, "reduce_scatter") == 0)
+    if (kind == DPRO_REDUCE_SCATTER)
         return bytes * (n - 1) / n;
-    if (strcmp(kind, "send_recv") == 0) /* its size is that of both ways */
+    if (kind == DPRO_SEND_RECV) /* its size is that of both ways */
         return n == 2 ? bytes / 2 : 0;
     return 0;
 }
@@ -133,10 +132,10 @@ static uint64_t ring_bytes(const char *kind, uint64_t bytes, uint64_t n)
 static void add_collective(struct adder *adder, const struct graph_collective *c, int *ranks)
 {
     const struct dpro_graph *g = adder->graph;
-    const char *kind = strtab_get(&g->names, c->name);
+    uint8_t kind = c->kind;
     const struct graph_member *members = &g->members[c->first_member];
     uint32_t dimension = g->n_dimensions > 0 ? c->dimension : DPRO_NO_DIMENSION;
-    if (text_is_one(kind, "send", "recv")) {
+    if (collective_is_one(kind, DPRO_SEND, DPRO_RECV)) {
         bool first_sends = c->n_members == 2 && g->kind[members[0].transfer] == DPRO_OP_SEND;
         if (c->n_members == 2)
             add_bytes(adder, rank_of(g, members[!first_sends].transfer),
@@ -145,7 +144,7 @@ static void add_collective(struct adder *adder, const struct graph_collective *c
     }
     uint32_t n = group_of(g, c, ranks);
     for (uint32_t i = 0; i < n; i++) {
-        if (strcmp(kind, "all_to_all") == 0)
+        if (kind == DPRO_ALL_TO_ALL)
             for (uint32_t k = 0; k < n; k++)
                 add_bytes(adder, ranks[i], ranks[k], dimension, c->size_bytes / n, true);
         else

@@ -88,7 +88,7 @@ static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
     const char *name = op.name, *kind = s->waiting ? "WAIT" : dpro_op_kind_name(op.kind);
     char text[1024];
     if (s->waiting) {
-        name = strtab_get(&t->graph->names, t->graph->collectives[s->collective].name);
+        name = dpro_collective_kind_name(t->graph->collectives[s->collective].kind);
         snprintf(text, sizeof text, "waiting for peers: %s", name);
         name = text;
     }
@@ -280,7 +280,7 @@ static void write_dimensions(struct timeline *t, bool replayed)
             continue;
         until_ns = s->end_ns;
         begin_slice(t, pid_of_rank(op.rank), tid,
-                    strtab_get(&g->names, g->collectives[s->collective].name),
+                    dpro_collective_kind_name(g->collectives[s->collective].kind),
                     dpro_op_kind_name(op.kind), start_ns, s->end_ns - start_ns, &op);
         end_slice(t);
     }

@@ -24,6 +24,11 @@ static const char *op_kind_word(int64_t kind)
     return dpro_op_kind_name((enum dpro_op_kind)kind);
 }
 
+static const char *collective_word(int64_t kind)
+{
+    return dpro_collective_kind_name((enum dpro_collective_kind)kind);
+}
+
 static const char *parallelism_word(int64_t parallelism)
 {
     return dpro_parallelism_name((enum dpro_parallelism)parallelism);

@@ -166,12 +166,11 @@ static void add_collectives(struct fake *f, const uint32_t *arrivals, const uint
 {
     struct dpro_graph *g = &f->graph;
     uint32_t n = (uint32_t)f->options.n_ranks;
-    const char *name = f->options.hostile ? FAKE_HOSTILE : "all_reduce";
     for (uint32_t b = 0; b < n_buckets && n > 1; b++) {
         /* the last rank's, to keep the order of ids */
         uint32_t barrier = add_op(f, (int)n - 1, DPRO_OP_BARRIER, DPRO_NO_DEVICE, "meet", 0);
         struct graph_collective *c = &g->collectives[g->n_collectives++];
-        *c = (struct graph_collective){.name = strtab_add(&g->names, name, strlen(name)),
+        *c = (struct graph_collective){.kind = DPRO_ALL_REDUCE,
                                        .barrier = barrier,
                                        .first_member = g->n_members,
                                        .n_members = n,

@@ -78,7 +78,7 @@ static uint32_t add(struct job *job, uint32_t group, double bytes)
 {
     uint32_t c = job->model.n_communications++;
     double byte_ns = job->groups[group].within ? 2 : 10;
-    job->communications[c] = (struct model_communication){.kind = "all_gather",
+    job->communications[c] = (struct model_communication){.kind = DPRO_ALL_GATHER,
                                                           .group = group,
                                                           .size_bytes = (uint64_t)bytes,
                                                           .link_bytes = bytes,
@@ -532,16 +532,18 @@ static const char two_hosts[] = "{\"schema\":\"dpro.topology/1\",\"ranks_per_hos
 TEST_IN_FOLDER(collectives_pass_over_hosts_as_on_paper)
 {
     static const struct {
-        const char *kind, *collectives;
+        enum dpro_collective_kind kind;
+        const char *collectives;
         double size_bytes, share, n_steps; /* as recorded: a ring of four */
         int64_t wire_ns, latency_ns;
     } cases[] = {
-        {"all_reduce", "ring", 1200, 1.5, 6, 18000, 280}, /* 4 of 6 steps within a host */
-        {"all_reduce", "tree", 1200, 1.5, 6, 24000, 240}, /* all of it in and out of a host */
-        {"all_reduce", "hierarchical", 1200, 1.5, 6, 1200 + 12000 + 1200, 240},
-        {"all_gather", "hierarchical", 300, 3, 3, 6000 + 1200, 120}, /* then both halves within */
-        {"reduce_scatter", "hierarchical", 1200, 0.75, 3, 1200 + 6000, 120},
-        {"all_gather", "tree", 300, 3, 3, 9000, 140}, /* which all-gathers have none of */
+        {DPRO_ALL_REDUCE, "ring", 1200, 1.5, 6, 18000, 280}, /* 4 of 6 steps within a host */
+        {DPRO_ALL_REDUCE, "tree", 1200, 1.5, 6, 24000, 240}, /* all of it in and out of a host */
+        {DPRO_ALL_REDUCE, "hierarchical", 1200, 1.5, 6, 1200 + 12000 + 1200, 240},
+        {DPRO_ALL_GATHER, "hierarchical", 300, 3, 3, 6000 + 1200,
+         120}, /* then both halves within */
+        {DPRO_REDUCE_SCATTER, "hierarchical", 1200, 0.75, 3, 1200 + 6000, 120},
+        {DPRO_ALL_GATHER, "tree", 300, 3, 3, 9000, 140}, /* which all-gathers have none of */
     };
     static uint32_t hosts[] = {0, 0, 2, 2};
     struct dpro_whatif *whatif;
@@ -601,7 +603,7 @@ static struct job *sharded_by_four(struct grid *grid, bool on_gpu)
     for (int i = 0; i < 3; i++) {
         c[i] = add(job, group, 900);
         struct model_communication *to = &job->communications[c[i]];
-        to->kind = i > 0 ? "reduce_scatter" : "all_gather";
+        to->kind = i > 0 ? DPRO_REDUCE_SCATTER : DPRO_ALL_GATHER;
         to->size_bytes = i > 0 ? 1200 : 300;
         to->n_steps = 3;
         to->took_ns = 900 * 10 + 3 * 100 + 30;
@@ -727,7 +729,7 @@ TEST(shards_that_can_not_be_are_refused)
         struct dpro_changes changes = {.shard = wrong[i].shard};
         assert_int_equal(apply(&grid.graph, &changes, &job->model, &ns, &err), DPRO_EUSAGE);
         assert_non_null(strstr(err.text, wrong[i].why));
-        job->communications[1].kind = job->communications[2].kind = "reduce";
+        job->communications[1].kind = job->communications[2].kind = DPRO_REDUCE;
         grid.dimensions[0].parallelism = DPRO_SHARDS;
         changes.shard = 2;
         assert_int_equal(apply(&grid.graph, &changes, &job->model, &ns, &err), DPRO_EUSAGE);
@@ -779,13 +781,8 @@ static struct dpro_model *learn(const struct dpro_graph *graph)
     return model;
 }
 
-static void name_collective(struct dpro_graph *graph, uint32_t which, const char *name)
-{
-    graph->collectives[which].name = strtab_add(&graph->names, name, strlen(name));
-}
-
 /* Two ranks communicate twice, of several sizes, with work between; rank 1 is slower. */
-static struct dpro_graph *two_of(const char *kind)
+static struct dpro_graph *two_of(enum dpro_collective_kind kind)
 {
     struct dpro_graph *g = graph_of(
         "f0:1000000@d0#0; a0@l0!BARRIER -> t0:500000@l0!COLLECTIVE; f0 -> a0; t0 -> g0:2000000@d0;"
@@ -797,14 +794,13 @@ static struct dpro_graph *two_of(const char *kind)
         "a0 -> b0!BARRIER -> t0; a2 -> b0 -> t2; a1 -> b1!BARRIER -> t1; a3 -> b1 -> t3");
     add_collective(g, "b0", 10000, "a0 t0 a2 t2");
     add_collective(g, "b1", 20000, "a1 t1 a3 t3");
-    name_collective(g, 0, kind);
-    name_collective(g, 1, kind);
+    g->collectives[0].kind = g->collectives[1].kind = (uint8_t)kind;
     return g;
 }
 
 TEST(a_learnt_model_takes_as_long_as_the_replay)
 {
-    struct dpro_graph *g = two_of("all_gather");
+    struct dpro_graph *g = two_of(DPRO_ALL_GATHER);
     struct dpro_model *m = learn(g);
     assert_int_equal(m->n_groups, 1);
     assert_int_equal(m->n_communications, 2);
@@ -816,7 +812,7 @@ TEST(a_learnt_model_takes_as_long_as_the_replay)
 
 TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
 {
-    struct dpro_graph *g = two_of("send_recv");
+    struct dpro_graph *g = two_of(DPRO_SEND_RECV);
     struct dpro_model *m = learn(g);
     assert_float_equal(m->net.link.byte_ns.value, 80, 8);
     assert_float_equal((double)evaluate_once(m), (double)replay_ns(g, NULL),
@@ -834,7 +830,7 @@ static int warns_of(const struct dpro_model *m, const char *words)
 
 TEST(what_is_sent_to_one_and_received_from_another_is_said_to_stay)
 {
-    struct dpro_graph *g = two_of("send_recv");
+    struct dpro_graph *g = two_of(DPRO_SEND_RECV);
     for (uint32_t expected = 2; expected > 0; expected--) {
         g->collectives[1].n_expected = expected;
         struct dpro_model *m = learn(g);
@@ -872,8 +868,7 @@ TEST(groups_side_by_side_are_told_of_once)
                  "a0 -> b0!BARRIER -> t0; a1 -> b0 -> t1; a2 -> b1!BARRIER -> t2; a3 -> b1 -> t3");
     add_collective(g, "b0", 10000, "a0 t0 a1 t1");
     add_collective(g, "b1", 20000, "a2 t2 a3 t3");
-    name_collective(g, 0, "all_gather");
-    name_collective(g, 1, "all_gather");
+    g->collectives[0].kind = g->collectives[1].kind = DPRO_ALL_GATHER;
     struct dpro_model *m = learn(g);
     assert_int_equal(dpro_model_n_kinds(m), 1);
     struct dpro_communications most = dpro_model_communications(m, 0);
@@ -885,7 +880,7 @@ TEST(groups_side_by_side_are_told_of_once)
 
 TEST(what_is_sent_and_received_at_once_goes_both_ways)
 {
-    struct dpro_graph *g = two_of("send_recv");
+    struct dpro_graph *g = two_of(DPRO_SEND_RECV);
     struct dpro_report report = {.graph = g};
     struct report_facts facts = {.report = &report};
     parallel_sum(&facts);

@@ -171,7 +171,7 @@ TEST_IN_FOLDER(a_ring_becomes_sends_and_receives_that_give_back_what_was_measure
         assert_int_equal(dpro_graph_n_warnings(g), 0);
         assert_int_equal(dpro_graph_n_collectives(g), 1);
         struct dpro_collective c = dpro_graph_collective(g, 0);
-        assert_string_equal(c.kind, "all_reduce");
+        assert_int_equal(c.kind, DPRO_ALL_REDUCE);
         assert_string_equal(c.pattern, "ring");
         assert_int_equal(c.n_ranks, n);
         assert_int_equal(c.n_messages, n * n_steps);
@@ -517,7 +517,7 @@ TEST_IN_FOLDER(steps_of_nccls_proxies_are_messages_as_gloos_are)
         assert_int_equal(dpro_graph_n_warnings(g), 0);
         assert_int_equal(dpro_graph_n_collectives(g), 1);
         struct dpro_collective c = dpro_graph_collective(g, 0);
-        assert_string_equal(c.kind, "all_reduce");
+        assert_int_equal(c.kind, DPRO_ALL_REDUCE);
         assert_string_equal(c.pattern, "ring");
         assert_int_equal(c.n_messages, n * n_steps);
         assert_int_equal(c.n_chunks, 1);
@@ -799,7 +799,7 @@ TEST(real_captures_are_rings_of_messages_to_the_byte)
         for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) {
             struct dpro_collective collective = dpro_graph_collective(g, c);
             assert_true(collective.n_messages > 0);
-            bool reduces = strcmp(collective.kind, "all_reduce") == 0;
+            bool reduces = collective.kind == DPRO_ALL_REDUCE;
             n_rings += reduces && strcmp(collective.pattern, "ring") == 0;
             broadcast += reduces ? 0 : collective.size_bytes * (captures[i].n_ranks - 1);
         }

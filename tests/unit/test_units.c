@@ -102,7 +102,7 @@ static struct dpro_graph *job(bool twice)
     if (twice)
         add_collective(g, "gb", 10000, "ga0 gt0 ga1 gt1");
     for (uint32_t c = 0; c < g->n_collectives; c++)
-        g->collectives[c].name = strtab_add(&g->names, "all_gather", 10);
+        g->collectives[c].kind = DPRO_ALL_GATHER;
     add_units(g, 2, names);
     set_gather(g, 1, false, "fi0 fa0 fb ft0 fc0 fi1 fa1 ft1 fc1");
     if (twice)

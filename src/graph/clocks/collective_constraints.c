@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/memory.h"
 
@@ -41,15 +40,16 @@ static void visit_pair(const struct gathering *g, const struct moment *from,
     g->visitor->before(g->visitor->arg, &constraint);
 }
 
-static bool needs_all(const char *kind)
+static bool needs_all(uint8_t kind)
 {
-    return text_is_one(kind, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier");
+    return collective_is_one(kind, DPRO_ALL_REDUCE, DPRO_ALL_GATHER, DPRO_REDUCE_SCATTER,
+                             DPRO_ALL_TO_ALL, DPRO_BARRIER);
 }
 
 /* Members of these need not leave together. */
-static bool ends_together(const char *kind)
+static bool ends_together(uint8_t kind)
 {
-    return needs_all(kind) || strcmp(kind, "send_recv") == 0;
+    return needs_all(kind) || kind == DPRO_SEND_RECV;
 }
 
 static void visit_all(const struct gathering *g)
@@ -69,7 +69,7 @@ static void visit_all(const struct gathering *g)
 
 static void visit_sample(const struct join *join, struct gathering *g)
 {
-    const char *kind = JOIN_PART(join, g->joined)->kind;
+    uint8_t kind = JOIN_PART(join, g->joined)->kind;
     if (needs_all(kind))
         visit_all(g);
     for (uint32_t i = 1; i < g->n && g->visitor->near && ends_together(kind); i++)
@@ -79,8 +79,8 @@ static void visit_sample(const struct join *join, struct gathering *g)
         return;
     const struct member *members = joined_members(join, g->joined);
     for (int m = 0; m < 2; m++)
-        if (strcmp(JOIN_PART(join, &members[m])->kind, "send") == 0 &&
-            strcmp(JOIN_PART(join, &members[!m])->kind, "recv") == 0)
+        if (JOIN_PART(join, &members[m])->kind == DPRO_SEND &&
+            JOIN_PART(join, &members[!m])->kind == DPRO_RECV)
             visit_pair(g, &g->at[m], &g->at[!m]);
 }
 
@@ -131,6 +131,6 @@ void collective_constraint_describe(const struct join *join, uint64_t mark, char
     const struct joined *joined = &join->joined.at[mark >> 32];
     const struct rank_build *rank = &join->ranks[joined->rank];
     snprintf(out, size, "%s number %" PRIu64 " of iteration %" PRId64,
-             rank->collectives.at[joined->collective].kind, (mark >> 32) + 1,
-             rank->steps.at[rank->sample_step[(uint32_t)mark]].number);
+             dpro_collective_kind_name(rank->collectives.at[joined->collective].kind),
+             (mark >> 32) + 1, rank->steps.at[rank->sample_step[(uint32_t)mark]].number);
 }

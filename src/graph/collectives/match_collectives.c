@@ -20,13 +20,13 @@ struct entry {
 
 static bool point_to_point(const struct local_collective *c)
 {
-    return c->peer >= 0 && text_is_one(c->kind, "send", "recv");
+    return c->peer >= 0 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV);
 }
 
 /* A kernel that sends to one other rank and receives from it. */
 static bool swaps(const struct local_collective *c)
 {
-    return c->peer >= 0 && c->second_peer < 0 && strcmp(c->kind, "send_recv") == 0;
+    return c->peer >= 0 && c->second_peer < 0 && c->kind == DPRO_SEND_RECV;
 }
 
 /* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
@@ -35,7 +35,7 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
                           uint32_t *unnamed_devices, uint32_t *n_unnamed)
 {
     if (point_to_point(c)) {
-        bool sends = strcmp(c->kind, "send") == 0;
+        bool sends = c->kind == DPRO_SEND;
         uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
         uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
         return map_mix(map_mix((from << 32 | to) + 0x5e4d) +
@@ -89,10 +89,11 @@ static bool agree(const struct local_collective *a, const struct local_collectiv
 {
     if (point_to_point(a) && point_to_point(b))
         return a->numel == b->numel || !a->numel || !b->numel;
-    if (strcmp(a->kind, b->kind) != 0)
+    if (a->kind != b->kind)
         return false;
     /* members of these may contribute different amounts */
-    bool uneven = text_is_one(a->kind, "all_to_all", "send_recv", "all_gather", "gather");
+    bool uneven =
+        collective_is_one(a->kind, DPRO_ALL_TO_ALL, DPRO_SEND_RECV, DPRO_ALL_GATHER, DPRO_GATHER);
     return uneven || a->numel == b->numel || !a->numel || !b->numel;
 }
 
@@ -162,7 +163,7 @@ static void order_by_size(const struct join *join, struct entry *entries, size_t
     struct map counts = {0}; /* of a kind and size, on a rank */
     for (size_t i = 0; i < n; i++) {
         const struct local_collective *c = JOIN_PART(join, &entries[i]);
-        const char *kind = point_to_point(c) ? "send_recv" : c->kind;
+        const char *kind = dpro_collective_kind_name(point_to_point(c) ? DPRO_SEND_RECV : c->kind);
         uint64_t key = map_mix(map_text_key(kind) + c->numel), before = 0;
         uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
         map_get(&counts, own, &before);

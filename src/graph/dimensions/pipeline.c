@@ -5,10 +5,7 @@
  * where each rank has several. */
 #include "graph/dimensions/pipeline.h"
 
-#include <string.h>
-
 #include "base/sort.h"
-#include "base/text.h"
 
 const char *dpro_schedule_name(enum dpro_schedule schedule)
 {
@@ -72,13 +69,13 @@ static void find_stages(struct finder *f, struct arena *arena)
 /* Of two members, the one that sends. */
 static uint32_t sender_of(const struct dpro_graph *g, const struct graph_collective *c)
 {
-    bool turned = strcmp(strtab_get(&g->names, c->name), "recv") == 0;
+    bool turned = c->kind == DPRO_RECV;
     return g->members[c->first_member + turned].arrival;
 }
 
 static uint32_t receiver_of(const struct dpro_graph *g, const struct graph_collective *c)
 {
-    bool turned = strcmp(strtab_get(&g->names, c->name), "recv") == 0;
+    bool turned = c->kind == DPRO_RECV;
     return g->members[c->first_member + !turned].arrival;
 }
 
@@ -86,7 +83,7 @@ static bool is_message(const struct finder *f, uint32_t j)
 {
     const struct graph_collective *c = &f->g->collectives[j];
     return c->dimension == f->p->dimension && c->n_members == 2 &&
-           text_is_one(strtab_get(&f->g->names, c->name), "send", "recv");
+           collective_is_one(c->kind, DPRO_SEND, DPRO_RECV);
 }
 
 static void list_passes(struct finder *f, uint32_t rank)
@@ -142,12 +139,11 @@ static const char *find_messages_of(struct finder *f)
     struct pipeline *p = f->p;
     for (uint32_t j = 0; j < g->n_collectives; j++) {
         const struct graph_collective *c = &g->collectives[j];
-        const char *kind = strtab_get(&g->names, c->name);
         if (c->dimension != p->dimension)
             continue;
-        if (strcmp(kind, "send_recv") == 0)
+        if (c->kind == DPRO_SEND_RECV)
             return "ranks send and receive in one kernel";
-        if (!text_is_one(kind, "send", "recv"))
+        if (!collective_is_one(c->kind, DPRO_SEND, DPRO_RECV))
             continue;
         if (c->n_members != 2)
             return "sends or receives have no counterpart in the trace";

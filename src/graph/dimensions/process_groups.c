@@ -34,8 +34,8 @@ static void add_call(struct rank_build *rank, struct local_collective *c, uint32
     struct local_collective call = {
         .sequence = -1, .peer = -1, .second_peer = -1, .launch_span = NO_ID};
     build_learn_collective(rank, span, &call);
-    bool sends = call.kind && strcmp(call.kind, "send") == 0;
-    c->kind = n_before == 0 && call.kind ? call.kind : "send_recv";
+    bool sends = call.kind == DPRO_SEND;
+    c->kind = n_before == 0 && call.kind ? call.kind : DPRO_SEND_RECV;
     if (n_before == 0)
         c->peer = call.peer;
     else if (call.peer != c->peer)
@@ -57,7 +57,7 @@ static void learn_grouped(struct rank_build *rank, const struct map *launches,
                           struct local_collective *c)
 {
     uint32_t launch = launch_of(rank, c), n = 0;
-    if (strcmp(c->kind, "send_recv") != 0 || c->group != 0 || launch == NO_ID)
+    if (c->kind != DPRO_SEND_RECV || c->group != 0 || launch == NO_ID)
         return;
     uint32_t first = rank->trace->tracks[rank->trace->spans[launch].track].first;
     for (uint32_t i = launch; i-- > first && !map_get(launches, (uint64_t)i + 1, NULL);) {
@@ -70,9 +70,9 @@ static void learn_grouped(struct rank_build *rank, const struct map *launches,
     if (n == 0)
         return;
     op->size_bytes = c->size_bytes;
-    if (strcmp(c->kind, "send") == 0)
+    if (c->kind == DPRO_SEND)
         op->kind = DPRO_OP_SEND;
-    else if (strcmp(c->kind, "recv") == 0)
+    else if (c->kind == DPRO_RECV)
         op->kind = DPRO_OP_RECV;
     else if (c->second_peer >= 0) /* with several others: nothing tells which of them is there */
         c->end = COMM_ENDS_ALONE;
@@ -272,7 +272,8 @@ static void find_rank(struct finder *f, struct rank_build *rank)
         array_push(&f->listed, set_of_listed(f, &rank->trace->groups[g]));
     for (size_t c = 0; c < rank->collectives.n; c++) {
         struct local_collective *collective = &rank->collectives.at[c];
-        bool is_one_way = text_is_one(collective->kind, "send", "recv") || collective->peer >= 0;
+        bool is_one_way =
+            collective_is_one(collective->kind, DPRO_SEND, DPRO_RECV) || collective->peer >= 0;
         if (is_one_way)
             find_peer(f, rank, c);
         collective->members = named_set(f, rank->trace, collective);

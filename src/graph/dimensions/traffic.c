@@ -19,25 +19,21 @@
 
 enum carried traffic_carried(const struct rank_build *rank, const struct local_collective *c)
 {
-    static const struct {
-        const char *kind;
-        enum carried carried;
-    } table[] = {
-        {"all_reduce", CARRIED_REDUCED},   {"reduce", CARRIED_REDUCED},
-        {"all_gather", CARRIED_GATHERED},  {"reduce_scatter", CARRIED_SCATTERED},
-        {"all_to_all", CARRIED_EXCHANGED}, {"send", CARRIED_PASSED},
-        {"recv", CARRIED_PASSED},          {"send_recv", CARRIED_PASSED},
-        {"broadcast", CARRIED_BROADCAST},  {"push_pull", CARRIED_PUSHED},
-        {"push", CARRIED_PUSHED},          {"pull", CARRIED_PUSHED},
+    static const enum carried table[] = {
+        [DPRO_NO_COLLECTIVE] = CARRIED_OTHER,  [DPRO_ALL_REDUCE] = CARRIED_REDUCED,
+        [DPRO_ALL_GATHER] = CARRIED_GATHERED,  [DPRO_REDUCE_SCATTER] = CARRIED_SCATTERED,
+        [DPRO_ALL_TO_ALL] = CARRIED_EXCHANGED, [DPRO_BROADCAST] = CARRIED_BROADCAST,
+        [DPRO_REDUCE] = CARRIED_REDUCED,       [DPRO_GATHER] = CARRIED_OTHER,
+        [DPRO_SCATTER] = CARRIED_OTHER,        [DPRO_SEND] = CARRIED_PASSED,
+        [DPRO_RECV] = CARRIED_PASSED,          [DPRO_SEND_RECV] = CARRIED_PASSED,
+        [DPRO_BARRIER] = CARRIED_OTHER,        [DPRO_NEGOTIATE] = CARRIED_OTHER,
+        [DPRO_PUSH_PULL] = CARRIED_PUSHED,     [DPRO_PUSH] = CARRIED_PUSHED,
+        [DPRO_PULL] = CARRIED_PUSHED,          [DPRO_OTHER_COLLECTIVE] = CARRIED_OTHER,
     };
     /* gloo scatters by an all-reduce: the call says what was meant */
-    const char *asked =
-        c->launch_name ? name_collective(strtab_get(rank->names, c->launch_name)) : NULL;
-    const char *kind = asked && strcmp(asked, "reduce_scatter") == 0 ? asked : c->kind;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strcmp(kind, table[i].kind) == 0)
-            return table[i].carried;
-    return CARRIED_OTHER;
+    bool scatters = c->launch_name &&
+                    name_collective(strtab_get(rank->names, c->launch_name)) == DPRO_REDUCE_SCATTER;
+    return table[scatters ? DPRO_REDUCE_SCATTER : c->kind];
 }
 
 static enum carried_in carried_in(const struct local_collective *c)
@@ -71,7 +67,7 @@ static bool passes(const struct join *join, const struct rank_build *rank,
 {
     return c->peer >= 0 && c->peer < join->world_size && rank->trace->rank >= 0 &&
            rank->trace->rank < join->world_size &&
-           text_is_one(c->kind, "send", "recv", "send_recv");
+           collective_is_one(c->kind, DPRO_SEND, DPRO_RECV, DPRO_SEND_RECV);
 }
 
 /* bits: 1 sends to, 2 receives from the peer. */
@@ -88,7 +84,7 @@ static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
     struct map ways = {0};
     uint64_t all = 0;
     EACH (const struct local_collective, c, rank->collectives) {
-        bool sends = strcmp(c->kind, "send") == 0, receives = strcmp(c->kind, "recv") == 0;
+        bool sends = c->kind == DPRO_SEND, receives = c->kind == DPRO_RECV;
         if (!passes(join, rank, c))
             continue;
         add_ways(&ways, rank->trace->rank, c->peer,
@@ -225,7 +221,7 @@ static uint32_t set_of(const struct traffics *t, const struct rank_build *rank,
     *is_passed = passes(t->join, rank, c);
     if (*is_passed)
         return t->set_of[root_of(t->parents, (uint32_t)rank->trace->rank)];
-    if (text_is_one(c->kind, "send", "recv", "negotiate"))
+    if (collective_is_one(c->kind, DPRO_SEND, DPRO_RECV, DPRO_NEGOTIATE))
         return NO_ID;
     return c->members;
 }
@@ -269,7 +265,7 @@ static void add_rank(struct traffics *t, const struct rank_build *rank)
         bool is_passed;
         uint32_t set = set_of(t, rank, c, &is_passed);
         if (set == NO_ID) {
-            t->n_unknown += strcmp(c->kind, "negotiate") != 0;
+            t->n_unknown += c->kind != DPRO_NEGOTIATE;
             continue;
         }
         uint64_t place = (uint64_t)map_number(&t->places, map_key((uint64_t)set << 1 | is_passed));

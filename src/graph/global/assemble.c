@@ -116,7 +116,8 @@ static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint3
     } else if (op->collective != NO_ID) {
         assembly_name_carried(a, rank, op->collective, tensor_name);
         if (op->flags & GRAPH_OP_ARRIVAL) {
-            snprintf(text, sizeof text, "arrival at %s", rank->collectives.at[op->collective].kind);
+            snprintf(text, sizeof text, "arrival at %s",
+                     dpro_collective_kind_name(rank->collectives.at[op->collective].kind));
             out.name = text;
         }
     }
@@ -180,7 +181,8 @@ static void add_ops(struct assembly *a, struct dpro_graph_builder *builder)
             char text[64];
             if (joined->rank != r || a->barriers[j] == DPRO_NO_OP)
                 continue;
-            snprintf(text, sizeof text, "all at %s", JOIN_PART(a->join, joined)->kind);
+            snprintf(text, sizeof text, "all at %s",
+                     dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind));
             struct dpro_op barrier = {.kind = DPRO_OP_BARRIER,
                                       .rank = rank->trace->rank,
                                       .device = DPRO_NO_DEVICE,

@@ -356,7 +356,8 @@ static void warn_parts(struct assembly *a)
              "on rank %d) and are replayed as measured, without waiting for each other; are "
              "all files whole and of one run?",
              join->n_mismatched,
-             join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind,
+             dpro_collective_kind_name(
+                 join->ranks[join->first_mismatch_rank].collectives.at[join->first_mismatch].kind),
              join->ranks[join->first_mismatch_rank].trace->rank);
 }
 

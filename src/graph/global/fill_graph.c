@@ -334,7 +334,7 @@ static void fill_ops(struct assembly *a)
 static uint64_t kind_and_size(const struct dpro_graph *g, const struct graph_collective *c)
 {
     uint64_t size = c->size_bytes ? c->size_bytes : UINT64_MAX - (uint64_t)(c - g->collectives);
-    return map_mix(map_mix(size) + c->name) | 1;
+    return map_mix(map_mix(size) + c->kind) | 1;
 }
 
 /* How much longer a transfer took than the shortest of any collective of its kind and size is
@@ -378,7 +378,7 @@ static void fill_collectives(struct assembly *a)
         const struct local_collective *c = JOIN_PART(join, joined);
         const char *group = strtab_get(&a->trace->names, c->group);
         g->collectives[j] =
-            (struct graph_collective){.name = strtab_add(&g->names, c->kind, strlen(c->kind)),
+            (struct graph_collective){.kind = c->kind,
                                       .group = strtab_add(&g->names, group, strlen(group)),
                                       .key = c->key,
                                       .size_bytes = c->size_bytes,

@@ -5,7 +5,6 @@
  *   iteration when it sent this one: in a ring, the data that it passes on, or room for them. What
  *   others of its node group received may have been passed to it;
  * - its receiver has arrived, where that is so in every iteration, as gloo asks before it sends. */
-#include <string.h>
 
 #include "base/map.h"
 #include "base/sort.h"
@@ -301,7 +300,7 @@ static void add_ends(const struct linker *l)
 static bool is_exchange(const struct assembly *a, uint32_t message)
 {
     const struct joined *joined = &a->join->joined.at[a->messages->all.at[message].joined];
-    return strcmp(JOIN_PART(a->join, joined)->kind, "push_pull") == 0;
+    return JOIN_PART(a->join, joined)->kind == DPRO_PUSH_PULL;
 }
 
 /* Keys are exchanged beside each other, over one connection: a small one that is sent a moment

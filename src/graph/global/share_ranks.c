@@ -18,24 +18,20 @@ static const struct packed of_choice[] = {
     OF_RANK(steps.reference, steps.shown), OF_RANK(n_samples, n_samples),
     PACKED_ITEMS(struct rank_build, sample_step, n_samples), PACKED_LAST};
 
-static const struct packed of_collective[] = {PACKED_TEXT(struct local_collective, kind),
-                                              PACKED_LAST};
-
-const struct packed shared_of_rank[] = {
-    ARRAY_OF_RANK(ops),
-    ARRAY_OF_RANK(edges),
-    ARRAY_OF_RANK(devices),
-    ARRAY_OF_RANK(tensors),
-    ARRAY_OF_RANK(sends),
-    ARRAY_OF_RANK(receives),
-    ARRAY_OF_RANK(grown),
-    PACKED_ARRAY_OF(struct rank_build, collectives, of_collective),
-    OF_RANK(pace, pace),
-    OF_RANK(main_track, main_track),
-    OF_RANK(boundary, updates),
-    OF_RANK(autocast, n_called),
-    OF_RANK(unmatched_ns, n_bucket_conflicts),
-    PACKED_LAST};
+const struct packed shared_of_rank[] = {ARRAY_OF_RANK(ops),
+                                        ARRAY_OF_RANK(edges),
+                                        ARRAY_OF_RANK(devices),
+                                        ARRAY_OF_RANK(tensors),
+                                        ARRAY_OF_RANK(sends),
+                                        ARRAY_OF_RANK(receives),
+                                        ARRAY_OF_RANK(grown),
+                                        ARRAY_OF_RANK(collectives),
+                                        OF_RANK(pace, pace),
+                                        OF_RANK(main_track, main_track),
+                                        OF_RANK(boundary, updates),
+                                        OF_RANK(autocast, n_called),
+                                        OF_RANK(unmatched_ns, n_bucket_conflicts),
+                                        PACKED_LAST};
 
 static void pack_steps(struct pack *pack, struct rank_build *rank)
 {

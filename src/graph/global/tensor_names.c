@@ -25,7 +25,7 @@ void assembly_name_carried(const struct assembly *a, const struct rank_build *ra
         return;
     }
     if (c->bucket == NO_ID) {
-        snprintf(text, TENSOR_NAME, "%s %u", c->kind, collective);
+        snprintf(text, TENSOR_NAME, "%s %u", dpro_collective_kind_name(c->kind), collective);
         return;
     }
     const struct recording *recording = rank->trace->recording;

@@ -69,7 +69,7 @@ static start_array collect_buckets(const struct rank_build *rank)
     start_array starts = {0};
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        if (!text_is_one(coll->kind, "all_reduce", "reduce_scatter", "push_pull"))
+        if (!collective_is_one(coll->kind, DPRO_ALL_REDUCE, DPRO_REDUCE_SCATTER, DPRO_PUSH_PULL))
             continue;
         int64_t start = local_start(rank, coll->arrival);
         if (coll->launch_span != NO_ID) {
@@ -322,7 +322,7 @@ static void plan_exchange(struct maker *m, const struct start *start, const star
 static uint32_t find_use(struct maker *m, const struct local_collective *coll, size_t n_out)
 {
     struct rank_build *rank = m->rank;
-    if (strcmp(coll->kind, "push_pull") == 0)
+    if (coll->kind == DPRO_PUSH_PULL)
         return NO_ID; /* what takes it, the engine knows */
     uint32_t use = n_out > 0 ? first_use(m, m->out.at[m->next_out].first) : first_update(m, coll);
     if (use == NO_ID)
@@ -351,7 +351,7 @@ static void plan_bucket(struct maker *m, const struct start *start)
     }
     rank->n_bucket_conflicts += m->walk.recording && m->walk.recording->buckets.n > 0 && n_in > 0;
     if (n_in == 0) { /* a key of a parameter server is a parameter */
-        bool exchanged = strcmp(coll->kind, "push_pull") == 0;
+        bool exchanged = coll->kind == DPRO_PUSH_PULL;
         plan_one(m, start->collective, exchanged ? coll->group : 0, coll->size_bytes, NULL, NULL,
                  use);
         return;

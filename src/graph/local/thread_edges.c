@@ -170,13 +170,13 @@ void rule_thread_boundary(struct rank_build *rank)
 static bool may_have_asked(const struct local_collective *asked,
                            const struct local_collective *coll)
 {
-    bool scatters = asked->kind && strcmp(asked->kind, "reduce_scatter") == 0;
-    bool gathers = asked->kind && strcmp(asked->kind, "all_gather") == 0;
-    bool same_kind = !asked->kind || strcmp(asked->kind, coll->kind) == 0;
-    if (!same_kind && !(scatters && strcmp(coll->kind, "all_reduce") == 0))
+    bool scatters = asked->kind == DPRO_REDUCE_SCATTER;
+    bool gathers = asked->kind == DPRO_ALL_GATHER;
+    bool same_kind = !asked->kind || asked->kind == coll->kind;
+    if (!same_kind && !(scatters && coll->kind == DPRO_ALL_REDUCE))
         return false;
     if (!asked->numel || !coll->numel || asked->numel == coll->numel ||
-        strcmp(coll->kind, "all_to_all") == 0) /* what comes in is listed first */
+        coll->kind == DPRO_ALL_TO_ALL) /* what comes in is listed first */
         return true;
     return (scatters || gathers) &&
            MAX(asked->numel, coll->numel) % MIN(asked->numel, coll->numel) == 0;

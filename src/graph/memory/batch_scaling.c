@@ -9,7 +9,6 @@
  * - a library's workspace, unless it has the size of a part of the batch, or is larger than those
  *   and no padded copy of a weight;
  * - a tensor whose number of elements the batch size does not divide. */
-#include <string.h>
 
 #include "base/sort.h"
 #include "graph/memory/memory_build.h"
@@ -203,10 +202,8 @@ static void list_received(struct scaler *s)
     const struct memory_build *b = s->b;
     for (uint32_t i = 0; b->node_of_span && i < b->trace->n_spans; i++) {
         uint32_t name = b->trace->spans[i].name, n = b->node_of_span[i];
-        const char *kind = n != NO_ID && (b->rank->classes[name] & NAME_COMM_CALL)
-                               ? name_collective(strtab_get(b->rank->names, name))
-                               : NULL;
-        if (!kind || strcmp(kind, "recv") != 0)
+        if (n == NO_ID || !(b->rank->classes[name] & NAME_COMM_CALL) ||
+            name_collective(strtab_get(b->rank->names, name)) != DPRO_RECV)
             continue;
         const struct et_node *node = &b->trace->et_nodes[n];
         for (uint32_t k = 0; k < node->n_inputs; k++)

@@ -164,14 +164,14 @@ static bool is_of_model(const struct splitter *s, uint32_t block)
 
 /* What ranks sum up is whole behind it, and what they gather; what they sum up and share out is
  * parts again. */
-static void pass_collective(struct splitter *s, uint32_t n, const char *kind)
+static void pass_collective(struct splitter *s, uint32_t n, enum dpro_collective_kind kind)
 {
     const struct et_node *node = &s->b->trace->et_nodes[n];
     const struct et_tensor *tensors = s->b->trace->et_tensors;
-    bool sums = strcmp(kind, "all_reduce") == 0, scatters = strcmp(kind, "reduce_scatter") == 0;
+    bool sums = kind == DPRO_ALL_REDUCE, scatters = kind == DPRO_REDUCE_SCATTER;
     bool any = false;
     uint64_t most = 0;
-    if (!sums && !scatters && strcmp(kind, "all_gather") != 0)
+    if (!sums && !scatters && kind != DPRO_ALL_GATHER)
         return;
     for (uint32_t i = 0; i < node->n_inputs + node->n_outputs; i++) {
         uint32_t block, t = tensor_of(s, node, i, &block);
@@ -250,9 +250,9 @@ static void walk(struct splitter *s)
     for (size_t i = 0; i < spans.n; i++) {
         uint32_t span = spans.at[i].span, n = b->node_of_span[span];
         uint32_t name = b->trace->spans[span].name;
-        const char *kind = b->rank->classes[name] & NAME_COMM_CALL
-                               ? name_collective(strtab_get(b->rank->names, name))
-                               : NULL;
+        enum dpro_collective_kind kind = b->rank->classes[name] & NAME_COMM_CALL
+                                             ? name_collective(strtab_get(b->rank->names, name))
+                                             : DPRO_NO_COLLECTIVE;
         if (kind)
             pass_collective(s, n, kind);
         else if (waits(s, &b->trace->et_nodes[n]))

@@ -223,7 +223,7 @@ static void find_pattern(struct message_finder *f, struct joined *joined)
     if (joined->has_servers)
         known = "parameter server";
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
-    uint32_t n_passes = strcmp(JOIN_PART(f->join, joined)->kind, "all_reduce") == 0 ? 2 : 1;
+    uint32_t n_passes = JOIN_PART(f->join, joined)->kind == DPRO_ALL_REDUCE ? 2 : 1;
     joined->pattern = pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1));
     mem_free(pairs);
 }
@@ -319,7 +319,7 @@ static bool time_messages(struct message_finder *f, const struct joined *joined,
                           struct message_time *times, bool *uneven)
 {
     uint32_t n_samples = f->messages->n_samples, n_seen = 0;
-    bool any_size = strcmp(JOIN_PART(f->join, joined)->kind, "all_to_all") == 0;
+    bool any_size = JOIN_PART(f->join, joined)->kind == DPRO_ALL_TO_ALL;
     f->bytes.n = 0;
     array_reserve(&f->bytes, joined->n_messages);
     uint64_t *bytes = memset(f->bytes.at, 0, joined->n_messages * sizeof *f->bytes.at);
@@ -418,7 +418,7 @@ static void take_collective(struct message_finder *f, uint32_t j)
     if (find_node_groups(f, joined) == 0) {
         bool could_be = on_gpu ? f->ends.has_nccl
                                : f->ends.has_gloo && on_comm_thread(rank, c) &&
-                                     strcmp(c->kind, "negotiate") != 0; /* that moves no tensors */
+                                     c->kind != DPRO_NEGOTIATE; /* that moves no tensors */
         f->messages->n_whole += could_be;
         if (could_be)
             note_lacking(f, joined, LACKS_WHOLE);
@@ -428,7 +428,7 @@ static void take_collective(struct message_finder *f, uint32_t j)
      * what they had before, which of a rank's ready messages and data comes first is chance, and
      * must not decide when other ranks are faster or slower. And when a rank without a log sent
      * one, before it stood behind data, nothing tells. */
-    bool passes_on = !on_gpu && strcmp(c->kind, "all_reduce") == 0 && joined->n_unlogged == 0;
+    bool passes_on = !on_gpu && c->kind == DPRO_ALL_REDUCE && joined->n_unlogged == 0;
     take_apart(f, j, passes_on);
     if (joined->n_messages > 0 && joined->n_unlogged > 0) {
         f->messages->n_partial++;

@@ -93,83 +93,93 @@ static void split_name(struct part name, struct part *scope, struct part *functi
 
 /* ---- the table ---- */
 
+#define NO_COMMUNICATION UINT8_MAX
+
 /* The first row that fits counts. */
 static const struct {
     const char *scope;        /* the scope holds it; NULL: any */
     const char *functions[4]; /* see name_fits */
     const char *and;          /* the function holds this, too; NULL: nothing */
-    const char *kind;         /* "-": no communication; NULL: as its words tell */
+    uint8_t kind; /* enum dpro_collective_kind; NO_COMMUNICATION; 0: as its words tell */
     enum comm_end end;
 } kernels[] = {
     /* XLA's instructions, of whatever device: all-reduce.1, all-gather-start, reduce-scatter.3
      * (hlo_opcode.h). Where one is begun and waited for, only the waiting lies on the device's
      * track of ops: it ends when the transfer does, whenever other devices begin to wait. */
-    {NULL, {"all-"}, "-start", NULL, COMM_ENDS_ALONE},
-    {NULL, {"all-"}, "-done", NULL, COMM_ENDS_ALONE},
-    {NULL, {"all-reduce"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
-    {NULL, {"all-gather"}, NULL, "all_gather", COMM_ENDS_TOGETHER},
-    {NULL, {"all-to-all"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
-    {NULL, {"reduce-scatter"}, NULL, "reduce_scatter", COMM_ENDS_TOGETHER},
-    {NULL, {"ragged-all-to-all", "collective-broadcast"}, NULL, NULL, COMM_ENDS_UNSURE},
-    {NULL, {"collective-permute-"}, NULL, "send_recv", COMM_ENDS_ALONE},
-    {NULL, {"collective-permute"}, NULL, "send_recv", COMM_ENDS_UNSURE},
-    {NULL, {"async-collective-"}, NULL, "collective", COMM_ENDS_ALONE},
-    {NULL, {"send-done", "recv-done"}, NULL, NULL, COMM_ENDS_ALONE},
+    {NULL, {"all-"}, "-start", 0, COMM_ENDS_ALONE},
+    {NULL, {"all-"}, "-done", 0, COMM_ENDS_ALONE},
+    {NULL, {"all-reduce"}, NULL, DPRO_ALL_REDUCE, COMM_ENDS_TOGETHER},
+    {NULL, {"all-gather"}, NULL, DPRO_ALL_GATHER, COMM_ENDS_TOGETHER},
+    {NULL, {"all-to-all"}, NULL, DPRO_ALL_TO_ALL, COMM_ENDS_TOGETHER},
+    {NULL, {"reduce-scatter"}, NULL, DPRO_REDUCE_SCATTER, COMM_ENDS_TOGETHER},
+    {NULL, {"ragged-all-to-all", "collective-broadcast"}, NULL, 0, COMM_ENDS_UNSURE},
+    {NULL, {"collective-permute-"}, NULL, DPRO_SEND_RECV, COMM_ENDS_ALONE},
+    {NULL, {"collective-permute"}, NULL, DPRO_SEND_RECV, COMM_ENDS_UNSURE},
+    {NULL, {"async-collective-"}, NULL, DPRO_OTHER_COLLECTIVE, COMM_ENDS_ALONE},
+    {NULL, {"send-done", "recv-done"}, NULL, 0, COMM_ENDS_ALONE},
     /* NCCL: ncclKernel_AllReduce_RING_LL_Sum_float, ncclAllReduceRingLLKernel_sum_f32 (to 2.17),
      * ncclDevKernel_..., ncclSymDevKernel_... (generate.py); RCCL: the same and rcclKernel_... */
-    {NULL, {"nccl", "*rccl"}, "Kernel", NULL, COMM_ENDS_TOGETHER},
+    {NULL, {"nccl", "*rccl"}, "Kernel", 0, COMM_ENDS_TOGETHER},
     /* MSCCL, inside RCCL: mscclKernel_Sum_half_Simple_false (msccl_kernel.h) */
-    {NULL, {"mscclKernel"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {NULL, {"mscclKernel"}, NULL, 0, COMM_ENDS_UNSURE},
     /* MSCCL++: mscclpp::executionKernel<...> runs any algorithm (execution_kernel.hpp) */
-    {"mscclpp", {"executionKernel"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {"mscclpp", {"executionKernel"}, NULL, 0, COMM_ENDS_UNSURE},
     /* DeepEP, csrc/kernels: layout::get_dispatch_layout counts only, and the second version's
      * prologues and epilogues move what a rank has itself. In low latency (internode_ll) sending
      * and receiving may be two launches of the same kernel. */
-    {"deep_ep", {"*epilogue", "*prologue"}, NULL, "-", 0},
-    {"internode_ll", {"dispatch", "combine"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
-    {"internode_ll", {"clean_low_latency_buffer"}, NULL, "barrier", COMM_ENDS_UNSURE},
-    {"deep_ep", {"dispatch", "combine", "notify_dispatch"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
-    {"deep_ep", {"hybrid_dispatch", "hybrid_combine"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
-    {"deep_ep", {"cached_notify"}, NULL, "barrier", COMM_ENDS_UNSURE},
-    {"deep_ep", {"barrier"}, NULL, "barrier", COMM_ENDS_TOGETHER},
-    {"deep_ep", {"pp_send", "pp_recv"}, NULL, NULL, COMM_ENDS_ALONE},
+    {"deep_ep", {"*epilogue", "*prologue"}, NULL, NO_COMMUNICATION, 0},
+    {"internode_ll", {"dispatch", "combine"}, NULL, DPRO_ALL_TO_ALL, COMM_ENDS_UNSURE},
+    {"internode_ll", {"clean_low_latency_buffer"}, NULL, DPRO_BARRIER, COMM_ENDS_UNSURE},
+    {"deep_ep",
+     {"dispatch", "combine", "notify_dispatch"},
+     NULL,
+     DPRO_ALL_TO_ALL,
+     COMM_ENDS_TOGETHER},
+    {"deep_ep", {"hybrid_dispatch", "hybrid_combine"}, NULL, DPRO_ALL_TO_ALL, COMM_ENDS_UNSURE},
+    {"deep_ep", {"cached_notify"}, NULL, DPRO_BARRIER, COMM_ENDS_UNSURE},
+    {"deep_ep", {"barrier"}, NULL, DPRO_BARRIER, COMM_ENDS_TOGETHER},
+    {"deep_ep", {"pp_send", "pp_recv"}, NULL, 0, COMM_ENDS_ALONE},
     /* DeepEP's csrc/hybrid_ep */
-    {"hybrid_ep", {"dispatch_kernel", "combine_kernel"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
-    {"hybrid_ep", {"device_sync_kernel"}, NULL, "barrier", COMM_ENDS_TOGETHER},
+    {"hybrid_ep", {"dispatch_kernel", "combine_kernel"}, NULL, DPRO_ALL_TO_ALL, COMM_ENDS_UNSURE},
+    {"hybrid_ep", {"device_sync_kernel"}, NULL, DPRO_BARRIER, COMM_ENDS_TOGETHER},
     /* MORI, AMD's: EpDispatchIntraNodeKernel_bf16, EpCombineInterNodeV1Kernel */
-    {NULL, {"EpDispatch", "EpCombine"}, "Kernel", "all_to_all", COMM_ENDS_UNSURE},
+    {NULL, {"EpDispatch", "EpCombine"}, "Kernel", DPRO_ALL_TO_ALL, COMM_ENDS_UNSURE},
     /* TensorRT-LLM and FlashInfer, moeAlltoAllKernels.cu */
-    {NULL, {"moeA2ADispatchKernel", "moeA2ACombineKernel"}, NULL, "all_to_all", COMM_ENDS_UNSURE},
+    {NULL,
+     {"moeA2ADispatchKernel", "moeA2ACombineKernel"},
+     NULL,
+     DPRO_ALL_TO_ALL,
+     COMM_ENDS_UNSURE},
     /* pplx-garden, a2a-kernels: each direction has a kernel that sends and one that receives */
-    {NULL, {"a2a_dispatch_send", "a2a_combine_send"}, "_kernel", "send", COMM_ENDS_ALONE},
-    {NULL, {"a2a_dispatch_recv", "a2a_combine_recv"}, "_kernel", "recv", COMM_ENDS_ALONE},
+    {NULL, {"a2a_dispatch_send", "a2a_combine_send"}, "_kernel", DPRO_SEND, COMM_ENDS_ALONE},
+    {NULL, {"a2a_dispatch_recv", "a2a_combine_recv"}, "_kernel", DPRO_RECV, COMM_ENDS_ALONE},
     /* vLLM's custom_all_reduce.cuh, also in SGLang and AITER: cross_device_reduce_1stage */
-    {NULL, {"cross_device_reduce_"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
+    {NULL, {"cross_device_reduce_"}, NULL, DPRO_ALL_REDUCE, COMM_ENDS_TOGETHER},
     /* PyTorch's symmetric memory: CUDASymmetricMemory.cu, nvshmem_extension.cu. Its collectives are
      * named as such: multimem_one_shot_all_reduce_kernel */
-    {"symmetric_memory", {"=barrier_kernel"}, NULL, "barrier", COMM_ENDS_TOGETHER},
-    {"symmetric_memory", {"=put_signal_kernel"}, NULL, "send", COMM_ENDS_ALONE},
-    {"symmetric_memory", {"=wait_signal_kernel"}, NULL, "recv", COMM_ENDS_ALONE},
-    {NULL, {"exchangeSplitAndOffset"}, NULL, "all_to_all", COMM_ENDS_TOGETHER},
+    {"symmetric_memory", {"=barrier_kernel"}, NULL, DPRO_BARRIER, COMM_ENDS_TOGETHER},
+    {"symmetric_memory", {"=put_signal_kernel"}, NULL, DPRO_SEND, COMM_ENDS_ALONE},
+    {"symmetric_memory", {"=wait_signal_kernel"}, NULL, DPRO_RECV, COMM_ENDS_ALONE},
+    {NULL, {"exchangeSplitAndOffset"}, NULL, DPRO_ALL_TO_ALL, COMM_ENDS_TOGETHER},
     /* Transformer Engine's and TensorRT-LLM's userbuffers.cu */
-    {NULL, {"userbuffers_fp16_sum_inplace"}, "_rs", "reduce_scatter", COMM_ENDS_TOGETHER},
-    {NULL, {"userbuffers_fp16_sum_inplace"}, "_ag", "all_gather", COMM_ENDS_TOGETHER},
-    {NULL, {"userbuffers_fp16_sum_inplace"}, NULL, "all_reduce", COMM_ENDS_TOGETHER},
-    {NULL, {"kuserbuffers_push", "kuserbuffers_pull"}, "recv", "recv", COMM_ENDS_ALONE},
-    {NULL, {"kuserbuffers_"}, NULL, "send", COMM_ENDS_ALONE},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, "_rs", DPRO_REDUCE_SCATTER, COMM_ENDS_TOGETHER},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, "_ag", DPRO_ALL_GATHER, COMM_ENDS_TOGETHER},
+    {NULL, {"userbuffers_fp16_sum_inplace"}, NULL, DPRO_ALL_REDUCE, COMM_ENDS_TOGETHER},
+    {NULL, {"kuserbuffers_push", "kuserbuffers_pull"}, "recv", DPRO_RECV, COMM_ENDS_ALONE},
+    {NULL, {"kuserbuffers_"}, NULL, DPRO_SEND, COMM_ENDS_ALONE},
     /* NVSHMEM's calls on a stream: barrier_on_stream_kernel_threadgroup<...>,
      * rdxn_on_stream_kernel, fcollect_on_stream_kernel; rocSHMEM's begin with its name */
-    {NULL, {"*barrier", "*sync"}, "_on_stream_kernel", "barrier", COMM_ENDS_TOGETHER},
-    {NULL, {"*rdxn"}, "_on_stream_kernel", "all_reduce", COMM_ENDS_TOGETHER},
-    {NULL, {"*fcollect"}, "_on_stream_kernel", "all_gather", COMM_ENDS_TOGETHER},
-    {NULL, {"*broadcast"}, "_on_stream_kernel", "broadcast", COMM_ENDS_UNSURE},
-    {NULL, {"*alltoall", "*reducescatter"}, "_on_stream_kernel", NULL, COMM_ENDS_TOGETHER},
-    {NULL, {"nvshmem"}, NULL, NULL, COMM_ENDS_ALONE}, /* nvshmemi_proxy_rma_entrypoint */
-    {NULL, {"rocshmem_"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {NULL, {"*barrier", "*sync"}, "_on_stream_kernel", DPRO_BARRIER, COMM_ENDS_TOGETHER},
+    {NULL, {"*rdxn"}, "_on_stream_kernel", DPRO_ALL_REDUCE, COMM_ENDS_TOGETHER},
+    {NULL, {"*fcollect"}, "_on_stream_kernel", DPRO_ALL_GATHER, COMM_ENDS_TOGETHER},
+    {NULL, {"*broadcast"}, "_on_stream_kernel", DPRO_BROADCAST, COMM_ENDS_UNSURE},
+    {NULL, {"*alltoall", "*reducescatter"}, "_on_stream_kernel", 0, COMM_ENDS_TOGETHER},
+    {NULL, {"nvshmem"}, NULL, 0, COMM_ENDS_ALONE}, /* nvshmemi_proxy_rma_entrypoint */
+    {NULL, {"rocshmem_"}, NULL, 0, COMM_ENDS_UNSURE},
     /* Ascend's HCCL in torch_npu's traces: hcom_allReduce__503_0_1, hcom_send_ */
-    {NULL, {"hcom_"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {NULL, {"hcom_"}, NULL, 0, COMM_ENDS_UNSURE},
     /* Intel's oneCCL: oneccl_allreduce_pcie */
-    {NULL, {"oneccl_"}, NULL, NULL, COMM_ENDS_UNSURE},
+    {NULL, {"oneccl_"}, NULL, 0, COMM_ENDS_UNSURE},
 };
 
 /* Collectives that nobody but all ranks of a group together can run: one_shot_all_reduce_kernel,
@@ -233,7 +243,7 @@ static bool is_row(size_t i, struct part scope, struct part function)
            (!searches || fits_any(function, kernels[i].functions));
 }
 
-static const char *kind_of(struct part function)
+static enum dpro_collective_kind kind_of(struct part function)
 {
     char text[128];
     name_plain(function.at, function.n, text, sizeof text);
@@ -247,8 +257,8 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found)
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (!is_row(i, scope, function))
             continue;
-        const char *kind = kernels[i].kind;
-        if (kind && *kind == '-')
+        uint8_t kind = kernels[i].kind;
+        if (kind == NO_COMMUNICATION)
             return false;
         *found = (struct comm_name){kind ? kind : kind_of(function), kernels[i].end};
         return true;

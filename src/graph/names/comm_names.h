@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <dpro/graph.h>
+
 /* Whether a name begins with the pattern; "=word": is it; "*word": holds it; "$word": ends so. */
 bool name_fits(const char *name, size_t len, const char *pattern);
 
@@ -16,7 +18,7 @@ enum comm_end {
 };
 
 struct comm_name {
-    const char *kind; /* "all_reduce", ...; NULL: not in the name; static */
+    enum dpro_collective_kind kind; /* DPRO_NO_COLLECTIVE: not in the name */
     enum comm_end end;
 };
 

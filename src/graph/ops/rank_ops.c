@@ -180,21 +180,22 @@ static bool kernel_name(const struct rank_build *rank, uint32_t name, struct com
                                kernel);
 }
 
-/* The kind of collective that a span's name stands for; NULL: it does not tell. */
-static const char *kind_of(const struct rank_build *rank, const struct trace_span *span)
+/* The kind of collective that a span's name stands for; none: it does not tell. */
+static enum dpro_collective_kind kind_of(const struct rank_build *rank,
+                                         const struct trace_span *span)
 {
     struct comm_name kernel;
     if (span->kind == SPAN_COLLECTIVE)
-        return NULL;
+        return DPRO_NO_COLLECTIVE;
     return span->kind == SPAN_KERNEL && kernel_name(rank, span->name, &kernel)
                ? kernel.kind
                : name_collective(strtab_get(rank->names, span->name));
 }
 
-static void learn_kind(struct local_collective *c, const char *kind)
+static void learn_kind(struct local_collective *c, enum dpro_collective_kind kind)
 {
-    if (kind && (!c->kind || strcmp(c->kind, "send_recv") == 0))
-        c->kind = kind;
+    if (kind && (!c->kind || c->kind == DPRO_SEND_RECV))
+        c->kind = (uint8_t)kind;
 }
 
 /* Takes what a span says of a collective where nothing is known yet. */
@@ -261,7 +262,7 @@ static void push_collective(struct rank_build *rank, struct local_op op)
     if ((op.flags & GRAPH_OP_GPU) && launch != NO_ID)
         build_learn_collective(rank, rank->slices.at[launch].span, &c);
     if (!c.kind)
-        c.kind = "collective";
+        c.kind = DPRO_OTHER_COLLECTIVE;
     c.end = end_of(rank, &op);
     op.collective = (uint32_t)rank->collectives.n;
     c.arrival = (uint32_t)rank->ops.n;
@@ -271,9 +272,9 @@ static void push_collective(struct rank_build *rank, struct local_op op)
     arrival.phase = DPRO_OP_BARRIER;
     arrival.flags |= GRAPH_OP_ARRIVAL;
     op.size_bytes = c.size_bytes;
-    if (strcmp(c.kind, "send") == 0)
+    if (c.kind == DPRO_SEND)
         op.kind = DPRO_OP_SEND;
-    else if (strcmp(c.kind, "recv") == 0)
+    else if (c.kind == DPRO_RECV)
         op.kind = DPRO_OP_RECV;
     array_push(&rank->ops, arrival);
     array_push(&rank->ops, op);

@@ -6,8 +6,6 @@
  * same op, the variable. */
 #include "graph/servers/exchanges.h"
 
-#include <string.h>
-
 #include "base/memory.h"
 #include "base/sort.h"
 
@@ -83,7 +81,7 @@ static void find_keys(const struct dpro_graph *g, struct exchanges *exchanges)
         if (tensor->rank != 0 || tensor->collective == UINT32_MAX || tensor->in == DPRO_NO_OP)
             continue;
         const struct graph_collective *c = &g->collectives[tensor->collective];
-        if (c->n_members == g->n_ranks && strcmp(strtab_get(&g->names, c->name), "push_pull") == 0)
+        if (c->n_members == g->n_ranks && c->kind == DPRO_PUSH_PULL)
             add_key(g, tensor, exchanges);
     }
     if (exchanges->all.n > 0)

@@ -16,8 +16,7 @@ static bool is_call(const struct rank_build *rank, const struct slice *slice)
 /* An all-to-all may move another number of elements in each iteration. */
 static bool sized_by_data(const struct rank_build *rank, const struct trace_span *span)
 {
-    const char *kind = name_collective(strtab_get(rank->names, span->name));
-    return kind && strcmp(kind, "all_to_all") == 0;
+    return name_collective(strtab_get(rank->names, span->name)) == DPRO_ALL_TO_ALL;
 }
 
 static uint64_t key_of(const struct rank_build *rank, uint32_t slice)

@@ -10,13 +10,13 @@
 
 #include <dpro/trace.h>
 
+#include "adapters/horovod/rounds.h"
 #include "base/arena.h"
 #include "base/array.h"
 #include "base/stats.h"
 #include "base/strtab.h"
 #include "base/text.h"
 #include "ingest/allocator_history.h"
-#include "ingest/horovod/rounds.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/nccl.h"
 #include "ingest/transport/runs.h"

@@ -9,9 +9,9 @@
 
 #include <dpro/job.h>
 
+#include "adapters/horovod/timeline.h"
 #include "base/memory.h"
 #include "ingest/held_memory.h"
-#include "ingest/horovod/timeline.h"
 #include "ingest/probes.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters/mxnet/mxnet.h"
 #include "case.h"
-#include "ingest/mxnet/mxnet.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 

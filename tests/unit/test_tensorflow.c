@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters/tensorflow/session_profile.h"
+#include "adapters/tensorflow/session_run_steps.h"
+#include "adapters/tensorflow/tf_parts.h"
 #include "base/protobuf.h"
 #include "case.h"
 #include "ingest/readers.h"
-#include "ingest/tensorflow/session_profile.h"
-#include "ingest/tensorflow/session_run_steps.h"
-#include "ingest/tensorflow/tf_parts.h"
 #include "part_text.h"
 
 /* ---- writing ---- */

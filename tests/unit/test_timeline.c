@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "adapters/horovod/timeline.h"
 #include "case.h"
-#include "ingest/horovod/timeline.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 

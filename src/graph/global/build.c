@@ -3,13 +3,13 @@
 #include <regex.h>
 #include <string.h>
 
+#include "adapters/tensorflow/session_steps.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/parallel.h"
 #include "base/sort.h"
 #include "graph/clocks/align_ranks.h"
-#include "graph/collectives/session_steps.h"
 #include "graph/dimensions/process_groups.h"
 #include "graph/global/assemble.h"
 #include "graph/global/share_ranks.h"

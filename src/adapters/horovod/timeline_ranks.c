@@ -1,0 +1,114 @@
+/* Gives each communication timeline to its rank. A rank has one. A timeline that was recorded at
+ * another time than the rank's profile is of another run. */
+#include <inttypes.h>
+
+#include "adapters/horovod/timeline.h"
+#include "base/sort.h"
+#include "ingest/epoch.h"
+#include "ingest/rank_job.h"
+#include "ingest/readers.h"
+#include "ingest/transport/ps.h"
+
+/* Further apart than this, timeline and profile are of different runs. */
+static const int64_t SLACK_NS = 1000000000;
+
+/* The time between the timeline and the nearest window of the rank. */
+static int64_t distance_ns(const struct trace_rank *rank, const struct source *source)
+{
+    int64_t least = INT64_MAX;
+    const struct timeline *timeline = source_payload(source, &timeline_payload);
+    if (!timeline->on_epoch || !rank_on_epoch(rank))
+        return 0;
+    EACH_OF (const struct trace_window, window, rank->windows, rank->n_windows) {
+        int64_t away = 0;
+        if (window->start_ns > source->part.end_ns)
+            away = window->start_ns - source->part.end_ns;
+        else if (source->part.start_ns > window->end_ns)
+            away = source->part.start_ns - window->end_ns;
+        least = MIN(least, away);
+    }
+    return least;
+}
+
+static void rename_all(struct timeline *timeline, const uint32_t *names)
+{
+    EACH (struct timeline_tensor, tensor, timeline->tensors) {
+        tensor->name = names[tensor->name];
+        tensor->dtype = names[tensor->dtype];
+        tensor->backend = names[tensor->backend];
+    }
+    for (size_t r = 0; r < timeline->runs.n; r++)
+        timeline->runs.at[r].op = names[timeline->runs.at[r].op];
+}
+
+static void give_timeline(struct trace_build *build, struct source *source)
+{
+    struct dpro_trace *trace = build->trace;
+    const struct dpro_sink *sink = &build->options->sink;
+    struct trace_rank *rank = trace_rank_of(trace, source->rank);
+    if (!rank) {
+        trace_warn(
+            trace, sink,
+            "%s: rank %d has no profile that its timeline could go with; it is left out; add "
+            "the framework's profile of the same steps",
+            source->path, source->rank);
+        return;
+    }
+    int64_t away = distance_ns(rank, source);
+    if (away > SLACK_NS) {
+        trace_warn(trace, sink,
+                   "%s: recorded %" PRId64 " seconds away from rank %d's profile, so of another "
+                   "run or of other steps; it is left out",
+                   source->path, away / 1000000000, source->rank);
+        return;
+    }
+    if (rank->timeline) {
+        trace_warn(trace, sink, "%s: second timeline of rank %d, left out", source->path,
+                   source->rank);
+        return;
+    }
+    rank->timeline = part_take_payload(&source->part, &timeline_payload);
+    rename_all(rank->timeline, source->names);
+    if (rank->timeline->n_open > 0)
+        trace_warn(trace, sink,
+                   "%s: %" PRIu64 " tensors were being communicated where the timeline ends; that "
+                   "communication is left out",
+                   source->path, rank->timeline->n_open);
+}
+
+static void timelines_join(struct trace_build *build)
+{
+    EACH (struct source, source, build->list)
+        if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
+            give_timeline(build, source);
+    fusion_build(build->trace, &build->options->sink);
+}
+
+/* Each run may become spans of every rank, on Horovod's thread. */
+static void timelines_reserve(struct trace_build *build, struct rank_job *job,
+                              struct rank_room *room)
+{
+    (void)job;
+    for (size_t i = 0; i < build->list.n; i++) {
+        const struct timeline *timeline = part_payload(&build->list.at[i].part, &timeline_payload);
+        size_t n = timeline ? timeline->runs.n * FUSION_SPANS : 0;
+        room->n_spans += n;
+        room->n_details += n;
+        room->n_tracks += n > 0;
+    }
+}
+
+const struct reader timeline_reader = {
+    .name = "timeline",
+    .word = "communication timeline",
+    .one = "event",
+    .many = "events",
+    .encoding = "JSON",
+    .flags = READER_RANK_0,
+    .recognise = timeline_recognise,
+    .read_json = timeline_read,
+    .stand_alone = timelines_stand_alone,
+    .complete = byteps_join,
+    .reserve = timelines_reserve,
+    .join = timelines_join,
+};

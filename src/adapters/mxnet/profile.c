@@ -1,0 +1,221 @@
+/* The profile of MXNet 1.x (mx.profiler), of a worker or of a server.
+ *
+ * It is a Chrome trace in whole microseconds. What the engine ran comes twice, as a B/E pair of the
+ * device and as an async pair of the domain: the former is taken. B and E of one operation stand
+ * next to each other, whatever else ran at the time, so that they pair by thread and name and do
+ * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
+ * the brackets of two calls on a thread is the program's own time. */
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters/mxnet/mxnet.h"
+#include "base/map.h"
+#include "ingest/load.h"
+#include "ingest/readers.h"
+
+enum { MAX_OPEN = 4096, MAX_TRACKS = 1 << 20 };
+
+enum category { CATEGORY_OTHER, CATEGORY_OPERATOR, CATEGORY_CALL };
+
+struct event {
+    uint64_t thread;
+    int64_t ts_ns;
+    uint32_t name;
+    uint8_t category;
+    char ph;
+    enum json_value ts;
+};
+
+struct mxnet {
+    struct json *js;
+    struct trace_part *part;
+    struct map tracks;         /* thread -> index + 1 */
+    uint32_t n_engine_threads; /* named so far */
+    ARRAY(struct event) open;  /* begun */
+};
+
+/* A push, a pull, or both of a key: it lasts until the servers have answered. */
+static bool is_exchange(const char *name)
+{
+    return text_begins(name, "KVStoreDist") && (strstr(name, "Push") || strstr(name, "Pull"));
+}
+
+static uint8_t read_category(struct mxnet *m)
+{
+    const char *text;
+    size_t len;
+    if (!json_scalar(m->js, &text, &len))
+        return CATEGORY_OTHER;
+    if (json_is(text, len, "operator"))
+        return CATEGORY_OPERATOR;
+    return json_is(text, len, "MXNET_C_API") ? CATEGORY_CALL : CATEGORY_OTHER;
+}
+
+/* Threads are numbered by a hash; which device it serves changes with the operation, a pinned
+ * memory's counting as another one. */
+static uint32_t track_of(struct mxnet *m, const struct event *ev)
+{
+    struct trace_part *part = m->part;
+    uint64_t key = map_mix(ev->thread) | 1, index;
+    char text[64];
+    if (map_get(&m->tracks, key, &index))
+        return (uint32_t)index;
+    struct part_track fresh = {.track = {.id = (int64_t)(ev->thread & INT64_MAX)}};
+    if (ev->category == CATEGORY_CALL)
+        snprintf(text, sizeof text, "thread %zu of the program", part->tracks.n + 1);
+    else
+        snprintf(text, sizeof text, "engine thread %u", ++m->n_engine_threads);
+    struct part_label label = {0, fresh.track.id, strtab_add(&part->names, text, strlen(text))};
+    if (part->tracks.n >= MAX_TRACKS)
+        mem_fail();
+    array_push(&part->labels, label);
+    array_push(&part->tracks, fresh);
+    map_set(&m->tracks, key, part->tracks.n - 1);
+    return (uint32_t)part->tracks.n - 1;
+}
+
+static void add_span(struct mxnet *m, const struct event *begin, const struct event *end)
+{
+    struct trace_part *part = m->part;
+    int64_t dur_ns;
+    if (begin->ts == JSON_NO_VALUE || end->ts == JSON_NO_VALUE) {
+        part->losses.n_no_time++;
+        return;
+    }
+    if (begin->ts == JSON_SATURATED || end->ts == JSON_SATURATED ||
+        !trace_time_fits(begin->ts_ns) || !trace_time_fits(end->ts_ns) ||
+        __builtin_sub_overflow(end->ts_ns, begin->ts_ns, &dur_ns)) {
+        part->losses.n_overflow++;
+        return;
+    }
+    if (dur_ns < 0) {
+        part->losses.n_negative++;
+        return;
+    }
+    uint32_t track = track_of(m, begin);
+    struct trace_span span = {.start_ns = begin->ts_ns,
+                              .dur_ns = dur_ns,
+                              .name = begin->name,
+                              .track = track,
+                              .kind = SPAN_CPU_OP,
+                              SPAN_UNKNOWN};
+    if (is_exchange(strtab_get(&part->names, begin->name))) {
+        /* what it carries is found later, from the messages */
+        struct trace_detail detail = {DETAIL_UNKNOWN};
+        span.kind = SPAN_ANNOTATION;
+        span.detail = (uint32_t)part->details.n;
+        array_push(&part->details, detail);
+    }
+    part_place_span(part, &span);
+}
+
+static void open_event(struct mxnet *m, const struct event *ev)
+{
+    if (m->open.n == MAX_OPEN) {
+        m->part->losses.n_unpaired++;
+        return;
+    }
+    array_push(&m->open, *ev);
+}
+
+static void close_event(struct mxnet *m, const struct event *end)
+{
+    for (size_t i = m->open.n; i-- > 0;) {
+        const struct event begin = m->open.at[i];
+        if (begin.thread != end->thread || begin.category != end->category ||
+            (end->name && begin.name != end->name))
+            continue;
+        memmove(&m->open.at[i], &m->open.at[i + 1], (m->open.n - i - 1) * sizeof begin);
+        m->open.n--;
+        add_span(m, &begin, end);
+        return;
+    }
+    m->part->losses.n_unpaired++;
+}
+
+static void read_event(void *reader)
+{
+    struct mxnet *m = reader;
+    struct json *js = m->js;
+    struct event ev = {.ph = '?'};
+    const char *text;
+    JSON_KEYS (js, json_open(js, '{'), key, len) {
+        if (json_is(key, len, "ph")) {
+            if (json_scalar(js, &text, &len))
+                ev.ph = len == 1 ? text[0] : '?';
+        } else if (json_is(key, len, "ts")) {
+            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
+        } else if (json_is(key, len, "name")) {
+            ev.name = part_read_text(m->part, js);
+        } else if (json_is(key, len, "cat")) {
+            ev.category = read_category(m);
+        } else if (json_is(key, len, "tid")) {
+            if (json_read_unsigned(js, &ev.thread) == JSON_NO_VALUE)
+                ev.thread = 0;
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK)
+        return; /* an event that is cut off is left out */
+    m->part->n_events++;
+    char begin = ev.category == CATEGORY_CALL ? 'b' : 'B', end = begin == 'b' ? 'e' : 'E';
+    if (ev.category != CATEGORY_OTHER && ev.ph == begin)
+        open_event(m, &ev);
+    else if (ev.category != CATEGORY_OTHER && ev.ph == end)
+        close_event(m, &ev);
+}
+
+static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
+{
+    struct mxnet m = {.js = js, .part = part};
+    part->process.may_be_server = true;
+    part_read_events(part, js, read_event, &m);
+    part->losses.n_unpaired += m.open.n;
+    map_fini(&m.tracks);
+    array_fini(&m.open);
+    return 0;
+}
+
+/* The first events name its devices. */
+static bool recognise(const struct head *head)
+{
+    const char *label = head->piece == HEAD_EVENT ? head_field(head, "args.name") : NULL;
+    return label && strcmp(label, "cpu/0") == 0;
+}
+
+/* MXNet writes the profile of server k to rank<k>_<name>, which says rank k: that of the worker
+ * has exchanges with servers in it. */
+static void tell_servers(struct trace_build *build)
+{
+    EACH (struct source, source, build->list) {
+        bool serves = source->reader == &mxnet_reader && source_usable(source) &&
+                      source->rank >= 0 && source->part.details.n == 0 &&
+                      text_begins(path_name(source->path), "rank");
+        for (size_t k = 0; k < build->list.n && serves; k++) {
+            const struct source *other = &build->list.at[k];
+            char name[NET_PROCESS_TEXT];
+            if (other->reader != &mxnet_reader || other->rank != source->rank ||
+                other->part.details.n == 0)
+                continue;
+            int len = snprintf(name, sizeof name, "server%d", source->rank);
+            source->rank = net_process_in(name, (size_t)len);
+            serves = false;
+        }
+    }
+}
+
+const struct reader mxnet_reader = {
+    .name = "mxnet",
+    .word = "profile",
+    .one = "event",
+    .many = "events",
+    .encoding = "JSON",
+    .framework = "mxnet",
+    .flags = READER_VIEWED,
+    .missing = {"MXNet spans", "was the profiler active?", NO_SPANS},
+    .recognise = recognise,
+    .read_json = read_mxnet,
+    .correct_ranks = tell_servers,
+    .match_graph = mxnet_match_types,
+};

@@ -1,0 +1,391 @@
+/* Each device that XLA ran programs on becomes a rank.
+ *
+ * JAX drives all devices of a process from one Python thread, so a file has the ops of several
+ * devices. A device runs the ops of a program in the order that the compiler chose: they lie on one
+ * track, as kernels on a stream do. A loop encloses the ops of its body and is left out, its body
+ * is there. An iteration begins where the device begins a step that the file lists (a TPU's), or
+ * else a run of the program that runs least often and still takes a part of the time: the calls
+ * from Python are made ahead of the device. */
+#include "adapters/tensorflow/xla.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters/tensorflow/tf_parts.h"
+#include "base/map.h"
+#include "base/sort.h"
+#include "base/time.h"
+
+enum { MARK_SHARE = 20 };
+
+/* ---- the text of an instruction ---- */
+
+/* Past a type: "f32[2,3]{1,0}" or "(f32[2], s32[])", and the spaces behind it. */
+static const char *past_type(const char *at, const char *end)
+{
+    int depth = 0;
+    for (; at < end && (depth > 0 || *at != ' '); at++)
+        depth += *at == '(' || *at == '{' || *at == '['   ? 1
+                 : *at == ')' || *at == '}' || *at == ']' ? -1
+                                                          : 0;
+    while (at < end && *at == ' ')
+        at++;
+    return at;
+}
+
+struct xla_text xla_read_text(const char *text, size_t len)
+{
+    const char *end = text + len, *equals = memmem(text, len, " = ", 3);
+    struct xla_text out = {.name = text, .name_len = len};
+    if (len > 0 && *text == '%') {
+        out.name++;
+        out.name_len--;
+    }
+    if (!equals || equals < out.name)
+        return out;
+    out.name_len = (size_t)(equals - out.name);
+    out.opcode = past_type(equals + 3, end);
+    while (out.opcode + out.opcode_len < end && out.opcode[out.opcode_len] != '(' &&
+           out.opcode[out.opcode_len] != ' ')
+        out.opcode_len++;
+    return out;
+}
+
+/* What the element type takes; 0: none known. */
+static uint64_t type_bytes(const char *at, size_t n)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } types[] = {{"pred", 1}, {"s8", 1},   {"u8", 1},  {"s16", 2}, {"u16", 2},
+                 {"f16", 2},  {"bf16", 2}, {"s32", 4}, {"u32", 4}, {"f32", 4},
+                 {"s64", 8},  {"u64", 8},  {"f64", 8}, {"c64", 8}, {"c128", 16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strlen(types[i].name) == n && memcmp(types[i].name, at, n) == 0)
+            return types[i].bytes;
+    return n > 2 && at[0] == 'f' && at[1] == '8' ? 1 : 0;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Bytes of all that an instruction makes: the sum over "type[sizes]" before its opcode; 0: not
+ * known. */
+static uint64_t result_bytes(const char *text, size_t len)
+{
+    const char *at = memmem(text, len, " = ", 3), *end = at ? past_type(at + 3, text + len) : NULL;
+    uint64_t total = 0;
+    for (at = at ? at + 3 : end; at < end; at++) {
+        const char *word = at;
+        while (at < end && (is_digit(*at) || (*at >= 'a' && *at <= 'z')))
+            at++;
+        uint64_t bytes = at < end && *at == '[' ? type_bytes(word, (size_t)(at - word)) : 0;
+        while (bytes && at < end && *at != ']') {
+            uint64_t size = 0;
+            for (at++; at < end && is_digit(*at); at++)
+                if (__builtin_mul_overflow(size, UINT64_C(10), &size) ||
+                    __builtin_add_overflow(size, (uint64_t)(*at - '0'), &size))
+                    return 0;
+            if (at < end && is_digit(at[-1]) && __builtin_mul_overflow(bytes, size, &bytes))
+                return 0;
+            while (at < end && *at != ']' && *at != ',')
+                at++;
+        }
+        if (__builtin_add_overflow(total, bytes, &total))
+            return 0;
+    }
+    return total;
+}
+
+/* The group that holds a device, "0,1" of "replica_groups={{0,1},{2,3}}"; 0: none does. */
+static size_t find_group(const char *text, size_t len, uint64_t device, const char **group)
+{
+    static const char key[] = "replica_groups={{";
+    const char *end = text + len, *at = memmem(text, len, key, sizeof key - 1);
+    for (at = at ? at + sizeof key - 1 : end; at < end;) {
+        const char *close = memchr(at, '}', (size_t)(end - at));
+        bool mine = false;
+        for (const char *n = at; close && n < close; n++) {
+            uint64_t member = 0;
+            for (; n < close && is_digit(*n) && member < UINT32_MAX; n++)
+                member = member * 10 + (uint64_t)(*n - '0');
+            mine |= member == device;
+        }
+        *group = at;
+        if (mine || !close || close + 2 >= end || close[1] != ',')
+            return mine ? (size_t)(close - at) : 0;
+        at = close + 3; /* "},{" */
+    }
+    return 0;
+}
+
+static bool opcode_communicates(const struct xla_text *text)
+{
+    static const char *const words[] = {"all-", "reduce-scatter", "collective"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (memmem(text->opcode, text->opcode_len, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
+/* ---- programs and their runs ---- */
+
+struct program_run {
+    uint64_t device, program, id;
+    int64_t start_ns, end_ns;
+};
+
+struct program {
+    uint64_t id;
+    int64_t total_ns;
+    uint32_t most_runs; /* on one device */
+};
+
+struct device_splitter {
+    struct trace_part *from;
+    struct xla_op *ops; /* by device, start, longest first */
+    size_t n_ops;
+    ARRAY(struct program_run) runs; /* by device, start */
+    ARRAY(struct program) programs;
+    uint64_t marks;     /* the program whose runs begin an iteration; 0: none */
+    struct map numbers; /* of the runs that mark, by their ids */
+    uint32_t n_named;
+};
+
+ORDER(compare_ops, struct xla_op,
+      ASCENDING(device) ?: ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(name));
+
+ORDER(compare_runs, struct program_run,
+      ASCENDING(device) ?: ASCENDING(start_ns) ?: ASCENDING(program));
+
+/* The runs that the file lists, else what ops of one run say of when it began and ended. */
+static void find_runs(struct device_splitter *s)
+{
+    struct map by_run = {0};
+    bool listed = false;
+    for (size_t i = 0; i < s->n_ops; i++)
+        listed |= s->ops[i].whole;
+    EACH_OF (const struct xla_op, op, s->ops, s->n_ops) {
+        struct program_run run = {op->device, op->program, op->run, op->start_ns, op->end_ns};
+        uint64_t key = map_mix(map_mix(map_mix(op->device + 1) + op->program) + op->run) | 1, at;
+        if (op->whole != listed || op->program == 0)
+            continue;
+        if (!listed && map_get(&by_run, key, &at)) {
+            struct program_run *known = &s->runs.at[at];
+            known->end_ns = MAX(known->end_ns, op->end_ns);
+            continue;
+        }
+        if (!listed)
+            map_set(&by_run, key, s->runs.n);
+        array_push(&s->runs, run);
+    }
+    map_fini(&by_run);
+    array_sort(&s->runs, compare_runs);
+}
+
+static void count_programs(struct device_splitter *s)
+{
+    struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
+    EACH (const struct program_run, run, s->runs) {
+        struct program fresh = {.id = run->program};
+        uint64_t n = 0, key = map_mix(map_mix(run->device + 1) + run->program) | 1;
+        size_t number = (size_t)map_number(&numbers, map_key(run->program));
+        map_get(&on_device, key, &n);
+        map_set(&on_device, key, ++n);
+        if (number == s->programs.n)
+            array_push(&s->programs, fresh);
+        struct program *program = &s->programs.at[number];
+        program->most_runs = MAX(program->most_runs, (uint32_t)n);
+        program->total_ns = time_add(program->total_ns, run->end_ns - run->start_ns);
+    }
+    map_fini(&numbers);
+    map_fini(&on_device);
+}
+
+/* Iterations begin with steps, or else with runs of the program that runs least often, among those
+ * that run more than once and take a share of the time. */
+static void choose_marks(struct device_splitter *s)
+{
+    const struct program *best = NULL;
+    int64_t all_ns = 0;
+    for (size_t i = 0; i < s->programs.n; i++)
+        all_ns = time_add(all_ns, s->programs.at[i].total_ns);
+    EACH (const struct program, p, s->programs) {
+        if (p->most_runs < 2 || p->total_ns < all_ns / MARK_SHARE)
+            continue;
+        if (p->id == XLA_STEPS) {
+            best = p;
+            break;
+        }
+        if (!best || p->most_runs < best->most_runs ||
+            (p->most_runs == best->most_runs && p->total_ns > best->total_ns))
+            best = p;
+    }
+    s->marks = best ? best->id : 0;
+}
+
+ORDER(compare_starts, struct program_run, ASCENDING(start_ns));
+
+/* Iterations have the same number on all devices: a run has the same id. */
+static void number_marks(struct device_splitter *s)
+{
+    ARRAY(struct program_run) marks = {0};
+    for (size_t i = 0; i < s->runs.n; i++)
+        if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
+            array_push(&marks, s->runs.at[i]);
+    array_sort(&marks, compare_starts);
+    for (size_t i = 0; i < marks.n; i++)
+        map_number(&s->numbers, map_key(marks.at[i].id));
+    array_fini(&marks);
+}
+
+/* ---- a device's part ---- */
+
+struct device {
+    struct trace_part *part;
+    struct tf_idle_tracks idle;
+};
+
+static uint32_t add_track(struct device *d, bool gpu, uint64_t pid, int64_t id, const char *name)
+{
+    struct trace_track track = {.gpu = gpu, .pid = pid, .id = id};
+    track.name = part_intern(d->part, name, strlen(name));
+    return tf_track(d->part, track);
+}
+
+/* The first track whose ops are over. */
+static uint32_t find_track(struct device *d, const struct xla_op *op)
+{
+    uint32_t *track = tf_idle_track(&d->idle, op->start_ns, op->end_ns);
+    if (*track == NO_ID)
+        *track = add_track(d, true, op->device, track - d->idle.tracks, "XLA ops");
+    return *track;
+}
+
+/* What the instruction says of a collective's size and of who takes part. */
+static uint32_t describe_collective(const struct device_splitter *s, struct device *d,
+                                    const struct xla_op *op)
+{
+    const char *text = strtab_get(&s->from->names, op->hlo), *group = NULL;
+    size_t len = strtab_len(&s->from->names, op->hlo);
+    struct trace_detail detail = {.numel = result_bytes(text, len), DETAIL_UNKNOWN};
+    detail.dtype = detail.numel ? part_intern(d->part, "int8", 4) : 0; /* counted in bytes */
+    size_t n = find_group(text, len, op->device, &group);
+    if (n > 0) {
+        detail.group_ranks = part_intern(d->part, group, n);
+        detail.group_size = 1;
+        for (size_t i = 0; i < n; i++)
+            detail.group_size += group[i] == ',';
+    }
+    return detail.numel || detail.group_size ? tf_detail(d->part, &detail) : NO_ID;
+}
+
+static void add_op(const struct device_splitter *s, struct device *d, const struct xla_op *op)
+{
+    struct xla_text text =
+        xla_read_text(strtab_get(&s->from->names, op->hlo), strtab_len(&s->from->names, op->hlo));
+    const char *own = strtab_get(&s->from->names, op->name);
+    size_t own_len = strtab_len(&s->from->names, op->name);
+    char name[256];
+    struct trace_span span = {.start_ns = op->start_ns,
+                              .dur_ns = op->end_ns - op->start_ns,
+                              .track = find_track(d, op),
+                              .kind = SPAN_KERNEL,
+                              SPAN_UNKNOWN};
+    /* the opcode goes first where the name does not hold it */
+    bool tells = text.opcode_len == 0 || memmem(own, own_len, text.opcode, text.opcode_len) ||
+                 memmem(text.opcode, text.opcode_len, "fusion", 6);
+    int n = tells ? 0
+                  : snprintf(name, sizeof name, "%.*s(%.*s)", (int)text.opcode_len, text.opcode,
+                             (int)(own_len < 200 ? own_len : 200), own);
+    span.name =
+        n > 0 ? part_intern(d->part, name, (size_t)n < sizeof name ? (size_t)n : sizeof name - 1)
+              : part_intern(d->part, own, own_len);
+    if (text.opcode_len && opcode_communicates(&text))
+        span.detail = describe_collective(s, d, op);
+    part_place_span(d->part, &span);
+}
+
+/* The first run on the device; they are in the order of their devices. */
+static size_t first_run(const struct device_splitter *s, uint64_t device)
+{
+    return LOWER_BOUND(i, (size_t)0, s->runs.n, s->runs.at[i].device < device);
+}
+
+/* The next run on the device that begins an iteration; NULL: there is none. */
+static const struct program_run *next_mark(const struct device_splitter *s, size_t from,
+                                           uint64_t device)
+{
+    for (size_t i = from; i < s->runs.n && s->runs.at[i].device <= device; i++)
+        if (s->runs.at[i].device == device && s->runs.at[i].program == s->marks)
+            return &s->runs.at[i];
+    return NULL;
+}
+
+/* An iteration reaches to where the next one begins, so the last run is none. */
+static void add_marks(const struct device_splitter *s, struct device *d, uint64_t device)
+{
+    const struct program_run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL,
+                             *next;
+    struct trace_span span = {
+        .name = part_intern(d->part, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
+    for (uint64_t number = 0; run; run = next) {
+        next = next_mark(s, (size_t)(run - s->runs.at) + 1, device);
+        map_get(&s->numbers, map_key(run->id), &number);
+        if (!next)
+            continue;
+        span.start_ns = run->start_ns;
+        span.dur_ns = next->start_ns - run->start_ns;
+        span.sequence = (int32_t)number++;
+        part_place_span(d->part, &span);
+    }
+}
+
+/* Whether the next op of the same thread lies inside. */
+static bool encloses_next(const struct device_splitter *s, size_t i, size_t end)
+{
+    const struct xla_op *op = &s->ops[i];
+    for (size_t k = i + 1; k < end && s->ops[k].start_ns < op->end_ns; k++)
+        if (!s->ops[k].whole && s->ops[k].line == op->line)
+            return s->ops[k].end_ns <= op->end_ns;
+    return false;
+}
+
+static struct trace_part *make_device(const struct device_splitter *s, size_t first, size_t end)
+{
+    struct trace_part *part = tf_device_part(s->from, s->ops[first].device);
+    struct device d = {.part = part};
+    part->process.host = strtab_copy(&part->names, &s->from->names, s->from->process.host);
+    part->process.pid = s->from->process.pid;
+    part->process.world_size = (int)s->n_named;
+    add_track(&d, false, 0, 0, "steps");
+    add_marks(s, &d, part->process.device);
+    for (size_t i = first; i < end; i++)
+        if (!s->ops[i].whole && !encloses_next(s, i, end))
+            add_op(s, &d, &s->ops[i]);
+    return part;
+}
+
+void xla_split(const struct xla *xla, struct trace_part *part)
+{
+    struct device_splitter s = {.from = part, .ops = xla->ops.at, .n_ops = xla->ops.n};
+    struct trace_part *list = NULL, **next = &list;
+    s.n_named = xla->n_devices_named;
+    array_sort(&xla->ops, compare_ops);
+    find_runs(&s);
+    count_programs(&s);
+    choose_marks(&s);
+    number_marks(&s);
+    for (size_t i = 0, end; i < s.n_ops; i = end) {
+        for (end = i; end < s.n_ops && s.ops[end].device == s.ops[i].device;)
+            end++;
+        *next = make_device(&s, i, end);
+        next = &(*next)->next;
+    }
+    tf_replace_part(part, list);
+    array_fini(&s.runs);
+    array_fini(&s.programs);
+    map_fini(&s.numbers);
+}

@@ -11,6 +11,7 @@
 #include <dpro/memory.h>
 #include <dpro/model.h>
 #include <dpro/optimize.h>
+#include <dpro/options.h>
 #include <dpro/pass.h>
 #include <dpro/processes.h>
 #include <dpro/recording.h>

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include <dpro/error.h>
-#include <dpro/log.h>
+#include <dpro/options.h>
 #include <dpro/trace.h>
 
 #ifdef __cplusplus
@@ -61,30 +61,10 @@ DPRO_API void dpro_process_name(char out[DPRO_PROCESS_NAME_MAX], int rank);
 /* "FW", "BW", ..., static storage; NULL for a value that is no kind. */
 DPRO_API const char *dpro_op_kind_name(enum dpro_op_kind kind);
 
-struct dpro_graph_options {
-    size_t size; /* of the struct (error.h) */
-    int64_t first_step,
-        last_step;    /* iterations to use, both included, in the job's own numbers; 0, 0: all */
-    int no_align;     /* 1: clocks are used as recorded */
-    int raw_receives; /* 1: a RECV lasts as its calls did, not from its SEND's start on (paper,
-                         section 3.2, observation 1); for comparison */
-    const char *dimensions; /* "dp=2,tp=4", the outermost first: taken in place of those that the
-                               process groups show (dimensions.h); NULL: those */
-    const char *step_mark;  /* an extended regular expression: ranges whose names it matches, or is
-                               part of, are the iterations; NULL: what else tells */
-    int clocks_only;        /* 1: only the graph's clocks are wanted: no ops, no profile needed */
-    int threads;            /* ranks built at once; 0: one a core */
-    const int64_t *shown;   /* the iteration to show, in the job's own numbers; NULL: the one whose
-                               time is nearest to the mean */
-    struct dpro_trace *spent; /* the trace, if no other graph is built of it: what became ops is
-                                 freed at once; NULL: it stays whole */
-    struct dpro_sink sink;
-};
-
 /* Builds the graph; *graph is the caller's. Fails with DPRO_EEMPTY when the trace holds no op to
  * replay. */
 DPRO_API int dpro_graph_build(const struct dpro_trace *trace,
-                              const struct dpro_graph_options *options, struct dpro_graph **graph,
+                              const struct dpro_job_options *options, struct dpro_graph **graph,
                               struct dpro_error *err);
 DPRO_API void dpro_graph_destroy(struct dpro_graph *graph); /* NULL is fine */
 

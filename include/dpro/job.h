@@ -40,29 +40,9 @@ extern "C" {
 
 struct dpro_job; /* owns its memory and all that it gives out */
 
-/* Texts and what pointers point to are copied; `processes` and the sink are used until the job is
- * closed. */
-struct dpro_job_options {
-    size_t size; /* of the struct (error.h) */
-    int threads; /* that read, build, predict and search; 0: one a core. Results are the same */
-    /* Reading, as in struct dpro_trace_options: */
-    int without_profile;
-    const char *rank_regex;
-    struct dpro_processes *processes;
-    int from_host;
-    /* The graph, as in struct dpro_graph_options: */
-    int no_align, raw_receives, clocks_only;
-    int64_t first_step, last_step;
-    const char *dimensions, *step_mark;
-    const int64_t *shown;
-    /* The models: */
-    const char *probes; /* the probes.json of another run; NULL: the trace's own */
-    int keep_profiler;  /* 1: what recording cost the job stays in its graph */
-    struct dpro_sink sink;
-};
-
-/* *job is the caller's, to be closed. NULL for the options: all are 0. Fails with DPRO_EUSAGE where
- * there are no paths, or where the options are those of a later version. */
+/* *job is the caller's, to be closed. Texts and what pointers of the options point to are copied;
+ * the processes and the sink are used until then. NULL for the options: all are 0. Fails with
+ * DPRO_EUSAGE where there are no paths, or where the options are those of a later version. */
 DPRO_API int dpro_job_open(const char *const *paths, size_t n_paths,
                            const struct dpro_job_options *options, struct dpro_job **job,
                            struct dpro_error *err);

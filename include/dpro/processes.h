@@ -22,9 +22,7 @@ DPRO_API int dpro_processes_number(const struct dpro_processes *processes); /* 0
 /* What a process that is not the first does in place of dpro_trace_load() and dpro_graph_build():
  * returns when the first one has its part. The options are the same in all processes. */
 DPRO_API int dpro_processes_help(const char *const *paths, size_t n_paths,
-                                 const struct dpro_trace_options *trace_options,
-                                 const struct dpro_graph_options *graph_options,
-                                 struct dpro_error *err);
+                                 const struct dpro_job_options *options, struct dpro_error *err);
 /* Of the first, once it has loaded a trace: why the others had nothing to do, a text of the
  * trace's; NULL: they had, or there are none. */
 DPRO_API const char *dpro_processes_idle(const struct dpro_processes *processes);

@@ -11,27 +11,13 @@
 #include <stdint.h>
 
 #include <dpro/error.h>
-#include <dpro/log.h>
+#include <dpro/options.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct dpro_trace; /* everything read from the input; owns its memory */
-
-struct dpro_processes; /* processes.h */
-
-struct dpro_trace_options {
-    size_t size;            /* of the struct (error.h) */
-    const char *rank_regex; /* POSIX extended; its first group is the rank, taken from the file name
-                               and preferred to the file's own metadata. NULL: metadata, else
-                               rank<N>, rank_<N>, worker<N>, ..._<N>.json */
-    int threads;            /* files read at once; 0: one a core */
-    int without_profile;    /* 1: transport logs alone suffice; then there is nothing to replay */
-    struct dpro_processes *processes; /* read the files together with this one; NULL: none */
-    int from_host;                    /* 1: of the files they see, those that name their host */
-    struct dpro_sink sink;
-};
 
 struct dpro_file_info {
     const char *path;    /* borrowed from the trace */
@@ -51,7 +37,7 @@ struct dpro_file_info {
  * holds a usable trace, DPRO_EFORMAT when two files claim the same rank and overlap in time or
  * belong to different jobs, DPRO_EIO when a named path can't be read. */
 DPRO_API int dpro_trace_load(const char *const *paths, size_t n_paths,
-                             const struct dpro_trace_options *options, struct dpro_trace **trace,
+                             const struct dpro_job_options *options, struct dpro_trace **trace,
                              struct dpro_error *err);
 DPRO_API void dpro_trace_destroy(struct dpro_trace *trace); /* NULL is fine */
 

@@ -35,10 +35,10 @@ WhatifReport = _struct("WhatifReport")
 
 Error._fields_ = [("code", c.c_int), ("text", c.c_char * 508)]
 Sink._fields_ = [("log", c.c_void_p), ("progress", c.c_void_p), ("arg", c.c_void_p), ("level", c.c_int)]
-JobOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("without_profile", c.c_int),
-    ("rank_regex", c.c_char_p), ("processes", c.c_void_p), ("from_host", c.c_int), ("no_align", c.c_int),
-    ("raw_receives", c.c_int), ("clocks_only", c.c_int), ("first_step", c.c_int64), ("last_step", c.c_int64),
-    ("dimensions", c.c_char_p), ("step_mark", c.c_char_p), ("shown", c.POINTER(c.c_int64)), ("probes", c.c_char_p),
+JobOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("rank_regex", c.c_char_p),
+    ("without_profile", c.c_int), ("processes", c.c_void_p), ("from_host", c.c_int), ("first_step", c.c_int64),
+    ("last_step", c.c_int64), ("no_align", c.c_int), ("raw_receives", c.c_int), ("dimensions", c.c_char_p),
+    ("step_mark", c.c_char_p), ("shown", c.POINTER(c.c_int64)), ("clocks_only", c.c_int), ("probes", c.c_char_p),
     ("keep_profiler", c.c_int), ("sink", Sink)]
 JobReplayOptions._fields_ = [("size", c.c_size_t), ("samples", c.c_uint32), ("seed", c.c_uint64),
     ("delays", c.POINTER(c.c_char_p)), ("n_delays", c.c_size_t), ("bandwidth_bytes_per_s", c.c_double),

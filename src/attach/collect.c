@@ -143,7 +143,7 @@ static void rename_plainly(struct collection *all, struct process *process)
 static bool has_ops(struct collection *all, struct kept *kept)
 {
     struct dpro_trace *trace;
-    struct dpro_trace_options options = {.threads = 1};
+    struct dpro_job_options options = {.threads = 1};
     if (kept->rank < 0)
         rename_plainly(all, kept->process);
     const char *path = kept->process->file;

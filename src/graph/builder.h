@@ -5,6 +5,10 @@
 
 #include "graph/graph.h"
 
+/* As dpro_graph_build, but takes the trace apart: what became ops is freed at once. */
+int graph_build_from(struct dpro_trace *trace, const struct dpro_job_options *options,
+                     struct dpro_graph **graph, struct dpro_error *err);
+
 /* The public calls of these names without a memory scope of their own, for callers that are in
  * one. Lack of memory, or of room for more ops, ends that; what is negative is wrong usage. */
 struct dpro_graph_builder *graph_builder_create(void);

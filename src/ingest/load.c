@@ -122,10 +122,10 @@ static int load(struct trace_build *build, const char *const *paths, size_t n_pa
 }
 
 static int load_trace(const struct reader_table *table, const char *const *paths, size_t n_paths,
-                      const struct dpro_trace_options *options, struct dpro_trace **trace,
+                      const struct dpro_job_options *options, struct dpro_trace **trace,
                       struct dpro_error *err)
 {
-    struct dpro_trace_options mine;
+    struct dpro_job_options mine;
     struct trace_build build = {.options = &mine, .table = table};
     int rc = OPTIONS_TAKE(&mine, options, err);
     if (rc < 0)
@@ -146,7 +146,7 @@ static int load_trace(const struct reader_table *table, const char *const *paths
 }
 
 int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
-               const struct dpro_trace_options *options, struct dpro_trace **trace,
+               const struct dpro_job_options *options, struct dpro_trace **trace,
                struct dpro_error *err)
 {
     return WITHIN_SCOPE(dpro_error_nomem(err),
@@ -154,7 +154,7 @@ int trace_load(const struct reader_table *table, const char *const *paths, size_
 }
 
 int dpro_trace_load(const char *const *paths, size_t n_paths,
-                    const struct dpro_trace_options *options, struct dpro_trace **trace,
+                    const struct dpro_job_options *options, struct dpro_trace **trace,
                     struct dpro_error *err)
 {
     return trace_load(&readers, paths, n_paths, options, trace, err);
@@ -176,7 +176,7 @@ static int load_share(struct trace_build *build, const char *const *paths, size_
 }
 
 int trace_load_share(const char *const *paths, size_t n_paths,
-                     const struct dpro_trace_options *options, struct dpro_trace **trace)
+                     const struct dpro_job_options *options, struct dpro_trace **trace)
 {
     struct trace_build build = {
         .options = options, .table = &readers, .processes = options->processes};

@@ -15,13 +15,13 @@
 
 /* load.c: dpro_trace_load with another table of formats. */
 int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
-               const struct dpro_trace_options *options, struct dpro_trace **trace,
+               const struct dpro_job_options *options, struct dpro_trace **trace,
                struct dpro_error *err);
 
 /* In place of trace_load() in another process: the ranks that it is to build, in *trace. 1: the
  * first process wants nothing of it. */
 int trace_load_share(const char *const *paths, size_t n_paths,
-                     const struct dpro_trace_options *options, struct dpro_trace **trace);
+                     const struct dpro_job_options *options, struct dpro_trace **trace);
 
 /* find_files.c */
 int sources_find(struct source_list *list, const char *const *paths, size_t n_paths,

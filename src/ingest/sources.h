@@ -45,7 +45,7 @@ struct source_list {
 
 /* A trace that is being built from its files. */
 struct trace_build {
-    const struct dpro_trace_options *options;
+    const struct dpro_job_options *options;
     const struct reader_table *table;
     struct source_list list;
     struct dpro_trace *trace;

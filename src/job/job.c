@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "graph/builder.h"
 
 /* ---- from paths on ---- */
 
@@ -98,47 +99,17 @@ void dpro_job_tell_stage(struct dpro_job *job, const char *stage)
                  1e-9 * (double)(job->since.tv_nsec - before.tv_nsec));
 }
 
-static struct dpro_trace_options trace_options(const struct dpro_job *job)
-{
-    const struct dpro_job_options *o = &job->options;
-    return (struct dpro_trace_options){.rank_regex = o->rank_regex,
-                                       .threads = o->threads,
-                                       .without_profile = o->without_profile,
-                                       .processes = o->processes,
-                                       .from_host = o->from_host,
-                                       .sink = o->sink};
-}
-
-static struct dpro_graph_options graph_options(const struct dpro_job *job)
-{
-    const struct dpro_job_options *o = &job->options;
-    return (struct dpro_graph_options){.first_step = o->first_step,
-                                       .last_step = o->last_step,
-                                       .no_align = o->no_align,
-                                       .raw_receives = o->raw_receives,
-                                       .dimensions = o->dimensions,
-                                       .step_mark = o->step_mark,
-                                       .clocks_only = o->clocks_only,
-                                       .threads = o->threads,
-                                       .shown = o->shown,
-                                       .spent = job->trace,
-                                       .sink = o->sink};
-}
-
 int dpro_job_help(struct dpro_job *job, struct dpro_error *err)
 {
-    struct dpro_trace_options reading = trace_options(job);
-    struct dpro_graph_options building = graph_options(job);
-    return dpro_processes_help(job->paths, job->n_paths, &reading, &building, err);
+    return dpro_processes_help(job->paths, job->n_paths, &job->options, err);
 }
 
 static int make_trace(struct dpro_job *job, struct dpro_error *err)
 {
-    struct dpro_trace_options options = trace_options(job);
     if (job->trace)
         return 0;
     job_begin_stage(job);
-    int rc = dpro_trace_load(job->paths, job->n_paths, &options, &job->trace, err);
+    int rc = dpro_trace_load(job->paths, job->n_paths, &job->options, &job->trace, err);
     if (rc == 0)
         dpro_job_tell_stage(job, "read the traces");
     return rc;
@@ -149,10 +120,9 @@ static int make_graph(struct dpro_job *job, struct dpro_error *err)
     int rc = make_trace(job, err);
     if (job->graph || rc < 0)
         return rc;
-    struct dpro_graph_options options = graph_options(job);
     job_begin_stage(job);
     if (job->unbuilt.code == 0 &&
-        dpro_graph_build(job->trace, &options, &job->graph, &job->unbuilt) == 0)
+        graph_build_from(job->trace, &job->options, &job->graph, &job->unbuilt) == 0)
         job->unbuilt.code = 0; /* that profiles failed, where logs sufficed, may stand in it */
     if (job->unbuilt.code < 0) {
         if (err)

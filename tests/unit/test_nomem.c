@@ -236,7 +236,7 @@ static const char snapshot[] =
 
 TEST_IN_FOLDER(loading_memory_survives_any_failed_allocation)
 {
-    const struct dpro_trace_options options = {.threads = 1};
+    const struct dpro_job_options options = {.threads = 1};
     write_text("rank0/kineto.json", profile);
     write_text("rank0/memory.json", held);
     write_bytes("rank0/snapshot.pickle", snapshot, sizeof snapshot - 1);

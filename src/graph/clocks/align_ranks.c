@@ -480,7 +480,7 @@ static void warn_alone(struct state *st)
 }
 
 void clocks_align(struct join *join, const struct dpro_trace *trace,
-                  const struct dpro_graph_options *options)
+                  const struct dpro_job_options *options)
 {
     struct state st = {.join = join, .trace = trace};
     clock_nodes_list(trace, join->n_ranks, &st.nodes);

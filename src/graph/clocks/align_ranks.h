@@ -6,7 +6,7 @@
 /* Estimates the clocks of a joined job into join->clocks, from what its ranks, and servers
  * between them, sent each other. */
 void clocks_align(struct join *join, const struct dpro_trace *trace,
-                  const struct dpro_graph_options *options);
+                  const struct dpro_job_options *options);
 
 /* Moves all times of all ranks onto the common axis. */
 void clocks_move(struct join *join, int threads);

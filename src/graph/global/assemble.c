@@ -222,7 +222,7 @@ static void hand_over(struct assembly *a, struct dpro_graph **graph)
 }
 
 int assemble_graph(struct job *job, const struct dpro_trace *trace,
-                   const struct dpro_graph_options *options, struct dpro_graph **graph,
+                   const struct dpro_job_options *options, struct dpro_graph **graph,
                    struct dpro_error *err)
 {
     struct join *join = &job->join;
@@ -253,7 +253,7 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     return 0;
 }
 
-int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
+int assemble_clocks(struct join *join, const struct dpro_job_options *options,
                     struct dpro_graph **graph, struct dpro_error *err)
 {
     struct assembly a = {.join = join, .options = options};

@@ -14,9 +14,9 @@ struct job {
 };
 
 int assemble_graph(struct job *job, const struct dpro_trace *trace,
-                   const struct dpro_graph_options *options, struct dpro_graph **graph,
+                   const struct dpro_job_options *options, struct dpro_graph **graph,
                    struct dpro_error *err);
 
 /* A graph of clocks and nothing else. */
-int assemble_clocks(struct join *join, const struct dpro_graph_options *options,
+int assemble_clocks(struct join *join, const struct dpro_job_options *options,
                     struct dpro_graph **graph, struct dpro_error *err);

@@ -35,7 +35,7 @@ struct assembly {
     const struct servers *servers;
     const struct dimensions *dimensions;
     const struct dpro_trace *trace;
-    const struct dpro_graph_options *options;
+    const struct dpro_job_options *options;
     struct arena scratch; /* the arrays that follow */
     uint32_t *first_op;   /* first op of each rank and server; behind the last: the number of ops */
     uint32_t n_ops;

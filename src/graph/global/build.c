@@ -9,6 +9,7 @@
 #include "base/options.h"
 #include "base/parallel.h"
 #include "base/sort.h"
+#include "graph/builder.h"
 #include "graph/clocks/align_ranks.h"
 #include "graph/dimensions/process_groups.h"
 #include "graph/global/assemble.h"
@@ -23,7 +24,8 @@
 
 struct build {
     const struct dpro_trace *trace;
-    struct dpro_graph_options options;
+    struct dpro_trace *spent; /* the trace, where what became ops is freed; else NULL */
+    struct dpro_job_options options;
     struct job job;
     struct dpro_processes *processes; /* that have some of the ranks; NULL: all are here */
     struct arena arena;               /* of what they gave */
@@ -41,7 +43,7 @@ static void tell_stage(struct build *build)
 /* ---- each rank alone ---- */
 
 /* More iterations say no more, and all of a day's would take more memory than their file. */
-static void limit_steps(struct rank_build *rank, const struct dpro_graph_options *options)
+static void limit_steps(struct rank_build *rank, const struct dpro_job_options *options)
 {
     enum { MOST_STEPS = 1000 };
     size_t first = 0;
@@ -107,8 +109,8 @@ static void link_rank(void *arg, size_t r)
     rank->memory = build_memory(rank);
     slow_steps_find(rank);
     build_forget(rank);
-    if (build->options.spent && r < build->trace->n_ranks)
-        trace_free_spans(&build->options.spent->ranks[r]);
+    if (build->spent && r < build->trace->n_ranks)
+        trace_free_spans(&build->spent->ranks[r]);
     tell_stage(build);
 }
 
@@ -167,7 +169,7 @@ static void leave_out_blind(struct build *build)
         if (rest->transports[t].rank_index != NO_ID)
             rest->transports[t].rank_index = index[rest->transports[t].rank_index];
     build->trace = rest;
-    build->options.spent = NULL; /* it has the spans, too */
+    build->spent = NULL; /* it has the spans, too */
 }
 
 static void create(struct build *build)
@@ -326,10 +328,11 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     return status;
 }
 
-static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_options *options,
-                       struct dpro_graph **graph, struct dpro_error *err)
+static int build_graph(const struct dpro_trace *trace, struct dpro_trace *spent,
+                       const struct dpro_job_options *options, struct dpro_graph **graph,
+                       struct dpro_error *err)
 {
-    struct build build = {.trace = trace, .processes = trace->processes};
+    struct build build = {.trace = trace, .spent = spent, .processes = trace->processes};
     int status = OPTIONS_TAKE(&build.options, options, err);
     if (status < 0)
         return status;
@@ -343,15 +346,21 @@ static int build_graph(const struct dpro_trace *trace, const struct dpro_graph_o
     return status;
 }
 
-int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_graph_options *options,
+int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_job_options *options,
                      struct dpro_graph **graph, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, options, graph, err));
+    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, NULL, options, graph, err));
+}
+
+int graph_build_from(struct dpro_trace *trace, const struct dpro_job_options *options,
+                     struct dpro_graph **graph, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, trace, options, graph, err));
 }
 
 /* ---- in another process ---- */
 
-static int build_share(struct dpro_trace *trace, const struct dpro_graph_options *options)
+static int build_share(struct dpro_trace *trace, const struct dpro_job_options *options)
 {
     struct build build = {.trace = trace, .options = *options};
     struct join *join = &build.job.join;
@@ -365,12 +374,10 @@ static int build_share(struct dpro_trace *trace, const struct dpro_graph_options
     return 0;
 }
 
-static int help(const char *const *paths, size_t n_paths,
-                const struct dpro_trace_options *trace_options,
-                const struct dpro_graph_options *options)
+static int help(const char *const *paths, size_t n_paths, const struct dpro_job_options *options)
 {
     struct dpro_trace *trace;
-    int rc = trace_load_share(paths, n_paths, trace_options, &trace);
+    int rc = trace_load_share(paths, n_paths, options, &trace);
     if (rc == 0)
         rc = build_share(trace, options);
     dpro_trace_destroy(trace);
@@ -378,8 +385,7 @@ static int help(const char *const *paths, size_t n_paths,
 }
 
 int dpro_processes_help(const char *const *paths, size_t n_paths,
-                        const struct dpro_trace_options *trace_options,
-                        const struct dpro_graph_options *graph_options, struct dpro_error *err)
+                        const struct dpro_job_options *options, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), help(paths, n_paths, trace_options, graph_options));
+    return WITHIN_SCOPE(dpro_error_nomem(err), help(paths, n_paths, options));
 }

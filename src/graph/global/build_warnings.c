@@ -278,7 +278,7 @@ static void warn_fewer(struct assembly *a)
 {
     enum { FEWEST = 2 }; /* where ranks begin and end may differ by one */
     const struct join *join = a->join;
-    const struct dpro_graph_options *o = a->options;
+    const struct dpro_job_options *o = a->options;
     const struct rank_build *least = NULL;
     uint32_t most = 0, fewest = UINT32_MAX, n_fewer = 0;
     char process[NET_PROCESS_TEXT];

@@ -14,7 +14,7 @@
 
 static bool wanted(const struct chooser *c, const struct step *step)
 {
-    const struct dpro_graph_options *o = c->options;
+    const struct dpro_job_options *o = c->options;
     if (!step->timed)
         return false;
     return (o->first_step == 0 && o->last_step == 0) ||

@@ -14,7 +14,7 @@ struct step_choice {
 struct chooser {
     struct rank_build *ranks; /* with steps and what they hold */
     uint32_t n_ranks;
-    const struct dpro_graph_options *options;
+    const struct dpro_job_options *options;
     const struct dpro_file_info *files; /* the trace's */
     struct step_choice choice;          /* out */
 };

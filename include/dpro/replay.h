@@ -99,8 +99,6 @@ DPRO_API struct dpro_dimension_time dpro_replay_dimension(const struct dpro_repl
 /* How long ranks waited for this one in a replayed iteration, mean over all of them. */
 DPRO_API int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
                                        uint32_t iteration);
-/* The rank that is waited for most in a replayed iteration, if for 1 % of one or more; -1: none. */
-DPRO_API int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration);
 /* A straggler comes late in most iterations, by 5 % of one or more on average and by more than
  * chance explains. There may be several, which take turns at being the last. */
 DPRO_API bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index);
@@ -214,11 +212,6 @@ struct dpro_job_time {
     uint32_t n; /* steps, or iterations, that it was found from; ranks' steps count one by one */
     uint32_t n_warm_up; /* the first iterations, which are left out as they are slower */
 };
-/* replay_ns: of the graph as it is; profiler_ns: what of the profiler's cost was taken out of it.
- * Without measured iterations, the replay. */
-DPRO_API int dpro_replay_job_time(const struct dpro_graph *graph, int64_t replay_ns,
-                                  int64_t profiler_ns, struct dpro_job_time *job,
-                                  struct dpro_error *err);
 
 #ifdef __cplusplus
 }

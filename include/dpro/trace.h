@@ -97,7 +97,7 @@ DPRO_API int dpro_trace_export_net_csv(const struct dpro_trace *trace, const cha
                                        struct dpro_error *err);
 
 /* Steps of the job without a profiler, just before and after the recorded window, by dpro's own
- * clock; means over the ranks. dpro_replay_job_time() uses them. */
+ * clock; means over the ranks. The job's time rests on them. */
 struct dpro_unprofiled {
     uint32_t n_steps;                   /* 0: not recorded */
     int64_t mean_ns, median_ns, std_ns; /* std_ns -1: one step */

@@ -5,7 +5,6 @@
 
 #include <math.h>
 
-#include "base/error.h"
 #include "base/memory.h"
 #include "base/stats.h"
 #include "graph/graph.h"
@@ -207,20 +206,6 @@ struct dpro_job_time job_time_of(const struct dpro_graph *g, int64_t replay_ns, 
     job.low_ns = llround((double)job.ns * fmax(0, 1 - half));
     job.high_ns = llround((double)job.ns * (1 + half));
     return job;
-}
-
-static int find_job_time(const struct dpro_graph *graph, int64_t replay_ns, int64_t profiler_ns,
-                         struct dpro_job_time *job)
-{
-    struct job_doubt doubt;
-    *job = job_time_of(graph, replay_ns, profiler_ns, &doubt);
-    return 0;
-}
-
-int dpro_replay_job_time(const struct dpro_graph *graph, int64_t replay_ns, int64_t profiler_ns,
-                         struct dpro_job_time *job, struct dpro_error *err)
-{
-    return WITHIN_SCOPE(dpro_error_nomem(err), find_job_time(graph, replay_ns, profiler_ns, job));
 }
 
 const char *dpro_job_source_name(enum dpro_job_source source)

@@ -14,6 +14,8 @@ struct job_doubt {
     double without;     /* factor on a measured iteration: without what dpro cost it */
     int64_t median_ns;  /* of the measured iterations, without what the profiler cost */
 };
+/* replay_ns: of the graph as it is; profiler_ns: what of the profiler's cost was taken out of it.
+ * Without measured iterations, the replay. */
 struct dpro_job_time job_time_of(const struct dpro_graph *graph, int64_t replay_ns,
                                  int64_t profiler_ns, struct job_doubt *doubt);
 

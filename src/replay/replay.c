@@ -380,12 +380,6 @@ bool dpro_replay_rank_in(const struct dpro_replay *replay, uint32_t rank_index, 
     return true;
 }
 
-int dpro_replay_late_rank(const struct dpro_replay *replay, uint32_t iteration)
-{
-    bool late = iteration < replay->n_iterations && replay->late[iteration] != NO_RANK;
-    return late ? replay->ranks[replay->late[iteration]].rank : -1;
-}
-
 bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index)
 {
     return rank_index < replay->n_ranks && replay->straggles[rank_index];

@@ -8,6 +8,8 @@
 - width: lines of C, Python and Markdown (tables, links and code blocks of Markdown excepted)
 - words: the retired words of doc/glossary.md do not come back
 - memory: src/ allocates and frees through base/memory.h
+- purpose: the first line of a C file says what it is for
+- decided: doc/architecture.md's list of where things are decided names files and functions that are there
 
 tools/lint_exceptions.txt lists what is not clean yet. The list may only shrink: a finding that it does not cover fails,
 and so does an entry that covers nothing any more. `--renew` takes such entries off."""
@@ -22,6 +24,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXCEPTIONS = "tools/lint_exceptions.txt"
+DECIDED = "doc/architecture.md"
 WIDTHS = {".c": 100, ".h": 100, ".md": 120, ".py": 140}
 # They list the retired words, or are the tests of this check.
 MAY_NAME_WORDS = {"doc/glossary.md", EXCEPTIONS, "tests/cli/test_lint.py"}
@@ -278,6 +281,30 @@ def check_memory(tree):
             yield Finding("memory", file, f"{file}:{line}: calls {found.group(1)}(), not base/memory.h")
 
 
+# Finding one's way
+
+def check_purpose(tree):
+    for file in tree.of("src/", "cli/", "mpi/", "tracer/", ends=".c"):
+        if not tree.read(file).startswith("/*"):
+            yield Finding("purpose", file, f"{file}: its first line has to say what it is for")
+
+
+def check_decided(tree):
+    """Files of a row stand with their folder, or are in that of the file before; functions are in one of its files."""
+    _, found, text = (tree.read(DECIDED) if DECIDED in tree.known else "").partition("\n## Where is it decided\n")
+    for row in text.partition("\n## ")[0].splitlines() if found else []:
+        named, files = re.findall(r"`([^`]+)`", row), []
+        for name in named:
+            if name.endswith((".c", ".h", ".py")):
+                folder = os.path.dirname(files[-1]) if files and "/" not in name else ""
+                files.append(os.path.join(folder, name))
+        missing = [f for f in files if f not in tree.known]
+        text_of = "".join(tree.read(f) for f in files if f in tree.known)
+        missing += [n for n in named if re.fullmatch(r"\w+", n) and not re.search(rf"\b{n}\(", text_of)]
+        for name in missing:
+            yield Finding("decided", name, f"{DECIDED}: names {name}, which is not there")
+
+
 # Exceptions
 
 def read_exceptions(tree):
@@ -330,11 +357,13 @@ def find(tree, build):
     findings += check_width(tree)
     findings += check_words(tree, retired_words(tree))
     findings += check_memory(tree)
+    findings += check_purpose(tree)
+    findings += check_decided(tree)
     return findings
 
 
 def main():
-    parser = argparse.ArgumentParser(description="checks layers, circles, names, width, words and memory of the source tree")
+    parser = argparse.ArgumentParser(description="checks how the source tree is built")
     parser.add_argument("--root", default=ROOT, help="the tree")
     parser.add_argument("--build", help="a build of it, whose objects tell who calls whom")
     parser.add_argument("--renew", action="store_true", help="take off the list of exceptions what it no longer needs")

@@ -1,3 +1,4 @@
+/* What the decoders of protocols have in common. */
 #include "decoder.h"
 
 #include <string.h>

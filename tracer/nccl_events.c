@@ -1,3 +1,4 @@
+/* Keeps NCCL's events from their start to their stop. */
 #include "nccl_events.h"
 
 #include <stdatomic.h>

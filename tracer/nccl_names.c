@@ -1,3 +1,4 @@
+/* Writes the texts and communicators that NCCL's records refer to. */
 #include "nccl_names.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Makes a trace directory from the files that processes wrote. */
 #include "attach/collect.h"
 
 #include <fcntl.h>

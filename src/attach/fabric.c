@@ -1,3 +1,4 @@
+/* Reads and writes the messages of Kineto's daemon. */
 #include "attach/fabric.h"
 
 #include <errno.h>

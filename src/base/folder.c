@@ -1,3 +1,4 @@
+/* Makes folders, and takes them back. */
 #include "base/folder.h"
 
 #include <errno.h>

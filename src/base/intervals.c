@@ -1,3 +1,4 @@
+/* Joins and measures intervals of time. */
 #include "base/intervals.h"
 
 #include "base/sort.h"

@@ -1,3 +1,4 @@
+/* Reads JSON by tables of members. */
 #include "base/json_members.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* Reads plain data that Python pickled. */
 #include "base/pickle.h"
 
 #include <string.h>

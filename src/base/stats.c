@@ -1,3 +1,4 @@
+/* Medians, means and spreads of arrays. */
 #include "base/stats.h"
 
 #include <math.h>

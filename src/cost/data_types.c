@@ -1,3 +1,4 @@
+/* Finds what data types ops would read and make in 16 bits. */
 #include "cost/data_types.h"
 
 #include "base/sort.h"

@@ -1,3 +1,4 @@
+/* Finds how long blocks live when modules are recomputed. */
 #include "cost/lifetimes.h"
 
 #include "base/sort.h"

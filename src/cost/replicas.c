@@ -1,3 +1,4 @@
+/* Finds what of a job replicates, shards or splits, and how many of these a what-if asks for. */
 #include "cost/replicas.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Starts, queues and ends the flows of a simulation, which share resources. */
 #include "cost/sim_flows.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Places the ranks of another world on hosts. */
 #include "cost/world_hosts.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Makes the chain of iterations that a prediction is made from, and replays it. */
 #include "replay/chain.h"
 
 #include "base/log.h"

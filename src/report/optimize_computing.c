@@ -1,3 +1,4 @@
+/* What a search found for modules that are compiled or computed in 16 bits: as text and as JSON. */
 #include "report/optimize_computing.h"
 
 #include "optimize/computing.h"

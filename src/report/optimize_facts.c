@@ -1,3 +1,4 @@
+/* Works out the facts of a search's reports. */
 #include "report/optimize_facts.h"
 
 #include <math.h>

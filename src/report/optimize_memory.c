@@ -1,3 +1,4 @@
+/* What a search did for memory: as text and as JSON. */
 #include "report/optimize_memory.h"
 
 #include <math.h>

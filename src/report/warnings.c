@@ -1,3 +1,4 @@
+/* Writes the warnings of a report, as text and as JSON. */
 #include "report/warnings.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Writes numbers and sentences for people. */
 #include "report/words.h"
 
 #include <math.h>

@@ -14,19 +14,24 @@ CLEAN = {
     "CONTRIBUTING.md": "| folder | holds |\n| --- | --- |\n| `src/base/` | base |\n| `src/graph/` | graph |\n",
     "doc/glossary.md": "| retired | use | still allowed in |\n| --- | --- | --- |\n| `middle one` | median | |\n",
     "src/base/array.h": "#define ARRAY 1\n",
-    "src/graph/build.c": '#include "base/array.h"\nint built;\n',
+    "src/graph/build.c": '/* Builds. */\n#include "base/array.h"\nint built;\n',
     "python/dpro/plan.py": "from . import files\n",
     "python/dpro/files.py": "import os\n",
 }
 
 
+def write_tree(root, files):
+    for path, text in {**CLEAN, **files}.items():
+        os.makedirs(os.path.dirname(os.path.join(root, path)) or root, exist_ok=True)
+        with open(os.path.join(root, path), "w", encoding="utf-8") as out:
+            says = not path.endswith(".c") or text.startswith(("/*", "#include <"))
+            out.write(text if says else "/* It. */\n" + text)
+
+
 class Tree(unittest.TestCase):
     def lint(self, *options, **files):
         with tempfile.TemporaryDirectory() as root:
-            for path, text in {**CLEAN, **files.get("files", {})}.items():
-                os.makedirs(os.path.dirname(os.path.join(root, path)) or root, exist_ok=True)
-                with open(os.path.join(root, path), "w", encoding="utf-8") as out:
-                    out.write(text)
+            write_tree(root, files.get("files", {}))
             done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "lint_tree.py"), "--root", root, *options],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertIn(done.returncode, (0, 1), done.stdout)
@@ -55,7 +60,7 @@ class Tree(unittest.TestCase):
         self.finds("files with the same name", {"src/base/build.c": "int other;\n"})
 
     def test_lines_that_are_too_wide(self):
-        self.finds("src/graph/wide.c:1: 101 columns", {"src/graph/wide.c": "x" * 101 + "\n"})
+        self.finds("src/graph/wide.c:2: 101 columns", {"src/graph/wide.c": "x" * 101 + "\n"})
         self.finds("doc/wide.md:1: 121 columns", {"doc/wide.md": "x" * 121 + "\n"})
         self.assertEqual(self.lint(files={"doc/table.md": "| " + "x" * 130 + " |\n"}), "")
 
@@ -67,6 +72,16 @@ class Tree(unittest.TestCase):
         self.assertEqual(self.lint(files={"src/graph/m.c": "void f(void) { mem_free(0); array.free(1); }\n",
                                           "src/base/memory.c": "void mem_free(void *at) { free(at); }\n"}), "")
 
+    def test_a_file_that_does_not_say_what_it_is_for(self):
+        self.finds("src/graph/why.c: its first line has to say", {"src/graph/why.c": "#include <stdio.h>\n/* Late. */\n"})
+
+    def test_a_list_of_decisions_that_names_what_is_gone(self):
+        decided = "# A\n\n## Where is it decided\n\n| --- | --- |\n| it | `src/graph/build.c`: `%s`; `%s` |\n\n## B\n\n`x.c`\n"
+        there = {"src/graph/build.c": "/* Builds. */\nvoid build(void) {}\n", "src/graph/other.c": "/* Else. */\n"}
+        self.assertEqual(self.lint(files={**there, "doc/architecture.md": decided % ("build", "other.c")}), "")
+        self.finds("names gone, which is not there", {**there, "doc/architecture.md": decided % ("gone", "other.c")})
+        self.finds("names src/graph/gone.c, which is not there", {**there, "doc/architecture.md": decided % ("build", "gone.c")})
+
     def test_an_exception_covers_a_finding_and_must_go_with_it(self):
         wide, exceptions = {"src/graph/wide.c": "x" * 101 + "\n"}, {"tools/lint_exceptions.txt": "width 1 src/graph/wide.c\n"}
         self.assertEqual(self.lint(files={**wide, **exceptions}), "")
@@ -75,10 +90,7 @@ class Tree(unittest.TestCase):
     def lint_built(self, **files):
         """Lints a tree whose C files of src/base/ and src/graph/ were compiled."""
         with tempfile.TemporaryDirectory() as root:
-            for path, text in {**CLEAN, **files.get("files", {})}.items():
-                os.makedirs(os.path.dirname(os.path.join(root, path)) or root, exist_ok=True)
-                with open(os.path.join(root, path), "w", encoding="utf-8") as out:
-                    out.write(text)
+            write_tree(root, files["files"])
             commands = []
             for path in files["files"]:
                 if path.endswith(".c"):
@@ -149,7 +161,7 @@ class Script(Case):
             shutil.copy(os.path.join(ROOT, path), self.path("tree", path))
         for path, text in CLEAN.items():
             self.put(path, text)
-        self.put("src/graph/build.c", "")
+        self.put("src/graph/build.c", "/* Builds. */\n")
         done = self.lint()
         self.assertEqual(done.returncode, 0, done.stdout)
         cases = [

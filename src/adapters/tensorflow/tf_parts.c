@@ -1,3 +1,4 @@
+/* What TensorFlow's readers add to a part: tracks, details, names. */
 #include "adapters/tensorflow/tf_parts.h"
 
 #include "base/memory.h"

@@ -3,7 +3,7 @@
 #include "optimize/search.h"
 
 #define MIB                  (UINT64_C(1) << 20)
-#define HOROVOD_CYCLE_NS     5e6
+#define HOROVOD_CYCLE_NS     5000000
 #define HOROVOD_FUSION_BYTES (64 * MIB)
 enum { BYTEPS_PARTITION = 4096000 };
 
@@ -60,8 +60,14 @@ void default_make(const struct dpro_model *model, const struct computation *work
 {
     const struct default_strategy *d = &default_strategies[index];
     buckets_by_cap(model, d->first_bytes, d->cap_bytes, strategy);
+    strategy->cycle_ns = model->net.gate.cycle_ns;
     if (index == HOROVOD)
         by_cycles(model, work, strategy);
+    if (index == HOROVOD && strategy->cycle_ns > 0) {
+        strategy->fuses = true;
+        strategy->cycle_ns = HOROVOD_CYCLE_NS;
+        strategy->fusion_bytes = HOROVOD_FUSION_BYTES;
+    }
     if (index == BYTEPS) {
         buckets_partition(model, BYTEPS_PARTITION, strategy);
         for (uint32_t b = 0; model->capabilities.priorities && b < strategy->n_buckets; b++)

@@ -47,6 +47,7 @@ struct finals {
     uint32_t n_numbers, n_samples, n_draws, n_ways;
     size_t *numbers; /* [n_numbers] those that have an error */
     struct finalist *finalists;
+    struct finalist *tuned;         /* NULL, or Horovod's autotune */
     uint32_t n_finalists, n_listed; /* those after the listed ones are of the pool */
 };
 
@@ -108,16 +109,14 @@ static void add_all(struct finals *p, struct space *space, const struct dpro_str
         if (!default_is_within(&space->model->capabilities, i) || p->model->n_tensors == 0)
             continue;
         default_make(space->model, &space->work, i, &strategy);
-        if (space_value(space, &strategy) < INT64_MAX)
-            add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
+        if (space_value(space, &strategy) == INT64_MAX)
+            continue;
+        if (strategy.fuses)
+            evaluated_groups(space->workers[0].evaluator, &strategy);
+        add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
     }
-    if (space->model->capabilities.stack == DPRO_STACK_HOROVOD &&
-        cycles_autotune(space, &strategy)) {
-        const char *text = arena_format(
-            &p->arena, "Horovod's autotune at best: %.0f ms, up to %.0f MiB",
-            (double)strategy.cycle_ns * 1e-6, (double)strategy.fusion_bytes / (1 << 20));
-        add(p, &strategy, "autotune", text);
-    }
+    if (space->model->capabilities.stack == DPRO_STACK_HOROVOD && cycles_autotune(space, &strategy))
+        p->tuned = add(p, &strategy, "autotune", NULL);
     add_ways(p, space, baseline);
     p->n_listed = p->n_finalists;
     for (size_t i = 0; i < n_pool; i++)
@@ -203,6 +202,23 @@ static void evaluate_all(struct finals *p)
     for (uint32_t f = 0; f < p->n_finalists; f++)
         p->finalists[f].expected =
             p->finalists[f].is_out ? INFINITY : mean_of(p, p->finalists[f].shares);
+}
+
+/* It finds what is listed, too, if that is better in all jobs together. */
+static void tune(struct finals *p)
+{
+    struct finalist *tuned = p->tuned;
+    for (uint32_t i = 0; i < p->n_listed; i++) {
+        const struct finalist *f = &p->finalists[i];
+        if (f->expected < tuned->expected && cycles_may_be_tuned(p->model, &f->strategy)) {
+            tuned->strategy = f->strategy;
+            tuned->shares = f->shares;
+            tuned->expected = f->expected;
+        }
+    }
+    tuned->text = arena_format(&p->arena, "Horovod's autotune at best: %.3g ms, up to %.0f MiB",
+                               (double)tuned->strategy.cycle_ns * 1e-6,
+                               fmin(64, (double)tuned->strategy.fusion_bytes / (1 << 20)));
 }
 
 /* One standard error of what one is expected to take less than the other, as a share of an
@@ -367,6 +383,8 @@ void result_choose(struct dpro_optimum *o, struct space *space)
     find_draws(&finals);
     add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
     evaluate_all(&finals);
+    if (finals.tuned)
+        tune(&finals);
     promise(&finals, space, o);
     arena_fini(&finals.arena);
 }

@@ -45,6 +45,8 @@ static void try_defaults(struct space *space)
     for (uint32_t i = 0; i < N_DEFAULTS; i++)
         if (default_is_within(&space->model->capabilities, i)) {
             default_make(space->model, &space->work, i, &strategy);
+            strategy.fuses = false; /* groups alone are searched */
+            strategy.cycle_ns = space->model->net.gate.cycle_ns;
             space_evaluate(space, &strategy);
         }
 }

@@ -201,9 +201,26 @@ class Optimize(Case):
                 self.assertNotIn("byteps", baselines)
                 self.assertEqual("one-bucket" in baselines, stack != "mxnet-ps")
                 self.assertEqual("autotune" in baselines, stack == "horovod")
+                if stack == "horovod":
+                    self.assert_autotune_finds_the_rows(trace, facts)
                 # what a thread of MXNet's engine happened to run first waits for nothing that comes after it
                 slowest = max(baseline["iteration_ms"] for baseline in facts["baselines"])
                 self.assertLess(slowest, 10 * facts["best"]["iteration_ms"])
+
+    def assert_autotune_finds_the_rows(self, trace, facts):
+        """Horovod's default is run as Horovod does it; its autotune is no worse than that, nor than the job's own cycles of 1 ms."""
+        rows = {row["name"]: row["iteration_ms"] for row in facts["baselines"]}
+        cycles = facts["baseline"]["communication"]
+        self.assertLessEqual(rows["autotune"], rows["horovod"])
+        if 1 <= cycles["cycle_time_ms"] <= 100 and "fusion_threshold_bytes" in cycles:
+            self.assertLessEqual(rows["autotune"], facts["replayed_ms"])
+        asked = self.assert_json("whatif", trace, "--cycle-time", "5", "--fusion-mb", "64")["predicted"]["communication"]["buckets"]
+        self.assertEqual([row["buckets"] for row in facts["baselines"] if row["name"] == "horovod"], [len(asked)])
+
+    def test_horovods_autotune_is_no_worse_than_its_default(self):
+        for name in ("hvd-mx-n2", "hvd-mx-unfused-n2"):
+            trace = os.path.join(ROOT, "tests", "data", name)
+            self.assert_autotune_finds_the_rows(trace, self.assert_json("optimize", trace))
 
     def test_each_number_of_servers_is_searched_and_the_plan_is_for_one(self):
         for name, bound in (("mxnet-ps-gluon", True), ("tf-ps-v1", False)):

@@ -119,7 +119,7 @@ DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine *
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known
                                (dpro_model_unprofiled_ns) */
-    int64_t p50_ns, p95_ns; /* over random draws of the measured iterations' computation */
+    int64_t p50_ns, p95_ns; /* of the measured iterations, each as it was or changes */
     double uncertainty_pct; /* of iteration_ns: half the width of a 95 % interval for the job run at
                                another time on the same machine */
 };

@@ -177,9 +177,29 @@ static int64_t over_ns(const struct measured_replay *r, uint32_t copy)
     return over;
 }
 
+static int64_t iteration_ns(const struct measured_replay *r, uint32_t sample)
+{
+    uint32_t copy = r->first + sample;
+    return over_ns(r, copy) - over_ns(r, copy - 1);
+}
+
 static double mean_iteration_ns(const struct measured_replay *r)
 {
     return (double)(over_ns(r, r->first + r->n - 1) - over_ns(r, r->first - 1)) / r->n;
+}
+
+/* Each measured iteration by its own durations: what holds up one is no part of what changes. */
+static void pace_samples(const struct measured_replay *changed, struct arena *arena,
+                         struct dpro_model *model)
+{
+    const struct measured_replay *r = model->recorded;
+    if (!model->sample_ns || r->n != model->n_samples || changed->n != r->n)
+        return;
+    model->changed_ns = arena_array(arena, r->n, sizeof *model->changed_ns);
+    for (uint32_t s = 0; s < r->n; s++) {
+        double ratio = (double)iteration_ns(changed, s) / (double)MAX(iteration_ns(r, s), 1);
+        model->changed_ns[s] = scaled_ns(ratio, model->sample_ns[s]);
+    }
 }
 
 int model_learn_again(const struct measured_replay *delayed, const struct dpro_model *model,
@@ -200,6 +220,7 @@ int model_learn_again(const struct measured_replay *delayed, const struct dpro_m
     if (job_has_gpu(delayed->graph) ||
         !carries_alike(shape->graph, delayed->graph, &model->net.gate))
         pace_changed(&m, mean_iteration_ns(delayed) / mean_iteration_ns(shape));
+    pace_samples(delayed, &m.arena, &m);
     *learnt = m;
     return 0;
 }
@@ -209,6 +230,7 @@ void model_pace_by(const struct measured_replay *changed, struct arena *arena,
 {
     model->modules = arena_copy(arena, model->modules, model->n_modules, sizeof *model->modules);
     pace_changed(model, mean_iteration_ns(changed) / mean_iteration_ns(model->recorded));
+    pace_samples(changed, arena, model);
 }
 
 /* Probes of another run have to be of this job's modules. */

@@ -360,6 +360,7 @@ struct dpro_model {
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     int64_t *sample_ns;       /* [n_samples] measured iterations, without what dpro cost them; NULL:
                                  unknown */
+    int64_t *changed_ns;      /* likewise with other durations, by their replay; NULL: unchanged */
     int64_t median_ns;        /* of the measured iterations, without the profiler's cost */
     int64_t profiler_ns;      /* which was so much */
     struct dpro_job_time job; /* what the model is scaled to; zeros: a generated job */
@@ -369,6 +370,7 @@ struct dpro_model {
     int64_t page_faults;    /* of a rank in a step; -1: not known */
     int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
+    int64_t paced_ns;       /* an iteration by the model with it */
     double misfit; /* relative error of the model against median_ns, before it was scaled */
     double measured_std_ns; /* of the iterations */
     /* Standard errors, relative; 0: a generated job. */

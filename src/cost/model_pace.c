@@ -112,7 +112,7 @@ void pace_changed(struct dpro_model *changed, double ratio)
 {
     enum { ROUNDS = 8 };
     static const double SAME = 1e-6;
-    double target_ns = ratio * (double)changed->job.ns, pace = 1;
+    double target_ns = ratio * (double)changed->paced_ns, pace = 1;
     for (int round = 0; round < ROUNDS; round++) {
         double ns = time_at_pace(changed, (struct model_pace){pace, pace}), scale = target_ns / ns;
         if (fabs(target_ns - ns) <= 1) /* times are whole */
@@ -181,5 +181,6 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
                               "trace?",
                               1 + model->misfit);
     set_pace(model, pace_to(model, pace_direction(model, ns), ns, (double)model->job.ns));
+    model->paced_ns = evaluate_once(model);
     return 0;
 }

@@ -100,25 +100,18 @@ static double normal_of(uint64_t a, uint64_t b)
 }
 
 /* The iterations that percentiles are of: those that were measured, each once; or if copies of
- * ranks vary, so many drawn at random. Equal draws whatever the model. */
+ * ranks vary, each so often that they are N_DRAWS or more. */
 struct draws {
     uint32_t n;
-    bool varies;
-    int64_t *ns[2]; /* [n] by the model, of the job as it is and changed */
+    int64_t *ns; /* [n] by the model */
 };
-
-static uint32_t sample_of(const struct draws *draws, uint32_t number, uint32_t n_samples)
-{
-    uint64_t x = map_mix(map_mix(number + 1) + 0x9e3779b97f4a7c15u);
-    return draws->varies ? (uint32_t)(((unsigned __int128)x * n_samples) >> 64) : number;
-}
 
 /* Each rank computes as fast as it did in that iteration. A copy varies with all others, and as
  * much as its rank by itself. */
-static void draw_ranks(const struct dpro_model *model, const struct spread *spread,
-                       const struct draws *draws, uint32_t number, struct model_rank *ranks)
+static void draw_ranks(const struct dpro_model *model, const struct spread *spread, uint32_t number,
+                       struct model_rank *ranks)
 {
-    uint32_t sample = sample_of(draws, number, model->n_samples);
+    uint32_t sample = number % model->n_samples;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_rank *from = &model->ranks[r];
         double scale = from->sample_scale[sample];
@@ -129,34 +122,32 @@ static void draw_ranks(const struct dpro_model *model, const struct spread *spre
     }
 }
 
-static void make_draws(const struct dpro_model *model, const struct dpro_model *changed,
-                       const struct spread *spread, struct arena *arena, struct draws *draws)
+static void make_draws(const struct dpro_model *model, const struct spread *spread,
+                       struct arena *arena, struct draws *draws)
 {
-    bool same = changed->n_samples == model->n_samples;
-    *draws = (struct draws){.n = same && changed->n_samples > 1 ? changed->n_samples : 0};
-    for (uint32_t r = 0; r < changed->n_ranks && draws->n > 0; r++)
-        draws->varies |= changed->ranks[r].copy > 0 && spread->alone[r] > 0;
-    if (draws->varies)
-        draws->n = N_DRAWS;
-    for (int i = 0; i < 2; i++)
-        draws->ns[i] = arena_array(arena, draws->n + (size_t)1, sizeof **draws->ns);
+    uint32_t n = model->n_samples > 1 ? model->n_samples : 0;
+    draws->n = n;
+    for (uint32_t r = 0; r < model->n_ranks && n > 0; r++)
+        if (model->ranks[r].copy > 0 && spread->alone[r] > 0)
+            draws->n = MAX(n, (N_DRAWS + n - 1) / n * n);
+    draws->ns = arena_array(arena, draws->n + (size_t)1, sizeof *draws->ns);
 }
 
 /* Returns their mean. */
 static double draw_iterations(const struct iteration *it, const struct spread *spread,
-                              const char *stage, const struct dpro_sink *sink,
-                              const struct draws *draws, int64_t *ns)
+                              const char *stage, const struct dpro_sink *sink, struct draws *draws)
 {
     const struct dpro_model *m = it->model;
+    int64_t *ns = draws->ns;
     struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
     double sum = 0;
     for (uint32_t d = 0; d < draws->n; d++) {
         struct dpro_model drawn = *m;
-        draw_ranks(m, spread, draws, d, ranks);
+        draw_ranks(m, spread, d, ranks);
         drawn.ranks = ranks;
         ns[d] = evaluate_once(&drawn);
         if (it->n_others > 0) {
-            draw_ranks(it->others, spread, draws, d, ranks);
+            draw_ranks(it->others, spread, d, ranks);
             drawn = *it->others;
             drawn.ranks = ranks;
             ns[d] += it->n_others * evaluate_once(&drawn);
@@ -168,22 +159,49 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
     return sum / draws->n;
 }
 
-/* Of each measured iteration, as long as it was without dpro, what changes by the model. */
-static void set_percentiles(const struct dpro_model *model, const struct draws *draws,
-                            const int64_t *changed_ns, double scale, struct dpro_prediction *p)
+static void set_percentiles(int64_t *ns, uint32_t n, struct dpro_prediction *p)
+{
+    sort_i64(ns, n);
+    p->p50_ns = n > 0 ? stats_median_i64(ns, n) : p->iteration_ns;
+    p->p95_ns = n > 0 ? ns[(n * 95 + 99) / 100 - 1] : p->iteration_ns;
+}
+
+/* The measured iterations, as they were without dpro. */
+static void measured_percentiles(const struct dpro_model *model, const struct draws *draws,
+                                 double scale, struct dpro_prediction *p)
 {
     int64_t *ns = mem_alloc((draws->n + (size_t)1) * sizeof *ns);
-    for (uint32_t d = 0; d < draws->n; d++) {
-        uint32_t sample = sample_of(draws, d, model->n_samples);
-        ns[d] = scaled_ns(scale, changed_ns[d]);
-        if (model->sample_ns)
-            ns[d] = scaled_ns((double)changed_ns[d] / (double)draws->ns[0][d],
-                              model->sample_ns[sample]);
+    for (uint32_t d = 0; d < draws->n; d++)
+        ns[d] = model->sample_ns ? model->sample_ns[d] : scaled_ns(scale, draws->ns[d]);
+    set_percentiles(ns, draws->n, p);
+    mem_free(ns);
+}
+
+/* Of each measured iteration, what changes by the model. Where durations changed, that is first
+ * what its replay with them tells, which has what holds it up, and then what the mean changes by
+ * beside that. */
+static void changed_percentiles(const struct iteration *it, const struct draws *as_it_is,
+                                const struct draws *draws, double scale,
+                                const struct dpro_prediction *baseline, struct dpro_prediction *p)
+{
+    const struct dpro_model *m = it->model;
+    int64_t *ns = mem_alloc((draws->n + (size_t)1) * sizeof *ns);
+    double replayed = 0, measured = 0, ratio, other_ns;
+    for (uint32_t s = 0; s < as_it_is->n && m->changed_ns; s++) {
+        replayed += (double)m->changed_ns[s];
+        measured += (double)m->sample_ns[s];
     }
-    sort_i64(ns, draws->n);
-    p->iteration_ns = scaled_ns(scale, p->iteration_ns);
-    p->p50_ns = draws->n > 0 ? stats_median_i64(ns, draws->n) : p->iteration_ns;
-    p->p95_ns = draws->n > 0 ? ns[(draws->n * 95 + 99) / 100 - 1] : p->iteration_ns;
+    ratio = replayed / measured;
+    other_ns = (double)p->iteration_ns - ratio * (double)baseline->iteration_ns;
+    for (uint32_t d = 0; d < draws->n; d++) {
+        uint32_t s = d % m->n_samples;
+        ns[d] = scaled_ns(scale, draws->ns[d]);
+        if (m->changed_ns && draws->n == as_it_is->n)
+            ns[d] = llround(fmax(0, (double)m->changed_ns[s] + other_ns));
+        else if (m->sample_ns)
+            ns[d] = scaled_ns((double)draws->ns[d] / (double)as_it_is->ns[s], m->sample_ns[s]);
+    }
+    set_percentiles(ns, draws->n, p);
     mem_free(ns);
 }
 
@@ -198,8 +216,8 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
 static int predict(const struct iteration *it, const struct spread *spread, const char *stage,
-                   const struct dpro_sink *sink, const struct draws *draws, int64_t *drawn_ns,
-                   int64_t *iteration_ns, double *noise_ns, struct dpro_error *err)
+                   const struct dpro_sink *sink, struct draws *draws, int64_t *iteration_ns,
+                   double *noise_ns, struct dpro_error *err)
 {
     int64_t ns, others_ns = 0;
     int rc = evaluate_changed(it->model, &ns, err);
@@ -210,8 +228,7 @@ static int predict(const struct iteration *it, const struct spread *spread, cons
     *iteration_ns = ns + it->n_others * others_ns;
     *noise_ns = 0;
     if (draws->n > 0)
-        *noise_ns =
-            draw_iterations(it, spread, stage, sink, draws, drawn_ns) - (double)*iteration_ns;
+        *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)*iteration_ns;
     return 0;
 }
 
@@ -360,21 +377,24 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     struct iteration before = {.model = model},
                      after = {&w->model, &w->programs.passes, w->programs.n_passes};
     struct spread spread = {.mean = 0};
-    struct draws draws = {.n = 0};
+    struct draws draws[2];
     if (rc == 0) {
         find_spread(&w->model, &w->arena, &spread);
-        make_draws(model, &w->model, &spread, &w->arena, &draws);
-        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws,
-                     draws.ns[0], &w->baseline.iteration_ns, &noise_before, err);
+        make_draws(model, &spread, &w->arena, &draws[0]);
+        make_draws(&w->model, &spread, &w->arena, &draws[1]);
+        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
+                     &w->baseline.iteration_ns, &noise_before, err);
     }
     if (rc == 0)
-        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws,
-                     draws.ns[1], &w->predicted.iteration_ns, &noise_after, err);
+        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
+                     &w->predicted.iteration_ns, &noise_after, err);
     if (rc < 0)
         return rc;
     double scale = model_job_scale(model, w->baseline.iteration_ns);
-    set_percentiles(model, &draws, draws.ns[0], scale, &w->baseline);
-    set_percentiles(model, &draws, draws.ns[1], scale, &w->predicted);
+    w->baseline.iteration_ns = scaled_ns(scale, w->baseline.iteration_ns);
+    w->predicted.iteration_ns = scaled_ns(scale, w->predicted.iteration_ns);
+    measured_percentiles(model, &draws[0], scale, &w->baseline);
+    changed_percentiles(&after, &draws[0], &draws[1], scale, &w->baseline, &w->predicted);
     tell_bubbles(model, w);
     rc = heed_launching(graph, changes, w, err);
     if (rc < 0)

@@ -86,12 +86,12 @@ class JobTime(Case):
             self.assertIn("as recorded: nothing is known of it without the profiler", " ".join(dpro("replay", trace).out.split()))
             self.assertEqual(self.ask("whatif", trace)["baseline"]["iteration_ms"], facts["job"]["iteration_ms"])
 
-    def slowed(self, name, slow, n=12):
-        """Two ranks of 30 ms an iteration; those in `slow` pause for so many ms."""
+    def slowed(self, name, slow, n=12, kernel_us=1000.0, moves=False):
+        """Two ranks of 30 ms an iteration; those in `slow` pause for so many ms, or if it moves, now one rank does, now the other."""
         def within(rank, number):
-            rank.now += 1000.0 * slow.get(number, 0)
+            rank.now += 1000.0 * slow.get(number, 0) * (not moves or (number * 5) // 7 % 2 == rank.rank)
 
-        job = Job(kernels=30, kernel_us=1000.0, world=2, buckets=2, sync="end", within=within, jitter=0.02)
+        job = Job(kernels=30, kernel_us=kernel_us, world=2, buckets=2, sync="end", within=within, jitter=0.02)
         return gpu_job.write(self, job, steps=n, folder=name)[0]
 
     def half_pct(self, facts):
@@ -142,6 +142,27 @@ class JobTime(Case):
         self.assertEqual(facts["predicted"]["p50_ms"], facts["baseline"]["p50_ms"])
         changed = self.ask("whatif", trace, "--delay", "BW=2")
         self.assertGreater(changed["predicted"]["p95_ms"], changed["baseline"]["p95_ms"])
+
+    def test_what_holds_an_iteration_up_is_not_changed_with_the_others(self):
+        """A GPU twice as fast; the truth is that job, made anew."""
+        for name, slow, moves in (("loader", {3: 300, 7: 300, 11: 300}, False), ("compiles", {5: 900, 8: 900}, False),
+                                  ("collects", dict.fromkeys(range(20), 20), True)):
+            with self.subTest(name):
+                trace = self.slowed(name, slow, moves=moves)
+                truth = self.ask("replay", self.slowed(f"{name}-fast", slow, kernel_us=500.0, moves=moves))["measured"]["per_iteration_ms"]
+                found = self.ask("whatif", trace, "--compute", "2x")["predicted"]
+                self.assertAlmostEqual(found["p50_ms"], statistics.median(truth), delta=1)
+                self.assertAlmostEqual(found["p95_ms"], max(truth), delta=1)
+                self.assertAlmostEqual(found["iteration_ms"], statistics.mean(truth), delta=1)
+
+    def test_percentiles_of_the_job_as_it_ran_are_the_same_whatever_is_asked(self):
+        for trace, *questions in ((self.slowed("any", {5: 50, 8: 300}), ["--world-size", "16"], ["--compute", "2x"]),
+                                  (os.path.join(DATA, "torch-tp-gloo-n2"), ["--tp", "4"], ["--tp", "1"])):
+            as_it_ran = self.ask("whatif", trace)["baseline"]
+            for asked in questions:
+                with self.subTest(trace=trace, asked=asked):
+                    baseline = self.ask("whatif", trace, *asked)["baseline"]
+                    self.assertEqual([baseline[k] for k in ("p50_ms", "p95_ms")], [as_it_ran[k] for k in ("p50_ms", "p95_ms")])
 
     def test_a_delay_is_told_of_the_job_without_dpro(self):
         trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2-default")

@@ -373,6 +373,18 @@ class OtherDevices(Case):
         self.assert_like(facts, plain, ("iteration_ms", "idle_ms"))
         self.assertGreater(facts["ranks"][0]["forward_ms"], 0)
 
+    def test_so_is_what_waits_for_them(self):
+        """Streams wait for each other, and the thread for them, in calls that were not recorded."""
+        def change(event):
+            event = self.named(event, "x_op")
+            if event["cat"] == "cuda_runtime" or event["name"] in ("aten::item", "aten::detach"):
+                return dict(event, cat="overhead")
+            return dict(event, args={key: value for key, value in event["args"].items() if key not in ("correlation", "External id")})
+        facts = self.replay_as(change, kernels=60, kernel_us=500.0, buckets=1, world=2, sync="end")
+        path = facts["critical_path"]
+        self.assertLess(path["by_kind_ms"]["GAP"], 0.15 * path["length_ms"], path["by_kind_ms"])
+        self.assertGreater(path["by_kind_ms"]["COLLECTIVE"], 1)
+
     def test_rows_of_cpu_threads_are_none(self):
         plain = self.replay_as(lambda event: event)
         more = [{"ph": "X", "cat": cat, "name": "x", "pid": 100, "tid": 1, "ts": 1_000_000_000.0 + i * 1000, "dur": 900.0}

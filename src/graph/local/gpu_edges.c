@@ -241,38 +241,40 @@ ORDER(compare_starts, struct stretch, ASCENDING(start_ns) ?: ASCENDING(op));
 
 ORDER(compare_ends, struct stretch, ASCENDING(end_ns) ?: ASCENDING(op));
 
-/* Inside of a CUDA graph streams fork and join without a call: work that starts right after work on
- * another stream, while its own stream had been idle, has waited for it. */
-static void add_graph_edges(struct walker *w, uint32_t first_slice)
+typedef ARRAY(struct stretch) stretches;
+
+/* Streams fork and join without a call: work that starts right after work on another stream, while
+ * its own stream had been idle, has waited for it. Sorts the list. */
+static void add_joins(struct rank_build *rank, stretches *list, int64_t within_ns)
 {
-    struct rank_build *rank = w->rank;
-    ARRAY(struct stretch) list = {0}, by_end = {0};
-    bool several = false;
-    if (first_slice == NO_ID || rank->slices.at[first_slice].next == NO_ID)
-        return;
-    for (uint32_t s = first_slice; s != NO_ID; s = rank->slices.at[s].next) {
-        const struct slice *slice = &rank->slices.at[s];
-        uint32_t op = rank->op_of_slice[s];
-        if (op == NO_ID)
-            continue;
-        several |= list.n > 0 && rank->ops.at[list.at[0].op].device != rank->ops.at[op].device;
-        array_add(&list, slice->start_ns, slice->end_ns, op);
-    }
-    if (several) {
-        array_append(&by_end, list.at, list.n);
-        array_sort(&by_end, compare_ends);
-        array_sort(&list, compare_starts);
-    }
-    for (size_t i = 0, ended = 0; several && i < list.n; i++) {
-        const struct stretch *to = &list.at[i];
-        while (ended < list.n && by_end.at[ended].end_ns <= to->start_ns)
+    stretches by_end = {0};
+    array_append(&by_end, list->at, list->n);
+    array_sort(&by_end, compare_ends);
+    array_sort(list, compare_starts);
+    for (size_t i = 0, ended = 0; i < list->n; i++) {
+        const struct stretch *to = &list->at[i];
+        while (ended < list->n && by_end.at[ended].end_ns <= to->start_ns)
             ended++;
         const struct stretch *from = ended > 0 ? &by_end.at[ended - 1] : NULL;
-        if (from && to->start_ns - from->end_ns <= RIGHT_AFTER_NS &&
+        if (from && to->start_ns - from->end_ns <= within_ns &&
             rank->ops.at[from->op].device != rank->ops.at[to->op].device)
             local_add_if_holds(rank, local_end_op(rank, from->op), to->op, false);
     }
     array_fini(&by_end);
+}
+
+/* Inside of a CUDA graph. */
+static void add_graph_edges(struct rank_build *rank, uint32_t first_slice)
+{
+    stretches list = {0};
+    if (first_slice == NO_ID || rank->slices.at[first_slice].next == NO_ID)
+        return;
+    for (uint32_t s = first_slice; s != NO_ID; s = rank->slices.at[s].next) {
+        const struct slice *slice = &rank->slices.at[s];
+        if (rank->op_of_slice[s] != NO_ID)
+            array_add(&list, slice->start_ns, slice->end_ns, rank->op_of_slice[s]);
+    }
+    add_joins(rank, &list, RIGHT_AFTER_NS);
     array_fini(&list);
 }
 
@@ -290,7 +292,7 @@ static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
         wait_for_room(w, o, stream);
         w->last[stream] = (struct work){local_end_op(rank, work), false};
     }
-    add_graph_edges(w, rank->slices.at[op->slice].launch);
+    add_graph_edges(rank, rank->slices.at[op->slice].launch);
 }
 
 /* The latest work that had been launched and was over when the call returned; for a device-wide
@@ -443,11 +445,30 @@ static void prepare(struct walker *w)
     survey_queues(w);
 }
 
+/* Where no call of a runtime was recorded, none that waits was either: a stream takes on work when
+ * the work before it is over, and the thread waits for what was over when an iteration ended. */
+static void add_unrecorded_waits(struct rank_build *rank)
+{
+    stretches list = {0};
+    array_add(&list, local_start(rank, rank->boundary), INT64_MAX, rank->boundary);
+    for (uint32_t o = 0; o < rank->ops.n && list.n > 0; o++) {
+        const struct local_op *op = &rank->ops.at[o];
+        if (op->slice != NO_ID && slice_span(rank, op->slice)->kind == SPAN_RUNTIME)
+            list.n = 0;
+        else if ((op->flags & GRAPH_OP_GPU) && rank->op_of_slice[op->slice] == o)
+            array_add(&list, local_start(rank, o),
+                      local_pred_end(rank, rank->steps.reference, local_end_op(rank, o), false), o);
+    }
+    add_joins(rank, &list, INT64_MAX);
+    array_fini(&list);
+}
+
 void rule_gpu(struct rank_build *rank)
 {
     struct walker w = {.rank = rank};
     prepare(&w);
     walk(&w);
+    add_unrecorded_waits(rank);
     EACH (const struct awaited, it, w.awaited)
         local_cut_waiting(rank, it->call, it->work.op, it->work.next);
     for (uint32_t s = 0; s < w.n_streams; s++)

@@ -159,6 +159,17 @@ static void set_own_noise(const struct dpro_graph *g, struct job_doubt *doubt)
         doubt->noise = doubt->of_usual = OF_MEDIAN * of->usual.std / of->usual.mean / sqrt(n);
 }
 
+double job_recurring_noise(const struct dpro_graph *g, bool unprofiled)
+{
+    struct measured m = measured_of(g);
+    struct job_doubt doubt = {.noise = -1};
+    if (unprofiled && g->unprofiled_ones && g->unprofiled_ones->every > 0)
+        set_own_noise(g, &doubt);
+    else if (!unprofiled && m.of.every > 0)
+        set_noise(&m, &doubt);
+    return doubt.noise;
+}
+
 struct dpro_job_time job_time_of(const struct dpro_graph *g, int64_t replay_ns, int64_t profiler_ns,
                                  struct job_doubt *doubt)
 {

@@ -14,6 +14,7 @@
 #include "base/stats.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
+#include "replay/job_time.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -40,6 +41,7 @@ struct side {
 
 struct comparison {
     struct side sides[2];
+    bool lacks_gpu;                /* in A or B its work was not recorded: only whole ones count */
     bool unprofiled;               /* the basis: steps without a profiler, of both */
     double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval, NAN
                                       where one of them was measured once */
@@ -59,8 +61,11 @@ static void sum_phases(struct side *s)
             s->phase_ns[p] += (double)rank_part_ns(t, p) / f->n_ranks;
         s->communication_ns += (double)t->communication_ns / f->n_ranks;
     }
-    if (!f->any_computes)
-        s->phase_ns[RANK_IDLE] = -1;
+    for (int p = 0; p < N_RANK_PARTS; p++)
+        if (f->lacks_gpu || (p == RANK_IDLE && !f->any_computes))
+            s->phase_ns[p] = -1; /* a CPU's say nothing beside a GPU's */
+    if (f->lacks_gpu)
+        s->communication_ns = -1;
 }
 
 static void find_plan(struct side *s)
@@ -87,7 +92,8 @@ static void set_basis(struct comparison *c)
         double std = c->unprofiled ? (double)f->unprofiled.std_ns : (double)f->std_ns;
         uint32_t n = c->unprofiled ? f->unprofiled.n_steps : f->n_measured;
         s->mean_ns = c->unprofiled ? (double)f->unprofiled.mean_ns : (double)f->measured_ns;
-        s->error_ns = n > 1 ? std / sqrt(n) : NAN;
+        double recurring = job_recurring_noise(f->report->graph, c->unprofiled);
+        s->error_ns = n < 2 ? NAN : recurring < 0 ? std / sqrt(n) : recurring * s->mean_ns;
     }
     double a = c->sides[0].mean_ns, b = c->sides[1].mean_ns;
     if (a <= 0 || b <= 0)
@@ -129,6 +135,8 @@ static void add_families(struct comparison *c, int side)
 static void find_families(struct comparison *c)
 {
     size_t n = 0;
+    if (c->lacks_gpu)
+        return;
     add_families(c, 0);
     add_families(c, 1);
     struct family *all = c->families.at;
@@ -182,7 +190,7 @@ static void find_warnings(struct comparison *c)
         snprintf(c->unlike, sizeof c->unlike,
                  "A is a job of %u ranks, B of %u: they do different work", a->facts.world_size,
                  b->facts.world_size);
-    if (b->plan && fabs(after - before) > DRIFT_TO_TELL * before)
+    if (b->plan && !c->lacks_gpu && fabs(after - before) > DRIFT_TO_TELL * before)
         snprintf(c->drifted, sizeof c->drifted,
                  "the forward pass takes %.0f %% %s time in B, which no plan changes: the machine "
                  "ran at another speed; 'dpro verify' alternates both and cancels that",
@@ -229,6 +237,12 @@ static void write_verdict(struct writer *w, const struct comparison *c)
         table_paragraph(w, "Verdict", 9,
                         "B takes %s %% %s time an iteration (+- %s points): %s instead of %s", less,
                         more, half, b_time, a_time);
+    if (c->lacks_gpu)
+        table_paragraph(w, "GPU", 9,
+                        "not recorded in %s: what an iteration consists of is not compared",
+                        !b->facts.lacks_gpu   ? "A"
+                        : !a->facts.lacks_gpu ? "B"
+                                              : "A and B");
     struct promise p = promise_of(c);
     if (p.verdict)
         table_paragraph(w, "Plan", 9, "expected %s %% less (+- %s points), achieved %s %%: %s",
@@ -273,7 +287,7 @@ static void write_phases(struct writer *w, const struct comparison *c)
         if (known && (a->phase_ns[p] > 0 || b->phase_ns[p] > 0))
             row(&t, name, a->phase_ns[p], b->phase_ns[p]);
     }
-    if (a->communication_ns > 0 || b->communication_ns > 0)
+    if (!c->lacks_gpu && (a->communication_ns > 0 || b->communication_ns > 0))
         row(&t, "all communication, hidden or not", a->communication_ns, b->communication_ns);
     table_write(w, &t);
 }
@@ -350,11 +364,14 @@ static void write_text(struct writer *w, const void *comparison)
     table_escaped(w, "B", 9, c->sides[1].name);
     write_verdict(w, c);
     write_phases(w, c);
-    writer_text(w, "\nCommunication\n");
-    write_communication(w, "  A", &c->sides[0]);
-    write_communication(w, "  B", &c->sides[1]);
+    if (!c->lacks_gpu) {
+        writer_text(w, "\nCommunication\n");
+        write_communication(w, "  A", &c->sides[0]);
+        write_communication(w, "  B", &c->sides[1]);
+    }
     write_memory(w, c);
-    write_families(w, c);
+    if (!c->lacks_gpu)
+        write_families(w, c);
     warnings_write_text(w, c->warnings, 3);
 }
 
@@ -455,6 +472,7 @@ static int write_comparison(const struct dpro_comparison *of, FILE *out,
         sum_phases(&c.sides[i]);
         find_plan(&c.sides[i]);
     }
+    c.lacks_gpu = c.sides[0].facts.lacks_gpu || c.sides[1].facts.lacks_gpu;
     set_basis(&c);
     find_warnings(&c);
     find_families(&c);

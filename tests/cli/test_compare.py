@@ -1,5 +1,6 @@
 """dpro compare: two traces of a job, and what a plan promised with what it brought."""
 
+import gpu_job
 from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro
 
 
@@ -35,6 +36,32 @@ class Compare(Case):
         text = dpro("compare", self.path("a"), self.path("b"))
         self.assertRegex(text.out, r"B takes [0-9.]+ % more time an iteration")
         self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 100)
+
+    def test_slow_iterations_that_recur_are_a_difference(self):
+        def load(rank, number):
+            rank.op("aten::load", 150_000.0 if number % 4 == 0 else 100.0)
+        before, _ = gpu_job.write(self, gpu_job.Job(kernels=60, sync="end"), steps=12, folder="before")
+        after, _ = gpu_job.write(self, gpu_job.Job(kernels=60, sync="end", before_forward=load), steps=12, folder="after")
+        difference = self.compare(before, after)["difference"]
+        self.assertLess(difference["less_pct"] + difference["less_half_pct"], -100)
+        self.assertRegex(dpro("compare", before, after).out, r"Verdict +B takes [0-9.]+ % more time")
+
+    def test_times_of_a_cpu_are_not_set_beside_those_of_a_gpu(self):
+        whole, _ = gpu_job.write(self, gpu_job.Job(kernels=60, sync="end"), folder="whole")
+        write = self.write
+        self.write = lambda name, content: write(name, dict(content, traceEvents=[
+            event for event in content["traceEvents"] if event["pid"] != 0]))
+        lacking, _ = gpu_job.write(self, gpu_job.Job(kernels=60, sync="end"), folder="lacking")
+        for a, b, side in ((lacking, whole, "A"), (whole, lacking, "B")):
+            facts = self.compare(a, b)
+            for phase in facts["phases"]:
+                self.assertEqual((phase["a_ms"] is None, phase["b_ms"] is None), (side == "A", side == "B"))
+            self.assertEqual(facts["ops"], [])
+            text = dpro("compare", a, b).out
+            self.assertRegex(text, f"Verdict .*(\n .*)*\nGPU +not recorded in {side}: what an iteration consists of is not compared")
+            self.assertNotIn("forward", text)
+            self.assertIn("measured", text)
+        self.assertIn("GPU      not recorded in A and B", dpro("compare", lacking, lacking).out)
 
     def test_what_a_plan_promised_stands_beside_what_it_brought(self):
         def plan(iteration_ms):

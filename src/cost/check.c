@@ -124,9 +124,9 @@ int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
                               "give the traces of all of them ('dpro replay' works with one)");
     if (g->n_ranks < 2)
         return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has 1 of %u ranks: when the others get to a bucket is not "
+                              "the trace has 1 of %u %s: when the others get to a bucket is not "
                               "known; give the traces of all ranks ('dpro replay' works with one)",
-                              size);
+                              size, g->n_blind ? "GPUs" : "ranks");
     if (g->pulls_with_step && g->n_exchanges == 0)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no variable goes from a server to every worker and back as a "

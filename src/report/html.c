@@ -301,9 +301,10 @@ static void write_assumptions(struct writer *w, const struct report_facts *f)
     ASSUME("Gaps between an op being ready and starting that no dependency explains are kept as "
            "they were measured.");
     if (f->world_size > f->n_ranks)
-        ASSUME("%u of %u ranks are in the trace; the others are assumed to arrive at each "
+        ASSUME("%u of %u ranks are in the trace%s; the others are assumed to arrive at each "
                "collective as late as when it was measured.",
-               f->n_ranks, f->world_size);
+               f->n_ranks, f->world_size,
+               f->report->graph->n_blind ? " with their GPU's work" : "");
     else if (f->n_ranks == 1 && f->n_comms > 0)
         ASSUME("Only one rank is in the trace; its peers are assumed to arrive as late as when it "
                "was measured.");

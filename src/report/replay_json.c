@@ -120,7 +120,7 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     for (uint32_t i = 0; i < f->report->graph->n_blind; i++)
         writer_json_int(w, f->report->graph->blind[i]);
     writer_close(w, ']');
-    writer_fields(w, BOOL("gpu_recorded", f->report->graph->n_blind == 0),
+    writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
                   BOOL("communication_recognised", f->communicates),
                   INT("iterations", f->n_measured));
     writer_begin(w, "files", '[');

@@ -73,8 +73,9 @@
   /* ---- the top of the page ---- */
 
   function header() {
-    const trace = report.trace, present = trace.ranks_present.length;
-    const what = [trace.framework, present + " of " + plural(trace.world_size, "rank"), plural(trace.iterations, "measured iteration")];
+    const trace = report.trace, present = trace.ranks_present.length, lacking = trace.ranks_without_gpu.length;
+    const what = [trace.framework, present + " of " + plural(trace.world_size, "rank") + (lacking ? ", " + lacking + " without the GPU's work" : ""),
+      plural(trace.iterations, "measured iteration")];
     return el("header", "", el("h1", "", report.what_if ? "What-if replay" : "Replay"),
       el("span", "dim", what.join(" · ")), el("span", "grow"), el("span", "dim", "dpro " + report.version));
   }

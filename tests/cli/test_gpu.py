@@ -272,7 +272,8 @@ class NotRecorded(Case):
     def test_so_it_is_on_one_rank_of_several(self):
         for lacking, named in (((1,), "rank 1"), ((0, 3), "ranks 0, 3")):
             folder, facts = self.replay_without(lacking, world=4, buckets=4)
-            self.assertFalse(facts["trace"]["gpu_recorded"])
+            self.assertTrue(facts["trace"]["gpu_recorded"])
+            self.assertIn(f"4 of 4 ranks are here, {named} without the GPU's work: in", " ".join(facts["warnings"]))
             self.assertEqual(facts["trace"]["ranks_without_gpu"], list(lacking))
             self.assertEqual(facts["trace"]["ranks_present"], [0, 1, 2, 3])
             told = [rank for rank in range(4) if rank not in lacking]

@@ -53,6 +53,18 @@ static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, 
     mem_free(ranks);
 }
 
+/* "3 of 4 ranks are here, rank 1 without its GPU's work": those that are left out count. */
+static const char *ranks_here(const struct assembly *a)
+{
+    const struct dpro_graph *g = a->graph;
+    uint32_t n = g->lacks_gpu ? 0 : g->n_blind;
+    char ranks[120];
+    list_ranks(g->blind, n, ranks, sizeof ranks);
+    return arena_format(&a->graph->arena, "%u of %d ranks are here%s%s%s", a->join->n_ranks + n,
+                        a->join->world_size, n ? ", " : "", ranks,
+                        n ? " without the GPU's work" : "");
+}
+
 /* GPUs that worked and were not recorded: what is left of an iteration is no ground for advice. */
 static void warn_gpu(struct assembly *a)
 {
@@ -166,10 +178,7 @@ static void warn_ranks(struct assembly *a)
                        (a->graph->phase[o] >= DPRO_OP_SEND && a->graph->phase[o] <= DPRO_OP_REDUCE);
     if (join->world_size < 2)
         return;
-    char present[48] = "";
-    if (lacks)
-        snprintf(present, sizeof present, " (%u of %d ranks are here)", join->n_ranks,
-                 join->world_size);
+    const char *present = lacks ? arena_format(&a->graph->arena, " (%s)", ranks_here(a)) : "";
     if (!communicates && a->graph->lacks_gpu)
         return; /* it is said already */
     if (!communicates)
@@ -181,10 +190,8 @@ static void warn_ranks(struct assembly *a)
                              "(torch.profiler.record_function('all_reduce'))"
                            : "");
     else if (lacks && (int)(join->n_ranks + join->blind.n) < join->world_size)
-        WARN(a,
-             "%u of %d ranks are here: who waits for the missing ones is not known; record every "
-             "rank",
-             join->n_ranks, join->world_size);
+        WARN(a, "%s: who waits for the missing ones is not known; record every rank",
+             ranks_here(a));
 }
 
 /* Of steps without the profiler, which lie further apart: what a machine drifts by in that time. */
@@ -346,10 +353,9 @@ static void warn_parts(struct assembly *a)
              missing, join->joined.n);
     else if (missing > 0)
         WARN(a,
-             "%u of %d ranks are here: in %u of %zu collectives the missing ranks are assumed to "
-             "arrive as late as they did in the trace; record every rank to see who waits for "
-             "whom",
-             join->n_ranks, join->world_size, missing, join->joined.n);
+             "%s: in %u of %zu collectives the missing ranks are assumed to arrive as late as they "
+             "did in the trace; record every rank to see who waits for whom",
+             ranks_here(a), missing, join->joined.n);
     if (join->n_mismatched > 0)
         WARN(a,
              "%u collectives have no counterpart of their kind and size on other ranks (first: %s "

@@ -148,7 +148,7 @@
       if (i < 0) return;
       const late = report.lateness.ranks.filter((r) => r.waited_for_ms.length === times.length && r.waited_for_ms[i] >= 0.01 * times[i])
         .sort((a, b) => b.waited_for_ms[i] - a.waited_for_ms[i]).slice(0, 4);
-      about.append(el("p", "", nameOf(i) + "; the mean of all is " + ms(report.measured.iteration_ms) +
+      about.append(el("p", "", nameOf(i) + ", as measured; the mean of all is " + ms(report.measured.iteration_ms) +
         (late.length ? "; ranks waited " + late.map((r) => ms(r.waited_for_ms[i]) + " for rank " + r.rank).join(", ") : "")));
       if (i !== drawn) about.append(el("p", "dim", "The timeline and the critical path are those of iteration " + numbers[drawn] + ". To draw this one:"),
         command(["dpro", "replay", "--iteration", String(numbers[i]), "-o", "FOLDER", "TRACE"]));
@@ -328,6 +328,7 @@
     return el("section", "card", el("h2", "", at >= 0 ? "Where each rank's iteration " + report.measured.iterations[at] + " goes, as replayed" :
       "Where each rank's predicted iteration goes"),
       el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
+      at >= 0 ? el("p", "dim", "Replayed with the durations that ops had in it: " + ms(longest) + "; it was measured as " + ms(report.measured.per_iteration_ms[at]) + ".") : null,
       report.micro_batches > 1 ? el("p", "dim", report.micro_batches + " micro-batches an iteration: as many forward and backward passes before an update.") : null,
       ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, hidden communication and idle time are unknown.") : null,
       ranks.length > MOST ? el("p", "dim", "The first " + MOST + " of " + ranks.length + " ranks; replay.json has all.") : null);
@@ -409,11 +410,12 @@
     }
     root.append(svg("text", { x: W - right + 6, y: yMean, style: "fill: var(--BW)" }, "measured mean"),
       svg("text", { x: W - right + 6, y: yPredicted, style: "fill: var(--COMM)" }, "predicted"));
+    const numbers = report.measured.iterations, numberOf = (i) => (numbers.length === values.length ? numbers[i] : i + 1);
     const every = Math.ceil(values.length / Math.max(2, Math.floor((W - left - right) / 38)));
     values.forEach((value, i) => {
       const dot = svg("circle", { cx: x(i), cy: y(value), r: values.length > 60 ? 2 : 4.5, style: "fill: var(--BW); stroke: var(--card)" });
-      root.append(withTip(dot, "iteration " + (i + 1), [["measured", ms(value)], ["predicted", ms(p)], ["difference", signed(share(p - value, value))]]));
-      if (i % every === 0) root.append(svg("text", { x: x(i), y: H - bottom + 16, "text-anchor": "middle" }, i + 1));
+      root.append(withTip(dot, "iteration " + numberOf(i), [["measured", ms(value)], ["predicted", ms(p)], ["difference", signed(share(p - value, value))]]));
+      if (i % every === 0) root.append(svg("text", { x: x(i), y: H - bottom + 16, "text-anchor": "middle" }, numberOf(i)));
     });
     root.append(svg("text", { x: left - 8, y: H - bottom + 16, "text-anchor": "end" }, "ms"));
     return root;

@@ -156,7 +156,19 @@ class Pages(Case):
         shown = self.dom(chosen)
         self.assertIn("Where each rank's iteration 3 goes, as replayed", shown)
         self.assertRegex(shown, "ranks waited [0-9.]+ ms for rank 1")
+        self.assertRegex(shown, "Replayed with the durations that ops had in it: [0-9.]+ ms; it was measured as [0-9.]+ ms")
+        self.assertRegex(shown, "iteration 3: [0-9.]+ ms, slow, as measured")
         self.assertIn("<code>dpro replay --iteration 3 -o FOLDER TRACE</code>", shown)
+
+    def test_iterations_have_the_same_numbers_wherever_they_are(self):
+        folder, _ = gpu_job.write(self, Job(kernels=30, kernel_us=1000.0, sync="end"), before=20, steps=6, folder="later")
+        page = self.replay(folder)
+        numbers = self.assert_json("replay", folder)["measured"]["iterations"]
+        self.assertGreater(numbers[0], 20)
+        shown = self.dom(page).rpartition("</script>")[2]
+        for number in (numbers[0], numbers[-1]):
+            self.assertRegex(shown, f"<option[^>]*>iteration {number}: ")
+            self.assertRegex(shown, f'<text [^>]*text-anchor="middle"[^>]*>{number}</text>')
 
     def test_a_search_is_readable_at_every_width(self):
         folder = self.path("a plan")

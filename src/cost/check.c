@@ -78,10 +78,8 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
                               "the trace does not say how large the gradients are; record it with "
                               "dpro profile, or add the graph with its shapes");
     if (g->n_collectives == 0)
-        return dpro_error_set(
-            err, DPRO_EEMPTY,
-            "most iterations show no communication; was the job run with more than "
-            "one rank?");
+        return dpro_error_set(err, DPRO_EEMPTY, "most iterations show no communication%s",
+                              g->seldom ?: "; was the job run with more than one rank?");
     const struct graph_dimension *dp = job_dimension(g, DPRO_REPLICATES);
     if (dp && dp->n_groups > 1)
         return dpro_error_set(err, DPRO_EEMPTY,

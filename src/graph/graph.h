@@ -320,6 +320,7 @@ struct dpro_graph {
     struct clocks clocks;
     const char *lacks_gpu; /* what was not recorded of GPUs, and why; NULL: nothing is lacking on
                               the ranks that are here */
+    const char *seldom;    /* in how few iterations ranks communicate; NULL: in most, or in none */
     const int *blind;      /* ranks whose GPU was not recorded */
     uint32_t n_blind;
     ARRAY(char *) warnings; /* text in the arena */

@@ -35,6 +35,7 @@ struct step_content {
     int64_t n_before, before_ns; /* device work of calls made before the recording */
     int64_t n_lost;              /* calls that launch, of which no device work was recorded */
     int64_t n_meetings;          /* collectives and optimizer steps */
+    int64_t n_collectives;
 };
 
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */

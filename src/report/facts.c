@@ -318,6 +318,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
                                .framework = dpro_trace_framework(report->trace),
                                .world_size = (uint32_t)dpro_trace_world_size(report->trace),
                                .lacks_gpu = report->graph->lacks_gpu,
+                               .seldom = report->graph->seldom,
                                .what_if = report->what_if};
     uint32_t n_devices = dpro_graph_n_devices(report->graph);
     for (dpro_device_id d = 0; d < n_devices; d++)

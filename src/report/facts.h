@@ -164,6 +164,7 @@ struct report_facts {
     const char *framework; /* borrowed */
     uint32_t world_size;
     const char *lacks_gpu; /* of the graph; NULL: nothing is lacking */
+    const char *seldom;    /* likewise */
     bool what_if;
 
     uint32_t n_measured;

@@ -354,10 +354,9 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     if (f->lacks_gpu)
         say(line, "record again: %s", f->lacks_gpu);
     else if (world > 1 && !f->communicates)
-        say(line,
-            "find out first what the job's %u ranks exchange: no communication was recognised in "
-            "most iterations, so it counts as computation here",
-            world);
+        say(line, "%s: no communication was recognised in most iterations%s",
+            f->seldom ? "record otherwise" : "find out first what ranks exchange",
+            f->seldom ?: ", so it counts as computation here");
     else if (say_unlike(f, line))
         return true;
     else if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)

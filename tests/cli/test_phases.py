@@ -2,7 +2,7 @@
 kernels of 1 ms, so that counts are milliseconds."""
 import gpu_job
 from gpu_job import Job
-from support import Case
+from support import Case, dpro
 
 
 class Phases(Case):
@@ -41,6 +41,22 @@ class Phases(Case):
             facts = self.replay(f"micro-{world}", accumulate, world=world)
             self.assert_phases(facts, 4 * 4, 4 * 8, 2)
             self.assertEqual(facts["micro_batches"], 4)
+
+    def test_gradients_are_reduced_in_some_iterations_only(self):
+        def accumulate(rank):
+            last = rank.number % 4 == 0
+            yield from rank.forward(4)
+            reduced = yield from rank.backward(8, buckets=2 if last else 0)
+            if last:
+                yield from rank.update(2, after=reduced)
+            rank.wait_for_gpu()
+
+        facts = self.replay("no-sync", accumulate, steps=16, world=2)
+        said = {line["title"]: line["text"] for line in facts["verdict"]}
+        seldom = "4 of 16 communicate, .*accumulated.*profiler.step.. once an iteration"
+        self.assertRegex(said["Next step"], seldom)
+        self.assertRegex(" ".join(facts["warnings"]), seldom)
+        self.assert_error(dpro("optimize", self.folder), 3, "most iterations show no communication; " + seldom)
 
     def test_two_losses(self):
         def losses(rank):

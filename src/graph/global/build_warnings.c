@@ -167,6 +167,21 @@ static bool is_pytorch(const struct assembly *a)
     return strcmp(dpro_trace_framework(a->trace), "pytorch") == 0;
 }
 
+/* In which iterations the ranks communicate, where most do not; NULL: in none. */
+static const char *seldom_of(const struct assembly *a)
+{
+    uint32_t n = 0, n_timed = 0;
+    EACH (const struct step, step, a->join->ranks[0].steps) {
+        n_timed += step->timed;
+        n += step->timed && step->holds.n_collectives > 0;
+    }
+    if (n == 0 || n == n_timed)
+        return NULL;
+    const char *text = "; %u of %u communicate, as where gradients are accumulated before they are "
+                       "reduced; let an iteration hold an update of weights: %s";
+    return arena_format(&a->graph->arena, text, n, n_timed, mark_advice(a));
+}
+
 /* Ranks of the job that the trace does not have, and communication that it should have. */
 static void warn_ranks(struct assembly *a)
 {
@@ -182,13 +197,17 @@ static void warn_ranks(struct assembly *a)
     if (!communicates && a->graph->lacks_gpu)
         return; /* it is said already */
     if (!communicates)
-        WARN(a,
-             "no communication was recognised in most iterations of this job of %d ranks%s: what "
-             "there is counts as computation or as idle time; record steps that communicate%s",
+        a->graph->seldom = seldom_of(a);
+    if (!communicates)
+        WARN(a, "no communication was recognised in most iterations of this job of %d ranks%s%s%s",
              join->world_size, present,
-             is_pytorch(a) ? ", or put the calls into ranges named for their collective "
-                             "(torch.profiler.record_function('all_reduce'))"
-                           : "");
+             a->graph->seldom
+                 ?: ": what there is counts as computation or as idle time; record "
+                    "steps that communicate",
+             is_pytorch(a) && !a->graph->seldom
+                 ? ", or put the calls into ranges named for their collective "
+                   "(torch.profiler.record_function('all_reduce'))"
+                 : "");
     else if (lacks && (int)(join->n_ranks + join->blind.n) < join->world_size)
         WARN(a, "%s: who waits for the missing ones is not known; record every rank",
              ranks_here(a));
@@ -330,8 +349,8 @@ static void warn_unmatched(struct assembly *a)
     net_process_format(process, worst->trace->rank);
     WARN(a,
          "%.2f ms of an iteration (%.0f %%), on average on %s, are GPU work that only some "
-         "iterations have: it counts as idle, and no what-if changes it; --steps chooses "
-         "iterations that are alike",
+         "iterations have: where nothing else runs it counts as idle, and no what-if changes it; "
+         "--steps chooses iterations that are alike",
          (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean, process);
 }
 

@@ -53,8 +53,10 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice, 
     c->n_works += gpu;
     c->n_ops +=
         !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
-    c->n_meetings +=
+    bool collective =
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
+    c->n_collectives += collective;
+    c->n_meetings += collective;
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 

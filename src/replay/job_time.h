@@ -23,6 +23,5 @@ struct dpro_job_time job_time_of(const struct dpro_graph *graph, int64_t replay_
  * profile; *error_ns: its standard error, 0: not known. False: they don't tell. */
 bool job_profiler_by_logs(const struct dpro_graph *graph, int64_t *cost_ns, int64_t *error_ns);
 
-/* The relative standard error of the mean of the measured iterations, or of the steps without the
- * profiler; negative: no slow ones recur among them. */
+/* Of the mean, where slow ones recur among iterations or steps without the profiler; else -1. */
 double job_recurring_noise(const struct dpro_graph *graph, bool unprofiled);

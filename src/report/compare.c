@@ -64,8 +64,7 @@ static void sum_phases(struct side *s)
     for (int p = 0; p < N_RANK_PARTS; p++)
         if (f->lacks_gpu || (p == RANK_IDLE && !f->any_computes))
             s->phase_ns[p] = -1; /* a CPU's say nothing beside a GPU's */
-    if (f->lacks_gpu)
-        s->communication_ns = -1;
+    s->communication_ns = f->lacks_gpu ? -1 : s->communication_ns;
 }
 
 static void find_plan(struct side *s)
@@ -135,8 +134,6 @@ static void add_families(struct comparison *c, int side)
 static void find_families(struct comparison *c)
 {
     size_t n = 0;
-    if (c->lacks_gpu)
-        return;
     add_families(c, 0);
     add_families(c, 1);
     struct family *all = c->families.at;
@@ -368,10 +365,9 @@ static void write_text(struct writer *w, const void *comparison)
         writer_text(w, "\nCommunication\n");
         write_communication(w, "  A", &c->sides[0]);
         write_communication(w, "  B", &c->sides[1]);
+        write_families(w, c);
     }
     write_memory(w, c);
-    if (!c->lacks_gpu)
-        write_families(w, c);
     warnings_write_text(w, c->warnings, 3);
 }
 
@@ -475,7 +471,8 @@ static int write_comparison(const struct dpro_comparison *of, FILE *out,
     c.lacks_gpu = c.sides[0].facts.lacks_gpu || c.sides[1].facts.lacks_gpu;
     set_basis(&c);
     find_warnings(&c);
-    find_families(&c);
+    if (!c.lacks_gpu)
+        find_families(&c);
     int rc = writer_write_file(out, write, &c, err);
     for (int i = 0; i < 2; i++)
         facts_fini(&c.sides[i].facts);

@@ -304,7 +304,7 @@ static void write_assumptions(struct writer *w, const struct report_facts *f)
         ASSUME("%u of %u ranks are in the trace%s; the others are assumed to arrive at each "
                "collective as late as when it was measured.",
                f->n_ranks, f->world_size,
-               f->report->graph->n_blind ? " with their GPU's work" : "");
+               f->report->graph->n_blind && !f->lacks_gpu ? " with their GPU's work" : "");
     else if (f->n_ranks == 1 && f->n_comms > 0)
         ASSUME("Only one rank is in the trace; its peers are assumed to arrive as late as when it "
                "was measured.");

@@ -162,6 +162,19 @@ static struct model_pace pace_to(struct dpro_model *model, struct model_pace dir
     return best;
 }
 
+/* How much more than on average the slowest rank of an iteration works, the mean over them. */
+static double share_that_moves(const struct dpro_model *m)
+{
+    double sum = 0;
+    for (uint32_t s = 0; s < m->n_samples; s++) {
+        double most = 0;
+        for (uint32_t r = 0; r < m->n_ranks; r++)
+            most = fmax(most, m->ranks[r].sample_scale[s]);
+        sum += (most - 1) / m->n_samples;
+    }
+    return sum;
+}
+
 int fit_pace(struct dpro_model *model, struct dpro_error *err)
 {
     double ns = time_at_pace(model, (struct model_pace){1, 1});
@@ -174,7 +187,16 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
     if (rc < 0 || model->median_ns <= 0)
         return rc;
     model->misfit = ns / (double)model->median_ns - 1;
-    if (model->misfit > MOST_MISFIT || model->misfit < -1 + 1 / (1 + MOST_MISFIT))
+    double median_ns = (double)model->median_ns, lacks_ns = median_ns - ns;
+    bool is_less = model->misfit < -1 + 1 / (1 + MOST_MISFIT);
+    if (is_less && share_that_moves(model) * median_ns > lacks_ns / 2)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "pauses that move from rank to rank are %.2f ms of an iteration of "
+                              "%.2f ms, and the model of the job leaves them out, so that it can't "
+                              "tell what changes do; 'dpro replay' tells what the late ranks cost: "
+                              "have all ranks pause at once, or none",
+                              lacks_ns / 1e6, median_ns / 1e6);
+    if (is_less || model->misfit > MOST_MISFIT)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the model of the job takes %.3g times the measured iteration, so "
                               "that it can't tell what changes do; does 'dpro replay' warn of the "

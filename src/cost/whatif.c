@@ -159,22 +159,20 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
     return sum / draws->n;
 }
 
-static void set_percentiles(int64_t *ns, uint32_t n, struct dpro_prediction *p)
+static void set_percentiles(const struct draws *of, struct dpro_prediction *p)
 {
-    sort_i64(ns, n);
-    p->p50_ns = n > 0 ? stats_median_i64(ns, n) : p->iteration_ns;
-    p->p95_ns = n > 0 ? ns[(n * 95 + 99) / 100 - 1] : p->iteration_ns;
+    sort_i64(of->ns, of->n);
+    p->p50_ns = of->n > 0 ? stats_median_i64(of->ns, of->n) : p->iteration_ns;
+    p->p95_ns = of->n > 0 ? of->ns[(of->n * 95 + 99) / 100 - 1] : p->iteration_ns;
 }
 
 /* The measured iterations, as they were without dpro. */
 static void measured_percentiles(const struct dpro_model *model, const struct draws *draws,
                                  double scale, struct dpro_prediction *p)
 {
-    int64_t *ns = mem_alloc((draws->n + (size_t)1) * sizeof *ns);
     for (uint32_t d = 0; d < draws->n; d++)
-        ns[d] = model->sample_ns ? model->sample_ns[d] : scaled_ns(scale, draws->ns[d]);
-    set_percentiles(ns, draws->n, p);
-    mem_free(ns);
+        draws->ns[d] = model->sample_ns ? model->sample_ns[d] : scaled_ns(scale, draws->ns[d]);
+    set_percentiles(draws, p);
 }
 
 /* Of each measured iteration, what changes by the model. Where durations changed, that is first
@@ -185,24 +183,23 @@ static void changed_percentiles(const struct iteration *it, const struct draws *
                                 const struct dpro_prediction *baseline, struct dpro_prediction *p)
 {
     const struct dpro_model *m = it->model;
-    int64_t *ns = mem_alloc((draws->n + (size_t)1) * sizeof *ns);
-    double replayed = 0, measured = 0, ratio, other_ns;
+    double replayed = 0, measured = 0, other_ns;
     for (uint32_t s = 0; s < as_it_is->n && m->changed_ns; s++) {
         replayed += (double)m->changed_ns[s];
         measured += (double)m->sample_ns[s];
     }
-    ratio = replayed / measured;
-    other_ns = (double)p->iteration_ns - ratio * (double)baseline->iteration_ns;
+    other_ns = (double)p->iteration_ns - replayed / measured * (double)baseline->iteration_ns;
     for (uint32_t d = 0; d < draws->n; d++) {
+        int64_t *ns = &draws->ns[d];
         uint32_t s = d % m->n_samples;
-        ns[d] = scaled_ns(scale, draws->ns[d]);
         if (m->changed_ns && draws->n == as_it_is->n)
-            ns[d] = llround(fmax(0, (double)m->changed_ns[s] + other_ns));
+            *ns = llround(fmax(0, (double)m->changed_ns[s] + other_ns));
         else if (m->sample_ns)
-            ns[d] = scaled_ns((double)draws->ns[d] / (double)as_it_is->ns[s], m->sample_ns[s]);
+            *ns = scaled_ns((double)*ns / (double)as_it_is->ns[s], m->sample_ns[s]);
+        else
+            *ns = scaled_ns(scale, *ns);
     }
-    set_percentiles(ns, draws->n, p);
-    mem_free(ns);
+    set_percentiles(draws, p);
 }
 
 static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
@@ -393,8 +390,8 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     double scale = model_job_scale(model, w->baseline.iteration_ns);
     w->baseline.iteration_ns = scaled_ns(scale, w->baseline.iteration_ns);
     w->predicted.iteration_ns = scaled_ns(scale, w->predicted.iteration_ns);
-    measured_percentiles(model, &draws[0], scale, &w->baseline);
     changed_percentiles(&after, &draws[0], &draws[1], scale, &w->baseline, &w->predicted);
+    measured_percentiles(model, &draws[0], scale, &w->baseline);
     tell_bubbles(model, w);
     rc = heed_launching(graph, changes, w, err);
     if (rc < 0)

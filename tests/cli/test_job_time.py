@@ -5,7 +5,7 @@ import statistics
 
 import gpu_job
 from gpu_job import Job
-from support import DONE, ROOT, Case, dpro, job, recording
+from support import DONE, INPUT, ROOT, Case, dpro, job, recording
 
 DATA = os.path.join(ROOT, "tests", "data")
 # of each kind of stack; the last two have nothing that optimize searches
@@ -87,9 +87,9 @@ class JobTime(Case):
             self.assertEqual(self.ask("whatif", trace)["baseline"]["iteration_ms"], facts["job"]["iteration_ms"])
 
     def slowed(self, name, slow, n=12, kernel_us=1000.0, moves=False):
-        """Two ranks of 30 ms an iteration; those in `slow` pause for so many ms, or if it moves, now one rank does, now the other."""
+        """Two ranks of 30 ms an iteration; those in `slow` pause for so many ms; if it moves, each rank in every third."""
         def within(rank, number):
-            rank.now += 1000.0 * slow.get(number, 0) * (not moves or (number * 5) // 7 % 2 == rank.rank)
+            rank.now += 1000.0 * slow.get(number, 0) * (not moves or number % 3 == rank.rank)
 
         job = Job(kernels=30, kernel_us=kernel_us, world=2, buckets=2, sync="end", within=within, jitter=0.02)
         return gpu_job.write(self, job, steps=n, folder=name)[0]
@@ -154,6 +154,16 @@ class JobTime(Case):
                 self.assertAlmostEqual(found["p50_ms"], statistics.median(truth), delta=1)
                 self.assertAlmostEqual(found["p95_ms"], max(truth), delta=1)
                 self.assertAlmostEqual(found["iteration_ms"], statistics.mean(truth), delta=1)
+
+    def test_pauses_that_the_model_leaves_out_are_named(self):
+        often = dict.fromkeys(range(20), 90)
+        trace, plain = self.slowed("moves", often, moves=True), self.slowed("plain", {})
+        paused_ms = self.ask("replay", trace)["measured"]["median_ms"] - self.ask("replay", plain)["measured"]["median_ms"]
+        for command in ("whatif", "optimize"):
+            refused = dpro(command, trace)
+            self.assert_error(refused, INPUT, "pauses that move from rank to rank are")
+            self.assertAlmostEqual(float(re.search(r"are (\S+) ms of an iteration of", refused.err).group(1)), paused_ms, delta=0.5)
+        self.ask("whatif", self.slowed("together", often))
 
     def test_percentiles_of_the_job_as_it_ran_are_the_same_whatever_is_asked(self):
         for trace, *questions in ((self.slowed("any", {5: 50, 8: 300}), ["--world-size", "16"], ["--compute", "2x"]),

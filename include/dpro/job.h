@@ -42,7 +42,7 @@ struct dpro_job; /* owns its memory and all that it gives out */
 
 /* *job is the caller's, to be closed. Texts and what pointers of the options point to are copied;
  * the processes and the sink are used until then. NULL for the options: all are 0. Fails with
- * DPRO_EUSAGE where there are no paths, or where the options are those of a later version. */
+ * DPRO_EUSAGE where there are no paths, threads below 0, or options of a later version. */
 DPRO_API int dpro_job_open(const char *const *paths, size_t n_paths,
                            const struct dpro_job_options *options, struct dpro_job **job,
                            struct dpro_error *err);

@@ -3,7 +3,9 @@ structs layouts.py has."""
 import ctypes as c
 import functools
 import json
+import operator
 import os
+import sys
 
 from . import Error, layouts
 
@@ -20,21 +22,73 @@ class Answer(dict):
         self.json = text
 
 
-def _value(name, kind, value):
+def text_of(name, value):
+    """What the library is given for a text or a path."""
+    try:
+        text = os.fsencode(value)
+    except TypeError:
+        raise Error("%s=%r: a text or a path is needed" % (name, value)) from None
+    if b"\0" in text:
+        raise Error("%s=%r: a path or text with a NUL in it can't be given" % (name, value))
+    return text
+
+
+def list_of(name, value, of):
+    """The value, if it is a list and not the one thing that should be in it."""
+    if isinstance(value, (str, bytes, os.PathLike, dict)) or not hasattr(value, "__iter__"):
+        raise Error("%s=%r: a list of %s is needed, also of one: %s=[%r]" % (name, value, of, name, value))
+    return list(value)
+
+
+def number(name, kind, value, least):
+    """Of a type of C's; not below `least`, which is None where there is no such bound."""
+    whole = kind is not c.c_double
+    try:
+        given = operator.index(value) if whole else None if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        given = None
+    if given is None or kind(given).value != given or abs(given) == float("inf") or (least is not None and given < least):
+        bits = 8 * c.sizeof(kind)
+        signed = kind(-1).value < 0
+        lowest = -(1 << bits - 1) if signed else 0
+        needed = ("a whole number from %d to %d" % (lowest if least is None else least, (1 << bits - signed) - 1) if whole else
+                  "a number above 0" if least else "a number of at least 0")
+        raise Error("%s=%r: %s is needed" % (name, value, needed))
+    return given
+
+
+def _least(struct_kind, name, kind):
+    """What a field must be at least; of a change 0 would mean that there is none, for which None stands here."""
+    if struct_kind is layouts.ComputeChange and kind is c.c_int:
+        return -1
+    if kind is c.c_double:
+        return 0 if struct_kind is layouts.OptimizeOptions else sys.float_info.min
+    if kind is c.c_int64:
+        return 1 if name == "cycle_ns" else None
+    return int(struct_kind is layouts.Changes and kind is not c.c_int)
+
+
+def _value(struct_kind, name, kind, value):
     """What a field of that kind is given."""
     names = _NAMES.get(name, {})
-    if isinstance(value, str) and names:
-        if value not in names:
+    if names:
+        if value not in (names if isinstance(value, str) else names.values()):
             raise Error("%s=%r: %s are known" % (name, value, ", ".join(names)))
-        value = names[value]
+        value = names.get(value, value)
     if kind is c.c_char_p:
-        return os.fsencode(value)
+        return text_of(name, value)
     inner = getattr(kind, "_type_", None)
     if inner is c.c_char_p:
-        return (inner * len(value))(*(os.fsencode(text) for text in value))
+        texts = [text_of(name, text) for text in list_of(name, value, "texts")]
+        return (inner * len(texts))(*texts)
     if inner is layouts.ComputeChange:
-        return (inner * len(value))(*(struct(inner, **{"first_rank": -1, "last_rank": -1, **change}) for change in value))
-    return c.pointer(inner(value)) if isinstance(inner, type) else value
+        changes = list_of(name, value, "dicts")
+        if not all(isinstance(change, dict) for change in changes):
+            raise Error("%s=%r: a list of dicts is needed" % (name, value))
+        return (inner * len(changes))(*(struct(inner, **{"first_rank": -1, "last_rank": -1, **change}) for change in changes))
+    if isinstance(inner, type):
+        return c.pointer(inner(number(name, inner, value, None if inner is c.c_int64 else 0)))
+    return number(name, kind, value, _least(struct_kind, name, kind))
 
 
 def fields_of(kind):
@@ -51,9 +105,10 @@ def struct(kind, **values):
         if name not in fields:
             raise Error("%s is not known; what is: %s" % (name, ", ".join(fields)))
         if value is not None:
-            setattr(made, name, _value(name, fields[name], value))
-            if "n_" + name in all_fields and not isinstance(value, int):
-                setattr(made, "n_" + name, len(value))
+            given = _value(kind, name, fields[name], value)
+            setattr(made, name, given)
+            if "n_" + name in all_fields:
+                setattr(made, "n_" + name, len(given))
     return made
 
 
@@ -108,7 +163,10 @@ class Job:
     job; several jobs can be asked at once."""
 
     def __init__(self, trace, steps=None, **options):
-        paths = [os.fsencode(path) for path in ([trace] if isinstance(trace, (str, os.PathLike)) else trace)]
+        one = isinstance(trace, (str, bytes, os.PathLike))
+        paths = [text_of("trace", path) for path in ([trace] if one else list_of("trace", trace, "paths"))]
+        if steps is not None and not (isinstance(steps, (tuple, list)) and len(steps) == 2):
+            raise Error("steps=%r: a pair is needed, the first and the last: steps=(10, 20)" % (steps,))
         first, last = steps or (0, 0)
         if steps is not None and last == 0:
             first = -1  # 0, 0 would mean all
@@ -145,7 +203,8 @@ class Job:
     def whatif(self, **changes):
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1. Changes are the fields of struct dpro_changes
         (include/dpro/whatif.h), such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5, compression="bf16", recompute="all",
-        compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"]."""
+        compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"]. None: as it is; what does not fit is
+        refused with a dpro.Error."""
         asked = struct(layouts.Changes, **changes)
         return _answer("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport()))
 
@@ -153,7 +212,7 @@ class Job:
         """`options`: a struct dpro_optimize_options. What fits no budget becomes no plan."""
         report = self.asked("optimize", options, layouts.OptimizeReport())
         if plan is not None:
-            report.plan = os.fsencode(plan)
+            report.plan = text_of("plan", plan)
             if library().dpro_optimum_memory_budget(report.optimum).fits:
                 call("dpro_optimize_plan", c.byref(report))
         return _answer("dpro_optimize_json", report)

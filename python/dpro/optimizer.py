@@ -1,6 +1,7 @@
 """`optimize`: the search of `dpro optimize`, with passes written in Python."""
 import ctypes as c
 import functools
+import sys
 import threading
 
 from . import Error, layouts, library
@@ -176,14 +177,25 @@ class Job(library.Job):
         `opfs_ns`, a function that says what a list of neighbouring ops takes as one, ns, or None if they can't be
         fused, so that the search fuses ops; `changes_numerics`, if true the pass is only used where `compress` or
         `allow` allows something. What a pass raises, optimize raises."""
+        compress, allow, passes = (library.list_of(name, value, of) for name, value, of in (
+            ("compress", compress, "names"), ("allow", allow, "names"), ("passes", passes, "functions")))
         unknown = [name for name in compress if name not in COMPRESSION]
         if unknown:
             raise Error("optimize: compress=%r: %s are known" % (unknown[0], ", ".join(COMPRESSION)))
         unknown = [name for name in allow if name not in (*_COMPUTING, "assumed")]
         if unknown:
             raise Error("optimize: allow=%r: %s, assumed are known" % (unknown[0], ", ".join(_COMPUTING)))
-        least, most = servers if isinstance(servers, (tuple, list)) else (servers or 0, servers or 0)
-        bytes_allowed, share = (0, float(memory[:-1]) / 100) if isinstance(memory, str) else (memory or 0, 0)
+        least, most = servers if isinstance(servers, (tuple, list)) and len(servers) == 2 else (servers, servers)
+        least, most = (library.number("servers", c.c_uint32, value or 0, 0) for value in (least, most))
+        bytes_allowed, share = memory, None
+        if isinstance(memory, str):
+            try:
+                bytes_allowed, share = None, library.number("memory", c.c_double, float(memory.rstrip("%")) / 100,
+                                                            sys.float_info.min if memory.endswith("%") else float("inf"))
+            except (ValueError, Error):
+                raise Error("memory=%r: bytes, or a share above 0 such as '80%%', are needed" % memory) from None
+        elif memory is not None:
+            library.number("memory", c.c_uint64, memory, 1)
         given = [_Callable(function) for function in passes]
         options = library.struct(
             layouts.OptimizeOptions, algorithm=algorithm, budget_s=budget_s, seed=seed,

@@ -383,6 +383,14 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
     bool bandwidth = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
                      c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
                      c->within_bytes_per_s != 0 || c->within_ratio != 0;
+    for (size_t i = 0; i < c->n_compute; i++) {
+        int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
+        if (first > last || first < -1 || (first == -1 && last != -1))
+            return refuse(err,
+                          "ranks %d to %d can't compute faster: the first comes first, and -1 and "
+                          "-1 are all ranks",
+                          first, last);
+    }
     bool of_links = bandwidth || c->topology || c->latency_ratio != 0 || c->latency_add_ns;
     const char *option = of_gradients(c);
     bool in_groups = m->n_communications > 0;

@@ -26,6 +26,9 @@ static int open_job(const char *const *paths, size_t n_paths,
         return rc;
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
+    if (mine.threads < 0)
+        return dpro_error_set(err, DPRO_EUSAGE, "%d threads can't work; 0 is one a core",
+                              mine.threads);
     struct dpro_job *job = mem_array(1, sizeof *job);
     const char **copies = arena_array(&job->arena, n_paths, sizeof *copies);
     for (size_t i = 0; i < n_paths; i++)

@@ -141,6 +141,38 @@ class Commands(Case):
             with self.subTest(keywords):
                 self.assertIn(said, self.error(function, BUNDLED, **keywords))
 
+    def test_what_does_not_fit_is_refused_by_its_keyword(self):
+        for question, keywords, said in (
+                ("whatif", {"bucket_cap_bytes": -1}, "bucket_cap_bytes=-1: a whole number from 1 to 18446744073709551615 is needed"),
+                ("whatif", {"bucket_cap_bytes": 5e6}, "bucket_cap_bytes=5000000.0: a whole number"),
+                ("whatif", {"bandwidth_ratio": 0}, "bandwidth_ratio=0: a number above 0 is needed"),
+                ("whatif", {"bandwidth_ratio": float("nan")}, "bandwidth_ratio=nan: a number above 0 is needed"),
+                ("whatif", {"bandwidth_ratio": "2"}, "bandwidth_ratio='2': a number above 0 is needed"),
+                ("whatif", {"world_size": -4}, "world_size=-4: a whole number from 1 to 4294967295 is needed"),
+                ("whatif", {"world_size": 0}, "world_size=0: a whole number from 1"),
+                ("whatif", {"cycle_ns": 0}, "cycle_ns=0: a whole number from 1"),
+                ("whatif", {"latency_add_ns": 1 << 63}, "latency_add_ns=9223372036854775808: a whole number from -"),
+                ("whatif", {"compute": [{"speed": 2, "first_rank": 3, "last_rank": 1}]}, "ranks 3 to 1 can't compute faster"),
+                ("whatif", {"compute": [{"speed": -2}]}, "speed=-2: a number above 0"),
+                ("whatif", {"compute": {"speed": 2}}, "compute={'speed': 2}: a list of dicts is needed, also of one: compute=[{"),
+                ("whatif", {"compute": [2]}, "compute=[2]: a list of dicts is needed"),
+                ("whatif", {"schedule": 9}, "schedule=9: unknown, gpipe"),
+                ("whatif", {"delays": "BW=0.5"}, "delays='BW=0.5': a list of texts is needed, also of one: delays=['BW=0.5']"),
+                ("whatif", {"recompute": ["all"]}, "recompute=['all']: a text or a path is needed"),
+                ("replay", {"steps": 5}, "steps=5: a pair is needed"),
+                ("replay", {"threads": -1}, "threads=-1: a whole number from 0 to 2147483647 is needed"),
+                ("replay", {"seed": -1}, "seed=-1: a whole number from 0"),
+                ("optimize", {"compress": "fp16"}, "compress='fp16': a list of names is needed, also of one: compress=['fp16']"),
+                ("optimize", {"memory": "8GB"}, "memory='8GB': bytes, or a share above 0"),
+                ("optimize", {"memory": -1}, "memory=-1: a whole number from 1"),
+                ("optimize", {"servers": -1}, "servers=-1: a whole number from 0"),
+                ("optimize", {"plan": "a\0b"}, "plan='a\\x00b': a path or text with a NUL")):
+            with self.subTest(keywords):
+                self.assertIn(said, self.error(getattr(package, question), BUNDLED, **keywords))
+        for trace in ("a\0b", ["a\0b"], 3, None):
+            with self.subTest(trace=trace):
+                self.assertIn("trace=", self.error(package.replay, trace))
+
 
 @needs_the_library
 class Optimize(Case):

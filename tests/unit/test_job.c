@@ -129,7 +129,8 @@ TEST(options_of_another_version_are_taken_where_they_mean_something)
     } later = {.options = {.size = sizeof later}};
     struct dpro_job_options older = {.size = offsetof(struct dpro_job_options, probes),
                                      .probes = "not looked at"};
-    struct dpro_job_options unset = {.threads = 1}, senseless = {.size = 4};
+    struct dpro_job_options unset = {.threads = 1}, senseless = {.size = 4},
+                            negative = {.threads = -1};
     const char *path = recorded("torch-ddp-gloo-gpt-n2");
     const struct dpro_model *model;
     struct dpro_job *job = NULL;
@@ -142,6 +143,8 @@ TEST(options_of_another_version_are_taken_where_they_mean_something)
         dpro_job_model(job_at_with(recorded("torch-ddp-gloo-gpt-n2"), &older), 0, &model, &err), 0);
     assert_int_equal(dpro_job_open(&path, 1, &senseless, &job, &err), DPRO_EUSAGE);
     assert_non_null(strstr(err.text, "options->size is 4"));
+    assert_int_equal(dpro_job_open(&path, 1, &negative, &job, &err), DPRO_EUSAGE);
+    assert_non_null(strstr(err.text, "-1 threads"));
     job_at_with(path, &unset);
 }
 

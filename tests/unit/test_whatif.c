@@ -257,7 +257,9 @@ TEST(changes_without_sense_are_refused)
 {
     struct job *job = new_job();
     struct dpro_compute_change none = {0, -1, -1, DPRO_PROCESSOR_DEFAULT},
-                               absent = {2, 7, 7, DPRO_PROCESSOR_DEFAULT};
+                               absent = {2, 7, 7, DPRO_PROCESSOR_DEFAULT},
+                               turned = {2, 1, 0, DPRO_PROCESSOR_DEFAULT},
+                               slower = {-2, -1, -1, DPRO_PROCESSOR_DEFAULT};
     const struct {
         struct dpro_changes changes;
         const char *says;
@@ -269,6 +271,10 @@ TEST(changes_without_sense_are_refused)
         {{.world_size = 1}, "1 rank can"},
         {{.compute = &none, .n_compute = 1}, "makes no sense"},
         {{.compute = &absent, .n_compute = 1}, "no rank 7"},
+        {{.compute = &turned, .n_compute = 1}, "ranks 1 to 0"},
+        {{.compute = &slower, .n_compute = 1}, "-2 times"},
+        {{.batch_ratio = -1}, "1/1024"},
+        {{.world_size = (uint32_t)-4}, "4294967292 ranks"},
         {{.bucket_cap_bytes = 1, .buckets_path = "x"}, "give one"},
         {{.first_bucket_bytes = 1}, "first bucket"},
         {{.partition_bytes = 1}, "take larger ones"},

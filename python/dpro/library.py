@@ -7,11 +7,16 @@ import operator
 import os
 import sys
 
-from . import Error, layouts
+from . import Error, __version__, layouts
 
 _NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "processor": layouts.PROCESSOR,
           "schedule": layouts.SCHEDULE}
 _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
+# What this package calls: a library that is older than it may lack some.
+CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_whatif", "dpro_job_optimize",
+          "dpro_report_json", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
+          "dpro_tables_create", "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
+          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy")
 
 
 class Answer(dict):
@@ -119,7 +124,18 @@ def library():
     if path is None:
         raise Error("libdpro.so is not with the package; install dpro whole (pip install, make install), or build the "
                     "checkout")
-    lib = c.CDLL(path)
+    try:
+        lib = c.CDLL(path)
+        lib.dpro_version.restype = c.c_char_p
+        version = lib.dpro_version().decode("utf-8", "replace")
+        lacks = [name for name in CALLED if not hasattr(lib, name)]
+        problem = "lacks %s" % lacks[0] if lacks else "" if version == __version__ else "is of dpro " + version
+    except (OSError, AttributeError) as reason:  # of another machine, cut, another library
+        problem = "can't be used (%s)" % reason
+    if problem:
+        raise Error("%s %s, but the package %s of dpro %s needs its own: they were not built together; build the checkout "
+                    "again (make), or install dpro whole (pip install, make install)" %
+                    (path, problem, os.path.dirname(os.path.abspath(__file__)), __version__))
     lib.dpro_job_close.argtypes = [c.c_void_p]
     lib.dpro_optimum_memory_budget.argtypes = [c.c_void_p]
     lib.dpro_optimum_memory_budget.restype = layouts.MemoryBudget

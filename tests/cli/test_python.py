@@ -173,6 +173,35 @@ class Commands(Case):
             with self.subTest(trace=trace):
                 self.assertIn("trace=", self.error(package.replay, trace))
 
+    def test_a_library_of_another_build_is_refused_by_both_names(self):
+        from dpro import library
+        sources = []
+        for name in ("library.py", "optimizer.py", "columns.py"):
+            with open(os.path.join(ROOT, "python", "dpro", name), encoding="utf-8") as file:
+                sources.append(file.read())
+        called = re.findall(r"\b(?:lib|library\(\))\.(dpro_\w+)|\"(dpro_\w+[^_\W])\"", "".join(sources))
+        self.assertLessEqual({a or b for a, b in called}, set(library.CALLED))
+        version = package.__version__
+        older = 'const char *dpro_version(void) { return "0.0.9"; }\n'
+        other = older + "\n".join("int %s;" % name for name in library.CALLED[1:])
+        for source, said in (("", r"can't be used \(.*dpro_version"), (older, "lacks dpro_job_open"), (other, "is of dpro 0.0.9"),
+                             (None, "can't be used")):
+            path = self.path("libdpro.so")
+            if source is None:
+                self.write("libdpro.so", "cut")
+            else:
+                subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", path, self.write("library.c", source)], check=True,
+                               timeout=60)
+            code = ("import sys; sys.path.insert(0, sys.argv[1]); import dpro; from dpro import settings\n"
+                    "settings.library = lambda name: sys.argv[2]\n"
+                    "try: dpro.tables(sys.argv[3])\n"
+                    "except dpro.Error as problem: print(problem)")
+            ran = subprocess.run([sys.executable, "-c", code, os.path.join(ROOT, "python"), path, BUNDLED], capture_output=True,
+                                 text=True, timeout=60)
+            with self.subTest(said):
+                self.assertRegex(ran.stdout, "^%s .*%s.*the package .*python/dpro of dpro %s needs" %
+                                 (re.escape(path), said, re.escape(version)), ran.stderr)
+
 
 @needs_the_library
 class Optimize(Case):

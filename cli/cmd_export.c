@@ -72,6 +72,10 @@ static int run(const void *given, const struct opt_list *paths)
             "help export'");
         return CMD_USAGE;
     }
+    if (values.output && !values.net_csv) {
+        cmd_say("-o is where --net-csv writes; --csv names its own folder, and --list writes none");
+        return CMD_USAGE;
+    }
     if (values.list)
         return dpro_tables_list(cmd_output(), &err) < 0 ? cmd_fail(&err)
                                                         : cmd_finish_output(CMD_DONE);

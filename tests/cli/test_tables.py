@@ -35,6 +35,12 @@ class TablesTest(Case):
         with open(path, newline="", encoding="utf-8") as file:
             yield from csv.DictReader(file)
 
+    def test_an_output_beside_the_folder_is_refused(self):
+        for what in (["--csv", self.path("a")], ["--list"]):
+            self.assert_error(dpro("export", *what, "-o", self.path("b"), os.path.join(DATA, JOBS[0])), USAGE,
+                              "-o is where --net-csv writes; --csv names its own folder")
+        self.assertFalse(os.path.exists(self.path("a")) or os.path.exists(self.path("b")))
+
     def test_the_document_lists_the_columns(self):
         with open(os.path.join(ROOT, "doc", "formats", "tables.md"), encoding="utf-8") as file:
             self.assertEqual(file.read(), dpro("export", "--list").out,

@@ -163,6 +163,9 @@ static void leave_out_growth(const struct learning *l, struct graph_block *block
 {
     const double MB = 1e6;
     uint64_t sum = 0;
+    uint32_t n_growing = 0;
+    for (uint32_t r = 0; r < l->g->n_ranks; r++)
+        n_growing += l->g->memory[r].growth_bytes > 0;
     for (uint32_t i = 0; i < m->n_blocks; i++)
         if (blocks[i].grows) {
             sum += blocks[i].size_bytes;
@@ -175,10 +178,13 @@ static void leave_out_growth(const struct learning *l, struct graph_block *block
     if (l->model->n_memories == 1)
         array_push(&l->model->warnings,
                    arena_format(l->arena,
-                                "the memory of rank %d grows by %.1f MB in each iteration, which "
-                                "is not given back (a leak?): the %.1f MB that had come together "
+                                "the memory of %s%d %s%.1f MB in each iteration, which is "
+                                "not given back (a leak?): the %.1f MB that had come together "
                                 "when it was recorded are left out of the peaks",
-                                l->g->ranks[m->rank].rank,
+                                n_growing > 1
+                                    ? arena_format(l->arena, "%u ranks grows, of rank ", n_growing)
+                                    : "rank ",
+                                l->g->ranks[m->rank].rank, n_growing > 1 ? "by " : "grows by ",
                                 (double)l->g->memory[m->rank].growth_bytes / MB, (double)sum / MB));
 }
 

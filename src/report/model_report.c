@@ -11,7 +11,7 @@ enum { LISTED = 4 }; /* buckets whose sizes are told one by one */
 static const char *put_mb(char out[NUMBER_TEXT], uint64_t bytes)
 {
     double mb = (double)bytes / 1e6;
-    return words_number(out, mb, mb < 0.0995 ? 3 : mb < 0.995 ? 2 : 1);
+    return words_number(out, mb, mb < 0.00095 ? 6 : mb < 0.0995 ? 3 : mb < 0.995 ? 2 : 1);
 }
 
 #define SIZE_MB(bytes) put_mb((char[NUMBER_TEXT]){""}, bytes)
@@ -72,7 +72,8 @@ void job_words(struct words *words, const struct dpro_job_time *job)
         words_add(words, " ", "less %u first iteration%s that may be warming up,", job->n_warm_up,
                   PLURAL(job->n_warm_up));
     if (job->source == DPRO_JOB_OWN_STEPS)
-        words_add(words, " ", "without dpro, by %u steps without the profiler", job->n);
+        words_add(words, " ", "without dpro, by %u step%s without the profiler", job->n,
+                  PLURAL(job->n));
     else if (job->source == DPRO_JOB_LOGS && job->n > 0)
         words_add(words, " ", "without dpro, by %u iterations outside of the profile", job->n);
     else if (job->source == DPRO_JOB_LOGS)

@@ -53,10 +53,10 @@ void optimize_memory_text(struct writer *w, const struct dpro_optimize_report *r
         table_paragraph(w, "Verdict", 10,
                         "nothing that was tried fits %s: the job holds %s at its peak (%s), "
                         "and at least %s (%s), which is %s too much; the smallest budget that "
-                        "it fits is %llu bytes",
+                        "it fits is %s (--memory %llu)",
                         BYTES_TEXT(b.budget_bytes), BYTES_TEXT(before.bytes), PLACE(&before),
                         BYTES_TEXT(b.least_bytes), lowest.name,
-                        BYTES_TEXT(b.least_bytes - b.budget_bytes),
+                        BYTES_TEXT(b.least_bytes - b.budget_bytes), BYTES_TEXT(b.least_bytes),
                         (unsigned long long)b.least_bytes);
     } else {
         char fits[NUMBER_TEXT + 24] = "";

@@ -351,11 +351,11 @@ static void write_interval(struct writer *w, const struct report_facts *f)
         return;
     table_paragraph(
         w, " ", 2,
-        "+- %s %% of the job's time: %s %s %s %%, the machine at another time %s %% "
+        "+- %s %% of the job's time: %s %s%s %s %%, the machine at another time %s %% "
         "(95 %%, squares add up; the latter is never below 5 %%, as steps of one minute "
         "tell little of the next hour)",
         NUMBER(100 * half / (double)f->job.ns, 1), NUMBER((double)f->job.n, 0),
-        f->job.source == DPRO_JOB_OWN_STEPS ? "steps" : "iterations",
+        f->job.source == DPRO_JOB_OWN_STEPS ? "step" : "iteration", PLURAL(f->job.n),
         NUMBER(100 * HALF_OF_95_PCT * f->doubt.noise, 1),
         NUMBER(100 * HALF_OF_95_PCT * f->doubt.machine, 1));
 }
@@ -367,8 +367,9 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     if (u->n_steps == 0)
         return;
     words_add(&line, "",
-              "without the profiler: %s, mean of %u steps (median %s); with it they took %s %%",
-              TIME(u->mean_ns), u->n_steps, TIME(u->median_ns), SIGNED(f->overhead_pct));
+              "without the profiler: %s, mean of %u step%s (median %s); with it they took %s %%",
+              TIME(u->mean_ns), u->n_steps, PLURAL(u->n_steps), TIME(u->median_ns),
+              SIGNED(f->overhead_pct));
     if (f->comparable)
         words_add(&line, ", ", "the replay is %s %% off", SIGNED(f->unprofiled_error_pct));
     table_wrapped(w, " ", 2, line.text);

@@ -208,12 +208,17 @@ static void write_words(struct report_facts *f)
         words_add(&line, "", "the first %u of %u iterations (", slow->n, f->n_measured);
     else
         words_add(&line, "", "%u of %u iterations (", slow->n, f->n_measured);
-    for (uint32_t i = 0; number && i < slow->n && i < MOST_NUMBERS; i++)
+    bool in_row = number && slow->n > 2 &&
+                  number[slow->samples[slow->n - 1]] - number[slow->samples[0]] == slow->n - 1;
+    if (in_row)
+        words_add(&line, "", "%lld to %lld", (long long)number[slow->samples[0]],
+                  (long long)number[slow->samples[slow->n - 1]]);
+    for (uint32_t i = 0; number && !in_row && i < slow->n && i < MOST_NUMBERS; i++)
         words_add(&line, i > 0 ? ", " : "", "%lld", (long long)number[slow->samples[i]]);
     bool one = slow->n == 1 || slow->every > 0;
     words_add(&line, "", "%s) %s %s longer than the others' %s",
-              slow->n > MOST_NUMBERS ? ", ..." : "", one ? "takes" : "take", TIME(slow->more_ns),
-              TIME(slow->usual_ns));
+              slow->n > MOST_NUMBERS && !in_row ? ", ..." : "", one ? "takes" : "take",
+              TIME(slow->more_ns), TIME(slow->usual_ns));
     add_causes(f, &line);
     slow->text = arena_copy_string(&f->arena, line.text, strlen(line.text));
 }

@@ -218,8 +218,14 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
         say(line, "; the others wait %s for %s", TIME(f->late_ns),
             f->n_stragglers > 1 ? "them" : "it");
     } else if (late_rank_changes(f)) {
-        say(line, "; no constant straggler: ");
-        say_late_ranks(f, line);
+        const struct rank_fact *late = &f->ranks[f->late[0]];
+        if (f->n_late == 1) {
+            say(line, "; rank %d is late in %u of %u iterations", late->time.rank, late->n_late,
+                f->n_replayed);
+        } else {
+            say(line, "; no constant straggler: ");
+            say_late_ranks(f, line);
+        }
     } else if (some_are_late(f)) {
         say(line, "; rank %d is late most often", f->ranks[f->late[0]].time.rank);
     }

@@ -267,7 +267,7 @@ class NotRecorded(Case):
         for cpu_only in (False, True):
             with self.subTest(cpu_only=cpu_only):
                 self.assert_said(*self.replay_without((0, 1), cpu_only=cpu_only, world=2, buckets=4),
-                                 "not recorded on any rank: its CPU calls NCCL .24 collectives a rank., and no kernel")
+                                 "not recorded on any rank: their CPUs call NCCL .24 collectives a rank., and no kernel")
 
     def test_so_it_is_on_one_rank_of_several(self):
         for lacking, named in (((1,), "rank 1"), ((0, 3), "ranks 0, 3")):
@@ -282,8 +282,8 @@ class NotRecorded(Case):
             told = [rank for rank in range(4) if rank not in lacking]
             self.assertEqual([rank["rank"] for rank in facts["ranks"]], told)
             self.assertEqual(sorted(int(rank) for rank in facts["critical_path"]["by_rank_ms"]), told[-1:] if len(told) == 1 else told)
-            self.assertRegex(" ".join(facts["warnings"]), f"not recorded on {named}: its CPU calls NCCL .24 collectives.*, so that "
-                                                          "nothing is said of it here. The.*CUPTI")
+            self.assertRegex(" ".join(facts["warnings"]), f"not recorded on {named}: (its CPU calls|their CPUs call) NCCL "
+                                                          ".24 collectives.*, so that nothing is said of it here. The.*CUPTI")
             self.assertIn(f"; the GPU was recorded on {len(told)} of 4 ranks, not on rank {lacking[0]}",
                           verdict(facts, "Communication"))
             _, all_facts = self.replay_without((), world=4, buckets=4)

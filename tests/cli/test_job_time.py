@@ -114,6 +114,10 @@ class JobTime(Case):
         self.assertAlmostEqual(half, self.half_pct(facts), delta=0.06)
         self.assertAlmostEqual(half, sum(part ** 2 for part in parts) ** 0.5, delta=0.1)
 
+    def test_of_one_iteration_it_is_told_as_one(self):
+        said = " ".join(dpro("replay", "--steps", "4", self.slowed("one", {})).out.split())
+        self.assertIn("of the job's time: 1 iteration 0.0 %, the machine", said)
+
     def test_what_warms_up_is_left_out(self):
         trace = self.slowed("warms-up", {1: 2000, 2: 1500}, n=8)
         plain, facts = self.ask("replay", self.slowed("plain", {}, n=8)), self.ask("replay", trace)

@@ -462,7 +462,8 @@ class Optimize(Case):
         self.assertEqual(memory["choices"][0]["name"], "as it ran")
         text = dpro("optimize", DEMO, "--memory", "1MB")
         self.assertEqual(text.code, CHECK_FAILED)
-        self.assertIn("the smallest budget that it fits is %d bytes" % memory["least_budget_bytes"], " ".join(text.out.split()))
+        self.assertRegex(" ".join(text.out.split()), r"(\d+\.\d [kMG]B) \([^)]*\), which is .*the smallest budget that it fits is "
+                         r"\1 \(--memory %d\)" % memory["least_budget_bytes"])
         self.assertEqual(dpro("optimize", DEMO, "--memory", str(memory["least_budget_bytes"])).code, DONE)
 
     def test_all_equal_micro_batches_are_tried(self):

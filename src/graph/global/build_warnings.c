@@ -15,6 +15,7 @@ static void warn(struct assembly *a, char *text)
     array_push(&a->graph->warnings, text);
 }
 
+#define IS_OR_ARE(n) ((n) == 1 ? "is" : "are")
 #define WARN(a, ...) warn(a, arena_format(&(a)->graph->arena, __VA_ARGS__))
 
 void assembly_warn_clocks(struct assembly *a)
@@ -71,7 +72,7 @@ static void warn_gpu(struct assembly *a)
     struct join *join = a->join;
     bool left_out = join->blind.n > 0;
     uint32_t n = 0, least = UINT32_MAX, most = 0;
-    char ranks[120], called[80] = "launches kernels";
+    char ranks[120], called[96];
     for (uint32_t r = 0; r < join->n_ranks; r++)
         if (join->ranks[r].lacks_gpu)
             array_add(&join->blind, join->ranks[r].trace->rank, join->ranks[r].n_called);
@@ -86,14 +87,18 @@ static void warn_gpu(struct assembly *a)
     if (n == 0)
         return;
     list_ranks(blind, n, ranks, sizeof ranks);
+    const char *whose = n == 1 ? "its CPU" : "their CPUs", *ends = n == 1 ? "s" : "";
     if (least < most)
-        snprintf(called, sizeof called, "calls NCCL (%u to %u collectives a rank)", least, most);
+        snprintf(called, sizeof called, "%s call%s NCCL (%u to %u collectives a rank)", whose, ends,
+                 least, most);
     else if (most > 0)
-        snprintf(called, sizeof called, "calls NCCL (%u collective%s%s)", most,
+        snprintf(called, sizeof called, "%s call%s NCCL (%u collective%s%s)", whose, ends, most,
                  most == 1 ? "" : "s", n == 1 ? "" : " a rank");
+    else
+        snprintf(called, sizeof called, "%s launch%s kernels", whose, n == 1 ? "es" : "");
     char *text = arena_format(
         &a->graph->arena,
-        "the GPU's work was not recorded on %s: its CPU %s, and no kernel is in the recording%s. "
+        "the GPU's work was not recorded on %s: %s, and no kernel is in the recording%s. "
         "The profiler was told to record the CPU only, had no right to use CUPTI, "
         "or another profiler held it; record again with ProfilerActivity.CUDA",
         n == join->n_ranks && n > 1 && !left_out ? "any rank" : ranks, called,
@@ -132,21 +137,21 @@ static void warn_whole(struct assembly *a)
                      "once)");
         list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
         WARN(a,
-             "%u of %zu collectives are replayed whole, not message by message: the transport "
+             "%u of %zu collectives %s replayed whole, not message by message: the transport "
              "logs%s%s do not have all that was sent and received in them%s; record every "
              "rank, from before it connects",
-             unlogged, a->join->joined.n, ranks[0] ? " of " : "", ranks, or);
+             unlogged, a->join->joined.n, IS_OR_ARE(unlogged), ranks[0] ? " of " : "", ranks, or);
     }
     if (messages->n_uneven > 0)
         WARN(a,
-             "%u of %zu collectives are replayed whole, not message by message: their messages "
+             "%u of %zu collectives %s replayed whole, not message by message: their messages "
              "differ from one iteration to the next",
-             messages->n_uneven, a->join->joined.n);
+             messages->n_uneven, a->join->joined.n, IS_OR_ARE(messages->n_uneven));
     if (messages->n_beyond > 0)
         WARN(a,
-             "%u of %zu collectives are replayed whole, not message by message: together they "
+             "%u of %zu collectives %s replayed whole, not message by message: together they "
              "have more messages than a graph takes; learn from fewer iterations (--steps)",
-             messages->n_beyond, a->join->joined.n);
+             messages->n_beyond, a->join->joined.n, IS_OR_ARE(messages->n_beyond));
 }
 
 /* How a job tells where its iterations begin. */
@@ -242,14 +247,18 @@ static void warn_trend(struct assembly *a)
     bool within = trend_find(measured, n, &trend);
     if (!within && !find_steps_trend(a, &trend, &n))
         return;
+    char of_rank[32] = ""; /* all ranks go at one pace */
+    if (!within && a->join->n_ranks > 1)
+        snprintf(of_rank, sizeof of_rank, " of rank %d", a->join->ranks[0].trace->rank);
     WARN(a,
          "%s get %s through the recording: %.1f ms in the first third, %.1f ms in the "
-         "last (%+.0f %% over %u %s, p = %.2g): the prediction is of %s; record when the "
+         "last (%+.0f %% over %u %s%s, p = %.2g): the prediction is of %s; record when the "
          "machine is steady%s",
          within ? "iterations" : "steps without the profiler",
          trend.last_ns > trend.first_ns ? "longer" : "shorter", (double)trend.first_ns / 1e6,
          (double)trend.last_ns / 1e6, 100 * ((double)trend.last_ns / (double)trend.first_ns - 1), n,
-         within ? "iterations" : "steps", trend.p, within ? "their mean" : "those in between",
+         within ? "iterations" : "steps", of_rank, trend.p,
+         within ? "their mean" : "those in between",
          within ? ", or choose iterations with --steps" : "");
 }
 

@@ -105,9 +105,13 @@ DPRO_API bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t r
 /* In how many iterations this is the late rank; a straggler: in how many it comes late, another one
  * later or not. */
 DPRO_API uint32_t dpro_replay_n_late(const struct dpro_replay *replay, uint32_t rank_index);
-/* What lateness costs an iteration. With stragglers: what the other ranks wait for them, mean over
- * these. Else what it takes longer, on average, than if the late rank had worked in each as it does
- * in those in which it is not late. */
+/* How much later this rank comes than half of those who wait, mean over the iterations; below 0:
+ * earlier. */
+DPRO_API int64_t dpro_replay_later_ns(const struct dpro_replay *replay, uint32_t rank_index);
+/* What lateness costs an iteration. With stragglers: what the other ranks wait for them, and what
+ * they have exposed beyond the stragglers' communication, mean over these. Else what it takes
+ * longer, on average, than if the late rank had worked in each as it does in those in which it is
+ * not late. */
 DPRO_API int64_t dpro_replay_late_ns(const struct dpro_replay *replay);
 /* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
  * from that iteration's start. When iterations overlap, an op may start before 0 or end after the

@@ -182,16 +182,19 @@ static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, 
             values[(size_t)s * g->n_ops + op] = MIN(values[(size_t)s * g->n_ops + op], usual);
 }
 
-/* What the others wait for stragglers, mean over them. */
-static int64_t waited_for_stragglers(const struct dpro_replay *r)
+/* What the others wait for stragglers, mean over them, and have more exposed than these lose. */
+static int64_t lost_by_stragglers(const struct dpro_replay *r)
 {
-    int64_t sum = 0, n_others = r->n_ranks;
+    int64_t sum = 0, n_others = r->n_ranks, lost[2] = {0};
     for (uint32_t k = 0; k < r->n_ranks; k++) {
         n_others -= r->straggles[k];
+        lost[r->straggles[k]] += r->ranks[k].exposed_communication_ns +
+                                 (r->straggles[k] ? r->ranks[k].wait_for_peers_ns : 0);
         for (uint32_t i = 0; i < r->n_iterations && r->straggles[k]; i++)
             sum += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
     }
-    return sum * r->n_ranks / MAX(n_others, 1);
+    int64_t more = lost[false] / MAX(n_others, 1) - lost[true] / MAX(r->n_ranks - n_others, 1);
+    return sum * r->n_ranks / MAX(n_others, 1) + MAX(more, 0);
 }
 
 /* Replays once more without what makes ranks late, where none is in most iterations. */
@@ -205,7 +208,7 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
     size_t n = (size_t)usual.n_samples * usual.n_ops;
     int64_t waited = 0;
     if (r->has_straggler)
-        r->late_ns = waited_for_stragglers(r);
+        r->late_ns = lost_by_stragglers(r);
     for (uint32_t k = 0; k < r->n_ranks; k++)
         waited += r->ranks[k].wait_for_peers_ns / r->n_ranks;
     if (r->has_straggler || waited / LEAST_PCT < r->iteration_ns / 100 || c->options->skip_sample ||
@@ -396,6 +399,14 @@ int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_in
     if (rank_index >= replay->n_ranks || iteration >= replay->n_iterations)
         return 0;
     return replay->lateness[(size_t)iteration * replay->n_ranks + rank_index].waited_ns;
+}
+
+int64_t dpro_replay_later_ns(const struct dpro_replay *replay, uint32_t rank_index)
+{
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < replay->n_iterations && rank_index < replay->n_ranks; i++)
+        sum += replay->lateness[(size_t)i * replay->n_ranks + rank_index].late_ns;
+    return sum / MAX((int64_t)replay->n_iterations, 1);
 }
 
 int64_t dpro_replay_late_ns(const struct dpro_replay *replay)

@@ -177,6 +177,32 @@ static void sum_lateness(struct report_facts *f)
     f->late_ns = dpro_replay_late_ns(replay);
 }
 
+/* Most of the ranks may be slow alike, and only the others wait: then none is a straggler. */
+static void find_slow_ranks(struct report_facts *f)
+{
+    enum { FEWEST = 3, LEAST_PCT = 5 };
+    int64_t lost_ns[2] = {0}, most = 0;
+    uint32_t n[2] = {0};
+    for (uint32_t r = 0; r < f->n_ranks; r++)
+        most = MAX(most, f->ranks[r].time.wait_for_peers_ns);
+    for (uint32_t r = 0; r < f->n_ranks; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        bool waits = t->wait_for_peers_ns >= most / 4 * 3;
+        if (!waits && t->wait_for_peers_ns > most / 4)
+            return;
+        n[waits]++;
+        lost_ns[waits] += t->wait_for_peers_ns + t->exposed_communication_ns;
+    }
+    if (f->n_stragglers > 0 || n[false] <= n[true] || f->n_replayed < FEWEST ||
+        f->parallel.n_stages > 0)
+        return;
+    lost_ns[true] = lost_ns[true] / n[true] - lost_ns[false] / n[false];
+    if (facts_pct(lost_ns[true], f->predicted_ns) < LEAST_PCT)
+        return;
+    f->n_slow = n[false];
+    f->late_ns = lost_ns[true];
+}
+
 static void sum_shown(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -337,6 +363,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     memory_check();
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
+    find_slow_ranks(f);
     sum_recorded(f);
     sum_shown(f);
     slow_find(f);

@@ -242,7 +242,8 @@ struct report_facts {
     uint32_t *late;        /* ranks that are late in some of them, by index, stragglers and most
                               often first */
     uint32_t n_late;
-    int64_t late_ns;  /* see dpro_replay_late_ns */
+    uint32_t n_slow;  /* most of the ranks, which the others wait for; 0: no such */
+    int64_t late_ns;  /* see dpro_replay_late_ns; of n_slow ranks: likewise */
     int64_t apart_ns; /* of a single iteration: the last rank's start after the first's */
     int64_t shown;    /* the job's number of the iteration that is shown; -1: unknown */
     int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */

@@ -61,19 +61,21 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
     int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
     writer_begin(w, "lateness", '{');
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
-                  INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns));
+                  INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns),
+                  INT_IF("alike_slow", f->n_slow > 0, f->n_slow));
     writer_begin(w, "stragglers", '[');
     for (uint32_t i = 0; i < f->n_stragglers; i++)
         writer_json_int(w, f->ranks[f->late[i]].time.rank);
     writer_close(w, ']');
     writer_begin(w, "ranks", '[');
     for (uint32_t r = 0; r < f->n_ranks; r++) {
-        if (f->ranks[r].waited_ns == 0)
+        if (f->ranks[r].waited_ns == 0 && !f->ranks[r].straggles)
             continue;
         for (uint32_t i = 0; i < f->n_replayed; i++)
             waited[i] = dpro_replay_waited_ns(f->report->replay, r, i);
         writer_item(w);
-        writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late));
+        writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late),
+                      MS("later_ms", dpro_replay_later_ns(f->report->replay, r)));
         writer_key(w, "waited_for_ms");
         writer_json_times(w, waited, f->n_replayed);
         writer_close(w, '}');

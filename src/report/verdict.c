@@ -215,8 +215,8 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
         say_stragglers(f, line);
         if (f->n_stragglers == 1 && n < f->n_replayed)
             say(line, ", late in %u of %u iterations", n, f->n_replayed);
-        say(line, "; the others wait %s for %s", TIME(f->late_ns),
-            f->n_stragglers > 1 ? "them" : "it");
+    } else if (f->n_slow > 0) {
+        say(line, "; %u of %u ranks are alike slow", f->n_slow, f->n_ranks);
     } else if (late_rank_changes(f)) {
         const struct rank_fact *late = &f->ranks[f->late[0]];
         if (f->n_late == 1) {
@@ -229,6 +229,8 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
     } else if (some_are_late(f)) {
         say(line, "; rank %d is late most often", f->ranks[f->late[0]].time.rank);
     }
+    if (f->late_ns > 0)
+        say(line, ", at a cost of %s an iteration", TIME(f->late_ns));
 }
 
 static void say_communication(const struct report_facts *f, struct verdict_line *line)
@@ -417,13 +419,10 @@ static void say_even(const struct report_facts *f, struct verdict_line *line, co
 static void say_reason(const struct report_facts *f, struct verdict_line *line, const char *excess,
                        const char *what)
 {
-    bool one = f->n_stragglers == 1;
     say(line, "find out why ");
     say_stragglers(f, line);
-    say(line, " spend%s %s more %s than the others do on average; ranks wait %s for each other%s",
-        one ? "s" : "", excess, what, TIME(f->wait_ns), mostly(f));
-    if (*mostly(f))
-        say(line, one ? " for it" : " for them");
+    say(line, " spend%s %s more %s than the others do on average, at a cost of %s an iteration",
+        f->n_stragglers == 1 ? "s" : "", excess, what, TIME(f->late_ns));
 }
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
@@ -431,7 +430,12 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
     uint32_t world = f->world_size;
     int64_t excess;
     const char *a = TIME(f->wait_ns);
-    if (late_rank_changes(f)) {
+    if (f->n_slow > 0) {
+        say(line,
+            "find out why %u of %u ranks are alike slow: were they as fast as the others, %s an "
+            "iteration to win",
+            f->n_slow, f->n_ranks, TIME(f->late_ns));
+    } else if (late_rank_changes(f)) {
         say(line,
             "find out what makes ranks late in some iterations, such as garbage collection: ");
         if (f->n_late > 1)
@@ -461,14 +465,18 @@ static int64_t with_servers_ns(const struct report_facts *f)
     return f->kind_ns[DPRO_OP_PUSH] + f->kind_ns[DPRO_OP_PULL];
 }
 
-/* What others have exposed beyond a straggler's is for want of computation while it computes. */
+/* What late ranks cost; of a pipeline's stages, which wait for one another, the mean waiting. */
+static int64_t lateness_ns(const struct report_facts *f)
+{
+    return f->parallel.n_stages > 0 ? f->wait_ns : MAX(f->late_ns, f->wait_ns);
+}
+
+/* Less what late ranks cost the others, which is waiting or for want of computation meanwhile. */
 static int64_t exposed_ns(const struct report_facts *f)
 {
-    int64_t least = f->exposed_ns;
-    for (uint32_t r = 0; r < f->n_ranks; r++)
-        if (f->ranks[r].straggles)
-            least = MIN(least, f->ranks[r].time.exposed_communication_ns);
-    return least;
+    uint32_t n_late = f->n_slow > 0 ? f->n_slow : MAX(f->n_stragglers, 1);
+    int64_t late_ns = f->late_ns / f->n_ranks * (f->n_ranks - n_late) - f->wait_ns;
+    return MAX(f->exposed_ns - MAX(late_ns, 0), 0);
 }
 
 static void say_shrink(const struct report_facts *f, struct verdict_line *line)
@@ -545,7 +553,7 @@ static int64_t computing_ns(const struct report_facts *f)
  * time. */
 static void say_lost(const struct report_facts *f, int64_t lost_ns, struct verdict_line *line)
 {
-    if (lost_ns == f->wait_ns)
+    if (lost_ns == lateness_ns(f))
         say_wait(f, line);
     else if (lost_ns == exposed_ns(f) || (lost_ns == f->idle_ns && with_servers_ns(f) >= lost_ns))
         say_shrink(f, line);
@@ -585,6 +593,7 @@ static void say_growth(const struct report_facts *f, struct verdict_line *line)
 static void say_next(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_PCT = 5, MOST_SAVED = 4 }; /* a quarter of computation is much to save */
+    int64_t dearest_ns;
     const struct dpro_validation *v = &f->validation;
     line->title = "Next step";
     say_growth(f, line);
@@ -597,14 +606,17 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
                   "without it the effect of communication is unknown");
         return;
     }
-    int64_t most = MAX(exposed_ns(f), f->wait_ns);
+    int64_t most = MAX(exposed_ns(f), lateness_ns(f));
     if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
         most = f->idle_ns > most ? f->idle_ns : most;
     most = f->input_ns > most ? f->input_ns : most;
     /* what they take longer is in these, too */
     bool slow = facts_pct(f->slow.lost_ns, f->predicted_ns) >= 5 && f->slow.lost_ns * 2 >= most;
     bool is_little = facts_pct(most, f->predicted_ns) < LEAST_PCT;
-    bool computes = !slow && (is_little || most < computing_ns(f) / MOST_SAVED);
+    find_dearest(f, &dearest_ns);
+    /* what ranks are late by is won without a change to what they compute */
+    int64_t saved_ns = (most == f->late_ns ? dearest_ns : computing_ns(f)) / MOST_SAVED;
+    bool computes = !slow && (is_little || most < saved_ns);
     if (slow)
         say_slow(f, line);
     else if (computes)

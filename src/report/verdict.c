@@ -567,14 +567,18 @@ static void say_lost(const struct report_facts *f, int64_t lost_ns, struct verdi
             f->n_ranks > 1 ? "they idle" : "it idles", TIME(f->idle_ns));
 }
 
-/* Memory that grows ends a job, whatever else is slow. */
+/* Memory that grows ends a job, whatever else is slow, but not if a thousand steps fit. */
 static void say_growth(const struct report_facts *f, struct verdict_line *line)
 {
+    enum { LEAST_SHARE = 1000 }; /* of the peak, in each iteration */
     const struct memory_fact *most = NULL;
     uint32_t n_growing = 0;
     for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
-        n_growing += f->memory.ranks[i].memory.growth_bytes > 0;
-        if (f->memory.ranks[i].memory.growth_bytes > (most ? most->memory.growth_bytes : 0))
+        const struct dpro_rank_memory *m = &f->memory.ranks[i].memory;
+        if (m->growth_bytes == 0 || m->growth_bytes < m->peak_bytes / LEAST_SHARE)
+            continue;
+        n_growing++;
+        if (!most || m->growth_bytes > most->memory.growth_bytes)
             most = &f->memory.ranks[i];
     }
     if (!most)

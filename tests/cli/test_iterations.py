@@ -335,7 +335,7 @@ class ShownIteration(Case):
 class Growth(Case):
     """Each step takes three blocks in its forward pass, which the next step gives back, and may keep another one."""
 
-    def replay(self, name, keeps, gives=lambda number: [], steps=8, **job):
+    def replay(self, name, keeps, gives=lambda number: [], steps=8, kept=20_000_000, **job):
         def use(rank, number):
             def event(address, size):
                 rank.events.append({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": 1,
@@ -351,9 +351,9 @@ class Growth(Case):
             for k in range(3):
                 event(number * 1_000_000_000 + k * 200_000_000, 100_000_000)
             if keeps(number):
-                event(number * 1_000_000_000 + 700_000_000, 20_000_000)
+                event(number * 1_000_000_000 + 700_000_000, kept)
             for of in gives(number):
-                event(of * 1_000_000_000 + 700_000_000, -20_000_000)
+                event(of * 1_000_000_000 + 700_000_000, -kept)
             rank.emit("cpu_op", "aten::linear", begin, rank.now - begin + 2, 100, 1)
             rank.now += 2
 
@@ -368,6 +368,13 @@ class Growth(Case):
         self.assertIn("grows by 20.0 MB a step", text)
         self.assertIsNone(rank["grows_since"])
         self.assertIn("find out what keeps 20.0 MB more memory in each iteration (a leak?)", verdict(self.facts, "Next step"))
+
+    def test_what_a_thousand_steps_have_room_for_is_no_next_step(self):
+        for kept, said in ((1_000, False), (200_000, False), (900_000, True)):  # of 300 MB and what the steps kept
+            rank, text = self.replay(f"tiny-{kept}", lambda number: True, kept=kept)
+            self.assertEqual(rank["growth_bytes"], kept)
+            self.assertIn("a step", text)
+            self.assertEqual("leak" in verdict(self.facts, "Next step"), said)
 
     def test_it_may_begin_while_the_job_is_recorded(self):
         rank, text = self.replay("later", lambda number: number >= 7, steps=12)

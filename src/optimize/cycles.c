@@ -16,7 +16,6 @@ static const uint64_t thresholds_kib[N_THRESHOLDS] = {131072, 0, 64, 256, 1024, 
 
 /* Horovod's autotune (HOROVOD_AUTOTUNE) begins with its four test points and goes on, 20 samples in
  * all, anywhere from 0 to 64 MB and 1 to 100 ms: horovod/common/parameter_manager.cc. */
-enum { TUNED_FROM = MS, TUNED_TO = 100 * MS, TUNED_BYTES = 65536 * KIB };
 enum { N_TUNED_CYCLES = 7, N_TUNED_THRESHOLDS = 7 };
 static const int64_t tuned_cycles_ms[N_TUNED_CYCLES] = {5, 10, 25, 50, 1, 2, 100};
 static const uint64_t tuned_thresholds_kib[N_TUNED_THRESHOLDS] = {4096,  8192, 16384, 32768,
@@ -76,15 +75,6 @@ bool cycles_autotune(struct space *space, struct dpro_strategy *found)
             }
         }
     return best_ns < INT64_MAX;
-}
-
-bool cycles_may_be_tuned(const struct dpro_model *model, const struct dpro_strategy *strategy)
-{
-    uint64_t bytes = 0; /* no more than all is fused */
-    for (uint32_t t = 0; t < model->n_tensors; t++)
-        bytes += model->tensors[t].size_bytes;
-    return strategy->fuses && strategy->cycle_ns >= TUNED_FROM && strategy->cycle_ns <= TUNED_TO &&
-           (strategy->fusion_bytes <= TUNED_BYTES || bytes <= TUNED_BYTES);
 }
 
 void cycles_search(struct space *space, const struct dpro_strategy *baseline, int64_t limit_ns)

@@ -204,17 +204,19 @@ static void evaluate_all(struct finals *p)
             p->finalists[f].is_out ? INFINITY : mean_of(p, p->finalists[f].shares);
 }
 
-/* It finds what is listed, too, if that is better in all jobs together. */
+/* Within its bounds it finds what is listed, too, if that is better in all jobs together. */
 static void tune(struct finals *p)
 {
     struct finalist *tuned = p->tuned;
-    for (uint32_t i = 0; i < p->n_listed; i++) {
-        const struct finalist *f = &p->finalists[i];
-        if (f->expected < tuned->expected && cycles_may_be_tuned(p->model, &f->strategy)) {
-            tuned->strategy = f->strategy;
-            tuned->shares = f->shares;
-            tuned->expected = f->expected;
-        }
+    uint64_t bytes = 0; /* no more than all is fused */
+    for (uint32_t t = 0; t < p->model->n_tensors; t++)
+        bytes += p->model->tensors[t].size_bytes;
+    for (const struct finalist *f = p->finalists; f < p->finalists + p->n_listed; f++) {
+        const struct dpro_strategy *s = &f->strategy;
+        if (s->fuses && s->cycle_ns >= 1000000 && s->cycle_ns <= 100000000 &&
+            (s->fusion_bytes <= 64 << 20 || bytes <= 64 << 20) && f->expected < tuned->expected)
+            *tuned =
+                (struct finalist){*s, "autotune", .shares = f->shares, .expected = f->expected};
     }
     tuned->text = arena_format(&p->arena, "Horovod's autotune at best: %.3g ms, up to %.0f MiB",
                                (double)tuned->strategy.cycle_ns * 1e-6,

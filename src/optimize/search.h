@@ -53,8 +53,6 @@ void cycles_search(struct space *space, const struct dpro_strategy *baseline, in
 
 /* The best that Horovod's autotune can find. False: nothing is known of cycles. */
 bool cycles_autotune(struct space *space, struct dpro_strategy *found);
-/* Whether it can find that, too: other settings that fuse as much. */
-bool cycles_may_be_tuned(const struct dpro_model *model, const struct dpro_strategy *strategy);
 
 /* ---- placement.c: partitions over servers, and tensors' servers ---- */
 

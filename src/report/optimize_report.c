@@ -289,6 +289,11 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     }
     writer_text(w, "\n");
     table_write(w, &t);
+    if (!f->is_of_units)
+        table_wrapped(
+            w, "", 2,
+            "iterations are means over the model's errors and the measured ones; 'dpro "
+            "whatif' answers by the model's best guess alone, which may be another number");
 }
 
 /* What each number of servers would win, and what it takes. */

@@ -217,6 +217,11 @@ class Optimize(Case):
         asked = self.assert_json("whatif", trace, "--cycle-time", "5", "--fusion-mb", "64")["predicted"]["communication"]["buckets"]
         self.assertEqual([row["buckets"] for row in facts["baselines"] if row["name"] == "horovod"], [len(asked)])
 
+    def test_the_table_says_that_whatif_may_have_another_number(self):
+        for name, differs in (("hvd-mx-n2", True), ("torch-fsdp-gloo-n2-memory", False)):
+            said = " ".join(dpro("optimize", os.path.join(ROOT, "tests", "data", name)).out.split())
+            self.assertEqual("'dpro whatif' answers by the model's best guess alone, which may be another number" in said, differs)
+
     def test_horovods_autotune_is_no_worse_than_its_default(self):
         for name in ("hvd-mx-n2", "hvd-mx-unfused-n2"):
             trace = os.path.join(ROOT, "tests", "data", name)

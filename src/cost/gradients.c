@@ -56,8 +56,8 @@ static bool is_wait(const struct dpro_graph *g, uint32_t op)
     return g->kind[op] == DPRO_OP_LAUNCH && !asks;
 }
 
-/* Follows what is computed with a transfer's result on its rank, in the iteration. Yields whether
- * that makes another unnamed tensor. */
+/* Follows what is computed with a transfer's result on its rank, in the iteration, up to an update
+ * of weights. Yields whether that makes another unnamed tensor. */
 static bool leads_to_tensor(const struct dpro_graph *g, uint32_t transfer, const uint8_t *makes,
                             uint8_t *seen, uint32_t *stack)
 {
@@ -70,7 +70,7 @@ static bool leads_to_tensor(const struct dpro_graph *g, uint32_t transfer, const
             if (makes[to] && from != transfer) /* else it waits for a stream */
                 return true;
             bool waits = is_wait(g, to) || (g->flags[to] & GRAPH_OP_GPU);
-            bool computes = g->kind[to] <= DPRO_OP_UPDATE || g->kind[to] == DPRO_OP_LAUNCH;
+            bool computes = g->kind[to] < DPRO_OP_UPDATE || g->kind[to] == DPRO_OP_LAUNCH;
             if (!computes || seen[to] || (from == transfer && !waits))
                 continue; /* a thread that only happens to go on then */
             seen[to] = 1;

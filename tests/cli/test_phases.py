@@ -29,6 +29,20 @@ class Phases(Case):
             self.assert_phases(facts, 8 + 5, 2 * (8 + 5), 2 * 3)
             self.assertIsNone(facts["micro_batches"])
 
+    def test_buckets_are_chosen_wherever_gradients_are_reduced(self):
+        def trains(rank):
+            for kernels in passes:
+                yield from rank.forward(kernels)
+                reduced = yield from rank.backward(2 * kernels, buckets=buckets)
+                yield from rank.update(3, after=reduced)
+            rank.wait_for_gpu()
+
+        for buckets, passes in ((1, (6,)), (2, (6,)), (3, (6,)), (4, (6,)), (2, (8, 5)), (1, (4, 4, 8))):
+            with self.subTest(buckets=buckets, passes=passes):
+                self.replay(f"job-{buckets}-{len(passes)}", trains, world=2)
+                chosen = self.assert_json("optimize", self.folder)["baseline"]["communication"]["buckets"]
+                self.assertEqual(len(chosen), buckets * len(passes))
+
     def test_micro_batches(self):
         def accumulate(rank):
             for micro in range(4):

@@ -3,8 +3,9 @@
  * One walk over the calls in time order keeps the last work launched on each stream. A
  * cudaStreamWaitEvent makes the stream that is launched to next wait for the work of other streams.
  * Only Kineto's cuda_sync events name these; without them every other stream is a candidate, and
- * what the timeline contradicts is dropped. Synchronize calls and blocking copies end when their
- * work has ended and keep only the time after it. */
+ * what the timeline contradicts is dropped; so many calls make so many streams wait at most.
+ * Synchronize calls and blocking copies end when their work has ended and keep only the time after
+ * it. */
 #include <string.h>
 
 #include "base/arena.h"
@@ -62,6 +63,7 @@ struct walker {
     struct work *last;      /* by stream */
     struct queue *queues;   /* by stream */
     struct wait **waits;    /* by track: NULL, or by waiting stream */
+    uint32_t *n_waits;      /* by track: calls that name no stream and made none wait so far */
     struct map waited;      /* waiting stream + 1 and source stream -> work last waited for */
     struct map sync_detail; /* call -> span of kind SPAN_SYNC + 1 */
     struct map records;     /* event record -> its snapshot */
@@ -121,6 +123,7 @@ static void on_stream_wait(struct walker *w, const struct local_op *op,
     uint32_t *n_launched = arena_array(&w->scratch, w->n_streams + 1, sizeof *n_launched);
     if (!*waits)
         *waits = arena_array(&w->scratch, w->n_streams + 1, sizeof **waits);
+    w->n_waits[op->track] += !detail;
     for (uint32_t d = 0; d < w->n_streams && !known; d++)
         n_launched[d] = w->queues[d].n_launched;
     const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
@@ -146,8 +149,9 @@ static int64_t end_of(const struct walker *w, struct work work)
 }
 
 /* The event may have been recorded before the last that its stream was given. Then only time tells
- * which work it was for: the stream that waits was idle up to its end, and no longer. */
-static void wait_for_earlier(struct walker *w, const struct wait *wait, uint32_t stream,
+ * which work it was for: the stream that waits was idle up to its end, and no longer. Returns
+ * whether any is found. */
+static bool wait_for_earlier(struct walker *w, const struct wait *wait, uint32_t stream,
                              uint32_t op, int64_t explained_ns)
 {
     int64_t start = local_start(w->rank, op), latest = explained_ns;
@@ -165,8 +169,17 @@ static void wait_for_earlier(struct walker *w, const struct wait *wait, uint32_t
             found = last.op;
         }
     }
-    if (found != NO_ID && start - latest <= RIGHT_AFTER_NS)
-        local_add_if_holds(w->rank, found, op, false);
+    return found != NO_ID && start - latest <= RIGHT_AFTER_NS &&
+           local_add_if_holds(w->rank, found, op, false);
+}
+
+/* One call makes one stream wait: when all of a thread's have, no other stream does. */
+static void use_wait(struct walker *w, uint32_t track)
+{
+    if (w->n_waits[track] == 0 || --w->n_waits[track] > 0)
+        return;
+    for (uint32_t d = 0; d < w->n_streams; d++)
+        w->waits[track][d].sources = NULL;
 }
 
 /* What the stream has waited for before holds for all that it was given since: an edge is made only
@@ -181,6 +194,7 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
     if (!wait || !wait->sources)
         return;
     w->found.n = 0;
+    bool any = false;
     int64_t explained = end_of(w, (struct work){launch, false});
     if (w->last[stream].op != NO_ID)
         explained = MAX(explained, end_of(w, w->last[stream]));
@@ -203,10 +217,13 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
         if (local_add_if_holds(rank, source.op, op, source.next)) {
             map_set(&w->waited, wait_key(stream, from), work_id(source));
             explained = MAX(explained, w->found.at[i].end_ns);
+            any = true;
         }
     }
-    wait_for_earlier(w, wait, stream, op, explained);
+    any |= wait_for_earlier(w, wait, stream, op, explained);
     wait->sources = NULL;
+    if (any)
+        use_wait(w, track);
 }
 
 static void await(struct walker *w, uint32_t call, struct work work)
@@ -423,6 +440,7 @@ static void prepare(struct walker *w)
     w->stream_of = arena_array(&w->scratch, n_devices, sizeof *w->stream_of);
     w->last = arena_array(&w->scratch, n_devices + 1, sizeof *w->last);
     w->waits = arena_array(&w->scratch, rank->tracks.n, sizeof *w->waits);
+    w->n_waits = arena_array(&w->scratch, rank->tracks.n + (size_t)1, sizeof *w->n_waits);
     for (uint32_t d = 0; d < n_devices; d++) {
         w->stream_of[d] = w->n_streams;
         if (rank->devices.at[d].kind == DPRO_DEVICE_GPU_STREAM)

@@ -382,6 +382,13 @@ class Growth(Case):
         self.assertEqual(rank["by_category"]["activation"], 300_000_000)
         self.assertIn("grows by 20.0 MB a step since iteration 7, which", text)
 
+    def test_what_the_chosen_iterations_hold_is_told(self):
+        self.replay("chosen", lambda number: number >= 7, steps=12)
+        for steps, peak, growth in (("1:6", 300_000_000, None), ("2:11", 400_000_000, 20_000_000)):
+            rank = dpro("replay", self.path("chosen"), "--steps", steps, "--json", "-q").json["memory"]["ranks"][0]
+            self.assertEqual(rank["growth_bytes"], growth)
+            self.assertLess(abs(rank["peak_bytes"] - peak), 20_000_001)
+
     def test_garbage_that_is_collected_now_and_then_is_no_growth(self):
         rank, text = self.replay("garbage", lambda number: True, lambda number: [number - 3, number - 2, number - 1] if number == 7 else [],
                                  steps=11)

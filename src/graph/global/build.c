@@ -106,7 +106,7 @@ static void link_rank(void *arg, size_t r)
     build_parts(rank);
     build_learn_calls(rank);
     rank->autocast = build_finds_autocast(rank);
-    rank->memory = build_memory(rank);
+    rank->memory = build_memory(rank, build->options.last_step);
     slow_steps_find(rank);
     build_forget(rank);
     if (build->spent && r < build->trace->n_ranks)

@@ -27,8 +27,8 @@ static uint32_t choose_execution_trace(const struct trace_rank *trace)
     return w < trace->n_windows ? w : NO_ID;
 }
 
-/* Its last one that is whole, as far as is known: in a damaged file not the last that is seen. */
-static uint32_t choose_step(const struct rank_build *rank, uint32_t window)
+/* Its last whole one, as far as is known, up to last_step if any is: a file may be damaged. */
+static uint32_t choose_step(const struct rank_build *rank, uint32_t window, int64_t last_step)
 {
     uint32_t best = NO_ID, end = (uint32_t)rank->steps.n;
     while (end > 0 && rank->steps.at[end - 1].window > window)
@@ -37,7 +37,10 @@ static uint32_t choose_step(const struct rank_build *rank, uint32_t window)
         end--;
     for (uint32_t s = 0; s < end; s++) {
         const struct step *step = &rank->steps.at[s];
-        if (step->window == window && (best == NO_ID || step->timed >= rank->steps.at[best].timed))
+        bool beyond = last_step != 0 && step->number > last_step && best != NO_ID &&
+                      rank->steps.at[best].number <= last_step;
+        if (step->window == window && !beyond &&
+            (best == NO_ID || step->timed >= rank->steps.at[best].timed))
             best = s;
     }
     return best;
@@ -74,13 +77,13 @@ static int32_t choose_device_of_tensors(const struct memory_build *b)
     return -1;
 }
 
-static bool choose(struct memory_build *b)
+static bool choose(struct memory_build *b, int64_t last_step)
 {
     bool allocations = b->trace->n_allocations > 0;
     b->window = allocations ? choose_window(b->trace) : choose_execution_trace(b->trace);
     if (b->window == NO_ID)
         return false;
-    b->step = choose_step(b->rank, b->window);
+    b->step = choose_step(b->rank, b->window, last_step);
     if (b->step == NO_ID)
         return false;
     b->start_ns = b->rank->steps.at[b->step].start_ns;
@@ -198,10 +201,10 @@ static void make(struct memory_build *b)
     memory_place_moments(b);
 }
 
-struct graph_memory *build_memory(const struct rank_build *rank)
+struct graph_memory *build_memory(const struct rank_build *rank, int64_t last_step)
 {
     struct memory_build b = {.rank = rank, .trace = rank->trace};
-    if (!choose(&b))
+    if (!choose(&b, last_step))
         return NULL;
     b.to = mem_array(1, sizeof *b.to);
     make(&b);

@@ -162,6 +162,7 @@ static void bench_fini(struct bench *b)
     space_fini(&b->space);
     registry_fini(&b->search.registry);
     array_fini(&b->search.improvements);
+    array_fini(&b->search.pool);
 }
 
 static int64_t bound_of(const struct bench *b)

@@ -319,8 +319,8 @@ static int learn_delayed(const struct dpro_graph *delayed, const struct dpro_cha
     return rc;
 }
 
-/* Other work, and other units; a rank has `share` of what it had of what ranks share out.
- * `passes_alone`: without what a step does once. */
+/* Changes the programs' work and FSDP's units. `share`: how a rank's part of shards and batch
+ * grows. `passes_alone`: without what a step does once. */
 static int edit_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
                          struct rank_share share, bool passes_alone, struct arena *arena,
                          const struct program_change *change, struct dpro_model *to,

@@ -8,7 +8,7 @@
 /* Ratio of a micro-batch of the model's own strategy to the recorded batch. */
 double micro_batch_ratio(const struct dpro_model *model);
 
-/* What a rank has of what ranks share out, against what it had; 1: as much. */
+/* A rank's part of what all ranks divide among them, after a change over before; 1: the same. */
 struct rank_share {
     double shards;  /* of the sharded model */
     double tensors; /* of split tensors */

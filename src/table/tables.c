@@ -1,5 +1,5 @@
-/* The tables of a job. What a graph or a replay has as arrays stays where it is; what it has in
- * another form, such as edges in compressed rows, is made into rows once. */
+/* The tables of a job. Arrays of the graph or the replay are lent as they lie; other forms, such as
+ * edges in compressed rows, are made into rows once. */
 #include "table/tables.h"
 
 #include "base/error.h"
@@ -89,8 +89,8 @@ static const char *type_rule_word(int64_t rule)
            "what tied it to the reference: transport, nccl, collectives; none: it is used as "     \
            "recorded")
 
-/* Where a table's rows are, and their number: in the graph, in what it has of a rank's memory, or
- * in struct made_tables. */
+/* Where a table's rows and their number lie: in the graph, in a rank's memory, or in struct
+ * made_tables. */
 enum table_place { IN_GRAPH, IN_MEMORY, IN_MADE };
 
 struct table_rows {

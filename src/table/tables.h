@@ -60,8 +60,7 @@ struct clock_segment_row {
     CLOCK_SEGMENTS(COLUMN_FIELD, )
 };
 
-/* What the graph and the replay have in another form than rows, and the counts of what they have as
- * rows. */
+/* Rows made of other forms of the graph and the replay, and the counts of rows that are lent. */
 struct made_tables {
     const struct graph_rank *ranks;
     const struct graph_exchange_end *exchange_ends;

@@ -347,7 +347,7 @@ static int compare_transactions(const struct endpoint *x, const struct endpoint 
 
 ORDER(by_transaction, struct endpoint, compare_transactions(x, y) ?: DESCENDING(sends));
 
-/* A message of which one end is known; the other rank has no log. */
+/* Finds a message whose other end is unknown, as that rank has no log. */
 static bool find_one_sided(const struct endpoints *endpoints, const struct endpoint *end,
                            struct found *found)
 {

@@ -1,5 +1,5 @@
 /* Each stage's work of a forward and of a backward pass is that of the mean recorded micro-batch.
- * What its ops take grows with the rows of a micro-batch as a batch's does (graph_work.h); what a
+ * What its ops take grows with the rows of a micro-batch as a batch's does (op_work.h); what a
  * stage does once a step, such as the optimizer's, stays. Passes and messages are then put in the
  * order of pipeline_order.h. What else a stage communicates, such as activations of split tensors,
  * cuts its passes in equal parts and is waited for at once; what it communicates less often than in

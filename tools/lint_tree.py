@@ -10,6 +10,7 @@
 - memory: src/ allocates and frees through base/memory.h
 - purpose: the first line of a C file says what it is for
 - decided: doc/architecture.md's list of where things are decided names files and functions that are there
+- prelude: what src/base/base.h has is included by its name only
 
 tools/lint_exceptions.txt lists what is not clean yet. The list may only shrink: a finding that it does not cover fails,
 and so does an entry that covers nothing any more. `--renew` takes such entries off."""
@@ -348,6 +349,17 @@ def judge(findings, allowed, built):
     return lines, renewed
 
 
+def check_prelude(tree):
+    """What src/base/base.h includes is included by no other name"""
+    if "src/base/base.h" not in tree.known:
+        return
+    has = set(INCLUDE.findall(tree.read("src/base/base.h")))
+    for file in tree.of("src/", ends=(".c", ".h")):
+        if file != "src/base/base.h" and file.removeprefix("src/") not in has:
+            for name in has & set(INCLUDE.findall(tree.read(file))):
+                yield Finding("prelude", file, f"{file}: includes {name}, which base/base.h has")
+
+
 def find(tree, build):
     calls = list(called(tree, build)) if build else []
     includes, imports = list(included(tree)), list(imported(tree))
@@ -359,6 +371,7 @@ def find(tree, build):
     findings += check_memory(tree)
     findings += check_purpose(tree)
     findings += check_decided(tree)
+    findings += check_prelude(tree)
     return findings
 
 

@@ -1,10 +1,7 @@
 /* Cuts the recording into as few windows as the constraints allow, with a constant drift of each
  * clock in each, and fills in the results. */
-#include <math.h>
-#include <string.h>
 
 #include "align/solver.h"
-#include "base/sort.h"
 
 enum {
     CUT_BITS = 27,           /* windows begin and end at multiples of 134 ms */

@@ -5,8 +5,7 @@
  * lies. Clock 0 is the reference. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/graph.h>
 

@@ -1,9 +1,6 @@
 /* From a clock's own time to the common axis. */
 #include "align/clock_map.h"
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 void clocks_fini(struct clocks *clocks)
 {
     mem_free(clocks->warnings.at);

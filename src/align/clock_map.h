@@ -1,12 +1,9 @@
 /* A job's clocks, and how each is moved onto the common axis. */
 #pragma once
 
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/graph.h>
-
-#include "base/arena.h"
-#include "base/array.h"
 
 /* From a clock's own time to the common axis; no segments: as it is. */
 struct clock_map {

@@ -1,10 +1,7 @@
 /* The constraints of every pair of clocks, few of which matter: those that some line could
  * touch. */
-#include <stdlib.h>
 
 #include "align/solver.h"
-#include "base/memory.h"
-#include "base/sort.h"
 
 enum {
     SLICE_BITS = 24, /* of the lower clock's nanoseconds, 17 ms: where segments end, at most so much

@@ -1,7 +1,6 @@
 /* Shortest paths over clocks, arcs of negative length included (Bellman and Ford, with a queue of
  * those whose value fell). Times that bound each other from above are such paths: the tightest
  * bound is the shortest one, and a cycle of negative length is a contradiction. */
-#include <math.h>
 
 #include "align/solver.h"
 

@@ -6,9 +6,6 @@
 #pragma once
 
 #include "align/align.h"
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/map.h"
 
 /* Rounding of the times that constraints are made of. */
 #define ALIGN_ROUNDING_NS 1

@@ -2,13 +2,6 @@
  * is received, whatever the clocks say. */
 #include "align/transport_constraints.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "base/map.h"
-#include "base/sort.h"
-
 /* ---- processes ---- */
 
 /* Processes that are no ranks, which are negative, come last. */

@@ -1,7 +1,6 @@
 /* What a job's processes sent each other, as constraints of their clocks. */
 #pragma once
 
-#include "base/array.h"
 #include "ingest/trace.h"
 
 enum constraint_source {

@@ -6,12 +6,8 @@
  * these ranges at both ends of the window give the drifts; with drifts given, the offsets obey
  * differences only, which shortest paths solve exactly; where a cycle of constraints forbids the
  * drifts, they give way. */
-#include <math.h>
-#include <string.h>
 
 #include "align/solver.h"
-#include "base/memory.h"
-#include "base/stats.h"
 
 enum {
     N_PASSES = 3, /* each begins with the lines of the one before, and the last only corrects */

@@ -8,28 +8,16 @@
 #include <dpro/attach.h>
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "attach/collect.h"
 #include "attach/fabric.h"
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/error.h"
 #include "base/folder.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
-#include "base/sort.h"
-#include "base/time.h"
 
 #define MS INT64_C(1000000)
 

@@ -2,22 +2,14 @@
 #include "attach/collect.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <dpro/recording.h>
 #include <dpro/trace.h>
 
-#include "base/arena.h"
-#include "base/array.h"
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/log.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "base/writer.h"
 
 enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 14 };

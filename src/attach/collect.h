@@ -1,9 +1,6 @@
 /* From the files that processes wrote to a trace directory. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 #include <dpro/attach.h>

@@ -2,15 +2,10 @@
 #include "attach/fabric.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include "base/error.h"
 
 static const char daemon_name[] = "dynolog";
 static const char *const type_names[] = {[FABRIC_CONTEXT] = "ctxt", [FABRIC_REQUEST] = "req"};

@@ -3,9 +3,7 @@
  * payload, in the machine's byte order. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/error.h>
 

@@ -1,12 +1,5 @@
 /* Blocks that double up to a megabyte; big requests get a block of their own. */
-#include "base/arena.h"
-
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/memory.h"
+#include "base/base.h"
 
 enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, ALIGN = 16 };
 

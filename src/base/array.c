@@ -1,7 +1,5 @@
 /* Growth by half. */
-#include "base/array.h"
-
-#include "base/sort.h"
+#include "base/base.h"
 
 void array_grow(void **at, size_t *cap, size_t n, size_t extra, size_t size)
 {

@@ -1,10 +1,6 @@
 /* The window moves on when what is asked for is not in it whole. */
 #include "base/bytes.h"
 
-#include <string.h>
-
-#include "base/memory.h"
-
 enum { CHUNK = 1 << 17 };
 
 void bytes_init(struct bytes *bytes, struct input *in, size_t chunk, size_t max,

@@ -2,10 +2,6 @@
  * Memory is bounded by the longest record that the caller asks for. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "base/file.h"
 
 struct bytes {

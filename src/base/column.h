@@ -16,9 +16,7 @@
  * function that names its values). */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/table.h>
 

@@ -1,9 +1,4 @@
 /* One printable line per error, whatever bytes came in. */
-#include "base/error.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/utf8.h"
 

@@ -6,13 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <isa-l/igzip_lib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 
 /* INFLATE_SIZE: what inflate is asked for, always; it divides the readers' own chunks, which are
  * then written to directly. */

@@ -1,9 +1,7 @@
 /* Bytes of a file or of memory, inflated when they are gzip, front to back in bounded memory. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/error.h>
 

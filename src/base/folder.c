@@ -2,11 +2,8 @@
 #include "base/folder.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "base/error.h"
 
 int folder_make(char *path, size_t *first_made, struct dpro_error *err)
 {

@@ -1,7 +1,7 @@
 /* Making folders, and taking back those that turned out not to be needed. */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 #include <dpro/error.h>
 

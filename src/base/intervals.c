@@ -1,8 +1,6 @@
 /* Joins and measures intervals of time. */
 #include "base/intervals.h"
 
-#include "base/sort.h"
-
 ORDER(by_start, struct interval, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 void intervals_join(interval_array *intervals)

@@ -1,9 +1,7 @@
 /* Intervals of time, joined and measured. */
 #pragma once
 
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct interval {
     int64_t start_ns, end_ns;

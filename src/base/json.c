@@ -1,10 +1,6 @@
 /* The scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
 #include "base/json.h"
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
-
 void json_fini(struct json *js)
 {
     mem_free(js->buffer);

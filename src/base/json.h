@@ -10,11 +10,6 @@
  * ends; what was read before is true. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif

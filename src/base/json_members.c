@@ -1,12 +1,6 @@
 /* Reads JSON by tables of members. */
 #include "base/json_members.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-#include "base/sort.h"
-#include "base/text.h"
-
 /* ---- what is refused ---- */
 
 void json_refuse(struct json_reader *r, const char *format, ...)

@@ -3,10 +3,7 @@
  * message that names its place: "'communication.buckets[3].partitions' has to be ...". */
 #pragma once
 
-#include "base/array.h"
-#include "base/error.h"
 #include "base/json.h"
-#include "base/strtab.h"
 
 enum { JSON_PLACES = 8 }; /* objects within each other; deeper ones count to the last */
 

@@ -1,5 +1,4 @@
 /* Decimal texts as integers, without floating point. */
-#include <string.h>
 
 #include "base/json.h"
 

@@ -1,12 +1,7 @@
 /* One lock for all sinks, as two sinks may write to the same terminal. */
-#include "base/log.h"
 
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/memory.h"
 #include "base/utf8.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

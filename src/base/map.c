@@ -1,9 +1,7 @@
 /* Linear probing, at most half full. */
-#include "base/map.h"
+#include "base/base.h"
 
 #include <assert.h>
-
-#include "base/memory.h"
 
 static struct map_slot *find(const struct map *map, uint64_t key)
 {
@@ -52,12 +50,36 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
     return true;
 }
 
-int64_t map_number(struct map *map, uint64_t key)
+static uint64_t *first_value(struct map *map, uint64_t key, uint64_t value)
 {
     struct map_slot *slot = place(map, key);
-    if (!slot->key)
-        *slot = (struct map_slot){key, map->n++};
-    return (int64_t)slot->value;
+    if (!slot->key) {
+        *slot = (struct map_slot){key, value};
+        map->n++;
+    }
+    return &slot->value;
+}
+
+uint64_t map_first(struct map *map, uint64_t key, uint64_t value)
+{
+    return *first_value(map, key, value);
+}
+
+bool map_insert(struct map *map, uint64_t key, uint64_t value)
+{
+    size_t n = map->n;
+    first_value(map, key, value);
+    return map->n > n;
+}
+
+uint64_t map_add(struct map *map, uint64_t key, uint64_t more)
+{
+    return *first_value(map, key, 0) += more;
+}
+
+int64_t map_number(struct map *map, uint64_t key)
+{
+    return (int64_t)*first_value(map, key, map->n);
 }
 
 void map_fini(struct map *map)

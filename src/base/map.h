@@ -17,6 +17,10 @@ struct map {
 /* A zeroed struct map is an empty one. Key 0 is not allowed. */
 void map_set(struct map *map, uint64_t key, uint64_t value);
 bool map_get(const struct map *map, uint64_t key, uint64_t *value); /* value may be NULL */
+/* The value that the key has; a new key gets this one. */
+uint64_t map_first(struct map *map, uint64_t key, uint64_t value);
+bool map_insert(struct map *map, uint64_t key, uint64_t value); /* whether the key was new */
+uint64_t map_add(struct map *map, uint64_t key, uint64_t more); /* a new key has 0; the sum */
 /* The number of a key, from 0 in the order in which the keys came; a new key gets the number
  * map->n. For maps that nothing else sets. */
 int64_t map_number(struct map *map, uint64_t key);

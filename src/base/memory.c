@@ -1,16 +1,9 @@
 /* A scope is a hash set of blocks. Its room for a block is made before the block, so that a block
  * is never without a place in it. */
-#include "base/memory.h"
+#include "base/base.h"
 
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "base/map.h"
 
 static _Thread_local struct memory_frame *current;
 
@@ -148,6 +141,20 @@ void mem_free(void *at)
     if (at && current)
         take_block(current->scope, at, false);
     free(at);
+}
+
+void mem_free_at(void *at)
+{
+    void *held;
+    memcpy(&held, at, sizeof held);
+    mem_free(held);
+    memset(at, 0, sizeof held);
+}
+
+void mem_free_all(void *const *ats, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        mem_free_at(ats[i]);
 }
 
 static void *fd_block(int fd)

@@ -35,6 +35,18 @@ void mem_free(void *at);
 /* Pages of their own, which go back to the system at once. The first word, the size, stays. */
 void *mem_map(size_t size);
 void mem_unmap(void *at);
+/* A local pointer, ARRAY or struct map, zeroed or set where it is declared, whose memory is freed
+ * where it goes out of sight:
+ *     SCRATCH ARRAY(uint32_t) order = {0};
+ * Not in a function that itself says WITHIN_SCOPE: what the scope has freed would be freed again.
+ */
+#define SCRATCH __attribute__((cleanup(mem_free_at)))
+/* Frees what each pointer, ARRAY or struct map holds, whose addresses are given, and zeroes the
+ * pointers: FREE_ALL(&graph->ops, &graph->names, &graph->rows). */
+#define FREE_ALL(...)                                                                              \
+    mem_free_all((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+void mem_free_at(void *at); /* of a pointer, or of a struct that begins with its only one */
+void mem_free_all(void *const *ats, size_t n);
 char *mem_copy_string(const char *text);
 char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -2,7 +2,7 @@
  * is known on both sides, so that dpro itself needs no MPI. */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 struct mpi_module {
     int version; /* MPI_MODULE_VERSION, of the same build */

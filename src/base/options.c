@@ -1,10 +1,6 @@
 /* Takes over options of callers that know an older or a newer version of their struct. */
 #include "base/options.h"
 
-#include <string.h>
-
-#include "base/error.h"
-
 int options_take(void *to, size_t size, size_t first_size, const void *given, const char *name,
                  struct dpro_error *err)
 {

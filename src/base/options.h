@@ -2,7 +2,7 @@
  * a struct is its size, and later versions add fields at the end. */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 #include <dpro/error.h>
 

@@ -1,11 +1,6 @@
 /* Structs as bytes. Both ends are the same program on the same kind of machine. */
 #include "base/pack.h"
 
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
-
 void pack_bytes(struct pack *pack, void *at, size_t size)
 {
     char *to = at;

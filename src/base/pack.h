@@ -8,12 +8,7 @@
  * others. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/strtab.h"
+#include "base/base.h"
 
 enum { PACK_PIECE = 1 << 20 };
 

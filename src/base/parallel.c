@@ -7,8 +7,6 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "base/memory.h"
-
 enum { MAX_THREADS = 256 };
 
 struct pool {

@@ -1,7 +1,7 @@
 /* A loop of independent items on several threads. */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 /* Calls work(arg, 0) ... work(arg, n - 1), each exactly once, from up to `threads` threads (0: one
  * a core), and returns when all are done. Which thread runs which item is not defined, so an item

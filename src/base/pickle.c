@@ -1,10 +1,6 @@
 /* Reads plain data that Python pickled. */
 #include "base/pickle.h"
 
-#include <string.h>
-
-#include "base/array.h"
-
 enum {
     OLDEST_PROTOCOL = 2,
     NEWEST_PROTOCOL = 5,

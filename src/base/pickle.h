@@ -8,7 +8,6 @@
 #pragma once
 
 #include "base/bytes.h"
-#include "base/strtab.h"
 
 enum pickle_kind {
     PICKLE_NONE,  /* None, and what is of no use: bytes, integers beyond 64 bits */

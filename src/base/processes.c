@@ -3,13 +3,8 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/mpi_module.h"
 
 int dpro_processes_started(void)

@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdbool.h>
 
 #include <dpro/log.h>
 #include <dpro/processes.h>

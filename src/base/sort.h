@@ -50,6 +50,23 @@
 #define array_sort(array, order)                                                                   \
     ((array)->n > 1 ? qsort((array)->at, (array)->n, sizeof *(array)->at, order) : (void)0)
 
+#define array_sort_by(array, order, elements)                                                      \
+    ((array)->n > 1 ? qsort_r((array)->at, (array)->n, sizeof *(array)->at, order, elements)       \
+                    : (void)0)
+/* The indices of n elements in an ORDER_OF_INDICES; to be freed. */
+uint32_t *sorted_indices(size_t n, void *elements,
+                         int (*order)(const void *, const void *, void *));
+
+/* The end of the run that begins at i < n: the first k behind it for which `is_same` does not
+ * hold; n where it holds for all. */
+#define RUN_END(k, i, n, is_same)                                                                  \
+    ({                                                                                             \
+        __typeof__(n) k = (i) + 1;                                                                 \
+        while (k < (n) && (is_same))                                                               \
+            k++;                                                                                   \
+        k;                                                                                         \
+    })
+
 /* The least index `i` from `first` to below `end` for which `is_before` does not hold; `end` where
  * it holds for all. It must not hold again behind the first for which it does not. With `times[i] <
  * ns` that is the first time at or after ns, with `times[i] <= ns` the first after it. */

@@ -1,11 +1,5 @@
 /* Medians, means and spreads of arrays. */
-#include "base/stats.h"
-
-#include <math.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
+#include "base/base.h"
 
 double stats_median_upper(double *values, size_t n)
 {

@@ -1,11 +1,5 @@
 /* Open addressing over interned strings, hashed eight bytes at a time. */
-#include "base/strtab.h"
-
-#include <string.h>
-
-#include "base/array.h"
-#include "base/map.h"
-#include "base/memory.h"
+#include "base/base.h"
 
 static uint32_t hash_text(const char *text, size_t len)
 {

@@ -1,9 +1,6 @@
 /* UTF-8 checking by the table of well-formed byte sequences (Unicode, chapter 3, table 3-7). */
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <string.h>
-
 size_t utf8_char(const char *text, size_t len)
 {
     const unsigned char *s = (const unsigned char *)text;

@@ -1,7 +1,7 @@
 /* Making any bytes printable. */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 /* Length in bytes of the valid UTF-8 character at text[0..len), 0 when it is not one (overlong,
  * surrogate, cut). */

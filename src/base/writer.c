@@ -7,16 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <isa-l/igzip_lib.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/folder.h"
-#include "base/log.h"
-#include "base/memory.h"
 
 #define WRITER_BUFFER (256u << 10)
 

@@ -1,8 +1,5 @@
 /* JSON, and numbers in any locale, on top of a writer. */
 #include <assert.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/utf8.h"
 #include "base/writer.h"

@@ -1,9 +1,5 @@
 /* The public functions that read a model. */
 
-#include <math.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/cost.h"
 #include "cost/server_placement.h"

@@ -1,10 +1,6 @@
 /* The time of both passes with another batch size, where probes measured some. Between and beyond
  * the measured sizes, the curve is straight lines of log time over log size. */
-#include <math.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/strategy_work.h"
 #include "ingest/probes.h"

@@ -1,9 +1,6 @@
 /* Whether a step's batch can be computed in micro-batches, and what that changes beside rounding.
  * Both follow from the modules that a step calls, and from when it updates parameters. */
-#include <stdio.h>
-#include <string.h>
 
-#include "base/text.h"
 #include "cost/cost.h"
 
 /* The number of the model that a module is of: "1/blocks.0" is of the second one. */

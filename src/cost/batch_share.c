@@ -3,10 +3,7 @@
  * - what an op of the forward or backward pass takes beyond its launch grows with the batch;
  * - launches and Python between ops are fixed;
  * - all other work, such as the optimizer's, is done once a step. */
-#include <math.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 
 /* The first point of a gradient that comes at a time or later; n_points: none. */

@@ -1,10 +1,6 @@
 /* Which tensors travel together, by DDP's rule or as a file says. */
 #include "cost/buckets.h"
 
-#include <string.h>
-
-#include "base/error.h"
-#include "base/memory.h"
 #include "cost/server_placement.h"
 #include "cost/sync.h"
 #include "plan/plan.h"

@@ -1,12 +1,6 @@
 /* The changes of a what-if, applied to a copy of the model. */
 #include "cost/change.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/sort.h"
-#include "base/text.h"
 #include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"

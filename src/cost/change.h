@@ -3,7 +3,6 @@
 
 #include <dpro/whatif.h>
 
-#include "base/error.h"
 #include "cost/model.h"
 
 /* Lines for the user. */

@@ -1,11 +1,6 @@
 /* What-ifs of how modules are computed: compiled, in 16 bits. */
 #include "cost/change_computing.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/text.h"
 #include "cost/cost.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"

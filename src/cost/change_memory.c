@@ -2,9 +2,6 @@
  * buckets. */
 #include "cost/change_memory.h"
 
-#include <math.h>
-
-#include "base/sort.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"

@@ -8,10 +8,6 @@
 #include "cost/change_pipeline.h"
 #include "cost/model_memory.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/evaluate.h"
 #include "cost/op_work.h"

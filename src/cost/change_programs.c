@@ -4,11 +4,6 @@
 #include "cost/change_programs.h"
 #include "cost/model_memory.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"

@@ -9,12 +9,7 @@
 #include "cost/change_units.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/evaluate.h"
 #include "cost/model_memory.h"
 #include "graph/graph.h"

@@ -3,11 +3,6 @@
  * members, which changes what they send. */
 #include "cost/change_world.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/world_hosts.h"

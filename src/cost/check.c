@@ -1,7 +1,5 @@
 /* Whether a model can be learnt from a graph, and if not, why. */
-#include <string.h>
 
-#include "base/error.h"
 #include "cost/cost.h"
 
 static bool is_of_xla(const struct dpro_graph *g)

@@ -5,12 +5,8 @@
  *
  * Of a rank with a GPU whose groups communicate, the stream that computes longest is what waits.
  * What other streams do with what arrived, such as copying it, counts as communication. */
-#include <stdlib.h>
 
-#include "base/error.h"
 #include "base/intervals.h"
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 
 /* An edge to an op that may wait for communication. */

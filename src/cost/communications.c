@@ -1,13 +1,8 @@
 /* What groups of ranks communicate in an iteration beside buckets: which collective or message,
  * between whom, on which stream, and how many bytes that is on a link. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <dpro/dimensions.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 
 /* gloo's threads of a process group, of which a group with one collective shows one. */

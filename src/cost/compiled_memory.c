@@ -3,8 +3,6 @@
  * same precision. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
 
-#include "base/sort.h"
-
 /* What a compiled module keeps, against the same in that precision as it is; 0: not known. */
 static double kept_ratio(const struct dpro_model *model, uint32_t module, uint8_t way)
 {

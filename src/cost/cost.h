@@ -3,7 +3,6 @@
 
 #include <dpro/dimensions.h>
 
-#include "base/array.h"
 #include "cost/model.h"
 #include "graph/graph.h"
 #include "replay/replay.h"

@@ -1,8 +1,6 @@
 /* Finds what data types ops would read and make in 16 bits. */
 #include "cost/data_types.h"
 
-#include "base/sort.h"
-
 uint32_t data_types_region(const struct data_types *d, const struct graph_typed_op *op)
 {
     return op->call != MEMORY_NONE ? d->regions[op->call] : d->loss ? ALL_CALLS : MODEL_NONE;

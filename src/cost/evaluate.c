@@ -1,9 +1,5 @@
 /* Simulates a strategy and reads off its iteration time and what else is asked for. */
-#include <math.h>
-#include <stdlib.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/evaluator.h"
 
 struct evaluator *evaluator_create(const struct dpro_model *model)

@@ -2,11 +2,6 @@
  * collectives and their launches beside their messages. */
 #include "cost/fit.h"
 
-#include <string.h>
-
-#include "base/sort.h"
-#include "base/stats.h"
-
 /* What DDP's communication hook costs computation beside the launch of a collective, for each
  * bucket: Python is entered from the backward pass, the bucket divided by an op of its own, and a
  * future handed back. With gloo on CPUs a whole bucket took the thread 200 us, 50 of which are the

@@ -2,8 +2,6 @@
  * fitting and fills in its numbers of the net. */
 #pragma once
 
-#include <math.h>
-
 #include "cost/cost.h"
 
 /* A rank's mean times in the collective of a bucket. */

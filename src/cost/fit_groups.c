@@ -3,11 +3,7 @@
  * time of its bytes. Links are learnt from all communications together: those of several sizes tell
  * a byte from latency. */
 #include <float.h>
-#include <math.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 
 static double mean_of(const double *values, uint32_t n)

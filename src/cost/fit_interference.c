@@ -1,8 +1,6 @@
 /* How much slower computation is beside communication, from repeated work that ran both with and
  * without it. */
 
-#include "base/sort.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 
 /* Where a trace cannot tell what communicating costs computation that shares its cores: TCP and

@@ -1,6 +1,4 @@
 /* Fits time = base + bytes * slope to measured transfers, and takes medians of them. */
-#include "base/sort.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 
 /* What it takes a transfer to start beside computation on its cores: 1 MB took 2 to 15 ms longer

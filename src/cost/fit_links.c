@@ -1,9 +1,6 @@
 /* The time of a byte and of a message on a link, learnt from the trace's messages, or from whole
  * collectives where no messages are known. */
-#include <stdlib.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/fit.h"
 
 /* Short messages pass a link's rate limiter in bursts, or queue: what their bytes take is that

@@ -5,8 +5,6 @@
  * max(least, bytes * slope), as where waiting for other processes overlaps the transfer. Either is
  * scaled so that the total time of the measured ones, but for outliers, is as measured. */
 
-#include "base/memory.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 
 struct reduction {

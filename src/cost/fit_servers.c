@@ -1,10 +1,6 @@
 /* Parameter servers as the trace shows them: where they are, how fast links and servers' threads
  * are, and which key went where. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/fit.h"
 #include "cost/server_placement.h"
 #include "graph/servers/exchanges.h"

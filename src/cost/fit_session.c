@@ -1,9 +1,6 @@
 /* A TensorFlow session with parameter servers. All pulls are sent when the step begins, each once
  * the server has read the variable. */
-#include <stdlib.h>
 
-#include "base/sort.h"
-#include "base/stats.h"
 #include "cost/fit.h"
 
 /* A step lasts longer than its ops: until the client knows, and until servers begin to send. */

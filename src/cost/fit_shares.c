@@ -6,11 +6,8 @@
  * messages need by what links are learnt to take, until nothing changes. The simulation has them
  * share the same links. */
 #include <float.h>
-#include <stdlib.h>
 
 #include "base/intervals.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/fit.h"
 
 /* A communication or a bucket in one iteration. */

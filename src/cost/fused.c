@@ -1,8 +1,6 @@
 /* Finds the fused ops of a strategy. */
 #include "cost/fused.h"
 
-#include "base/sort.h"
-
 uint32_t fused_find(const struct dpro_strategy *strategy, uint32_t program, uint32_t op)
 {
     const struct dpro_fused_op *fused = strategy->fused;

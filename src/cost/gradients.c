@@ -1,10 +1,6 @@
 /* The tensors of a model: the gradients that ranks reduce or exchange with parameter servers, in
  * the order in which they get ready on the first rank. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 
 struct ready {

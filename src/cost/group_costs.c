@@ -1,6 +1,5 @@
 /* What a communication of a group takes with other links than those that it was recorded with, or
  * with other bytes. */
-#include <math.h>
 
 #include <dpro/dimensions.h>
 

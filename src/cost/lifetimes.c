@@ -1,8 +1,6 @@
 /* Finds how long blocks live when modules are recomputed. */
 #include "cost/lifetimes.h"
 
-#include "base/sort.h"
-
 struct recomputed_calls recomputed_calls_of(const struct model_memory *m, const bool *recomputed,
                                             struct arena *arena)
 {

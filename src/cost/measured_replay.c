@@ -2,8 +2,6 @@
  * are free of clock errors and of the profiler's cost; what follows uses them. A model keeps those
  * that it was learnt from, by which what-ifs tell what a program's work is of. */
 
-#include "base/log.h"
-#include "base/memory.h"
 #include "cost/cost.h"
 #include "replay/replay.h"
 

@@ -1,13 +1,7 @@
 /* Learns a model from a recorded graph. */
 #include "cost/model.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/memory.h"
 #include "base/options.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "cost/sync.h"

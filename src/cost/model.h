@@ -9,13 +9,9 @@
  * tokens. Times are ns, sizes bytes. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/model.h>
-
-#include "base/arena.h"
-#include "base/array.h"
 
 #define MODEL_NONE UINT32_MAX
 #define MODEL_ALL  (UINT32_MAX - 1)

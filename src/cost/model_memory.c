@@ -1,11 +1,6 @@
 /* Makes the model's memory of each rank from the graph's. */
 #include "cost/model_memory.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/lifetimes.h"
 
 struct learning {

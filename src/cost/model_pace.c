@@ -1,9 +1,6 @@
 /* Compares the model with measured times: how long iterations took, how much the machine varies,
  * and how much faster the job runs without the profiler. */
-#include <math.h>
 
-#include "base/error.h"
-#include "base/stats.h"
 #include "cost/cost.h"
 #include "cost/evaluate.h"
 #include "cost/uncertainty.h"

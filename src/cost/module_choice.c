@@ -2,12 +2,8 @@
 #include "cost/module_choice.h"
 
 #include <fnmatch.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/strategy_memory.h"
 #include "plan/plan.h"
 

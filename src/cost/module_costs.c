@@ -2,10 +2,7 @@
  *
  * A probe measures a ratio to the module as it is, outside of training. The recorded iterations say
  * how much of their work the module is. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/model_memory.h"
 #include "ingest/probes.h"

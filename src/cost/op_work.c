@@ -3,9 +3,6 @@
  * takes its time within the ops of the module's backward pass. */
 #include "cost/op_work.h"
 
-#include <math.h>
-
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/lifetimes.h"
 #include "cost/model_memory.h"

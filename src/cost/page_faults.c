@@ -2,7 +2,6 @@
  * anew each time it is taken, and the kernel clears each page on first touch. Smaller blocks are
  * reused. So time is not in proportion to the batch: blocks that fall below that size in a
  * micro-batch are faster. */
-#include <math.h>
 
 #include "cost/cost.h"
 #include "cost/model_memory.h"

@@ -1,9 +1,6 @@
 /* The peak of memory with other micro-batches or another schedule, by how many micro-batches'
  * activations a rank keeps at the most. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "cost/change_pipeline.h"
 #include "cost/memory_sweep.h"
 #include "cost/model_memory.h"

@@ -5,8 +5,6 @@
  * take turns, so that none waits for another for ever. */
 #include "cost/pipeline_order.h"
 
-#include "base/sort.h"
-
 bool pipeline_splits(struct pipeline_shape s)
 {
     return s.schedule == DPRO_SCHEDULE_ZERO_BUBBLE;

@@ -3,8 +3,7 @@
 
 #include <dpro/dimensions.h>
 
-#include "base/arena.h"
-#include "base/array.h"
+#include "base/base.h"
 
 /* Passes are as enum pass_kind; each waits for its message itself. */
 enum pipeline_action { DO_FORWARD, DO_BACKWARD, DO_INPUTS, DO_WEIGHTS, DO_SEND, DO_RECEIVE, WAIT };

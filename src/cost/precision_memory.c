@@ -2,10 +2,6 @@
  * read through casts is freed after its last direct use. */
 #include "cost/precision_memory.h"
 
-#include <string.h>
-
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/data_types.h"
 
 struct type_use {

@@ -3,12 +3,6 @@
  * put together again. */
 #include "cost/program_edit.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/sort.h"
-
 enum step { STEP_WAITS, STEP_WORKS, STEP_ISSUES };
 
 struct part {

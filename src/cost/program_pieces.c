@@ -3,10 +3,6 @@
  * before it, and the first one also those behind the last. */
 #include "cost/program_pieces.h"
 
-#include <stdlib.h>
-
-#include "base/sort.h"
-
 struct timed_op {
     uint32_t op;
     int64_t start_ns, end_ns; /* means */

@@ -1,11 +1,7 @@
 /* Makes a rank's program from its sync points and segments. The work of a segment is the median
  * over the iterations, without the slowing by communication; with groups the mean, as they meet
  * often, and then the others wait for what holds up one rank now and then. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
-#include "base/stats.h"
 #include "cost/cost.h"
 #include "cost/evaluator.h"
 

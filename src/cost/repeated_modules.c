@@ -1,5 +1,4 @@
 /* Finds the blocks that a network repeats, where recomputation is tried first. */
-#include <string.h>
 
 #include "cost/strategy_memory.h"
 

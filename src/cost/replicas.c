@@ -1,12 +1,8 @@
 /* Finds what of a job replicates, shards or splits, and how many of these a what-if asks for. */
 #include "cost/replicas.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include <dpro/dimensions.h>
 
-#include "base/sort.h"
 #include "cost/cost.h"
 #include "cost/sync.h"
 

@@ -11,10 +11,7 @@
  *
  * In groups each rank is an executor of its own, too, with its copies. A group's communications are
  * flows in its own channel, on the links of its ranks; the first channel is that of buckets. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/evaluator.h"
 #include "cost/fused.h"

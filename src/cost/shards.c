@@ -3,10 +3,6 @@
  * of its own, and is waited for at the end of the backward pass. */
 #include "cost/shards.h"
 
-#include <string.h>
-
-#include "base/sort.h"
-
 static bool is_of(const struct dpro_model *m, const struct sharding *s,
                   const struct model_communication *c, enum dpro_collective_kind kind)
 {

@@ -2,7 +2,6 @@
  * of a job that shards them over all. */
 #pragma once
 
-#include "base/error.h"
 #include "cost/model.h"
 #include "graph/graph.h"
 

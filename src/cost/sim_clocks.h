@@ -2,8 +2,6 @@
  * as the simulator does little else. */
 #pragma once
 
-#include <math.h>
-
 #include "cost/simulate.h"
 
 enum job_kind {

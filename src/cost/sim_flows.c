@@ -1,8 +1,6 @@
 /* Starts, queues and ends the flows of a simulation, which share resources. */
 #include "cost/sim_flows.h"
 
-#include <string.h>
-
 #include "cost/sim_clocks.h"
 
 /* ---- what resources carry ---- */

@@ -5,9 +5,6 @@
  * clock only the last makes an event. */
 #include "cost/simulate.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "cost/sim_clocks.h"
 #include "cost/sim_flows.h"
 

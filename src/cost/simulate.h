@@ -17,11 +17,7 @@
  * channels have clocks. One loop takes the next job of all clocks. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/arena.h"
-#include "base/array.h"
+#include "base/base.h"
 
 #define SIM_NONE UINT32_MAX
 

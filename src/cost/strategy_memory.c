@@ -2,10 +2,6 @@
  * with the lifetimes and sizes that the strategy gives them. */
 #include "cost/strategy_memory.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "cost/compiled_memory.h"
 #include "cost/memory_sweep.h"
 #include "cost/precision_memory.h"

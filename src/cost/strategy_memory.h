@@ -5,9 +5,6 @@
  * the outermost counts. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/memory.h>
 
 #include "cost/model.h"

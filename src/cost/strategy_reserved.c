@@ -5,12 +5,7 @@
  * place, the recorded moment comes first, then what the strategy gives back there, then a
  * recomputation, then what else it takes. Micro-batches follow each other: what comes before the
  * forward pass is done once, and so is the update. Those in between all do the same. */
-#include <math.h>
-#include <string.h>
 
-#include "base/array.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/memory_sweep.h"
 #include "cost/strategy_memory.h"
 #include "replay/reserved_job.h"

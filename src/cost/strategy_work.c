@@ -2,9 +2,6 @@
  * step. */
 #include "cost/strategy_work.h"
 
-#include <math.h>
-
-#include "base/memory.h"
 #include "cost/fused.h"
 
 bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy)

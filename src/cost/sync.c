@@ -9,13 +9,6 @@
  * is later. That is a closed form. */
 #include "cost/sync.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-
 enum {
     MAX_CHUNKS = 256, /* of a step; beyond, chunks get larger */
     CACHE_BITS = 13,

@@ -2,18 +2,9 @@
  * "h100-nvlink-400g", "pcie4-2x25g". */
 #include "cost/topology.h"
 
-#include <math.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
 #include "base/json_members.h"
-#include "base/sort.h"
-#include "base/text.h"
 
 /* ---- ready-made ---- */
 

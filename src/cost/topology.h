@@ -1,8 +1,7 @@
 /* Hosts and links that a user tells of, for what the trace does not show. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/error.h>
 

@@ -4,10 +4,6 @@
  * recorded one. */
 #include "cost/uncertainty.h"
 
-#include <math.h>
-#include <stddef.h>
-
-#include "base/log.h"
 #include "cost/evaluator.h"
 #include "cost/strategy_work.h"
 

@@ -1,15 +1,7 @@
 /* Predicts a job as it ran and with changes, both by the same model, so that the model's errors
  * cancel in the ratio. */
-#include <math.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/options.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "cost/change.h"
 #include "cost/evaluate.h"
 #include "cost/strategy_memory.h"

@@ -1,8 +1,6 @@
 /* Reads the result of a what-if. */
 #include "cost/whatif_result.h"
 
-#include "base/memory.h"
-
 void dpro_whatif_destroy(struct dpro_whatif *whatif)
 {
     if (!whatif)

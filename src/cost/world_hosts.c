@@ -1,11 +1,6 @@
 /* Places the ranks of another world on hosts. */
 #include "cost/world_hosts.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/sort.h"
 #include "cost/cost.h"
 
 uint64_t world_number_in(const struct world *w, uint64_t rank, uint32_t place)

@@ -3,14 +3,6 @@
  * of memory stays near the finished size. */
 #include "graph/builder.h"
 
-#include <stddef.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-
 struct edge {
     uint32_t from, to;
 };

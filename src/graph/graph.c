@@ -3,8 +3,6 @@
 #include "graph/graph.h"
 
 #include "align/clock_map.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/transport.h"
 

@@ -2,16 +2,10 @@
  * of the other ten, and edges in compressed rows. Everything is in one arena. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/graph.h>
 
 #include "align/clock_map.h"
-#include "base/arena.h"
-#include "base/array.h"
 #include "base/column.h"
-#include "base/strtab.h"
 #include "graph/memory/graph_memory.h"
 #include "graph/names/collective_kinds.h"
 

@@ -9,13 +9,8 @@
  *   that are the same work. These are its *samples*. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/graph.h>
 
-#include "base/array.h"
-#include "base/map.h"
 #include "graph/graph.h"
 #include "graph/names/comm_names.h"
 #include "graph/names/span_names.h"

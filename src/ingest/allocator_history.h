@@ -2,8 +2,7 @@
  * what it answered. replay/caching_allocator.h answers the same anew. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/memory.h>
 

@@ -1,12 +1,6 @@
 /* The trace's ranks from the sources: what each is made of, and room for it. */
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"

@@ -1,7 +1,4 @@
 /* What is wrong with the files, by themselves and together. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "ingest/epoch.h"

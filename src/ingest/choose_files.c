@@ -1,8 +1,6 @@
 /* Which of several files that tell the same is taken: of a file and its copy, of a log and its
  * export, of a job's attempts. */
-#include <string.h>
 
-#include "base/log.h"
 #include "ingest/load.h"
 
 static void pass_over(struct trace_build *build, struct source *source, const char *why)

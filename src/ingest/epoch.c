@@ -4,8 +4,6 @@
  * steps by the clock of the logs, so that the difference is the same for each of them, but for what
  * the two calls took. */
 #include "ingest/epoch.h"
-#include "base/memory.h"
-#include "base/stats.h"
 
 void rank_shift(struct trace_rank *rank, int64_t by_ns)
 {

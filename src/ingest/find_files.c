@@ -1,16 +1,10 @@
 /* From what the caller named to a list of files, in an order that depends on names only. */
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 
 enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */

@@ -1,11 +1,8 @@
 /* Whose each file is: a rank's by what it says of itself, else by its name, else by its process; a
  * server's by its role. */
 #include <regex.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 
 static int rank_by_regex(const regex_t *regex, const char *path)

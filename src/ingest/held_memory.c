@@ -2,12 +2,8 @@
  * beside the rank's profile only. */
 #include "ingest/held_memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <dpro/memory.h>
 
-#include "base/map.h"
 #include "ingest/load.h"
 #include "ingest/pytorch/snapshot_join.h"
 #include "ingest/rank_job.h"

@@ -2,11 +2,6 @@
  * names, so that the result does not depend on who finished first. */
 #include "ingest/load.h"
 
-#include <inttypes.h>
-#include <string.h>
-
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
 
 #include "ingest/readers.h"

@@ -1,8 +1,5 @@
 /* Which node of the framework's graph each span ran, where spans bear the nodes' names. */
-#include <stdio.h>
-#include <string.h>
 
-#include "base/map.h"
 #include "ingest/rank_job.h"
 
 static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *span)

@@ -2,10 +2,7 @@
  * instead. Where a file begins like several of them, the first row that fits counts. */
 #include "ingest/other_formats.h"
 
-#include <ctype.h>
 #include <strings.h>
-
-#include "base/text.h"
 
 #define GIVE                                                                                       \
     "; dpro does not read it: give the trace of torch.profiler (export_chrome_trace), or what "    \

@@ -4,9 +4,6 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 /* Large files take blocks of huge pages: faulting in small ones costs a tenth of the reading. */
 enum { FIRST_BLOCK_BYTES = 1 << 16, FIRST_ALIGN = 64, HUGE_PAGE = 1 << 21 };
 static const size_t LAST_BLOCK_BYTES = 2 * HUGE_PAGE;

@@ -1,5 +1,4 @@
 /* What a file's name and its folder's say of the process that it is of. */
-#include <string.h>
 #include <strings.h>
 
 #include "ingest/load.h"

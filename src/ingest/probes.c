@@ -1,14 +1,6 @@
 /* probes.json of dpro's recorder, of the trace's run or of another one. */
 #include "ingest/probes.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 

@@ -2,13 +2,9 @@
  * training (doc/formats/probes.md). */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/model.h>
-
-#include "base/array.h"
-#include "base/strtab.h"
 
 /* A pass on a GPU: until its last kernel was launched, and the time that its kernels take. Against
  * the module as it is, and of it as it is, in ns; 0: not known. */

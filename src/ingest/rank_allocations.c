@@ -2,8 +2,6 @@
  * order, one thread after the other: they are sorted by time, those of one time in the file's
  * order. */
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 

@@ -2,8 +2,6 @@
  * doc/formats/trace-directory.md. Keys come in any order; what is not known is skipped. */
 #include "ingest/rank_json.h"
 
-#include <string.h>
-
 #include "ingest/rank_job.h"
 
 static void fini(void *payload)

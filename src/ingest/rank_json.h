@@ -2,10 +2,7 @@
  * parameters and buckets by name, and steps timed with and without a profiler. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct recorded_parameter {
     uint32_t name; /* string id */

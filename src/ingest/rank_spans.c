@@ -4,12 +4,8 @@
  * each block being unmapped when it has been copied, so that a rank never takes much more than its
  * final size. Files list a track in a few long ascending runs, which are merged front to back:
  * moving each span to its place at once would jump about in memory. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "ingest/rank_job.h"
 
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */

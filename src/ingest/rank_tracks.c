@@ -1,7 +1,5 @@
 /* Finding a rank's tracks, and spans on them by their start. */
-#include <stdlib.h>
 
-#include "base/sort.h"
 #include "ingest/rank_job.h"
 
 ORDER(track_order, struct trace_track, ASCENDING(gpu) ?: ASCENDING(pid) ?: ASCENDING(id));

@@ -1,10 +1,7 @@
 /* Each file is recognised and read, several at a time. */
 
 #include "base/file.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/other_formats.h"
 #include "ingest/recognise.h"

@@ -8,7 +8,6 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "ingest/part.h"
 
 struct rank_job;

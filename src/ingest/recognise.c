@@ -2,8 +2,6 @@
  * how it begins, the members of a JSON document, the events of a Chrome trace. */
 #include "ingest/recognise.h"
 
-#include <string.h>
-
 #include "ingest/other_formats.h"
 
 enum {

@@ -1,9 +1,6 @@
 /* What all ranks' recordings say together: which were cut short, and the steps that were timed
  * without a profiler. */
-#include <inttypes.h>
-#include <math.h>
 
-#include "base/stats.h"
 #include "ingest/sources.h"
 
 /* What the recorders say was left out. */

@@ -5,21 +5,13 @@
 #include <fts.h>
 #include <ftw.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <dpro/recording.h>
 
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/error.h"
 #include "base/folder.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/readers.h"
 #include "ingest/transport/transport.h"
 

@@ -2,15 +2,9 @@
 #include "ingest/share_files.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 

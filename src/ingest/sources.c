@@ -1,8 +1,6 @@
 /* What a file of the input is good for. */
 #include "ingest/sources.h"
 
-#include "base/memory.h"
-
 bool source_usable(const struct source *source)
 {
     const struct trace_part *part = &source->part;

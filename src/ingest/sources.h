@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include "base/error.h"
 #include "ingest/part.h"
 #include "ingest/reader.h"
 

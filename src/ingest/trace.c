@@ -1,8 +1,6 @@
 /* Asking a loaded trace. */
 #include "ingest/part.h"
 
-#include "base/memory.h"
-
 void trace_free_spans(struct trace_rank *rank)
 {
     mem_free(rank->spans);

@@ -5,17 +5,9 @@
  * into the trace's string table. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/trace.h>
 
 #include "adapters/horovod/rounds.h"
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/stats.h"
-#include "base/strtab.h"
-#include "base/text.h"
 #include "ingest/allocator_history.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/nccl.h"

@@ -1,9 +1,5 @@
 /* What a trace's readers have to say. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/log.h"
 #include "base/utf8.h"
 #include "ingest/trace.h"
 

@@ -1,9 +1,5 @@
 /* What is asked of a job: a replay with its validation, a what-if, a search. */
-#include <string.h>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "job/job.h"
 

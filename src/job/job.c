@@ -1,11 +1,6 @@
 /* Opens a job, and makes its trace, graph and models when they are first asked for. */
 #include "job/job.h"
 
-#include <string.h>
-
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "graph/builder.h"
 

@@ -1,12 +1,10 @@
 /* A job and what was made of it so far. */
 #pragma once
 
-#include <stdbool.h>
+#include "base/base.h"
 #include <time.h>
 
 #include <dpro/job.h>
-
-#include "base/arena.h"
 
 struct job_line { /* said by a search */
     struct job_line *next;

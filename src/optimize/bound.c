@@ -1,10 +1,6 @@
 /* A lower bound of the iteration time of any strategy: the computation, the bytes on the busiest
  * link, and what must follow when the last gradients are ready. */
-#include <math.h>
-#include <stdlib.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/sync.h"
 #include "optimize/space.h"
 

@@ -11,11 +11,6 @@
  * chance, the ranks that gradients wait for most are kept; that is an approximation. */
 #include "optimize/search.h"
 
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "optimize/space.h"
 

@@ -1,7 +1,5 @@
 /* When gradients get ready if nothing slows computation down. */
-#include <math.h>
 
-#include "base/sort.h"
 #include "cost/fused.h"
 #include "cost/strategy_work.h"
 #include "optimize/space.h"

@@ -2,11 +2,6 @@
  * to win by chance. */
 #include "optimize/computing.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 #include "optimize/registry.h"

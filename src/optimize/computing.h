@@ -6,7 +6,6 @@
 
 #include <dpro/optimize.h>
 
-#include "base/arena.h"
 #include "cost/model.h"
 
 struct question;

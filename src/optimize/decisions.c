@@ -1,8 +1,5 @@
 /* How the best strategy differs from the job's own, and what it fuses. */
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/fused.h"
 #include "cost/server_placement.h"

@@ -10,7 +10,6 @@
  * matters if the round must be shorter than a limit: buckets that end too late for it are left out.
  * Bisection finds the smallest limit with a solution. Elsewhere the result is a start for other
  * searches. */
-#include <math.h>
 
 #include "optimize/search.h"
 

@@ -1,8 +1,6 @@
 /* Edits of a strategy, and lists of them. */
 #include "optimize/edit.h"
 
-#include <string.h>
-
 #include "cost/buckets.h"
 #include "cost/fused.h"
 #include "optimize/memory_search.h"

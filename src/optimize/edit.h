@@ -3,7 +3,6 @@
 
 #include <dpro/pass.h>
 
-#include "base/array.h"
 #include "cost/model.h"
 
 #define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */

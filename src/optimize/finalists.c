@@ -6,8 +6,6 @@
  * allows. The one with the least mean wins; among those about as good, the simplest. The promise is
  * its mean. Learnt numbers are never negative, so one learnt as 0 with an error has a mean above 0.
  */
-#include <math.h>
-#include <string.h>
 
 #include "cost/buckets.h"
 #include "cost/uncertainty.h"

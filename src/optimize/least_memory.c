@@ -2,12 +2,7 @@
  * set is tried. Of many, single modules are added and removed as long as that lowers the peak. A
  * peak that several places share moves only when the last of them does, so what counts is a smooth
  * maximum over all places. */
-#include <math.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"

@@ -2,11 +2,7 @@
  * is taken, then each other one that helped by itself, if it still does. When nothing helps, the
  * search starts again from a few random edits of the best, or from random buckets, until five
  * starts in a row find nothing better. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "optimize/search.h"
 

@@ -3,14 +3,6 @@
 #include "optimize/memory_search.h"
 #include "cost/model_memory.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "base/arena.h"
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
 #include "cost/strategy_memory.h"

@@ -4,8 +4,6 @@
 
 #include <dpro/optimize.h>
 
-#include "base/array.h"
-#include "base/map.h"
 #include "cost/model.h"
 #include "optimize/computing.h"
 

@@ -1,7 +1,6 @@
 /* Op fusion (paper, section 4.1), with the times that passes give for neighbouring ops run as one.
  * As a gradient is communicated when it is ready on all ranks, ops are fused on all ranks that
  * compute alike, each with its own time. */
-#include "base/sort.h"
 #include "cost/fused.h"
 #include "optimize/registry.h"
 

@@ -3,12 +3,7 @@
  * Somebody has to start and place a server, so of two numbers that are about as good the smaller
  * one is the result. A recording does not show another number of servers than the job's, so another
  * one must be better by more than the usual error of such predictions. */
-#include <math.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "cost/server_placement.h"
 #include "cost/uncertainty.h"

@@ -6,11 +6,7 @@
  * bucket, decides whether a bucket is fused with the one before it. Ops whose gradients share a
  * bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay, a replay
  * of the whole graph decides each time. */
-#include <math.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 

@@ -4,14 +4,10 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/memory.h"
-#include "base/time.h"
 #include "optimize/registry.h"
 
 enum { TIME_LIMIT_MS = 5000, MS = 1000000 };

@@ -1,7 +1,6 @@
 /* Plans for parameter servers: where only placement can be changed, the size from which arrays are
  * split over all servers, or the server of each tensor; or the size of parts. */
 
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"
 #include "optimize/search.h"

@@ -2,9 +2,6 @@
  * tensors of one model, as each model has a reducer of its own. */
 #include "optimize/plan_make.h"
 
-#include <string.h>
-
-#include "base/memory.h"
 #include "ingest/trace.h"
 #include "optimize/computing.h"
 

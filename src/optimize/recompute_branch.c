@@ -1,10 +1,7 @@
 /* Chooses modules to recompute by branch and bound: each module in turn is chosen or not. A branch
  * ends where a place can't be satisfied any more, or where its remaining need would take longer
  * than the best choice so far even if modules were divisible. It gives up after too many steps. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/sort.h"
 #include "optimize/recompute_choice.h"
 
 enum { MOST_WORK = 100000000, MOST_CELLS = 1 << 22 };

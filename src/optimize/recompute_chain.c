@@ -8,10 +8,7 @@
  *
  * Where places are not quite those of a chain, the difference is taken to never help. Then the
  * result suffices, but need not be the best. */
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "optimize/recompute_choice.h"
 
 enum { MOST_STATES = 1 << 15 };

@@ -1,12 +1,6 @@
 /* Chooses the modules to recompute, from problem to result. */
 #include "optimize/recompute_choice.h"
 
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-
 int64_t recompute_time(const struct recompute_problem *p, const bool *chosen)
 {
     int64_t ns = 0;

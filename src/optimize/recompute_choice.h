@@ -8,10 +8,7 @@
  * choice is improved by exchanges, and by branch and bound for a limited time. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/arena.h"
+#include "base/base.h"
 
 struct recompute_problem {
     uint32_t n_modules, n_places;

@@ -1,10 +1,7 @@
 /* Chooses modules to recompute for places of any kind, fast: the module that saves most for its
  * time is added until all places are satisfied; then modules are removed and exchanged as long as
  * that takes less time. */
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "optimize/recompute_choice.h"
 
 enum { MOST_WORK = 100000000 }; /* steps of the innermost loops */

@@ -4,10 +4,7 @@
  * which a module is recomputed. What a module saves there is what recomputing it alone does. That
  * is exact unless modules share what they keep. Then rows get what the choice lacked, and it is
  * made again. */
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"

@@ -1,13 +1,6 @@
 /* The Graph Pass Registry (paper, section 4.2). */
 #include "optimize/registry.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-#include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
-
 static void add_pass(struct registry *r, const struct dpro_pass *pass)
 {
     struct registered entry = {.pass = pass,

@@ -1,12 +1,8 @@
 /* Passes (the paper's Graph Pass Registry, section 4.2), and what they propose. */
 #pragma once
 
-#include <stdbool.h>
-
 #include <dpro/optimize.h>
 
-#include "base/array.h"
-#include "base/map.h"
 #include "cost/model.h"
 #include "optimize/computing.h"
 #include "optimize/edit.h"

@@ -1,9 +1,6 @@
 /* The public functions that read a result. */
 #include "optimize/result.h"
 
-#include <math.h>
-
-#include "base/memory.h"
 #include "cost/buckets.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"

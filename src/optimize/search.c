@@ -5,13 +5,6 @@
  * result, so it is never worse than what it is compared with. */
 #include "optimize/search.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/change.h"
 #include "cost/fused.h"

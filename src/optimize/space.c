@@ -1,14 +1,8 @@
 /* Evaluates strategies, keeps the best one, and shows strategies to passes. Evaluations run on
  * several threads, each with an evaluator and a copy of the strategy; the result does not depend on
  * which thread evaluates what. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
-#include "base/time.h"
 #include "cost/buckets.h"
 #include "cost/strategy_work.h"
 #include "optimize/memory_search.h"

@@ -1,7 +1,6 @@
 /* Strategies of one model, and their iteration times. */
 #pragma once
 
-#include "base/arena.h"
 #include "cost/evaluate.h"
 #include "cost/sync.h"
 #include "optimize/registry.h"

@@ -2,11 +2,7 @@
  * for the backward pass. What is kept is not gathered again, and lies in memory meanwhile: a
  * knapsack. Each unit is changed alone; then units are kept in the order of the time that a byte
  * saves, as far as all of them fit. In the end, how far ahead units are gathered. */
-#include <math.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/sort.h"
 #include "cost/buckets.h"
 #include "cost/change_programs.h"
 #include "cost/evaluate.h"

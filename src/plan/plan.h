@@ -2,13 +2,8 @@
  * can be told without the job, and writing it. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/model.h>
 
-#include "base/array.h"
-#include "base/strtab.h"
 #include "base/writer.h"
 
 enum {

@@ -1,11 +1,7 @@
 /* Whether a plan is one, as far as can be told without the job. */
-#include <string.h>
 
 #include <dpro/verify.h>
 
-#include "base/error.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "plan/plan.h"
 
 #define bad(err, ...) dpro_error_set(err, DPRO_EFORMAT, __VA_ARGS__)

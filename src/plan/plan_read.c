@@ -1,12 +1,9 @@
 /* Reads plans. Keys come in any order; unknown ones are passed over. */
 #include "plan/plan.h"
 
-#include <string.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
 #include "base/json_members.h"
-#include "base/memory.h"
 
 /* The argument of the reader. */
 static struct plan_file *plan_of(struct json_reader *r)

@@ -1,6 +1,5 @@
 /* A plan as the settings and files that the job's stack reads. doc/formats/plan.md describes
  * them. */
-#include "base/sort.h"
 #include "plan/plan.h"
 
 static uint64_t round_up(uint64_t value, uint64_t unit)

@@ -1,8 +1,6 @@
 /* Sets up an allocator that already holds segments and blocks. */
 #include "replay/allocator_state.h"
 
-#include "base/memory.h"
-
 /* A segment's block or an expandable range's, taken as a whole. */
 static uint32_t restore_whole(struct allocator *a, const struct allocator_segment *segment,
                               uint64_t bytes)

@@ -1,7 +1,6 @@
 /* What an allocator held when the record of its requests begins. */
 #pragma once
 
-#include "base/array.h"
 #include "ingest/allocator_history.h"
 
 struct allocator;

@@ -1,9 +1,6 @@
 /* How an allocator's segments are taken from the device, grow, and are given back. */
 #include "replay/allocator_state.h"
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 /* ---- pools ---- */
 
 void pool_make(struct allocator *a, uint32_t stream, bool small)

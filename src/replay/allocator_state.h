@@ -5,8 +5,6 @@
  * that are both mapped, or both not, are always merged. */
 #pragma once
 
-#include "base/array.h"
-#include "base/sort.h"
 #include "replay/block_ids.h"
 #include "replay/caching_allocator.h"
 #include "replay/device_space.h"

@@ -1,8 +1,6 @@
 /* A hash table with open addressing. Erased keys leave no mark. */
 #include "replay/block_ids.h"
 
-#include "base/memory.h"
-
 void block_ids_grow(struct block_ids *ids)
 {
     struct block_ids old = *ids;

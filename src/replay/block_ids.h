@@ -1,11 +1,7 @@
 /* Which block has which id, for blocks that come and go; base/map.h can't erase keys. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/map.h"
+#include "base/base.h"
 
 struct block_ids {
     struct block_id {

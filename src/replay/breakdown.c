@@ -2,15 +2,9 @@
  * use: the first of enum use that is going on. One sweep over a rank's intervals, sorted by start,
  * only remembers the latest end of each use, as an interval that is over no longer matters. It
  * follows the copies of the iteration: none begins before the one that it is a copy of. */
-#include <math.h>
 #include <stdatomic.h>
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "replay/replay.h"
 
 enum use { /* first wins */

@@ -7,9 +7,6 @@
  * device when the device is full, or by garbage collection. */
 #include "replay/allocator_state.h"
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 #define MOST_BYTES ((uint64_t)1 << 60) /* more is refused */
 
 /* ---- sizes ---- */

@@ -1,11 +1,6 @@
 /* Makes the chain of iterations that a prediction is made from, and replays it. */
 #include "replay/chain.h"
 
-#include "base/log.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "replay/replay.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };

@@ -21,7 +21,6 @@
  * slowest of real ones. */
 #pragma once
 
-#include "base/arena.h"
 #include "replay/replay.h"
 
 #define CHAIN_MEAN UINT32_MAX /* instead of a sample */

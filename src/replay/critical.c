@@ -3,8 +3,6 @@
  * which the op's gap counts. So durations and gaps join without holes and add up to the iteration's
  * length. */
 
-#include "base/arena.h"
-#include "base/array.h"
 #include "replay/replay.h"
 
 struct node {

@@ -1,10 +1,6 @@
 /* The paper's baseline (Daydream, USENIX ATC 2020): it replays the graph of one rank, where the
  * communication of a bucket is one op of size / bandwidth and never waits for other ranks. */
-#include <math.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
 #include "graph/builder.h"
 #include "replay/replay.h"
 

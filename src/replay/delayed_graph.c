@@ -5,15 +5,7 @@
 
 #include <errno.h>
 #include <fnmatch.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
-
-#include "base/array.h"
-#include "base/error.h"
-#include "base/time.h"
 
 #define FORMS                                                                                      \
     "write KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, with @RANK or @FIRST-LAST before the = for "  \

@@ -2,10 +2,6 @@
  * number. */
 #include "replay/device_space.h"
 
-#include <string.h>
-
-#include "base/sort.h"
-
 #define PAGE  ((uint64_t)2 << 20)
 #define CHUNK ((uint64_t)32 << 20)
 #define END   ((uint64_t)1 << 62)

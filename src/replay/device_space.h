@@ -4,7 +4,6 @@
  * least range that is large enough. A chunk that is all free goes. */
 #pragma once
 
-#include "base/array.h"
 #include "replay/free_blocks.h"
 
 /* All blocks of an allocator, its own and the ranges that they lie in. */

@@ -8,12 +8,7 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 /* ---- share.c: a link's connections ---- */
 

@@ -1,10 +1,7 @@
 /* Where edges alone say in which order a device runs its ops. On most devices each op waits for the
  * one before, in a chain that goes on in the next copy. If that holds of all devices, any order of
  * the ops that keeps the edges is the one in which the event-driven engine runs them. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/memory.h"
 #include "replay/replay.h"
 
 static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, uint32_t to)

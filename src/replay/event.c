@@ -19,11 +19,7 @@
  * a pool, until one gets ready, as its gap decides when it is next. So one goes on from there
  * several times: see event_fork. */
 #include <assert.h>
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "replay/dispatch.h"
 #include "replay/replay.h"
 

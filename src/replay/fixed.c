@@ -14,12 +14,7 @@
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "replay/replay.h"
 
 enum {

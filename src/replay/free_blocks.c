@@ -1,8 +1,6 @@
 /* Bins and treaps of blocks. */
 #include "replay/free_blocks.h"
 
-#include <string.h>
-
 static inline uint32_t priority(uint32_t b)
 {
     return (b + 1) * 0x9e3779b1u;

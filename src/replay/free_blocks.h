@@ -6,8 +6,7 @@
  * one or two blocks. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #define NO_BLOCK UINT32_MAX
 

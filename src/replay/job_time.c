@@ -3,10 +3,6 @@
  * replay, without the profiler's cost where the recorder measured it. */
 #include "replay/job_time.h"
 
-#include <math.h>
-
-#include "base/memory.h"
-#include "base/stats.h"
 #include "graph/graph.h"
 
 /* Of a job on a machine that nothing is known of, how much one run's iterations differ from those

@@ -1,7 +1,7 @@
 /* How long an iteration of the job takes without dpro, and how sure that is. */
 #pragma once
 
-#include <stdbool.h>
+#include "base/base.h"
 
 #include <dpro/replay.h>
 

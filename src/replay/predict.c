@@ -1,11 +1,8 @@
 /* Iteration times only. Predictions that each leave out one measured iteration share the sums of
  * its ops' durations and the order in which the ops run. Where the order does not hold, the
  * event-driven engine makes the prediction. */
-#include <limits.h>
 
-#include "base/memory.h"
 #include "base/options.h"
-#include "base/sort.h"
 #include "replay/chain.h"
 
 struct predictor {

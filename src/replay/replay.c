@@ -1,13 +1,8 @@
 /* The results of the replayed iterations: iteration times, where each rank's time goes, the shown
  * iteration and its critical path. */
-#include <math.h>
 
-#include "base/arena.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "base/parallel.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "replay/chain.h"
 
 #define NO_RANK    UINT32_MAX

@@ -8,8 +8,6 @@
 
 #include <dpro/replay.h>
 
-#include "base/error.h"
-#include "base/time.h"
 #include "graph/graph.h"
 
 /* A replayed copy; arrays by op id. start = end - dur. */

@@ -5,10 +5,7 @@
  * over the moments in time gives what is held. An iteration begins with what the one before left:
  * blocks that no moment takes. What an op does before its iteration begins or after it ends counts
  * as this iteration's. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "replay/replay.h"
 
 #define MOST_POINTS     2000u /* of a rank's timeline */

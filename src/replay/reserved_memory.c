@@ -1,6 +1,4 @@
 /* What a GPU's caching allocator reserves when blocks are taken and given back as replayed. */
-#include "base/memory.h"
-#include "base/sort.h"
 #include "replay/replay.h"
 #include "replay/reserved_job.h"
 

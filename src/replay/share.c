@@ -10,12 +10,7 @@
  * The simulator of the coarse model shares links otherwise (cost/sim_flows.c): its flows cross two
  * resources each, slow down computation and are slowed by it, and its rates are clocks in
  * doubles. */
-#include "base/memory.h"
 #include "replay/dispatch.h"
-
-#include <string.h>
-
-#include "base/time.h"
 
 #define LATEST (INT64_MAX - 1) /* of times: hostile durations end there, too */
 

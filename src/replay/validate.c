@@ -1,13 +1,9 @@
 /* The error of predictions where the truth is known. Each measured iteration is predicted from all
  * the others, so no prediction has seen what it is compared with. Predictions run in threads; the
  * result does not depend on which thread made which. */
-#include <math.h>
 
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "base/parallel.h"
-#include "base/stats.h"
 #include "replay/replay.h"
 
 enum {

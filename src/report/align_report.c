@@ -1,6 +1,5 @@
 /* The clocks of a job as text, as JSON (dpro.align/1), and as the manifest of Perfetto's trace
  * merge (version 1). */
-#include <string.h>
 
 #include <dpro/report.h>
 

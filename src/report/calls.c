@@ -1,6 +1,4 @@
 /* What a CPU call of a GPU's runtime is for, by its name, and so what would make it shorter. */
-#include <ctype.h>
-#include <string.h>
 
 #include "report/facts.h"
 

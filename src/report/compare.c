@@ -1,17 +1,8 @@
 /* Two traces of a job side by side, as text and as JSON (dpro.compare/1; keys are never renamed or
  * dropped). */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <dpro/report.h>
 
-#include "base/array.h"
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
 #include "replay/job_time.h"

@@ -5,13 +5,7 @@
  * anything of a kind went on when measured, and how long in the replay. */
 #include "report/facts.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 #include "base/intervals.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/time.h"
 #include "graph/graph.h"
 #include "report/slices.h"
 #include "report/words.h"

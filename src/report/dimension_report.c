@@ -1,11 +1,8 @@
 /* How the job is parallel: its dimensions, for a terminal and as JSON. */
 #include "report/dimension_report.h"
 
-#include <stdio.h>
-
 #include <dpro/dimensions.h>
 
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/table.h"
 

@@ -1,14 +1,6 @@
 /* Sums over the replay that text, JSON and HTML share. */
 #include "report/facts.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "graph/graph.h"
 #include "replay/job_time.h"
 

@@ -1,13 +1,9 @@
 /* The facts of a report, worked out once for text, JSON and HTML. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdio.h>
-
 #include <dpro/dimensions.h>
 #include <dpro/report.h>
 
-#include "base/arena.h"
 #include "base/writer.h"
 #include "graph/dimensions/pipeline.h"
 #include "replay/job_time.h"

@@ -1,10 +1,5 @@
 /* The report as one page: embeds its data, from which report.js makes the text. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"

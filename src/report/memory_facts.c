@@ -1,8 +1,5 @@
 /* What the ranks' devices hold, worked out once for every form of the report. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
 #include "report/facts.h"

@@ -1,7 +1,5 @@
 /* What the ranks' devices hold, as text and as JSON. */
-#include <math.h>
 
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 #include "report/table.h"

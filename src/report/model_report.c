@@ -1,8 +1,6 @@
 /* What a prediction rests on. */
 #include "report/model_report.h"
 
-#include <stdio.h>
-
 #include "report/table.h"
 #include "report/words.h"
 

@@ -1,10 +1,6 @@
 /* Works out the facts of a search's reports. */
 #include "report/optimize_facts.h"
 
-#include <math.h>
-#include <stdio.h>
-
-#include "base/stats.h"
 #include "optimize/plan_make.h"
 #include "report/optimize_computing.h"
 #include "report/optimize_memory.h"

@@ -1,8 +1,6 @@
 /* The facts of a search's reports, worked out once. */
 #pragma once
 
-#include <stdbool.h>
-
 #include <dpro/report.h>
 
 #include "report/warnings.h"

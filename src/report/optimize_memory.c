@@ -1,10 +1,6 @@
 /* What a search did for memory: as text and as JSON. */
 #include "report/optimize_memory.h"
 
-#include <math.h>
-#include <stdio.h>
-
-#include "base/stats.h"
 #include "report/model_report.h"
 #include "report/table.h"
 

@@ -1,13 +1,8 @@
 /* What a search found, as text and as JSON (dpro.optimize/1; keys are never renamed or dropped). */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <dpro/report.h>
 
-#include "base/error.h"
-#include "base/memory.h"
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
 #include "report/model_report.h"

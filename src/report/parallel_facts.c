@@ -1,9 +1,6 @@
 /* What each dimension of parallelism costs, and who sends how much to whom, worked out once for
  * every form of the report. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 

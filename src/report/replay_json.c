@@ -1,8 +1,5 @@
 /* The replay as JSON (dpro.replay/1; keys are never renamed or dropped, what is unknown is
  * null). */
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/model_report.h"

@@ -1,13 +1,6 @@
 /* The replay for a terminal: a verdict first, then the tables behind it, at most 100 columns wide.
  * Whatever bytes a trace holds, lines stay lines. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
-#include "base/text.h"
 #include "graph/graph.h"
 #include "report/dimension_report.h"
 #include "report/facts.h"

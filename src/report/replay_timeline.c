@@ -1,10 +1,7 @@
 /* The measured and the replayed iteration for the Perfetto UI, as Chrome trace events: a process a
  * rank, two tracks a device, counters of what the rank holds, the critical path as a process of its
  * own, and arrows where one op makes another start. */
-#include <limits.h>
 
-#include "base/array.h"
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 

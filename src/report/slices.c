@@ -4,10 +4,6 @@
  * as in the replayed one, so that the two can be compared by eye. */
 #include "report/slices.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "graph/graph.h"
 
 static bool is_drawn(const struct dpro_graph *g, dpro_op_id op)

@@ -1,13 +1,10 @@
 /* What a timeline draws: per device a measured and a replayed track of slices. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/graph.h>
 #include <dpro/replay.h>
-
-#include "base/arena.h"
 
 struct slice {
     int64_t start_ns, dur_ns; /* from the graph's zero, or the replayed iteration's start */

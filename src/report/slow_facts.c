@@ -1,11 +1,6 @@
 /* Iterations that take longer than the others, whether they recur, and what they do longer. */
-#include <math.h>
-#include <string.h>
 #include <strings.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 #include "report/table.h"

@@ -7,9 +7,6 @@
  * - waits for a late stage: at any other time;
  * - or the message is on its way. */
 
-#include "base/array.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/graph.h"
 #include "report/facts.h"
 

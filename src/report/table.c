@@ -1,10 +1,6 @@
 /* Text of a known width. Whatever bytes a trace holds, lines stay lines. */
 #include "report/table.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/utf8.h"
 #include "report/words.h"
 

@@ -1,9 +1,6 @@
 /* Text for a terminal: paragraphs and tables of at most TABLE_COLUMNS columns. */
 #pragma once
 
-#include <stdbool.h>
-
-#include "base/array.h"
 #include "base/writer.h"
 
 #define TABLE_COLUMNS 100

@@ -1,11 +1,6 @@
 /* The five lines of the verdict: whether the prediction is to be trusted, what the iteration
  * consists of, who waits, what idles, and what to do next. */
-#include <math.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "base/utf8.h"
 #include "report/facts.h"
 #include "report/model_report.h"

@@ -1,6 +1,4 @@
 /* What a plan was worth, as text and as JSON (dpro.verify/1). */
-#include <math.h>
-#include <stdio.h>
 
 #include "base/writer.h"
 #include "report/table.h"

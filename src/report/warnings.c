@@ -1,8 +1,6 @@
 /* Writes the warnings of a report, as text and as JSON. */
 #include "report/warnings.h"
 
-#include <stdio.h>
-
 #include "report/table.h"
 
 struct listing {

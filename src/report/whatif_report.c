@@ -1,11 +1,7 @@
 /* A what-if as text and as JSON (dpro.whatif/1; keys are never renamed or dropped). */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <dpro/report.h>
 
-#include "base/sort.h"
 #include "report/model_report.h"
 #include "report/table.h"
 #include "report/warnings.h"

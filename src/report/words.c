@@ -1,11 +1,6 @@
 /* Writes numbers and sentences for people. */
 #include "report/words.h"
 
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/writer.h"
 
 const char *words_time(char out[NUMBER_TEXT], int64_t ns)

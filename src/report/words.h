@@ -1,8 +1,7 @@
 /* Numbers and sentences for people. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 /* Numbers as text, in a buffer that lives as long as the enclosing block. */
 #define NUMBER_TEXT 32

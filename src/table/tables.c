@@ -2,9 +2,6 @@
  * edges in compressed rows, are made into rows once. */
 #include "table/tables.h"
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "base/writer.h"
 
 /* ---- what there is ---- */

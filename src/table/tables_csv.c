@@ -1,12 +1,7 @@
 /* The tables of a job as CSV files (RFC 4180, UTF-8), and the list of them as Markdown. */
-#include <string.h>
 
 #include <dpro/table.h>
 
-#include "base/arena.h"
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "base/utf8.h"
 #include "base/writer.h"
 

@@ -2,11 +2,6 @@
  * all of one run, or each a run. */
 #include "verify/verify.h"
 
-#include <string.h>
-
-#include "base/error.h"
-#include "base/memory.h"
-
 static int say_nothing_measured(const struct dpro_verify *v, struct dpro_error *err)
 {
     long long per_turn = v->settle + v->n_steps;

@@ -1,12 +1,9 @@
 /* What a plan was worth, as worked out from the times of turns with and without it. */
 #pragma once
 
-#include <stdbool.h>
+#include "base/base.h"
 
 #include <dpro/verify.h>
-
-#include "base/array.h"
-#include "base/strtab.h"
 
 enum { VERIFY_MOST_CONFIGURATIONS = 64, VERIFY_MOST_TEXTS = 64, VERIFY_LEAST_BLOCKS = 3 };
 

@@ -1,5 +1,4 @@
 /* Reads the steps that a run of the job wrote, dpro.verify-steps/1. */
-#include <string.h>
 
 #include "base/json_members.h"
 #include "verify/verify.h"

@@ -7,13 +7,7 @@
  * Wilcoxon's signed ranks: exact, and nothing is drawn at random. A turn's time is the median of
  * its steps. Where a GPU runs behind the host, single steps mean little, and it is the time from
  * first to last. */
-#include <math.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "verify/verify.h"
 
 enum { MOST_BLOCKS = 1000 };

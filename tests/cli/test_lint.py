@@ -82,6 +82,12 @@ class Tree(unittest.TestCase):
         self.finds("names gone, which is not there", {**there, "doc/architecture.md": decided % ("gone", "other.c")})
         self.finds("names src/graph/gone.c, which is not there", {**there, "doc/architecture.md": decided % ("build", "gone.c")})
 
+    def test_what_the_prelude_has_is_included_by_its_name_only(self):
+        prelude = {"src/base/base.h": "#include <string.h>\n#include \"base/map.h\"\n", "src/base/map.h": "#include <string.h>\n"}
+        user = "/* Builds. */\n#include \"%s\"\n"
+        self.assertEqual(self.lint(files={**prelude, "src/graph/build.c": user % "base/base.h"}), "")
+        self.finds("src/graph/build.c: includes base/map.h, which base/base.h has", {**prelude, "src/graph/build.c": user % "base/map.h"})
+
     def test_an_exception_covers_a_finding_and_must_go_with_it(self):
         wide, exceptions = {"src/graph/wide.c": "x" * 101 + "\n"}, {"tools/lint_exceptions.txt": "width 1 src/graph/wide.c\n"}
         self.assertEqual(self.lint(files={**wide, **exceptions}), "")

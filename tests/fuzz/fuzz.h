@@ -2,15 +2,10 @@
  * must give the same however the buffer cuts the text. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <dpro/job.h>
 
 #include "adapters/horovod/timeline.h"
-#include "base/memory.h"
+#include "base/base.h"
 #include "ingest/held_memory.h"
 #include "ingest/probes.h"
 #include "ingest/pytorch/et.h"

@@ -1,8 +1,6 @@
 /* Fuzz target: clocks from any facts. The first byte says how many clocks, and whether times are
  * near each other; each further 18 bytes are a fact or a wish. What comes out is in order, and
  * where nothing contradicts, all facts hold. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "align/solver.h"
 #include "fuzz.h"

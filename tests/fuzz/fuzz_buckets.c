@@ -1,7 +1,5 @@
 /* Fuzz target: lists of buckets, and plans, for a model with the gradients a to d. What is taken
  * has each of them in exactly one bucket. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* Fuzz target: loading files, parted by "\n==\n", to the joined trace. An even first byte takes
  * them as ranks 100 on, an odd one as their metadata says (or a profile and execution trace). */
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

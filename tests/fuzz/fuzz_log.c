@@ -1,6 +1,5 @@
 /* Fuzz target: the readers of logs, and loading a log, or two that are parted at a place that the
  * second byte picks: what is joined, tied and counted must not depend on the numbers being sane. */
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
 /* Runs a fuzz target on files: to see a finding again with any compiler, or for AFL. */
-#include <stdio.h>
 
 #include "fuzz.h"
 

@@ -1,7 +1,6 @@
 /* Fuzz target: the folder of a single process, kineto.json, et.json, memory.json and rank.json
  * parted by "\n==\n", to the blocks of its memory, their replay, and what-ifs of them; also of a
  * job with FSDP's units. */
-#include <stdio.h>
 #include <unistd.h>
 
 #include <dpro/dpro.h>

@@ -2,8 +2,6 @@
  * from the files' own metadata instead of their order, 4: one rank's graph, 8: drawn samples, 16: a
  * delay, 32: some iterations only, 128: before each file its length in two bytes, as binary logs
  * need it; else NULs part them. */
-#include <stdbool.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

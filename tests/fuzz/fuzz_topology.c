@@ -1,9 +1,5 @@
 /* Fuzz target: the reader of topologies, and names of ready-made ones. What is taken is within
  * bounds; what is not is said in one line. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,6 +1,4 @@
 /* Fuzz target: plans, and the step times of a verification. What can be read can be told. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -5,10 +5,9 @@
  * the request that ends it, and the simulated device answers as recorded: where the record goes on
  * with a segment given back, the device had no room. */
 #include "allocator_check.h"
+#include "base/base.h"
 #include "replay/allocator_rollback.h"
 #include "replay/allocator_state.h"
-
-#include "base/memory.h"
 
 #define MADE_UP       ((uint64_t)1 << 62) /* addresses from here on are in no record */
 #define NO_ADDRESS    UINT64_MAX

@@ -1,12 +1,7 @@
 /* Models of jobs that nobody ran. */
 #include "generated_job.h"
+#include "base/base.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/map.h"
 #include "cost/buckets.h"
 
 enum { MIB = 1 << 20 };

@@ -1,6 +1,6 @@
 #include "graph_ask.h"
 
-#include <string.h>
+#include "base/base.h"
 
 #include "case.h"
 

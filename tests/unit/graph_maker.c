@@ -3,10 +3,8 @@
  * A rank has a device for computation, one for each direction of its link, and one for adding up. A
  * message is three ops: what precedes it, then SEND and RECV, which wait for both links. */
 #include "graph_maker.h"
+#include "base/base.h"
 
-#include <string.h>
-
-#include "base/memory.h"
 #include "graph/builder.h"
 
 uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint32_t rank,

@@ -1,11 +1,6 @@
 /* Ops are collected first and added rank by rank, so that the text may name them in any order. */
 #include "graph_text.h"
 
-#include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "case.h"
 #include "graph/builder.h"
 

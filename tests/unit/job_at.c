@@ -1,9 +1,7 @@
 /* Opens the job of a path, for tests. */
 #include "job_at.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "base/base.h"
 #include "case.h"
 
 struct dpro_job *job_at_with(const char *path, const struct dpro_job_options *options)

@@ -1,8 +1,6 @@
 #include "kept_log.h"
+#include "base/base.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 char logged[4096];

@@ -1,8 +1,5 @@
 #include "message_job.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
+#include "base/base.h"
 
 #include "case.h"
 #include "tracer/record.h"

@@ -1,7 +1,7 @@
 /* Makes the global DFG of a model under a strategy. */
 #include "model_graph.h"
+#include "base/base.h"
 
-#include "base/memory.h"
 #include "cost/fused.h"
 #include "cost/strategy_work.h"
 #include "graph_maker.h"

@@ -1,8 +1,5 @@
 #include "part_text.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "case.h"
 #include "ingest/readers.h"
 

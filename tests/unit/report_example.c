@@ -1,8 +1,5 @@
 /* Writes the report of a made-up job, to look at: report_example FOLDER RANKS LAYERS
  * [hostile|whatif|single|empty|- [forgetful]]. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "report_fake.h"
 

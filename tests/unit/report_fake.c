@@ -1,10 +1,6 @@
 /* Builds the graph's arrays by hand, so that the report is tested apart from the stages before. */
 #include "report_fake.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <dpro/dimensions.h>
 
 #include "ingest/trace.h"

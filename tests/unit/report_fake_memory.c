@@ -1,7 +1,5 @@
 /* What the made-up job holds: each forward op of a CPU keeps an activation, which the backward op
  * of the same layer gives back when it has taken a gradient. */
-#include <stdio.h>
-#include <string.h>
 
 #include "report_fake.h"
 

@@ -1,8 +1,6 @@
 #include "search_job.h"
 #include "replay/replay.h"
 
-#include <stdlib.h>
-
 #include "case.h"
 #include "cost/evaluate.h"
 #include "model_graph.h"

@@ -1,10 +1,8 @@
 /* Parameter servers in the global DFG of a model. Messages are cut in chunks, so that connections
  * share a link. Servers' threads, and links within a rank's host, are extra places behind the
  * nodes. */
-#include <math.h>
-#include <stdlib.h>
 
-#include "base/sort.h"
+#include "base/base.h"
 #include "graph_maker.h"
 
 enum { CHUNKS = 64 }; /* of the largest bucket */

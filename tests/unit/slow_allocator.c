@@ -1,6 +1,5 @@
 #include "slow_allocator.h"
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct part {
     uint64_t segment, offset, size, id;

@@ -1,9 +1,7 @@
 #include "temp_folder.h"
+#include "base/base.h"
 
 #include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

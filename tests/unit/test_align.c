@@ -1,6 +1,4 @@
 /* Clocks on one axis, from made-up messages between clocks whose truth is known. */
-#include <math.h>
-#include <stdlib.h>
 
 #include "align/align.h"
 #include "case.h"

@@ -1,13 +1,7 @@
 /* What PyTorch's own allocator answered, on a GPU and without one (tests/cuda-allocator), request
  * by request; and histories that make no sense. */
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "allocator_check.h"
-#include "base/array.h"
 #include "base/file.h"
 #include "case.h"
 

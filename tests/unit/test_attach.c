@@ -1,7 +1,5 @@
 /* The messages of Kineto's daemon protocol are read and written as Kineto does, and whatever else
  * comes over the socket is not. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "attach/fabric.h"
 #include "case.h"

@@ -1,5 +1,4 @@
 /* Which jobs can have their batch cut into micro-batches, and what that changes. */
-#include <string.h>
 
 #include "case.h"
 #include "cost/cost.h"

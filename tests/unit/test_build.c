@@ -1,8 +1,4 @@
 /* From traces to the global data-flow graph: iterations, ops, edges, collectives over ranks. */
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "graph/names/collective_kinds.h"

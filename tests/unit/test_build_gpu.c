@@ -1,6 +1,5 @@
 /* What GPU jobs do, case by case: the edges that are made of it, that its replay gives back what
  * was measured, and that a delay reaches what has to wait for it. Iterations last 1000 us. */
-#include <stdio.h>
 
 #include "case.h"
 #include "graph/graph.h"

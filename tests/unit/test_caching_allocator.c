@@ -1,5 +1,4 @@
 /* The simulated caching allocator, rule by rule, and against a slow one. */
-#include <stdbool.h>
 
 #include "case.h"
 #include "replay/caching_allocator.h"

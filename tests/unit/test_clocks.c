@@ -1,7 +1,4 @@
 /* Clocks of a job's ranks: what ties them, who shares one, and what the axis does to times. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "align/transport_constraints.h"
 #include "case.h"

@@ -1,5 +1,4 @@
 /* Names of kernels, ops and ranges: which are communication, of which kind, and which are not. */
-#include <string.h>
 
 #include "case.h"
 #include "graph/names/comm_names.h"

@@ -1,7 +1,4 @@
 /* Modules computed in other ways: what that makes of a program's work. */
-#include <string.h>
-
-#include <math.h>
 
 #include "case.h"
 #include "cost/cost.h"

@@ -1,10 +1,6 @@
 /* Which modules are compiled, or in 16 bits, is searched together with buckets; of jobs with blocks
  * of modules made by hand. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
 #include "case.h"
 #include "cost/buckets.h"
 #include "optimize/result.h"

@@ -1,11 +1,8 @@
 /* Jobs of several dimensions of parallelism, written as PyTorch's profiler writes them: what is
  * found, with which groups; and groups that fit no grid. */
-#include <stdio.h>
-#include <string.h>
 
 #include <dpro/dimensions.h>
 
-#include "base/text.h"
 #include "case.h"
 #include "graph/dimensions/rank_grid.h"
 #include "graph/dimensions/traffic.h"

@@ -1,6 +1,4 @@
 /* Both replay engines against a slow obvious one and each other. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "graph_text.h"

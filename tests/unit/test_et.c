@@ -1,6 +1,4 @@
 /* The execution-trace reader: both ways of writing a node, and tensors wherever they stand. */
-#include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "ingest/pytorch/et.h"

@@ -1,5 +1,4 @@
 /* Iteration times of models made by hand, where they can be worked out on paper. */
-#include <stdlib.h>
 
 #include "case.h"
 #include "cost/evaluate.h"

@@ -1,5 +1,4 @@
 /* Making graphs by hand and reading them back. */
-#include <string.h>
 
 #include "case.h"
 #include "graph/builder.h"

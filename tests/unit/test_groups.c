@@ -1,9 +1,5 @@
 /* Ranks that communicate in groups: the simulation of models made by hand against paper and against
  * an obvious one, and models that are learnt from tiny graphs. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <dpro/dimensions.h>
 #include <dpro/whatif.h>

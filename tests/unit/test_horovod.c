@@ -1,7 +1,4 @@
 /* Horovod: its thread on every rank, and the way of a tensor from op to op. */
-#include <stdbool.h>
-
-#include <stdio.h>
 
 #include "case.h"
 #include "trace_text.h"

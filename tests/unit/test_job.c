@@ -1,11 +1,9 @@
 /* A job makes what it is asked for, once, and answers the same in any order and beside others. */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <dpro/dpro.h>
 
+#include "base/base.h"
 #include "case.h"
 #include "job_at.h"
 #include "kept_log.h"

@@ -1,12 +1,8 @@
 /* The JSON scanner: values, escapes, limits, and the same answers wherever the buffer ends. */
 #include <isa-l/igzip_lib.h>
 #include <malloc.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "base/array.h"
 #include "base/json.h"
-#include "base/sort.h"
 #include "case.h"
 
 struct text {

@@ -1,6 +1,4 @@
 /* The Kineto reader: a small trace a dialect point, the same spans wherever the buffer ends. */
-#include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "ingest/pytorch/kineto.h"

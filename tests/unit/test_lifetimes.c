@@ -1,10 +1,6 @@
 /* Peaks of a job's memory under strategies, against a literal run of the same network: what is
  * taken and given back when modules are wrapped in torch.utils.checkpoint. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
 #include "case.h"
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"

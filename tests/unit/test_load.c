@@ -2,9 +2,6 @@
  * program. */
 #include <dirent.h>
 #include <isa-l/igzip_lib.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -5,10 +5,6 @@
 
 #include <dpro/error.h>
 
-#include "base/arena.h"
-#include "base/array.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/parallel.h"
 #include "case.h"
 #include "nomem.h"

@@ -1,7 +1,5 @@
 /* What a rank's device holds in an iteration: blocks from allocations, their moments in ops, what
  * was there before, categories, calls of modules, uses, and what scales with the batch. */
-#include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "graph/graph.h"

@@ -1,9 +1,5 @@
 /* Jobs that are made to fit a budget, with a chain of blocks whose memory is made by hand. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
 #include "case.h"
 #include "cost/buckets.h"
 #include "cost/model_memory.h"

@@ -1,9 +1,6 @@
 /* Collectives that are decomposed into messages: who waits for whom, what is queueing and what
  * transfer, and what happens where logs don't tell. Small jobs are written as profiles and CSV
  * logs; real captures are read where there are any. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <dpro/dpro.h>

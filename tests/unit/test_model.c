@@ -1,7 +1,4 @@
 /* Models of recorded jobs: what is work, what is waiting, what communication slows down. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/evaluate.h"

@@ -1,6 +1,4 @@
 /* MXNet's profiles and graphs, and ps-lite's messages in CSVs. */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/mxnet/mxnet.h"
 #include "case.h"

@@ -1,12 +1,10 @@
 /* Whichever allocation fails, building and replaying a graph, aligning clocks and reading plans and
  * steps says so, leaks nothing (the address sanitizer looks) and changes no output. malloc and kin
  * are wrapped by the linker. */
-#include <stdlib.h>
 
 #include <dpro/verify.h>
 
 #include "align/align.h"
-#include "base/memory.h"
 #include "case.h"
 #include "graph/builder.h"
 #include "ingest/trace.h"

@@ -2,7 +2,6 @@
  * graph is built, it is said so and nothing leaks (the address sanitizer looks). malloc and kin are
  * wrapped by the linker. */
 #include <glob.h>
-#include <stdlib.h>
 
 #include <dpro/dpro.h>
 

@@ -1,6 +1,5 @@
 /* Whichever allocation fails while strategies are searched, it is said so or made up for, and
  * nothing leaks (the address sanitizer looks). malloc and kin are wrapped by the linker. */
-#include <stdlib.h>
 
 #include "case.h"
 #include "generated_job.h"

@@ -1,7 +1,5 @@
 /* Structs as bytes and back: every kind of member, over the ends of pieces; what is cut fails. */
-#include <string.h>
 
-#include "base/error.h"
 #include "base/pack.h"
 #include "case.h"
 

@@ -1,7 +1,4 @@
 /* Edits and their undoing, passes built in, and passes from files. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "case.h"

@@ -1,6 +1,5 @@
 /* Passes of ranks with several stages, against PyTorch 2.13's schedules, and the messages between
  * them. */
-#include <stdio.h>
 
 #include "case.h"
 #include "cost/pipeline_order.h"

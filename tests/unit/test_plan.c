@@ -1,6 +1,4 @@
 /* What a plan says of modules and of Horovod's settings is written, read and checked. */
-#include <stdio.h>
-#include <string.h>
 
 #include <dpro/verify.h>
 

@@ -1,6 +1,5 @@
 /* What computing modules in 16 bits makes of a rank's memory, by data flow; and compiled, by a
  * probe. */
-#include <string.h>
 
 #include "case.h"
 #include "cost/compiled_memory.h"

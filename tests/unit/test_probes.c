@@ -1,6 +1,4 @@
 /* probes.json: what is read of it, of the trace's own run and of another one. */
-#include <math.h>
-#include <string.h>
 
 #include "case.h"
 #include "ingest/probes.h"

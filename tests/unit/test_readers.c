@@ -1,8 +1,5 @@
 /* The table of readers: a format is added by one file (toy_reader.c) and one row (here). */
 #include <dpro/dpro.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "case.h"

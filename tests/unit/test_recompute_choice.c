@@ -1,10 +1,6 @@
 /* The choice of modules to recompute against brute force, of chains that a literal simulator runs
  * step by step, and of places of any kind. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "case.h"
 #include "optimize/recompute_choice.h"
 

@@ -1,7 +1,5 @@
 /* What files say about memory: allocations and modules in Kineto's profiles, memory.json, and both
  * joined to their rank. */
-#include <stdio.h>
-#include <string.h>
 
 #include <dpro/memory.h>
 

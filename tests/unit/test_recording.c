@@ -1,8 +1,8 @@
 /* Whatever a rank.json holds and wherever it is cut, the trace directory can be told of. */
-#include <string.h>
 
 #include <dpro/recording.h>
 
+#include "base/base.h"
 #include "case.h"
 #include "temp_folder.h"
 

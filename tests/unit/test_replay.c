@@ -1,9 +1,5 @@
 /* Predictions on graphs whose answer is known, where the time goes, the critical path, delays,
  * validation, the Daydream baseline. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "graph_ask.h"

@@ -1,9 +1,6 @@
 /* What is held while ops run as replayed, on small graphs whose answer is known and against a slow
  * plain sweep. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "case.h"
 #include "graph_ask.h"
 #include "graph_text.h"

@@ -1,8 +1,6 @@
 /* Every form of the report says the same, adds up, and survives any name. */
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,5 @@
 /* The search against brute force, evaluations against replays of whole graphs, and what a result
  * promises. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/buckets.h"

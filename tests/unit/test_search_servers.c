@@ -1,8 +1,6 @@
 /* The search of plans for parameter servers against brute force, evaluations against replays of
  * whole graphs. */
-#include <math.h>
 
-#include "base/sort.h"
 #include "case.h"
 #include "cost/buckets.h"
 #include "cost/server_placement.h"

@@ -1,8 +1,4 @@
 /* Snapshots of GPU memory: pickles of every protocol, and what is made of entries and segments. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/pickle.h"
 #include "case.h"

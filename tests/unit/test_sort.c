@@ -1,9 +1,6 @@
 /* Orders, sorting, selecting and searching. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/array.h"
-#include "base/sort.h"
+#include "base/base.h"
 #include "case.h"
 
 enum { MOST = 5000 };
@@ -152,4 +149,62 @@ TEST(a_lower_bound_is_the_first_that_is_not_before)
     assert_int_equal(LOWER_BOUND(i, (uint32_t)2, (uint32_t)4, times[i] < 5), 2);
     assert_int_equal(LOWER_BOUND(i, 3, 3, times[i] < 99), 3);
     assert_true(LOWER_BOUND(i, 0, SIZE_MAX, i < SIZE_MAX - 3) == SIZE_MAX - 3);
+}
+
+TEST(a_run_ends_where_its_elements_change)
+{
+    static const int keys[] = {3, 3, 1, 1, 1, 2};
+    size_t n = sizeof keys / sizeof *keys;
+    static const size_t ends[] = {2, 2, 5, 5, 5, 6};
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(RUN_END(k, i, n, keys[k] == keys[i]), ends[i]);
+}
+
+ORDER_OF_INDICES(by_value, int, COMPARE(*x, *y));
+
+TEST(indices_are_sorted_by_their_elements_and_equal_ones_keep_their_order)
+{
+    int values[] = {5, 1, 5, 0};
+    static const uint32_t sorted[] = {3, 1, 0, 2};
+    uint32_t *order = sorted_indices(4, values, by_value);
+    assert_memory_equal(order, sorted, sizeof sorted);
+    mem_free(order);
+    mem_free(sorted_indices(0, NULL, by_value));
+}
+
+/* ---- maps and what goes out of sight ---- */
+
+TEST(a_map_keeps_the_first_value_and_adds_up)
+{
+    struct map map = {0};
+    assert_true(map_insert(&map, 7, 1));
+    assert_false(map_insert(&map, 7, 2));
+    assert_int_equal(map_first(&map, 7, 3), 1);
+    assert_int_equal(map_first(&map, 8, 3), 3);
+    for (uint64_t key = 100; key < 200; key++) /* the map grows meanwhile */
+        assert_int_equal(map_add(&map, key, key), key);
+    assert_int_equal(map_add(&map, 150, 2), 152);
+    assert_int_equal(map.n, 102);
+    FREE_ALL(&map);
+    assert_null(map.slots);
+}
+
+static int count_and_return_early(size_t n)
+{
+    SCRATCH ARRAY(int) list = {0};
+    SCRATCH struct map seen = {0};
+    SCRATCH int *copy = NULL;
+    for (size_t i = 0; i < n; i++)
+        array_push(&list, (int)i);
+    if (n == 0)
+        return -1; /* nothing was allocated */
+    map_set(&seen, n, 1);
+    copy = mem_array(n, sizeof *copy);
+    return copy[0] + (int)list.n;
+}
+
+TEST(a_scratch_is_freed_at_every_return) /* the address sanitizer tells of a leak */
+{
+    assert_int_equal(count_and_return_early(0), -1);
+    assert_int_equal(count_and_return_early(5), 5);
 }

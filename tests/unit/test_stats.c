@@ -1,7 +1,6 @@
 /* Medians, quantiles, means and deviations. */
-#include <string.h>
 
-#include "base/stats.h"
+#include "base/base.h"
 #include "case.h"
 
 static const struct {

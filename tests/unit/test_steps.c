@@ -1,5 +1,4 @@
 /* What an iteration is where nothing marks it. */
-#include <stdio.h>
 
 #include "case.h"
 #include "trace_text.h"

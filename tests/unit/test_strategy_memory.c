@@ -1,8 +1,5 @@
 /* What strategies make of a job's memory and work, and which modules a user means. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/memory.h"
 #include "case.h"
 #include "cost/change_memory.h"
 #include "cost/change_pipeline.h"

@@ -1,5 +1,4 @@
 /* What a collective costs, against the replay of its SENDs and RECVs. */
-#include <stdlib.h>
 
 #include "case.h"
 #include "cost/sync.h"

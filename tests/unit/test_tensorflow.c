@@ -1,6 +1,4 @@
 /* TensorFlow's files: the wire format, profiles, graphs; whole, cut and hostile. */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/tensorflow/session_profile.h"
 #include "adapters/tensorflow/session_run_steps.h"

@@ -1,7 +1,4 @@
 /* Timelines of communication layers: what a run is made of, in each writer's way. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "adapters/horovod/timeline.h"
 #include "case.h"

@@ -1,6 +1,4 @@
 /* Told hosts and links: ready-made ones, files, and what of both is refused. */
-#include <math.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/topology.h"

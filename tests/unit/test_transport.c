@@ -1,8 +1,5 @@
 /* Logs written record by record: which connections are one, which bytes were seen at both ends,
  * what gloo's messages are tied to; cut, doubled and hostile logs; the CSV form; real captures. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,8 +1,5 @@
 /* FSDP jobs with other units resharded or asked for ahead: small graphs whose answer is known, and
  * any. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "case.h"
 #include "cost/change_units.h"

@@ -1,6 +1,5 @@
 /* Each sentence of the verdict is said where the numbers beside it make it true, and nowhere
  * else. */
-#include <string.h>
 
 #include "case.h"
 #include "ingest/trace.h"

@@ -1,7 +1,4 @@
 /* What-ifs of a model made by hand, where they can be worked out on paper. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <dpro/whatif.h>

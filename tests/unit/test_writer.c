@@ -3,12 +3,9 @@
 #include <glob.h>
 #include <isa-l/igzip_lib.h>
 #include <locale.h>
-#include <math.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/memory.h"
 #include "base/writer.h"
 #include "case.h"
 #include "temp_folder.h"

@@ -1,9 +1,5 @@
 #include "trace_text.h"
-
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include "base/base.h"
 
 #include "case.h"
 #include "job_at.h"

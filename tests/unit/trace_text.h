@@ -4,9 +4,6 @@
  * up. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include <dpro/dpro.h>
 
 #include "graph_ask.h"

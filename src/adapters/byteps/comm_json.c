@@ -3,11 +3,8 @@
  * It tells when each part of a tensor was copied to the host, pushed and pulled. From the first of
  * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells
  * more, so that it goes first. */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/horovod/timeline.h"
-#include "base/memory.h"
 #include "ingest/sources.h"
 #include "ingest/transport/ps.h"
 

@@ -6,12 +6,7 @@
  * message is not seen: at the earliest when that one was. Key 65536 n + k is part k of the n-th
  * tensor that the program declared. PyTorch's optimizer declares the gradients first, in the order
  * of their parameters' names. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/rank_json.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"

@@ -3,8 +3,6 @@
  * The array is often open: the writer adds to it until its process ends. */
 #include "adapters/horovod/comm_timeline.h"
 
-#include <string.h>
-
 #include "base/json_members.h"
 #include "ingest/reader.h"
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "adapters/horovod/timeline.h"
-#include "base/map.h"
 #include "ingest/part.h"
 
 struct timeline_id {

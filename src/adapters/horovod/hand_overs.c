@@ -1,11 +1,6 @@
 /* The spans of a rank's profile in which its framework handed tensors to Horovod. */
-#include <ctype.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/horovod/thread.h"
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/epoch.h"
 
 ORDER(by_ref, struct span_ref, ASCENDING(start_ns) ?: ASCENDING(span));

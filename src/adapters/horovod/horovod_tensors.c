@@ -3,10 +3,7 @@
  * Ops on Horovod's thread keep their order. Before them is the op that hands a tensor over, which
  * ingest found. After them are the ops that use that op's output by the framework's graph, or
  * without a graph what goes on when the thread falls idle. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"
 

@@ -6,10 +6,8 @@
  * other, so of a stream's messages those of one group are a run of just these lengths, after the
  * group before and before the next. Rank 0's timeline says when that was on rank 0; what its
  * neighbour moved of the same messages says when it was there, and so on around the ring. */
-#include <string.h>
 
 #include "adapters/horovod/thread.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
 

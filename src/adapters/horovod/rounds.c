@@ -4,10 +4,6 @@
  * overlap are one group. A round ends where a tensor would come a second time. */
 #include "adapters/horovod/thread.h"
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "ingest/pytorch/kineto_words.h"
 
 /* Of tensors in one group; the first ones of a group are apart by a thread's going on, milliseconds

@@ -2,9 +2,6 @@
  * background thread negotiated, copied and reduced them. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "adapters/horovod/timeline.h"
 
 struct dpro_trace;

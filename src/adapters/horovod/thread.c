@@ -6,10 +6,6 @@
  * thread_groups.c what that means for the groups of the graph. */
 #include "adapters/horovod/thread.h"
 
-#include <string.h>
-
-#include "base/log.h"
-#include "base/sort.h"
 #include "ingest/epoch.h"
 
 /* ---- spans ---- */

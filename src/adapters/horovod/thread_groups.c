@@ -1,7 +1,6 @@
 /* What Horovod's thread did with the groups that it fused, shared out among the groups of the
  * graph. */
 #include "adapters/horovod/thread.h"
-#include "base/sort.h"
 
 static int64_t share_of_ns(int64_t ns, double part)
 {

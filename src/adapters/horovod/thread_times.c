@@ -6,8 +6,6 @@
  * rank's, at the same time. */
 
 #include "adapters/horovod/thread.h"
-#include "base/map.h"
-#include "base/sort.h"
 
 /* The group that was being transferred at a time; NO_ID: none. */
 static uint32_t group_at(const struct rounds *rounds, int64_t time_ns)

@@ -3,10 +3,7 @@
  * for, was copied and was transferred, and when. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct dpro_error;
 struct head;

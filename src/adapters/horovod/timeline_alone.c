@@ -3,13 +3,8 @@
  *
  * Of Horovod's only the rounds and the hand-overs are marked here: its thread comes with
  * fusion_build(). */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/horovod/timeline.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/sources.h"
 
 static const int64_t MARK_NS = 1000, HAND_OVER_NS = 100;

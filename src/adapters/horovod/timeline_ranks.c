@@ -1,9 +1,7 @@
 /* Gives each communication timeline to its rank. A rank has one. A timeline that was recorded at
  * another time than the rank's profile is of another run. */
-#include <inttypes.h>
 
 #include "adapters/horovod/timeline.h"
-#include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/rank_job.h"
 #include "ingest/readers.h"

@@ -4,11 +4,8 @@
  * events nest (an E has no name). BytePS writes one X event for each stage. What nests, and in
  * which order, differs between versions, so a run is put together from whatever stages come: the
  * next run of its tensor begins with a stage that this one has been through. */
-#include <string.h>
 
 #include "adapters/horovod/comm_timeline.h"
-#include "base/memory.h"
-#include "base/sort.h"
 
 enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_RANKS = 1 << 20 };
 

@@ -2,9 +2,7 @@
  *
  * The program's own steps, which the recorder timed, end while their work goes on. So an iteration
  * is what the engine does between two waits for all work, or between exchanges with servers. */
-#include <string.h>
 
-#include "base/map.h"
 #include "graph/steps/step_list.h"
 
 /* The recorded step that a time is in; NULL: none. */

@@ -5,9 +5,7 @@
  * Trainer sorts their names. Either way those without a gradient have no pushes, so that the k-th
  * key that is pushed is the k-th parameter; and there must be as many. A graph has no sizes, but
  * those of what one layer takes go together: that of another model shows. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 

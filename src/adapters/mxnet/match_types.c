@@ -4,12 +4,8 @@
  * type in the executor's order; and what a node takes has run when the node runs, so that nodes
  * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has
  * begun. A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
-#include <string.h>
 
 #include "adapters/mxnet/mxnet.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 
 struct types {
     struct map lists;       /* type -> index + 1 of its list */

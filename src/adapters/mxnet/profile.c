@@ -5,11 +5,8 @@
  * next to each other, whatever else ran at the time, so that they pair by thread and name and do
  * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
  * the brackets of two calls on a thread is the program's own time. */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/mxnet/mxnet.h"
-#include "base/map.h"
 #include "ingest/load.h"
 #include "ingest/readers.h"
 

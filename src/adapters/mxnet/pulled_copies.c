@@ -2,9 +2,7 @@
  *
  * The engine copies in the order in which answers come. Its few other copies are ops of the
  * iteration. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/rank_build.h"
 
 typedef ARRAY(uint32_t) span_list;

@@ -5,12 +5,8 @@
  * forward ones only: then the backward ones are added as their mirror image, each after those of
  * the ops that take what it made. Of equal names the last one before is meant. Variables are nodes
  * without inputs. */
-#include <stdio.h>
-#include <string.h>
 
 #include "base/json_members.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "ingest/reader.h"
 
 enum { MAX_NODES = 1 << 24, NAME_MAX_BYTES = 4096 };

@@ -4,11 +4,6 @@
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
 #include "adapters/tensorflow/tf_parts.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "ingest/reader.h"
 
 enum { KEY_MAX = 1024 };

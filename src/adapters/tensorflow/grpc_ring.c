@@ -8,10 +8,7 @@
  * tensors' sizes, they are what is written during the collective. A collective is tied where all of
  * its chunks are found so on every rank; those whose chunks are short, or as long as another's at
  * the time, may not be, and stay whole. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
 

@@ -1,8 +1,6 @@
 /* TensorFlow's protobuf files told apart by their first bytes. */
 #include "adapters/tensorflow/tf_parts.h"
 
-#include <ctype.h>
-
 static bool is_text(const unsigned char *p, uint64_t len, size_t there)
 {
     for (size_t i = 0; i < len && i < there; i++)

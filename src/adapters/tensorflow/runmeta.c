@@ -6,7 +6,6 @@
  * training step, not what initialized it. */
 #include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
-#include "base/map.h"
 #include "ingest/reader.h"
 
 /* A partition graph in a part. */

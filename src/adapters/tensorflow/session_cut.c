@@ -2,13 +2,10 @@
  *
  * The profile says when a kernel that waits for another process was called and when it had what it
  * waited for, but not what that was: the graph says, in the RunMetadata of a step before. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "adapters/tensorflow/session_cut.h"
 #include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
-#include "base/sort.h"
 
 /* ---- the payload of a profile that has a session's runs ---- */
 

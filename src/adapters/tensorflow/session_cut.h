@@ -3,7 +3,6 @@
 #pragma once
 
 #include "adapters/tensorflow/session_profile.h"
-#include "base/map.h"
 #include "ingest/sources.h"
 
 /* A run in a process. */

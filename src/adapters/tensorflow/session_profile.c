@@ -6,12 +6,8 @@
  * of the RunMetadata beside the profiles. */
 #include "adapters/tensorflow/session_profile.h"
 
-#include <limits.h>
-#include <string.h>
-
 #include "adapters/tensorflow/session_cut.h"
 #include "adapters/tensorflow/session_run_steps.h"
-#include "base/sort.h"
 
 /* ---- runs and marks of a process ---- */
 

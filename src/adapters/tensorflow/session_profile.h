@@ -1,9 +1,7 @@
 /* What TensorFlow's profiler (XPlane) notes of a session's runs in one of its processes. */
 #pragma once
 
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct payload_kind;
 struct trace_build;

@@ -7,11 +7,6 @@
  * step in another order. */
 #include "adapters/tensorflow/session_steps.h"
 
-#include <stdlib.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "graph/local/local_edges.h"
 
 /* ---- bounds ---- */

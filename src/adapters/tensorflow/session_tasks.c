@@ -1,13 +1,7 @@
 /* Gives each task of a session's step a part of its own. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 
 /* ---- tracks that no profile names threads for ---- */
 

@@ -4,12 +4,9 @@
  * A device has a list of its kernels, with no thread, and another one of what it received
  * (RecvTensor), named by the transfer's key only. A received tensor's time begins when the sender
  * had it, by the sender's clock, or when it was asked for. */
-#include <stdio.h>
-#include <string.h>
 
 #include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
-#include "base/sort.h"
 
 struct stats {
     uint64_t start_ns, end_ns, requested_bytes;

@@ -1,9 +1,6 @@
 /* What TensorFlow's readers add to a part: tracks, details, names. */
 #include "adapters/tensorflow/tf_parts.h"
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 uint32_t tf_track(struct trace_part *part, struct trace_track track)
 {
     struct part_track fresh = {.track = track};

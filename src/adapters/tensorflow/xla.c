@@ -8,13 +8,7 @@
  * from Python are made ahead of the device. */
 #include "adapters/tensorflow/xla.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "adapters/tensorflow/tf_parts.h"
-#include "base/map.h"
-#include "base/sort.h"
-#include "base/time.h"
 
 enum { MARK_SHARE = 20 };
 

@@ -1,11 +1,7 @@
 /* Ops that XLA ran on several devices of one process, as XSpace has them. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct trace_part;
 

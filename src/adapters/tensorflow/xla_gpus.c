@@ -1,9 +1,7 @@
 /* Each GPU that one process of JAX drives becomes a rank, with the calls that launched its work. */
-#include <string.h>
 
 #include "adapters/tensorflow/tf_parts.h"
 #include "adapters/tensorflow/xla.h"
-#include "base/map.h"
 
 struct gpu {
     struct trace_part *part;

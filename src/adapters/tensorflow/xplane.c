@@ -9,12 +9,7 @@
 #include "adapters/tensorflow/xplane.h"
 #include "ingest/rank_job.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "adapters/horovod/timeline.h"
-#include "base/sort.h"
 #include "ingest/epoch.h"
 #include "ingest/readers.h"
 

@@ -5,7 +5,6 @@
 #include "adapters/tensorflow/session_profile.h"
 #include "adapters/tensorflow/tf_parts.h"
 #include "adapters/tensorflow/xla.h"
-#include "base/map.h"
 #include "base/protobuf.h"
 
 enum { NO_META = UINT32_MAX, N_CACHED = 4096 };

@@ -1,6 +1,5 @@
 /* The names of an XSpace's planes, events and statistics, and what each of them is. */
 #include "adapters/tensorflow/xplane.h"
-#include "base/sort.h"
 
 static const char *const stat_names[N_STATS] = {
     [STAT_OTHER] = "",

@@ -9,13 +9,8 @@
  * which it is known that they had one kernel. */
 #include "graph/clocks/align_ranks.h"
 
-#include <string.h>
-
 #include "align/align.h"
-#include "base/arena.h"
-#include "base/map.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
 

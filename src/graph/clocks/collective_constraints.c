@@ -2,11 +2,6 @@
  * contributions before the last rank has entered it. */
 #include "graph/clocks/collective_constraints.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
-#include "base/memory.h"
-
 enum {
     /* Profilers round times, and convert them from another clock. */
     COLLECTIVE_ROUNDING_NS = 2000,

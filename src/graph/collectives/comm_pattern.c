@@ -3,13 +3,6 @@
  * rank to each other one; where all send to all, nothing is passed on. */
 #include "graph/collectives/comm_pattern.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
-#include "base/sort.h"
-
 struct shape {
     uint32_t n_ranks;
     uint64_t *pairs; /* from << 32 | to, in order, each once */

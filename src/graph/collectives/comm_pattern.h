@@ -1,8 +1,7 @@
 /* Which algorithm a collective ran, read from who sent to whom. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 /* One message from a rank of the collective (from 0) to another. */
 struct pattern_message {

@@ -4,13 +4,6 @@
  * one rank is the k-th on every other. */
 #include "graph/collectives/match_collectives.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-
 struct entry {
     uint64_t group, order; /* what members have in common */
     uint64_t count;        /* before it in its group and iteration on its rank */

@@ -1,10 +1,6 @@
 /* Sets of ranks, each kept once. */
 #include "graph/collectives/member_sets.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/sort.h"
 #include "ingest/trace.h"
 
 ORDER(by_rank, int32_t, COMPARE(*x, *y));

@@ -1,11 +1,7 @@
 /* Sets of ranks, each kept once and known by its number. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/array.h"
-#include "base/map.h"
+#include "base/base.h"
 
 struct member_set {
     uint32_t first, n; /* into the ranks */

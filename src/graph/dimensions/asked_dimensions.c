@@ -2,11 +2,7 @@
  *
  * The sizes must make up the ranks. They are laid out as in a device mesh, the last one with
  * neighbouring ranks; in another order where only that fits the groups of the trace. */
-#include <stdio.h>
-#include <string.h>
 
-#include "base/error.h"
-#include "base/sort.h"
 #include "graph/dimensions/dimension_finder.h"
 
 struct asked {

@@ -5,13 +5,6 @@
  * several dimensions to none. */
 #include "graph/dimensions/dimension_finder.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
-
 /* ---- families ---- */
 
 static bool is_of(const struct traffic *traffic, int does, enum carried carried)

@@ -5,8 +5,6 @@
  * where each rank has several. */
 #include "graph/dimensions/pipeline.h"
 
-#include "base/sort.h"
-
 const char *dpro_schedule_name(enum dpro_schedule schedule)
 {
     static const char *const names[DPRO_N_SCHEDULES] = {"", "gpipe", "1f1b", "interleaved",

@@ -3,7 +3,6 @@
 
 #include <dpro/dimensions.h>
 
-#include "base/arena.h"
 #include "graph/graph.h"
 
 /* Of a collective: what one stage sends to another. */

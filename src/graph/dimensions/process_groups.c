@@ -4,10 +4,6 @@
  * neither: of its collectives the transport logs show who exchanged messages. */
 #include "graph/dimensions/process_groups.h"
 
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/messages/endpoints.h"
 
 /* ---- what the calls say ---- */

@@ -1,11 +1,6 @@
 /* Ranks as places of a grid. */
 #include "graph/dimensions/rank_grid.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/sort.h"
-
 static void add_span(struct grid_box *box, int32_t from, int32_t to)
 {
     if (from >= to)

@@ -4,8 +4,7 @@
  * those of a grid follow each other from 1 to the number of ranks. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 enum { GRID_MOST_SPANS = 16 };
 

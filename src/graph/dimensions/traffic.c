@@ -8,11 +8,6 @@
  * around a ring, from every rank to the next one. */
 #include "graph/dimensions/traffic.h"
 
-#include <ctype.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/names/collective_kinds.h"
 
 /* ---- one collective ---- */

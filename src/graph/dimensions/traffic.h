@@ -4,7 +4,6 @@
 
 #include <dpro/dimensions.h>
 
-#include "base/map.h"
 #include "graph/collectives/match_collectives.h"
 
 enum carried {

@@ -1,10 +1,6 @@
 /* Writes the joined ranks into one graph: devices, ops, edges, names. */
 #include "graph/global/assemble.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "graph/builder.h"
 #include "graph/global/assembly.h"
 

@@ -1,14 +1,9 @@
 /* Builds the global data-flow graph of a trace: every rank alone, then together. */
-#include <inttypes.h>
 #include <regex.h>
-#include <string.h>
 
 #include "adapters/tensorflow/session_steps.h"
-#include "base/error.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "graph/builder.h"
 #include "graph/clocks/align_ranks.h"
 #include "graph/dimensions/process_groups.h"

@@ -1,11 +1,5 @@
 /* Warnings on how the graph came about, for readers of the results. */
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/log.h"
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/steps/trend.h"
 

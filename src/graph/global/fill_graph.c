@@ -1,8 +1,5 @@
 /* Writes all that was learnt about the ops into the graph. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/servers/exchanges.h"

@@ -6,8 +6,6 @@
  *   others of its node group received may have been passed to it;
  * - its receiver has arrived, where that is so in every iteration, as gloo asks before it sends. */
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 /* Times of one thing in all samples. */

@@ -1,7 +1,6 @@
 /* Numbers the graph's ops: those of a rank, then the barriers of the collectives whose first member
  * it is, then those of its messages. */
 
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 uint32_t assembly_rank_of(const struct assembly *a, uint32_t op)

@@ -13,11 +13,8 @@
  * buffers. On a faster link it would not be. So if the link is still busy, its call counts no
  * longer than such calls of its rank usually take while their link is free; what it took after the
  * link got free is a gap on the link. Messages keep their order. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 /* When `op` of the iteration before ended, as seen from `sample`. */

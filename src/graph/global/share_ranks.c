@@ -1,7 +1,6 @@
 /* A rank under construction, from one process to another. */
 #include "graph/global/share_ranks.h"
 
-#include "base/sort.h"
 #include "graph/memory/rank_memory.h"
 
 /* ---- what travels ---- */

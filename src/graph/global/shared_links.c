@@ -4,10 +4,7 @@
  * one does not wait for a large one of another connection. So workers and servers have a device for
  * each connection in either direction of a link. What a rank of a collective sends over several
  * connections is the work of one thread, in its order, and has one device. */
-#include <stdlib.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 /* A message at one of its ends. */

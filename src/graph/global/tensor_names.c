@@ -1,5 +1,4 @@
 /* The names of tensors, and which tensors a communication carries. */
-#include <stdio.h>
 
 #include "graph/global/assembly.h"
 

@@ -3,9 +3,7 @@
  * Hard edges follow time on each device and from calls to devices, and close no cycle. Soft edges
  * were read off the timeline. Where clocks contradict each other they may close a cycle; then they
  * are dropped. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/global/assembly.h"
 
 static void collect_edges(struct assembly *a)

@@ -9,9 +9,7 @@
  *   the copies.
  * - Without recorded shapes, what lies between two starts belongs to the second.
  * - Else a bucket stands for its gradients. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/local/local_edges.h"
 #include "ingest/transport/runs.h"
 

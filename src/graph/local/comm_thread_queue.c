@@ -5,8 +5,6 @@
  * they are. An op without device or duration stands for "a thread is free" and leaves out its k - 1
  * latest predecessors. */
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "graph/local/local_edges.h"
 
 enum { LOOK_BACK = 16 }; /* older ones are over */

@@ -4,10 +4,7 @@
  * thread's waking up. The recorder's mark says which collective that is. PyTorch's wait_tensor does
  * not: it is the oldest that was asked for by a functional call, has as many elements (or is one
  * rank's part of as many, or the other way round), and has not been waited for. */
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 

@@ -6,11 +6,7 @@
  * what the timeline contradicts is dropped; so many calls make so many streams wait at most.
  * Synchronize calls and blocking copies end when their work has ended and keep only the time after
  * it. */
-#include <string.h>
 
-#include "base/arena.h"
-#include "base/map.h"
-#include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 

@@ -1,5 +1,4 @@
 /* Edges from one thread to another that goes on when the first has finished something. */
-#include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"

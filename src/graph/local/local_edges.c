@@ -1,10 +1,6 @@
 /* Adds edges within a rank, and answers what the rules ask. */
 #include "graph/local/local_edges.h"
 
-#include <string.h>
-
-#include "base/sort.h"
-
 int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next)
 {
     if (!next)

@@ -2,7 +2,6 @@
  *
  * An executor runs a node when its inputs are there, so an edge of its graph is the reason why an
  * op starts. Nodes that left no span (constants, arguments, folded ones) are looked through. */
-#include <string.h>
 
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"

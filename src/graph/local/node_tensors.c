@@ -1,5 +1,4 @@
 /* The tensors that a collective's node takes, by a framework's graph. */
-#include <string.h>
 
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"

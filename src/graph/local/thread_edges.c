@@ -1,7 +1,5 @@
 /* Edges from calls to their work, and of order on threads and streams. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"

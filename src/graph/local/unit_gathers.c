@@ -1,7 +1,6 @@
 /* Which ops gather the parameters of an FSDP unit, and where a unit's backward pass asks for it.
  * PyTorch's fully_shard annotates both: "FSDP::all_gather (blocks.0)", "FSDP::all_gather_copy_out
  * (blocks.0)", and for a backward pass within "FSDP::pre_backward (blocks.1)". */
-#include <string.h>
 
 #include "graph/rank_build.h"
 #include "ingest/transport/runs.h"

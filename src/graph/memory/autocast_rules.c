@@ -1,8 +1,6 @@
 /* What PyTorch 2's autocast and its operators do to data types, by an op's name. GPUs have another
  * list than CPUs: more ops run in 32 bits. */
-#include <string.h>
 
-#include "base/memory.h"
 #include "graph/memory/memory_build.h"
 
 struct list {

@@ -10,7 +10,6 @@
  *   and no padded copy of a weight;
  * - a tensor whose number of elements the batch size does not divide. */
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 #include "graph/names/collective_kinds.h"
 

@@ -2,9 +2,6 @@
  * forward pass and still there when the next op of a backward pass begins. A gradient is handed to
  * a parameter by the backward pass and lives on. */
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct categorizer {

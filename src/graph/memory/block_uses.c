@@ -1,6 +1,5 @@
 /* Which calls of modules read or write a block, and when, from the tensors that the execution
  * trace's ops take and put out. */
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct use {

@@ -1,5 +1,4 @@
 /* Builds a rank's memory in one iteration from its trace. */
-#include <string.h>
 
 #include "graph/memory/memory_build.h"
 

@@ -7,9 +7,7 @@
  * tensors with channels last, which need no copies but of the weight, it does not. The backward
  * pass does this for the input's gradient, then for the weight's. That a copy may be padded, and
  * that an input of few channels is read as it is, is not known here. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct convolution {

@@ -1,7 +1,5 @@
 /* Writes a rank's memory into the graph. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/rank_build.h"
 

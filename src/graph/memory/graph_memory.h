@@ -6,9 +6,6 @@
  * n_moments. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "base/column.h"
 #include "base/pack.h"
 #include "ingest/allocator_history.h"

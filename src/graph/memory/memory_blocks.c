@@ -6,9 +6,7 @@
  * other memory was taken at its address. If the recorder did not look again, it has also gone if a
  * block of its size was made in the iteration before and kept, as gradients and batches are. A
  * CPU's profiler does not see frees by a collective's own thread. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 /* More than any device has: the sum of what was there before stays far from overflow. */

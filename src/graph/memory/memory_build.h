@@ -2,8 +2,6 @@
  * allocations were recorded. The iterations before it show what is there when it begins. */
 #pragma once
 
-#include "base/arena.h"
-#include "base/sort.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/rank_build.h"
 

@@ -4,7 +4,6 @@
  * Autograd gives an op of the forward pass and its backward pass one sequence number. Of several
  * ops with one number the last made the backward function: a number is taken when the function is
  * made, and ops before that made none carry it, too. */
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 /* ---- calls ---- */

@@ -4,9 +4,7 @@
  * Such a storage is in a block of its size that was there before, by name that of the module that
  * uses it first. Where nobody listed what was there before, the storages themselves are the
  * blocks. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct older {

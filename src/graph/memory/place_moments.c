@@ -1,6 +1,5 @@
 /* The op in which each moment is: the last op of its thread that had begun. The moment is in the op
  * or behind it. A thread without ops works for the main thread. */
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 #include "graph/names/span_names.h"
 

@@ -2,10 +2,7 @@
  * the rank has a smaller part of it than of others (of those that FSDP shards, too). Then, in the
  * order of the execution trace: an op that takes in a part is a part of the work, and makes parts,
  * until ranks add them up or gather them. What they are to add up is as large as the whole. */
-#include <math.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 #include "graph/names/collective_kinds.h"
 #include "ingest/rank_json.h"

@@ -5,7 +5,6 @@
  * batch until the iteration is over. Unknown are what a library takes within an op other than a
  * convolution (convolution_copies.c), and what the program keeps in a variable without using it,
  * such as the model's output. */
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct life {

@@ -1,10 +1,7 @@
 /* Which storage of the execution trace is in which block: the one that was taken while the op ran
  * that first put the storage out. The execution trace numbers storages by address, so numbers are
  * used again. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 enum { MOST_OUTPUTS = 4096 }; /* of an op; lists longer than that are no work of it */

@@ -3,9 +3,7 @@
  *
  * A job that casts itself runs its ops within one of the same name; nothing is left to cast
  * there. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct typist {

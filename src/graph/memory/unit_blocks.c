@@ -1,7 +1,6 @@
 /* The blocks that FSDP takes for gathered parameters, and where its units' passes begin and end.
  * Whatever is taken while a thread gathers is for that, also by the threads of the collective that
  * it waits for. */
-#include "base/sort.h"
 #include "graph/memory/memory_build.h"
 
 struct gathering {

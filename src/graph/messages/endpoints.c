@@ -2,10 +2,6 @@
  * streams and from the steps of NCCL's proxy threads; and which two ends are one message. */
 #include "graph/messages/endpoints.h"
 
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "ingest/transport/nccl.h"
 

@@ -9,11 +9,6 @@
  * have passed on. */
 #include "graph/messages/find_messages.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/messages/endpoints.h"

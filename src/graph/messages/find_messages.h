@@ -7,7 +7,6 @@
  * too. */
 #pragma once
 
-#include <string.h>
 #include <sys/socket.h>
 
 #include "graph/collectives/match_collectives.h"

@@ -1,9 +1,6 @@
 /* When a collective's messages are over for each of its members, and what remains of their
  * transfers. */
-#include <math.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "graph/messages/find_messages.h"
 
 static int compare_sent(const void *p, const void *q, void *messages)

@@ -1,9 +1,6 @@
 /* The kind of a collective, by the name of the call, op or kernel that runs it. */
 #include "graph/names/collective_kinds.h"
 
-#include <ctype.h>
-#include <string.h>
-
 bool name_collective_type(const char *type)
 {
     return strncmp(type, "Collective", 10) == 0 && strncmp(type, "CollectiveInitialize", 20) != 0 &&

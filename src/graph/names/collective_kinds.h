@@ -1,9 +1,7 @@
 /* The kind of a collective, by the name of the call, op or kernel that runs it. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/graph.h>
 

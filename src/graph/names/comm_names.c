@@ -7,9 +7,6 @@
  * matches, unless its name says that it also computes or copies. */
 #include "graph/names/comm_names.h"
 
-#include <string.h>
-
-#include "base/text.h"
 #include "graph/names/collective_kinds.h"
 
 struct part {

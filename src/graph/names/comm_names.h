@@ -1,8 +1,7 @@
 /* Which kernels, calls and ranges are communication, by their names. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/base.h"
 
 #include <dpro/graph.h>
 

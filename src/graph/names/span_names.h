@@ -1,8 +1,7 @@
 /* What a span's name says, looked up once per distinct name. */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 enum name_class {
     NAME_STEP = 1 << 0,           /* ProfilerStep#N */

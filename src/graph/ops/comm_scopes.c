@@ -4,7 +4,6 @@
  * an op or range that is named for communication ("symm_mem::one_shot_all_reduce", the job's own
  * "all_to_all"), with no other op between them. If the range also has a kernel known by name, only
  * that one communicates, and the others prepare it. */
-#include <string.h>
 
 #include "graph/rank_build.h"
 

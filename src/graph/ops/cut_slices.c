@@ -5,9 +5,7 @@
  * kept here: clocks of one microsecond make them come and go, and sequences must match between
  * iterations. Ranges that a user or the profiler drew around ops are no work and are looked
  * through. */
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "graph/names/span_names.h"
 #include "graph/ops/cuts.h"
 

@@ -1,7 +1,5 @@
 /* Streams: which device work each call launched, and in which iteration. */
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "graph/ops/cuts.h"
 
 /* Where a span of a stream belongs. */

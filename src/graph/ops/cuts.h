@@ -2,8 +2,6 @@
  * as device work belongs to the slice of the call that launched it. */
 #pragma once
 
-#include "base/array.h"
-#include "base/map.h"
 #include "graph/rank_build.h"
 
 /* Correlations that lie together are looked up together: calls and work come nearly in their

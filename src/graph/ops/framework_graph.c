@@ -1,10 +1,6 @@
 /* Which node of a framework's graph takes what another one makes. */
 #include "graph/ops/framework_graph.h"
 
-#include <string.h>
-
-#include "base/map.h"
-
 uint32_t *dfg_find_senders(const struct rank_build *rank, struct arena *arena)
 {
     const struct trace_rank *trace = rank->trace;

@@ -1,7 +1,6 @@
 /* The graph that a framework recorded of what it runs. */
 #pragma once
 
-#include "base/arena.h"
 #include "graph/rank_build.h"
 
 static inline const char *dfg_type(const struct rank_build *rank, uint32_t node)

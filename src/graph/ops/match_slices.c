@@ -4,11 +4,7 @@
  * launched it, as a library may pick another kernel. */
 #include "graph/ops/match_slices.h"
 
-#include <string.h>
-
-#include "base/map.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 
 /* The slices of one outermost span on a track: [first, first + n). */
 struct group {

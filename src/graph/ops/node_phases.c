@@ -3,7 +3,6 @@
  * Nodes carry no phase. Those that differentiate are known by their names. What follows them is
  * backward as long as it leads to other gradients or to communication, and update after that. What
  * feeds only updates is update too. The rest is forward. */
-#include <string.h>
 
 #include "graph/names/collective_kinds.h"
 #include "graph/ops/framework_graph.h"

@@ -2,12 +2,7 @@
  * stages a rank annotate each action as "PP:2F0", the forward pass of stage 2 of micro-batch 0 (B:
  * backward; I, W: its parts for inputs and for weights). The backward pass may run on a thread of
  * its own meanwhile. */
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/sort.h"
-#include "base/text.h"
 #include "graph/rank_build.h"
 
 enum { MOST_STAGES = 1 << 20 };

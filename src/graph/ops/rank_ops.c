@@ -2,12 +2,8 @@
  *
  * Every slice of the reference iteration becomes an op, and every collective two: arrival and
  * transfer. Slices that are empty in every measured iteration are left out. */
-#include <string.h>
 
-#include "base/arena.h"
 #include "base/parallel.h"
-#include "base/sort.h"
-#include "base/time.h"
 #include "graph/names/collective_kinds.h"
 #include "graph/ops/match_slices.h"
 #include "ingest/pytorch/kineto_words.h"

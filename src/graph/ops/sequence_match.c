@@ -5,11 +5,6 @@
  * length computation revisited", AWOCA 2004), near the diagonal. Very different sequences are
  * aligned by counting: the k-th slice of a kind with the k-th of that kind. */
 
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/rank_build.h"
 
 enum { MAX_EDITS = 1500, WORD_BITS = 64 };

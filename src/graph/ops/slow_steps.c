@@ -3,13 +3,6 @@
  * or for the GPU, is no cause. */
 #include "graph/ops/slow_steps.h"
 
-#include <string.h>
-
-#include "base/arena.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
-#include "base/time.h"
 #include "graph/ops/match_slices.h"
 
 /* Time by sample of what has one key: a name, or the gaps before ops of it. */

@@ -12,11 +12,7 @@
  * Other spans are classified by place. On an autograd thread they are backward. On other threads
  * they go with what comes next in the iteration; with what was last where nothing comes, or where a
  * backward pass does. What an op calls is of its phase. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/ops/framework_graph.h"
 
 enum { UNKNOWN = DPRO_N_OP_KINDS, HOLDS_PASS /* and is not of one phase */ };

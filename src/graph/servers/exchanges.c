@@ -6,9 +6,6 @@
  * same op, the variable. */
 #include "graph/servers/exchanges.h"
 
-#include "base/memory.h"
-#include "base/sort.h"
-
 enum { MOST_BACK = 64 }; /* ops between a variable and its pull */
 
 struct exchanges {

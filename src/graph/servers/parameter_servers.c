@@ -7,11 +7,6 @@
  * the last push's work is the time between its arrival and the first answer. */
 #include "graph/servers/parameter_servers.h"
 
-#include <stdio.h>
-#include <string.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/names/span_names.h"
 

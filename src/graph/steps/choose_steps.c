@@ -1,17 +1,6 @@
 /* Which iterations are learnt from, and which is the reference iteration. */
 #include "graph/steps/choose_steps.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
-#include "base/error.h"
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
-
 static bool wanted(const struct chooser *c, const struct step *step)
 {
     const struct dpro_job_options *o = c->options;

@@ -3,8 +3,6 @@
  * timed; the optimizer's steps; calls of an executor; ranges of the user that repeat; passes
  * forward and back; the period of the main thread's sequence of outermost ops. Where in doubt, all
  * there is is one iteration. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "graph/steps/training.h"
 

@@ -5,10 +5,6 @@
  * The GPU is used if, in most steps and by more than the clock's rounding, that stream still had
  * work of the step before when the next step's first kernel was launched. Then an iteration reaches
  * from the beginning of its first kernel to that of the next one's. */
-#include "base/arena.h"
-#include "base/sort.h"
-#include "base/stats.h"
-#include "base/time.h"
 #include "graph/rank_build.h"
 
 /* The CPU is ahead by so many percent of the period: where the marks and the GPU's work differ by

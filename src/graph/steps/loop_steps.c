@@ -1,8 +1,6 @@
 /* Iterations by what recurs: the main thread's sequence of outermost ops, or its calls of an
  * executor. */
-#include <stdlib.h>
 
-#include "base/stats.h"
 #include "graph/steps/step_list.h"
 
 enum { ENOUGH = 20000 }; /* to see a loop; keeps the search short */

@@ -1,10 +1,6 @@
 /* What each iteration of a rank holds, by which iterations are chosen. */
-#include <string.h>
 
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/text.h"
-#include "base/time.h"
 #include "graph/names/collective_kinds.h"
 #include "graph/rank_build.h"
 

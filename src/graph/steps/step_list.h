@@ -1,7 +1,6 @@
 /* A rank's list of steps while they are looked for, and the spans that mark them. */
 #pragma once
 
-#include "base/sort.h"
 #include "graph/rank_build.h"
 
 typedef ARRAY(const struct trace_span *) span_array;

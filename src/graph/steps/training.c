@@ -4,10 +4,6 @@
  * function the two passes are under way, so that no iteration ends in between. */
 #include "graph/steps/training.h"
 
-#include <string.h>
-
-#include "base/map.h"
-
 /* An op of the main thread that may have a function of autograd. */
 struct forward {
     int32_t sequence;

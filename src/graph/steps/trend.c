@@ -3,10 +3,6 @@
  * changes it. */
 #include "graph/steps/trend.h"
 
-#include <math.h>
-
-#include "base/stats.h"
-
 enum { FEWEST = 5 };
 #define MOST_P      0.05
 #define LEAST_SHARE 0.03

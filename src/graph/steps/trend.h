@@ -1,8 +1,7 @@
 /* Whether iterations get longer or shorter through a recording. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 struct trend {
     int64_t first_ns, last_ns; /* mean of the first third of the iterations, of the last third */

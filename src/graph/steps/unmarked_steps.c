@@ -1,6 +1,5 @@
 /* Iterations that nothing marks, by what an iteration of training is: passes forward and back, and
  * then the optimizer's step. */
-#include <string.h>
 
 #include "graph/steps/training.h"
 

@@ -5,11 +5,6 @@
  * iteration's bytes apart one iteration apart, whatever else it carries. */
 #include "graph/steps/unprofiled.h"
 
-#include <math.h>
-
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/stats.h"
 #include "ingest/transport/transport.h"
 
 enum {

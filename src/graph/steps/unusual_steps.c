@@ -3,11 +3,7 @@
  * The first one may hold work that was launched before the recording, the profiler's start, or the
  * job's warm-up; the first and the last one may be cut. They only serve to lead up to the next one.
  * What is odd is judged by how far the others differ, so jobs whose iterations vary keep theirs. */
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
 
-#include "base/sort.h"
 #include "graph/steps/choose_steps.h"
 
 /* The least and the most of a value in the other timed iterations. */

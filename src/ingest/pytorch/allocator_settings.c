@@ -2,12 +2,6 @@
  * brackets. Blanks mean nothing. */
 #include "ingest/allocator_history.h"
 
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/error.h"
-#include "base/sort.h"
 #include "ingest/rank_job.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -4,10 +4,7 @@
  * Of a node's inputs and outputs only the tensors are kept, [id, storage, offset, elements, bytes
  * an element, device], wherever they stand in lists of lists: they are known by their form, five
  * numbers and a string, so that the type strings need not be read. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto_words.h"
 

@@ -4,11 +4,7 @@
  * same order: a node's rf_id counts the calls of the process as they start, so each thread's nodes
  * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
  * did not see. */
-#include <stdio.h>
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/rank_json.h"
 

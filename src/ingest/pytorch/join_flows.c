@@ -1,9 +1,5 @@
 /* The flows of Kineto's profiles between the spans that they bind: from a forward op to its
  * backward op, and from a launch to what it launched. */
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/time.h"
 #include "ingest/pytorch/kineto.h"
 
 static void fini(void *payload)

@@ -4,10 +4,7 @@
  * One pass: each event is read into a struct on the stack whatever the order of its keys. Most of
  * the text is arguments that nobody needs, which are skipped unread. Times stay relative here:
  * baseTimeNanoseconds may come behind the events. */
-#include <string.h>
 
-#include "base/map.h"
-#include "base/memory.h"
 #include "ingest/pytorch/kineto_events.h"
 #include "ingest/pytorch/kineto_pieces.h"
 #include "ingest/pytorch/kineto_words.h"

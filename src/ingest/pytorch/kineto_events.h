@@ -2,7 +2,6 @@
  * tell. */
 #pragma once
 
-#include "base/map.h"
 #include "ingest/pytorch/kineto.h"
 
 struct kineto_event {

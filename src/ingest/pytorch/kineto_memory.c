@@ -2,8 +2,6 @@
  * instants), and which module ran when (the recorder's marks).
  *
  * Files list the instants of each thread in order, the threads one after the other. */
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
 

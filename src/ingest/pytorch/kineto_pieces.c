@@ -11,9 +11,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 
 enum { PIECE = 1 << 21, MOST_BEGIN = 32 };
 

@@ -6,14 +6,7 @@
  * category then annotates, one with a category is left out. Any other row is a device's: its spans
  * are kernels, copies or collectives by their names. Rows that sum up others, or show the parts of
  * collectives, are left out with a word. */
-#include <ctype.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
-#include "base/text.h"
 #include "ingest/pytorch/kineto_events.h"
 #include "ingest/pytorch/kineto_words.h"
 

@@ -5,10 +5,6 @@
  * Segments are as they were when the snapshot was made. */
 #include "ingest/pytorch/snapshot.h"
 
-#include <string.h>
-
-#include "base/sort.h"
-
 void snapshot_fini(void *payload)
 {
     struct snapshot_part *snapshot = payload;

@@ -1,8 +1,6 @@
 /* Snapshots of GPU memory as files: what torch.cuda.memory ._dump_snapshot() pickles, and the same
  * dicts as JSON. */
-#include <string.h>
 
-#include "base/map.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/pytorch/snapshot_join.h"
 

@@ -3,10 +3,6 @@
  * pools and stay out of the histories, but are allocations. */
 #include "ingest/pytorch/snapshot_join.h"
 
-#include <string.h>
-
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/load.h"
 #include "ingest/pytorch/snapshot.h"
 

@@ -1,8 +1,6 @@
 /* The two ends of each connection, and the bytes that both ends, or one of them, have a record
  * of. */
-#include <string.h>
 
-#include "base/sort.h"
 #include "ingest/trace.h"
 
 /* ---- the two ends of a connection ---- */

@@ -1,13 +1,7 @@
 /* Transport logs as CSV, in the form that net_csv.c reads: one line a socket call in the order of
  * their starts, a gloo message in the fields of the line that begins with it. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/error.h"
 #include "base/folder.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "base/writer.h"
 #include "ingest/trace.h"
 

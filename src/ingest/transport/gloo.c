@@ -4,11 +4,7 @@
  * A gloo context (one a process group) has one connection to each peer and numbers its collectives:
  * (context, kind, number) is one collective on all its ranks. The thread that runs it sends first,
  * while the profiler's span of it is open on that thread. */
-#include <stdlib.h>
 
-#include "base/map.h"
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/gloo_pairs.h"
 

@@ -7,9 +7,6 @@
  * for. */
 #include "ingest/transport/gloo_pairs.h"
 
-#include <string.h>
-
-#include "base/sort.h"
 #include "ingest/trace.h"
 
 enum {

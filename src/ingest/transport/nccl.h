@@ -3,11 +3,7 @@
  * received on a channel. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/array.h"
-#include "base/strtab.h"
+#include "base/base.h"
 
 struct nccl_proxy_op;
 struct payload_kind;

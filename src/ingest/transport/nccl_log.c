@@ -2,11 +2,6 @@
  * of the profile called each operation. */
 #include "ingest/transport/nccl.h"
 
-#include <inttypes.h>
-#include <string.h>
-
-#include "base/map.h"
-#include "base/memory.h"
 #include "ingest/sources.h"
 #include "tracer/record.h"
 

@@ -3,9 +3,7 @@
  * Fields are found by a table from the header line, so that columns may come in any order and ones
  * that we don't know are passed over. A connection is known by its number and both addresses: their
  * text is interned as one, and its id is the connection's. */
-#include <string.h>
 
-#include "base/map.h"
 #include "ingest/readers.h"
 #include "ingest/transport/ps.h"
 

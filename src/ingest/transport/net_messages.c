@@ -1,8 +1,6 @@
 /* The messages of transports, whatever protocol framed them: in order, at both ends, when they
  * passed, and what they add up to. */
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/transport.h"
 

@@ -1,15 +1,9 @@
 /* The ends of connections, processes that are no ranks, calls and gloo's collectives by name and
  * back. */
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
 
-#include "base/text.h"
 #include "ingest/transport/transport.h"
 #include "tracer/record.h"
 

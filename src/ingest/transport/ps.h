@@ -6,12 +6,6 @@
  * transaction. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/array.h"
-#include "base/map.h"
 #include "ingest/transport/transport.h"
 
 struct dpro_trace;

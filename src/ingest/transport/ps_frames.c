@@ -7,10 +7,6 @@
  * struct's own key is whatever stood there. */
 #include "ingest/transport/ps.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/protobuf.h"
 #include "ingest/trace.h"
 

@@ -2,12 +2,7 @@
  *
  * A worker's span around a push, a pull or both begins before its request is passed on, and spans
  * and requests come in the same order: the timestamps count. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 

@@ -4,10 +4,8 @@
  * of ZeroMQ, in order, and the calls that moved the bytes, in pieces: between two pauses of the
  * recording, what was passed on adds up to what went through, to the byte, and that tells which
  * connection a socket is and where its messages begin. */
-#include "base/memory.h"
 #include "ingest/transport/ps.h"
 
-#include "base/sort.h"
 #include "ingest/trace.h"
 
 /* A new connection exchanges at most so much before the first message. */

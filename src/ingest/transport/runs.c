@@ -2,9 +2,6 @@
  * logs say of them. */
 #include "ingest/transport/runs.h"
 
-#include <string.h>
-
-#include "base/sort.h"
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/rank_job.h"
 

@@ -5,10 +5,7 @@
  * asked of its span, and what the logs say of spans is listed. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/array.h"
+#include "base/base.h"
 
 struct dpro_trace;
 struct strtab;

@@ -2,11 +2,7 @@
  *
  * Servers are numbered by ps-lite, their profiles by who collected them. But a server answers right
  * after it has updated: in its own profile, which has its own clock, an op ends just before. */
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/memory.h"
-#include "base/sort.h"
 #include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 

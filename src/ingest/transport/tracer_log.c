@@ -2,15 +2,8 @@
  * tracer/record.h lays them out. A record's own size says where the next one is. Records shorter
  * than we know are refused, of longer ones the known part is read, and unknown types are passed
  * over. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
-#include "base/error.h"
-#include "base/map.h"
-#include "base/sort.h"
 #include "ingest/readers.h"
 #include "ingest/transport/ps.h"
 #include "tracer/record.h"

@@ -1,15 +1,7 @@
 /* Puts the files of a process's log together into one transport, and has its messages found. */
 #include "ingest/transport/transport.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/log.h"
-#include "base/map.h"
-#include "base/memory.h"
 #include "base/parallel.h"
-#include "base/sort.h"
 #include "ingest/rank_job.h"
 #include "ingest/transport/ps.h"
 

@@ -8,13 +8,9 @@
  * RECV at the other. */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 #include <dpro/trace.h>
-
-#include "base/array.h"
 
 struct payload_kind;
 struct rank_job;

@@ -231,14 +231,13 @@ static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
 static bool clear_slice(struct cutter *cutter, int64_t slice)
 {
     bool cleared = false;
-    contradictions all = {0};
+    SCRATCH contradictions all = {0};
     while (!solve_slices(cutter, slice, slice + 1, &all)) {
         EACH (const struct contradiction, why, all)
             put_aside(cutter, why, slice);
         all.n = 0;
         cleared = true;
     }
-    array_fini(&all);
     return cleared;
 }
 

@@ -28,10 +28,7 @@ void align_destroy(struct align *a)
         array_fini(&a->pairs.at[p].constraints[1]);
         array_fini(&a->pairs.at[p].nears);
     }
-    array_fini(&a->pairs);
-    array_fini(&a->windows);
-    array_fini(&a->conflicts);
-    map_fini(&a->pair_of);
+    FREE_ALL(&a->pairs, &a->windows, &a->conflicts, &a->pair_of);
     arena_fini(&a->arena);
     mem_free(a);
 }

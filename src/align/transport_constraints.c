@@ -179,7 +179,7 @@ ORDER(by_key, struct step_end, ASCENDING(key) ?: ASCENDING(mark));
 void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
                             const struct constraint_visitor *visitor)
 {
-    step_ends ends = {0};
+    SCRATCH step_ends ends = {0};
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
         const struct nccl_log *log = trace->nccl_logs[l];
         struct step_end end = {.node = clock_node_of(nodes, log->rank)};
@@ -203,7 +203,6 @@ void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *n
             CONSTRAINT_FROM_NCCL, sent->node, received->node, sent->ns, received->ns, sent->mark};
         visitor->before(visitor->arg, &constraint);
     }
-    array_fini(&ends);
 }
 
 /* ---- in words ---- */

@@ -317,9 +317,8 @@ static int write_job(const char *path, struct dpro_error *err)
     for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++)
         world_size = MAX(world_size, dpro_recording_rank(recording, i).world_size);
     dpro_recording_destroy(recording);
-    char *file = mem_format("%s/job.json", path);
+    SCRATCH char *file = mem_format("%s/job.json", path);
     rc = writer_write_path(file, false, write_world, &world_size, err);
-    mem_free(file);
     return rc;
 }
 

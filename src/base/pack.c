@@ -45,7 +45,7 @@ void pack_text(struct pack *pack, const char **text)
 void pack_strings(struct pack *pack, struct strtab *table)
 {
     uint32_t n = table->n, len;
-    char *text = NULL;
+    SCRATCH char *text = NULL;
     PACK(pack, n);
     for (uint32_t id = 0; id < n; id++) {
         len = pack->reading ? 0 : table->entries[id].len;
@@ -58,7 +58,6 @@ void pack_strings(struct pack *pack, struct strtab *table)
         pack_bytes(pack, text, len);
         strtab_add(table, text, len);
     }
-    mem_free(text);
 }
 
 /* Of items, where they are, and their number. */

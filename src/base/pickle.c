@@ -360,8 +360,6 @@ bool pickle_read(struct pickle_reader *reader, struct pickle_value *whole)
     good = good && has(&m, 1);
     if (good)
         *whole = m.stack.at[m.stack.n - 1];
-    array_fini(&m.stack);
-    array_fini(&m.memo);
-    array_fini(&m.marks);
+    FREE_ALL(&m.stack, &m.memo, &m.marks);
     return good;
 }

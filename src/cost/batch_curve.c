@@ -87,7 +87,7 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
 void learn_batch_curve(struct dpro_model *model)
 {
     const struct dpro_probes *probes = model->probes;
-    ARRAY(struct batch_point) points = {0};
+    SCRATCH ARRAY(struct batch_point) points = {0};
     struct batch_point point = {1, {1, 0}, {1, 0}};
     model->n_batch_points = 0;
     array_push(&points, point);
@@ -104,7 +104,6 @@ void learn_batch_curve(struct dpro_model *model)
         model->batch_points = arena_array(&model->arena, points.n, sizeof *points.at);
         memcpy(model->batch_points, points.at, points.n * sizeof *points.at);
     }
-    array_fini(&points);
 }
 
 static struct dpro_estimate between(double x, double x0, struct dpro_estimate a, double x1,

@@ -67,7 +67,7 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
 {
     const struct dpro_graph *g = r->graph;
     bool gpu = rank_has_gpu(g, ops);
-    struct share *shares = mem_array(program->n_ops + (size_t)1, sizeof *shares);
+    SCRATCH struct share *shares = mem_array(program->n_ops + (size_t)1, sizeof *shares);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         uint8_t phase = g->phase[op];
         bool computes = phase == DPRO_OP_FW || phase == DPRO_OP_BW || phase == DPRO_OP_UPDATE ||
@@ -82,7 +82,6 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
         op->fixed_ns = llround((double)op->work_ns * shares[i].fixed / all);
         op->backward = shares[i].backward / all;
     }
-    mem_free(shares);
 }
 
 void learn_batch_shares(const struct measured_replay *r, const struct coarse *coarse,

@@ -12,7 +12,7 @@
 static int choose(const struct dpro_model *m, const char *text, unsigned bit, uint8_t *ways,
                   struct dpro_error *err)
 {
-    bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
+    SCRATCH bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
     bool all = strcmp(text, "all") == 0 && m->n_modules > 0;
     int rc = all ? 0
                  : modules_choose(m, text, chosen,
@@ -20,7 +20,6 @@ static int choose(const struct dpro_model *m, const char *text, unsigned bit, ui
     for (uint32_t i = 0; i < m->n_modules && rc == 0; i++)
         if (all ? m->modules[i].parent == MODEL_NONE : chosen[i])
             ways[i] |= (uint8_t)bit;
-    mem_free(chosen);
     return rc;
 }
 
@@ -54,7 +53,7 @@ static uint8_t inherited(const struct dpro_model *m, const uint8_t *ways, uint32
  * its parts. Outer modules come first. */
 static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_error *err)
 {
-    bool *parted = mem_array(m->n_modules + (size_t)1, sizeof *parted);
+    SCRATCH bool *parted = mem_array(m->n_modules + (size_t)1, sizeof *parted);
     int rc = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         uint8_t outer = inherited(m, ways, i);
@@ -74,7 +73,6 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
     for (uint32_t i = m->n_modules; i-- > 0;)
         if (inherited(m, ways, i))
             ways[i] = 0;
-    mem_free(parted);
     return rc;
 }
 

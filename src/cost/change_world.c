@@ -12,7 +12,7 @@
 static int find_places(struct world *w, struct dpro_error *err)
 {
     const struct dpro_model *m = w->m;
-    struct map at = {0};
+    SCRATCH struct map at = {0};
     const struct graph_dimension *d = NULL;
     if (w->r->dimension != UINT32_MAX) {
         d = &w->g->dimensions[w->r->dimension];
@@ -30,7 +30,6 @@ static int find_places(struct world *w, struct dpro_error *err)
         w->place[r] = (uint32_t)(i % w->r->before);
         w->row[r] = (uint32_t)(i / w->r->before);
     }
-    map_fini(&at);
     return rc;
 }
 

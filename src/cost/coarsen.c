@@ -438,7 +438,7 @@ static void measure_in(const struct coarsening *c, uint32_t r)
 {
     const struct measured_replay *re = c->replay;
     struct coarse_rank *rank = &c->coarse->ranks[r];
-    interval_array times = {0};
+    SCRATCH interval_array times = {0};
     int64_t went_on = 0;
     rank->copy_back_ns = 0;
     rank->communicates_ns = 0;
@@ -456,7 +456,6 @@ static void measure_in(const struct coarsening *c, uint32_t r)
             went_on = last > went_on ? last : went_on;
         }
     }
-    array_fini(&times);
 }
 
 /* What a rank communicated beside its work, where that was measured. */

@@ -190,7 +190,7 @@ static bool matters_beside_buckets(const struct dpro_graph *g, const struct coar
 void find_communications(const struct dpro_graph *g, struct dpro_model *model,
                          struct coarse *coarse)
 {
-    struct map numbers = {0};
+    SCRATCH struct map numbers = {0};
     if (model->n_tensors > 0 && !matters_beside_buckets(g, coarse))
         return;
     device_array *devices = arena_array(&coarse->arena, g->n_collectives, sizeof *devices);
@@ -250,5 +250,4 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
     }
     tell_links(g, model);
     warn_of_several(g, model);
-    map_fini(&numbers);
 }

@@ -91,7 +91,7 @@ ORDER(by_start, struct begun, ASCENDING(start_ns) ?: ASCENDING(tensor));
 void evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
 {
     uint32_t n = e->model->n_tensors;
-    struct begun *begun = mem_alloc(n * sizeof *begun);
+    SCRATCH struct begun *begun = mem_alloc(n * sizeof *begun);
     for (uint32_t t = 0; t < n; t++)
         begun[t] = (struct begun){e->sim.communications.at[t].start_ns, t};
     qsort(begun, n, sizeof *begun, by_start);
@@ -103,7 +103,6 @@ void evaluated_groups(const struct evaluator *e, struct dpro_strategy *strategy)
                 (struct strategy_bucket){.first = t, .partitions = 1};
         strategy->buckets[strategy->n_buckets - 1].n++;
     }
-    mem_free(begun);
 }
 
 /* Of a bucket that all ranks have in common; of one that travels in cycles: its last tensor's; of

@@ -129,7 +129,7 @@ static void fit_packs(const struct fitting *f)
 {
     struct model_collective *collective = &f->net->collective;
     struct dpro_estimate slope = {0};
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     for (size_t i = 0; i < f->n_transfers; i++) {
         const struct fit_transfer *t = &f->transfers[i];
         if (t->collective->n_messages > 0)
@@ -141,7 +141,6 @@ static void fit_packs(const struct fitting *f)
         double share = (collective->n_ranks - 1.0) / collective->n_ranks;
         collective->reduce_ns = (struct dpro_estimate){slope.value / share, slope.std / share};
     }
-    array_fini(&points);
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last. */
@@ -166,7 +165,7 @@ static void fit_launches(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
     uint8_t *arrives = arena_array(&f->coarse->arena, g->n_ops, 1);
-    ARRAY(double) calls = {0};
+    SCRATCH ARRAY(double) calls = {0};
     for (uint32_t t = 0; t < f->model->n_tensors && g->n_collectives > 0; t++) {
         const struct graph_collective *c = fit_bucket(f, t);
         for (uint32_t m = 0; c && m < c->n_members; m++)
@@ -192,7 +191,6 @@ static void fit_launches(const struct fitting *f)
     if (f->is_gloo && handled_ns > within_ns)
         f->net->compute.handling_ns =
             (struct dpro_estimate){handled_ns - within_ns, GLOO_CPU_SHARE * handled_ns};
-    array_fini(&calls);
 }
 
 static void fit_copies(const struct fitting *f)

@@ -19,9 +19,10 @@ static double mean_of(const double *values, uint32_t n)
 static void measure_lags(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
-    double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
-    double *most = mem_array(m->n_communications + (size_t)1, sizeof *most);
-    int64_t *last_ns = mem_array((size_t)m->n_communications * f->r->n + 1, sizeof *last_ns);
+    SCRATCH double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
+    SCRATCH double *most = mem_array(m->n_communications + (size_t)1, sizeof *most);
+    SCRATCH int64_t *last_ns =
+        mem_array((size_t)m->n_communications * f->r->n + 1, sizeof *last_ns);
     for (uint32_t k = 0; k < m->n_communications; k++)
         for (uint32_t s = 0; s < f->r->n; s++)
             last_ns[(size_t)k * f->r->n + s] = fit_last_end(f, f->coarse->collective_of[k], s);
@@ -45,9 +46,6 @@ static void measure_lags(const struct fitting *f)
     }
     for (uint32_t k = 0; k < m->n_communications; k++)
         m->communications[k].took_ns = fmax(0, m->communications[k].took_ns - most[k]);
-    mem_free(last_ns);
-    mem_free(most);
-    mem_free(room);
 }
 
 /* ---- links ---- */
@@ -70,7 +68,7 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
 {
     const struct dpro_model *m = f->model;
     struct dpro_estimate base, usual = f->on_cpu ? FIT_TCP_MESSAGE_NS : FIT_PROXY_MESSAGE_NS;
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     double steps = 0, bytes = 0, least = DBL_MAX;
     for (uint32_t k = 0; k < m->n_communications; k++) {
         const struct model_communication *c = &m->communications[k];
@@ -104,7 +102,6 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
         byte_ns->value = fmax(byte_ns->value - steps * usual.value / mean, byte_ns->value / 2);
         byte_ns->std = hypot(byte_ns->std, steps * usual.std / mean);
     }
-    array_fini(&points);
 }
 
 /* The bytes of an iteration on the link that carries most of them, and of the largest
@@ -173,8 +170,8 @@ static void fit_unknown_sizes(const struct fitting *f)
 static void list_kinds(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
-    uint32_t *kind_of = mem_alloc((m->n_communications + (size_t)1) * sizeof *kind_of);
-    struct dpro_communications *own = mem_alloc(f->g->n_ranks * sizeof *own);
+    SCRATCH uint32_t *kind_of = mem_alloc((m->n_communications + (size_t)1) * sizeof *kind_of);
+    SCRATCH struct dpro_communications *own = mem_alloc(f->g->n_ranks * sizeof *own);
     m->kinds = arena_array(&m->arena, m->n_communications + (size_t)1, sizeof *m->kinds);
     m->n_kinds = 0;
     for (uint32_t k = 0; k < m->n_communications; k++) {
@@ -202,8 +199,6 @@ static void list_kinds(const struct fitting *f)
             if (own[r].n > 0 && (m->kinds[i].n == 0 || own[r].took_ns > m->kinds[i].took_ns))
                 m->kinds[i] = own[r];
     }
-    mem_free(own);
-    mem_free(kind_of);
 }
 
 static void copy_hosts(const struct fitting *f)

@@ -46,7 +46,7 @@ static void compare_work(const struct measured_replay *r, const struct coarse_ra
                          family_array *families)
 {
     enum { SHORT_NS = 100000 };
-    ARRAY(struct sighting) seen = {0};
+    SCRATCH ARRAY(struct sighting) seen = {0};
     for (size_t i = 0; i < r->n * rank->n_points; i++) {
         const struct segment *s = &rank->segments[i];
         double share = s->elapsed_ns > 0 ? (double)s->overlapped_ns / (double)s->elapsed_ns : 0.5;
@@ -72,7 +72,6 @@ static void compare_work(const struct measured_replay *r, const struct coarse_ra
         array_push(families, ((struct weighted){1 - without / with,
                                                 1 / (std * std + FAMILY_STD * FAMILY_STD)}));
     }
-    array_fini(&seen);
 }
 
 /* The weighted median of the families, and its standard error: theirs, what they differ by, and
@@ -98,7 +97,7 @@ static struct dpro_estimate lost_share(family_array *families)
 void fit_interference(const struct fitting *f)
 {
     struct model_link *link = &f->net->link;
-    family_array families = {0};
+    SCRATCH family_array families = {0};
     for (uint32_t i = 0; i < f->g->n_ranks; i++)
         compare_work(f->r, &f->coarse->ranks[i], &families);
     struct dpro_estimate usual = {0, 0.1 * link->byte_ns.value};
@@ -113,5 +112,4 @@ void fit_interference(const struct fitting *f)
                                      lost.std * link->byte_ns.value};
         link->cpu_ns = fit_combine(usual, seen);
     }
-    array_fini(&families);
 }

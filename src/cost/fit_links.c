@@ -76,8 +76,8 @@ static size_t list_buckets(const struct fitting *f, uint32_t copy, uint32_t rank
 static double see_busy_periods(const struct fitting *f, bool messages, fit_points *points)
 {
     const struct measured_replay *r = f->r;
-    struct fit_busy *busy = mem_alloc(f->model->n_tensors * sizeof *busy);
-    fit_points shared = {0};
+    SCRATCH struct fit_busy *busy = mem_alloc(f->model->n_tensors * sizeof *busy);
+    SCRATCH fit_points shared = {0};
     double took_ns = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
         for (uint32_t rank = 0; rank < f->g->n_ranks; rank++) {
@@ -97,8 +97,6 @@ static double see_busy_periods(const struct fitting *f, bool messages, fit_point
         }
     for (size_t i = 0, n = points->n; i < shared.n && n == 0; i++)
         array_push(points, shared.at[i]);
-    array_fini(&shared);
-    mem_free(busy);
     return took_ns;
 }
 
@@ -106,12 +104,11 @@ static double see_busy_periods(const struct fitting *f, bool messages, fit_point
  * when threads came to them, and what they wait for each other is theirs, too. */
 void fit_bytes(const struct fitting *f, struct dpro_estimate *start)
 {
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     see_busy_periods(f, true, &points);
     fit_line(&points, &f->net->link.byte_ns, start);
     if (!f->net->gate.negotiates)
         fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
-    array_fini(&points);
 }
 
 /* What a message takes beside its bytes, from the small ones; and the largest there are. */
@@ -156,7 +153,7 @@ bool fit_at_once(const struct fitting *f)
 {
     struct model_net *net = f->net;
     struct model_link *link = &net->link;
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     double took_ns = see_busy_periods(f, false, &points), any_ns = 0;
     for (size_t i = 0; i < points.n; i++)
         any_ns += points.at[i].y;
@@ -170,7 +167,6 @@ bool fit_at_once(const struct fitting *f)
         net->gate.n_streams = f->model->n_tensors;
         net->gate.in_order = false;
     }
-    array_fini(&points);
     return at_once;
 }
 
@@ -178,7 +174,7 @@ void fit_collectives(const struct fitting *f)
 {
     struct model_link *link = &f->net->link;
     double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     for (size_t i = 0; i < f->n_transfers; i++) {
         const struct fit_transfer *t = &f->transfers[i];
         double size = t->size_bytes * fit_wire_share(f->net);
@@ -189,5 +185,4 @@ void fit_collectives(const struct fitting *f)
     fit_line(&points, &link->byte_ns, &link->message_ns);
     link->message_ns.value /= n_messages;
     link->message_ns.std /= n_messages;
-    array_fini(&points);
 }

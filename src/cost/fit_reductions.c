@@ -79,7 +79,7 @@ static struct form fit_form(reduction_array *seen, struct form (*fit)(const redu
 {
     enum { MOST_ROUNDS = 5 };
     const double FAR = 3 * 1.4826; /* median distances */
-    double *off = mem_alloc(seen->n * sizeof *off);
+    SCRATCH double *off = mem_alloc(seen->n * sizeof *off);
     for (size_t i = 0; i < seen->n; i++)
         seen->at[i].kept_ns = seen->at[i].took_ns;
     struct form form = fit(seen);
@@ -93,7 +93,6 @@ static struct form fit_form(reduction_array *seen, struct form (*fit)(const redu
         }
         form = fit(seen);
     }
-    mem_free(off);
     return form;
 }
 
@@ -139,7 +138,7 @@ bool fit_reductions(const struct fitting *f)
     enum { LEAST_GROUPS = 4, LEAST_PACKS = 4 };
     const struct dpro_graph *g = f->g;
     struct model_net *net = f->net;
-    reduction_array seen = {0};
+    SCRATCH reduction_array seen = {0};
     bool cycles = net->gate.negotiates && g->cycles.cycle_ns > 0;
     if (cycles)
         see_groups(&g->cycles, &seen);
@@ -155,6 +154,5 @@ bool fit_reductions(const struct fitting *f)
             net->gate.cycle_ns = g->cycles.cycle_ns;
         }
     }
-    array_fini(&seen);
     return enough;
 }

@@ -60,13 +60,12 @@ static double byte_ns_of(const struct fitting *f, uint32_t copy, bool within, st
 static struct dpro_estimate fit_way(const struct fitting *f, bool within)
 {
     fit_times times = {0};
-    struct fit_busy *busy = mem_alloc(f->served.n * sizeof *busy);
+    SCRATCH struct fit_busy *busy = mem_alloc(f->served.n * sizeof *busy);
     for (uint32_t copy = f->r->first; copy < f->r->first + f->r->n; copy++) {
         double ns = byte_ns_of(f, copy, within, busy);
         if (ns > 0)
             array_push(&times, ns);
     }
-    mem_free(busy);
     return fit_median(&times);
 }
 
@@ -143,7 +142,7 @@ static void fit_waits(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
     fit_times answers = {0}, ends = {0};
-    struct answered *of_tensor = mem_alloc(g->names.n * sizeof *of_tensor);
+    SCRATCH struct answered *of_tensor = mem_alloc(g->names.n * sizeof *of_tensor);
     for (uint32_t i = 0; i < f->r->n; i++) {
         const struct replay_copy *copy = &f->r->copies[f->r->first + i];
         find_answers(f, f->r->first + i, of_tensor);
@@ -162,7 +161,6 @@ static void fit_waits(const struct fitting *f)
     }
     f->net->servers.answer_ns = fit_median(&answers);
     f->net->collective.overhead_ns = fit_median(&ends);
-    mem_free(of_tensor);
 }
 
 /* Which server is which in MXNet's numbers. Returns whether its rule holds for every key. */

@@ -228,7 +228,7 @@ ORDER(by_end, struct end, ASCENDING(end_ns) ?: ASCENDING(which));
 static void share_iteration(struct sharing *u)
 {
     uint32_t n_ends = 0, next = 0;
-    struct end *ends = mem_alloc((u->n_taken + (size_t)1) * sizeof *ends);
+    SCRATCH struct end *ends = mem_alloc((u->n_taken + (size_t)1) * sizeof *ends);
     for (uint32_t k = 0; k < u->n_taken; k++)
         if (u->taken[k].end_ns > u->taken[k].start_ns)
             ends[n_ends++] = (struct end){u->taken[k].end_ns, k};
@@ -239,7 +239,6 @@ static void share_iteration(struct sharing *u)
                 begin_or_end(u, next, true, u->taken[next].start_ns);
         begin_or_end(u, ends[e].which, false, ends[e].end_ns);
     }
-    mem_free(ends);
 }
 
 /* ---- when bytes are under way ---- */
@@ -307,7 +306,7 @@ static void loads_of(const struct sharing *u, uint32_t number, double *bytes, do
 static struct need learn_need(const struct sharing *u, bool within)
 {
     struct dpro_estimate byte_ns, base, usual = FIT_PROXY_MESSAGE_NS;
-    fit_points unshared = {0};
+    SCRATCH fit_points unshared = {0};
     double bytes, steps, all_steps = 0, least = DBL_MAX, weight = 0, ns = 0;
     if (u->f->on_cpu)
         usual = FIT_TCP_MESSAGE_NS;
@@ -330,7 +329,6 @@ static struct need learn_need(const struct sharing *u, bool within)
         fit_line(&unshared, &byte_ns, &base);
         need = (struct need){byte_ns.value, base.value * (double)unshared.n / all_steps};
     }
-    array_fini(&unshared);
     return need;
 }
 

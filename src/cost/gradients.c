@@ -110,7 +110,7 @@ static uint64_t name_key(const struct graph_tensor *t)
 static uint32_t *find_places(const struct dpro_graph *g, struct arena *arena)
 {
     uint32_t *places = arena_array(arena, g->n_tensors, sizeof *places);
-    struct map counts = {0};
+    SCRATCH struct map counts = {0};
     for (uint32_t t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *tensor = &g->tensors[t];
         uint64_t key = map_key((uint64_t)tensor->rank << 32 | tensor->collective), n = 0;
@@ -118,7 +118,6 @@ static uint32_t *find_places(const struct dpro_graph *g, struct arena *arena)
         places[t] = (uint32_t)n;
         map_set(&counts, key, n + 1);
     }
-    map_fini(&counts);
     return places;
 }
 

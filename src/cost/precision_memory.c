@@ -379,8 +379,6 @@ struct model_memory memory_in_16_bits(const struct dpro_model *model, const stru
     struct graph_block *blocks = arena_alloc(arena, (t.blocks.n + 1) * sizeof *blocks);
     memcpy(blocks, t.blocks.at, t.blocks.n * sizeof *blocks);
     to.blocks = blocks;
-    array_fini(&t.blocks);
-    array_fini(&t.uses);
-    map_fini(&t.casts);
+    FREE_ALL(&t.blocks, &t.uses, &t.casts);
     return to;
 }

@@ -24,7 +24,7 @@ struct cutter {
 /* DPRO_NO_DEVICE: its threads. */
 static uint32_t stream_of(const struct dpro_graph *g, const struct graph_rank *rank)
 {
-    int64_t *work = mem_array(g->n_devices + (size_t)1, sizeof *work);
+    SCRATCH int64_t *work = mem_array(g->n_devices + (size_t)1, sizeof *work);
     uint32_t most = DPRO_NO_DEVICE;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         uint32_t device = g->device[op];
@@ -35,7 +35,6 @@ static uint32_t stream_of(const struct dpro_graph *g, const struct graph_rank *r
         if (most == DPRO_NO_DEVICE || work[device] > work[most])
             most = device;
     }
-    mem_free(work);
     return most;
 }
 

@@ -395,7 +395,7 @@ ORDER(by_communication, struct rank_lag, ASCENDING(communication) ?: ASCENDING(n
 static void list_lags(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
-    ARRAY(struct rank_lag) lags = {0};
+    SCRATCH ARRAY(struct rank_lag) lags = {0};
     e->first_lag = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->first_lag);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         e->first_lag[p] = (uint32_t)lags.n;
@@ -412,7 +412,6 @@ static void list_lags(struct evaluator *e)
     e->lags = arena_array(&e->arena, lags.n, sizeof *e->lags);
     if (lags.n > 0)
         memcpy(e->lags, lags.at, lags.n * sizeof *e->lags);
-    array_fini(&lags);
 }
 
 /* `flow`: of the first communication of groups. */

@@ -467,7 +467,5 @@ void simulation_fini(struct simulation *s)
         array_fini(&s->clocks[c].list);
         array_fini(&s->clocks[c].heap);
     }
-    array_fini(&s->communications);
-    array_fini(&s->flows);
-    array_fini(&s->joins);
+    FREE_ALL(&s->communications, &s->flows, &s->joins);
 }

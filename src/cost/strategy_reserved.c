@@ -179,7 +179,7 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
                                .capacity_bytes = memory->capacity_bytes};
     uint32_t parts = MAX(strategy->micro_batches, 1), *held = NULL;
     struct reserved_range *ranges = mem_alloc(parts * sizeof *ranges);
-    event_array events = {0};
+    SCRATCH event_array events = {0};
     request_array requests = {0};
     for (uint32_t part = 0; part < parts; part++) {
         if (part > 2 && part + 1 < parts) {
@@ -214,11 +214,7 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
     job.ranges = ranges;
     job.n_ranges = parts;
     struct reserved_peak peak = reserved_job_peak(&job);
-    array_fini(&requests);
-    mem_free(ranges);
-    mem_free(job.held);
-    mem_free(held);
-    array_fini(&events);
+    FREE_ALL(&requests, &ranges, &job.held, &held);
     return peak;
 }
 

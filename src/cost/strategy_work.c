@@ -127,7 +127,7 @@ static void recompute(struct working *w)
 {
     const struct model_program *p = w->program;
     const bool *recomputed = w->strategy->recomputed;
-    bool *within = mem_array(p->n_calls + (size_t)1, sizeof *within);
+    SCRATCH bool *within = mem_array(p->n_calls + (size_t)1, sizeof *within);
     for (uint32_t c = 0; c < p->n_calls; c++) {
         const struct model_call *call = &p->calls[c];
         bool outer = call->parent != MODEL_NONE && within[call->parent];
@@ -135,7 +135,6 @@ static void recompute(struct working *w)
         if (within[c] && !outer)
             add(w, call->op, w->part.forward * again_in_ways(w, c));
     }
-    mem_free(within);
 }
 
 /* ---- other ways ---- */

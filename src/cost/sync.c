@@ -353,12 +353,9 @@ static struct sync_cost replay_alone(const struct model_net *net, uint64_t size_
                                      struct sync_messages *messages)
 {
     sync_list(net, size_bytes, true, messages);
-    int64_t *ready = mem_alloc(messages->list.n * sizeof *ready);
-    struct link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
-    struct sync_cost cost = replay(net, messages, ready, links);
-    mem_free(ready);
-    mem_free(links);
-    return cost;
+    SCRATCH int64_t *ready = mem_alloc(messages->list.n * sizeof *ready);
+    SCRATCH struct link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
+    return replay(net, messages, ready, links);
 }
 
 /* One ring, see above. Each of its 2 (n - 1) steps keeps the link busy for n_chunks * wire. */

@@ -131,7 +131,7 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
 {
     const struct dpro_model *m = it->model;
     int64_t *ns = draws->ns;
-    struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
+    SCRATCH struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
     double sum = 0;
     for (uint32_t d = 0; d < draws->n; d++) {
         struct dpro_model drawn = *m;
@@ -147,7 +147,6 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
         log_progress(sink, stage, "iterations", d + 1, draws->n);
         sum += (double)ns[d];
     }
-    mem_free(ranks);
     return sum / draws->n;
 }
 

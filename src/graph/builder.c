@@ -256,7 +256,7 @@ int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpr
 static void tie_roots(struct dpro_graph_builder *b)
 {
     uint32_t n_ops = b->graph->n_ops;
-    bool *waits = mem_array((size_t)n_ops + 1, sizeof *waits);
+    SCRATCH bool *waits = mem_array((size_t)n_ops + 1, sizeof *waits);
     for (size_t i = 0; i < b->same.n; i++)
         waits[b->same.at[i].to] = true;
     for (size_t i = 0; i < b->next.n; i++)
@@ -266,7 +266,6 @@ static void tie_roots(struct dpro_graph_builder *b)
         if (!waits[op] && boundary != DPRO_NO_OP)
             push_edge(&b->next, boundary, op);
     }
-    mem_free(waits);
 }
 
 /* Counting sort by `from`; keeps the order in which a row's edges came. */
@@ -294,7 +293,7 @@ int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
             forward &= g->succ[e] > op;
     if (forward)
         return 0;
-    uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
+    SCRATCH uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
     for (uint32_t e = 0; e < g->row[n]; e++)
         left[g->succ[e]]++;
     uint32_t top = DPRO_NO_OP, done = 0;
@@ -316,7 +315,6 @@ int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
     }
     for (op = 0; op < n && left[op] == 0;)
         op++;
-    mem_free(left);
     return done == n ? 0
                      : dpro_error_set(err, DPRO_EUSAGE,
                                       "graph: op %u (%s) waits for itself within one iteration; %u "

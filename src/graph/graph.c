@@ -296,7 +296,7 @@ int dpro_graph_steps_tell(const struct dpro_graph *graph)
 void graph_each_message(const struct dpro_graph *g,
                         void (*do_it)(void *arg, dpro_op_id send, dpro_op_id receive), void *arg)
 {
-    struct map sends = {0};
+    SCRATCH struct map sends = {0};
     for (int receives = 0; receives < 2; receives++)
         for (uint32_t r = 0; r < g->n_ranks; r++) {
             dpro_op_id end = g->ranks[r].first_op + g->ranks[r].n_ops;
@@ -309,5 +309,4 @@ void graph_each_message(const struct dpro_graph *g,
                     do_it(arg, (dpro_op_id)send, op);
             }
         }
-    map_fini(&sends);
 }

@@ -302,8 +302,8 @@ static void finish(struct trace_build *build, struct rank_job *jobs, size_t n_jo
 
 int ranks_build(struct trace_build *build, struct dpro_error *err)
 {
-    struct source **sorted = mem_array(build->list.n, sizeof *sorted);
-    struct rank_job *jobs = mem_array(build->list.n, sizeof *jobs);
+    SCRATCH struct source **sorted = mem_array(build->list.n, sizeof *sorted);
+    SCRATCH struct rank_job *jobs = mem_array(build->list.n, sizeof *jobs);
     size_t n = 0, n_jobs = 0;
     EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank != -1 &&
@@ -320,7 +320,5 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
     if (build->processes)
         rc = shared_join_ranks(build, jobs, n_jobs);
     finish(build, jobs, n_jobs);
-    mem_free(sorted);
-    mem_free(jobs);
     return rc;
 }

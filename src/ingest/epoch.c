@@ -28,7 +28,7 @@ void rank_put_on_epoch(struct trace_rank *rank)
     const struct recording *recording = rank->recording;
     if (rank_on_epoch(rank) || !recording || recording->steps.n == 0)
         return;
-    int64_t *differences = mem_alloc((recording->steps.n + 1) * sizeof *differences);
+    SCRATCH int64_t *differences = mem_alloc((recording->steps.n + 1) * sizeof *differences);
     size_t n = 0;
     for (uint32_t i = 0; i < rank->n_spans && n < recording->steps.n; i++) {
         const struct trace_span *span = &rank->spans[i];
@@ -43,5 +43,4 @@ void rank_put_on_epoch(struct trace_rank *rank)
         if (by_ns >= 0 && by_ns < TRACE_TIME_MAX / 2)
             rank_shift(rank, by_ns);
     }
-    mem_free(differences);
 }

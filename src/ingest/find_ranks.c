@@ -128,7 +128,7 @@ ORDER(compare_devices, struct device_source,
 /* Ranks count through the devices of all processes. */
 static void number_devices(struct trace_build *build, const regex_t *regex)
 {
-    ARRAY(struct device_source) devices = {0};
+    SCRATCH ARRAY(struct device_source) devices = {0};
     bool by_process = regex != NULL;
     EACH (struct source, source, build->list) {
         if (!source->part.process.is_device || !source_usable(source))
@@ -145,7 +145,6 @@ static void number_devices(struct trace_build *build, const regex_t *regex)
         devices.at[k].source->part.process.has_rank = true;
         devices.at[k].source->part.process.rank = (int)k;
     }
-    array_fini(&devices);
 }
 
 static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)

@@ -204,7 +204,7 @@ static bool recognise(const struct head *head)
 
 static uint32_t join_blocks(struct held_memory *to, struct held_part *held, const uint32_t *names)
 {
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     uint32_t n_twice = 0;
     for (size_t i = 0; i < held->blocks.n; i++) {
         struct held_block block = held->blocks.at[i];
@@ -217,7 +217,6 @@ static uint32_t join_blocks(struct held_memory *to, struct held_part *held, cons
         block.name = names[block.name];
         to->blocks[to->n_blocks++] = block;
     }
-    map_fini(&seen);
     return n_twice;
 }
 

@@ -11,7 +11,7 @@ static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *
 /* A kernel runs for the node whose span its launch is in. */
 static void match_kernels(struct trace_rank *rank)
 {
-    struct map launches = {0}; /* correlation and window -> node */
+    SCRATCH struct map launches = {0}; /* correlation and window -> node */
     uint64_t node;
     EACH_OF (const struct trace_span, span, rank->spans, rank->n_spans) {
         uint32_t at = span->parent;
@@ -29,7 +29,6 @@ static void match_kernels(struct trace_rank *rank)
             map_get(&launches, map_mix(map_mix(span->correlation) + span->window) | 1, &node))
             span->node = (uint32_t)node;
     }
-    map_fini(&launches);
 }
 
 /* The name of the node that a span runs. "BytePSPushPull.w~PART1" runs a part of the node's tensor.

@@ -14,9 +14,7 @@ static void fini(void *payload)
 {
     struct dpro_probes *probes = payload;
     strtab_fini(&probes->strings);
-    array_fini(&probes->probes);
-    array_fini(&probes->names);
-    array_fini(&probes->batches);
+    FREE_ALL(&probes->probes, &probes->names, &probes->batches);
 }
 
 const struct payload_kind probes_payload = {sizeof(struct dpro_probes), fini, NULL};
@@ -75,13 +73,12 @@ static void measured_fini(struct measured *m)
 /* With its standard error, by the median deviation: an odd repetition moves neither. */
 static struct dpro_estimate median_of(const double *values, size_t n)
 {
-    double *room = mem_array(n + 1, sizeof *room);
+    SCRATCH double *room = mem_array(n + 1, sizeof *room);
     memcpy(room, values, n * sizeof *room);
     double median = stats_median(room, n);
     for (size_t i = 0; i < n; i++)
         room[i] = fabs(values[i] - median);
     double deviation = fmax(1.4826 * stats_median(room, n), LEAST_DEVIATION * median);
-    mem_free(room);
     return (struct dpro_estimate){median, 1.2533 * deviation / sqrt((double)n)};
 }
 
@@ -97,12 +94,10 @@ static struct dpro_estimate ratio_of(const times *of, const times *own)
         double ratio = a.value / b.value;
         return (struct dpro_estimate){ratio, ratio * hypot(a.std / a.value, b.std / b.value)};
     }
-    double *ratios = mem_array(n, sizeof *ratios);
+    SCRATCH double *ratios = mem_array(n, sizeof *ratios);
     for (size_t i = 0; i < n; i++)
         ratios[i] = of->at[i] / own->at[i];
-    struct dpro_estimate ratio = median_of(ratios, n);
-    mem_free(ratios);
-    return ratio;
+    return median_of(ratios, n);
 }
 
 static bool is_ratio(double value)

@@ -72,7 +72,7 @@ ORDER_OF_INDICES(by_time, struct trace_allocation, ASCENDING(ns));
 void rank_join_allocations(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    ARRAY(struct trace_allocation) all = {0};
+    SCRATCH ARRAY(struct trace_allocation) all = {0};
     uint32_t window = 0;
     for (size_t s = 0; s < job->n_sources; s++) {
         const struct trace_part *part = &job->sources[s]->part;
@@ -85,7 +85,7 @@ void rank_join_allocations(struct rank_job *job)
         }
         window += part->session.cuts.n ? (uint32_t)part->session.cuts.n : 1;
     }
-    uint32_t *order = all.n ? mem_alloc(all.n * sizeof *order) : NULL;
+    SCRATCH uint32_t *order = all.n ? mem_alloc(all.n * sizeof *order) : NULL;
     for (uint32_t i = 0; i < all.n; i++)
         order[i] = i;
     if (all.n)
@@ -95,6 +95,4 @@ void rank_join_allocations(struct rank_job *job)
             job->n_duplicates++;
         else
             rank->allocations[rank->n_allocations++] = all.at[order[i]];
-    mem_free(order);
-    array_fini(&all);
 }

@@ -7,12 +7,8 @@
 static void fini(void *payload)
 {
     struct recording *recording = payload;
-    array_fini(&recording->models);
-    array_fini(&recording->parameters);
-    array_fini(&recording->buckets);
-    array_fini(&recording->members);
-    array_fini(&recording->steps);
-    array_fini(&recording->warnings);
+    FREE_ALL(&recording->models, &recording->parameters, &recording->buckets, &recording->members,
+             &recording->steps, &recording->warnings);
 }
 
 const struct payload_kind recording_payload = {sizeof(struct recording), fini, NULL};

@@ -44,8 +44,8 @@ static void merge(struct trace_span *spans, uint32_t mid, uint32_t n, span_array
 /* Neighbouring runs are merged until one is left. */
 static void sort_track(struct trace_span *spans, uint32_t n)
 {
-    ARRAY(uint32_t) ends = {0}; /* of ascending runs */
-    span_array room = {0};
+    SCRATCH ARRAY(uint32_t) ends = {0}; /* of ascending runs */
+    SCRATCH span_array room = {0};
     for (uint32_t i = 1; i <= n; i++)
         if (i == n || before(&spans[i], &spans[i - 1]))
             array_push(&ends, i);
@@ -59,8 +59,6 @@ static void sort_track(struct trace_span *spans, uint32_t n)
             ends.at[ends.n++] = begin = end;
         }
     }
-    array_fini(&ends);
-    array_fini(&room);
 }
 
 /* The same event written twice: every id equal too, so that equal calls in one microsecond stay. */
@@ -105,7 +103,7 @@ static bool lies_within(const struct trace_span *span, const struct trace_span *
 /* Sets the parents of a track's spans, which are spans[first .. first + n) of the rank. */
 static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
 {
-    ARRAY(uint32_t) stack = {0};
+    SCRATCH ARRAY(uint32_t) stack = {0};
     for (uint32_t i = first; i < first + n; i++) {
         struct trace_span *span = &spans[i];
         while (stack.n > 0 && !lies_within(span, &spans[stack.at[stack.n - 1]]))
@@ -114,7 +112,6 @@ static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
         if (span->dur_ns > 0)
             array_push(&stack, i);
     }
-    array_fini(&stack);
 }
 
 /* No span is part of another one. */
@@ -246,9 +243,7 @@ static void scatter(struct rank_job *job, struct source *source, uint32_t window
         s.next[i] += s.next[i - n];
     parallel_for(s.n_portions, job->threads, scatter_portion, &s);
     memcpy(next, s.next + (s.n_portions - 1) * n, n * sizeof *next);
-    array_fini(&s.blocks);
-    mem_free(s.tracks);
-    mem_free(s.next);
+    FREE_ALL(&s.blocks, &s.tracks, &s.next);
 }
 
 /* What Grappler made of a graph has no shapes: they are those of such nodes before. */
@@ -256,7 +251,7 @@ static void join_shapes(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     const struct source *source = job->shapes;
-    struct map sizes = {0};
+    SCRATCH struct map sizes = {0};
     uint64_t size;
     if (!source || source == job->graph)
         return;
@@ -267,7 +262,6 @@ static void join_shapes(struct rank_job *job)
         if (rank->dfg_nodes[n].name && rank->dfg_nodes[n].size_bytes == 0 &&
             map_get(&sizes, rank->dfg_nodes[n].name, &size))
             rank->dfg_nodes[n].size_bytes = size;
-    map_fini(&sizes);
 }
 
 static void join_graph(struct rank_job *job)

@@ -57,10 +57,7 @@ static void sum_unprofiled(struct dpro_trace *trace)
         out->median_ns = stats_median_i64(times.at, times.n);
         out->std_ns = times.n > 1 ? llround(of.std) : -1;
     }
-    array_fini(&times);
-    array_fini(&numbers);
-    array_fini(&faults);
-    array_fini(&cpu);
+    FREE_ALL(&times, &numbers, &faults, &cpu);
 }
 
 void recordings_join(struct trace_build *build)

@@ -118,11 +118,9 @@ static void read_rank(struct dpro_recording *recording, const char *path, struct
 
 static bool has_file(const char *folder, const char *name)
 {
-    char *path = mem_format("%s/%s", folder, name);
+    SCRATCH char *path = mem_format("%s/%s", folder, name);
     struct stat st;
-    bool has = stat(path, &st) == 0 && st.st_size > 0;
-    mem_free(path);
-    return has;
+    return stat(path, &st) == 0 && st.st_size > 0;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -255,7 +253,7 @@ static void add_rank(struct dpro_recording *recording, const struct folder *fold
     struct rank rank = {
         .is = {.rank = folder->process, .attempt = folder->attempt, .folder = folder->below},
         .folder = folder};
-    char *facts = mem_format("%s/rank.json", folder->path);
+    SCRATCH char *facts = mem_format("%s/rank.json", folder->path);
     rank.is.parts = parts_in(folder->path);
     /* a folder that a rank made and put nothing into is not a recording */
     bool has_facts = access(facts, F_OK) == 0;
@@ -265,7 +263,6 @@ static void add_rank(struct dpro_recording *recording, const struct folder *fold
         rank.is.complete = 1, rank.is.n_steps = -1;
     if (has_facts || rank.is.parts != 0)
         array_push(&recording->ranks, rank);
-    mem_free(facts);
 }
 
 ORDER(by_rank, struct rank,
@@ -294,9 +291,7 @@ void dpro_recording_destroy(struct dpro_recording *recording)
 {
     if (!recording)
         return;
-    array_fini(&recording->folders);
-    array_fini(&recording->logs);
-    array_fini(&recording->ranks);
+    FREE_ALL(&recording->folders, &recording->logs, &recording->ranks);
     arena_fini(&recording->arena);
     mem_free(recording);
 }
@@ -354,13 +349,12 @@ static int remove_folder(const struct folder *folder, struct dpro_error *err)
     if (nftw(folder->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
         return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder",
                               folder->path, strerror(errno));
-    char *up = mem_copy_string(folder->path);
+    SCRATCH char *up = mem_copy_string(folder->path);
     for (const char *p = folder->below; (p = strchr(p, '/')) != NULL; p++) { /* host<H> and above */
         *strrchr(up, '/') = '\0';
         if (rmdir(up) < 0)
             break; /* holds something else, too */
     }
-    mem_free(up);
     return 0;
 }
 

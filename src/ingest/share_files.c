@@ -251,15 +251,13 @@ static void deal_all(const struct trace_build *build, share_array *shares)
     array_sort(shares, largest_first);
     EACH (const struct share, share, *shares)
         deal(&dealer, share);
-    mem_free(dealer.bytes);
-    map_fini(&dealer.ranks);
-    array_fini(shares);
+    FREE_ALL(&dealer.bytes, &dealer.ranks, &shares);
 }
 
 void shared_guess(struct trace_build *build, int rc)
 {
     int n = processes_count(build->processes), me = dpro_processes_number(build->processes);
-    struct found_by *all = mem_array((size_t)n, sizeof *all);
+    SCRATCH struct found_by *all = mem_array((size_t)n, sizeof *all);
     share_array shares = {0};
     if (rc < 0)
         sources_fini(&build->list);
@@ -270,7 +268,6 @@ void shared_guess(struct trace_build *build, int rc)
     deal_all(build, &shares);
     EACH (struct source, source, build->list)
         source->process = source->process == me && !build->options->from_host ? 0 : PROCESS_NONE;
-    mem_free(all);
 }
 
 /* The files as they were dealt take over what was read of those that were found. */

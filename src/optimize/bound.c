@@ -48,7 +48,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     double least_ns =
         (double)(sync_ns(net->collective.overhead_ns, 1) +
                  (net->collective.n_ranks > 1 ? sync_ns(net->link.message_ns, 1) : 0));
-    struct ready *order = mem_alloc(model->n_tensors * sizeof *order);
+    SCRATCH struct ready *order = mem_alloc(model->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;
     for (uint32_t c = 0; c < work->n_classes; c++) {
@@ -67,6 +67,5 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     bound = fmax(bound, bytes * wire_ns);
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);
-    mem_free(order);
     return (int64_t)bound;
 }

@@ -30,13 +30,12 @@ static void list_work(const struct dpro_model *m, const struct dpro_strategy *s,
 {
     uint32_t fused = fused_find(s, p, 0);
     uint32_t n = m->programs[p].n_ops;
-    int64_t *more_ns = mem_array(n + (size_t)1, sizeof *more_ns);
+    SCRATCH int64_t *more_ns = mem_array(n + (size_t)1, sizeof *more_ns);
     if (strategy_changes_work(m, s))
         strategy_more_work(m, s, p, more_ns);
     for (uint32_t i = 0; i < n; i++)
         w->work_ns[i] =
             (double)(more_ns[i] + fused_work_ns(m, s, p, i, &fused)) * w->classes[p].scale;
-    mem_free(more_ns);
 }
 
 /* Of tensors; what else is communicated is none. */

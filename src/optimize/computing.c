@@ -109,12 +109,11 @@ static bool cover_all(const struct dpro_model *m, const struct module_gain *gain
 static void cover_blocks(const struct dpro_model *m, const struct module_gain *gains, unsigned way,
                          uint8_t *computing)
 {
-    bool *blocks = mem_array(m->n_modules + (size_t)1, sizeof *blocks);
+    SCRATCH bool *blocks = mem_array(m->n_modules + (size_t)1, sizeof *blocks);
     memory_repeated(m, blocks);
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (blocks[i])
             cover(m, gains, i, way, computing);
-    mem_free(blocks);
 }
 
 static void drop(const struct dpro_model *m, uint32_t module, uint8_t *computing)
@@ -129,7 +128,7 @@ static void drop(const struct dpro_model *m, uint32_t module, uint8_t *computing
 void computing_by_gain(const struct dpro_model *m, const struct module_gain *gains, unsigned bits,
                        const double *delay_ns, uint8_t *computing)
 {
-    double *best = mem_array(m->n_modules + (size_t)1, sizeof *best);
+    SCRATCH double *best = mem_array(m->n_modules + (size_t)1, sizeof *best);
     for (uint32_t i = m->n_modules; i-- > 0;) { /* best[i]: so far, of what lies within it */
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             double sure = (double)gains[i].ns[way] - gains[i].std_ns[way];
@@ -144,7 +143,6 @@ void computing_by_gain(const struct dpro_model *m, const struct module_gain *gai
         if (m->modules[i].parent != MODEL_NONE)
             best[m->modules[i].parent] += best[i];
     }
-    mem_free(best);
 }
 
 static bool is_new(const struct dpro_model *m, const struct computing_choice *choices, uint32_t n)
@@ -301,7 +299,7 @@ static void propose_alike(const struct question *q, uint32_t module, unsigned wa
 static void propose_within(const struct question *q, uint32_t module)
 {
     const struct dpro_model *m = q->model;
-    uint8_t *computing = mem_array(m->n_modules + (size_t)1, 1);
+    SCRATCH uint8_t *computing = mem_array(m->n_modules + (size_t)1, 1);
     size_t first = q->candidates->edits.n;
     add_edit(q, DPRO_EDIT_COMPUTE, module, DPRO_AS_IT_IS);
     for (uint32_t i = module + 1; i < m->n_modules; i++)
@@ -314,13 +312,13 @@ static void propose_within(const struct question *q, uint32_t module)
     if (q->candidates->edits.n - first == 1)
         q->candidates->edits.n = first;
     candidates_add(q->candidates, first);
-    mem_free(computing);
 }
 
 void computing_propose(const struct question *q, unsigned bit)
 {
     const struct dpro_model *m = q->model;
-    bool *covered = mem_array(m->n_modules + (size_t)1, sizeof *covered); /* by an outer one */
+    SCRATCH bool *covered =
+        mem_array(m->n_modules + (size_t)1, sizeof *covered); /* by an outer one */
     for (uint32_t i = 0; i < m->n_modules; i++) {
         uint32_t outer = m->modules[i].parent;
         unsigned way = q->strategy->computing[i];
@@ -339,7 +337,6 @@ void computing_propose(const struct question *q, unsigned bit)
         if (way & bit)
             propose_within(q, i);
     }
-    mem_free(covered);
 }
 
 /* ---- strategies ---- */

@@ -72,7 +72,7 @@ static void add_for_kind(struct space *space, const struct dpro_strategy *strate
 static void add_for_all_blocks(struct space *space, const struct dpro_strategy *strategy)
 {
     uint32_t n = space->model->n_tensors;
-    struct place_kind *kinds = mem_array(n, sizeof *kinds);
+    SCRATCH struct place_kind *kinds = mem_array(n, sizeof *kinds);
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         for (uint32_t i = 0; i < strategy->buckets[b].n; i++)
             kinds[strategy->buckets[b].first + i].bucket = b;
@@ -86,7 +86,6 @@ static void add_for_all_blocks(struct space *space, const struct dpro_strategy *
     for (uint32_t place = 1; place < n; place++)
         for (int merges = 1; merges >= 0 && kinds[place].is_first; merges--)
             add_for_kind(space, strategy, kinds, place, merges);
-    mem_free(kinds);
 }
 
 /* ---- a round ---- */
@@ -140,7 +139,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
 {
     enum { MOST_TRIES = 256 };
     bool changed = false;
-    struct dpro_edit *moved = mem_alloc((space->candidates.edits.n + 1) * sizeof *moved);
+    SCRATCH struct dpro_edit *moved = mem_alloc((space->candidates.edits.n + 1) * sizeof *moved);
     for (int i = 0; i < n && i < MOST_TRIES && !search_stops(space->search); i++) {
         const struct candidate *c = &space->candidates.list.at[ranked[i].candidate];
         if (!move_edits(before, &at->strategy, space->candidates.edits.at + c->first, c->n,
@@ -154,7 +153,6 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
         at->ns = ns;
         changed = true;
     }
-    mem_free(moved);
     return changed;
 }
 

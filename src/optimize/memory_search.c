@@ -141,7 +141,7 @@ static void try_sets(struct choosing *c, uint32_t n, int64_t *best_ns)
 {
     bool *recomputed = c->strategy.recomputed;
     uint32_t best = UINT32_MAX;
-    bool *found = mem_array(c->model->n_modules + (size_t)1, sizeof *found);
+    SCRATCH bool *found = mem_array(c->model->n_modules + (size_t)1, sizeof *found);
     memcpy(found, recomputed, c->model->n_modules * sizeof *found);
     for (uint32_t set = 0; set < 1u << n; set++) {
         for (uint32_t i = 0; i < n; i++)
@@ -155,7 +155,6 @@ static void try_sets(struct choosing *c, uint32_t n, int64_t *best_ns)
     memcpy(recomputed, found, c->model->n_modules * sizeof *found);
     for (uint32_t i = 0; i < n && best != UINT32_MAX; i++)
         recomputed[c->modules[i]] = best >> i & 1;
-    mem_free(found);
 }
 
 static void exchange_modules(struct choosing *c, uint32_t n)

@@ -46,7 +46,7 @@ static void ask_file(struct registry *r, struct registered *entry,
         most *= 2;
     struct child_question question = {view, entry->n_known ? entry->n_known + 1 : 2,
                                       MIN(most, DPRO_PASS_MAX_FUSED)};
-    times_array times = {0};
+    SCRATCH times_array times = {0};
     struct child_answer answer = child_run(entry->path, &question, NULL, &times);
     if (*answer.why)
         registry_reject(r, entry, "%s", answer.why);
@@ -57,7 +57,6 @@ static void ask_file(struct registry *r, struct registered *entry,
                 if (at < times.n && times.at[at] >= 0)
                     remember(r, entry, key_of(p, first, k), times.at[at]);
     entry->n_known = question.most;
-    array_fini(&times);
 }
 
 /* What n ops from `first` on take as one by one pass; negative: they can't be fused. */

@@ -181,9 +181,9 @@ static void choose_modules(struct walk *w)
     struct space *space = w->space;
     const struct dpro_model *m = space->model;
     unsigned bits = space->search->registry.computing;
-    double *delay_ns = mem_array(m->n_modules + (size_t)1, sizeof *delay_ns);
-    bool *gradient_of = mem_array(m->n_tensors + (size_t)1, sizeof *gradient_of);
-    uint8_t *computing = mem_array(m->n_modules + (size_t)1, 1);
+    SCRATCH double *delay_ns = mem_array(m->n_modules + (size_t)1, sizeof *delay_ns);
+    SCRATCH bool *gradient_of = mem_array(m->n_tensors + (size_t)1, sizeof *gradient_of);
+    SCRATCH uint8_t *computing = mem_array(m->n_modules + (size_t)1, 1);
     for (uint32_t i = 0; i < m->n_modules; i++) {
         if (space->gains[i].ways == 0)
             continue;
@@ -204,9 +204,6 @@ static void choose_modules(struct walk *w)
             if (gradient_of[t])
                 w->compiled[t] = i;
     }
-    mem_free(delay_ns);
-    mem_free(gradient_of);
-    mem_free(computing);
 }
 
 /* Theorem 3: gradients of a module that is compiled are ready at once. */

@@ -52,7 +52,7 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
                                const struct recorded_model *from)
 {
     const struct strtab *names = &m->trace->names;
-    bool *used = mem_array(from->n_parameters, sizeof *used);
+    SCRATCH bool *used = mem_array(from->n_parameters, sizeof *used);
     array_push(&m->plan->models, intern(m, strtab_get(names, from->name)));
     for (uint32_t b = from->first_bucket; b < from->first_bucket + from->n_buckets; b++) {
         const struct recorded_bucket *bucket = &recording->buckets.at[b];
@@ -68,7 +68,6 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
         if (tensor != UINT32_MAX)
             add_parameter(m, tensor);
     }
-    mem_free(used);
 }
 
 /* The models as the recorder wrote them. Of a trace that it did not write, all gradients in the

@@ -61,7 +61,7 @@ static bool matters(const struct recompute_problem *p, uint32_t place, int64_t n
 static void rows_init(const struct recompute_problem *p, int64_t budget,
                       struct recompute_rows *rows)
 {
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     *rows = (struct recompute_rows){.n_modules = p->n_modules, .time_ns = p->time_ns};
     rows->less = arena_array(&rows->arena, p->n_places, sizeof *rows->less);
     rows->need = arena_array(&rows->arena, p->n_places, sizeof *rows->need);
@@ -80,7 +80,6 @@ static void rows_init(const struct recompute_problem *p, int64_t budget,
         rows->less[rows->n] = less;
         rows->need[rows->n++] = need;
     }
-    map_fini(&seen);
 }
 
 /* False where nothing was found that fits. */
@@ -117,8 +116,8 @@ static int64_t lowest_peak(const struct recompute_problem *p, bool *chosen,
 {
     enum { MOST_STEPS = 64 };
     struct recompute_problem free_of_charge = *p;
-    bool *tried = mem_array(p->n_modules + (size_t)1, sizeof *tried);
-    int64_t *none = mem_array(p->n_modules + (size_t)1, sizeof *none);
+    SCRATCH bool *tried = mem_array(p->n_modules + (size_t)1, sizeof *tried);
+    SCRATCH int64_t *none = mem_array(p->n_modules + (size_t)1, sizeof *none);
     free_of_charge.time_ns = none;
     int64_t high = recompute_peak(p, tried), low = 0;
     memcpy(chosen, tried, p->n_modules * sizeof *chosen);
@@ -131,8 +130,6 @@ static int64_t lowest_peak(const struct recompute_problem *p, bool *chosen,
             low = budget + 1;
         }
     }
-    mem_free(none);
-    mem_free(tried);
     return high;
 }
 

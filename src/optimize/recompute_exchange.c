@@ -159,7 +159,7 @@ static void exchange(struct exchange *x, const struct priced *by_time)
 bool recompute_exchange(const struct recompute_rows *rows, bool *chosen)
 {
     struct exchange x = {rows, rows->n_modules, chosen, NULL, MOST_WORK};
-    struct priced *by_time = mem_array(x.n + (size_t)1, sizeof *by_time);
+    SCRATCH struct priced *by_time = mem_array(x.n + (size_t)1, sizeof *by_time);
     x.left = mem_array(rows->n + (size_t)1, sizeof *x.left);
     memset(chosen, 0, x.n * sizeof *chosen);
     for (uint32_t m = 0; m < x.n; m++)
@@ -171,6 +171,5 @@ bool recompute_exchange(const struct recompute_rows *rows, bool *chosen)
     if (suffices)
         exchange(&x, by_time);
     mem_free(x.left);
-    mem_free(by_time);
     return suffices;
 }

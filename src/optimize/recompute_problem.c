@@ -33,7 +33,7 @@ static bool touches(const struct dpro_model *m, const bool *marked, uint32_t mod
 /* What lies within the marked modules, in their place, where there is anything to win. */
 static void go_inside(const struct dpro_model *m, bool *marked)
 {
-    bool *inner = mem_array(m->n_modules + (size_t)1, sizeof *inner);
+    SCRATCH bool *inner = mem_array(m->n_modules + (size_t)1, sizeof *inner);
     for (uint32_t i = 0; i < m->n_modules; i++) {
         bool has_inner = false;
         for (uint32_t k = 0; k < m->n_modules && marked[i]; k++)
@@ -42,7 +42,6 @@ static void go_inside(const struct dpro_model *m, bool *marked)
         inner[i] |= marked[i] && !has_inner;
     }
     memcpy(marked, inner, m->n_modules * sizeof *marked);
-    mem_free(inner);
 }
 
 /* By where it first runs. */
@@ -62,8 +61,8 @@ static uint32_t first_place(const struct dpro_model *m, uint32_t module)
 
 uint32_t recompute_candidates(const struct dpro_model *m, bool inner, uint32_t *modules)
 {
-    bool *marked = mem_array(m->n_modules + (size_t)1, sizeof *marked);
-    struct started *started = mem_array(m->n_modules + (size_t)1, sizeof *started);
+    SCRATCH bool *marked = mem_array(m->n_modules + (size_t)1, sizeof *marked);
+    SCRATCH struct started *started = mem_array(m->n_modules + (size_t)1, sizeof *started);
     uint32_t n = 0;
     memory_repeated(m, marked);
     for (uint32_t i = 0; i < m->n_modules; i++)
@@ -77,8 +76,6 @@ uint32_t recompute_candidates(const struct dpro_model *m, bool inner, uint32_t *
     qsort(started, n, sizeof *started, by_start);
     for (uint32_t i = 0; i < n; i++)
         modules[i] = started[i].module;
-    mem_free(started);
-    mem_free(marked);
     return n;
 }
 

@@ -11,13 +11,8 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
 {
     if (!o)
         return;
-    array_fini(&o->baselines);
-    array_fini(&o->counts);
-    array_fini(&o->memory.choices);
-    array_fini(&o->units);
-    array_fini(&o->fusions);
-    array_fini(&o->decisions);
-    array_fini(&o->improvements);
+    FREE_ALL(&o->baselines, &o->counts, &o->memory.choices, &o->units, &o->fusions, &o->decisions,
+             &o->improvements);
     arena_fini(&o->arena);
     mem_free(o);
 }

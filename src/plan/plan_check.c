@@ -70,14 +70,13 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
 static int check_modules(const struct plan_file *plan, const char *key, const name_array *names,
                          struct dpro_error *err)
 {
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     int rc = 0;
     for (size_t i = 0; i < names->n && rc == 0; i++) {
         if (map_get(&seen, names->at[i] + UINT64_C(1), NULL))
             rc = bad(err, "%s: a module is there twice: %s", key, name_of(plan, names->at[i]));
         map_set(&seen, names->at[i] + UINT64_C(1), 1);
     }
-    map_fini(&seen);
     return rc;
 }
 
@@ -95,12 +94,10 @@ static int check_all_modules(const struct plan_file *p, struct dpro_error *err)
 
 static int check_units(const struct plan_file *plan, struct dpro_error *err)
 {
-    name_array names = {0};
+    SCRATCH name_array names = {0};
     for (size_t i = 0; i < plan->units.n; i++)
         array_push(&names, plan->units.at[i].name);
-    int rc = check_modules(plan, "sharding.units", &names, err);
-    array_fini(&names);
-    return rc;
+    return check_modules(plan, "sharding.units", &names, err);
 }
 
 static const char *stack_name(const struct plan_file *plan)
@@ -121,7 +118,7 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     const char *framework = name_of(plan, plan->framework);
     bool is_pytorch = strcmp(framework, "pytorch") == 0;
     int stack = plan_file_stack(plan);
-    struct map left = {0};
+    SCRATCH struct map left = {0};
     if (plan->is_list)
         return bad(err, "a list of buckets is no plan");
     if (!is_pytorch && strcmp(framework, "tensorflow") != 0 && strcmp(framework, "mxnet") != 0)
@@ -140,7 +137,6 @@ static int check(const struct plan_file *plan, struct dpro_error *err)
     if (plan->parameters.n == 0)
         return bad(err, "job.models has no parameters");
     rc = check_parameters(plan, &left, err);
-    map_fini(&left);
     return rc;
 }
 

@@ -252,13 +252,6 @@ void plan_file_fini(struct plan_file *plan)
 {
     mem_free(plan->path);
     strtab_fini(&plan->strings);
-    array_fini(&plan->models);
-    array_fini(&plan->parameters);
-    array_fini(&plan->buckets);
-    array_fini(&plan->names);
-    array_fini(&plan->compiled);
-    array_fini(&plan->in_bf16);
-    array_fini(&plan->recomputed);
-    array_fini(&plan->units);
-    array_fini(&plan->members);
+    FREE_ALL(&plan->models, &plan->parameters, &plan->buckets, &plan->names, &plan->compiled,
+             &plan->in_bf16, &plan->recomputed, &plan->units, &plan->members);
 }

@@ -291,15 +291,10 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
     start->n_unsure_blocks = r.unsure.n;
     measure_unsure(&r);
     number_segments(start);
-    array_fini(&r.unsure);
-    array_fini(&r.held);
-    map_fini(&r.numbers);
+    FREE_ALL(&r.unsure, &r.held, &r.numbers);
 }
 
 void allocator_start_fini(struct allocator_start *start)
 {
-    array_fini(&start->segments);
-    array_fini(&start->blocks);
-    mem_free(start->is_ordered);
-    mem_free(start->left_out);
+    FREE_ALL(&start->segments, &start->blocks, &start->is_ordered, &start->left_out);
 }

@@ -229,7 +229,7 @@ static void collect_garbage(struct allocator *a)
     if (a->figures.reserved_bytes <= threshold)
         return;
     uint64_t target = a->figures.reserved_bytes - threshold, reclaimed = 0, n_asked = a->n_asked[0];
-    ARRAY(uint32_t) found = {0};
+    SCRATCH ARRAY(uint32_t) found = {0};
     double age = 0;
     for (size_t p = 0; p < a->order.n && !a->pools.at[a->order.at[p]]->small; p++) {
         const struct free_blocks *set = &a->pools.at[a->order.at[p]]->free;
@@ -261,7 +261,6 @@ static void collect_garbage(struct allocator *a)
         }
         found.n = kept;
     }
-    array_fini(&found);
 }
 
 /* Of a stream's blocks that are not split, one that is large enough, or several, largest first. */
@@ -289,7 +288,7 @@ static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
 
 static void release_pool(struct allocator *a, const struct pool *pool)
 {
-    ARRAY(uint32_t) expandable = {0};
+    SCRATCH ARRAY(uint32_t) expandable = {0};
     uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, 0);
     while (b != NO_BLOCK) {
         uint32_t next = free_blocks_next(&pool->free, a->table.rows.at, b);
@@ -301,7 +300,6 @@ static void release_pool(struct allocator *a, const struct pool *pool)
     }
     for (size_t i = 0; i < expandable.n; i++)
         unmap_block(a, expandable.at[i]);
-    array_fini(&expandable);
 }
 
 void release_cached(struct allocator *a)

@@ -496,7 +496,7 @@ static void count_latenesses(void *arg, size_t iteration)
     const struct dpro_graph *g = all->g;
     const struct replay_copy *copy = &all->span->copies[all->span->first_iteration + iteration];
     struct breakdown_lateness *of_iteration = all->lateness + iteration * g->n_ranks;
-    int64_t *arrived_ns = mem_array((size_t)g->n_members + 1, sizeof *arrived_ns);
+    SCRATCH int64_t *arrived_ns = mem_array((size_t)g->n_members + 1, sizeof *arrived_ns);
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         size_t at = (size_t)copy->number * g->n_collectives + c;
         if (all->waited_ns[at] == 0)
@@ -506,7 +506,6 @@ static void count_latenesses(void *arg, size_t iteration)
     }
     for (uint32_t r = 0; r < g->n_ranks; r++)
         of_iteration[r].waited_ns /= g->n_ranks;
-    mem_free(arrived_ns);
 }
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,

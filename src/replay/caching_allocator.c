@@ -253,9 +253,7 @@ void allocator_destroy(struct allocator *a)
         return;
     for (size_t p = 0; p < a->pools.n; p++)
         mem_free(a->pools.at[p]);
-    array_fini(&a->pools);
-    array_fini(&a->order);
-    array_fini(&a->table.rows);
+    FREE_ALL(&a->pools, &a->order, &a->table.rows);
     device_space_fini(&a->space);
     map_fini(&a->pool_numbers);
     block_ids_fini(&a->ids);

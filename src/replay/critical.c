@@ -76,7 +76,7 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
     struct arena work = {0};
     struct pull same = pull_make(graph->n_ops, graph->row, graph->succ, &work);
     struct pull next = pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work);
-    ARRAY(struct dpro_critical_op) ops = {0};
+    SCRATCH ARRAY(struct dpro_critical_op) ops = {0};
     struct node node = {span->copy, span->op};
     /* The bound is for ops without duration that end at the same moment in several copies, where
      * the copy of a device predecessor can be mistaken. */
@@ -108,6 +108,5 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
         path[i] = ops.at[ops.n - 1 - i];
     *n = (uint32_t)ops.n;
     arena_fini(&work);
-    array_fini(&ops);
     return path;
 }

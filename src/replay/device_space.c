@@ -29,9 +29,7 @@ void device_space_init(struct device_space *space, uint64_t capacity)
 
 void device_space_fini(struct device_space *space)
 {
-    array_fini(&space->holes);
-    array_fini(&space->first);
-    array_fini(&space->most);
+    FREE_ALL(&space->holes, &space->first, &space->most);
 }
 
 bool device_space_use(struct device_space *space, uint64_t bytes)

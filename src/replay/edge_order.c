@@ -45,7 +45,7 @@ bool *edge_ordered_devices(const struct dpro_graph *g, bool one_copy, struct are
 static void sort_ops(const struct dpro_graph *g, uint32_t *order)
 {
     uint32_t n = g->n_ops, done = 0, top = n;
-    uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
+    SCRATCH uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
     for (uint32_t e = 0; e < g->row[n]; e++)
         left[g->succ[e]]++;
     for (uint32_t op = n; op-- > 0;)
@@ -57,7 +57,6 @@ static void sort_ops(const struct dpro_graph *g, uint32_t *order)
             if (--left[g->succ[e]] == 0)
                 order[--top] = g->succ[e];
     }
-    mem_free(left);
 }
 
 bool edge_order(const struct dpro_graph *g, bool one_copy, uint32_t *order)

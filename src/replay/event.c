@@ -132,7 +132,7 @@ static void count_predecessors(const struct dpro_graph *g, bool next, struct are
                                struct counts *counts)
 {
     uint32_t n = g->n_ops, n_many = 0;
-    ops_array list = {0};
+    SCRATCH ops_array list = {0};
     counts->small = arena_array(arena, (size_t)n + 1, 1);
     count_up(counts->small, g->succ, g->row[n], &list);
     count_up(counts->small, g->next_succ, next ? g->next_row[n] : 0, &list);
@@ -150,7 +150,6 @@ static void count_predecessors(const struct dpro_graph *g, bool next, struct are
         }
     EACH (uint32_t, op, list)
         counts->after[many_index(counts, *op)] += FEW;
-    array_fini(&list);
 }
 
 static void count_next(const struct pending *p, struct slot *slot, uint32_t op)
@@ -394,9 +393,7 @@ static void look_ahead(struct event *e)
 
 static void free_slot(struct slot *slot)
 {
-    mem_free(slot->times.end_ns);
-    mem_free(slot->times.device_prev);
-    mem_free(slot->times.shared_dur_ns);
+    FREE_ALL(&slot->times.end_ns, &slot->times.device_prev, &slot->times.shared_dur_ns);
     arena_fini(&slot->arena);
     mem_free(slot);
 }
@@ -864,9 +861,7 @@ void event_destroy(struct event *e)
         array_fini(&e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }
-    array_fini(&e->past);
-    array_fini(&e->passing);
-    array_fini(&e->held);
+    FREE_ALL(&e->past, &e->passing, &e->held);
     arena_fini(&e->arena);
     mem_free(e);
 }

@@ -471,7 +471,7 @@ bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_op
                            const struct replay_hooks *hooks)
 {
     uint32_t n = options->n_needed ? options->n_needed : options->n_copies;
-    uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
+    SCRATCH uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
     bool ordered = graph->n_ops > 0 && edge_order(graph, options->n_copies == 1, order);
     if (ordered) {
         struct fixed *f = fixed_create(graph, order);
@@ -480,6 +480,5 @@ bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_op
             replay_one(f, copy, options, hooks);
         fixed_destroy(f);
     }
-    mem_free(order);
     return ordered;
 }

@@ -134,7 +134,7 @@ static void find_stragglers(struct dpro_replay *r)
 {
     enum { LEAST_PCT = 5, FEWEST = 3 }; /* of fewer, chance can't be told */
     uint32_t n = r->n_iterations;
-    double *later = mem_array(n + (size_t)1, sizeof *later);
+    SCRATCH double *later = mem_array(n + (size_t)1, sizeof *later);
     for (uint32_t k = 0; k < r->n_ranks && r->n_ranks > 1 && n >= FEWEST; k++) {
         uint32_t n_late = 0;
         double sum = 0;
@@ -156,7 +156,6 @@ static void find_stragglers(struct dpro_replay *r)
         if (r->straggles[k])
             r->n_late[k] = n_late;
     }
-    mem_free(later);
 }
 
 /* The times of one op, by sample, no longer in iterations in which its rank is late than the median

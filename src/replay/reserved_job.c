@@ -60,7 +60,7 @@ static void hand_over(struct run *r, bool takes)
 {
     const struct reserved_job *job = r->job;
     sized_blocks kept = {0}, left = {0};
-    uint64_t *bytes = mem_array((size_t)job->n_numbers + 1, sizeof *bytes);
+    SCRATCH uint64_t *bytes = mem_array((size_t)job->n_numbers + 1, sizeof *bytes);
     for (uint32_t i = 0; i < job->n_requests; i++)
         bytes[job->requests[i].number] = job->requests[i].bytes;
     for (uint32_t n = job->n_held; n < job->n_numbers; n++)
@@ -82,7 +82,6 @@ static void hand_over(struct run *r, bool takes)
             *id = found ? r->ids[kept.at[k].number] : 0;
         k += found;
     }
-    mem_free(bytes);
     array_fini(&left);
     array_fini(&kept);
 }

@@ -74,8 +74,6 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
         if (peak.refused < n)
             found.refused_op = m->moments[moments[peak.refused]].op;
     }
-    mem_free(parts.number);
-    mem_free(parts.requests);
-    mem_free(parts.held);
+    FREE_ALL(&parts.number, &parts.requests, &parts.held);
     return found;
 }

@@ -559,9 +559,8 @@ static void write_page(struct writer *w, const void *facts)
 /* Of an earlier search, which a plan of this one would have replaced. */
 static void remove_plan(const char *folder)
 {
-    char *path = mem_format("%s/plan.json", folder);
+    SCRATCH char *path = mem_format("%s/plan.json", folder);
     unlink(path);
-    mem_free(path);
 }
 
 static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)

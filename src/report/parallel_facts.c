@@ -170,9 +170,7 @@ static void sum_traffic(struct report_facts *f)
     f->parallel.n_traffic = (uint32_t)adder.all.n;
     f->parallel.traffic =
         arena_copy(&f->arena, adder.all.at, adder.all.n, sizeof *f->parallel.traffic);
-    mem_free(ranks);
-    array_fini(&adder.all);
-    map_fini(&adder.places);
+    FREE_ALL(&ranks, &adder.all, &adder.places);
 }
 
 void parallel_sum(struct report_facts *f)

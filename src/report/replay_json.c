@@ -55,7 +55,7 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
 
 static void write_lateness(struct writer *w, const struct report_facts *f)
 {
-    int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
+    SCRATCH int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
     writer_begin(w, "lateness", '{');
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
                   INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns),
@@ -79,7 +79,6 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
     }
     writer_close(w, ']');
     writer_close(w, '}');
-    mem_free(waited);
 }
 
 static void write_clock(struct writer *w, const struct dpro_graph *g)

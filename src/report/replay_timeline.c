@@ -255,7 +255,7 @@ static void collect_dimensions(const struct timeline *t, bool replayed, comm_sli
 static void write_dimensions(struct timeline *t, bool replayed)
 {
     const struct dpro_graph *g = t->graph;
-    comm_slices slices = {0};
+    SCRATCH comm_slices slices = {0};
     const struct comm_slice *before = NULL;
     int64_t until_ns = 0;
     if (g->n_dimensions > 0)
@@ -281,7 +281,6 @@ static void write_dimensions(struct timeline *t, bool replayed)
                     dpro_op_kind_name(op.kind), start_ns, s->end_ns - start_ns, &op);
         end_slice(t);
     }
-    array_fini(&slices);
 }
 
 /* A counter for all that a rank holds, and one for each category. */

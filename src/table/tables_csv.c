@@ -108,7 +108,7 @@ static void write_csv(struct writer *w, const void *of)
 {
     const struct csv_file *file = of;
     struct dpro_table table = dpro_table(file->table);
-    struct csv_column *columns = mem_array(table.n_columns, sizeof *columns);
+    SCRATCH struct csv_column *columns = mem_array(table.n_columns, sizeof *columns);
     writer_text(w, table.of_ranks ? "in_rank,id" : "id");
     for (uint32_t c = 0; c < table.n_columns; c++) {
         columns[c].is = dpro_table_column(file->table, c);
@@ -122,7 +122,6 @@ static void write_csv(struct writer *w, const void *of)
         snprintf(prefix, sizeof prefix, "%u,", r);
         write_rows(w, file, r, prefix, columns);
     }
-    mem_free(columns);
 }
 
 static int write_files(const struct dpro_tables *tables, const char *folder,

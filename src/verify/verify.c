@@ -72,10 +72,7 @@ void dpro_verify_destroy(struct dpro_verify *v)
     if (!v)
         return;
     strtab_fini(&v->strings);
-    mem_free(v->times);
-    array_fini(&v->turns);
-    array_fini(&v->steps);
-    array_fini(&v->bucket_bytes);
+    FREE_ALL(&v->times, &v->turns, &v->steps, &v->bucket_bytes);
     mem_free(v);
 }
 

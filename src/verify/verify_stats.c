@@ -101,7 +101,7 @@ static struct gain gain_over(const struct dpro_verify *v, size_t a, size_t b, do
 static void compare_configurations(struct dpro_verify *v)
 {
     size_t n = v->n_configurations, n_halves = 2 * v->n_blocks;
-    double *work = mem_array(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
+    SCRATCH double *work = mem_array(n_halves * (n_halves + 1) / 2 + 1, sizeof *work);
     for (size_t c = 0; c < n; c++) {
         struct configuration *config = &v->configurations[c];
         for (size_t h = 0; h < n_halves; h++)
@@ -113,7 +113,6 @@ static void compare_configurations(struct dpro_verify *v)
     }
     if (v->best >= 0)
         v->over_best = gain_over(v, 1, (size_t)v->best, work);
-    mem_free(work);
 }
 
 int verify_work_out(struct dpro_verify *v, struct dpro_error *err)

@@ -84,7 +84,7 @@ static void add_exchanges(const struct source *source, struct source *profile, i
     const struct timeline *timeline = timeline_of(source);
     struct trace_part *part = &profile->part;
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
-    struct exchanged *of = mem_array(timeline->tensors.n + 1, sizeof *of);
+    SCRATCH struct exchanged *of = mem_array(timeline->tensors.n + 1, sizeof *of);
     EACH (const struct timeline_run, run, timeline->runs) {
         int64_t start_ns = run->whole.start_ns;
         if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
@@ -104,7 +104,6 @@ static void add_exchanges(const struct source *source, struct source *profile, i
         span.detail = (uint32_t)part->details.n - 1;
         part_place_span(part, &span);
     }
-    mem_free(of);
 }
 
 void byteps_join(struct trace_build *build)

@@ -282,8 +282,6 @@ void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transp
     list_tensors(&m);
     name_tensors(&m);
     add_spans(&m);
-    map_fini(&m.answers);
-    array_fini(&m.exchanges);
-    array_fini(&m.tensors);
+    FREE_ALL(&m.answers, &m.exchanges, &m.tensors);
     arena_fini(&m.arena);
 }

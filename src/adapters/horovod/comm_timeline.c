@@ -9,10 +9,7 @@
 static void timeline_fini(void *payload)
 {
     struct timeline *timeline = payload;
-    array_fini(&timeline->tensors);
-    array_fini(&timeline->runs);
-    array_fini(&timeline->cycles);
-    array_fini(&timeline->ready);
+    FREE_ALL(&timeline->tensors, &timeline->runs, &timeline->cycles, &timeline->ready);
 }
 
 static bool is_empty(const void *payload)

@@ -276,7 +276,7 @@ static int64_t busy_until(const turn_array *turns, int64_t time_ns)
 static void note_turns(const struct maker *m)
 {
     struct rank_build *rank = m->rank;
-    turn_array turns = {0};
+    SCRATCH turn_array turns = {0};
     build_alloc_free_ns(rank);
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         int64_t *free_of = &rank->free_ns[build_sample_at(rank, i, 0)];
@@ -292,7 +292,6 @@ static void note_turns(const struct maker *m)
             if (m->follows[o] && starts[o] != ABSENT)
                 free_of[o] = busy_until(&turns, starts[o]);
     }
-    array_fini(&turns);
 }
 
 void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion)
@@ -324,9 +323,6 @@ void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion)
         if (m.plan.at[i].waits_for != NO_ID)
             local_add_edge(rank, rank->tensors.at[first + m.plan.at[i].waits_for].in,
                            m.plan.at[i].arrival, false, true);
-    array_fini(&m.pairs);
-    array_fini(&m.plan);
-    array_fini(&m.open);
-    array_fini(&m.to);
+    FREE_ALL(&m.pairs, &m.plan, &m.open, &m.to);
     arena_fini(&m.scratch);
 }

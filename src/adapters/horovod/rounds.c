@@ -13,9 +13,7 @@ static const int64_t MOST_NS = 3600LL * 1000000000; /* what takes longer is no t
 
 void rounds_fini(struct rounds *rounds)
 {
-    array_fini(&rounds->runs);
-    array_fini(&rounds->groups);
-    array_fini(&rounds->rounds);
+    FREE_ALL(&rounds->runs, &rounds->groups, &rounds->rounds);
 }
 
 /* From when until when it was transferred, or all of it where no transfer was noted. */
@@ -72,7 +70,7 @@ static void cut_groups(struct rounds *rounds)
 /* Cuts what comes from a group on: a round ends where a tensor would come a second time. */
 static void cut_rounds_from(struct rounds *rounds, uint32_t first)
 {
-    uint32_t *seen = mem_array(rounds->timeline->tensors.n, sizeof *seen); /* round + 1 */
+    SCRATCH uint32_t *seen = mem_array(rounds->timeline->tensors.n, sizeof *seen); /* round + 1 */
     rounds->rounds.n = 0;
     for (uint32_t g = first; g < rounds->groups.n; g++) {
         const struct actual_group *group = &rounds->groups.at[g];
@@ -90,7 +88,6 @@ static void cut_rounds_from(struct rounds *rounds, uint32_t first)
             *at = (uint32_t)rounds->rounds.n;
         }
     }
-    mem_free(seen);
 }
 
 static bool any_between(const mark_array *times, int64_t from, int64_t to)
@@ -156,12 +153,11 @@ static uint64_t hash_round(const struct rounds *rounds, const struct actual_roun
 /* The usual number of groups of a round. */
 static uint32_t usual_groups(const struct rounds *rounds)
 {
-    uint32_t *numbers = mem_array(rounds->rounds.n, sizeof *numbers);
+    SCRATCH uint32_t *numbers = mem_array(rounds->rounds.n, sizeof *numbers);
     for (size_t r = 0; r < rounds->rounds.n; r++)
         numbers[r] = rounds->rounds.at[r].n;
     uint32_t usual =
         rounds->rounds.n ? select_u32(numbers, rounds->rounds.n, rounds->rounds.n / 2) : 0;
-    mem_free(numbers);
     return usual;
 }
 
@@ -182,7 +178,7 @@ static void leave_out_partial(struct rounds *rounds)
 static const struct actual_round *choose_round(const struct rounds *rounds, struct fusion *fusion)
 {
     const struct actual_round *at = rounds->rounds.at, *best = NULL;
-    struct map counts = {0};
+    SCRATCH struct map counts = {0};
     uint32_t usual = usual_groups(rounds);
     uint64_t n = 0;
     for (size_t r = 0; r < rounds->rounds.n; r++) {
@@ -198,7 +194,6 @@ static const struct actual_round *choose_round(const struct rounds *rounds, stru
             best = &at[r];
         }
     }
-    map_fini(&counts);
     return best;
 }
 
@@ -281,7 +276,7 @@ static void learn_from_groups(struct arena *arena, const struct rounds *rounds,
                               struct fusion *fusion)
 {
     const struct timeline *t = rounds->timeline;
-    int64_t *lengths = mem_array(rounds->groups.n, sizeof *lengths);
+    SCRATCH int64_t *lengths = mem_array(rounds->groups.n, sizeof *lengths);
     uint64_t before = 0, largest;
     size_t n = 0, cycle = 0, last = 0; /* how many began before the group, and before the last */
     fusion->most_bytes = UINT64_MAX;
@@ -302,7 +297,6 @@ static void learn_from_groups(struct arena *arena, const struct rounds *rounds,
         last = cycle;
     }
     fusion->negotiate_ns = stats_median_upper_i64(lengths, n);
-    mem_free(lengths);
 }
 
 struct fusion *rounds_find(struct arena *arena, mark_array *marks, struct rounds *rounds)

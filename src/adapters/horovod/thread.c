@@ -221,7 +221,7 @@ void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
 {
     const struct trace_rank *lead = NULL;
     struct rounds rounds = {.names = &trace->names};
-    mark_array marks = {0};
+    SCRATCH mark_array marks = {0};
     EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks) {
         rank->fused.track = NO_ID;
         if (!lead && rank->timeline && rank->timeline->writer == TIMELINE_HOROVOD)
@@ -241,5 +241,4 @@ void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
                  trace->fusion->n_rounds);
     }
     rounds_fini(&rounds);
-    array_fini(&marks);
 }

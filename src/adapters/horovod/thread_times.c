@@ -158,7 +158,7 @@ void thread_times_from_own(struct placing *p)
 {
     const struct timeline *lead = p->fusion->timeline, *own = p->rank->timeline;
     const uint32_t *place = place_runs(&p->arena, lead), *own_place = place_runs(&p->arena, own);
-    struct map runs = {0};
+    SCRATCH struct map runs = {0};
     for (size_t i = 0; i < own->runs.n; i++)
         map_set(&runs, run_key(own, i, own_place), i);
     for (size_t g = 0; g < p->rounds->groups.n; g++) {
@@ -172,5 +172,4 @@ void thread_times_from_own(struct placing *p)
             p->actual[g] = times;
     }
     p->rank->fused.own_times = true;
-    map_fini(&runs);
 }

@@ -69,8 +69,8 @@ ORDER(by_rank, struct timeline_ready, ASCENDING(rank) ?: by_ready(x, y));
 static void find_readiness(struct telling *t)
 {
     struct timeline *timeline = t->timeline;
-    struct map heard = {0}; /* negotiation -> how many ranks so far */
-    struct map noted = {0}; /* and each of these */
+    SCRATCH struct map heard = {0}; /* negotiation -> how many ranks so far */
+    SCRATCH struct map noted = {0}; /* and each of these */
     for (size_t i = 0; i < timeline->ready.n; i++)
         t->n_ranks = MAX(t->n_ranks, (uint32_t)timeline->ready.at[i].rank + 1);
     if (t->n_ranks < 2)
@@ -90,8 +90,6 @@ static void find_readiness(struct telling *t)
     }
     t->in_most = t->n_whole > timeline->runs.n / 2;
     array_sort(&timeline->ready, by_rank);
-    map_fini(&heard);
-    map_fini(&noted);
 }
 
 /* ---- parts ---- */

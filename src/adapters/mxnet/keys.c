@@ -96,7 +96,7 @@ static bool sizes_agree(const struct dpro_trace *trace, const struct trace_rank 
 
 void mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps_keys *keys)
 {
-    named_array names = {0};
+    SCRATCH named_array names = {0};
     if (rank->recording)
         list_recorded(trace, rank->recording, &names);
     bool fits = names.n == keys->n;
@@ -111,5 +111,4 @@ void mxnet_name_keys(struct dpro_trace *trace, const struct trace_rank *rank, ps
         keys->at[k].name = names.at[k].id;
     if (names.n > 0 && keys->n > 0 && !fits && trace->n_misnamed++ == 0)
         trace->first_misnamed = rank->rank;
-    array_fini(&names);
 }

@@ -145,7 +145,5 @@ void mxnet_match_types(struct rank_job *job)
     job->bulk_advice = "MXNET_EXEC_BULK_EXEC_TRAIN=0 shows the nodes apart";
     mem_free(order);
     arena_fini(&m.arena);
-    map_fini(&m.types.lists);
-    array_fini(&m.types.firsts);
-    array_fini(&m.types.at);
+    FREE_ALL(&m.types.lists, &m.types.firsts, &m.types.at);
 }

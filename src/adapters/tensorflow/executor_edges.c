@@ -10,7 +10,7 @@
 
 void rule_count_slots(struct rank_build *rank)
 {
-    ARRAY(int64_t) ends = {0}; /* of what ran last in each slot */
+    SCRATCH ARRAY(int64_t) ends = {0}; /* of what ran last in each slot */
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         slice_list slices = slices_by_start(rank, s, build_is_pool);
         for (size_t i = 0; i < slices.n; i++) {
@@ -27,7 +27,6 @@ void rule_count_slots(struct rank_build *rank)
         array_fini(&slices);
     }
     rank->n_slots = (uint32_t)ends.n;
-    array_fini(&ends);
 }
 
 /* A call returns when all that it was asked for is done: every op is before the boundary, and
@@ -36,7 +35,7 @@ void rule_count_slots(struct rank_build *rank)
 void rule_executor_boundary(struct rank_build *rank)
 {
     uint32_t n = (uint32_t)rank->ops.n, call = NO_ID;
-    bool *has_successor = mem_array(n * (size_t)2, sizeof *has_successor);
+    SCRATCH bool *has_successor = mem_array(n * (size_t)2, sizeof *has_successor);
     bool *has_predecessor = has_successor + n;
     for (size_t e = 0; e < rank->edges.n; e++)
         if (!rank->edges.at[e].next) {
@@ -60,5 +59,4 @@ void rule_executor_boundary(struct rank_build *rank)
     for (uint32_t o = 0; o < n; o++)
         if (o != rank->boundary && !has_successor[o])
             local_add_edge(rank, o, rank->boundary, false, false);
-    mem_free(has_successor);
 }

@@ -106,7 +106,7 @@ static void read_all(struct runmeta *r)
 /* Graphs that ran have no shapes; the sizes of collectives' outputs are in the step's spans. */
 static void size_collectives(struct trace_part *part)
 {
-    struct map sizes = {0};
+    SCRATCH struct map sizes = {0};
     FOR_EACH_SPAN (part, span) {
         uint64_t bytes = span->kind == SPAN_COLLECTIVE ? part->details.at[span->detail].bytes : 0;
         if (bytes > 0)
@@ -117,7 +117,6 @@ static void size_collectives(struct trace_part *part)
         if (node->size_bytes == 0)
             map_get(&sizes, node->name, &node->size_bytes);
     }
-    map_fini(&sizes);
 }
 
 static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpro_error *err UNUSED)

@@ -185,7 +185,7 @@ static void add_waits(struct cutting *c)
 {
     const struct session_profile *session = session_profile_of(c->part);
     struct session_moment *at = session->moments.at;
-    ARRAY(struct wait) waits = {0};
+    SCRATCH ARRAY(struct wait) waits = {0};
     size_t n = 0;
     for (size_t i = 0; i < session->moments.n; i++)
         if ((at[i].kind == MOMENT_WAIT || at[i].kind == MOMENT_WAIT_DONE) && at[i].name &&
@@ -204,7 +204,6 @@ static void add_waits(struct cutting *c)
     array_sort(&waits, by_cut);
     for (size_t i = 0; i < waits.n; i++)
         add_wait(c, &waits.at[i]);
-    array_fini(&waits);
 }
 
 /* TensorFlow's profiler leaves out kernels that take hardly any time, among them those of
@@ -255,8 +254,5 @@ void session_cut_process(struct joiner *j, struct process *process)
     part->session.is_step = true;
     part->start_ns += part->base_ns;
     part->end_ns += part->base_ns;
-    map_fini(&c.nodes);
-    map_fini(&c.sizes);
-    map_fini(&c.details);
-    map_fini(&c.profiled);
+    FREE_ALL(&c.nodes, &c.sizes, &c.details, &c.profiled);
 }

@@ -19,7 +19,7 @@ static void find_runs(struct process *process)
 {
     const struct session_profile *session = session_profile_of(&process->profile->part);
     const struct session_moment *moment, *end = session->moments.at + session->moments.n;
-    struct map done = {0};
+    SCRATCH struct map done = {0};
     for (moment = session->moments.at; moment < end; moment++)
         if (moment->kind == MOMENT_RUN_DONE)
             map_set(&done, map_key(moment->run), 1);
@@ -34,7 +34,6 @@ static void find_runs(struct process *process)
     }
     array_sort(&process->runs, compare_runs);
     array_sort(&process->works, compare_works);
-    map_fini(&done);
 }
 
 ORDER(compare_marks, struct mark, ASCENDING(start_ns) ?: ASCENDING(number));
@@ -334,7 +333,5 @@ void session_profiles_join(struct trace_build *build)
     while (j.n > 0)
         drop_process(&j, j.n - 1);
     arena_fini(&j.arena);
-    array_fini(&j.steps);
-    map_fini(&j.step_of_run);
-    map_fini(&j.step_of_number);
+    FREE_ALL(&j.steps, &j.step_of_run, &j.step_of_number);
 }

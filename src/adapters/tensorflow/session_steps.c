@@ -41,7 +41,7 @@ static void share_bounds(struct join *join, uint32_t sample)
 static int64_t *find_needs(const struct rank_build *rank)
 {
     size_t n = rank->receives.n;
-    int64_t *of_ops = mem_alloc((rank->ops.n + 1) * sizeof *of_ops);
+    SCRATCH int64_t *of_ops = mem_alloc((rank->ops.n + 1) * sizeof *of_ops);
     int64_t *needs = mem_alloc((rank->n_samples * n + 1) * sizeof *needs);
     for (uint32_t s = 0; s < rank->n_samples; s++) {
         for (uint32_t o = 0; o < rank->ops.n; o++)
@@ -55,7 +55,6 @@ static int64_t *find_needs(const struct rank_build *rank)
         for (size_t i = 0; i < n; i++)
             needs[s * n + i] = of_ops[rank->receives.at[i].op];
     }
-    mem_free(of_ops);
     return needs;
 }
 
@@ -64,8 +63,8 @@ static int64_t *find_needs(const struct rank_build *rank)
 static void find_left_out(struct rank_build *rank)
 {
     size_t n = rank->receives.n;
-    int64_t *needs = find_needs(rank);
-    int64_t *lay = mem_alloc((rank->n_samples + (size_t)1) * sizeof *lay);
+    SCRATCH int64_t *needs = find_needs(rank);
+    SCRATCH int64_t *lay = mem_alloc((rank->n_samples + (size_t)1) * sizeof *lay);
     for (size_t i = 0; i < n; i++) {
         uint32_t op = rank->receives.at[i].op, n_seen = 0;
         for (uint32_t s = 0; s < rank->n_samples; s++)
@@ -82,8 +81,6 @@ static void find_left_out(struct rank_build *rank)
             *build_start(rank, s, op) = begin;
         }
     }
-    mem_free(needs);
-    mem_free(lay);
 }
 
 struct made {
@@ -139,7 +136,7 @@ static size_t list_arrived(const struct rank_build *rank, uint32_t sample, struc
  * chance, so no edge: the link is a thread that takes what is ready first (sample_times.c). */
 static void line_up(struct rank_build *rank)
 {
-    struct arrived *list = mem_alloc((rank->receives.n + 1) * sizeof *list);
+    SCRATCH struct arrived *list = mem_alloc((rank->receives.n + 1) * sizeof *list);
     for (uint32_t s = 0; s < rank->n_samples; s++) {
         size_t n = list_arrived(rank, s, list);
         for (size_t i = 0; i < n; i++) {
@@ -149,7 +146,6 @@ static void line_up(struct rank_build *rank)
                 *start = list[i - 1].end_ns;
         }
     }
-    mem_free(list);
 }
 
 /* The step is over when all that any task does is done; all begin the next one after that. */
@@ -170,7 +166,7 @@ static void tie_boundaries(struct join *join)
 
 void session_join(struct join *join)
 {
-    ARRAY(struct made) made = {0};
+    SCRATCH ARRAY(struct made) made = {0};
     if (join->n_ranks == 0 || !join->ranks[0].trace->in_session)
         return;
     for (uint32_t s = 0; s < join->ranks[0].n_samples; s++)
@@ -186,5 +182,4 @@ void session_join(struct join *join)
     for (uint32_t r = 0; r < join->n_ranks; r++)
         line_up(&join->ranks[r]);
     tie_boundaries(join);
-    array_fini(&made);
 }

@@ -225,14 +225,13 @@ ORDER(compare_starts, struct program_run, ASCENDING(start_ns));
 /* Iterations have the same number on all devices: a run has the same id. */
 static void number_marks(struct device_splitter *s)
 {
-    ARRAY(struct program_run) marks = {0};
+    SCRATCH ARRAY(struct program_run) marks = {0};
     for (size_t i = 0; i < s->runs.n; i++)
         if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
             array_push(&marks, s->runs.at[i]);
     array_sort(&marks, compare_starts);
     for (size_t i = 0; i < marks.n; i++)
         map_number(&s->numbers, map_key(marks.at[i].id));
-    array_fini(&marks);
 }
 
 /* ---- a device's part ---- */
@@ -379,7 +378,5 @@ void xla_split(const struct xla *xla, struct trace_part *part)
         next = &(*next)->next;
     }
     tf_replace_part(part, list);
-    array_fini(&s.runs);
-    array_fini(&s.programs);
-    map_fini(&s.numbers);
+    FREE_ALL(&s.runs, &s.programs, &s.numbers);
 }

@@ -393,9 +393,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
         map_fini(&x.planes.at[p].stats);
         map_fini(&x.planes.at[p].stat_texts);
     }
-    array_fini(&x.planes);
-    array_fini(&x.metas);
-    array_fini(&x.xla.ops);
+    FREE_ALL(&x.planes, &x.metas, &x.xla.ops);
     return rc;
 }
 

@@ -238,13 +238,12 @@ static void cover_transport(struct state *st, const struct net_transport *t)
     size_t n = t->transfers.n;
     if (n == 0)
         return;
-    int64_t *times = mem_alloc(n * sizeof *times);
+    SCRATCH int64_t *times = mem_alloc(n * sizeof *times);
     for (size_t i = 0; i < n; i++)
         times[i] = t->transfers.at[i].start_ns;
     sort_i64(times, n);
     align_cover(st->align, st->clock_of[clock_node_of(&st->nodes, t->rank)], times[n / 100],
                 times[n - 1 - n / 100]);
-    mem_free(times);
 }
 
 /* The iterations of ranks with a profile, the traffic of others. */

@@ -102,8 +102,8 @@ void constraints_visit_collectives(const struct join *join, const clock_nodes *n
                                    const struct constraint_visitor *visitor)
 {
     uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
-    struct moment *moments = mem_alloc(join->n_ranks * sizeof *moments);
-    uint32_t *node_of = mem_alloc(join->n_ranks * sizeof *node_of);
+    SCRATCH struct moment *moments = mem_alloc(join->n_ranks * sizeof *moments);
+    SCRATCH uint32_t *node_of = mem_alloc(join->n_ranks * sizeof *node_of);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         node_of[r] = clock_node_of(nodes, join->ranks[r].trace->rank);
     for (size_t j = 0; j < join->joined.n; j++) {
@@ -117,8 +117,6 @@ void constraints_visit_collectives(const struct join *join, const clock_nodes *n
             visit_sample(join, &g);
         }
     }
-    mem_free(moments);
-    mem_free(node_of);
 }
 
 void collective_constraint_describe(const struct join *join, uint64_t mark, char *out, size_t size)

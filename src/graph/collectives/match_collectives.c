@@ -60,9 +60,9 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
 static void collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
 {
     struct rank_build *rank = &join->ranks[r];
-    struct map counts = {0};
+    SCRATCH struct map counts = {0};
     uint32_t n_unnamed = 0;
-    uint32_t *unnamed = mem_alloc((rank->devices.n + 1) * sizeof *unnamed);
+    SCRATCH uint32_t *unnamed = mem_alloc((rank->devices.n + 1) * sizeof *unnamed);
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
         uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
@@ -71,8 +71,6 @@ static void collect_rank(struct join *join, uint32_t r, struct entry *entries, s
         int64_t sequence = point_to_point(coll) || swaps(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
-    mem_free(unnamed);
-    map_fini(&counts);
 }
 
 ORDER(compare_entries, struct entry,
@@ -201,7 +199,7 @@ void join_match(struct join *join)
     size_t total = 0, n = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         total += join->ranks[r].collectives.n;
-    struct entry *entries = mem_alloc((total + 1) * sizeof *entries);
+    SCRATCH struct entry *entries = mem_alloc((total + 1) * sizeof *entries);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         collect_rank(join, r, entries, &n);
     qsort(entries, n, sizeof *entries, compare_entries);
@@ -212,7 +210,6 @@ void join_match(struct join *join)
         join_group(join, entries + i, next - i);
     }
     array_sort(&join->joined, compare_joined);
-    mem_free(entries);
 }
 
 bool join_is_inferred(const struct join *join, const struct joined *joined)
@@ -337,13 +334,8 @@ void join_cut_waiting(struct join *join)
 
 void join_fini(struct join *join)
 {
-    mem_free(join->ranks);
-    mem_free(join->classes);
-    array_fini(&join->joined);
-    array_fini(&join->members);
-    array_fini(&join->cross);
-    array_fini(&join->choice.left_out);
-    array_fini(&join->blind);
+    FREE_ALL(&join->ranks, &join->classes, &join->joined, &join->members, &join->cross,
+             &join->choice.left_out, &join->blind);
     clocks_fini(&join->clocks);
     member_sets_fini(&join->sets);
 }

@@ -41,7 +41,5 @@ bool member_sets_holds(const struct member_sets *sets, uint32_t set, int32_t ran
 
 void member_sets_fini(struct member_sets *sets)
 {
-    array_fini(&sets->sets);
-    array_fini(&sets->ranks);
-    map_fini(&sets->numbers);
+    FREE_ALL(&sets->sets, &sets->ranks, &sets->numbers);
 }

@@ -71,7 +71,7 @@ static struct found_dimension *dimension_at(struct finder *f, uint32_t at)
 /* Whether the groups of a family have a rank in common. */
 static bool has_overlap(const struct finder *f, const struct family *family)
 {
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     bool found = false;
     for (size_t u = 0; u < family->uses.n; u++) {
         uint32_t set = finder_use(f, family, u)->set;
@@ -82,7 +82,6 @@ static bool has_overlap(const struct finder *f, const struct family *family)
             map_set(&seen, map_key((uint64_t)ranks[i]), set);
         }
     }
-    map_fini(&seen);
     return found;
 }
 
@@ -188,7 +187,7 @@ static void place_family(struct finder *f, struct family *family)
 static void drop_empty(struct finder *f)
 {
     uint32_t n = 0;
-    uint32_t *places = mem_alloc((f->found->all.n + 1) * sizeof *places);
+    SCRATCH uint32_t *places = mem_alloc((f->found->all.n + 1) * sizeof *places);
     for (uint32_t d = 0; d < f->found->all.n; d++) {
         places[d] = dimension_at(f, d)->size > 1 ? n : NO_ID;
         if (places[d] != NO_ID)
@@ -198,7 +197,6 @@ static void drop_empty(struct finder *f)
     EACH (struct family, family, f->families)
         if (family->dimension != NO_ID)
             family->dimension = places[family->dimension];
-    mem_free(places);
 }
 
 /* ---- the grid ---- */
@@ -413,7 +411,7 @@ ORDER(by_parallelism, struct found_dimension, ASCENDING(does) ?: DESCENDING(size
 static void sort_dimensions(struct finder *f)
 {
     uint32_t n = (uint32_t)f->found->all.n;
-    uint32_t *places = mem_alloc((n + (size_t)1) * sizeof *places);
+    SCRATCH uint32_t *places = mem_alloc((n + (size_t)1) * sizeof *places);
     for (uint32_t d = 0; d < n; d++) {
         places[d] = 0;
         for (uint32_t other = 0; other < n; other++) {
@@ -424,13 +422,11 @@ static void sort_dimensions(struct finder *f)
     EACH (struct family, family, f->families)
         if (family->dimension != NO_ID)
             family->dimension = places[family->dimension];
-    struct found_dimension *before = mem_alloc((n + (size_t)1) * sizeof *before);
+    SCRATCH struct found_dimension *before = mem_alloc((n + (size_t)1) * sizeof *before);
     if (n > 0)
         memcpy(before, f->found->all.at, n * sizeof *before);
     for (uint32_t d = 0; d < n; d++)
         *dimension_at(f, places[d]) = before[d];
-    mem_free(before);
-    mem_free(places);
 }
 
 /* Each collective's dimension, by its traffic and, of all-to-alls, by what routes. */

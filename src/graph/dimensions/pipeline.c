@@ -247,7 +247,7 @@ static uint32_t *count_ahead(const struct finder *f)
 {
     const struct dpro_graph *g = f->g;
     uint32_t *n = mem_array(g->n_ranks, sizeof *n);
-    int64_t *first_ns = mem_alloc(g->n_ranks * sizeof *first_ns);
+    SCRATCH int64_t *first_ns = mem_alloc(g->n_ranks * sizeof *first_ns);
     for (uint32_t r = 0; r < g->n_ranks; r++)
         first_ns[r] = first_backward_ns(&f->passes[r]);
     for (uint32_t j = 0; j < g->n_collectives; j++)
@@ -257,7 +257,6 @@ static uint32_t *count_ahead(const struct finder *f)
             if (r < g->n_ranks && (f->p->stage_of[r] == f->p->n_stages - 1) == (last == 1))
                 n[r] += g->seen_start_ns[op] < first_ns[r];
         }
-    mem_free(first_ns);
     return n;
 }
 
@@ -267,14 +266,13 @@ static enum dpro_schedule schedule_of(const struct finder *f)
     bool all = true, few = true;
     if (p->n_chunks > 1)
         return DPRO_SCHEDULE_INTERLEAVED;
-    uint32_t *n = count_ahead(f);
+    SCRATCH uint32_t *n = count_ahead(f);
     for (uint32_t r = 0; r < f->g->n_ranks; r++) {
         if (p->stage_of[r] == UINT32_MAX)
             continue;
         all &= n[r] == p->n_micro_batches;
         few &= n[r] == MIN(p->n_micro_batches, p->n_stages - p->stage_of[r]);
     }
-    mem_free(n);
     return few ? DPRO_SCHEDULE_1F1B : all ? DPRO_SCHEDULE_GPIPE : DPRO_SCHEDULE_UNKNOWN;
 }
 

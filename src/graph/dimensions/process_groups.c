@@ -76,7 +76,7 @@ static void learn_grouped(struct rank_build *rank, const struct map *launches,
 
 void build_learn_calls(struct rank_build *rank)
 {
-    struct map launches = {0};
+    SCRATCH struct map launches = {0};
     EACH (struct local_collective, c, rank->collectives) {
         uint32_t launch = launch_of(rank, c);
         learn_phase(rank, c);
@@ -86,7 +86,6 @@ void build_learn_calls(struct rank_build *rank)
     }
     EACH (struct local_collective, c, rank->collectives)
         learn_grouped(rank, &launches, c);
-    map_fini(&launches);
 }
 
 /* ---- groups as the profile has them ---- */
@@ -289,10 +288,5 @@ void join_find_groups(struct join *join, const struct dpro_trace *trace)
     index_joints(&f);
     EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks)
         find_rank(&f, rank);
-    array_fini(&f.ranks);
-    array_fini(&f.listed);
-    array_fini(&f.all);
-    map_fini(&f.known);
-    mem_free(f.first);
-    mem_free(f.joint_ranks);
+    FREE_ALL(&f.ranks, &f.listed, &f.all, &f.known, &f.first, &f.joint_ranks);
 }

@@ -76,7 +76,7 @@ static void add_ways(struct map *ways, int rank, int peer, uint64_t bits)
 /* What a rank sends and receives in all, and whether it does both with any one peer (4). */
 static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
 {
-    struct map ways = {0};
+    SCRATCH struct map ways = {0};
     uint64_t all = 0;
     EACH (const struct local_collective, c, rank->collectives) {
         bool sends = c->kind == DPRO_SEND, receives = c->kind == DPRO_RECV;
@@ -92,7 +92,6 @@ static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
     for (size_t i = 0; i < ways.n_slots; i++)
         if (ways.slots[i].key != 0)
             all |= ways.slots[i].value | (ways.slots[i].value == 3 ? 4 : 0);
-    map_fini(&ways);
     return all;
 }
 
@@ -254,7 +253,7 @@ static void find_whole(const struct traffics *t, struct join *join)
 
 static void add_rank(struct traffics *t, const struct rank_build *rank)
 {
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     EACH (const struct local_collective, c, rank->collectives) {
         enum carried carried = traffic_carried(rank, c);
         bool is_passed;
@@ -280,7 +279,6 @@ static void add_rank(struct traffics *t, const struct rank_build *rank)
     for (size_t i = 0; i < t->all.n; i++)
         if (map_get(&seen, i + 1, NULL))
             learn_names(t, &t->all.at[i], rank);
-    map_fini(&seen);
 }
 
 /* Which reductions are of layers and which of gradients. */
@@ -381,10 +379,5 @@ void traffics_find(struct traffics *t, struct join *join)
 
 void traffics_fini(struct traffics *t)
 {
-    array_fini(&t->all);
-    map_fini(&t->places);
-    map_fini(&t->forward);
-    mem_free(t->parents);
-    mem_free(t->set_of);
-    mem_free(t->is_back_and_forth);
+    FREE_ALL(&t->all, &t->places, &t->forward, &t->parents, &t->set_of, &t->is_back_and_forth);
 }

@@ -114,7 +114,7 @@ static void link_rank(void *arg, size_t r)
 /* Marks of steps are the ranges that --step-mark names, and no others. */
 static void name_marks(const struct dpro_trace *trace, const char *pattern, uint32_t *classes)
 {
-    bool *is_range = mem_array(trace->names.n, sizeof *is_range);
+    SCRATCH bool *is_range = mem_array(trace->names.n, sizeof *is_range);
     regex_t regex;
     bool compiled = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) == 0;
     EACH_OF (const struct trace_rank, rank, trace->ranks, trace->n_ranks)
@@ -130,7 +130,6 @@ static void name_marks(const struct dpro_trace *trace, const char *pattern, uint
     }
     if (compiled)
         regfree(&regex);
-    mem_free(is_range);
 }
 
 /* A rank whose GPU worked and was not recorded tells little: where other ranks' was, it is left
@@ -205,14 +204,8 @@ static void destroy_rank(struct rank_build *rank)
     build_forget(rank);
     array_fini(&rank->steps);
     packed_free(shared_of_rank, rank);
-    mem_free(rank->sample_step);
-    mem_free(rank->start_ns);
-    mem_free(rank->end_ns);
-    mem_free(rank->free_ns);
-    mem_free(rank->seen_start_ns);
-    mem_free(rank->seen_end_ns);
-    mem_free(rank->parts);
-    mem_free(rank->unit_requests);
+    FREE_ALL(&rank->sample_step, &rank->start_ns, &rank->end_ns, &rank->free_ns,
+             &rank->seen_start_ns, &rank->seen_end_ns, &rank->parts, &rank->unit_requests);
     rank_memory_destroy(rank->memory);
 }
 

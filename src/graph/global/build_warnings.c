@@ -39,13 +39,12 @@ static void list_ranks(const int *ranks, uint32_t n, char *out, size_t size)
 static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
 {
     const struct join *join = a->join;
-    int *ranks = mem_array(join->n_ranks + (size_t)1, sizeof *ranks);
+    SCRATCH int *ranks = mem_array(join->n_ranks + (size_t)1, sizeof *ranks);
     uint32_t n = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         if (a->messages->lacks[r] & lacks)
             ranks[n++] = join->ranks[r].trace->rank;
     list_ranks(ranks, n, out, size);
-    mem_free(ranks);
 }
 
 /* "3 of 4 ranks are here, rank 1 without its GPU's work": those that are left out count. */
@@ -219,17 +218,15 @@ static void warn_ranks(struct assembly *a)
 static bool find_steps_trend(const struct assembly *a, struct trend *trend, uint32_t *n)
 {
     const struct recording *recording = a->join->ranks[0].trace->recording;
-    ARRAY(int64_t) ns = {0};
+    SCRATCH ARRAY(int64_t) ns = {0};
     for (size_t s = 0; recording && s < recording->steps.n; s++) {
         const struct recorded_step *step = &recording->steps.at[s];
         if (step->window == RECORDED_BEFORE || step->window == RECORDED_AFTER)
             array_push(&ns, step->end_ns - step->start_ns);
     }
     *n = (uint32_t)ns.n;
-    bool found = trend_find(ns.at, *n, trend) && fabs((double)(trend->last_ns - trend->first_ns)) >=
-                                                     STEPS_DRIFT * (double)trend->first_ns;
-    array_fini(&ns);
-    return found;
+    return trend_find(ns.at, *n, trend) && fabs((double)(trend->last_ns - trend->first_ns)) >=
+                                               STEPS_DRIFT * (double)trend->first_ns;
 }
 
 /* What is learnt from iterations that drift is their mean, which the job has left behind. */

@@ -171,7 +171,7 @@ static void share_host(struct dpro_graph *g, uint32_t process, uint32_t with)
 static void fill_named_hosts(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    struct map first = {0};
+    SCRATCH struct map first = {0};
     for (uint32_t r = 0; r < g->n_ranks && g->rank_hosts; r++) {
         uint32_t host = a->join->ranks[r].trace->host;
         uint64_t with = r;
@@ -181,7 +181,6 @@ static void fill_named_hosts(struct assembly *a)
         if (host == 0)
             g->rank_hosts = NULL;
     }
-    map_fini(&first);
 }
 
 /* Which rank is the first one with whom each process has an address in common. */
@@ -338,7 +337,7 @@ static uint64_t kind_and_size(const struct dpro_graph *g, const struct graph_col
  * waiting, where ranks are missing. Of those made of messages only the ends are transfers. */
 static void fill_missing_waits(struct dpro_graph *g)
 {
-    struct map shortest = {0};
+    SCRATCH struct map shortest = {0};
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
         uint64_t least = INT64_MAX;
         if (c->n_messages > 0)
@@ -357,7 +356,6 @@ static void fill_missing_waits(struct dpro_graph *g)
             c->missing_wait_ns =
                 assembly_span((int64_t)least, g->dur_ns[g->members[c->first_member].transfer]);
     }
-    map_fini(&shortest);
 }
 
 static void fill_collectives(struct assembly *a)

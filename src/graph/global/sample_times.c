@@ -124,9 +124,9 @@ static void time_messages(struct assembly *a, struct turn *turns)
 {
     const struct messages *messages = a->messages;
     size_t n_sent = messages->all.n * a->n_samples;
-    struct sent_message *sent = mem_alloc(n_sent * sizeof *sent);
-    struct line_state *states = mem_alloc(a->lines.n * sizeof *states);
-    line_use_array uses = {0};
+    SCRATCH struct sent_message *sent = mem_alloc(n_sent * sizeof *sent);
+    SCRATCH struct line_state *states = mem_alloc(a->lines.n * sizeof *states);
+    SCRATCH line_use_array uses = {0};
     for (size_t l = 0; l < a->lines.n; l++)
         states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
     messages_by_start(messages, 0, a->n_samples, sent);
@@ -154,9 +154,6 @@ static void time_messages(struct assembly *a, struct turn *turns)
     }
     add_unseen(a, &uses);
     lines_share(a, uses.at, uses.n);
-    array_fini(&uses);
-    mem_free(sent);
-    mem_free(states);
 }
 
 /* A sender's calls of one collective, of its data or its ready messages. */
@@ -187,7 +184,7 @@ static int64_t usual_of(const struct call *calls, size_t n)
  * first pass. */
 static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
-    ARRAY(struct call) calls = {0};
+    SCRATCH ARRAY(struct call) calls = {0};
     const struct message *messages = a->messages->all.at;
     EACH (const struct joined, joined, a->join->joined) {
         calls.n = 0;
@@ -208,7 +205,6 @@ static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
                 usual_ns[calls.at[k].message] = usual;
         }
     }
-    array_fini(&calls);
 }
 
 /* ---- all ops ---- */
@@ -290,7 +286,7 @@ static void time_sample(void *arg, size_t at_sample)
     const struct timing *t = arg;
     struct assembly *a = t->a;
     uint32_t sample = (uint32_t)at_sample;
-    int64_t *end_ns = mem_alloc(a->n_ops * sizeof *end_ns); /* of each op */
+    SCRATCH int64_t *end_ns = mem_alloc(a->n_ops * sizeof *end_ns); /* of each op */
     uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
@@ -329,7 +325,6 @@ static void time_sample(void *arg, size_t at_sample)
         dur[op] = assembly_span(start, end);
         gap[op] = assembly_span(ready.ready_ns, start);
     }
-    mem_free(end_ns);
 }
 
 /* ---- threads that take what is ready first ---- */
@@ -407,11 +402,10 @@ static void settle_all_turns(struct assembly *a)
     uint32_t most = 0;
     for (uint32_t r = 0; r < assembly_n_processes(a); r++)
         most = MAX(most, a->join->ranks[r].n_timed);
-    struct turn_of_op *list = mem_alloc(most * sizeof *list);
+    SCRATCH struct turn_of_op *list = mem_alloc(most * sizeof *list);
     for (uint32_t r = 0; r < assembly_n_processes(a); r++)
         for (uint32_t s = 0, n = has_turns(&a->join->ranks[r]) ? a->n_samples : 0; s < n; s++)
             settle_turns(a, r, s, list);
-    mem_free(list);
 }
 
 static int64_t mean_of(__int128 sum, uint32_t n)
@@ -499,7 +493,5 @@ void assembly_time(struct assembly *a)
         g->sample_dur_ns += a->n_ops;
         g->sample_gap_ns += a->n_ops;
     }
-    mem_free(first_edge);
-    mem_free(t.doubtful);
-    mem_free(t.turns);
+    FREE_ALL(&first_edge, &t.doubtful, &t.turns);
 }

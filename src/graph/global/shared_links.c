@@ -64,7 +64,7 @@ static void add_line(struct assembly *a, const struct passage *passage)
 void assembly_find_lines(struct assembly *a)
 {
     size_t n_ends = a->messages->all.n * 2;
-    struct passage *passages = mem_alloc(n_ends * sizeof *passages);
+    SCRATCH struct passage *passages = mem_alloc(n_ends * sizeof *passages);
     a->line_of = arena_alloc(&a->scratch, n_ends * sizeof *a->line_of);
     size_t n = list_passages(a, passages);
     for (size_t i = 0; i < n; i++) {
@@ -72,7 +72,6 @@ void assembly_find_lines(struct assembly *a)
             add_line(a, &passages[i]);
         a->line_of[passages[i].message * 2 + passages[i].direction % 2] = (uint32_t)a->lines.n - 1;
     }
-    mem_free(passages);
 }
 
 /* ---- what each message takes of a link that it shares ---- */
@@ -94,9 +93,10 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
 {
     enum { FRACTIONS = 1024 }; /* of a nanosecond */
     typedef unsigned __int128 wide;
-    struct moment *moments = mem_alloc(n * 2 * sizeof *moments);
+    SCRATCH struct moment *moments = mem_alloc(n * 2 * sizeof *moments);
     wide *begun = mem_alloc(n * sizeof *begun), got = 0;
-    uint32_t *n_on = mem_array(a->lines.n, sizeof *n_on); /* a line takes its part but once */
+    SCRATCH uint32_t *n_on =
+        mem_array(a->lines.n, sizeof *n_on); /* a line takes its part but once */
     for (size_t i = 0; i < n; i++)
         for (int ends = 0; ends < 2; ends++)
             moments[2 * i + (size_t)ends] =
@@ -119,7 +119,5 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
             *uses[moment->use].dur_ns =
                 (int64_t)((got - begun[moment->use] + FRACTIONS / 2) / FRACTIONS);
     }
-    mem_free(moments);
     mem_free(begun);
-    mem_free(n_on);
 }

@@ -121,9 +121,9 @@ static uint32_t order_ops(struct assembly *a, struct sorter *sorter)
  * on cycles through each other. `fill` is where each op's next successor stands. */
 static void find_components(const struct assembly *a, struct sorter *sorter, uint32_t *component)
 {
-    uint32_t *number = mem_array(a->n_ops, sizeof *number); /* 0: not seen */
-    uint32_t *open = mem_alloc(a->n_ops * sizeof *open);
-    uint32_t *path = mem_alloc(a->n_ops * sizeof *path);
+    SCRATCH uint32_t *number = mem_array(a->n_ops, sizeof *number); /* 0: not seen */
+    SCRATCH uint32_t *open = mem_alloc(a->n_ops * sizeof *open);
+    SCRATCH uint32_t *path = mem_alloc(a->n_ops * sizeof *path);
     uint32_t n_seen = 0, n_open = 0, n_path = 0;
     for (uint32_t root = 0; root < a->n_ops; root++) {
         if (!sorter->pending[root] || number[root])
@@ -156,9 +156,6 @@ static void find_components(const struct assembly *a, struct sorter *sorter, uin
             }
         }
     }
-    mem_free(number);
-    mem_free(open);
-    mem_free(path);
 }
 
 /* A send may be over before its receiver comes, when the message fits the transport's buffers. */
@@ -174,7 +171,7 @@ static bool is_wait_of_send(const struct assembly *a, const struct edge *edge)
 /* Drops what is soft and closes a cycle: if that is enough, only that sends wait for receivers. */
 static void break_cycles(struct assembly *a, struct sorter *sorter)
 {
-    uint32_t *component = mem_alloc(a->n_ops * sizeof *component);
+    SCRATCH uint32_t *component = mem_alloc(a->n_ops * sizeof *component);
     bool sends = false;
     size_t n = 0;
     find_components(a, sorter, component);
@@ -192,7 +189,6 @@ static void break_cycles(struct assembly *a, struct sorter *sorter)
             }
         }
     a->edges.n = n;
-    mem_free(component);
 }
 
 static void order_all(struct assembly *a)

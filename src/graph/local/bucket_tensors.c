@@ -387,11 +387,5 @@ void build_tensors(struct rank_build *rank)
     /* virtual ops change the number of ops: only now that nobody looks at times by op any more */
     for (size_t i = 0; i < m.plan.n; i++)
         add_tensor(rank, &m.plan.at[i]);
-    mem_free(m.before);
-    array_fini(&m.updates[0]);
-    array_fini(&m.updates[1]);
-    array_fini(&m.in);
-    array_fini(&m.out);
-    array_fini(&m.plan);
-    array_fini(&starts);
+    FREE_ALL(&m.before, &m.updates[0], &m.updates[1], &m.in, &m.out, &m.plan, &starts);
 }

@@ -68,14 +68,13 @@ static bool runs_for(const struct rank_build *rank, const struct local_collectiv
 
 static uint32_t count_threads(const struct rank_build *rank, uint32_t group)
 {
-    bool *seen = mem_array(rank->devices.n + 1, sizeof *seen);
+    SCRATCH bool *seen = mem_array(rank->devices.n + 1, sizeof *seen);
     uint32_t n = 0;
     EACH (const struct local_collective, coll, rank->collectives)
         if (runs_for(rank, coll, group) && !seen[rank->ops.at[coll->arrival].device]) {
             seen[rank->ops.at[coll->arrival].device] = true;
             n++;
         }
-    mem_free(seen);
     return n;
 }
 
@@ -97,7 +96,7 @@ static void queue_group(struct rank_build *rank, uint32_t group)
 
 void build_pool(struct rank_build *rank)
 {
-    struct map done = {0};
+    SCRATCH struct map done = {0};
     EACH (const struct local_collective, coll, rank->collectives) {
         uint32_t group = coll->group;
         if (map_get(&done, group + UINT64_C(1), NULL))
@@ -105,5 +104,4 @@ void build_pool(struct rank_build *rank)
         map_set(&done, group + UINT64_C(1), 1);
         queue_group(rank, group);
     }
-    map_fini(&done);
 }

@@ -51,7 +51,7 @@ static struct local_collective *find_awaited(const struct rank_build *rank, cons
 
 void rule_comm_waits(struct rank_build *rank)
 {
-    bool *awaited = mem_array(rank->collectives.n + 1, sizeof *awaited);
+    SCRATCH bool *awaited = mem_array(rank->collectives.n + 1, sizeof *awaited);
     struct wait wait = {NO_ID, NO_ID};
     for (uint32_t o = 0; o <= rank->n_timed; o++) {
         bool waits = o < rank->n_timed && local_on_thread(rank, o) &&
@@ -66,5 +66,4 @@ void rule_comm_waits(struct rank_build *rank)
         }
         wait = (struct wait){waits ? o : NO_ID, span};
     }
-    mem_free(awaited);
 }

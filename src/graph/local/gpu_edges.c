@@ -260,7 +260,7 @@ typedef ARRAY(struct stretch) stretches;
  * its own stream had been idle, has waited for it. Sorts the list. */
 static void add_joins(struct rank_build *rank, stretches *list, int64_t within_ns)
 {
-    stretches by_end = {0};
+    SCRATCH stretches by_end = {0};
     array_append(&by_end, list->at, list->n);
     array_sort(&by_end, compare_ends);
     array_sort(list, compare_starts);
@@ -273,13 +273,12 @@ static void add_joins(struct rank_build *rank, stretches *list, int64_t within_n
             rank->ops.at[from->op].device != rank->ops.at[to->op].device)
             local_add_if_holds(rank, local_end_op(rank, from->op), to->op, false);
     }
-    array_fini(&by_end);
 }
 
 /* Inside of a CUDA graph. */
 static void add_graph_edges(struct rank_build *rank, uint32_t first_slice)
 {
-    stretches list = {0};
+    SCRATCH stretches list = {0};
     if (first_slice == NO_ID || rank->slices.at[first_slice].next == NO_ID)
         return;
     for (uint32_t s = first_slice; s != NO_ID; s = rank->slices.at[s].next) {
@@ -288,7 +287,6 @@ static void add_graph_edges(struct rank_build *rank, uint32_t first_slice)
             array_add(&list, slice->start_ns, slice->end_ns, rank->op_of_slice[s]);
     }
     add_joins(rank, &list, RIGHT_AFTER_NS);
-    array_fini(&list);
 }
 
 static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
@@ -463,7 +461,7 @@ static void prepare(struct walker *w)
  * the work before it is over, and the thread waits for what was over when an iteration ended. */
 static void add_unrecorded_waits(struct rank_build *rank)
 {
-    stretches list = {0};
+    SCRATCH stretches list = {0};
     array_add(&list, local_start(rank, rank->boundary), INT64_MAX, rank->boundary);
     for (uint32_t o = 0; o < rank->ops.n && list.n > 0; o++) {
         const struct local_op *op = &rank->ops.at[o];
@@ -474,7 +472,6 @@ static void add_unrecorded_waits(struct rank_build *rank)
                       local_pred_end(rank, rank->steps.reference, local_end_op(rank, o), false), o);
     }
     add_joins(rank, &list, INT64_MAX);
-    array_fini(&list);
 }
 
 void rule_gpu(struct rank_build *rank)
@@ -487,11 +484,6 @@ void rule_gpu(struct rank_build *rank)
         local_cut_waiting(rank, it->call, it->work.op, it->work.next);
     for (uint32_t s = 0; s < w.n_streams; s++)
         array_fini(&w.queues[s].ops);
-    map_fini(&w.waited);
-    map_fini(&w.sync_detail);
-    map_fini(&w.records);
-    array_fini(&w.snapshots);
-    array_fini(&w.awaited);
-    array_fini(&w.found);
+    FREE_ALL(&w.waited, &w.sync_detail, &w.records, &w.snapshots, &w.awaited, &w.found);
     arena_fini(&w.scratch);
 }

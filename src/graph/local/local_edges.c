@@ -131,7 +131,7 @@ bool local_in_pool(const struct rank_build *rank, uint32_t device)
 uint32_t *local_ops_before(const struct rank_build *rank)
 {
     uint32_t *before = mem_alloc((rank->ops.n + 1) * sizeof *before);
-    uint32_t *last = mem_alloc((rank->devices.n + 1) * sizeof *last);
+    SCRATCH uint32_t *last = mem_alloc((rank->devices.n + 1) * sizeof *last);
     memset(last, 0xFF, (rank->devices.n + 1) * sizeof *last);
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         uint32_t device = rank->ops.at[o].device;
@@ -139,7 +139,6 @@ uint32_t *local_ops_before(const struct rank_build *rank)
         if (device != NO_ID)
             last[device] = o;
     }
-    mem_free(last);
     return before;
 }
 

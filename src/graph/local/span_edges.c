@@ -9,7 +9,7 @@
 
 void rule_links(struct rank_build *rank)
 {
-    span_ops pairs = {0};
+    SCRATCH span_ops pairs = {0};
     local_add_span_ops(rank, rank->steps.reference, &pairs);
     sort_u64(pairs.at, pairs.n);
     for (uint32_t i = 0; i < rank->trace->n_links; i++) {
@@ -18,7 +18,6 @@ void rule_links(struct rank_build *rank)
         if (from != NO_ID && to != NO_ID)
             local_add_if_holds(rank, from, to, false);
     }
-    array_fini(&pairs);
 }
 
 ORDER_OF_POINTERS(compare_nodes, struct et_node, ASCENDING(id));
@@ -26,9 +25,9 @@ ORDER_OF_POINTERS(compare_nodes, struct et_node, ASCENDING(id));
 void rule_storages(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
-    ARRAY(const struct et_node *) nodes = {0};
-    span_ops pairs = {0};     /* of all steps in which execution traces were recorded */
-    struct map writers = {0}; /* storage -> op */
+    SCRATCH ARRAY(const struct et_node *) nodes = {0};
+    SCRATCH span_ops pairs = {0};     /* of all steps in which execution traces were recorded */
+    SCRATCH struct map writers = {0}; /* storage -> op */
     for (uint32_t s = 0; s < rank->steps.n; s++)
         if (trace->windows[rank->steps.at[s].window].has_execution_trace)
             local_add_span_ops(rank, s, &pairs);
@@ -57,7 +56,4 @@ void rule_storages(struct rank_build *rank)
                 map_set(&writers, key, last);
         }
     }
-    map_fini(&writers);
-    array_fini(&nodes);
-    array_fini(&pairs);
 }

@@ -58,7 +58,7 @@ static int64_t head_of_copy(const struct rank_build *rank, uint32_t step, uint32
  * any. */
 void rule_trim_copies(struct rank_build *rank)
 {
-    uint32_t *before = local_ops_before(rank);
+    SCRATCH uint32_t *before = local_ops_before(rank);
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         const struct local_op *op = &rank->ops.at[o];
         if (op->slice == NO_ID || !(rank->classes[op->name] & NAME_COPY_CALL) ||
@@ -79,7 +79,6 @@ void rule_trim_copies(struct rank_build *rank)
                     *end = MIN(*end, start + shortest);
             }
     }
-    mem_free(before);
 }
 
 /* Of those that run as they come, between two ops of a device: each is before the later one. */
@@ -95,7 +94,7 @@ static void add_in_turn(struct rank_build *rank, uint32_t after, uint32_t before
 void rule_device_order(struct rank_build *rank)
 {
     size_t n_devices = rank->devices.n;
-    uint32_t *first = mem_alloc((n_devices + 1) * 2 * sizeof *first);
+    SCRATCH uint32_t *first = mem_alloc((n_devices + 1) * 2 * sizeof *first);
     uint32_t *last = first + n_devices + 1;
     memset(first, 0xFF, (n_devices + 1) * 2 * sizeof *first);
     for (uint32_t o = 0; o < rank->ops.n; o++) {
@@ -125,7 +124,6 @@ void rule_device_order(struct rank_build *rank)
             local_add_edge(rank, last[d], first[d], true, false);
             add_in_turn(rank, last[d], (uint32_t)rank->ops.n, first[d], true);
         }
-    mem_free(first);
 }
 
 /* A collective on a communication thread: arrival, then transfer. Which thread ran it is chance, so
@@ -238,7 +236,7 @@ static void add_comm_launch(struct rank_build *rank, uint32_t call, struct local
 /* The framework's calls in order; each collective takes the first free one that fits. */
 void rule_comm_launches(struct rank_build *rank)
 {
-    ARRAY(uint32_t) calls = {0};
+    SCRATCH ARRAY(uint32_t) calls = {0};
     uint32_t last_span = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
         if (!local_on_thread(rank, o) || !(rank->classes[rank->ops.at[o].name] & NAME_COMM_CALL))
@@ -270,5 +268,4 @@ void rule_comm_launches(struct rank_build *rank)
             break;
         }
     }
-    array_fini(&calls);
 }

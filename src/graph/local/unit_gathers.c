@@ -101,7 +101,7 @@ static void find_requests(struct rank_build *rank)
     const struct step *step = &rank->steps.at[rank->steps.reference];
     uint32_t n = (uint32_t)rank->trace->recording->buckets.n, unit;
     enum unit_mark mark;
-    bool *ahead = mem_array(n + (size_t)1, sizeof *ahead);
+    SCRATCH bool *ahead = mem_array(n + (size_t)1, sizeof *ahead);
     rank->unit_requests = mem_alloc((n + (size_t)1) * sizeof *rank->unit_requests);
     for (unit = 0; unit < n; unit++)
         rank->unit_requests[unit] = NO_ID;
@@ -116,7 +116,6 @@ static void find_requests(struct rank_build *rank)
         rank->unit_requests[unit] =
             op_before(rank, span->track, rank->trace->spans[within == NO_ID ? s : within].start_ns);
     }
-    mem_free(ahead);
 }
 
 void build_gathers(struct rank_build *rank)

@@ -48,9 +48,7 @@ static bool list_taken(const struct rank_build *rank, const struct updates *u, u
 
 static void fini(struct updates *u)
 {
-    array_fini(&u->ops);
-    array_fini(&u->exchanges);
-    array_fini(&u->taken);
+    FREE_ALL(&u->ops, &u->exchanges, &u->taken);
 }
 
 static struct updates find_updates(const struct rank_build *rank)

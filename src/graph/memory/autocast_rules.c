@@ -88,7 +88,7 @@ bool build_finds_autocast(const struct rank_build *rank)
     const struct trace_rank *trace = rank->trace;
     uint32_t to = strtab_find(rank->names, "aten::to", strlen("aten::to"));
     bool found = false;
-    bool *casts = mem_array(trace->n_spans + (size_t)1, sizeof *casts);
+    SCRATCH bool *casts = mem_array(trace->n_spans + (size_t)1, sizeof *casts);
     for (uint32_t s = 0; s < trace->n_spans; s++) {
         const struct trace_span *span = &trace->spans[s];
         if (span->parent != NO_ID && span->kind == SPAN_CPU_OP && span->name == to)
@@ -100,6 +100,5 @@ bool build_finds_autocast(const struct rank_build *rank)
                 trace->spans[span->parent].name == span->name &&
                 autocast_rule(strtab_get(rank->names, span->name), true) == TYPE_LOWER;
     }
-    mem_free(casts);
     return found;
 }

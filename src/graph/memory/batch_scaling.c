@@ -255,7 +255,7 @@ static float least_share(const struct memory_build *b, const struct block_build 
 /* What the iteration before left is what this one leaves. */
 static void copy_to_older(struct memory_build *b)
 {
-    struct map kinds = {0}; /* name and size -> block */
+    SCRATCH struct map kinds = {0}; /* name and size -> block */
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < b->blocks.n; i++) {
             struct block_build *block = &b->blocks.at[i];
@@ -270,7 +270,6 @@ static void copy_to_older(struct memory_build *b)
                 block->to.scales = b->blocks.at[like].to.scales;
             }
         }
-    map_fini(&kinds);
 }
 
 void memory_find_scaling(struct memory_build *b)
@@ -290,8 +289,5 @@ void memory_find_scaling(struct memory_build *b)
             map_set(&s.workspaces, map_key(block->size_bytes), 1);
     }
     copy_to_older(b);
-    map_fini(&s.received);
-    map_fini(&s.forward);
-    map_fini(&s.workspaces);
-    map_fini(&s.without_end);
+    FREE_ALL(&s.received, &s.forward, &s.workspaces, &s.without_end);
 }

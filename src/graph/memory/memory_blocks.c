@@ -273,9 +273,9 @@ static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
  * size are. */
 static void add_held(struct memory_build *b)
 {
-    struct map given = {0}; /* address -> block */
+    SCRATCH struct map given = {0}; /* address -> block */
     stretch_array taken = find_taken(b);
-    struct map kept = count_kept(b);
+    SCRATCH struct map kept = count_kept(b);
     size_t n_seen = b->blocks.n;
     bool is_sure = b->device >= 0 || b->held->of_last_step;
     for (uint32_t i = 0; i < n_seen; i++)
@@ -296,8 +296,6 @@ static void add_held(struct memory_build *b)
                 describe_held(b, (uint32_t)block, h);
             }
         }
-    map_fini(&given);
-    map_fini(&kept);
     array_fini(&taken);
 }
 
@@ -361,7 +359,7 @@ static struct allocated *allocated_for(struct allocated *all, size_t n, uint64_t
 static void add_unlisted(struct memory_build *b)
 {
     const struct allocator_history *start = &b->held->allocated;
-    ARRAY(struct allocated) all = {0};
+    SCRATCH ARRAY(struct allocated) all = {0};
     for (uint32_t i = 0; i < start->n_blocks; i++)
         if (start->blocks[i].state == ALLOCATOR_TAKEN)
             array_add(&all, start->blocks[i].address, start->blocks[i].size_bytes);
@@ -387,7 +385,6 @@ static void add_unlisted(struct memory_build *b)
     for (size_t k = 0; k < all.n; k++)
         if (all.at[k].size > 0)
             memory_add_before(b, DPRO_MEMORY_OTHER, 0, all.at[k].size)->address = all.at[k].address;
-    array_fini(&all);
 }
 
 /* What a GPU's allocator says it had given out before the iteration, less what is known of it. */

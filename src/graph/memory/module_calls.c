@@ -34,7 +34,7 @@ static struct map class_names(const struct memory_build *b)
 static mark_array list_calls(struct memory_build *b)
 {
     mark_array marks = {0};
-    struct map classes = class_names(b);
+    SCRATCH struct map classes = class_names(b);
     for (uint32_t i = 0; i < b->trace->n_module_calls; i++) {
         const struct trace_module_call *mark = &b->trace->module_calls[i];
         uint64_t class = 0;
@@ -53,7 +53,6 @@ static mark_array list_calls(struct memory_build *b)
                                   .first_backward_op = DPRO_NO_OP};
         array_push(&b->calls, call);
     }
-    map_fini(&classes);
     return marks;
 }
 
@@ -166,7 +165,7 @@ static uint32_t call_of_backward(const struct map *calls, const struct trace_spa
 
 static void resolve_backward(struct memory_build *b, int64_t *first_ns, int64_t *last_ns)
 {
-    struct map calls = calls_by_sequence(b);
+    SCRATCH struct map calls = calls_by_sequence(b);
     for (uint32_t s = 0; s < b->trace->n_spans; s++) { /* those around others come first */
         const struct trace_span *span = &b->trace->spans[s];
         if (!is_in_step(b, s) || !b->span_calls[s].backward)
@@ -183,7 +182,6 @@ static void resolve_backward(struct memory_build *b, int64_t *first_ns, int64_t 
         first_ns[call] = MIN(first_ns[call], span->start_ns);
         last_ns[call] = MAX(last_ns[call], span_end_ns(span));
     }
-    map_fini(&calls);
 }
 
 /* A call's backward pass is that of the calls within it, too. Inner calls come later. */

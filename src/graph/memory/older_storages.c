@@ -291,9 +291,6 @@ void memory_bind_older(struct memory_build *b)
     if (b->calls.n == 0)
         find_inputs(b);
     find_batch(b);
-    array_fini(&finder.found);
-    map_fini(&finder.index);
-    map_fini(&matcher.owners.lists);
-    map_fini(&matcher.kinds.lists);
-    map_fini(&matcher.sizes);
+    FREE_ALL(&finder.found, &finder.index, &matcher.owners.lists, &matcher.kinds.lists,
+             &matcher.sizes);
 }

@@ -41,7 +41,7 @@ static struct map sizes_here(const struct held_memory *held)
 static void find_parts(struct splitter *s)
 {
     const struct recording *recording = s->b->trace->recording;
-    struct map here = sizes_here(s->b->held);
+    SCRATCH struct map here = sizes_here(s->b->held);
     double least = INFINITY;
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < recording->parameters.n; i++) {
@@ -57,7 +57,6 @@ static void find_parts(struct splitter *s)
             if (pass == 1 && parts >= LEAST_PARTS * least)
                 map_set(&s->sizes, map_key((uint64_t)llround((double)size * least)), 1);
         }
-    map_fini(&here);
 }
 
 /* Of "blocks.0.mlp.weight.exp_avg", what the optimizer keeps, "blocks.0.mlp.weight". */
@@ -236,7 +235,7 @@ ORDER(by_start, struct split_span, ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: 
 static void walk(struct splitter *s)
 {
     const struct memory_build *b = s->b;
-    ARRAY(struct split_span) spans = {0};
+    SCRATCH ARRAY(struct split_span) spans = {0};
     for (uint32_t i = 0; i < b->trace->n_spans; i++) {
         const struct trace_span *span = &b->trace->spans[i];
         if (span->window == b->window && span->start_ns >= b->start_ns &&
@@ -257,7 +256,6 @@ static void walk(struct splitter *s)
         else
             pass_op(s, n, b->rank->phases[span] == DPRO_OP_UPDATE);
     }
-    array_fini(&spans);
 }
 
 /* ---- the result ---- */
@@ -277,7 +275,7 @@ static uint32_t count_heads(const struct memory_build *b)
 /* What is left of the iteration before is as what this one makes of that size and name. */
 static void copy_to_older(struct memory_build *b)
 {
-    struct map kinds = {0};
+    SCRATCH struct map kinds = {0};
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < b->blocks.n; i++) {
             struct block_build *block = &b->blocks.at[i];
@@ -293,7 +291,6 @@ static void copy_to_older(struct memory_build *b)
                 block->to.unsplits = b->blocks.at[like].to.unsplits;
             }
         }
-    map_fini(&kinds);
 }
 
 /* That of the innermost node around it, unless it is a part of what makes parts whole. */

@@ -243,9 +243,5 @@ void memory_find_lives(struct memory_build *build)
     memory_add_convolution_copies(build, b.nodes.at, b.nodes.n);
     array_sort(&build->moments, by_time);
     memory_order_bindings(build);
-    array_fini(&b.lives);
-    array_fini(&b.nodes);
-    array_fini(&b.clearings);
-    map_fini(&b.now);
-    map_fini(&b.trained);
+    FREE_ALL(&b.lives, &b.nodes, &b.clearings, &b.now, &b.trained);
 }

@@ -58,7 +58,8 @@ static struct gathering *at(const gatherings *all, int64_t ns)
  * copying takes in the tensors in the order of the blocks. */
 static void bind_gathered(struct memory_build *b, const gatherings *all)
 {
-    ARRAY(struct binding) found = {0}; /* storage: that of the execution trace is a tensor's */
+    SCRATCH ARRAY(struct binding)
+        found = {0}; /* storage: that of the execution trace is a tensor's */
     for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
         const struct et_node *node = &b->trace->et_nodes[n];
         if (node->span == NO_ID)
@@ -89,7 +90,6 @@ static void bind_gathered(struct memory_build *b, const gatherings *all)
             memory_bind(b, found.at[i].block, b->trace->et_tensors[found.at[i].storage].storage);
     if (found.n > 0)
         memory_order_bindings(b);
-    array_fini(&found);
 }
 
 void memory_find_units(struct memory_build *b)

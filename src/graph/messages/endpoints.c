@@ -23,7 +23,7 @@ static uint32_t span_of(const struct rank_build *rank, const struct local_collec
 void build_parts(struct rank_build *rank)
 {
     const struct rank_logged *logged = &rank->trace->logged;
-    struct map by_span = {0}; /* span + 1 -> place in logged->parts */
+    SCRATCH struct map by_span = {0}; /* span + 1 -> place in logged->parts */
     size_t n = rank->collectives.n * rank->n_samples;
     if (logged->parts.n == 0 || n == 0)
         return;
@@ -43,7 +43,6 @@ void build_parts(struct rank_build *rank)
             if (span != NO_ID)
                 *part = logged->parts.at[found].part;
         }
-    map_fini(&by_span);
 }
 
 const struct net_part *endpoints_part(const struct join *join, const struct member *member,
@@ -72,7 +71,7 @@ static uint32_t collective_of(const struct endpoint_log *log, size_t event)
 /* What one call of the framework made NCCL do is one collective of the profile. */
 static void find_leaders(struct endpoint_log *log)
 {
-    struct map by_span = {0};
+    SCRATCH struct map by_span = {0};
     log->leader = mem_alloc(log->nccl->operations.n * sizeof *log->leader);
     for (size_t o = 0; o < log->nccl->operations.n; o++) {
         uint32_t span = log->nccl->operations.at[o].span;
@@ -81,7 +80,6 @@ static void find_leaders(struct endpoint_log *log)
             map_set(&by_span, (uint64_t)span + 1, o);
         log->leader[o] = span == NO_ID ? NO_ID : (uint32_t)first;
     }
-    map_fini(&by_span);
 }
 
 /* Returns whether the log has any message of a collective. */
@@ -132,11 +130,8 @@ void endpoints_fini(struct endpoints *endpoints)
         mem_free(endpoints->logs[l].first);
         mem_free(endpoints->logs[l].events);
     }
-    mem_free(endpoints->logs);
-    map_fini(&endpoints->comm_members);
-    array_fini(&endpoints->ends);
-    array_fini(&endpoints->found);
-    mem_free(endpoints->unlogged);
+    FREE_ALL(&endpoints->logs, &endpoints->comm_members, &endpoints->ends, &endpoints->found,
+             &endpoints->unlogged);
 }
 
 /* Adds an end on its member's clock. */

@@ -16,10 +16,7 @@
 
 void messages_fini(struct messages *messages)
 {
-    array_fini(&messages->all);
-    array_fini(&messages->times);
-    array_fini(&messages->links);
-    mem_free(messages->lacks);
+    FREE_ALL(&messages->all, &messages->times, &messages->links, &messages->lacks);
 }
 
 struct message_finder {
@@ -37,7 +34,7 @@ struct message_finder {
 /* Ranks of one node pass each other data without NCCL's proxies. */
 static void join_nodes(const struct join *join, struct joined *joined, struct member *members)
 {
-    struct map first = {0};
+    SCRATCH struct map first = {0};
     for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t host = join->ranks[members[m].rank].trace->host;
         uint64_t known;
@@ -50,7 +47,6 @@ static void join_nodes(const struct join *join, struct joined *joined, struct me
             map_set(&first, host, m);
         }
     }
-    map_fini(&first);
 }
 
 /* Horovod may fuse otherwise in an iteration: its messages there are none of this collective's. */
@@ -204,7 +200,8 @@ static void find_pattern(struct message_finder *f, struct joined *joined)
 {
     const struct message *messages = &f->messages->all.at[joined->first_message];
     const struct member *members = joined_members(f->join, joined);
-    struct pattern_message *pairs = mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
+    SCRATCH struct pattern_message *pairs =
+        mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
     size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
         if (!messages[m].is_ready)
@@ -220,7 +217,6 @@ static void find_pattern(struct message_finder *f, struct joined *joined)
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
     uint32_t n_passes = JOIN_PART(f->join, joined)->kind == DPRO_ALL_REDUCE ? 2 : 1;
     joined->pattern = pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1));
-    mem_free(pairs);
 }
 
 /* What is framed on its way is some bytes longer or shorter each time. */
@@ -445,8 +441,5 @@ void messages_find(struct messages *messages, struct join *join, const struct dp
         take_collective(&f, j);
     messages_cut_transfers(messages, join);
     endpoints_fini(&f.ends);
-    map_fini(&f.link_of);
-    array_fini(&f.place);
-    array_fini(&f.bytes);
-    array_fini(&f.shown);
+    FREE_ALL(&f.link_of, &f.place, &f.bytes, &f.shown);
 }

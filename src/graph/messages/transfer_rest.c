@@ -29,7 +29,7 @@ void messages_by_start(const struct messages *messages, uint32_t first_sample, u
 static double find_ns_a_byte(const struct messages *messages)
 {
     enum { LARGE_BYTES = 32768 };
-    ARRAY(double) ratios = {0};
+    SCRATCH ARRAY(double) ratios = {0};
     for (uint32_t m = 0; m < messages->all.n; m++)
         for (uint32_t s = 0; s < messages->n_samples; s++) {
             const struct message *message = &messages->all.at[m];
@@ -39,9 +39,7 @@ static double find_ns_a_byte(const struct messages *messages)
                 array_push(&ratios, ns / (double)message->size_bytes);
         }
     sort_double(ratios.at, ratios.n);
-    double ns_a_byte = ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
-    array_fini(&ratios);
-    return ns_a_byte;
+    return ratios.n > 0 ? ratios.at[ratios.n / 10] : 0;
 }
 
 /* A socket takes bytes long before they are received. What went to a rank without a log is over
@@ -50,8 +48,8 @@ static void estimate_ends(struct messages *messages, const struct join *join)
 {
     const double MOST_NS = 1e15; /* sizes are what a log says */
     double ns_a_byte = find_ns_a_byte(messages);
-    struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
-    int64_t *free_ns = mem_alloc(messages->links.n * sizeof *free_ns);
+    SCRATCH struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
+    SCRATCH int64_t *free_ns = mem_alloc(messages->links.n * sizeof *free_ns);
     for (uint32_t s = 0; s < messages->n_samples; s++) {
         for (size_t l = 0; l < messages->links.n; l++)
             free_ns[l] = INT64_MIN;
@@ -74,8 +72,6 @@ static void estimate_ends(struct messages *messages, const struct join *join)
             free_ns[message->tx] = MAX(free_ns[message->tx], time->end_ns);
         }
     }
-    mem_free(sent);
-    mem_free(free_ns);
 }
 
 /* ---- what remains of the transfers ---- */
@@ -103,7 +99,7 @@ static void find_last_sends(const struct join *join, const struct joined *joined
                             struct messages *messages)
 {
     const struct member *members = joined_members(join, joined);
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     for (uint32_t i = joined->n_messages; i-- > 0;) {
         uint32_t m = joined->first_message + i;
         struct message *message = &messages->all.at[m];
@@ -119,7 +115,6 @@ static void find_last_sends(const struct join *join, const struct joined *joined
                 never = never_left_before(messages, join, &members[k], m, false);
         message->ends_sender = never;
     }
-    map_fini(&seen);
 }
 
 bool message_ends_member(const struct messages *messages, const struct join *join,

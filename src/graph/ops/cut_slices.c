@@ -369,7 +369,7 @@ static void join_track(struct cuts *cuts, struct cut_track *track)
 static void join_comm_tracks(struct cuts *cuts)
 {
     struct rank_build *rank = cuts->rank;
-    ARRAY(struct slice) found = {0};
+    SCRATCH ARRAY(struct slice) found = {0};
     for (uint32_t t = 0; t < rank->trace->n_tracks; t++) {
         const struct trace_track *track = &rank->trace->tracks[t];
         if (track->gpu || !(cuts->uses[t] & TRACK_COMM))
@@ -395,7 +395,6 @@ static void join_comm_tracks(struct cuts *cuts)
         finish_track(&cutter);
         join_track(cuts, &track);
     }
-    array_fini(&found);
 }
 
 void build_slices(struct rank_build *rank)
@@ -417,10 +416,5 @@ void build_slices(struct rank_build *rank)
     cuts_add_streams(&cuts);
     rank->slices.cap = rank->slices.n;
     rank->slices.at = mem_resize(rank->slices.at, rank->slices.n, sizeof *rank->slices.at);
-    map_fini(&cuts.row_of);
-    array_fini(&cuts.rows);
-    map_fini(&cuts.stored_ns);
-    array_fini(&cuts.launches);
-    mem_free(cuts.tracks);
-    mem_free(cuts.uses);
+    FREE_ALL(&cuts.row_of, &cuts.rows, &cuts.stored_ns, &cuts.launches, &cuts.tracks, &cuts.uses);
 }

@@ -119,7 +119,7 @@ static void find_works(void *arg, size_t s)
     const struct trace_track *track = &rank->trace->tracks[stream->is.source];
     const struct trace_span *spans = rank->trace->spans + track->first;
     struct device_work *works = mem_alloc((track->n + 1) * sizeof *works);
-    int64_t *own_ns = mem_array(rank->steps.n + 1, sizeof *own_ns);
+    SCRATCH int64_t *own_ns = mem_array(rank->steps.n + 1, sizeof *own_ns);
     size_t row = 0;
     for (uint32_t i = 0; i < track->n; i++) {
         const struct launch *known =
@@ -135,7 +135,6 @@ static void find_works(void *arg, size_t s)
             stream->is.first[works[i].step + 1]++;
     }
     stream->works = works;
-    mem_free(own_ns);
 }
 
 static void fill_stream(void *arg, size_t s)
@@ -144,7 +143,7 @@ static void fill_stream(void *arg, size_t s)
     struct rank_build *rank = streams->cuts->rank;
     const struct stream *stream = &streams->at[s];
     const struct trace_track *track = &rank->trace->tracks[stream->is.source];
-    uint32_t *fill = mem_alloc((rank->steps.n + 1) * sizeof *fill);
+    SCRATCH uint32_t *fill = mem_alloc((rank->steps.n + 1) * sizeof *fill);
     memcpy(fill, stream->is.first, (rank->steps.n + 1) * sizeof *fill);
     for (uint32_t i = 0; i < track->n; i++) {
         const struct trace_span *span = &rank->trace->spans[track->first + i];
@@ -158,7 +157,6 @@ static void fill_stream(void *arg, size_t s)
                                .next = NO_ID};
     }
     mem_free(stream->works);
-    mem_free(fill);
 }
 
 /* Chains the device work of each call in order of slice id: stream by stream, then by start. */

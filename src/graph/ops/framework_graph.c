@@ -5,7 +5,7 @@ uint32_t *dfg_find_senders(const struct rank_build *rank, struct arena *arena)
 {
     const struct trace_rank *trace = rank->trace;
     uint32_t *senders = arena_array(arena, trace->n_dfg_nodes, sizeof *senders);
-    struct map sends = {0}; /* key -> node */
+    SCRATCH struct map sends = {0}; /* key -> node */
     uint64_t node;
     for (uint32_t n = 0; n < trace->n_dfg_nodes; n++)
         if (trace->dfg_nodes[n].key && strstr(dfg_type(rank, n), "Send"))
@@ -16,7 +16,6 @@ uint32_t *dfg_find_senders(const struct rank_build *rank, struct arena *arena)
                          ? (uint32_t)node
                          : NO_ID;
     }
-    map_fini(&sends);
     return senders;
 }
 

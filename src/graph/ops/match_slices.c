@@ -214,17 +214,13 @@ static void match_track(struct aligner *al, const struct rank_build *rank,
 
 static void groups_fini(struct groups *groups)
 {
-    array_fini(&groups->parts);
-    array_fini(&groups->names);
-    array_fini(&groups->hashes);
+    FREE_ALL(&groups->parts, &groups->names, &groups->hashes);
 }
 
 static void aligner_fini(struct aligner *al)
 {
     groups_fini(&al->groups);
-    array_fini(&al->calls);
-    array_fini(&al->places);
-    array_fini(&al->outer);
+    FREE_ALL(&al->calls, &al->places, &al->outer);
 }
 
 /* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
@@ -289,10 +285,7 @@ static void match_pools(const struct rank_build *rank, const slice_list *referen
     for (size_t i = 0; i < reference->n; i++)
         found[slice_place(matches, reference->at[i])] =
             to.at[i] == NO_ID ? NO_ID : slices.at[to.at[i]];
-    array_fini(&slices);
-    array_fini(&to);
-    array_fini(&keys);
-    array_fini(&keys_there);
+    FREE_ALL(&slices, &to, &keys, &keys_there);
 }
 
 struct step_matching {
@@ -359,14 +352,10 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
     parallel_for(rank->steps.n, rank->threads, match_step, &matching);
     for (uint32_t l = 0; l < rank->tracks.n; l++)
         groups_fini(&references[l]);
-    mem_free(references);
-    array_fini(&matching.pooled);
-    mem_free(track_place);
+    FREE_ALL(&references, &matching.pooled, &track_place);
 }
 
 void slice_matches_fini(struct slice_matches *matches)
 {
-    mem_free(matches->placed);
-    mem_free(matches->places);
-    mem_free(matches->found);
+    FREE_ALL(&matches->placed, &matches->places, &matches->found);
 }

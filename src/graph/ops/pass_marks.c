@@ -30,7 +30,7 @@ uint32_t build_marked_pass(const char *name)
 void build_passes(struct rank_build *rank)
 {
     const struct step *step = &rank->steps.at[rank->steps.reference];
-    ARRAY(struct pass_mark) marks = {0};
+    SCRATCH ARRAY(struct pass_mark) marks = {0};
     uint32_t n_marked = 0; /* most jobs have no such names */
     for (uint32_t id = 0; id < rank->names->n && n_marked == 0; id++)
         n_marked += build_marked_pass(strtab_get(rank->names, id)) > 0;
@@ -57,5 +57,4 @@ void build_passes(struct rank_build *rank)
         if (next > 0 && ns < marks.at[next - 1].end_ns)
             rank->ops.at[o].pass = marks.at[next - 1].pass;
     }
-    array_fini(&marks);
 }

@@ -54,9 +54,7 @@ void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t
         bool found = map_get(&place_b, map_mix(key + next_count(&count_a, key)) | 1, &place);
         to[i] = found && b[place] == a[i] ? (uint32_t)place : NO_ID;
     }
-    map_fini(&count_a);
-    map_fini(&count_b);
-    map_fini(&place_b);
+    FREE_ALL(&count_a, &count_b, &place_b);
 }
 
 /* The table of the longest common subsequences of the first x of a and the first y of b, a row for
@@ -76,7 +74,8 @@ static uint32_t number_keys(const uint64_t *a, uint32_t n, const uint64_t *b, ui
     uint32_t n_slots = 16, most = 0;
     while (n_slots / 2 < m)
         n_slots *= 2;
-    uint32_t *first = mem_array(n_slots, sizeof *first); /* by hash: 1 + the key's first place */
+    SCRATCH uint32_t *first =
+        mem_array(n_slots, sizeof *first); /* by hash: 1 + the key's first place */
     for (uint32_t i = 0; i < n + m; i++) {
         uint64_t key = i < m ? b[i] : a[i - m];
         size_t slot = map_mix(key) & (n_slots - 1);
@@ -92,7 +91,6 @@ static uint32_t number_keys(const uint64_t *a, uint32_t n, const uint64_t *b, ui
         }
         numbers_b[i] = numbers_b[first[slot] - 1];
     }
-    mem_free(first);
     return most;
 }
 
@@ -189,14 +187,13 @@ static bool match_by_edits(const uint64_t *a, uint32_t n, const uint64_t *b, uin
     bool found = false;
     if (least > most)
         return false;
-    uint32_t *numbers = mem_alloc((n + (size_t)m) * sizeof *numbers);
+    SCRATCH uint32_t *numbers = mem_alloc((n + (size_t)m) * sizeof *numbers);
     uint32_t n_numbers = number_keys(a, n, b, m, numbers, numbers + n);
     struct table t = {.a = numbers, .b = numbers + n, .n = n, .m = m};
     for (uint32_t band = WORD_BITS; !found && t.band < most; band *= 2) {
         t.band = MIN(MAX(band, least), most);
         found = match_in_band(&t, n_numbers, to);
     }
-    mem_free(numbers);
     return found;
 }
 

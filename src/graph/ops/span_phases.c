@@ -455,10 +455,6 @@ void build_phases(struct rank_build *rank)
     on_threads(&f, find_evaluations);
     on_threads(&f, place_others);
     on_threads(&f, place_holders);
-    array_fini(&f.marks);
-    array_fini(&f.passes);
-    array_fini(&f.numbers);
-    array_fini(&f.backwards);
-    map_fini(&f.number_of);
+    FREE_ALL(&f.marks, &f.passes, &f.numbers, &f.backwards, &f.number_of);
     arena_fini(&scratch);
 }

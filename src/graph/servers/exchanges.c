@@ -252,10 +252,7 @@ static void find_variables(const struct dpro_graph *g, struct exchanges *exchang
             ;
         add_variable(&s, all + i, end - i, exchanges);
     }
-    mem_free(s.first_pred);
-    mem_free(s.preds);
-    mem_free(s.variables);
-    array_fini(&s.transfers);
+    FREE_ALL(&s.first_pred, &s.preds, &s.variables, &s.transfers);
 }
 
 /* ---- both ---- */

@@ -14,9 +14,7 @@ enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 
 void servers_fini(struct servers *servers)
 {
-    mem_free(servers->absent);
-    array_fini(&servers->served);
-    array_fini(&servers->exchanged);
+    FREE_ALL(&servers->absent, &servers->served, &servers->exchanged);
 }
 
 /* ---- who there is ---- */
@@ -300,7 +298,7 @@ ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 static void line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed, *order = mem_alloc(n * sizeof *order);
-    int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
+    SCRATCH int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
     for (uint32_t s = 0; s < server->n_samples; s++) {
         int64_t *start_ns = server->start_ns + (size_t)s * n;
         for (size_t d = 0; d < server->devices.n; d++)
@@ -317,7 +315,6 @@ static void line_up(struct rank_build *server)
         }
     }
     mem_free(order);
-    mem_free(free_at);
 }
 
 /* Of a key's pushes the first to arrive in the iteration that is shown is copied; of one worker it
@@ -333,7 +330,7 @@ static void time_server(struct servers *servers, uint32_t k)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
-    task_array tasks = {0};
+    SCRATCH task_array tasks = {0};
     size_t n = server->ops.n * (size_t)server->n_samples;
     server->n_timed = (uint32_t)server->ops.n;
     server->start_ns = mem_alloc(n * sizeof *server->start_ns);
@@ -353,7 +350,6 @@ static void time_server(struct servers *servers, uint32_t k)
         server->seen_start_ns[o] = server->start_ns[at];
         server->seen_end_ns[o] = server->end_ns[at];
     }
-    array_fini(&tasks);
 }
 
 void servers_build(struct servers *servers)

@@ -100,7 +100,7 @@ static double *off_median(const int64_t *values, uint32_t n, struct arena *scrat
 /* Adds to equals[i] how many of a rank's samples are the same as its i-th. */
 static void count_equals(const struct rank_build *rank, uint64_t *equals)
 {
-    struct map counts = {0};
+    SCRATCH struct map counts = {0};
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint64_t key = rank->steps.at[rank->sample_step[i]].hash | 1, n = 0;
         map_get(&counts, key, &n);
@@ -111,7 +111,6 @@ static void count_equals(const struct rank_build *rank, uint64_t *equals)
         map_get(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, &n);
         equals[i] += n;
     }
-    map_fini(&counts);
 }
 
 /* The reference iteration: the one that most others equal, as seen over all ranks; of those, one

@@ -212,7 +212,7 @@ static enum step_source look_for_loop(struct rank_build *rank, uint32_t window,
 /* Of each window the iterations of its loop; all there is as one where no loop shows. */
 static void look_for_loops(struct rank_build *rank)
 {
-    bool *in_backward = training_find_backward(rank);
+    SCRATCH bool *in_backward = training_find_backward(rank);
     rank->main_track = find_main_track(rank, 0, in_backward);
     for (uint32_t w = 0; w < rank->trace->n_windows; w++) {
         enum step_source source = STEPS_NONE;
@@ -222,7 +222,6 @@ static void look_for_loops(struct rank_build *rank)
             steps_whole_window(rank, w);
         rank->steps.source = MAX(rank->steps.source, source);
     }
-    mem_free(in_backward);
 }
 
 void build_steps(struct rank_build *rank)

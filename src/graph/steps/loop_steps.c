@@ -46,7 +46,7 @@ struct idle {
 static size_t find_head(const struct rank_build *rank, const call_array *calls, size_t period,
                         struct idle *usually)
 {
-    i64_array idle = {0};
+    SCRATCH i64_array idle = {0};
     size_t last = 0, head = 0;
     *usually = (struct idle){-1, -1};
     for (size_t i = 0; i < period; i++)
@@ -70,7 +70,6 @@ static size_t find_head(const struct rank_build *rank, const call_array *calls, 
             usually->second_ns = MAX(usually->second_ns, usual);
         }
     }
-    array_fini(&idle);
     return head;
 }
 
@@ -141,8 +140,8 @@ static void push_periods(struct rank_build *rank, uint32_t window, const call_ar
 bool steps_from_period(struct rank_build *rank, uint32_t window)
 {
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
-    call_array calls = {0};
-    name_array names = {0};
+    SCRATCH call_array calls = {0};
+    SCRATCH name_array names = {0};
     bool says = false; /* by what it asks and waits for, the program says where it is */
     int64_t end = INT64_MIN, waited_until = INT64_MIN;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
@@ -170,8 +169,6 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
             push_periods(rank, window, &calls, period, head, waited_until);
     }
     array_fini(&communication);
-    array_fini(&calls);
-    array_fini(&names);
     return rank->steps.n > n_before;
 }
 
@@ -200,7 +197,7 @@ static void steps_from_calls(struct rank_build *rank, const span_array *all, uin
 {
     enum { MOST_FUNCTIONS = 1000 };
     i64_array ops = find_pooled(rank), functions = {0};
-    ARRAY(uint32_t) called = {0};
+    SCRATCH ARRAY(uint32_t) called = {0};
     size_t first = 0, n = all->n;
     while (first < n && all->at[first]->window != window)
         first++;
@@ -222,7 +219,6 @@ static void steps_from_calls(struct rank_build *rank, const span_array *all, uin
         steps_push(rank, calls[i]->start_ns, calls[i + period]->start_ns, number++, window);
     array_fini(&ops);
     array_fini(&functions);
-    array_fini(&called);
 }
 
 void steps_from_executor(struct rank_build *rank, uint32_t class)

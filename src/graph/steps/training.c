@@ -48,7 +48,7 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
 /* Sequence numbers are counted by each thread. The main thread is the one of most functions. */
 static uint32_t most_numbered_thread(const struct training *t)
 {
-    struct map counts = {0};
+    SCRATCH struct map counts = {0};
     uint64_t n, most = 0;
     uint32_t best = 0;
     for (size_t i = 0; i < t->backward.n; i++) {
@@ -61,7 +61,6 @@ static uint32_t most_numbered_thread(const struct training *t)
             best = thread;
         }
     }
-    map_fini(&counts);
     return best;
 }
 
@@ -113,7 +112,7 @@ void training_find(struct training *t, const struct rank_build *rank, uint32_t w
                    const bool *in_backward)
 {
     const struct trace_rank *trace = rank->trace;
-    forward_array forwards = {0};
+    SCRATCH forward_array forwards = {0};
     *t = (struct training){.rank = rank, .window = window};
     for (uint32_t i = 0; i < trace->n_spans; i++) {
         const struct trace_span *span = &trace->spans[i];
@@ -124,15 +123,11 @@ void training_find(struct training *t, const struct rank_build *rank, uint32_t w
     array_sort(&t->backward, backward_by_start);
     find_main_ops(t, in_backward, &forwards);
     find_passes(t, &forwards);
-    array_fini(&forwards);
 }
 
 void training_fini(struct training *t)
 {
-    array_fini(&t->ops);
-    array_fini(&t->backward);
-    array_fini(&t->passes);
-    array_fini(&t->lost_ns);
+    FREE_ALL(&t->ops, &t->backward, &t->passes, &t->lost_ns);
 }
 
 size_t training_backward_before(const struct training *t, int64_t ns)

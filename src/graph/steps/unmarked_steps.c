@@ -82,8 +82,8 @@ static void find_heads(const struct training *t, const gap_array *gaps, i64_arra
  * that what it waits for is its own. */
 static void end_at_heads(const struct training *t, step_part_array *parts)
 {
-    gap_array gaps = {0};
-    i64_array ends = {0};
+    SCRATCH gap_array gaps = {0};
+    SCRATCH i64_array ends = {0};
     for (size_t i = 0; i < parts->n; i++) {
         int64_t step_ns = parts->at[i].end_ns;
         size_t next = LOWER_BOUND(k, 0, t->passes.n, t->passes.at[k].start_ns < step_ns);
@@ -101,8 +101,6 @@ static void end_at_heads(const struct training *t, step_part_array *parts)
         if (i + 1 < parts->n)
             parts->at[i + 1].start_ns = parts->at[i].end_ns;
     }
-    array_fini(&gaps);
-    array_fini(&ends);
 }
 
 /* Cuts a window where an optimizer's step ended, or where its zero_grad began, with a backward pass
@@ -168,7 +166,7 @@ static void steps_of_window(struct rank_build *rank, const struct training *t,
 void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
     span_array marks = steps_marks(rank, class);
-    bool *in_backward = training_find_backward(rank);
+    SCRATCH bool *in_backward = training_find_backward(rank);
     for (uint32_t w = 0; w < rank->trace->n_windows && marks.n > 0; w++) {
         struct training t;
         step_part_array parts = {0};
@@ -181,7 +179,6 @@ void steps_from_optimizer(struct rank_build *rank, uint32_t class)
         step_parts_fini(&parts);
         training_fini(&t);
     }
-    mem_free(in_backward);
     array_fini(&marks);
 }
 
@@ -304,12 +301,10 @@ static bool find_ranges(const struct training *t, range_array *ranges)
 /* The shortest period at which ranges repeat. */
 static size_t period_of_ranges(const range_array *ranges, bool plain)
 {
-    ARRAY(uint32_t) names = {0};
+    SCRATCH ARRAY(uint32_t) names = {0};
     EACH (const struct range, range, *ranges)
         array_push(&names, plain ? range->plain : range->name);
-    size_t period = steps_find_period(names.at, names.n, 0);
-    array_fini(&names);
-    return period;
+    return steps_find_period(names.at, names.n, 0);
 }
 
 /* Whether each iteration that begins with every period-th range from the first-th on holds a whole
@@ -353,7 +348,7 @@ static void push_ranges(struct rank_build *rank, const struct training *t,
 
 bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool *covered)
 {
-    range_array ranges = {0};
+    SCRATCH range_array ranges = {0};
     bool found = false;
     *covered = find_ranges(t, &ranges);
     for (int plain = 0; plain <= (t->passes.n > 0) && !found && ranges.n > 1; plain++) {
@@ -366,6 +361,5 @@ bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool *
             }
         }
     }
-    array_fini(&ranges);
     return found;
 }

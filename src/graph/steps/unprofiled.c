@@ -72,7 +72,7 @@ static double find_bytes(const struct rank_build *rank, const struct sent *sent,
 static struct sent find_sent(const struct rank_build *rank, const struct net_transport *transport)
 {
     struct sent most = {0};
-    double *sizes = mem_alloc((rank->n_samples + (size_t)1) * sizeof *sizes);
+    SCRATCH double *sizes = mem_alloc((rank->n_samples + (size_t)1) * sizeof *sizes);
     for (uint32_t c = 0; c < transport->connections.n; c++) {
         uint32_t first = transport->first_transfer[2 * c];
         struct sent sent = {.at = transport->transfers.at + first,
@@ -87,7 +87,6 @@ static struct sent find_sent(const struct rank_build *rank, const struct net_tra
             most = sent;
         }
     }
-    mem_free(sizes);
     return most;
 }
 
@@ -211,9 +210,8 @@ static void look_at(const struct rank_build *rank, const struct net_transport *t
         from_ns = MIN(from_ns, window->start_ns);
         to_ns = MAX(to_ns, window->end_ns);
     }
-    double *times = mem_alloc((2 * MOST + 1) * sizeof *times);
+    SCRATCH double *times = mem_alloc((2 * MOST + 1) * sizeof *times);
     sum_up(times, list_iterations(&sent, from_ns, to_ns, times), out);
-    mem_free(times);
 }
 
 void unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,

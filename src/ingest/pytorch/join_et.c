@@ -37,7 +37,7 @@ static bool is_call(const struct trace_span *span)
 static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external, bool write)
 {
     struct trace_rank *rank = job->rank;
-    struct map by_id = {0};
+    SCRATCH struct map by_id = {0};
     uint64_t pid = job->execution_trace->part.process.pid;
     uint32_t n_matched = 0;
     for (uint32_t i = 0; i < rank->n_spans; i++) {
@@ -56,7 +56,6 @@ static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external
             node->span = (uint32_t)span;
         n_matched++;
     }
-    map_fini(&by_id);
     return n_matched;
 }
 
@@ -114,9 +113,9 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
-    struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
-    uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
-    uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
+    SCRATCH struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
+    SCRATCH uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
+    SCRATCH uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
     uint32_t n_calls = 0, n = 0, n_matched = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         if (rank->et_nodes[i].record_fn)
@@ -153,9 +152,6 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
             walk(rank, calls + c, end - c, spans + first[best_track],
                  first[best_track + 1] - first[best_track], true);
     }
-    mem_free(calls);
-    mem_free(spans);
-    mem_free(first);
     return n_matched;
 }
 

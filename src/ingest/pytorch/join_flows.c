@@ -5,11 +5,8 @@
 static void fini(void *payload)
 {
     struct kineto_part *flows = payload;
-    array_fini(&flows->rows);
-    array_fini(&flows->processes);
-    array_fini(&flows->links);
-    array_fini(&flows->launches);
-    array_fini(&flows->module_calls);
+    FREE_ALL(&flows->rows, &flows->processes, &flows->links, &flows->launches,
+             &flows->module_calls);
 }
 
 /* All of it is of use with spans only. */
@@ -47,8 +44,8 @@ static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns, 
 static void join_links(struct trace_rank *rank, const struct trace_part *part,
                        const struct kineto_part *flows)
 {
-    struct map starts = {0};
-    uint32_t *near = mem_array(rank->n_tracks + (size_t)1, sizeof *near);
+    SCRATCH struct map starts = {0};
+    SCRATCH uint32_t *near = mem_array(rank->n_tracks + (size_t)1, sizeof *near);
     for (int pass = 0; pass < 2; pass++) {
         EACH (const struct kineto_flow, flow, flows->links) {
             const struct trace_track *at = &part->tracks.at[flow->track].track;
@@ -69,8 +66,6 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
                 rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
         }
     }
-    map_fini(&starts);
-    mem_free(near);
 }
 
 /* Files whose spans carry no correlation: launch flows tell it, at the start of both ends. */
@@ -111,7 +106,7 @@ ORDER(by_end, struct cpu_end, ASCENDING(end_ns) ?: ASCENDING(span));
  * was over when it began. */
 static void infer_launches(struct trace_rank *rank)
 {
-    ARRAY(struct cpu_end) ends = {0};
+    SCRATCH ARRAY(struct cpu_end) ends = {0};
     for (uint32_t i = 0; i < rank->n_spans; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP)
             array_add(&ends, time_add(rank->spans[i].start_ns, rank->spans[i].dur_ns), i);
@@ -131,7 +126,6 @@ static void infer_launches(struct trace_rank *rank)
             op->correlation = UINT64_C(1) << 62 | ends.at[at - 1].span;
         work->correlation = op->correlation;
     }
-    array_fini(&ends);
 }
 
 void kineto_reserve_links(struct trace_build *build, struct rank_job *job)

@@ -660,12 +660,11 @@ static void *create(struct json *js)
 
 static void destroy(void *reader)
 {
-    struct kineto *k = reader;
+    SCRATCH struct kineto *k = reader;
     mem_free(k->name_cache);
     mem_free(k->place_room);
     strtab_fini(&k->other_keys);
     strtab_fini(&k->categories);
-    mem_free(k);
 }
 
 static bool read_piece(void *reader, struct trace_part *part, struct kineto_events *to)

@@ -299,8 +299,5 @@ void kineto_events_end(struct kineto_events *to)
         for (uint64_t slot = to->stacks.slots[i].key ? to->stacks.slots[i].value : 0; slot;
              slot = to->open.at[slot - 1].below)
             to->part->losses.n_unpaired++;
-    map_fini(&to->tracks);
-    map_fini(&to->stacks);
-    array_fini(&to->name_flags);
-    array_fini(&to->open);
+    FREE_ALL(&to->tracks, &to->stacks, &to->name_flags, &to->open);
 }

@@ -256,10 +256,5 @@ void kineto_settle_rows(struct kineto_events *to)
         row->use = known ? use_of(&f, row) : ROW_DROPPED; /* else it is nobody's profile */
     settle_spans(&f);
     note_rows(&f);
-    map_fini(&f.processes);
-    map_fini(&f.names);
-    map_fini(&f.threads);
-    map_fini(&f.ids);
-    map_fini(&f.labels);
-    mem_free(f.sorts);
+    FREE_ALL(&f.processes, &f.names, &f.threads, &f.ids, &f.labels, &f.sorts);
 }

@@ -8,10 +8,7 @@
 void snapshot_fini(void *payload)
 {
     struct snapshot_part *snapshot = payload;
-    array_fini(&snapshot->entries);
-    array_fini(&snapshot->segments);
-    array_fini(&snapshot->blocks);
-    array_fini(&snapshot->lists);
+    FREE_ALL(&snapshot->entries, &snapshot->segments, &snapshot->blocks, &snapshot->lists);
 }
 
 const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), snapshot_fini, NULL};

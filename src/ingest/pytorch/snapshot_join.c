@@ -41,7 +41,7 @@ ORDER(by_number, int32_t, COMPARE(*x, *y));
 static void find_devices(struct devices *devices)
 {
     struct snapshot_part *of = devices->of;
-    struct map seen = {0};
+    SCRATCH struct map seen = {0};
     uint64_t n = 0;
     for (size_t i = 0; i < of->lists.n; i++)
         if (of->lists.at[i].in == of->device_traces && n < INT32_MAX)
@@ -55,7 +55,6 @@ static void find_devices(struct devices *devices)
     for (size_t i = 0; i < of->segments.n && of->whole; i++)
         add_device(devices, &seen, device_number(of->segments.at[i].device));
     array_sort(&devices->those, by_number);
-    map_fini(&seen);
 }
 
 /* ---- streams ---- */
@@ -309,7 +308,7 @@ void snapshot_join(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     struct source *source = snapshot_of(job);
-    totals_array all = {0};
+    SCRATCH totals_array all = {0};
     if (!source || tells_of_gpus(rank))
         return;
     const struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
@@ -339,5 +338,4 @@ void snapshot_join(struct rank_job *job)
             .allocated_bytes = of->whole ? MAX(totals->allocated_bytes, -1) : -1,
             .reserved_bytes = of->whole ? MAX(totals->reserved_bytes, -1) : -1};
     }
-    array_fini(&all);
 }

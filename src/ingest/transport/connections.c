@@ -59,7 +59,7 @@ static void set_peer(struct dpro_trace *trace, const struct connection_end *end,
  * k-th at one end is the k-th at the other. */
 void net_join_connections(struct dpro_trace *trace)
 {
-    end_array ends = {0};
+    SCRATCH end_array ends = {0};
     list_ends(trace, &ends);
     for (size_t i = 0, end; i < ends.n; i = end) {
         size_t n_low = 0;
@@ -72,7 +72,6 @@ void net_join_connections(struct dpro_trace *trace)
             set_peer(trace, &ends.at[i + n_low + k], &ends.at[i + k]);
         }
     }
-    array_fini(&ends);
 }
 
 const struct net_transport *net_peer(const struct dpro_trace *trace, const struct net_transport *t,

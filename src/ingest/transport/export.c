@@ -54,7 +54,7 @@ static void write_transfer(struct writer *w, const struct net_transport *t,
 static void write_transport(struct writer *w, const void *arg)
 {
     const struct net_transport *t = arg;
-    uint32_t *order = mem_alloc((t->transfers.n + 1) * sizeof *order);
+    SCRATCH uint32_t *order = mem_alloc((t->transfers.n + 1) * sizeof *order);
     for (uint32_t i = 0; i < t->transfers.n; i++)
         order[i] = i;
     qsort_r(order, t->transfers.n, sizeof *order, by_start, t->transfers.at);
@@ -70,7 +70,6 @@ static void write_transport(struct writer *w, const void *arg)
         snprintf(ends, sizeof ends, "%" PRIu32 ",%s,%s", connection->number, local, remote);
         write_transfer(w, t, transfer, ends);
     }
-    mem_free(order);
 }
 
 static int write_file(const struct dpro_trace *trace, uint32_t index, const char *folder,

@@ -105,7 +105,7 @@ static uint64_t number_key(const struct net_message *message)
 /* One part for each run of messages of one collective on a connection; both directions. */
 static void collect_parts(const struct net_transport *t, uint32_t connection, part_array *parts)
 {
-    struct map numbers = {0}; /* of the keys */
+    SCRATCH struct map numbers = {0}; /* of the keys */
     size_t first = parts->n;
     for (uint32_t m = t->first_message[connection * 2]; m < t->first_message[connection * 2 + 2];
          m++) {
@@ -121,14 +121,13 @@ static void collect_parts(const struct net_transport *t, uint32_t connection, pa
         part->first_ns = MIN(part->first_ns, message->start_ns);
         part->last_ns = MAX(part->last_ns, MAX(message->start_ns, message->end_ns));
     }
-    map_fini(&numbers);
 }
 
 /* Joins the connections of a process. */
 static void find_contexts(struct contexts *contexts, const struct net_transport *t, uint32_t first)
 {
     uint32_t n = (uint32_t)t->connections.n;
-    part_array parts = {0};
+    SCRATCH part_array parts = {0};
     for (uint32_t c = 0; c < n; c++) {
         contexts->parents[first + c] = contexts->next[first + c] = first + c;
         map_set(&contexts->peers, peer_key(first + c, &t->connections.at[c]), 1);
@@ -143,7 +142,6 @@ static void find_contexts(struct contexts *contexts, const struct net_transport 
         if (x != y && a->key == b->key && b->first_ns <= a->last_ns)
             join_sets(contexts, t, first, MIN(x, y), MAX(x, y));
     }
-    array_fini(&parts);
 }
 
 /* Finds the contexts of all processes; both ends of a connection are of one. */
@@ -174,7 +172,7 @@ static struct contexts contexts_find(const struct dpro_trace *trace, struct aren
 /* (Context, kind, number) is one collective on all its ranks. */
 static void find_collectives(struct contexts *contexts, struct net_transport *t, uint32_t first)
 {
-    struct map places = {0};
+    SCRATCH struct map places = {0};
     EACH (struct net_message, message, t->messages) {
         if (message->protocol != NET_GLOO)
             continue;
@@ -187,7 +185,6 @@ static void find_collectives(struct contexts *contexts, struct net_transport *t,
                       .joint = (uint32_t)joint, NET_UNSUMMED);
     }
     net_sum_collectives(t);
-    map_fini(&places);
 }
 
 /* ---- spans ---- */
@@ -282,7 +279,7 @@ static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
 /* Which collectives have all bytes of their size. */
 static void check_collectives(struct dpro_trace *trace, size_t n_joints)
 {
-    struct joint *joints = mem_array(n_joints, sizeof *joints);
+    SCRATCH struct joint *joints = mem_array(n_joints, sizeof *joints);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         EACH (const struct net_collective, collective, trace->transports[t].collectives) {
             struct joint *joint = &joints[collective->joint];
@@ -304,7 +301,6 @@ static void check_collectives(struct dpro_trace *trace, size_t n_joints)
             trace->transport_info.n_checked++;
             trace->transport_info.n_exact += collective->exact;
         }
-    mem_free(joints);
 }
 
 void gloo_build(struct dpro_trace *trace)

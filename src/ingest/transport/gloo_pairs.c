@@ -68,7 +68,7 @@ static uint32_t number_transfers(const struct transfer_message *at, size_t n, ui
 
 void gloo_number_pairs(struct dpro_trace *trace)
 {
-    ARRAY(struct transfer_message) all = {0};
+    SCRATCH ARRAY(struct transfer_message) all = {0};
     uint32_t number = 0, peer_stream;
     for (uint32_t i = 0; i < trace->n_transports; i++) {
         struct net_transport *t = &trace->transports[i];
@@ -94,7 +94,6 @@ void gloo_number_pairs(struct dpro_trace *trace)
                 own->message->tag = other->tag;
         }
     }
-    array_fini(&all);
 }
 
 /* ---- spans ---- */
@@ -150,7 +149,7 @@ static void cut_run(struct trace_rank *rank, const struct comm_run *run,
 /* Data of one direction and peer keep the order in which they were asked for. */
 static void tie_ends(struct trace_rank *rank, const end_array *asked, const end_array *data)
 {
-    bool *taken = mem_array(data->n + 1, sizeof *taken);
+    SCRATCH bool *taken = mem_array(data->n + 1, sizeof *taken);
     size_t first = 0; /* older data are of older calls */
     EACH (const struct pair_end, end, *asked) {
         while (first < data->n &&
@@ -172,7 +171,6 @@ static void tie_ends(struct trace_rank *rank, const end_array *asked, const end_
             break;
         }
     }
-    mem_free(taken);
 }
 
 void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,

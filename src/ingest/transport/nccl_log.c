@@ -118,11 +118,7 @@ static void nccl_log_fini(void *payload)
 {
     struct nccl_log *log = payload;
     strtab_fini(&log->names);
-    array_fini(&log->strings);
-    array_fini(&log->comms);
-    array_fini(&log->operations);
-    array_fini(&log->proxy_ops);
-    array_fini(&log->steps);
+    FREE_ALL(&log->strings, &log->comms, &log->operations, &log->proxy_ops, &log->steps);
 }
 
 const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini, NULL};
@@ -161,10 +157,7 @@ void nccl_log_join(struct nccl_log *log)
         if (step->size_bytes == 0 && op->n_steps > 0) /* before 2.27 of all together only */
             step->size_bytes = op->size_bytes / (uint64_t)op->n_steps;
     }
-    array_fini(&log->proxy_ops);
-    map_fini(&operations);
-    map_fini(&proxy_ops);
-    map_fini(&comms);
+    FREE_ALL(&log->proxy_ops, &operations, &proxy_ops, &comms);
 }
 
 /* ---- in the trace ---- */

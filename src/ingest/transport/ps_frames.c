@@ -260,7 +260,5 @@ int ps_own_process(const struct ps_assembler *a, const struct net_transport *tra
 
 void ps_assembler_fini(struct ps_assembler *a)
 {
-    map_fini(&a->sources);
-    array_fini(&a->open);
-    array_fini(&a->nodes);
+    FREE_ALL(&a->sources, &a->open, &a->nodes);
 }

@@ -57,7 +57,7 @@ static void list_keys(struct dpro_trace *trace, const struct net_transport *t, p
 static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
 {
     struct trace_rank *rank = &trace->ranks[t->rank_index];
-    ps_keys keys = {0};
+    SCRATCH ps_keys keys = {0};
     list_keys(trace, t, &keys);
     EACH (const struct net_message, m, t->messages) {
         if (m->protocol != NET_PS || m->collective == NO_ID)
@@ -74,7 +74,6 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
         }
         rank->details[rank->spans[span].detail].process_group = name;
     }
-    array_fini(&keys);
 }
 
 /* Describes what a span exchanges as a collective's detail. */

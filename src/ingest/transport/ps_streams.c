@@ -82,9 +82,9 @@ static void place_channels(struct net_transport *t, const uint32_t *order,
                            const struct channel *channels, uint32_t n_channels)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    ARRAY(struct channel_fit) fits = {0};
-    net_range_array ranges = {0};
-    bool *taken = mem_array(n_streams + (size_t)n_channels, sizeof *taken);
+    SCRATCH ARRAY(struct channel_fit) fits = {0};
+    SCRATCH net_range_array ranges = {0};
+    SCRATCH bool *taken = mem_array(n_streams + (size_t)n_channels, sizeof *taken);
     for (uint32_t s = 0; s < n_streams; s++) {
         net_ranges(t, s, &ranges);
         for (uint32_t c = 0; c < n_channels && ranges.n > 0; c++) {
@@ -103,15 +103,12 @@ static void place_channels(struct net_transport *t, const uint32_t *order,
         net_ranges(t, fit->stream, &ranges);
         fit_channel(t, order, &channels[fit->channel], fit->stream, &ranges, true);
     }
-    array_fini(&fits);
-    array_fini(&ranges);
-    mem_free(taken);
 }
 
 void ps_place_messages(struct net_transport *t)
 {
     uint32_t *order = mem_array(t->messages.n, sizeof *order), n = 0;
-    ARRAY(struct channel) channels = {0};
+    SCRATCH ARRAY(struct channel) channels = {0};
     for (uint32_t i = 0; i < t->messages.n; i++)
         if (t->messages.at[i].stream == NO_ID)
             order[n++] = i;
@@ -126,7 +123,6 @@ void ps_place_messages(struct net_transport *t)
     if (channels.n > 0)
         place_channels(t, order, channels.at, (uint32_t)channels.n);
     mem_free(order);
-    array_fini(&channels);
 }
 
 /* ---- keys ---- */

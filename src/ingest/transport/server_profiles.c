@@ -62,7 +62,7 @@ static void assign_profiles(struct dpro_trace *trace, const struct profile_fit *
 
 void ps_assign_profiles(struct dpro_trace *trace)
 {
-    ARRAY(struct profile_fit) pairs = {0};
+    SCRATCH ARRAY(struct profile_fit) pairs = {0};
     size_t n_fitting = 0;
     if (trace->n_servers < 2 || trace->n_servers > MAX_SERVERS || trace->n_transports > MAX_SERVERS)
         return;
@@ -85,5 +85,4 @@ void ps_assign_profiles(struct dpro_trace *trace)
         array_sort(&pairs, compare_pairs);
         assign_profiles(trace, pairs.at, pairs.n);
     }
-    array_fini(&pairs);
 }

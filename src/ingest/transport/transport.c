@@ -114,11 +114,10 @@ static void append_transport(struct net_transport *into, struct net_transport *f
 static void take_file(struct net_transport *into, struct trace_part *part, struct map *seen)
 {
     struct net_transport *from = part_payload(part, &transport_payload);
-    uint32_t *to = mem_array(from->connections.n, sizeof *to);
+    SCRATCH uint32_t *to = mem_array(from->connections.n, sizeof *to);
     merge_connections(into, from, seen, to);
     append_transport(into, from, to);
     part_free_payload(part);
-    mem_free(to);
 }
 
 ORDER_OF_POINTERS(by_process, struct source,
@@ -163,8 +162,8 @@ static bool same_transfer(const struct net_transfer *a, const struct net_transfe
 static void sort_transfers(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    struct net_transfer *sorted = mem_alloc(t->transfers.n * sizeof *sorted);
-    uint32_t *next = mem_array(n_streams, sizeof *next);
+    SCRATCH struct net_transfer *sorted = mem_alloc(t->transfers.n * sizeof *sorted);
+    SCRATCH uint32_t *next = mem_array(n_streams, sizeof *next);
     t->first_transfer = mem_array(n_streams + (size_t)1, sizeof *t->first_transfer);
     for (size_t i = 0; i < t->transfers.n; i++)
         t->first_transfer[t->transfers.at[i].stream + 1]++;
@@ -190,8 +189,6 @@ static void sort_transfers(struct net_transport *t)
     }
     t->first_transfer[n_streams] = (uint32_t)kept;
     t->transfers.n = kept;
-    mem_free(sorted);
-    mem_free(next);
 }
 
 /* Sets the zone of addresses that mean something in their own network namespace only. */
@@ -381,7 +378,7 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
 
 void transports_build(struct trace_build *build)
 {
-    struct source **sources = mem_array(build->list.n, sizeof *sources);
+    SCRATCH struct source **sources = mem_array(build->list.n, sizeof *sources);
     size_t n = 0;
     for (size_t i = 0; i < build->list.n; i++)
         if (transport_of(&build->list.at[i]) && build->list.at[i].rank != -1)
@@ -390,5 +387,4 @@ void transports_build(struct trace_build *build)
         qsort(sources, n, sizeof *sources, by_process);
         build_all(build, sources, n);
     }
-    mem_free(sources);
 }

@@ -199,8 +199,7 @@ void writer_json_fixed(struct writer *w, double value, int digits)
 
 void writer_put_fields(struct writer *w, const struct writer_field *fields, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        const struct writer_field *field = &fields[i];
+    EACH_OF (const struct writer_field, field, fields, n) {
         writer_key(w, field->key);
         switch (field->kind) {
         case WRITER_TEXT:

@@ -128,8 +128,8 @@ int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strateg
 /* That a tensor's bucket goes to as the job ran. */
 static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
 {
-    for (uint32_t b = 0; b < model->baseline.n_buckets; b++) {
-        const struct strategy_bucket *bucket = &model->baseline.buckets[b];
+    EACH_OF (const struct strategy_bucket, bucket, model->baseline.buckets,
+             model->baseline.n_buckets) {
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
             if (model->baseline.order[i] == tensor)
                 return bucket->server;

@@ -58,8 +58,7 @@ bool capabilities_allow(const struct model_capabilities *capabilities,
                         const struct dpro_strategy *strategy)
 {
     bool allowed = (capabilities->compressions & 1u << strategy->compression) != 0;
-    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
-        const struct strategy_bucket *bucket = &strategy->buckets[b];
+    EACH_OF (const struct strategy_bucket, bucket, strategy->buckets, strategy->n_buckets) {
         allowed &= bucket->n == 1 || capabilities->together;
         allowed &= bucket->partitions == 1 || capabilities->parts != PARTS_NONE;
         allowed &= bucket->priority == 0 || capabilities->priorities;

@@ -366,8 +366,7 @@ static void measure_lags(struct rewriter *w, uint32_t rank)
     const struct model_program *p = &m->programs[m->ranks[rank].program];
     double *lag_ns = w->stages[rank].lag_ns;
     uint32_t n[N_WAYS] = {0, 0};
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const struct model_op *op = &p->ops[i];
+    EACH_OF (const struct model_op, op, p->ops, p->n_ops) {
         if (op->needs == MODEL_NONE || op->needs - m->n_tensors >= m->n_communications)
             continue;
         uint32_t k = op->needs - m->n_tensors;
@@ -502,8 +501,7 @@ static void write_communications(struct rewriter *w, uint32_t n_micro_batches, s
         for (uint32_t k = 0; k < n_passes && c->n > 0 && (!around || w->n_chunks > 1); k++)
             all[n++] = c->mean;
     }
-    for (uint32_t i = 0; i < w->n_shares; i++) {
-        struct share *share = &w->shares[i];
+    EACH_OF (struct share, share, w->shares, w->n_shares) {
         share->first = n;
         for (uint32_t k = 0; k < (share->once ? 1 : n_passes); k++)
             all[n++] = share->mean;
@@ -635,8 +633,7 @@ static struct blocks blocks_of(const struct rewriter *w, const struct dpro_model
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++)
         if (w->g->kind[op] == DPRO_OP_FW || w->g->kind[op] == DPRO_OP_BW)
             all_ns[w->g->kind[op] == DPRO_OP_BW] += w->m->pace.work * (double)w->g->dur_ns[op];
-    for (uint32_t c = 0; c < p->n_calls; c++) {
-        const struct model_call *call = &p->calls[c];
+    EACH_OF (const struct model_call, call, p->calls, p->n_calls) {
         if (!repeated[call->module])
             continue;
         blocks.n += !seen[call->module];

@@ -208,8 +208,7 @@ static double parameters_share(const struct graph_block *blocks, uint32_t n,
 /* What a rank keeps of the model from one iteration to the next is a shard. */
 static void share_memory(struct rank_share share, struct arena *arena, struct dpro_model *model)
 {
-    for (uint32_t i = 0; i < model->n_memories; i++) {
-        struct model_memory *m = &model->memories[i];
+    EACH_OF (struct model_memory, m, model->memories, model->n_memories) {
         double parameters = parameters_share(m->blocks, m->n_blocks, share);
         struct graph_block *blocks = arena_copy(arena, m->blocks, m->n_blocks, sizeof *blocks);
         EACH_OF (struct graph_block, block, blocks, m->n_blocks) {
@@ -262,8 +261,7 @@ static bool is_split(const struct dpro_graph *g, const char *parameter)
 {
     uint32_t name = strtab_find(&g->names, parameter, strlen(parameter));
     for (uint32_t r = 0; r < g->n_ranks; r++)
-        for (uint32_t b = 0; b < g->memory[r].n_blocks; b++) {
-            const struct graph_block *block = &g->memory[r].blocks[b];
+        EACH_OF (const struct graph_block, block, g->memory[r].blocks, g->memory[r].n_blocks) {
             if (block->split && block->category == DPRO_MEMORY_PARAMETER && block->name == name)
                 return true;
         }
@@ -275,8 +273,7 @@ static void resize_traffic(const struct dpro_graph *g, struct rank_share share, 
                            struct dpro_model *m)
 {
     m->tensors = arena_copy(arena, m->tensors, m->n_tensors, sizeof *m->tensors);
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        struct model_communication *c = &m->communications[k];
+    EACH_OF (struct model_communication, c, m->communications, m->n_communications) {
         const struct graph_memory *memory = &g->memory[m->groups[c->group].ranks[0]];
         if (!carries_activations(g, c) && m->groups[c->group].dimension != UINT32_MAX)
             model_resize(m, c, parameters_share(memory->blocks, memory->n_blocks, share));
@@ -352,8 +349,7 @@ static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struc
     bool gpu = job_has_gpu(graph);
     for (size_t i = 0; gpu && i < c->n_delays; i++)
         delays[i] = c->delays[i];
-    for (size_t i = 0; i < c->n_compute; i++) {
-        const struct dpro_compute_change *speed = &c->compute[i];
+    EACH_OF (const struct dpro_compute_change, speed, c->compute, c->n_compute) {
         char ranks[40] = "";
         int rc = check_speed(speed, graph, err);
         if (rc < 0)

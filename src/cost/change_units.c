@@ -458,8 +458,7 @@ static void ask_ahead(struct sharer *s, uint32_t gather, uint32_t behind)
 void units_change_memory(const struct unit_change *change, const struct dpro_graph *graph,
                          struct arena *arena, struct dpro_model *model)
 {
-    for (uint32_t i = 0; i < model->n_memories; i++) {
-        struct model_memory *m = &model->memories[i];
+    EACH_OF (struct model_memory, m, model->memories, model->n_memories) {
         const struct graph_memory *recorded = &graph->memory[m->rank];
         struct sharer s = {.places = recorded->units,
                            .blocks =

@@ -30,8 +30,7 @@ const struct graph_dimension *job_dimension(const struct dpro_graph *g,
 static bool is_sharded(const struct dpro_graph *g)
 {
     bool scatters = false, of_units = false;
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        const struct graph_collective *c = &g->collectives[j];
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
         uint32_t transfer = g->members[c->first_member].transfer;
         scatters |= c->kind == DPRO_REDUCE_SCATTER;
         of_units |=

@@ -207,8 +207,7 @@ static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
-    for (size_t i = 0; i < c->entries.n; i++) {
-        const struct entry *e = &c->entries.at[i];
+    EACH (const struct entry, e, c->entries) {
         if (e->to - ops->first_op >= ops->n_ops || !e->communicates)
             continue;
         uint32_t b = coarse->transfer_of[e->from] - 1;
@@ -478,8 +477,7 @@ static void measure(const struct coarsening *c, uint32_t r)
 static void measure_issues(const struct coarsening *c)
 {
     const struct measured_replay *re = c->replay;
-    for (uint32_t i = 0; i < c->coarse->n_issues; i++) {
-        struct coarse_issue *issue = &c->coarse->issues[i];
+    EACH_OF (struct coarse_issue, issue, c->coarse->issues, c->coarse->n_issues) {
         int64_t came;
         issue->ready_ns = arena_array(&c->coarse->arena, re->n, sizeof *issue->ready_ns);
         for (uint32_t s = 0; s < re->n; s++)

@@ -159,8 +159,7 @@ static void mark_transfers(const struct dpro_graph *g, uint32_t j, struct coarse
 /* What is ready with a collective that is none of a bucket. */
 static void mark_outputs(const struct dpro_graph *g, struct coarse *coarse)
 {
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
+    EACH_OF (const struct graph_tensor, tensor, g->tensors, g->n_tensors) {
         if (tensor->collective != UINT32_MAX && tensor->out != DPRO_NO_OP)
             coarse->transfer_of[tensor->out] = 1 + tensor->collective;
     }

@@ -130,8 +130,7 @@ static void fit_packs(const struct fitting *f)
     struct model_collective *collective = &f->net->collective;
     struct dpro_estimate slope = {0};
     SCRATCH fit_points points = {0};
-    for (size_t i = 0; i < f->n_transfers; i++) {
-        const struct fit_transfer *t = &f->transfers[i];
+    EACH_OF (const struct fit_transfer, t, f->transfers, f->n_transfers) {
         if (t->collective->n_messages > 0)
             array_push(&points, ((struct fit_point){t->size_bytes, t->took_ns, 1, 0}));
     }

@@ -26,8 +26,7 @@ static void measure_lags(const struct fitting *f)
     for (uint32_t k = 0; k < m->n_communications; k++)
         for (uint32_t s = 0; s < f->r->n; s++)
             last_ns[(size_t)k * f->r->n + s] = fit_last_end(f, f->coarse->collective_of[k], s);
-    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
-        struct coarse_issue *issue = &f->coarse->issues[i];
+    EACH_OF (struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
         for (uint32_t s = 0; s < f->r->n; s++) {
             const int64_t *end_ns = f->r->copies[f->r->first + s].end_ns;
             double late = (double)(last_ns[(size_t)issue->communication * f->r->n + s] -
@@ -37,8 +36,7 @@ static void measure_lags(const struct fitting *f)
         issue->lag_ns = stats_median(room, f->r->n);
         most[issue->communication] = fmax(most[issue->communication], issue->lag_ns);
     }
-    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
-        struct coarse_issue *issue = &f->coarse->issues[i];
+    EACH_OF (struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
         issue->lag_ns =
             fmin(most[issue->communication], m->communications[issue->communication].took_ns) -
             issue->lag_ns;
@@ -110,8 +108,7 @@ static double most_bytes(const struct fitting *f, bool within, double *largest)
 {
     const struct dpro_model *m = f->model;
     double most = 0, *sent = mem_array(f->g->n_ranks + (size_t)1, sizeof *sent);
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        const struct model_communication *c = &m->communications[k];
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications) {
         const struct model_group *group = &m->groups[c->group];
         for (uint32_t i = 0; i < group->n_ranks && group->within == within; i++) {
             *largest = fmax(*largest, c->link_bytes);
@@ -148,8 +145,7 @@ static void fit_unknown_sizes(const struct fitting *f)
     struct dpro_model *m = f->model;
     struct model_link *link = &f->net->link;
     bool any = false;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        struct model_communication *c = &m->communications[k];
+    EACH_OF (struct model_communication, c, m->communications, m->n_communications) {
         const struct model_group *group = &m->groups[c->group];
         struct dpro_estimate *byte_ns = group->within ? &link->within_ns : &link->byte_ns;
         double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;

@@ -82,8 +82,7 @@ static struct dpro_estimate lost_share(family_array *families)
     static const double COMMON_STD = 0.06;
     double weights = 0, squares = 0, scatter = 0;
     double lost = stats_weighted_median(families->at, families->n);
-    for (size_t i = 0; i < families->n; i++) {
-        const struct weighted *family = &families->at[i];
+    EACH (const struct weighted, family, *families) {
         weights += family->weight;
         squares += family->weight * family->weight;
         scatter += family->weight * (family->value - lost) * (family->value - lost);

@@ -13,8 +13,7 @@ struct line_sums {
 static struct line_sums sum_up(const fit_points *points)
 {
     struct line_sums sums = {0};
-    for (size_t i = 0; i < points->n; i++) {
-        const struct fit_point *p = &points->at[i];
+    EACH (const struct fit_point, p, *points) {
         sums.w += p->weight;
         sums.x += p->weight * p->x;
         sums.y += p->weight * p->y;
@@ -23,8 +22,7 @@ static struct line_sums sum_up(const fit_points *points)
         return sums;
     sums.x /= sums.w;
     sums.y /= sums.w;
-    for (size_t i = 0; i < points->n; i++) {
-        const struct fit_point *p = &points->at[i];
+    EACH (const struct fit_point, p, *points) {
         sums.xx += p->weight * (p->x - sums.x) * (p->x - sums.x);
         sums.xy += p->weight * (p->x - sums.x) * (p->y - sums.y);
     }
@@ -70,8 +68,7 @@ bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro
 {
     enum { SURE = 2 }; /* standard errors */
     double xx = 0, xh = 0, hh = 0, xy = 0, hy = 0, starts = 0, rest = 0;
-    for (size_t i = 0; i < points->n; i++) {
-        const struct fit_point *p = &points->at[i];
+    EACH (const struct fit_point, p, *points) {
         double part = p->held / p->x, y = p->y - part * HELD_START_NS.value;
         xx += p->weight * p->x * p->x;
         xh += p->weight * p->x * p->held;
@@ -84,8 +81,7 @@ bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro
     if (points->n < 3 || det <= 1e-3 * xx * hh)
         return false;
     double alone = (xy * hh - hy * xh) / det, more = (hy * xx - xy * xh) / det;
-    for (size_t i = 0; i < points->n; i++) {
-        const struct fit_point *p = &points->at[i];
+    EACH (const struct fit_point, p, *points) {
         double off = p->y - alone * p->x - (more + HELD_START_NS.value / p->x) * p->held;
         rest += p->weight * off * off / ((double)points->n - 2);
     }

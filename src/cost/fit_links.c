@@ -175,8 +175,7 @@ void fit_collectives(const struct fitting *f)
     struct model_link *link = &f->net->link;
     double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
     SCRATCH fit_points points = {0};
-    for (size_t i = 0; i < f->n_transfers; i++) {
-        const struct fit_transfer *t = &f->transfers[i];
+    EACH_OF (const struct fit_transfer, t, f->transfers, f->n_transfers) {
         double size = t->size_bytes * fit_wire_share(f->net);
         struct fit_point point = {size, t->took_ns + t->exchange_ns, 1 / size, 0};
         if (size > 0)

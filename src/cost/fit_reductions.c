@@ -55,8 +55,7 @@ static struct form with_least(const reduction_array *seen)
     struct form form = {.byte_ns = start.byte_ns, .least_ns = start.base_ns};
     for (int round = 0; round < MOST_ROUNDS; round++) {
         double bytes = 0, large_ns = 0, small_ns = 0, n_small = 0;
-        for (size_t i = 0; i < seen->n; i++) {
-            const struct reduction *r = &seen->at[i];
+        EACH (const struct reduction, r, *seen) {
             if (form.byte_ns * r->bytes > form.least_ns) {
                 bytes += r->bytes;
                 large_ns += r->kept_ns;
@@ -99,8 +98,7 @@ static struct form fit_form(reduction_array *seen, struct form (*fit)(const redu
 /* Each bucket on each rank, from when all were there. */
 static void see_packs(const struct fitting *f, reduction_array *seen)
 {
-    for (size_t i = 0; i < f->n_transfers; i++) {
-        const struct fit_transfer *t = &f->transfers[i];
+    EACH_OF (const struct fit_transfer, t, f->transfers, f->n_transfers) {
         struct reduction one = {.bytes = t->size_bytes,
                                 .took_ns = t->took_ns + t->exchange_ns + t->gaps_ns};
         if (t->size_bytes > 0)

@@ -35,8 +35,7 @@ static double byte_ns_of(const struct fitting *f, uint32_t copy, bool within, st
     const struct dpro_graph *g = f->g;
     size_t n = 0;
     double longest = 0, ns = 0, bytes = 0;
-    for (size_t i = 0; i < f->served.n; i++) {
-        const struct fit_served *t = &f->served.at[i];
+    EACH (const struct fit_served, t, f->served) {
         if ((f->net->servers.hosts[t->server] == (int32_t)servers_host_of(f->net, t->rank)) ==
             within)
             busy[n++] = (struct fit_busy){.start_ns = measured_start_ns(f->r, copy, t->op),
@@ -146,8 +145,7 @@ static void fit_waits(const struct fitting *f)
     for (uint32_t i = 0; i < f->r->n; i++) {
         const struct replay_copy *copy = &f->r->copies[f->r->first + i];
         find_answers(f, f->r->first + i, of_tensor);
-        for (uint32_t e = 0; e < g->n_exchanges; e++) {
-            const struct graph_exchange *exchange = &g->exchanges[e];
+        EACH_OF (const struct graph_exchange, exchange, g->exchanges, g->n_exchanges) {
             const struct graph_exchange_end *end = g->exchange_ends + exchange->first_end;
             struct answered times = of_tensor[exchange->carried];
             if (times.served_ns > INT64_MIN && times.answered_ns < INT64_MAX)
@@ -168,8 +166,7 @@ static bool learn_rule(const struct dpro_graph *g, uint32_t *server_of_key)
 {
     for (uint32_t s = 0; s < g->n_servers; s++)
         server_of_key[s] = MODEL_NONE;
-    for (uint32_t e = 0; e < g->n_exchanges; e++) {
-        const struct graph_exchange *exchange = &g->exchanges[e];
+    EACH_OF (const struct graph_exchange, exchange, g->exchanges, g->n_exchanges) {
         if (exchange->key == 0)
             return false;
         uint32_t number = servers_number_of_key(exchange->key - 1, g->n_servers);

@@ -11,8 +11,7 @@ static double between_steps(const struct fitting *f, uint32_t copy)
     const int64_t *end_ns = f->r->copies[copy].end_ns;
     int64_t first_read = INT64_MAX, over = INT64_MIN;
     int64_t begun = f->r->copies[copy - 1].end_ns[g->ranks[0].boundary];
-    for (size_t i = 0; i < f->served.n; i++) {
-        const struct fit_served *t = &f->served.at[i];
+    EACH (const struct fit_served, t, f->served) {
         if (g->kind[t->op] == DPRO_OP_PUSH)
             over = MAX(over, end_ns[t->op]);
         else

@@ -71,8 +71,7 @@ static void find_starts(const struct sharing *u)
     qsort(u->taken, m->n_communications, sizeof *u->taken, by_readiness);
     for (uint32_t i = 0; i < u->first_stream[m->n_groups]; i++)
         u->free_ns[i] = INT64_MIN;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        struct taken *it = &u->taken[k];
+    EACH_OF (struct taken, it, u->taken, m->n_communications) {
         uint32_t group = m->communications[it->number].group;
         uint32_t stream = u->first_stream[group];
         for (uint32_t i = stream; i < u->first_stream[group + 1]; i++)
@@ -105,8 +104,7 @@ static void list_taken(struct sharing *u, uint32_t iteration)
             (struct taken){.number = k,
                            .ready_ns = INT64_MIN,
                            .end_ns = fit_last_end(f, f->coarse->collective_of[k], iteration)};
-    for (uint32_t i = 0; i < f->coarse->n_issues; i++) {
-        const struct coarse_issue *issue = &f->coarse->issues[i];
+    EACH_OF (const struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
         struct taken *of = &u->taken[issue->communication];
         of->ready_ns = MAX(of->ready_ns, issue->ready_ns[iteration]);
     }
@@ -404,8 +402,7 @@ void fit_shares(struct fitting *f)
         for (uint32_t s = 0; s < f->r->n; s++) {
             list_taken(&u, s);
             share_iteration(&u);
-            for (uint32_t i = 0; i < u.n_taken; i++) {
-                const struct taken *it = &u.taken[i];
+            EACH_OF (const struct taken, it, u.taken, u.n_taken) {
                 double *part = &u.parts[(size_t)s * u.n + it->number];
                 u.alone_ns[(size_t)s * u.n + it->number] = it->alone_ns;
                 *part = it->took_ns > it->alone_ns ? it->alone_ns / it->took_ns : 1;

@@ -82,8 +82,7 @@ bool unnamed_are_gradients(const struct dpro_graph *g)
     uint8_t *makes = arena_array(&arena, g->n_ops, 1), *seen = arena_array(&arena, g->n_ops, 1);
     uint32_t *stack = arena_alloc(&arena, (g->n_ops + (size_t)1) * sizeof *stack);
     bool leads = false, pytorch = g->framework && strcmp(g->framework, "pytorch") == 0;
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct graph_tensor *tensor = &g->tensors[t];
+    EACH_OF (const struct graph_tensor, tensor, g->tensors, g->n_tensors) {
         if (tensor->named || tensor->rank != 0 || tensor->collective == UINT32_MAX)
             continue;
         if (tensor->in != DPRO_NO_OP)

@@ -89,8 +89,7 @@ static bool is_made_forward(const struct model_memory *m, const struct graph_blo
  * is asked for, and ends when the last one is saved. */
 static void find_recomputations(struct model_memory *m)
 {
-    for (uint32_t i = 0; i < m->n_blocks; i++) {
-        const struct graph_block *b = &m->blocks[i];
+    EACH_OF (const struct graph_block, b, m->blocks, m->n_blocks) {
         for (uint32_t k = b->first_use; k < b->first_use + b->n_uses; k++) {
             const struct graph_use *use = &m->uses[k];
             if (!use->backward || use->call == MEMORY_NONE)
@@ -108,8 +107,7 @@ static void find_recomputations(struct model_memory *m)
             }
         }
     }
-    for (uint32_t c = 0; c < m->n_calls; c++) {
-        struct memory_call *call = &m->calls[c];
+    EACH_OF (struct memory_call, call, m->calls, m->n_calls) {
         bool known = call->again != MODEL_NONE;
         call->stop = known ? MIN(MAX(call->stop, call->first), call->last) : call->last;
         if (!known || call->again < call->backward_first)
@@ -240,8 +238,7 @@ static uint64_t hash_of(const struct graph_memory *m)
     uint64_t hash = hash_in(m->measured_peak_bytes, m->capacity_bytes);
     hash = hash_in(hash, m->measured_reserved_bytes);
     hash = hash_in(hash_in(hash, m->batch_size), m->n_calls);
-    for (uint32_t i = 0; i < m->n_blocks; i++) {
-        const struct graph_block *b = &m->blocks[i];
+    EACH_OF (const struct graph_block, b, m->blocks, m->n_blocks) {
         uint64_t kind = (uint64_t)b->category << 16 | (uint64_t)b->grows << 9 |
                         (uint64_t)b->scales << 8 | b->item_bytes;
         hash = hash_in(hash_in(hash, b->size_bytes), kind);

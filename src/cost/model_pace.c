@@ -72,16 +72,14 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
     model->pace = pace;
     model_net_scale(&model->net, pace.net);
     for (uint32_t p = 0; p < model->n_programs; p++)
-        for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
-            struct model_op *op = &model->programs[p].ops[i];
+        EACH_OF (struct model_op, op, model->programs[p].ops, model->programs[p].n_ops) {
             op->work_ns = llround(pace.work * (double)op->work_ns);
             op->beside_ns = llround(pace.work * (double)op->beside_ns);
             op->once_ns = llround(pace.work * (double)op->once_ns);
             op->fixed_ns = llround(pace.work * (double)op->fixed_ns);
         }
     for (uint32_t p = 0; p < model->n_programs; p++)
-        for (uint32_t c = 0; c < model->programs[p].n_calls; c++) {
-            struct model_call *call = &model->programs[p].calls[c];
+        EACH_OF (struct model_call, call, model->programs[p].calls, model->programs[p].n_calls) {
             call->recompute_ns = llround(pace.work * (double)call->recompute_ns);
             call->forward_ns = llround(pace.work * (double)call->forward_ns);
             call->backward_ns = llround(pace.work * (double)call->backward_ns);

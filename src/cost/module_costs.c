@@ -254,8 +254,7 @@ static void take_recomputation(struct dpro_model *model, uint32_t m, const struc
            backward = in_step(cost->backward, &cost->backward_bounds, step).value - 1, all = 0;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_program *program = &model->programs[model->ranks[r].program];
-        for (uint32_t c = 0; c < program->n_calls; c++) {
-            struct model_call *call = &program->calls[c];
+        EACH_OF (struct model_call, call, program->calls, program->n_calls) {
             if (call->module != m || call->recompute_ns == 0)
                 continue;
             call->recompute_ns = llround(

@@ -111,8 +111,7 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
     peaks[0] = memory_peak_told(&own, &as_it_is);
     peaks[1] = (struct dpro_memory_peak){.bytes = 0};
     double unsure = 0;
-    for (uint32_t i = 0; i < modules->n_memories; i++) {
-        const struct model_memory *m = &modules->memories[i];
+    EACH_OF (const struct model_memory, m, modules->memories, modules->n_memories) {
         struct flight f = {.ratio = most_in_flight(change, m->rank, 1) /
                                     most_in_flight(change, m->rank, 0)};
         fly(modules, m, &arena, &f);

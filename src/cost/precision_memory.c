@@ -133,8 +133,7 @@ static uint32_t read_operand(struct casting *t, const struct graph_operand *o,
                              const struct operand_read *read)
 {
     uint32_t block = o->block;
-    for (int i = 0; i < read->n_casts; i++) {
-        const struct cast *cast = &read->casts[i];
+    EACH_OF (const struct cast, cast, read->casts, read->n_casts) {
         block = cast->kind == CAST_OUT        ? cast_out(t, o->block, cast->by)
                 : cast->kind == CAST_IN_SCOPE ? cast_in_scope(t, o, cast->type, cast->by)
                                               : cast_gradient(t, o, cast->type, cast->by);

@@ -186,8 +186,7 @@ static void edit_parts(struct editor *e, const part_array *parts, uint32_t rank,
     for (uint32_t j = 0; j < e->n_edits; j++)
         if (e->edits[j].kind != EDIT_REMOVES)
             place[j] = place_of(e, parts, e->edits[j].after[rank]);
-    for (uint32_t i = 0; i < parts->n; i++) {
-        const struct part *part = &parts->at[i];
+    EACH (const struct part, part, *parts) {
         if (is_edited(e, part, EDIT_REMOVES))
             continue;
         if (!is_edited(e, part, EDIT_MOVES))
@@ -254,8 +253,7 @@ static struct model_program put_together(struct editor *e, const struct model_pr
         n_syncs += part->step != STEP_WORKS;
     to.n_ops = 0;
     to.ops = arena_array(e->arena, 2 * n_syncs + 1, sizeof *to.ops);
-    for (uint32_t i = 0; i < parts->n; i++) {
-        const struct part *part = &parts->at[i];
+    EACH (const struct part, part, *parts) {
         const struct model_op *op = &from->ops[part->at];
         now[part->at] = to.n_ops;
         if (part->step == STEP_WORKS) {

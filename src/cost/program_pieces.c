@@ -106,8 +106,7 @@ static void fit_work(struct cutter *c)
     double *all_ns = arena_array(c->arena, c->p->n_ops + (size_t)1, sizeof *all_ns);
     for (uint32_t i = 0; i < c->pieces.n; i++)
         all_ns[c->pieces.all[i].at] += c->pieces.all[i].ns;
-    for (uint32_t i = 0; i < c->pieces.n; i++) {
-        struct program_piece *piece = &c->pieces.all[i];
+    EACH_OF (struct program_piece, piece, c->pieces.all, c->pieces.n) {
         double times = all_ns[piece->at];
         times = times > 0 ? (double)c->p->ops[piece->at].work_ns / times : 1;
         piece->ns *= times;

@@ -28,8 +28,7 @@ static bool is_grid(const struct dpro_graph *g, uint32_t world)
 {
     uint64_t product = 1;
     bool whole = true;
-    for (uint32_t d = 0; d < g->n_dimensions; d++) {
-        const struct graph_dimension *dimension = &g->dimensions[d];
+    EACH_OF (const struct graph_dimension, dimension, g->dimensions, g->n_dimensions) {
         product *= dimension->lies_over ? 1 : dimension->size;
         whole &= dimension->lies_over || (uint64_t)dimension->n_groups * dimension->size == world;
     }

@@ -56,8 +56,7 @@ static void merge_ops(struct evaluator *e)
 static size_t most_actions(const struct dpro_model *m, uint32_t program)
 {
     size_t n = m->n_tensors + (size_t)2;
-    for (uint32_t i = 0; i < m->programs[program].n_ops; i++) {
-        const struct model_op *op = &m->programs[program].ops[i];
+    EACH_OF (const struct model_op, op, m->programs[program].ops, m->programs[program].n_ops) {
         n += op->needs == MODEL_ALL ? m->n_tensors : op->needs != MODEL_NONE;
         n += op->tensor != MODEL_NONE && op->tensor >= m->n_tensors;
     }
@@ -399,8 +398,7 @@ static void list_lags(struct evaluator *e)
     e->first_lag = arena_array(&e->arena, m->n_programs + (size_t)1, sizeof *e->first_lag);
     for (uint32_t p = 0; p < m->n_programs; p++) {
         e->first_lag[p] = (uint32_t)lags.n;
-        for (uint32_t i = 0; i < m->programs[p].n_ops; i++) {
-            const struct model_op *op = &m->programs[p].ops[i];
+        EACH_OF (const struct model_op, op, m->programs[p].ops, m->programs[p].n_ops) {
             struct rank_lag lag = {op->needs - m->n_tensors, (uint32_t)lags.n,
                                    op->lag_ns * m->net.took_ratio};
             if (op->lag_ns > 0)

@@ -402,20 +402,17 @@ static void reset(struct simulation *s)
         clock->first = clock->list.n = clock->heap.n = 0;
         find_next(s, c);
     }
-    for (uint32_t i = 0; i < s->n_channels; i++) {
-        struct sim_channel *channel = &s->channels[i];
+    EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
         channel->n_begun = channel->n_flowing = 0;
         channel->governor = channel->flow = SIM_NONE;
         channel->first = channel->heap = SIM_NONE;
         channel->is_touched = false;
     }
-    for (uint32_t i = 0; i < s->n_resources; i++) {
-        struct sim_resource *r = &s->resources[i];
+    EACH_OF (struct sim_resource, r, s->resources, s->n_resources) {
         r->n_flows = r->n_queued = r->n_carried = r->n_governed = 0;
         r->most_beside = 0;
     }
-    for (uint32_t i = 0; i < s->n_executors; i++) {
-        struct sim_executor *e = &s->executors[i];
+    EACH_OF (struct sim_executor, e, s->executors, s->n_executors) {
         e->at = e->n_done = 0;
         e->reaches = e->actions[0].work_ns;
     }
@@ -450,8 +447,7 @@ void simulation_init(struct simulation *s, struct arena *arena)
     s->queued = arena_array(arena, s->n_channels, sizeof *s->queued);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
     s->shared = arena_array(arena, s->n_resources, sizeof *s->shared);
-    for (uint32_t i = 0; i < s->n_channels; i++) {
-        struct sim_channel *channel = &s->channels[i];
+    EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
         channel->places = arena_alloc(arena, channel->n_resources * sizeof *channel->places);
         for (uint32_t k = 0; k < channel->n_resources; k++)
             s->resources[channel->resources[k]].n_carried++;

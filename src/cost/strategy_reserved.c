@@ -158,8 +158,7 @@ static struct reserved_range add_requests(const struct listing *l, request_array
     struct reserved_range range = {(uint32_t)requests->n, (uint32_t)l->events->n};
     uint32_t forward = range.first, update = range.first;
     array_sort(l->events, by_place);
-    for (size_t i = 0; i < l->events->n; i++) {
-        const struct event *event = &l->events->at[i];
+    EACH (const struct event, event, *l->events) {
         array_add(requests, event->bytes, event->number);
         forward += event->place <= l->forward;
         update += event->place <= l->update;

@@ -261,8 +261,7 @@ struct computing_change computing_change_of(const struct dpro_model *model, uint
     struct computing_change change = {0, 0, 0};
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_program *p = &model->programs[model->ranks[r].program];
-        for (uint32_t c = 0; c < p->n_calls; c++) {
-            const struct model_call *call = &p->calls[c];
+        EACH_OF (const struct model_call, call, p->calls, p->n_calls) {
             if (call->module != module)
                 continue;
             double forward = (double)call->forward_ns / model->n_ranks,

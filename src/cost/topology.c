@@ -53,8 +53,7 @@ static bool read_nics(const char *text, struct topology *t)
 
 static bool find_ready(const char *name, struct topology *t)
 {
-    for (size_t i = 0; i < sizeof ready_hosts / sizeof *ready_hosts; i++) {
-        const struct ready_host *host = &ready_hosts[i];
+    EACH_OF (const struct ready_host, host, ready_hosts, sizeof ready_hosts / sizeof *ready_hosts) {
         size_t len = strlen(host->name);
         if (!text_begins(name, host->name) || name[len] != '-')
             continue;

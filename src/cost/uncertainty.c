@@ -105,8 +105,7 @@ static void move_growth(const struct dpro_model *model, struct arena *arena,
     size_t n = model->n_communications;
     moved->communications =
         arena_copy(arena, model->communications, n, sizeof *moved->communications);
-    for (size_t k = 0; k < n; k++) {
-        struct model_communication *c = &moved->communications[k];
+    EACH_OF (struct model_communication, c, moved->communications, n) {
         bool within = model->groups[c->group].within;
         double byte_ns = within ? is->within_ns.value - was->within_ns.value
                                 : is->byte_ns.value - was->byte_ns.value;

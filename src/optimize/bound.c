@@ -51,8 +51,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     SCRATCH struct ready *order = mem_alloc(model->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;
-    for (uint32_t c = 0; c < work->n_classes; c++) {
-        const struct computation_class *class = &work->classes[c];
+    EACH_OF (const struct computation_class, class, work->classes, work->n_classes) {
         if (class->scale < 0)
             continue;
         double overhead = net->compute.launch_ns.value + net->compute.handling_ns.value;

@@ -12,8 +12,7 @@ static void add_gains(const struct dpro_model *m, const struct model_rank *rank,
                       struct module_gain *gains)
 {
     const struct model_program *p = &m->programs[rank->program];
-    for (uint32_t c = 0; c < p->n_calls; c++) {
-        const struct model_call *call = &p->calls[c];
+    EACH_OF (const struct model_call, call, p->calls, p->n_calls) {
         struct module_gain *gain = &gains[call->module];
         double share = rank->work_scale / m->n_ranks;
         double forward = (double)call->forward_ns * share;
@@ -214,8 +213,7 @@ bool computing_gradients(const struct dpro_model *m, uint32_t program, uint32_t 
 {
     const struct model_program *p = &m->programs[program];
     bool any = false;
-    for (uint32_t c = 0; c < p->n_calls; c++) {
-        const struct model_call *call = &p->calls[c];
+    EACH_OF (const struct model_call, call, p->calls, p->n_calls) {
         if (call->module != module || call->backward_last == MODEL_NONE)
             continue;
         for (uint32_t i = call->op; i <= call->backward_last; i++)

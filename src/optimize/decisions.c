@@ -33,8 +33,7 @@ static void add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
         const char *name = model->programs[op->program].ops[op->first + i].name;
         names[i] = arena_copy_string(&o->arena, name, strlen(name));
     }
-    for (uint32_t r = 0; r < model->n_ranks; r++) {
-        const struct model_rank *rank = &model->ranks[r];
+    EACH_OF (const struct model_rank, rank, model->ranks, model->n_ranks) {
         const struct dpro_fused_op *same = same_of(model, s, op, rank->program);
         if (!same)
             continue;

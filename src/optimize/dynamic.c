@@ -35,8 +35,7 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
     const struct model_net *net = &t->space->model->net;
     const struct computation *work = &t->space->work;
     double longest = 0;
-    for (uint32_t c = 0; c < work->n_classes; c++) {
-        const struct computation_class *class = &work->classes[c];
+    EACH_OF (const struct computation_class, class, work->classes, work->n_classes) {
         double overhead =
             n_buckets * (net->compute.launch_ns.value + net->compute.handling_ns.value);
         if (work->drains)

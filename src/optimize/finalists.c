@@ -85,8 +85,7 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     struct dpro_strategy strategy = space_copy_of(space, baseline);
     if (search->alone)
         add(p, search->alone, "communication", "the best of communication alone")->is_alone = true;
-    for (uint32_t i = 0; i < search->n_ways; i++) {
-        const struct computing_choice *way = &search->ways[i];
+    EACH_OF (const struct computing_choice, way, search->ways, search->n_ways) {
         memcpy(strategy.computing, way->computing, p->model->n_modules);
         if (way->is_usual && space_value(space, &strategy) < INT64_MAX)
             add(p, &strategy, way->name, way->text);

@@ -83,8 +83,7 @@ static int64_t least_opfs_ns(const struct question *q, struct registered *only, 
                              uint32_t first, uint32_t n)
 {
     int64_t least = -1;
-    for (size_t i = 0; i < q->registry->passes.n; i++) {
-        struct registered *entry = &q->registry->passes.at[i];
+    EACH (struct registered, entry, q->registry->passes) {
         if (!entry->fuses || (only && entry != only))
             continue;
         int64_t ns = opfs_ns(q, entry, program, first, n);

@@ -160,8 +160,7 @@ static double delay_of(const struct walk *w, uint32_t module, const bool *gradie
     double sum = 0, last = 0, begin = INFINITY, end = 0;
     bool hidden = false;
     uint32_t partitions;
-    for (uint32_t b = 0; b < view->n_buckets; b++) {
-        const struct dpro_pass_bucket *bucket = &view->buckets[b];
+    EACH_OF (const struct dpro_pass_bucket, bucket, view->buckets, view->n_buckets) {
         if (!gradient_of[view->order[bucket->first]])
             continue;
         last = (double)best_sync_ns(w->space, bucket->size_bytes, &partitions);

@@ -87,8 +87,7 @@ static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_vie
 static void time_all(const struct dpro_pass *pass, const struct child_question *q,
                      times_array *times)
 {
-    for (uint32_t p = 0; p < q->view->n_programs; p++) {
-        const struct dpro_pass_program *program = &q->view->programs[p];
+    EACH_OF (const struct dpro_pass_program, program, q->view->programs, q->view->n_programs) {
         for (uint32_t n = q->least; n <= q->most; n++)
             for (uint32_t first = 0; first + n <= program->n_ops; first++) {
                 bool waits = false;
@@ -124,8 +123,7 @@ static int answer_all(int fd, const char *path, const struct child_question *que
     head.n_candidates = (uint32_t)candidates.list.n;
     head.n_times = times.n;
     send_all(fd, &head, sizeof head);
-    for (size_t i = 0; i < candidates.list.n; i++) {
-        const struct candidate *c = &candidates.list.at[i];
+    EACH (const struct candidate, c, candidates.list) {
         send_all(fd, &c->n, sizeof c->n);
         send_all(fd, candidates.edits.at + c->first, c->n * sizeof(struct dpro_edit));
     }

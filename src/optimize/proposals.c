@@ -66,8 +66,7 @@ void registry_collect(const struct question *q)
     struct arena arena = {0};
     struct dpro_strategy copy = buckets_copy(q->model, q->strategy, &arena);
     q->candidates->list.n = q->candidates->edits.n = 0;
-    for (uint32_t p = 0; p < r->passes.n; p++) {
-        struct registered *entry = &r->passes.at[p];
+    EACH (struct registered, entry, r->passes) {
         size_t first = q->candidates->list.n;
         if (!registry_uses(r, entry) ||
             (r->plain && entry->pass != &built_in_passes[PASS_TENSOR_FUSION]))

@@ -144,10 +144,8 @@ static bool is_of_buckets_alone(const struct plan_file *plan)
 {
     bool other = plan_has_modules(plan) || plan->compression != DPRO_COMPRESSION_NONE ||
                  plan->cycle_ns > 0 || plan->fuses;
-    for (size_t i = 0; i < plan->buckets.n; i++) {
-        const struct plan_file_bucket *bucket = &plan->buckets.at[i];
+    EACH (const struct plan_file_bucket, bucket, plan->buckets)
         other |= bucket->partitions > 1 || bucket->priority != 0 || bucket->server >= 0;
-    }
     return !other;
 }
 

@@ -18,8 +18,7 @@ static void write_job(struct writer *w, const struct plan_file *plan)
         writer_item(w);
         writer_fields(w, TEXT("name", name_of(plan, plan->models.at[m])));
         writer_begin(w, "parameters", '[');
-        for (size_t p = 0; p < plan->parameters.n; p++) {
-            const struct plan_file_parameter *parameter = &plan->parameters.at[p];
+        EACH (const struct plan_file_parameter, parameter, plan->parameters) {
             if (parameter->model != m)
                 continue;
             writer_row(w, TEXT("name", name_of(plan, parameter->name)),

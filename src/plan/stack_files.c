@@ -77,8 +77,7 @@ static void write_mxnet_env(struct writer *w, const void *arg)
 {
     const struct plan_file *plan = arg;
     uint64_t largest = 0, least_parted = UINT64_MAX;
-    for (size_t b = 0; b < plan->buckets.n; b++) {
-        const struct plan_file_bucket *bucket = &plan->buckets.at[b];
+    EACH (const struct plan_file_bucket, bucket, plan->buckets) {
         for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint64_t size = member(plan, i)->size_bytes;
             largest = MAX(largest, size);
@@ -94,8 +93,7 @@ static void write_mxnet_env(struct writer *w, const void *arg)
 static void write_byteps_partition(struct writer *w, const void *arg)
 {
     const struct plan_file *plan = arg;
-    for (size_t b = 0; b < plan->buckets.n; b++) {
-        const struct plan_file_bucket *bucket = &plan->buckets.at[b];
+    EACH (const struct plan_file_bucket, bucket, plan->buckets) {
         for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
             uint64_t size = member(plan, i)->size_bytes, most = partition_bytes(bucket);
             writer_text(w, strtab_get(&plan->strings, member(plan, i)->name));

@@ -263,8 +263,7 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
     *start = (struct allocator_start){
         .rises = start->rises,
         .left_out = mem_array(history->n_requests + 1, sizeof *start->left_out)};
-    for (uint32_t s = 0; s < history->n_segments; s++) {
-        const struct allocator_segment *segment = &history->segments[s];
+    EACH_OF (const struct allocator_segment, segment, history->segments, history->n_segments) {
         if (segment->private_pool || segment->size_bytes > UINT64_MAX / 16 ||
             segment->address > UINT64_MAX / 4)
             continue;

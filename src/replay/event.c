@@ -424,8 +424,7 @@ static void find_roots(struct event *e)
     for (uint32_t op = 0; op < n; op++)
         if (small[op] == 0)
             e->roots[queue_of(e, op)].n++;
-    for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
-        struct roots *roots = &e->roots[q];
+    EACH_OF (struct roots, roots, e->roots, e->dispatch.n_leaves) {
         roots->first = n_roots;
         n_roots += roots->n;
         roots->left = roots->n; /* copy 0 queues them with its others */
@@ -837,8 +836,7 @@ struct event *event_fork(const struct event *from)
         e->roots = arena_copy(&e->arena, e->roots, d->n_leaves, sizeof *e->roots);
     d->queues = queue_array(&e->arena, d->n_leaves);
     memcpy(d->queues, from->dispatch.queues, d->n_leaves * sizeof *d->queues);
-    for (uint32_t q = 0; q < d->n_leaves; q++) {
-        struct queue *queue = &d->queues[q];
+    EACH_OF (struct queue, queue, d->queues, d->n_leaves) {
         if (queue->pool)
             queue->pool = arena_copy(&e->arena, queue->pool, 1, pool_size(queue->pool->n));
         time_anew(e, &queue->head, 1);

@@ -194,8 +194,7 @@ static void list_modules(const struct sweep *s, struct strtab *modules)
     const struct strtab *names = &s->graph->names;
     for (uint32_t c = 0; c < m->n_calls; c++)
         strtab_copy(modules, names, m->calls[c].module);
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        const struct graph_block *block = &m->blocks[b];
+    EACH_OF (const struct graph_block, block, m->blocks, m->n_blocks) {
         const char *name = strtab_get(names, block->name);
         if (is_named(block) && block->category == DPRO_MEMORY_PARAMETER)
             strtab_add(modules, name, parent_length(name, strtab_len(names, block->name)));
@@ -234,8 +233,7 @@ static void find_holders(struct sweep *s, struct replayed_memory *out, struct ar
     struct map numbers = {.n = 0};
     ARRAY(struct dpro_memory_holder) holders = {.n = 0};
     list_modules(s, &modules);
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        const struct graph_block *block = &m->blocks[b];
+    EACH_OF (const struct graph_block, block, m->blocks, m->n_blocks) {
         uint8_t category =
             block->category < DPRO_N_MEMORY_CATEGORIES ? block->category : DPRO_MEMORY_OTHER;
         if (!is_held_at_peak(s, block))

@@ -45,8 +45,7 @@ static void pass_time(struct share *share, int64_t now_ns)
     int64_t part = passed / n + (passed % n + share->rest_ns) / n;
     share->rest_ns = (passed % n + share->rest_ns) % n;
     share->now_ns = now_ns;
-    for (uint32_t s = 0; s < share->n_streams; s++) {
-        struct share_stream *stream = &share->streams[s];
+    EACH_OF (struct share_stream, stream, share->streams, share->n_streams) {
         if (stream->sends)
             stream->left_ns = stream->left_ns > part ? stream->left_ns - part : 0;
     }

@@ -126,8 +126,7 @@ static void write_json(struct writer *w, const void *of)
         writer_item(w);
         align_write_host(w, &clock);
         writer_begin(w, "segments", '[');
-        for (uint32_t s = 0; s < clock.n_segments; s++) {
-            const struct dpro_clock_segment *segment = &clock.segments[s];
+        EACH_OF (const struct dpro_clock_segment, segment, clock.segments, clock.n_segments) {
             writer_object(
                 w, INT("start_ns", segment->start_ns), INT("end_ns", segment->end_ns),
                 INT("offset_ns", segment->offset_ns), FIXED("drift_ppm", segment->drift_ppm, 6),

@@ -76,8 +76,7 @@ static void set_basis(struct comparison *c)
     c->unprofiled = true;
     for (int i = 0; i < 2; i++)
         c->unprofiled &= c->sides[i].facts.unprofiled.n_steps > 1;
-    for (int i = 0; i < 2; i++) {
-        struct side *s = &c->sides[i];
+    EACH_OF (struct side, s, c->sides, 2) {
         const struct report_facts *f = &s->facts;
         double std = c->unprofiled ? (double)f->unprofiled.std_ns : (double)f->std_ns;
         uint32_t n = c->unprofiled ? f->unprofiled.n_steps : f->n_measured;
@@ -422,8 +421,7 @@ static void write_rows(struct writer *w, const struct comparison *c)
     }
     writer_close(w, ']');
     writer_section(w, "ops", '[');
-    for (size_t i = 0; i < c->families.n; i++) {
-        const struct family *f = &c->families.at[i];
+    EACH (const struct family, f, c->families) {
         writer_row(w, TEXT("name", f->name),
                    TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
                    field("a_ms", f->ns[0]), field("b_ms", f->ns[1]), INT("a_count", f->count[0]),

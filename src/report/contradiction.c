@@ -46,10 +46,8 @@ static void list_times(const struct report_facts *f, const struct slices *slices
                        struct part_times *times)
 {
     const struct dpro_graph *g = f->report->graph;
-    for (uint32_t t = 0; t < slices->n_tracks; t++) {
-        const struct slice_track *track = &slices->tracks[t];
-        for (uint32_t i = 0; i < track->n; i++) {
-            const struct slice *s = &track->at[i];
+    EACH_OF (const struct slice_track, track, slices->tracks, slices->n_tracks) {
+        EACH (const struct slice, s, *track) {
             struct interval interval = {s->start_ns, s->start_ns + s->dur_ns};
             int kind = s->waiting ? PART_WAIT : g->kind[s->op];
             if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
@@ -127,8 +125,7 @@ static const struct part_fact *find_worst(const struct report_facts *f)
 {
     const struct part_fact *rest = NULL;
     int64_t whole = llabs(shown_ns(f, true) - shown_ns(f, false));
-    for (uint32_t i = 0; i < f->n_parts; i++) {
-        const struct part_fact *part = &f->parts[i];
+    EACH_OF (const struct part_fact, part, f->parts, f->n_parts) {
         int64_t longer = part->replayed_ns - part->measured_ns;
         if (longer == 0 || (longer > 0) != (f->error_pct > 0))
             continue;

@@ -59,8 +59,7 @@ static void write_times(struct writer *w, const struct report_facts *f)
     if (p->n_dimensions == 0)
         return;
     table_cells(&t, "of a rank", "exposed ms", "waiting ms", "all comm ms", "MB", "most lost by");
-    for (uint32_t i = 0; i < p->n_dimensions; i++) {
-        const struct dimension_fact *d = &p->dimensions[i];
+    EACH_OF (const struct dimension_fact, d, p->dimensions, p->n_dimensions) {
         table_cells(&t, d->name, MS_TEXT(d->mean.exposed_communication_ns),
                     MS_TEXT(d->mean.wait_for_peers_ns), MS_TEXT(d->mean.communication_ns),
                     d->bytes > 0 ? MEGABYTES(d->bytes) : "");
@@ -175,8 +174,7 @@ static void write_parts(struct writer *w, const struct report_facts *f)
                        MS("transfer_ms", p->stages[s].transfer_ns));
     writer_close(w, ']');
     writer_section(w, "traffic", '[');
-    for (uint32_t i = 0; i < p->n_traffic; i++) {
-        const struct traffic_fact *t = &p->traffic[i];
+    EACH_OF (const struct traffic_fact, t, p->traffic, p->n_traffic) {
         bool has_one = t->dimension != DPRO_NO_DIMENSION;
         writer_row(w, INT("from", t->from), INT("to", t->to),
                    TEXT("dimension",

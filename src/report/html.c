@@ -24,10 +24,8 @@ struct page {
 static void note_drawn(const struct slices *slices, int64_t *longest)
 {
     for (uint32_t t = 0; t < slices->n_tracks; t++)
-        for (uint32_t i = 0; i < slices->tracks[t].n; i++) {
-            const struct slice *s = &slices->tracks[t].at[i];
+        EACH (const struct slice, s, slices->tracks[t])
             longest[s->op] = MAX(longest[s->op], s->dur_ns);
-        }
 }
 
 /* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. `sorted` has room
@@ -183,8 +181,7 @@ static void write_track(struct writer *w, const struct page *page, const struct 
         int64_t before = 0;
         uint32_t at = 0;
         writer_begin(w, columns[c], '[');
-        for (uint32_t i = 0; i < track->n; i++) {
-            const struct slice *s = &track->at[i];
+        EACH (const struct slice, s, *track) {
             uint32_t op = page->index[s->op];
             if (op == UINT32_MAX)
                 continue;
@@ -210,8 +207,7 @@ static void write_path(struct writer *w, const struct report_facts *f, const str
     for (int c = 0; c < 4; c++) {
         int64_t before = 0;
         writer_begin(w, columns[c], '[');
-        for (uint32_t i = 0; i < f->n_path; i++) {
-            const struct dpro_critical_op *p = &f->path[i];
+        EACH_OF (const struct dpro_critical_op, p, f->path, f->n_path) {
             int64_t value = c == 0   ? (int64_t)page->index[p->op]
                             : c == 1 ? p->start_ns
                             : c == 2 ? p->dur_ns

@@ -31,8 +31,7 @@ static bool was_not_recorded(const struct report_facts *f)
 {
     const struct dpro_trace *trace = f->report->trace;
     bool recorded = false;
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        const struct trace_rank *rank = &trace->ranks[r];
+    EACH_OF (const struct trace_rank, rank, trace->ranks, trace->n_ranks) {
         recorded |= rank->recording != NULL;
         if (rank->n_allocations > 0 || rank->n_et_nodes > 0)
             return false;

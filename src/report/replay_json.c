@@ -23,8 +23,7 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
 static void write_collectives(struct writer *w, const struct report_facts *f)
 {
     writer_begin(w, "collectives", '[');
-    for (uint32_t i = 0; i < f->n_comms; i++) {
-        const struct comm_fact *c = &f->comms[i];
+    EACH_OF (const struct comm_fact, c, f->comms, f->n_comms) {
         writer_row(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
                    INT_IF("bytes", c->sized, MIN(c->size_bytes, INT64_MAX)),
                    INT("messages", c->n_messages),
@@ -174,8 +173,7 @@ static void write_slow(struct writer *w, const struct report_facts *f)
                    MS("more_ms", f->measured[slow->samples[i]] - slow->usual_ns));
     writer_close(w, ']');
     writer_begin(w, "causes", '[');
-    for (uint32_t c = 0; c < slow->n_causes; c++) {
-        const struct slow_cause *cause = &slow->causes[c];
+    EACH_OF (const struct slow_cause, cause, slow->causes, slow->n_causes) {
         writer_row(w,
                    TEXT("kind", cause->is_gap ? "gap"
                                 : cause->kind ? cause->kind + 3
@@ -211,8 +209,7 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
                   MS_KNOWN("measured_known_to_ms", f->known_to_ns),
                   TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
     writer_begin(w, "parts", '[');
-    for (uint32_t i = 0; i < f->n_parts; i++) {
-        const struct part_fact *part = &f->parts[i];
+    EACH_OF (const struct part_fact, part, f->parts, f->n_parts) {
         writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
                    MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
                    MS("measured_sum_ms", part->measured_sum_ns),

@@ -237,8 +237,7 @@ static void write_names(struct writer *w, const struct report_facts *f)
     writer_text(w, "\n");
     struct table t = {.n_cols = 6, .left = {true, true}};
     table_cells(&t, "name", "kind", "ranks", "count", "ms", "share");
-    for (uint32_t i = 0; i < n; i++) {
-        const struct name_fact *name = &f->names[i];
+    EACH_OF (const struct name_fact, name, f->names, n) {
         char text[NAME_COLUMNS * 4], process[DPRO_PROCESS_NAME_MAX];
         columns_shorten(text, sizeof text, name->name, NAME_COLUMNS);
         table_cells(&t, text, dpro_op_kind_name(name->kind));

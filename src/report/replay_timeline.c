@@ -202,8 +202,7 @@ static void write_critical_path(struct timeline *t, const struct report_facts *f
     int64_t tid = (int64_t)t->graph->n_devices * 2 + 1;
     write_meta(w, "process", pid, 0, "critical path", -1);
     write_meta(w, "thread", pid, tid, "critical path", 0);
-    for (uint32_t i = 0; i < f->n_path; i++) {
-        const struct dpro_critical_op *c = &f->path[i];
+    EACH_OF (const struct dpro_critical_op, c, f->path, f->n_path) {
         struct dpro_op op = dpro_graph_op(t->graph, c->op);
         char process[DPRO_PROCESS_NAME_MAX];
         if (c->dur_ns == 0)
@@ -286,8 +285,7 @@ static void write_dimensions(struct timeline *t, bool replayed)
 /* A counter for all that a rank holds, and one for each category. */
 static void write_memory(struct timeline *t, const struct report_facts *f)
 {
-    for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
-        const struct memory_fact *fact = &f->memory.ranks[i];
+    EACH_OF (const struct memory_fact, fact, f->memory.ranks, f->memory.n_ranks) {
         uint32_t n;
         const struct dpro_memory_point *points =
             dpro_replay_memory_points(t->replay, fact->index, &n);

@@ -68,8 +68,7 @@ static void join_ops(struct slow_facts *slow)
     uint32_t n = 0;
     if (slow->causes[0].more_ns >= slow->more_ns / 5)
         return;
-    for (uint32_t c = 0; c < slow->n_causes; c++) {
-        const struct slow_cause *cause = &slow->causes[c];
+    EACH_OF (const struct slow_cause, cause, slow->causes, slow->n_causes) {
         if (cause->kind || cause->is_gap) {
             slow->causes[n++] = *cause;
             continue;

@@ -151,8 +151,7 @@ void stages_sum(struct report_facts *f)
         array_fini(&times[r].changes);
     }
     mem_free(times);
-    for (uint32_t s = 0; s < p->n_stages; s++) {
-        struct stage_fact *fact = &p->stages[s];
+    EACH_OF (struct stage_fact, fact, p->stages, p->n_stages) {
         fact->fill_ns /= MAX(fact->n_ranks, 1);
         fact->late_ns /= MAX(fact->n_ranks, 1);
         fact->transfer_ns /= MAX(fact->n_ranks, 1);

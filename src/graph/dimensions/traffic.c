@@ -193,8 +193,7 @@ static void learn_name(struct traffic *t, const char *name)
 
 static void learn_names(struct traffics *all, struct traffic *t, const struct rank_build *rank)
 {
-    for (uint32_t g = 0; g < rank->trace->n_groups; g++) {
-        const struct trace_group *group = &rank->trace->groups[g];
+    EACH_OF (const struct trace_group, group, rank->trace->groups, rank->trace->n_groups) {
         if (group->n_ranks == member_sets_size(&all->join->sets, t->set) &&
             memcmp(group->ranks, member_sets_ranks(&all->join->sets, t->set),
                    group->n_ranks * sizeof *group->ranks) == 0)

@@ -309,8 +309,7 @@ static void warn_fewer(struct assembly *a)
     uint32_t most = 0, fewest = UINT32_MAX, n_fewer = 0;
     char process[NET_PROCESS_TEXT];
     for (int pass = 0; pass < 2; pass++)
-        for (uint32_t r = 0; r < join->n_ranks; r++) {
-            const struct rank_build *rank = &join->ranks[r];
+        EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
             uint32_t n = 0;
             EACH (const struct step, step, rank->steps)
                 n += step->timed &&

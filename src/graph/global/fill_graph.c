@@ -481,8 +481,7 @@ static void fill_gathers(struct assembly *a)
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
         for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++)
             g->gather[a->first_op[r] + o] = a->join->ranks[r].ops.at[o].gather;
-    for (uint32_t j = 0; j < g->n_collectives; j++) {
-        const struct graph_collective *c = &g->collectives[j];
+    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
         uint32_t gather = g->gather[g->members[c->first_member].arrival];
         if (c->barrier != DPRO_NO_OP)
             g->gather[c->barrier] = gather;

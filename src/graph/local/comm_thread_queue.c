@@ -84,8 +84,7 @@ static void queue_group(struct rank_build *rank, uint32_t group)
     struct queued before = {.n = 0};
     if (n_threads == 0 || n_threads > LOOK_BACK)
         return;
-    for (size_t c = 0; c < rank->collectives.n; c++) {
-        const struct local_collective *coll = &rank->collectives.at[c];
+    EACH (const struct local_collective, coll, rank->collectives) {
         if (!runs_for(rank, coll, group))
             continue;
         if (before.n >= n_threads && bears_out(rank, &before, n_threads - 1, coll->arrival))

@@ -446,8 +446,7 @@ static void prepare(struct walker *w)
         if (rank->ops.at[o].flags & GRAPH_OP_GPU)
             w->last[w->stream_of[rank->ops.at[o].device]] =
                 (struct work){local_end_op(rank, o), true};
-    for (uint32_t t = 0; t < rank->trace->n_tracks; t++) {
-        const struct trace_track *track = &rank->trace->tracks[t];
+    EACH_OF (const struct trace_track, track, rank->trace->tracks, rank->trace->n_tracks) {
         for (uint32_t i = track->first; track->gpu && i < track->first + track->n; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
             if (span->kind == SPAN_SYNC && span->correlation)

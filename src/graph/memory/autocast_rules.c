@@ -89,8 +89,7 @@ bool build_finds_autocast(const struct rank_build *rank)
     uint32_t to = strtab_find(rank->names, "aten::to", strlen("aten::to"));
     bool found = false;
     SCRATCH bool *casts = mem_array(trace->n_spans + (size_t)1, sizeof *casts);
-    for (uint32_t s = 0; s < trace->n_spans; s++) {
-        const struct trace_span *span = &trace->spans[s];
+    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
         if (span->parent != NO_ID && span->kind == SPAN_CPU_OP && span->name == to)
             casts[span->parent] = true;
     }

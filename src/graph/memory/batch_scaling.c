@@ -281,8 +281,7 @@ void memory_find_scaling(struct memory_build *b)
     for (size_t i = 0; i < b->blocks.n; i++) /* what is there before comes last in the list */
         if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT)
             b->blocks.at[i].to.scales = is_divided(&s, &b->blocks.at[i]);
-    for (size_t i = 0; i < b->blocks.n; i++) {
-        struct block_build *block = &b->blocks.at[i];
+    EACH (struct block_build, block, b->blocks) {
         block->to.scales = scales(&s, block);
         block->to.least_share = least_share(b, block);
         if (block->to.scales && block->to.category == DPRO_MEMORY_WORKSPACE)

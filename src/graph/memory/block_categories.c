@@ -87,8 +87,7 @@ static int64_t backward_end(const struct memory_build *b, int64_t before_ns)
 static int64_t update_begin(const struct memory_build *b, int64_t before_ns)
 {
     int64_t end_ns = backward_end(b, before_ns), begin_ns = INT64_MAX;
-    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
-        const struct trace_span *span = &b->trace->spans[s];
+    EACH_OF (const struct trace_span, span, b->trace->spans, b->trace->n_spans) {
         if (span->window == b->window && span->start_ns >= end_ns && span->start_ns < before_ns &&
             (b->rank->classes[span->name] & NAME_OPTIMIZER_STEP))
             begin_ns = MIN(begin_ns, span->start_ns);
@@ -239,8 +238,7 @@ static void find_growth(struct memory_build *b)
     if (n - from >= FEWEST && (from == 1 || !is_given_back_later(b, &kept_before))) {
         b->growth_bytes = least;
         b->growth_since = from == 1 ? -1 : b->rank->steps.at[first + from].number;
-        for (size_t i = 0; i < b->blocks.n; i++) {
-            struct block_build *block = &b->blocks.at[i];
+        EACH (struct block_build, block, b->blocks) {
             uint32_t s = kept_by(b, block);
             uint64_t count = 0;
             if (s == b->step && map_get(&kept_before, map_key(block->size_bytes), &count) &&

@@ -51,8 +51,7 @@ static int32_t choose_device(const struct trace_rank *trace, uint32_t window)
     enum { MOST_DEVICES = 64 };
     uint64_t taken[MOST_DEVICES] = {0};
     int32_t best = -1;
-    for (uint32_t i = 0; i < trace->n_allocations; i++) {
-        const struct trace_allocation *event = &trace->allocations[i];
+    EACH_OF (const struct trace_allocation, event, trace->allocations, trace->n_allocations) {
         if (event->window != window || event->device < 0 || event->device >= MOST_DEVICES)
             continue;
         taken[event->device] += event->bytes > 0 ? (uint64_t)event->bytes : 1;
@@ -99,10 +98,8 @@ static bool choose(struct memory_build *b, int64_t last_step)
 static void number_blocks(struct memory_build *b)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < b->blocks.n; i++) {
-        struct block_build *block = &b->blocks.at[i];
+    EACH (struct block_build, block, b->blocks)
         block->is = block->given_ns < b->start_ns ? NO_ID : n++;
-    }
     b->to->n_blocks = n;
 }
 

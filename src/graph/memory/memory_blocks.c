@@ -197,8 +197,7 @@ static stretch_array find_taken(const struct memory_build *b)
 {
     stretch_array taken = {0};
     size_t kept = 0;
-    for (size_t i = 0; i < b->blocks.n; i++) {
-        const struct block_build *block = &b->blocks.at[i];
+    EACH (const struct block_build, block, b->blocks) {
         if (block->taken_ns != BEFORE_WINDOW && block->address + block->size_bytes > block->address)
             array_push(&taken,
                        ((struct stretch){block->address, block->address + block->size_bytes}));
@@ -231,8 +230,7 @@ static bool is_made_anew(uint8_t category)
 static struct map count_kept(const struct memory_build *b)
 {
     struct map kept = {0};
-    for (size_t i = 0; i < b->blocks.n; i++) {
-        const struct block_build *block = &b->blocks.at[i];
+    EACH (const struct block_build, block, b->blocks) {
         uint64_t n = 0;
         if (block->taken_ns == BEFORE_WINDOW || block->taken_ns >= b->start_ns ||
             block->given_ns < b->start_ns)
@@ -311,8 +309,7 @@ static void add_recorded(struct memory_build *b)
     if (recording->optimizer_bytes > 0)
         memory_add_before(b, DPRO_MEMORY_STATE, 0, MIN(recording->optimizer_bytes, MOST_BYTES))
             ->merged = true;
-    for (size_t m = 0; m < recording->models.n; m++) {
-        const struct recorded_model *model = &recording->models.at[m];
+    EACH (const struct recorded_model, model, recording->models) {
         for (uint32_t i = 0; i < model->n_buckets; i++) {
             const struct recorded_bucket *bucket = &recording->buckets.at[model->first_bucket + i];
             memory_add_before(b, DPRO_MEMORY_BUCKET, 0, MIN(bucket->size_bytes, MOST_BYTES));
@@ -372,8 +369,7 @@ static void add_unlisted(struct memory_build *b)
         if (found)
             found->size = 0;
     }
-    for (size_t i = 0; i < n_listed; i++) {
-        struct block_build *block = &b->blocks.at[i];
+    EACH_OF (struct block_build, block, b->blocks.at, n_listed) {
         if (block->address != 0 || !is_there_before(b, block))
             continue;
         struct allocated *found = allocated_for(all.at, all.n, block->size_bytes);
@@ -409,8 +405,7 @@ static int64_t counted_rise(const struct memory_build *b)
 {
     int64_t before = -1, most = -1, unseen = 0; /* given back, and still counted */
     size_t next = 0;
-    for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
-        const struct trace_allocation *event = &b->trace->allocations[i];
+    EACH_OF (const struct trace_allocation, event, b->trace->allocations, b->trace->n_allocations) {
         if (!is_wanted(b, event) || event->ns < b->start_ns || event->ns >= b->end_ns)
             continue;
         if (event->allocated_bytes < 0)
@@ -455,8 +450,7 @@ void memory_measure(struct memory_build *b)
         add_unlisted(b);
     if (b->device >= 0)
         add_rest(b);
-    for (uint32_t i = 0; i < b->trace->n_allocations; i++) {
-        const struct trace_allocation *event = &b->trace->allocations[i];
+    EACH_OF (const struct trace_allocation, event, b->trace->allocations, b->trace->n_allocations) {
         if (!is_wanted(b, event) || event->ns < b->start_ns)
             continue;
         if (event->reserved_bytes > 0)

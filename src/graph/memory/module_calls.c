@@ -35,8 +35,8 @@ static mark_array list_calls(struct memory_build *b)
 {
     mark_array marks = {0};
     SCRATCH struct map classes = class_names(b);
-    for (uint32_t i = 0; i < b->trace->n_module_calls; i++) {
-        const struct trace_module_call *mark = &b->trace->module_calls[i];
+    EACH_OF (const struct trace_module_call, mark, b->trace->module_calls,
+             b->trace->n_module_calls) {
         uint64_t class = 0;
         if (mark->window != b->window || mark->start_ns < b->start_ns ||
             mark->start_ns >= b->end_ns || mark->track == NO_ID || is_in_backward(b, mark))
@@ -144,8 +144,7 @@ static struct map calls_by_sequence(const struct memory_build *b)
             !b->span_calls[s].backward)
             map_set(&calls, sequence_key(0, span->sequence), b->span_calls[s].call + UINT64_C(1));
     }
-    for (uint32_t i = 0; i < b->trace->n_links; i++) {
-        const struct trace_link *link = &b->trace->links[i];
+    EACH_OF (const struct trace_link, link, b->trace->links, b->trace->n_links) {
         const struct trace_span *to = &b->trace->spans[link->to];
         if (to->sequence >= 0 && is_in_step(b, link->from) && !b->span_calls[link->from].backward)
             map_set(&calls, sequence_key(to->fwd_thread, to->sequence),

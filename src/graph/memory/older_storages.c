@@ -66,8 +66,7 @@ static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t 
 static void find(struct finder *finder)
 {
     const struct memory_build *b = finder->b;
-    for (uint32_t n = 0; n < b->trace->n_et_nodes; n++) {
-        const struct et_node *node = &b->trace->et_nodes[n];
+    EACH_OF (const struct et_node, node, b->trace->et_nodes, b->trace->n_et_nodes) {
         const struct trace_span *span = node->span == NO_ID ? NULL : &b->trace->spans[node->span];
         if (!span || span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
             continue;

@@ -44,8 +44,7 @@ static void find_parts(struct splitter *s)
     SCRATCH struct map here = sizes_here(s->b->held);
     double least = INFINITY;
     for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < recording->parameters.n; i++) {
-            const struct recorded_parameter *p = &recording->parameters.at[i];
+        EACH (const struct recorded_parameter, p, recording->parameters) {
             uint64_t size;
             if (!map_get(&here, map_key(p->name), &size))
                 continue;

@@ -172,8 +172,7 @@ static void keep_batch(struct biographer *b)
 static void list_clearings(struct biographer *b)
 {
     const struct memory_build *build = b->b;
-    for (uint32_t i = 0; i < build->trace->n_spans; i++) {
-        const struct trace_span *span = &build->trace->spans[i];
+    EACH_OF (const struct trace_span, span, build->trace->spans, build->trace->n_spans) {
         if ((build->rank->classes[span->name] & NAME_ZERO_GRAD) && span->window == build->window &&
             span_end_ns(span) < build->end_ns)
             array_push(&b->clearings, span_end_ns(span));

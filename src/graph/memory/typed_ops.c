@@ -152,8 +152,7 @@ static void add_op(struct typist *t, uint32_t s)
 static void name_makers(const struct typist *t)
 {
     const struct memory_build *b = t->b;
-    for (size_t i = 0; i < b->blocks.n; i++) {
-        const struct block_build *block = &b->blocks.at[i];
+    EACH (const struct block_build, block, b->blocks) {
         uint32_t at = block->taken_ns >= b->start_ns ? block->span : NO_ID;
         while (at != NO_ID && t->op_of_span[at] == MEMORY_NONE)
             at = b->trace->spans[at].parent;

@@ -146,8 +146,7 @@ bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names,
     *n_called = 0;
     if (build_has_gpu(trace))
         return false;
-    for (uint32_t i = 0; i < trace->n_spans; i++) {
-        const struct trace_span *span = &trace->spans[i];
+    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
         const char *name = strtab_get(names, span->name);
         *n_called += span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:");
         launches |=

@@ -70,8 +70,7 @@ void gloo_number_pairs(struct dpro_trace *trace)
 {
     SCRATCH ARRAY(struct transfer_message) all = {0};
     uint32_t number = 0, peer_stream;
-    for (uint32_t i = 0; i < trace->n_transports; i++) {
-        struct net_transport *t = &trace->transports[i];
+    EACH_OF (struct net_transport, t, trace->transports, trace->n_transports) {
         all.n = 0;
         EACH (struct net_message, m, t->messages)
             if (is_pair(m))

@@ -194,9 +194,7 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
 
 static void free_inflate(struct input *in)
 {
-    mem_free(in->inflate);
-    mem_free(in->packed);
-    mem_free(in->piece);
+    FREE_ALL(&in->inflate, &in->packed, &in->piece);
     in->inflate = NULL;
     in->packed = in->piece = in->piece_at = NULL;
     in->piece_left = 0;

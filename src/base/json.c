@@ -3,8 +3,7 @@
 
 void json_fini(struct json *js)
 {
-    mem_free(js->buffer);
-    mem_free(js->scratch);
+    FREE_ALL(&js->buffer, &js->scratch);
     *js = (struct json){0};
 }
 

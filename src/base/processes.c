@@ -301,8 +301,7 @@ void dpro_processes_leave(struct dpro_processes *p)
     pthread_join(p->thread, NULL);
     sem_destroy(&p->begun);
     sem_destroy(&p->over);
-    mem_free(p->answers);
-    mem_free(p);
+    FREE_ALL(&p->answers, &p);
 }
 
 void dpro_processes_abort(struct dpro_processes *p, int code)

@@ -230,10 +230,7 @@ void writer_fini(struct writer *w)
         mem_close_fd(w->fd);
     if (w->temp)
         unlink(w->temp);
-    mem_free(w->temp);
-    mem_free(w->path);
-    mem_free(w->gzip);
-    mem_free(w->buf);
+    FREE_ALL(&w->temp, &w->path, &w->gzip, &w->buf);
     *w = (struct writer){.fd = -1};
 }
 

@@ -60,7 +60,7 @@ static void add_entries(struct source_list *list, const char *path, int depth, i
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         struct stat st;
-        char *full = mem_format("%.*s/%s", len, path, name);
+        SCRATCH char *full = mem_format("%.*s/%s", len, path, name);
         bool there = stat(full, &st) == 0;
         /* dpro profile renames what it has written whole; of what is not there, such as a link that
          * leads nowhere, reading says what is wrong */
@@ -70,7 +70,6 @@ static void add_entries(struct source_list *list, const char *path, int depth, i
             add_source(list, full, false, attempt);
         else if (there && S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH)
             add_folder(list, full, depth + 1, false, attempt, NULL); /* fails only where named */
-        mem_free(full);
     }
 }
 

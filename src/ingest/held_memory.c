@@ -11,8 +11,7 @@
 static void fini(void *payload)
 {
     struct held_part *held = payload;
-    array_fini(&held->blocks);
-    array_fini(&held->modules);
+    FREE_ALL(&held->blocks, &held->modules);
     snapshot_fini(&held->allocated);
 }
 
@@ -208,12 +207,10 @@ static uint32_t join_blocks(struct held_memory *to, struct held_part *held, cons
     uint32_t n_twice = 0;
     for (size_t i = 0; i < held->blocks.n; i++) {
         struct held_block block = held->blocks.at[i];
-        if (block.address && map_get(&seen, map_key(block.address), NULL)) {
+        if (block.address && !map_insert(&seen, map_key(block.address), 1)) {
             n_twice++;
             continue;
         }
-        if (block.address)
-            map_set(&seen, map_key(block.address), 1);
         block.name = names[block.name];
         to->blocks[to->n_blocks++] = block;
     }

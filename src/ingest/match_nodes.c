@@ -55,8 +55,8 @@ void rank_match_graph(struct rank_job *job)
     struct map nodes = {0}; /* name -> node; of equal names the first */
     uint64_t node;
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
-        if (rank->dfg_nodes[n].name && !map_get(&nodes, rank->dfg_nodes[n].name, NULL))
-            map_set(&nodes, rank->dfg_nodes[n].name, n);
+        if (rank->dfg_nodes[n].name)
+            map_insert(&nodes, rank->dfg_nodes[n].name, n);
     EACH_OF (struct trace_span, span, rank->spans, rank->n_spans) {
         if (!runs_a_node(rank, span) || !span->name)
             continue;

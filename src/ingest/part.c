@@ -228,13 +228,8 @@ void part_fini(struct trace_part *part)
     part_free_blocks(part);
     strtab_fini(&part->names);
     arena_fini(&part->arena);
-    array_fini(&part->tracks);
-    array_fini(&part->details);
-    array_fini(&part->labels);
-    array_fini(&part->groups);
-    array_fini(&part->allocations);
-    array_fini(&part->dfg_nodes);
-    array_fini(&part->dfg_inputs);
+    FREE_ALL(&part->tracks, &part->details, &part->labels, &part->groups, &part->allocations,
+             &part->dfg_nodes, &part->dfg_inputs);
     part_free_payload(part);
     array_fini(&part->session.cuts);
     if (part->next)

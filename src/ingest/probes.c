@@ -60,10 +60,8 @@ struct measured {
 static void measured_fini(struct measured *m)
 {
     for (int i = 0; i < N_TIMES; i++) {
-        array_fini(&m->forward.of[i]);
-        array_fini(&m->backward.of[i]);
-        array_fini(&m->own_forward.of[i]);
-        array_fini(&m->own_backward.of[i]);
+        FREE_ALL(&m->forward.of[i], &m->backward.of[i], &m->own_forward.of[i],
+                 &m->own_backward.of[i]);
     }
 }
 

@@ -85,11 +85,7 @@ void rank_join_allocations(struct rank_job *job)
         }
         window += part->session.cuts.n ? (uint32_t)part->session.cuts.n : 1;
     }
-    SCRATCH uint32_t *order = all.n ? mem_alloc(all.n * sizeof *order) : NULL;
-    for (uint32_t i = 0; i < all.n; i++)
-        order[i] = i;
-    if (all.n)
-        qsort_r(order, all.n, sizeof *order, by_time, all.at);
+    SCRATCH uint32_t *order = sorted_indices(all.n, all.at, by_time);
     for (uint32_t i = 0; i < all.n; i++)
         if (is_twice(rank->allocations, rank->n_allocations, &all.at[order[i]]))
             job->n_duplicates++;

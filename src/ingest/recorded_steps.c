@@ -26,7 +26,7 @@ static void warn_unfinished(struct trace_build *build)
 /* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
 static void sum_unprofiled(struct dpro_trace *trace)
 {
-    ARRAY(int64_t) times = {0}, numbers = {0}, faults = {0}, cpu = {0};
+    SCRATCH ARRAY(int64_t) times = {0}, numbers = {0}, faults = {0}, cpu = {0};
     struct slow_ones one = {0}; /* of the first rank */
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
         const struct recording *recording = trace->ranks[r].recording;
@@ -57,7 +57,6 @@ static void sum_unprofiled(struct dpro_trace *trace)
         out->median_ns = stats_median_i64(times.at, times.n);
         out->std_ns = times.n > 1 ? llround(of.std) : -1;
     }
-    FREE_ALL(&times, &numbers, &faults, &cpu);
 }
 
 void recordings_join(struct trace_build *build)

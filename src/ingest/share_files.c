@@ -432,7 +432,7 @@ static bool is_joint(const struct source *source)
  * known; NULL: none. */
 static const struct source *find_apart(const struct trace_build *build)
 {
-    struct map processes = {0}; /* rank + 1 -> where it is built */
+    SCRATCH struct map processes = {0}; /* rank + 1 -> where it is built */
     const struct source *found = NULL, *unknown = NULL;
     size_t n = 0;
     EACH (const struct source, source, build->list) {
@@ -443,11 +443,10 @@ static const struct source *find_apart(const struct trace_build *build)
         n++;
         if (rank < 0)
             unknown = unknown ? unknown : source;
-        else if (!map_get(&processes, (uint64_t)rank + 1, &process))
-            map_set(&processes, (uint64_t)rank + 1, process);
+        else
+            process = map_first(&processes, (uint64_t)rank + 1, process);
         found = process != (uint64_t)source->process ? source : NULL;
     }
-    map_fini(&processes);
     return found || n == 1 ? found : unknown;
 }
 
@@ -556,8 +555,7 @@ void shared_answer_ranks(struct trace_build *build)
             if (rank->process != helper)
                 continue;
             pack_struct(&pack, of_logged, &rank->logged);
-            array_fini(&rank->logged.parts);
-            array_fini(&rank->logged.moves);
+            FREE_ALL(&rank->logged.parts, &rank->logged.moves);
         }
     }
 }

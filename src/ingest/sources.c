@@ -34,9 +34,7 @@ void sources_fini(struct source_list *list)
 {
     for (size_t i = 0; i < list->n; i++) {
         part_fini(&list->at[i].part);
-        mem_free(list->at[i].names);
-        mem_free(list->at[i].copy);
-        mem_free(list->at[i].path);
+        FREE_ALL(&list->at[i].names, &list->at[i].copy, &list->at[i].path);
     }
     array_fini(list);
 }

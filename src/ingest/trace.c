@@ -3,10 +3,7 @@
 
 void trace_free_spans(struct trace_rank *rank)
 {
-    mem_free(rank->spans);
-    mem_free(rank->details);
-    rank->spans = NULL;
-    rank->details = NULL;
+    FREE_ALL(&rank->spans, &rank->details);
 }
 
 void dpro_trace_destroy(struct dpro_trace *trace)

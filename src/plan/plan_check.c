@@ -48,9 +48,8 @@ static int check_parameters(const struct plan_file *plan, struct map *left, stru
         uint64_t key = key_of(p->model, p->name);
         if (p->name == 0 || p->size_bytes >= UINT64_MAX >> 20)
             return bad(err, "parameter %zu: it has no name or no size_bytes", i);
-        if (map_get(left, key, NULL))
+        if (!map_insert(left, key, i))
             return bad(err, "parameter %zu: it is there twice: %s", i, name_of(plan, p->name));
-        map_set(left, key, i);
     }
     for (size_t n = 0; n < plan->buckets.n; n++) {
         int rc = check_bucket(plan, n, left, err);
@@ -72,11 +71,9 @@ static int check_modules(const struct plan_file *plan, const char *key, const na
 {
     SCRATCH struct map seen = {0};
     int rc = 0;
-    for (size_t i = 0; i < names->n && rc == 0; i++) {
-        if (map_get(&seen, names->at[i] + UINT64_C(1), NULL))
+    for (size_t i = 0; i < names->n && rc == 0; i++)
+        if (!map_insert(&seen, names->at[i] + UINT64_C(1), 1))
             rc = bad(err, "%s: a module is there twice: %s", key, name_of(plan, names->at[i]));
-        map_set(&seen, names->at[i] + UINT64_C(1), 1);
-    }
     return rc;
 }
 

@@ -72,8 +72,7 @@ void dpro_verify_destroy(struct dpro_verify *v)
     if (!v)
         return;
     strtab_fini(&v->strings);
-    FREE_ALL(&v->times, &v->turns, &v->steps, &v->bucket_bytes);
-    mem_free(v);
+    FREE_ALL(&v->times, &v->turns, &v->steps, &v->bucket_bytes, &v);
 }
 
 int dpro_verify_is_elsewhere(const struct dpro_verify *v)

@@ -105,7 +105,7 @@ static void list_calls(const struct placing *p, const struct actual_round *round
                        struct fused_calls *of)
 {
     struct strtab *names = &p->trace->names;
-    struct map numbers = {0}; /* of the calls, by name */
+    SCRATCH struct map numbers = {0}; /* of the calls, by name */
     of->n = 0;
     for (uint32_t i = round_first(p->rounds, round); i < round_end(p->rounds, round); i++) {
         uint32_t tensor = rounds_tensor(p->rounds, i);
@@ -116,7 +116,6 @@ static void list_calls(const struct placing *p, const struct actual_round *round
         of->calls[of->n++] = (uint32_t)map_number(&numbers, call + UINT64_C(1));
     }
     of->n_calls = numbers.n;
-    map_fini(&numbers);
 }
 
 /* Nameless hand-overs are matched by order: the k-th is that of the k-th tensor that was fused, or

@@ -180,15 +180,10 @@ static const struct actual_round *choose_round(const struct rounds *rounds, stru
     const struct actual_round *at = rounds->rounds.at, *best = NULL;
     SCRATCH struct map counts = {0};
     uint32_t usual = usual_groups(rounds);
-    uint64_t n = 0;
+    for (size_t r = 0; r < rounds->rounds.n; r++)
+        map_add(&counts, hash_round(rounds, &at[r]), 1);
     for (size_t r = 0; r < rounds->rounds.n; r++) {
-        uint64_t key = hash_round(rounds, &at[r]);
-        n = 0;
-        map_get(&counts, key, &n);
-        map_set(&counts, key, n + 1);
-    }
-    for (size_t r = 0; r < rounds->rounds.n; r++) {
-        map_get(&counts, hash_round(rounds, &at[r]), &n);
+        uint64_t n = map_add(&counts, hash_round(rounds, &at[r]), 0);
         if (n > fusion->n_alike || (n == fusion->n_alike && at[r].n == usual && best->n != usual)) {
             fusion->n_alike = (uint32_t)n;
             best = &at[r];
@@ -311,7 +306,7 @@ struct fusion *rounds_find(struct arena *arena, mark_array *marks, struct rounds
             array_push(&rounds->runs, i);
     if (rounds->runs.n == 0)
         return NULL;
-    qsort_r(rounds->runs.at, rounds->runs.n, sizeof *rounds->runs.at, by_start, t->runs.at);
+    array_sort_by(&rounds->runs, by_start, t->runs.at);
     sort_i64(marks->at, marks->n);
     cut_groups(rounds);
     cut_rounds(rounds, marks);

@@ -78,13 +78,10 @@ static void find_readiness(struct telling *t)
     t->n_last = arena_array(&t->arena, t->n_ranks, sizeof *t->n_last);
     array_sort(&timeline->ready, by_ready);
     EACH (const struct timeline_ready, ready, timeline->ready) {
-        uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run), n = 0;
-        uint64_t of_rank = map_key(key + (uint64_t)ready->rank);
-        if (map_get(&noted, of_rank, NULL))
+        uint64_t key = map_key((uint64_t)ready->tensor << 32 | ready->run);
+        if (!map_insert(&noted, map_key(key + (uint64_t)ready->rank), 1))
             continue; /* written twice */
-        map_get(&heard, key, &n);
-        map_set(&noted, of_rank, 1);
-        map_set(&heard, key, ++n);
+        uint64_t n = map_add(&heard, key, 1);
         t->n_whole += n == t->n_ranks;
         t->n_last[ready->rank] += n == t->n_ranks;
     }

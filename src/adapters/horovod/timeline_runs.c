@@ -396,9 +396,7 @@ void timeline_finish(struct timeline_reading *r)
         else
             end_run(r, t);
     }
-    map_fini(&r->tensors);
-    array_fini(&r->writing);
-    array_fini(&r->whole_stages);
+    FREE_ALL(&r->tensors, &r->writing, &r->whole_stages);
     add_base(timeline, r->part);
     array_sort(&timeline->runs, by_end);
     sort_i64(timeline->cycles.at, timeline->cycles.n);

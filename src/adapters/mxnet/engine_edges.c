@@ -127,9 +127,8 @@ static void add_taker(struct rank_build *rank, const node_list *nodes,
 
 void rule_takers(struct rank_build *rank)
 {
-    node_list nodes = list_nodes(rank);
+    SCRATCH node_list nodes = list_nodes(rank);
     for (size_t c = 0; c < rank->collectives.n; c++)
         if (build_is_exchange(rank, rank->collectives.at[c].arrival))
             add_taker(rank, &nodes, &rank->collectives.at[c]);
-    array_fini(&nodes);
 }

@@ -64,25 +64,23 @@ static void push_engine_step(struct rank_build *rank, int64_t start, int64_t end
  * its exchanges, each key's once, begin in it. */
 static void steps_from_exchanges(struct rank_build *rank, uint32_t window)
 {
-    struct map keys = {0}; /* of the iteration at hand */
+    SCRATCH struct map keys = {0}; /* of the iteration at hand */
     int64_t cut = ABSENT, last = ABSENT;
-    span_array exchanges = steps_exchanges(rank, window);
+    SCRATCH span_array exchanges = steps_exchanges(rank, window);
     for (size_t i = 0; i < exchanges.n; i++) {
         const struct trace_span *span = exchanges.at[i];
         uint32_t key = rank->trace->details[span->detail].process_group;
         if (key == 0)
             break; /* which key it is nobody knows */
-        if (map_get(&keys, (uint64_t)key + 1, NULL)) {
+        if (!map_insert(&keys, (uint64_t)key + 1, 1)) {
             if (cut != ABSENT)
                 push_engine_step(rank, cut, last + 1, window);
             cut = last + 1;
             map_fini(&keys);
+            map_set(&keys, (uint64_t)key + 1, 1);
         }
-        map_set(&keys, (uint64_t)key + 1, 1);
         last = span->start_ns;
     }
-    map_fini(&keys);
-    array_fini(&exchanges);
 }
 
 void steps_from_recording(struct rank_build *rank, uint32_t class)

@@ -169,8 +169,7 @@ static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_erro
     part->process.may_be_server = true;
     part_read_events(part, js, read_event, &m);
     part->losses.n_unpaired += m.open.n;
-    map_fini(&m.tracks);
-    array_fini(&m.open);
+    FREE_ALL(&m.tracks, &m.open);
     return 0;
 }
 

@@ -15,7 +15,7 @@ ORDER_OF_INDICES(by_start, struct trace_span, ASCENDING(start_ns));
 void build_find_stores(const struct rank_build *rank, struct map *stored_ns)
 {
     struct trace_span *spans = rank->trace->spans;
-    span_list pulls = {0}, copies = {0};
+    SCRATCH span_list pulls = {0}, copies = {0};
     if (!(rank->all_classes & NAME_EXCHANGE))
         return;
     for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
@@ -37,6 +37,4 @@ void build_find_stores(const struct rank_build *rank, struct map *stored_ns)
             map_set(stored_ns, pulls.at[p++] + UINT64_C(1), stored);
         }
     }
-    array_fini(&pulls);
-    array_fini(&copies);
 }

@@ -12,7 +12,7 @@ void rule_count_slots(struct rank_build *rank)
 {
     SCRATCH ARRAY(int64_t) ends = {0}; /* of what ran last in each slot */
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        slice_list slices = slices_by_start(rank, s, build_is_pool);
+        SCRATCH slice_list slices = slices_by_start(rank, s, build_is_pool);
         for (size_t i = 0; i < slices.n; i++) {
             const struct slice *slice = &rank->slices.at[slices.at[i]];
             size_t first = 0; /* to be free */
@@ -24,7 +24,6 @@ void rule_count_slots(struct rank_build *rank)
             else
                 array_push(&ends, slice->end_ns);
         }
-        array_fini(&slices);
     }
     rank->n_slots = (uint32_t)ends.n;
 }

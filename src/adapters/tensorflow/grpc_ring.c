@@ -79,14 +79,11 @@ static uint64_t key_with(uint64_t key, uint64_t number)
  * these is made of the number, the window, and the place among its like in the window. */
 static void tell_apart(const struct dpro_trace *trace, run_array *runs)
 {
-    struct map repeated = {0}, seen = {0};
-    uint64_t n = 0;
+    SCRATCH struct map repeated = {0}, seen = {0};
     EACH (const struct ring_run, run, *runs) {
         uint64_t here = key_with(run->key, run->transport);
-        if (map_get(&seen, here, NULL))
+        if (!map_insert(&seen, here, 1))
             map_set(&repeated, run->key, 1);
-        else
-            map_set(&seen, here, 1);
     }
     map_fini(&seen);
     for (size_t i = 0; i < runs->n && repeated.n > 0; i++) {
@@ -97,12 +94,8 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
             trace->ranks[trace->transports[run->transport].rank_index].spans[run->span].window;
         run->key = key_with(run->key, window);
         uint64_t here = key_with(run->key, run->transport);
-        n = map_get(&seen, here, &n) ? n + 1 : 0;
-        map_set(&seen, here, n);
-        run->key = key_with(run->key, n);
+        run->key = key_with(run->key, map_add(&seen, here, 1) - 1);
     }
-    map_fini(&repeated);
-    map_fini(&seen);
 }
 
 /* ---- chunks ---- */

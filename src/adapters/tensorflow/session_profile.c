@@ -110,9 +110,7 @@ static bool takes_part(const struct joiner *j, const struct process *process)
 
 static void drop_process(struct joiner *j, size_t p)
 {
-    array_fini(&j->processes[p].runs);
-    array_fini(&j->processes[p].works);
-    array_fini(&j->processes[p].marks);
+    FREE_ALL(&j->processes[p].runs, &j->processes[p].works, &j->processes[p].marks);
     j->processes[p] = j->processes[--j->n];
 }
 

@@ -181,21 +181,18 @@ static void find_runs(struct device_splitter *s)
 
 static void count_programs(struct device_splitter *s)
 {
-    struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
+    SCRATCH struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
     EACH (const struct program_run, run, s->runs) {
         struct program fresh = {.id = run->program};
-        uint64_t n = 0, key = map_mix(map_mix(run->device + 1) + run->program) | 1;
+        uint64_t key = map_mix(map_mix(run->device + 1) + run->program) | 1;
+        uint64_t n = map_add(&on_device, key, 1);
         size_t number = (size_t)map_number(&numbers, map_key(run->program));
-        map_get(&on_device, key, &n);
-        map_set(&on_device, key, ++n);
         if (number == s->programs.n)
             array_push(&s->programs, fresh);
         struct program *program = &s->programs.at[number];
         program->most_runs = MAX(program->most_runs, (uint32_t)n);
         program->total_ns = time_add(program->total_ns, run->end_ns - run->start_ns);
     }
-    map_fini(&numbers);
-    map_fini(&on_device);
 }
 
 /* Iterations begin with steps, or else with runs of the program that runs least often, among those

@@ -101,6 +101,5 @@ void xla_split_gpus(struct trace_part *part)
         tf_replace_part(part, list);
     }
     arena_fini(&s.arena);
-    map_fini(&s.numbers);
-    map_fini(&s.launched);
+    FREE_ALL(&s.numbers, &s.launched);
 }

@@ -389,9 +389,7 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
         split_devices(&x);
     part->process.may_be_server = session_profile_of(part) != NULL;
     for (size_t p = 0; p < x.planes.n; p++) {
-        map_fini(&x.planes.at[p].events);
-        map_fini(&x.planes.at[p].stats);
-        map_fini(&x.planes.at[p].stat_texts);
+        FREE_ALL(&x.planes.at[p].events, &x.planes.at[p].stats, &x.planes.at[p].stat_texts);
     }
     FREE_ALL(&x.planes, &x.metas, &x.xla.ops);
     return rc;

@@ -11,8 +11,7 @@
 static void fini(void *payload)
 {
     struct execution_trace *et = payload;
-    array_fini(&et->nodes);
-    array_fini(&et->tensors);
+    FREE_ALL(&et->nodes, &et->tensors);
 }
 
 static bool is_empty(const void *payload)

@@ -660,11 +660,10 @@ static void *create(struct json *js)
 
 static void destroy(void *reader)
 {
-    SCRATCH struct kineto *k = reader;
-    mem_free(k->name_cache);
-    mem_free(k->place_room);
+    struct kineto *k = reader;
     strtab_fini(&k->other_keys);
     strtab_fini(&k->categories);
+    FREE_ALL(&k->name_cache, &k->place_room, &k);
 }
 
 static bool read_piece(void *reader, struct trace_part *part, struct kineto_events *to)

@@ -235,8 +235,7 @@ static void read_pieces(struct pieces *p, void *reader, struct json *js)
             join_piece(p->whole, &events, &joint);
             p->n_joined = number + 1;
             rename_spans(&joint);
-            mem_free(joint.names);
-            mem_free(joint.tracks);
+            FREE_ALL(&joint.names, &joint.tracks);
         }
         part_fini(&part);
     }

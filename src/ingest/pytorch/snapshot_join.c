@@ -30,10 +30,8 @@ static int32_t device_number(int64_t device)
 
 static void add_device(struct devices *devices, struct map *seen, int32_t device)
 {
-    if (map_get(seen, map_key((uint64_t)device), NULL))
-        return;
-    map_set(seen, map_key((uint64_t)device), 1);
-    array_push(&devices->those, device);
+    if (map_insert(seen, map_key((uint64_t)device), 1))
+        array_push(&devices->those, device);
 }
 
 ORDER(by_number, int32_t, COMPARE(*x, *y));
@@ -66,11 +64,8 @@ struct streams {
 
 static void add_stream(struct streams *streams, int64_t handle)
 {
-    uint64_t key = map_key((uint64_t)handle);
-    if (map_get(&streams->numbers, key, NULL))
-        return;
-    map_set(&streams->numbers, key, 0);
-    array_push(&streams->handles, (uint64_t)handle);
+    if (map_insert(&streams->numbers, map_key((uint64_t)handle), 0))
+        array_push(&streams->handles, (uint64_t)handle);
 }
 
 static void number_streams(struct streams *streams)
@@ -165,8 +160,7 @@ void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
     history->blocks = arena_alloc(arena, n_blocks * sizeof *history->blocks);
     take_segments(history, of, &streams);
     take_entries(history, of, &streams);
-    map_fini(&streams.numbers);
-    array_fini(&streams.handles);
+    FREE_ALL(&streams.numbers, &streams.handles);
 }
 
 static void join_histories(struct trace_build *build, struct rank_job *job,
@@ -191,8 +185,7 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
         rank_warn(build, job, "%s: %s entries, segments or blocks make no sense, skipped",
                   source->path, count_text(some, of->n_broken));
     of->room = arena_alloc(arena, of->entries.n * sizeof *of->room);
-    map_fini(&devices.by_list);
-    array_fini(&devices.those);
+    FREE_ALL(&devices.by_list, &devices.those);
 }
 
 /* That with most entries, where there are several. */

@@ -54,10 +54,7 @@ static void write_transfer(struct writer *w, const struct net_transport *t,
 static void write_transport(struct writer *w, const void *arg)
 {
     const struct net_transport *t = arg;
-    SCRATCH uint32_t *order = mem_alloc((t->transfers.n + 1) * sizeof *order);
-    for (uint32_t i = 0; i < t->transfers.n; i++)
-        order[i] = i;
-    qsort_r(order, t->transfers.n, sizeof *order, by_start, t->transfers.at);
+    SCRATCH uint32_t *order = sorted_indices(t->transfers.n, t->transfers.at, by_start);
     writer_text(w, header);
     for (uint32_t i = 0; i < t->transfers.n; i++) {
         const struct net_transfer *transfer = &t->transfers.at[order[i]];

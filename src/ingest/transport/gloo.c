@@ -306,7 +306,7 @@ static void check_collectives(struct dpro_trace *trace, size_t n_joints)
 void gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
-    net_range_array ranges = {0};
+    SCRATCH net_range_array ranges = {0};
     struct arena scratch = {0};
     gloo_number_pairs(trace);
     struct contexts contexts = contexts_find(trace, &scratch);
@@ -321,6 +321,5 @@ void gloo_build(struct dpro_trace *trace)
     }
     check_collectives(trace, contexts.numbers.n);
     map_fini(&contexts.numbers);
-    array_fini(&ranges);
     arena_fini(&scratch);
 }

@@ -175,10 +175,8 @@ static void tie_ends(struct trace_rank *rank, const end_array *asked, const end_
 void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,
                     struct net_transport *t)
 {
-    end_array asked = {0}, data = {0};
+    SCRATCH end_array asked = {0}, data = {0};
     list_runs(&rank->runs.gloo, &asked);
     list_data(trace, t, &data);
     tie_ends(rank, &asked, &data);
-    array_fini(&asked);
-    array_fini(&data);
 }

@@ -133,7 +133,7 @@ static uint32_t look_up(const struct map *map, uint64_t event)
 
 void nccl_log_join(struct nccl_log *log)
 {
-    struct map operations = {0}, proxy_ops = {0}, comms = {0};
+    SCRATCH struct map operations = {0}, proxy_ops = {0}, comms = {0};
     for (size_t i = 0; i < log->comms.n; i++)
         map_set(&comms, (uint64_t)log->comms.at[i].number + 1, i);
     for (size_t i = 0; i < log->operations.n; i++) {
@@ -157,7 +157,7 @@ void nccl_log_join(struct nccl_log *log)
         if (step->size_bytes == 0 && op->n_steps > 0) /* before 2.27 of all together only */
             step->size_bytes = op->size_bytes / (uint64_t)op->n_steps;
     }
-    FREE_ALL(&log->proxy_ops, &operations, &proxy_ops, &comms);
+    array_fini(&log->proxy_ops);
 }
 
 /* ---- in the trace ---- */

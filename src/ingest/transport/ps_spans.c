@@ -109,9 +109,7 @@ static void list_requests(struct tying *tying)
         if (m->stream % 2 == 0 && (m->flags & PS_REQUEST) && first != INT64_MIN)
             array_add(&tying->requests, m->timestamp, first, i);
     }
-    if (tying->spans.n > 1)
-        qsort_r(tying->spans.at, tying->spans.n, sizeof *tying->spans.at, by_start,
-                tying->rank->spans);
+    array_sort_by(&tying->spans, by_start, tying->rank->spans);
     array_sort(&tying->requests, by_timestamp);
 }
 
@@ -173,9 +171,7 @@ static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
     list_requests(&tying);
     tie_all_requests(&tying);
     tie_answers(&tying);
-    array_fini(&tying.requests);
-    array_fini(&tying.spans);
-    map_fini(&tying.asked);
+    FREE_ALL(&tying.requests, &tying.spans, &tying.asked);
     name_spans(trace, t);
 }
 

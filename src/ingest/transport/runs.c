@@ -51,7 +51,7 @@ static void add_call(const struct trace_rank *rank, uint32_t span, struct comm_r
 static void find_calls(const struct strtab *names, const struct trace_rank *rank,
                        comm_run_array *runs)
 {
-    call_array calls = {0}, asked = {0};
+    SCRATCH call_array calls = {0}, asked = {0};
     for (uint32_t i = 0; i < rank->n_spans; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP &&
             text_begins(strtab_get(names, rank->spans[i].name), "c10d::"))
@@ -73,8 +73,6 @@ static void find_calls(const struct strtab *names, const struct trace_rank *rank
             if (k - from == end - i)
                 asked.at[i].run->call = calls.at[from].span;
     }
-    array_fini(&calls);
-    array_fini(&asked);
 }
 
 /* The call that posted a transfer, which is drawn from within it on; NO_ID: not found. */
@@ -178,8 +176,7 @@ void runs_list(const struct strtab *names, struct trace_rank *rank)
 
 void comm_runs_fini(struct comm_runs *runs)
 {
-    array_fini(&runs->gloo);
-    array_fini(&runs->nccl);
+    FREE_ALL(&runs->gloo, &runs->nccl);
 }
 
 /* ---- what the logs say ---- */

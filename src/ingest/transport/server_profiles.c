@@ -68,7 +68,7 @@ void ps_assign_profiles(struct dpro_trace *trace)
         return;
     for (uint32_t p = 0; p < trace->n_servers; p++) {
         uint32_t n_ends, best = 0;
-        int64_t *ends = list_ends(trace, &trace->servers[p], &n_ends);
+        SCRATCH int64_t *ends = list_ends(trace, &trace->servers[p], &n_ends);
         for (uint32_t t = 0; t < trace->n_transports; t++) {
             const struct net_transport *transport = &trace->transports[t];
             if (transport->rank >= -1 || !transport->has_ps)
@@ -79,7 +79,6 @@ void ps_assign_profiles(struct dpro_trace *trace)
             array_push(&pairs, pair);
         }
         n_fitting += best > 0;
-        mem_free(ends);
     }
     if (n_fitting == trace->n_servers) {
         array_sort(&pairs, compare_pairs);

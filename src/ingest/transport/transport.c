@@ -7,12 +7,8 @@
 
 void net_transport_fini(struct net_transport *t)
 {
-    array_fini(&t->connections);
-    array_fini(&t->transfers);
-    array_fini(&t->messages);
-    array_fini(&t->collectives);
-    mem_free(t->first_transfer);
-    mem_free(t->first_message);
+    FREE_ALL(&t->connections, &t->transfers, &t->messages, &t->collectives, &t->first_transfer,
+             &t->first_message);
     *t = (struct net_transport){.rank = -1};
 }
 

@@ -101,8 +101,7 @@ void learn_batch_curve(struct dpro_model *model)
     if (points.n > 1) {
         array_sort(&points, by_ratio);
         model->n_batch_points = (uint32_t)points.n;
-        model->batch_points = arena_array(&model->arena, points.n, sizeof *points.at);
-        memcpy(model->batch_points, points.at, points.n * sizeof *points.at);
+        model->batch_points = arena_copy(&model->arena, points.at, points.n, sizeof *points.at);
     }
 }
 

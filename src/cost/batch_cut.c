@@ -2,13 +2,7 @@
  * Both follow from the modules that a step calls, and from when it updates parameters. */
 
 #include "cost/cost.h"
-
-/* The number of the model that a module is of: "1/blocks.0" is of the second one. */
-static size_t number_length(const char *name)
-{
-    size_t digits = strspn(name, "0123456789");
-    return digits > 0 && name[digits] == '/' ? digits : 0;
-}
+#include "cost/modules.h"
 
 /* Of the first rank: whether it updates parameters between backward passes. */
 static bool updates_between(const struct dpro_graph *g)
@@ -33,10 +27,10 @@ static uint32_t models_called(const struct dpro_model *m, const struct model_mod
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
-        size_t len = number_length(m->modules[i].name);
+        size_t len = module_number_length(m->modules[i].name);
         bool met = m->modules[i].parent != MODEL_NONE || m->modules[i].n_calls == 0;
         for (uint32_t k = 0; k < i && !met; k++)
-            met = m->modules[k].n_calls > 0 && number_length(m->modules[k].name) == len &&
+            met = m->modules[k].n_calls > 0 && module_number_length(m->modules[k].name) == len &&
                   strncmp(m->modules[k].name, m->modules[i].name, len) == 0;
         if (met)
             continue;

@@ -3,6 +3,7 @@
 
 #include "cost/cost.h"
 #include "cost/module_choice.h"
+#include "cost/modules.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "ingest/probes.h"
@@ -150,13 +151,6 @@ static bool is_measured(const struct dpro_model *m, uint32_t module, uint32_t ou
     return false;
 }
 
-static bool lies_in(const struct dpro_model *m, uint32_t module, uint32_t outer)
-{
-    while (module != outer && module != MODEL_NONE)
-        module = m->modules[module].parent;
-    return module == outer;
-}
-
 /* What the time of a module is composed of. */
 static void tell_parts(const struct dpro_model *m, uint32_t module, unsigned way,
                        struct notes *notes)
@@ -165,7 +159,7 @@ static void tell_parts(const struct dpro_model *m, uint32_t module, unsigned way
     uint32_t n = 0, first = MODEL_NONE;
     double parts_ns = 0, all_ns = computing_change_of(m, module, way).before_ns;
     for (uint32_t i = module + 1; i < m->n_modules; i++) {
-        if (!lies_in(m, i, module) || !is_measured(m, i, module, way) ||
+        if (!module_lies_in(m, i, module) || !is_measured(m, i, module, way) ||
             is_measured(m, m->modules[i].parent, module, way))
             continue;
         first = n++ == 0 ? i : first;

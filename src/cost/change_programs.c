@@ -9,6 +9,7 @@
 #include "cost/change_memory.h"
 #include "cost/change_world.h"
 #include "cost/cost.h"
+#include "cost/modules.h"
 #include "cost/op_work.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
@@ -44,12 +45,6 @@ static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
 
 /* ---- modules and the batch ---- */
 
-static bool lies_within(const char *name, const char *outer)
-{
-    size_t n = strlen(outer);
-    return name[0] != '\0' && (n == 0 || (strncmp(name, outer, n) == 0 && name[n] == '.'));
-}
-
 /* A unit in a recomputed module would be gathered once more, but where it keeps its parameters. */
 static int check_units(const struct dpro_graph *graph, const struct unit_change *units,
                        const struct dpro_model *model, struct dpro_error *err)
@@ -58,7 +53,7 @@ static int check_units(const struct dpro_graph *graph, const struct unit_change 
         for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
             const char *unit = graph_unit_name(graph, u);
             const char *name = model->modules[m].name;
-            if (lies_within(unit, name) && units_free(units, graph, u))
+            if (unit[0] && module_holds(name, unit) && units_free(units, graph, u))
                 return refuse(
                     err,
                     "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "

@@ -2,6 +2,7 @@
  * module makes for its own backward pass is scaled by the ratio to the uncompiled module in the
  * same precision. Blocks that others use keep their size. */
 #include "cost/compiled_memory.h"
+#include "cost/modules.h"
 
 /* What a compiled module keeps, against the same in that precision as it is; 0: not known. */
 static double kept_ratio(const struct dpro_model *model, uint32_t module, uint8_t way)
@@ -17,12 +18,7 @@ static bool find_roots(const struct dpro_model *model, const struct model_memory
                        const struct dpro_strategy *strategy, uint32_t *roots)
 {
     bool any = false;
-    for (uint32_t c = 0; c < m->n_calls; c++) {
-        const struct memory_call *call = &m->calls[c];
-        roots[c] = call->parent != MODEL_NONE ? roots[call->parent] : MODEL_NONE;
-        if (roots[c] == MODEL_NONE && strategy->computing[call->module] != 0)
-            roots[c] = c;
-    }
+    CALLS_OUTERMOST(roots, m->calls, m->n_calls, c, strategy->computing[m->calls[c].module] != 0);
     for (uint32_t c = 0; c < m->n_calls; c++) {
         uint32_t module = roots[c] == MODEL_NONE ? 0 : m->calls[roots[c]].module;
         if (roots[c] != MODEL_NONE && kept_ratio(model, module, strategy->computing[module]) == 0)

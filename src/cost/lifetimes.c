@@ -1,18 +1,16 @@
 /* Finds how long blocks live when modules are recomputed. */
 #include "cost/lifetimes.h"
+#include "cost/modules.h"
 
 struct recomputed_calls recomputed_calls_of(const struct model_memory *m, const bool *recomputed,
                                             struct arena *arena)
 {
     struct recomputed_calls calls = {arena_alloc(arena, m->n_calls * sizeof *calls.root), false};
-    for (uint32_t c = 0; c < m->n_calls; c++) {
-        const struct memory_call *call = &m->calls[c];
-        calls.root[c] = call->parent != MODEL_NONE ? calls.root[call->parent] : MODEL_NONE;
-        if (calls.root[c] == MODEL_NONE && recomputed && recomputed[call->module] &&
-            call->again != MODEL_NONE)
-            calls.root[c] = c;
+    CALLS_OUTERMOST(calls.root, m->calls, m->n_calls, c,
+                    recomputed && recomputed[m->calls[c].module] &&
+                        m->calls[c].again != MODEL_NONE);
+    for (uint32_t c = 0; c < m->n_calls; c++)
         calls.any |= calls.root[c] != MODEL_NONE;
-    }
     return calls;
 }
 

@@ -2,6 +2,7 @@
 #include "cost/model_memory.h"
 
 #include "cost/lifetimes.h"
+#include "cost/modules.h"
 
 struct learning {
     const struct measured_replay *replay;
@@ -184,21 +185,19 @@ static void leave_out_growth(const struct learning *l, struct graph_block *block
 static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *m)
 {
     const struct graph_memory *from = &l->g->memory[rank];
-    struct graph_block *blocks = arena_array(l->arena, from->n_blocks, sizeof *blocks);
-    struct graph_moment *moments = arena_array(l->arena, from->n_moments, sizeof *moments);
-    struct graph_use *uses = arena_array(l->arena, from->n_uses, sizeof *uses);
-    struct graph_typed_op *ops = arena_array(l->arena, from->n_typed_ops, sizeof *ops);
-    struct graph_operand *operands = arena_array(l->arena, from->n_operands, sizeof *operands);
+#define COPY(what) arena_copy(l->arena, from->what, from->n_##what, sizeof *from->what)
+    struct graph_block *blocks = COPY(blocks);
+    struct graph_operand *operands = COPY(operands);
     *m = (struct model_memory){.rank = rank,
                                .gpu = from->gpu,
                                .has_uses = from->n_uses > 0,
                                .blocks = blocks,
-                               .moments = moments,
-                               .uses = uses,
+                               .moments = COPY(moments),
+                               .uses = COPY(uses),
                                .n_blocks = from->n_blocks,
                                .n_moments = from->n_moments,
                                .n_uses = from->n_uses,
-                               .typed_ops = ops,
+                               .typed_ops = COPY(typed_ops),
                                .operands = operands,
                                .n_typed_ops = from->n_typed_ops,
                                .measured_peak_bytes = from->measured_peak_bytes,
@@ -207,21 +206,13 @@ static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *
                                .batch_size = from->batch_size,
                                .allocator = reserved_simulated(from)};
     m->phases = arena_array(l->arena, from->n_moments, 1);
-    if (from->n_blocks > 0)
-        memcpy(blocks, from->blocks, from->n_blocks * sizeof *blocks);
+#undef COPY
     leave_out_growth(l, blocks, m);
-    if (from->n_uses > 0)
-        memcpy(uses, from->uses, from->n_uses * sizeof *uses);
-    if (from->n_typed_ops > 0)
-        memcpy(ops, from->typed_ops, from->n_typed_ops * sizeof *ops);
-    if (from->n_operands > 0)
-        memcpy(operands, from->operands, from->n_operands * sizeof *operands);
     if (from->n_units > 0)
         join_gathers(from, operands, l->arena);
     for (uint32_t i = 0; i < from->n_moments; i++) {
-        moments[i] = from->moments[i];
-        m->phases[i] =
-            moments[i].op < l->g->n_ops ? l->g->phase[moments[i].op] : (uint8_t)DPRO_OP_BARRIER;
+        uint32_t op = from->moments[i].op;
+        m->phases[i] = op < l->g->n_ops ? l->g->phase[op] : (uint8_t)DPRO_OP_BARRIER;
     }
     copy_calls(l, from, m);
     find_recomputations(m);
@@ -328,12 +319,9 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
 /* Recomputing it would gather units of FSDP's once more. */
 static bool holds_units(const struct learning *l, const char *module)
 {
-    size_t n = strlen(module);
-    for (uint32_t u = 0; u < l->g->n_units; u++) {
-        const char *name = graph_unit_name(l->g, u);
-        if (name[0] != '\0' && (n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.')))
+    for (uint32_t u = 0; u < l->g->n_units; u++)
+        if (graph_unit_name(l->g, u)[0] && module_holds(module, graph_unit_name(l->g, u)))
             return true;
-    }
     return false;
 }
 
@@ -416,9 +404,7 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
     for (uint32_t r = 0; r < g->n_ranks; r++)
         add_modules(&l, &g->memory[r]);
     model->n_modules = (uint32_t)l.modules.n;
-    model->modules = arena_array(l.arena, l.modules.n, sizeof *model->modules);
-    if (l.modules.n > 0)
-        memcpy(model->modules, l.modules.at, l.modules.n * sizeof *model->modules);
+    model->modules = arena_copy(l.arena, l.modules.at, l.modules.n, sizeof *model->modules);
     array_fini(&l.modules);
     model->memories = arena_array(l.arena, g->n_ranks, sizeof *model->memories);
     for (uint32_t r = 0; r < g->n_ranks; r++) {

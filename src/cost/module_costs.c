@@ -5,6 +5,7 @@
 
 #include "cost/cost.h"
 #include "cost/model_memory.h"
+#include "cost/modules.h"
 #include "ingest/probes.h"
 #include "ingest/rank_json.h"
 
@@ -103,23 +104,14 @@ static double work_of_time(const struct learning *l, uint32_t rank,
     return recorded > 0 ? work / recorded : 0;
 }
 
-/* Without the number of its model, "1/blocks.0": names of tensors have none. */
-static const char *name_in_model(const char *module)
-{
-    size_t digits = strspn(module, "0123456789");
-    return digits > 0 && module[digits] == '/' ? module + digits + 1 : module;
-}
-
-/* Whether the op's gradient is of a parameter that lies in the module. */
+/* Whether the op's gradient is of a parameter that lies in the module. Names of tensors have no
+ * number of a model. */
 static bool makes_gradient_of(const struct dpro_model *model, const struct model_op *op,
                               const char *module)
 {
-    module = name_in_model(module);
-    size_t n = strlen(module);
-    if (op->tensor >= model->n_tensors) /* none, or of a group */
-        return false;
-    const char *name = model->tensors[op->tensor].name;
-    return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');
+    size_t number = module_number_length(module);
+    return op->tensor < model->n_tensors && /* else none, or of a group */
+           module_holds(number ? module + number + 1 : module, model->tensors[op->tensor].name);
 }
 
 /* As the rank `told` has them, another one where nothing is known of the rank's own. */

@@ -6,6 +6,7 @@
 #include "cost/cost.h"
 #include "cost/lifetimes.h"
 #include "cost/model_memory.h"
+#include "cost/modules.h"
 #include "cost/strategy_work.h"
 
 /* What becomes of the ops of a call. */
@@ -48,7 +49,7 @@ static struct call_factors *find_factors(const struct op_work *w, uint32_t rank,
     struct recomputed_calls again = recomputed_calls_of(memory, m->baseline.recomputed, arena);
     uint32_t *root = arena_array(arena, p->n_calls + (size_t)1, sizeof *root);
     if (m->baseline.computing)
-        strategy_computed_calls(p, m->baseline.computing, root);
+        CALLS_OUTERMOST(root, p->calls, p->n_calls, c, m->baseline.computing[p->calls[c].module]);
     struct call_factors *calls = arena_array(arena, p->n_calls + (size_t)1, sizeof *calls);
     for (uint32_t c = 0; c < p->n_calls; c++) {
         calls[c] = (struct call_factors){1, 1};

@@ -3,6 +3,7 @@
 #include "cost/precision_memory.h"
 
 #include "cost/data_types.h"
+#include "cost/modules.h"
 
 struct type_use {
     struct graph_use is;
@@ -327,19 +328,14 @@ static uint32_t *find_regions(const struct model_memory *m, const struct dpro_st
                               bool *loss, struct arena *arena)
 {
     uint32_t *regions = arena_alloc(arena, (m->n_calls + (size_t)1) * sizeof *regions);
-    uint32_t *roots = arena_alloc(arena, (m->n_calls + (size_t)1) * sizeof *roots);
-    bool *has_calls = arena_array(arena, m->n_calls + (size_t)1, sizeof *has_calls);
+    bool *has_calls = arena_array(arena, m->n_calls, sizeof *has_calls);
+    CALLS_OUTERMOST(regions, m->calls, m->n_calls, c, strategy->computing[m->calls[c].module]);
     for (uint32_t c = 0; c < m->n_calls; c++) {
-        const struct memory_call *call = &m->calls[c];
-        uint8_t way = strategy->computing[call->module];
-        regions[c] = call->parent != MODEL_NONE ? regions[call->parent] : MODEL_NONE;
-        roots[c] = call->parent != MODEL_NONE ? roots[call->parent] : MODEL_NONE;
-        if (call->parent != MODEL_NONE)
-            has_calls[call->parent] = true;
-        if (roots[c] == MODEL_NONE && way != 0) {
-            roots[c] = c;
-            regions[c] = way & DPRO_BF16 ? c : MODEL_NONE;
-        }
+        if (m->calls[c].parent != MODEL_NONE)
+            has_calls[m->calls[c].parent] = true;
+        if (regions[c] != MODEL_NONE &&
+            !(strategy->computing[m->calls[regions[c]].module] & DPRO_BF16))
+            regions[c] = MODEL_NONE;
     }
     for (uint32_t c = 0; c < m->n_calls; c++)
         *loss &= has_calls[c] || regions[c] != MODEL_NONE;
@@ -375,9 +371,7 @@ struct model_memory memory_in_16_bits(const struct dpro_model *model, const stru
         change_block(&t, b);
     write_uses(&t, &to);
     to.n_blocks = (uint32_t)t.blocks.n;
-    struct graph_block *blocks = arena_alloc(arena, (t.blocks.n + 1) * sizeof *blocks);
-    memcpy(blocks, t.blocks.at, t.blocks.n * sizeof *blocks);
-    to.blocks = blocks;
+    to.blocks = arena_copy(arena, t.blocks.at, t.blocks.n, sizeof *to.blocks);
     FREE_ALL(&t.blocks, &t.uses, &t.casts);
     return to;
 }

@@ -407,9 +407,7 @@ static void list_lags(struct evaluator *e)
     }
     array_sort(&lags, by_communication);
     e->n_lags = (uint32_t)lags.n;
-    e->lags = arena_array(&e->arena, lags.n, sizeof *e->lags);
-    if (lags.n > 0)
-        memcpy(e->lags, lags.at, lags.n * sizeof *e->lags);
+    e->lags = arena_copy(&e->arena, lags.at, lags.n, sizeof *e->lags);
 }
 
 /* `flow`: of the first communication of groups. */

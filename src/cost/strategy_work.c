@@ -3,6 +3,7 @@
 #include "cost/strategy_work.h"
 
 #include "cost/fused.h"
+#include "cost/modules.h"
 
 bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
@@ -64,23 +65,13 @@ static double varying_share(const struct model_program *program)
     return all > 0 ? all_varying_ns(program) / all : 1;
 }
 
-void strategy_computed_calls(const struct model_program *p, const uint8_t *computing,
-                             uint32_t *root)
-{
-    for (uint32_t c = 0; c < p->n_calls; c++) {
-        const struct model_call *call = &p->calls[c];
-        bool within = call->parent != MODEL_NONE && root[call->parent] != MODEL_NONE;
-        root[c] = within ? root[call->parent] : computing[call->module] ? c : MODEL_NONE;
-    }
-}
-
 struct working {
     const struct dpro_model *model;
     const struct dpro_strategy *strategy;
     const struct model_program *program;
     uint32_t n_program, n_parts; /* micro-batches */
     struct passes part;          /* a micro-batch's share of the work of both passes */
-    uint32_t *root;              /* by call: strategy_computed_calls; NULL: none is */
+    uint32_t *root;              /* by call: the outermost computed otherwise; NULL: none is */
     double before;               /* work of all micro-batches but the last */
     int64_t *more_ns;
 };
@@ -127,14 +118,11 @@ static void recompute(struct working *w)
 {
     const struct model_program *p = w->program;
     const bool *recomputed = w->strategy->recomputed;
-    SCRATCH bool *within = mem_array(p->n_calls + (size_t)1, sizeof *within);
-    for (uint32_t c = 0; c < p->n_calls; c++) {
-        const struct model_call *call = &p->calls[c];
-        bool outer = call->parent != MODEL_NONE && within[call->parent];
-        within[c] = outer || recomputed[call->module];
-        if (within[c] && !outer)
-            add(w, call->op, w->part.forward * again_in_ways(w, c));
-    }
+    SCRATCH uint32_t *root = mem_array(p->n_calls, sizeof *root);
+    CALLS_OUTERMOST(root, p->calls, p->n_calls, c, recomputed[p->calls[c].module]);
+    for (uint32_t c = 0; c < p->n_calls; c++)
+        if (root[c] == c)
+            add(w, p->calls[c].op, w->part.forward * again_in_ways(w, c));
 }
 
 /* ---- other ways ---- */
@@ -242,7 +230,7 @@ void strategy_more_work(const struct dpro_model *model, const struct dpro_strate
     cut_batch(&w);
     if (s->computing && p->n_calls > 0) {
         w.root = mem_array(p->n_calls, sizeof *w.root);
-        strategy_computed_calls(p, s->computing, w.root);
+        CALLS_OUTERMOST(w.root, p->calls, p->n_calls, c, s->computing[p->calls[c].module]);
         compute_otherwise(&w);
     }
     if (s->recomputed && p->n_calls > 0)

@@ -16,10 +16,6 @@ struct batch_point batch_at(const struct dpro_model *model, double ratio);
 /* The time of page faults in a step, beyond what is in proportion to the batch. */
 struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
                                        const struct dpro_strategy *strategy, uint32_t program);
-/* For each call of the program, the outermost call around it (or itself) that the strategy computes
- * in another way; MODEL_NONE. */
-void strategy_computed_calls(const struct model_program *program, const uint8_t *computing,
-                             uint32_t *root);
 /* Time of a module's calls in an iteration, mean over the ranks, as it is and in another way. */
 struct computing_change {
     double before_ns, after_ns, std_ns; /* std: of after_ns */

@@ -6,6 +6,7 @@
  * made again. */
 
 #include "cost/model_memory.h"
+#include "cost/modules.h"
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"
 #include "optimize/recompute_choice.h"
@@ -14,18 +15,11 @@ enum { MOST_MEMORIES = 4, MOST_ROUNDS = 4, MOST_ADDED = 64 };
 
 /* ---- modules ---- */
 
-static bool lies_within(const struct dpro_model *m, uint32_t module, uint32_t outer)
-{
-    while (module != MODEL_NONE && module != outer)
-        module = m->modules[module].parent;
-    return module == outer;
-}
-
 /* Whether a module lies within one that is marked, or one that is within it. */
 static bool touches(const struct dpro_model *m, const bool *marked, uint32_t module)
 {
     for (uint32_t i = 0; i < m->n_modules; i++)
-        if (marked[i] && (lies_within(m, module, i) || lies_within(m, i, module)))
+        if (marked[i] && (module_lies_in(m, module, i) || module_lies_in(m, i, module)))
             return true;
     return false;
 }

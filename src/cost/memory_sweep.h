@@ -35,5 +35,11 @@ static inline int64_t memory_again(const struct memory_sweep *sweep, uint32_t pl
 {
     return sweep->again && sweep->again[place].bytes > 0 ? sweep->again[place].bytes : 0;
 }
+/* FW, BW, UPDATE; BARRIER: not known. */
+static inline enum dpro_op_kind memory_phase(const struct memory_sweep *sweep, uint32_t place)
+{
+    return place > 0 && sweep->m->n_moments > 0 ? (enum dpro_op_kind)sweep->m->phases[place - 1]
+                                                : DPRO_OP_BARRIER;
+}
 uint64_t memory_size(const struct memory_sweep *sweep, const struct graph_block *block);
 struct lifetimes memory_lives(const struct memory_sweep *sweep, uint32_t block);

@@ -74,8 +74,7 @@ static void tell_peak(const struct dpro_model *modules, const struct flight *f, 
 {
     const struct model_memory *m = f->sweep.m;
     peak->rank = modules->ranks[m->rank].rank;
-    peak->phase =
-        place > 0 && m->n_moments > 0 ? (enum dpro_op_kind)m->phases[place - 1] : DPRO_OP_BARRIER;
+    peak->phase = memory_phase(&f->sweep, place);
     memset(peak->by_category, 0, sizeof peak->by_category);
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = memory_lives(&f->sweep, b);

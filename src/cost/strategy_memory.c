@@ -217,11 +217,13 @@ static uint32_t call_at(const struct model_memory *m, uint32_t place)
     return found;
 }
 
-static void describe(const struct memory_sweep *s, const struct memory_top *top,
-                     struct memory_peak *peak)
+static void describe(const struct dpro_model *model, const struct memory_sweep *s,
+                     const struct memory_top *top, struct dpro_memory_peak *peak)
 {
     const struct model_memory *m = s->m;
-    *peak = (struct memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0), .rank = m->rank};
+    *peak = (struct dpro_memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0),
+                                      .rank = model->ranks[m->rank].rank,
+                                      .in_recomputation = top->call != MODEL_NONE};
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = memory_lives(s, b);
         uint32_t n = is_there(l.first, top->place) + is_there(l.second, top->place);
@@ -232,24 +234,20 @@ static void describe(const struct memory_sweep *s, const struct memory_top *top,
     for (uint32_t c = 0; c < m->n_calls && s->calls.any && !m->gpu; c++)
         if (s->calls.root[c] == c && is_there(random_state_life(&m->calls[c]), top->place))
             peak->by_category[DPRO_MEMORY_OTHER] += RANDOM_STATE_BYTES;
-    peak->is_recomputed = top->call != MODEL_NONE;
-    peak->call = peak->is_recomputed ? top->call : call_at(m, top->place);
-    peak->module = peak->call != MODEL_NONE ? m->calls[peak->call].module : MODEL_NONE;
-    peak->phase = peak->is_recomputed                  ? DPRO_OP_BW
-                  : top->place > 0 && m->n_moments > 0 ? m->phases[top->place - 1]
-                                                       : DPRO_OP_BARRIER;
+    uint32_t call = peak->in_recomputation ? top->call : call_at(m, top->place);
+    peak->module = call != MODEL_NONE ? model->modules[m->calls[call].module].name : NULL;
+    peak->phase = peak->in_recomputation ? DPRO_OP_BW : memory_phase(s, top->place);
 }
 
 /* A standard error, in parts that are independent: what the recorded iteration's own sum is off the
  * peak that was measured, and a share of what is otherwise than recorded:
  * libraries' workspaces need not grow as the batch does, nor halve in 16 bits. */
 static double error_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       const struct memory_peak *peak)
+                       const struct model_memory *m, uint64_t peak_bytes)
 {
     static const struct dpro_strategy as_it_is;
     static const struct memory_setting own;
     const double CHANGE_ERROR = 0.01, BITS_ERROR = 0.02, BATCH_ERROR = 0.03, BLIND_ERROR = 0.1;
-    const struct model_memory *m = &model->memories[model->ranks[peak->rank].memory];
     struct dpro_model recorded = *model;
     bool blind = !m->has_uses && strategy_changes_work(model, strategy);
     bool batch = strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
@@ -258,24 +256,29 @@ static double error_of(const struct dpro_model *model, const struct dpro_strateg
     recorded.memory = own;
     double before = (double)memory_peak_bytes(&recorded, &as_it_is);
     double measured = m->measured_peak_bytes > 0 ? (double)m->measured_peak_bytes : before;
-    double changed = (double)peak->bytes - before;
+    double changed = (double)peak_bytes - before;
     return hypot(before - measured, error * changed);
 }
 
 /* The highest of all ranks and micro-batches; describes it where `peak` is asked for. */
 static uint64_t find_peak(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                          struct memory_peak *peak)
+                          struct dpro_memory_peak *peak)
 {
     int64_t most = -1;
-    for (uint32_t i = 0; i < model->n_memories; i++)
+    const struct model_memory *of = NULL;
+    EACH_OF (const struct model_memory, m, model->memories, model->n_memories) {
         for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
-            struct memory_sweep s = memory_sweep_begin(model, strategy, &model->memories[i], later);
+            struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
             struct memory_top top = sweep_peak(&s);
             if (top.bytes > most && peak)
-                describe(&s, &top, peak);
+                describe(model, &s, &top, peak);
+            of = top.bytes > most ? m : of;
             most = MAX(most, top.bytes);
             arena_fini(&s.arena);
         }
+    }
+    if (peak && of)
+        peak->std_bytes = error_of(model, strategy, of, peak->bytes);
     return (uint64_t)MAX(most, 0);
 }
 
@@ -284,10 +287,10 @@ uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_str
     return find_peak(model, strategy, NULL);
 }
 
-struct memory_peak memory_peak(const struct dpro_model *model, const struct dpro_strategy *strategy)
+struct dpro_memory_peak memory_peak(const struct dpro_model *model,
+                                    const struct dpro_strategy *strategy)
 {
-    struct memory_peak peak = {.call = MODEL_NONE, .module = MODEL_NONE};
+    struct dpro_memory_peak peak = {.bytes = 0};
     find_peak(model, strategy, &peak);
-    peak.std_bytes = error_of(model, strategy, &peak);
     return peak;
 }

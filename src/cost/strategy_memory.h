@@ -9,28 +9,18 @@
 
 #include "cost/model.h"
 
-struct memory_peak {
-    uint64_t bytes;
-    uint32_t rank;      /* index */
-    uint32_t call;      /* call of its program that was going on; MODEL_NONE */
-    uint32_t module;    /* module of that call; MODEL_NONE */
-    uint8_t phase;      /* enum dpro_op_kind: FW, BW, UPDATE; else not known */
-    bool is_recomputed; /* it is in a recomputation before the call's backward pass */
-    uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
-    double std_bytes; /* standard error */
-};
-
 /* Whether anything is known of the job's memory. */
 static inline bool memory_is_known(const struct dpro_model *model)
 {
     return model->n_memories > 0;
 }
-/* The highest peak of all ranks, with the model's own batch and precision. */
-struct memory_peak memory_peak(const struct dpro_model *model,
-                               const struct dpro_strategy *strategy);
+/* The highest peak of all ranks, with the model's own batch and precision; without what a GPU's
+ * allocator reserves. */
+struct dpro_memory_peak memory_peak(const struct dpro_model *model,
+                                    const struct dpro_strategy *strategy);
 /* Only its bytes, which is faster: for a search. */
 uint64_t memory_peak_bytes(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* The first in the public form. */
+/* All of it. */
 struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                          const struct dpro_strategy *strategy);
 /* Bytes that its device's allocator reserved when it was recorded, against those simulated of the

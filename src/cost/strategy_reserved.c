@@ -255,17 +255,9 @@ static void tell_reserved(const struct dpro_model *model, const struct dpro_stra
 struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
                                          const struct dpro_strategy *strategy)
 {
-    struct memory_peak peak = memory_peak(model, strategy);
-    struct dpro_memory_peak told = {.bytes = peak.bytes,
-                                    .std_bytes = peak.std_bytes,
-                                    .rank = model->ranks[peak.rank].rank,
-                                    .phase = (enum dpro_op_kind)peak.phase,
-                                    .in_recomputation = peak.is_recomputed};
+    struct dpro_memory_peak told = memory_peak(model, strategy);
     tell_reserved(model, strategy, &told);
     if (told.reserved_bytes > 0)
         told.reserved_bytes = MAX(told.reserved_bytes, told.bytes);
-    if (peak.module != MODEL_NONE)
-        told.module = model->modules[peak.module].name;
-    memcpy(told.by_category, peak.by_category, sizeof told.by_category);
     return told;
 }

@@ -485,7 +485,7 @@ TEST(nothing_changed_is_what_was_recorded)
         struct known *k = know(r, seed % 2);
         assert_true(memory_is_known(&k->model));
         assert_int_equal(memory_peak_bytes(&k->model, &k->model.baseline), r->peak);
-        struct memory_peak peak = memory_peak(&k->model, &k->model.baseline);
+        struct dpro_memory_peak peak = memory_peak(&k->model, &k->model.baseline);
         assert_int_equal(peak.bytes, r->peak);
         assert_int_equal(peak.by_category[DPRO_MEMORY_TEMPORARY], r->peak);
         forget(k);
@@ -512,7 +512,7 @@ TEST(recomputed_calls_hold_what_they_do_in_a_literal_run)
         for (uint32_t c = 0; c < n.n_calls; c++)
             k->recomputed[k->number[c]] = calls[c];
         struct run *r = run(&n, calls);
-        struct memory_peak peak = memory_peak(&k->model, &strategy);
+        struct dpro_memory_peak peak = memory_peak(&k->model, &strategy);
         uint64_t sum = 0;
         for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
             sum += peak.by_category[c];

@@ -309,7 +309,7 @@ TEST(recomputation_comes_before_the_backward_pass)
     bool recomputed = true;
     uint64_t peaks[2];
     struct dpro_strategy strategy = {.recomputed = &recomputed};
-    struct memory_peak peak = memory_peak(&h->model, &strategy);
+    struct dpro_memory_peak peak = memory_peak(&h->model, &strategy);
     assert_int_equal(peak.bytes, 20 + 100 + 50);
     memory_peaks(&h->model, &strategy, 0, (uint32_t[]){3, 4, 6}, 2, peaks);
     assert_int_equal(peaks[0], 20 + 100 + 50); /* it is made again, with its temporary */

@@ -317,6 +317,8 @@ struct dpro_graph {
     const char *seldom;    /* in how few iterations ranks communicate; NULL: in most, or in none */
     const int *blind;      /* ranks whose GPU was not recorded */
     uint32_t n_blind;
+    const int *cut; /* ranks that are left out, as their files are cut off */
+    uint32_t n_cut;
     ARRAY(char *) warnings; /* text in the arena */
 };
 

@@ -41,7 +41,7 @@ static void warn_damage(struct trace_build *build, const struct source *source)
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
     build_warn(build,
-               "%s: byte %" PRIu64 " of the %s: %s; the %s %s before it %s used%s; copy or "
+               "%s: byte %" PRIu64 " of the %s: %s; the %s %s before it %s whole%s; copy or "
                "record the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
                reader->encoding, reason, count_text(n, source->part.n_events),
@@ -92,6 +92,14 @@ static bool is_named_as_trace(const char *path)
 static int check_unknown(struct trace_build *build, const struct source *source,
                          struct dpro_error *err)
 {
+    if (source_is_damaged(source) && !source->other) {
+        build_warn(build,
+                   "%s: byte %" PRIu64 ": %s, before its format shows; it is left out; copy "
+                   "or record it again",
+                   source->path, source->json_bytes,
+                   source->damage ?: "the file ends in the middle of its JSON");
+        return 0;
+    }
     if (source->named && source->size_bytes && source->other)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: %s", source->path, source->other);
     if (source->named)
@@ -138,7 +146,7 @@ static void check_known(struct trace_build *build, struct source *source)
         warn_damage(build, source);
     warn_losses(build, source);
     date_part(build, source, part);
-    if (missing->spans && part->n_spans == 0 && !part->damage.cut && !part->damage.broken)
+    if (missing->spans && part->n_spans == 0 && !source_is_damaged(source))
         build_warn(build, "%s: no %s among its %" PRIu64 " events; %s", source->path,
                    missing->spans, part->n_events, missing->question);
 }
@@ -269,21 +277,26 @@ void sources_warn_cut(struct trace_build *build)
 {
     struct common cut = {0}, broken = {0}, noted = {0};
     const char *first_note = NULL;
+    uint64_t first_cut = 0;
     EACH (const struct source, source, build->list) {
         if (!source->reader)
             continue;
         note(&noted, source, source->part.note != NULL);
         first_note = first_note ?: source->part.note;
-        note(&cut, source, !source->reader->encoding && source->fail != JSON_OK);
+        bool is_cut = !source->reader->encoding && source->fail != JSON_OK;
+        first_cut = is_cut && cut.n == 0 ? source->fail_offset : first_cut;
+        note(&cut, source, is_cut);
         note(&broken, source, source->part.losses.n_broken_records);
     }
     if (noted.n > 0)
         build_warn(build, "%s%s: %s", noted.first, noted.n > 1 ? " and others" : "", first_note);
     if (cut.n > 0)
-        build_warn(build,
-                   "%s%s: ends in the middle of a record, as when a process is killed; all before "
-                   "it is used",
-                   cut.first, cut.n > 1 ? " and others" : "");
+        build_warn(
+            build,
+            "%s%s: byte %" PRIu64
+            ": ends in the middle of a record, as when a process is killed; all before it is "
+            "used",
+            cut.first, cut.n > 1 ? " and others" : "", first_cut);
     if (broken.n > 0)
         build_warn(build, "%s%s: %" PRIu64 " records or lines make no sense, skipped", broken.first,
                    broken.n > 1 ? " and others" : "", broken.sum);

@@ -60,6 +60,9 @@ static int recognise_source(const struct reader_table *table, struct source *sou
     source->reader = recognise(table, &js, &source->other);
     source->other = source->other ?: other_format_by_name(source->path);
     source->damage = in.damage;
+    if (!source->reader && js.fail == JSON_ENDED && in.ended)
+        source->fail = js.fail;
+    source->json_bytes = in.out_bytes;
     int rc = js.fail == JSON_IO ? source->err.code : 0;
     json_fini(&js);
     input_close(&in);

@@ -104,6 +104,14 @@ static void write_clock(struct writer *w, const struct dpro_graph *g)
     writer_close(w, '}');
 }
 
+static bool is_cut(const struct dpro_graph *graph, int rank)
+{
+    for (uint32_t i = 0; i < graph->n_cut; i++)
+        if (graph->cut[i] == rank)
+            return true;
+    return false;
+}
+
 static void write_trace(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_trace *trace = f->report->trace;
@@ -111,7 +119,8 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     writer_fields(w, TEXT("framework", f->framework), INT("world_size", f->world_size));
     writer_begin(w, "ranks_present", '[');
     for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
-        writer_json_int(w, dpro_trace_rank(trace, r));
+        if (!is_cut(f->report->graph, dpro_trace_rank(trace, r)))
+            writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
     writer_begin(w, "ranks_without_gpu", '[');
     for (uint32_t i = 0; i < f->report->graph->n_blind; i++)

@@ -249,6 +249,9 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
             g->blind[0], g->n_blind > 1 ? " and others" : "");
     else if (world > f->n_ranks)
         say(line, "; %u of %u ranks recorded", f->n_ranks, world);
+    if (g && g->n_cut > 0)
+        say(line, "; the file of rank %d%s is cut off", g->cut[0],
+            g->n_cut > 1 ? " and those of others" : "");
 }
 
 /* A GPU that has work at all times while its CPU is ahead is what the job hangs on, unless it

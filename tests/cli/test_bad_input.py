@@ -63,7 +63,27 @@ class BadFiles(Case):
         self.cut("kineto_rank1.json.gz", 0.8)
         self.assert_cut_is_told(self.assert_replays(self.folder))
 
-    def test_a_profile_that_is_cut_within_its_first_iteration_is_refused(self):
+    def test_a_rank_of_which_no_whole_iteration_is_left_is_left_out(self):
+        """Whichever it is; the conclusions say so, and the others are replayed."""
+        for lost in (0, 2):
+            text = [compact(trace) for trace in job(world=3, iterations=20)]
+            within = text[lost].index("evaluate_function") + 400
+            for end, said in ((within, rf"rank {lost} is left out: \S*rank{lost}.json is cut off before a whole iteration"),
+                              (100, "the 0 events before it are whole"), (12, "before its format shows; it is left out")):
+                with self.subTest(lost=lost, end=end):
+                    for rank in range(3):
+                        self.write(f"{lost}/rank{rank}.json", text[rank][:end if rank == lost else None])
+                    facts = self.assert_replays(self.path(f"{lost}"))
+                    here = [rank for rank in range(3) if rank != lost]
+                    self.assertEqual(facts["trace"]["ranks_present"], here)
+                    self.assertEqual([rank["rank"] for rank in facts["ranks"]], here)
+                    warnings = " ".join(facts["warnings"])
+                    self.assertRegex(warnings, rf"rank{lost}.json: byte \d+")
+                    self.assertRegex(warnings, said)
+                    self.assertNotIn("was the profiler active", warnings)
+                    self.assertIn("2 of 3 ranks are here", warnings)
+
+    def test_profiles_that_are_all_cut_within_their_first_iteration_are_refused(self):
         """It looks whole where the step's mark was written first; a step that stops halfway is no measurement."""
         for rank in (0, 1):
             shutil.copy(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz"), self.folder)
@@ -71,6 +91,10 @@ class BadFiles(Case):
             text = file.read(300000)
         os.remove(self.path("kineto_rank1.json.gz"))
         self.write("kineto_rank1.json.gz", text)
+        facts = self.assert_replays(self.folder)
+        self.assertEqual(facts["trace"]["ranks_present"], [0])
+        self.assertIn("rank 1 is left out: ", " ".join(facts["warnings"]))
+        os.remove(self.path("kineto_rank0.json.gz"))
         self.assert_error(dpro("replay", self.folder), INPUT, "no whole iteration of rank 1 is left: .*kineto_rank1.json.gz is cut off")
 
     def test_json_with_nothing_left_is_refused(self):

@@ -335,7 +335,7 @@ void join_cut_waiting(struct join *join)
 void join_fini(struct join *join)
 {
     FREE_ALL(&join->ranks, &join->classes, &join->joined, &join->members, &join->cross,
-             &join->choice.left_out, &join->blind);
+             &join->choice.left_out, &join->blind, &join->cut);
     clocks_fini(&join->clocks);
     member_sets_fini(&join->sets);
 }

@@ -39,11 +39,18 @@ struct blind_rank {
     uint32_t n_called; /* of NCCL */
 };
 
+/* A rank of which no whole iteration is left. */
+struct cut_rank {
+    int rank;
+    const char *path; /* of the file that is cut off */
+};
+
 struct join {
     struct rank_build *ranks; /* those of servers come behind */
     uint32_t *classes;        /* theirs */
     uint32_t n_ranks, n_servers;
     ARRAY(struct blind_rank) blind; /* left out, as the GPUs of `ranks` were recorded */
+    ARRAY(struct cut_rank) cut;     /* left out */
     int world_size;
     struct member_sets sets; /* process groups by their ranks */
     ARRAY(struct joined) joined;

@@ -132,31 +132,23 @@ static void name_marks(const struct dpro_trace *trace, const char *pattern, uint
         regfree(&regex);
 }
 
-/* A rank whose GPU worked and was not recorded tells little: where other ranks' was, it is left
- * out, as if it were not there. */
-static void leave_out_blind(struct build *build)
+/* Goes on as if the other ranks were not there. Returns the new index of each, or NO_ID. */
+static uint32_t *keep_ranks(struct build *build, const bool *kept)
 {
     const struct dpro_trace *trace = build->trace;
     struct dpro_trace *rest = arena_copy(&build->arena, trace, 1, sizeof *rest);
     uint32_t *index = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *index);
-    struct blind_rank blind;
-    bool has_gpu = false;
-    for (uint32_t r = 0; r < trace->n_ranks; r++)
-        has_gpu |= build_has_gpu(&trace->ranks[r]);
-    rest->ranks = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *rest->ranks);
+    rest->ranks = arena_array(&build->arena, trace->n_ranks + (size_t)trace->n_servers + 1,
+                              sizeof *rest->ranks);
     rest->n_ranks = 0;
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        blind.rank = trace->ranks[r].rank;
-        index[r] = NO_ID;
-        if (has_gpu && build_lacks_gpu(&trace->ranks[r], &trace->names, &blind.n_called)) {
-            array_push(&build->job.join.blind, blind);
-            continue;
-        }
-        index[r] = rest->n_ranks;
-        rest->ranks[rest->n_ranks++] = trace->ranks[r];
+        index[r] = kept[r] ? rest->n_ranks : NO_ID;
+        if (kept[r])
+            rest->ranks[rest->n_ranks++] = trace->ranks[r];
     }
-    if (rest->n_ranks == trace->n_ranks)
-        return;
+    if (trace->n_servers > 0)
+        rest->servers = memcpy(rest->ranks + rest->n_ranks, trace->servers,
+                               trace->n_servers * sizeof *rest->servers);
     rest->transports =
         arena_copy(&build->arena, trace->transports, trace->n_transports, sizeof *rest->transports);
     for (uint32_t t = 0; t < rest->n_transports; t++)
@@ -164,6 +156,27 @@ static void leave_out_blind(struct build *build)
             rest->transports[t].rank_index = index[rest->transports[t].rank_index];
     build->trace = rest;
     build->spent = NULL; /* it has the spans, too */
+    return index;
+}
+
+/* A rank whose GPU worked and was not recorded tells little: where other ranks' was, it is left
+ * out. */
+static void leave_out_blind(struct build *build)
+{
+    const struct dpro_trace *trace = build->trace;
+    bool *kept = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *kept);
+    struct blind_rank blind;
+    bool has_gpu = false;
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        has_gpu |= build_has_gpu(&trace->ranks[r]);
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        blind.rank = trace->ranks[r].rank;
+        kept[r] = !has_gpu || !build_lacks_gpu(&trace->ranks[r], &trace->names, &blind.n_called);
+        if (!kept[r])
+            array_push(&build->job.join.blind, blind);
+    }
+    if (build->job.join.blind.n > 0)
+        keep_ranks(build, kept);
 }
 
 static void create(struct build *build)
@@ -219,6 +232,38 @@ static void destroy(struct job *job)
     dimensions_fini(&job->dimensions);
 }
 
+/* Ranks whose files are cut off within their first iteration are left out, where others are whole.
+ * Not where several processes have them: each has built its own by now. */
+static void leave_out_cut(struct build *build, struct chooser *chooser)
+{
+    struct join *join = &build->job.join;
+    uint32_t n = build->trace->n_ranks, to = 0;
+    bool *kept = arena_array(&build->arena, n + (size_t)1, sizeof *kept);
+    for (uint32_t r = 0; r < n; r++) {
+        kept[r] = steps_cut_window(chooser, r) == NO_ID;
+        to += kept[r];
+    }
+    if (to == n || to == 0 || build->processes)
+        return;
+    const uint32_t *index = keep_ranks(build, kept);
+    to = 0;
+    for (uint32_t r = 0; r < join->n_ranks; r++) {
+        struct rank_build *rank = &join->ranks[r];
+        uint32_t window = r < n ? steps_cut_window(chooser, r) : NO_ID;
+        if (window != NO_ID) {
+            uint32_t file = rank->trace->windows[window].file;
+            array_add(&join->cut, rank->trace->rank, build->trace->files[file].path);
+            destroy_rank(rank);
+        } else {
+            join->ranks[to++] = *rank;
+        }
+    }
+    memset(&join->ranks[to], 0, (join->n_ranks - to) * sizeof *join->ranks);
+    join->n_ranks = chooser->n_ranks = to;
+    EACH (struct left_out, odd, chooser->choice.left_out)
+        odd->rank = odd->rank < n ? index[odd->rank] : odd->rank - n + build->trace->n_ranks;
+}
+
 static void hear_ranks(struct build *build)
 {
     struct join *join = &build->job.join;
@@ -243,6 +288,8 @@ static int build_ranks(struct build *build, struct dpro_error *err)
     parallel_for(join->n_ranks, build->options.threads, cut_rank, build);
     if (build->processes)
         shared_hear_steps(join, build->processes);
+    steps_leave_out_incomplete(&chooser);
+    leave_out_cut(build, &chooser);
     int status = choose_steps(&chooser, err);
     join->choice = chooser.choice;
     if (status < 0)

@@ -100,6 +100,19 @@ static void warn_gpu(struct assembly *a)
     WARN(a, "%s", text);
 }
 
+static void warn_cut(struct assembly *a)
+{
+    const struct join *join = a->join;
+    int *cut = arena_array(&a->graph->arena, join->cut.n + 1, sizeof *cut);
+    EACH (const struct cut_rank, rank, join->cut) {
+        cut[a->graph->n_cut++] = rank->rank;
+        WARN(a,
+             "rank %d is left out: %s is cut off before a whole iteration; copy or record it again",
+             rank->rank, rank->path);
+    }
+    a->graph->cut = cut;
+}
+
 /* Collectives of which some ranks' part is known from the others' logs only. */
 static void warn_partial(struct assembly *a)
 {
@@ -510,6 +523,7 @@ static void warn_steps(struct assembly *a)
 void assembly_warn(struct assembly *a)
 {
     warn_gpu(a);
+    warn_cut(a);
     warn_parts(a);
     warn_left_out(a);
     warn_fewer(a);

@@ -197,12 +197,25 @@ static bool may_be_cut(const struct rank_build *rank, uint32_t s)
     return step->n_slices < least;
 }
 
+uint32_t steps_cut_window(const struct chooser *c, uint32_t rank)
+{
+    const struct rank_build *build = &c->ranks[rank];
+    uint32_t w = 0;
+    EACH (const struct step, step, build->steps)
+        if (wanted(c, step))
+            return NO_ID;
+    while (w < build->trace->n_windows && !build->trace->windows[w].is_cut)
+        w++;
+    return w < build->trace->n_windows ? w : NO_ID;
+}
+
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
-static void leave_out_incomplete(struct chooser *c)
+void steps_leave_out_incomplete(struct chooser *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
+        size_t n_before = c->choice.left_out.n;
         ARRAY(int64_t) counts = {0};
         for (uint32_t s = 0; s < rank->steps.n; s++)
             if (wanted(c, &rank->steps.at[s]))
@@ -220,6 +233,8 @@ static void leave_out_incomplete(struct chooser *c)
                           : "it holds fewer ops than others, and its file is cut off within it");
             array_push(&c->choice.left_out, odd);
         }
+        if (steps_cut_window(c, r) != NO_ID)
+            c->choice.left_out.n = n_before; /* so is the rank */
         array_fini(&counts);
     }
 }
@@ -244,19 +259,15 @@ static bool leads(const struct chooser *c)
 
 static int refuse_empty(const struct chooser *c, struct dpro_error *err)
 {
-    EACH_OF (const struct rank_build, rank, c->ranks, c->n_ranks) {
-        const struct trace_rank *trace = rank->trace;
-        uint32_t n = 0, w = 0;
-        EACH (const struct step, step, rank->steps)
-            n += wanted(c, step);
-        while (w < trace->n_windows && !trace->windows[w].is_cut)
-            w++;
-        if (n == 0 && w < trace->n_windows)
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
+        const struct trace_rank *trace = c->ranks[r].trace;
+        uint32_t w = steps_cut_window(c, r);
+        if (w != NO_ID)
             return dpro_error_set(err, DPRO_EEMPTY,
                                   "no whole iteration of rank %d is left: %.500s is cut off, or "
                                   "damaged; copy or record it again",
                                   trace->rank, c->files[trace->windows[w].file].path);
-        if (n == 0 && rank->steps.n == 0 && c->n_ranks > 1)
+        if (c->ranks[r].steps.n == 0 && c->n_ranks > 1)
             return dpro_error_set(err, DPRO_EEMPTY,
                                   "no iteration found in the profile of rank %d; was the profiler "
                                   "active while the job trained?",
@@ -300,7 +311,6 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     for (uint32_t r = 0; c->options->step_mark && r < c->n_ranks; r++)
         if (c->ranks[r].steps.n == 0)
             return refuse_mark(&c->ranks[r], c->options->step_mark, err);
-    leave_out_incomplete(c);
     unusual_steps_leave_out(c);
     uint32_t fewest = UINT32_MAX;
     int64_t low = INT64_MAX, high = INT64_MIN;

@@ -19,6 +19,13 @@ struct chooser {
     struct step_choice choice;          /* out */
 };
 
+/* Leaves out iterations that were not recorded to their end. Comes first. */
+void steps_leave_out_incomplete(struct chooser *chooser);
+
+/* Of a rank of which no iteration is left: the window whose file is cut off; NO_ID: there is none,
+ * or iterations are left. */
+uint32_t steps_cut_window(const struct chooser *chooser, uint32_t rank);
+
 /* Sets sample_step, n_samples and reference_step of every rank. Fails with DPRO_EEMPTY when no
  * iteration is left. */
 int choose_steps(struct chooser *chooser, struct dpro_error *err);

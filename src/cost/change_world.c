@@ -5,6 +5,7 @@
 
 #include "cost/cost.h"
 #include "cost/model_memory.h"
+#include "cost/program_writer.h"
 #include "cost/world_hosts.h"
 
 /* ---- ranks ---- */
@@ -369,7 +370,7 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
 {
     struct dpro_model *m = w->m;
     struct model_program *p = &m->programs[m->ranks[w->new_of[rank]].program];
-    struct model_op *ops = arena_array(w->arena, p->n_ops + (size_t)2, sizeof *ops);
+    struct program_writer writer = {.work_ns = 0};
     struct model_group of = {
         .ranks = &rank, .n_ranks = 1, .n_members = 1, .n_streams = 1, .dimension = w->r->dimension};
     struct group_change change = {.kind = DPRO_ALL_REDUCE};
@@ -378,18 +379,9 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
     if (rc < 0)
         return rc;
     *c = new_all_reduce(w, w->g->ranks[rank].gradient_bytes, change.is, 1, 0);
-    if (p->n_ops > 0)
-        memcpy(ops, p->ops, p->n_ops * sizeof *ops);
-    ops[p->n_ops] = (struct model_op){.name = dpro_collective_kind_name(c->kind),
-                                      .phase = DPRO_OP_BW,
-                                      .needs = MODEL_NONE,
-                                      .tensor = m->n_tensors + number};
-    ops[p->n_ops + 1] = (struct model_op){.name = "up to a wait",
-                                          .phase = DPRO_OP_BW,
-                                          .needs = m->n_tensors + number,
-                                          .tensor = MODEL_NONE};
-    p->ops = ops;
-    p->n_ops += 2;
+    program_append(&writer, p->ops, p->n_ops);
+    program_communicate(&writer, dpro_collective_kind_name(c->kind), m->n_tensors + number);
+    program_end(&writer, w->arena, p);
     return 0;
 }
 
@@ -400,10 +392,8 @@ static int reduce_all(struct world *w, uint32_t *room, struct model_group *group
                       struct dpro_error *err)
 {
     struct dpro_model *m = w->m;
-    struct model_program *programs = arena_array(w->arena, m->n_programs, sizeof *programs);
     int rc = 0;
-    memcpy(programs, m->programs, m->n_programs * sizeof *programs);
-    m->programs = programs;
+    m->programs = arena_copy(w->arena, m->programs, m->n_programs, sizeof *m->programs);
     for (uint32_t r = 0; r < w->n_recorded && rc == 0; r++) {
         rc = reduce_gradients(w, r, &groups[*n_groups], &all[*n_all], *n_all, room, err);
         all[*n_all].group = *n_groups;

@@ -171,10 +171,13 @@ ORDER(by_rank, struct coarse_issue, ASCENDING(rank) ?: ASCENDING(communication))
  * BatchNorm, stays a part of the work. */
 #define LEAST_SHARE 0.01
 
-/* The transfers that are no bucket's, against an iteration. */
+/* The transfers that are no bucket's, against an iteration. However short, messages between stages
+ * say which of them computes when. */
 static bool matters_beside_buckets(const struct dpro_graph *g, const struct coarse *coarse)
 {
     double ns = 0, n = 0;
+    if (job_dimension(g, DPRO_STAGES))
+        return true;
     for (uint32_t j = 0; j < g->n_collectives; j++) {
         const struct graph_collective *c = &g->collectives[j];
         for (uint32_t m = c->first_member;

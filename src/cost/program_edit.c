@@ -3,6 +3,8 @@
  * put together again. */
 #include "cost/program_edit.h"
 
+#include "cost/program_writer.h"
+
 enum step { STEP_WAITS, STEP_WORKS, STEP_ISSUES };
 
 struct part {
@@ -40,13 +42,6 @@ static uint32_t gather_of(const struct editor *e, uint32_t communication)
     const struct graph_collective *c =
         &g->collectives[e->m->communications[communication].collective];
     return g->gather ? g->gather[g->members[c->first_member].arrival] : 0;
-}
-
-/* The number of a group's communication; MODEL_NONE: it is none. */
-static uint32_t communication_of(const struct editor *e, uint32_t tensor)
-{
-    bool is = tensor < MODEL_ALL && tensor >= e->m->n_tensors;
-    return is ? tensor - e->m->n_tensors : MODEL_NONE;
 }
 
 static bool is_of(const struct program_edit *edit, const struct part *part)
@@ -100,7 +95,7 @@ static void add_part(part_array *parts, struct part part)
 static void add_sync(const struct editor *e, part_array *parts, uint8_t step, uint32_t at,
                      uint32_t tensor)
 {
-    uint32_t k = communication_of(e, tensor);
+    uint32_t k = communication_of(e->m, tensor);
     add_part(parts, (struct part){.step = step,
                                   .at = at,
                                   .op = DPRO_NO_OP,
@@ -174,7 +169,7 @@ static uint32_t place_of(const struct editor *e, const part_array *parts, uint32
 /* With the communications' new numbers; `repeat`: those of what is repeated. */
 static struct part renumbered(const struct editor *e, struct part part, const uint32_t *repeat)
 {
-    uint32_t k = part.step == STEP_WORKS ? MODEL_NONE : communication_of(e, part.tensor);
+    uint32_t k = part.step == STEP_WORKS ? MODEL_NONE : communication_of(e->m, part.tensor);
     if (k != MODEL_NONE)
         part.tensor = e->m->n_tensors + (repeat ? repeat[k] : e->number[k]);
     return part;
@@ -208,71 +203,23 @@ static void edit_parts(struct editor *e, const part_array *parts, uint32_t rank,
 
 /* ---- and back ---- */
 
-struct writer {
-    const struct model_program *from;
-    struct model_program *to;
-    struct model_op next; /* with the work up to what comes next */
-    double work_ns, beside_ns, once_ns, fixed_ns, backward_ns;
-};
-
-static void add_work(struct writer *w, const struct part *part)
-{
-    const struct model_op *op = &w->from->ops[part->at];
-    double share = op->work_ns > 0 ? part->ns / (double)op->work_ns : 0;
-    w->next = *op;
-    w->work_ns += part->ns;
-    w->beside_ns += share * (double)op->beside_ns;
-    w->once_ns += share * (double)op->once_ns;
-    w->fixed_ns += share * (double)op->fixed_ns;
-    w->backward_ns += op->backward * part->ns;
-}
-
-static void write_op(struct writer *w, const struct model_op *like, uint32_t tensor)
-{
-    struct model_op *op = &w->to->ops[w->to->n_ops++];
-    *op = *like;
-    op->needs = MODEL_NONE;
-    op->tensor = tensor;
-    op->lag_ns = 0;
-    op->work_ns = llround(w->work_ns);
-    op->beside_ns = llround(w->beside_ns);
-    op->once_ns = llround(w->once_ns);
-    op->fixed_ns = llround(w->fixed_ns);
-    op->backward = w->work_ns > 0 ? w->backward_ns / w->work_ns : 0;
-    w->work_ns = w->beside_ns = w->once_ns = w->fixed_ns = w->backward_ns = 0;
-}
-
 static struct model_program put_together(struct editor *e, const struct model_program *from,
                                          const part_array *parts)
 {
     struct model_program to = *from;
-    struct writer w = {.from = from, .to = &to};
+    struct program_writer w = {.work_ns = 0};
     uint32_t *now = arena_array(&e->scratch, from->n_ops + (size_t)1, sizeof *now); /* by old op */
-    size_t n_syncs = 0;
-    EACH (const struct part, part, *parts)
-        n_syncs += part->step != STEP_WORKS;
-    to.n_ops = 0;
-    to.ops = arena_array(e->arena, 2 * n_syncs + 1, sizeof *to.ops);
     EACH (const struct part, part, *parts) {
-        const struct model_op *op = &from->ops[part->at];
-        now[part->at] = to.n_ops;
-        if (part->step == STEP_WORKS) {
-            add_work(&w, part);
-        } else if (part->step == STEP_ISSUES) {
-            write_op(&w, op, part->tensor);
-        } else {
-            if (w.work_ns > 0)
-                write_op(&w, &w.next, MODEL_NONE);
-            struct model_op *waits = &to.ops[to.n_ops++];
-            *waits = *op;
-            waits->needs = part->tensor;
-            waits->needs_before &= part->behind == 0;
-            waits->tensor = MODEL_NONE;
-            waits->work_ns = waits->beside_ns = waits->once_ns = waits->fixed_ns = 0;
-        }
+        struct model_op like = from->ops[part->at];
+        now[part->at] = (uint32_t)w.ops.n;
+        like.needs = like.tensor = part->tensor;
+        like.needs_before &= part->behind == 0;
+        if (part->step == STEP_WORKS)
+            program_work(&w, &from->ops[part->at], part->ns);
+        else
+            (part->step == STEP_ISSUES ? program_issue : program_wait)(&w, like);
     }
-    if (w.work_ns > 0 || to.n_ops == 0)
-        write_op(&w, &w.next, MODEL_NONE);
+    program_end(&w, e->arena, &to);
     to.calls = arena_copy(e->arena, from->calls, from->n_calls, sizeof *to.calls);
     for (uint32_t c = 0; c < to.n_calls; c++) {
         uint32_t *ops[] = {&to.calls[c].op, &to.calls[c].forward_op, &to.calls[c].forward_last,

@@ -3,6 +3,8 @@
  * of its own, and is waited for at the end of the backward pass. */
 #include "cost/shards.h"
 
+#include "cost/program_writer.h"
+
 static bool is_of(const struct dpro_model *m, const struct sharding *s,
                   const struct model_communication *c, enum dpro_collective_kind kind)
 {
@@ -27,55 +29,44 @@ bool shards_move(const struct dpro_model *m, const struct sharding *s,
     return is_of(m, s, c, DPRO_ALL_GATHER) || shards_reduce(m, s, c);
 }
 
-static bool follows(const struct dpro_model *m, const uint32_t *all_reduce,
-                    const struct model_op *op, uint32_t *number)
+/* The all-reduce that an op is to wait for in place of what it needs; MODEL_NONE: it stays. */
+static uint32_t following(const struct dpro_model *m, const uint32_t *all_reduce,
+                          const struct model_op *op)
 {
-    if (op->needs >= MODEL_ALL || op->needs < m->n_tensors)
-        return false;
-    *number = all_reduce[op->needs - m->n_tensors];
-    return *number != MODEL_NONE;
+    uint32_t k = communication_of(m, op->needs);
+    uint32_t number = k != MODEL_NONE ? all_reduce[k] : MODEL_NONE;
+    return number != MODEL_NONE ? m->n_tensors + number : MODEL_NONE;
 }
 
-static void wait_behind(const struct dpro_model *m, const uint32_t *all_reduce,
-                        struct model_program *p, struct arena *arena)
+static void wait_otherwise(const struct dpro_model *m, const uint32_t *all_reduce,
+                           struct model_program *p, struct arena *arena)
 {
-    uint32_t number, n = 0, n_waits = 0, last = 0;
+    struct program_writer w = {.work_ns = 0};
+    bool at_once = !m->net.link.own_links;
+    uint32_t last = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (follows(m, all_reduce, &p->ops[i], &number)) {
-            n_waits++;
+        if (following(m, all_reduce, &p->ops[i]) != MODEL_NONE)
             last = i;
-        }
-    struct model_op *ops = arena_array(arena, p->n_ops + (size_t)n_waits, sizeof *ops);
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        ops[n++] = p->ops[i];
-        for (uint32_t k = 0; i == last && k <= last; k++)
-            if (follows(m, all_reduce, &p->ops[k], &number))
-                ops[n++] = (struct model_op){.name = "up to a wait",
-                                             .phase = DPRO_OP_BW,
-                                             .needs = m->n_tensors + number,
-                                             .needs_before = p->ops[k].needs_before,
-                                             .tensor = MODEL_NONE};
+        struct model_op op = p->ops[i];
+        uint32_t needs = following(m, all_reduce, &op);
+        op.needs = at_once && needs != MODEL_NONE ? needs : op.needs;
+        program_append(&w, &op, 1);
+        for (uint32_t k = 0; i == last && k <= last && !at_once; k++) {
+            needs = following(m, all_reduce, &p->ops[k]);
+            if (needs != MODEL_NONE)
+                program_wait(&w, (struct model_op){.name = "up to a wait",
+                                                   .phase = DPRO_OP_BW,
+                                                   .needs = needs,
+                                                   .needs_before = p->ops[k].needs_before});
+        }
     }
-    p->ops = ops;
-    p->n_ops = n;
+    program_end(&w, arena, p);
 }
 
 void shards_wait(struct dpro_model *m, const uint32_t *all_reduce, struct arena *arena)
 {
-    struct model_program *programs = arena_array(arena, m->n_programs, sizeof *programs);
-    for (uint32_t i = 0; i < m->n_programs; i++) {
-        struct model_program *p = &programs[i];
-        uint32_t number;
-        *p = m->programs[i];
-        if (m->net.link.own_links) {
-            wait_behind(m, all_reduce, p, arena);
-            continue;
-        }
-        p->ops = arena_array(arena, p->n_ops + (size_t)1, sizeof *p->ops);
-        memcpy(p->ops, m->programs[i].ops, p->n_ops * sizeof *p->ops);
-        for (uint32_t k = 0; k < p->n_ops; k++)
-            if (follows(m, all_reduce, &p->ops[k], &number))
-                p->ops[k].needs = m->n_tensors + number;
-    }
-    m->programs = programs;
+    m->programs = arena_copy(arena, m->programs, m->n_programs, sizeof *m->programs);
+    for (uint32_t i = 0; i < m->n_programs; i++)
+        wait_otherwise(m, all_reduce, &m->programs[i], arena);
 }

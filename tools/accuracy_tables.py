@@ -52,6 +52,11 @@ def unmarked_cells(row):
             fixed(row["error_pct"], 2, True), row["found_by"])
 
 
+def is_found(row):
+    """All of its iterations, which then needs no row."""
+    return row["found"] == row["iterations"] and abs(row["error_pct"]) < 0.1 and row["found_by"] == "optimizer"
+
+
 UNMARKED_HEAD = ("recording", "marked:", "ms:", "found:", "ms:", "error, %:", "found by")
 
 
@@ -153,7 +158,7 @@ def tables_of(results):
     tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
     if any(row.get("own") for row in rows):
         tables["own"] = markdown(OWN_HEAD, [own_cells(row) for row in rows if row.get("own")])
-    if unmarked := [row for row in results.get("unmarked", ()) if not row["problem"]]:
+    if unmarked := [row for row in results.get("unmarked", ()) if not row["problem"] and not is_found(row)]:
         tables["unmarked"] = markdown(UNMARKED_HEAD, [unmarked_cells(row) for row in unmarked])
     if clocks:
         tables["clocks"] = markdown(CLOCK_HEAD, clocks)

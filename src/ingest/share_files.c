@@ -251,7 +251,7 @@ static void deal_all(const struct trace_build *build, share_array *shares)
     array_sort(shares, largest_first);
     EACH (const struct share, share, *shares)
         deal(&dealer, share);
-    FREE_ALL(&dealer.bytes, &dealer.ranks, &shares);
+    FREE_ALL(&dealer.bytes, &dealer.ranks, shares);
 }
 
 void shared_guess(struct trace_build *build, int rc)

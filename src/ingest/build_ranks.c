@@ -1,4 +1,4 @@
-/* The trace's ranks from the sources: what each is made of, and room for it. */
+/* The trace's ranks from the sources: what each is made of. */
 
 #include "base/parallel.h"
 #include "ingest/epoch.h"
@@ -56,6 +56,19 @@ static void find_graph(struct trace_build *build, struct rank_job *job)
 
 static int check_windows(const struct rank_job *job, struct dpro_error *err)
 {
+    uint64_t n_spans = 0;
+    size_t n_windows = 0;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        n_spans += job->sources[w]->part.n_spans;
+        n_windows += MAX(job->sources[w]->part.session.cuts.n, 1);
+    }
+    if (n_windows > MAX_WINDOWS)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
+                              job->sources[0]->path, n_windows, job->rank->rank, MAX_WINDOWS);
+    if (n_spans >= NO_ID)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: rank %d: more than 4 billion spans; give fewer files",
+                              job->sources[0]->path, job->rank->rank);
     for (size_t w = 1; w < job->n_windows; w++) {
         const struct source *a = job->sources[w - 1], *b = job->sources[w];
         if (a->part.process.pid && b->part.process.pid &&
@@ -72,37 +85,6 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
                                   a->path, b->path, job->rank->rank);
     }
     return 0;
-}
-
-/* ---- room ---- */
-
-/* What the rank's own files hold, and what the formats say that they will add. */
-static void count_room(struct trace_build *build, struct rank_job *job, struct rank_room *room,
-                       size_t *n_windows)
-{
-    for (size_t w = 0; w < job->n_windows; w++) {
-        const struct trace_part *part = &job->sources[w]->part;
-        *n_windows += part->session.cuts.n ? part->session.cuts.n : 1;
-        room->n_spans += part->n_spans;
-        room->n_details += part->details.n;
-        room->n_tracks += part->tracks.n;
-    }
-    CALL_ALL(build->table, reserve, build, job, room);
-}
-
-/* Not cleared: pages are taken as they are filled, while the readers' blocks are given back. */
-static void allocate(struct arena *arena, const struct rank_job *job, const struct rank_room *room,
-                     size_t n_windows)
-{
-    struct trace_rank *rank = job->rank;
-    const struct trace_part *graph = job->graph ? &job->graph->part : NULL;
-    size_t n_nodes = graph ? graph->dfg_nodes.n : 0, n_inputs = graph ? graph->dfg_inputs.n : 0;
-    rank->spans = mem_alloc(room->n_spans * sizeof *rank->spans);
-    rank->details = mem_alloc(room->n_details * sizeof *rank->details);
-    rank->tracks = arena_array(arena, room->n_tracks, sizeof *rank->tracks);
-    rank->windows = arena_array(arena, n_windows, sizeof *rank->windows);
-    rank->dfg_nodes = arena_alloc(arena, n_nodes * sizeof *rank->dfg_nodes);
-    rank->dfg_inputs = arena_alloc(arena, n_inputs * sizeof *rank->dfg_inputs);
 }
 
 static void list_windows(const struct source_list *list, struct rank_job *job)
@@ -122,38 +104,11 @@ static void list_windows(const struct source_list *list, struct rank_job *job)
             window.end_ns = part->session.cuts.at[c].end_ns + part->base_ns;
             window.whole_start_ns = part->session.cuts.at[c].whole_start_ns;
             window.whole_end_ns = part->session.cuts.at[c].whole_end_ns;
-            rank->windows[rank->n_windows++] = window;
+            RANK_PUSH(rank, windows, window);
         }
         if (part->session.cuts.n == 0)
-            rank->windows[rank->n_windows++] = window;
+            RANK_PUSH(rank, windows, window);
     }
-}
-
-/* Room for all that rank_build fills in; the arena is not for several threads. */
-static int make_room(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
-{
-    struct rank_room room = {0};
-    size_t n_windows = job->n_windows;
-    if (rank_is_elsewhere(job->rank)) {
-        job->rank->windows =
-            arena_array(&build->trace->arena, n_windows, sizeof *job->rank->windows);
-        list_windows(&build->list, job);
-        CALL_ALL(build->table, reserve, build, job, &room); /* what is said of it here, too */
-        return 0;
-    }
-    n_windows = 0;
-    count_room(build, job, &room, &n_windows);
-    if (n_windows > MAX_WINDOWS)
-        return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
-                              job->sources[0]->path, n_windows, job->rank->rank, MAX_WINDOWS);
-    if (room.n_spans >= NO_ID || room.n_details >= NO_ID || room.n_tracks >= NO_ID)
-        return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: rank %d: more than 4 billion spans; give fewer files",
-                              job->sources[0]->path, job->rank->rank);
-    allocate(&build->trace->arena, job, &room, n_windows);
-    rank_reserve_allocations(build, job);
-    list_windows(&build->list, job);
-    return 0;
 }
 
 /* ---- jobs ---- */
@@ -173,7 +128,11 @@ static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_
         return rc;
     for (size_t w = 0; w < job->n_windows; w++)
         rank_describe(rank, job->sources[w], &build->trace->arena);
-    return make_room(build, job, err);
+    list_windows(&build->list, job);
+    CALL_ALL(build->table, describe, build, job);
+    if (!rank_is_elsewhere(rank))
+        rank_check_allocations(build, job);
+    return 0;
 }
 
 /* Jobs of all ranks, then of servers. */

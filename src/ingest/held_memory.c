@@ -269,7 +269,7 @@ static void join(struct trace_build *build, struct rank_job *job, struct source 
                   source->path, count_text(some, n_skipped));
 }
 
-static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
+static void describe(struct trace_build *build, struct rank_job *job)
 {
     const char *used = NULL;
     for (size_t i = 0; i < job->n_sources; i++) {
@@ -296,5 +296,5 @@ const struct reader held_reader = {
                          "folder that dpro profile wrote"},
     .recognise = recognise,
     .read_json = read_document,
-    .reserve = reserve,
+    .describe = describe,
 };

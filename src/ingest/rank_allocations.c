@@ -24,9 +24,8 @@ static void check(struct trace_part *part, int64_t *total)
     part->allocations.n = n;
 }
 
-void rank_reserve_allocations(struct trace_build *build, struct rank_job *job)
+void rank_check_allocations(struct trace_build *build, struct rank_job *job)
 {
-    size_t n = 0;
     int64_t total = 0;
     for (size_t i = 0; i < job->n_sources; i++) {
         struct source *source = job->sources[i];
@@ -39,11 +38,7 @@ void rank_reserve_allocations(struct trace_build *build, struct rank_job *job)
                       "%s: %s of %s memory events have no time or size that makes sense, skipped",
                       source->path, count_text(some, part->losses.n_allocations),
                       count_text(all, n_read));
-        n += part->allocations.n;
     }
-    if (n >= NO_ID)
-        mem_fail();
-    job->rank->allocations = arena_alloc(&build->trace->arena, n * sizeof *job->rank->allocations);
 }
 
 static uint32_t track_of(const struct trace_rank *rank, const struct trace_part *part,
@@ -90,5 +85,5 @@ void rank_join_allocations(struct rank_job *job)
         if (is_twice(rank->allocations, rank->n_allocations, &all.at[order[i]]))
             job->n_duplicates++;
         else
-            rank->allocations[rank->n_allocations++] = all.at[order[i]];
+            RANK_PUSH(rank, allocations, all.at[order[i]]);
 }

@@ -3,8 +3,7 @@
 
 #include "ingest/sources.h"
 
-/* What one rank is made of, and where it goes. The arrays of *rank are allocated, as large as they
- * can get; counts are set here. */
+/* What one rank is made of, and where it goes. */
 struct rank_job {
     const struct reader_table *table;
     struct trace_rank *rank;
@@ -28,6 +27,20 @@ struct rank_job {
 #define rank_warn(build, job, ...)                                                                 \
     array_push(&(job)->warnings, arena_format(&(build)->trace->arena, __VA_ARGS__))
 
+/* Adds an item to one of the rank's arrays, which are blocks of their own: RANK_PUSH(rank, links,
+ * link). They double when their room, a power of two, is full; not for what rank_make_room() has
+ * made room for. */
+#define RANK_PUSH(rank, array, ...)                                                                \
+    do {                                                                                           \
+        size_t n_ = (rank)->n_##array;                                                             \
+        if (n_ >= NO_ID - 1)                                                                       \
+            mem_fail();                                                                            \
+        if ((n_ & (n_ - 1)) == 0)                                                                  \
+            (rank)->array = mem_resize((rank)->array, MAX(2 * n_, 1), sizeof *(rank)->array);      \
+        (rank)->array[n_] = (__VA_ARGS__);                                                         \
+        (rank)->n_##array++;                                                                       \
+    } while (0)
+
 /* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
  * known yet. */
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
@@ -35,12 +48,19 @@ void rank_describe(struct trace_rank *rank, const struct source *source, struct 
 /* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
 void rank_build(struct rank_job *job);
 
-/* rank_allocations.c: room for what was taken and given back, with what is wrong of it dropped and
- * said; and all of it in its place. */
-void rank_reserve_allocations(struct trace_build *build, struct rank_job *job);
+/* rank_allocations.c: what was taken and given back, with what is wrong of it dropped and said; and
+ * all of it in its place. */
+void rank_check_allocations(struct trace_build *build, struct rank_job *job);
 void rank_join_allocations(struct rank_job *job);
 
-/* rank_tracks.c: the order of a rank's tracks. */
+/* rank_tracks.c: room for so many more; and what is added there: a CPU track, and a span at the
+ * end of the last track, whose detail may be NULL. */
+void rank_make_room(struct trace_rank *rank, uint64_t n_tracks, uint64_t n_spans,
+                    uint64_t n_details);
+void rank_add_track(struct trace_rank *rank, uint32_t name);
+void rank_add_span(struct trace_rank *rank, struct trace_span span,
+                   const struct trace_detail *detail);
+/* The order of a rank's tracks. */
 int track_compare(const void *a, const void *b);
 /* The index of a track; NO_ID: the rank has none of that kind. */
 uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id);

@@ -338,7 +338,7 @@ static bool recognise(const struct head *head)
 }
 
 /* What a rank's recorder says of it goes to the rank. */
-static void reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
+static void describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     for (size_t i = 0; i < build->list.n && !rank->recording; i++) {
@@ -363,7 +363,7 @@ const struct reader recording_reader = {
                          "steps by --warmup and --iterations"},
     .recognise = recognise,
     .read_json = read_document,
-    .reserve = reserve,
+    .describe = describe,
     .join = recordings_join,
 };
 

@@ -121,7 +121,20 @@ static void unnest_track(struct trace_span *spans, uint32_t n)
         spans[i].parent = NO_ID;
 }
 
-/* The union of the windows' tracks that have spans, ordered; room for all was allocated. */
+/* Room for what the rank's files hold. Spans are not cleared: pages are taken as they are filled,
+ * while the readers' blocks are given back. */
+static void make_room(struct rank_job *job)
+{
+    size_t n_tracks = 0, n_spans = 0, n_details = 0;
+    for (size_t w = 0; w < job->n_windows; w++) {
+        n_tracks += job->sources[w]->part.tracks.n;
+        n_spans += job->sources[w]->part.n_spans;
+        n_details += job->sources[w]->part.details.n;
+    }
+    rank_make_room(job->rank, n_tracks, n_spans, n_details);
+}
+
+/* The union of the windows' tracks that have spans, ordered. */
 static void join_tracks(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
@@ -271,14 +284,14 @@ static void join_graph(struct rank_job *job)
     if (!source)
         return;
     for (size_t i = 0; i < source->part.dfg_inputs.n; i++)
-        rank->dfg_inputs[rank->n_dfg_inputs++] = source->part.dfg_inputs.at[i];
+        RANK_PUSH(rank, dfg_inputs, source->part.dfg_inputs.at[i]);
     for (size_t i = 0; i < source->part.dfg_nodes.n; i++) {
         struct dfg_node node = source->part.dfg_nodes.at[i];
         node.name = source->names[node.name];
         node.type = source->names[node.type];
         node.device = source->names[node.device];
         node.key = source->names[node.key];
-        rank->dfg_nodes[rank->n_dfg_nodes++] = node;
+        RANK_PUSH(rank, dfg_nodes, node);
     }
 }
 
@@ -304,6 +317,7 @@ static void find_parents(void *arg, size_t t)
 void rank_build(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
+    make_room(job);
     join_tracks(job);
     uint32_t *next = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *next);
     for (uint32_t t = 0; t < rank->n_tracks; t++)

@@ -9,6 +9,38 @@ int track_compare(const void *a, const void *b)
     return track_order(a, b);
 }
 
+void rank_make_room(struct trace_rank *rank, uint64_t n_tracks, uint64_t n_spans,
+                    uint64_t n_details)
+{
+    n_tracks += rank->n_tracks;
+    n_spans += rank->n_spans;
+    n_details += rank->n_details;
+    if (MAX(n_spans, n_details) >= NO_ID)
+        mem_fail();
+    rank->tracks = mem_resize(rank->tracks, n_tracks, sizeof *rank->tracks);
+    rank->spans = mem_resize(rank->spans, n_spans, sizeof *rank->spans);
+    rank->details = mem_resize(rank->details, n_details, sizeof *rank->details);
+}
+
+void rank_add_track(struct trace_rank *rank, uint32_t name)
+{
+    uint32_t t = rank->n_tracks++;
+    rank->tracks[t] =
+        (struct trace_track){.pid = rank->pid, .id = t, .name = name, .first = rank->n_spans};
+}
+
+void rank_add_span(struct trace_rank *rank, struct trace_span span,
+                   const struct trace_detail *detail)
+{
+    span.track = rank->n_tracks - 1;
+    if (detail) {
+        span.detail = rank->n_details;
+        rank->details[rank->n_details++] = *detail;
+    }
+    rank->spans[rank->n_spans++] = span;
+    rank->tracks[span.track].n++;
+}
+
 uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id)
 {
     struct trace_track key = {.gpu = gpu, .pid = pid, .id = id};

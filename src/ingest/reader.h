@@ -63,11 +63,6 @@ static inline bool head_begins(const struct head *head, const char *text)
 
 /* ---- joining ---- */
 
-/* What a rank's arrays need room for, beside what its profiles hold. */
-struct rank_room {
-    uint64_t n_spans, n_details, n_tracks;
-};
-
 enum reader_flags {
     READER_TRANSPORT = 1,  /* what went over sockets: enough alone, if the caller says so */
     READER_ALL_RANKS = 2,  /* a file of no rank describes all of them */
@@ -112,8 +107,7 @@ struct reader {
     void (*stand_alone)(struct trace_build *build);   /* there is no profile */
     void (*correct_ranks)(struct trace_build *build); /* those of profiles, once they are known */
     void (*complete)(struct trace_build *build);      /* parts, before ranks are */
-    /* describes a rank, and makes room for what will be added to it */
-    void (*reserve)(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+    void (*describe)(struct trace_build *build, struct rank_job *job); /* a rank as a whole */
     void (*join_rank)(struct rank_job *job);   /* once spans are in place; one thread a rank */
     void (*match_graph)(struct rank_job *job); /* of a profile: sets span.node. NULL: by names */
     void (*join)(struct trace_build *build);   /* once all ranks are built */

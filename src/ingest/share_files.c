@@ -166,7 +166,7 @@ static const struct packed of_built[] = {
     OF_RANK(n_allocations, n_allocations),
     OF_RANK(n_et_nodes, n_et_nodes),
     OF_RANK(n_allocators, n_allocators),
-    PACKED_LENT(struct trace_rank, tracks, n_tracks),
+    PACKED_ITEMS(struct trace_rank, tracks, n_tracks),
     PACKED_ITEMS_OF(struct trace_rank, allocators, n_allocators, true, of_history),
     PACKED_LAST};
 static const struct packed of_logged[] = {PACKED_ARRAY(struct rank_logged, parts),
@@ -413,12 +413,12 @@ static int rank_of(const struct trace_build *build, const struct source *source)
     return source->part.process.has_rank ? source->part.process.rank : path_rank(source->path);
 }
 
-/* Whether its rank is built of it. Logs are joined to what is built. */
+/* Whether its rank is built of it. */
 static bool is_joined(const struct source *source)
 {
     return source_is_profile(source) ||
-           (source->reader && source->reader->reserve && !source->part.process.of_job &&
-            !(source->reader->flags & READER_TRANSPORT));
+           (source->reader && (source->reader->describe || source->reader->join_rank) &&
+            !source->part.process.of_job);
 }
 
 /* Whether it must be looked at with others' files, and the first process did not read it. */

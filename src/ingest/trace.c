@@ -10,15 +10,15 @@ void dpro_trace_destroy(struct dpro_trace *trace)
 {
     if (!trace)
         return;
-    for (uint32_t r = 0; r < trace->n_ranks + trace->n_servers; r++) /* one behind the other */
-        trace_free_spans(&trace->ranks[r]);
-    for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        payload_destroy(&recording_payload, trace->ranks[r].recording);
-        payload_destroy(&timeline_payload, trace->ranks[r].timeline);
-        array_fini(&trace->ranks[r].logged.parts);
+    /* ranks, and servers behind them */
+    EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks + trace->n_servers) {
+        trace_free_spans(rank);
+        FREE_ALL(&rank->tracks, &rank->windows, &rank->links, &rank->et_nodes, &rank->et_tensors,
+                 &rank->dfg_nodes, &rank->dfg_inputs, &rank->allocations, &rank->module_calls,
+                 &rank->logged.parts);
+        payload_destroy(&recording_payload, rank->recording);
+        payload_destroy(&timeline_payload, rank->timeline);
     }
-    for (uint32_t s = 0; s < trace->n_servers; s++)
-        payload_destroy(&recording_payload, trace->servers[s].recording);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         net_transport_fini(&trace->transports[t]);
     mem_free(trace->transports);

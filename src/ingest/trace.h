@@ -224,9 +224,9 @@ struct trace_rank {
     uint32_t host;    /* string id of host_name; 0: unknown */
     uint32_t backend; /* string id of distributedInfo.backend */
     bool in_session;  /* its windows are a session's steps, each of all processes together */
-    struct trace_track *tracks;
+    struct trace_track *tracks;   /* a block of its own, as are all that RANK_PUSH() adds to */
     struct trace_window *windows; /* ascending in time */
-    struct trace_span *spans;     /* by track, then start; blocks of their own, as are details */
+    struct trace_span *spans;     /* by track, then start */
     struct trace_detail *details;
     struct trace_link *links; /* fwdbwd */
     struct trace_group *groups;
@@ -244,7 +244,6 @@ struct trace_rank {
     struct fused_rank fused;     /* where the trace has a fusion */
     struct comm_runs runs;       /* while it is loaded, where there are logs */
     struct rank_logged logged;
-    size_t max_exchanges; /* of BytePS, that there is room for */
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     uint32_t n_dfg_nodes, n_dfg_inputs;
     uint32_t n_allocations, n_module_calls, n_allocators;

@@ -7,8 +7,8 @@
  * tensor that the program declared. PyTorch's optimizer declares the gradients first, in the order
  * of their parameters' names. */
 
+#include "ingest/rank_job.h"
 #include "ingest/rank_json.h"
-#include "ingest/trace.h"
 #include "ingest/transport/ps.h"
 #include "ingest/transport/transport.h"
 
@@ -131,8 +131,6 @@ static void list_exchanges(struct maker *m)
                                  .push = push,
                                  .pull = index};
         push = NO_ID;
-        if (m->exchanges.n == m->rank->max_exchanges)
-            break; /* its own log lacks some that the servers' have */
         if (fresh.end_ns >= fresh.start_ns && trace_window_at(m->rank, fresh.start_ns) != NO_ID)
             array_push(&m->exchanges, fresh);
     }
@@ -210,23 +208,19 @@ static void add_span(struct maker *m, const struct exchange *e, const struct ten
     format_name(m, e, tensor, text, sizeof text);
     uint32_t name = strtab_add(names, text, strlen(text));
     uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
-    uint32_t span = rank->n_spans++;
-    rank->details[rank->n_details] =
-        (struct trace_detail){.numel = all[e->push].length / sizeof(float),
-                              .dtype = words->dtype,
-                              .collective = words->collective,
-                              .process_group = group,
-                              .group_size = m->trace->world_size,
-                              DETAIL_UNKNOWN};
-    rank->spans[span] = (struct trace_span){.start_ns = e->start_ns,
-                                            .dur_ns = e->end_ns - e->start_ns,
-                                            .name = name,
-                                            .track = rank->n_tracks - 1,
-                                            .kind = SPAN_COLLECTIVE,
-                                            .window = (uint16_t)trace_window_at(rank, e->start_ns),
-                                            SPAN_UNKNOWN};
-    rank->spans[span].detail = rank->n_details++;
-    rank->tracks[rank->n_tracks - 1].n++;
+    struct trace_detail detail = {.numel = all[e->push].length / sizeof(float),
+                                  .dtype = words->dtype,
+                                  .collective = words->collective,
+                                  .process_group = group,
+                                  .group_size = m->trace->world_size,
+                                  DETAIL_UNKNOWN};
+    struct trace_span span = {.start_ns = e->start_ns,
+                              .dur_ns = e->end_ns - e->start_ns,
+                              .name = name,
+                              .kind = SPAN_COLLECTIVE,
+                              .window = (uint16_t)trace_window_at(rank, e->start_ns),
+                              SPAN_UNKNOWN};
+    rank_add_span(rank, span, &detail);
     for (int k = 0; k < 2; k++) {
         uint64_t answer;
         all[requests[k]].collective = exchange;
@@ -237,13 +231,6 @@ static void add_span(struct maker *m, const struct exchange *e, const struct ten
     m->trace->transport_info.n_collectives++;
 }
 
-static void add_track(struct trace_rank *rank, uint32_t name)
-{
-    rank->tracks[rank->n_tracks] = (struct trace_track){
-        .pid = rank->pid, .id = rank->n_tracks, .name = name, .first = rank->n_spans};
-    rank->n_tracks++;
-}
-
 /* Each key has a track. */
 static void add_spans(struct maker *m)
 {
@@ -251,11 +238,12 @@ static void add_spans(struct maker *m)
     struct trace_rank *rank = m->rank;
     const struct words words = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
                                 strtab_add(names, "float32", 7)};
-    size_t tensor = 0;
-    for (size_t i = 0; i < m->exchanges.n; i++) {
+    size_t tensor = 0, n = m->exchanges.n;
+    rank_make_room(rank, n, n, n); /* each on a track at worst */
+    for (size_t i = 0; i < n; i++) {
         const struct exchange *e = &m->exchanges.at[i];
         if (i == 0 || e->key != e[-1].key)
-            add_track(rank, words.layer);
+            rank_add_track(rank, words.layer);
         while (m->tensors.at[tensor].number != e->key / KEYS_PER_TENSOR)
             tensor++;
         add_span(m, e, &m->tensors.at[tensor], &words);

@@ -62,9 +62,6 @@ static inline uint32_t fusion_group(const struct fusion *fusion, int64_t sequenc
     return (uint32_t)(sequence / 2 % fusion->n_groups);
 }
 
-/* How many spans fusion_build may add to a rank for each run of a timeline. */
-enum { FUSION_SPANS = 5 };
-
 /* Adds each rank's Horovod thread to its tracks, with the spans of its groups; room for them was
  * made. Needs the trace's ranks and transports. */
 void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink);

@@ -7,6 +7,7 @@
 #include "adapters/horovod/thread.h"
 
 #include "ingest/epoch.h"
+#include "ingest/rank_job.h"
 
 /* ---- spans ---- */
 
@@ -16,33 +17,15 @@ static uint32_t intern_name(struct placing *p, const char *text)
 }
 
 static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t window,
-                     int64_t start_ns, int64_t end_ns, uint32_t detail)
+                     int64_t start_ns, int64_t end_ns, const struct trace_detail *detail)
 {
-    struct trace_rank *rank = p->rank;
-    rank->spans[rank->n_spans++] =
-        (struct trace_span){.start_ns = start_ns,
-                            .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0,
-                            .name = name,
-                            .track = rank->n_tracks - 1,
-                            .kind = kind,
-                            .window = (uint16_t)window,
-                            SPAN_UNKNOWN};
-    rank->spans[rank->n_spans - 1].detail = detail;
-    rank->tracks[rank->n_tracks - 1].n++;
-}
-
-static uint32_t add_detail(struct placing *p, const struct fused_group *group, int64_t sequence)
-{
-    struct trace_rank *rank = p->rank;
-    rank->details[rank->n_details] = (struct trace_detail){
-        .numel = group ? group->numel : 0,
-        .dtype = group ? group->dtype : 0,
-        .process_group = intern_name(p, "horovod"),
-        .peer = -1,
-        .comm_sequence = sequence,
-        .wait_stream = -1,
-    };
-    return rank->n_details++;
+    struct trace_span span = {.start_ns = start_ns,
+                              .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0,
+                              .name = name,
+                              .kind = kind,
+                              .window = (uint16_t)window,
+                              SPAN_UNKNOWN};
+    rank_add_span(p->rank, span, detail);
 }
 
 /* When the last of a group's tensors was handed over; NEVER: not known. */
@@ -70,13 +53,11 @@ static void add_spans(struct placing *p)
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
     int64_t free_ns = NEVER;
+    size_t n_groups = p->rounds->rounds.n * f->n_groups;
+    rank_make_room(rank, 1, 5 * n_groups, 2 * n_groups);
     rank->fused.track = rank->n_tracks;
-    rank->tracks[rank->n_tracks] = (struct trace_track){.serial = true,
-                                                        .pid = rank->pid,
-                                                        .id = rank->n_tracks,
-                                                        .name = intern_name(p, "Horovod thread"),
-                                                        .first = rank->n_spans};
-    rank->n_tracks++;
+    rank_add_track(rank, intern_name(p, "Horovod thread"));
+    rank->tracks[rank->fused.track].serial = true;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
         for (uint32_t g = 0; g < f->n_groups; g++) {
             const struct fused_times *t = &p->groups[(size_t)r * f->n_groups + g];
@@ -84,7 +65,9 @@ static void add_spans(struct placing *p)
             uint32_t window = t->start_ns == NEVER ? NO_ID : trace_window_at(rank, t->start_ns);
             if (window == NO_ID)
                 continue;
-            int64_t ready = last_enqueue(p, r, g), sequence = fusion_sequence(f, r, g);
+            int64_t ready = last_enqueue(p, r, g);
+            struct trace_detail detail = {.process_group = intern_name(p, "horovod"),
+                                          DETAIL_UNKNOWN};
             if (ready == NEVER || ready > t->start_ns)
                 ready = t->start_ns;
             if (ready < free_ns)
@@ -92,13 +75,16 @@ static void add_spans(struct placing *p)
             /* the negotiation must begin first */
             int64_t start = ready < t->start_ns ? t->start_ns : t->start_ns + 1;
             int64_t transfer = start < t->transfer_ns ? t->transfer_ns : start;
-            add_span(p, SPAN_ANNOTATION, negotiate, window, ready, start,
-                     add_detail(p, NULL, sequence));
-            add_span(p, SPAN_CPU_OP, copy_in, window, start, transfer, NO_ID);
+            detail.comm_sequence = fusion_sequence(f, r, g);
+            add_span(p, SPAN_ANNOTATION, negotiate, window, ready, start, &detail);
+            add_span(p, SPAN_CPU_OP, copy_in, window, start, transfer, NULL);
+            detail.comm_sequence++;
+            detail.numel = group->numel;
+            detail.dtype = group->dtype;
             add_span(p, SPAN_ANNOTATION, group->backend, window, transfer, t->transferred_ns,
-                     add_detail(p, group, sequence + 1));
-            add_span(p, SPAN_CPU_OP, copy_out, window, t->transferred_ns, t->out_ns, NO_ID);
-            add_span(p, SPAN_CPU_OP, callbacks, window, t->out_ns, t->end_ns, NO_ID);
+                     &detail);
+            add_span(p, SPAN_CPU_OP, copy_out, window, t->transferred_ns, t->out_ns, NULL);
+            add_span(p, SPAN_CPU_OP, callbacks, window, t->out_ns, t->end_ns, NULL);
             free_ns = t->end_ns;
         }
     if (rank->tracks[rank->fused.track].n == 0) {

@@ -82,20 +82,6 @@ static void timelines_join(struct trace_build *build)
     fusion_build(build->trace, &build->options->sink);
 }
 
-/* Each run may become spans of every rank, on Horovod's thread. */
-static void timelines_reserve(struct trace_build *build, struct rank_job *job,
-                              struct rank_room *room)
-{
-    (void)job;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct timeline *timeline = part_payload(&build->list.at[i].part, &timeline_payload);
-        size_t n = timeline ? timeline->runs.n * FUSION_SPANS : 0;
-        room->n_spans += n;
-        room->n_details += n;
-        room->n_tracks += n > 0;
-    }
-}
-
 const struct reader timeline_reader = {
     .name = "timeline",
     .word = "communication timeline",
@@ -107,6 +93,5 @@ const struct reader timeline_reader = {
     .read_json = timeline_read,
     .stand_alone = timelines_stand_alone,
     .complete = byteps_join,
-    .reserve = timelines_reserve,
     .join = timelines_join,
 };

@@ -334,6 +334,6 @@ const struct reader et_reader = {
                          "(torch.profiler, export_chrome_trace) of the same run"},
     .recognise = recognise,
     .read_json = read_et,
-    .reserve = et_reserve,
+    .describe = et_describe,
     .join_rank = et_join,
 };

@@ -10,7 +10,6 @@ struct execution_trace {
 
 extern const struct payload_kind et_payload;
 
-/* join_et.c: room for the rank's execution trace; and its nodes in the rank, with the spans that
- * they are. */
-void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+/* join_et.c: which one is the rank's; and its nodes in the rank, with the spans that they are. */
+void et_describe(struct trace_build *build, struct rank_job *job);
 void et_join(struct rank_job *job);

@@ -236,18 +236,12 @@ static struct source *find_trace(struct trace_build *build, struct rank_job *job
     return found;
 }
 
-void et_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
+void et_describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    struct arena *arena = &build->trace->arena;
     struct source *source = job->execution_trace = find_trace(build, job);
-    if (!source)
-        return;
-    const struct execution_trace *et = part_payload(&source->part, &et_payload);
-    if (!rank->pid)
+    if (source && !rank->pid)
         rank->pid = source->part.process.pid;
-    rank->et_nodes = arena_alloc(arena, et->nodes.n * sizeof *rank->et_nodes);
-    rank->et_tensors = arena_alloc(arena, et->tensors.n * sizeof *rank->et_tensors);
 }
 
 /* A functional collective's last input is its group's name, which the profile lacks. */
@@ -274,19 +268,20 @@ void et_join(struct rank_job *job)
     const struct source *source = job->execution_trace;
     if (!source)
         return;
-    const struct execution_trace *et = part_payload(&source->part, &et_payload);
+    struct execution_trace *et = part_payload(&source->part, &et_payload);
     rank->et_is_cut = source_is_damaged(source);
-    for (size_t i = 0; i < et->tensors.n; i++) {
-        struct et_tensor tensor = et->tensors.at[i];
-        tensor.device = source->names[tensor.device];
-        rank->et_tensors[rank->n_et_tensors++] = tensor;
+    EACH (struct et_tensor, tensor, et->tensors)
+        tensor->device = source->names[tensor->device];
+    EACH (struct et_node, node, et->nodes) {
+        node->name = source->names[node->name];
+        node->text_inputs = source->names[node->text_inputs];
     }
-    for (size_t i = 0; i < et->nodes.n; i++) {
-        struct et_node node = et->nodes.at[i];
-        node.name = source->names[node.name];
-        node.text_inputs = source->names[node.text_inputs];
-        rank->et_nodes[rank->n_et_nodes++] = node;
-    }
+    rank->et_nodes = et->nodes.at;
+    rank->et_tensors = et->tensors.at;
+    rank->n_et_nodes = (uint32_t)et->nodes.n;
+    rank->n_et_tensors = (uint32_t)et->tensors.n;
+    et->nodes.at = NULL; /* they are the rank's */
+    et->tensors.at = NULL;
     match(job);
     join_groups(job);
 }

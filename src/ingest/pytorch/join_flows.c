@@ -63,7 +63,7 @@ static void join_links(struct trace_rank *rank, const struct trace_part *part,
             if (pass == 0)
                 map_set(&starts, flow->id + 1, op);
             else
-                rank->links[rank->n_links++] = (struct trace_link){(uint32_t)from, op};
+                RANK_PUSH(rank, links, (struct trace_link){(uint32_t)from, op});
         }
     }
 }
@@ -126,18 +126,6 @@ static void infer_launches(struct trace_rank *rank)
             op->correlation = UINT64_C(1) << 62 | ends.at[at - 1].span;
         work->correlation = op->correlation;
     }
-}
-
-void kineto_reserve_links(struct trace_build *build, struct rank_job *job)
-{
-    size_t n_links = 0;
-    for (size_t w = 0; w < job->n_windows; w++) {
-        const struct kineto_part *flows = source_payload(job->sources[w], &kineto_payload);
-        n_links += flows ? flows->links.n : 0;
-    }
-    if (n_links >= NO_ID)
-        mem_fail();
-    job->rank->links = arena_alloc(&build->trace->arena, n_links * sizeof *job->rank->links);
 }
 
 void kineto_join_flows(struct rank_job *job)

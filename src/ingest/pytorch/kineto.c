@@ -790,6 +790,5 @@ const struct reader kineto_reader = {
     .missing = {"PyTorch spans", "was the profiler active?", NO_SPANS},
     .recognise = recognise,
     .read_json = read_kineto,
-    .reserve = kineto_reserve,
     .join_rank = kineto_join,
 };

@@ -33,7 +33,6 @@ struct kineto_part {
 extern const struct payload_kind kineto_payload;
 
 /* join_flows.c */
-void kineto_reserve_links(struct trace_build *build, struct rank_job *job);
 void kineto_join_flows(struct rank_job *job);
 
 /* Arguments of a "[memory]" event. */
@@ -50,5 +49,4 @@ void kineto_add_allocation(struct trace_part *part, uint32_t track, int64_t ts_n
                            const struct kineto_memory *memory);
 void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int64_t start_ns,
                      int64_t end_ns);
-void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
 void kineto_join(struct rank_job *job);

@@ -56,35 +56,6 @@ static bool date(int64_t *ns, int64_t base_ns)
     return !__builtin_add_overflow(*ns, base_ns, ns) && trace_time_fits(*ns);
 }
 
-/* Dates the calls, and drops those that lead beyond 64 bits. */
-static void check(struct kineto_part *of, int64_t base_ns)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < of->module_calls.n; i++) {
-        struct trace_module_call call = of->module_calls.at[i];
-        if (date(&call.start_ns, base_ns) && date(&call.end_ns, base_ns))
-            of->module_calls.at[n++] = call;
-    }
-    of->module_calls.n = n;
-}
-
-void kineto_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room UNUSED)
-{
-    size_t n_calls = 0;
-    for (size_t w = 0; w < job->n_windows; w++) {
-        struct kineto_part *of = source_payload(job->sources[w], &kineto_payload);
-        if (!of)
-            continue;
-        check(of, job->sources[w]->part.base_ns);
-        n_calls += of->module_calls.n;
-    }
-    if (n_calls >= NO_ID)
-        mem_fail();
-    job->rank->module_calls =
-        arena_alloc(&build->trace->arena, n_calls * sizeof *job->rank->module_calls);
-    kineto_reserve_links(build, job);
-}
-
 ORDER(by_start, struct trace_module_call,
       ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(module));
 
@@ -99,10 +70,12 @@ void kineto_join(struct rank_job *job)
         for (size_t i = 0; of && i < of->module_calls.n; i++) {
             struct trace_module_call call = of->module_calls.at[i];
             const struct trace_track *track = &part->tracks.at[call.track].track;
+            if (!date(&call.start_ns, part->base_ns) || !date(&call.end_ns, part->base_ns))
+                continue; /* beyond 64 bits */
             call.track = rank_find_track(rank, false, track->pid, track->id);
             call.module = source->names[call.module];
             call.window = window;
-            rank->module_calls[rank->n_module_calls++] = call;
+            RANK_PUSH(rank, module_calls, call);
         }
         window += part->session.cuts.n ? (uint32_t)part->session.cuts.n : 1;
     }

@@ -76,8 +76,6 @@ struct snapshot_part {
     int8_t expandable;       /* 0, 1; -1: not said */
     uint64_t n_broken;       /* entries, segments and blocks that make no sense */
     bool whole;
-
-    struct trace_allocation *room; /* at joining: for the allocations of one device */
 };
 extern const struct payload_kind snapshot_payload;
 

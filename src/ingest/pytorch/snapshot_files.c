@@ -242,7 +242,7 @@ const struct reader snapshot_reader = {
     .missing = {.alone = ALONE},
     .recognise = recognise_pickle,
     .read_bytes = read_pickle,
-    .reserve = snapshot_reserve,
+    .describe = snapshot_describe,
     .join_rank = snapshot_join,
 };
 

@@ -184,7 +184,6 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
     if (of->n_broken)
         rank_warn(build, job, "%s: %s entries, segments or blocks make no sense, skipped",
                   source->path, count_text(some, of->n_broken));
-    of->room = arena_alloc(arena, of->entries.n * sizeof *of->room);
     FREE_ALL(&devices.by_list, &devices.those);
 }
 
@@ -203,8 +202,7 @@ static struct source *snapshot_of(const struct rank_job *job)
     return best;
 }
 
-void snapshot_reserve(struct trace_build *build, struct rank_job *job,
-                      struct rank_room *room __attribute__((unused)))
+void snapshot_describe(struct trace_build *build, struct rank_job *job)
 {
     struct source *source = snapshot_of(job);
     for (size_t i = 0; i < job->n_sources; i++)
@@ -305,7 +303,6 @@ void snapshot_join(struct rank_job *job)
     if (!source || tells_of_gpus(rank))
         return;
     const struct snapshot_part *of = part_payload(&source->part, &snapshot_payload);
-    rank->allocations = of->room;
     rank->n_allocations = 0;
     if (!sums_fit(of))
         return;
@@ -321,14 +318,15 @@ void snapshot_join(struct rank_job *job)
             entry->is.ns == 0)
             continue;
         last_ns = MAX(last_ns, entry->is.ns);
-        rank->allocations[rank->n_allocations++] = (struct trace_allocation){
-            .ns = last_ns,
-            .address = entry->is.id,
-            .bytes = takes ? bytes : -bytes,
-            .track = NO_ID,
-            .device = entry->device,
-            .window = trace_window_at(rank, last_ns),
-            .allocated_bytes = of->whole ? MAX(totals->allocated_bytes, -1) : -1,
-            .reserved_bytes = of->whole ? MAX(totals->reserved_bytes, -1) : -1};
+        RANK_PUSH(rank, allocations,
+                  (struct trace_allocation){
+                      .ns = last_ns,
+                      .address = entry->is.id,
+                      .bytes = takes ? bytes : -bytes,
+                      .track = NO_ID,
+                      .device = entry->device,
+                      .window = trace_window_at(rank, last_ns),
+                      .allocated_bytes = of->whole ? MAX(totals->allocated_bytes, -1) : -1,
+                      .reserved_bytes = of->whole ? MAX(totals->reserved_bytes, -1) : -1});
     }
 }

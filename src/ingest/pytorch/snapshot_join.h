@@ -4,7 +4,7 @@
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/rank_job.h"
 
-void snapshot_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);
+void snapshot_describe(struct trace_build *build, struct rank_job *job);
 /* Allocations from it, where the profile has none of a GPU. */
 void snapshot_join(struct rank_job *job);
 /* The history of the history's device, streams numbered. */

@@ -367,6 +367,5 @@ const struct reader transport_csv_reader = {
     .recognise = recognise,
     .read_bytes = read_csv,
     .complete = transports_complete,
-    .reserve = transports_reserve,
     .join = transports_build,
 };

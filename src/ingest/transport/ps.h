@@ -19,7 +19,7 @@ struct ps_key {
 typedef ARRAY(struct ps_key) ps_keys;
 
 /* byteps/wire.c: the exchanges of a worker of BytePS as spans of its rank, which no profile has,
- * and its messages' spans; for how many of them transports_reserve makes room. */
+ * and its messages' spans. */
 void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
 size_t byteps_n_exchanges(const struct net_transport *transport);
 

@@ -314,7 +314,6 @@ const struct reader transport_reader = {
     .recognise = recognise_transport,
     .read_bytes = read_log,
     .complete = transports_complete,
-    .reserve = transports_reserve,
     .join = transports_build,
 };
 

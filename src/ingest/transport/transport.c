@@ -316,19 +316,6 @@ void transports_complete(struct trace_build *build)
     }
 }
 
-void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room)
-{
-    EACH (const struct source, source, build->list) {
-        if (source->rank != job->rank->rank || !transport_of(source))
-            continue;
-        size_t n = byteps_n_exchanges(transport_of(source));
-        job->rank->max_exchanges += n;
-        room->n_spans += n;
-        room->n_details += n;
-        room->n_tracks += n; /* each on a track at worst */
-    }
-}
-
 static void warn_lost(struct trace_build *build)
 {
     const struct dpro_trace *trace = build->trace;

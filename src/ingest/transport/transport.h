@@ -14,7 +14,6 @@
 
 struct payload_kind;
 struct rank_job;
-struct rank_room;
 struct trace_build;
 
 struct net_address {
@@ -222,6 +221,5 @@ void ring_build(struct dpro_trace *trace);
 void transports_build(struct trace_build *build);
 /* Whether there is a log, of NCCL's, too. */
 bool transports_are_logged(const struct trace_build *build);
-/* Before: a role and number are one process. And room for the pushes and pulls of BytePS. */
+/* Before: a role and number are one process. */
 void transports_complete(struct trace_build *build);
-void transports_reserve(struct trace_build *build, struct rank_job *job, struct rank_room *room);

@@ -61,7 +61,7 @@ static void reach(const struct align *a, bool against, int64_t *to, bool *reache
 static void find_coarse(struct align *a)
 {
     size_t n = a->n_clocks;
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     int64_t *most = arena_array(&arena, 2 * n, sizeof *most);
     bool *reached = arena_array(&arena, 2 * n, sizeof *reached);
     uint32_t *queue = arena_array(&arena, n, sizeof *queue);
@@ -73,7 +73,6 @@ static void find_coarse(struct align *a)
         a->clocks[c].coarse_ns =
             a->clocks[c].tied ? (int64_t)((uint64_t)most[c] + (uint64_t)(apart / 2)) : 0;
     }
-    arena_fini(&arena);
 }
 
 /* ---- windows ---- */

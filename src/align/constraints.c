@@ -23,11 +23,9 @@ void align_destroy(struct align *a)
 {
     if (!a)
         return;
-    for (size_t p = 0; p < a->pairs.n; p++) {
-        array_fini(&a->pairs.at[p].constraints[0]);
-        array_fini(&a->pairs.at[p].constraints[1]);
-        array_fini(&a->pairs.at[p].nears);
-    }
+    for (size_t p = 0; p < a->pairs.n; p++)
+        FREE_ALL(&a->pairs.at[p].constraints[0], &a->pairs.at[p].constraints[1],
+                 &a->pairs.at[p].nears);
     FREE_ALL(&a->pairs, &a->windows, &a->conflicts, &a->pair_of);
     arena_fini(&a->arena);
     mem_free(a);

@@ -67,7 +67,7 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
                   struct arc_cycles *cycles)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     uint32_t *queue = arena_array(&arena, n + (size_t)1, sizeof *queue);
     uint32_t *parent = arena_array(&arena, n + (size_t)1, sizeof *parent);
     uint32_t *visited = arena_array(&arena, n + (size_t)1, sizeof *visited);
@@ -111,7 +111,6 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
             found = find_cycles(a, parent, reverse, visited, cycles);
         }
     }
-    arena_fini(&arena);
     return !found && !dropped;
 }
 

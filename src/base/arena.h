@@ -16,3 +16,5 @@ char *arena_copy_string(struct arena *arena, const char *text,
 char *arena_format(struct arena *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void arena_fini(struct arena *arena);
+/* As SCRATCH, of a local struct arena. */
+#define SCRATCH_ARENA __attribute__((cleanup(arena_fini)))

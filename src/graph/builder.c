@@ -74,11 +74,8 @@ void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
     }
     for (int i = builder->n_moved; i < N_OP_COLUMNS && builder->graph; i++)
         mem_free(get_field(builder->graph, &graph_op_columns[i]));
-    array_fini(&builder->same);
-    array_fini(&builder->next);
-    array_fini(&builder->devices);
-    array_fini(&builder->ranks);
-    map_fini(&builder->rank_index);
+    FREE_ALL(&builder->same, &builder->next, &builder->devices, &builder->ranks,
+             &builder->rank_index);
     dpro_graph_destroy(builder->graph);
     memory_scope_forget(&builder->scope);
     mem_free(builder);

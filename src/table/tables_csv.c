@@ -127,7 +127,7 @@ static void write_csv(struct writer *w, const void *of)
 static int write_files(const struct dpro_tables *tables, const char *folder,
                        const struct dpro_sink *sink, struct dpro_error *err)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     uint32_t n = dpro_n_tables();
     struct set_file *files = arena_array(&arena, n, sizeof *files);
     struct csv_file *of = arena_array(&arena, n, sizeof *of);
@@ -137,7 +137,6 @@ static int write_files(const struct dpro_tables *tables, const char *folder,
                                      write_csv, &of[t]};
     }
     int rc = file_set_write(folder, "tables", files, n, sink, err);
-    arena_fini(&arena);
     return rc;
 }
 

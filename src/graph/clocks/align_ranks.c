@@ -114,7 +114,7 @@ static uint32_t add_host(struct state *st, const char *name)
 static void find_hosts(struct state *st)
 {
     size_t n = st->nodes.n;
-    struct map machines = {0}, names = {0}; /* the first host of each */
+    SCRATCH struct map machines = {0}, names = {0}; /* the first host of each */
     st->hosts = arena_array(&st->scratch, n, sizeof *st->hosts);
     st->host_of = arena_array(&st->scratch, n, sizeof *st->host_of);
     st->clock_of = arena_array(&st->scratch, n, sizeof *st->clock_of);
@@ -136,8 +136,6 @@ static void find_hosts(struct state *st)
         st->host_of[i] = (uint32_t)host;
         st->hosts[host].n_nodes++;
     }
-    map_fini(&machines);
-    map_fini(&names);
 }
 
 /* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */

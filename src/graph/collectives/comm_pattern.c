@@ -116,7 +116,7 @@ static const char *name_of(const struct shape *s)
 struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t n_ranks,
                             const char *known, uint32_t ring_steps)
 {
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct shape s = {.n_ranks = n_ranks,
                       .pairs = arena_array(&scratch, n, sizeof *s.pairs),
                       .root = arena_array(&scratch, n_ranks, sizeof *s.root),
@@ -127,6 +127,5 @@ struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t
     struct pattern pattern = {.name = known ? known : name_of(&s), .n_channels = s.n_channels};
     size_t steps = ring_steps > 0 && strcmp(pattern.name, "ring") == 0 ? ring_steps : 1;
     pattern.n_chunks = (uint32_t)((s.most_messages + steps - 1) / steps);
-    arena_fini(&scratch);
     return pattern;
 }

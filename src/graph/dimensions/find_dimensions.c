@@ -433,7 +433,8 @@ static void sort_dimensions(struct finder *f)
 static void assign(struct finder *f)
 {
     size_t n = f->traffics.all.n;
-    uint32_t *main = mem_alloc((2 * n + 1) * sizeof *main), *routed = main + n;
+    SCRATCH uint32_t *main = mem_alloc((2 * n + 1) * sizeof *main);
+    uint32_t *routed = main + n;
     memset(main, 0xFF, (2 * n + 1) * sizeof *main);
     EACH (const struct family, family, f->families)
         for (size_t u = 0; u < family->uses.n; u++) {
@@ -450,7 +451,6 @@ static void assign(struct finder *f)
                 f->traffics.all.at[use].routes && traffic_carried(rank, c) == CARRIED_EXCHANGED;
             c->dimension = (routes ? routed : main)[use];
         }
-    mem_free(main);
 }
 
 static void find_all(struct finder *f)

@@ -244,8 +244,7 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     a.graph->unprofiled_iterations = job->unprofiled_iterations;
     hand_over(&a, graph);
     arena_fini(&a.scratch);
-    array_fini(&a.lines);
-    array_fini(&a.edges);
+    FREE_ALL(&a.lines, &a.edges);
     return 0;
 }
 

@@ -142,7 +142,7 @@ static void fill_pace(struct assembly *a)
 
 static void fill_left_out(struct assembly *a)
 {
-    struct map seen = {0}; /* numbers, as several ranks may show why */
+    SCRATCH struct map seen = {0}; /* numbers, as several ranks may show why */
     EACH (const struct left_out, from, a->join->choice.left_out) {
         struct dpro_left_out to = {.number = from->number};
         uint64_t key = map_key((uint64_t)from->number);
@@ -152,7 +152,6 @@ static void fill_left_out(struct assembly *a)
         map_set(&seen, key, 1);
         array_push(&a->graph->left_out, to);
     }
-    map_fini(&seen);
 }
 
 /* A process has an address in common with another one, which comes before it: ranks go first. */

@@ -309,7 +309,7 @@ static void add_link_order(struct assembly *a)
     const struct messages *messages = a->messages;
     const struct rank_build *lead = &a->join->ranks[0];
     SCRATCH struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
-    struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
+    SCRATCH struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
     uint32_t shown = 0;
     for (uint32_t s = 0; s < a->n_samples; s++)
         if (lead->sample_step[s] == lead->steps.reference)
@@ -330,7 +330,6 @@ static void add_link_order(struct assembly *a)
             assembly_add_edge(a, assembly_message_op(a, before, MESSAGE_CALL),
                               assembly_message_op(a, m, MESSAGE_CALL), true);
     }
-    map_fini(&last);
 }
 
 void assembly_message_edges(struct assembly *a)

@@ -94,7 +94,8 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
     enum { FRACTIONS = 1024 }; /* of a nanosecond */
     typedef unsigned __int128 wide;
     SCRATCH struct moment *moments = mem_alloc(n * 2 * sizeof *moments);
-    wide *begun = mem_alloc(n * sizeof *begun), got = 0;
+    SCRATCH wide *begun = mem_alloc(n * sizeof *begun);
+    wide got = 0;
     SCRATCH uint32_t *n_on =
         mem_array(a->lines.n, sizeof *n_on); /* a line takes its part but once */
     for (size_t i = 0; i < n; i++)
@@ -119,5 +120,4 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
             *uses[moment->use].dur_ns =
                 (int64_t)((got - begun[moment->use] + FRACTIONS / 2) / FRACTIONS);
     }
-    mem_free(begun);
 }

@@ -193,7 +193,7 @@ static void break_cycles(struct assembly *a, struct sorter *sorter)
 
 static void order_all(struct assembly *a)
 {
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct sorter sorter = {.pending = arena_alloc(&scratch, a->n_ops * sizeof *sorter.pending),
                             .row =
                                 arena_alloc(&scratch, (a->n_ops + (size_t)1) * sizeof *sorter.row),
@@ -203,7 +203,6 @@ static void order_all(struct assembly *a)
     /* hard edges follow time on each device and from calls to devices: they close no cycle */
     while (order_ops(a, &sorter) < a->n_ops)
         break_cycles(a, &sorter);
-    arena_fini(&scratch);
 }
 
 /* An op that nothing holds back would start before its iteration did. Edges stay in order. */

@@ -379,7 +379,7 @@ static void walk(struct walker *w)
 
 static uint32_t most_outstanding(const struct rank_build *rank, const struct track *track)
 {
-    ARRAY(int64_t) calls = {0}, ends = {0};
+    SCRATCH ARRAY(int64_t) calls = {0}, ends = {0};
     size_t done = 0, most = 0;
     for (uint32_t i = track->first[0]; i < track->first[rank->steps.n]; i++) {
         const struct slice *work = &rank->slices.at[i];
@@ -396,8 +396,6 @@ static uint32_t most_outstanding(const struct rank_build *rank, const struct tra
         if (i > done)
             most = MAX(most, i - done);
     }
-    array_fini(&calls);
-    array_fini(&ends);
     return (uint32_t)most;
 }
 

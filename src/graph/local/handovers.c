@@ -100,7 +100,7 @@ static void add_handover(struct rank_build *rank, const giver_array *givers, uin
 void rule_handovers(struct rank_build *rank)
 {
     uint32_t t = rank->steps.reference;
-    giver_array givers = find_givers(rank);
+    SCRATCH giver_array givers = find_givers(rank);
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const struct track *track = &rank->tracks.at[l];
         if (track->kind != DPRO_DEVICE_CPU_THREAD)
@@ -125,5 +125,4 @@ void rule_handovers(struct rank_build *rank)
             idle_since = slice->end_ns;
         }
     }
-    array_fini(&givers);
 }

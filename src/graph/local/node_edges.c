@@ -102,7 +102,7 @@ static void add_transfers(struct looker *l)
 void rule_nodes(struct rank_build *rank)
 {
     uint32_t n = rank->trace->n_dfg_nodes;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct looker l = {.rank = rank,
                        .senders = dfg_find_senders(rank, &scratch),
                        .first = arena_alloc(&scratch, n * sizeof *l.first),
@@ -129,5 +129,4 @@ void rule_nodes(struct rank_build *rank)
     add_parts(&l);
     add_transfers(&l);
     array_fini(&l.makers);
-    arena_fini(&scratch);
 }

@@ -115,14 +115,12 @@ void rule_sort_updates(struct rank_build *rank)
     rank->updates.n = (uint32_t)u.ops.n;
     rank->updates.in_turn = u.ops.n > 0 && are_shared_out(rank, &u);
     if (rank->updates.in_turn) {
-        taken_array taken = {0};
-        uint32_t *matches = mem_alloc(u.ops.n * sizeof *matches);
+        SCRATCH taken_array taken = {0};
+        SCRATCH uint32_t *matches = mem_alloc(u.ops.n * sizeof *matches);
         for (uint32_t s = 0; s < rank->steps.n; s++)
             if (s != rank->steps.reference)
                 sort_step(rank, &u, s, &taken, matches);
         find_free(rank, &u);
-        array_fini(&taken);
-        mem_free(matches);
     }
     fini(&u);
 }

@@ -214,7 +214,7 @@ static void find_growth(struct memory_build *b)
     n = b->step - first;
     if (n < FEWEST + 1) /* and the first, in which a job may make what it keeps */
         return;
-    struct map kept_before = {0}; /* sizes that the step before the last keeps -> how many */
+    SCRATCH struct map kept_before = {0}; /* sizes that the last step but one keeps -> how many */
     uint64_t *kept = mem_array(n + (size_t)1, sizeof *kept), least = UINT64_MAX, most = 0;
     EACH (const struct block_build, block, b->blocks) {
         uint32_t s = kept_by(b, block);
@@ -253,7 +253,6 @@ static void find_growth(struct memory_build *b)
             block->to.grows = true;
         }
     }
-    map_fini(&kept_before);
 }
 
 void memory_categorize(struct memory_build *b)

@@ -67,6 +67,5 @@ void memory_find_uses(struct memory_build *b)
             block->first_use = i;
         to->uses[i] = uses.all.at[i].is;
     }
-    array_fini(&uses.all);
-    map_fini(&uses.index);
+    FREE_ALL(&uses.all, &uses.index);
 }

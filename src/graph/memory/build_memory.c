@@ -205,11 +205,7 @@ struct graph_memory *build_memory(const struct rank_build *rank, int64_t last_st
     b.to = mem_array(1, sizeof *b.to);
     make(&b);
     arena_fini(&b.scratch);
-    array_fini(&b.blocks);
-    array_fini(&b.moments);
-    array_fini(&b.calls);
-    array_fini(&b.bindings);
-    map_fini(&b.storage_numbers);
+    FREE_ALL(&b.blocks, &b.moments, &b.calls, &b.bindings, &b.storage_numbers);
     bool of_tensors = b.to->source == DPRO_MEMORY_EXECUTION_TRACE;
     if (of_tensors ? b.to->n_moments > 0 : b.to->n_blocks > 0)
         return b.to;

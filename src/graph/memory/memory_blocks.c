@@ -179,8 +179,7 @@ void memory_join_allocations(struct memory_build *b)
         if (is_wanted(b, &b->trace->allocations[i]))
             add_event(&joiner, &b->trace->allocations[i]);
     end_collectives(b);
-    map_fini(&joiner.live);
-    map_fini(&joiner.of_size);
+    FREE_ALL(&joiner.live, &joiner.of_size);
 }
 
 /* ---- what was there before ---- */
@@ -272,7 +271,7 @@ static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
 static void add_held(struct memory_build *b)
 {
     SCRATCH struct map given = {0}; /* address -> block */
-    stretch_array taken = find_taken(b);
+    SCRATCH stretch_array taken = find_taken(b);
     SCRATCH struct map kept = count_kept(b);
     size_t n_seen = b->blocks.n;
     bool is_sure = b->device >= 0 || b->held->of_last_step;
@@ -294,7 +293,6 @@ static void add_held(struct memory_build *b)
                 describe_held(b, (uint32_t)block, h);
             }
         }
-    array_fini(&taken);
 }
 
 /* Without a memory.json: what dpro's recorder says of the rank's models. */

@@ -235,7 +235,7 @@ static void find_op_calls(struct memory_build *b)
 
 void memory_find_calls(struct memory_build *b)
 {
-    mark_array marks = list_calls(b);
+    SCRATCH mark_array marks = list_calls(b);
     array_sort(&marks, by_track);
     b->span_calls =
         arena_alloc(&b->scratch, (b->trace->n_spans + (size_t)1) * sizeof *b->span_calls);
@@ -245,5 +245,4 @@ void memory_find_calls(struct memory_build *b)
     find_backward_ranges(b);
     if (b->calls.n > 0)
         find_op_calls(b);
-    array_fini(&marks);
 }

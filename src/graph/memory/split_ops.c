@@ -341,6 +341,5 @@ void memory_find_splits(struct memory_build *b)
         walk(&s);
         give_result(&s);
     }
-    map_fini(&s.parts);
-    map_fini(&s.sizes);
+    FREE_ALL(&s.parts, &s.sizes);
 }

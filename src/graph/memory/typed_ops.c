@@ -179,6 +179,5 @@ void memory_find_typed_ops(struct memory_build *b)
     to->n_operands = (uint32_t)t.operands.n;
     to->typed_ops = t.ops.at;
     to->operands = t.operands.at;
-    array_fini(&t.spans);
-    map_fini(&t.forward);
+    FREE_ALL(&t.spans, &t.forward);
 }

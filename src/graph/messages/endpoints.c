@@ -125,11 +125,8 @@ void endpoints_index(struct endpoints *endpoints, const struct join *join,
 
 void endpoints_fini(struct endpoints *endpoints)
 {
-    for (uint32_t l = 0; l < endpoints->n_logs; l++) {
-        mem_free(endpoints->logs[l].leader);
-        mem_free(endpoints->logs[l].first);
-        mem_free(endpoints->logs[l].events);
-    }
+    for (uint32_t l = 0; l < endpoints->n_logs; l++)
+        FREE_ALL(&endpoints->logs[l].leader, &endpoints->logs[l].first, &endpoints->logs[l].events);
     FREE_ALL(&endpoints->logs, &endpoints->comm_members, &endpoints->ends, &endpoints->found,
              &endpoints->unlogged);
 }
@@ -429,7 +426,7 @@ static uint64_t stream_key(const struct endpoint *end)
  * for each message. */
 static bool keep_ready(found_array *found)
 {
-    struct map with_data = {0}; /* streams */
+    SCRATCH struct map with_data = {0}; /* streams */
     size_t n_kept = 0, n_data;
     bool complete = true;
     for (size_t i = 0; i < found->n; i++)
@@ -448,7 +445,6 @@ static bool keep_ready(found_array *found)
         complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
     }
     found->n = n_kept;
-    map_fini(&with_data);
     return complete;
 }
 

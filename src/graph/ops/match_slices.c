@@ -324,8 +324,9 @@ static void match_step(void *arg, size_t s)
 
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches)
 {
-    uint32_t *track_place = mem_array(rank->tracks.n + 1, sizeof *track_place), n = 0;
-    struct groups *references = mem_array(rank->tracks.n + 1, sizeof *references);
+    SCRATCH uint32_t *track_place = mem_array(rank->tracks.n + 1, sizeof *track_place);
+    uint32_t n = 0;
+    SCRATCH struct groups *references = mem_array(rank->tracks.n + 1, sizeof *references);
     for (uint32_t l = 0; l < rank->tracks.n; l++) {
         const uint32_t *first = &rank->tracks.at[l].first[rank->steps.reference];
         track_place[l] = n;

@@ -115,7 +115,7 @@ static uint8_t phase_of(const struct rank_build *rank, uint32_t node, uint8_t fl
 uint8_t *dfg_find_phases(const struct rank_build *rank, struct arena *arena)
 {
     uint32_t n = rank->trace->n_dfg_nodes;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct marker m = {.rank = rank,
                        .senders = dfg_find_senders(rank, &scratch),
                        .flags = arena_array(arena, n, 1),
@@ -124,6 +124,5 @@ uint8_t *dfg_find_phases(const struct rank_build *rank, struct arena *arena)
     mark_all(&m);
     for (uint32_t i = 0; i < n; i++)
         m.flags[i] = phase_of(rank, i, m.flags[i]);
-    arena_fini(&scratch);
     return m.flags;
 }

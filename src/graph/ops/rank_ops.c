@@ -281,7 +281,7 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
 {
     struct graph_launch graph = {.launch = NO_ID};
     size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     uint32_t *device_of_track = arena_alloc(&scratch, n_devices * sizeof *device_of_track);
     struct placed *by_time = arena_copy(&scratch, matches->placed, matches->n, sizeof *by_time);
     memset(device_of_track, 0xFF, n_devices * sizeof *device_of_track);
@@ -311,7 +311,6 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
     }
     rank->boundary = build_push_virtual(rank, DPRO_OP_BARRIER, 0);
     rank->ops.at[rank->boundary].flags = GRAPH_OP_BOUNDARY;
-    arena_fini(&scratch);
 }
 
 void build_alloc_free_ns(struct rank_build *rank)
@@ -424,12 +423,9 @@ void build_forget(struct rank_build *rank)
 {
     for (uint32_t l = 0; l < rank->tracks.n; l++)
         mem_free(rank->tracks.at[l].first);
-    array_fini(&rank->tracks);
-    array_fini(&rank->slices);
-    map_fini(&rank->named_scopes);
+    array_fini(&rank->tracks); /* which then has none: they are freed once */
     build_forget_keys(rank);
-    mem_free(rank->match);
-    mem_free(rank->phases);
+    FREE_ALL(&rank->slices, &rank->named_scopes, &rank->match, &rank->phases);
     rank->match = NULL;
     rank->phases = NULL;
 }

@@ -12,8 +12,8 @@ enum { MAX_EDITS = 1500, WORD_BITS = 64 };
 /* Keeps the longest run of matches that go forward in both sequences: work does not overtake. */
 static void keep_ascending(uint32_t *to, uint32_t n)
 {
-    uint32_t *tails = mem_alloc(((size_t)n * 2 + 1) * sizeof *tails), *before = tails + n,
-             length = 0;
+    SCRATCH uint32_t *tails = mem_alloc(((size_t)n * 2 + 1) * sizeof *tails);
+    uint32_t *before = tails + n, length = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (to[i] == NO_ID)
             continue;
@@ -30,7 +30,6 @@ static void keep_ascending(uint32_t *to, uint32_t n)
         else
             to[i] = NO_ID;
     }
-    mem_free(tails);
 }
 
 /* How often the key has come before. */
@@ -174,8 +173,7 @@ static bool match_in_band(struct table *t, uint32_t n_numbers, uint32_t *to)
     bool found = t->n + t->m - 2 * fill_table(t) <= t->band;
     if (found)
         read_table(t, to);
-    mem_free(t->rows);
-    mem_free(t->places);
+    FREE_ALL(&t->rows, &t->places);
     return found;
 }
 

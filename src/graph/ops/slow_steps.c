@@ -179,7 +179,7 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
 
 void slow_steps_find(struct rank_build *rank)
 {
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     uint32_t n = rank->n_samples;
     int64_t *ns = arena_array(&scratch, n + (size_t)1, sizeof *ns);
     for (uint32_t s = 0; s < n; s++)
@@ -192,9 +192,6 @@ void slow_steps_find(struct rank_build *rank)
             windows[s] = window_of(rank, rank->sample_step[s]);
         sum_times(rank, windows, &times);
         keep_grown(rank, &times, ns, usual_most, &scratch);
-        map_fini(&times.numbers);
-        array_fini(&times.keys);
-        array_fini(&times.ns);
+        FREE_ALL(&times.numbers, &times.keys, &times.ns);
     }
-    arena_fini(&scratch);
 }

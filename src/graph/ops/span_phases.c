@@ -436,7 +436,7 @@ static void on_threads(struct finder *f, void (*find)(struct finder *, uint32_t)
 void build_phases(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct finder f = {.rank = rank,
                        .trace = trace,
                        .phases = mem_alloc(trace->n_spans + 1),
@@ -456,5 +456,4 @@ void build_phases(struct rank_build *rank)
     on_threads(&f, place_others);
     on_threads(&f, place_holders);
     FREE_ALL(&f.marks, &f.passes, &f.numbers, &f.backwards, &f.number_of);
-    arena_fini(&scratch);
 }

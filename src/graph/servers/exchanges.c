@@ -268,6 +268,5 @@ void exchanges_find(struct dpro_graph *g)
     g->n_exchanges = (uint32_t)found.all.n;
     g->exchanges = arena_copy(&g->arena, found.all.at, found.all.n, sizeof *g->exchanges);
     g->exchange_ends = arena_copy(&g->arena, found.ends.at, found.ends.n, sizeof *g->exchange_ends);
-    array_fini(&found.all);
-    array_fini(&found.ends);
+    FREE_ALL(&found.all, &found.ends);
 }

@@ -297,7 +297,8 @@ ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 /* A server's thread does one thing at a time. */
 static void line_up(struct rank_build *server)
 {
-    uint32_t n = server->n_timed, *order = mem_alloc(n * sizeof *order);
+    uint32_t n = server->n_timed;
+    SCRATCH uint32_t *order = mem_alloc(n * sizeof *order);
     SCRATCH int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
     for (uint32_t s = 0; s < server->n_samples; s++) {
         int64_t *start_ns = server->start_ns + (size_t)s * n;
@@ -314,7 +315,6 @@ static void line_up(struct rank_build *server)
             *free_ns = server->end_ns[at];
         }
     }
-    mem_free(order);
 }
 
 /* Of a key's pushes the first to arrive in the iteration that is shown is copied; of one worker it

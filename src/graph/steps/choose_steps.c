@@ -56,11 +56,10 @@ static void keep_common(numbered_array *lead, const numbered_array *own, bool by
  * count differently, of equal place. Returns how many. */
 static uint32_t choose_samples(struct chooser *c, bool by_number)
 {
-    numbered_array common = list_wanted(c, &c->ranks[0], by_number), by_time = {0};
+    SCRATCH numbered_array common = list_wanted(c, &c->ranks[0], by_number), by_time = {0};
     for (uint32_t r = 1; r < c->n_ranks; r++) {
-        numbered_array own = list_wanted(c, &c->ranks[r], by_number);
+        SCRATCH numbered_array own = list_wanted(c, &c->ranks[r], by_number);
         keep_common(&common, &own, by_number);
-        array_fini(&own);
     }
     uint32_t n = (uint32_t)common.n;
     for (uint32_t i = 0; i < n; i++)
@@ -77,10 +76,7 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
         for (size_t k = 0; k < own.n && found < n; k++)
             if (!by_number || own.at[k].number == common.at[found].number)
                 rank->sample_step[common.at[found++].step] = own.at[k].step;
-        array_fini(&own);
     }
-    array_fini(&common);
-    array_fini(&by_time);
     return n;
 }
 
@@ -120,7 +116,7 @@ static uint32_t choose_reference(const struct chooser *c)
 {
     uint32_t n = c->ranks[0].n_samples, best = 0;
     double best_score = -1;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     int64_t *lengths = arena_array(&scratch, n, sizeof *lengths);
     int64_t *counts = arena_array(&scratch, n, sizeof *counts);
     uint64_t *equals = arena_array(&scratch, n, sizeof *equals);
@@ -144,7 +140,6 @@ static uint32_t choose_reference(const struct chooser *c)
             best = i;
         }
     }
-    arena_fini(&scratch);
     return best;
 }
 
@@ -216,7 +211,7 @@ void steps_leave_out_incomplete(struct chooser *c)
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct rank_build *rank = &c->ranks[r];
         size_t n_before = c->choice.left_out.n;
-        ARRAY(int64_t) counts = {0};
+        SCRATCH ARRAY(int64_t) counts = {0};
         for (uint32_t s = 0; s < rank->steps.n; s++)
             if (wanted(c, &rank->steps.at[s]))
                 array_push(&counts, rank->steps.at[s].n_slices);
@@ -235,7 +230,6 @@ void steps_leave_out_incomplete(struct chooser *c)
         }
         if (steps_cut_window(c, r) != NO_ID)
             c->choice.left_out.n = n_before; /* so is the rank */
-        array_fini(&counts);
     }
 }
 

@@ -76,7 +76,7 @@ static int64_t end_of_last(const struct rank_build *rank, const struct trace_spa
  * between two steps belongs to the first; the last one ends with its own mark. */
 static void steps_from_marks(struct rank_build *rank, uint32_t class)
 {
-    span_array marks = steps_marks(rank, class);
+    SCRATCH span_array marks = steps_marks(rank, class);
     drop_second_marks(&marks);
     for (size_t i = 0; i < marks.n; i++) {
         const struct trace_span *mark = marks.at[i];
@@ -90,7 +90,6 @@ static void steps_from_marks(struct rank_build *rank, uint32_t class)
     }
     if (rank->steps.named && marks.n > 0)
         rank->steps.mark = marks.at[0]->name;
-    array_fini(&marks);
 }
 
 /* A session's steps: one a window. Where the next one was asked for as soon as all were done with

@@ -107,13 +107,12 @@ void build_pace(struct rank_build *rank)
     size_t n = rank->steps.n;
     if (track == NO_ID || n < 2)
         return;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     struct work *works = arena_array(&scratch, n, sizeof *works);
     for (uint32_t s = 0; s < n; s++)
         works[s] = work_of(rank, track, s);
     judge(rank, works, arena_array(&scratch, n, sizeof(int64_t)),
           arena_array(&scratch, n, sizeof(int64_t)), track);
-    arena_fini(&scratch);
 }
 
 void build_pace_ops(struct rank_build *rank)

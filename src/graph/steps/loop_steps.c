@@ -157,7 +157,7 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
                   calls.n > 0 && waited_until > calls.at[calls.n - 1].start_ns);
         array_push(&names, span->name);
     }
-    i64_array communication = find_communication(rank, window);
+    SCRATCH i64_array communication = find_communication(rank, window);
     size_t n_before = rank->steps.n, period = 2; /* over fewer ops it is a loop in an iteration */
     bool found = false;
     while (!found && calls.n >= 6 && (period = steps_find_period(names.at, names.n, period)) > 0) {
@@ -168,7 +168,6 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
         if (found)
             push_periods(rank, window, &calls, period, head, waited_until);
     }
-    array_fini(&communication);
     return rank->steps.n > n_before;
 }
 
@@ -196,7 +195,7 @@ static uint32_t function_of(i64_array *functions, int64_t n_ops)
 static void steps_from_calls(struct rank_build *rank, const span_array *all, uint32_t window)
 {
     enum { MOST_FUNCTIONS = 1000 };
-    i64_array ops = find_pooled(rank), functions = {0};
+    SCRATCH i64_array ops = find_pooled(rank), functions = {0};
     SCRATCH ARRAY(uint32_t) called = {0};
     size_t first = 0, n = all->n;
     while (first < n && all->at[first]->window != window)
@@ -217,14 +216,11 @@ static void steps_from_calls(struct rank_build *rank, const span_array *all, uin
     int64_t number = 0;
     for (size_t i = phase; period > 0 && i + period < n; i += period)
         steps_push(rank, calls[i]->start_ns, calls[i + period]->start_ns, number++, window);
-    array_fini(&ops);
-    array_fini(&functions);
 }
 
 void steps_from_executor(struct rank_build *rank, uint32_t class)
 {
-    span_array calls = steps_marks(rank, class);
+    SCRATCH span_array calls = steps_marks(rank, class);
     for (uint32_t w = 0; w < rank->trace->n_windows; w++)
         steps_from_calls(rank, &calls, w);
-    array_fini(&calls);
 }

@@ -188,8 +188,7 @@ void step_parts_finish(step_part_array *parts)
 void step_parts_fini(step_part_array *parts)
 {
     EACH (struct step_part, part, *parts) {
-        array_fini(&part->backward);
-        array_fini(&part->names);
+        FREE_ALL(&part->backward, &part->names);
     }
     array_fini(parts);
 }

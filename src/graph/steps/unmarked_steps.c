@@ -165,7 +165,7 @@ static void steps_of_window(struct rank_build *rank, const struct training *t,
 
 void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
-    span_array marks = steps_marks(rank, class);
+    SCRATCH span_array marks = steps_marks(rank, class);
     SCRATCH bool *in_backward = training_find_backward(rank);
     for (uint32_t w = 0; w < rank->trace->n_windows && marks.n > 0; w++) {
         struct training t;
@@ -179,7 +179,6 @@ void steps_from_optimizer(struct rank_build *rank, uint32_t class)
         step_parts_fini(&parts);
         training_fini(&t);
     }
-    array_fini(&marks);
 }
 
 /* ---- passes forward and back ---- */
@@ -235,8 +234,7 @@ bool steps_from_passes(struct rank_build *rank, const struct training *t)
         step_parts_add(&parts, t, start, ends.at[i]);
         start = ends.at[i];
     }
-    array_fini(&gaps);
-    array_fini(&ends);
+    FREE_ALL(&gaps, &ends);
     name_parts(t, &parts);
     step_parts_finish(&parts);
     size_t period = parts.n > 0 ? step_parts_period(&parts) : 0;

@@ -340,6 +340,15 @@ void build_pool(struct rank_build *rank);
  * phases. */
 void build_forget(struct rank_build *rank);
 
+/* The innermost span whose name is of one of these classes, of the span and those around it; NO_ID:
+ * none is. */
+static inline uint32_t build_within(const struct rank_build *rank, uint32_t span, uint32_t classes)
+{
+    while (span != NO_ID && !(rank->classes[rank->trace->spans[span].name] & classes))
+        span = rank->trace->spans[span].parent;
+    return span;
+}
+
 /* A key that a call and its device work share. Correlations may start again in each window. */
 static inline uint64_t build_correlation_key(uint64_t correlation, uint16_t window)
 {

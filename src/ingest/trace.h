@@ -69,6 +69,11 @@ struct trace_span {
                       none */
 };
 
+static inline int64_t span_end_ns(const struct trace_span *span)
+{
+    return span->start_ns + span->dur_ns;
+}
+
 /* Initializers of a span of which no more is known than the fields that follow. */
 #define SPAN_UNKNOWN .sequence = -1, .detail = NO_ID, .parent = NO_ID, .node = NO_ID
 

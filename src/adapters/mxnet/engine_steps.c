@@ -32,8 +32,8 @@ static void steps_from_waits(struct rank_build *rank, uint32_t window)
         for (; i < track->first + track->n && rank->trace->spans[i].start_ns < step->end_ns; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
             if (strcmp(span_name(rank, span), "MXNDArrayWaitAll") == 0 &&
-                span_end(span) >= step->start_ns && span_end(span) < step->end_ns)
-                end = span_end(span);
+                span_end_ns(span) >= step->start_ns && span_end_ns(span) < step->end_ns)
+                end = span_end_ns(span);
         }
         if (cut != ABSENT && end != ABSENT)
             steps_push(rank, cut, end, step->number, window);

@@ -63,8 +63,8 @@ static void list_runs(const struct dpro_trace *trace, run_array *runs)
                       .key = map_mix(map_mix(detail->process_group + UINT64_C(1)) ^
                                      (uint64_t)detail->comm_sequence) |
                              1,
-                      .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
-                      .transport = t, .span = i);
+                      .start_ns = span->start_ns, .end_ns = span_end_ns(span), .transport = t,
+                      .span = i);
         }
     }
     array_sort(runs, by_time);

@@ -49,8 +49,7 @@ static struct mark *mark_at(const struct process *process, int64_t ns)
 static void find_marks(struct process *process)
 {
     FOR_EACH_SPAN (&process->profile->part, span) {
-        struct mark mark = {span->track, false, span->start_ns, span->start_ns + span->dur_ns,
-                            span->sequence};
+        struct mark mark = {span->track, false, span->start_ns, span_end_ns(span), span->sequence};
         if (span->kind == SPAN_STEP)
             array_push(&process->marks, mark);
     }

@@ -8,7 +8,7 @@
 uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uint64_t pid,
                        const struct trace_span *span)
 {
-    uint32_t *track = tf_idle_track(idle, span->start_ns, span->start_ns + span->dur_ns);
+    uint32_t *track = tf_idle_track(idle, span->start_ns, span_end_ns(span));
     if (*track == NO_ID) {
         struct trace_track fresh = {.pool = true, .pid = pid, .id = track - idle->tracks};
         char name[32];

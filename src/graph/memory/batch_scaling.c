@@ -80,18 +80,16 @@ static struct operands inputs_of(const struct scaler *s, uint32_t n,
 {
     const struct et_node *node = &s->b->trace->et_nodes[n];
     struct operands found = {0};
-    for (uint32_t i = 0; i < node->n_inputs; i++)
-        look_at(s, &s->b->trace->et_tensors[node->first_input + i],
-                s->b->trace->spans[node->span].start_ns, block, &found);
+    EACH_INPUT (tensor, s->b, node)
+        look_at(s, tensor, s->b->trace->spans[node->span].start_ns, block, &found);
     return found;
 }
 
 /* An empty tensor that is made larger is nothing to take in. */
 static bool takes_in(const struct scaler *s, uint32_t n)
 {
-    const struct et_node *node = &s->b->trace->et_nodes[n];
-    for (uint32_t i = 0; i < node->n_inputs; i++)
-        if (s->b->trace->et_tensors[node->first_input + i].numel > 0)
+    EACH_INPUT (tensor, s->b, &s->b->trace->et_nodes[n])
+        if (tensor->numel > 0)
             return true;
     return false;
 }
@@ -112,8 +110,8 @@ static uint32_t producer_of(const struct scaler *s, const struct block_build *bl
             *around = n;
         for (uint32_t i = 0; i < node->n_outputs && block->storage != NO_ID; i++)
             if (memory_block_of(b, b->trace->et_tensors[node->first_output + i].storage,
-                                MIN(b->trace->spans[at].start_ns + b->trace->spans[at].dur_ns,
-                                    block->given_ns)) == (uint32_t)(block - b->blocks.at)) {
+                                MIN(span_end_ns(&b->trace->spans[at]), block->given_ns)) ==
+                (uint32_t)(block - b->blocks.at)) {
                 *output = i;
                 return n;
             }
@@ -131,15 +129,10 @@ static bool workspace_scales(const struct scaler *s, const struct block_build *b
     struct operands found = inputs_of(s, around, block);
     if (found.scaling_alike || found.fixed_alike || !found.any_scales)
         return found.scaling_alike;
-    for (uint32_t i = 0; i < node->n_outputs; i++)
-        if (is_of_size(block, &s->b->trace->et_tensors[node->first_output + i]))
+    EACH_OUTPUT (tensor, s->b, node)
+        if (is_of_size(block, tensor))
             return true;
     return block->size_bytes >= found.largest_bytes && !found.fixed_padded;
-}
-
-static uint64_t sequence_key(int32_t sequence)
-{
-    return map_key((uint32_t)sequence);
 }
 
 /* Whether what a function of the backward pass made is the gradient of an operand that does not
@@ -152,7 +145,8 @@ static bool is_of_fixed_operand(const struct scaler *s, const struct block_build
     while (at != NO_ID && !((b->rank->classes[b->trace->spans[at].name] & NAME_BACKWARD) &&
                             b->trace->spans[at].sequence >= 0))
         at = b->trace->spans[at].parent;
-    if (at == NO_ID || !map_get(&s->forward, sequence_key(b->trace->spans[at].sequence), &node))
+    if (at == NO_ID ||
+        !map_get(&s->forward, map_key((uint32_t)b->trace->spans[at].sequence), &node))
         return false;
     struct operands found = inputs_of(s, (uint32_t)node, block);
     return found.fixed_alike && !found.scaling_alike;
@@ -204,9 +198,8 @@ static void list_received(struct scaler *s)
         if (n == NO_ID || !(b->rank->classes[name] & NAME_COMM_CALL) ||
             name_collective(strtab_get(b->rank->names, name)) != DPRO_RECV)
             continue;
-        const struct et_node *node = &b->trace->et_nodes[n];
-        for (uint32_t k = 0; k < node->n_inputs; k++)
-            map_set(&s->received, map_key(b->trace->et_tensors[node->first_input + k].storage), 1);
+        EACH_INPUT (tensor, b, &b->trace->et_nodes[n])
+            map_set(&s->received, map_key(tensor->storage), 1);
     }
 }
 
@@ -219,7 +212,7 @@ static void list_forward(struct scaler *s)
         if (span->window == b->window && span->sequence >= 0 && span->fwd_thread == 0 &&
             !b->span_calls[i].backward && b->node_of_span[i] != NO_ID &&
             b->trace->et_nodes[b->node_of_span[i]].n_inputs > 0)
-            map_set(&s->forward, sequence_key(span->sequence), b->node_of_span[i]);
+            map_set(&s->forward, map_key((uint32_t)span->sequence), b->node_of_span[i]);
     }
 }
 

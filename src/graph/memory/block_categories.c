@@ -30,10 +30,7 @@ static void list_backward(struct categorizer *c)
 
 static bool lies_in(const struct memory_build *b, uint32_t span, uint32_t classes)
 {
-    for (; span != NO_ID; span = b->trace->spans[span].parent)
-        if (b->rank->classes[b->trace->spans[span].name] & classes)
-            return true;
-    return false;
+    return build_within(b->rank, span, classes) != NO_ID;
 }
 
 /* What is handed to a parameter is taken in by a node "torch::autograd::AccumulateGrad", a gradient
@@ -46,9 +43,9 @@ static void list_gradients(struct memory_build *b)
         if (node->span == NO_ID || (!hands_over && (b->rank->phases[node->span] != DPRO_OP_UPDATE ||
                                                     !lies_in(b, node->span, NAME_OPTIMIZER_STEP))))
             continue;
-        for (uint32_t i = 0; i < node->n_inputs; i++) {
-            uint32_t block = memory_block_of(b, b->trace->et_tensors[node->first_input + i].storage,
-                                             b->trace->spans[node->span].start_ns);
+        EACH_INPUT (tensor, b, node) {
+            uint32_t block =
+                memory_block_of(b, tensor->storage, b->trace->spans[node->span].start_ns);
             if (block != NO_ID)
                 *(hands_over ? &b->blocks.at[block].accumulated : &b->blocks.at[block].updates) =
                     true;
@@ -218,14 +215,11 @@ static void find_growth(struct memory_build *b)
     uint64_t *kept = mem_array(n + (size_t)1, sizeof *kept), least = UINT64_MAX, most = 0;
     EACH (const struct block_build, block, b->blocks) {
         uint32_t s = kept_by(b, block);
-        uint64_t count = 0;
         if (s == NO_ID)
             continue;
         kept[s - first] += block->size_bytes;
-        if (s + 1 != b->step)
-            continue;
-        map_get(&kept_before, map_key(block->size_bytes), &count);
-        map_set(&kept_before, map_key(block->size_bytes), count + 1);
+        if (s + 1 == b->step)
+            map_add(&kept_before, map_key(block->size_bytes), 1);
     }
     for (from = n; from > 1; from--) {
         uint64_t bytes = kept[from - 1];

@@ -27,9 +27,8 @@ static void add_use(struct uses *uses, uint64_t storage, int64_t ns, const struc
     uint64_t key = map_mix(((uint64_t)block->is << 32 | by->call) * 2 + by->backward) | 1;
     uint64_t at = uses->all.n;
     if (!map_get(&uses->index, key, &at)) {
-        struct use use = {{by->call, first, MAX(first, last), by->backward}, block->is};
         map_set(&uses->index, key, at);
-        array_push(&uses->all, use);
+        array_add(&uses->all, {by->call, first, MAX(first, last), by->backward}, block->is);
         return;
     }
     struct graph_use *is = &uses->all.at[at].is;
@@ -45,18 +44,14 @@ void memory_find_uses(struct memory_build *b)
     struct graph_memory *to = b->to;
     for (uint32_t n = 0; b->node_of_span && n < b->trace->n_et_nodes; n++) {
         const struct et_node *node = &b->trace->et_nodes[n];
-        if (node->span == NO_ID)
+        if (node->span == NO_ID || !memory_is_in_step(b, node->span))
             continue;
         const struct trace_span *span = &b->trace->spans[node->span];
         const struct span_call *by = &b->span_calls[node->span];
-        if (span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
-            continue;
-        for (uint32_t i = 0; i < node->n_inputs; i++)
-            add_use(&uses, b->trace->et_tensors[node->first_input + i].storage, span->start_ns,
-                    span, by);
-        for (uint32_t i = 0; i < node->n_outputs; i++)
-            add_use(&uses, b->trace->et_tensors[node->first_output + i].storage, span_end_ns(span),
-                    span, by);
+        EACH_INPUT (tensor, b, node)
+            add_use(&uses, tensor->storage, span->start_ns, span, by);
+        EACH_OUTPUT (tensor, b, node)
+            add_use(&uses, tensor->storage, span_end_ns(span), span, by);
     }
     array_sort(&uses.all, by_block);
     to->n_uses = (uint32_t)uses.all.n;

@@ -114,9 +114,7 @@ static void write_blocks(struct memory_build *b)
             block->address = b->device >= 0 ? b->blocks.at[i].address : 0;
         }
     to->n_calls = (uint32_t)b->calls.n;
-    to->calls = mem_alloc((b->calls.n + 1) * sizeof *to->calls);
-    if (b->calls.n > 0)
-        memcpy(to->calls, b->calls.at, b->calls.n * sizeof *to->calls);
+    to->calls = b->calls.at;
 }
 
 static void find_blocks(struct memory_build *b)
@@ -205,7 +203,7 @@ struct graph_memory *build_memory(const struct rank_build *rank, int64_t last_st
     b.to = mem_array(1, sizeof *b.to);
     make(&b);
     arena_fini(&b.scratch);
-    FREE_ALL(&b.blocks, &b.moments, &b.calls, &b.bindings, &b.storage_numbers);
+    FREE_ALL(&b.blocks, &b.moments, &b.ordered, &b.bindings, &b.storage_numbers);
     bool of_tensors = b.to->source == DPRO_MEMORY_EXECUTION_TRACE;
     if (of_tensors ? b.to->n_moments > 0 : b.to->n_blocks > 0)
         return b.to;

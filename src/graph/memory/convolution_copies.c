@@ -12,8 +12,7 @@
 
 struct convolution {
     struct memory_build *b;
-    const uint32_t *nodes; /* of the execution trace, by start */
-    size_t n, next;        /* the next one that may lie in it */
+    size_t next; /* of the ordered spans: the next one that may lie in it */
     uint32_t span;
     int64_t end_ns, over_ns; /* the latter: of what has been looked at within it */
 };
@@ -41,14 +40,14 @@ static const struct et_tensor *outputs_of(const struct memory_build *b, const st
 /* The next op right within it; NULL: there is none. */
 static const struct et_node *next_within(struct convolution *c)
 {
-    const struct trace_rank *trace = c->b->trace;
-    while (c->next < c->n) {
-        const struct et_node *node = &trace->et_nodes[c->nodes[c->next]];
-        if (trace->spans[node->span].start_ns >= c->end_ns)
+    const struct memory_build *b = c->b;
+    while (c->next < b->ordered.n) {
+        uint32_t span = b->ordered.at[c->next];
+        if (b->trace->spans[span].start_ns >= c->end_ns)
             break;
         c->next++;
-        if (trace->spans[node->span].parent == c->span)
-            return node;
+        if (b->trace->spans[span].parent == c->span && b->node_of_span[span] != NO_ID)
+            return &b->trace->et_nodes[b->node_of_span[span]];
     }
     return NULL;
 }
@@ -85,8 +84,8 @@ static void copy(const struct convolution *c, const struct et_tensor *of, int64_
     uint32_t block = memory_push_block(b, from_ns, 0, bytes);
     b->blocks.at[block].span = c->span;
     b->blocks.at[block].given_ns = to_ns;
-    array_push(&b->moments, ((struct moment_build){from_ns, track, block, false}));
-    array_push(&b->moments, ((struct moment_build){to_ns, track, block, true}));
+    array_add(&b->moments, from_ns, track, block, false);
+    array_add(&b->moments, to_ns, track, block, true);
 }
 
 static void copy_forward(struct convolution *c, const struct et_node *node)
@@ -118,20 +117,19 @@ static void copy_backward(struct convolution *c, const struct et_node *node)
     }
 }
 
-void memory_add_convolution_copies(struct memory_build *b, const uint32_t *nodes, size_t n)
+void memory_add_convolution_copies(struct memory_build *b)
 {
-    for (size_t i = 0; i < n && b->device < 0; i++) {
-        const struct et_node *node = &b->trace->et_nodes[nodes[i]];
-        const struct trace_span *span = &b->trace->spans[node->span];
+    for (size_t i = 0; i < b->ordered.n && b->device < 0; i++) {
+        uint32_t at = b->ordered.at[i];
+        const struct trace_span *span = &b->trace->spans[at];
         struct convolution c = {.b = b,
-                                .nodes = nodes,
-                                .n = n,
                                 .next = i + 1,
-                                .span = node->span,
+                                .span = at,
                                 .over_ns = span->start_ns,
                                 .end_ns = span_end_ns(span)};
-        if (span->start_ns < b->start_ns || c.end_ns > b->end_ns)
+        if (b->node_of_span[at] == NO_ID || span->start_ns < b->start_ns || c.end_ns > b->end_ns)
             continue;
+        const struct et_node *node = &b->trace->et_nodes[b->node_of_span[at]];
         if (is_named(b, node, "aten::mkldnn_convolution") ||
             is_named(b, node, "aten::_convolution")) /* itself where it is transposed */
             copy_forward(&c, node);

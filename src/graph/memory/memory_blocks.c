@@ -22,7 +22,7 @@ uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t 
     if (at == first)
         return NO_ID;
     at--;
-    while (at != NO_ID && trace->spans[at].start_ns + trace->spans[at].dur_ns < ns)
+    while (at != NO_ID && span_end_ns(&trace->spans[at]) < ns)
         at = trace->spans[at].parent;
     return at;
 }
@@ -68,9 +68,8 @@ struct joiner {
 static void push_moment(struct memory_build *b, const struct trace_allocation *event,
                         uint32_t block, bool gives)
 {
-    struct moment_build moment = {event->ns, event->track, block, gives};
     if (event->ns >= b->start_ns)
-        array_push(&b->moments, moment);
+        array_add(&b->moments, event->ns, event->track, block, gives);
     *(gives ? &b->blocks.at[block].given_ns : &b->blocks.at[block].taken_ns) = event->ns;
 }
 
@@ -128,10 +127,8 @@ static bool is_wanted(const struct memory_build *b, const struct trace_allocatio
 /* The end of the call of a collective that a span is part of; AFTER_STEP: it is part of none. */
 static int64_t collective_end(const struct memory_build *b, uint32_t span)
 {
-    for (; span != NO_ID; span = b->trace->spans[span].parent)
-        if (b->rank->classes[b->trace->spans[span].name] & NAME_COMM_CALL)
-            return b->trace->spans[span].start_ns + b->trace->spans[span].dur_ns;
-    return AFTER_STEP;
+    span = build_within(b->rank, span, NAME_COMM_CALL);
+    return span == NO_ID ? AFTER_STEP : span_end_ns(&b->trace->spans[span]);
 }
 
 /* At its new time. */
@@ -230,12 +227,9 @@ static struct map count_kept(const struct memory_build *b)
 {
     struct map kept = {0};
     EACH (const struct block_build, block, b->blocks) {
-        uint64_t n = 0;
-        if (block->taken_ns == BEFORE_WINDOW || block->taken_ns >= b->start_ns ||
-            block->given_ns < b->start_ns)
-            continue;
-        map_get(&kept, map_key(block->size_bytes), &n);
-        map_set(&kept, map_key(block->size_bytes), n + 1);
+        if (block->taken_ns != BEFORE_WINDOW && block->taken_ns < b->start_ns &&
+            block->given_ns >= b->start_ns)
+            map_add(&kept, map_key(block->size_bytes), 1);
     }
     return kept;
 }
@@ -249,19 +243,11 @@ static bool is_replaced(struct map *kept, uint64_t size_bytes)
     return true;
 }
 
-/* A GPU's allocator counts in units. */
-static uint64_t held_size(const struct memory_build *b, uint32_t held)
-{
-    enum { UNIT = 512 };
-    uint64_t size = b->held->blocks[held].size_bytes;
-    return b->device < 0 ? size : (size + UNIT - 1) / UNIT * UNIT;
-}
-
 static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
 {
     struct block_build *to = &b->blocks.at[block];
     to->held = held;
-    to->to.asked_bytes = held_size(b, held);
+    to->to.asked_bytes = memory_rounded(b, b->held->blocks[held].size_bytes);
     to->to.category = b->held->blocks[held].category;
     to->to.name = b->held->blocks[held].name;
 }
@@ -289,7 +275,8 @@ static void add_held(struct memory_build *b)
                 describe_held(b, (uint32_t)block, h);
             } else if (!is_taken_again(&taken, held) && (is_sure || !is_made_anew(held->category) ||
                                                          !is_replaced(&kept, held->size_bytes))) {
-                block = memory_push_block(b, BEFORE_WINDOW, held->address, held_size(b, h));
+                block = memory_push_block(b, BEFORE_WINDOW, held->address,
+                                          memory_rounded(b, held->size_bytes));
                 describe_held(b, (uint32_t)block, h);
             }
         }

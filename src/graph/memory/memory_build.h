@@ -8,6 +8,8 @@
 #define BEFORE_WINDOW INT64_MIN
 #define AFTER_STEP    INT64_MAX
 
+enum { MEMORY_UNIT = 512 }; /* bytes that a GPU's allocator counts in */
+
 /* Times of a block are those of its taking and of its giving back. */
 struct block_build {
     int64_t taken_ns, given_ns; /* BEFORE_WINDOW, AFTER_STEP */
@@ -61,6 +63,9 @@ struct memory_build {
     ARRAY(struct graph_call) calls;
     struct span_call *span_calls; /* by span; NULL: there are no calls */
     uint32_t *node_of_span;       /* of the execution trace; NULL: there is none */
+    ARRAY(uint32_t)
+    ordered; /* spans up to the iteration's end that are nodes, or functions of the
+                backward pass: by start, outer ones first; none: likewise */
     struct map storage_numbers;
     ARRAY(struct binding) bindings; /* by storage, then by time */
 };
@@ -79,6 +84,8 @@ void memory_measure(struct memory_build *b);
 
 /* module_calls.c: calls of modules, with what each did. */
 void memory_find_calls(struct memory_build *b);
+/* Whether a span is a function of the backward pass that lies in no other. */
+bool memory_is_function(const struct memory_build *b, uint32_t span);
 /* The span that says what an op is part of: of device work the call that launched it; NO_ID. */
 uint32_t memory_span_of_op(const struct memory_build *b, uint32_t op);
 
@@ -87,6 +94,8 @@ void memory_find_nodes(struct memory_build *b);
 void memory_bind_storages(struct memory_build *b);
 void memory_bind(struct memory_build *b, uint32_t block, uint64_t storage);
 void memory_order_bindings(struct memory_build *b); /* after those */
+/* Whether a node has a tensor of that storage to take in. */
+bool memory_takes_in(const struct memory_build *b, const struct et_node *node, uint64_t storage);
 /* The block that a storage is in at a time; NO_ID: none that is known. */
 uint32_t memory_block_of(const struct memory_build *b, uint64_t storage, int64_t ns);
 /* Whether a storage has been in a block, by then. */
@@ -100,8 +109,8 @@ int32_t memory_device_of(const struct memory_build *b, const struct et_tensor *t
 /* storage_lives.c: blocks, moments and storages without a record of allocations. */
 void memory_find_lives(struct memory_build *b);
 
-/* convolution_copies.c: what they take within themselves. `nodes` by start, outer ones first. */
-void memory_add_convolution_copies(struct memory_build *b, const uint32_t *nodes, size_t n);
+/* convolution_copies.c: what they take within themselves. */
+void memory_add_convolution_copies(struct memory_build *b);
 
 /* older_storages.c: those that are older than the iteration. */
 void memory_bind_older(struct memory_build *b);
@@ -132,10 +141,26 @@ void memory_place_moments(struct memory_build *b);
 /* The innermost span of a track at a time; NO_ID: none. */
 uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t ns);
 
-static inline int64_t span_end_ns(const struct trace_span *span)
+/* Whether a span is of the iteration. */
+static inline bool memory_is_in_step(const struct memory_build *b, uint32_t span)
 {
-    return span->start_ns + span->dur_ns;
+    const struct trace_span *it = &b->trace->spans[span];
+    return it->window == b->window && it->start_ns >= b->start_ns && it->start_ns < b->end_ns;
 }
+
+/* What a device's allocator gives out for so many bytes: a GPU's counts in units. */
+static inline uint64_t memory_rounded(const struct memory_build *b, uint64_t bytes)
+{
+    return b->device < 0 ? bytes : (bytes + MEMORY_UNIT - 1) / MEMORY_UNIT * MEMORY_UNIT;
+}
+
+/* for (const struct et_tensor *x: those that a node takes in, or puts out) */
+#define EACH_INPUT(x, b, node)                                                                     \
+    EACH_OF (const struct et_tensor, x, &(b)->trace->et_tensors[(node)->first_input],              \
+             (node)->n_inputs)
+#define EACH_OUTPUT(x, b, node)                                                                    \
+    EACH_OF (const struct et_tensor, x, &(b)->trace->et_tensors[(node)->first_output],             \
+             (node)->n_outputs)
 
 /* The number of moments before a time. */
 static inline uint32_t memory_place_of(const struct memory_build *b, int64_t ns)

@@ -12,9 +12,7 @@
 static bool is_in_backward(const struct memory_build *b, const struct trace_module_call *mark)
 {
     uint32_t at = memory_span_at(b->trace, mark->track, mark->start_ns);
-    while (at != NO_ID && !(b->rank->classes[b->trace->spans[at].name] & NAME_BACKWARD))
-        at = b->trace->spans[at].parent;
-    return at != NO_ID;
+    return build_within(b->rank, at, NAME_BACKWARD) != NO_ID;
 }
 
 struct mark {
@@ -42,16 +40,11 @@ static mark_array list_calls(struct memory_build *b)
             mark->start_ns >= b->end_ns || mark->track == NO_ID || is_in_backward(b, mark))
             continue;
         map_get(&classes, map_key(mark->module), &class);
-        array_push(&marks, ((struct mark){mark->start_ns, mark->end_ns, mark->track,
-                                          (uint32_t)b->calls.n}));
-        struct graph_call call = {.module = mark->module,
-                                  .class = (uint32_t) class,
-                                  .parent = MEMORY_NONE,
-                                  .forward_first = memory_place_of(b, mark->start_ns),
-                                  .forward_last = memory_place_of(b, mark->end_ns),
-                                  .first_forward_op = DPRO_NO_OP,
-                                  .first_backward_op = DPRO_NO_OP};
-        array_push(&b->calls, call);
+        array_add(&marks, mark->start_ns, mark->end_ns, mark->track, (uint32_t)b->calls.n);
+        array_add(&b->calls, .module = mark->module, .class = (uint32_t) class,
+                  .parent = MEMORY_NONE, .forward_first = memory_place_of(b, mark->start_ns),
+                  .forward_last = memory_place_of(b, mark->end_ns), .first_forward_op = DPRO_NO_OP,
+                  .first_backward_op = DPRO_NO_OP);
     }
     return marks;
 }
@@ -69,13 +62,7 @@ static uint32_t innermost(const struct memory_build *b, const mark_array *marks,
 
 /* ---- spans ---- */
 
-static bool is_in_step(const struct memory_build *b, uint32_t span)
-{
-    const struct trace_span *it = &b->trace->spans[span];
-    return it->window == b->window && it->start_ns >= b->start_ns && it->start_ns < b->end_ns;
-}
-
-static bool is_backward_root(const struct memory_build *b, uint32_t span)
+bool memory_is_function(const struct memory_build *b, uint32_t span)
 {
     const struct trace_span *it = &b->trace->spans[span];
     return (b->rank->classes[it->name] & NAME_BACKWARD) &&
@@ -90,7 +77,7 @@ static void walk_track(struct memory_build *b, const struct trace_track *track,
     for (uint32_t s = track->first; s < track->first + track->n; s++) {
         const struct trace_span *span = &b->trace->spans[s];
         struct span_call *to = &b->span_calls[s];
-        if (!is_in_step(b, s))
+        if (!memory_is_in_step(b, s))
             continue;
         for (; next < end && marks->at[next].start_ns <= span->start_ns; next++) {
             uint32_t inner = marks->at[next].call;
@@ -140,13 +127,14 @@ static struct map calls_by_sequence(const struct memory_build *b)
     struct map calls = {0};
     for (uint32_t s = 0; s < b->trace->n_spans; s++) {
         const struct trace_span *span = &b->trace->spans[s];
-        if (span->sequence >= 0 && span->fwd_thread == 0 && is_in_step(b, s) &&
+        if (span->sequence >= 0 && span->fwd_thread == 0 && memory_is_in_step(b, s) &&
             !b->span_calls[s].backward)
             map_set(&calls, sequence_key(0, span->sequence), b->span_calls[s].call + UINT64_C(1));
     }
     EACH_OF (const struct trace_link, link, b->trace->links, b->trace->n_links) {
         const struct trace_span *to = &b->trace->spans[link->to];
-        if (to->sequence >= 0 && is_in_step(b, link->from) && !b->span_calls[link->from].backward)
+        if (to->sequence >= 0 && memory_is_in_step(b, link->from) &&
+            !b->span_calls[link->from].backward)
             map_set(&calls, sequence_key(to->fwd_thread, to->sequence),
                     b->span_calls[link->from].call + UINT64_C(1));
     }
@@ -167,9 +155,9 @@ static void resolve_backward(struct memory_build *b, int64_t *first_ns, int64_t 
     SCRATCH struct map calls = calls_by_sequence(b);
     for (uint32_t s = 0; s < b->trace->n_spans; s++) { /* those around others come first */
         const struct trace_span *span = &b->trace->spans[s];
-        if (!is_in_step(b, s) || !b->span_calls[s].backward)
+        if (!memory_is_in_step(b, s) || !b->span_calls[s].backward)
             continue;
-        if (!is_backward_root(b, s)) {
+        if (!memory_is_function(b, s)) {
             if (span->parent != NO_ID && b->span_calls[span->parent].backward)
                 b->span_calls[s].call = b->span_calls[span->parent].call;
             continue;

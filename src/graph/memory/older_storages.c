@@ -25,25 +25,17 @@ struct finder {
     struct map index; /* of a storage: in found */
 };
 
-/* A GPU's allocator gives out units. */
-static uint64_t rounded(const struct memory_build *b, uint64_t bytes)
-{
-    enum { UNIT = 512 };
-    return b->device < 0 ? bytes : (bytes + UNIT - 1) / UNIT * UNIT;
-}
-
 static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t span, bool output)
 {
     struct memory_build *b = finder->b;
     const struct trace_span *in = &b->trace->spans[span];
-    int64_t ns = output ? in->start_ns + in->dur_ns : in->start_ns;
+    int64_t ns = output ? span_end_ns(in) : in->start_ns;
     uint64_t at = finder->found.n, size = memory_extent_of(tensor);
     if (size == 0 || memory_is_bound_before(b, tensor->storage, ns))
         return;
     if (!map_get(&finder->index, map_key(tensor->storage), &at)) {
         map_set(&finder->index, map_key(tensor->storage), at);
-        array_push(&finder->found,
-                   ((struct older){.storage = tensor->storage, .first_ns = INT64_MAX}));
+        array_add(&finder->found, .storage = tensor->storage, .first_ns = INT64_MAX);
     }
     struct older *older = &finder->found.at[at];
     if (ns < older->first_ns || (ns == older->first_ns && !output)) {
@@ -67,13 +59,12 @@ static void find(struct finder *finder)
 {
     const struct memory_build *b = finder->b;
     EACH_OF (const struct et_node, node, b->trace->et_nodes, b->trace->n_et_nodes) {
-        const struct trace_span *span = node->span == NO_ID ? NULL : &b->trace->spans[node->span];
-        if (!span || span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+        if (node->span == NO_ID || !memory_is_in_step(b, node->span))
             continue;
-        for (uint32_t i = 0; i < node->n_inputs; i++)
-            see(finder, &b->trace->et_tensors[node->first_input + i], node->span, false);
-        for (uint32_t i = 0; i < node->n_outputs; i++)
-            see(finder, &b->trace->et_tensors[node->first_output + i], node->span, true);
+        EACH_INPUT (tensor, b, node)
+            see(finder, tensor, node->span, false);
+        EACH_OUTPUT (tensor, b, node)
+            see(finder, tensor, node->span, true);
     }
 }
 
@@ -102,22 +93,22 @@ static uint64_t kind_key(uint64_t size, uint8_t category)
     return map_mix(map_mix(size + 1) ^ (UINT64_C(0x100) + category)) | 1;
 }
 
-static void put(struct shelf *shelf, uint32_t *next, uint64_t key, uint32_t block)
+static void put(struct shelf *shelf, uint64_t key, uint32_t block)
 {
     uint64_t first = 0;
     map_get(&shelf->lists, key, &first);
-    next[block] = (uint32_t)first;
+    shelf->next[block] = (uint32_t)first;
     map_set(&shelf->lists, key, block + UINT64_C(1));
 }
 
-static uint32_t take(struct shelf *shelf, const uint32_t *next, uint64_t key)
+static uint32_t take(struct shelf *shelf, uint64_t key)
 {
     uint64_t first = 0;
     if (!map_get(&shelf->lists, key, &first))
         return NO_ID;
     while (first != 0 && shelf->used[first - 1])
-        first = next[first - 1];
-    map_set(&shelf->lists, key, first ? next[first - 1] : 0);
+        first = shelf->next[first - 1];
+    map_set(&shelf->lists, key, first ? shelf->next[first - 1] : 0);
     if (first != 0)
         shelf->used[first - 1] = true;
     return (uint32_t)first - 1; /* NO_ID where there is none */
@@ -145,10 +136,9 @@ static void fill_shelves(struct matcher *matcher)
             continue;
         const char *name = strtab_get(b->rank->names, block->to.name), *dot = strrchr(name, '.');
         if (block->to.category == DPRO_MEMORY_PARAMETER)
-            put(&matcher->owners, matcher->owners.next,
+            put(&matcher->owners,
                 owner_key(block->size_bytes, name, dot ? (size_t)(dot - name) : 0), (uint32_t)i);
-        put(&matcher->kinds, matcher->kinds.next, kind_key(block->size_bytes, block->to.category),
-            (uint32_t)i);
+        put(&matcher->kinds, kind_key(block->size_bytes, block->to.category), (uint32_t)i);
     }
 }
 
@@ -168,13 +158,12 @@ static uint32_t match(struct matcher *matcher, const struct older *older, uint64
     uint32_t block = NO_ID;
     if (older->forward && older->call != MEMORY_NONE) {
         uint32_t module = b->calls.at[older->call].module;
-        block = take(&matcher->owners, matcher->owners.next,
-                     owner_key(size, strtab_get(b->rank->names, module),
-                               strtab_len(b->rank->names, module)));
+        block = take(&matcher->owners, owner_key(size, strtab_get(b->rank->names, module),
+                                                 strtab_len(b->rank->names, module)));
     }
     const uint8_t *kinds = older->forward ? of_forward : older->backward ? of_backward : of_update;
     for (int i = 0; i < 5 && block == NO_ID; i++)
-        block = take(&matcher->kinds, matcher->kinds.next, kind_key(size, kinds[i]));
+        block = take(&matcher->kinds, kind_key(size, kinds[i]));
     return block;
 }
 
@@ -210,13 +199,13 @@ static void bind_older(struct matcher *matcher, const struct older *older)
     /* a bucket is seen in parts, the weight of a forward op as it is */
     uint64_t likely = older->forward ? older->size_bytes : older->most_bytes;
     uint64_t other = older->forward ? older->most_bytes : older->size_bytes;
-    uint32_t index = match(matcher, older, rounded(b, likely));
+    uint32_t index = match(matcher, older, memory_rounded(b, likely));
     if (index == NO_ID && other != likely)
-        index = match(matcher, older, rounded(b, other));
+        index = match(matcher, older, memory_rounded(b, other));
     if (index == NO_ID && is_listed(b, older))
         return;
     if (index == NO_ID)
-        index = add(matcher, older, rounded(b, likely));
+        index = add(matcher, older, memory_rounded(b, likely));
     struct block_build *block = &b->blocks.at[index];
     block->numel = older->numel;
     block->to.item_bytes = older->item_bytes;
@@ -228,16 +217,13 @@ static void bind_older(struct matcher *matcher, const struct older *older)
 static int64_t first_use_of_parameters(const struct memory_build *b)
 {
     for (uint32_t s = 0; s < b->trace->n_spans; s++) {
-        const struct trace_span *span = &b->trace->spans[s];
-        uint32_t at = b->node_of_span[s];
-        if (at == NO_ID || span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+        int64_t ns = b->trace->spans[s].start_ns;
+        if (b->node_of_span[s] == NO_ID || !memory_is_in_step(b, s))
             continue;
-        const struct et_node *node = &b->trace->et_nodes[at];
-        for (uint32_t i = 0; i < node->n_inputs; i++) {
-            uint64_t storage = b->trace->et_tensors[node->first_input + i].storage;
-            uint32_t block = memory_block_of(b, storage, span->start_ns);
+        EACH_INPUT (tensor, b, &b->trace->et_nodes[b->node_of_span[s]]) {
+            uint32_t block = memory_block_of(b, tensor->storage, ns);
             if (block != NO_ID && b->blocks.at[block].to.category == DPRO_MEMORY_PARAMETER)
-                return span->start_ns;
+                return ns;
         }
     }
     return INT64_MAX;

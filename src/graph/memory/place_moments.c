@@ -17,7 +17,7 @@ static void number_functions(op_times *list)
 {
     uint32_t n = 0, track = NO_ID;
     int64_t end_ns = 0;
-    for (struct op_time *it = list->at; it < list->at + list->n; it++) {
+    EACH (struct op_time, it, *list) {
         if (it->track != track || it->start_ns >= end_ns) {
             end_ns = it->function_end_ns;
             n += end_ns > 0;
@@ -40,9 +40,8 @@ static op_times list_ops(const struct memory_build *b)
         const struct slice *it = &rank->slices.at[slice];
         const struct trace_span *span = slice_span(rank, slice);
         bool is_function = rank->classes[span->name] & NAME_BACKWARD;
-        array_push(&list, ((struct op_time){it->start_ns, it->end_ns, span->track, o,
-                                            .function_end_ns =
-                                                is_function ? span->start_ns + span->dur_ns : 0}));
+        array_add(&list, it->start_ns, it->end_ns, span->track, o,
+                  .function_end_ns = is_function ? span_end_ns(span) : 0);
     }
     array_sort(&list, by_track);
     number_functions(&list);
@@ -66,7 +65,7 @@ static uint16_t share_of(const struct op_time *op, int64_t ns)
 
 void memory_place_moments(struct memory_build *b)
 {
-    op_times list = list_ops(b);
+    SCRATCH op_times list = list_ops(b);
     struct graph_memory *to = b->to;
     to->n_moments = (uint32_t)b->moments.n;
     to->moments = mem_alloc((b->moments.n + 1) * sizeof *to->moments);
@@ -81,5 +80,4 @@ void memory_place_moments(struct memory_build *b)
                                                .gives = moment->gives,
                                                .block = b->blocks.at[moment->block].is};
     }
-    array_fini(&list);
 }

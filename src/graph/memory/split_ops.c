@@ -21,11 +21,6 @@ struct splitter {
     float *shares;     /* by node: the part of its work that is split; SPLIT_UNSPLITS */
 };
 
-struct split_span {
-    int64_t start_ns, end_ns;
-    uint32_t span;
-};
-
 /* ---- parameters ---- */
 
 static struct map sizes_here(const struct held_memory *held)
@@ -107,7 +102,7 @@ static int64_t start_of(const struct splitter *s, const struct et_node *node)
 
 static int64_t end_of(const struct splitter *s, const struct et_node *node)
 {
-    return start_of(s, node) + s->b->trace->spans[node->span].dur_ns;
+    return span_end_ns(&s->b->trace->spans[node->span]);
 }
 
 /* The i-th of what goes in and comes out. */
@@ -229,21 +224,13 @@ static void pass_op(struct splitter *s, uint32_t n, bool updates)
     }
 }
 
-ORDER(by_start, struct split_span, ASCENDING(start_ns) ?: DESCENDING(end_ns) ?: ASCENDING(span));
-
 static void walk(struct splitter *s)
 {
     const struct memory_build *b = s->b;
-    SCRATCH ARRAY(struct split_span) spans = {0};
-    for (uint32_t i = 0; i < b->trace->n_spans; i++) {
-        const struct trace_span *span = &b->trace->spans[i];
-        if (span->window == b->window && span->start_ns >= b->start_ns &&
-            span->start_ns < b->end_ns && b->node_of_span[i] != NO_ID)
-            array_push(&spans, ((struct split_span){span->start_ns, span_end_ns(span), i}));
-    }
-    array_sort(&spans, by_start);
-    for (size_t i = 0; i < spans.n; i++) {
-        uint32_t span = spans.at[i].span, n = b->node_of_span[span];
+    for (size_t i = 0; i < b->ordered.n; i++) {
+        uint32_t span = b->ordered.at[i], n = b->node_of_span[span];
+        if (n == NO_ID || !memory_is_in_step(b, span))
+            continue;
         uint32_t name = b->trace->spans[span].name;
         enum dpro_collective_kind kind = b->rank->classes[name] & NAME_COMM_CALL
                                              ? name_collective(strtab_get(b->rank->names, name))

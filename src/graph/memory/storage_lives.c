@@ -22,32 +22,8 @@ struct biographer {
     life_array lives;         /* by when they were first seen */
     struct map now;           /* storage -> 1 + its latest life; 0: it is older */
     struct map trained;       /* older ones that an update uses */
-    ARRAY(uint32_t) nodes;    /* by start, outer ones first */
     ARRAY(int64_t) clearings; /* of gradients, ascending */
 };
-
-static const struct trace_span *span_of(const struct biographer *b, uint32_t node)
-{
-    return &b->b->trace->spans[b->b->trace->et_nodes[node].span];
-}
-
-static int by_start(const void *x, const void *y, void *arg)
-{
-    const uint32_t *p = x, *q = y;
-    const struct trace_span *a = span_of(arg, *p), *b = span_of(arg, *q);
-    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(span_end_ns(b), span_end_ns(a))
-               ?: COMPARE(*p, *q);
-}
-
-static void list_nodes(struct biographer *b)
-{
-    const struct trace_rank *trace = b->b->trace;
-    for (uint32_t n = 0; n < trace->n_et_nodes; n++)
-        if (trace->et_nodes[n].span != NO_ID && span_of(b, n)->start_ns < b->b->end_ns)
-            array_push(&b->nodes, n);
-    if (b->nodes.n > 1)
-        qsort_r(b->nodes.at, b->nodes.n, sizeof *b->nodes.at, by_start, b);
-}
 
 static struct life *life_of(const struct biographer *b, uint64_t storage)
 {
@@ -60,9 +36,8 @@ static bool is_there(const struct biographer *b, const struct et_tensor *tensor)
     return memory_device_of(b->b, tensor) == b->b->device && memory_extent_of(tensor) > 0;
 }
 
-static void use(struct biographer *b, uint32_t node, const struct et_tensor *tensor)
+static void use(struct biographer *b, uint32_t span, const struct et_tensor *tensor)
 {
-    uint32_t span = b->b->trace->et_nodes[node].span;
     const struct trace_span *at = &b->b->trace->spans[span];
     struct life *life = life_of(b, tensor->storage);
     uint8_t phase = b->b->rank->phases[span];
@@ -86,9 +61,8 @@ static void use(struct biographer *b, uint32_t node, const struct et_tensor *ten
 
 /* The innermost op that puts it out makes it. What comes behind that within an outer one is another
  * storage, of the same number. */
-static void be_born(struct biographer *b, uint32_t node, const struct et_tensor *tensor)
+static void be_born(struct biographer *b, uint32_t span, const struct et_tensor *tensor)
 {
-    uint32_t span = b->b->trace->et_nodes[node].span;
     const struct trace_span *at = &b->b->trace->spans[span];
     struct life *life = life_of(b, tensor->storage);
     struct life born = {.storage = tensor->storage,
@@ -109,28 +83,17 @@ static void be_born(struct biographer *b, uint32_t node, const struct et_tensor 
     map_set(&b->now, map_key(tensor->storage), b->lives.n);
 }
 
-static bool takes_in(const struct biographer *b, const struct et_node *node, uint64_t storage)
-{
-    for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const struct et_tensor *tensor = &b->b->trace->et_tensors[node->first_input + i];
-        if (tensor->storage == storage && tensor->numel > 0)
-            return true;
-    }
-    return false;
-}
-
-static void read_node(struct biographer *b, uint32_t n)
+static void read_node(struct biographer *b, const struct et_node *node)
 {
     enum { MOST_OUTPUTS = 4096 }; /* longer lists are what is updated in its place */
-    const struct et_node *node = &b->b->trace->et_nodes[n];
-    for (uint32_t i = 0; i < node->n_inputs; i++)
-        use(b, n, &b->b->trace->et_tensors[node->first_input + i]);
+    EACH_INPUT (tensor, b->b, node)
+        use(b, node->span, tensor);
     for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
         const struct et_tensor *tensor = &b->b->trace->et_tensors[node->first_output + i];
-        if (takes_in(b, node, tensor->storage))
-            use(b, n, tensor);
+        if (memory_takes_in(b->b, node, tensor->storage))
+            use(b, node->span, tensor);
         else if (is_there(b, tensor))
-            be_born(b, n, tensor);
+            be_born(b, node->span, tensor);
     }
 }
 
@@ -144,8 +107,8 @@ static bool is_forward(const struct biographer *b, uint32_t span)
 
 static bool uses_trained(const struct biographer *b, const struct et_node *node)
 {
-    for (uint32_t i = 0; i < node->n_inputs; i++) {
-        uint64_t key = map_key(b->b->trace->et_tensors[node->first_input + i].storage);
+    EACH_INPUT (tensor, b->b, node) {
+        uint64_t key = map_key(tensor->storage);
         if (map_get(&b->trained, key, NULL) && !map_get(&b->now, key, NULL))
             return true;
     }
@@ -157,10 +120,10 @@ static bool uses_trained(const struct biographer *b, const struct et_node *node)
 static void keep_batch(struct biographer *b)
 {
     int64_t first_ns = INT64_MAX;
-    for (size_t i = 0; i < b->nodes.n && first_ns == INT64_MAX; i++) {
-        const struct et_node *node = &b->b->trace->et_nodes[b->nodes.at[i]];
-        if (is_forward(b, node->span) && uses_trained(b, node))
-            first_ns = span_of(b, b->nodes.at[i])->start_ns;
+    for (size_t i = 0; i < b->b->ordered.n && first_ns == INT64_MAX; i++) {
+        uint32_t span = b->b->ordered.at[i], n = b->b->node_of_span[span];
+        if (n != NO_ID && is_forward(b, span) && uses_trained(b, &b->b->trace->et_nodes[n]))
+            first_ns = b->b->trace->spans[span].start_ns;
     }
     for (size_t i = 0; i < b->lives.n && first_ns != INT64_MAX; i++) {
         struct life *life = &b->lives.at[i];
@@ -221,26 +184,23 @@ static void add_block(struct biographer *b, const struct life *life)
     block->to.item_bytes = life->item_bytes;
     memory_bind(build, index, life->storage);
     if (life->born_ns >= build->start_ns)
-        array_push(&build->moments,
-                   ((struct moment_build){life->born_ns, spans[life->span].track, index, false}));
+        array_add(&build->moments, life->born_ns, spans[life->span].track, index, false);
     if (block->given_ns != AFTER_STEP && block->given_ns >= build->start_ns)
-        array_push(
-            &build->moments,
-            ((struct moment_build){block->given_ns, spans[life->last_span].track, index, true}));
+        array_add(&build->moments, block->given_ns, spans[life->last_span].track, index, true);
 }
 
 void memory_find_lives(struct memory_build *build)
 {
     struct biographer b = {.b = build};
-    list_nodes(&b);
-    for (size_t i = 0; i < b.nodes.n; i++)
-        read_node(&b, b.nodes.at[i]);
+    EACH (const uint32_t, span, build->ordered)
+        if (build->node_of_span[*span] != NO_ID)
+            read_node(&b, &build->trace->et_nodes[build->node_of_span[*span]]);
     keep_batch(&b);
     list_clearings(&b);
     for (size_t i = 0; i < b.lives.n; i++)
         add_block(&b, &b.lives.at[i]);
-    memory_add_convolution_copies(build, b.nodes.at, b.nodes.n);
+    memory_add_convolution_copies(build);
     array_sort(&build->moments, by_time);
     memory_order_bindings(build);
-    FREE_ALL(&b.lives, &b.nodes, &b.clearings, &b.now, &b.trained);
+    FREE_ALL(&b.lives, &b.clearings, &b.now, &b.trained);
 }

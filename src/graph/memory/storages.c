@@ -18,19 +18,17 @@ uint64_t memory_extent_of(const struct et_tensor *tensor)
 /* A GPU's allocator gives out units, and of a large block leaves a small rest. */
 static bool fits(const struct memory_build *b, uint64_t extent, uint64_t size)
 {
-    enum { UNIT = 512, REST = 1 << 20, LARGE = 1 << 20 };
+    enum { REST = 1 << 20, LARGE = 1 << 20 };
     if (b->device < 0)
         return extent == size;
-    return extent > 0 && extent <= size && size - extent < (size > LARGE ? REST + UNIT : UNIT);
+    return extent > 0 && extent <= size && size - extent < MEMORY_UNIT + (size > LARGE ? REST : 0);
 }
 
-static bool is_input(const struct memory_build *b, const struct et_node *node, uint64_t storage)
+bool memory_takes_in(const struct memory_build *b, const struct et_node *node, uint64_t storage)
 {
-    for (uint32_t i = 0; i < node->n_inputs; i++) {
-        const struct et_tensor *tensor = &b->trace->et_tensors[node->first_input + i];
+    EACH_INPUT (tensor, b, node)
         if (tensor->storage == storage && tensor->numel > 0)
             return true;
-    }
     return false;
 }
 
@@ -54,7 +52,7 @@ static const struct et_tensor *new_output(const struct binder *binder, uint32_t 
         map_get(&binder->latest, map_key(tensor->storage), &other);
         if (other != 0 && b->blocks.at[other - 1].given_ns > span_end_ns(span))
             continue; /* it is in that one */
-        if (!is_input(b, node, tensor->storage))
+        if (!memory_takes_in(b, node, tensor->storage))
             return tensor;
     }
     return NULL;
@@ -64,8 +62,7 @@ void memory_bind(struct memory_build *b, uint32_t index, uint64_t storage)
 {
     struct block_build *block = &b->blocks.at[index];
     block->storage = (uint32_t)map_number(&b->storage_numbers, map_key(storage));
-    array_push(&b->bindings,
-               ((struct binding){block->taken_ns, block->given_ns, block->storage, index}));
+    array_add(&b->bindings, block->taken_ns, block->given_ns, block->storage, index);
 }
 
 static void bind(struct binder *binder, uint32_t index)
@@ -102,6 +99,9 @@ int32_t memory_device_of(const struct memory_build *b, const struct et_tensor *t
     return colon ? (int32_t)MIN(strtoul(colon + 1, NULL, 10), INT32_MAX) : 0;
 }
 
+ORDER_OF_INDICES(by_start, struct trace_span,
+                 ASCENDING(start_ns) ?: COMPARE(span_end_ns(y), span_end_ns(x)));
+
 void memory_find_nodes(struct memory_build *b)
 {
     if (!b->trace->windows[b->window].has_execution_trace)
@@ -113,6 +113,13 @@ void memory_find_nodes(struct memory_build *b)
     for (uint32_t n = 0; n < b->trace->n_et_nodes; n++)
         if (b->trace->et_nodes[n].span != NO_ID)
             b->node_of_span[b->trace->et_nodes[n].span] = n;
+    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
+        const struct trace_span *span = &b->trace->spans[s];
+        if (span->start_ns < b->end_ns &&
+            (b->node_of_span[s] != NO_ID || (b->rank->classes[span->name] & NAME_BACKWARD)))
+            array_push(&b->ordered, s);
+    }
+    array_sort_by(&b->ordered, by_start, b->trace->spans);
 }
 
 void memory_bind_storages(struct memory_build *b)

@@ -8,7 +8,6 @@
 
 struct typist {
     struct memory_build *b;
-    ARRAY(uint32_t) spans; /* by start, outer ones first */
     ARRAY(struct graph_typed_op) ops;
     ARRAY(struct graph_operand) operands;
     uint32_t *op_of_span; /* MEMORY_NONE */
@@ -16,35 +15,11 @@ struct typist {
     struct map forward;   /* sequence number -> op */
 };
 
-static int by_start(const void *x, const void *y, void *arg)
+static bool is_typed(const struct memory_build *b, uint32_t span)
 {
-    const uint32_t *p = x, *q = y;
-    const struct trace_span *spans = arg, *a = &spans[*p], *b = &spans[*q];
-    return COMPARE(a->start_ns, b->start_ns) ?: COMPARE(span_end_ns(b), span_end_ns(a))
-               ?: COMPARE(*p, *q);
-}
-
-/* A function of the backward pass that lies in no other. */
-static bool is_function(const struct memory_build *b, uint32_t s)
-{
-    uint32_t parent = b->trace->spans[s].parent;
-    return (b->rank->classes[b->trace->spans[s].name] & NAME_BACKWARD) &&
-           (parent == NO_ID || !b->span_calls[parent].backward);
-}
-
-static void list_spans(struct typist *t)
-{
-    const struct memory_build *b = t->b;
-    for (uint32_t s = 0; s < b->trace->n_spans; s++) {
-        const struct trace_span *span = &b->trace->spans[s];
-        if (span->window == b->window && span->start_ns >= b->start_ns &&
-            span->start_ns < b->end_ns && span->kind == SPAN_CPU_OP &&
-            b->rank->phases[s] != DPRO_OP_UPDATE &&
-            (b->node_of_span[s] != NO_ID || is_function(b, s)))
-            array_push(&t->spans, s);
-    }
-    if (t->spans.n > 1)
-        qsort_r(t->spans.at, t->spans.n, sizeof *t->spans.at, by_start, b->trace->spans);
+    return memory_is_in_step(b, span) && b->trace->spans[span].kind == SPAN_CPU_OP &&
+           b->rank->phases[span] != DPRO_OP_UPDATE &&
+           (b->node_of_span[span] != NO_ID || memory_is_function(b, span));
 }
 
 static uint8_t rule_of(struct typist *t, uint32_t span, uint32_t outer)
@@ -55,7 +30,7 @@ static uint8_t rule_of(struct typist *t, uint32_t span, uint32_t outer)
     if (b->span_calls[span].backward) {
         if (b->rank->classes[name] & NAME_ACCUMULATE)
             return TYPE_PARAMETER;
-        if (is_function(b, span))
+        if (memory_is_function(b, span))
             return TYPE_FUNCTION;
         if (outer != MEMORY_NONE && t->ops.at[outer].rule == TYPE_FUNCTION &&
             (strcmp(text, "aten::add") == 0 || strcmp(text, "aten::add_") == 0))
@@ -77,8 +52,7 @@ static uint32_t add_operands(struct typist *t, uint32_t first, uint32_t n, int64
                              ? memory_block_of(b, tensor->storage, ns)
                              : NO_ID;
         if (block != NO_ID && b->blocks.at[block].is != NO_ID)
-            array_push(&t->operands,
-                       ((struct graph_operand){b->blocks.at[block].is, tensor->numel}));
+            array_add(&t->operands, b->blocks.at[block].is, tensor->numel);
     }
     return (uint32_t)(t->operands.n - before);
 }
@@ -171,13 +145,13 @@ void memory_find_typed_ops(struct memory_build *b)
     for (uint32_t s = 0; s < b->trace->n_spans; s++)
         t.op_of_span[s] = MEMORY_NONE;
     t.rules = arena_array(&b->scratch, b->rank->names->n + (size_t)1, 1);
-    list_spans(&t);
-    for (size_t i = 0; i < t.spans.n; i++)
-        add_op(&t, t.spans.at[i]);
+    EACH (const uint32_t, span, b->ordered)
+        if (is_typed(b, *span))
+            add_op(&t, *span);
     name_makers(&t);
     to->n_typed_ops = (uint32_t)t.ops.n;
     to->n_operands = (uint32_t)t.operands.n;
     to->typed_ops = t.ops.at;
     to->operands = t.operands.at;
-    FREE_ALL(&t.spans, &t.forward);
+    map_fini(&t.forward);
 }

@@ -26,8 +26,7 @@ static gatherings list(struct memory_build *b)
         enum unit_mark mark;
         uint32_t unit, up = span->parent;
         bool unused;
-        if (span->window != b->window || span->kind != SPAN_ANNOTATION ||
-            span->start_ns < b->start_ns || span->start_ns >= b->end_ns)
+        if (span->kind != SPAN_ANNOTATION || !memory_is_in_step(b, s))
             continue;
         it.gather = build_gather_of(b->rank, s, &it.copies_out);
         if (it.gather && (up == NO_ID || build_gather_of(b->rank, up, &unused) == 0))
@@ -79,7 +78,7 @@ static void bind_gathered(struct memory_build *b, const gatherings *all)
                 block++;
             if (block > during->last_block)
                 break;
-            array_push(&found, ((struct binding){.storage = i, .block = block}));
+            array_add(&found, .storage = i, .block = block);
             b->blocks.at[block].numel = tensor->numel;
             b->blocks.at[block].to.item_bytes = (uint8_t)MIN(tensor->item_bytes, UINT8_MAX);
             block++;

@@ -186,7 +186,7 @@ static void open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[index];
     int64_t start = MAX(span->start_ns, *floor);
-    int64_t end = MAX(span->start_ns + span->dur_ns, start);
+    int64_t end = MAX(span_end_ns(span), start);
     while (cutter->n_open > 0) {
         const struct open_span *top = &cutter->open[cutter->n_open - 1];
         bool inside = start < top->end && (end <= top->end || span->parent == top->span);
@@ -320,7 +320,7 @@ static void cut_inbox(struct cuts *cuts, uint32_t track_index)
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->kind == SPAN_TRANSFER)
-            emit(&cutter, i, 0, span->start_ns, span->start_ns + span->dur_ns);
+            emit(&cutter, i, 0, span->start_ns, span_end_ns(span));
     }
     finish_track(&cutter);
 }
@@ -376,7 +376,7 @@ static void join_comm_tracks(struct cuts *cuts)
             continue;
         for (uint32_t i = track->first; i < track->first + track->n; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
-            uint64_t end = (uint64_t)(span->start_ns + span->dur_ns);
+            uint64_t end = (uint64_t)(span_end_ns(span));
             if (!build_runs_collective(rank, span))
                 continue;
             map_get(&cuts->stored_ns, i + UINT64_C(1), &end);

@@ -149,12 +149,11 @@ static void fill_stream(void *arg, size_t s)
         const struct trace_span *span = &rank->trace->spans[track->first + i];
         const struct device_work *work = &stream->works[i];
         if (work->step != NO_ID)
-            rank->slices.at[fill[work->step]++] =
-                (struct slice){.start_ns = span->start_ns,
-                               .end_ns = span->start_ns + span->dur_ns,
-                               .span = track->first + i,
-                               .launch = work->launch,
-                               .next = NO_ID};
+            rank->slices.at[fill[work->step]++] = (struct slice){.start_ns = span->start_ns,
+                                                                 .end_ns = span_end_ns(span),
+                                                                 .span = track->first + i,
+                                                                 .launch = work->launch,
+                                                                 .next = NO_ID};
     }
     mem_free(stream->works);
 }

@@ -43,7 +43,7 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
     for (uint32_t i = first, begin; i < end;) {
         uint32_t root = root_of(rank, i);
         const struct trace_span *span = &rank->trace->spans[root];
-        int64_t until = span->start_ns + span->dur_ns, start;
+        int64_t until = span_end_ns(span), start;
         uint64_t hash = map_mix(rank->keys[i] + 1);
         for (begin = i++; i < end && (start = rank->slices.at[i].start_ns) < until &&
                           (start < until - ROUNDING_NS || root_of(rank, i) == root);

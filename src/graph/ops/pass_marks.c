@@ -42,7 +42,7 @@ void build_passes(struct rank_build *rank)
             span->start_ns >= step->start_ns && span->start_ns < step->end_ns)
             pass = build_marked_pass(strtab_get(rank->names, span->name));
         if (pass > 0)
-            array_add(&marks, .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
+            array_add(&marks, .start_ns = span->start_ns, .end_ns = span_end_ns(span),
                       .pass = pass);
     }
     array_sort(&marks, by_start);

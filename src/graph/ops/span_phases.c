@@ -168,7 +168,7 @@ static void find_forward_ops(struct finder *f, uint32_t t)
         if (is_pass(f->phases[i]))
             pass_ns = span->start_ns;
         else if ((f->phases[i] == UNKNOWN || (class_of(f, i) & NAME_OPTIMIZER_STEP)) &&
-                 pass_ns < span->start_ns + span->dur_ns)
+                 pass_ns < span_end_ns(span))
             f->phases[i] = HOLDS_PASS;
     }
 }
@@ -184,9 +184,8 @@ static void collect_marks(struct finder *f, uint32_t t)
             (span->parent != NO_ID && f->phases[span->parent] == f->phases[i]))
             continue;
         step = step_at(f->rank, step, span->start_ns);
-        array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span->start_ns + span->dur_ns,
-                  .step = step, .phase = f->phases[i],
-                  .accumulates = class_of(f, i) & NAME_ACCUMULATE);
+        array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span_end_ns(span), .step = step,
+                  .phase = f->phases[i], .accumulates = class_of(f, i) & NAME_ACCUMULATE);
     }
 }
 
@@ -288,7 +287,7 @@ static void find_updates(struct finder *f, uint32_t t)
     size_t n = 0;
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &f->trace->spans[i];
-        int64_t end_ns = span->start_ns + span->dur_ns;
+        int64_t end_ns = span_end_ns(span);
         n = pass_at(f, n, span->start_ns);
         if (class_of(f, i) & NAME_OPTIMIZER_STEP) {
             size_t last = pass_at(f, n, end_ns - 1);

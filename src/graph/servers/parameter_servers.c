@@ -224,7 +224,7 @@ static void list_work(const struct rank_build *server, const struct clock_map *c
         enum sort sort = sort_of(server, span);
         if (sort != N_SORTS)
             array_add(&profile->work[sort], clock_aligned(clock, span->start_ns),
-                      clock_aligned(clock, span->start_ns + span->dur_ns), false);
+                      clock_aligned(clock, span_end_ns(span)), false);
     }
     for (int s = 0; s < N_SORTS; s++)
         array_sort(&profile->work[s], by_start);

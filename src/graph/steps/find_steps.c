@@ -51,7 +51,7 @@ static void drop_second_marks(span_array *marks)
     for (size_t i = 0; i < marks->n; i++) {
         const struct trace_span *last = kept ? marks->at[kept - 1] : NULL;
         if (!last || last->window != marks->at[i]->window ||
-            marks->at[i]->start_ns >= span_end(last) - last->dur_ns / 100)
+            marks->at[i]->start_ns >= span_end_ns(last) - last->dur_ns / 100)
             marks->at[kept++] = marks->at[i];
     }
     marks->n = kept;
@@ -62,7 +62,7 @@ static void drop_second_marks(span_array *marks)
 static int64_t end_of_last(const struct rank_build *rank, const struct trace_span *mark)
 {
     const struct step *step = rank->steps.at + rank->steps.n;
-    int64_t longest = 0, end = span_end(mark);
+    int64_t longest = 0, end = span_end_ns(mark);
     if (!rank->steps.named)
         return end;
     for (size_t i = rank->steps.n; i-- > 0 && (--step)->window == mark->window;)

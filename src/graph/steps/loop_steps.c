@@ -147,7 +147,7 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
         if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
             continue;
-        end = span_end(span);
+        end = span_end_ns(span);
         says |= (rank->classes[span->name] & (NAME_HOST_WAIT | NAME_EXCHANGE_CALL)) != 0;
         if (rank->classes[span->name] & NAME_HOST_WAIT) { /* idle, and that is where loops end */
             waited_until = end;

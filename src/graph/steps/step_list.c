@@ -59,7 +59,7 @@ void steps_whole_window(struct rank_build *rank, uint32_t window)
         if (span->window != window)
             continue;
         start = MIN(start, span->start_ns);
-        end = MAX(end, span_end(span));
+        end = MAX(end, span_end_ns(span));
     }
     if (start != INT64_MAX)
         steps_push(rank, start, MAX(end, start + 1), 0, window);

@@ -6,11 +6,6 @@
 typedef ARRAY(const struct trace_span *) span_array;
 typedef ARRAY(int64_t) i64_array;
 
-static inline int64_t span_end(const struct trace_span *span)
-{
-    return span->start_ns + span->dur_ns;
-}
-
 static inline const char *span_name(const struct rank_build *rank, const struct trace_span *span)
 {
     return strtab_get(rank->names, span->name);

@@ -37,7 +37,7 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
         if (span->window != t->window || in_backward[i] ||
             (span->kind != SPAN_CPU_OP && span->kind != SPAN_RUNTIME))
             continue;
-        if (t->ops.n == 0 || span->start_ns >= span_end(t->ops.at[t->ops.n - 1]))
+        if (t->ops.n == 0 || span->start_ns >= span_end_ns(t->ops.at[t->ops.n - 1]))
             array_push(&t->ops, span);
         if (span->kind == SPAN_CPU_OP && span->sequence >= 0)
             array_add(forwards, span->sequence, span->start_ns, t->ops.at[t->ops.n - 1]->start_ns);
@@ -94,7 +94,7 @@ static void find_passes(struct training *t, const forward_array *forwards)
         if (numbered && !forward)
             array_push(&t->lost_ns, span->start_ns);
         array_add(&t->passes, .start_ns = forward ? forward->outer_ns : span->start_ns,
-                  .end_ns = span_end(span), .has_forward = forward != NULL);
+                  .end_ns = span_end_ns(span), .has_forward = forward != NULL);
     }
     array_sort(&t->passes, by_start);
     EACH (const struct pass, pass, t->passes) {
@@ -150,7 +150,7 @@ int64_t training_end_ns(const struct training *t)
             n_alike += t->ops.at[i]->name == t->ops.at[n - 1]->name;
         n -= n_alike == 1 || n_alike * 2 <= t->passes.n; /* the iterations have none */
     }
-    return n > 0 ? MAX(end, span_end(t->ops.at[n - 1])) : end;
+    return n > 0 ? MAX(end, span_end_ns(t->ops.at[n - 1])) : end;
 }
 
 /* ---- parts ---- */

@@ -113,7 +113,7 @@ static void cut_at_marks(const struct training *t, const span_array *marks, bool
     const struct trace_span *first = NULL;
     for (size_t i = 0; i < marks->n; i++) {
         const struct trace_span *mark = marks->at[i];
-        int64_t cut = at_start ? mark->start_ns : span_end(mark);
+        int64_t cut = at_start ? mark->start_ns : span_end_ns(mark);
         if (mark->window != t->window || training_in_pass(t, cut))
             continue;
         first = first ?: mark;
@@ -267,7 +267,7 @@ static uint32_t hash_without_digits(const char *name)
 static bool covers_window(const struct training *t, const struct trace_span *span)
 {
     int64_t start = window_start_ns(t), end = training_end_ns(t);
-    return MIN(span_end(span), end) - MAX(span->start_ns, start) >= (end - start) / 10 * 9;
+    return MIN(span_end_ns(span), end) - MAX(span->start_ns, start) >= (end - start) / 10 * 9;
 }
 
 /* The outermost ranges of the main thread that are no framework's marks and lie in no op. Those
@@ -288,10 +288,10 @@ static bool find_ranges(const struct training *t, range_array *ranges)
                 covered = true;
                 continue;
             }
-            array_add(ranges, span->start_ns, span_end(span), span->name,
+            array_add(ranges, span->start_ns, span_end_ns(span), span->name,
                       hash_without_digits(span_name(rank, span)));
         }
-        end = span_end(span);
+        end = span_end_ns(span);
     }
     return covered;
 }

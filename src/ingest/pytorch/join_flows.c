@@ -35,7 +35,7 @@ static uint32_t op_at(const struct trace_rank *rank, uint32_t t, int64_t ts_ns, 
         return best;
     for (uint32_t i = first - 1; i != NO_ID; i = rank->spans[i].parent) {
         const struct trace_span *span = &rank->spans[i];
-        if (span->kind == SPAN_CPU_OP && span->start_ns + span->dur_ns >= ts_ns)
+        if (span->kind == SPAN_CPU_OP && span_end_ns(span) >= ts_ns)
             return i;
     }
     return NO_ID;

@@ -137,7 +137,7 @@ static void tie_all_requests(struct tying *tying)
         const struct trace_span *span = NULL;
         for (; s < tying->spans.n; s++) {
             span = &tying->rank->spans[tying->spans.at[s]];
-            if (span->start_ns + span->dur_ns + SLACK_NS >= first)
+            if (span_end_ns(span) + SLACK_NS >= first)
                 break;
         }
         if (!span || s == tying->spans.n || first < span->start_ns - SLACK_NS)

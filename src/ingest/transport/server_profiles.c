@@ -18,7 +18,7 @@ static int64_t *list_ends(const struct dpro_trace *trace, const struct trace_ran
         const char *name = strtab_get(&trace->names, span->name);
         if (span->kind == SPAN_CPU_OP && !text_begins(name, "MX") &&
             strcmp(name, "WaitForVar") != 0 && strcmp(name, "DeleteVariable") != 0)
-            ends[(*n)++] = span->start_ns + span->dur_ns;
+            ends[(*n)++] = span_end_ns(span);
     }
     sort_i64(ends, *n);
     return ends;

@@ -70,7 +70,7 @@ int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
     if (n < 2 && !s->is_settled)
         return INT64_MAX; /* a program that waits for what never comes */
     uint32_t first = first_counted(e, n);
-    return llround((done_ns(s, n) - done_ns(s, first)) / (n - first));
+    return llround((done_ns(s, n) - done_ns(s, first)) / (n - first) + e->model->pause_ns);
 }
 
 int64_t evaluate_once(const struct dpro_model *model)

@@ -125,13 +125,14 @@ struct model_program {
 
 struct model_rank {
     int rank;
-    uint32_t program;       /* ranks that behave alike share one */
-    double work_scale;      /* factor on all work_ns; 1 */
-    uint32_t copy, like;    /* 0: recorded; else the copy-th of ranks[like], a rank before it */
-    double *sample_scale;   /* [n_samples] factor on work_ns in each measured iteration; 1 */
-    uint32_t memory;        /* index into the model's memories, if it has any */
-    const int64_t *read_ns; /* [n_tensors] with pulls_with_step: when a server has read what it
-                               sends this rank, from the step's first read; NULL: at once */
+    uint32_t program;        /* ranks that behave alike share one */
+    double work_scale;       /* factor on all work_ns; 1 */
+    uint32_t copy, like;     /* 0: recorded; else the copy-th of ranks[like], a rank before it */
+    double *sample_scale;    /* [n_samples] factor on work_ns in each measured iteration; 1 */
+    double *sample_pause_ns; /* [n_samples] what it paused there; NULL: nothing */
+    uint32_t memory;         /* index into the model's memories, if it has any */
+    const int64_t *read_ns;  /* [n_tensors] with pulls_with_step: when a server has read what it
+                                sends this rank, from the step's first read; NULL: at once */
 };
 
 /* Who communicates with whom. Each is a row of a table in cost/schedule.c. */
@@ -367,6 +368,9 @@ struct dpro_model {
     int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
     int64_t paced_ns;       /* an iteration by the model with it */
+    double pause_ns;        /* of an iteration, what ranks' pauses cost all: no work, so that it
+                               stays as it is whatever changes */
+    double moving_pause_ns; /* of these, of some ranks alone */
     double misfit; /* relative error of the model against median_ns, before it was scaled */
     double measured_std_ns; /* of the iterations */
     /* Standard errors, relative; 0: a generated job. */
@@ -381,6 +385,29 @@ struct dpro_model {
 static inline double model_job_scale(const struct dpro_model *model, int64_t baseline_ns)
 {
     return model->job.ns > 0 ? (double)model->job.ns / (double)baseline_ns : 1;
+}
+
+/* What pauses cost a measured iteration: all wait for the longest. */
+static inline double model_sample_pause(const struct model_rank *ranks, uint32_t n_ranks,
+                                        uint32_t sample)
+{
+    double longest = 0;
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (ranks[r].sample_pause_ns)
+            longest = fmax(longest, ranks[r].sample_pause_ns[sample]);
+    return longest;
+}
+
+/* That in which all recorded ranks pause at once. */
+static inline double model_common_pause(const struct dpro_model *model, uint32_t sample)
+{
+    double least = INFINITY;
+    for (uint32_t r = 0; r < model->n_ranks; r++)
+        if (model->ranks[r].copy == 0)
+            least =
+                fmin(least,
+                     model->ranks[r].sample_pause_ns ? model->ranks[r].sample_pause_ns[sample] : 0);
+    return isfinite(least) ? least : 0;
 }
 
 static inline int64_t scaled_ns(double ratio, int64_t ns)

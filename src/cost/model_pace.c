@@ -52,6 +52,10 @@ static int find_job(const struct dpro_graph *g, struct dpro_model *model, struct
  * communication: the ratio of their variances. */
 #define PACE_WORK 4.0
 
+/* Pauses are told of from this share of an iteration on, and are at most that. */
+#define PAUSES_TO_TELL 0.02
+#define MOST_PAUSES    0.9
+
 /* A model that is further off is of another job. */
 #define MOST_MISFIT 1.0
 
@@ -109,7 +113,8 @@ void pace_changed(struct dpro_model *changed, double ratio)
     static const double SAME = 1e-6;
     double target_ns = ratio * (double)changed->paced_ns, pace = 1;
     for (int round = 0; round < ROUNDS; round++) {
-        double ns = time_at_pace(changed, (struct model_pace){pace, pace}), scale = target_ns / ns;
+        double ns = time_at_pace(changed, (struct model_pace){pace, pace}),
+               scale = (target_ns - changed->pause_ns) / (ns - changed->pause_ns);
         if (fabs(target_ns - ns) <= 1) /* times are whole */
             break;
         if (!(scale > 1e-3 && scale < 1e3))
@@ -157,17 +162,26 @@ static struct model_pace pace_to(struct dpro_model *model, struct model_pace dir
     return best;
 }
 
-/* How much more than on average the slowest rank of an iteration works, the mean over them. */
-static double share_that_moves(const struct dpro_model *m)
+/* What pauses cost each iteration: of the job's time, as the recorded iterations say. A time that
+ * is the median of steps without the profiler has pauses if half of them have; a warm-up's are none
+ * of the job's. Returns the median. */
+static double set_pauses(struct dpro_model *m)
 {
-    double sum = 0;
-    for (uint32_t s = 0; s < m->n_samples; s++) {
-        double most = 0;
-        for (uint32_t r = 0; r < m->n_ranks; r++)
-            most = fmax(most, m->ranks[r].sample_scale[s]);
-        sum += (most - 1) / m->n_samples;
+    uint32_t n = m->n_samples;
+    double *pause_ns = mem_alloc((n + (size_t)1) * sizeof *pause_ns), sum = 0, moving = 0;
+    for (uint32_t s = 0; s < n; s++) {
+        pause_ns[s] = model_sample_pause(m->ranks, m->n_ranks, s);
+        sum += s < m->job.n_warm_up ? 0 : pause_ns[s];
+        moving += s < m->job.n_warm_up ? 0 : pause_ns[s] - model_common_pause(m, s);
     }
-    return sum;
+    bool of_median =
+        m->job.source == DPRO_JOB_OWN_STEPS && !m->recorded->graph->unprofiled_ones->every;
+    double median = stats_median(pause_ns, n);
+    mem_free(pause_ns);
+    m->pause_ns = of_median ? median : n > m->job.n_warm_up ? sum / (n - m->job.n_warm_up) : 0;
+    m->pause_ns = fmin(m->pause_ns, MOST_PAUSES * (double)m->job.ns);
+    m->moving_pause_ns = sum > 0 ? moving / sum * m->pause_ns : 0;
+    return median;
 }
 
 int fit_pace(struct dpro_model *model, struct dpro_error *err)
@@ -181,17 +195,15 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
     int rc = find_job(model->recorded->graph, model, err);
     if (rc < 0 || model->median_ns <= 0)
         return rc;
-    model->misfit = ns / (double)model->median_ns - 1;
-    double median_ns = (double)model->median_ns, lacks_ns = median_ns - ns;
-    bool is_less = model->misfit < -1 + 1 / (1 + MOST_MISFIT);
-    if (is_less && share_that_moves(model) * median_ns > lacks_ns / 2)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "pauses that move from rank to rank are %.2f ms of an iteration of "
-                              "%.2f ms, and the model of the job leaves them out, so that it can't "
-                              "tell what changes do; 'dpro replay' tells what the late ranks cost: "
-                              "have all ranks pause at once, or none",
-                              lacks_ns / 1e6, median_ns / 1e6);
-    if (is_less || model->misfit > MOST_MISFIT)
+    model->misfit = (ns + set_pauses(model)) / (double)model->median_ns - 1;
+    ns += model->pause_ns;
+    if (model->pause_ns > PAUSES_TO_TELL * (double)model->job.ns)
+        array_push(&model->warnings,
+                   arena_format(&model->arena,
+                                "pauses of ranks are %.2f ms of an iteration of %.2f ms: they stay "
+                                "as they are, whatever changes",
+                                model->pause_ns / 1e6, (double)model->job.ns / 1e6));
+    if (model->misfit < -1 + 1 / (1 + MOST_MISFIT) || model->misfit > MOST_MISFIT)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "the model of the job takes %.3g times the measured iteration, so "
                               "that it can't tell what changes do; does 'dpro replay' warn of the "

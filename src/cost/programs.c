@@ -25,15 +25,20 @@ static double work_before(const struct measured_replay *r, const struct coarse_r
  * Of sums, for where several threads compute, their gradients get ready in one order in this
  * iteration and in another in the next, and the parts' medians don't add up. */
 static double work_up_to(const struct measured_replay *r, const struct coarse_rank *rank,
-                         size_t point, double lost, double *sums, double *room)
+                         size_t point, double lost, const double *pause_ns, double *sums,
+                         double *room)
 {
-    double mean = 0;
+    double sum = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < r->n; i++) {
         sums[i] += alone(&rank->segments[i * rank->n_points + point], lost);
         room[i] = sums[i];
-        mean += sums[i] / r->n;
+        if (!pause_ns || pause_ns[i] == 0) {
+            sum += sums[i];
+            n++;
+        }
     }
-    return rank->n_issues > 0 ? mean : stats_median(room, r->n);
+    return rank->n_issues > 0 ? sum / n : stats_median(room, r->n);
 }
 
 /* Whether an executor takes the ranks' ops as they get ready: what waits for communication holds
@@ -82,7 +87,8 @@ static const char *name_of(const struct dpro_model *model, const struct sync_poi
 static struct model_program make_program(const struct measured_replay *r,
                                          const struct coarse *coarse,
                                          const struct coarse_rank *rank, double lost,
-                                         struct dpro_model *model, double *room)
+                                         const double *pause_ns, struct dpro_model *model,
+                                         double *room)
 {
     double copied = (double)rank->copy_back_ns;
     double *sums = room + r->n, before = 0, handled = 0;
@@ -103,7 +109,7 @@ static struct model_program make_program(const struct measured_replay *r,
         const struct sync_point *point = &rank->sync_points[a];
         if (rank->drains && point->needs && a > 0 && rank->sync_points[a - 1].needs)
             continue; /* copying */
-        double up_to = work_up_to(r, rank, a, lost, sums, room), work = up_to - before;
+        double up_to = work_up_to(r, rank, a, lost, pause_ns, sums, room), work = up_to - before;
         before = up_to;
         if (a == 0 && rank->drains && copied > 0)
             work = work > copied ? work - copied : 0;
@@ -159,6 +165,40 @@ static double share_on_links(const struct coarse *coarse, const struct dpro_mode
     return whole_ns > wire_ns ? wire_ns / whole_ns : 1;
 }
 
+/* What of a rank's work in each iteration is a pause: what it takes longer in slow ones than in its
+ * usual ones. Sets, beside that, by how much the rest differs from its mean. */
+static void find_pauses(const struct coarse_rank *rank, double lost, struct dpro_model *model,
+                        struct model_rank *to)
+{
+    uint32_t n = model->n_samples, n_usual = 0;
+    int64_t *work_ns = arena_array(&model->arena, n, sizeof *work_ns);
+    to->sample_scale = arena_array(&model->arena, n, sizeof *to->sample_scale);
+    if (n == 0)
+        return;
+    to->sample_pause_ns = arena_array(&model->arena, n, sizeof *to->sample_pause_ns);
+    for (uint32_t s = 0; s < n; s++) {
+        double work = 0;
+        for (size_t a = 0; a < rank->n_points; a++)
+            work += alone(&rank->segments[s * rank->n_points + a], lost);
+        work_ns[s] = llround(work);
+    }
+    int64_t most = stats_usual_most_i64(work_ns, n);
+    double usual_ns = 0, mean = 0;
+    for (uint32_t s = 0; s < n; s++)
+        if (work_ns[s] <= most) {
+            usual_ns += (double)work_ns[s];
+            n_usual++;
+        }
+    for (uint32_t s = 0; s < n; s++) {
+        if (work_ns[s] > most)
+            to->sample_pause_ns[s] = (double)work_ns[s] - usual_ns / n_usual;
+        to->sample_scale[s] = (double)work_ns[s] - to->sample_pause_ns[s];
+        mean += to->sample_scale[s] / n;
+    }
+    for (uint32_t s = 0; s < n; s++)
+        to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
+}
+
 void make_programs(const struct measured_replay *r, const struct coarse *coarse,
                    const struct dpro_model *links, struct dpro_model *model)
 {
@@ -178,24 +218,17 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
-        to->sample_scale = arena_array(&model->arena, model->n_samples, sizeof(double));
         double share = share_on_links(coarse, links, i, costs), lost = lost_on_links * share;
-        struct model_program program = make_program(r, coarse, rank, lost, model, room);
+        find_pauses(rank, lost, model, to);
+        struct model_program program =
+            make_program(r, coarse, rank, lost, to->sample_pause_ns, model, room);
         /* the same once more, had communication cost more */
         struct model_program other =
-            make_program(r, coarse, rank, lost + MORE * share, model, room);
+            make_program(r, coarse, rank, lost + MORE * share, to->sample_pause_ns, model, room);
         for (uint32_t k = 0; k < program.n_ops; k++)
             program.ops[k].beside_ns =
                 llround((double)(program.ops[k].work_ns - other.ops[k].work_ns) / MORE);
         model->programs[i] = program;
-        double mean = 0;
-        for (uint32_t s = 0; s < model->n_samples; s++) {
-            for (size_t a = 0; a < rank->n_points; a++)
-                to->sample_scale[s] += alone(&rank->segments[s * rank->n_points + a], lost);
-            mean += to->sample_scale[s] / model->n_samples;
-        }
-        for (uint32_t s = 0; s < model->n_samples; s++)
-            to->sample_scale[s] = mean > 0 ? to->sample_scale[s] / mean : 1;
     }
     sync_destroy(costs);
 }

@@ -197,7 +197,8 @@ static double overlap_of(const struct dpro_model *m)
     const struct evaluation *e = evaluate_detail(evaluator, &m->baseline);
     const struct model_rank *rank = &m->ranks[e->last_rank];
     double work = (double)strategy_total_work(m, &m->baseline, rank->program) * rank->work_scale;
-    double overlap_ns = fmax(0, work + (double)e->wire_ns - (double)e->iteration_ns) / rate;
+    double overlap_ns =
+        fmax(0, work + (double)e->wire_ns + m->pause_ns - (double)e->iteration_ns) / rate;
     evaluator_destroy(evaluator);
     return overlap_ns;
 }
@@ -354,6 +355,9 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain / ratio), fabs(u.misfit * gain));
     double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
     add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
+    /* which ranks pause when may change as well */
+    double pauses = before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns;
+    add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * fabs(gain));
     struct computing_change computing = computing_of(after);
     double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
     if (count_collectives(&before->baseline) != count_collectives(&after->baseline))

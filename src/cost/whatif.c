@@ -32,6 +32,7 @@ struct iteration {
 /* How the work of ranks varies from one iteration to the next. */
 struct spread {
     double *common;   /* [n_samples] by which all ranks vary together; 1 in the mean */
+    double *pauses;   /* [n_samples] in which all ranks pause */
     double *alone;    /* [n_ranks] standard deviation of what a rank varies by itself */
     double mean, all; /* standard deviations: the mean of `alone`, that of `common` */
 };
@@ -56,6 +57,9 @@ static void find_spread(const struct dpro_model *m, struct arena *arena, struct 
     for (uint32_t r = 0; r < m->n_ranks; r++)
         for (uint32_t s = 0; s < n_samples && m->ranks[r].copy == 0; s++)
             spread->common[s] += m->ranks[r].sample_scale[s] / n;
+    spread->pauses = arena_array(arena, n_samples + (size_t)1, sizeof *spread->pauses);
+    for (uint32_t s = 0; s < n_samples; s++)
+        spread->pauses[s] = model_common_pause(m, s);
     double squares = 0;
     for (uint32_t r = 0; r < m->n_ranks; r++) {
         const struct model_rank *rank = &m->ranks[r];
@@ -98,12 +102,28 @@ struct draws {
     int64_t *ns; /* [n] by the model */
 };
 
-/* Each rank computes as fast as it did in that iteration. A copy varies with all others, and as
- * much as its rank by itself. */
+/* What a rank pauses in a draw. A copy pauses with all others, and for itself as its rank did in
+ * any iteration. */
+static double pause_of(const struct dpro_model *model, const struct spread *spread, uint32_t r,
+                       uint32_t number)
+{
+    const struct model_rank *rank = &model->ranks[r];
+    uint32_t n = model->n_samples, sample = number % n;
+    if (!rank->sample_pause_ns || rank->copy == 0)
+        return rank->sample_pause_ns ? rank->sample_pause_ns[sample] : 0;
+    uint32_t own = (uint32_t)(uniform_of(map_mix(map_mix(number + UINT64_C(1)) + r)) * n);
+    return spread->pauses[sample] + rank->sample_pause_ns[own] - spread->pauses[own];
+}
+
+/* Each rank computes as fast as it did in that iteration, and pauses as long. A copy varies with
+ * all others, and as much as its rank by itself; it pauses as that did in some iteration. */
 static void draw_ranks(const struct dpro_model *model, const struct spread *spread, uint32_t number,
-                       struct model_rank *ranks)
+                       struct model_rank *ranks, struct dpro_model *drawn)
 {
     uint32_t sample = number % model->n_samples;
+    *drawn = *model;
+    drawn->ranks = ranks;
+    drawn->pause_ns = 0;
     for (uint32_t r = 0; r < model->n_ranks; r++) {
         const struct model_rank *from = &model->ranks[r];
         double scale = from->sample_scale[sample];
@@ -111,6 +131,7 @@ static void draw_ranks(const struct dpro_model *model, const struct spread *spre
             scale = spread->common[sample] * fmax(0, 1 + spread->alone[r] * normal_of(number, r));
         ranks[r] = *from;
         ranks[r].work_scale *= scale;
+        drawn->pause_ns = fmax(drawn->pause_ns, pause_of(model, spread, r, number));
     }
 }
 
@@ -134,14 +155,12 @@ static double draw_iterations(const struct iteration *it, const struct spread *s
     SCRATCH struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
     double sum = 0;
     for (uint32_t d = 0; d < draws->n; d++) {
-        struct dpro_model drawn = *m;
-        draw_ranks(m, spread, d, ranks);
-        drawn.ranks = ranks;
+        struct dpro_model drawn;
+        draw_ranks(m, spread, d, ranks, &drawn);
         ns[d] = evaluate_once(&drawn);
         if (it->n_others > 0) {
-            draw_ranks(it->others, spread, d, ranks);
-            drawn = *it->others;
-            drawn.ranks = ranks;
+            draw_ranks(it->others, spread, d, ranks, &drawn);
+            drawn.pause_ns = 0;
             ns[d] += it->n_others * evaluate_once(&drawn);
         }
         log_progress(sink, stage, "iterations", d + 1, draws->n);
@@ -226,6 +245,7 @@ static int apply_changes(const struct dpro_graph *graph, const struct dpro_chang
 {
     struct notes same = {.arena = &w->arena};
     int rc = change_apply(graph, changes, &w->model, &w->notes, err);
+    w->programs.passes.pause_ns = 0; /* once an iteration */
     if (rc == 0 && w->programs.n_passes > 0)
         rc = change_apply(graph, changes, &w->programs.passes, &same, err);
     array_fini(&same.lines);

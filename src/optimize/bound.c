@@ -66,5 +66,5 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     bound = fmax(bound, bytes * wire_ns);
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);
-    return (int64_t)bound;
+    return (int64_t)(bound + model->pause_ns);
 }

@@ -154,9 +154,13 @@ static void make_job(struct finals *p, uint32_t draw, struct model_rank *ranks,
         uncertainty_move(p->model, number, draw % 2 ? -1 : 1, &p->arena, job);
     else if (number == NUMBER_OF_COMPUTING)
         move_computing(p, draw % 2 ? -1 : 1, job);
-    for (uint32_t r = 0; draw > 2 * p->n_numbers && r < job->n_ranks; r++)
+    uint32_t sample = draw - 1 - 2 * p->n_numbers;
+    if (draw <= 2 * p->n_numbers)
+        return;
+    for (uint32_t r = 0; r < job->n_ranks; r++)
         if (ranks[r].sample_scale)
-            ranks[r].work_scale *= ranks[r].sample_scale[draw - 1 - 2 * p->n_numbers];
+            ranks[r].work_scale *= ranks[r].sample_scale[sample];
+    job->pause_ns = model_sample_pause(ranks, job->n_ranks, sample);
 }
 
 /* To the second order in each number; iterations differ in computation alone. */

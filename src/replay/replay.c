@@ -126,32 +126,53 @@ static void find_late(struct dpro_replay *r)
     }
 }
 
-/* A straggler comes late in most iterations, by 5 % of one or more on average, and by more than
- * chance explains: three times the standard error of what it is later than the other ranks by. It
- * is late in an iteration if it is by half as much as the rank that is so most. Several may be, and
- * take turns at being the last, but not most of the ranks. */
+/* Whether the mean is above 0 by three times its standard error. Or the median: a few iterations in
+ * which another rank was late for once don't move it, and tell nothing of its spread. */
+static bool is_no_chance(double *values, uint32_t n)
+{
+    enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
+    const double OF_MEDIAN = 1.253, OF_DEVIATION = 1.4826;
+    struct mean_std found = stats_mean_std(values, n);
+    if (found.mean > 3 * found.std / sqrt(n) || n < FEWEST)
+        return found.mean > 3 * found.std / sqrt(n);
+    double median = stats_median(values, n);
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = fabs(values[i] - median);
+    return median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt(n);
+}
+
+/* A straggler comes late in most iterations, usually by 5 % of what one takes else or more, and by
+ * more than chance explains, against the usual one of the other ranks. It is late in an iteration
+ * if it is by half as much as the rank that is so most. Several may be, and take turns at being the
+ * last, but not most of the ranks. */
 static void find_stragglers(struct dpro_replay *r)
 {
     enum { LEAST_PCT = 5, FEWEST = 3 }; /* of fewer, chance can't be told */
     uint32_t n = r->n_iterations;
     SCRATCH double *later = mem_array(n + (size_t)1, sizeof *later);
+    SCRATCH int64_t *late = mem_array(n + (size_t)1, sizeof *late);
+    SCRATCH int64_t *others = mem_array(r->n_ranks + (size_t)1, sizeof *others);
+    for (uint32_t i = 0; i < n; i++)
+        late[i] = r->iterations_ns[i];
+    int64_t usual_ns = stats_median_i64(late, n);
     for (uint32_t k = 0; k < r->n_ranks && r->n_ranks > 1 && n >= FEWEST; k++) {
         uint32_t n_late = 0;
-        double sum = 0;
         for (uint32_t i = 0; i < n; i++) {
             const struct breakdown_lateness *of = r->lateness + (size_t)i * r->n_ranks;
-            int64_t most = 0, others = 0;
+            int64_t most = 0;
+            uint32_t n_others = 0;
             for (uint32_t other = 0; other < r->n_ranks; other++) {
                 most = MAX(most, of[other].late_ns);
-                others += other == k ? 0 : of[other].late_ns / (int64_t)(r->n_ranks - 1);
+                if (other != k)
+                    others[n_others++] = of[other].late_ns;
             }
             n_late += r->late[i] != NO_RANK && of[k].late_ns > 0 && of[k].late_ns >= most / 2;
-            later[i] = (double)(of[k].late_ns - others);
-            sum += (double)of[k].late_ns / n;
+            late[i] = of[k].late_ns;
+            later[i] = (double)(late[i] - stats_median_i64(others, n_others));
         }
-        struct mean_std found = stats_mean_std(later, n);
-        r->straggles[k] = n_late * 2 > n && sum * 100 >= LEAST_PCT * (double)r->iteration_ns &&
-                          found.mean > 3 * found.std / sqrt(n);
+        int64_t late_ns = stats_median_i64(late, n);
+        r->straggles[k] = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
+                          is_no_chance(later, n);
         r->has_straggler |= r->straggles[k];
         if (r->straggles[k])
             r->n_late[k] = n_late;
@@ -176,14 +197,20 @@ static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, 
             values[(size_t)s * g->n_ops + op] = MIN(values[(size_t)s * g->n_ops + op], usual);
 }
 
-/* What the others wait for stragglers, mean over them, and have more exposed than these lose. */
+/* What the others wait for stragglers, mean over them, and have more exposed than these lose by
+ * each other. */
 static int64_t lost_by_stragglers(const struct dpro_replay *r)
 {
-    int64_t sum = 0, n_others = r->n_ranks, lost[2] = {0};
+    int64_t sum = 0, n_others = r->n_ranks, lost[2] = {0}, by_others = 0;
+    for (uint32_t k = 0; k < r->n_ranks; k++)
+        for (uint32_t i = 0; i < r->n_iterations && !r->straggles[k]; i++)
+            by_others += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
+    by_others = by_others / (r->n_ranks - 1) * r->n_ranks;
     for (uint32_t k = 0; k < r->n_ranks; k++) {
         n_others -= r->straggles[k];
-        lost[r->straggles[k]] += r->ranks[k].exposed_communication_ns +
-                                 (r->straggles[k] ? r->ranks[k].wait_for_peers_ns : 0);
+        lost[r->straggles[k]] += r->ranks[k].exposed_communication_ns;
+        if (r->straggles[k])
+            lost[true] += MAX(r->ranks[k].wait_for_peers_ns - by_others, 0);
         for (uint32_t i = 0; i < r->n_iterations && r->straggles[k]; i++)
             sum += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
     }

@@ -621,7 +621,11 @@ static void say_next(const struct report_facts *f, struct verdict_line *line)
     bool computes = !slow && (is_little || most < saved_ns);
     if (slow)
         say_slow(f, line);
-    else if (computes)
+    if (slow && f->n_stragglers > 0) { /* which is so in the other iterations, too */
+        say(line, "; then ");
+        say_wait(f, line);
+    }
+    if (!slow && computes)
         say_cheaper(f, line);
     if (!slow && !is_little) {
         say(line, "%s", computes ? "; then " : "");

@@ -111,6 +111,22 @@ class LateRanks(Case):
         facts = self.replay_pauses("noisy", lambda rank, number: times[min(number, 12) - 1][rank] + (15 if rank == 5 else 0), 8, 12)
         self.assertEqual(facts["lateness"]["stragglers"], [5])
 
+    def test_stalls_of_another_rank_do_not_hide_a_straggler(self):
+        """Rare and long, so that means and standard errors are theirs."""
+        healthy_ms = self.healthy_ms(12)
+        for late_ms in (12.3, 30):  # of which the GPU's queue hides a part
+            alone_ms = self.replay_pauses(f"alone-{late_ms:.0f}", lambda rank, number: late_ms if rank == 1 else 0,
+                                          steps=12)["measured"]["iteration_ms"] - healthy_ms
+            for name, stalls in (("rare", (4, 9)), ("often", (2, 5, 8, 11))):
+                facts = self.replay_pauses(f"{name}-{late_ms:.0f}", lambda rank, number: (
+                    late_ms if rank == 1 else 200 if rank == 2 and number in stalls else 0), steps=12)
+                self.assertEqual(facts["lateness"]["stragglers"], [1])
+                self.assertIn("straggler: rank 1, late in", verdict(facts, "Communication"))
+                self.assertIn("200", verdict(facts, "Next step"))
+                self.assertIn("rank 1", verdict(facts, "Next step"))
+                lost_ms = alone_ms * (12 - len(stalls)) / 12
+                self.assertAlmostEqual(facts["lateness"]["lost_ms"], lost_ms, delta=0.2 * lost_ms)
+
     def test_what_others_have_exposed_while_it_computes_is_no_communication_to_hide(self):
         """One rank's loader is slow: two long transfers, of which but one is exposed there, and both on all others."""
         def load(rank, number):

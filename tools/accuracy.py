@@ -12,16 +12,11 @@ import statistics
 import sys
 
 import accuracy_tables
-from accuracy_ahead import ahead_rows, print_ahead
-from accuracy_choice import choice_row, print_choice
-from accuracy_memory import memory_row, print_memory
-from accuracy_own import own_row, print_own
-from accuracy_parallel import parallel_row, print_parallel
-from accuracy_unmarked import print_unmarked, unmarked_row
-from accuracy_whatif import print_whatifs, whatif_row
-from figures import ask
+from accuracy_steps import ROOT, ahead_rows, own_row, print_ahead, print_own, print_unmarked, unmarked_row
+from accuracy_tables import CLOCK_HEAD, REPLAY_HEAD, clock_cells, replay_cells
+from accuracy_whatifs import KINDS, buckets_row, change_row, choice_row, print_buckets, print_changes, print_choice
+from figures import ask, fixed, show, truth_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
 
 # Not made for replay: thinned by their publisher. Shown, not judged.
@@ -44,15 +39,15 @@ def find_traces():
     return [found[name] for name in sorted(found)]
 
 
+def each(row, dpro, *more):
+    """Of all traces, those that have such a row."""
+    return [found for found in (row(dpro, folder, *more) for folder in find_traces()) if found]
+
+
 def row_of(dpro, folder):
     name = os.path.basename(folder)
-    truth, options = {}, []
-    metadata = os.path.join(folder, "metadata.json")
-    if os.path.exists(metadata):
-        with open(metadata, encoding="utf-8") as file:
-            truth = json.load(file)
-        if truth.get("link_rate"):
-            options = ["--bandwidth", truth["link_rate"]]
+    truth = truth_of(folder, "metadata.json") or {}
+    options = ["--bandwidth", truth["link_rate"]] if truth.get("link_rate") else []
     facts, problem = ask(dpro, "replay", folder, *options)
     row = {"trace": name, "judged": name not in NOT_JUDGED, "problem": problem, "missed": [],
            "target_pct": FRAMEWORK_ERROR_PCT if name_is_framework(name) else ERROR_PCT}
@@ -124,11 +119,7 @@ def true_correction(metadata, rank, local_ns):
 
 def clock_row(dpro, folder):
     """How far the clocks found are from those injected; None where none were."""
-    metadata = os.path.join(folder, "metadata.json")
-    if not os.path.exists(metadata):
-        return None
-    with open(metadata, encoding="utf-8") as file:
-        truth = json.load(file)
+    truth = truth_of(folder, "metadata.json") or {}
     if "clock_truth" not in truth:
         return None
     facts, problem = ask(dpro, "align", folder)
@@ -157,25 +148,12 @@ def clock_row(dpro, folder):
 def print_clocks(rows, replays):
     """The paper's experiment: the same job replayed with clocks aligned and receives corrected, with one of them, with neither."""
     by_name = {row["trace"]: row for row in replays}
-    head = ("trace", "injected", "off by", "+-", "pairs", "violated: before", "after", "replay: neither", "RECV only",
-            "clocks only", "both", "Daydream")
-    lines = [head]
-    for row in rows:
-        if row["problem"]:
-            print(row["trace"], "failed:", row["problem"])
-            continue
-        replayed = by_name[row["trace"]]
-        lines.append((row["trace"], "%.1f ms" % row["injected_ms"], "%.1f us" % row["error_us"] + ("!" if row["outside"] else ""),
-                      "%.1f us" % row["uncertainty_us"], str(row["pairs"]), str(row["violations_before"]),
-                      str(row["violations_after"]), number(row, "neither_error_pct", 2), number(row, "receives_only_error_pct", 2),
-                      number(row, "clocks_only_error_pct", 2), number(replayed, "error_pct", 2),
-                      number(replayed, "daydream_error_pct", 1)))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    print()
-    for line in lines:
-        print(f"{line[0]:<{widths[0]}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:])))
-    print("clocks: largest error at either end of the recording over all ranks, ! outside of the stated uncertainty; replay: "
-          "error % of the iteration time with\nclocks aligned, each RECV starting with its SEND, both, neither")
+    show("clocks", (*CLOCK_HEAD, "pairs:", "violated before:", "after:"), [
+        (row["trace"], row["problem"]) if row["problem"] else
+        (*(cell + "!" * (i == 2 and row["outside"] > 0) for i, cell in enumerate(clock_cells(row, by_name[row["trace"]]))),
+         *(str(row[key]) for key in ("pairs", "violations_before", "violations_after"))) for row in rows],
+         "largest error at either end of the recording over all ranks, ! outside of the stated uncertainty; replay: error % of the "
+         "iteration time with\neach RECV starting with its SEND, clocks aligned, both, neither")
 
 
 def across(dpro, folder, learn, predict):
@@ -194,35 +172,22 @@ def across(dpro, folder, learn, predict):
     return row
 
 
-def number(row, key, digits, mark=None):
-    value = row.get(key)
-    text = "-" if value is None else f"{value:+.{digits}f}" if key.endswith("error_pct") else f"{value:.{digits}f}"
-    return text + ("!" if mark and mark in row["missed"] else " ")
-
-
 def print_table(rows):
-    head = ("trace", "ranks", "iter", "measured ", "std % ", "replayed ", "error % ", "left out ", "max ", "gaps % ",
-            "Daydream ", "unprof. ", "replay % ", "less cost % ")
     lines = []
     for row in rows:
         if row["problem"]:
-            lines.append((row["trace"] + ("" if row["judged"] else " *"), "failed: " + row["problem"]))
+            lines.append((row["trace"], "failed: " + row["problem"]))
             continue
-        lines.append((row["trace"] + ("" if row["judged"] else " *"), f"{row['ranks_present']}/{row['world_size']}",
-                      str(row["iterations"]), number(row, "measured_ms", 2), number(row, "std_pct", 1),
-                      number(row, "replayed_ms", 2), number(row, "error_pct", 2, "error"),
-                      number(row, "left_out_mean_pct", 2, "left_out"), number(row, "left_out_max_pct", 2),
-                      number(row, "gaps_pct", 0),
-                      number(row, "daydream_error_pct", 1), number(row, "unprofiled_ms", 1),
-                      number(row, "unprofiled_error_pct", 1), number(row, "expected_error_pct", 1, "expected")))
-    widths = [max(len(line[i]) for line in [head] + [x for x in lines if len(x) > 2] if i < len(line))
-              for i in range(len(head))]
-    widths[0] = max(len(line[0]) for line in lines)
-    for line in [head] + lines:
-        if len(line) == 2:
-            print(f"{line[0]:<{widths[0]}}  {line[1]}")
-        else:
-            print(f"{line[0]:<{widths[0]}}  " + "  ".join(f"{c:>{w}}" for c, w in zip(line[1:], widths[1:])))
+        marks = {5: "error", 6: "left_out"}
+        lines.append((*(cell + "!" * (marks.get(i) in row["missed"]) for i, cell in enumerate(replay_cells(row))),
+                      fixed(row.get("unprofiled_ms")), fixed(row.get("unprofiled_error_pct"), 1, True),
+                      fixed(row.get("expected_error_pct"), 1, True) + "!" * ("expected" in row["missed"])))
+    show("replays", (*REPLAY_HEAD, "unprofiled, ms:", "replay, %:", "less cost, %:"), lines,
+         "left out: mean |error %| of iterations predicted from the others; gaps: share of the critical path in which nothing that is "
+         "known ran;\nunprofiled: median of the steps without a profiler; less cost: the replay less what the transport logs show of the "
+         f"profiler's cost\n! misses its target (|error| <= {ERROR_PCT:g} %, left out <= the larger of {ERROR_PCT:g} % and std; other "
+         f"frameworks' captures: {FRAMEWORK_ERROR_PCT:g} %, of the mean by the\njob's own clock, and less cost too, where the capture "
+         "calls itself quiet); * shown, not judged")
 
 
 def main():
@@ -239,18 +204,11 @@ def main():
         if os.path.basename(folder) == "kineto-tb-resnet50-nw0":
             a, b = sorted(n for n in os.listdir(folder) if n.endswith(".json.gz"))[:2]
             rows += [across(dpro, folder, a, b), across(dpro, folder, b, a)]
-    clocks = [row for row in (clock_row(dpro, folder) for folder in find_traces()) if row]
+    clocks = each(clock_row, dpro)
     if not rows:
         print("accuracy: no traces found", file=sys.stderr)
         return 1
     print_table(rows)
-    print("times in ms; left out: mean |error %| of iterations predicted from the others; gaps: share of the "
-          "critical path in which nothing that is known ran;\nunprof.: median of the steps without a profiler, of which "
-          "no prediction is made; replay %: the replay's error against it; less cost %: the same less what "
-          "the\ntransport logs show of the profiler's cost\n! misses its target "
-          f"(|error| <= {ERROR_PCT:g} %, left out <= the larger of {ERROR_PCT:g} % and std; other frameworks' captures: "
-          f"{FRAMEWORK_ERROR_PCT:g} %, of the mean by the job's own clock, and less cost too, where the capture calls itself quiet); "
-          "* shown, not judged")
     judged = [r for r in rows if r["judged"]]
     good = [r for r in judged if not r["problem"] and not r["missed"]]
     errors = [abs(r["error_pct"]) for r in judged if not r["problem"] and r["error_pct"] is not None]
@@ -263,21 +221,16 @@ def main():
     print_own([row for row in rows if row.get("own")])
     unmarked = [row for row in unmarked if row]
     print_unmarked(unmarked)
-    ahead = ahead_rows(dpro)
-    print_ahead(ahead)
-    whatifs = [row for row in (whatif_row(dpro, folder) for folder in find_traces()) if row]
-    whatif_summary = print_whatifs(whatifs) if whatifs else None
-    memory = [row for row in (memory_row(dpro, folder) for folder in find_traces()) if row]
-    memory_summary = print_memory(memory) if memory else None
-    parallel = [row for row in (parallel_row(dpro, folder) for folder in find_traces()) if row]
-    print_parallel(parallel)
-    choices = [row for row in (choice_row(dpro, folder) for folder in find_traces()) if row]
-    print_choice(choices)
-    os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "unmarked": unmarked,
-               "ahead": ahead, "whatifs": whatifs, "whatif_summary": whatif_summary, "memory": memory,
-               "memory_summary": memory_summary, "parallel": parallel, "choices": choices,
-               "summary": summary}
+               "ahead": ahead_rows(dpro), "whatifs": each(buckets_row, dpro), "summary": summary}
+    print_ahead(results["ahead"])
+    results["whatif_summary"] = print_buckets(results["whatifs"])
+    for kind in KINDS:
+        results[kind] = each(change_row, dpro, kind)
+        results[kind + "_summary"] = print_changes(results[kind], kind)
+    results["choices"] = each(choice_row, dpro)
+    print_choice(results["choices"])
+    os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
         out.write("\n")

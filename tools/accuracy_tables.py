@@ -6,21 +6,12 @@ import os
 import re
 import textwrap
 
-from accuracy_memory import title_of
-from accuracy_parallel import told_as
+from accuracy_steps import OWN_HEAD, UNMARKED_HEAD, is_found, own_cells, unmarked_cells
+from accuracy_whatifs import bucket_table, title_of
+from figures import fixed, markdown
 
 README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
                "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
-
-
-def fixed(value, digits, signed=False):
-    """With a minus sign that is one, and none before zero; "–": not known."""
-    if value is None:
-        return "–"
-    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-    if float(text) == 0:
-        text = f"{0:.{digits}f}"
-    return text.replace("-", "−")
 
 
 def name(row):
@@ -28,9 +19,9 @@ def name(row):
 
 
 def replay_cells(row):
-    return (name(row), f"{row['ranks_present']}/{row['world_size']}", str(row["iterations"]), fixed(row["measured_ms"], 1),
-            fixed(row["compared_ms"], 1), fixed(row["error_pct"], 2, True), fixed(row["left_out_mean_pct"], 1),
-            fixed(row["std_pct"], 1), fixed(row["gaps_pct"], 0), fixed(row["daydream_error_pct"], 1, True))
+    return (name(row), f"{row['ranks_present']}/{row['world_size']}", str(row["iterations"]), fixed(row["measured_ms"]),
+            fixed(row.get("compared_ms")), fixed(row["error_pct"], 2, True), fixed(row.get("left_out_mean_pct")),
+            fixed(row["std_pct"]), fixed(row.get("gaps_pct"), 0), fixed(row.get("daydream_error_pct"), 1, True))
 
 
 REPLAY_HEAD = ("trace", "ranks", "iterations:", "measured, ms:", "replayed, ms:", "error, %:", "left out, %:", "std, %:", "gaps, %:",
@@ -38,83 +29,28 @@ REPLAY_HEAD = ("trace", "ranks", "iterations:", "measured, ms:", "replayed, ms:"
 README_COLUMNS = (0, 1, 3, 4, 5, 6, 7)
 
 
-def own_cells(row):
-    own = row["own"]
-    return (f"`{row['trace']}`", str(own["steps"]), fixed(own["job_ms"], 1), fixed(own["half_pct"], 1),
-            *(fixed(own[key], 1, True) for key in ("replay_pct", "next_pct", "after_pct")))
-
-
-OWN_HEAD = ("recording", "steps:", "job, ms:", "±, %:", "replay, %:", "every other step, %:", "after the window, %:")
-
-
-def unmarked_cells(row):
-    return (f"`{row['trace']}`", str(row["iterations"]), fixed(row["marked_ms"], 1), str(row["found"]), fixed(row["unmarked_ms"], 1),
-            fixed(row["error_pct"], 2, True), row["found_by"])
-
-
-def is_found(row):
-    """All of its iterations, which then needs no row."""
-    return row["found"] == row["iterations"] and abs(row["error_pct"]) < 0.1 and row["found_by"] == "optimizer"
-
-
-UNMARKED_HEAD = ("recording", "marked:", "ms:", "found:", "ms:", "error, %:", "found by")
-
-
 def clock_cells(row, replayed):
-    return (f"`{row['trace']}`", fixed(row["injected_ms"], 1) + " ms", fixed(row["error_us"], 1) + " µs",
-            fixed(row["uncertainty_us"], 1) + " µs", fixed(row["neither_error_pct"], 2, True),
-            fixed(row["receives_only_error_pct"], 2, True), fixed(row["clocks_only_error_pct"], 2, True),
+    return (f"`{row['trace']}`", fixed(row["injected_ms"]) + " ms", fixed(row["error_us"]) + " µs", fixed(row["uncertainty_us"]) + " µs",
+            *(fixed(row[key + "_error_pct"], 2, True) for key in ("neither", "receives_only", "clocks_only")),
             fixed(replayed["error_pct"], 2, True))
 
 
 CLOCK_HEAD = ("trace", "clocks apart by:", "found, off by at most:", "stated, ±:", "error, %: neither:", "RECV:", "clocks:", "both:")
 
 
-def whatif_title(config):
-    return f"cap {config['bucket_cap_mb']:g}" + ("" if config["compress"] == "none" else f" + {config['compress']}")
-
-
-def whatif_cells(row, titles):
-    cells = {}
-    for config in row["configs"]:
-        ratio = "own" if config["ratio_error_pct"] is None else fixed(config["ratio_error_pct"], 1, True)
-        cells[whatif_title(config)] = f"{fixed(config['error_pct'], 1, True)} ({ratio})"
-    return (f"`{row['trace']}`", *(cells.get(title, "–") for title in titles))
-
-
-def memory_cells(row, titles):
-    """Errors of peaks, and of iterations in parentheses."""
-    cells = {}
-    for one in row["whatifs"]:
-        peak, ms = (fixed(one[key], 1, True) for key in ("peak_error_pct", "ms_error_pct"))
-        cells[title_of(one["config"])] = "–" if one["problem"] else peak if one["ms_error_pct"] is None else f"{peak} ({ms})"
-    seen = [fixed(row[key].get("error_pct"), 2, True) for key in ("recorded", "traced")]
-    return (f"`{row['trace']}`", fixed(row["measured_bytes"] / 1e6, 1), *seen, *(cells.get(title, "–") for title in titles))
-
-
 def memory_lines(rows):
+    """Errors of peaks, and of iterations in parentheses."""
     titles = list(dict.fromkeys(title_of(one["config"]) for row in rows for one in row["whatifs"] if one["config"] != "as-is"))
-    head = ("recorded", "peak, MB:", "as recorded, %:", "execution trace alone, %:", *(title + ":" for title in titles))
-    return markdown(head, [memory_cells(row, titles) for row in rows])
-
-
-def parallel_lines(rows):
-    """Errors of the replay, and of ratios of what-ifs."""
-    titles = list(dict.fromkeys(told_as(one["config"]) for row in rows for one in row["whatifs"]))
-    cells = []
+    lines = []
     for row in rows:
-        whatifs = {told_as(one["config"]): "no answer" if one["problem"] else fixed(one["error_pct"], 1, True) for one in row["whatifs"]}
-        cells.append((f"`{row['trace']}`", str(row["ranks"]), fixed(row["profiled_error_pct"], 2, True), fixed(row["error_pct"], 1, True),
-                      *(whatifs.get(title, "–") for title in titles)))
-    head = ("recorded", "ranks:", "as recorded, %:", "without the profiler, %:", *(title + ":" for title in titles))
-    return markdown(head, cells)
-
-
-def markdown(head, rows):
-    """A column whose title ends in ":" holds numbers."""
-    lines = ["| " + " | ".join(title.rstrip(":") for title in head) + " |",
-             "| " + " | ".join("---:" if title.endswith(":") else "---" for title in head) + " |"]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+        cells = {}
+        for one in row["whatifs"]:
+            peak, ms = (fixed(one[key + "_error_pct"], 1, True) for key in ("peak", "ratio"))
+            cells[title_of(one["config"])] = "–" if one["problem"] else peak if one["ratio_error_pct"] is None else f"{peak} ({ms})"
+        seen = [fixed(row["own"][key].get("error_pct"), 2, True) for key in ("recorded", "traced")]
+        lines.append((f"`{row['trace']}`", fixed(row["measured_bytes"] / 1e6), *seen, *(cells.get(title, "–") for title in titles)))
+    head = ("recorded", "peak, MB:", "as recorded, %:", "execution trace alone, %:", *(title + ":" for title in titles))
+    return markdown(head, lines)
 
 
 def wrapped(text):
@@ -151,23 +87,17 @@ def tables_of(results):
     rows = [row for row in results["rows"] if not row["problem"] and " for " not in row["trace"]]
     by_name = {row["trace"]: row for row in rows}
     clocks = [clock_cells(row, by_name[row["trace"]]) for row in results["clocks"] if not row["problem"]]
+    own = [own_cells(row) for row in rows if row.get("own")]
+    unmarked = [unmarked_cells(row) for row in results.get("unmarked", ()) if not row["problem"] and not is_found(row)]
     whatifs = [row for row in results["whatifs"] if not row["problem"]]
-    titles = list(dict.fromkeys(whatif_title(config) for row in whatifs for config in row["configs"]))
     cells = [replay_cells(row) for row in rows]
     picked = [[row[c] for c in README_COLUMNS] for row in cells if row[0].strip("`") in README_ROWS]
     tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
-    if any(row.get("own") for row in rows):
-        tables["own"] = markdown(OWN_HEAD, [own_cells(row) for row in rows if row.get("own")])
-    if unmarked := [row for row in results.get("unmarked", ()) if not row["problem"] and not is_found(row)]:
-        tables["unmarked"] = markdown(UNMARKED_HEAD, [unmarked_cells(row) for row in unmarked])
-    if clocks:
-        tables["clocks"] = markdown(CLOCK_HEAD, clocks)
-    if whatifs:
-        tables["whatif"] = markdown(("recorded", *(title + ":" for title in titles)), [whatif_cells(r, titles) for r in whatifs])
+    tables.update({table: markdown(head, lines) for table, head, lines in (
+        ("own", OWN_HEAD, own), ("unmarked", UNMARKED_HEAD, unmarked), ("clocks", CLOCK_HEAD, clocks),
+        ("whatif", *bucket_table(whatifs))) if lines})
     if results.get("memory"):
         tables["memory"] = memory_lines(results["memory"])
-    if results.get("parallel"):
-        tables["parallel"] = parallel_lines([row for row in results["parallel"] if not row["problem"]])
     if results["whatif_summary"]:
         tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
     if any(row.get("unprofiled_ms") for row in rows):

@@ -8,8 +8,8 @@ exact on a busy machine; times want a quiet one. Takes 15 minutes a network, of 
 import os
 import sys
 
-import accuracy_computation
-from accuracy_memory import truth_of
+from accuracy_whatifs import KINDS, change_row, missed, print_changes
+from figures import truth_of
 from measure_memory import COUNT, N_BLOCKS, begin, count_peaks, end, measure_times, options, record, write
 
 CONFIGS = ["as-is", "compile=blocks.*", "compile=all", "bf16", "bf16=blocks.*", "compile=blocks.*,bf16", "compile=all,bf16=all",
@@ -27,21 +27,21 @@ def main():
     for model in args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
         record(python, dpro, trace, model, "--probe", "compile,bf16,batch,recompute", "--probe-limit", str(args.probe_limit))
-        truth = truth_of(trace, accuracy_computation.TRUTH) or {"model": model, "configs": {}}
+        truth = truth_of(trace, KINDS["computation"].truth) or {"model": model, "configs": {}}
         for config in ["as-is", *args.configs]:
             truth["configs"].setdefault(config, {"ratio": None})
         if not args.no_times and any(measured["ratio"] is None for measured in truth["configs"].values()):
             measure_times(python, truth, args)
-            write(truth, trace, accuracy_computation.TRUTH)
+            write(truth, trace, "computation")
         missing = [config for config, measured in truth["configs"].items() if "peak_bytes" not in measured]
         if missing:
             truth["batch_size"], peaks = count_peaks(python, count, model, missing)
             for config, peak in peaks.items():
                 truth["configs"][config]["peak_bytes"] = peak
-            write(truth, trace, accuracy_computation.TRUTH)
-        rows.append(accuracy_computation.computation_row(dpro, trace))
-    accuracy_computation.print_computation(rows)
-    return end(args, folder, accuracy_computation.missed(rows))
+            write(truth, trace, "computation")
+        rows.append(change_row(dpro, trace, "computation"))
+    print_changes(rows, "computation")
+    return end(args, folder, missed(rows, "computation"))
 
 
 if __name__ == "__main__":

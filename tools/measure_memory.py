@@ -17,9 +17,10 @@ import tempfile
 import threading
 import time
 
-import accuracy_memory
 import memory_budget
+from accuracy_whatifs import KINDS, change_row, missed, print_changes
 from demo_live import ROOT, go_first, launch, live_python
+from figures import truth_of
 
 BUSY = 3  # processes, with the job's own two
 RANKS = 2
@@ -148,8 +149,8 @@ def measure_times(python, truth, args):
     truth["measured"] = {"on": time.strftime("%Y-%m-%d"), "load": round(load, 1), "busy": load > BUSY, "steps": args.rounds * args.steps}
 
 
-def write(truth, folder, name=accuracy_memory.TRUTH):
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+def write(truth, folder, kind):
+    with open(os.path.join(folder, KINDS[kind].truth), "w", encoding="utf-8") as file:
         json.dump(truth, file, indent=1)
         file.write("\n")
 
@@ -179,13 +180,13 @@ def begin(args):
     return live_python(), os.path.join(ROOT, args.build, "dpro"), folder
 
 
-def end(args, folder, missed):
+def end(args, folder, outside):
     """The exit status."""
-    for line in missed:
+    for line in outside:
         print("outside of its target:", line)
     if not args.keep:
         shutil.rmtree(folder, ignore_errors=True)
-    return 1 if missed else 0
+    return 1 if outside else 0
 
 
 def budgets(python, dpro, folder, count, args):
@@ -212,21 +213,21 @@ def main():
     for model in [] if args.table4 else args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
         record(python, dpro, trace, model)
-        truth = accuracy_memory.truth_of(trace)
+        truth = truth_of(trace, KINDS["memory"].truth)
         if truth is None or any("tracker_bytes" not in measured for measured in truth["configs"].values()):
             truth = measure_peaks(python, count, model)
-            write(truth, trace)
+            write(truth, trace, "memory")
         if not args.no_times and any(measured["ratio"] is None for measured in truth["configs"].values()):
             measure_times(python, truth, args)
-            write(truth, trace)
-        rows.append(accuracy_memory.memory_row(dpro, trace))
-    missed = []
+            write(truth, trace, "memory")
+        rows.append(change_row(dpro, trace, "memory"))
+    outside = []
     if rows:
-        accuracy_memory.print_memory(rows)
-        missed += accuracy_memory.missed(rows)
+        print_changes(rows, "memory")
+        outside += missed(rows, "memory")
     if args.table4 or not (args.model or args.no_times):
-        missed += budgets(python, dpro, folder, count, args)
-    return end(args, folder, missed)
+        outside += budgets(python, dpro, folder, count, args)
+    return end(args, folder, outside)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import statistics
 import sys
 import time
 
-import accuracy_parallel
-from accuracy_memory import truth_of
+from accuracy_whatifs import KINDS, change_row, missed, print_changes
 from demo_live import can_make_hosts, train
+from figures import truth_of
 from measure_memory import Turns, begin, by_turns, end, middle, options, ratios, write
 
 STEPS = 60  # of a recording
@@ -136,14 +136,14 @@ def main():
     for name in args.only:
         trace = os.path.join(folder, name)
         record(python, dpro, trace, JOBS[name])
-        truth = truth_of(trace, accuracy_parallel.TRUTH)
+        truth = truth_of(trace, KINDS["parallel"].truth)
         if truth is None and not args.no_times:
             truth = measure(python, JOBS[name], args)
-            write(truth, trace, accuracy_parallel.TRUTH)
+            write(truth, trace, "parallel")
         if truth:
-            rows.append(accuracy_parallel.parallel_row(dpro, trace))
-            accuracy_parallel.print_parallel(rows[-1:])
-    return end(args, folder, accuracy_parallel.missed(rows))
+            rows.append(change_row(dpro, trace, "parallel"))
+            print_changes(rows[-1:], "parallel")
+    return end(args, folder, missed(rows, "parallel"))
 
 
 if __name__ == "__main__":

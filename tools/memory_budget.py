@@ -3,7 +3,7 @@ by what `dpro optimize --memory` takes; time and peak of each as predicted, and 
 import json
 import os
 
-from accuracy_memory import options_of
+from accuracy_whatifs import options_of
 from figures import facts_of
 
 SHARE = 0.6  # of the peak as the job ran

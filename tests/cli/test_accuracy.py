@@ -6,12 +6,11 @@ import os
 from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 
 import accuracy
-import accuracy_memory
 import accuracy_tables
 import measure_memory
 import memory_budget
-from accuracy_choice import MOST_OFF_PCT, choice_row
-from accuracy_whatif import truth_of, whatif_row
+from accuracy_whatifs import KINDS, MOST_OFF_PCT, bucket_table, buckets_row, buckets_truth, change_row, choice_row, missed
+from figures import truth_of
 
 DATA = os.path.dirname(BUNDLED)
 
@@ -82,14 +81,13 @@ class Agreement(Case):
         self.check(folders, found)
 
     def test_what_ifs_are_in_the_documents_as_they_are_told(self):
-        folders = [folder for folder in accuracy.find_traces() if truth_of(folder)]
+        folders = [folder for folder in accuracy.find_traces() if buckets_truth(folder)]
         if not folders:
             self.skipTest("no measured what-ifs here")
-        row = whatif_row(DPRO, folders[0])
+        _, (cells,) = bucket_table([buckets_row(DPRO, folders[0])])
         with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
             text = file.read()
-        titles = list(dict.fromkeys(accuracy_tables.whatif_title(config) for config in row["configs"]))
-        self.assertIn("| " + " | ".join(accuracy_tables.whatif_cells(row, titles)) + " |\n", text, "run make accuracy")
+        self.assertIn("| " + " | ".join(cells) + " |\n", text, "run make accuracy")
 
 
 class Choice(Case):
@@ -135,14 +133,14 @@ class Memory(Case):
     """What bundled jobs held and took, with changes too."""
 
     def test_peaks_and_what_ifs_are_within_their_targets(self):
-        rows = [accuracy_memory.memory_row(DPRO, folder) for folder in accuracy.find_traces()
-                if os.path.dirname(folder) == DATA and accuracy_memory.truth_of(folder)]
+        rows = [change_row(DPRO, folder, "memory") for folder in accuracy.find_traces()
+                if os.path.dirname(folder) == DATA and truth_of(folder, KINDS["memory"].truth)]
         self.assertGreaterEqual(len(rows), 2)
         for one in rows:
             self.assertEqual(len(one["whatifs"]), 9)
             bits = next(whatif for whatif in one["whatifs"] if whatif["config"] == "bf16")
             self.assertLess(abs(bits["peak_error_pct"]), 0.5)
-        self.assertEqual(accuracy_memory.missed(rows), [])
+        self.assertEqual(missed(rows, "memory"), [])
         with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
             text = file.read()
         for line in accuracy_tables.memory_lines(rows)[2:]:
@@ -150,7 +148,7 @@ class Memory(Case):
 
     def test_a_peak_that_is_off_is_told(self):
         found = {"problem": None, "error_pct": 1.5}
-        whatif = {"config": "batch=2", "problem": None, "peak_error_pct": -5.5, "ms_error_pct": 3.0, "tracker_error_pct": None,
+        whatif = {"config": "batch=2", "problem": None, "peak_error_pct": -5.5, "ratio_error_pct": 3.0, "tracker_error_pct": None,
                   "rule_error_pct": None}
-        missed = accuracy_memory.missed([{"trace": "a", "recorded": found, "traced": found, "whatifs": [whatif]}])
-        self.assertEqual(missed, ["a, recorded: +1.50 %", "a, batch=2: peak -5.5 %", "peak: 5.5 % off in the median"])
+        told = missed([{"trace": "a", "own": {"recorded": found, "traced": found}, "whatifs": [whatif]}], "memory")
+        self.assertEqual(told, ["a, recorded: +1.50 %", "a, batch=2: peak -5.5 %", "peak: 5.5 % off in the median"])

@@ -286,6 +286,7 @@ end()
     def test_gradients_that_are_views_of_buckets(self):
         self.mode("gradient_as_bucket_view=True", "Conv")
 
+    @live.at_length
     def test_a_plan_that_one_rank_lacks_is_applied_by_none(self):
         run = self.assert_same("""
 if RANK == 1:
@@ -317,7 +318,7 @@ class Wrapped(Conv):
         self.blocks[1] = checkpoint_wrapper(self.blocks[1])
 run(Wrapped, "a")
 """, "blocks.1", text="the job recomputes it already")
-        for reentrant in (False, True):
+        for reentrant in (False, True) if live.LONG else ():
             self.check("""
 from torch.utils.checkpoint import checkpoint
 class Inner(nn.Module):
@@ -371,14 +372,14 @@ print("MODEL", model.odd.n, random.random(), numpy.random.random(), torch.rand(1
 """
 
     def test_what_is_not_the_same_again(self):
-        for line, text in (("x.add_(1)", "changes its input in place"),
-                           ("self.n += 1", "each call of it changes Odd.n"),
-                           ("x = x + random.random()", "random numbers that are not torch's"),
-                           ("x = x + numpy.random.random()", "random numbers that are not torch's"),
-                           ("x = x + torch.rand(1, generator=self.noise)", "computed again, it gives something else"),
-                           ("self.a.weight.data = self.a.weight.data * 1.0 if self.a.weight.grad is None else self.a.weight.data\\n"
-                            "        self.a.bias.data.add_(0.0); torch._foreach_add_([self.a.bias.detach()], 0.0)",
-                            "it changes parameters")):
+        lines = (("x.add_(1)", "changes its input in place"),
+                 ("x = x + numpy.random.random()", "random numbers that are not torch's"),
+                 ("self.n += 1", "each call of it changes Odd.n"),
+                 ("x = x + random.random()", "random numbers that are not torch's"),
+                 ("x = x + torch.rand(1, generator=self.noise)", "computed again, it gives something else"),
+                 ("self.a.weight.data = self.a.weight.data * 1.0 if self.a.weight.grad is None else self.a.weight.data\\n"
+                  "        self.a.bias.data.add_(0.0); torch._foreach_add_([self.a.bias.detach()], 0.0)", "it changes parameters"))
+        for line, text in lines if live.LONG else lines[:2]:
             with self.subTest(line=line):
                 self.check(self.BODY % line.replace("\\n", "\n"), "odd", text=text)
 
@@ -394,6 +395,7 @@ print("MODEL", model.odd.n, random.random(), numpy.random.random(), torch.rand(1
                 body = (Single.GIVEN % (forward, given, more)).replace("given = %s" % given, "given, seen = %s, [x]" % given)
                 self.check(body, "blocks.1", text=text)
 
+    @live.at_length
     def test_what_is_compiled(self):
         self.check("""
 run(Conv, "a", make=lambda model: torch.compile(model, backend="eager"))
@@ -464,6 +466,7 @@ end()
         self.assertEqual(self.lines(run, "SUM"), self.lines(without, "SUM"))
         self.assertEqual(len(run.said), 1, run.said)
 
+    @live.at_length
     def test_gradients_are_those_of_the_whole_batch(self):
         self.check(1)
 
@@ -518,5 +521,6 @@ end()
     def test_recomputation_is_switched_by_turns_and_the_peak_of_each_kind_measured(self):
         self.check(1)
 
+    @live.at_length
     def test_with_ddp(self):
         self.check(2)

@@ -424,16 +424,16 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
 int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
                  struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
-    struct replicas replicas;
+    struct rank_changes ranks;
     struct topology topology, *told = changes->topology ? &topology : NULL;
     struct dpro_changes asked = *changes;
-    int rc = replicas_find(graph, changes, model, notes->arena, &replicas, err);
+    int rc = replicas_find(graph, changes, model, notes->arena, &ranks, err);
     if (rc == 0 && told)
         rc = topology_read(changes->topology, told, err);
     if (rc == 0)
-        rc = change_world(&replicas, told, changes->collectives, model, notes, err);
+        rc = change_world(&ranks, told, changes->collectives, model, notes, err);
     if (rc == 0 && told)
-        ask_topology(told, replicas.after * replicas.rest, model, &asked);
+        ask_topology(told, ranks.of[ranks.n - 1].after * ranks.of[ranks.n - 1].rest, model, &asked);
     bool gpu = job_has_gpu(graph); /* then the graph was changed */
     for (size_t i = 0; !gpu && i < changes->n_compute && rc == 0; i++)
         rc = change_compute(&changes->compute[i], model, err);

@@ -187,19 +187,6 @@ static void resize(struct graph_block *block, double ratio)
     block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
 }
 
-/* The bytes of a rank's parameters, against what they were. */
-static double parameters_share(const struct graph_block *blocks, uint32_t n,
-                               struct rank_share share)
-{
-    double all = 0, split = 0;
-    EACH_OF (const struct graph_block, block, blocks, n)
-        if (block->category == DPRO_MEMORY_PARAMETER && block->gather == 0) {
-            all += (double)block->size_bytes;
-            split += block->split ? (double)block->size_bytes : 0;
-        }
-    return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
-}
-
 /* What a rank keeps of the model from one iteration to the next is a shard. */
 static void share_memory(struct rank_share share, struct arena *arena, struct dpro_model *model)
 {
@@ -416,14 +403,14 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
     struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed;
     struct dpro_model learnt;
-    struct replicas replicas;
+    struct rank_changes ranks;
     *change = (struct program_change){.n_passes = 0};
     int rc = add_speeds(graph, notes->arena, &changes, err);
     if (rc == 0)
-        rc = replicas_find(graph, c, m, notes->arena, &replicas, err);
+        rc = replicas_find(graph, c, m, notes->arena, &ranks, err);
     if (rc < 0)
         return rc;
-    struct rank_share share = replicas_share(&replicas);
+    struct rank_share share = replicas_share(&ranks);
     change->has_modules =
         m->n_communications > 0 && (asks_for_modules(c) || asks_for_units(c) || shares(share));
     if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))

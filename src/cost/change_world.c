@@ -23,7 +23,7 @@ static int find_places(struct world *w, struct dpro_error *err)
     int rc = 0;
     for (uint32_t r = 0; r < m->n_ranks && rc == 0; r++) {
         uint64_t i = r;
-        if (d && !map_get(&at, map_key((uint64_t)m->ranks[r].rank), &i))
+        if (d && !map_get(&at, map_key(w->number[r]), &i))
             rc = refuse(err,
                         "rank %d is in no replica, so other numbers of ranks can't be asked for; "
                         "--dims says how the job is parallel",
@@ -55,7 +55,7 @@ static void keep_memories(struct dpro_model *m, struct arena *arena)
 
 /* Of each of a replica's ranks the recorded ones, then their copies, one replica after the other.
  * Where not all of them were recorded, those that were stand for the others, too. */
-static void copy_ranks(struct world *w)
+static const uint64_t *copy_ranks(struct world *w)
 {
     struct dpro_model *m = w->m;
     uint32_t n_rows = 0, most = 0, n = 0, n_old = m->n_ranks;
@@ -77,6 +77,7 @@ static void copy_ranks(struct world *w)
     uint32_t *n_in = arena_array(w->arena, n_rows, sizeof *n_in);
     struct model_rank *ranks = arena_array(w->arena, total, sizeof *ranks);
     uint32_t *old_of = arena_array(w->arena, total, sizeof *old_of);
+    uint64_t *number = arena_array(w->arena, total, sizeof *number);
     memset(w->new_of, 0xff, n_old * sizeof *w->new_of);
     for (uint32_t r = 0; r < n_old; r++) {
         uint32_t q = w->row[r];
@@ -85,6 +86,8 @@ static void copy_ranks(struct world *w)
             continue;
         old_of[n] = r;
         ranks[n] = m->ranks[r];
+        ranks[n].like = ranks[n].copy > 0 ? w->new_of[ranks[n].like] : 0;
+        number[n] = replicas_number(w->r, w->stride, w->number[r], MODEL_NONE);
         w->new_of[r] = n++;
     }
     int last = m->ranks[n_old - 1].rank;
@@ -98,12 +101,14 @@ static void copy_ranks(struct world *w)
             ranks[n] = m->ranks[old];
             ranks[n].rank = ++last;
             ranks[n].like = w->new_of[old];
-            ranks[n++].copy = p / n_here;
+            number[n] = replicas_number(w->r, w->stride, w->number[old], p);
+            ranks[n++].copy += p / n_here;
         }
     world_copy_hosts(w, old_of, ranks, n);
     m->ranks = ranks;
     m->n_ranks = n;
     keep_memories(m, w->arena);
+    return number;
 }
 
 /* ---- groups ---- */
@@ -139,7 +144,7 @@ static struct members members_of(const struct world *w, const struct model_group
         bool all = group->n_members == before && group->dimension == w->r->dimension;
         bool known = group->dimension != UINT32_MAX && group->dimension != w->r->dimension &&
                      !w->g->dimensions[group->dimension].lies_over;
-        if (all || group->n_members == job_size(w->g))
+        if (all || group->n_members == w->r->world)
             return grown;
         return known ? same : unknown;
     }
@@ -246,25 +251,28 @@ static int change_group(struct world *w, const struct model_group *group, struct
 {
     uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks);
     const char *kind = dpro_collective_kind_name(c->kind) ?: "nothing";
-    int rank = w->recorded[group->ranks[0]].rank;
     *to = *group;
+    c->was = c->is = (struct extent){.n = group->n_members, .within = group->within};
+    if (group->n_ranks == 0) /* its ranks are gone */
+        return 0;
+    uint64_t rank = w->number[group->ranks[0]];
     to->ranks = ranks;
     to->n_ranks = 0;
     struct members are = members ? *members : members_of(w, group, room);
     to->n_members = are.n;
     if (are.n == 0)
-        return refuse(err, UNKNOWN_GROUP, group->n_members, kind, rank, w->r->after);
+        return refuse(err, UNKNOWN_GROUP, group->n_members, kind, (int)rank, w->r->after);
     for (uint32_t k = 0; k < group->n_ranks; k++)
         if (w->new_of[group->ranks[k]] != MODEL_NONE)
             ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
     c->was = (struct extent){.n = group->n_members, .within = group->within || w->spreads};
     c->is = (struct extent){.n = are.n, .within = group->within};
     if (w->told && to->n_ranks > 0) {
-        c->is.n_hosts = members ? world_hosts_in_row(w, (uint64_t)rank, members)
-                                : world_count_hosts(w, group, &are);
+        c->is.n_hosts =
+            members ? world_hosts_in_row(w, rank, members) : world_count_hosts(w, group, &are);
         c->is.within = c->is.n_hosts == 1 && !w->m->net.link.is_within;
         if (c->is.n_hosts == 0)
-            return refuse(err, UNKNOWN_HOSTS, are.n, kind, rank);
+            return refuse(err, UNKNOWN_HOSTS, are.n, kind, (int)rank);
     }
     if (!w->told && are.n > c->was.n && w->m->net.link.rank_hosts)
         c->is.within = false;
@@ -284,7 +292,7 @@ static int change_communication(struct world *w, struct model_communication *c,
     if (is->n_hosts > 1 && is->n > is->n_hosts &&
         (halves || (w->collectives && is->n % is->n_hosts != 0)))
         return refuse(err, UNKNOWN_HOSTS, is->n, dpro_collective_kind_name(c->kind),
-                      w->recorded[w->m->groups[c->group].ranks[0]].rank);
+                      (int)w->number[w->m->groups[c->group].ranks[0]]);
     if (is->n == 1 && w->r->splits) { /* nothing is split */
         c->took_ns = c->waits_ns = c->link_bytes = c->n_steps = 0;
         c->more_bytes = c->more_steps = 0;
@@ -306,12 +314,12 @@ static uint32_t count_sharing(const struct world *w, const struct model_group *g
 {
     const struct model_link *link = &w->m->net.link;
     uint32_t first = group->ranks[0], n = 0, base = shards_of(w, first) * w->r->group;
-    uint64_t of = (uint64_t)w->recorded[first].rank;
+    uint64_t of = w->number[first];
     if (link->own_links)
         return 1;
     for (uint32_t k = 0; k < w->r->group && w->told; k++)
-        n += world_number_in(w, of, base + k) / w->told->ranks_per_host ==
-             world_number_in(w, of, MODEL_NONE) / w->told->ranks_per_host;
+        n += replicas_number(w->r, w->stride, of, base + k) / w->told->ranks_per_host ==
+             replicas_number(w->r, w->stride, of, MODEL_NONE) / w->told->ranks_per_host;
     for (uint32_t i = 0; i < group->n_ranks && !w->told && link->rank_hosts; i++)
         n += shards_of(w, group->ranks[i]) == shards_of(w, first) &&
              link->rank_hosts[group->ranks[i]] == link->rank_hosts[first];
@@ -363,6 +371,14 @@ reduce_shards(struct world *w, const struct model_communication *c, struct exten
                           fmax(0, cost.latency_ns - c->n_steps * message_ns));
 }
 
+static uint64_t gradients_of(const struct world *w, uint32_t rank)
+{
+    uint64_t bytes = 0;
+    EACH_OF (const struct graph_rank, it, w->g->ranks, w->g->n_ranks)
+        bytes = it->rank == w->before[rank].rank ? it->gradient_bytes : bytes;
+    return bytes;
+}
+
 /* Of all gradients of a rank, which its program waits for when nothing else is left to wait for. */
 static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *group,
                             struct model_communication *c, uint32_t number, uint32_t *room,
@@ -378,7 +394,7 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
     int rc = change_group(w, &of, &change, group, room, &all, err);
     if (rc < 0)
         return rc;
-    *c = new_all_reduce(w, w->g->ranks[rank].gradient_bytes, change.is, 1, 0);
+    *c = new_all_reduce(w, gradients_of(w, rank), change.is, 1, 0);
     program_append(&writer, p->ops, p->n_ops);
     program_communicate(&writer, dpro_collective_kind_name(c->kind), m->n_tensors + number);
     program_end(&writer, w->arena, p);
@@ -394,7 +410,9 @@ static int reduce_all(struct world *w, uint32_t *room, struct model_group *group
     struct dpro_model *m = w->m;
     int rc = 0;
     m->programs = arena_copy(w->arena, m->programs, m->n_programs, sizeof *m->programs);
-    for (uint32_t r = 0; r < w->n_recorded && rc == 0; r++) {
+    for (uint32_t r = 0; r < w->n_before && rc == 0; r++) {
+        if (w->before[r].copy > 0)
+            continue;
         rc = reduce_gradients(w, r, &groups[*n_groups], &all[*n_all], *n_all, room, err);
         all[*n_all].group = *n_groups;
         ++*n_all;
@@ -437,14 +455,14 @@ static int change_groups(struct world *w, struct dpro_error *err)
     struct dpro_model *m = w->m;
     struct sharding sharding = {w->r->dimension, w->r->before, w->r->group}, *s = &sharding;
     uint32_t n_groups = m->n_groups, n = m->n_communications;
-    size_t most = 3 * (size_t)n_groups + w->n_recorded;
+    size_t most = 3 * (size_t)n_groups + w->n_before;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
     uint32_t *cut = arena_array(w->arena, n_groups + (size_t)1, sizeof *cut);
     uint32_t *reduces = arena_array(w->arena, n + (size_t)1, sizeof *reduces);
     struct group_change *changes = arena_array(w->arena, most, sizeof *changes);
     struct model_group *groups = arena_array(w->arena, most, sizeof *groups);
     struct model_communication *all =
-        arena_array(w->arena, 2 * (size_t)n + w->n_recorded, sizeof *all);
+        arena_array(w->arena, 2 * (size_t)n + w->n_before, sizeof *all);
     int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
         changes[m->communications[k].group].kind = m->communications[k].kind;
@@ -558,6 +576,9 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
     const struct model_link *link = &w->m->net.link;
+    uint32_t n_recorded = 0;
+    EACH_OF (const struct model_rank, rank, w->before, w->n_before)
+        n_recorded += rank->copy == 0;
     if (w->told)
         tell_topology(w, notes);
     if (w->collectives)
@@ -580,13 +601,13 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
     else
         note(notes,
              "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
-             n_ranks, r->after > r->before ? "more" : "that stays", w->n_recorded,
+             n_ranks, r->after > r->before ? "more" : "that stays", n_recorded,
              w->collectives ? "collectives within hosts are taken to stay as they are"
              : w->told      ? "how collectives use links is taken to stay as it is"
                             : "links, and how collectives use them, are taken to stay as they are");
     if (r->rest > 1 && r->group == 0 && !r->splits)
-        note(notes, "a replica has %u ranks, as recorded; %u replica%s in place of %u", r->rest,
-             r->after, r->after == 1 ? "" : "s", r->before);
+        note(notes, "a replica has %u ranks; %u replica%s in place of %u", r->rest, r->after,
+             r->after == 1 ? "" : "s", r->before);
     if (r->reduces && r->after > 1)
         note(
             notes,
@@ -618,8 +639,10 @@ static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
              w->m->net.servers.n);
 }
 
-int change_world(const struct replicas *r, const struct topology *told, const char *collectives,
-                 struct dpro_model *m, struct notes *notes, struct dpro_error *err)
+/* `number`: the ranks' in the grid of r->graph; becomes that of the changed one. */
+static int change_dimension(const struct replicas *r, const struct topology *told,
+                            const char *collectives, const uint64_t **number, struct dpro_model *m,
+                            struct notes *notes, struct dpro_error *err)
 {
     const struct dpro_graph *graph = r->graph;
     struct world w = {.g = graph,
@@ -628,23 +651,25 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
                       .collectives = collectives,
                       .m = m,
                       .arena = notes->arena,
-                      .recorded = m->ranks,
-                      .n_recorded = m->n_ranks,
+                      .before = m->ranks,
+                      .number = *number,
+                      .n_before = m->n_ranks,
                       .size = r->after * r->rest,
                       .stride = 1};
     if (r->after == r->before && graph)
-        w.size = MAX(w.size, job_size(graph));
+        w.size = MAX(w.size, r->world);
     if (r->after == r->before && !told && r->group == 0)
         return 0;
     w.place = arena_array(w.arena, m->n_ranks, sizeof *w.place);
     w.row = arena_array(w.arena, m->n_ranks, sizeof *w.row);
     w.new_of = arena_array(w.arena, m->n_ranks, sizeof *w.new_of);
     w.seen = arena_array(w.arena, told ? w.size + (size_t)1 : 1, sizeof *w.seen);
-    if (told && r->dimension != UINT32_MAX)
-        w.stride = world_stride(graph, &graph->dimensions[r->dimension]);
-    if (w.stride == 0)
+    if (r->dimension != UINT32_MAX)
+        w.stride = replicas_stride(&graph->dimensions[r->dimension], r->world);
+    if (w.stride == 0 && told)
         return refuse(err, "how ranks are numbered over the job's dimensions is not known, and so "
                            "not which of them a topology has on one host");
+    w.stride = MAX(w.stride, 1);
     int rc = find_places(&w, err);
     if (rc == 0 && told)
         rc = world_take_hosts(&w, err);
@@ -655,7 +680,7 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
         rc = world_check_buckets(&w, err);
     if (rc < 0)
         return rc;
-    copy_ranks(&w);
+    *number = copy_ranks(&w);
     rc = change_groups(&w, err);
     if (rc == 0 && collectives && !w.passes)
         rc = refuse(err,
@@ -672,4 +697,18 @@ int change_world(const struct replicas *r, const struct topology *told, const ch
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
     tell(&w, w.size, notes);
     return 0;
+}
+
+int change_world(const struct rank_changes *ranks, const struct topology *told,
+                 const char *collectives, struct dpro_model *m, struct notes *notes,
+                 struct dpro_error *err)
+{
+    uint64_t *recorded = arena_array(notes->arena, m->n_ranks + (size_t)1, sizeof *recorded);
+    const uint64_t *number = recorded;
+    int rc = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        recorded[r] = (uint64_t)m->ranks[r].rank;
+    for (uint32_t i = 0; i < ranks->n && rc == 0; i++)
+        rc = change_dimension(&ranks->of[i], told, collectives, &number, m, notes, err);
+    return rc;
 }

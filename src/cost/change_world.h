@@ -1,4 +1,4 @@
-/* Other numbers of data-parallel replicas, and so of ranks. */
+/* Other numbers of replicas and of ranks that split tensors. */
 #pragma once
 
 #include "cost/replicas.h"
@@ -7,6 +7,6 @@
 
 /* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass
  * over told hosts; NULL: as recorded. */
-int change_world(const struct replicas *replicas, const struct topology *told,
+int change_world(const struct rank_changes *ranks, const struct topology *told,
                  const char *collectives, struct dpro_model *model, struct notes *notes,
                  struct dpro_error *err);

@@ -3,31 +3,13 @@
 
 #include "cost/cost.h"
 
-uint64_t world_number_in(const struct world *w, uint64_t rank, uint32_t place)
-{
-    uint64_t row = rank / w->stride;
-    uint64_t at = place == MODEL_NONE ? row % w->r->before : place;
-    return (row / w->r->before * w->r->after + at) * w->stride + rank % w->stride;
-}
-
-uint32_t world_stride(const struct dpro_graph *g, const struct graph_dimension *d)
-{
-    if (d->size < 2)
-        return job_size(g);
-    int64_t stride = (int64_t)d->ranks[1] - d->ranks[0];
-    for (uint32_t i = 0; i < d->n_groups * d->size && stride > 0; i++)
-        if (d->ranks[i] / stride % d->size != i % d->size)
-            stride = 0;
-    return (uint32_t)MAX(stride, 0);
-}
-
 /* Ranks that the trace has on one host the topology has there, too, and no others. */
 static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct dpro_error *err)
 {
     uint32_t per_host = w->told->ranks_per_host;
-    for (uint32_t r = 0; r < w->n_recorded; r++)
+    for (uint32_t r = 0; r < w->n_before; r++)
         for (uint32_t i = 0; i < r; i++) {
-            int a = w->recorded[i].rank, b = w->recorded[r].rank;
+            int a = (int)w->number[i], b = (int)w->number[r];
             bool one = hosts[i] == hosts[r];
             if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
                 return refuse(err,
@@ -87,7 +69,7 @@ int world_check_buckets(struct world *w, struct dpro_error *err)
 int world_take_hosts(struct world *w, struct dpro_error *err)
 {
     struct model_net *net = &w->m->net;
-    uint32_t per_host = w->told->ranks_per_host, n = w->g ? job_size(w->g) : w->n_recorded;
+    uint32_t per_host = w->told->ranks_per_host, n = w->g ? w->r->world : w->n_before;
     if (!w->g && w->m->n_communications > 0)
         return refuse(err, "a topology needs the graph of the job");
     if (w->size > per_host && w->size % per_host != 0)
@@ -95,7 +77,7 @@ int world_take_hosts(struct world *w, struct dpro_error *err)
                       "%u ranks are no whole number of hosts of %u ranks each, as the topology "
                       "has them",
                       w->size, per_host);
-    if (w->g && w->g->rank_hosts && w->n_recorded == w->g->n_ranks)
+    if (w->g && w->g->rank_hosts && w->n_before == w->g->n_ranks)
         return check_told_hosts(w, w->g->rank_hosts, err);
     if (w->m->n_communications == 0)
         return 0;
@@ -105,7 +87,7 @@ int world_take_hosts(struct world *w, struct dpro_error *err)
                       "topology has %u there: how fast links within hosts are is not known",
                       n, per_host);
     if (w->size > per_host) /* else links stay as they were learnt: each rank's own */
-        net->link.rank_hosts = arena_array(w->arena, w->n_recorded, sizeof *net->link.rank_hosts);
+        net->link.rank_hosts = arena_array(w->arena, w->n_before, sizeof *net->link.rank_hosts);
     net->link.is_within = net->learnt.is_within = w->assumes_host = true;
     return 0;
 }
@@ -124,7 +106,7 @@ static void see_hosts(struct world *w, uint64_t rank, uint32_t place, const stru
 {
     uint32_t first = place - place % m->of;
     for (uint32_t p = first + place % m->step; p < first + m->of; p += m->step)
-        see_host(w, world_number_in(w, rank, p), n_hosts);
+        see_host(w, replicas_number(w->r, w->stride, rank, p), n_hosts);
 }
 
 uint32_t world_hosts_in_row(struct world *w, uint64_t rank, const struct members *m)
@@ -149,22 +131,24 @@ uint32_t world_count_hosts(struct world *w, const struct model_group *group,
     uint32_t n_hosts = 0;
     const struct graph_dimension *d =
         group->dimension != UINT32_MAX ? &w->g->dimensions[group->dimension] : NULL;
-    uint32_t stride = d ? world_stride(w->g, d) : 0;
+    uint32_t stride = d ? replicas_stride(d, w->r->world) : 0;
     if (m->n == w->size)
         return (m->n + w->told->ranks_per_host - 1) / w->told->ranks_per_host;
     /* of members that are not all known, one tells where its group is */
     uint32_t n_known = group->n_ranks != group->n_members && d ? 1 : group->n_ranks;
     w->turn++;
     for (uint32_t i = 0; i < n_known; i++) {
-        uint64_t rank = (uint64_t)w->recorded[group->ranks[i]].rank;
+        uint64_t rank = w->number[group->ranks[i]];
         if (m->n != group->n_members) {
             see_hosts(w, rank, w->place[group->ranks[i]], m, &n_hosts);
         } else if (group->n_ranks == m->n) {
-            see_host(w, world_number_in(w, rank, MODEL_NONE), &n_hosts);
+            see_host(w, replicas_number(w->r, w->stride, rank, MODEL_NONE), &n_hosts);
         } else if (stride > 0) { /* not all of the dimension's group were recorded */
             uint64_t first = rank - rank / stride % d->size * stride;
             for (uint32_t k = 0; k < d->size; k++)
-                see_host(w, world_number_in(w, first + (uint64_t)k * stride, MODEL_NONE), &n_hosts);
+                see_host(w,
+                         replicas_number(w->r, w->stride, first + (uint64_t)k * stride, MODEL_NONE),
+                         &n_hosts);
         }
     }
     return n_hosts;
@@ -236,7 +220,7 @@ void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struc
     uint32_t *hosts = arena_array(w->arena, n, sizeof *hosts);
     for (uint32_t r = 0; r < n; r++) {
         uint32_t old = old_of[r];
-        uint64_t host = w->told ? world_number_in(w, (uint64_t)w->recorded[old].rank, MODEL_NONE) /
+        uint64_t host = w->told ? replicas_number(w->r, w->stride, w->number[old], MODEL_NONE) /
                                       w->told->ranks_per_host
                                 : link->rank_hosts[old];
         uint64_t of = r, key = host + ((uint64_t)ranks[r].copy << 32);

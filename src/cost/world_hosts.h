@@ -12,18 +12,19 @@ struct world {
     struct arena *arena;
     const struct topology *told; /* NULL: hosts are as the trace shows */
     const char *collectives;     /* how they pass over hosts; NULL: as recorded */
-    const struct model_rank *recorded;
-    uint32_t n_recorded;
-    uint32_t size;        /* all ranks there will be */
-    uint32_t stride;      /* from a rank's number to that of its like in the next replica */
-    uint32_t *seen, turn; /* by host: the turn in which it was counted last */
-    uint32_t *place;      /* by rank: the number of its replica */
-    uint32_t *row;        /* by rank: which of its replica's ranks it is */
-    uint32_t *new_of;     /* by rank: its number among those that are simulated; MODEL_NONE */
-    bool assumes_host;    /* that the recorded ranks are on one */
-    bool spreads;         /* what was on one host is on several */
-    bool routes;          /* all-to-alls get more members */
-    bool passes;          /* some collective passes over hosts as was asked for */
+    const struct model_rank *before;
+    const uint64_t *number; /* by rank before: its number in the grid of `g`'s dimensions */
+    uint32_t n_before;      /* ranks that are simulated, copies included */
+    uint32_t size;          /* all ranks there will be */
+    uint32_t stride;        /* from a rank's number to that of its like in the next replica */
+    uint32_t *seen, turn;   /* by host: the turn in which it was counted last */
+    uint32_t *place;        /* by rank: the number of its replica */
+    uint32_t *row;          /* by rank: which of its replica's ranks it is */
+    uint32_t *new_of;       /* by rank: its number among those that are simulated; MODEL_NONE */
+    bool assumes_host;      /* that the recorded ranks are on one */
+    bool spreads;           /* what was on one host is on several */
+    bool routes;            /* all-to-alls get more members */
+    bool passes;            /* some collective passes over hosts as was asked for */
 };
 
 /* How many members a group will have, and where: every step-th of each `of` neighbours. */
@@ -32,11 +33,6 @@ struct members {
     uint32_t step, of;
 };
 
-/* The number that a rank will have in that place; MODEL_NONE: in its own. */
-uint64_t world_number_in(const struct world *w, uint64_t rank, uint32_t place);
-/* How far the members of a dimension's groups are apart; of one, it is the outermost; 0: that
- * differs. */
-uint32_t world_stride(const struct dpro_graph *g, const struct graph_dimension *d);
 /* What the topology says has to fit the trace; where that does not tell hosts, the recorded ranks
  * are on one. */
 int world_take_hosts(struct world *w, struct dpro_error *err);

@@ -231,6 +231,23 @@ class Recorded(Case):
         self.assertLess(times[1], times[2])
         self.assertTrue(any("4 ranks in place of 2: what works on parts of them takes 0.5 times" in w for w in four["warnings"]))
 
+    def test_replicas_and_ranks_that_split_tensors_change_together(self):
+        def ask(*args):
+            result = dpro("whatif", "--json", TENSORS, *args)
+            self.assert_code(result, DONE)
+            return result.json
+
+        as_it_is, alone, four = ask("--tp", "2", "--dp", "1"), ask("--tp", "1", "--dp", "1"), ask("--tp", "4", "--dp", "1")
+        self.assertEqual(as_it_is["predicted"]["iteration_ms"], as_it_is["baseline"]["iteration_ms"])
+        self.assertEqual([f["predicted"] for f in (alone, four)], [ask("--tp", n)["predicted"] for n in "14"])
+        both, world = ask("--tp", "4", "--dp", "2"), ask("--tp", "4", "--world-size", "8")
+        self.assertEqual(both["predicted"], world["predicted"])
+        self.assertEqual(both["memory"], ask("--tp", "4")["memory"])  # a replica holds what it held
+        more = both["predicted"]["iteration_ms"] - ask("--tp", "4")["predicted"]["iteration_ms"]
+        less = ask("--tp", "2", "--dp", "2")["predicted"]["iteration_ms"] - as_it_is["predicted"]["iteration_ms"]
+        self.assertGreater(less, more)  # a rank of four has fewer gradients
+        self.assertTrue(any("all gradients of a rank (1.9 MB on rank 0)" in w for w in both["warnings"]), both["warnings"])
+
     def test_what_split_tensors_take_and_hold_grows_with_the_batch(self):
         facts = [dpro("whatif", "--json", TENSORS, "--batch-size", size).json for size in ("0.5x", "1x", "2x")]
         kinds = [[f["memory"]["by_category"][kind] for kind in ("parameter", "optimizer_state", "activation")] for f in facts]
@@ -272,7 +289,7 @@ class Recorded(Case):
 
     def test_what_of_other_splits_is_not_known_is_said(self):
         for trace, args, why in ((TENSORS, ["3"], "4 heads, which 3 ranks can't share out evenly: give a number that divides 4"),
-                                 (TENSORS, ["1", "--dp", "2"], "--tp changes the number of ranks, and so does --dp: give one"),
+                                 (TENSORS, ["4", "--world-size", "6"], "6 ranks are no whole number of replicas: .* make up 4 ranks"),
                                  (TENSORS, ["0"], "--tp"), (MIXED, ["1"], "does not show what of rank 0's work is on split tensors"),
                                  (PIPELINE, ["2"], "has to split tensors, .* it has pp 2; --dims"),
                                  (BUNDLED, ["2"], "it has dp 2; --dims")):

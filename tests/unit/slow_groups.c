@@ -5,7 +5,7 @@
 
 #include "cost/evaluator.h"
 
-enum { MOST_RANKS = 8, MOST_COMMUNICATIONS = 32, MOST_ITERATIONS = 16 };
+enum { MOST_RANKS = 16, MOST_COMMUNICATIONS = 32, MOST_ITERATIONS = 16 };
 
 enum state { OPEN, QUEUES, IN_LATENCY, FLOWS };
 

@@ -378,6 +378,80 @@ TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
         }
 }
 
+static int apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+{
+    struct arena arena = {0};
+    struct notes notes = {.arena = &arena};
+    struct dpro_model changed;
+    change_copy(model, &arena, &changed);
+    int rc = change_apply(graph, changes, &changed, &notes, err);
+    if (rc == 0)
+        *ns = evaluate_once(&changed);
+    array_fini(&notes.lines);
+    arena_fini(&arena);
+    return rc;
+}
+
+/* dp replicas of tp ranks: each computes, all-reduces with those that split its tensors, computes,
+ * and all-reduces with its peers. Every other rank and every other replica is slower. */
+static struct job *grid_job(uint32_t dp, uint32_t tp)
+{
+    struct job *job = job_of(dp * tp);
+    for (uint32_t g = 0; g < dp + tp; g++) {
+        char text[2 * MOST] = "";
+        bool splits = g < dp;
+        uint32_t n = splits ? tp : dp;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t rank = splits ? g * tp + i : i * tp + g - dp;
+            text[2 * i] = (char)('0' + rank);
+            text[2 * i + 1] = i + 1 < n ? ' ' : '\0';
+        }
+        uint32_t group = add_group(job, text, false, false);
+        job->groups[group].dimension = splits;
+        struct model_communication *c = &job->communications[add(job, group, splits ? 1200 : 2400)];
+        c->kind = DPRO_ALL_REDUCE;
+        c->link_bytes *= 2 * (n - 1.0) / n;
+        c->n_steps = 2 * (n - 1);
+        c->took_ns = splits && n == 1 ? 0 : c->link_bytes * 10 + c->n_steps * 100 + 30;
+    }
+    for (uint32_t r = 0; r < dp * tp; r++) {
+        uint32_t place = r % tp, replica = r / tp, splits = replica, reduces = dp + place;
+        does(job, r, 1000 + 100 * (place % 2) + 200 * (replica % 2), NONE, splits);
+        does(job, r, 0, splits, NONE);
+        does(job, r, 500, NONE, reduces);
+        does(job, r, 200, reduces, NONE);
+    }
+    return job;
+}
+
+/* From two by two ranks, and back to them. */
+TEST(ranks_that_split_tensors_and_replicas_change_together)
+{
+    static const uint32_t sizes[][2] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {2, 4}, {4, 2}, {4, 4}};
+    struct graph_memory memory[MOST];
+    for (uint32_t i = 0; i < MOST; i++)
+        memory[i] = (struct graph_memory){.n_op_splits = 1};
+    for (size_t from = 3; from < 7; from++)
+        for (size_t to = 0; to < (from == 3 ? 7 : 4); to++)
+            for (int by_world = 0; by_world < 2; by_world++) {
+                uint32_t dp = sizes[to][0], tp = sizes[to][1];
+                struct grid grid;
+                struct dpro_graph *graph = grid_of(&grid, sizes[from][0], sizes[from][1]);
+                struct job *job = grid_job(sizes[from][0], sizes[from][1]);
+                struct dpro_changes changes = {.tp = tp, .dp = by_world ? 0 : dp};
+                struct dpro_error err;
+                int64_t ns = 0;
+                changes.world_size = by_world ? dp * tp : 0;
+                graph->memory = memory;
+                if (apply(graph, &changes, &job->model, &ns, &err) < 0)
+                    fail_msg("%s", err.text);
+                double whole = slow_groups_period(&grid_job(dp, tp)->model, 12);
+                if (fabs(whole - (double)ns) > 1.5)
+                    fail_msg("dp %u, tp %u: %lld in place of %f", dp, tp, (long long)ns, whole);
+            }
+}
+
 TEST(ranks_that_are_gone_hold_no_memory)
 {
     struct grid grid;
@@ -614,21 +688,6 @@ static struct job *sharded_by_four(struct grid *grid, bool on_gpu)
         does(job, r, 0, c[2], NONE);
     }
     return job;
-}
-
-static int apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, int64_t *ns, struct dpro_error *err)
-{
-    struct arena arena = {0};
-    struct notes notes = {.arena = &arena};
-    struct dpro_model changed;
-    change_copy(model, &arena, &changed);
-    int rc = change_apply(graph, changes, &changed, &notes, err);
-    if (rc == 0)
-        *ns = evaluate_once(&changed);
-    array_fini(&notes.lines);
-    arena_fini(&arena);
-    return rc;
 }
 
 TEST_IN_FOLDER(shards_of_some_ranks_are_reduced_between_replicas)

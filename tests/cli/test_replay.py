@@ -372,11 +372,6 @@ class Synthetic(Case):
         self.assertRegex(result.out, r"Next step +record 10 iterations: .* start\s+up\s+to 15\.\d+ ms\s+apart")
         self.assertRegex(result.out, r"longest gap: 15\.\d+ ms on rank 1, before .*; the rank starts late")
 
-    def test_iterations_are_found_without_step_markers(self):
-        facts = self.assert_replays(self.write_job(steps=False, iterations=6))
-        self.assertGreaterEqual(facts["trace"]["iterations"], 4)
-        self.assertLessEqual(abs(facts["error_pct"]), 3)
-
     def test_a_closure_of_the_optimizer_changes_no_phase(self):
         plain, closed = (job(world=1, communicates=False)[0] for _ in range(2))
         begins = [event["ts"] for event in closed["traceEvents"] if event["name"].startswith("ProfilerStep")]

@@ -117,7 +117,7 @@ accuracy-computation: ## what-ifs of modules compiled, in 16 bits, of other batc
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/measure_computation.py --build $(BUILD)
+	@$(PYTHON) tools/measure_memory.py --computation --build $(BUILD)
 
 accuracy-parallel: ## replays and what-ifs of sharded, tensor, pipeline and expert parallel jobs, against the same jobs; 3 minutes a job, wants a quiet machine and root
 	@tools/install.sh build

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Memory and what-ifs of it on real jobs: `make accuracy-memory`.
+"""What-ifs of memory and of computation on real jobs: `make accuracy-memory`, `make accuracy-computation`.
 
 Trains networks of several kinds (bench/memory_models.py) on two ranks of this machine: once under `dpro profile`, as they are; then
-without it, by turns as they are and with modules recomputed, with the batch in parts, smaller, larger, in 16 bits. What tensors held
-at most is counted by a preloaded library, beside it stand MemTracker and the rule of the paper's implementation. Asks dpro and
-prints each error. Peaks are exact on a busy machine; times want a quiet one, and are told as ratios to the job as it is, by turns.
-Takes 10 minutes a network."""
+without it, by turns as they are and with each of CONFIGS. What tensors held at most is counted by a preloaded library; of memory,
+beside it stand MemTracker and the rule of the paper's implementation. Asks dpro, which has seen the recording alone, and prints each
+error. Peaks are exact on a busy machine; times want a quiet one, and are told as ratios to the job as it is. Takes 10 minutes a
+network, of computation 15, of which compiling most."""
 import argparse
 import json
 import os
@@ -30,11 +30,16 @@ N_BLOCKS = {"transformer": 6, "convolutional": 6, "mixer": 6, "recurrent": 4, "b
             "encoder": 5}
 
 
-def configs_of(model):
+PROBE = ["--probe", "compile,bf16,batch,recompute"]
+
+
+def configs_of(kind, model):
     """What is run, the job as it was recorded first."""
     second = "+".join(f"blocks.{block}" for block in range(0, N_BLOCKS[model], 2))
-    return ["as-is", "recompute=blocks.*", "recompute=" + second, "recompute=blocks.1", "accumulate=2", "accumulate=4",
-            "batch=0.5", "batch=2", "bf16"]
+    return {"memory": ["as-is", "recompute=blocks.*", "recompute=" + second, "recompute=blocks.1", "accumulate=2", "accumulate=4",
+                       "batch=0.5", "batch=2", "bf16"],
+            "computation": ["as-is", "compile=blocks.*", "compile=all", "bf16", "bf16=blocks.*", "compile=blocks.*,bf16",
+                            "compile=all,bf16=all", "recompute=blocks.*", "accumulate=2", "accumulate=4", "batch=0.5", "batch=2"]}[kind]
 
 
 def train(python, script, model, *arguments, command=(), preload=""):
@@ -131,11 +136,11 @@ def count_peaks(python, count, model, configs):
     return found["batch_size"], {config: [max(rank["peak"]) for rank in ranks] for config, ranks in found["configs"].items()}
 
 
-def measure_peaks(python, count, model):
-    batch_size, peaks = count_peaks(python, count, model, configs_of(model))
-    others = train(python, "peer_memory.py", model, "--configs", *configs_of(model))
-    configs = {config: {"peak_bytes": peak, "ratio": None, **others[config]} for config, peak in peaks.items()}
-    return {"model": model, "batch_size": batch_size, "configs": configs}
+def measure_peaks(python, count, truth, configs, with_peers):
+    truth["batch_size"], peaks = count_peaks(python, count, truth["model"], configs)
+    others = train(python, "peer_memory.py", truth["model"], "--configs", *configs) if with_peers else {}
+    for config, peak in peaks.items():
+        truth["configs"][config].update(peak_bytes=peak, **others.get(config, {}))
 
 
 def measure_times(python, truth, args):
@@ -204,28 +209,35 @@ def budgets(python, dpro, folder, count, args):
 
 
 def main():
-    parser = options("memory and what-ifs of it, on real jobs", 2)
+    parser = options("what-ifs of memory and of computation, on real jobs", 2)
+    parser.add_argument("--computation", action="store_true", help="modules compiled and in 16 bits, in place of memory")
+    parser.add_argument("--configs", nargs="+", help="of computation (default: all)")
+    parser.add_argument("--probe-limit", default="60", metavar="S", help="seconds")
     parser.add_argument("--table4", action="store_true", help="only ways to keep to a budget, as in Table 4 of the paper; 10 minutes")
     parser.add_argument("model", nargs="*", choices=[[], *N_BLOCKS], help="all: %s" % ", ".join(N_BLOCKS))
     args = parser.parse_args()
-    (python, dpro, folder), rows = begin(args), []
+    (python, dpro, folder), rows, kind = begin(args), [], "computation" if args.computation else "memory"
     count = os.path.join(os.path.dirname(dpro), COUNT)
     for model in [] if args.table4 else args.model or N_BLOCKS:
         trace = os.path.join(folder, model)
-        record(python, dpro, trace, model)
-        truth = truth_of(trace, KINDS["memory"].truth)
-        if truth is None or any("tracker_bytes" not in measured for measured in truth["configs"].values()):
-            truth = measure_peaks(python, count, model)
-            write(truth, trace, "memory")
+        record(python, dpro, trace, model, *([*PROBE, "--probe-limit", args.probe_limit] if args.computation else ()))
+        truth = truth_of(trace, KINDS[kind].truth) or {"model": model, "configs": {}}
+        for config in ["as-is", *(args.configs or configs_of(kind, model))]:
+            truth["configs"].setdefault(config, {"ratio": None})
+        missing = [config for config, measured in truth["configs"].items()
+                   if "peak_bytes" not in measured or (kind == "memory" and "tracker_bytes" not in measured)]
+        if missing:
+            measure_peaks(python, count, truth, missing, kind == "memory")
+            write(truth, trace, kind)
         if not args.no_times and any(measured["ratio"] is None for measured in truth["configs"].values()):
             measure_times(python, truth, args)
-            write(truth, trace, "memory")
-        rows.append(change_row(dpro, trace, "memory"))
+            write(truth, trace, kind)
+        rows.append(change_row(dpro, trace, kind))
     outside = []
     if rows:
-        print_changes(rows, "memory")
-        outside += missed(rows, "memory")
-    if args.table4 or not (args.model or args.no_times):
+        print_changes(rows, kind)
+        outside += missed(rows, kind)
+    if args.table4 or not (args.computation or args.model or args.no_times):
         outside += budgets(python, dpro, folder, count, args)
     return end(args, folder, outside)
 

@@ -18,19 +18,22 @@ from figures import truth_of
 from measure_memory import Turns, begin, by_turns, end, middle, options, ratios, write
 
 STEPS = 60  # of a recording
-SIZE = ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]
-BUNDLED = ["--width", "64", "--vocabulary", "512", "--context", "32"]  # with what is in tests/data
+SIZE = "--layers 4 --width 128 --vocabulary 2048 --context 64"
+BUNDLED = "--width 64 --vocabulary 512 --context 32"  # with what is in tests/data
 
 
 class Job:
-    """`configs`: name to (arguments besides the job's own, ranks, link rate in Mbit/s), where they differ from the job's."""
+    """`changes`: what is measured beside the job and its links half and twice as fast; `configs`: of each the arguments besides the
+    job's own, the ranks, and the link rate in Mbit/s."""
 
-    def __init__(self, script, ranks, rate, arguments=(), size=SIZE, **configs):
-        self.script, self.ranks, self.rate, self.arguments = script, ranks, rate, [*size, *arguments]
+    def __init__(self, script, ranks, rate, changes, arguments="", size=SIZE):
+        self.script, self.ranks, self.rate, self.arguments = script, ranks, rate, [*size.split(), *arguments.split()]
         self.configs = {"as-is": ([], ranks, rate), "bandwidth=0.5": ([], ranks, rate // 2), "bandwidth=2": ([], ranks, rate * 2)}
-        for name, change in configs.items():
-            key, _, value = name.rpartition("_")
-            self.configs[f"{key}={value}"] = (change.get("arguments", []), change.get("ranks", ranks), rate)
+        for config in changes.split():
+            key, _, value = config.partition("=")
+            more = {"reshard": ["--no-reshard"], "prefetch": ["--prefetch", value], "microbatches": ["--micro-batches", value],
+                    "schedule": ["--schedule", value]}.get(key, [])
+            self.configs[config] = (more, ranks if more else int(value), rate)
 
     def move_here(self):
         """All ranks on this machine, whose links are what they are."""
@@ -38,46 +41,26 @@ class Job:
         self.rate = None
 
 
-def resharding():
-    return {"arguments": ["--no-reshard"]}
-
-
-def prefetching(n):
-    return {"arguments": ["--prefetch", str(n)]}
-
-
-def micro_batches(n):
-    return {"arguments": ["--micro-batches", str(n)]}
-
-
-def schedule(name):
-    return {"arguments": ["--schedule", name]}
-
-
+PIPELINE = "--micro-batches 4"
 JOBS = {
-    "fsdp2": Job("fsdp.py", 2, 200, reshard_none=resharding(), prefetch_2=prefetching(2), ranks_4={"ranks": 4}),
-    "fsdp4": Job("fsdp.py", 4, 200, reshard_none=resharding(), ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
-    "tp2": Job("tensor_parallel.py", 2, 200, tp_1={"ranks": 1}),
-    "tp2-wide": Job("tensor_parallel.py", 2, 200, ["--layers", "2", "--width", "256", "--batch-size", "8"], tp_1={"ranks": 1},
-                    tp_4={"ranks": 4}),
-    "pp2": Job("pipeline.py", 2, 200, ["--micro-batches", "4"], microbatches_2=micro_batches(2), microbatches_12=micro_batches(12),
-               schedule_interleaved=schedule("interleaved")),
-    "pp2-interleaved": Job("pipeline.py", 2, 200, ["--micro-batches", "4", "--schedule", "interleaved"], microbatches_6=micro_batches(6),
-                           microbatches_12=micro_batches(12), schedule_1f1b=schedule("1f1b"), schedule_gpipe=schedule("gpipe")),
-    "pp2-zero-bubble": Job("pipeline.py", 2, 200, ["--micro-batches", "4", "--schedule", "zero-bubble"], microbatches_6=micro_batches(6),
-                           schedule_1f1b=schedule("1f1b"), schedule_interleaved=schedule("interleaved")),
-    "pp4": Job("pipeline.py", 4, 200, ["--micro-batches", "4"], microbatches_6=micro_batches(6), microbatches_12=micro_batches(12),
-               schedule_gpipe=schedule("gpipe")),
-    "ep2": Job("experts.py", 2, 200, ranks_4={"ranks": 4}),
-    "ddp4": Job("gpt.py", 4, 200, ranks_2={"ranks": 2}, ranks_8={"ranks": 8}),
-    "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, ["--tp", "2"], reshard_none=resharding(), ranks_8={"ranks": 8}),
-    "dp2-pp2-tp2": Job("pipeline.py", 8, 200, ["--dp", "2", "--tp", "2", "--micro-batches", "4"], microbatches_12=micro_batches(12)),
-    "torch-pp-gloo-n2": Job("pipeline.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--micro-batches", "4"], BUNDLED,
-                            microbatches_2=micro_batches(2), microbatches_8=micro_batches(8)),
-    "torch-ep-gloo-n2": Job("experts.py", 2, 100, ["--layers", "2", "--batch-size", "16", "--experts", "4"], BUNDLED,
-                            ranks_4={"ranks": 4}),
-    "torch-fsdp-tp-gloo-n4": Job("tensor_parallel.py", 4, 100, ["--layers", "1", "--width", "128", "--batch-size", "8", "--tp", "2"],
-                                 BUNDLED, reshard_none=resharding()),
+    "fsdp2": Job("fsdp.py", 2, 200, "reshard=none prefetch=2 ranks=4"),
+    "fsdp4": Job("fsdp.py", 4, 200, "reshard=none ranks=2 ranks=8"),
+    "tp2": Job("tensor_parallel.py", 2, 200, "tp=1"),
+    "tp2-wide": Job("tensor_parallel.py", 2, 200, "tp=1 tp=4", "--layers 2 --width 256 --batch-size 8"),
+    "pp2": Job("pipeline.py", 2, 200, "microbatches=2 microbatches=12 schedule=interleaved", PIPELINE),
+    "pp2-interleaved": Job("pipeline.py", 2, 200, "microbatches=6 microbatches=12 schedule=1f1b schedule=gpipe",
+                           PIPELINE + " --schedule interleaved"),
+    "pp2-zero-bubble": Job("pipeline.py", 2, 200, "microbatches=6 schedule=1f1b schedule=interleaved",
+                           PIPELINE + " --schedule zero-bubble"),
+    "pp4": Job("pipeline.py", 4, 200, "microbatches=6 microbatches=12 schedule=gpipe", PIPELINE),
+    "ep2": Job("experts.py", 2, 200, "ranks=4"),
+    "ddp4": Job("gpt.py", 4, 200, "ranks=2 ranks=8"),
+    "fsdp2-tp2": Job("tensor_parallel.py", 4, 200, "reshard=none ranks=8", "--tp 2"),
+    "dp2-pp2-tp2": Job("pipeline.py", 8, 200, "microbatches=12", "--dp 2 --tp 2 --micro-batches 4"),
+    "torch-pp-gloo-n2": Job("pipeline.py", 2, 100, "microbatches=2 microbatches=8",
+                            "--layers 2 --batch-size 16 --micro-batches 4", BUNDLED),
+    "torch-ep-gloo-n2": Job("experts.py", 2, 100, "ranks=4", "--layers 2 --batch-size 16 --experts 4", BUNDLED),
+    "torch-fsdp-tp-gloo-n4": Job("tensor_parallel.py", 4, 100, "reshard=none", "--layers 1 --width 128 --batch-size 8 --tp 2", BUNDLED),
 }
 
 

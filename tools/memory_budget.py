@@ -4,7 +4,7 @@ import json
 import os
 
 from accuracy_whatifs import options_of
-from figures import facts_of
+from figures import facts_of, fixed, show
 
 SHARE = 0.6  # of the peak as the job ran
 MODELS = ("transformer", "convolutional", "recurrent")
@@ -70,23 +70,22 @@ def slower_pct(facts, key):
 
 def print_table(tables, busy):
     """Returns what is outside of its target."""
-    key = "cpu_ratio" if busy else "ratio"
-    print("\nmemory budgets of %d %% of the peak: each way to keep to them, time as a ratio to the job as it is%s" % (
-        100 * SHARE, " (of the ranks' own work: the machine was busy)" if busy else ""))
-    missed = []
+    key, missed = "cpu_ratio" if busy else "ratio", []
     for facts in tables:
-        own = facts["configs"]["as-is"]["measured_bytes"]
-        print("%-16s %8.1f MB as it is, to fit %8.1f MB" % (facts["model"], own / 1e6, facts["budget_bytes"] / 1e6))
+        lines = []
         for way, config in facts["ways"].items():
-            if config is None:
-                print("  %-14s does not fit" % way)
+            row = config and facts["configs"][config]
+            if not row:
+                lines.append((way, "does not fit"))
                 continue
-            row = facts["configs"][config]
-            print("  %-14s x %.3f predicted, %.3f +- %.3f measured   %8.1f MB predicted, %8.1f measured%s   %s" % (
-                way, row["predicted_ratio"], row[key], 2 * row[key + "_noise"], row["predicted_bytes"] / 1e6,
-                row["measured_bytes"] / 1e6, "" if row["measured_bytes"] <= facts["budget_bytes"] else ", TOO MUCH", config))
+            lines.append((way, fixed(row["predicted_ratio"], 3), fixed(row[key], 3), fixed(2 * row[key + "_noise"], 3),
+                          fixed(row["predicted_bytes"] / 1e6), fixed(row["measured_bytes"] / 1e6), config))
             if row["measured_bytes"] > facts["budget_bytes"]:
                 missed.append("%s, %s: %.1f MB do not fit" % (facts["model"], way, row["measured_bytes"] / 1e6))
+        show("%s: %.1f MB as it is, to fit %.1f MB, %d %% of the peak; time as a ratio to the job as it is%s" % (
+            facts["model"], facts["configs"]["as-is"]["measured_bytes"] / 1e6, facts["budget_bytes"] / 1e6, 100 * SHARE,
+            " (of the ranks' own work: the machine was busy)" if busy else ""),
+             ("way", "predicted:", "measured:", "±:", "MB predicted:", "measured:", "config"), lines)
         slower = slower_pct(facts, key)
         if slower and slower[0] > SLOWER_PCT + 2 * slower[1]:
             missed.append("%s: dpro's choice is %.1f %% slower than the better way (noise %.1f)" % (facts["model"], *slower))

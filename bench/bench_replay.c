@@ -218,8 +218,7 @@ static void measure(const struct dpro_graph *g, uint32_t n_copies, int rounds, d
         start = cpu_seconds();
         fixed_release(fixed, NULL);
         for (uint32_t copy = 0; copy < n_copies; copy++)
-            if (fixed_pass_exact(fixed, (const int64_t *const *)&g->dur_ns,
-                                 (const int64_t *const *)&g->gap_ns, g->n_ops))
+            if (!fixed_pass_exact(fixed, g->dur_ns, g->gap_ns, g->n_ops))
                 no_fixed_order();
         seconds[i] = cpu_seconds() - start;
     }

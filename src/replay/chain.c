@@ -127,7 +127,7 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
 
 static inline int64_t end_of(const struct replay_copy *copy, uint32_t op)
 {
-    return copy->end_ns ? copy->end_ns[op] : fixed_op_end_ns(copy->fixed, copy->lane, op);
+    return copy->end_ns ? copy->end_ns[op] : fixed_op_end_ns(copy->fixed, op);
 }
 
 /* From the first to the last op that takes time or a device; the others only mark moments. */
@@ -175,6 +175,7 @@ static void note_ends(struct chain *c, const struct replay_copy *copy)
         } else if (rank->boundary != DPRO_NO_OP) {
             *end = end_of(copy, rank->boundary);
         } else {
+            *end = 0;
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
                 *end = MAX(*end, end_of(copy, op));
         }
@@ -398,36 +399,22 @@ static uint32_t last_needed(const struct dpro_graph *g, const struct fixed *fixe
     return n;
 }
 
-unsigned chain_run_exact(struct chain *lanes, unsigned n_lanes, struct fixed *fixed, uint32_t first,
-                         uint32_t end)
+bool chain_run_exact(struct chain *c, struct fixed *fixed, uint32_t first, uint32_t end)
 {
-    const struct dpro_graph *g = lanes->g;
-    const int64_t *dur_ns[FIXED_LANES], *gap_ns[FIXED_LANES];
-    unsigned failed = 0, all = (1U << n_lanes) - 1;
-    for (uint32_t i = first; i < end && failed != all; i++) {
-        bool last = i + 1 == lanes->n_copies;
-        for (unsigned l = 0; l < n_lanes; l++)
-            open_copy(&lanes[l], i, &dur_ns[l], &gap_ns[l]);
-        failed |= fixed_pass_exact(fixed, dur_ns, gap_ns, last ? last_needed(g, fixed) : g->n_ops);
-        for (unsigned l = 0; l < n_lanes; l++) {
-            struct replay_copy copy = {
-                .number = i, .fixed = fixed, .lane = l, .dur_ns = dur_ns[l], .gap_ns = gap_ns[l]};
-            note_begins(&lanes[l], &copy);
-            if (!last)
-                note_ends(&lanes[l], &copy);
-        }
+    for (uint32_t i = first; i < end; i++) {
+        bool last = i + 1 == c->n_copies;
+        struct replay_copy copy = {.number = i, .fixed = fixed};
+        open_copy(c, i, &copy.dur_ns, &copy.gap_ns);
+        if (!fixed_pass_exact(fixed, copy.dur_ns, copy.gap_ns,
+                              last ? last_needed(c->g, fixed) : c->g->n_ops))
+            return false;
+        note_begins(c, &copy);
+        if (!last)
+            note_ends(c, &copy);
     }
-    for (unsigned l = 0; l < n_lanes && end == lanes->n_copies; l++)
-        end_where_next_begins(&lanes[l]);
-    return failed;
-}
-
-void chain_split(const struct chain *c, struct chain *lane, struct arena *arena)
-{
-    size_t n_ends = (size_t)c->n_copies * c->g->n_ranks;
-    *lane = *c;
-    lane->boundary_ns = arena_copy(arena, c->boundary_ns, n_ends, sizeof *c->boundary_ns);
-    lane->work_begin_ns = arena_copy(arena, c->work_begin_ns, n_ends, sizeof *c->work_begin_ns);
+    if (end == c->n_copies)
+        end_where_next_begins(c);
+    return true;
 }
 
 /* ---- times ---- */

@@ -76,13 +76,9 @@ void chain_run(struct chain *chain);
 /* As chain_run, for one stand-in after the other. *before is what they have in common: NULL at
  * first, and the caller's to destroy. */
 void chain_run_on(struct chain *chain, struct event **before);
-/* Replays copies `first` to `end`, not included, of as many chains as `fixed` has lanes in its
- * order, for their time only. Returns the lanes (1 << lane) of which nothing is known, as the
- * event-driven engine may do otherwise. */
-unsigned chain_run_exact(struct chain *lanes, unsigned n_lanes, struct fixed *fixed, uint32_t first,
-                         uint32_t end);
-/* A lane of the chain, with times of its own; what else it has is the chain's. */
-void chain_split(const struct chain *chain, struct chain *lane, struct arena *arena);
+/* Replays copies `first` to `end`, not included, in the order of `fixed`, for their time only.
+ * False: nothing is known, as the event-driven engine may do otherwise. */
+bool chain_run_exact(struct chain *chain, struct fixed *fixed, uint32_t first, uint32_t end);
 /* False: which op frees a thread of a pool may change, or connections send over a link at once. */
 bool chain_may_have_order(const struct dpro_graph *graph);
 /* The mean over ranks of the time since the boundary in the copy before. */

@@ -30,7 +30,6 @@ struct fixed {
     struct arena arena;
     const struct dpro_graph *g;
     bool shares;              /* code, carried and position are another's */
-    unsigned n_lanes;         /* replays side by side: each value below is there for each of them */
     const uint32_t *order;    /* op at each position */
     const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
     ARRAY(uint16_t) code;
@@ -213,7 +212,7 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
 static void make_device_room(struct fixed *f)
 {
     size_t n_devices = (size_t)f->g->n_devices + 1;
-    f->last_ready = arena_array(&f->arena, n_devices * f->n_lanes, sizeof *f->last_ready);
+    f->last_ready = arena_array(&f->arena, n_devices, sizeof *f->last_ready);
     f->last_op = arena_array(&f->arena, n_devices, sizeof *f->last_op);
 }
 
@@ -221,7 +220,7 @@ static void make_device_room(struct fixed *f)
 static void make_cells(struct fixed *f)
 {
     size_t n = f->carried.n + f->g->n_ops + 1;
-    f->cells = arena_alloc(&f->arena, n * f->n_lanes * sizeof *f->cells);
+    f->cells = arena_alloc(&f->arena, n * sizeof *f->cells);
 }
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order)
@@ -231,7 +230,7 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     struct fixed *f = mem_array(1, sizeof *f);
     if (2 * n >= UINT32_MAX)
         mem_fail();
-    *f = (struct fixed){.g = graph, .order = order, .n_lanes = 1};
+    *f = (struct fixed){.g = graph, .order = order};
     make_device_room(f);
     uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
     f->position = position;
@@ -258,13 +257,12 @@ void fixed_index(struct fixed *f)
     f->position = position;
 }
 
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes)
+struct fixed *fixed_share(const struct fixed *with)
 {
     struct fixed *f = mem_array(1, sizeof *f);
     *f = *with;
     f->arena = (struct arena){0};
     f->shares = true;
-    f->n_lanes = n_lanes;
     make_device_room(f);
     make_cells(f);
     fixed_release(f, NULL);
@@ -283,46 +281,37 @@ void fixed_destroy(struct fixed *f)
 
 /* ---- passes ---- */
 
-/* By position and lane. */
+/* By position. */
 static inline int64_t *own_ends(const struct fixed *f)
 {
-    return f->cells + f->carried.n * f->n_lanes;
-}
-
-static inline const int64_t *get_pred(const uint16_t **code, const int64_t *end, unsigned n_lanes)
-{
-    return end - (size_t)get_distance(code) * n_lanes;
+    return f->cells + f->carried.n;
 }
 
 /* When what an op waits for has ended, but for the op before on its device, which has ended at
- * *start. Both are 0 before. */
-static inline __attribute__((always_inline)) void get_ready(const uint16_t **code,
-                                                            const int64_t *end, unsigned n_lanes,
-                                                            uint32_t *head, int64_t *start,
-                                                            int64_t *ready)
+ * *start. */
+static inline int64_t get_ready(const uint16_t **code, const int64_t *end, uint32_t *head,
+                                int64_t *start)
 {
     uint32_t count = get_count(code, head);
+    int64_t ready = 0;
+    *start = 0;
     if (*head & FIRST_IS_DEVICE) {
-        const int64_t *pred = get_pred(code, end, n_lanes);
-        for (unsigned l = 0; l < n_lanes; l++) {
-            start[l] = pred[l];
-            ready[l] = *head & ALSO_EDGE ? pred[l] : 0;
-        }
+        *start = *(end - get_distance(code));
+        ready = *head & ALSO_EDGE ? *start : 0;
         count--;
     }
     for (; count; count--) {
-        const int64_t *pred = get_pred(code, end, n_lanes);
-        for (unsigned l = 0; l < n_lanes; l++)
-            ready[l] = MAX(ready[l], pred[l]);
+        int64_t pred = *(end - get_distance(code));
+        ready = MAX(ready, pred);
     }
+    return ready;
 }
 
 void fixed_release(struct fixed *f, const int64_t *release_ns)
 {
-    size_t n = f->n_lanes;
-    memset(f->last_ready, 0xff, f->g->n_devices * n * sizeof *f->last_ready); /* -1: none yet */
+    memset(f->last_ready, 0xff, f->g->n_devices * sizeof *f->last_ready); /* -1: none yet */
     EACH (uint32_t, at, f->carried)
-        memset(own_ends(f) + *at * n, 0, n * sizeof *f->cells);
+        own_ends(f)[*at] = 0;
     f->release_ns = release_ns;
     f->follows = f->begun = false;
 }
@@ -330,10 +319,8 @@ void fixed_release(struct fixed *f, const int64_t *release_ns)
 /* The ends of the last pass become those of the iteration before. */
 static void begin_pass(struct fixed *f)
 {
-    size_t n = f->n_lanes;
-    const int64_t *ends = own_ends(f);
     for (size_t i = 0; i < f->carried.n; i++)
-        memcpy(f->cells + i * n, ends + f->carried.at[i] * n, n * sizeof *ends);
+        f->cells[i] = own_ends(f)[f->carried.at[i]];
     f->follows = f->begun;
     f->begun = true;
 }
@@ -373,54 +360,31 @@ void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
 void fixed_follow(struct fixed *f, const struct fixed *before)
 {
     EACH (uint32_t, at, f->carried)
-        for (unsigned l = 0; l < f->n_lanes; l++)
-            own_ends(f)[(size_t)*at * f->n_lanes + l] = own_ends(before)[*at];
-    for (uint32_t d = 0; d < f->g->n_devices; d++)
-        for (unsigned l = 0; l < f->n_lanes; l++)
-            f->last_ready[d * f->n_lanes + l] = before->last_ready[d];
+        own_ends(f)[*at] = own_ends(before)[*at];
+    memcpy(f->last_ready, before->last_ready, f->g->n_devices * sizeof *f->last_ready);
     f->begun = true;
 }
 
-static inline __attribute__((always_inline)) unsigned pass_exact(struct fixed *f,
-                                                                 const int64_t *const *dur_ns,
-                                                                 const int64_t *const *gap_ns,
-                                                                 uint32_t n, unsigned n_lanes)
-{
-    const uint16_t *code = f->code.at;
-    int64_t *end = own_ends(f);
-    unsigned failed = 0;
-    for (uint32_t i = 0; i < n; i++, end += n_lanes) {
-        uint32_t head, op = f->order[i];
-        int64_t start[FIXED_LANES] = {0}, ready[FIXED_LANES] = {0};
-        get_ready(&code, end, n_lanes, &head, start, ready);
-        if (head & ROOT)
-            for (unsigned l = 0; l < n_lanes; l++)
-                ready[l] = MAX(ready[l], release_of(f, op));
-        if (head & CHECKED) {
-            int64_t *last = &f->last_ready[(size_t)f->g->device[op] * n_lanes];
-            for (unsigned l = 0; l < n_lanes; l++) {
-                failed |= (unsigned)(!(head & ALSO_EDGE) && ready[l] <= last[l]) << l;
-                last[l] = ready[l];
-            }
-            if (failed == (1U << n_lanes) - 1)
-                return failed;
-        }
-        for (unsigned l = 0; l < n_lanes; l++) {
-            start[l] = MAX(start[l], ready[l]);
-            end[l] = time_add(gap_ns ? time_add(start[l], gap_ns[l][op]) : start[l], dur_ns[l][op]);
-        }
-    }
-    return failed;
-}
-
-unsigned fixed_pass_exact(struct fixed *f, const int64_t *const *dur_ns,
-                          const int64_t *const *gap_ns, uint32_t n)
+bool fixed_pass_exact(struct fixed *f, const int64_t *dur_ns, const int64_t *gap_ns, uint32_t n)
 {
     begin_pass(f);
-    if (f->n_lanes == 1)
-        return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, 1) : pass_exact(f, dur_ns, NULL, n, 1);
-    return *gap_ns ? pass_exact(f, dur_ns, gap_ns, n, FIXED_LANES)
-                   : pass_exact(f, dur_ns, NULL, n, FIXED_LANES);
+    const uint16_t *code = f->code.at;
+    int64_t *end = own_ends(f), start;
+    for (uint32_t i = 0; i < n; i++, end++) {
+        uint32_t head, op = f->order[i];
+        int64_t ready = get_ready(&code, end, &head, &start);
+        if (head & ROOT)
+            ready = MAX(ready, release_of(f, op));
+        if (head & CHECKED) {
+            int64_t *last = &f->last_ready[f->g->device[op]];
+            if (!(head & ALSO_EDGE) && ready <= *last)
+                return false;
+            *last = ready;
+        }
+        start = MAX(start, ready);
+        *end = time_add(gap_ns ? time_add(start, gap_ns[op]) : start, dur_ns[op]);
+    }
+    return true;
 }
 
 uint32_t fixed_telling(const struct fixed *f)
@@ -433,9 +397,9 @@ uint32_t fixed_position(const struct fixed *f, uint32_t op)
     return f->position[op];
 }
 
-int64_t fixed_op_end_ns(const struct fixed *f, unsigned lane, uint32_t op)
+int64_t fixed_op_end_ns(const struct fixed *f, uint32_t op)
 {
-    return own_ends(f)[(size_t)f->position[op] * f->n_lanes + lane];
+    return own_ends(f)[f->position[op]];
 }
 
 /* ---- a chain of copies ---- */
@@ -449,7 +413,7 @@ static void replay_one(struct fixed *f, uint32_t number, const struct event_opti
     if (number >= options->first_prev && number < options->end_prev)
         copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
     hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
-    fixed_pass_exact(f, &copy.dur_ns, &copy.gap_ns, f->g->n_ops);
+    fixed_pass_exact(f, copy.dur_ns, copy.gap_ns, f->g->n_ops);
     fixed_get(f, copy.end_ns, copy.device_prev);
     hooks->close(hooks->arg, &copy);
     mem_free(copy.end_ns);

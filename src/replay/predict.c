@@ -21,28 +21,30 @@ static bool others_stand_in(const struct chain *c)
            (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
 }
 
-/* States of a replay in the known order: before the left-out iteration, and after it; where several
- * stand in for it, with these side by side. */
+/* States of a replay in the known order: before the left-out iteration, and after it, of each that
+ * stands in for it anew. */
 struct ordered {
     struct fixed *before, *after;
-    struct chain lanes[FIXED_LANES];
 };
 
-static bool begin_ordered(struct chain *c, const struct predictor *p, unsigned n_lanes,
+static bool begin_ordered(struct chain *c, const struct predictor *p, bool stand_in,
                           struct ordered *o)
 {
-    uint32_t last = c->n_warm_up + c->n_main - 1;
     if (!p || !p->order)
         return false;
-    o->before = o->after = fixed_share(p->order, 1);
-    if (n_lanes > 1)
-        o->after = fixed_share(p->order, n_lanes);
+    o->before = o->after = fixed_share(p->order);
+    if (stand_in)
+        o->after = fixed_share(p->order);
     fixed_release(o->before, c->release_ns);
-    if (chain_run_exact(c, 1, o->before, 0, last))
-        return false;
-    for (unsigned l = 0; l < n_lanes; l++)
-        chain_split(c, &o->lanes[l], &c->arena);
-    return true;
+    return chain_run_exact(c, o->before, 0, c->n_warm_up + c->n_main - 1);
+}
+
+/* False: it can't be replayed in order. */
+static bool run_ordered(struct chain *c, struct ordered *o)
+{
+    if (o->after != o->before)
+        fixed_follow(o->after, o->before);
+    return chain_run_exact(c, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
 }
 
 static void end_ordered(struct ordered *o)
@@ -51,21 +53,6 @@ static void end_ordered(struct ordered *o)
         fixed_destroy(o->after);
     if (o->before)
         fixed_destroy(o->before);
-}
-
-/* Returns the lanes that can't be replayed in order. */
-static unsigned run_ordered(struct ordered *o, unsigned n_lanes)
-{
-    const struct chain *c = o->lanes;
-    if (o->after != o->before)
-        fixed_follow(o->after, o->before);
-    return chain_run_exact(o->lanes, n_lanes, o->after, c->n_warm_up + c->n_main - 1, c->n_copies);
-}
-
-static int64_t predicted_ns(const struct chain *c, int64_t *iterations_ns)
-{
-    chain_periods(c, iterations_ns);
-    return chain_predicted_ns(c, iterations_ns);
 }
 
 static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
@@ -81,19 +68,15 @@ static int predict(const struct dpro_graph *graph, const struct dpro_replay_opti
     int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
     chain.only_time = true;
     bool stand_in = others_stand_in(&chain);
-    uint32_t n = stand_in ? chain.n_samples : 1, n_lanes = stand_in ? FIXED_LANES : 1;
-    bool by_order = begin_ordered(&chain, p, n_lanes, &ordered);
-    for (uint32_t i = 0; i < n; i += n_lanes) {
-        for (uint32_t l = 0; by_order && stand_in && l < n_lanes; l++)
-            ordered.lanes[l].stand_in = chain.samples[MIN(i + l, n - 1)];
-        unsigned failed = by_order ? run_ordered(&ordered, n_lanes) : UINT_MAX;
-        for (uint32_t l = 0; l < n_lanes && i + l < n; l++) {
-            if (failed >> l & 1) {
-                chain.stand_in = stand_in ? chain.samples[i + l] : chain.stand_in;
-                stand_in ? chain_run_on(&chain, &before) : chain_run(&chain);
-            }
-            sum += predicted_ns(failed >> l & 1 ? &chain : &ordered.lanes[l], iterations_ns);
-        }
+    uint32_t n = stand_in ? chain.n_samples : 1;
+    bool by_order = begin_ordered(&chain, p, stand_in, &ordered);
+    for (uint32_t i = 0; i < n; i++) {
+        if (stand_in)
+            chain.stand_in = chain.samples[i];
+        if (!by_order || !run_ordered(&chain, &ordered))
+            stand_in ? chain_run_on(&chain, &before) : chain_run(&chain);
+        chain_periods(&chain, iterations_ns);
+        sum += chain_predicted_ns(&chain, iterations_ns);
     }
     *iteration_ns = (int64_t)(sum / n);
     end_ordered(&ordered);

@@ -15,7 +15,6 @@ struct replay_copy {
     uint32_t number;
     int64_t *end_ns;
     const struct fixed *fixed;      /* has the ends, if end_ns is NULL */
-    unsigned lane;                  /* of it */
     uint32_t *device_prev;          /* the op its device ran before; NULL unless wanted */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
     int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
@@ -95,28 +94,25 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
  * continues the one before. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order);
 void fixed_index(struct fixed *fixed);
-enum { FIXED_LANES = 4 };
-/* Another of the same order, with ends of its own; it must go before the other does. One of
- * FIXED_LANES lanes, or of 1, makes as many exact passes at once. */
-struct fixed *fixed_share(const struct fixed *with, unsigned n_lanes);
+/* Another of the same order, with ends of its own; it must go before the other does. */
+struct fixed *fixed_share(const struct fixed *with);
 void fixed_destroy(struct fixed *fixed);
 /* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
 void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
 
 /* Begins anew, ranks and servers at release_ns, by index and the caller's (NULL: 0). */
 void fixed_release(struct fixed *fixed, const int64_t *release_ns);
-/* The next exact pass of `fixed` follows the last one of `before`, which has one lane. */
+/* The next exact pass of `fixed` follows the last one of `before`. */
 void fixed_follow(struct fixed *fixed, const struct fixed *before);
-/* A pass over the first n positions with these durations and gaps (the first NULL: all 0), by lane
- * and op. Returns the lanes (1 << lane) that the event-driven engine may run in another order:
- * their ends are of no use. */
-unsigned fixed_pass_exact(struct fixed *fixed, const int64_t *const *dur_ns,
-                          const int64_t *const *gap_ns, uint32_t n);
+/* A pass over the first n positions with these durations and gaps (NULL: all 0), by op. False: the
+ * event-driven engine may run them in another order, and the ends are of no use. */
+bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns,
+                      uint32_t n);
 /* How many positions of a pass that none follows can tell that its order does not hold. */
 uint32_t fixed_telling(const struct fixed *fixed);
 /* After fixed_index() of it, or of what it shares with. */
 uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
-int64_t fixed_op_end_ns(const struct fixed *fixed, unsigned lane, uint32_t op);
+int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
 
 /* Of the mean iteration between others: by its edges, else by an event-driven replay. Room for
  * n_ops ids. False: a device runs ops of different iterations in turns, so there is none. */

@@ -179,32 +179,23 @@ TEST(a_replay_by_edges_equals_the_event_engine)
     assert_true(n_tried > 500 && n_refused > 500);
 }
 
-/* Exact passes in the mean iteration's order, in a lane between others that fail. False: one of
- * them says that it may not hold. */
+/* Exact passes in the mean iteration's order. False: one of them says that it may not hold. */
 static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                       const int64_t *release_ns, unsigned n_lanes, int64_t *end_ns)
+                       const int64_t *release_ns, int64_t *end_ns)
 {
     uint32_t *order = kept_memory(g->n_ops, sizeof *order);
-    int64_t *zero_ns = kept_memory(g->n_ops, sizeof *zero_ns);
     bool holds = fixed_find_order(g, order);
-    unsigned lane = n_lanes - 1;
     struct fixed *made = fixed_create(g, order);
     fixed_index(made);
-    struct fixed *first = fixed_share(made, 1), *next = fixed_share(made, n_lanes);
+    struct fixed *first = fixed_share(made), *next = fixed_share(made);
     fixed_release(first, release_ns);
     for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
         struct fixed *f = copy ? next : first;
-        const int64_t *durs[FIXED_LANES], *gaps[FIXED_LANES];
-        unsigned at = copy ? lane : 0;
-        for (unsigned l = 0; l < FIXED_LANES; l++) {
-            durs[l] = l == at ? dur_ns + (size_t)copy * g->n_ops : zero_ns;
-            gaps[l] = g->gap_ns;
-        }
         if (copy == 1)
             fixed_follow(next, first);
-        holds = !(fixed_pass_exact(f, durs, gaps, g->n_ops) >> at & 1);
+        holds = fixed_pass_exact(f, dur_ns + (size_t)copy * g->n_ops, g->gap_ns, g->n_ops);
         for (uint32_t op = 0; op < g->n_ops; op++)
-            end_ns[(size_t)copy * g->n_ops + op] = fixed_op_end_ns(f, at, op);
+            end_ns[(size_t)copy * g->n_ops + op] = fixed_op_end_ns(f, op);
     }
     fixed_destroy(next);
     fixed_destroy(first);
@@ -222,7 +213,7 @@ TEST(passes_that_call_themselves_exact_equal_the_event_engine)
         int64_t release[3] = {pick(9), pick(9), pick(9)};
         const int64_t *released = pick(2) ? release : NULL;
         int64_t *ends = kept_memory((size_t)N_COPIES * g->n_ops, sizeof *ends);
-        if (exact_ends(g, N_COPIES, dur, released, seed % 2 ? FIXED_LANES : 1, ends)) {
+        if (exact_ends(g, N_COPIES, dur, released, ends)) {
             int64_t *event = event_ends(g, N_COPIES, dur, released, NULL, NULL);
             assert_memory_equal(ends, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
             n_exact++;

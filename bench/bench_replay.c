@@ -271,7 +271,7 @@ int main(int argc, char **argv)
         check(dpro_replay_run(g, NULL, &replay, &err));
         printf("run %.2f s, %.1f bytes/op at the peak, iteration %.3f ms\n", cpu_seconds() - start,
                (status_bytes("VmHWM:") - baseline) / n_ops,
-               (double)dpro_replay_iteration_ns(replay) * 1e-6);
+               (double)dpro_replay_view(replay)->iteration_ns * 1e-6);
         dpro_replay_destroy(replay);
         dpro_graph_destroy(g);
         return 0;

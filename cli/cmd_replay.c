@@ -81,7 +81,7 @@ static double error_pct(const struct dpro_report *results)
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += (double)measured[i];
-    int64_t predicted = dpro_replay_iteration_ns(results->replay) + results->profiler_ns;
+    int64_t predicted = dpro_replay_view(results->replay)->iteration_ns + results->profiler_ns;
     return 100.0 * ((double)predicted * n / sum - 1.0);
 }
 

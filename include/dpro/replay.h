@@ -75,54 +75,26 @@ DPRO_API int dpro_replay_run(const struct dpro_graph *graph,
                              const struct dpro_replay_options *options, struct dpro_replay **replay,
                              struct dpro_error *err);
 DPRO_API void dpro_replay_destroy(struct dpro_replay *replay);
-/* Only its dpro_replay_iteration_ns, in less time and memory. With skip_sample the left-out
+/* Only its iteration_ns, in less time and memory. With skip_sample the left-out
  * iteration is predicted with each of the others in turn. */
 DPRO_API int dpro_replay_predict(const struct dpro_graph *graph,
                                  const struct dpro_replay_options *options, int64_t *iteration_ns,
                                  struct dpro_error *err);
 
-DPRO_API int64_t
-dpro_replay_iteration_ns(const struct dpro_replay *replay); /* mean, steady state */
-DPRO_API int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay,
-                                           double fraction); /* 0.5: median */
-DPRO_API const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *replay,
-                                                  uint32_t *n); /* each replayed one */
-DPRO_API struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay,
-                                                uint32_t rank_index);
-/* The same of one replayed iteration, but for communication_ns and waited_most_for; false: it is
- * not kept of so many ranks and iterations. */
-DPRO_API bool dpro_replay_rank_in(const struct dpro_replay *replay, uint32_t rank_index,
-                                  uint32_t iteration, struct dpro_rank_time *time);
-/* DPRO_NO_DIMENSION: communication that is in no dimension, or in several. */
-DPRO_API struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
-                                                          uint32_t rank_index, uint32_t dimension);
-/* How long ranks waited for this one in a replayed iteration, mean over all of them. */
-DPRO_API int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
-                                       uint32_t iteration);
-/* A straggler comes late in most iterations, by 5 % of one or more on average and by more than
- * chance explains. There may be several, which take turns at being the last. */
-DPRO_API bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index);
-/* In how many iterations this is the late rank; a straggler: in how many it comes late, another one
- * later or not. */
-DPRO_API uint32_t dpro_replay_n_late(const struct dpro_replay *replay, uint32_t rank_index);
-/* How much later this rank comes than half of those who wait, mean over the iterations; below 0:
- * earlier. */
-DPRO_API int64_t dpro_replay_later_ns(const struct dpro_replay *replay, uint32_t rank_index);
-/* What lateness costs an iteration. With stragglers: what the other ranks wait for them, and what
- * they have exposed beyond the stragglers' communication, mean over these. Else what it takes
- * longer, on average, than if the late rank had worked in each as it does in those in which it is
- * not late. */
-DPRO_API int64_t dpro_replay_late_ns(const struct dpro_replay *replay);
-/* Start and end of an op in the shown iteration (the one replayed from the graph's shown sample),
- * from that iteration's start. When iterations overlap, an op may start before 0 or end after the
- * iteration. */
-DPRO_API int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op);
-DPRO_API int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op);
-/* The critical path of the shown iteration over all ranks, first op first; borrowed. Durations and
- * gaps add up to dpro_replay_critical_ns. */
-DPRO_API const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *replay,
-                                                             uint32_t *n);
-DPRO_API int64_t dpro_replay_critical_ns(const struct dpro_replay *replay);
+/* Blocks that are held at the peak. */
+struct dpro_memory_holder {
+    const char *module; /* the module that made them, or whose parameters, gradients or optimizer
+                           state they are; "": the model itself; NULL: none, or not known */
+    enum dpro_memory_category category;
+    uint32_t n_blocks;
+    uint64_t size_bytes;
+};
+
+/* What is held from at_ns on until the next point. */
+struct dpro_memory_point {
+    int64_t at_ns;
+    uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
+};
 
 /* What a rank's device holds in the shown iteration. */
 struct dpro_rank_memory {
@@ -144,31 +116,60 @@ struct dpro_rank_memory {
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
     uint64_t growth_bytes; /* that each iteration takes and never gives back; 0: it does not grow */
     int64_t growth_since;  /* from this iteration on; -1: in all that were recorded */
+    const struct dpro_memory_holder *holders; /* all, the largest first; borrowed */
+    /* Over the shown iteration; borrowed. At most about 2,000, fewer with many ranks: then points
+     * between the peaks are left out. */
+    const struct dpro_memory_point *points;
+    uint32_t n_holders, n_points;
 };
-DPRO_API struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay,
-                                                    uint32_t rank_index);
 
-/* Blocks that are held at the peak. */
-struct dpro_memory_holder {
-    const char *module; /* the module that made them, or whose parameters, gradients or optimizer
-                           state they are; "": the model itself; NULL: none, or not known */
-    enum dpro_memory_category category;
-    uint32_t n_blocks;
-    uint64_t size_bytes;
+/* How late a rank came in an iteration. */
+struct dpro_lateness {
+    int64_t waited_ns; /* how long ranks waited for it as the last one, mean over all of them */
+    int64_t late_ns;   /* how much later it came than half of those who waited; below 0: earlier */
 };
-/* All of them, the largest first; borrowed. */
-DPRO_API const struct dpro_memory_holder *
-dpro_replay_memory_holders(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
 
-/* What is held from at_ns on until the next point. */
-struct dpro_memory_point {
-    int64_t at_ns;
-    uint64_t by_category[DPRO_N_MEMORY_CATEGORIES];
+/* The same over all iterations. */
+struct dpro_rank_late {
+    /* A straggler comes late in most iterations, by 5 % of one or more on average and by more than
+     * chance explains. There may be several, which take turns at being the last. */
+    bool straggles;
+    uint32_t n; /* iterations in which this is the late rank; a straggler: in which it comes late,
+                   another one later or not */
+    int64_t later_ns; /* mean of late_ns */
 };
-/* Over the shown iteration; borrowed. At most about 2,000, fewer with many ranks: then points
- * between the peaks are left out. */
-DPRO_API const struct dpro_memory_point *
-dpro_replay_memory_points(const struct dpro_replay *replay, uint32_t rank_index, uint32_t *n);
+
+/* What a replay found; all of it is borrowed. "By rank" is by its index. */
+struct dpro_replay_view {
+    uint32_t n_ops, n_ranks, n_dimensions, n_iterations, n_critical;
+    int64_t iteration_ns;               /* mean, steady state */
+    const int64_t *iterations_ns;       /* each replayed one */
+    const struct dpro_rank_time *ranks; /* by rank */
+    /* By iteration and rank, [iteration * n_ranks + rank]: the same, but for communication_ns and
+     * waited_most_for (NULL: it is not kept of so many); and how late. */
+    const struct dpro_rank_time *ranks_in;
+    const struct dpro_lateness *lateness;
+    const struct dpro_rank_late *ranks_late; /* by rank */
+    /* What lateness costs an iteration. With stragglers: what the other ranks wait for them, and
+     * what they have exposed beyond the stragglers' communication, mean over these. Else what it
+     * takes longer, on average, than if the late rank had worked in each as it does in those in
+     * which it is not late. */
+    int64_t late_ns;
+    /* [rank * (n_dimensions + 1) + 1 + dimension]; instead of a dimension -1: of communication that
+     * is in none, or in several. */
+    const struct dpro_dimension_time *dimensions;
+    /* By op, in the shown iteration (the one replayed from the graph's shown sample), from that
+     * iteration's start. When iterations overlap, an op may start before 0 or end after it. */
+    const int64_t *start_ns, *end_ns;
+    /* The critical path of the shown iteration over all ranks, first op first. Durations and gaps
+     * add up to critical_ns. */
+    const struct dpro_critical_op *critical;
+    int64_t critical_ns;
+    const struct dpro_rank_memory *memory; /* by rank */
+};
+DPRO_API const struct dpro_replay_view *dpro_replay_view(const struct dpro_replay *replay);
+DPRO_API int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay,
+                                           double fraction); /* of iterations; 0.5: median */
 
 /* Self-validation: each measured iteration is predicted from the others. */
 struct dpro_validation {

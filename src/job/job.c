@@ -214,7 +214,10 @@ int dpro_job_memory(struct dpro_job *job, uint32_t rank_index, struct dpro_rank_
     struct dpro_replay_options options = {.threads = job->threads, .sink = job->options.sink};
     if (!job->replayed && (rc = dpro_replay_run(job->graph, &options, &job->replayed, err)) < 0)
         return rc;
-    *memory = dpro_replay_memory(job->replayed, rank_index);
+    const struct dpro_replay_view *found = dpro_replay_view(job->replayed);
+    *memory = rank_index < found->n_ranks
+                  ? found->memory[rank_index]
+                  : (struct dpro_rank_memory){.rank = -1, .source = DPRO_MEMORY_UNKNOWN};
     return 0;
 }
 

@@ -48,7 +48,7 @@ struct breakdown {
     struct dpro_dimension_time *dimensions;
     struct dpro_rank_time *of_iterations; /* NULL: not asked for */
     _Atomic int64_t *waited_ns;           /* as last: what ranks wait in it, the sum over them */
-    struct breakdown_lateness *lateness;
+    struct dpro_lateness *lateness;
     struct accounting *of_thread;
     atomic_size_t next_rank;
 };
@@ -472,7 +472,7 @@ static void account_for_some(void *arg, size_t thread)
  * than half of its ranks do, as far as computation does not hide it. */
 static void count_lateness(const struct breakdown *all, const struct graph_collective *c,
                            const struct replay_copy *copy, int64_t waited_ns, int64_t *arrived_ns,
-                           struct breakdown_lateness *of_iteration)
+                           struct dpro_lateness *of_iteration)
 {
     const struct graph_member *member = all->g->members + c->first_member;
     int64_t last = 0, all_ns = 0;
@@ -495,7 +495,7 @@ static void count_latenesses(void *arg, size_t iteration)
     const struct breakdown *all = arg;
     const struct dpro_graph *g = all->g;
     const struct replay_copy *copy = &all->span->copies[all->span->first_iteration + iteration];
-    struct breakdown_lateness *of_iteration = all->lateness + iteration * g->n_ranks;
+    struct dpro_lateness *of_iteration = all->lateness + iteration * g->n_ranks;
     SCRATCH int64_t *arrived_ns = mem_array((size_t)g->n_members + 1, sizeof *arrived_ns);
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         size_t at = (size_t)copy->number * g->n_collectives + c;
@@ -510,7 +510,7 @@ static void count_latenesses(void *arg, size_t iteration)
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct breakdown_lateness *lateness, struct dpro_rank_time *of_iterations)
+                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations)
 {
     size_t n_met = (size_t)span->n_copies * g->n_collectives + 1;
     struct breakdown all = {.g = g,

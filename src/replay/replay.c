@@ -10,27 +10,12 @@
 
 struct dpro_replay {
     struct arena arena;
-    uint32_t n_ops, n_ranks;
-    int64_t iteration_ns;
-    int64_t *iterations_ns;
-    uint32_t n_iterations;
+    struct dpro_replay_view view;
     int64_t *sorted_ns; /* what percentiles are taken of */
     uint32_t n_sorted;
-    struct dpro_rank_time *ranks;
-    struct dpro_dimension_time *dimensions; /* see breakdown_fill */
-    uint32_t n_dimensions;
-    struct breakdown_lateness *lateness;  /* see breakdown_fill */
-    struct dpro_rank_time *of_iterations; /* likewise; NULL: too many */
-    uint32_t *late;   /* by iteration: the index of the rank that is late in it; NO_RANK: none */
-    uint32_t *n_late; /* see dpro_replay_n_late */
-    bool *straggles;  /* by rank */
+    struct dpro_rank_late *ranks_late; /* view.ranks_late */
+    uint32_t *late; /* by iteration: the index of the rank that is late in it; NO_RANK: none */
     bool has_straggler;
-    int64_t late_ns; /* see dpro_replay_late_ns */
-    int64_t *start_ns, *end_ns;
-    struct dpro_critical_op *critical;
-    uint32_t n_critical;
-    int64_t critical_ns;
-    struct replayed_memory *memory; /* [n_ranks]; NULL: nothing tells */
 };
 
 static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
@@ -68,15 +53,16 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
 static void fill_iterations(const struct chain *c, struct dpro_replay *r)
 {
     uint32_t n_drawn = c->n_copies - c->n_kept;
-    r->n_iterations = c->n_main;
+    int64_t *iterations_ns = arena_array(&r->arena, c->n_main, sizeof *iterations_ns);
     r->n_sorted = n_drawn ? n_drawn : c->n_main;
-    r->iterations_ns = arena_array(&r->arena, r->n_iterations, sizeof *r->iterations_ns);
     r->sorted_ns = arena_array(&r->arena, r->n_sorted, sizeof *r->sorted_ns);
-    chain_periods(c, r->iterations_ns);
+    chain_periods(c, iterations_ns);
     for (uint32_t i = 0; i < r->n_sorted; i++)
-        r->sorted_ns[i] = n_drawn ? chain_period(c, c->n_kept + i) : r->iterations_ns[i];
+        r->sorted_ns[i] = n_drawn ? chain_period(c, c->n_kept + i) : iterations_ns[i];
     sort_i64(r->sorted_ns, r->n_sorted);
-    r->iteration_ns = chain_predicted_ns(c, r->iterations_ns);
+    r->view.n_iterations = c->n_main;
+    r->view.iterations_ns = iterations_ns;
+    r->view.iteration_ns = chain_predicted_ns(c, iterations_ns);
 }
 
 static void fill_ranks(struct chain *c, struct dpro_replay *r)
@@ -84,7 +70,8 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
     uint32_t n = c->g->n_ranks;
     int64_t *from = arena_array(&c->arena, (size_t)n + 1, sizeof *from);
     int64_t *to = arena_array(&c->arena, (size_t)n + 1, sizeof *to);
-    r->ranks = arena_array(&r->arena, (size_t)n + 1, sizeof *r->ranks);
+    struct dpro_rank_time *ranks = arena_array(&r->arena, (size_t)n + 1, sizeof *ranks);
+    struct dpro_rank_time *ranks_in = NULL;
     for (uint32_t i = 0; i < n; i++) {
         bool single = c->g->single_iteration;
         from[i] = single ? c->first_ns : c->boundary_ns[(size_t)(c->n_warm_up - 1) * n + i];
@@ -99,31 +86,40 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
                                   c->n_warm_up,
                                   c->g->single_iteration ? NULL : c->boundary_ns};
     if ((size_t)c->n_main * n <= MOST_TIMES)
-        r->of_iterations = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->ranks);
-    r->lateness = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *r->lateness);
-    r->n_dimensions = c->g->n_dimensions;
-    r->dimensions =
-        arena_array(&r->arena, ((size_t)n + 1) * (r->n_dimensions + 1), sizeof *r->dimensions);
-    breakdown_fill(c->g, &span, c->options->threads, r->ranks, r->dimensions, r->lateness,
-                   r->of_iterations);
+        ranks_in = arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *ranks_in);
+    struct dpro_lateness *lateness =
+        arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *lateness);
+    struct dpro_dimension_time *dimensions =
+        arena_array(&r->arena, ((size_t)n + 1) * (c->g->n_dimensions + 1), sizeof *dimensions);
+    breakdown_fill(c->g, &span, c->options->threads, ranks, dimensions, lateness, ranks_in);
+    r->view.ranks = ranks;
+    r->view.ranks_in = ranks_in;
+    r->view.lateness = lateness;
+    r->view.dimensions = dimensions;
+    r->view.n_dimensions = c->g->n_dimensions;
 }
 
 /* The rank that is waited for most in an iteration is late, unless that is next to nothing. */
 static void find_late(struct dpro_replay *r)
 {
     enum { LEAST_PCT = 1 };
-    r->late = arena_array(&r->arena, (size_t)r->n_iterations + 1, sizeof *r->late);
-    r->n_late = arena_array(&r->arena, (size_t)r->n_ranks + 1, sizeof *r->n_late);
-    r->straggles = arena_array(&r->arena, (size_t)r->n_ranks + 1, sizeof *r->straggles);
-    for (uint32_t i = 0; i < r->n_iterations; i++) {
-        const struct breakdown_lateness *of = r->lateness + (size_t)i * r->n_ranks;
+    const struct dpro_replay_view *v = &r->view;
+    r->late = arena_array(&r->arena, (size_t)v->n_iterations + 1, sizeof *r->late);
+    r->ranks_late = arena_array(&r->arena, (size_t)v->n_ranks + 1, sizeof *r->ranks_late);
+    r->view.ranks_late = r->ranks_late;
+    for (uint32_t i = 0; i < v->n_iterations; i++) {
+        const struct dpro_lateness *of = v->lateness + (size_t)i * v->n_ranks;
         uint32_t most = 0;
-        for (uint32_t k = 1; k < r->n_ranks; k++)
+        for (uint32_t k = 1; k < v->n_ranks; k++)
             most = of[k].waited_ns > of[most].waited_ns ? k : most;
-        bool counts = r->n_ranks > 0 && of[most].waited_ns / LEAST_PCT >= r->iteration_ns / 100;
+        bool counts = v->n_ranks > 0 && of[most].waited_ns / LEAST_PCT >= v->iteration_ns / 100;
         r->late[i] = counts && of[most].waited_ns > 0 ? most : NO_RANK;
-        r->n_late[most] += r->late[i] == most;
+        r->ranks_late[most].n += r->late[i] == most;
+        for (uint32_t k = 0; k < v->n_ranks; k++)
+            r->ranks_late[k].later_ns += of[k].late_ns;
     }
+    for (uint32_t k = 0; k < v->n_ranks; k++)
+        r->ranks_late[k].later_ns /= MAX((int64_t)v->n_iterations, 1);
 }
 
 /* Whether the mean is above 0 by three times its standard error. Or the median: a few iterations in
@@ -148,20 +144,21 @@ static bool is_no_chance(double *values, uint32_t n)
 static void find_stragglers(struct dpro_replay *r)
 {
     enum { LEAST_PCT = 5, FEWEST = 3 }; /* of fewer, chance can't be told */
-    uint32_t n = r->n_iterations;
+    const struct dpro_replay_view *v = &r->view;
+    uint32_t n = v->n_iterations;
     SCRATCH double *later = mem_array(n + (size_t)1, sizeof *later);
     SCRATCH int64_t *late = mem_array(n + (size_t)1, sizeof *late);
-    SCRATCH int64_t *others = mem_array(r->n_ranks + (size_t)1, sizeof *others);
+    SCRATCH int64_t *others = mem_array(v->n_ranks + (size_t)1, sizeof *others);
     for (uint32_t i = 0; i < n; i++)
-        late[i] = r->iterations_ns[i];
+        late[i] = v->iterations_ns[i];
     int64_t usual_ns = stats_median_i64(late, n);
-    for (uint32_t k = 0; k < r->n_ranks && r->n_ranks > 1 && n >= FEWEST; k++) {
+    for (uint32_t k = 0; k < v->n_ranks && v->n_ranks > 1 && n >= FEWEST; k++) {
         uint32_t n_late = 0;
         for (uint32_t i = 0; i < n; i++) {
-            const struct breakdown_lateness *of = r->lateness + (size_t)i * r->n_ranks;
+            const struct dpro_lateness *of = v->lateness + (size_t)i * v->n_ranks;
             int64_t most = 0;
             uint32_t n_others = 0;
-            for (uint32_t other = 0; other < r->n_ranks; other++) {
+            for (uint32_t other = 0; other < v->n_ranks; other++) {
                 most = MAX(most, of[other].late_ns);
                 if (other != k)
                     others[n_others++] = of[other].late_ns;
@@ -171,11 +168,12 @@ static void find_stragglers(struct dpro_replay *r)
             later[i] = (double)(late[i] - stats_median_i64(others, n_others));
         }
         int64_t late_ns = stats_median_i64(late, n);
-        r->straggles[k] = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
-                          is_no_chance(later, n);
-        r->has_straggler |= r->straggles[k];
-        if (r->straggles[k])
-            r->n_late[k] = n_late;
+        bool straggles = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
+                         is_no_chance(later, n);
+        r->has_straggler |= straggles;
+        r->ranks_late[k].straggles = straggles;
+        if (straggles)
+            r->ranks_late[k].n = n_late;
     }
 }
 
@@ -199,23 +197,24 @@ static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, 
 
 /* What the others wait for stragglers, mean over them, and have more exposed than these lose by
  * each other. */
-static int64_t lost_by_stragglers(const struct dpro_replay *r)
+static int64_t lost_by_stragglers(const struct dpro_replay_view *v)
 {
-    int64_t sum = 0, n_others = r->n_ranks, lost[2] = {0}, by_others = 0;
-    for (uint32_t k = 0; k < r->n_ranks; k++)
-        for (uint32_t i = 0; i < r->n_iterations && !r->straggles[k]; i++)
-            by_others += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
-    by_others = by_others / (r->n_ranks - 1) * r->n_ranks;
-    for (uint32_t k = 0; k < r->n_ranks; k++) {
-        n_others -= r->straggles[k];
-        lost[r->straggles[k]] += r->ranks[k].exposed_communication_ns;
-        if (r->straggles[k])
-            lost[true] += MAX(r->ranks[k].wait_for_peers_ns - by_others, 0);
-        for (uint32_t i = 0; i < r->n_iterations && r->straggles[k]; i++)
-            sum += r->lateness[(size_t)i * r->n_ranks + k].waited_ns / r->n_iterations;
+    int64_t sum = 0, n_others = v->n_ranks, lost[2] = {0}, by_others = 0;
+    for (uint32_t k = 0; k < v->n_ranks; k++)
+        for (uint32_t i = 0; i < v->n_iterations && !v->ranks_late[k].straggles; i++)
+            by_others += v->lateness[(size_t)i * v->n_ranks + k].waited_ns / v->n_iterations;
+    by_others = by_others / (v->n_ranks - 1) * v->n_ranks;
+    for (uint32_t k = 0; k < v->n_ranks; k++) {
+        bool straggles = v->ranks_late[k].straggles;
+        n_others -= straggles;
+        lost[straggles] += v->ranks[k].exposed_communication_ns;
+        if (straggles)
+            lost[true] += MAX(v->ranks[k].wait_for_peers_ns - by_others, 0);
+        for (uint32_t i = 0; i < v->n_iterations && straggles; i++)
+            sum += v->lateness[(size_t)i * v->n_ranks + k].waited_ns / v->n_iterations;
     }
-    int64_t more = lost[false] / MAX(n_others, 1) - lost[true] / MAX(r->n_ranks - n_others, 1);
-    return sum * r->n_ranks / MAX(n_others, 1) + MAX(more, 0);
+    int64_t more = lost[false] / MAX(n_others, 1) - lost[true] / MAX(v->n_ranks - n_others, 1);
+    return sum * v->n_ranks / MAX(n_others, 1) + MAX(more, 0);
 }
 
 /* Replays once more without what makes ranks late, where none is in most iterations. */
@@ -228,12 +227,13 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
     struct arena scratch = {0};
     size_t n = (size_t)usual.n_samples * usual.n_ops;
     int64_t waited = 0;
+    struct dpro_replay_view *v = &r->view;
     if (r->has_straggler)
-        r->late_ns = lost_by_stragglers(r);
-    for (uint32_t k = 0; k < r->n_ranks; k++)
-        waited += r->ranks[k].wait_for_peers_ns / r->n_ranks;
-    if (r->has_straggler || waited / LEAST_PCT < r->iteration_ns / 100 || c->options->skip_sample ||
-        !usual.sample_gap_ns || usual.n_samples != r->n_iterations)
+        v->late_ns = lost_by_stragglers(v);
+    for (uint32_t k = 0; k < v->n_ranks; k++)
+        waited += v->ranks[k].wait_for_peers_ns / v->n_ranks;
+    if (r->has_straggler || waited / LEAST_PCT < v->iteration_ns / 100 || c->options->skip_sample ||
+        !usual.sample_gap_ns || usual.n_samples != v->n_iterations)
         return;
     usual.sample_dur_ns = arena_copy(&scratch, usual.sample_dur_ns, n, sizeof(int64_t));
     usual.sample_gap_ns = arena_copy(&scratch, usual.sample_gap_ns, n, sizeof(int64_t));
@@ -243,11 +243,11 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
         keep_usual(r, &usual, op, usual.sample_gap_ns, others);
     }
     if (chain_init(&chain, &usual, &options, NULL, NULL) == 0) {
-        int64_t *periods = arena_array(&scratch, r->n_iterations, sizeof *periods);
+        int64_t *periods = arena_array(&scratch, v->n_iterations, sizeof *periods);
         chain.only_time = true;
         chain_run(&chain);
         chain_periods(&chain, periods);
-        r->late_ns = MAX(r->iteration_ns - chain_predicted_ns(&chain, periods), 0);
+        v->late_ns = MAX(v->iteration_ns - chain_predicted_ns(&chain, periods), 0);
     }
     chain_fini(&chain);
     arena_fini(&scratch);
@@ -259,19 +259,20 @@ static void fill_shown(const struct chain *c, struct dpro_replay *r)
     size_t room = ((size_t)n + 1) * sizeof(int64_t);
     const struct replay_copy *copy = &c->copies[shown];
     int64_t start = c->g->single_iteration ? c->first_ns : latest_boundary(c, shown - 1, &unused);
-    r->start_ns = arena_alloc(&r->arena, room);
-    r->end_ns = arena_alloc(&r->arena, room);
+    int64_t *start_ns = arena_alloc(&r->arena, room), *end_ns = arena_alloc(&r->arena, room);
     for (uint32_t op = 0; op < n; op++) {
-        r->end_ns[op] = copy->end_ns[op] - start;
-        r->start_ns[op] = r->end_ns[op] - copy->dur_ns[op];
+        end_ns[op] = copy->end_ns[op] - start;
+        start_ns[op] = end_ns[op] - copy->dur_ns[op];
     }
+    r->view.start_ns = start_ns;
+    r->view.end_ns = end_ns;
     if (n == 0)
         return;
     struct critical_span span = {c->copies, c->n_kept, shown, last_op(c, shown), start};
     if (copy->end_ns[span.op] <= start)
         return;
-    r->critical_ns = copy->end_ns[span.op] - start;
-    r->critical = critical_find(c->g, &span, &r->arena, &r->n_critical);
+    r->view.critical_ns = copy->end_ns[span.op] - start;
+    r->view.critical = critical_find(c->g, &span, &r->arena, &r->view.n_critical);
 }
 
 static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
@@ -283,14 +284,15 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
         return rc;
     chain_run(&chain);
     struct dpro_replay *result = mem_array(1, sizeof *result);
-    result->n_ops = graph->n_ops;
-    result->n_ranks = graph->n_ranks;
+    result->view.n_ops = graph->n_ops;
+    result->view.n_ranks = graph->n_ranks;
     fill_iterations(&chain, result);
     fill_ranks(&chain, result);
     fill_shown(&chain, result);
     find_late(result);
     find_stragglers(result);
-    result->memory = replay_memory(graph, result->start_ns, result->end_ns, &result->arena);
+    result->view.memory =
+        replay_memory(graph, result->view.start_ns, result->view.end_ns, &result->arena);
     find_late_ns(&chain, result);
     chain_fini(&chain);
     *replay = result;
@@ -362,129 +364,12 @@ void dpro_replay_destroy(struct dpro_replay *replay)
     mem_free(replay);
 }
 
-int64_t dpro_replay_iteration_ns(const struct dpro_replay *replay)
+const struct dpro_replay_view *dpro_replay_view(const struct dpro_replay *replay)
 {
-    return replay->iteration_ns;
+    return &replay->view;
 }
 
 int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay, double fraction)
 {
     return stats_quantile_i64(replay->sorted_ns, replay->n_sorted, fraction);
-}
-
-const int64_t *dpro_replay_iterations_ns(const struct dpro_replay *replay, uint32_t *n)
-{
-    *n = replay->n_iterations;
-    return replay->iterations_ns;
-}
-
-struct dpro_rank_time dpro_replay_rank(const struct dpro_replay *replay, uint32_t rank_index)
-{
-    if (rank_index >= replay->n_ranks)
-        return (struct dpro_rank_time){.rank = -1, .waited_most_for = -1};
-    return replay->ranks[rank_index];
-}
-
-struct dpro_dimension_time dpro_replay_dimension(const struct dpro_replay *replay,
-                                                 uint32_t rank_index, uint32_t dimension)
-{
-    uint32_t at = dimension + 1; /* 0: of none */
-    if (rank_index >= replay->n_ranks || at > replay->n_dimensions)
-        return (struct dpro_dimension_time){0};
-    return replay->dimensions[(size_t)rank_index * (replay->n_dimensions + 1) + at];
-}
-
-bool dpro_replay_rank_in(const struct dpro_replay *replay, uint32_t rank_index, uint32_t iteration,
-                         struct dpro_rank_time *time)
-{
-    if (!replay->of_iterations || rank_index >= replay->n_ranks ||
-        iteration >= replay->n_iterations)
-        return false;
-    *time = replay->of_iterations[(size_t)iteration * replay->n_ranks + rank_index];
-    return true;
-}
-
-bool dpro_replay_straggles(const struct dpro_replay *replay, uint32_t rank_index)
-{
-    return rank_index < replay->n_ranks && replay->straggles[rank_index];
-}
-
-uint32_t dpro_replay_n_late(const struct dpro_replay *replay, uint32_t rank_index)
-{
-    return rank_index < replay->n_ranks ? replay->n_late[rank_index] : 0;
-}
-
-int64_t dpro_replay_waited_ns(const struct dpro_replay *replay, uint32_t rank_index,
-                              uint32_t iteration)
-{
-    if (rank_index >= replay->n_ranks || iteration >= replay->n_iterations)
-        return 0;
-    return replay->lateness[(size_t)iteration * replay->n_ranks + rank_index].waited_ns;
-}
-
-int64_t dpro_replay_later_ns(const struct dpro_replay *replay, uint32_t rank_index)
-{
-    int64_t sum = 0;
-    for (uint32_t i = 0; i < replay->n_iterations && rank_index < replay->n_ranks; i++)
-        sum += replay->lateness[(size_t)i * replay->n_ranks + rank_index].late_ns;
-    return sum / MAX((int64_t)replay->n_iterations, 1);
-}
-
-int64_t dpro_replay_late_ns(const struct dpro_replay *replay)
-{
-    return replay->late_ns;
-}
-
-int64_t dpro_replay_start_ns(const struct dpro_replay *replay, dpro_op_id op)
-{
-    return op < replay->n_ops ? replay->start_ns[op] : 0;
-}
-
-int64_t dpro_replay_end_ns(const struct dpro_replay *replay, dpro_op_id op)
-{
-    return op < replay->n_ops ? replay->end_ns[op] : 0;
-}
-
-const struct dpro_critical_op *dpro_replay_critical(const struct dpro_replay *replay, uint32_t *n)
-{
-    *n = replay->n_critical;
-    return replay->critical;
-}
-
-int64_t dpro_replay_critical_ns(const struct dpro_replay *replay)
-{
-    return replay->critical_ns;
-}
-
-/* NULL: nothing tells. */
-static const struct replayed_memory *memory_of(const struct dpro_replay *replay,
-                                               uint32_t rank_index)
-{
-    return replay->memory && rank_index < replay->n_ranks ? &replay->memory[rank_index] : NULL;
-}
-
-struct dpro_rank_memory dpro_replay_memory(const struct dpro_replay *replay, uint32_t rank_index)
-{
-    const struct replayed_memory *memory = memory_of(replay, rank_index);
-    return memory ? memory->rank
-                  : (struct dpro_rank_memory){.rank = -1,
-                                              .source = DPRO_MEMORY_UNKNOWN,
-                                              .peak_op = DPRO_NO_OP,
-                                              .peak_phase = DPRO_OP_BARRIER};
-}
-
-const struct dpro_memory_holder *dpro_replay_memory_holders(const struct dpro_replay *replay,
-                                                            uint32_t rank_index, uint32_t *n)
-{
-    const struct replayed_memory *memory = memory_of(replay, rank_index);
-    *n = memory ? memory->n_holders : 0;
-    return memory ? memory->holders : NULL;
-}
-
-const struct dpro_memory_point *dpro_replay_memory_points(const struct dpro_replay *replay,
-                                                          uint32_t rank_index, uint32_t *n)
-{
-    const struct replayed_memory *memory = memory_of(replay, rank_index);
-    *n = memory ? memory->n_points : 0;
-    return memory ? memory->points : NULL;
 }

@@ -163,30 +163,17 @@ struct breakdown_span {
     const int64_t *boundary_ns;     /* by copy and rank: its end; NULL: there is one iteration */
 };
 
-/* Of a rank in an iteration. */
-struct breakdown_lateness {
-    int64_t waited_ns; /* how long ranks waited for it as the last one, mean over all of them */
-    int64_t late_ns;   /* how much later it came than half of those who waited; below 0: earlier */
-};
-
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
  * is in none. lateness[iteration * n_ranks + rank], and of_iterations where it is not NULL. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct breakdown_lateness *lateness, struct dpro_rank_time *of_iterations);
+                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations);
 
 /* ---- replay_memory.c ---- */
 
-struct replayed_memory { /* of a rank */
-    struct dpro_rank_memory rank;
-    const struct dpro_memory_holder *holders;
-    const struct dpro_memory_point *points;
-    uint32_t n_holders, n_points;
-};
-
-/* The memory of each rank, in `arena`, by when ops start and end; NULL: not known. */
-struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
-                                      const int64_t *end_ns, struct arena *arena);
+/* The memory of each rank, in `arena`, by when ops start and end. */
+struct dpro_rank_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
+                                       const int64_t *end_ns, struct arena *arena);
 
 /* ---- reserved_memory.c ---- */
 

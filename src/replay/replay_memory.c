@@ -226,7 +226,7 @@ ORDER(by_size, struct dpro_memory_holder,
       DESCENDING(size_bytes) ?: strcmp(x->module ? x->module : "", y->module ? y->module : "")
                              ?: ASCENDING(category) ?: COMPARE(!x->module, !y->module));
 
-static void find_holders(struct sweep *s, struct replayed_memory *out, struct arena *arena)
+static void find_holders(struct sweep *s, struct dpro_rank_memory *out, struct arena *arena)
 {
     const struct graph_memory *m = s->memory;
     struct strtab modules = {.n = 0};
@@ -249,16 +249,12 @@ static void find_holders(struct sweep *s, struct replayed_memory *out, struct ar
         }
         holders.at[number].n_blocks++;
         holders.at[number].size_bytes += (uint64_t)size_of(s, block);
-        out->rank.by_category[category] += (uint64_t)size_of(s, block);
+        out->by_category[category] += (uint64_t)size_of(s, block);
     }
     array_sort(&holders, by_size);
-    struct dpro_memory_holder *kept = arena_array(arena, holders.n + 1, sizeof *kept);
-    if (holders.n > 0)
-        memcpy(kept, holders.at, holders.n * sizeof *kept);
-    out->holders = kept;
+    out->holders = arena_copy(arena, holders.at, holders.n, sizeof *out->holders);
     out->n_holders = (uint32_t)holders.n;
-    array_fini(&holders);
-    map_fini(&numbers);
+    FREE_ALL(&holders, &numbers);
     strtab_fini(&modules);
 }
 
@@ -292,7 +288,7 @@ static uint32_t choose_points(const struct sweep *s, uint32_t n, uint32_t *kept)
     return n_kept;
 }
 
-static void put_point(struct replayed_memory *out, struct dpro_memory_point *points, int64_t at_ns,
+static void put_point(struct dpro_rank_memory *out, struct dpro_memory_point *points, int64_t at_ns,
                       const int64_t *held)
 {
     struct dpro_memory_point *point = &points[out->n_points++];
@@ -301,7 +297,7 @@ static void put_point(struct replayed_memory *out, struct dpro_memory_point *poi
         point->by_category[c] = (uint64_t)held[c];
 }
 
-static void find_points(struct sweep *s, struct replayed_memory *out, struct arena *arena)
+static void find_points(struct sweep *s, struct dpro_rank_memory *out, struct arena *arena)
 {
     const struct graph_memory *m = s->memory;
     uint32_t n = MOST_OF_A_GRAPH / (s->graph->n_ranks + 1), next = 0;
@@ -342,7 +338,7 @@ static void find_reserved(struct sweep *s, struct dpro_rank_memory *rank)
 }
 
 static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory *memory,
-                       const int64_t *start_ns, const int64_t *end_ns, struct replayed_memory *out,
+                       const int64_t *start_ns, const int64_t *end_ns, struct dpro_rank_memory *out,
                        struct arena *arena)
 {
     struct sweep s = {.graph = graph, .memory = memory, .start_ns = start_ns, .end_ns = end_ns};
@@ -353,23 +349,22 @@ static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory
     s.most_bytes = (uint64_t)INT64_MAX / (memory->n_blocks + UINT64_C(1));
     time_moments(&s);
     find_peak(&s);
-    describe_peak(&s, &out->rank);
+    describe_peak(&s, out);
     find_holders(&s, out, arena);
     find_points(&s, out, arena);
     if (memory->gpu)
-        find_reserved(&s, &out->rank);
+        find_reserved(&s, out);
     arena_fini(&s.arena);
 }
 
-struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
-                                      const int64_t *end_ns, struct arena *arena)
+struct dpro_rank_memory *replay_memory(const struct dpro_graph *graph, const int64_t *start_ns,
+                                       const int64_t *end_ns, struct arena *arena)
 {
-    if (!graph->memory)
-        return NULL;
-    struct replayed_memory *all = arena_array(arena, (size_t)graph->n_ranks + 1, sizeof *all);
+    static const struct graph_memory unknown = {.n_blocks = 0};
+    struct dpro_rank_memory *all = arena_array(arena, (size_t)graph->n_ranks + 1, sizeof *all);
     for (uint32_t r = 0; r < graph->n_ranks; r++) {
-        const struct graph_memory *memory = &graph->memory[r];
-        struct dpro_rank_memory *rank = &all[r].rank;
+        const struct graph_memory *memory = graph->memory ? &graph->memory[r] : &unknown;
+        struct dpro_rank_memory *rank = &all[r];
         rank->rank = graph->ranks[r].rank;
         rank->source = memory->n_blocks ? memory->source : DPRO_MEMORY_UNKNOWN;
         rank->peak_op = rank->refused_op = DPRO_NO_OP;
@@ -382,7 +377,7 @@ struct replayed_memory *replay_memory(const struct dpro_graph *graph, const int6
         rank->growth_since = memory->growth_since;
         rank->measured_reserved_bytes = memory->measured_reserved_bytes;
         rank->capacity_bytes = memory->capacity_bytes;
-        sweep_rank(graph, memory, start_ns, end_ns, &all[r], arena);
+        sweep_rank(graph, memory, start_ns, end_ns, rank, arena);
     }
     return all;
 }

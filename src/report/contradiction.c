@@ -62,10 +62,9 @@ static void list_times(const struct report_facts *f, const struct slices *slices
 static int64_t shown_ns(const struct report_facts *f, bool replayed)
 {
     const struct dpro_graph *g = f->report->graph;
-    uint32_t n;
-    const int64_t *replays = dpro_replay_iterations_ns(f->report->replay, &n);
     if (replayed)
-        return g->shown_sample < n ? replays[g->shown_sample] : f->predicted_ns;
+        return g->shown_sample < f->n_replayed ? f->replay->iterations_ns[g->shown_sample]
+                                               : f->predicted_ns;
     return g->shown_sample < f->n_measured ? f->measured[g->shown_sample] : f->measured_ns;
 }
 
@@ -169,7 +168,7 @@ void contradiction_find(struct report_facts *f)
         f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT && off_ns > (double)f->known_to_ns;
     if (!f->contradicts && !doubtful)
         return;
-    slices_init(&slices, g, f->report->replay);
+    slices_init(&slices, g, f->replay);
     size_t n = (size_t)f->n_ranks * N_PARTS;
     struct part_times *times = mem_array(n, sizeof *times);
     f->parts = arena_array(&f->arena, n, sizeof *f->parts);

@@ -34,7 +34,7 @@ static bool has_rate(const struct report_facts *f)
 static void sum_predicted(struct report_facts *f)
 {
     const struct dpro_report *r = f->report;
-    f->predicted_ns = dpro_replay_iteration_ns(r->replay);
+    f->predicted_ns = f->replay->iteration_ns;
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
@@ -117,7 +117,7 @@ static void sum_ranks(struct report_facts *f)
     f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct dpro_rank_time *t = &f->ranks[r].time;
-        *t = dpro_replay_rank(f->report->replay, r);
+        *t = f->replay->ranks[r];
         f->ranks[r].unmatched_ns = MIN(g->ranks[r].unmatched_ns, t->idle_ns);
         /* a communication timeline alone makes an op of each round, of next to no time */
         f->ranks[r].computes =
@@ -150,23 +150,23 @@ ORDER_OF_INDICES(by_lateness, struct rank_fact,
 /* Which ranks are late, and how often. */
 static void sum_lateness(struct report_facts *f)
 {
-    const struct dpro_replay *replay = f->report->replay;
-    dpro_replay_iterations_ns(replay, &f->n_replayed);
+    const struct dpro_replay_view *replay = f->replay;
+    f->n_replayed = replay->n_iterations;
     f->late = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->late);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct rank_fact *rank = &f->ranks[r];
         for (uint32_t i = 0; i < f->n_replayed; i++)
-            rank->waited_ns += dpro_replay_waited_ns(replay, r, i);
+            rank->waited_ns += replay->lateness[(size_t)i * replay->n_ranks + r].waited_ns;
         rank->waited_ns /= f->n_replayed ? f->n_replayed : 1;
-        rank->n_late = dpro_replay_n_late(replay, r);
-        rank->straggles = dpro_replay_straggles(replay, r);
+        rank->n_late = replay->ranks_late[r].n;
+        rank->straggles = replay->ranks_late[r].straggles;
         f->n_stragglers += rank->straggles;
         f->straggler_ns += rank->straggles ? rank->waited_ns : 0;
         if (rank->n_late > 0)
             f->late[f->n_late++] = r;
     }
     qsort_r(f->late, f->n_late, sizeof *f->late, by_lateness, f->ranks);
-    f->late_ns = dpro_replay_late_ns(replay);
+    f->late_ns = replay->late_ns;
 }
 
 /* Most of the ranks may be slow alike, and only the others wait: then none is a straggler. */
@@ -259,8 +259,9 @@ static void sum_path(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     struct map by_name = {0}, on_rank = {0};
-    f->path = dpro_replay_critical(f->report->replay, &f->n_path);
-    f->path_ns = dpro_replay_critical_ns(f->report->replay);
+    f->path = f->replay->critical;
+    f->n_path = f->replay->n_critical;
+    f->path_ns = f->replay->critical_ns;
     f->names = arena_array(&f->arena, f->n_path, sizeof *f->names);
     for (uint32_t i = 0; i < f->n_path; i++) {
         const struct dpro_critical_op *c = &f->path[i];
@@ -332,6 +333,7 @@ static void sum_comms(struct report_facts *f)
 void facts_sum(struct report_facts *f, const struct dpro_report *report)
 {
     *f = (struct report_facts){.report = report,
+                               .replay = dpro_replay_view(report->replay),
                                .warnings = {.trace = report->trace, .graph = report->graph},
                                .framework = dpro_trace_framework(report->trace),
                                .world_size = (uint32_t)dpro_trace_world_size(report->trace),

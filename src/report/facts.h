@@ -156,6 +156,7 @@ struct verdict_line {
 struct report_facts {
     struct arena arena;
     const struct dpro_report *report;
+    const struct dpro_replay_view *replay; /* its */
     struct warnings warnings;
     const char *framework; /* borrowed */
     uint32_t world_size;

@@ -327,17 +327,14 @@ static void write_assumptions(struct writer *w, const struct report_facts *f)
 /* What each rank's single iterations consist of: for each the parts of each rank, us. */
 static void write_iterations(struct writer *w, const struct report_facts *f)
 {
-    struct dpro_rank_time time;
+    const struct dpro_rank_time *times = f->replay->ranks_in; /* a rank's after the other */
+    bool known = times && f->n_ranks > 0 && f->n_replayed == f->n_measured;
     writer_section(w, "iterations", '[');
-    for (uint32_t i = 0; i < f->n_replayed && f->n_replayed == f->n_measured; i++) {
-        if (f->n_ranks == 0 || !dpro_replay_rank_in(f->report->replay, 0, i, &time))
-            break;
+    for (uint32_t i = 0; known && i < f->n_replayed; i++) {
         writer_open(w, '[');
-        for (uint32_t r = 0; r < f->n_ranks; r++) {
-            dpro_replay_rank_in(f->report->replay, r, i, &time);
+        for (uint32_t r = 0; r < f->n_ranks; r++, times++)
             for (int p = 0; p < N_RANK_PARTS; p++)
-                writer_json_int(w, rank_part_ns(&time, p) / 1000);
-        }
+                writer_json_int(w, rank_part_ns(times, p) / 1000);
         writer_close(w, ']');
     }
     writer_close(w, ']');
@@ -394,7 +391,7 @@ static int write_folder(const struct dpro_report *report, const char *folder,
                                      {"report.html", false, html_write, &drawn},
                                      {"replay.json", false, json_write, &drawn.facts}};
     facts_init(&drawn.facts, report);
-    slices_init(&drawn.slices, report->graph, report->replay);
+    slices_init(&drawn.slices, report->graph, drawn.facts.replay);
     int rc =
         file_set_write(folder, "report", files, sizeof files / sizeof *files, &report->sink, err);
     slices_fini(&drawn.slices);

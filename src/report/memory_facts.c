@@ -54,7 +54,7 @@ void memory_find(struct report_facts *f)
     struct memory_facts *all = &f->memory;
     all->ranks = arena_array(&f->arena, (size_t)f->n_ranks + 1, sizeof *all->ranks);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
-        struct dpro_rank_memory memory = dpro_replay_memory(f->report->replay, r);
+        struct dpro_rank_memory memory = f->replay->memory[r];
         struct memory_fact *fact = &all->ranks[all->n_ranks];
         if (memory.source >= DPRO_MEMORY_UNKNOWN) {
             all->n_unknown++;

@@ -199,9 +199,8 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
 static void write_holders(struct writer *w, const struct report_facts *f,
                           const struct memory_fact *fact)
 {
-    uint32_t n, most = MAX(MOST_IN_ALL / f->memory.n_ranks, 16u);
-    const struct dpro_memory_holder *holders =
-        dpro_replay_memory_holders(f->report->replay, fact->index, &n);
+    uint32_t n = fact->memory.n_holders, most = MAX(MOST_IN_ALL / f->memory.n_ranks, 16u);
+    const struct dpro_memory_holder *holders = fact->memory.holders;
     writer_begin(w, "holders", '[');
     for (uint32_t i = 0; i < n && i < MIN(most, (uint32_t)MOST_HOLDERS); i++)
         writer_object(w, TEXT("module", holders[i].module),
@@ -280,12 +279,10 @@ ORDER_OF_INDICES(by_peak, struct memory_fact, DESCENDING(memory.peak_bytes) ?: A
 /* Columns of the points of one rank, each as the difference to the point before; categories that
  * never hold anything are left out. Of too many points every `step`th is kept, as the one of its
  * step at which most is held. */
-static void write_timeline(struct writer *w, const struct report_facts *f,
-                           const struct memory_fact *fact, uint32_t most)
+static void write_timeline(struct writer *w, const struct memory_fact *fact, uint32_t most)
 {
-    uint32_t n, n_kept = 0;
-    const struct dpro_memory_point *points =
-        dpro_replay_memory_points(f->report->replay, fact->index, &n);
+    uint32_t n = fact->memory.n_points, n_kept = 0;
+    const struct dpro_memory_point *points = fact->memory.points;
     uint32_t step = n / most + 1, *kept = mem_alloc((n / step + 2) * sizeof *kept);
     for (uint32_t first = 0; first < n; first += step) {
         uint64_t most_held = 0;
@@ -336,7 +333,7 @@ void memory_write_timelines(struct writer *w, const struct report_facts *f)
     sort_u32(order, n);
     writer_section(w, "memory", '[');
     for (uint32_t i = 0; i < n; i++)
-        write_timeline(w, f, &all->ranks[order[i]], MOST_POINTS / n);
+        write_timeline(w, &all->ranks[order[i]], MOST_POINTS / n);
     writer_close(w, ']');
     mem_free(order);
 }

@@ -11,12 +11,14 @@ static int64_t lost_ns(const struct dpro_dimension_time *time)
     return time->exposed_communication_ns + time->wait_for_peers_ns;
 }
 
+/* `dimension`: 1 + its index; 0: none. */
 static struct dimension_fact sum_dimension(const struct report_facts *f, uint32_t dimension)
 {
     struct dimension_fact fact = {.most_rank = -1};
     uint32_t n = MAX(f->n_ranks, 1);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
-        struct dpro_dimension_time time = dpro_replay_dimension(f->report->replay, r, dimension);
+        struct dpro_dimension_time time =
+            f->replay->dimensions[(size_t)r * (f->replay->n_dimensions + 1) + dimension];
         fact.mean.exposed_communication_ns += time.exposed_communication_ns;
         fact.mean.wait_for_peers_ns += time.wait_for_peers_ns;
         fact.mean.communication_ns += time.communication_ns;
@@ -40,8 +42,7 @@ static void sum_dimensions(struct report_facts *f)
         return;
     p->dimensions = arena_array(&f->arena, n + (size_t)1, sizeof *p->dimensions);
     for (uint32_t d = 0; d <= n; d++) {
-        uint32_t dimension = d < n ? d : DPRO_NO_DIMENSION;
-        struct dimension_fact fact = sum_dimension(f, dimension);
+        struct dimension_fact fact = sum_dimension(f, d < n ? d + 1 : 0);
         fact.name = d < n ? dpro_graph_dimension(g, d).name : "between";
         fact.bytes = d < n ? dpro_graph_dimension(g, d).bytes_per_rank : 0;
         if (d < n || lost_ns(&fact.most) + fact.mean.communication_ns > 0)

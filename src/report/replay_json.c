@@ -68,10 +68,10 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
         if (f->ranks[r].waited_ns == 0 && !f->ranks[r].straggles)
             continue;
         for (uint32_t i = 0; i < f->n_replayed; i++)
-            waited[i] = dpro_replay_waited_ns(f->report->replay, r, i);
+            waited[i] = f->replay->lateness[(size_t)i * f->replay->n_ranks + r].waited_ns;
         writer_item(w);
         writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late),
-                      MS("later_ms", dpro_replay_later_ns(f->report->replay, r)));
+                      MS("later_ms", f->replay->ranks_late[r].later_ns));
         writer_key(w, "waited_for_ms");
         writer_json_times(w, waited, f->n_replayed);
         writer_close(w, '}');

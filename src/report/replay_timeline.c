@@ -8,7 +8,7 @@
 struct timeline {
     struct writer *w;
     const struct dpro_graph *graph;
-    const struct dpro_replay *replay;
+    const struct dpro_replay_view *replay;
     uint64_t n_flows;
     int64_t zero_ns; /* what the file counts from; below the graph's zero when something starts
                         earlier, since viewers drop negative times */
@@ -126,8 +126,7 @@ static struct endpoint place(const struct timeline *t, dpro_op_id op, bool repla
 {
     const struct dpro_graph *g = t->graph;
     if (replayed)
-        return (struct endpoint){op, dpro_replay_start_ns(t->replay, op),
-                                 dpro_replay_end_ns(t->replay, op), true};
+        return (struct endpoint){op, t->replay->start_ns[op], t->replay->end_ns[op], true};
     if (!g->seen_start_ns || !g->seen_dur_ns || g->seen_dur_ns[op] < 0)
         return (struct endpoint){.op = op};
     return (struct endpoint){op, g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op],
@@ -242,7 +241,7 @@ static void collect_dimensions(const struct timeline *t, bool replayed, comm_sli
             dpro_op_id op = g->members[m].transfer;
             struct endpoint at = place(t, op, replayed);
             if (replayed && all->n_messages > 0 && all->barrier != DPRO_NO_OP)
-                at.start_ns = dpro_replay_end_ns(t->replay, all->barrier);
+                at.start_ns = t->replay->end_ns[all->barrier];
             if (at.known && at.end_ns > at.start_ns && all->dimension < g->n_dimensions)
                 array_add(slices, g->rank[op], all->dimension, c, op, at.start_ns, at.end_ns);
         }
@@ -286,9 +285,8 @@ static void write_dimensions(struct timeline *t, bool replayed)
 static void write_memory(struct timeline *t, const struct report_facts *f)
 {
     EACH_OF (const struct memory_fact, fact, f->memory.ranks, f->memory.n_ranks) {
-        uint32_t n;
-        const struct dpro_memory_point *points =
-            dpro_replay_memory_points(t->replay, fact->index, &n);
+        const struct dpro_memory_point *points = fact->memory.points;
+        uint32_t n = fact->memory.n_points;
         bool used[DPRO_N_MEMORY_CATEGORIES] = {false};
         for (uint32_t k = 0; k < n; k++)
             for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
@@ -321,10 +319,8 @@ static int64_t first_start(const struct report_facts *f, const struct slices *sl
         if (slices->tracks[t].n > 0)
             first = MIN(first, slices->tracks[t].at[0].start_ns);
     for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
-        uint32_t n;
-        const struct dpro_memory_point *points =
-            dpro_replay_memory_points(f->report->replay, f->memory.ranks[i].index, &n);
-        first = n > 0 ? MIN(first, points[0].at_ns) : first;
+        const struct dpro_rank_memory *memory = &f->memory.ranks[i].memory;
+        first = memory->n_points > 0 ? MIN(first, memory->points[0].at_ns) : first;
     }
     return first;
 }
@@ -334,7 +330,7 @@ void timeline_write(struct writer *w, const void *drawn)
     const struct report_facts *f = &((const struct drawn_facts *)drawn)->facts;
     const struct slices *slices = &((const struct drawn_facts *)drawn)->slices;
     const struct dpro_graph *g = f->report->graph;
-    struct timeline t = {.w = w, .graph = g, .replay = f->report->replay};
+    struct timeline t = {.w = w, .graph = g, .replay = f->replay};
     t.zero_ns = first_start(f, slices);
     int max_rank = 0;
     writer_open(w, '{');

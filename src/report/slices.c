@@ -42,7 +42,7 @@ struct waits {
     uint32_t *of;    /* by op, into `at` */
 };
 
-static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *replay,
+static void find_waiting(const struct dpro_graph *g, const struct dpro_replay_view *replay,
                          struct waits *waits)
 {
     uint32_t n_waits = 0;
@@ -51,17 +51,17 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay *r
         uint32_t n = g->collectives[c].n_members;
         int64_t seen_last = INT64_MIN, last = INT64_MIN;
         for (uint32_t i = 0; i < n; i++) {
-            int64_t arrived = dpro_replay_end_ns(replay, m[i].arrival);
+            int64_t arrived = replay->end_ns[m[i].arrival];
             last = arrived > last ? arrived : last;
             if (was_seen(g, m[i].transfer) && g->seen_start_ns[m[i].transfer] > seen_last)
                 seen_last = g->seen_start_ns[m[i].transfer];
         }
         for (uint32_t i = 0; i < n; i++) {
             uint32_t op = m[i].transfer;
-            int64_t start = dpro_replay_start_ns(replay, op);
+            int64_t start = replay->start_ns[op];
             waits->of[op] = waits->of[op] ? waits->of[op] : ++n_waits;
             struct wait *wait = &waits->at[waits->of[op]];
-            *wait = (struct wait){.from_ns = dpro_replay_end_ns(replay, m[i].arrival),
+            *wait = (struct wait){.from_ns = replay->end_ns[m[i].arrival],
                                   .to_ns = last < start ? last : start,
                                   .missing_ns = g->collectives[c].missing_wait_ns,
                                   .collective = c,
@@ -165,7 +165,7 @@ static uint32_t count_slices(const struct dpro_graph *g, const struct waits *wai
 }
 
 void slices_init(struct slices *slices, const struct dpro_graph *g,
-                 const struct dpro_replay *replay)
+                 const struct dpro_replay_view *replay)
 {
     *slices = (struct slices){.n_tracks = g->n_devices * 2};
     struct arena work = {0};
@@ -185,7 +185,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
         if (!is_drawn(g, op))
             continue;
         struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
-        add(&tracks[1], dpro_replay_start_ns(replay, op), dpro_replay_end_ns(replay, op), op);
+        add(&tracks[1], replay->start_ns[op], replay->end_ns[op], op);
         if (was_seen(g, op))
             add(&tracks[0], g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op], op);
     }
@@ -201,14 +201,13 @@ void slices_fini(struct slices *slices)
     arena_fini(&slices->arena);
 }
 
-uint32_t slices_last_member(const struct dpro_graph *g, const struct dpro_replay *replay,
+uint32_t slices_last_member(const struct dpro_graph *g, const struct dpro_replay_view *replay,
                             uint32_t collective)
 {
     const struct graph_collective *c = &g->collectives[collective];
     uint32_t last = c->first_member;
     for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
-        if (dpro_replay_end_ns(replay, g->members[m].arrival) >
-            dpro_replay_end_ns(replay, g->members[last].arrival))
+        if (replay->end_ns[g->members[m].arrival] > replay->end_ns[g->members[last].arrival])
             last = m;
     return last;
 }

@@ -28,10 +28,10 @@ struct slices {
 };
 
 void slices_init(struct slices *slices, const struct dpro_graph *graph,
-                 const struct dpro_replay *replay);
+                 const struct dpro_replay_view *replay);
 void slices_fini(struct slices *slices);
 
 /* When a collective's last rank arrived in the replay, and which member that was (index into the
  * graph's members). */
-uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay *replay,
+uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
                             uint32_t collective);

@@ -52,8 +52,8 @@ static void add_work(struct stage_time *t, const struct report_facts *f, uint32_
         has_gpu |= (g->flags[op] & GRAPH_OP_GPU) != 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t op = first; op < end - g->ranks[r].n_message_ops; op++) {
-            int64_t from = dpro_replay_start_ns(f->report->replay, op);
-            int64_t to = dpro_replay_end_ns(f->report->replay, op);
+            int64_t from = f->replay->start_ns[op];
+            int64_t to = f->replay->end_ns[op];
             if (!is_compute(g, op, has_gpu) || to <= from)
                 continue;
             if (pass == 1) {
@@ -76,19 +76,18 @@ static void add_work(struct stage_time *t, const struct report_facts *f, uint32_
 static void add_messages(struct stage_time *times, const struct report_facts *f, uint32_t dimension)
 {
     const struct dpro_graph *g = f->report->graph;
-    const struct dpro_replay *replay = f->report->replay;
+    const struct dpro_replay_view *replay = f->replay;
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
         for (uint32_t m = 0; m < c->n_members && c->dimension == dimension; m++) {
             const struct graph_member *member = &g->members[c->first_member + m];
             if (g->rank[member->transfer] >= g->n_ranks)
                 continue;
             struct stage_time *t = &times[g->rank[member->transfer]];
-            int64_t from = dpro_replay_start_ns(replay, member->transfer);
-            int64_t to = dpro_replay_end_ns(replay, member->transfer);
+            int64_t from = replay->start_ns[member->transfer];
+            int64_t to = replay->end_ns[member->transfer];
             int64_t there = c->barrier == DPRO_NO_OP ? MIN(from + c->missing_wait_ns, to)
-                                                     : dpro_replay_end_ns(replay, c->barrier);
-            int64_t arrived =
-                c->barrier == DPRO_NO_OP ? from : dpro_replay_end_ns(replay, member->arrival);
+                                                     : replay->end_ns[c->barrier];
+            int64_t arrived = c->barrier == DPRO_NO_OP ? from : replay->end_ns[member->arrival];
             if (g->kind[member->transfer] != DPRO_OP_SEND && to > 0)
                 t->first_received_ns = MIN(t->first_received_ns, to);
             add(t, arrived, there, DOING_WAIT);

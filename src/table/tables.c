@@ -279,21 +279,17 @@ static void make_clocks(struct dpro_tables *t)
     }
 }
 
-static void make_replayed(struct dpro_tables *t, const struct dpro_replay *replay)
+static void make_replayed(struct dpro_tables *t, const struct dpro_replay_view *replay)
 {
-    const struct dpro_graph *g = t->graph;
     struct made_tables *to = &t->made;
-    uint32_t n_path;
-    to->path = dpro_replay_critical(replay, &n_path);
-    to->n_path = n_path;
-    to->replayed = arena_array(&t->arena, g->n_ops + (size_t)1, sizeof *to->replayed);
-    to->rank_times = arena_array(&t->arena, g->n_ranks + (size_t)1, sizeof *to->rank_times);
-    for (; to->n_replayed < g->n_ops; to->n_replayed++)
+    to->path = replay->critical;
+    to->n_path = replay->n_critical;
+    to->rank_times = replay->ranks;
+    to->n_rank_times = replay->n_ranks;
+    to->replayed = arena_array(&t->arena, replay->n_ops + (size_t)1, sizeof *to->replayed);
+    for (; to->n_replayed < replay->n_ops; to->n_replayed++)
         to->replayed[to->n_replayed] =
-            (struct replayed_row){dpro_replay_start_ns(replay, (dpro_op_id)to->n_replayed),
-                                  dpro_replay_end_ns(replay, (dpro_op_id)to->n_replayed)};
-    for (; to->n_rank_times < g->n_ranks; to->n_rank_times++)
-        to->rank_times[to->n_rank_times] = dpro_replay_rank(replay, (uint32_t)to->n_rank_times);
+            (struct replayed_row){replay->start_ns[to->n_replayed], replay->end_ns[to->n_replayed]};
 }
 
 static __attribute__((noinline)) int make_tables(const struct dpro_graph *graph,
@@ -314,7 +310,7 @@ static __attribute__((noinline)) int make_tables(const struct dpro_graph *graph,
     make_messages(t);
     make_iterations(t);
     make_clocks(t);
-    make_replayed(t, replay);
+    make_replayed(t, dpro_replay_view(replay));
     *tables = t;
     return 0;
 }

@@ -71,7 +71,7 @@ struct made_tables {
     struct message_row *messages;
     struct iteration_row *iterations;
     struct replayed_row *replayed;
-    struct dpro_rank_time *rank_times;
+    const struct dpro_rank_time *rank_times;
     struct clock_rank_row *clock_ranks;
     struct clock_segment_row *clock_segments;
     uint64_t n_ranks, n_exchange_ends, n_clocks, n_left_out, n_path, n_samples, n_edges, n_messages;

@@ -24,17 +24,18 @@ static void check_replay(const struct dpro_graph *graph, const struct dpro_repla
 {
     uint32_t n;
     for (uint32_t r = 0; r < dpro_graph_n_ranks(graph); r++) {
-        struct dpro_rank_time t = dpro_replay_rank(replay, r);
+        struct dpro_rank_time t = dpro_replay_view(replay)->ranks[r];
         __int128 sum = (__int128)t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
                        t.exposed_communication_ns + t.wait_for_peers_ns + t.idle_ns;
         if (sum != t.iteration_ns)
             abort();
     }
-    const struct dpro_critical_op *path = dpro_replay_critical(replay, &n);
+    const struct dpro_critical_op *path = dpro_replay_view(replay)->critical;
+    n = dpro_replay_view(replay)->n_critical;
     __int128 sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += (__int128)path[i].dur_ns + path[i].gap_ns;
-    if (n > 0 && sum != dpro_replay_critical_ns(replay))
+    if (n > 0 && sum != dpro_replay_view(replay)->critical_ns)
         abort();
 }
 

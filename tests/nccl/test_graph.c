@@ -216,7 +216,7 @@ static double replay_ms(struct dpro_job *job, const char *delay)
     struct dpro_error err;
     if (dpro_job_replay(job, &options, &report, &err) < 0)
         fail_msg("%s", err.text);
-    return (double)dpro_replay_iteration_ns(report.replay) / 1e6;
+    return (double)dpro_replay_view(report.replay)->iteration_ns / 1e6;
 }
 
 static double measured_ms(const struct dpro_graph *g)

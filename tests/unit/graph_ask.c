@@ -61,7 +61,7 @@ static int64_t iteration_ns(const struct dpro_graph *graph, const char *const *d
 {
     struct dpro_replay_options options = {.delays = delays, .n_delays = n};
     struct dpro_replay *replay = replay_once(graph, &options);
-    int64_t ns = dpro_replay_iteration_ns(replay);
+    int64_t ns = dpro_replay_view(replay)->iteration_ns;
     dpro_replay_destroy(replay);
     return ns;
 }

@@ -209,9 +209,9 @@ static void replay(struct fake *f)
 static void measure(struct fake *f)
 {
     struct dpro_graph *g = &f->graph;
-    int64_t iteration_ns = dpro_replay_iteration_ns(f->replay);
+    int64_t iteration_ns = dpro_replay_view(f->replay)->iteration_ns;
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        int64_t start_ns = dpro_replay_start_ns(f->replay, op);
+        int64_t start_ns = dpro_replay_view(f->replay)->start_ns[op];
         g->seen_start_ns[op] = (int64_t)((double)start_ns * 1.02) - 5000;
         g->seen_dur_ns[op] = (int64_t)((double)g->dur_ns[op] * (0.98 + 0.04 * next_random(f)));
     }
@@ -355,7 +355,8 @@ struct fake *fake_create(const struct fake_options *options)
         fake_memory(g, options);
     replay(f);
     for (uint32_t r = 0; g->memory && r < g->n_ranks; r++)
-        g->memory[r].measured_peak_bytes = dpro_replay_memory(f->replay, r).peak_bytes / 1000 * 997;
+        g->memory[r].measured_peak_bytes =
+            dpro_replay_view(f->replay)->memory[r].peak_bytes / 1000 * 997;
     if (options->memory)
         replay(f);
     if (!options->empty)
@@ -366,7 +367,8 @@ struct fake *fake_create(const struct fake_options *options)
     f->validation = (struct dpro_validation){"leave-one-out", 10, 1.84, 3.91, 2.2, -0.63};
     if (options->single || options->empty)
         f->validation = (struct dpro_validation){.method = "none"};
-    f->daydream = (struct dpro_daydream){dpro_replay_iteration_ns(f->replay) * 4 / 5, 1.25e10, 0};
+    f->daydream =
+        (struct dpro_daydream){dpro_replay_view(f->replay)->iteration_ns * 4 / 5, 1.25e10, 0};
     f->report = (struct dpro_report){.trace = &f->trace,
                                      .graph = g,
                                      .replay = f->replay,
@@ -374,7 +376,7 @@ struct fake *fake_create(const struct fake_options *options)
                                      .daydream = n > 1 ? &f->daydream : NULL,
                                      .what_if = options->what_if};
     if (options->what_if)
-        f->report.as_it_is_ns = dpro_replay_iteration_ns(f->replay) * 5 / 4;
+        f->report.as_it_is_ns = dpro_replay_view(f->replay)->iteration_ns * 5 / 4;
     return f;
 }
 

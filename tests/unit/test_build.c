@@ -270,8 +270,8 @@ TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
     struct dpro_graph *g = trace_text_graph();
     struct dpro_replay *replay = replay_of(g, NULL);
     assert_int_equal(measured_us(g, 0), 890);
-    assert_int_equal(dpro_replay_iteration_ns(replay), 890 * US);
-    assert_int_equal(dpro_replay_critical_ns(replay), 890 * US);
+    assert_int_equal(dpro_replay_view(replay)->iteration_ns, 890 * US);
+    assert_int_equal(dpro_replay_view(replay)->critical_ns, 890 * US);
 }
 
 /* ---- ops ---- */
@@ -389,8 +389,7 @@ static void write_full_queue(struct trace_text *t, int n, int iterations)
 static int64_t replayed_ns(const struct dpro_graph *g, const char *delay)
 {
     struct dpro_replay_options options = {.delays = &delay, .n_delays = delay != NULL};
-    uint32_t n;
-    return dpro_replay_iterations_ns(replay_of(g, &options), &n)[4];
+    return dpro_replay_view(replay_of(g, &options))->iterations_ns[4];
 }
 
 TEST(a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu)
@@ -718,11 +717,10 @@ TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
         }
     }
     struct dpro_graph *g = trace_text_graph();
-    uint32_t n;
-    const int64_t *ns = dpro_replay_iterations_ns(replay_of(g, NULL), &n);
-    assert_int_equal(n, 5);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(ns[i], 2000 * US);
+    const struct dpro_replay_view *r = dpro_replay_view(replay_of(g, NULL));
+    assert_int_equal(r->n_iterations, 5);
+    for (uint32_t i = 0; i < r->n_iterations; i++)
+        assert_int_equal(r->iterations_ns[i], 2000 * US);
 }
 
 TEST(bucket_copies_give_each_gradient_its_bucket)

@@ -79,7 +79,7 @@ TEST(memory_is_that_of_the_replay)
         assert_int_equal(dpro_job_memory(job, r, &memory, &err), 0);
         assert_int_equal(dpro_job_replay(job, NULL, &report, &err), 0);
         assert_true(memory.peak_bytes > 0);
-        assert_int_equal(memory.peak_bytes, dpro_replay_memory(report.replay, r).peak_bytes);
+        assert_int_equal(memory.peak_bytes, dpro_replay_view(report.replay)->memory[r].peak_bytes);
     }
 }
 

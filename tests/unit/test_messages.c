@@ -331,7 +331,7 @@ TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
     struct dpro_graph *g = graph_of(&job);
     struct dpro_replay *replay = replay_of(g, NULL);
     for (uint32_t r = 0; r < 4; r++) {
-        struct dpro_rank_time t = dpro_replay_rank(replay, r);
+        struct dpro_rank_time t = dpro_replay_view(replay)->ranks[r];
         assert_int_equal(t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
                              t.exposed_communication_ns + t.wait_for_peers_ns + t.idle_ns,
                          t.iteration_ns);

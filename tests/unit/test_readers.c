@@ -65,7 +65,7 @@ TEST(a_format_of_one_file_and_one_row_is_loaded_and_replayed)
     assert_non_null(strstr(dpro_trace_warning(trace, 1), "1 records or lines make no sense"));
     assert_int_equal(dpro_graph_build(trace, NULL, &graph, &err), 0);
     assert_int_equal(dpro_replay_run(graph, NULL, &replay, &err), 0);
-    assert_int_equal(dpro_replay_iteration_ns(replay), 100000);
+    assert_int_equal(dpro_replay_view(replay)->iteration_ns, 100000);
     dpro_replay_destroy(replay);
     dpro_graph_destroy(graph);
     dpro_trace_destroy(trace);

@@ -12,14 +12,14 @@
 static void check_sums(const struct dpro_graph *g, const struct dpro_replay *r)
 {
     for (uint32_t i = 0; i < dpro_graph_n_ranks(g); i++) {
-        struct dpro_rank_time t = dpro_replay_rank(r, i);
+        struct dpro_rank_time t = dpro_replay_view(r)->ranks[i];
         assert_int_equal(t.iteration_ns, t.forward_ns + t.backward_ns + t.update_ns + t.input_ns +
                                              t.exposed_communication_ns + t.wait_for_peers_ns +
                                              t.idle_ns);
         assert_true(t.idle_ns >= 0 && t.communication_ns >= t.exposed_communication_ns);
     }
-    uint32_t n;
-    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    const struct dpro_critical_op *path = dpro_replay_view(r)->critical;
+    uint32_t n = dpro_replay_view(r)->n_critical;
     int64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         assert_true(path[i].dur_ns >= 0 && path[i].gap_ns >= 0);
@@ -27,13 +27,13 @@ static void check_sums(const struct dpro_graph *g, const struct dpro_replay *r)
         assert_int_equal(path[i].start_ns, sum);
         sum += path[i].dur_ns;
     }
-    assert_int_equal(sum, dpro_replay_critical_ns(r));
+    assert_int_equal(sum, dpro_replay_view(r)->critical_ns);
 }
 
 static int64_t predicted(const struct dpro_graph *g, const struct dpro_replay_options *options)
 {
     struct dpro_replay *r = replay_of(g, options);
-    int64_t ns = dpro_replay_iteration_ns(r);
+    int64_t ns = dpro_replay_view(r)->iteration_ns;
     check_sums(g, r);
     return ns;
 }
@@ -92,8 +92,8 @@ static enum slow_use slow_use(const struct dpro_graph *g, const struct dpro_repl
     for (uint32_t op = 0; op < g->n_ops; op++)
         has_gpu |= g->rank[op] == rank && (g->flags[op] & GRAPH_OP_GPU);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->rank[op] != rank || now < dpro_replay_start_ns(r, op) ||
-            now >= dpro_replay_end_ns(r, op))
+        if (g->rank[op] != rank || now < dpro_replay_view(r)->start_ns[op] ||
+            now >= dpro_replay_view(r)->end_ns[op])
             continue;
         uint32_t device = g->device[op];
         bool on_cpu = device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_CPU_THREAD;
@@ -108,8 +108,8 @@ static enum slow_use slow_use(const struct dpro_graph *g, const struct dpro_repl
     }
     for (uint32_t i = 0; i < g->n_members; i++)
         seen[SLOW_WAIT] |= g->rank[g->members[i].transfer] == rank &&
-                           now >= dpro_replay_end_ns(r, g->members[i].arrival) &&
-                           now < dpro_replay_end_ns(r, g->collectives[0].barrier);
+                           now >= dpro_replay_view(r)->end_ns[g->members[i].arrival] &&
+                           now < dpro_replay_view(r)->end_ns[g->collectives[0].barrier];
     *transfers = seen[SLOW_TRANSFER];
     for (int use = 0; use < SLOW_IDLE; use++)
         if (seen[use])
@@ -137,12 +137,12 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
         check_sums(g, r);
         for (uint32_t i = 0; i < g->n_ranks; i++) {
             int64_t ns[SLOW_IDLE + 1] = {0}, transfer_ns = 0;
-            for (int64_t now = 0; now < dpro_replay_iteration_ns(r); now++) {
+            for (int64_t now = 0; now < dpro_replay_view(r)->iteration_ns; now++) {
                 bool transfers;
                 ns[slow_use(g, r, i, now, &transfers)]++;
                 transfer_ns += transfers;
             }
-            struct dpro_rank_time t = dpro_replay_rank(r, i);
+            struct dpro_rank_time t = dpro_replay_view(r)->ranks[i];
             assert_int_equal(t.forward_ns, ns[SLOW_FW]);
             assert_int_equal(t.backward_ns, ns[SLOW_BW]);
             assert_int_equal(t.update_ns, ns[SLOW_UPDATE]);
@@ -152,10 +152,10 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
             assert_int_equal(t.idle_ns, ns[SLOW_IDLE]);
             assert_int_equal(t.communication_ns, transfer_ns);
         }
-        uint32_t n;
-        const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+        const struct dpro_critical_op *path = dpro_replay_view(r)->critical;
+        uint32_t n = dpro_replay_view(r)->n_critical;
         for (uint32_t i = 0; i < n; i++) { /* no unexplained wait but before the first op */
-            assert_int_equal(path[i].start_ns, dpro_replay_start_ns(r, path[i].op));
+            assert_int_equal(path[i].start_ns, dpro_replay_view(r)->start_ns[path[i].op]);
             if (i)
                 assert_int_equal(path[i].gap_ns, g->gap_ns ? g->gap_ns[path[i].op] : 0);
         }
@@ -242,10 +242,10 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
 {
     struct dpro_graph *g = four_ranks("67000000");
     struct dpro_replay *r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_iteration_ns(r), 112 * MS);
+    assert_int_equal(dpro_replay_view(r)->iteration_ns, 112 * MS);
     check_sums(g, r);
     for (uint32_t i = 0; i < 4; i++) {
-        struct dpro_rank_time t = dpro_replay_rank(r, i);
+        struct dpro_rank_time t = dpro_replay_view(r)->ranks[i];
         assert_int_equal(t.rank, i);
         assert_int_equal(t.iteration_ns, 112 * MS);
         assert_int_equal(t.forward_ns, 30 * MS);
@@ -257,16 +257,17 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
         assert_int_equal(t.waited_most_for, i == 2 ? -1 : 2);
         assert_int_equal(t.idle_ns, 0);
     }
-    assert_int_equal(dpro_replay_critical_ns(r), 112 * MS);
+    assert_int_equal(dpro_replay_view(r)->critical_ns, 112 * MS);
     uint32_t n, seen = 0;
-    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    const struct dpro_critical_op *path = dpro_replay_view(r)->critical;
+    n = dpro_replay_view(r)->n_critical;
     for (uint32_t i = 0; i < n; i++)
         seen += path[i].op == op_named(g, "fw2") || path[i].op == op_named(g, "bw2");
     assert_int_equal(seen, 2);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "fw0")), 0);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "bw0")), 90 * MS);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "tr0")), 97 * MS);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "e3")), 112 * MS);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "fw0")], 0);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "bw0")], 90 * MS);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "tr0")], 97 * MS);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "e3")], 112 * MS);
 }
 
 TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
@@ -276,9 +277,11 @@ TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
     struct dpro_graph *g = four_ranks("60000000");
     struct dpro_replay *before = replay_of(g, NULL), *after = replay_of(g, &options);
     check_sums(g, after);
-    assert_int_equal(dpro_replay_iteration_ns(after) - dpro_replay_iteration_ns(before), 20 * MS);
+    assert_int_equal(dpro_replay_view(after)->iteration_ns - dpro_replay_view(before)->iteration_ns,
+                     20 * MS);
     for (uint32_t i = 0; i < 4; i++) {
-        struct dpro_rank_time b = dpro_replay_rank(before, i), a = dpro_replay_rank(after, i);
+        struct dpro_rank_time b = dpro_replay_view(before)->ranks[i],
+                              a = dpro_replay_view(after)->ranks[i];
         assert_int_equal(a.wait_for_peers_ns - b.wait_for_peers_ns, i == 2 ? 0 : 20 * MS);
         assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
         assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
@@ -290,7 +293,7 @@ TEST(ranks_missing_from_the_trace_are_waited_for_too)
     struct dpro_graph *g = four_ranks("60000000");
     g->collectives[0].missing_wait_ns = 4 * MS;
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_time t = dpro_replay_rank(r, 1);
+    struct dpro_rank_time t = dpro_replay_view(r)->ranks[1];
     check_sums(g, r);
     assert_int_equal(t.wait_for_peers_ns, 4 * MS);
     assert_int_equal(t.exposed_communication_ns, 6 * MS);
@@ -304,7 +307,7 @@ TEST(communication_behind_computation_is_hidden)
                                     "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
                                     "load:5@d0!INPUT => load; load -> up; l:2@d1!LAUNCH => l");
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_time t = dpro_replay_rank(r, 0);
+    struct dpro_rank_time t = dpro_replay_view(r)->ranks[0];
     check_sums(g, r);
     assert_int_equal(t.iteration_ns, 21);
     assert_int_equal(t.backward_ns, 16);
@@ -319,7 +322,7 @@ TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
     struct dpro_graph *g =
         graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_time t = dpro_replay_rank(r, 0);
+    struct dpro_rank_time t = dpro_replay_view(r)->ranks[0];
     check_sums(g, r);
     assert_int_equal(t.iteration_ns, 21);
     assert_int_equal(t.input_ns, 9);
@@ -335,15 +338,15 @@ TEST(a_single_iteration_starts_where_its_ranks_did)
     g->ranks[1].offset_ns = 4;
     struct dpro_replay *r = replay_of(g, NULL);
     check_sums(g, r);
-    assert_int_equal(dpro_replay_iteration_ns(r), 22);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "a")), 0);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "b")), 7);
-    uint32_t n;
-    const struct dpro_critical_op *path = dpro_replay_critical(r, &n);
+    assert_int_equal(dpro_replay_view(r)->iteration_ns, 22);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "a")], 0);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "b")], 7);
+    const struct dpro_critical_op *path = dpro_replay_view(r)->critical;
+    uint32_t n = dpro_replay_view(r)->n_critical;
     assert_int_equal(path[0].op, op_named(g, "b"));
     assert_int_equal(path[0].gap_ns, 7);
-    assert_int_equal(dpro_replay_critical_ns(r), 22);
-    dpro_replay_iterations_ns(r, &n);
+    assert_int_equal(dpro_replay_view(r)->critical_ns, 22);
+    n = dpro_replay_view(r)->n_iterations;
     assert_int_equal(n, 1);
 }
 
@@ -356,7 +359,7 @@ TEST(an_op_may_leave_its_latest_predecessors_out)
     for (uint8_t n = 0; n < 3; n++) {
         spare[op_named(g, "v")] = n;
         struct dpro_replay *r = replay_of(g, NULL);
-        assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
+        assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "x")], starts[n]);
     }
     const int64_t ends[] = {7, 3, 9, 3, 8};
     const int64_t sorted[] = {9, 8, 7, 3, 3};
@@ -373,8 +376,9 @@ TEST(what_waits_for_one_of_two_does_not_wait_for_the_other_to_start)
     g->spare = spare;
     spare[op_named(g, "v")] = 1;
     struct dpro_replay *r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), 10); /* before y takes the link */
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "y")), 20);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "x")],
+                     10); /* before y takes the link */
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "y")], 20);
 }
 
 TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
@@ -388,8 +392,8 @@ TEST(what_waits_for_one_of_two_takes_the_one_that_ends_first_not_starts_first)
     for (uint8_t n = 0; n < 3; n++) {
         spare[op_named(g, "v")] = n;
         struct dpro_replay *r = replay_of(g, NULL);
-        assert_int_equal(dpro_replay_start_ns(r, op_named(g, "x")), starts[n]);
-        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "x")), starts[n] + 5);
+        assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "x")], starts[n]);
+        assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "x")], starts[n] + 5);
     }
 }
 
@@ -403,7 +407,8 @@ TEST(a_recording_that_began_idle_is_replayed_from_idle)
     for (int began = 0; began < 2; began++) {
         follows[0] = !began;
         struct dpro_replay *r = replay_of(g, NULL);
-        const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+        const int64_t *ns = dpro_replay_view(r)->iterations_ns;
+        n = dpro_replay_view(r)->n_iterations;
         assert_int_equal(n, 3);
         assert_int_equal(ns[0], began ? 10 : 40);
         assert_int_equal(ns[1], 40);
@@ -448,8 +453,8 @@ TEST(connections_share_a_link_evenly)
         g->single_iteration = true;
         struct dpro_replay *r = replay_of(g, NULL);
         check_sums(g, r);
-        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "large")), cases[i].large_ns);
-        assert_int_equal(dpro_replay_end_ns(r, op_named(g, "small")), cases[i].small_ns);
+        assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "large")], cases[i].large_ns);
+        assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "small")], cases[i].small_ns);
     }
 }
 
@@ -462,11 +467,11 @@ TEST(a_connection_sends_one_message_after_the_other)
     g->single_iteration = true;
     struct dpro_replay *r = replay_of(g, NULL);
     check_sums(g, r);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "a")), 60);
-    assert_int_equal(dpro_replay_start_ns(r, op_named(g, "b")), 60);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "c")), 62);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "b")), 71);
-    assert_int_equal(dpro_replay_end_ns(r, op_named(g, "w")), 72);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "a")], 60);
+    assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "b")], 60);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "c")], 62);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "b")], 71);
+    assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "w")], 72);
 }
 
 TEST(hostile_durations_on_a_shared_link_come_to_an_end)
@@ -491,7 +496,8 @@ TEST(what_led_up_to_the_first_iteration_begins_when_it_did)
         uint32_t n;
         begin[1] = late;
         struct dpro_replay *r = replay_of(g, NULL);
-        const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+        const int64_t *ns = dpro_replay_view(r)->iterations_ns;
+        n = dpro_replay_view(r)->n_iterations;
         assert_int_equal(n, 2);
         assert_int_equal(ns[0], 30 + late / 2); /* the mean of both ranks */
         assert_int_equal(ns[1], 30);
@@ -503,17 +509,17 @@ TEST(each_measured_iteration_is_replayed)
     struct dpro_graph *g = graph_of("a:10/20/60@d0 -> e* => a");
     g->shown_sample = 1;
     struct dpro_replay *r = replay_of(g, NULL);
-    uint32_t n;
-    const int64_t *ns = dpro_replay_iterations_ns(r, &n);
+    const int64_t *ns = dpro_replay_view(r)->iterations_ns;
+    uint32_t n = dpro_replay_view(r)->n_iterations;
     assert_int_equal(n, 3);
     assert_int_equal(ns[0], 10);
     assert_int_equal(ns[1], 20);
     assert_int_equal(ns[2], 60);
-    assert_int_equal(dpro_replay_iteration_ns(r), 30);
+    assert_int_equal(dpro_replay_view(r)->iteration_ns, 30);
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 10);
     assert_int_equal(dpro_replay_percentile_ns(r, 0.5), 20);
     assert_int_equal(dpro_replay_percentile_ns(r, 2), 60);
-    assert_int_equal(dpro_replay_critical_ns(r), 20);
+    assert_int_equal(dpro_replay_view(r)->critical_ns, 20);
 }
 
 TEST(noise_that_ranks_share_does_not_make_them_wait)
@@ -534,7 +540,7 @@ TEST(drawn_samples_give_a_distribution_that_depends_on_the_seed_only)
     struct dpro_replay_options options = {.samples = 400, .seed = 7};
     struct dpro_replay *r = replay_of(g, &options), *again = replay_of(g, &options);
     check_sums(g, r);
-    assert_int_equal(dpro_replay_iteration_ns(r), 25); /* the draws leave the mean alone */
+    assert_int_equal(dpro_replay_view(r)->iteration_ns, 25); /* the draws leave the mean alone */
     assert_int_equal(dpro_replay_percentile_ns(r, 0), 15);
     assert_int_equal(dpro_replay_percentile_ns(r, 1), 35);
     int below = 0; /* one time in two */
@@ -590,7 +596,7 @@ TEST(delays_change_what_they_name)
         struct dpro_replay_options options = {.delays = &cases[i].delay, .n_delays = 1};
         struct dpro_replay *r = replay_of(g, &options);
         for (uint32_t rank = 0; rank < 3; rank++) {
-            int64_t ns = dpro_replay_rank(r, rank).iteration_ns;
+            int64_t ns = dpro_replay_view(r)->ranks[rank].iteration_ns;
             if (ns != cases[i].us[rank] * 1000)
                 fail_msg("%s: rank %u takes %ld ns, not %ld us", cases[i].delay, rank, (long)ns,
                          (long)cases[i].us[rank]);

@@ -16,18 +16,16 @@ static uint32_t text_id(struct dpro_graph *g, const char *text)
 TEST(nothing_is_said_where_nothing_is_known)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0 -> end*; end => a");
-    uint32_t n;
-    struct dpro_replay *r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).source, DPRO_MEMORY_UNKNOWN);
-    assert_null(dpro_replay_memory_points(r, 0, &n));
-    assert_int_equal(n, 0);
-    assert_null(dpro_replay_memory_holders(r, 0, &n));
-    assert_int_equal(n, 0);
+    const struct dpro_replay_view *r = dpro_replay_view(replay_of(g, NULL));
+    assert_int_equal(r->memory[0].source, DPRO_MEMORY_UNKNOWN);
+    assert_null(r->memory[0].points);
+    assert_int_equal(r->memory[0].n_points, 0);
+    assert_null(r->memory[0].holders);
+    assert_int_equal(r->memory[0].n_holders, 0);
     add_memory(g); /* no blocks */
-    r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).source, DPRO_MEMORY_UNKNOWN);
-    assert_int_equal(dpro_replay_memory(r, 7).source, DPRO_MEMORY_UNKNOWN);
-    assert_int_equal(dpro_replay_memory(r, 7).peak_op, DPRO_NO_OP);
+    r = dpro_replay_view(replay_of(g, NULL));
+    assert_int_equal(r->memory[0].source, DPRO_MEMORY_UNKNOWN);
+    assert_int_equal(r->memory[0].peak_op, DPRO_NO_OP);
 }
 
 TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
@@ -37,7 +35,7 @@ TEST(what_is_there_before_and_after_is_the_peak_of_an_idle_rank)
     add_block(g->memory, 24, DPRO_MEMORY_STATE);
     g->memory->capacity_bytes = 1 << 20;
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_memory m = dpro_replay_memory(r, 0);
+    struct dpro_rank_memory m = dpro_replay_view(r)->memory[0];
     assert_int_equal(m.peak_bytes, 1024);
     assert_int_equal(m.peak_op, DPRO_NO_OP);
     assert_int_equal(m.peak_phase, DPRO_OP_BARRIER);
@@ -83,7 +81,7 @@ TEST(the_peak_says_when_and_who)
     struct dpro_graph *g = training();
     uint32_t n;
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_memory m = dpro_replay_memory(r, 0);
+    struct dpro_rank_memory m = dpro_replay_view(r)->memory[0];
     assert_int_equal(m.peak_bytes, 2900); /* scratch in the update */
     assert_int_equal(m.peak_op, op_named(g, "up"));
     assert_int_equal(m.peak_phase, DPRO_OP_UPDATE);
@@ -92,7 +90,7 @@ TEST(the_peak_says_when_and_who)
 
     g->memory->blocks[3].size_bytes = 600;
     r = replay_of(g, NULL);
-    m = dpro_replay_memory(r, 0);
+    m = dpro_replay_view(r)->memory[0];
     assert_int_equal(m.peak_bytes, 2700);
     assert_int_equal(m.peak_op, op_named(g, "bw"));
     assert_int_equal(m.peak_phase, DPRO_OP_BW);
@@ -100,7 +98,8 @@ TEST(the_peak_says_when_and_who)
     assert_string_equal(m.peak_module, "blocks.0.linear");
     assert_int_equal(m.by_category[DPRO_MEMORY_ACTIVATION], 700);
     assert_int_equal(m.by_category[DPRO_MEMORY_TEMPORARY], 0);
-    const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
+    const struct dpro_memory_holder *h = dpro_replay_view(r)->memory[0].holders;
+    n = dpro_replay_view(r)->memory[0].n_holders;
     assert_int_equal(n, 3);
     for (uint32_t i = 0; i < n; i++) {
         assert_string_equal(h[i].module, "blocks.0.linear");
@@ -109,7 +108,8 @@ TEST(the_peak_says_when_and_who)
     assert_int_equal(h[0].category, DPRO_MEMORY_PARAMETER);
     assert_int_equal(h[1].category, DPRO_MEMORY_GRADIENT);
     assert_int_equal(h[2].size_bytes, 700);
-    const struct dpro_memory_point *points = dpro_replay_memory_points(r, 0, &n);
+    const struct dpro_memory_point *points = dpro_replay_view(r)->memory[0].points;
+    n = dpro_replay_view(r)->memory[0].n_points;
     assert_int_equal(n, 7);
     assert_int_equal(points[0].at_ns, 0);
     assert_int_equal(points[0].by_category[DPRO_MEMORY_PARAMETER], 1000);
@@ -131,10 +131,10 @@ TEST(a_delay_moves_the_peak)
     give_in_op(g, second, "b", ALL_OF_IT);
     const char *delay = "a=7";
     struct dpro_replay *r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 100);
+    assert_int_equal(dpro_replay_view(r)->memory[0].peak_bytes, 100);
     r = replay_of(g, &(struct dpro_replay_options){.delays = &delay, .n_delays = 1});
-    assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 150);
-    assert_int_equal(dpro_replay_memory(r, 0).peak_op, op_named(g, "b"));
+    assert_int_equal(dpro_replay_view(r)->memory[0].peak_bytes, 150);
+    assert_int_equal(dpro_replay_view(r)->memory[0].peak_op, op_named(g, "b"));
 }
 
 TEST(blocks_of_one_module_and_category_are_one_holder)
@@ -148,7 +148,8 @@ TEST(blocks_of_one_module_and_category_are_one_holder)
     add_block(m, 1, DPRO_MEMORY_OTHER);
     add_block(m, 2, 200); /* no category */
     struct dpro_replay *r = replay_of(g, NULL);
-    const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
+    const struct dpro_memory_holder *h = dpro_replay_view(r)->memory[0].holders;
+    n = dpro_replay_view(r)->memory[0].n_holders;
     assert_int_equal(n, 4);
     assert_null(h[0].module); /* no name */
     assert_string_equal(h[1].module, "");
@@ -178,7 +179,8 @@ TEST(state_belongs_to_the_module_of_its_parameter)
     for (uint32_t i = 0; i < N; i++)
         m->blocks[add_block(m, 100, blocks[i].category)].name = text_id(g, blocks[i].name);
     struct dpro_replay *r = replay_of(g, NULL);
-    const struct dpro_memory_holder *h = dpro_replay_memory_holders(r, 0, &n);
+    const struct dpro_memory_holder *h = dpro_replay_view(r)->memory[0].holders;
+    n = dpro_replay_view(r)->memory[0].n_holders;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t of_it = 0;
         for (uint32_t k = 0; k < N; k++)
@@ -208,8 +210,8 @@ TEST(a_gpu_reserves_segments)
     take_in_op(g, new, "bw", 1);
     give_in_op(g, activation, "bw", ALL_OF_IT);
     struct dpro_replay *r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 34 * MIB + 512);
-    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 20) * MIB);
+    assert_int_equal(dpro_replay_view(r)->memory[0].peak_bytes, 34 * MIB + 512);
+    assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, (2 + 30 + 20) * MIB);
 
     /* what the iteration keeps is there when the next one takes its own */
     m->blocks[old].given = MEMORY_NONE;
@@ -217,10 +219,10 @@ TEST(a_gpu_reserves_segments)
     take_in_op(g, new, "fw", 0);
     give_in_op(g, old, "bw", 0);
     r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, (2 + 30 + 30) * MIB);
+    assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, (2 + 30 + 30) * MIB);
     m->gpu = false;
     r = replay_of(g, NULL);
-    assert_int_equal(dpro_replay_memory(r, 0).reserved_peak_bytes, 0);
+    assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, 0);
 }
 
 /* One block of 30 MiB and one of 4 MiB, on a GPU whose allocator is set as told. */
@@ -242,7 +244,7 @@ static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
     take_in_op(g, activation, "fw", 0);
     give_in_op(g, activation, "bw", ALL_OF_IT);
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_memory found = dpro_replay_memory(r, 0);
+    struct dpro_rank_memory found = dpro_replay_view(r)->memory[0];
     found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
     return found;
 }
@@ -281,7 +283,7 @@ static uint64_t reserved_from(const struct allocator_history *start)
     if (start)
         m->start = *start;
     struct dpro_replay *r = replay_of(g, NULL);
-    uint64_t bytes = dpro_replay_memory(r, 0).reserved_peak_bytes;
+    uint64_t bytes = dpro_replay_view(r)->memory[0].reserved_peak_bytes;
     return bytes;
 }
 
@@ -359,7 +361,7 @@ TEST(what_makes_no_sense_does_no_harm)
     m->moments[m->n_moments++] = (struct graph_moment){.block = huge, .gives = true};
     m->gpu = true;
     struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_memory found = dpro_replay_memory(r, 0);
+    struct dpro_rank_memory found = dpro_replay_view(r)->memory[0];
     assert_true(found.peak_bytes > INT64_MAX / 3 && found.peak_bytes <= INT64_MAX);
     assert_int_equal(found.by_category[DPRO_MEMORY_OTHER], found.peak_bytes);
 }
@@ -404,7 +406,7 @@ static bool is_held(const struct graph_memory *m, const int64_t *at_ns, const st
 static void check_rank(const struct dpro_graph *g, const struct dpro_replay *r, uint32_t rank)
 {
     const struct graph_memory *m = &g->memory[rank];
-    struct dpro_rank_memory found = dpro_replay_memory(r, rank);
+    struct dpro_rank_memory found = dpro_replay_view(r)->memory[rank];
     int64_t at_ns[400];
     uint64_t most = 0, sum = 0;
     bool is_reached = false;
@@ -416,8 +418,8 @@ static void check_rank(const struct dpro_graph *g, const struct dpro_replay *r, 
         uint32_t op = moment->op;
         at_ns[i] = i > 0 ? at_ns[i - 1] : INT64_MIN;
         if (op != DPRO_NO_OP) {
-            int64_t dur = dpro_replay_end_ns(r, op) - dpro_replay_start_ns(r, op);
-            at_ns[i] = dpro_replay_start_ns(r, op) + dur * moment->share / UINT16_MAX;
+            int64_t dur = dpro_replay_view(r)->end_ns[op] - dpro_replay_view(r)->start_ns[op];
+            at_ns[i] = dpro_replay_view(r)->start_ns[op] + dur * moment->share / UINT16_MAX;
         }
         uint32_t taken = m->blocks[moment->block].taken;
         if (moment->gives && taken != MEMORY_NONE)
@@ -432,7 +434,8 @@ static void check_rank(const struct dpro_graph *g, const struct dpro_replay *r, 
             is_reached = true;
     }
     assert_int_equal(found.peak_bytes, most);
-    const struct dpro_memory_holder *holders = dpro_replay_memory_holders(r, rank, &n);
+    const struct dpro_memory_holder *holders = dpro_replay_view(r)->memory[rank].holders;
+    n = dpro_replay_view(r)->memory[rank].n_holders;
     for (uint32_t i = 0; i < n; i++)
         sum += holders[i].size_bytes;
     assert_int_equal(sum, most);
@@ -440,7 +443,8 @@ static void check_rank(const struct dpro_graph *g, const struct dpro_replay *r, 
     for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
         sum += found.by_category[c];
     assert_int_equal(sum, most);
-    const struct dpro_memory_point *points = dpro_replay_memory_points(r, rank, &n);
+    const struct dpro_memory_point *points = dpro_replay_view(r)->memory[rank].points;
+    n = dpro_replay_view(r)->memory[rank].n_points;
     uint64_t highest = 0;
     for (uint32_t i = 0; i < n; i++) {
         assert_true(i == 0 || points[i].at_ns >= points[i - 1].at_ns);
@@ -482,11 +486,12 @@ TEST(a_long_timeline_keeps_its_peaks_and_its_end)
         add_moment(m, block, true, 0, (uint16_t)(i * 3 + 1));
     }
     struct dpro_replay *r = replay_of(g, NULL);
-    const struct dpro_memory_point *points = dpro_replay_memory_points(r, 0, &n);
+    const struct dpro_memory_point *points = dpro_replay_view(r)->memory[0].points;
+    n = dpro_replay_view(r)->memory[0].n_points;
     assert_in_range(n, 1000, 2001);
     for (uint32_t i = 0; i < n; i++)
         seen += points[i].by_category[DPRO_MEMORY_TEMPORARY] >= 70000;
     assert_int_equal(seen, N / 1000);
     assert_int_equal(points[n - 1].by_category[DPRO_MEMORY_TEMPORARY], 0);
-    assert_int_equal(dpro_replay_memory(r, 0).peak_bytes, 70000 + N - 500);
+    assert_int_equal(dpro_replay_view(r)->memory[0].peak_bytes, 70000 + N - 500);
 }

@@ -326,7 +326,7 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
         assert_int_equal(dpro_graph_add_op(builder, &op), i);
     }
     assert_int_equal(dpro_graph_finish(builder, &graph, NULL), 0);
-    slices_init(&slices, graph, fake_report(fake)->replay);
+    slices_init(&slices, graph, dpro_replay_view(fake_report(fake)->replay));
     for (uint32_t i = 0; i < slices.tracks[0].n; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", i ? " " : "",
                  (int)slices.tracks[0].at[i].start_ns, (int)slices.tracks[0].at[i].dur_ns);

@@ -27,9 +27,9 @@ static int64_t replayed(const struct model_net *net, uint64_t size)
     assert_int_equal(dpro_replay_run(graph, NULL, &replay, &err), 0);
     int64_t last = 0;
     for (uint32_t op = 0; op < dpro_graph_n_ops(graph); op++)
-        if (dpro_replay_end_ns(replay, op) > last)
-            last = dpro_replay_end_ns(replay, op);
-    int64_t ns = last - dpro_replay_start_ns(replay, 0);
+        if (dpro_replay_view(replay)->end_ns[op] > last)
+            last = dpro_replay_view(replay)->end_ns[op];
+    int64_t ns = last - dpro_replay_view(replay)->start_ns[0];
     dpro_replay_destroy(replay);
     dpro_graph_destroy(graph);
     return ns;

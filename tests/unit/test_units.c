@@ -45,7 +45,7 @@ static void see_ops(struct dpro_graph *g)
     g->seen_start_ns = arena_array(&g->arena, g->n_ops, sizeof *g->seen_start_ns);
     g->seen_dur_ns = arena_array(&g->arena, g->n_ops, sizeof *g->seen_dur_ns);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        g->seen_start_ns[op] = dpro_replay_start_ns(replay, op);
+        g->seen_start_ns[op] = dpro_replay_view(replay)->start_ns[op];
         g->seen_dur_ns[op] = g->dur_ns[op];
     }
 }

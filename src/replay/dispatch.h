@@ -98,6 +98,18 @@ struct dispatch {
     struct match *matches; /* [1] is the final, [n_leaves + q] q's leaf */
 };
 
+static inline size_t pool_size(uint32_t n_threads)
+{
+    return sizeof(struct pool) + n_threads * sizeof((struct pool *)NULL)->threads[0];
+}
+
+/* Each on cache lines of its own. */
+static inline struct queue *queue_array(struct arena *arena, uint32_t n)
+{
+    uintptr_t at = (uintptr_t)arena_array(arena, n + (size_t)1, sizeof(struct queue));
+    return (struct queue *)((at + 63) & ~(uintptr_t)63);
+}
+
 /* ---- a device's queue ---- */
 
 static inline bool entry_less(const struct entry *a, const struct entry *b)

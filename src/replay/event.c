@@ -14,298 +14,10 @@
  * runs early makes it know more, but nothing that gets ready before the op's own end. What gets
  * ready by an op that takes no time comes in between others of the same moment, by its id. If that
  * is greater than the op's, its turn is not before the op's anyway; else the op waits for its own.
- *
- * Replays with the same durations up to some copy begin alike, until an op of that copy is next; of
- * a pool, until one gets ready, as its gap decides when it is next. So one goes on from there
- * several times: see event_fork. */
+ */
 #include <assert.h>
 
-#include "replay/dispatch.h"
-#include "replay/replay.h"
-
-/* An op's byte: how many predecessors it waits for. Where they are more than FEW, it counts the
- * next FEW of them down from MANY + FEW to MANY, and a table beside has how many come after these.
- */
-enum {
-    FEW = 63,
-    MANY = 64,
-    COUNT = 127,
-    QUEUED = 128, /* it waits in its device's queue; others run past it */
-};
-
-/* Of each op of a copy. */
-struct counts {
-    uint8_t *small;
-    uint32_t *many_op, *after; /* ops with more than FEW, by id, and how many come after these */
-    uint32_t n_many;
-};
-
-/* An op that leaves its latest predecessors out; in a slot, those of its ends that are known. */
-struct spared {
-    uint32_t op;
-    uint32_t first, n; /* into the slot's spared_ends */
-};
-
-struct pending {
-    const struct dpro_graph *g;
-    struct counts first, later; /* of copy 0; of the others, with the edges from the copy before */
-    struct spared *spared;      /* by op */
-    uint32_t n_spared, n_spared_ends;
-};
-
-struct spared_state {
-    uint32_t n_known;
-    bool has_run;
-};
-
-struct slot { /* an open copy */
-    struct arena arena;
-    struct replay_copy times;
-    uint8_t *pending;
-    uint32_t *after;
-    struct spared_state *spared; /* as in struct pending */
-    int64_t *spared_ends;
-    uint32_t n_left;
-};
-
-typedef ARRAY(uint64_t) ids_array; /* copy << 32 | op */
-
-/* Ops of a queue that wait for nothing in any copy: see open_roots. */
-struct roots {
-    uint32_t first, n; /* into root_ops */
-    uint32_t left;     /* of those of a copy, how many have not run */
-};
-
-struct held_op {
-    uint64_t id;
-    int64_t ready;
-};
-
-struct event {
-    struct arena arena;
-    const struct dpro_graph *g;
-    const struct event_options *options;
-    const struct replay_hooks *hooks;
-    struct dispatch dispatch;
-    struct pending pending;
-    struct slot **slots;        /* by copy; NULL: not yet opened, or closed */
-    uint32_t n_opened, oldest;  /* copies that were opened; the first that is not closed */
-    uint32_t until;             /* the replay stops before an op of this copy or of a later one */
-    uint32_t ahead;             /* only ops of copies before it run past the queues */
-    uint64_t n_left;            /* ops */
-    uint32_t *order;            /* see struct event_options; where the next goes */
-    ids_array past, passing;    /* ops that run past the queues next, and those that do now */
-    ARRAY(struct held_op) held; /* of pools, of copies that are yet to get their durations */
-    int64_t held_ns;            /* when the first of these got ready */
-    uint32_t *queue_of;         /* by device; behind these, by rank and server */
-    struct roots *roots;        /* by queue */
-    uint32_t *root_ops;
-    uint32_t running; /* the queue whose key is set after what runs now */
-    bool has_roots, has_shares;
-    bool is_forked, is_over;
-    bool interleaved; /* a device ran an op of a copy after one of a later copy */
-};
-
-/* ---- what ops wait for ----
- *
- * One 8-byte cell an op serves as the latest end of predecessors seen so far and, once the op has
- * run, as its end. */
-
-static uint32_t many_index(const struct counts *counts, uint32_t op)
-{
-    return LOWER_BOUND(i, 0, counts->n_many, counts->many_op[i] < op);
-}
-
-typedef ARRAY(uint32_t) ops_array;
-
-/* An op that has MANY + FEW goes back to MANY, and on the list. */
-static void count_up(uint8_t *small, const uint32_t *succ, uint32_t n, ops_array *list)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (__builtin_expect(++small[succ[i]] == MANY + FEW, 0)) {
-            small[succ[i]] = MANY;
-            array_push(list, succ[i]);
-        }
-}
-
-static void count_predecessors(const struct dpro_graph *g, bool next, struct arena *arena,
-                               struct counts *counts)
-{
-    uint32_t n = g->n_ops, n_many = 0;
-    SCRATCH ops_array list = {0};
-    counts->small = arena_array(arena, (size_t)n + 1, 1);
-    count_up(counts->small, g->succ, g->row[n], &list);
-    count_up(counts->small, g->next_succ, next ? g->next_row[n] : 0, &list);
-    for (uint32_t op = 0; op < n; op++)
-        n_many += counts->small[op] > FEW;
-    if (n_many == 0)
-        return;
-    counts->many_op = arena_array(arena, n_many, sizeof *counts->many_op);
-    counts->after = arena_array(arena, n_many, sizeof *counts->after);
-    for (uint32_t op = 0; op < n; op++)
-        if (counts->small[op] > FEW) {
-            counts->many_op[counts->n_many] = op;
-            counts->after[counts->n_many++] = counts->small[op] - FEW;
-            counts->small[op] = MANY + FEW;
-        }
-    EACH (uint32_t, op, list)
-        counts->after[many_index(counts, *op)] += FEW;
-}
-
-static void count_next(const struct pending *p, struct slot *slot, uint32_t op)
-{
-    uint32_t *after = &slot->after[many_index(slot->times.number ? &p->later : &p->first, op)];
-    uint8_t flag = slot->pending[op] & QUEUED;
-    slot->pending[op] = (uint8_t)(flag | (*after > FEW ? MANY + FEW : *after));
-    *after -= MIN(*after, FEW);
-}
-
-/* ---- ops that leave their latest predecessors out ----
- *
- * Such an op gets ready when all but `spare` of its predecessors have ended. Ends become known as
- * predecessors are started, and one that starts later may end earlier: the op queues for the moment
- * that is known so far, and once more for every earlier one that comes up before. When the queue
- * gets to that moment nothing earlier can come up any more; the entries that are left are stale. */
-
-static uint32_t spared_of(const struct pending *p, uint32_t op)
-{
-    return LOWER_BOUND(i, 1, p->n_spared, p->spared[i].op <= op) - 1;
-}
-
-static void find_spared(struct pending *p, struct arena *arena)
-{
-    const struct dpro_graph *g = p->g;
-    uint32_t n = 0;
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        n += g->spare[op] > 0;
-    p->spared = arena_array(arena, n + (size_t)1, sizeof *p->spared);
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->spare[op])
-            p->spared[p->n_spared++] = (struct spared){.op = op};
-    for (uint32_t op = 0; op < g->n_ops && n > 0; op++)
-        for (uint32_t i = g->row[op]; i < g->row[op + 1]; i++)
-            if (g->spare[g->succ[i]])
-                p->spared[spared_of(p, g->succ[i])].n++;
-    for (uint32_t i = 0; i < n; i++) {
-        p->spared[i].first = p->n_spared_ends;
-        p->n_spared_ends += p->spared[i].n;
-    }
-}
-
-static bool pending_spared(const struct pending *p, struct slot *slot, uint32_t op, int64_t end,
-                           int64_t *ready)
-{
-    uint32_t index = spared_of(p, op);
-    const struct spared *spared = &p->spared[index];
-    struct spared_state *state = &slot->spared[index];
-    int64_t *ends = slot->spared_ends + spared->first;
-    uint32_t needed = spared->n > p->g->spare[op] ? spared->n - p->g->spare[op] : 1;
-    ends[state->n_known++] = end;
-    if (state->has_run || state->n_known < needed)
-        return false;
-    int64_t earliest = graph_all_but_latest(ends, state->n_known, state->n_known - needed);
-    if (state->n_known > needed && earliest >= slot->times.end_ns[op])
-        return false; /* queued for that already */
-    *ready = slot->times.end_ns[op] = earliest;
-    return true;
-}
-
-static bool pending_is_stale(const struct pending *p, struct slot *slot, uint32_t op)
-{
-    if (!p->n_spared || !p->g->spare[op])
-        return false;
-    struct spared_state *state = slot ? &slot->spared[spared_of(p, op)] : NULL;
-    if (!state || state->has_run)
-        return true;
-    state->has_run = true;
-    return false;
-}
-
-/* An op that leaves some out is looked at each time one of its predecessors ends. */
-static void mark_spared(const struct pending *p, uint8_t *small)
-{
-    for (uint32_t i = 0; i < p->n_spared; i++)
-        if (small[p->spared[i].op] > 0)
-            small[p->spared[i].op] = MANY + 1;
-}
-
-static void pending_init(struct pending *p, const struct dpro_graph *graph, uint32_t n_copies,
-                         struct arena *arena)
-{
-    *p = (struct pending){.g = graph};
-    count_predecessors(graph, false, arena, &p->first);
-    if (n_copies > 1)
-        count_predecessors(graph, graph->next_row != NULL, arena, &p->later);
-    if (graph->spare)
-        find_spared(p, arena);
-    mark_spared(p, p->first.small);
-    if (n_copies > 1)
-        mark_spared(p, p->later.small);
-}
-
-static void *copy_of(struct arena *arena, const void *from, size_t size)
-{
-    return memcpy(arena_alloc(arena, size), from, size);
-}
-
-static void pending_open(const struct pending *p, bool last, struct slot *slot)
-{
-    const struct counts *counts = slot->times.number ? &p->later : &p->first;
-    struct arena *a = &slot->arena;
-    slot->n_left = p->g->n_ops;
-    slot->pending = last ? counts->small : copy_of(a, counts->small, (size_t)p->g->n_ops + 1);
-    if (counts->n_many)
-        slot->after = copy_of(a, counts->after, counts->n_many * sizeof *slot->after);
-    if (p->n_spared) {
-        slot->spared = arena_array(a, p->n_spared, sizeof *slot->spared);
-        slot->spared_ends = arena_array(a, p->n_spared_ends + (size_t)1, sizeof(int64_t));
-    }
-}
-
-static void pending_copy(const struct pending *p, const struct slot *from, struct slot *to)
-{
-    const struct counts *counts = to->times.number ? &p->later : &p->first;
-    struct arena *a = &to->arena;
-    to->pending = copy_of(a, from->pending, (size_t)p->g->n_ops + 1);
-    if (counts->n_many)
-        to->after = copy_of(a, from->after, counts->n_many * sizeof *to->after);
-    if (p->n_spared) {
-        to->spared = copy_of(a, from->spared, p->n_spared * sizeof *to->spared);
-        to->spared_ends = copy_of(a, from->spared_ends, p->n_spared_ends * sizeof(int64_t));
-    }
-}
-
-static inline int64_t latest_end(struct slot *slot, uint32_t op, int64_t end)
-{
-    int64_t *latest = &slot->times.end_ns[op];
-    if (end > *latest)
-        *latest = end;
-    return *latest;
-}
-
-/* One of an op that has very many predecessors or leaves some out. */
-static bool pending_rare(const struct pending *p, struct slot *slot, uint32_t op, int64_t end,
-                         int64_t *ready)
-{
-    if (p->n_spared && p->g->spare[op]) {
-        slot->pending[op]++;
-        return pending_spared(p, slot, op, end, ready);
-    }
-    latest_end(slot, op, end);
-    count_next(p, slot, op);
-    return false;
-}
-
-/* A predecessor ended: whether the op is to be queued, for *ready. */
-static inline bool pending_arrival(const struct pending *p, struct slot *slot, uint32_t op,
-                                   int64_t end, int64_t *ready)
-{
-    uint8_t left = --slot->pending[op] & COUNT;
-    if (__builtin_expect(left == MANY, 0))
-        return pending_rare(p, slot, op, end, ready);
-    *ready = latest_end(slot, op, end);
-    return left == 0;
-}
+#include "replay/event.h"
 
 /* ---- queueing ---- */
 
@@ -313,11 +25,6 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
     return e->queue_of[device == DPRO_NO_DEVICE ? e->g->n_devices + e->g->rank[op] : device];
-}
-
-static inline int64_t time_of(const struct replay_copy *times, uint32_t op, bool without_gap)
-{
-    return time_add(times->gap_ns && !without_gap ? times->gap_ns[op] : 0, times->dur_ns[op]);
 }
 
 static void hold(struct event *e, uint64_t id, int64_t ready)
@@ -342,19 +49,11 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
         }
         ready = time_add(ready, slot->times.gap_ns ? slot->times.gap_ns[op] : 0);
     }
-    return queue_push(queue, (struct entry){ready, id, time_of(&slot->times, op, pool),
+    return queue_push(queue, (struct entry){ready, id, event_time_of(&slot->times, op, pool),
                                             e->g->row[op], e->g->row[op + 1]});
 }
 
 /* ---- copies ---- */
-
-static void get_times(const struct event *e, struct replay_copy *times)
-{
-    times->dur_ns = e->options->dur_ns;
-    times->gap_ns = e->options->gap_ns;
-    if (e->hooks)
-        e->hooks->open(e->hooks->arg, times->number, &times->dur_ns, &times->gap_ns);
-}
 
 static struct slot *open_slot(struct event *e, uint32_t copy)
 {
@@ -369,7 +68,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy)
         times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
     bool last = copy == 0 || (copy == e->options->n_copies - 1 && !e->is_forked);
     pending_open(&e->pending, last, slot);
-    get_times(e, times);
+    event_get_times(e, times);
     if (e->has_shares) {
         memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
         times->dur_ns = times->shared_dur_ns;
@@ -418,11 +117,11 @@ static void close_slot(struct event *e, struct slot *slot)
 
 static void find_roots(struct event *e)
 {
-    const uint8_t *small = e->pending.later.small;
+    const uint16_t *counts = e->pending.later;
     uint32_t n = e->g->n_ops, n_roots = 0;
     e->roots = arena_array(&e->arena, e->dispatch.n_leaves, sizeof *e->roots);
     for (uint32_t op = 0; op < n; op++)
-        if (small[op] == 0)
+        if (counts[op] == 0)
             e->roots[queue_of(e, op)].n++;
     EACH_OF (struct roots, roots, e->roots, e->dispatch.n_leaves) {
         roots->first = n_roots;
@@ -433,7 +132,7 @@ static void find_roots(struct event *e)
     e->has_roots = n_roots > 0;
     e->root_ops = arena_array(&e->arena, n_roots + (size_t)1, sizeof *e->root_ops);
     for (uint32_t op = 0; op < n; op++)
-        if (small[op] == 0) {
+        if (counts[op] == 0) {
             struct roots *roots = &e->roots[queue_of(e, op)];
             e->root_ops[roots->first + roots->n++] = op;
         }
@@ -468,7 +167,7 @@ static void mark_queued(struct event *e, const bool *past)
 {
     const struct dpro_graph *g = e->g;
     bool one_copy = e->options->n_copies == 1;
-    uint8_t *first = e->pending.first.small, *later = e->pending.later.small;
+    uint16_t *first = e->pending.first, *later = e->pending.later;
     for (uint32_t op = 0; op < g->n_ops; op++) {
         bool is_root = !one_copy && later[op] == 0;
         if (past[MIN(g->device[op], g->n_devices)] && !is_root && !(g->spare && g->spare[op]))
@@ -495,7 +194,7 @@ static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int
     struct replay_copy *times = &slot->times;
     if (slot->pending[op] & QUEUED || times->number >= e->ahead)
         return false;
-    int64_t end = time_add(ready, time_of(times, op, false));
+    int64_t end = time_add(ready, event_time_of(times, op, false));
     if (end == ready && frees_older(e->g, op))
         return false;
     times->end_ns[op] = end;
@@ -681,18 +380,6 @@ static void run(struct event *e)
     }
 }
 
-static size_t pool_size(uint32_t n_threads)
-{
-    return sizeof(struct pool) + n_threads * sizeof((struct pool *)NULL)->threads[0];
-}
-
-/* Each on cache lines of its own. */
-static struct queue *queue_array(struct arena *arena, uint32_t n)
-{
-    uintptr_t at = (uintptr_t)arena_array(arena, n + (size_t)1, sizeof(struct queue));
-    return (struct queue *)((at + 63) & ~(uintptr_t)63);
-}
-
 /* The threads of a pool share the queue of the first, and so do the connections of a link. */
 static uint32_t first_sharing(const struct dpro_graph *g, uint32_t device)
 {
@@ -783,68 +470,6 @@ struct event *event_start(const struct dpro_graph *graph, const struct event_opt
         prepare(e);
         start_first_copy(e);
         run(e);
-    }
-    return e;
-}
-
-static struct slot *fork_slot(const struct event *e, const struct slot *from)
-{
-    size_t n = e->g->n_ops + (size_t)1;
-    struct slot *slot = mem_array(1, sizeof *slot);
-    slot->times = from->times;
-    slot->n_left = from->n_left;
-    slot->times.end_ns = memcpy(mem_alloc(n * sizeof *slot->times.end_ns), from->times.end_ns,
-                                n * sizeof *slot->times.end_ns);
-    pending_copy(&e->pending, from, slot);
-    if (slot->times.number >= e->until)
-        get_times(e, &slot->times);
-    return slot;
-}
-
-static void time_anew(const struct event *e, struct entry *entries, size_t n)
-{
-    EACH_OF (struct entry, entry, entries, n)
-        if (entry->id != NO_ENTRY && entry->id >> 32 >= e->until)
-            entry->took_ns = time_of(&e->slots[entry->id >> 32]->times, (uint32_t)entry->id, false);
-}
-
-/* Of a queue that is a copy. */
-static void fork_entries(const struct event *e, entry_array *entries)
-{
-    entry_array from = *entries;
-    *entries = (entry_array){0};
-    array_append(entries, from.at, from.n);
-    time_anew(e, entries->at, entries->n);
-}
-
-struct event *event_fork(const struct event *from)
-{
-    struct event *e = mem_array(1, sizeof *e);
-    struct dispatch *d = &e->dispatch;
-    assert(!from->has_shares && from->options->end_prev == 0);
-    *e = *from;
-    e->arena = (struct arena){0};
-    e->past = e->passing = (ids_array){0};
-    e->held.at = NULL;
-    e->held.n = e->held.cap = 0;
-    array_append(&e->held, from->held.at, from->held.n);
-    e->slots = arena_copy(&e->arena, e->slots, e->options->n_copies, sizeof *e->slots);
-    for (uint32_t c = 0; c < e->options->n_copies; c++)
-        e->slots[c] = e->slots[c] ? fork_slot(e, e->slots[c]) : NULL;
-    d->matches = arena_copy(&e->arena, d->matches, (size_t)d->n_leaves * 2, sizeof *d->matches);
-    if (e->has_roots)
-        e->roots = arena_copy(&e->arena, e->roots, d->n_leaves, sizeof *e->roots);
-    d->queues = queue_array(&e->arena, d->n_leaves);
-    memcpy(d->queues, from->dispatch.queues, d->n_leaves * sizeof *d->queues);
-    EACH_OF (struct queue, queue, d->queues, d->n_leaves) {
-        if (queue->pool)
-            queue->pool = arena_copy(&e->arena, queue->pool, 1, pool_size(queue->pool->n));
-        time_anew(e, &queue->head, 1);
-        entry_array line = {.at = queue->line, .n = queue->line_n};
-        fork_entries(e, &line);
-        queue->line = line.at;
-        queue->line_cap = (uint32_t)line.cap;
-        fork_entries(e, &queue->rest);
     }
     return e;
 }

@@ -88,15 +88,13 @@ static bool read_cycle(const char *text, void *field)
     return *(int64_t *)field > 0;
 }
 
-static const char *const compressions[] = {"none", "fp16", "bf16", NULL};
-
-static const char *const collectives[] = {"ring", "tree", "hierarchical", NULL};
-
 static bool read_compression(const char *text, void *field)
 {
     struct values *values = field;
     values->changes.compression = &values->compression;
-    values->compression = (enum dpro_compression)opt_find_word(text, compressions);
+    for (int i = 0; i <= DPRO_COMPRESSION_BF16; i++)
+        if (strcmp(text, dpro_compression_name((enum dpro_compression)i)) == 0)
+            values->compression = (enum dpro_compression)i;
     return true;
 }
 
@@ -107,8 +105,6 @@ static bool read_precision(const char *text, void *field)
     return strcmp(text, "fp32") == 0 || strcmp(text, "bf16") == 0 ||
            (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0');
 }
-
-#define SCHEDULE_FORM "gpipe, 1f1b, interleaved or zero-bubble"
 
 static bool read_schedule(const char *text, void *field)
 {
@@ -205,99 +201,92 @@ static bool read_compute(const char *text, void *field)
     return parse_compute(text, &change) && opt_read_list(text, field);
 }
 
-#define AT(member)     offsetof(struct values, member)
-#define BANDWIDTH_FORM "a ratio such as 0.5x, or a rate with its unit, such as 500mbit or 10gbit"
-static const struct opt whatif_opts[] = {
-    OPT_VALUE(
-        "bucket-cap-mb", "X[,first Y]", read_caps, changes,
-        "megabytes above 0, such as 5, 0.5 or 25,first=1",
-        "gradients in buckets of that cap, by DDP's rule; the\nfirst bucket's own cap after a "
-        "comma (torch's default\nis 25,first=1). MB as torch counts them: 1048576 bytes"),
-    OPT_PATH("buckets", "FILE", changes.buckets_path, "a file or a plan's folder",
-             "exactly these buckets: a JSON list of lists of\nparameter names, or a plan"),
-    OPT_VALUE("partition-mb", "X", read_partition, changes.partition_bytes, "megabytes above 0",
-              "buckets travel in parts of at most X MB"),
-    OPT_CHOICE("compress", "TYPE", read_compression, common, compressions,
-               "gradients are cast to TYPE for the transfer: none,\nfp16 or bf16"),
-    OPT_VALUE(
-        "bandwidth", "BW", read_links, changes,
-        BANDWIDTH_FORM "; of some links: inter=0.5x, intra=2x or both with a comma",
-        "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, 12.5GB/s); "
-        "inter=BW: those\nbetween hosts, intra=BW: those within"),
-    OPT_PATH(
-        "topology", "TOPOLOGY", changes.topology, "a file, or a name such as h100-nvlink-400g",
-        "which ranks share a host, and how fast links within\nand between hosts are: a file, or "
-        "a ready-made one,\nsuch as h100-nvlink-400g or pcie4-2x25g"),
-    OPT_CHOICE("collectives", "HOW", opt_read_string, changes.collectives, collectives,
-               "how they pass over the topology's hosts: ring, tree or\nhierarchical"),
-    OPT_VALUE(
-        "latency", "TIME", read_latency, changes,
-        "+10us, -5us (or ns, ms), or a ratio above 0 such as 0.5x",
-        "each message takes that much longer (+10us) or\nshorter (-5us), or its own cost that "
-        "many times (0.5x)"),
-    OPT_LIST("compute", "SPEED", read_compute, computes,
-             "a speed such as 1.2x, 0.8x@3, 2x@0-7, gpu=2x or cpu=2x",
-             "ranks that compute SPEED times as fast: 1.2x, 0.8x@3\n(rank 3), 2x@0-7; of jobs on "
-             "GPUs these, or gpu=2x and\ncpu=2x apart; may be repeated"),
-    CMD_OPT_DELAY("ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
-    OPT_WHOLE("dp", opt_read_u32, changes.dp, 1, UINT32_MAX,
-              "N data-parallel replicas, of FSDP without replicas N\nshards; all else as it is, on "
-              "hosts of the same kind"),
-    OPT_WHOLE("world-size", opt_read_u32, changes.world_size, 2, UINT32_MAX,
-              "N ranks in all: as many replicas as that makes"),
-    OPT_WHOLE(
-        "shard", opt_read_u32, changes.shard, 2, UINT32_MAX,
-        "FSDP: parameters sharded over N neighbouring ranks\nonly, with replicas of these (HSDP)"),
-    OPT_WHOLE("tp", opt_read_u32, changes.tp, 1, UINT32_MAX,
-              "tensors split over N ranks; batch, replicas and stages\nas they are"),
-    OPT_WHOLE("servers", opt_read_u32, changes.n_servers, 1, UINT32_MAX,
-              "N parameter servers, on ranks' hosts if they are\nthere now, else on hosts of their "
-              "own"),
-    OPT_WHOLE("bigarray-bound", opt_read_u64, changes.bigarray_bound, 1, UINT32_MAX,
-              "MXNet: arrays of N elements or more are parted over\nall servers "
-              "(MXNET_KVSTORE_BIGARRAY_BOUND)"),
-    OPT_VALUE("server-bandwidth", "BW", read_server_links, changes, BANDWIDTH_FORM,
-              "as --bandwidth, for the links of servers that have\nhosts of their own"),
-    OPT_VALUE("cycle-time", "MS", read_cycle, changes.cycle_ns, "milliseconds above 0, up to 10000",
-              "Horovod: it looks every MS milliseconds which\ngradients are ready "
-              "(HOROVOD_CYCLE_TIME)"),
-    OPT_VALUE("fusion-mb", "X", read_fusion, common, "megabytes, or 0",
-              "Horovod: what is ready travels together up to X MB; 0:\neach gradient by itself "
-              "(HOROVOD_FUSION_THRESHOLD)"),
-    OPT_VALUE(
-        "recompute", "MODULES", opt_read_string, changes.recompute, "names of modules",
-        "modules keep nothing between their passes and are\ncomputed again: names with commas "
-        "between them, or\npatterns ('blocks.*'); all, the blocks that the model\nrepeats; "
-        "sqrt, all but every sqrt(n)-th of these; none;\nor a file, a JSON list of names or a "
-        "plan"),
-    OPT_WHOLE("accumulate", opt_read_u32, changes.micro_batches, 1, 1024,
-              "the step's batch in N micro-batches, gradients sent\nwith the last"),
-    OPT_VALUE("batch-size", "N", read_batch, changes, "a number above 0, or a ratio such as 2x",
-              "a rank's batch of N samples, or N times as large (2x)"),
-    OPT_SWITCH("gradient-views", changes.gradient_views,
-               "gradients are views of their buckets\n(gradient_as_bucket_view of PyTorch's DDP)"),
-    OPT_VALUE("compile", "MODULES", opt_read_string, changes.compile, "names of modules",
-              "modules are compiled (torch.compile): names as for\n--recompute, or all, the whole "
-              "model"),
-    OPT_VALUE("precision", "TYPE", read_precision, changes.precision, "bf16, bf16=MODULES or fp32",
-              "the model, or only these modules, under autocast to\nbf16; fp32: none"),
+/* How a value is read into the first of the fields that it can set, by what that holds. */
+struct reader {
+    opt_read_fn *read;
+    enum { INTO_FIELD, INTO_CHANGES, INTO_VALUES } into;
+};
+
+static struct reader reader_of(const struct dpro_change_kind *kind)
+{
+    bool several = kind->fields[1].name != NULL;
+    switch (kind->fields[0].type) {
+    case DPRO_CHANGE_SWITCH:
+        return (struct reader){opt_read_count, INTO_FIELD};
+    case DPRO_CHANGE_COUNT:
+        return several ? (struct reader){read_batch, INTO_CHANGES}
+                       : (struct reader){opt_read_u32, INTO_FIELD};
+    case DPRO_CHANGE_LONG_COUNT:
+        return (struct reader){opt_read_u64, INTO_FIELD};
+    case DPRO_CHANGE_BYTES:
+        return several ? (struct reader){read_caps, INTO_CHANGES}
+                       : (struct reader){read_partition, INTO_FIELD};
+    case DPRO_CHANGE_RATE:
+        return (struct reader){kind->fields[2].name != NULL ? read_links : read_server_links,
+                               INTO_CHANGES};
+    case DPRO_CHANGE_RATIO:
+        return (struct reader){read_latency, INTO_CHANGES};
+    case DPRO_CHANGE_TIME:
+        return (struct reader){read_cycle, INTO_FIELD};
+    case DPRO_CHANGE_PRECISION:
+        return (struct reader){read_precision, INTO_FIELD};
+    case DPRO_CHANGE_SCHEDULE:
+        return (struct reader){read_schedule, INTO_FIELD};
+    case DPRO_CHANGE_COMPRESSION:
+        return (struct reader){read_compression, INTO_VALUES};
+    case DPRO_CHANGE_LIMIT:
+        return (struct reader){read_fusion, INTO_VALUES};
+    default:
+        return (struct reader){opt_read_string, INTO_FIELD};
+    }
+}
+
+/* The option of a kind of what-if. */
+static struct opt option_of(const struct dpro_change_kind *kind)
+{
+    const struct dpro_change_field *field = &kind->fields[0];
+    struct reader reader = reader_of(kind);
+    struct opt opt = {.name = kind->option,
+                      .arg = kind->argument,
+                      .form = kind->form,
+                      .help = kind->help,
+                      .choices = kind->choices,
+                      .least = kind->least,
+                      .most = kind->most,
+                      .read = reader.read,
+                      .offset = offsetof(struct values, changes) + field->offset};
+    if (reader.into != INTO_FIELD)
+        opt.offset = reader.into == INTO_CHANGES ? offsetof(struct values, changes) : 0;
+    if (field->type == DPRO_CHANGE_PATH)
+        opt.complete = OPT_COMPLETE_PATH;
+    if (field->type == DPRO_CHANGE_SPEEDS || field->type == DPRO_CHANGE_TEXTS) {
+        bool speeds = field->type == DPRO_CHANGE_SPEEDS;
+        opt.repeats = true;
+        opt.read = speeds ? read_compute : cmd_read_delay;
+        opt.offset = speeds ? offsetof(struct values, computes) : offsetof(struct values, delays);
+    }
+    return opt;
+}
+
+#define AT(member) offsetof(struct values, member)
+static const struct opt other_opts[] = {
     CMD_OPT_PROBES,
     CMD_OPT_DIMS,
-    OPT_VALUE("reshard", "UNITS", opt_read_string, changes.reshard, "names of units",
-              "FSDP: units free their gathered parameters after the\nforward pass and gather them "
-              "again for the backward\npass: all, none, or names with commas between them, or\n"
-              "patterns ('blocks.*'); all others keep them"),
-    OPT_WHOLE("prefetch", opt_read_u32, changes.prefetch, 1, 1024,
-              "FSDP: each unit gathers N units ahead, in both passes"),
-    OPT_WHOLE("microbatches", opt_read_u32, changes.pipeline_micro_batches, 1, 4096,
-              "pipelines: the same batch in N micro-batches"),
-    OPT_VALUE("schedule", "NAME", read_schedule, changes.schedule, SCHEDULE_FORM,
-              "pipelines: stages compute in that order"),
     CMD_OPT_JSON("dpro.whatif/1", ""),
     CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH(CMD_STEPS_LEARNT, CMD_THREADS_READ),
     {.name = NULL},
 };
+/* The library's kinds of what-ifs, then these. */
+static struct opt whatif_opts[80];
+
+void cmd_whatif_begin(void)
+{
+    struct opt *to = whatif_opts;
+    for (size_t i = 0; i < dpro_n_change_kinds(); i++)
+        *to++ = option_of(dpro_change_kind(i));
+    memcpy(to, other_opts, sizeof other_opts);
+}
 
 static int predict(const struct values *values, struct dpro_job *job)
 {
@@ -347,8 +336,10 @@ const struct cmd cmd_whatif = {
         "Learns from a job's traces what computing and communicating cost it, and predicts the\n"
         "iteration with what the options change: how gradients are put into buckets, partitions\n"
         "and compression, links, computing speed, the number of ranks and of parameter servers,\n"
-        "what is computed again to save memory, compiled or in 16 bits, batches. Options combine.",
+        "what is computed again to save memory, compiled or in 16 bits, batches. Options combine.\n"
+        "Without any of them it lists what this job can be asked, and why not the rest.",
     .examples =
+        "  dpro whatif TRACE                               what can be asked of the job\n"
         "  dpro whatif TRACE --recompute all --accumulate 2   less memory, and what it costs\n"
         "  dpro whatif TRACE --bucket-cap-mb 5             DDP's buckets of 5 MB\n"
         "  dpro whatif TRACE --bandwidth 0.5x --compress fp16\n"

@@ -35,6 +35,7 @@ int main(int argc, char **argv)
     const struct cmd *cmd;
     hold_standard_files();
     cmd_table = commands;
+    cmd_whatif_begin();
     signal(SIGPIPE, SIG_DFL); /* whoever reads our results may stop early: end without a word */
 
     if (dpro_processes_started() > 0 && is_for_first(argv[1]))

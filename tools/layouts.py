@@ -9,10 +9,11 @@ import textwrap
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OUTPUT = os.path.join(ROOT, "python", "dpro", "layouts.py")
 # What the package names itself; what these hold comes with them.
-STRUCTS = ("error", "job_options", "job_replay_options", "report", "changes", "whatif_report", "optimize_options",
-           "optimize_report", "memory_budget", "pass", "table", "column")
+STRUCTS = ("error", "job_options", "job_replay_options", "report", "compute_change", "change_kind", "whatif_report",
+           "optimize_options", "optimize_report", "memory_budget", "pass", "table", "column")
+OPAQUE = ("changes",)  # which the library itself describes, by its table of what-ifs
 CONSTANTS = ("PASS_ABI", "PASS_MAX_EDITS")
-ENUMS = ("algorithm", "column_type", "compression", "computing", "edit_kind", "op_kind", "processor", "schedule")
+ENUMS = ("algorithm", "change_type", "column_type", "compression", "computing", "edit_kind", "op_kind", "processor", "schedule")
 PLAIN = {"int": "c_int", "unsigned": "c_uint", "char": "c_char", "double": "c_double", "size_t": "c_size_t",
          "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64"}
 HEAD = '''"""Structs and enums of the library, made by tools/layouts.py from include/dpro/: not to be edited."""
@@ -40,9 +41,10 @@ class Layouts:
     def __init__(self, text):
         self.constants = dict(re.findall(r"(?m)^#define DPRO_(\w+) +(\d+)", text))
         text = re.sub(r"(?m)^\s*#.*$", "", text)
+        self.values = {constant: int(value) for constant, value in re.findall(r"(?m)^enum \{ (\w+) = (\d+) \};", text)}
         self.structs = {name: [field.strip() for field in body.split(";") if field.strip()]
                         for name, body in re.findall(r"(?ms)^struct dpro_(\w+) \{\n(.*?)^\};", text)}
-        self.enums, self.values = {}, {}
+        self.enums = {}
         for name, body in re.findall(r"(?s)\benum dpro_(\w+) \{(.*?)\}", text):
             self.enums[name], value = {}, -1
             for entry in filter(None, (entry.strip() for entry in body.split(","))):
@@ -71,7 +73,7 @@ class Layouts:
         n_stars, words = text.count("*"), [word for word in re.findall(r"\w+", text) if word != "const"]
         if words[0] == "struct":
             name = words[1].removeprefix("dpro_")
-            kind = self._named(name) if name in self.structs else None
+            kind = self._named(name) if name in self.structs and name not in OPAQUE else None
         else:
             kind = "c.c_int" if words[0] == "enum" else "c." + PLAIN[words[0]] if words[0] in PLAIN else None
         if n_stars and kind in (None, "c.c_char"):

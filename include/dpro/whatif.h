@@ -116,6 +116,67 @@ DPRO_API int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_m
                              struct dpro_error *err);
 DPRO_API void dpro_whatif_destroy(struct dpro_whatif *whatif); /* NULL is fine */
 
+/* ---- what can be asked: a row for each kind of what-if ---- */
+
+/* What a field of struct dpro_changes holds. 0 or NULL is that nothing is asked. */
+enum dpro_change_type {
+    DPRO_CHANGE_SWITCH,      /* int: 1 */
+    DPRO_CHANGE_COUNT,       /* uint32_t */
+    DPRO_CHANGE_SCHEDULE,    /* enum dpro_schedule */
+    DPRO_CHANGE_LONG_COUNT,  /* uint64_t */
+    DPRO_CHANGE_BYTES,       /* uint64_t; said in MB of 1048576 bytes */
+    DPRO_CHANGE_RATE,        /* double, in bytes a second */
+    DPRO_CHANGE_RATIO,       /* double */
+    DPRO_CHANGE_TIME,        /* int64_t, in ns; said in ms */
+    DPRO_CHANGE_ADDED_TIME,  /* int64_t, in ns; may be negative */
+    DPRO_CHANGE_TEXT,        /* const char * */
+    DPRO_CHANGE_PATH,        /* const char *, of a file, or a name that stands for one */
+    DPRO_CHANGE_PRECISION,   /* const char *: "bf16", "bf16=NAMES", "fp32" */
+    DPRO_CHANGE_COMPRESSION, /* const enum dpro_compression * */
+    DPRO_CHANGE_LIMIT,       /* const uint64_t *, in bytes, where 0 is one, too; said in MB */
+    DPRO_CHANGE_TEXTS,       /* const char *const *, followed by their number, a size_t */
+    DPRO_CHANGE_SPEEDS       /* const struct dpro_compute_change *, likewise */
+};
+enum { DPRO_CHANGE_FIELDS = 7 }; /* the most of a kind, and an end */
+/* Strings are static. */
+struct dpro_change_field {
+    const char *name; /* in struct dpro_changes; NULL: the kind has no more */
+    const char *key;  /* in the JSON of dpro.whatif/1 */
+    const char *said; /* in a report, where %s is the value; NULL: the value alone */
+    size_t offset;    /* in struct dpro_changes */
+    enum dpro_change_type type;
+};
+struct dpro_change_kind {
+    const char *option;         /* of the command, without its dashes */
+    const char *argument;       /* what the command calls its value; NULL: it has none */
+    const char *form;           /* what a value looks like; NULL: choices, or least and most say */
+    const char *help;           /* lines parted by \n */
+    const char *const *choices; /* the values that there are, NULL-terminated; NULL: many */
+    uint64_t least, most;       /* of a whole number; most 0: the value is not one */
+    const char *said_least;     /* in a report, in place of the least value; NULL */
+    int changes_numbers;        /* 1: the job does not train to the same numbers */
+    int changes_memory;         /* 1: what ranks hold at their peaks, too */
+    int is_of_plans;            /* 1: a plan of dpro optimize can ask for it */
+    struct dpro_change_field fields[DPRO_CHANGE_FIELDS];
+};
+/* In the order in which they are applied. */
+DPRO_API size_t dpro_n_change_kinds(void);
+DPRO_API const struct dpro_change_kind *dpro_change_kind(size_t index);
+DPRO_API int dpro_change_is_asked(const struct dpro_changes *changes,
+                                  const struct dpro_change_field *field);
+
+/* Whether a kind can be asked of a job. */
+struct dpro_question {
+    const struct dpro_change_kind *kind;
+    char recorded[120];    /* what the job has of it: "2 ranks"; "": nothing tells */
+    struct dpro_error why; /* why it can't be asked, and what to record; code 0: it can, and a text
+                              says what is not predicted of it */
+};
+/* Of all kinds, where the what-if asked for nothing; else none. Borrowed. */
+DPRO_API size_t dpro_whatif_n_questions(const struct dpro_whatif *whatif);
+DPRO_API const struct dpro_question *dpro_whatif_question(const struct dpro_whatif *whatif,
+                                                          size_t index);
+
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known
                                (dpro_model_unprofiled_ns) */

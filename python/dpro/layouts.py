@@ -7,7 +7,8 @@ def _struct(name):
 
 
 Candidate = _struct("Candidate")
-Changes = _struct("Changes")
+ChangeField = _struct("ChangeField")
+ChangeKind = _struct("ChangeKind")
 Column = _struct("Column")
 ComputeChange = _struct("ComputeChange")
 Daydream = _struct("Daydream")
@@ -47,21 +48,15 @@ Report._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("replay", c.c_
     ("validation", c.POINTER(Validation)), ("daydream", c.POINTER(Daydream)), ("n_samples", c.c_uint32),
     ("profiler_op_ns", c.c_int64), ("profiler_ns", c.c_int64), ("what_if", c.c_int), ("as_it_is_ns", c.c_int64),
     ("sink", Sink)]
-Changes._fields_ = [("size", c.c_size_t), ("bucket_cap_bytes", c.c_uint64), ("buckets_path", c.c_char_p),
-    ("first_bucket_bytes", c.c_uint64), ("partition_bytes", c.c_uint64), ("compression", c.POINTER(c.c_int)),
-    ("bandwidth_bytes_per_s", c.c_double), ("bandwidth_ratio", c.c_double), ("between_bytes_per_s", c.c_double),
-    ("between_ratio", c.c_double), ("within_bytes_per_s", c.c_double), ("within_ratio", c.c_double),
-    ("topology", c.c_char_p), ("collectives", c.c_char_p), ("latency_ratio", c.c_double), ("latency_add_ns", c.c_int64),
-    ("compute", c.POINTER(ComputeChange)), ("n_compute", c.c_size_t), ("delays", c.POINTER(c.c_char_p)),
-    ("n_delays", c.c_size_t), ("dp", c.c_uint32), ("world_size", c.c_uint32), ("shard", c.c_uint32), ("tp", c.c_uint32),
-    ("cycle_ns", c.c_int64), ("fusion_bytes", c.POINTER(c.c_uint64)), ("n_servers", c.c_uint32),
-    ("bigarray_bound", c.c_uint64), ("server_bandwidth_bytes_per_s", c.c_double),
-    ("server_bandwidth_ratio", c.c_double), ("recompute", c.c_char_p), ("micro_batches", c.c_uint32),
-    ("batch_size", c.c_uint32), ("batch_ratio", c.c_double), ("gradient_views", c.c_int), ("compile", c.c_char_p),
-    ("precision", c.c_char_p), ("reshard", c.c_char_p), ("prefetch", c.c_uint32),
-    ("pipeline_micro_batches", c.c_uint32), ("schedule", c.c_int), ("sink", Sink)]
-WhatifReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p),
-    ("changes", c.POINTER(Changes)), ("whatif", c.c_void_p)]
+ComputeChange._fields_ = [("speed", c.c_double), ("first_rank", c.c_int), ("last_rank", c.c_int),
+    ("processor", c.c_int)]
+ChangeField._fields_ = [("name", c.c_char_p), ("key", c.c_char_p), ("said", c.c_char_p), ("offset", c.c_size_t),
+    ("type", c.c_int)]
+ChangeKind._fields_ = [("option", c.c_char_p), ("argument", c.c_char_p), ("form", c.c_char_p), ("help", c.c_char_p),
+    ("choices", c.POINTER(c.c_char_p)), ("least", c.c_uint64), ("most", c.c_uint64), ("said_least", c.c_char_p),
+    ("changes_numbers", c.c_int), ("changes_memory", c.c_int), ("is_of_plans", c.c_int), ("fields", ChangeField * 7)]
+WhatifReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("changes", c.c_void_p),
+    ("whatif", c.c_void_p)]
 OptimizeOptions._fields_ = [("size", c.c_size_t), ("algorithm", c.c_int), ("budget_s", c.c_double),
     ("seed", c.c_uint64), ("threads", c.c_int), ("compressions", c.c_uint), ("computing", c.c_uint),
     ("assumed_costs", c.c_int), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
@@ -84,8 +79,6 @@ Validation._fields_ = [("method", c.c_char_p), ("n", c.c_uint32), ("mean_abs_err
     ("max_abs_error_pct", c.c_double), ("measured_std_pct", c.c_double), ("mean_error_pct", c.c_double)]
 Daydream._fields_ = [("iteration_ns", c.c_int64), ("bandwidth_bytes_per_s", c.c_double),
     ("bandwidth_was_given", c.c_int)]
-ComputeChange._fields_ = [("speed", c.c_double), ("first_rank", c.c_int), ("last_rank", c.c_int),
-    ("processor", c.c_int)]
 OptimizeProgress._fields_ = [("n_candidates", c.c_uint64), ("baseline_ns", c.c_int64), ("best_ns", c.c_int64)]
 PassView._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
     ("tensors", c.POINTER(PassTensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(PassBucket)),
@@ -113,6 +106,8 @@ Edit._fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64), ("
 PASS_ABI = 4
 PASS_MAX_EDITS = 1024
 ALGORITHM = {"default": 0, "paper": 1, "dp": 2}
+CHANGE_TYPE = {"switch": 0, "count": 1, "schedule": 2, "long_count": 3, "bytes": 4, "rate": 5, "ratio": 6, "time": 7,
+    "added_time": 8, "text": 9, "path": 10, "precision": 11, "compression": 12, "limit": 13, "texts": 14, "speeds": 15}
 COLUMN_TYPE = {"uint8": 0, "bool": 1, "uint16": 2, "int32": 3, "uint32": 4, "int64": 5, "uint64": 6, "float": 7,
     "double": 8, "text": 9}
 COMPRESSION = {"none": 0, "fp16": 1, "bf16": 2}

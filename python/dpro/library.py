@@ -16,7 +16,13 @@ _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_on
 CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_whatif", "dpro_job_optimize",
           "dpro_report_json", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
           "dpro_tables_create", "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
-          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy")
+          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy", "dpro_n_change_kinds",
+          "dpro_change_kind")
+# How a field of a what-if is given; the library's table (include/dpro/whatif.h) says which of these it is.
+_CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_count": c.c_uint64, "bytes": c.c_uint64,
+            "rate": c.c_double, "ratio": c.c_double, "time": c.c_int64, "added_time": c.c_int64, "text": c.c_char_p,
+            "path": c.c_char_p, "precision": c.c_char_p, "compression": c.POINTER(c.c_int), "limit": c.POINTER(c.c_uint64),
+            "texts": c.POINTER(c.c_char_p), "speeds": c.POINTER(layouts.ComputeChange)}
 
 
 class Answer(dict):
@@ -70,7 +76,7 @@ def _least(struct_kind, name, kind):
         return 0 if struct_kind is layouts.OptimizeOptions else sys.float_info.min
     if kind is c.c_int64:
         return 1 if name == "cycle_ns" else None
-    return int(struct_kind is layouts.Changes and kind is not c.c_int)
+    return int(struct_kind is changes_struct() and kind is not c.c_int)
 
 
 def _value(struct_kind, name, kind, value):
@@ -97,8 +103,10 @@ def _value(struct_kind, name, kind, value):
 
 
 def fields_of(kind):
-    """Those that a caller sets."""
-    return {name: kind for name, kind in kind._fields_ if name not in _OURS and not name.startswith("n_")}
+    """Those that a caller sets; of a list its length is not one of them."""
+    fields = dict(kind._fields_)
+    return {name: kind for name, kind in fields.items()
+            if name not in _OURS and name[0] != "_" and not (name.startswith("n_") and name[2:] in fields)}
 
 
 def struct(kind, **values):
@@ -140,6 +148,28 @@ def library():
     lib.dpro_optimum_memory_budget.argtypes = [c.c_void_p]
     lib.dpro_optimum_memory_budget.restype = layouts.MemoryBudget
     return lib
+
+
+def change_kinds():
+    """The table of what-ifs."""
+    library().dpro_change_kind.restype = c.POINTER(layouts.ChangeKind)
+    return [library().dpro_change_kind(c.c_size_t(i)).contents for i in range(library().dpro_n_change_kinds())]
+
+
+@functools.lru_cache(maxsize=None)
+def changes_struct():
+    """struct dpro_changes, as far as the table has it: what it does not name stays 0."""
+    names = {value: name for name, value in layouts.CHANGE_TYPE.items()}
+    found = [(field.offset, field.name.decode(), _CHANGES[names[field.type]])
+             for kind in change_kinds() for field in kind.fields if field.name]
+    fields, end = [("size", c.c_size_t)], c.sizeof(c.c_size_t)
+    for offset, name, kind in sorted(found, key=operator.itemgetter(0)):
+        fields += [("_gap%d" % offset, c.c_char * (offset - end)), (name, kind)]
+        end = offset + c.sizeof(kind)
+        if name in ("compute", "delays"):  # a list: their number follows
+            fields.append(("n_" + name, c.c_size_t))
+            end += c.sizeof(c.c_size_t)
+    return type("Changes", (c.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": fields})
 
 
 def call(name, *args):
@@ -217,11 +247,11 @@ class Job:
         return _answer("dpro_report_json", self.asked("replay", asked, layouts.Report()))
 
     def whatif(self, **changes):
-        """What `dpro whatif` says, an Answer of schema dpro.whatif/1. Changes are the fields of struct dpro_changes
-        (include/dpro/whatif.h), such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5, compression="bf16", recompute="all",
-        compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"]. None: as it is; what does not fit is
-        refused with a dpro.Error."""
-        asked = struct(layouts.Changes, **changes)
+        """What `dpro whatif` says, an Answer of schema dpro.whatif/1; without changes, its "questions" are what can be asked
+        of the job, and why not the rest. Changes are keywords such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5,
+        compression="bf16", recompute="all", compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"].
+        None: as it is; what does not fit is refused with a dpro.Error."""
+        asked = struct(changes_struct(), **changes)
         return _answer("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport()))
 
     def searched(self, options, plan):
@@ -232,3 +262,16 @@ class Job:
             if library().dpro_optimum_memory_budget(report.optimum).fits:
                 call("dpro_optimize_plan", c.byref(report))
         return _answer("dpro_optimize_json", report)
+
+
+def _tell_keywords():
+    """What `help()` says of whatif() has a line for each keyword, from the library's table."""
+    kinds = ((", ".join(field.name.decode() for field in kind.fields if field.name), kind) for kind in change_kinds())
+    return "\n".join("    %s (--%s): %s" % (names, kind.option.decode(), " ".join(kind.help.decode().split()))
+                     for names, kind in kinds)
+
+
+try:
+    Job.whatif.__doc__ = "%s\n\n%s" % (Job.whatif.__doc__, _tell_keywords())
+except Error:  # said when it is asked
+    pass

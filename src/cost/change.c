@@ -1,9 +1,7 @@
-/* The changes of a what-if, applied to a copy of the model. */
+/* What-ifs of hosts, links, servers and buckets, applied to a copy of the model. */
 #include "cost/change.h"
 
 #include "cost/buckets.h"
-#include "cost/change_computing.h"
-#include "cost/change_memory.h"
 #include "cost/change_world.h"
 #include "cost/cost.h"
 #include "cost/server_placement.h"
@@ -47,7 +45,6 @@ int check_speed(const struct dpro_compute_change *change, const struct dpro_grap
                           change->first_rank, g->ranks[0].rank, g->ranks[g->n_ranks - 1].rank);
 }
 
-/* Of a job on CPUs; of others the graph was changed. */
 static int change_compute(const struct dpro_compute_change *change, struct dpro_model *m,
                           struct dpro_error *err)
 {
@@ -66,6 +63,16 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
     return found ? 0
                  : refuse(err, "no rank %d to compute faster: they are %d to %d",
                           change->first_rank, m->ranks[0].rank, m->ranks[m->n_ranks - 1].rank);
+}
+
+int change_speeds(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                  struct dpro_error *err)
+{
+    int rc = 0;
+    (void)notes;
+    for (size_t i = 0; i < c->n_compute && rc == 0; i++)
+        rc = change_compute(&c->compute[i], m, err);
+    return rc;
 }
 
 /* Of a link's rate; given as one or as a ratio; 1: neither. */
@@ -188,8 +195,8 @@ static void ask_topology(const struct topology *t, uint32_t n_ranks, struct dpro
     }
 }
 
-static int change_link(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                       struct dpro_error *err)
+int change_links(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                 struct dpro_error *err)
 {
     struct model_net *net = &m->net;
     int rc = change_bandwidth(c, m, notes, err);
@@ -232,18 +239,10 @@ static int change_server_links(const struct dpro_changes *c, struct dpro_model *
                            net->link.byte_ns.value, &net->servers.link_rate, err);
 }
 
-static bool of_servers(const struct dpro_changes *c)
-{
-    return c->n_servers != 0 || c->bigarray_bound != 0 || c->server_bandwidth_bytes_per_s != 0 ||
-           c->server_bandwidth_ratio != 0;
-}
-
-static int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                          struct dpro_error *err)
+int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                   struct dpro_error *err)
 {
     struct model_net *net = &m->net;
-    if (!of_servers(c))
-        return 0;
     if (c->n_servers > SERVERS_MOST)
         return refuse(err, "%u servers can't be predicted; 1 to %d can", c->n_servers,
                       SERVERS_MOST);
@@ -268,10 +267,10 @@ static int change_servers(const struct dpro_changes *c, struct dpro_model *m, st
     return change_server_links(c, m, err);
 }
 
-static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct dpro_error *err)
+int change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                  struct dpro_error *err)
 {
-    if (c->cycle_ns == 0 && !c->fusion_bytes)
-        return 0;
+    (void)notes;
     if (m->net.gate.cycle_ns == 0)
         return refuse(err, "Horovod's timeline has no marks of its cycles: what another cycle time "
                            "or threshold would do is not known; record with 'dpro profile', or "
@@ -292,8 +291,8 @@ static int change_cycles(const struct dpro_changes *c, struct dpro_model *m, str
     return 0;
 }
 
-static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                           struct dpro_error *err)
+int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                    struct dpro_error *err)
 {
     enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
@@ -353,101 +352,20 @@ static int change_strategy(const struct dpro_changes *c, struct dpro_model *m, s
     return 0;
 }
 
-/* The first option that asks how gradients travel; NULL: none does. */
-static const char *of_gradients(const struct dpro_changes *c)
-{
-    return c->bucket_cap_bytes  ? "--bucket-cap-mb"
-           : c->buckets_path    ? "--buckets"
-           : c->partition_bytes ? "--partition-mb"
-           : c->compression     ? "--compress"
-           : c->n_servers       ? "--servers"
-           : c->bigarray_bound  ? "--bigarray-bound"
-           : c->server_bandwidth_bytes_per_s != 0 || c->server_bandwidth_ratio != 0
-               ? "--server-bandwidth"
-           : c->cycle_ns       ? "--cycle-time"
-           : c->fusion_bytes   ? "--fusion-mb"
-           : c->gradient_views ? "--gradient-views"
-                               : NULL;
-}
-
-int change_check(const struct dpro_changes *c, const struct dpro_model *m, struct dpro_error *err)
-{
-    bool of_passes = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                     c->compile || c->precision;
-    bool bandwidth = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
-                     c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
-                     c->within_bytes_per_s != 0 || c->within_ratio != 0;
-    for (size_t i = 0; i < c->n_compute; i++) {
-        int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
-        if (first > last || first < -1 || (first == -1 && last != -1))
-            return refuse(err,
-                          "ranks %d to %d can't compute faster: the first comes first, and -1 and "
-                          "-1 are all ranks",
-                          first, last);
-    }
-    bool of_links = bandwidth || c->topology || c->latency_ratio != 0 || c->latency_add_ns;
-    const char *option = of_gradients(c);
-    bool in_groups = m->n_communications > 0;
-    if (of_servers(c) && m->net.collective.algorithm != MODEL_SERVER)
-        return refuse(
-            err, "the job has no parameter servers to change, its ranks communicate among "
-                 "themselves; --bandwidth and --world-size change their links and their number");
-    if ((c->cycle_ns != 0 || c->fusion_bytes) && m->capabilities.stack != DPRO_STACK_HOROVOD)
-        return refuse(
-            err, "the cycle time and the fusion threshold are Horovod's, and this job's gradients "
-                 "are not reduced by it; a bucket cap changes what travels together");
-    bool others = option || (!in_groups && (c->world_size || c->dp || c->shard));
-    if (in_groups && (c->compile || c->gradient_views))
-        return refuse(err,
-                      "the job's ranks communicate more than gradients: compiled modules and "
-                      "views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                      "--topology, --latency, --compute, --delay and --batch-size can; with FSDP "
-                      "also --reshard, --prefetch, --recompute, --accumulate and --precision, with "
-                      "a pipeline --microbatches and --schedule");
-    if (c->topology && bandwidth)
-        return refuse(err, "a topology says how fast links are, and so does a bandwidth: give one");
-    if (c->collectives && !c->topology)
-        return refuse(err, "how collectives pass over hosts (%s) needs hosts: give --topology, too",
-                      c->collectives);
-    if (c->collectives && !text_is_one(c->collectives, "ring", "tree", "hierarchical"))
-        return refuse(err,
-                      "'%.40s' is no way for collectives to pass over hosts: ring, tree or "
-                      "hierarchical is",
-                      c->collectives);
-    bool computing = of_passes || c->n_compute || c->n_delays;
-    if (!m->no_gradients || (!others && (in_groups || (computing && !of_links))))
-        return 0;
-    return dpro_error_set(err, DPRO_EEMPTY, "%s%s%s", option ? option : "", option ? ": " : "",
-                          m->no_gradients);
-}
-
-int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+int change_hosts(const struct dpro_graph *graph, const struct topology *told,
+                 struct dpro_changes *c, struct dpro_model *model, struct notes *notes,
+                 struct dpro_error *err)
 {
     struct rank_changes ranks;
-    struct topology topology, *told = changes->topology ? &topology : NULL;
-    struct dpro_changes asked = *changes;
-    int rc = replicas_find(graph, changes, model, notes->arena, &ranks, err);
+    struct topology topology;
+    int rc = replicas_find(graph, c, model, notes->arena, &ranks, err);
+    if (rc == 0 && c->topology && !told) {
+        told = &topology;
+        rc = topology_read(c->topology, &topology, err);
+    }
+    if (rc == 0)
+        rc = change_world(&ranks, told, c->collectives, model, notes, err);
     if (rc == 0 && told)
-        rc = topology_read(changes->topology, told, err);
-    if (rc == 0)
-        rc = change_world(&ranks, told, changes->collectives, model, notes, err);
-    if (rc == 0 && told)
-        ask_topology(told, ranks.of[ranks.n - 1].after * ranks.of[ranks.n - 1].rest, model, &asked);
-    bool gpu = job_has_gpu(graph); /* then the graph was changed */
-    for (size_t i = 0; !gpu && i < changes->n_compute && rc == 0; i++)
-        rc = change_compute(&changes->compute[i], model, err);
-    if (rc == 0)
-        rc = change_link(&asked, model, notes, err);
-    if (rc == 0)
-        rc = change_servers(changes, model, notes, err);
-    if (rc == 0 && model->n_communications == 0) /* else the graph was changed */
-        rc = change_computing(changes, model, notes, err);
-    if (rc == 0 && model->n_communications == 0)
-        rc = change_memory(changes, model, notes, err);
-    if (rc == 0)
-        rc = change_cycles(changes, model, err);
-    if (rc == 0)
-        rc = change_strategy(changes, model, notes, err);
+        ask_topology(told, ranks.of[ranks.n - 1].after * ranks.of[ranks.n - 1].rest, model, c);
     return rc;
 }

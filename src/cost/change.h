@@ -24,11 +24,14 @@ int check_speed(const struct dpro_compute_change *change, const struct dpro_grap
  * borrowed; all that is new is the arena's. */
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);
 
-/* Whether such changes can be asked for of the job: of one that communicates nothing, only what it
- * computes and holds. */
-int change_check(const struct dpro_changes *changes, const struct dpro_model *model,
+/* Applies one kind of change, or several, to a copy. */
+typedef int change_apply_fn(const struct dpro_changes *changes, struct dpro_model *model,
+                            struct notes *notes, struct dpro_error *err);
+change_apply_fn change_speeds, change_links, change_servers, change_cycles, change_strategy;
+
+/* Replicas, shards and hosts: `told`, or those that the changes name. A topology asks for the rates
+ * of its links, too. */
+struct topology;
+int change_hosts(const struct dpro_graph *graph, const struct topology *told,
+                 struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
                  struct dpro_error *err);
-/* Applies all changes but those of change_programs() to a copy, which is then to be freed by
- * arena_fini(&model->arena), too; its own strategy is the changed one. */
-int change_apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, struct notes *notes, struct dpro_error *err);

@@ -2,8 +2,9 @@
  * cancel in the ratio. */
 
 #include "base/options.h"
-#include "cost/change.h"
+#include "cost/changes.h"
 #include "cost/evaluate.h"
+#include "cost/questions.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 #include "cost/whatif_result.h"
@@ -239,15 +240,23 @@ static int predict(const struct iteration *it, const struct spread *spread, cons
     return 0;
 }
 
-/* The changed job, and its other micro-batches; what is noted of these is said of the job. */
-static int apply_changes(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                         struct dpro_whatif *w, struct dpro_error *err)
+/* The job with the changes, which no prediction was made of yet. What is noted of its other
+ * micro-batches is said of all. */
+static int change_job(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct dpro_changes *changes, const struct topology *told,
+                      struct dpro_whatif *w, struct dpro_error *err)
 {
     struct notes same = {.arena = &w->arena};
-    int rc = change_apply(graph, changes, &w->model, &w->notes, err);
+    w->notes.arena = &w->arena;
+    change_copy(model, &w->arena, &w->model);
+    int rc = change_check(changes, model, err);
+    if (rc == 0) /* before the world changes: it is of the recorded ranks */
+        rc = change_programs(graph, changes, &w->model, &w->notes, &w->programs, err);
+    if (rc == 0)
+        rc = change_apply(graph, told, changes, &w->model, &w->notes, err);
     w->programs.passes.pause_ns = 0; /* once an iteration */
     if (rc == 0 && w->programs.n_passes > 0)
-        rc = change_apply(graph, changes, &w->programs.passes, &same, err);
+        rc = change_apply(graph, told, changes, &w->programs.passes, &same, err);
     array_fini(&same.lines);
     return rc;
 }
@@ -311,9 +320,7 @@ static bool launches_alike(const struct dpro_changes *c, const struct dpro_whati
     for (size_t i = 0; i < c->n_compute; i++)
         if (c->compute[i].processor == DPRO_PROCESSOR_CPU)
             return false;
-    return c->n_delays == 0 && c->tp == 0 && !c->compile && !c->precision &&
-           !w->programs.has_modules && c->pipeline_micro_batches == 0 &&
-           c->schedule == DPRO_SCHEDULE_UNKNOWN;
+    return !w->programs.has_modules && !changes_ask(c, OF_LAUNCHES);
 }
 
 static void raise_to(int64_t *ns, int64_t least_ns)
@@ -375,13 +382,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
 {
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
-    w->notes.arena = &w->arena;
-    change_copy(model, &w->arena, &w->model);
-    int rc = change_check(changes, model, err);
-    if (rc == 0) /* before the world changes: it is of the recorded ranks */
-        rc = change_programs(graph, changes, &w->model, &w->notes, &w->programs, err);
-    if (rc == 0)
-        rc = apply_changes(graph, changes, w, err);
+    int rc = change_job(graph, model, changes, NULL, w, err);
     struct iteration before = {.model = model},
                      after = {&w->model, &w->programs.passes, w->programs.n_passes};
     struct spread spread = {.mean = 0};
@@ -422,6 +423,10 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         w->memory[0] = memory_peak_told(model, &model->baseline);
         w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);
     }
+    if (!changes_ask(changes, 0)) {
+        w->n_questions = n_change_rows;
+        w->questions = arena_array(&w->arena, n_change_rows, sizeof *w->questions);
+    }
     if (w->notes.untimed) { /* what is worked out above took it as it is */
         w->predicted = (struct dpro_prediction){0};
         w->speedup = (struct dpro_estimate){0};
@@ -431,13 +436,55 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     return 0;
 }
 
+/* Whether a job can be asked for that kind. */
+static int try_question(const struct dpro_graph *graph, const struct dpro_model *model,
+                        const struct change_row *row, struct dpro_question *question,
+                        struct dpro_error *err)
+{
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
+    struct job_facts facts = {.graph = graph, .model = model, .arena = &w->arena};
+    struct dpro_changes changes = {.size = sizeof changes};
+    if (row->tell)
+        row->tell(&facts, question->recorded, sizeof question->recorded);
+    bool tries = question_ask(row, &facts, &changes);
+    int rc = tries ? change_job(graph, model, &changes, facts.hosts, w, err)
+                   : change_check_row(row, model, err);
+    if (rc == 0 && w->notes.untimed)
+        dpro_error_set(err, 0, "%s", w->notes.untimed);
+    if (rc == 0)
+        dpro_whatif_destroy(w);
+    return rc;
+}
+
+static int answer_question(const struct dpro_graph *graph, const struct dpro_model *model,
+                           const struct change_row *row, struct dpro_question *question)
+{
+    question->kind = &row->kind;
+    return WITHIN_SCOPE(dpro_error_nomem(&question->why),
+                        try_question(graph, model, row, question, &question->why));
+}
+
+static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                       const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                       struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
+}
+
 int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                     const struct dpro_changes *changes, struct dpro_whatif **whatif,
                     struct dpro_error *err)
 {
     struct dpro_changes mine;
+    struct dpro_whatif *made;
     int rc = OPTIONS_TAKE(&mine, changes, err);
-    return rc < 0
-               ? rc
-               : WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, &mine, whatif, err));
+    if (rc < 0 || (rc = make_whatif(graph, model, &mine, &made, err)) < 0)
+        return rc;
+    for (size_t i = 0; i < made->n_questions; i++)
+        if (answer_question(graph, model, &change_rows[i], &made->questions[i]) == DPRO_ENOMEM) {
+            dpro_whatif_destroy(made);
+            return dpro_error_nomem(err);
+        }
+    *whatif = made;
+    return 0;
 }

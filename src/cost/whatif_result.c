@@ -29,6 +29,7 @@ LOOK_AT(const struct dpro_model *, modules,
 LOOK_AT(uint32_t, n_units, whatif->programs.units.n_units)
 LOOK_AT(uint32_t, n_stages, whatif->programs.pipeline.n_stages)
 LOOK_AT(size_t, n_warnings, whatif->notes.lines.n)
+LOOK_AT(size_t, n_questions, whatif->n_questions)
 
 struct dpro_pipeline_run dpro_whatif_pipeline(const struct dpro_whatif *whatif, int after)
 {
@@ -43,6 +44,11 @@ double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int 
 struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index)
 {
     return whatif->programs.units.units[index];
+}
+
+const struct dpro_question *dpro_whatif_question(const struct dpro_whatif *whatif, size_t index)
+{
+    return &whatif->questions[index];
 }
 
 struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,

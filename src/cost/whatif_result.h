@@ -16,4 +16,6 @@ struct dpro_whatif {
     struct dpro_memory_peak memory[2]; /* before, after */
     double *bubbles;                   /* [stages of a pipeline] before, after */
     struct notes notes;
+    struct dpro_question *questions; /* [n_questions] of every kind, or none */
+    size_t n_questions;
 };

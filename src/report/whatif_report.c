@@ -15,81 +15,37 @@ static struct warnings warnings_of(const struct dpro_whatif_report *r)
 
 /* ---- what is changed ---- */
 
-/* A change is made where its value is neither 0 nor NULL. */
-struct change {
-    struct writer_field value;
-    const char *text; /* "%s": the value, or its number divided by `unit` */
-    double unit;
-};
-enum { MAX_CHANGES = 40 };
-
 #define MBIT       (1e6 / 8)
 #define MIB(bytes) ((double)(bytes) / 1048576)
 
-/* Lists those that are made, as far as each is one value; returns how many. */
-static size_t list_changes(const struct dpro_changes *c, struct change out[MAX_CHANGES])
+/* Of a field that holds one value; as JSON has it. */
+static struct writer_field value_of(const struct dpro_change_field *f, const struct dpro_changes *c)
 {
-    const struct change all[] = {
-        {FIXED("bucket_cap_mb", MIB(c->bucket_cap_bytes), 6), "buckets of %s MB by DDP's rule", 1},
-        {FIXED("first_bucket_mb", MIB(c->first_bucket_bytes), 6), "the first of %s MB", 1},
-        {TEXT("buckets", c->buckets_path), "the buckets of %s", 1},
-        {FIXED("partition_mb", MIB(c->partition_bytes), 6), "partitions of %s MB", 1},
-        {FIXED("bandwidth_bytes_per_s", c->bandwidth_bytes_per_s, 3), "links of %s Mbit/s", MBIT},
-        {FIXED("bandwidth_ratio", c->bandwidth_ratio, 6), "links %s times as fast", 1},
-        {FIXED("inter_bytes_per_s", c->between_bytes_per_s, 3), "links between hosts of %s Mbit/s",
-         MBIT},
-        {FIXED("inter_ratio", c->between_ratio, 6), "links between hosts %s times as fast", 1},
-        {FIXED("intra_bytes_per_s", c->within_bytes_per_s, 3), "links within hosts of %s Mbit/s",
-         MBIT},
-        {FIXED("intra_ratio", c->within_ratio, 6), "links within hosts %s times as fast", 1},
-        {TEXT("topology", c->topology), "hosts and links of %s", 1},
-        {TEXT("collectives", c->collectives), "%s collectives over hosts", 1},
-        {FIXED("latency_ratio", c->latency_ratio, 6), "latency %s times as long", 1},
-        {INT("latency_add_ns", c->latency_add_ns), "%s us added to each message", 1e3},
-        {INT("dp", c->dp), "data-parallel replicas: %s", 1},
-        {INT("world_size", c->world_size), "%s ranks", 1},
-        {INT("shard", c->shard), "shards over %s ranks each", 1},
-        {INT("tp", c->tp), c->tp == 1 ? "no tensors split" : "tensor-parallel ranks: %s", 1},
-        {INT("servers", c->n_servers), "parameter servers: %s", 1},
-        {INT("bigarray_bound", c->bigarray_bound),
-         "arrays of %s elements or more parted over all servers", 1},
-        {FIXED("server_bandwidth_bytes_per_s", c->server_bandwidth_bytes_per_s, 3),
-         "servers' links of %s Mbit/s", MBIT},
-        {FIXED("server_bandwidth_ratio", c->server_bandwidth_ratio, 6),
-         "servers' links %s times as fast", 1},
-        {MS("cycle_time_ms", c->cycle_ns), "Horovod's cycles of %s ms", 1e6},
-        {TEXT("recompute", c->recompute), "recomputing %s", 1},
-        {INT("micro_batches", c->micro_batches), "a step's batch in %s micro-batches", 1},
-        {INT("batch_size", c->batch_size), "a batch of %s a rank", 1},
-        {FIXED("batch_ratio", c->batch_ratio, 6), "a batch %s times as large", 1},
-        {INT("gradient_views", c->gradient_views), "gradients as views of their buckets", 1},
-        {TEXT("compile", c->compile), "compiling %s", 1},
-        {TEXT("precision", c->precision), "computing in %s", 1},
-        {TEXT("reshard", c->reshard), "resharding after forward: %s", 1},
-        {INT("prefetch", c->prefetch), "units gathered %s ahead", 1},
-        {INT("pipeline_micro_batches", c->pipeline_micro_batches), "the batch in %s micro-batches",
-         1},
-        {TEXT("schedule", c->schedule ? dpro_schedule_name(c->schedule) : NULL), "schedule %s", 1},
-    };
-    _Static_assert(sizeof all / sizeof *all <= MAX_CHANGES, "there is room for all");
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].value.text || all[i].value.number || all[i].value.real != 0)
-            out[n++] = all[i];
-    return n;
-}
-
-static void say_change(struct words *words, const struct change *change)
-{
-    const struct writer_field *value = &change->value;
-    const char *mark = strstr(change->text, "%s");
-    if (!mark) {
-        words_add(words, ", ", "%s", change->text);
-        return;
+    const void *at = (const char *)c + f->offset;
+    switch (f->type) {
+    case DPRO_CHANGE_SWITCH:
+    case DPRO_CHANGE_COUNT:
+        return INT(f->key, *(const uint32_t *)at);
+    case DPRO_CHANGE_LONG_COUNT:
+    case DPRO_CHANGE_ADDED_TIME:
+        return INT(f->key, *(const int64_t *)at);
+    case DPRO_CHANGE_BYTES:
+        return FIXED(f->key, MIB(*(const uint64_t *)at), 6);
+    case DPRO_CHANGE_LIMIT:
+        return FIXED(f->key, MIB(**(const uint64_t *const *)at), 6);
+    case DPRO_CHANGE_RATE:
+        return FIXED(f->key, *(const double *)at, 3);
+    case DPRO_CHANGE_RATIO:
+        return FIXED(f->key, *(const double *)at, 6);
+    case DPRO_CHANGE_TIME:
+        return MS(f->key, *(const int64_t *)at);
+    case DPRO_CHANGE_SCHEDULE:
+        return TEXT(f->key, dpro_schedule_name(*(const enum dpro_schedule *)at));
+    case DPRO_CHANGE_COMPRESSION:
+        return TEXT(f->key, dpro_compression_name(**(const enum dpro_compression *const *)at));
+    default:
+        return TEXT(f->key, *(const char *const *)at);
     }
-    double number = value->kind == WRITER_FIXED ? value->real : (double)value->number;
-    words_add(words, ", ", "%.*s%s%s", (int)(mark - change->text), change->text,
-              value->text ? value->text : TRIMMED(number / change->unit), mark + 2);
 }
 
 /* NULL: what the job has. */
@@ -99,12 +55,8 @@ static const char *processor_name(const struct dpro_compute_change *change)
     return names[change->processor];
 }
 
-static void say_changes(struct words *words, const struct dpro_changes *c)
+static void say_speeds(struct words *words, const struct dpro_changes *c)
 {
-    struct change changes[MAX_CHANGES];
-    size_t n = list_changes(c, changes);
-    for (size_t i = 0; i < n; i++)
-        say_change(words, &changes[i]);
     for (size_t i = 0; i < c->n_compute; i++) {
         int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
         char who[40] = "";
@@ -114,16 +66,43 @@ static void say_changes(struct words *words, const struct dpro_changes *c)
         words_add(words, ", ", "%scomputing %s times as fast%s%s", who,
                   TRIMMED(c->compute[i].speed), on ? " on the " : "", on ? on : "");
     }
-    for (size_t i = 0; i < c->n_delays; i++)
-        words_add(words, ", ", "%.100s", c->delays[i]);
-    if (c->compression && *c->compression == DPRO_COMPRESSION_NONE)
-        words_add(words, ", ", "no compression");
-    else if (c->compression)
-        words_add(words, ", ", "compression to %s", dpro_compression_name(*c->compression));
-    if (c->fusion_bytes && *c->fusion_bytes == 0)
-        words_add(words, ", ", "nothing fused");
-    else if (c->fusion_bytes)
-        words_add(words, ", ", "up to %s MB fused", TRIMMED(MIB(*c->fusion_bytes)));
+}
+
+static void say_change(struct words *words, const struct dpro_change_kind *kind,
+                       const struct dpro_change_field *f, const struct dpro_changes *c)
+{
+    struct writer_field value = value_of(f, c);
+    double unit = f->type == DPRO_CHANGE_RATE         ? MBIT
+                  : f->type == DPRO_CHANGE_TIME       ? 1e6
+                  : f->type == DPRO_CHANGE_ADDED_TIME ? 1e3
+                                                      : 1;
+    double number = value.kind == WRITER_FIXED ? value.real : (double)value.number;
+    const char *text = value.text ? value.text : TRIMMED(number / unit);
+    bool least = value.text ? kind->choices && strcmp(text, kind->choices[0]) == 0
+                            : number <= (double)kind->least;
+    const char *said = kind->said_least && least ? kind->said_least : f->said;
+    const char *mark = strstr(said, "%s");
+    if (mark)
+        words_add(words, ", ", "%.*s%s%s", (int)(mark - said), said, text, mark + 2);
+    else
+        words_add(words, ", ", "%s", said);
+}
+
+static void say_changes(struct words *words, const struct dpro_changes *c)
+{
+    for (size_t i = 0; i < dpro_n_change_kinds(); i++) {
+        const struct dpro_change_kind *kind = dpro_change_kind(i);
+        for (const struct dpro_change_field *f = kind->fields; f->name; f++)
+            if (!dpro_change_is_asked(c, f))
+                continue;
+            else if (f->type == DPRO_CHANGE_SPEEDS)
+                say_speeds(words, c);
+            else if (f->type == DPRO_CHANGE_TEXTS)
+                for (size_t d = 0; d < c->n_delays; d++)
+                    words_add(words, ", ", "%.100s", c->delays[d]);
+            else
+                say_change(words, kind, f, c);
+    }
 }
 
 static void write_compute(struct writer *w, const struct dpro_changes *c)
@@ -144,24 +123,105 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
     writer_close(w, ']');
 }
 
+static void write_change(struct writer *w, const struct dpro_change_field *f,
+                         const struct dpro_changes *c)
+{
+    if (f->type == DPRO_CHANGE_SPEEDS) {
+        write_compute(w, c);
+    } else if (f->type == DPRO_CHANGE_TEXTS) {
+        writer_key(w, f->key);
+        writer_json_strings(w, c->delays, c->n_delays);
+    } else {
+        writer_fields(w, value_of(f, c));
+    }
+}
+
 static void write_changes(struct writer *w, const struct dpro_changes *c)
 {
-    struct change changes[MAX_CHANGES];
-    size_t n = list_changes(c, changes);
     writer_begin(w, "changes", '{');
-    for (size_t i = 0; i < n; i++)
-        writer_fields(w, changes[i].value);
-    if (c->n_compute > 0)
-        write_compute(w, c);
-    if (c->n_delays > 0) {
-        writer_key(w, "delays");
-        writer_json_strings(w, c->delays, c->n_delays);
-    }
-    if (c->compression)
-        writer_fields(w, TEXT("compress", dpro_compression_name(*c->compression)));
-    if (c->fusion_bytes)
-        writer_fields(w, FIXED("fusion_mb", MIB(*c->fusion_bytes), 6));
+    for (size_t i = 0; i < dpro_n_change_kinds(); i++)
+        for (const struct dpro_change_field *f = dpro_change_kind(i)->fields; f->name; f++)
+            if (dpro_change_is_asked(c, f))
+                write_change(w, f, c);
     writer_close(w, '}');
+}
+
+/* ---- what can be asked ---- */
+
+/* Why a question can't be asked, or what is not predicted of it; NULL: nothing. */
+static const char *why_of(const struct dpro_question *q)
+{
+    char itself[40];
+    int n = snprintf(itself, sizeof itself, "--%s: ", q->kind->option);
+    const char *why = q->why.text;
+    return why[0] == '\0' ? NULL : strncmp(why, itself, (size_t)n) == 0 ? why + n : why;
+}
+
+static void write_can(struct writer *w, const struct dpro_question *q)
+{
+    enum { INDENT = 20 };
+    char option[INDENT];
+    struct words words = {.n = 0};
+    if (q->recorded[0] != '\0')
+        words_add(&words, "", "now %s", q->recorded);
+    if (why_of(q))
+        words_add(&words, "; ", "%s", why_of(q));
+    snprintf(option, sizeof option, words.n > 0 ? "--%s " : "--%s", q->kind->option);
+    table_escaped(w, option, words.n > 0 ? INDENT : 0, words.text);
+}
+
+/* All that can't be asked for one reason, which stands with the first of them. */
+static void write_cannot(struct writer *w, const struct dpro_whatif *whatif, size_t first)
+{
+    const char *why = why_of(dpro_whatif_question(whatif, first));
+    struct words words = {.n = 0};
+    for (size_t i = 0; i < dpro_whatif_n_questions(whatif); i++) {
+        const struct dpro_question *q = dpro_whatif_question(whatif, i);
+        if (q->why.code == 0 || strcmp(why_of(q), why) != 0)
+            continue;
+        if (i < first)
+            return;
+        words_add(&words, ", ", "--%s", q->kind->option);
+    }
+    words_add(&words, ": ", "%s", why);
+    table_escaped(w, "", 0, words.text);
+}
+
+static void write_questions_text(struct writer *w, const struct dpro_whatif *whatif)
+{
+    size_t n = dpro_whatif_n_questions(whatif), n_cannot = 0;
+    if (n > 0)
+        writer_text(w, "\nWhat can be asked of the job:\n");
+    for (size_t i = 0; i < n; i++)
+        if (dpro_whatif_question(whatif, i)->why.code == 0)
+            write_can(w, dpro_whatif_question(whatif, i));
+    for (size_t i = 0; i < n; i++)
+        if (dpro_whatif_question(whatif, i)->why.code != 0) {
+            writer_text(w, n_cannot++ == 0 ? "\nWhat can't, and why:\n" : "");
+            write_cannot(w, whatif, i);
+        }
+}
+
+static void write_questions(struct writer *w, const struct dpro_whatif *whatif)
+{
+    if (dpro_whatif_n_questions(whatif) == 0)
+        return;
+    writer_section(w, "questions", '[');
+    for (size_t i = 0; i < dpro_whatif_n_questions(whatif); i++) {
+        const struct dpro_question *q = dpro_whatif_question(whatif, i);
+        writer_item(w);
+        writer_fields(w, TEXT("option", q->kind->option), TEXT("argument", q->kind->argument),
+                      BOOL("can_be_asked", q->why.code == 0),
+                      TEXT("recorded", q->recorded[0] ? q->recorded : NULL), TEXT("why", why_of(q)),
+                      BOOL("changes_numbers", q->kind->changes_numbers),
+                      BOOL("is_of_plans", q->kind->is_of_plans));
+        writer_begin(w, "keywords", '[');
+        for (const struct dpro_change_field *f = q->kind->fields; f->name; f++)
+            writer_string(w, f->name);
+        writer_close(w, ']');
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
 }
 
 /* ---- text ---- */
@@ -223,17 +283,22 @@ static double half_pct(const struct dpro_memory_peak *peak)
     return peak->bytes > 0 ? 196 * peak->std_bytes / (double)peak->bytes : 0;
 }
 
+static bool asks_for_memory(const struct dpro_changes *c)
+{
+    for (size_t i = 0; i < dpro_n_change_kinds(); i++)
+        for (const struct dpro_change_field *f = dpro_change_kind(i)->fields; f->name; f++)
+            if (dpro_change_kind(i)->changes_memory && dpro_change_is_asked(c, f))
+                return true;
+    return false;
+}
+
 static void write_memory_text(struct writer *w, const struct dpro_whatif_report *r)
 {
     struct dpro_memory_peak before = dpro_whatif_baseline_memory(r->whatif);
     struct dpro_memory_peak after = dpro_whatif_memory(r->whatif);
     const char *phase = phase_text(&after);
     struct words where = {.n = 0}, reserved = {.n = 0};
-    const struct dpro_changes *c = r->changes;
-    bool asked = c->recompute || c->micro_batches || c->batch_size || c->batch_ratio != 0 ||
-                 c->gradient_views || c->compile || c->precision || c->reshard || c->prefetch ||
-                 c->pipeline_micro_batches || c->schedule;
-    if (after.bytes == 0 || (!asked && after.bytes == before.bytes))
+    if (after.bytes == 0 || (!asks_for_memory(r->changes) && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
     if (phase)
@@ -306,6 +371,7 @@ static void write_text(struct writer *w, const void *report)
     write_verdict(w, r);
     write_pipeline_text(w, r->whatif);
     write_memory_text(w, r);
+    write_questions_text(w, r->whatif);
     writer_text(w, "\n");
     const struct dpro_model *model = dpro_whatif_model(r->whatif);
     char before[48], after[48];
@@ -472,6 +538,7 @@ static void write_json(struct writer *w, const void *report)
     write_memory(w, r->whatif);
     write_units(w, r->whatif);
     write_pipeline(w, r->whatif);
+    write_questions(w, r->whatif);
     writer_newline(w);
     bool timed = !dpro_whatif_untimed(r->whatif);
     writer_fields(w, FIXED_IF("speedup", timed, speedup.value, 6),

@@ -1,6 +1,7 @@
 """The Python package without torch: the search, with passes written in Python."""
 import csv
 import ctypes
+import itertools
 import os
 import re
 import shutil
@@ -42,11 +43,20 @@ class Layouts(Case):
                 ours.append("%s.%s %d %d" % (name, field, at.offset, at.size))
                 lines.append('printf("%s.%s %%zu %%zu\\n", offsetof(%s, %s), sizeof(((%s *)0)->%s));' %
                              (name, field, plain, field, plain, field))
-        for name in ("ALGORITHM", "COLUMN_TYPE", "COMPRESSION", "COMPUTING", "EDIT_KIND", "OP_KIND", "PROCESSOR", "SCHEDULE"):
-            prefix = {"COLUMN_TYPE": "COLUMN_", "COMPUTING": "", "EDIT_KIND": "EDIT_", "OP_KIND": "OP_"}.get(name, name + "_")
+        for name in ("ALGORITHM", "CHANGE_TYPE", "COLUMN_TYPE", "COMPRESSION", "COMPUTING", "EDIT_KIND", "OP_KIND", "PROCESSOR",
+                     "SCHEDULE"):
+            prefix = {"CHANGE_TYPE": "CHANGE_", "COLUMN_TYPE": "COLUMN_", "COMPUTING": "", "EDIT_KIND": "EDIT_",
+                      "OP_KIND": "OP_"}.get(name, name + "_")
             for constant, value in getattr(layouts, name).items():
                 ours.append("%s %d" % (prefix + constant.upper(), value))
                 lines.append('printf("%s %%d\\n", (int)DPRO_%s);' % ((prefix + constant.upper(),) * 2))
+        if not SANITIZED:
+            from dpro import library
+            changes = library.changes_struct()
+            for field in [field for field, _ in changes._fields_ if field[0] != "_"]:
+                ours.append("%s %d %d" % (field, getattr(changes, field).offset, getattr(changes, field).size))
+                lines.append('printf("%s %%zu %%zu\\n", offsetof(struct dpro_changes, %s), sizeof(((struct dpro_changes *)0)->%s));' %
+                             ((field,) * 3))
         for name in ("PASS_ABI", "PASS_MAX_EDITS"):
             ours.append("%s %d" % (name, getattr(layouts, name)))
             lines.append('printf("%s %%d\\n", DPRO_%s);' % (name, name))
@@ -201,6 +211,72 @@ class Commands(Case):
             with self.subTest(said):
                 self.assertRegex(ran.stdout, "^%s .*%s.*the package .*python/dpro of dpro %s needs" %
                                  (re.escape(path), said, re.escape(version)), ran.stderr)
+
+
+@needs_the_library
+class Questions(Case):
+    """What dpro whatif says that a job can be asked, and what it answers."""
+    JOBS = ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-gloo-n2-memory", "hvd-mx-n2")
+    # by option, a change that any job can be asked that has what it takes
+    VALUES = {"dp": {"dp": 4}, "world-size": {"world_size": 8}, "shard": {"shard": 2, "dp": 2}, "tp": {"tp": 1},
+              "compute": {"compute": [{"speed": 2}]}, "delay": {"delays": ["BW=2"]}, "bandwidth": {"bandwidth_ratio": 2},
+              "latency": {"latency_ratio": 2}, "servers": {"n_servers": 2}, "bigarray-bound": {"bigarray_bound": 1000},
+              "server-bandwidth": {"server_bandwidth_ratio": 2}, "compile": {"compile": "all"}, "precision": {"precision": "bf16"},
+              "recompute": {"recompute": "all"}, "accumulate": {"micro_batches": 2}, "batch-size": {"batch_ratio": 2},
+              "gradient-views": {"gradient_views": 1}, "cycle-time": {"cycle_ns": 2000000}, "fusion-mb": {"fusion_bytes": 0},
+              "bucket-cap-mb": {"bucket_cap_bytes": 1 << 20}, "partition-mb": {"partition_bytes": 1 << 20},
+              "compress": {"compression": "fp16"}, "reshard": {"reshard": "none"}, "prefetch": {"prefetch": 2},
+              "microbatches": {"pipeline_micro_batches": 4}, "schedule": {"schedule": "gpipe"}}
+    APART = {("dp", "world-size"), ("shard", "world-size"), ("bucket-cap-mb", "fusion-mb")}  # which say the same thing
+
+    def topology(self, ranks_per_host):
+        return {"topology": self.write("topology.json", {"schema": "dpro.topology/1", "ranks_per_host": ranks_per_host,
+                                                         "intra": {"bytes_per_s": 1e10}, "inter": {"bytes_per_s": 1e9}})}
+
+    def asked(self, job, changes):
+        """Why it can't be; None: it can."""
+        try:
+            job.whatif(**changes)
+        except package.Error as why:
+            return str(why)
+        return None
+
+    def test_they_are_of_every_kind_and_tell_the_truth(self):
+        for name in (*self.JOBS, "tf-ps-n2", "torch-pp-gloo-n2", "torch-tp-gloo-n2", "torch-nccl-conv-h200-memory"):
+            with package.Job(os.path.join(ROOT, "tests", "data", name)) as job:
+                questions = job.whatif()["questions"]
+                hosts = next(q["recorded"] for q in questions if q["option"] == "topology")
+                topology = self.topology(1 if hosts == "2 hosts" else 2)
+                values = {**self.VALUES, "topology": topology, "collectives": {**topology, "collectives": "ring"},
+                          "buckets": {"buckets_path": "/nonexistent"}}
+                self.assertLessEqual({*values}, {q["option"] for q in questions})
+                self.assertNotIn("questions", job.whatif(delays=["FW=2"]))
+                for question in questions:
+                    option, said = question["option"], question["why"]
+                    why = self.asked(job, values.get(option) or {question["keywords"][0]: 1})
+                    with self.subTest(name, option=option):
+                        if option in ("buckets", "collectives") and question["can_be_asked"]:
+                            continue  # by a list of the job's gradients, on hosts of several ranks each
+                        self.assertEqual(why is None, question["can_be_asked"], why)
+                        self.assertEqual((why or "").removeprefix("--%s: " % option), "" if question["can_be_asked"] else said)
+
+    def test_any_two_that_can_be_asked_can_be_asked_together(self):
+        for name in self.JOBS:
+            with package.Job(os.path.join(ROOT, "tests", "data", name)) as job:
+                can = sorted(q["option"] for q in job.whatif()["questions"] if q["can_be_asked"] and q["option"] in self.VALUES)
+                self.assertGreater(len(can), 10)
+                for pair in itertools.combinations(can, 2):
+                    with self.subTest(name, pair=pair):
+                        why = self.asked(job, {**self.VALUES[pair[0]], **self.VALUES[pair[1]]})
+                        self.assertEqual(why is None, pair not in self.APART, why)
+
+    def test_their_keywords_are_those_that_whatif_takes(self):
+        from dpro import library
+        keywords = [name for q in package.whatif(BUNDLED)["questions"] for name in q["keywords"]]
+        self.assertEqual(sorted(keywords), sorted(library.fields_of(library.changes_struct())))
+        for name in keywords:
+            self.assertIn(name, package.Job.whatif.__doc__)
+            self.assertIsNone(self.asked(package.Job(BUNDLED), {name: None}))
 
 
 @needs_the_library

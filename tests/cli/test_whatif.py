@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, plain_profile, single_process
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, single_process
 
 
 def get_slower(trace):
@@ -201,6 +201,17 @@ class WhatIf(Case):
         self.assertGreater(max(b["partitions"] for b in facts["predicted"]["communication"]["buckets"]), 1)
         self.assertTrue(any("bf16 rounds gradients" in w for w in facts["warnings"]))
         self.assertTrue(any("4 ranks" in w for w in facts["warnings"]))
+
+    def test_without_options_it_lists_what_can_be_asked_and_why_not_the_rest(self):
+        out = dpro("whatif", BUNDLED).out
+        can, cannot = out.split("What can be asked of the job:\n")[1].split("\nWhat can't, and why:\n")
+        self.assertRegex(can, r"(?m)^--bucket-cap-mb +now 4 buckets, the largest of [0-9.]+ MB$")
+        self.assertRegex(can, r"(?m)^--bandwidth +now links of 9\d\d Mbit/s$")
+        self.assertRegex(cannot, r"(?m)^--servers, --bigarray-bound, --server-bandwidth: the job has no parameter servers to change")
+        options = [option for option, _ in options_of("whatif")]
+        for option in options[:options.index("--probes")]:
+            self.assertRegex(out, option + r"[\s,:]")
+        self.assertLessEqual(max(len(line) for line in out.splitlines()), 100)
 
     def test_the_text_says_the_same(self):
         result = dpro("whatif", BUNDLED, "--bandwidth", "0.5x")
@@ -398,7 +409,8 @@ class WhatIf(Case):
         out = dpro("whatif", alone, "--recompute", "all").out
         for word in ("bucket", "link", "collective"):
             self.assertNotIn(word, out)
-        for refused in ([], ["--recompute", "all", "--bandwidth", "2x"], ["--world-size", "4"], ["--gradient-views"]):
+        self.assertRegex(dpro("whatif", alone).out, r"(?s)--dp,.*--schedule: the trace has one rank, which\s+sends its gradients")
+        for refused in (["--recompute", "all", "--bandwidth", "2x"], ["--world-size", "4"], ["--gradient-views"]):
             self.assert_error(dpro("whatif", alone, *refused), INPUT, "one rank, which sends its gradients to nobody")
 
     def test_a_plan_that_also_recomputes_says_that_its_buckets_alone_are_looked_at(self):
@@ -412,7 +424,7 @@ class WhatIf(Case):
 
     def test_a_trace_with_too_little_says_what_is_missing(self):
         one = self.write("one.json", job(world=1)[0])
-        self.assert_error(dpro("whatif", one), INPUT, "one rank")
+        self.assert_error(dpro("whatif", one, "--bandwidth", "2x"), INPUT, "one rank")
         self.assert_error(dpro("whatif", self.write_job("silent", communicates=False)), INPUT, "communicat")
         facts = self.ask(self.write_job("single", iterations=1), "--bandwidth", "0.5x")
         self.assertTrue(any("one iteration" in w for w in facts["warnings"]))

@@ -5,7 +5,7 @@
 #include <dpro/whatif.h>
 
 #include "case.h"
-#include "cost/change.h"
+#include "cost/changes.h"
 #include "cost/evaluate.h"
 #include "cost/fit.h"
 #include "cost/model_memory.h"
@@ -385,7 +385,7 @@ static int apply(const struct dpro_graph *graph, const struct dpro_changes *chan
     struct notes notes = {.arena = &arena};
     struct dpro_model changed;
     change_copy(model, &arena, &changed);
-    int rc = change_apply(graph, changes, &changed, &notes, err);
+    int rc = change_apply(graph, NULL, changes, &changed, &notes, err);
     if (rc == 0)
         *ns = evaluate_once(&changed);
     array_fini(&notes.lines);

@@ -6,6 +6,7 @@
 #include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"
+#include "optimize/module_sets.h"
 
 enum {
     MOST_IN_SETS = 10,
@@ -72,33 +73,10 @@ static void begin_at(struct descent *d, uint32_t start)
             start < 2 ? start == 0 : map_mix((uint64_t)start << 32 | i) % 2 == 0;
 }
 
-static void enumerate(struct descent *d)
+static uint64_t peak_of(void *arg)
 {
-    uint64_t least = UINT64_MAX;
-    uint32_t best = 0;
-    for (uint32_t set = 0; set <= 1u << d->n; set++) { /* the last time the best one */
-        uint32_t chosen = set < 1u << d->n ? set : best;
-        for (uint32_t i = 0; i < d->n; i++)
-            d->strategy->recomputed[d->modules[i]] = chosen >> i & 1;
-        uint64_t peak = memory_peak_bytes(d->model, d->strategy);
-        if (peak < least) {
-            least = peak;
-            best = set;
-        }
-    }
-}
-
-/* Takes out what lies within others, or brings the peak down no further; inner ones first. */
-static void drop_needless(struct descent *d)
-{
-    uint64_t peak = memory_peak_bytes(d->model, d->strategy);
-    for (uint32_t i = d->n; i-- > 0;) {
-        bool *at = &d->strategy->recomputed[d->modules[i]];
-        if (!*at)
-            continue;
-        *at = false;
-        *at = memory_peak_bytes(d->model, d->strategy) > peak;
-    }
+    const struct descent *d = arg;
+    return memory_peak_bytes(d->model, d->strategy);
 }
 
 static void find_places(struct descent *d)
@@ -129,8 +107,13 @@ void recompute_least(const struct dpro_model *model, struct dpro_strategy *strat
     for (uint32_t i = 0; i < model->n_modules; i++)
         if (model->modules[i].name[0] != '\0' && model->modules[i].kept_bytes > 0)
             d.modules[d.n++] = i;
+    struct module_sets sets = {.in = strategy->recomputed,
+                               .modules = d.modules,
+                               .n = d.n,
+                               .peak_bytes = peak_of,
+                               .arg = &d};
     if (d.n <= MOST_IN_SETS) {
-        enumerate(&d);
+        sets_lowest(&sets);
     } else {
         bool *best = mem_array(model->n_modules, sizeof *best);
         uint64_t least = UINT64_MAX;
@@ -149,6 +132,7 @@ void recompute_least(const struct dpro_model *model, struct dpro_strategy *strat
         mem_free(d.places);
         mem_free(d.peaks);
     }
-    drop_needless(&d);
+    /* what lies within others, or brings the peak down no further; inner ones first */
+    sets_drop_needless(&sets, NULL, peak_of(&d));
     mem_free(d.modules);
 }

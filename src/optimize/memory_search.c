@@ -7,8 +7,9 @@
 #include "cost/evaluate.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
+#include "optimize/module_sets.h"
 
-enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
+enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9 };
 
 struct choosing {
     struct memory_search *search;
@@ -106,67 +107,16 @@ static void try_rules(struct choosing *c)
     recompute_none(c);
 }
 
-/* Takes the exchange of a module for another one that wins most, as the whole job goes: ranks
- * differ, and what computes longer may hide more communication. */
-static bool exchange(struct choosing *c, uint32_t n, int64_t *best_ns)
+static int64_t time_of(void *arg)
 {
-    bool *recomputed = c->strategy.recomputed;
-    uint32_t out = MODEL_NONE, in = MODEL_NONE;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < n && recomputed[c->modules[i]]; k++) {
-            uint32_t a = c->modules[i], b = c->modules[k];
-            if (recomputed[b])
-                continue;
-            recomputed[a] = false;
-            recomputed[b] = true;
-            int64_t ns = evaluate(c->evaluator, &c->strategy);
-            if (ns < *best_ns &&
-                memory_peak_bytes(c->model, &c->strategy) <= c->search->budget_bytes) {
-                *best_ns = ns;
-                out = a;
-                in = b;
-            }
-            recomputed[b] = false;
-            recomputed[a] = true;
-        }
-    if (out == MODEL_NONE)
-        return false;
-    recomputed[out] = false;
-    recomputed[in] = true;
-    return true;
+    const struct choosing *c = arg;
+    return evaluate(c->evaluator, &c->strategy);
 }
 
-/* Of a few modules each set is looked at. */
-static void try_sets(struct choosing *c, uint32_t n, int64_t *best_ns)
+static uint64_t peak_of(void *arg)
 {
-    bool *recomputed = c->strategy.recomputed;
-    uint32_t best = UINT32_MAX;
-    SCRATCH bool *found = mem_array(c->model->n_modules + (size_t)1, sizeof *found);
-    memcpy(found, recomputed, c->model->n_modules * sizeof *found);
-    for (uint32_t set = 0; set < 1u << n; set++) {
-        for (uint32_t i = 0; i < n; i++)
-            recomputed[c->modules[i]] = set >> i & 1;
-        int64_t ns = evaluate(c->evaluator, &c->strategy);
-        if (ns < *best_ns && memory_peak_bytes(c->model, &c->strategy) <= c->search->budget_bytes) {
-            *best_ns = ns;
-            best = set;
-        }
-    }
-    memcpy(recomputed, found, c->model->n_modules * sizeof *found);
-    for (uint32_t i = 0; i < n && best != UINT32_MAX; i++)
-        recomputed[c->modules[i]] = best >> i & 1;
-}
-
-static void exchange_modules(struct choosing *c, uint32_t n)
-{
-    int64_t best_ns = evaluate(c->evaluator, &c->strategy);
-    if (n <= MOST_IN_SETS) {
-        try_sets(c, n, &best_ns);
-        return;
-    }
-    for (int round = 0; n <= MOST_EXCHANGED && round < MOST_ROUNDS; round++)
-        if (!exchange(c, n, &best_ns))
-            break;
+    const struct choosing *c = arg;
+    return memory_peak_bytes(c->model, &c->strategy);
 }
 
 /* The knapsack, with the micro-batches at hand: of blocks; of what is within them where that does
@@ -184,8 +134,18 @@ static void try_choice(struct choosing *c)
             what = arena_format(c->arena, "%s, accumulate %u", what, parts);
         bool fits = recompute_fit(c->model, c->modules, n, c->search->budget_bytes, &c->strategy,
                                   &is_exact);
+        struct module_sets sets = {
+            .in = c->strategy.recomputed,
+            .modules = c->modules,
+            .n = n,
+            .few = MOST_IN_SETS,
+            .limit_bytes = c->search->budget_bytes,
+            .time_ns = time_of,
+            .peak_bytes = peak_of,
+            .arg = c,
+        };
         if (fits)
-            exchange_modules(c, n);
+            sets_exchange(&sets);
         if (n_recomputed(c->model, &c->strategy) > 0)
             try(c, what, is_exact);
         recompute_none(c);

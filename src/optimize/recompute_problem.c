@@ -9,9 +9,10 @@
 #include "cost/modules.h"
 #include "cost/strategy_memory.h"
 #include "optimize/memory_search.h"
+#include "optimize/module_sets.h"
 #include "optimize/recompute_choice.h"
 
-enum { MOST_MEMORIES = 4, MOST_ROUNDS = 4, MOST_ADDED = 64 };
+enum { MOST_MEMORIES = 4, MOST_ROUNDS = 4 };
 
 /* ---- modules ---- */
 
@@ -171,8 +172,9 @@ static void pose(struct posing *p)
 
 /* ---- what came of it ---- */
 
-static uint64_t peak_of(const struct posing *p)
+static uint64_t peak_of(void *arg)
 {
+    const struct posing *p = arg;
     return memory_peak_bytes(p->model, p->strategy);
 }
 
@@ -193,55 +195,7 @@ static bool learn(struct posing *p, const bool *chosen)
     return any;
 }
 
-/* The module that brings the peak down most for its time, again and again. */
-static uint64_t add_more(struct posing *p, uint64_t peak)
-{
-    for (int step = 0; step < MOST_ADDED && peak > p->budget_bytes; step++) {
-        double most = 0;
-        uint32_t best = MODEL_NONE;
-        for (uint32_t k = 0; k < p->n; k++) {
-            bool *at = &p->strategy->recomputed[p->modules[k]];
-            if (*at)
-                continue;
-            *at = true;
-            double won = (double)peak - (double)peak_of(p);
-            *at = false;
-            double worth = won / (double)(p->time_ns[k] + 1);
-            if (worth > most) {
-                most = worth;
-                best = k;
-            }
-        }
-        if (best == MODEL_NONE)
-            break;
-        p->strategy->recomputed[p->modules[best]] = true;
-        peak = peak_of(p);
-    }
-    return peak;
-}
-
-struct timed {
-    int64_t ns;
-    uint32_t module;
-};
-ORDER(longest_first, struct timed, DESCENDING(ns) ?: ASCENDING(module));
-
-/* Takes out what is recomputed for nothing. */
-static void drop_needless(struct posing *p, uint64_t most_bytes)
-{
-    struct timed *timed = arena_array(&p->arena, p->n + (size_t)1, sizeof *timed);
-    for (uint32_t k = 0; k < p->n; k++)
-        timed[k] = (struct timed){p->time_ns[k], p->modules[k]};
-    qsort(timed, p->n, sizeof *timed, longest_first);
-    for (uint32_t i = 0; i < p->n; i++) {
-        bool *at = &p->strategy->recomputed[timed[i].module];
-        if (!*at)
-            continue;
-        *at = false;
-        if (peak_of(p) > most_bytes)
-            *at = true;
-    }
-}
+ORDER_OF_INDICES(longest_first, int64_t, COMPARE(*y, *x));
 
 bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint32_t n,
                    uint64_t budget_bytes, struct dpro_strategy *strategy, bool *is_exact)
@@ -255,7 +209,7 @@ bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint
     bool *chosen = arena_array(&p.arena, n + (size_t)1, sizeof *chosen);
     struct recompute_problem problem = {n, p.n_rows, p.time_ns, p.alive, p.less};
     struct recompute_result r;
-    uint64_t peak, first = 0;
+    uint64_t peak = 0, first = 0;
     for (int round = 0; round < MOST_ROUNDS; round++) {
         r = recompute_choose(&problem, (int64_t)budget_bytes, chosen);
         set(&p, chosen);
@@ -265,10 +219,16 @@ bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint
             break;
     }
     *is_exact = r.is_exact && r.fits && first <= budget_bytes;
-    peak = add_more(&p, peak);
-    if (peak > budget_bytes)
-        *is_exact = false;
-    drop_needless(&p, MAX(peak, budget_bytes));
+    struct module_sets sets = {.in = strategy->recomputed,
+                               .modules = modules,
+                               .n = n,
+                               .limit_bytes = budget_bytes,
+                               .peak_bytes = peak_of,
+                               .arg = &p};
+    peak = sets_add(&sets, p.time_ns);
+    *is_exact &= peak <= budget_bytes;
+    SCRATCH uint32_t *by_time = sorted_indices(n, p.time_ns, longest_first);
+    sets_drop_needless(&sets, by_time, MAX(peak, budget_bytes));
     arena_fini(&p.arena);
     return peak <= budget_bytes;
 }

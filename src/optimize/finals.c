@@ -1,0 +1,223 @@
+/* Chooses among finalists by their expected time.
+ *
+ * The best of thousands of strategies profits from the model's errors, as learnt numbers are
+ * estimates and the modelled iteration is a median. So all finalists are evaluated in the same
+ * jobs, all that the recording allows. The one with the least mean wins; among those about as good,
+ * the simplest. The promise is its mean. Learnt numbers are never negative, so one learnt as 0 with
+ * an error has a mean above 0. */
+#include "optimize/finals.h"
+
+#include "cost/buckets.h"
+#include "cost/sync.h"
+#include "cost/uncertainty.h"
+#include "optimize/computing.h"
+
+#define WORTH_A_PLAN 0.005 /* by so much better than a setting, of a recorded job */
+/* Likewise, than a job whose modules are computed as they are: compiling takes time, and numbers
+ * change. */
+#define WORTH_COMPUTING 0.01
+#define EQUAL_ERRORS    0.5 /* paired standard errors, within which two are equally fast */
+#define HOPELESS        0.05
+
+/* Beside numbers of the net: what the ways to compute modules cost, all of them. */
+enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
+
+void finals_init(struct finals *p, const struct dpro_model *model, bool computes)
+{
+    struct model_net net = model->net;
+    *p = (struct finals){.model = model};
+    p->numbers = arena_array(&p->arena, N_MODEL_NUMBERS + (size_t)1, sizeof *p->numbers);
+    p->n_draws = 1;
+    if (sync_n_servers(&net) > 0) /* whose queues magnify any error: the best guess alone */
+        return;
+    for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
+        if (model_number(&net, i)->std > 0)
+            p->numbers[p->n_numbers++] = i;
+    if (computes)
+        p->numbers[p->n_numbers++] = NUMBER_OF_COMPUTING;
+    p->n_samples = p->model->n_samples > 1 ? p->model->n_samples : 0;
+    p->n_draws += 2 * p->n_numbers + p->n_samples;
+}
+
+struct finalist *finals_add(struct finals *p, const struct dpro_model *model,
+                            const struct dpro_strategy *strategy, const char *name,
+                            const char *text)
+{
+    struct finalist *f = &p->finalists[p->n_finalists++];
+    *f = (struct finalist){.model = model,
+                           .name = name,
+                           .text = text,
+                           .is_computed = computing_is_changed(model, strategy),
+                           .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
+    f->strategy = buckets_copy(model, strategy, &p->arena);
+    f->strategy.n_fused = 0; /* no job can be given those */
+    return f;
+}
+
+static double error_of(struct dpro_estimate ratio)
+{
+    return ratio.std > 0 ? hypot(ratio.std, UNCERTAINTY_PROBE * ratio.value) : 0;
+}
+
+/* All ways so many standard errors dearer. */
+static void move_computing(struct finals *p, double errors, struct dpro_model *job)
+{
+    struct model_module *modules =
+        arena_array(&p->arena, job->n_modules + (size_t)1, sizeof *modules);
+    for (uint32_t m = 0; m < job->n_modules; m++) {
+        modules[m] = job->modules[m];
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+            struct computing_cost *cost = &modules[m].costs[way];
+            cost->forward.value = fmax(0, cost->forward.value + errors * error_of(cost->forward));
+            cost->backward.value =
+                fmax(0, cost->backward.value + errors * error_of(cost->backward));
+        }
+    }
+    job->modules = modules;
+}
+
+static struct dpro_model drawn(struct finals *p, uint32_t draw, const struct dpro_model *model)
+{
+    struct dpro_model job = *model;
+    size_t number = draw > 0 && draw <= 2 * p->n_numbers ? p->numbers[(draw - 1) / 2] : SIZE_MAX;
+    if (number < N_MODEL_NUMBERS)
+        uncertainty_move(model, number, draw % 2 ? -1 : 1, &p->arena, &job);
+    else if (number == NUMBER_OF_COMPUTING)
+        move_computing(p, draw % 2 ? -1 : 1, &job);
+    uint32_t sample = draw - 1 - 2 * p->n_numbers;
+    if (draw <= 2 * p->n_numbers)
+        return job;
+    job.ranks = arena_copy(&p->arena, model->ranks, model->n_ranks, sizeof *job.ranks);
+    EACH_OF (struct model_rank, rank, job.ranks, job.n_ranks)
+        if (rank->sample_scale)
+            rank->work_scale *= rank->sample_scale[sample];
+    job.pause_ns = model_sample_pause(job.ranks, job.n_ranks, sample);
+    return job;
+}
+
+/* To the second order in each number; iterations differ in computation alone. */
+static double mean_of(const struct finals *p, const double *shares)
+{
+    double mean = shares[0], samples = 0;
+    for (uint32_t i = 0; i < p->n_numbers; i++)
+        mean += (shares[1 + 2 * i] + shares[2 + 2 * i]) / 2 - shares[0];
+    for (uint32_t s = 0; s < p->n_samples; s++)
+        samples += shares[1 + 2 * p->n_numbers + s] / p->n_samples;
+    return p->n_samples > 0 ? mean + samples - shares[0] : mean;
+}
+
+/* By the model itself, which the other jobs are near. */
+static void leave_out_hopeless(struct finals *p)
+{
+    double least = INFINITY;
+    for (uint32_t f = 0; f < p->n_finalists; f++)
+        least = fmin(least, p->finalists[f].shares[0]);
+    for (uint32_t f = p->n_listed; f < p->n_finalists; f++)
+        p->finalists[f].is_out = p->finalists[f].shares[0] > least * (1 + HOPELESS);
+}
+
+/* Of another job than the one that ran, with each of its micro-batches. */
+static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct finalist *f)
+{
+    struct dpro_model job = drawn(p, draw, f->model);
+    int64_t ns = evaluate_once(&job);
+    if (f->n_passes > 0) {
+        job = drawn(p, draw, f->passes);
+        ns += f->n_passes * evaluate_once(&job);
+    }
+    return ns;
+}
+
+void finals_evaluate(struct finals *p)
+{
+    for (uint32_t draw = 0; draw < p->n_draws; draw++) {
+        struct dpro_model job = drawn(p, draw, p->model);
+        struct evaluator *evaluator = evaluator_create(&job);
+        double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
+        EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
+            if (!f->is_out)
+                f->shares[draw] = (double)(f->model == p->model ? evaluate(evaluator, &f->strategy)
+                                                                : evaluate_other(p, draw, f)) /
+                                  baseline;
+        evaluator_destroy(evaluator);
+        if (draw == 0)
+            leave_out_hopeless(p);
+    }
+    EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
+        f->expected = f->is_out ? INFINITY : mean_of(p, f->shares);
+}
+
+/* One standard error of what one is expected to take less than the other, as a share of an
+ * iteration. */
+static double doubt_of(const struct finals *p, const struct finalist *best,
+                       const struct finalist *other)
+{
+    const double *x = best->shares, *y = other->shares;
+    uint32_t first = 1 + 2 * p->n_numbers; /* of the samples */
+    double squares = 0, mean = 0, spread = 0;
+    for (uint32_t i = 1; i < first; i += 2) {
+        double lower = y[i] - x[i], upper = y[i + 1] - x[i + 1];
+        squares += (upper - lower) * (upper - lower) / 4;
+    }
+    for (uint32_t s = first; s < p->n_draws; s++)
+        mean += (y[s] - x[s]) / p->n_samples;
+    for (uint32_t s = first; s < p->n_draws; s++)
+        spread += (y[s] - x[s] - mean) * (y[s] - x[s] - mean);
+    if (p->n_samples > 0) /* of their mean */
+        squares += spread / (p->n_samples - 1) / p->n_samples;
+    return sqrt(squares);
+}
+
+/* Whether the model's best, or one of the pool, computes modules otherwise for a gain that is sure,
+ * as far as the recording and the probe can tell. */
+static bool computing_is_worth(const struct finals *p, bool may_keep)
+{
+    const struct finalist *computed = NULL, *plain = NULL;
+    for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
+        const struct finalist *f = &p->finalists[i], **best = f->is_computed ? &computed : &plain;
+        if (!*best || f->expected < (*best)->expected)
+            *best = f;
+    }
+    if (!computed || !plain)
+        return computed != NULL;
+    double least = p->model->measured_ns > 0 ? WORTH_COMPUTING : 0;
+    return plain->expected - computed->expected > fmax(doubt_of(p, computed, plain), least);
+}
+
+const struct finalist *finals_best(const struct finals *p, bool may_keep)
+{
+    bool computes = computing_is_worth(p, may_keep);
+    const struct finalist *best = NULL;
+    for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
+        const struct finalist *f = &p->finalists[i];
+        if ((computes || !f->is_computed) && (!best || f->expected < best->expected))
+            best = f;
+    }
+    return best;
+}
+
+static bool is_simpler(const struct finals *p, const struct finalist *a, const struct finalist *b)
+{
+    if (a->kind != b->kind)
+        return a->kind < b->kind;
+    if (a->kind == A_SETTING)
+        return a > b; /* in order of their caps */
+    bool simplified = a == &p->finalists[OF_BEST], other_is = b == &p->finalists[OF_BEST];
+    return simplified != other_is ? simplified : a->expected < b->expected;
+}
+
+/* The simplest of those that are as good as the best, as far as the recording can tell. Of a
+ * generated job that has no errors, as good is exactly as good. */
+const struct finalist *finals_choose(const struct finals *p, bool may_keep)
+{
+    const struct finalist *best = finals_best(p, may_keep), *chosen = best;
+    double least = p->model->measured_ns > 0 ? WORTH_A_PLAN * best->expected : 0;
+    for (uint32_t i = OF_BEST; i < p->n_finalists && best != &p->finalists[OF_BASELINE]; i++) {
+        const struct finalist *f = &p->finalists[i];
+        double worse = f->expected - best->expected;
+        if ((best->is_computed || !f->is_computed) && (f->expected < 1 || !may_keep) &&
+            worse <= fmax(EQUAL_ERRORS * doubt_of(p, best, f), least) && is_simpler(p, f, chosen))
+            chosen = f;
+    }
+    return chosen;
+}

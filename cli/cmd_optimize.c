@@ -232,7 +232,8 @@ const struct cmd cmd_optimize = {
         "Learns from a job's traces what computing and communicating cost it, searches how its\n"
         "gradients travel best (in which buckets, partitions and order), and says what that\n"
         "brings, how sure it is, what the usual settings would give, and what no bucketing can\n"
-        "beat. Ctrl-C ends the search: the best so far is the result.",
+        "beat. Of FSDP it searches which units are resharded, of a pipeline its micro-batches and\n"
+        "schedule. Ctrl-C ends the search: the best so far is the result.",
     .examples =
         "  dpro optimize TRACE -o plan/                     and a plan for the job\n"
         "  dpro profile --plan plan/ -o TRACE2 -- torchrun --nproc_per_node 2 train.py\n"

@@ -85,7 +85,9 @@ struct dpro_optimum_summary {
     int64_t measured_ns; /* 0: unknown */
     int64_t baseline_ns; /* the job's own strategy, replayed */
     int64_t best_ns;     /* of the best strategy. All times but baseline_ns are means over draws of
-                            the model's errors and of the measured iterations */
+                            the model's errors and of the measured iterations, but: */
+    int64_t likely_ns;   /* of the best strategy by the model's best guess, as dpro_whatif_run
+                            predicts it */
     int64_t found_ns;    /* of the fastest strategy; the best one is a simpler one that is about as
                             fast */
     const char *setting; /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
@@ -113,9 +115,9 @@ DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_opti
 struct dpro_baseline {
     const char *name; /* "ddp", "one-bucket", "bucket-per-tensor", "horovod", "cap-5", "byteps" */
     const char *text; /* what it is, a few words */
-    int64_t iteration_ns;
+    int64_t iteration_ns, likely_ns; /* as best_ns and likely_ns of the summary */
     uint32_t n_buckets;
-    uint64_t peak_bytes;    /* of units of FSDP; 0: not known */
+    uint64_t peak_bytes;    /* of units of FSDP, and pipelines; 0: not known */
     int computes;           /* 1: modules are compiled or in 16 bits; with the job's own buckets */
     double uncertainty_pct; /* as that of the summary; 0: not known, or it is how the job ran */
 };
@@ -153,6 +155,10 @@ DPRO_API uint32_t dpro_optimum_n_units(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_unit dpro_optimum_unit(const struct dpro_optimum *optimum, uint32_t index);
 
 enum dpro_which { DPRO_BASELINE, DPRO_BEST };
+
+/* How a pipeline's micro-batches pass; zeroed: no pipeline was searched. */
+DPRO_API struct dpro_pipeline_run dpro_optimum_pipeline(const struct dpro_optimum *optimum,
+                                                        enum dpro_which which);
 
 /* The job's model; for the best strategy with its number of parameter servers. Borrowed. */
 DPRO_API const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,

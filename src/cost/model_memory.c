@@ -325,13 +325,23 @@ static bool holds_units(const struct learning *l, const char *module)
     return false;
 }
 
+/* The first memory in which it is called: a pipeline's stages have modules of their own. */
+static const struct model_memory *memory_with(const struct dpro_model *model, uint32_t module)
+{
+    EACH_OF (const struct model_memory, m, model->memories, model->n_memories)
+        for (uint32_t c = 0; c < m->n_calls; c++)
+            if (m->calls[c].module == module)
+                return m;
+    return &model->memories[0];
+}
+
 static void measure_module(const struct learning *l, uint32_t module, bool *recomputed)
 {
     struct arena arena = {0};
     const struct dpro_model *model = l->model;
     struct model_module *to = &model->modules[module];
     recomputed[module] = true;
-    const struct model_memory *m = &model->memories[0];
+    const struct model_memory *m = memory_with(model, module);
     struct recomputed_calls calls = recomputed_calls_of(m, recomputed, &arena);
     for (uint32_t c = 0; c < m->n_calls; c++) {
         const struct memory_call *call = &m->calls[c];

@@ -174,6 +174,14 @@ static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
     return stops;
 }
 
+static bool job_has_pipeline(const struct dpro_job *job)
+{
+    bool has = false;
+    for (uint32_t d = 0; job->graph && d < dpro_graph_n_dimensions(job->graph); d++)
+        has |= dpro_graph_dimension(job->graph, d).parallelism == DPRO_STAGES;
+    return has;
+}
+
 int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *given,
                       struct dpro_optimize_report *report, struct dpro_error *err)
 {
@@ -185,7 +193,10 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
     struct watched watched = {.progress = options.progress, .arg = options.arg, .sink = sink};
     const struct dpro_model *model;
     bool for_memory = options.memory_bytes > 0 || options.memory_share > 0;
-    if ((rc = dpro_job_model(job, for_memory, &model, err)) < 0)
+    rc = dpro_job_model(job, for_memory, &model, err);
+    if (rc == DPRO_EEMPTY && job_has_pipeline(job)) /* but maybe no gradients */
+        rc = dpro_job_model(job, 1, &model, err);
+    if (rc < 0)
         return rc;
     options.threads = job->threads;
     options.graph = job->graph;

@@ -135,6 +135,8 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
     o->summary.best_ns = llround(baseline_ns * chosen->expected * take(p, space, chosen));
+    struct evaluator *whole = evaluator_create(o->models[DPRO_BEST]); /* as whatif has it */
+    o->summary.likely_ns = evaluate(whole, &chosen->strategy);
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_OTHERS; i < p->n_listed; i++) {
@@ -147,6 +149,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
                                       .text =
                                           arena_copy_string(&o->arena, f->text, strlen(f->text)),
                                       .iteration_ns = llround(baseline_ns * f->expected),
+                                      .likely_ns = evaluate(whole, &f->strategy),
                                       .n_buckets = f->strategy.n_buckets,
                                       .computes = f->is_computed,
                                       .uncertainty_pct = 100 * unsure.speedup};
@@ -154,6 +157,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
         if (f->is_alone)
             o->computing.communication_ns = entry.iteration_ns;
     }
+    evaluator_destroy(whole);
 }
 
 void result_choose(struct dpro_optimum *o, struct space *space)

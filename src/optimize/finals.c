@@ -175,7 +175,7 @@ static bool computing_is_worth(const struct finals *p, bool may_keep)
     const struct finalist *computed = NULL, *plain = NULL;
     for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i], **best = f->is_computed ? &computed : &plain;
-        if (!*best || f->expected < (*best)->expected)
+        if (!f->is_barred && (!*best || f->expected < (*best)->expected))
             *best = f;
     }
     if (!computed || !plain)
@@ -190,7 +190,8 @@ const struct finalist *finals_best(const struct finals *p, bool may_keep)
     const struct finalist *best = NULL;
     for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i];
-        if ((computes || !f->is_computed) && (!best || f->expected < best->expected))
+        if (!f->is_barred && (computes || !f->is_computed) &&
+            (!best || f->expected < best->expected))
             best = f;
     }
     return best;
@@ -215,7 +216,8 @@ const struct finalist *finals_choose(const struct finals *p, bool may_keep)
     for (uint32_t i = OF_BEST; i < p->n_finalists && best != &p->finalists[OF_BASELINE]; i++) {
         const struct finalist *f = &p->finalists[i];
         double worse = f->expected - best->expected;
-        if ((best->is_computed || !f->is_computed) && (f->expected < 1 || !may_keep) &&
+        if (!f->is_barred && (best->is_computed || !f->is_computed) &&
+            (f->expected < 1 || !may_keep) &&
             worse <= fmax(EQUAL_ERRORS * doubt_of(p, best, f), least) && is_simpler(p, f, chosen))
             chosen = f;
     }

@@ -13,6 +13,7 @@ struct finalist {
     uint8_t kind;                    /* the simpler, the less */
     bool is_alone;                   /* the best of communication alone */
     bool is_computed;                /* modules are computed otherwise than they are */
+    bool is_barred;                  /* is shown only, never chosen */
     bool is_out;                     /* takes too long to be chosen, whatever the numbers may be */
     double *shares;  /* [n_draws] of what the job's own strategy takes there; the first is that of
                         the model as it is */

@@ -5,6 +5,7 @@
  * one must be better by more than the usual error of such predictions. */
 
 #include "base/options.h"
+#include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/uncertainty.h"
 #include "optimize/result.h"
@@ -127,21 +128,21 @@ static void report_compressions(const struct dpro_model *model,
 
 /* Options that change nothing here. */
 static void report_idle(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                        bool of_units)
+                        bool of_programs)
 {
     bool chooses = o->algorithm != DPRO_ALGORITHM_DEFAULT;
-    if (of_units && (chooses || o->no_coarsen || o->no_partial || o->no_symmetry))
+    if (of_programs && (chooses || o->no_coarsen || o->no_partial || o->no_symmetry))
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "%s changes nothing: all choices of FSDP's units are evaluated in one way",
+                 "%s changes nothing: all choices for this job are evaluated in one way",
                  chooses         ? "--algorithm"
                  : o->no_coarsen ? "--no-coarsen"
                  : o->no_partial ? "--no-partial"
                                  : "--no-symmetry");
-    else if (chooses && !of_units && model->n_tensors > 0 && placement_is_all(model))
+    else if (chooses && !of_programs && model->n_tensors > 0 && placement_is_all(model))
         log_line(&o->sink, DPRO_LOG_WARN,
                  "--algorithm changes nothing: this job can only be told where its tensors go, and "
                  "all of that is tried");
-    else if (o->algorithm == DPRO_ALGORITHM_DP && !of_units && model->n_tensors > 0 &&
+    else if (o->algorithm == DPRO_ALGORITHM_DP && !of_programs && model->n_tensors > 0 &&
              !model->capabilities.together)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "--algorithm dp finds nothing: it chooses buckets, and this job sends each "
@@ -154,11 +155,15 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
                               (int)o->algorithm);
-    bool of_units = o->graph && model->n_tensors == 0 && dpro_graph_is_sharded(o->graph);
+    bool of_groups = o->graph && model->n_tensors == 0;
+    bool is_sharded = of_groups && dpro_graph_is_sharded(o->graph);
+    bool of_units = is_sharded && !o->computing;
+    bool of_pipeline = of_groups && !is_sharded && model->n_communications > 0 &&
+                       job_dimension(o->graph, DPRO_STAGES) != NULL;
     bool of_modules = o->memory_bytes > 0 || o->memory_share > 0 || o->computing;
     bool of_servers = o->least_servers || o->most_servers;
     bool compresses = o->compressions & ~(1u << DPRO_COMPRESSION_NONE);
-    if (model->n_tensors == 0 && (of_units || of_modules)) {
+    if (model->n_tensors == 0 && (is_sharded || of_pipeline || of_modules)) {
         if (of_servers)
             return check(model, o, err);
         if (compresses || o->n_pass_files + o->n_passes > 0)
@@ -168,10 +173,13 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                 "leave it out",
                 compresses ? "--compress" : "--pass");
     }
-    report_idle(model, o, of_units && !o->computing);
-    if (of_units && !o->computing) {
-        int rc = search_units(model, o, optimum, err);
-        if (rc < 0 || (*optimum)->memory.fits)
+    report_idle(model, o, of_units || of_pipeline);
+    if (of_pipeline && o->computing)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "--allow changes nothing: how a pipeline's modules are computed is not searched");
+    if (of_units || of_pipeline) {
+        int rc = search_programs(model, o, of_units, optimum, err);
+        if (rc < 0 || (*optimum)->memory.fits || of_pipeline)
             return rc;
         dpro_optimum_destroy(*optimum); /* more than units can give has to go */
         *optimum = NULL;

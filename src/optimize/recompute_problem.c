@@ -47,10 +47,10 @@ ORDER(by_start, struct started, ASCENDING(first) ?: ASCENDING(module));
 
 static uint32_t first_place(const struct dpro_model *m, uint32_t module)
 {
-    const struct model_memory *memory = &m->memories[0];
-    for (uint32_t c = 0; c < memory->n_calls; c++)
-        if (memory->calls[c].module == module)
-            return memory->calls[c].first;
+    EACH_OF (const struct model_memory, memory, m->memories, m->n_memories)
+        for (uint32_t c = 0; c < memory->n_calls; c++)
+            if (memory->calls[c].module == module)
+                return memory->calls[c].first;
     return UINT32_MAX;
 }
 

@@ -64,6 +64,25 @@ static int64_t sure_bound(const struct dpro_model *model, int64_t bound_ns,
     return llround((double)bound_ns * fmax(1 - doubt, 0));
 }
 
+void result_tell_search(struct dpro_optimum *o, const struct search *search)
+{
+    struct dpro_optimum_summary *s = &o->summary;
+    array_append(&o->improvements, search->improvements.at, search->improvements.n);
+    s->measured_ns = o->models[DPRO_BEST]->measured_ns;
+    s->algorithm = dpro_algorithm_name(search->options->algorithm);
+    s->seconds = search_seconds(search);
+    s->n_candidates = search->n_candidates;
+    s->n_rounds = search->n_rounds;
+    s->stopped_by = search_end(search);
+}
+
+int result_never_ends(struct dpro_error *err)
+{
+    return dpro_error_set(err, DPRO_EEMPTY,
+                          "by its model an iteration of this job never ends: what it waits for is "
+                          "not in the trace; does 'dpro replay' warn of it?");
+}
+
 void result_fill(struct dpro_optimum *o, struct space *space)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
@@ -79,7 +98,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     keep(o, model, space, DPRO_BEST, &space->best);
     keep_peaks(o);
     result_decide(o);
-    array_append(&o->improvements, search->improvements.at, search->improvements.n);
+    result_tell_search(o, search);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
     planned.baseline.n_fused = 0; /* which no job can be given */
@@ -87,27 +106,28 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;
-    s->measured_ns = model->measured_ns;
     s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
     s->uncertainty_pct = 100 * unsure.speedup;
     s->compression = space->best.compression;
-    s->algorithm = dpro_algorithm_name(search->options->algorithm);
-    s->seconds = search_seconds(search);
-    s->n_candidates = search->n_candidates;
-    s->n_rounds = search->n_rounds;
-    s->stopped_by = search_end(search);
 }
 
 void result_scale(struct dpro_optimum *o)
 {
     struct dpro_optimum_summary *s = &o->summary;
     double ratio = model_job_scale(o->models[DPRO_BASELINE], s->baseline_ns);
-    int64_t *const times[] = {&s->baseline_ns, &s->best_ns,        &s->found_ns,
-                              &s->apart_ns,    &s->lower_bound_ns, &o->computing.communication_ns};
+    int64_t *const times[] = {&s->baseline_ns,
+                              &s->best_ns,
+                              &s->likely_ns,
+                              &s->found_ns,
+                              &s->apart_ns,
+                              &s->lower_bound_ns,
+                              &o->computing.communication_ns};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         *times[i] = scaled_ns(ratio, *times[i]);
-    EACH (struct dpro_baseline, baseline, o->baselines)
+    EACH (struct dpro_baseline, baseline, o->baselines) {
         baseline->iteration_ns = scaled_ns(ratio, baseline->iteration_ns);
+        baseline->likely_ns = scaled_ns(ratio, baseline->likely_ns);
+    }
     EACH (struct dpro_server_count, count, o->counts) {
         count->usual_ns = scaled_ns(ratio, count->usual_ns);
         count->best_ns = scaled_ns(ratio, count->best_ns);
@@ -157,6 +177,12 @@ struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *
                                        .least_bytes = m->least_bytes,
                                        .needed = m->is_needed,
                                        .fits = m->fits};
+}
+
+struct dpro_pipeline_run dpro_optimum_pipeline(const struct dpro_optimum *optimum,
+                                               enum dpro_which which)
+{
+    return optimum->pipeline[which];
 }
 
 struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum)

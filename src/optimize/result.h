@@ -16,6 +16,7 @@ struct dpro_optimum {
     struct dpro_bucket_times *times[2];
     ARRAY(struct dpro_baseline) baselines;
     ARRAY(struct dpro_server_count) counts;
+    struct dpro_pipeline_run pipeline[2];  /* zeroed: none was searched */
     ARRAY(struct dpro_unit) units;         /* of FSDP; names are the graph's */
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
@@ -28,6 +29,10 @@ void result_choose(struct dpro_optimum *optimum, struct space *space);
 /* result.c: fills in the best strategy, how the job ran, how they differ, and the uncertainty.
  * After result_choose(). */
 void result_fill(struct dpro_optimum *optimum, struct space *space);
+/* result.c: what was asked for, and how the search went. */
+void result_tell_search(struct dpro_optimum *optimum, const struct search *search);
+/* result.c: fails, as an iteration of the job's model never ends. */
+int result_never_ends(struct dpro_error *err);
 /* result.c: the job as it ran gets its own time, and all else its share of that. */
 void result_scale(struct dpro_optimum *optimum);
 /* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */

@@ -334,9 +334,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     struct dpro_strategy alone;
     search->baseline_ns = baseline_of(space, &model->baseline, start);
     if (search->baseline_ns == INT64_MAX)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "by its model an iteration of this job never ends: what it waits "
-                              "for is not in the trace; does 'dpro replay' warn of it?");
+        return result_never_ends(err);
     if (o->memory.fits) {
         if (!is_asked_alone(search))
             try_defaults(space);

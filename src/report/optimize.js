@@ -38,6 +38,10 @@
   const resharded = (key) => report.units.filter((unit) => unit[key]).length + " of " + plural(report.units.length, "unit") + " resharded";
 
   function sentence(communication) {
+    if (report.pipeline) {
+      const run = report.pipeline[communication === report.best.communication ? "best" : "baseline"];
+      return run.micro_batches + " micro-batch" + (run.micro_batches === 1 ? "" : "es") + ", schedule " + (run.schedule || "of its own");
+    }
     if (report.units.length) return resharded(communication === report.best.communication ? "reshards" : "reshards_before");
     const sizes = communication.buckets.map((b) => b.size_bytes);
     const parts = Math.max(...communication.buckets.map((b) => b.partitions));
@@ -117,6 +121,7 @@
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
     else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
+    if (best.script) say("", "Script", best.script);
     if (data.next.length) {
       say("next", "Next step", data.next_does + (data.next_where ? ", " + data.next_where : "") + ", with the job's own command behind --:");
       list.lastChild.append(command(data.next));
@@ -137,22 +142,25 @@
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
       [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null) +
-        (RESULT === "chosen" ? "; " + report.best.setting : ""), half(report.best)],
+        (RESULT === "chosen" ? "; " + report.best.setting : ""), half(report.best), report.best.likely_ms],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
-      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : ""), half(b)]),
+      ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : ""), half(b), b.likely_ms]),
     ];
     const longest = Math.max(...rows.map(([name]) => name.length));
     const W = ROOM, left = 16 + Math.min(6.4 * longest, NARROW ? 120 : 200), right = 130, line = 24, top = 8;
     const max = Math.max(...rows.map(([, value, , , doubt]) => value + (doubt || 0))), x = (v) => left + (v / max) * (W - left - right);
     const H = top + rows.length * line + 22;
     const s = picture(W, H, "iteration time of each strategy");
-    rows.forEach(([name, value, fill, what, doubt], i) => {
+    const both = rows.some(([, value, , , , likely]) => known(likely) && likely !== value);
+    rows.forEach(([name, value, fill, what, doubt, likely], i) => {
       const y = top + i * line;
       const change = (100 * (value - report.replayed_ms)) / report.replayed_ms;
       s.append(svg("text", { x: left - 8, y: y + 14, "text-anchor": "end" }, name));
       s.append(titled(svg("rect", { x: left, y: y + 2, width: Math.max(1, x(value) - left), height: line - 7, rx: 2,
-        style: "fill:var(--" + fill + ")" }), name + ": " + ms(value) + (doubt ? " ± " + ms(doubt) : ""), what));
+        style: "fill:var(--" + fill + ")" }), name + ": " + ms(value) + (doubt ? " ± " + ms(doubt) : "") + (both && known(likely) ? ", most likely " + ms(likely) : ""), what));
+      if (both && known(likely))
+        s.append(svg("circle", { cx: x(likely), cy: y + line / 2 - 1.5, r: 3, style: "fill:var(--mark)" }));
       if (doubt) {
         const from = Math.max(left, x(value - doubt)), to = x(value + doubt), mid = y + line / 2 - 1.5;
         s.append(svg("path", { d: "M" + from + " " + mid + "H" + to + "M" + from + " " + (mid - 4) + "v8M" + to + " " + (mid - 4) + "v8",
@@ -168,7 +176,9 @@
         "no bucketing gets below " + ms(report.lower_bound_ms)));
     }
     return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s),
-      rows.some(([, , , , doubt]) => doubt) ? el("p", "dim", "Lines: the 95 % interval of the difference to how it ran.") : null);
+      rows.some(([, , , , doubt]) => doubt) ? el("p", "dim", "Lines: the 95 % interval of the difference to how it ran.") : null,
+      both ? el("p", "dim", "Bars: the expected time, a mean over the model's errors and the measured iterations, by which strategies are chosen. " +
+        "Points: the most likely time, by the model's best guess of each number, which is what dpro whatif prints.") : null);
   }
 
   /* ---- memory ---- */

@@ -14,6 +14,25 @@ double optimize_half_pct(const struct optimize_facts *f, int64_t ns, double unce
     return HALF_OF_95_PCT * uncertainty_pct * (double)ns / (double)f->found.baseline_ns;
 }
 
+static void say_script(struct optimize_facts *f)
+{
+    static const char *const classes[] = {
+        [DPRO_SCHEDULE_GPIPE] = "ScheduleGPipe(stage",
+        [DPRO_SCHEDULE_1F1B] = "Schedule1F1B(stage",
+        [DPRO_SCHEDULE_INTERLEAVED] = "ScheduleInterleaved1F1B([stage, ...]",
+        [DPRO_SCHEDULE_ZERO_BUBBLE] = "ScheduleInterleavedZeroBubble([stage, ...]"};
+    struct dpro_pipeline_run run = dpro_optimum_pipeline(f->report->optimum, DPRO_BEST);
+    struct words recomputed = {.n = 0};
+    optimize_memory_words(&recomputed, f->report->optimum, DPRO_BEST);
+    if (f->helps && run.n_micro_batches > 0 && run.schedule != DPRO_SCHEDULE_UNKNOWN)
+        snprintf(f->script, sizeof f->script,
+                 "with torch.distributed.pipelining, %s, n_microbatches=%u, ...)%s",
+                 classes[run.schedule], run.n_micro_batches,
+                 recomputed.n > 0 ? "; and torch.utils.checkpoint around the modules that are "
+                                    "recomputed"
+                                  : "");
+}
+
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
     *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
@@ -29,7 +48,14 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     if (f->is_for_memory)
         f->helps = budget.fits != 0;
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
-    f->is_for_job = f->is_of_units || !dpro_graph_is_sharded(report->graph);
+    f->is_of_pipeline = dpro_optimum_pipeline(report->optimum, DPRO_BASELINE).n_micro_batches > 0;
+    f->is_for_job = f->is_of_units || !(f->is_of_pipeline || dpro_graph_is_sharded(report->graph));
+    f->is_likely_other = f->found.likely_ns != f->found.apart_ns;
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(report->optimum); b++) {
+        struct dpro_baseline baseline = dpro_optimum_baseline(report->optimum, b);
+        f->is_likely_other |= baseline.likely_ns != baseline.iteration_ns;
+    }
+    say_script(f);
     optimize_memory_warning(f->unsure_peak, report);
     f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
     if (f->n_fusions > 0)

@@ -15,7 +15,9 @@ struct optimize_facts {
     double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
                                interval */
     bool helps;
-    bool is_of_units;        /* of FSDP */
+    bool is_of_units; /* of FSDP */
+    bool is_of_pipeline;
+    bool is_likely_other;    /* what 'dpro whatif' answers is another time than the expected one */
     bool is_for_job;         /* what was found can be given to the job as a plan */
     bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
     enum dpro_which planned; /* the best, or the baseline when that does not help */
@@ -23,6 +25,7 @@ struct optimize_facts {
     uint32_t n_fusions;      /* of ops, that are planned */
     char fusions[320];       /* a warning about them */
     const char *cut_changes; /* what its micro-batches change beside rounding; "": nothing */
+    char script[320];        /* how the script does it where no plan can; "": a plan can */
     bool computes;           /* the best strategy compiles modules, or computes them in 16 bits */
     char misfit[224];        /* a warning; "": the model fits the measured iterations */
     char unsure_peak[224];   /* a warning; "": it fits for sure */

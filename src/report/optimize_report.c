@@ -45,7 +45,13 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         struct dpro_unit unit = dpro_optimum_unit(optimum, i);
         n_resharded += which == DPRO_BEST ? unit.reshards != 0 : unit.reshards_before != 0;
     }
-    if (n_units > 0)
+    struct dpro_pipeline_run run = dpro_optimum_pipeline(optimum, which);
+    if (run.n_micro_batches > 0)
+        words_add(&words, "", "%u micro-batch%s, schedule %s", run.n_micro_batches,
+                  run.n_micro_batches == 1 ? "" : "es",
+                  run.schedule == DPRO_SCHEDULE_UNKNOWN ? "of its own"
+                                                        : dpro_schedule_name(run.schedule));
+    else if (n_units > 0)
         words_add(&words, "", "%u of %u units resharded", n_resharded, n_units);
     else if (dpro_model_n_tensors(model) > 0)
         words_add(&words, "", "%s", STRATEGY(model, dpro_optimum_strategy(optimum, which)));
@@ -77,7 +83,7 @@ static struct launcher launcher_of(const struct optimize_facts *f)
         [DPRO_STACK_TENSORFLOW_PS] = {"python", "train.py", "on every worker and server"},
         [DPRO_STACK_MXNET_PS] = {"python", "train.py", "on every worker and server"},
         [DPRO_STACK_BYTEPS] = {"bpslaunch", "...", "on every worker and server"}};
-    if (f->is_of_units)
+    if (f->is_of_units || f->is_of_pipeline)
         return launchers[DPRO_STACK_DDP];
     if (dpro_model_n_tensors(f->report->model) == 0)
         return (struct launcher){"python", "train.py", ""};
@@ -96,7 +102,13 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(r->optimum, f->planned));
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
-    if (!f->is_for_job)
+    if (f->script[0] != '\0')
+        table_paragraph(w, "Script", 10, "%s", f->script);
+    if (f->is_of_pipeline)
+        table_wrapped(w, "Next", 10,
+                      "no plan changes how a pipeline passes its micro-batches: change the script, "
+                      "record the job again, and 'dpro compare' shows what that brought");
+    else if (!f->is_for_job)
         table_wrapped(
             w, "Next", 10,
             "no plan recomputes modules that FSDP has wrapped: put torch.utils.checkpoint "
@@ -200,7 +212,7 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
         table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                         STRATEGY_OF(f, DPRO_BASELINE));
         write_choice(w, f);
-    } else if (communicates || f->is_of_units ||
+    } else if (communicates || f->is_of_units || f->is_of_pipeline ||
                dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
         table_paragraph(w, "Verdict", 10,
                         "%s: the best strategy found takes %s %% %s time by the model, %s %s "
@@ -239,56 +251,58 @@ static void cell_times(struct table *t, const struct optimize_facts *f, int64_t 
     table_cell(t, "%s %%", SIGNED(100 * ((double)ns / (double)f->found.baseline_ns - 1)));
 }
 
-/* `uncertainty_pct` as in a summary; 0: none is told. */
+/* `uncertainty_pct` as in a summary; 0: none is told. likely_ns 0: nor is that. */
 static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
-                double uncertainty_pct, const char *what)
+                double uncertainty_pct, int64_t likely_ns, const char *what)
 {
     char shown[NAME_COLUMNS * 4];
     double share = (double)ns / (double)f->found.baseline_ns;
-    columns_shorten(shown, sizeof shown, what, 50); /* what the other columns leave */
+    columns_shorten(shown, sizeof shown, what, f->is_likely_other ? 40 : 50); /* what is left */
     table_cells(t, name);
     cell_times(t, f, ns);
     table_cells(
         t, uncertainty_pct > 0 ? NUMBER(optimize_half_pct(f, ns, uncertainty_pct) * share, 1) : "");
+    if (f->is_likely_other)
+        table_cells(t, likely_ns > 0 ? TIME(likely_ns) : "");
     table_cells(t, shown);
 }
 
 static void write_table(struct writer *w, const struct optimize_facts *f)
 {
-    struct table t = {.n_cols = 5, .left = {true, false, false, false, true}};
-    bool communicates = dpro_model_n_tensors(f->report->model) > 0;
-    if (!communicates && !f->is_of_units &&
+    const struct dpro_optimum_summary *s = &f->found;
+    bool both = f->is_likely_other, communicates = dpro_model_n_tensors(f->report->model) > 0;
+    struct table t = {.n_cols = both ? 6 : 5, .left = {true, [4] = !both, [5] = true}};
+    if (!communicates && !f->is_of_units && !f->is_of_pipeline &&
         dpro_optimum_computing(f->report->optimum).n_modules == 0)
         return;
-    table_cells(&t, "strategy", "iteration", "change", "+-", "");
-    row(&t, f, "as it ran", f->found.baseline_ns, 0, STRATEGY_OF(f, DPRO_BASELINE));
-    if (f->found.setting && f->helps) {
-        struct words why = {.n = 0};
-        words_add(&why, "", "%s", f->found.setting);
-        row(&t, f, "chosen", f->found.apart_ns, f->found.uncertainty_pct, why.text);
-    } else {
-        row(&t, f, "best found", f->found.apart_ns, f->found.uncertainty_pct,
-            STRATEGY_OF(f, DPRO_BEST));
-    }
+    table_cells(&t, "strategy", both ? "expected" : "iteration", "change", "+-");
+    if (both)
+        table_cells(&t, "likely");
+    table_cells(&t, "");
+    row(&t, f, "as it ran", s->baseline_ns, 0, s->baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
+    bool is_setting = s->setting && f->helps;
+    row(&t, f, is_setting ? "chosen" : "best found", s->apart_ns, s->uncertainty_pct, s->likely_ns,
+        is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
-        row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct, baseline.text);
+        row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
+            baseline.likely_ns, baseline.text);
     }
     if (communicates)
-        row(&t, f, "lower bound", f->found.lower_bound_ns, 0, "no bucketing can beat it");
+        row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
     if (f->n_fusions > 0) {
         struct words what = {.n = 0};
         words_add(&what, "", "best found with %u fused op%s, which no job can be given",
                   f->n_fusions, PLURAL(f->n_fusions));
-        row(&t, f, "fused ops", f->found.best_ns, 0, what.text);
+        row(&t, f, "fused ops", s->best_ns, 0, 0, what.text);
     }
     writer_text(w, "\n");
     table_write(w, &t);
-    if (!f->is_of_units)
-        table_wrapped(
-            w, "", 2,
-            "iterations are means over the model's errors and the measured ones; 'dpro "
-            "whatif' answers by the model's best guess alone, which may be another number");
+    if (both)
+        table_wrapped(w, "", 2,
+                      "expected: the mean over the model's errors and the measured iterations, by "
+                      "which strategies are chosen; likely: by the model's best guess of each "
+                      "number, which is what 'dpro whatif' prints");
 }
 
 /* What each number of servers would win, and what it takes. */
@@ -375,7 +389,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
                   FIXED("uncertainty_pct", f->uncertainty_pct, 3),
                   MS("apart_ms", f->found.apart_ns), MS("found_ms", f->found.found_ns),
-                  TEXT("setting", f->found.setting), BOOL("helps", f->helps),
+                  MS("likely_ms", f->found.likely_ns), TEXT("setting", f->found.setting),
+                  TEXT("script", f->script[0] != '\0' ? f->script : NULL), BOOL("helps", f->helps),
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE ||
                                                f->computes || f->cut_changes[0] != '\0'));
     writer_section(w, "computation", '{');
@@ -400,7 +415,8 @@ static void write_baselines(struct writer *w, const struct optimize_facts *f)
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
         writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
-                   MS("iteration_ms", baseline.iteration_ns), INT("buckets", baseline.n_buckets),
+                   MS("iteration_ms", baseline.iteration_ns), MS("likely_ms", baseline.likely_ns),
+                   INT("buckets", baseline.n_buckets),
                    FIXED_IF("uncertainty_pct", baseline.uncertainty_pct > 0,
                             optimize_half_pct(f, baseline.iteration_ns, baseline.uncertainty_pct),
                             3),
@@ -415,6 +431,28 @@ static void write_baselines(struct writer *w, const struct optimize_facts *f)
                    MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
     }
     writer_close(w, ']');
+}
+
+static void write_run(struct writer *w, const char *key, struct dpro_pipeline_run run)
+{
+    writer_begin(w, key, '{');
+    writer_fields(w, INT("micro_batches", run.n_micro_batches),
+                  TEXT("schedule", run.schedule != DPRO_SCHEDULE_UNKNOWN
+                                       ? dpro_schedule_name(run.schedule)
+                                       : NULL));
+    writer_close(w, '}');
+}
+
+static void write_runs(struct writer *w, const struct optimize_facts *f)
+{
+    if (!f->is_of_pipeline) {
+        writer_fields(w, NUL("pipeline"));
+        return;
+    }
+    writer_begin(w, "pipeline", '{');
+    write_run(w, "baseline", dpro_optimum_pipeline(f->report->optimum, DPRO_BASELINE));
+    write_run(w, "best", dpro_optimum_pipeline(f->report->optimum, DPRO_BEST));
+    writer_close(w, '}');
 }
 
 static void write_units(struct writer *w, const struct dpro_optimum *optimum)
@@ -466,6 +504,8 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, MS_IF("lower_bound_ms", f->found.lower_bound_ns > 0, f->found.lower_bound_ns));
     write_baselines(w, f);
     write_units(w, r->optimum);
+    writer_newline(w);
+    write_runs(w, f);
     write_search(w, f);
     optimize_computing_json(w, r);
     optimize_memory_json(w, r);

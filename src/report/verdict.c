@@ -489,6 +489,9 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
     if (f->can_reshard)
         say(line, "'dpro optimize' predicts the gain from other units that are kept between their "
                   "passes, 'dpro whatif' the gain from faster links");
+    else if (!f->can_optimize && f->parallel.n_stages > 0 && !f->parallel.pipeline.unknown)
+        say(line, "'dpro optimize' predicts the gain from other micro-batches and schedules, 'dpro "
+                  "whatif' the gain from faster links");
     else if (!f->can_optimize)
         say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)

@@ -57,6 +57,17 @@ class Optimize(Case):
         self.assertEqual(times, sorted(times, reverse=True))
         self.assertEqual(best["communication"]["compression"], "none")
 
+    def test_a_row_has_the_time_that_a_what_if_of_it_answers_too(self):
+        for trace in (DEMO, os.path.join(CAPTURED, "hvd-tf")):
+            rows = {row["name"]: row for row in self.optimize(trace)["baselines"]}
+            for mb in ("1", "5", "25"):
+                asked = self.assert_json("whatif", trace, "--bucket-cap-mb", mb)["predicted"]["iteration_ms"]
+                self.assertEqual(rows["cap-" + mb]["likely_ms"], asked)
+        for name, differs in (("hvd-mx-n2", True), ("torch-fsdp-gloo-n2-memory", False)):
+            said = " ".join(dpro("optimize", os.path.join(ROOT, "tests", "data", name)).out.split())
+            self.assertEqual("strategy expected change +- likely" in said, differs)
+            self.assertEqual("which is what 'dpro whatif' prints" in said, differs)
+
     def test_a_what_if_of_the_plan_is_as_hopeful_at_least(self):
         """It tells the most likely time, a plan's promise is a mean."""
         facts = self.optimize(BUNDLED, "-o", self.path("plan"), "--quiet")
@@ -216,11 +227,6 @@ class Optimize(Case):
             self.assertLessEqual(rows["autotune"], facts["replayed_ms"])
         asked = self.assert_json("whatif", trace, "--cycle-time", "5", "--fusion-mb", "64")["predicted"]["communication"]["buckets"]
         self.assertEqual([row["buckets"] for row in facts["baselines"] if row["name"] == "horovod"], [len(asked)])
-
-    def test_the_table_says_that_whatif_may_have_another_number(self):
-        for name, differs in (("hvd-mx-n2", True), ("torch-fsdp-gloo-n2-memory", False)):
-            said = " ".join(dpro("optimize", os.path.join(ROOT, "tests", "data", name)).out.split())
-            self.assertEqual("'dpro whatif' answers by the model's best guess alone, which may be another number" in said, differs)
 
     def test_horovods_autotune_is_no_worse_than_its_default(self):
         for name in ("hvd-mx-n2", "hvd-mx-unfused-n2"):

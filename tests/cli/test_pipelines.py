@@ -2,7 +2,7 @@
 import os
 import re
 
-from support import BUNDLED, DONE, USAGE, Case, dpro, span
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, span
 from test_parallel import PIPELINE, STEPS, Number, dims, transfer
 
 FORWARD_US, BACKWARD_US, UPDATE_US, REDUCED_US = 2000, 4000, 1000, 3000
@@ -319,6 +319,40 @@ class Pipelines(Case):
         facts = self.whatif([PIPELINE], "--microbatches", "8", "--schedule", "gpipe")
         self.assertEqual(facts["pipeline"]["predicted"]["micro_batches"], 8)
         self.assertGreater(facts["uncertainty"]["batch_size"]["predicted_pct"], 0)
+
+    def test_the_search_finds_the_fastest_of_all_that_can_be_asked(self):
+        facts = self.assert_json("optimize", PIPELINE)
+        asked = {"%s %d" % (schedule, n): self.whatif([PIPELINE], "--microbatches", str(n), "--schedule", schedule)
+                 for schedule in ("gpipe", "1f1b") for n in (1, 2, 4, 8, 16, 32) if schedule == "gpipe" or n > 1}
+        times = {name: it["predicted"]["iteration_ms"] for name, it in asked.items()}
+        rows = {row["name"]: row for row in facts["baselines"]}
+        self.assertEqual(set(rows), set(times) - {"1f1b 4"})  # as it ran
+        for name, row in rows.items():
+            self.assertEqual(row["likely_ms"], times[name], name)
+        best, run = facts["best"], facts["pipeline"]["best"]
+        self.assertEqual(facts["pipeline"]["baseline"], {"micro_batches": 4, "schedule": "1f1b"})
+        self.assertEqual(best["likely_ms"], times["%s %d" % (run["schedule"], run["micro_batches"])])
+        self.assertEqual(facts["search"]["improvements"][-1]["iteration_ms"], min(times.values()))
+        self.assertLessEqual(best["iteration_ms"], 1.005 * min(row["iteration_ms"] for row in facts["baselines"]))
+        self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]), facts["baselines"])
+        self.assertTrue(any("schedule interleaved is not tried: each rank" in line for line in facts["warnings"]), facts["warnings"])
+
+    def test_what_is_found_for_a_pipeline_is_said_as_the_script_has_it(self):
+        result = dpro("optimize", PIPELINE, "-o", self.path("plan"))
+        self.assertEqual(result.code, DONE, result.err)
+        self.assertIn("ScheduleGPipe(stage, n_microbatches=1", " ".join(result.out.split()))
+        self.assertIn("no plan changes how a pipeline", result.out)
+        self.assertEqual(sorted(os.listdir(self.path("plan"))), ["optimize.html", "optimize.json"])
+
+    def test_a_pipeline_that_nothing_makes_faster_for_sure_stays_as_it_is(self):
+        facts = self.assert_json("optimize", *self.traces("1f1b"))
+        self.assertFalse(facts["best"]["helps"], facts["best"])
+        self.assertIsNone(facts["best"]["script"])
+        self.assertIn("keep 4 micro-batches, schedule 1f1b", " ".join(dpro("optimize", *self.traces("1f1b")).out.split()))
+
+    def test_what_no_pipeline_has_is_refused_by_the_search(self):
+        self.assert_error(dpro("optimize", PIPELINE, "--compress", "fp16"), USAGE, "--compress is of gradients")
+        self.assert_error(dpro("optimize", PIPELINE, "--memory", "1GB"), INPUT, "nothing in the trace tells what")
 
     def test_messages_that_buffers_hold_tell_only_a_link_s_limits(self):
         """Of 32 KB each, over 100 Mbit/s, which a limiter let pass as a burst: they arrived at 500 MB/s and more."""

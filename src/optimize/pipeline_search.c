@@ -1,0 +1,239 @@
+/* In how many micro-batches a pipeline's mini-batch passes its stages, in which order, and, under a
+ * budget of memory, which blocks are recomputed.
+ *
+ * Recomputing only takes time. So all numbers of micro-batches and schedules are asked for without
+ * it first; then, the fastest first, those that do not fit are asked for with sets of recomputed
+ * blocks, until one without any is slower than the best that fits. */
+#include "cost/model_memory.h"
+#include "graph/dimensions/pipeline.h"
+#include "optimize/finals.h"
+#include "optimize/memory_search.h"
+#include "optimize/module_sets.h"
+#include "optimize/program_search.h"
+
+enum {
+    MOST_MICRO_BATCHES = 512, /* that are tried */
+    MOST_DOUBLINGS = 3,       /* where the batch is not known */
+    FEW = 6                   /* modules, of which each set is tried */
+};
+
+struct pipeline_search {
+    struct program_search *s;
+    struct pipeline p;
+    ARRAY(struct setting) shapes; /* without recomputation */
+    uint32_t *modules, n_modules; /* that may be recomputed */
+    int64_t *time_ns;             /* [n_modules] */
+    struct setting now;           /* whose recomputed modules are searched */
+    struct map known;             /* by set: number of the answer, from 1 on */
+    ARRAY(struct setting) answers;
+};
+
+/* ---- shapes ---- */
+
+static uint32_t n_recomputed(const struct pipeline_search *x, const struct setting *setting)
+{
+    uint32_t n = 0;
+    for (uint32_t m = 0; setting->recomputed && m < x->s->model->n_modules; m++)
+        n += setting->recomputed[m];
+    return n;
+}
+
+/* The less has to be changed in the script, the simpler: a number; a schedule; the model. */
+static uint8_t kind_of(const struct pipeline_search *x, const struct setting *setting)
+{
+    uint32_t kind = PLAIN;
+    bool several = setting->run.schedule == DPRO_SCHEDULE_INTERLEAVED ||
+                   setting->run.schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
+    kind += setting->run.n_micro_batches != x->p.n_micro_batches;
+    kind += setting->run.schedule != x->p.schedule ? 2 : 0;
+    kind += several && x->p.n_chunks == 1 ? 4 : 0;
+    kind += n_recomputed(x, setting) > 0 ? 8 : 0;
+    return kind == PLAIN ? AS_IT_RAN : (uint8_t)kind;
+}
+
+/* Rows of the mini-batch; 0: not known. */
+static uint64_t rows_of(const struct pipeline_search *x)
+{
+    const struct dpro_model *m = x->s->model;
+    return m->n_memories > 0 ? (uint64_t)m->memories[0].batch_size * x->p.n_micro_batches : 0;
+}
+
+/* Those that cut the batch in equal parts; where it is not known, the recorded number doubled and
+ * halved. PyTorch's Schedule1F1B takes no fewer than stages; with fewer it would be gpipe. */
+static bool is_tried(const struct pipeline_search *x, enum dpro_schedule schedule, uint32_t n)
+{
+    uint64_t rows = rows_of(x);
+    uint32_t was = x->p.n_micro_batches;
+    if (n == was)
+        return true;
+    if (schedule == DPRO_SCHEDULE_1F1B && n < x->p.n_stages)
+        return false;
+    if (rows > 0)
+        return rows % n == 0;
+    for (int i = 1; i <= MOST_DOUBLINGS; i++)
+        if (n == was << i || (n << i == was))
+            return true;
+    return false;
+}
+
+/* What a schedule is never answered for is told once. */
+static void try_schedule(struct pipeline_search *x, enum dpro_schedule schedule)
+{
+    struct program_search *s = x->s;
+    struct dpro_error err;
+    bool any = false;
+    for (uint32_t n = 1; n <= MOST_MICRO_BATCHES && !search_stops(&s->search); n++) {
+        struct setting shape = setting_like(s, &s->as_ran);
+        shape.run = (struct dpro_pipeline_run){n, schedule};
+        shape.kind = kind_of(x, &shape);
+        if (!is_tried(x, schedule, n) || program_ask(s, &shape, &err) < 0 || shape.ns == INT64_MAX)
+            continue;
+        any = true;
+        array_push(&x->shapes, shape);
+        program_keep(s, &shape);
+    }
+    if (!any && !search_stops(&s->search))
+        log_line(&s->search.options->sink, DPRO_LOG_WARN, "schedule %s is not tried: %s",
+                 dpro_schedule_name(schedule), err.text);
+}
+
+/* ---- modules ---- */
+
+static const struct setting *answer(struct pipeline_search *x)
+{
+    uint64_t key = 1, number;
+    for (uint32_t i = 0; i < x->n_modules; i++)
+        key = map_mix(key ^ (x->now.recomputed[x->modules[i]] ? i + 2 : 0)) | 1;
+    if (!map_get(&x->known, key, &number)) {
+        struct setting asked = setting_like(x->s, &x->now);
+        asked.kind = kind_of(x, &asked);
+        if (!search_stops(&x->s->search) && program_try(x->s, &asked))
+            program_keep(x->s, &asked);
+        number = x->answers.n;
+        array_push(&x->answers, asked);
+        map_set(&x->known, key, number);
+    }
+    return &x->answers.at[number];
+}
+
+static int64_t time_of(void *arg)
+{
+    return answer(arg)->ns;
+}
+
+static uint64_t peak_of(void *arg)
+{
+    const struct setting *setting = answer(arg);
+    return setting->ns < INT64_MAX ? setting->peak.bytes : UINT64_MAX;
+}
+
+static const char *name_of(const struct pipeline_search *x, const struct setting *setting)
+{
+    struct arena *a = &x->s->optimum->arena;
+    uint32_t n = n_recomputed(x, setting);
+    if (setting->kind == AS_IT_RAN)
+        return "as it ran";
+    const char *name = arena_format(a, "%s %u", dpro_schedule_name(setting->run.schedule),
+                                    setting->run.n_micro_batches);
+    return n > 0 ? arena_format(a, "%s, recompute %u", name, n) : name;
+}
+
+/* For a job that does not fit. */
+static void tell_choice(const struct pipeline_search *x, const struct setting *setting)
+{
+    struct memory_search *memory = &x->s->optimum->memory;
+    if (memory->is_needed && setting->ns < INT64_MAX)
+        array_add(&memory->choices, .name = name_of(x, setting),
+                  .n_recomputed = n_recomputed(x, setting),
+                  .micro_batches = setting->run.n_micro_batches, .iteration_ns = setting->ns,
+                  .peak_bytes = setting->peak.bytes, .fits = program_fits(x->s, setting),
+                  .exact = x->n_modules <= FEW);
+}
+
+ORDER_OF_INDICES(longest_first, int64_t, COMPARE(*y, *x));
+
+/* Fewest and fastest modules with which a shape fits; all of them where it never does, to know the
+ * lowest peak. */
+static void recompute(struct pipeline_search *x, const struct setting *shape)
+{
+    SCRATCH uint32_t *order = sorted_indices(x->n_modules, x->time_ns, longest_first);
+    x->now = *shape;
+    x->now.recomputed = arena_array(&x->s->optimum->arena, x->s->model->n_modules, sizeof(bool));
+    struct module_sets sets = {
+        .in = x->now.recomputed,
+        .modules = x->modules,
+        .n = x->n_modules,
+        .few = FEW,
+        .limit_bytes = x->s->limit_bytes,
+        .time_ns = time_of,
+        .peak_bytes = peak_of,
+        .arg = x,
+    };
+    if (sets_add(&sets, x->time_ns) <= x->s->limit_bytes) {
+        sets_drop_needless(&sets, order, x->s->limit_bytes);
+        sets_exchange(&sets);
+    } else {
+        for (uint32_t i = 0; i < x->n_modules; i++)
+            x->now.recomputed[x->modules[i]] = true;
+    }
+    tell_choice(x, answer(x));
+    x->s->search.n_rounds++;
+    map_fini(&x->known);
+    array_fini(&x->answers);
+}
+
+ORDER(by_time, struct setting, ASCENDING(ns) ?: ASCENDING(kind));
+
+static void recompute_slow_ones(struct pipeline_search *x)
+{
+    const struct dpro_model *m = x->s->model;
+    struct arena *a = &x->s->optimum->arena;
+    x->modules = arena_array(a, m->n_modules + (size_t)1, sizeof *x->modules);
+    x->time_ns = arena_array(a, m->n_modules + (size_t)1, sizeof *x->time_ns);
+    if (m->n_memories > 0)
+        x->n_modules = recompute_candidates(m, false, x->modules);
+    for (uint32_t i = 0; i < x->n_modules; i++)
+        x->time_ns[i] = m->modules[x->modules[i]].recompute_ns;
+    EACH (const struct setting, shape, x->shapes) {
+        tell_choice(x, shape);
+        if (!program_fits(x->s, shape) && shape->ns < x->s->best.ns && x->n_modules > 0)
+            recompute(x, shape);
+    }
+}
+
+static void list_fastest(struct pipeline_search *x)
+{
+    enum { MOST_LISTED = 12 };
+    struct arena *a = &x->s->optimum->arena;
+    uint32_t n = 0;
+    EACH (const struct setting, shape, x->shapes)
+        if (shape->kind != AS_IT_RAN && n++ < MOST_LISTED)
+            program_list(x->s, name_of(x, shape),
+                         arena_format(a, "%u micro-batch%s, schedule %s",
+                                      shape->run.n_micro_batches,
+                                      shape->run.n_micro_batches == 1 ? "" : "es",
+                                      dpro_schedule_name(shape->run.schedule)),
+                         shape);
+}
+
+int search_pipeline(struct program_search *s, struct dpro_error *err)
+{
+    struct pipeline_search x = {.s = s};
+    pipeline_find(s->graph, &s->optimum->arena, &x.p);
+    if (x.p.unknown)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "the pipeline's micro-batches are not known: %s, so that no others "
+                              "can be searched",
+                              x.p.unknown);
+    s->as_ran.run = (struct dpro_pipeline_run){x.p.n_micro_batches, x.p.schedule};
+    s->optimum->pipeline[DPRO_BASELINE] = s->optimum->pipeline[DPRO_BEST] = s->as_ran.run;
+    if (!s->optimum->memory.is_needed)
+        s->best.run = s->as_ran.run;
+    for (int schedule = DPRO_SCHEDULE_GPIPE; schedule < DPRO_N_SCHEDULES; schedule++)
+        try_schedule(&x, (enum dpro_schedule)schedule);
+    array_sort(&x.shapes, by_time);
+    recompute_slow_ones(&x);
+    list_fastest(&x);
+    array_fini(&x.shapes);
+    return 0;
+}

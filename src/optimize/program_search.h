@@ -1,0 +1,68 @@
+/* A search among jobs that a what-if predicts: with other units of FSDP, or with other
+ * micro-batches, another schedule and recomputed modules of a pipeline. */
+#pragma once
+
+#include "cost/change_programs.h"
+#include "optimize/result.h"
+#include "optimize/search.h"
+
+/* What is asked of the what-if. */
+struct setting {
+    bool *reshards;    /* by unit of FSDP: it frees its parameters after the forward pass */
+    uint32_t prefetch; /* units that each gathers ahead; 0: as it ran */
+    struct dpro_pipeline_run run; /* of a pipeline; zeroed: as it ran */
+    bool *recomputed;             /* by module; NULL: none but those that were */
+    uint8_t kind;                 /* the simpler, the less; AS_IT_RAN (finals.h) or more */
+    int64_t ns;                   /* INT64_MAX: such a job can't be predicted */
+    struct dpro_memory_peak peak;
+};
+
+struct program_search {
+    struct search search;
+    const struct dpro_graph *graph;
+    const struct dpro_model *model;
+    struct dpro_optimum *optimum; /* its arena has all that settings point to */
+    bool *gathered;               /* by unit: its parameters are */
+    uint64_t limit_bytes;
+    uint64_t least_bytes; /* the lowest peak of all that was tried */
+    struct setting as_ran, best;
+    struct kept *kept;          /* by unit: what keeping it changes (unit_search.c) */
+    ARRAY(struct setting) pool; /* that fit, and may be chosen */
+    struct {
+        const char *name, *text;
+        struct setting setting;
+    } rows[16]; /* of the table */
+    uint32_t n_rows;
+};
+
+/* ---- settings.c ---- */
+
+/* A copy that can be changed, and has not been asked for. */
+struct setting setting_like(struct program_search *search, const struct setting *from);
+/* The job so changed; it lasts as long as the arena. */
+struct changed_job {
+    struct dpro_model model;
+    struct program_change change;
+};
+int setting_change(const struct program_search *search, const struct setting *setting,
+                   struct arena *arena, struct changed_job *job, struct dpro_error *err);
+/* Asks what the job takes and holds so. Fails where the what-if refuses it. */
+int program_ask(struct program_search *search, struct setting *setting, struct dpro_error *err);
+/* Whether it is answered. */
+bool program_try(struct program_search *search, struct setting *setting);
+bool program_fits(const struct program_search *search, const struct setting *setting);
+/* Notes one that fits. */
+void program_keep(struct program_search *search, const struct setting *setting);
+/* A row of the table, if it was answered and there is room. */
+void program_list(struct program_search *search, const char *name, const char *text,
+                  const struct setting *setting);
+/* The standard error of its speedup, and its peaks, as a what-if of it says. */
+int program_doubt(const struct program_search *search, const struct setting *setting,
+                  double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err);
+
+/* unit_search.c */
+int search_units(struct program_search *search, struct dpro_error *err);
+/* Tells which units are resharded. */
+void units_decide(struct program_search *search, const struct setting *chosen);
+/* pipeline_search.c */
+int search_pipeline(struct program_search *search, struct dpro_error *err);

@@ -1,5 +1,22 @@
-/* What a file says of its rank as a whole. */
+/* What the files of a rank say of it as a whole. */
 #include "ingest/rank_job.h"
+
+struct source *job_source(struct trace_build *build, struct rank_job *job,
+                          const struct payload_kind *kind, const char *what, const char *does,
+                          size_t (*size)(const void *payload))
+{
+    struct source *best = NULL;
+    for (size_t i = 0; i < job->n_sources; i++) {
+        const void *payload = source_payload(job->sources[i], kind);
+        if (payload && (!best || (size && size(payload) > size(best->part.payload))))
+            best = job->sources[i];
+    }
+    for (size_t i = 0; i < job->n_sources; i++)
+        if (job->sources[i] != best && source_payload(job->sources[i], kind))
+            rank_warn(build, job, "%s: %s rank %d%s, skipped; %s is used", job->sources[i]->path,
+                      what, job->rank->rank, does, best->path);
+    return best;
+}
 
 static void copy_group(struct trace_group *to, const struct trace_group *from,
                        const uint32_t *names, struct arena *arena)

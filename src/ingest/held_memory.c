@@ -1,11 +1,10 @@
 /* memory.json of dpro's recorder: what a rank held when its execution trace began. It is of use
  * beside the rank's profile only. */
-#include "ingest/held_memory.h"
+#include "ingest/pytorch/snapshot.h"
 
 #include <dpro/memory.h>
 
 #include "ingest/load.h"
-#include "ingest/pytorch/snapshot_join.h"
 #include "ingest/rank_job.h"
 
 static void fini(void *payload)
@@ -193,12 +192,6 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     return 0;
 }
 
-static bool recognise(const struct head *head)
-{
-    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           text_begins(head->text, "dpro.memory/");
-}
-
 /* ---- joining ---- */
 
 static uint32_t join_blocks(struct held_memory *to, struct held_part *held, const uint32_t *names)
@@ -245,8 +238,12 @@ static void join_allocated(struct arena *arena, struct held_part *held, struct h
     snapshot_fill(arena, &held->allocated, &to->allocated);
 }
 
-static void join(struct trace_build *build, struct rank_job *job, struct source *source)
+static void describe(struct trace_build *build, struct rank_job *job)
 {
+    struct source *source =
+        job_source(build, job, &held_payload, "second list of what", " holds", NULL);
+    if (!source)
+        return;
     struct held_part *held = part_payload(&source->part, &held_payload);
     struct arena *arena = &build->trace->arena;
     struct held_memory *to = job->rank->held = arena_array(arena, 1, sizeof *to);
@@ -269,32 +266,15 @@ static void join(struct trace_build *build, struct rank_job *job, struct source 
                   source->path, count_text(some, n_skipped));
 }
 
-static void describe(struct trace_build *build, struct rank_job *job)
-{
-    const char *used = NULL;
-    for (size_t i = 0; i < job->n_sources; i++) {
-        struct source *source = job->sources[i];
-        if (!source_payload(source, &held_payload))
-            continue;
-        if (used)
-            rank_warn(build, job, "%s: second list of what rank %d holds, skipped; %s is used",
-                      source->path, source->rank, used);
-        else
-            join(build, job, source);
-        used = used ? used : source->path;
-    }
-}
-
 const struct reader held_reader = {
     .name = "held-memory",
     .word = "list of held memory",
-    .one = "block",
-    .many = "blocks",
+    ITEMS("block", "blocks"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "what a rank holds is of no use without its profile; give the whole "
                          "folder that dpro profile wrote"},
-    .recognise = recognise,
+    .schemas = {"dpro.memory/"},
     .read_json = read_document,
     .describe = describe,
 };

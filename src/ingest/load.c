@@ -8,6 +8,10 @@
 #include "ingest/share_files.h"
 #include "ingest/transport/runs.h"
 
+#define ROW_OF(name) &name,
+static const struct reader *const rows[] = {READERS(ROW_OF)};
+const struct reader_table readers = {rows, sizeof rows / sizeof *rows};
+
 static bool has_profile(const struct trace_build *build)
 {
     for (size_t i = 0; i < build->list.n; i++)

@@ -1,6 +1,6 @@
 /* Formats that dpro knows by sight only: what a file is, so that its giver knows what to give
  * instead. Where a file begins like several of them, the first row that fits counts. */
-#include "ingest/other_formats.h"
+#include "ingest/reader.h"
 
 #include <strings.h>
 

@@ -127,11 +127,6 @@ void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
         part->process.world_size = (int)world_size;
 }
 
-uint32_t part_read_text(struct trace_part *part, struct json *js)
-{
-    return json_text_id(js, &part->names);
-}
-
 struct group_reading {
     uint32_t name, description;
     ARRAY(int32_t) ranks;

@@ -171,8 +171,6 @@ uint32_t part_intern(struct trace_part *part, const char *text, size_t len);
 /* The rank and the world size as the file gives them, where they make sense. */
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size);
 
-/* The next value, a text, as a string id; 0: it is no text. */
-uint32_t part_read_text(struct trace_part *part, struct json *js);
 /* A process group, whose ranks are "ranks". */
 void part_read_group(struct trace_part *part, struct json *js, const char *name_key,
                      const char *description_key);

@@ -341,12 +341,6 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     return is_object && js->fail == JSON_OK ? check_schema(probes, err) : 0;
 }
 
-static bool recognise(const struct head *head)
-{
-    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           text_begins(head->text, SCHEMA);
-}
-
 /* One rank measures for all. */
 static void join(struct trace_build *build)
 {
@@ -371,13 +365,12 @@ static void join(struct trace_build *build)
 const struct reader probes_reader = {
     .name = "probes",
     .word = "list of probes",
-    .one = "probe",
-    .many = "probes",
+    ITEMS("probe", "probes"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_COPIED,
     .missing = {.alone = "what modules take in other ways is of no use without the job's profile; "
                          "give the whole folder that dpro profile wrote, or the file by --probes"},
-    .recognise = recognise,
+    .schemas = {SCHEMA},
     .read_json = read_document,
     .join = join,
 };

@@ -11,6 +11,7 @@ struct rank_job {
     size_t n_sources, n_windows;
     const struct strtab *names;         /* the trace's */
     struct source *execution_trace;     /* NULL: none */
+    struct source *snapshot;            /* of its GPUs' memory; NULL: none */
     struct source *graph;               /* the framework's; NULL: none */
     struct source *shapes;              /* what it was made from, with sizes; NULL: none */
     uint64_t n_node_spans, n_unmatched; /* spans that should be nodes of it, and are not */
@@ -44,6 +45,12 @@ struct rank_job {
 /* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
  * known yet. */
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
+
+/* The rank's file with a payload of that kind, the first or that of the largest `size`; that others
+ * are skipped is said of them: "second list of what" rank 3 "holds". NULL: there is none. */
+struct source *job_source(struct trace_build *build, struct rank_job *job,
+                          const struct payload_kind *kind, const char *what, const char *does,
+                          size_t (*size)(const void *payload));
 
 /* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
 void rank_build(struct rank_job *job);

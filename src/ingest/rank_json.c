@@ -331,12 +331,6 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     return 0;
 }
 
-static bool recognise(const struct head *head)
-{
-    return head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0 &&
-           (text_begins(head->text, "dpro.rank/") || text_begins(head->text, "dpro.job/"));
-}
-
 /* What a rank's recorder says of it goes to the rank. */
 static void describe(struct trace_build *build, struct rank_job *job)
 {
@@ -354,14 +348,13 @@ static void describe(struct trace_build *build, struct rank_job *job)
 const struct reader recording_reader = {
     .name = "recording",
     .word = "recording",
-    .one = "entry",
-    .many = "entries",
+    ITEMS("entry", "entries"),
     .encoding = "JSON",
     .flags = READER_COPIED,
     .missing = {.alone = "no profile was recorded: the job ended or failed before the steps to be "
                          "profiled, as 'dpro profile' said; let it run longer, or choose fewer "
                          "steps by --warmup and --iterations"},
-    .recognise = recognise,
+    .schemas = {"dpro.rank/", "dpro.job/"},
     .read_json = read_document,
     .describe = describe,
     .join = recordings_join,

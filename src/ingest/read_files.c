@@ -3,8 +3,6 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "ingest/load.h"
-#include "ingest/other_formats.h"
-#include "ingest/recognise.h"
 #include "ingest/share_files.h"
 
 enum {
@@ -57,7 +55,7 @@ static int recognise_source(const struct reader_table *table, struct source *sou
         return source->err.code;
     json_init(&js, &in, RECOGNISE_CHUNK, &source->err);
     js.limit = RECOGNISE_BYTES;
-    source->reader = recognise(table, &js, &source->other);
+    source->reader = reader_recognise(table, &js, &source->other);
     source->other = source->other ?: other_format_by_name(source->path);
     source->damage = in.damage;
     if (!source->reader && js.fail == JSON_ENDED && in.ended)

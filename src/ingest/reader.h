@@ -55,12 +55,6 @@ static inline const char *head_field(const struct head *head, const char *key)
     return NULL;
 }
 
-/* Whether the file begins so. */
-static inline bool head_begins(const struct head *head, const char *text)
-{
-    return head->piece == HEAD_BYTES && text_n_begins(head->bytes, head->n_bytes, text);
-}
-
 /* ---- joining ---- */
 
 enum reader_flags {
@@ -83,10 +77,11 @@ struct missing {
 /* Of a profile of any framework. */
 #define NO_SPANS "no framework's spans in it; was the profiler active while the job trained?"
 
+#define ITEMS(one_, many_) .one = (one_), .many = (many_)
 struct reader {
     const char *name;       /* in JSON output */
     const char *word;       /* in messages: "profile" */
-    const char *one, *many; /* what a file holds: "event", "events" */
+    const char *one, *many; /* what a file holds, ITEMS("event", "events") */
     const char *encoding;   /* of what breaks at a byte: "JSON"; NULL: records or lines */
     const char *framework;  /* whose format it is; NULL: PyTorch's or nobody's */
     unsigned flags;
@@ -94,6 +89,8 @@ struct reader {
     const struct reader
         *export_of; /* a file of that format says the same in more detail; or NULL */
 
+    /* What it is known by: how the file or its member "schema" begins, or by looking; NULL */
+    const char *begins[2], *schemas[2];
     bool (*recognise)(const struct head *head);
 
     /* One of them: the first takes the whole document, the second the bytes. Both return 0 also
@@ -112,3 +109,13 @@ struct reader {
     void (*match_graph)(struct rank_job *job); /* of a profile: sets span.node. NULL: by names */
     void (*join)(struct trace_build *build);   /* once all ranks are built */
 };
+
+/* recognise.c: the reader of a document, from its first bytes; NULL: none of the table's, and
+ * *other is what it is instead, static text; NULL where that is not known, either. */
+const struct reader *reader_recognise(const struct reader_table *table, struct json *js,
+                                      const char **other);
+
+/* other_formats.c: what a piece of a file's head, or its name, says that the file is, of what dpro
+ * knows by sight only: "a Python pickle". Static text; NULL: nothing. */
+const char *other_format(const struct head *head);
+const char *other_format_by_name(const char *path);

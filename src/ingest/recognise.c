@@ -1,8 +1,6 @@
 /* Which format a file is of. Its head is walked once, and every reader is shown each piece of it:
  * how it begins, the members of a JSON document, the events of a Chrome trace. */
-#include "ingest/recognise.h"
-
-#include "ingest/other_formats.h"
+#include "ingest/reader.h"
 
 enum {
     MAX_FIELDS = 32,
@@ -28,6 +26,19 @@ struct walk {
     struct fields fields;
 };
 
+static bool knows(const struct reader *reader, const struct head *head)
+{
+    bool is_schema = head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0;
+    for (size_t i = 0; i < 2; i++) {
+        const char *begins = reader->begins[i], *schema = reader->schemas[i];
+        if ((begins && head->piece == HEAD_BYTES &&
+             text_n_begins(head->bytes, head->n_bytes, begins)) ||
+            (schema && is_schema && text_begins(head->text, schema)))
+            return true;
+    }
+    return reader->recognise && reader->recognise(head);
+}
+
 /* Shows the readers a piece; whether one knows it. */
 static bool show(struct walk *w, struct head head)
 {
@@ -38,7 +49,7 @@ static bool show(struct walk *w, struct head head)
     }
     w->other = w->other ?: other_format(&head);
     for (size_t i = 0; i < w->table->n && !w->found; i++)
-        if (w->table->at[i]->recognise(&head))
+        if (knows(w->table->at[i], &head))
             w->found = w->table->at[i];
     return w->found != NULL;
 }
@@ -186,8 +197,8 @@ static void walk(struct walk *w)
         walk_members(w);
 }
 
-const struct reader *recognise(const struct reader_table *table, struct json *js,
-                               const char **other)
+const struct reader *reader_recognise(const struct reader_table *table, struct json *js,
+                                      const char **other)
 {
     struct walk w = {.table = table, .js = js};
     walk(&w);

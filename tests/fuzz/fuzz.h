@@ -6,7 +6,6 @@
 
 #include "adapters/horovod/timeline.h"
 #include "base/base.h"
-#include "ingest/held_memory.h"
 #include "ingest/probes.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"

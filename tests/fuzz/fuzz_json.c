@@ -1,7 +1,7 @@
 /* Fuzz target: the scanner alone, walking into, skipping or lending values as the text itself
  * tells, and telling formats apart. */
 #include "fuzz.h"
-#include "ingest/recognise.h"
+#include "ingest/readers.h"
 
 static uint64_t walk(struct json *js, int depth, uint64_t h)
 {
@@ -52,7 +52,7 @@ static uint64_t scan(const uint8_t *data, size_t size, size_t chunk)
     input_open_memory(&in, data, size, "fuzz");
     /* never in pieces: a format is told by how a file begins, so far as it has been read */
     json_init(&js, &in, 0, &err);
-    h = h * 31 + (uint64_t)(uintptr_t)recognise(&readers, &js, &other);
+    h = h * 31 + (uint64_t)(uintptr_t)reader_recognise(&readers, &js, &other);
     json_fini(&js);
     input_close(&in);
     return h;

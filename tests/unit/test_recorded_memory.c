@@ -4,9 +4,9 @@
 #include <dpro/memory.h>
 
 #include "case.h"
-#include "ingest/held_memory.h"
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
+#include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"
 #include "job_at.h"
 #include "kept_log.h"

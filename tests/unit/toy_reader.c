@@ -25,11 +25,6 @@ static void fini(void *payload)
 
 static const struct payload_kind toy_payload = {sizeof(struct toy), fini, NULL};
 
-static bool recognise(const struct head *head)
-{
-    return head_begins(head, "toy trace\n");
-}
-
 static void add_span(struct trace_part *part, const char *name, int64_t start_us, int64_t dur_us,
                      enum span_kind kind)
 {
@@ -94,11 +89,10 @@ static void join(struct trace_build *build)
 const struct reader toy_reader = {
     .name = "toy",
     .word = "toy trace",
-    .one = "step",
-    .many = "steps",
+    ITEMS("step", "steps"),
     .framework = "toyflow",
     .missing = {.alone = "a toy trace without a step"},
-    .recognise = recognise,
+    .begins = {"toy trace\n"},
     .read_bytes = read_toy,
     .join = join,
 };

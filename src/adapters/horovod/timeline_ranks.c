@@ -85,8 +85,7 @@ static void timelines_join(struct trace_build *build)
 const struct reader timeline_reader = {
     .name = "timeline",
     .word = "communication timeline",
-    .one = "event",
-    .many = "events",
+    ITEMS("event", "events"),
     .encoding = "JSON",
     .flags = READER_RANK_0,
     .recognise = timeline_recognise,

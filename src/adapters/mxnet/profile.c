@@ -143,7 +143,7 @@ static void read_event(void *reader)
         } else if (json_is(key, len, "ts")) {
             ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
         } else if (json_is(key, len, "name")) {
-            ev.name = part_read_text(m->part, js);
+            ev.name = json_text_id(js, &m->part->names);
         } else if (json_is(key, len, "cat")) {
             ev.category = read_category(m);
         } else if (json_is(key, len, "tid")) {
@@ -204,8 +204,7 @@ static void tell_servers(struct trace_build *build)
 const struct reader mxnet_reader = {
     .name = "mxnet",
     .word = "profile",
-    .one = "event",
-    .many = "events",
+    ITEMS("event", "events"),
     .encoding = "JSON",
     .framework = "mxnet",
     .flags = READER_VIEWED,

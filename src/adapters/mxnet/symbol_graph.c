@@ -223,11 +223,6 @@ static int read_symbol(struct json *js, struct trace_part *part, struct dpro_err
 
 /* ---- the readers ---- */
 
-static bool recognise_text(const struct head *head)
-{
-    return head_begins(head, "Symbol Outputs:");
-}
-
 /* A list of nodes with ops and names. */
 static bool recognise_symbol(const struct head *head)
 {
@@ -238,19 +233,17 @@ static bool recognise_symbol(const struct head *head)
 const struct reader mxnet_text_reader = {
     .name = "mxnet-graph",
     .word = "graph",
-    .one = "node",
-    .many = "nodes",
+    ITEMS("node", "nodes"),
     .framework = "mxnet",
     .flags = READER_ALL_RANKS,
-    .recognise = recognise_text,
+    .begins = {"Symbol Outputs:"},
     .read_bytes = read_text,
 };
 
 const struct reader mxnet_symbol_reader = {
     .name = "mxnet-symbol",
     .word = "graph",
-    .one = "node",
-    .many = "nodes",
+    ITEMS("node", "nodes"),
     .encoding = "JSON",
     .framework = "mxnet",
     .flags = READER_ALL_RANKS,

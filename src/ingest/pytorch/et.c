@@ -241,7 +241,7 @@ static void read_node(struct et *et)
     memset(et->outputs, 0, sizeof et->outputs);
     JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
-            node.name = part_read_text(part, js);
+            node.name = json_text_id(js, &part->names);
             wants_text = names_group(strtab_get(&part->names, node.name));
             convolution = is_convolution(strtab_get(&part->names, node.name), &backward);
             attends = has_heads(strtab_get(&part->names, node.name));
@@ -326,8 +326,7 @@ static bool recognise(const struct head *head)
 const struct reader et_reader = {
     .name = "execution-trace",
     .word = "execution trace",
-    .one = "node",
-    .many = "nodes",
+    ITEMS("node", "nodes"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "an execution trace holds no times; add the profiler's trace "

@@ -219,27 +219,11 @@ static void match(struct rank_job *job)
     rank->windows[best_window].has_execution_trace = n_matched > 0 && n_matched >= n_with_id / 2;
 }
 
-/* The rank's first one. */
-static struct source *find_trace(struct trace_build *build, struct rank_job *job)
-{
-    struct source *found = NULL;
-    for (size_t i = 0; i < job->n_sources; i++) {
-        struct source *source = job->sources[i];
-        if (!source_payload(source, &et_payload))
-            continue;
-        if (found)
-            rank_warn(build, job, "%s: second execution trace of rank %d, skipped; %s is used",
-                      source->path, source->rank, found->path);
-        else
-            found = source;
-    }
-    return found;
-}
-
 void et_describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    struct source *source = job->execution_trace = find_trace(build, job);
+    struct source *source = job->execution_trace =
+        job_source(build, job, &et_payload, "second execution trace of", "", NULL);
     if (source && !rank->pid)
         rank->pid = source->part.process.pid;
 }

@@ -6,7 +6,6 @@
  * baseTimeNanoseconds may come behind the events. */
 
 #include "ingest/pytorch/kineto_events.h"
-#include "ingest/pytorch/kineto_pieces.h"
 #include "ingest/pytorch/kineto_words.h"
 
 enum { NAME_CACHE = 4096 };
@@ -783,8 +782,7 @@ static bool recognise(const struct head *head)
 const struct reader kineto_reader = {
     .name = "kineto",
     .word = "profile",
-    .one = "event",
-    .many = "events",
+    ITEMS("event", "events"),
     .encoding = "JSON",
     .flags = READER_VIEWED | READER_SEPARATE,
     .missing = {"PyTorch spans", "was the profiler active?", NO_SPANS},

@@ -77,3 +77,18 @@ static inline uint8_t kineto_name_flags(struct kineto_events *to, uint32_t name)
     uint8_t flags = name < to->name_flags.n ? to->name_flags.at[name] : 0;
     return flags ? flags : kineto_learn_name(to, name);
 }
+
+/* kineto_pieces.c: one large profile, read by several threads. How a thread reads events, with what
+ * it has learnt from those before. */
+struct piece_reader {
+    void *(*create)(struct json *js);
+    /* Takes events up to the end of the text; false: it does not end between two events. */
+    bool (*read)(void *reader, struct trace_part *part, struct kineto_events *to);
+    void (*destroy)(void *reader);
+};
+
+/* Takes the array's events, the first of which is next in js, but for the last ones: these are left
+ * in js. Whatever is read is the same as by one thread. False: the text can't be read in pieces;
+ * it has to be read again from its start. */
+bool kineto_read_pieces(const struct piece_reader *reader, struct json *js,
+                        struct kineto_events *to);

@@ -5,7 +5,7 @@
  * A piece ends where an event seems to begin: with the same characters as the first one. Whether
  * one does is seen when the piece is read: it then ends between two events. So if the first piece
  * begins rightly, all do. */
-#include "ingest/pytorch/kineto_pieces.h"
+#include "ingest/pytorch/kineto_events.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

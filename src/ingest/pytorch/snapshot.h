@@ -99,3 +99,24 @@ struct snapshot_part *snapshot_begin(struct trace_part *part);
 void snapshot_add(struct snapshot_part *to, const struct snapshot_dict *dict);
 /* The list that an entry lies in, the last one of those that `object` may be. */
 void snapshot_place(struct snapshot_part *to, uint32_t object, uint32_t list);
+
+/* snapshot_join.c: a rank's snapshot as histories of its devices' allocators. */
+void snapshot_describe(struct trace_build *build, struct rank_job *job);
+/* Allocations from it, where the profile has none of a GPU. */
+void snapshot_join(struct rank_job *job);
+/* The history of the history's device, streams numbered. */
+void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
+                   struct allocator_history *history);
+
+/* memory.json, what a rank held when its execution trace began. */
+struct held_part {
+    ARRAY(struct held_block) blocks;
+    ARRAY(struct held_module) modules;
+    struct snapshot_part allocated; /* segments and blocks of the device's allocator */
+    uint64_t capacity_bytes;
+    uint32_t device, allocator, backend; /* string ids */
+    bool says_allocator, is_text;        /* the allocator's settings: there; and whole, as text */
+    bool of_last_step;
+    uint64_t n_broken; /* blocks and modules that make no sense, left out */
+};
+extern const struct payload_kind held_payload;

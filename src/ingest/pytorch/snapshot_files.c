@@ -2,7 +2,6 @@
  * dicts as JSON. */
 
 #include "ingest/pytorch/snapshot.h"
-#include "ingest/pytorch/snapshot_join.h"
 
 /* ---- pickle ---- */
 
@@ -235,8 +234,7 @@ static bool recognise_json(const struct head *head)
 const struct reader snapshot_reader = {
     .name = "memory-snapshot",
     .word = "memory snapshot",
-    .one = "entry",
-    .many = "entries",
+    ITEMS("entry", "entries"),
     .encoding = "pickle",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = ALONE},
@@ -249,8 +247,7 @@ const struct reader snapshot_reader = {
 const struct reader snapshot_json_reader = {
     .name = "memory-snapshot",
     .word = "memory snapshot",
-    .one = "entry",
-    .many = "entries",
+    ITEMS("entry", "entries"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = ALONE},

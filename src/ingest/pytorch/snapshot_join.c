@@ -1,10 +1,9 @@
 /* Of a file that ends early the segments are not taken: they are as they were after requests that
  * are missing. Entries of private pools (of CUDA graphs) are no requests of the allocator's other
  * pools and stay out of the histories, but are allocations. */
-#include "ingest/pytorch/snapshot_join.h"
+#include "ingest/pytorch/snapshot.h"
 
 #include "ingest/load.h"
-#include "ingest/pytorch/snapshot.h"
 
 /* ---- devices ---- */
 
@@ -187,30 +186,17 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
     FREE_ALL(&devices.by_list, &devices.those);
 }
 
-/* That with most entries, where there are several. */
-static struct source *snapshot_of(const struct rank_job *job)
+static size_t n_entries(const void *payload)
 {
-    struct source *best = NULL;
-    size_t most = 0;
-    for (size_t i = 0; i < job->n_sources; i++) {
-        const struct snapshot_part *of = source_payload(job->sources[i], &snapshot_payload);
-        if (of && (!best || of->entries.n > most)) {
-            best = job->sources[i];
-            most = of->entries.n;
-        }
-    }
-    return best;
+    return ((const struct snapshot_part *)payload)->entries.n;
 }
 
 void snapshot_describe(struct trace_build *build, struct rank_job *job)
 {
-    struct source *source = snapshot_of(job);
-    for (size_t i = 0; i < job->n_sources; i++)
-        if (job->sources[i] != source && source_payload(job->sources[i], &snapshot_payload))
-            rank_warn(build, job, "%s: another memory snapshot of rank %d, skipped; %s is used",
-                      job->sources[i]->path, job->sources[i]->rank, source->path);
-    if (source)
-        join_histories(build, job, source);
+    job->snapshot =
+        job_source(build, job, &snapshot_payload, "another memory snapshot of", "", n_entries);
+    if (job->snapshot)
+        join_histories(build, job, job->snapshot);
 }
 
 /* ---- allocations ---- */
@@ -298,7 +284,7 @@ static bool sums_fit(const struct snapshot_part *of)
 void snapshot_join(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    struct source *source = snapshot_of(job);
+    struct source *source = job->snapshot;
     SCRATCH totals_array all = {0};
     if (!source || tells_of_gpus(rank))
         return;

@@ -6,7 +6,6 @@
  * while the profiler's span of it is open on that thread. */
 
 #include "ingest/trace.h"
-#include "ingest/transport/gloo_pairs.h"
 
 /* ---- messages ---- */
 

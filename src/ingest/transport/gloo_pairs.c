@@ -5,7 +5,6 @@
  * the k-th data, but for announcements from before the logs began. The data of a send starts after
  * the send was asked for, that of a receive likewise, and ends before either has been waited
  * for. */
-#include "ingest/transport/gloo_pairs.h"
 
 #include "ingest/trace.h"
 

@@ -351,20 +351,14 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     return 0;
 }
 
-static bool recognise(const struct head *head)
-{
-    return head_begins(head, "t_start_ns,t_end_ns,") || head_begins(head, "# op,local>peer,");
-}
-
 const struct reader transport_csv_reader = {
     .name = "transport-csv",
     .word = "transport log",
-    .one = "line",
-    .many = "lines",
+    ITEMS("line", "lines"),
     .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .export_of = &transport_reader,
-    .recognise = recognise,
+    .begins = {"t_start_ns,t_end_ns,", "# op,local>peer,"},
     .read_bytes = read_csv,
     .complete = transports_complete,
     .join = transports_build,

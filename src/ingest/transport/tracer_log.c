@@ -307,8 +307,7 @@ static bool recognise_nccl(const struct head *head)
 const struct reader transport_reader = {
     .name = "transport-log",
     .word = "transport log",
-    .one = "record",
-    .many = "records",
+    ITEMS("record", "records"),
     .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .recognise = recognise_transport,
@@ -320,8 +319,7 @@ const struct reader transport_reader = {
 const struct reader nccl_reader = {
     .name = "nccl-log",
     .word = "NCCL log",
-    .one = "record",
-    .many = "records",
+    ITEMS("record", "records"),
     .flags = READER_COPIED,
     .recognise = recognise_nccl,
     .read_bytes = read_log,

@@ -13,8 +13,8 @@
 #include <dpro/trace.h>
 
 struct payload_kind;
-struct rank_job;
 struct trace_build;
+struct trace_rank;
 
 struct net_address {
     uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d; UNIX: the socket's number in the first eight */
@@ -223,3 +223,13 @@ void transports_build(struct trace_build *build);
 bool transports_are_logged(const struct trace_build *build);
 /* Before: a role and number are one process. */
 void transports_complete(struct trace_build *build);
+
+/* gloo_pairs.c: gives the messages of each send a tag of its own among all sends of the trace, the
+ * same at both ends: as recorded, all that a program sends to a peer has the tag that the program
+ * gave it. */
+void gloo_number_pairs(struct dpro_trace *trace);
+
+/* Finds the spans of the collectives that are a send or a receive. Such a span begins when the
+ * call has posted it and ends when it has been waited for; it is moved to where its data were. */
+void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,
+                    struct net_transport *t);

@@ -39,11 +39,6 @@ void log_progress_more(const struct dpro_sink *sink, const char *stage, const ch
 void log_progress(const struct dpro_sink *sink, const char *stage, const char *unit, uint64_t done,
                   uint64_t total)
 {
-    if (!sink || !sink->progress)
-        return;
-    struct memory_frame *frame = memory_step_out();
-    pthread_mutex_lock(&lock);
-    sink->progress(sink->arg, stage, unit, done, total);
-    pthread_mutex_unlock(&lock);
-    memory_step_in(frame);
+    uint64_t before = 0;
+    log_progress_more(sink, stage, unit, &before, done, total);
 }

@@ -31,6 +31,16 @@ static inline bool text_ends(const char *text, const char *end)
     return text_n_ends(text, strlen(text), end);
 }
 
+/* Whether it holds one of these words: text_n_holds(name, len, "send", "recv"). */
+#define text_n_holds(text, len, ...)                                                               \
+    text_n_holds_any((text), (len), (const char *const[]){__VA_ARGS__, NULL})
+static inline bool text_n_holds_any(const char *text, size_t len, const char *const *words)
+{
+    while (*words && !memmem(text, len, *words, strlen(*words)))
+        words++;
+    return *words != NULL;
+}
+
 /* Whether the text is one of these words: text_is_one(flag, "bf16", "amx_bf16"). */
 #define text_is_one(text, ...) text_is_in((text), (const char *const[]){__VA_ARGS__, NULL})
 static inline bool text_is_in(const char *text, const char *const *words)

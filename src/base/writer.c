@@ -85,10 +85,9 @@ static int open_temp(struct writer *w)
 {
     char link[64];
     const char *slash = strrchr(w->path, '/');
-    char *folder =
+    SCRATCH char *folder =
         slash ? mem_format("%.*s", (int)(slash - w->path + 1), w->path) : mem_copy_string(".");
     w->fd = mem_keep_fd(open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-    mem_free(folder);
     describe_fd(w->fd, link);
     w->is_unnamed = w->fd >= 0 && access(link, F_OK) == 0;
     if (w->fd >= 0 && !w->is_unnamed)
@@ -234,19 +233,13 @@ void writer_fini(struct writer *w)
     *w = (struct writer){.fd = -1};
 }
 
-static int write_and_finish(struct writer *w, void (*write)(struct writer *, const void *),
-                            const void *arg, struct dpro_error *err)
-{
-    write(w, arg);
-    return writer_finish(w, err);
-}
-
 static int write_file(FILE *file, void (*write)(struct writer *, const void *), const void *arg,
                       struct dpro_error *err)
 {
     struct writer w;
     init(&w, file);
-    int rc = write_and_finish(&w, write, arg, err);
+    write(&w, arg);
+    int rc = writer_finish(&w, err);
     writer_fini(&w);
     return rc;
 }
@@ -260,12 +253,14 @@ int writer_write_file(FILE *file, void (*write)(struct writer *, const void *), 
 static int write_in_set(struct writer *w, struct file_set *set, const struct set_file *file,
                         struct dpro_error *err)
 {
-    char *path =
+    SCRATCH char *path =
         set->folder ? mem_format("%s/%s", set->folder, file->name) : mem_copy_string(file->name);
     int rc = writer_init_path(w, path, file->gzip, err);
-    mem_free(path);
     w->set = set;
-    return rc < 0 ? rc : write_and_finish(w, file->write, file->arg, err);
+    if (rc < 0)
+        return rc;
+    file->write(w, file->arg);
+    return writer_finish(w, err);
 }
 
 static __attribute__((noinline)) int try_to_write(struct writer *w, struct file_set *set,

@@ -79,13 +79,10 @@ static void warn_losses(struct trace_build *build, const struct source *source)
 /* Whether an empty file is missed: nobody misses what was said on stderr. */
 static bool is_named_as_trace(const char *path)
 {
-    static const char *const ends[] = {".json", ".gz", ".pb", ".csv"};
-    size_t length = strlen(path);
-    bool named = false;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends && !named; i++)
-        named =
-            length > strlen(ends[i]) && strcasecmp(path + length - strlen(ends[i]), ends[i]) == 0;
-    return named;
+    const char *end = strrchr(path, '.');
+    return end && end > path &&
+           (strcasecmp(end, ".json") == 0 || strcasecmp(end, ".gz") == 0 ||
+            strcasecmp(end, ".pb") == 0 || strcasecmp(end, ".csv") == 0);
 }
 
 /* An empty file, or one of no format; 0: it is passed over. */

@@ -106,14 +106,12 @@ int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *e
 /* Names that only a communication layer's timeline has. */
 bool timeline_recognise(const struct head *head)
 {
-    static const char *const names[] = {"NEGOTIATE_", "CYCLE_START", "MEMCPY_IN_FUSION_BUFFER",
-                                        "Comm.byteps"};
     if (head->piece != HEAD_EVENT)
         return false;
     const char *name = head_field(head, "name"), *label = head_field(head, "args.name");
-    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        if (text_begins(name, names[i]))
-            return true;
-    return (label && strstr(label, "HorovodAllreduce")) ||
+    return (name &&
+            (text_begins(name, "NEGOTIATE_") || text_begins(name, "CYCLE_START") ||
+             text_begins(name, "MEMCPY_IN_FUSION_BUFFER") || text_begins(name, "Comm.byteps"))) ||
+           (label && strstr(label, "HorovodAllreduce")) ||
            head_field(head, "args.start_time_since_epoch_in_micros");
 }

@@ -74,12 +74,11 @@ static void cut_rounds_from(struct rounds *rounds, uint32_t first)
     rounds->rounds.n = 0;
     for (uint32_t g = first; g < rounds->groups.n; g++) {
         const struct actual_group *group = &rounds->groups.at[g];
-        struct actual_round fresh = {.first = g};
         bool again = rounds->rounds.n == 0;
         for (uint32_t i = group->first; i < group->first + group->n; i++)
             again |= seen[rounds_tensor(rounds, i)] == rounds->rounds.n;
         if (again)
-            array_push(&rounds->rounds, fresh);
+            array_add(&rounds->rounds, .first = g);
         struct actual_round *round = &rounds->rounds.at[rounds->rounds.n - 1];
         round->n++;
         for (uint32_t i = group->first; i < group->first + group->n; i++) {

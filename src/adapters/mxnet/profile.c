@@ -62,10 +62,9 @@ static uint32_t track_of(struct mxnet *m, const struct event *ev)
         snprintf(text, sizeof text, "thread %zu of the program", part->tracks.n + 1);
     else
         snprintf(text, sizeof text, "engine thread %u", ++m->n_engine_threads);
-    struct part_label label = {0, fresh.track.id, strtab_add(&part->names, text, strlen(text))};
     if (part->tracks.n >= MAX_TRACKS)
         mem_fail();
-    array_push(&part->labels, label);
+    array_add(&part->labels, 0, fresh.track.id, strtab_add(&part->names, text, strlen(text)));
     array_push(&part->tracks, fresh);
     map_set(&m->tracks, key, part->tracks.n - 1);
     return (uint32_t)part->tracks.n - 1;

@@ -31,8 +31,7 @@ static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 
 static void add_input(struct grapher *g, uint32_t node, bool control)
 {
-    struct dfg_input input = {.node = node, .control = control};
-    array_push(&g->part->dfg_inputs, input);
+    array_add(&g->part->dfg_inputs, .node = node, .control = control);
     g->part->dfg_nodes.at[g->part->dfg_nodes.n - 1].n_inputs++;
 }
 

@@ -65,10 +65,9 @@ static void find_marks(struct process *process)
 
 static uint32_t step_of(struct joiner *j, int64_t number)
 {
-    struct step fresh = {0};
     uint32_t index = (uint32_t)map_number(&j->step_of_number, map_key((uint64_t)number));
     if (index == j->steps.n)
-        array_push(&j->steps, fresh);
+        array_add(&j->steps, 0);
     return index;
 }
 

@@ -96,10 +96,9 @@ static void tie(struct join *join, const struct made *made, size_t n)
         EACH (const struct local_transfer, receive, rank->receives)
             for (size_t m = LOWER_BOUND(k, (size_t)0, n, made[k].key < receive->key);
                  m < n && made[m].key == receive->key; m++) {
-                struct cross_edge edge = {made[m].rank, made[m].op, r, receive->op};
                 if (made[m].rank == r)
                     continue;
-                array_push(&join->cross, edge);
+                array_add(&join->cross, made[m].rank, made[m].op, r, receive->op);
                 for (uint32_t s = 0; s < rank->n_samples; s++) {
                     const struct rank_build *from = &join->ranks[made[m].rank];
                     int64_t ready = from->end_ns[build_sample_at(from, s, made[m].op)];

@@ -117,11 +117,7 @@ static size_t find_group(const char *text, size_t len, uint64_t device, const ch
 
 static bool opcode_communicates(const struct xla_text *text)
 {
-    static const char *const words[] = {"all-", "reduce-scatter", "collective"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (memmem(text->opcode, text->opcode_len, words[i], strlen(words[i])))
-            return true;
-    return false;
+    return text_n_holds(text->opcode, text->opcode_len, "all-", "reduce-scatter", "collective");
 }
 
 /* ---- programs and their runs ---- */
@@ -183,12 +179,11 @@ static void count_programs(struct device_splitter *s)
 {
     SCRATCH struct map numbers = {0}, on_device = {0}; /* runs of a program on a device */
     EACH (const struct program_run, run, s->runs) {
-        struct program fresh = {.id = run->program};
         uint64_t key = map_mix(map_mix(run->device + 1) + run->program) | 1;
         uint64_t n = map_add(&on_device, key, 1);
         size_t number = (size_t)map_number(&numbers, map_key(run->program));
         if (number == s->programs.n)
-            array_push(&s->programs, fresh);
+            array_add(&s->programs, .id = run->program);
         struct program *program = &s->programs.at[number];
         program->most_runs = MAX(program->most_runs, (uint32_t)n);
         program->total_ns = time_add(program->total_ns, run->end_ns - run->start_ns);

@@ -110,8 +110,7 @@ static void infer_launches(struct trace_rank *rank)
     for (uint32_t i = 0; i < rank->n_spans; i++)
         if (rank->spans[i].kind == SPAN_CPU_OP)
             array_add(&ends, time_add(rank->spans[i].start_ns, rank->spans[i].dur_ns), i);
-    if (ends.n)
-        qsort(ends.at, ends.n, sizeof *ends.at, by_end);
+    array_sort(&ends, by_end);
     for (uint32_t i = 0; i < rank->n_spans && ends.n; i++) {
         struct trace_span *work = &rank->spans[i];
         size_t at = 0;

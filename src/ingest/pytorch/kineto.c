@@ -113,8 +113,6 @@ static unsigned key_number(struct kineto *k, const char *key, size_t len)
     return id == STRTAB_NONE ? KEY_ANY : N_WANTED_KEYS + id - 1;
 }
 
-static int64_t id_of(const char *text, size_t len);
-
 /* Takes a value that is one of few. */
 static int64_t read_value(struct kineto *k, unsigned key, bool *on_stream)
 {
@@ -127,7 +125,7 @@ static int64_t read_value(struct kineto *k, unsigned key, bool *on_stream)
         return 0;
     *on_stream = key == KEY_TID && text_n_begins(text, len, "stream");
     if (key == KEY_PID || key == KEY_TID)
-        return id_of(text, len);
+        return kineto_id(text, len);
     if (key == KEY_PH)
         return len == 1 ? text[0] : '?';
     unsigned kind = kineto_category(text, len, &flow);
@@ -277,146 +275,20 @@ static uint32_t intern(struct kineto *k, const char *text, size_t len)
     return *slot = strtab_add(&k->to.part->names, text, len);
 }
 
-static bool name_is_communication(struct kineto *k, uint32_t name)
-{
-    return kineto_name_flags(&k->to, name) & NAME_COMMUNICATION;
-}
-
-/* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
- * far from any real one. */
-static int64_t id_of(const char *text, size_t len)
-{
-    size_t i = 0;
-    int64_t v = 0;
-    while (i < len && i < 18 && text[i] >= '0' && text[i] <= '9')
-        v = v * 10 + (text[i++] - '0');
-    if (i == len)
-        return v;
-    if (json_decimal(text, len, 0, &v) != JSON_NO_VALUE)
-        return v;
-    for (i = 0; i < len && (text[i] < '0' || text[i] > '9'); i++)
-        ;
-    size_t first = i;
-    while (i < len && text[i] >= '0' && text[i] <= '9')
-        i++;
-    if (i > first && json_decimal(text + first, i - first, 0, &v) == JSON_VALUE)
-        return first > 0 && text[first - 1] == '-' ? -v : v;
-    uint64_t hash = len;
-    for (i = 0; i < len; i++)
-        hash = map_mix(hash ^ (unsigned char)text[i] ^ 0x100);
-    return INT64_MIN / 2 - (int64_t)(hash >> 3);
-}
-
-/* A string's id; other values are skipped and give 0. */
-static uint32_t read_string(struct kineto *k)
+/* The id of a string; of another value 0, or `raw` that of its text, "[0, 1]". */
+static uint32_t read_text(struct kineto *k, bool raw)
 {
     const char *text;
     size_t len;
-    if (json_peek(k->js) != '"')
+    bool cut, quoted = json_peek(k->js) == '"';
+    if (!quoted && !raw)
         return json_skip(k->js), 0;
-    return json_string(k->js, &text, &len) ? intern(k, text, len) : 0;
+    return (quoted ? json_string(k->js, &text, &len)
+                   : json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut))
+               ? intern(k, text, len)
+               : 0;
 }
 
-/* The id of a string, or of a value's raw text, "[0, 1]". */
-static uint32_t read_text(struct kineto *k)
-{
-    const char *text;
-    size_t len;
-    bool cut;
-    if (json_peek(k->js) == '"')
-        return read_string(k);
-    return json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut) ? intern(k, text, len) : 0;
-}
-
-/* "Input Dims": a list with one entry an input, [2, 3] for a tensor, [[2], [3]] for a list of
- * tensors, [] for a tensor without dimensions and for what is no tensor. Gives the elements of the
- * first tensor or list of tensors; in `blank` whether the first entry is []. */
-static uint64_t read_dims(struct json *js, bool *blank)
-{
-    uint64_t numel = 0, product = 1;
-    int depth = 0, done_at = 0; /* 1: the first tensor has been seen */
-    bool numbers = false, opened = false, first = true;
-    *blank = false;
-    if (json_peek(js) != '[')
-        return json_skip(js), 0;
-    do {
-        int c = json_peek(js);
-        int64_t v;
-        if (c == '[') {
-            js->p++;
-            if (++depth > 8) {
-                json_stop(js, JSON_DEEP);
-                return 0;
-            }
-            numbers = false;
-            opened = true;
-            product = 1;
-        } else if (c == ']') {
-            js->p++;
-            /* in a list of tensors, [] can only be one without dimensions, which has one element */
-            numbers = numbers || (opened && depth >= 3);
-            *blank = *blank || (first && opened && !numbers && depth == 2);
-            first = first && depth > 2;
-            opened = false;
-            depth--;
-            if (numbers && !done_at && __builtin_add_overflow(numel, product, &numel))
-                numel = UINT64_MAX;
-            numbers = false;
-            if (depth == 1 && numel > 0)
-                done_at = 1;
-        } else if (c == ',') {
-            js->p++;
-        } else if (c < 0 || c == '}' || c == ':') {
-            json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-        } else if (json_read_decimal(js, 0, &v) != JSON_NO_VALUE && depth >= 2) {
-            numbers = true;
-            opened = false;
-            if (v < 0 || __builtin_mul_overflow(product, (uint64_t)v, &product))
-                product = 0;
-        }
-    } while (depth > 0 && js->fail == JSON_OK);
-    return numel;
-}
-
-/* "Input type": the first that names an element type; `first`: that is the first input's. */
-static uint32_t read_types(struct kineto *k, bool *first)
-{
-    struct json *js = k->js;
-    uint32_t type = 0, n = 0;
-    *first = false;
-    const char *text;
-    size_t len;
-    if (json_peek(js) != '[')
-        return json_skip(js), 0;
-    js->p++;
-    for (; json_array_next(js); n++) {
-        if (type || json_peek(js) != '"') {
-            json_skip(js);
-            continue;
-        }
-        if (!json_string(js, &text, &len))
-            break;
-        if (len > 0 && !json_is(text, len, "Scalar") && !json_is(text, len, "TensorList") &&
-            !json_is(text, len, "ScalarList") && !json_is(text, len, "GenericList") &&
-            !json_is(text, len, "Int") && !json_is(text, len, "String")) {
-            type = intern(k, text, len);
-            *first = n == 0;
-        }
-    }
-    return type;
-}
-
-enum argument_type {
-    ARGUMENT_NONE,
-    ARGUMENT_U64,      /* 0: no such number */
-    ARGUMENT_U32,      /* of these the lower half */
-    ARGUMENT_I32,      /* -1: no such number */
-    ARGUMENT_I32_OR_0, /* 0: no such number */
-    ARGUMENT_COUNT,    /* int64_t; -1: no such number */
-    ARGUMENT_INT,      /* int64_t; stays as it was where there is no such number */
-    ARGUMENT_STRING,   /* the id of a string */
-    ARGUMENT_TEXT,     /* the id of a string, or of a value's raw text */
-};
 enum argument_of { OF_EVENT, OF_DETAIL, OF_MEMORY };
 
 #define EVENT  struct kineto_event
@@ -430,33 +302,6 @@ static const struct argument {
     uint16_t offset;
 } arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
 
-static void set_number(void *at, enum argument_type type, const char *text, size_t len)
-{
-    uint64_t id;
-    int64_t v;
-    switch (type) {
-    case ARGUMENT_U64:
-    case ARGUMENT_U32:
-        id = json_unsigned(text, len, &id) == JSON_VALUE ? id : 0;
-        if (type == ARGUMENT_U64)
-            *(uint64_t *)at = id;
-        else
-            *(uint32_t *)at = (uint32_t)id;
-        break;
-    case ARGUMENT_I32:
-    case ARGUMENT_I32_OR_0:
-        if (json_decimal(text, len, 0, &v) != JSON_VALUE || v < INT32_MIN || v > INT32_MAX)
-            v = type == ARGUMENT_I32 ? -1 : 0;
-        *(int32_t *)at = (int32_t)v;
-        break;
-    case ARGUMENT_COUNT:
-        *(int64_t *)at = json_decimal(text, len, 0, &v) == JSON_VALUE && v >= 0 ? v : -1;
-        break;
-    default:
-        json_decimal(text, len, 0, at);
-    }
-}
-
 static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
 {
     struct json *js = k->js;
@@ -465,14 +310,13 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     int64_t v;
     switch (key) {
     case KEY_INPUT_DIMS:
-        if (ev->has_name && !name_is_communication(k, ev->name))
-            break;
-        ev->dims_numel = read_dims(js, &ev->dims_blank);
-        return;
     case KEY_INPUT_TYPE:
-        if (ev->has_name && !name_is_communication(k, ev->name))
+        if (ev->has_name && !(kineto_name_flags(&k->to, ev->name) & NAME_COMMUNICATION))
             break;
-        ev->dims_type = read_types(k, &ev->type_first);
+        if (key == KEY_INPUT_DIMS)
+            ev->dims_numel = kineto_dims(js, &ev->dims_blank);
+        else
+            ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
         return;
     case KEY_BYTES:
         if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KINETO_NO_KIND)
@@ -519,12 +363,12 @@ static const char *read_arg(struct kineto *k, struct kineto_event *ev, unsigned 
         k->to.detail_used = ev->has_detail = true;
     if (argument->type && argument->type < ARGUMENT_STRING) {
         p = take_scalar(k->js, p, &text, &len);
-        set_number(at, argument->type, text, len);
+        kineto_number(at, argument->type, text, len);
         return p;
     }
     k->js->p = p;
     if (argument->type)
-        *(uint32_t *)at = argument->type == ARGUMENT_TEXT ? read_text(k) : read_string(k);
+        *(uint32_t *)at = read_text(k, argument->type == ARGUMENT_TEXT);
     else
         read_other_arg(k, ev, key);
     return k->js->p;
@@ -573,18 +417,6 @@ static void read_event(struct kineto *k, const struct guess *key)
     }
     for (; key->key != KEY_END; key = next_key(k, &ev, key->next, &p)) {
         switch (key->key) {
-        case KEY_TS:
-            p = take_scalar(js, p, &text, &len);
-            ev.ts = json_decimal(text, len, 3, &ev.ts_ns);
-            break;
-        case KEY_DUR:
-            p = take_scalar(js, p, &text, &len);
-            ev.dur = json_decimal(text, len, 3, &ev.dur_ns);
-            break;
-        case KEY_ID:
-            p = take_scalar(js, p, &text, &len);
-            ev.flow_id = (uint64_t)id_of(text, len);
-            break;
         case KEY_PH:
         case KEY_CAT:
         case KEY_PID:
@@ -593,7 +425,7 @@ static void read_event(struct kineto *k, const struct guess *key)
             break;
         case KEY_NAME:
             js->p = p;
-            ev.name = read_string(k);
+            ev.name = read_text(k, false);
             ev.has_name = true;
             p = js->p;
             break;
@@ -602,6 +434,12 @@ static void read_event(struct kineto *k, const struct guess *key)
             break;
         default:
             p = take_scalar(js, p, &text, &len);
+            if (key->key == KEY_TS)
+                ev.ts = json_decimal(text, len, 3, &ev.ts_ns);
+            else if (key->key == KEY_DUR)
+                ev.dur = json_decimal(text, len, 3, &ev.dur_ns);
+            else if (key->key == KEY_ID)
+                ev.flow_id = (uint64_t)kineto_id(text, len);
         }
     }
     js->p = p;
@@ -668,7 +506,6 @@ static void destroy(void *reader)
 static bool read_piece(void *reader, struct trace_part *part, struct kineto_events *to)
 {
     struct kineto *k = reader;
-    strtab_add(&part->names, "", 0);
     kineto_events_begin(&k->to, part);
     bool is_whole = read_events(k, true);
     kineto_events_end(&k->to);
@@ -688,32 +525,6 @@ static void read_array(struct kineto *k, bool may_stay_open)
         json_stop(js, JSON_BAD);
 }
 
-struct distributed_info {
-    int64_t rank, world_size;
-    uint32_t backend;
-};
-
-static void read_groups(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
-{
-    JSON_EACH (r->js)
-        part_read_group(r->arg, r->js, "pg_name", "pg_desc");
-}
-
-static void read_distributed_info(struct kineto *k)
-{
-    static const struct json_member members[] = {
-        MEMBER(struct distributed_info, "rank", INT, rank),
-        MEMBER(struct distributed_info, "world_size", INT, world_size),
-        MEMBER(struct distributed_info, "backend", TEXT, backend),
-        MEMBER_BY("pg_config", read_groups, 0),
-        {NULL}};
-    struct json_reader r = {.js = k->js, .strings = &k->to.part->names, .arg = k->to.part};
-    struct distributed_info info = {.rank = -1, .backend = k->to.part->process.backend};
-    json_read_object(&r, members, &info);
-    part_set_rank(k->to.part, info.rank, info.world_size);
-    k->to.part->process.backend = info.backend;
-}
-
 static void read_document(struct kineto *k)
 {
     struct json *js = k->js;
@@ -727,34 +538,27 @@ static void read_document(struct kineto *k)
         if (c == '[' && json_is(key, len, "traceEvents")) {
             read_array(k, false);
         } else if (c == '{' && json_is(key, len, "distributedInfo")) {
-            read_distributed_info(k);
+            kineto_job(js, k->to.part);
         } else if (json_is(key, len, "baseTimeNanoseconds")) {
             int64_t base;
             if (json_read_decimal(js, 0, &base) == JSON_VALUE)
                 k->to.part->base_ns = base;
         } else if (json_is(key, len, "host_name")) {
-            k->to.part->process.host = read_string(k);
+            k->to.part->process.host = read_text(k, false);
         } else {
             json_skip(js);
         }
     }
 }
 
-/* Pieces that can't be read apart; or something is wrong, and threads have read past it. */
-static bool is_for_one_thread(const struct kineto *k)
-{
-    const struct json *js = k->js;
-    bool is_told = js->fail == JSON_ENDED || (js->fail == JSON_OK && !js->in->damage);
-    return k->broken || (js->threads > 1 && !is_told);
-}
-
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
     struct kineto *k = create(js);
-    strtab_add(&part->names, "", 0);
     kineto_events_begin(&k->to, part);
     read_document(k);
-    bool again = is_for_one_thread(k);
+    /* pieces that can't be read apart; or something is wrong, and threads have read past it */
+    bool again = k->broken || (js->threads > 1 && js->fail != JSON_ENDED &&
+                               (js->fail != JSON_OK || js->in->damage));
     if (!again)
         kineto_settle_rows(&k->to);
     kineto_events_end(&k->to);

@@ -291,6 +291,7 @@ void kineto_events_begin(struct kineto_events *to, struct trace_part *part)
 {
     *to = (struct kineto_events){.part = part, .last_track = {NO_ID, NO_ID}, .detail_used = true};
     to->more = part_make_payload(part, &kineto_payload);
+    strtab_add(&part->names, "", 0);
 }
 
 void kineto_events_end(struct kineto_events *to)

@@ -2,39 +2,13 @@
  * at once. */
 #include "ingest/pytorch/kineto_words.h"
 
-static bool contains(const char *text, size_t len, const char *word)
-{
-    return memmem(text, len, word, strlen(word)) != NULL;
-}
-
 bool kineto_is_communication(const char *name, size_t len)
 {
-    static const char *const words[] = {"allreduce",
-                                        "all_reduce",
-                                        "alltoall",
-                                        "all_to_all",
-                                        "allgather",
-                                        "all_gather",
-                                        "reducescatter",
-                                        "reduce_scatter",
-                                        "broadcast",
-                                        "barrier",
-                                        "nccl:",
-                                        "gloo:",
-                                        "mpi:",
-                                        "c10d::",
-                                        "c10d_functional::",
-                                        "record_param_comms",
-                                        "send",
-                                        "recv",
-                                        "reducer::",
-                                        "torch::autograd::AccumulateGrad",
-                                        "rccl:",
-                                        "ucc:"};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (contains(name, len, words[i]))
-            return true;
-    return false;
+    return text_n_holds(
+        name, len, "allreduce", "all_reduce", "alltoall", "all_to_all", "allgather", "all_gather",
+        "reducescatter", "reduce_scatter", "broadcast", "barrier",
+        "nccl:", "gloo:", "mpi:", "c10d::", "c10d_functional::", "record_param_comms", "send",
+        "recv", "reducer::", "torch::autograd::AccumulateGrad", "rccl:", "ucc:");
 }
 
 bool kineto_module(const char *name, size_t *len)
@@ -80,45 +54,41 @@ bool kineto_posted(const char *name, size_t len)
 
 unsigned kineto_category(const char *cat, size_t len, uint8_t *flow)
 {
-#define CATEGORY(word, kind, flow)                                                                 \
-    {                                                                                              \
-        word, sizeof word - 1, kind, flow                                                          \
-    }
     static const struct {
         const char *word;
-        uint8_t len, kind, flow;
+        uint8_t kind, flow;
     } categories[] = {
-        CATEGORY("cpu_op", SPAN_CPU_OP, FLOW_NONE), /* the most frequent ones first */
-        CATEGORY("kernel", SPAN_KERNEL, FLOW_NONE),
-        CATEGORY("cuda_runtime", SPAN_RUNTIME, FLOW_NONE),
-        CATEGORY("ac2g", SPAN_OTHER, FLOW_LAUNCH),
-        CATEGORY("python_function", SPAN_PYTHON, FLOW_NONE),
-        CATEGORY("fwdbwd", SPAN_OTHER, FLOW_FWDBWD),
-        CATEGORY("user_annotation", SPAN_ANNOTATION, FLOW_NONE),
-        CATEGORY("gpu_memcpy", SPAN_MEMCPY, FLOW_NONE),
-        CATEGORY("gpu_memset", SPAN_MEMSET, FLOW_NONE),
-        CATEGORY("gpu_user_annotation", SPAN_GPU_ANNOTATION, FLOW_NONE),
-        CATEGORY("cuda_sync", SPAN_SYNC, FLOW_NONE),
-        CATEGORY("Operator", SPAN_CPU_OP, FLOW_NONE),
-        CATEGORY("Runtime", SPAN_RUNTIME, FLOW_NONE),
-        CATEGORY("Kernel", SPAN_KERNEL, FLOW_NONE),
-        CATEGORY("Memcpy", SPAN_MEMCPY, FLOW_NONE),
-        CATEGORY("Memset", SPAN_MEMSET, FLOW_NONE),
-        CATEGORY("async", SPAN_OTHER, FLOW_LAUNCH),
-        CATEGORY("async_cpu_to_gpu", SPAN_OTHER, FLOW_LAUNCH),
-        CATEGORY("forward_backward", SPAN_OTHER, FLOW_FWDBWD),
-        CATEGORY("overhead", SPAN_OTHER, FLOW_NONE), /* what is no work of the job */
-        CATEGORY("Overhead", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("Trace", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("cpu_instant_event", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("external_correlation", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("cuda_event", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("cuda_profiler_range", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("gpu_pm_counter", SPAN_OTHER, FLOW_NONE),
-        CATEGORY("mtia_counters", SPAN_OTHER, FLOW_NONE),
+        {"cpu_op", SPAN_CPU_OP, FLOW_NONE}, /* the most frequent ones first */
+        {"kernel", SPAN_KERNEL, FLOW_NONE},
+        {"cuda_runtime", SPAN_RUNTIME, FLOW_NONE},
+        {"ac2g", SPAN_OTHER, FLOW_LAUNCH},
+        {"python_function", SPAN_PYTHON, FLOW_NONE},
+        {"fwdbwd", SPAN_OTHER, FLOW_FWDBWD},
+        {"user_annotation", SPAN_ANNOTATION, FLOW_NONE},
+        {"gpu_memcpy", SPAN_MEMCPY, FLOW_NONE},
+        {"gpu_memset", SPAN_MEMSET, FLOW_NONE},
+        {"gpu_user_annotation", SPAN_GPU_ANNOTATION, FLOW_NONE},
+        {"cuda_sync", SPAN_SYNC, FLOW_NONE},
+        {"Operator", SPAN_CPU_OP, FLOW_NONE},
+        {"Runtime", SPAN_RUNTIME, FLOW_NONE},
+        {"Kernel", SPAN_KERNEL, FLOW_NONE},
+        {"Memcpy", SPAN_MEMCPY, FLOW_NONE},
+        {"Memset", SPAN_MEMSET, FLOW_NONE},
+        {"async", SPAN_OTHER, FLOW_LAUNCH},
+        {"async_cpu_to_gpu", SPAN_OTHER, FLOW_LAUNCH},
+        {"forward_backward", SPAN_OTHER, FLOW_FWDBWD},
+        {"overhead", SPAN_OTHER, FLOW_NONE}, /* what is no work of the job */
+        {"Overhead", SPAN_OTHER, FLOW_NONE},
+        {"Trace", SPAN_OTHER, FLOW_NONE},
+        {"cpu_instant_event", SPAN_OTHER, FLOW_NONE},
+        {"external_correlation", SPAN_OTHER, FLOW_NONE},
+        {"cuda_event", SPAN_OTHER, FLOW_NONE},
+        {"cuda_profiler_range", SPAN_OTHER, FLOW_NONE},
+        {"gpu_pm_counter", SPAN_OTHER, FLOW_NONE},
+        {"mtia_counters", SPAN_OTHER, FLOW_NONE},
     };
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
-        if (categories[i].len == len && memcmp(categories[i].word, cat, len) == 0) {
+        if (text_n_is(cat, len, categories[i].word)) {
             *flow = categories[i].flow;
             return categories[i].kind;
         }
@@ -129,15 +99,11 @@ unsigned kineto_category(const char *cat, size_t len, uint8_t *flow)
 
 enum sync_kind kineto_sync_kind(const char *text, size_t len)
 {
-    if (contains(text, len, "Stream Wait Event"))
-        return SYNC_STREAM_WAIT_EVENT;
-    if (contains(text, len, "Event"))
-        return SYNC_EVENT;
-    if (contains(text, len, "Stream"))
-        return SYNC_STREAM;
-    if (contains(text, len, "Context") || contains(text, len, "Device"))
-        return SYNC_DEVICE;
-    return SYNC_NONE;
+    return text_n_holds(text, len, "Stream Wait Event")   ? SYNC_STREAM_WAIT_EVENT
+           : text_n_holds(text, len, "Event")             ? SYNC_EVENT
+           : text_n_holds(text, len, "Stream")            ? SYNC_STREAM
+           : text_n_holds(text, len, "Context", "Device") ? SYNC_DEVICE
+                                                          : SYNC_NONE;
 }
 
 uint64_t kineto_dtype_bytes(const char *name)

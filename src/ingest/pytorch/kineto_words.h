@@ -1,7 +1,10 @@
 /* What the words in Kineto traces mean, in the spellings of all years. */
 #pragma once
 
+#include "base/json.h"
 #include "ingest/trace.h"
+
+struct trace_part;
 
 enum category_flow { FLOW_NONE, FLOW_FWDBWD, FLOW_LAUNCH };
 
@@ -34,3 +37,31 @@ bool kineto_is_communication(const char *name, size_t len);
 enum sync_kind kineto_sync_kind(const char *text, size_t len);
 /* Bytes of an element type, "float", "c10::Half"; 0: unknown. */
 uint64_t kineto_dtype_bytes(const char *name);
+
+/* ---- kineto_values.c ---- */
+
+/* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
+ * far from any real one. */
+int64_t kineto_id(const char *text, size_t len);
+/* "Input Dims": a list with one entry an input, [2, 3] for a tensor, [[2], [3]] for a list of
+ * tensors, [] for a tensor without dimensions and for what is no tensor. Gives the elements of the
+ * first tensor or list of tensors; in `blank` whether the first entry is []. */
+uint64_t kineto_dims(struct json *js, bool *blank);
+/* "Input type": the first that names an element type; `first`: that is the first input's. */
+uint32_t kineto_element_type(struct json *js, struct strtab *names, bool *first);
+
+enum argument_type {
+    ARGUMENT_NONE,
+    ARGUMENT_U64,      /* 0: no such number */
+    ARGUMENT_U32,      /* of these the lower half */
+    ARGUMENT_I32,      /* -1: no such number */
+    ARGUMENT_I32_OR_0, /* 0: no such number */
+    ARGUMENT_COUNT,    /* int64_t; -1: no such number */
+    ARGUMENT_INT,      /* int64_t; stays as it was where there is no such number */
+    ARGUMENT_STRING,   /* the id of a string */
+    ARGUMENT_TEXT,     /* the id of a string, or of a value's raw text */
+};
+/* Sets what is at `at` to a number that an argument gives. */
+void kineto_number(void *at, enum argument_type type, const char *text, size_t len);
+/* What "distributedInfo" says of the job. */
+void kineto_job(struct json *js, struct trace_part *part);

@@ -69,14 +69,9 @@ static int read_pickle(struct bytes *bytes, struct trace_part *part,
 static bool recognise_pickle(const struct head *head)
 {
     enum { FIRST_KEY_WITHIN = 256 };
-    static const char *const keys[] = {"segments", "device_traces", "allocator_settings"};
     size_t n = head->n_bytes < FIRST_KEY_WITHIN ? head->n_bytes : FIRST_KEY_WITHIN;
-    if (head->piece != HEAD_BYTES || !pickle_begins(head->bytes, n))
-        return false;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (memmem(head->bytes, n, keys[i], strlen(keys[i])))
-            return true;
-    return false;
+    return head->piece == HEAD_BYTES && pickle_begins(head->bytes, n) &&
+           text_n_holds(head->bytes, n, "segments", "device_traces", "allocator_settings");
 }
 
 /* ---- JSON ---- */

@@ -110,12 +110,11 @@ static void collect_parts(const struct net_transport *t, uint32_t connection, pa
          m++) {
         const struct net_message *message = &t->messages.at[m];
         uint64_t key = number_key(message);
-        struct part_of fresh = {key, message->start_ns, message->start_ns, connection};
         if (message->start_ns == INT64_MIN)
             continue;
         size_t place = first + (size_t)map_number(&numbers, key + 1);
         if (place == parts->n)
-            array_push(parts, fresh);
+            array_add(parts, key, message->start_ns, message->start_ns, connection);
         struct part_of *part = &parts->at[place];
         part->first_ns = MIN(part->first_ns, message->start_ns);
         part->last_ns = MAX(part->last_ns, MAX(message->start_ns, message->end_ns));

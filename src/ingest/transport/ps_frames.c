@@ -138,11 +138,10 @@ static void read_raw_meta(struct ps_assembler *a, const struct ps_frame *frame,
 static struct ps_open *open_of(struct ps_assembler *a, const struct ps_frame *frame)
 {
     size_t index = (size_t)map_number(&a->sources, frame->source);
-    struct ps_open fresh = {.channel = (uint32_t)index};
     if (index >= UINT32_MAX / 2)
         mem_fail();
     if (index == a->open.n)
-        array_push(&a->open, fresh);
+        array_add(&a->open, .channel = (uint32_t)index);
     return &a->open.at[index];
 }
 

@@ -26,14 +26,13 @@ static bool time_fits(int64_t ns)
 /* A connection may be referred to before its record comes. */
 static uint32_t connection_of(struct log_reader *r, uint32_t number)
 {
-    struct net_connection fresh = {.number = number, NET_UNTIED};
     if (number == r->last_number && r->net->connections.n > 0)
         return r->last_index;
     int64_t index = map_number(&r->connections, (uint64_t)number + 1);
     if (index >= NO_ID / 2 - 1)
         mem_fail();
     if ((size_t)index == r->net->connections.n)
-        array_push(&r->net->connections, fresh);
+        array_add(&r->net->connections, .number = number, NET_UNTIED);
     r->last_number = number;
     return r->last_index = (uint32_t)index;
 }

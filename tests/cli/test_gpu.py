@@ -3,6 +3,7 @@ whose true iteration time is known."""
 import gzip
 import json
 import os
+import random
 
 import gpu_job
 from gpu_job import Job
@@ -41,21 +42,6 @@ class BoundByGpu(Case):
         self.assertAlmostEqual(facts["pace"]["gpu_ms"], truth[0]["period_us"] / 1000, delta=0.1)
         self.assertIn("GPU-bound", verdict(facts, "Idle"))
 
-    def test_so_it_is_where_kernels_and_calls_vary(self):
-        self.assert_bound_by_gpu(Job(jitter=0.3))
-
-    def test_so_it_is_once_the_queue_is_full(self):
-        """The CPU blocks at 1,024 launches: in the recording, or since before it."""
-        self.assert_bound_by_gpu(Job(kernels=900))
-        self.assert_bound_by_gpu(Job(kernels=900), before=5, synced=False, folder="full")
-
-    def test_so_it_is_with_several_streams(self):
-        self.assert_bound_by_gpu(Job(streams=2))
-
-    def test_so_it_is_where_spans_overlap_by_rounding(self):
-        self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=0.001))
-        self.assert_bound_by_gpu(Job(jitter=0.2, rounding_us=1))
-
     def test_a_collective_waits_for_a_kernel_that_ends_after_its_start_by_rounding(self):
         """Only the last transfer is exposed, and what comes before it is computation without a gap."""
         for rounding_us in (0.0, 0.001, 1.0):
@@ -63,9 +49,6 @@ class BoundByGpu(Case):
             path = self.assert_replays(gpu_job.write(self, job, folder=f"rounded{rounding_us}")[0])["critical_path"]
             self.assertAlmostEqual(path["by_kind_ms"]["COLLECTIVE"], 3.0, delta=0.1)
             self.assertLess(path["by_kind_ms"]["GAP"], 0.5)
-
-    def test_so_it_is_where_the_gpu_had_work_before_the_recording(self):
-        self.assert_bound_by_gpu(Job(), before=3, synced=False)
 
     def test_so_it_is_where_that_work_fills_several_iterations(self):
         """Kernels launched before the recording run for three iterations of the CPU's marks, of which they are no part."""
@@ -77,22 +60,25 @@ class BoundByGpu(Case):
         facts, _ = self.assert_bound_by_gpu(Job(kernels=300, world=2, buckets=4), before=4, synced=False, folder="ranks")
         self.assertEqual(facts["pace"]["ranks_on_gpu"], 2)
 
-    def test_so_it_is_with_two_iterations(self):
-        self.assert_bound_by_gpu(Job(), steps=2)
-
-    def test_so_it_is_with_collectives_on_several_ranks(self):
-        facts, _ = self.assert_bound_by_gpu(Job(world=3, buckets=4))
-        self.assertEqual(facts["pace"]["ranks_on_gpu"], 3)
+    def test_so_it_is_of_any_such_job_however_it_is_recorded(self):
+        """Its kernels and calls vary, its queue is full, spans overlap by rounding, the GPU has work of before the recording."""
+        for seed in range(16):
+            rng = random.Random(seed)
+            world, steps = rng.choice((1, 1, 2, 3)), rng.randint(2, 6)
+            made = dict(world=world, buckets=world > 1 and rng.randint(1, 6), kernels=rng.choice((150, 300, 900)),
+                        kernel_us=rng.choice((75.0, 100.0)), cpu_us=rng.choice((25.0, 35.0)), transfer_us=rng.choice((500.0, 2000.0)),
+                        jitter=rng.choice((0.0, 0.2, 0.3)), streams=rng.choice((1, 2)), sync=rng.choice((None, None, "loss", "end")),
+                        rounding_us=rng.choice((0.0, 0.001, 1.0)), seed=seed)
+            how = {"before": rng.randint(3, 5), "synced": False} if steps > 2 and rng.random() < 0.5 else {}
+            with self.subTest(steps=steps, **made, **how):
+                facts, _ = self.assert_bound_by_gpu(Job(**made), steps=steps, folder=f"job{seed}", **how)
+                if not made["sync"]:
+                    self.assertEqual(facts["pace"]["ranks_on_gpu"], world)
 
     def test_so_it_is_where_collectives_take_longest(self):
         facts, _ = self.assert_bound_by_gpu(Job(world=2, buckets=4, kernel_us=40, cpu_us=20, transfer_us=6000))
         self.assertNotIn("GPU-bound", verdict(facts, "Idle"))
         self.assertIn("shrink communication", verdict(facts, "Next step"))
-
-    def test_so_it_is_where_each_step_waits_for_its_loss(self):
-        for sync in ("loss", "end"):
-            with self.subTest(sync=sync):
-                self.assert_bound_by_gpu(Job(sync=sync), folder=sync)
 
     def test_a_rank_that_waits_for_a_slow_one_has_its_period(self):
         folder, truth = gpu_job.write(self, Job(world=2, buckets=4, slow=(1, 5.0)))

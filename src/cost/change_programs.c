@@ -11,6 +11,8 @@
 #include "cost/cost.h"
 #include "cost/modules.h"
 #include "cost/op_work.h"
+#include "cost/program_writer.h"
+#include "cost/repeat_calls.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
 #include "replay/replay.h"
@@ -80,16 +82,30 @@ static int check_sends(const struct dpro_graph *graph, const struct dpro_changes
                        const struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     const struct graph_dimension *within = within_modules(graph);
-    if (within && strategy_recomputes(model, &model->baseline))
+    if (within && asks_for_pipeline(c) && strategy_recomputes(model, &model->baseline))
         return refuse(
             err,
             "modules of a job with %s %u communicate in their passes, and would once more when "
-            "recomputed: what that takes can't be told; leave out --recompute",
+            "recomputed: what that takes in other passes of a pipeline can't be told; leave out "
+            "--recompute",
             dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
     if (c->precision && within)
         note(notes, "activations that ranks send each other are taken to stay as large; in 16 bits "
                     "they may be half");
     return 0;
+}
+
+/* Whether all that ranks exchange is of passes, as each micro-batch has them. */
+static bool sends_in_passes(const struct dpro_graph *graph, const struct dpro_model *m)
+{
+    bool all = within_modules(graph) && !job_dimension(graph, DPRO_STAGES) && m->n_tensors == 0;
+    EACH_OF (const struct model_program, p, m->programs, m->n_programs)
+        EACH_OF (const struct model_op, op, p->ops, p->n_ops) {
+            uint32_t k = communication_of(m, op->tensor);
+            all &= k == MODEL_NONE || (carries_activations(graph, &m->communications[k]) &&
+                                       op->phase != DPRO_OP_UPDATE);
+        }
+    return all;
 }
 
 static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
@@ -102,14 +118,15 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
         return refuse(err, "--recompute, --accumulate, --batch-size and --precision can be asked "
                            "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
                            "shows when FSDP gathers parameters here");
-    /* ranks exchange nothing within the passes of modules, or as much whatever these do */
-    bool is_alone = c->recompute ? job_dimension(graph, DPRO_STAGES) && !within_modules(graph)
+    bool is_known = c->recompute ? job_dimension(graph, DPRO_STAGES) || within_modules(graph)
                                  : graph->n_dimensions > 0;
-    if (!dpro_graph_is_sharded(graph) && (c->micro_batches > 1 || c->precision || !is_alone))
+    if (!dpro_graph_is_sharded(graph) &&
+        (c->precision || !is_known || (c->micro_batches > 1 && !sends_in_passes(graph, model))))
         return refuse(
             err,
             "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
-            "(fully_shard), --recompute also of a pipeline alone: ranks exchange more here, and "
+            "(fully_shard), --recompute also of pipelines and with tp, cp or ep, --accumulate of "
+            "the latter: ranks exchange more here, and "
             "not by FSDP; ask for other links "
             "(--bandwidth, --latency), computing speed (--compute), numbers of ranks (--dp, "
             "--tp)%s",
@@ -124,7 +141,7 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
         rc = check_units(graph, units, model, err);
     if (rc == 0)
         rc = check_sends(graph, c, model, notes, err);
-    if (rc == 0 && c->micro_batches > 1)
+    if (rc == 0 && c->micro_batches > 1 && dpro_graph_is_sharded(graph))
         note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
                     "unless the script calls set_requires_gradient_sync(False)");
     return rc;
@@ -380,13 +397,16 @@ static int change_groups(const struct dpro_graph *graph, const struct dpro_graph
     int rc = edit_programs(delayed, c, share, false, notes->arena, change, m, err);
     if (rc < 0 || !change->has_modules)
         return rc;
+    double again_ns = calls_communicate_again(graph, &change->modules, notes->arena, m);
     if (change->modules.baseline.micro_batches > 1) {
         rc = edit_programs(delayed, c, share, true, notes->arena, change, &change->passes, err);
+        calls_communicate_again(graph, &change->modules, notes->arena, &change->passes);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     find_peaks(graph, share, notes->arena, change);
-    change->computing_error_ns =
-        computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
+    change->computing_error_ns = computing_error_ns(&change->modules) +
+                                 SPLIT_ERROR * split_change_ns(graph, share) +
+                                 (change->n_passes + 1) * again_ns;
     if (share.tensors != 1)
         change->memory[1].std_bytes = hypot(change->memory[1].std_bytes,
                                             SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);

@@ -123,6 +123,7 @@ static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct fina
     int64_t ns = evaluate_once(&job);
     if (f->n_passes > 0) {
         job = drawn(p, draw, f->passes);
+        job.pause_ns = 0; /* once an iteration */
         ns += f->n_passes * evaluate_once(&job);
     }
     return ns;

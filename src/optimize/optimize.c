@@ -155,12 +155,17 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
                               (int)o->algorithm);
+    bool for_memory = o->memory_bytes > 0 || o->memory_share > 0;
     bool of_groups = o->graph && model->n_tensors == 0;
     bool is_sharded = of_groups && dpro_graph_is_sharded(o->graph);
     bool of_units = is_sharded && !o->computing;
     bool of_pipeline = of_groups && !is_sharded && model->n_communications > 0 &&
                        job_dimension(o->graph, DPRO_STAGES) != NULL;
-    bool of_modules = o->memory_bytes > 0 || o->memory_share > 0 || o->computing;
+    bool in_passes =
+        of_groups && model->n_communications > 0 && for_memory && !o->computing &&
+        (job_dimension(o->graph, DPRO_TENSORS) || job_dimension(o->graph, DPRO_CONTEXT) ||
+         job_dimension(o->graph, DPRO_EXPERTS));
+    bool of_modules = for_memory || o->computing;
     bool of_servers = o->least_servers || o->most_servers;
     bool compresses = o->compressions & ~(1u << DPRO_COMPRESSION_NONE);
     if (model->n_tensors == 0 && (is_sharded || of_pipeline || of_modules)) {
@@ -173,17 +178,23 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                 "leave it out",
                 compresses ? "--compress" : "--pass");
     }
-    report_idle(model, o, of_units || of_pipeline);
+    report_idle(model, o, of_units || of_pipeline || in_passes);
+    if (model->n_tensors > 0 && o->graph && job_dimension(o->graph, DPRO_STAGES))
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "buckets alone are searched, not the micro-batches and schedule of the job's "
+                 "pipeline: 'dpro whatif --microbatches --schedule' predicts these");
     if (of_pipeline && o->computing)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "--allow changes nothing: how a pipeline's modules are computed is not searched");
-    if (of_units || of_pipeline) {
-        int rc = search_programs(model, o, of_units, optimum, err);
-        if (rc < 0 || (*optimum)->memory.fits || of_pipeline)
+    if (of_units) {
+        int rc = search_programs(model, o, true, optimum, err);
+        if (rc < 0 || (*optimum)->memory.fits)
             return rc;
         dpro_optimum_destroy(*optimum); /* more than units can give has to go */
         *optimum = NULL;
     }
+    if (of_pipeline || in_passes)
+        return search_programs(model, o, false, optimum, err);
     if (model->n_tensors == 0 && !of_modules)
         return dpro_error_set(err, DPRO_EEMPTY, "%s",
                               model->no_gradients ? model->no_gradients

@@ -93,6 +93,8 @@ static int fill_result(struct program_search *s, const struct setting *chosen,
         o->peaks[which] = setting->peak;
         if (setting->recomputed)
             o->strategies[which].recomputed = setting->recomputed;
+        if (setting->micro_batches > 0)
+            o->strategies[which].micro_batches = setting->micro_batches;
     }
     if (s->kept)
         units_decide(s, chosen);
@@ -183,7 +185,7 @@ int search_programs(const struct dpro_model *model, const struct dpro_optimize_o
     if (rc == 0)
         rc = start(&s, err);
     if (rc == 0)
-        rc = of_units ? search_units(&s, err) : search_pipeline(&s, err);
+        rc = of_units ? search_units(&s, err) : search_micro_batches(&s, err);
     o->memory.fits = s.best.ns < INT64_MAX;
     o->memory.least_bytes = o->memory.is_needed ? s.least_bytes : 0;
     if (rc == 0)

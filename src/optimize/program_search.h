@@ -1,5 +1,5 @@
 /* A search among jobs that a what-if predicts: with other units of FSDP, or with other
- * micro-batches, another schedule and recomputed modules of a pipeline. */
+ * micro-batches, another schedule of a pipeline, and recomputed modules. */
 #pragma once
 
 #include "cost/change_programs.h"
@@ -11,6 +11,7 @@ struct setting {
     bool *reshards;    /* by unit of FSDP: it frees its parameters after the forward pass */
     uint32_t prefetch; /* units that each gathers ahead; 0: as it ran */
     struct dpro_pipeline_run run; /* of a pipeline; zeroed: as it ran */
+    uint32_t micro_batches;       /* one after the other, of others; 0: as it ran */
     bool *recomputed;             /* by module; NULL: none but those that were */
     uint8_t kind;                 /* the simpler, the less; AS_IT_RAN (finals.h) or more */
     int64_t ns;                   /* INT64_MAX: such a job can't be predicted */
@@ -64,5 +65,5 @@ int program_doubt(const struct program_search *search, const struct setting *set
 int search_units(struct program_search *search, struct dpro_error *err);
 /* Tells which units are resharded. */
 void units_decide(struct program_search *search, const struct setting *chosen);
-/* pipeline_search.c */
-int search_pipeline(struct program_search *search, struct dpro_error *err);
+/* micro_batch_search.c */
+int search_micro_batches(struct program_search *search, struct dpro_error *err);

@@ -2,6 +2,7 @@
 #include "optimize/program_search.h"
 
 #include "cost/change_programs.h"
+#include "cost/changes.h"
 #include "cost/evaluate.h"
 #include "cost/whatif_result.h"
 #include "graph/graph.h"
@@ -45,7 +46,8 @@ static struct dpro_changes changes_of(const struct program_search *s, const stru
     struct dpro_changes changes = {.reshard = text_of_units(s, setting, arena),
                                    .prefetch = setting->prefetch,
                                    .pipeline_micro_batches = setting->run.n_micro_batches,
-                                   .schedule = setting->run.schedule};
+                                   .schedule = setting->run.schedule,
+                                   .micro_batches = setting->micro_batches};
     const char *names = "";
     for (uint32_t m = 0; setting->recomputed && m < s->model->n_modules; m++)
         if (setting->recomputed[m])
@@ -63,6 +65,7 @@ int setting_change(const struct program_search *s, const struct setting *setting
     int rc = change_check(&changes, s->model, err);
     if (rc == 0)
         rc = change_programs(s->graph, &changes, &job->model, &notes, &job->change, err);
+    job->change.passes.pause_ns = 0; /* once an iteration */
     array_fini(&notes.lines);
     return rc;
 }
@@ -79,8 +82,11 @@ static int predict(const struct program_search *s, struct setting *setting,
     for (uint32_t u = 0; u < job.change.units.n_units; u++)
         same &= !job.change.units.units[u].reshards == !setting->reshards[u];
     setting->ns = same ? evaluate_once(&job.model) : INT64_MAX;
-    *before = job.change.memory[DPRO_BASELINE];
-    setting->peak = job.change.memory[DPRO_BEST];
+    if (job.change.n_passes > 0 && setting->ns < INT64_MAX)
+        setting->ns += job.change.n_passes * evaluate_once(&job.change.passes);
+    bool changed = job.change.has_modules;
+    *before = changed ? job.change.memory[DPRO_BASELINE] : s->as_ran.peak;
+    setting->peak = changed ? job.change.memory[DPRO_BEST] : s->as_ran.peak;
     before->module = setting->peak.module = NULL;
     arena_fini(&job.model.arena);
     arena_fini(&arena);
@@ -154,12 +160,11 @@ void program_list(struct program_search *s, const char *name, const char *text,
 {
     if (setting->ns == INT64_MAX || s->n_rows == sizeof s->rows / sizeof *s->rows)
         return;
+    bool too_much = setting->peak.bytes > s->limit_bytes && s->optimum->memory.budget_bytes > 0;
     if (s->as_ran.peak.bytes > 0)
-        text = arena_format(&s->optimum->arena, "%s; %.1f MB at the peak%s", text,
-                            (double)setting->peak.bytes * 1e-6,
-                            setting->peak.bytes > s->limit_bytes && s->optimum->memory.budget_bytes
-                                ? ", over the budget"
-                                : "");
+        text =
+            arena_format(&s->optimum->arena, "%s%s%.1f MB at the peak%s", text, *text ? "; " : "",
+                         (double)setting->peak.bytes * 1e-6, too_much ? ", over the budget" : "");
     s->rows[s->n_rows].name = name;
     s->rows[s->n_rows].text = text;
     s->rows[s->n_rows++].setting = *setting;

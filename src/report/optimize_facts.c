@@ -22,15 +22,20 @@ static void say_script(struct optimize_facts *f)
         [DPRO_SCHEDULE_INTERLEAVED] = "ScheduleInterleaved1F1B([stage, ...]",
         [DPRO_SCHEDULE_ZERO_BUBBLE] = "ScheduleInterleavedZeroBubble([stage, ...]"};
     struct dpro_pipeline_run run = dpro_optimum_pipeline(f->report->optimum, DPRO_BEST);
-    struct words recomputed = {.n = 0};
-    optimize_memory_words(&recomputed, f->report->optimum, DPRO_BEST);
-    if (f->helps && run.n_micro_batches > 0 && run.schedule != DPRO_SCHEDULE_UNKNOWN)
-        snprintf(f->script, sizeof f->script,
-                 "with torch.distributed.pipelining, %s, n_microbatches=%u, ...)%s",
-                 classes[run.schedule], run.n_micro_batches,
-                 recomputed.n > 0 ? "; and torch.utils.checkpoint around the modules that are "
-                                    "recomputed"
-                                  : "");
+    const struct dpro_strategy *best = dpro_optimum_strategy(f->report->optimum, DPRO_BEST);
+    bool again = false;
+    for (uint32_t m = 0; m < dpro_model_n_modules(f->report->model); m++)
+        again |= dpro_strategy_module(f->report->model, best, m).recomputed != 0;
+    if (!f->helps || f->is_for_job)
+        return;
+    struct words words = {.n = 0};
+    if (run.n_micro_batches > 0 && run.schedule != DPRO_SCHEDULE_UNKNOWN)
+        words_add(&words, "; ", "with torch.distributed.pipelining, %s, n_microbatches=%u, ...)",
+                  classes[run.schedule], run.n_micro_batches);
+    if (again)
+        words_add(&words, "; ", "torch.utils.checkpoint around the modules that are recomputed%s",
+                  dpro_graph_is_sharded(f->report->graph) ? ", before fully_shard" : "");
+    snprintf(f->script, sizeof f->script, "%.300s", words.text);
 }
 
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
@@ -49,7 +54,10 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
         f->helps = budget.fits != 0;
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
     f->is_of_pipeline = dpro_optimum_pipeline(report->optimum, DPRO_BASELINE).n_micro_batches > 0;
-    f->is_for_job = f->is_of_units || !(f->is_of_pipeline || dpro_graph_is_sharded(report->graph));
+    f->is_for_job =
+        f->is_of_units ||
+        (!dpro_graph_is_sharded(report->graph) &&
+         (dpro_model_n_tensors(report->model) > 0 || dpro_graph_n_dimensions(report->graph) == 0));
     f->is_likely_other = f->found.likely_ns != f->found.apart_ns;
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(report->optimum, b);

@@ -104,15 +104,11 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
     if (f->script[0] != '\0')
         table_paragraph(w, "Script", 10, "%s", f->script);
-    if (f->is_of_pipeline)
+    if (!f->is_for_job)
         table_wrapped(w, "Next", 10,
-                      "no plan changes how a pipeline passes its micro-batches: change the script, "
-                      "record the job again, and 'dpro compare' shows what that brought");
-    else if (!f->is_for_job)
-        table_wrapped(
-            w, "Next", 10,
-            "no plan recomputes modules that FSDP has wrapped: put torch.utils.checkpoint "
-            "around these in the script, before fully_shard");
+                      "no plan changes the passes of a job whose ranks share out the model: change "
+                      "the script so, record the job again, and 'dpro compare' shows what that "
+                      "brought");
     else if (!f->is_named)
         table_paragraph(w, "Next", 10,
                         "dpro profile -o TRACE -- %s records the job with its parameters' names; "

@@ -77,9 +77,11 @@ class Dimensions(Case):
         text = dpro("replay", trace, "--no-validate").out
         self.assertIn("Parallelism: dp 2 x tp 2 x pp 2\n", text)
 
-    def test_what_replicas_of_split_models_can_not_be_asked_is_said(self):
+    def test_what_replicas_of_split_models_can_be_asked_and_what_not(self):
         trace = self.job()
-        self.assert_error(dpro("optimize", trace), 3, "reduced within each of 4 groups of 2 ranks, and buckets are chosen only where")
+        facts = self.assert_json("optimize", trace)  # no buckets, but its pipeline
+        self.assertEqual(facts["pipeline"]["baseline"], {"micro_batches": 1, "schedule": "1f1b"})
+        self.assertIn("1f1b 4", [row["name"] for row in facts["baselines"]])
         self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, "ranks exchange more here, and not by FSDP; ask for")
 
     def test_times_and_bytes_are_those_of_the_kernels(self):

@@ -248,6 +248,24 @@ class Recorded(Case):
         self.assertGreater(less, more)  # a rank of four has fewer gradients
         self.assertTrue(any("all gradients of a rank (1.9 MB on rank 0)" in w for w in both["warnings"]), both["warnings"])
 
+    def test_what_ranks_with_split_tensors_exchange_recomputing_exchanges_again(self):
+        def ms(*args):
+            return self.assert_json("whatif", TENSORS, *args)["predicted"]["iteration_ms"]
+
+        for modules, n in ((["--recompute", "blocks.0"], 2), (["--recompute", "blocks.0.mlp"], 1), (["--recompute", "head"], 0)):
+            later = ms(*modules, "--latency", "+5ms") - ms(*modules) - (ms("--latency", "+5ms") - ms())
+            self.assertAlmostEqual(later, n * 10, delta=0.01)  # of an all-reduce of two ranks, two messages
+        self.assertGreater(ms("--accumulate", "2"), ms())
+        self.assert_error(dpro("whatif", MIXED, "--recompute", "all"), USAGE)
+
+    def test_a_budget_of_ranks_with_split_tensors_is_searched(self):
+        result = dpro("optimize", TENSORS, "--memory", "11.6MB", "--json")
+        self.assert_code(result, 1)  # what it holds at its peak is the optimizer's
+        tried = {choice["name"]: choice for choice in result.json["memory"]["choices"]}
+        asked = self.assert_json("whatif", TENSORS, "--accumulate", "2")
+        self.assertEqual(tried["accumulate 2"]["iteration_ms"], asked["predicted"]["iteration_ms"])
+        self.assertEqual(tried["accumulate 2"]["peak_bytes"], asked["memory"]["peak_bytes"])
+
     def test_what_split_tensors_take_and_hold_grows_with_the_batch(self):
         facts = [dpro("whatif", "--json", TENSORS, "--batch-size", size).json for size in ("0.5x", "1x", "2x")]
         kinds = [[f["memory"]["by_category"][kind] for kind in ("parameter", "optimizer_state", "activation")] for f in facts]

@@ -1,5 +1,5 @@
-/* How a pipeline's micro-batches pass best, and what is recomputed, against all that can be asked
- * for: of a recorded job, with memory made by hand. */
+/* In which micro-batches and schedule a job is fastest, and what is recomputed, against all that
+ * can be asked for: of recorded jobs, with memory made by hand. */
 #include <dpro/dpro.h>
 
 #include "base/base.h"
@@ -8,7 +8,7 @@
 #include "graph/memory/graph_memory.h"
 #include "job_at.h"
 
-enum { N_BLOCKS = 3, N_STAGES = 2, N_MODULES = N_BLOCKS * N_STAGES, ROWS = 2, RECORDED = 4 };
+enum { N_BLOCKS = 3, N_RANKS = 2, ROWS = 2, RECORDED = 4, MOST_MODULES = N_BLOCKS * N_RANKS };
 #define MB UINT64_C(1000000)
 
 static uint32_t op_of_phase(const struct dpro_graph *g, uint32_t rank, enum dpro_op_kind phase)
@@ -37,7 +37,7 @@ static uint32_t add(struct graph_memory *m, uint64_t bytes, uint32_t call, uint8
 }
 
 /* Blocks of a stage, each of which keeps an activation; their ops are dealt among them. */
-static void add_blocks(struct dpro_graph *g, uint32_t rank, uint64_t seed)
+static void add_blocks(struct dpro_graph *g, uint32_t rank, uint32_t first, uint64_t seed)
 {
     struct graph_memory *m = &g->memory[rank];
     uint32_t forward = op_of_phase(g, rank, DPRO_OP_FW),
@@ -54,14 +54,14 @@ static void add_blocks(struct dpro_graph *g, uint32_t rank, uint64_t seed)
     add(m, 10 * MB, MEMORY_NONE, DPRO_MEMORY_PARAMETER);
     for (uint32_t b = 0; b < N_BLOCKS; b++) {
         char name[16];
-        int n = snprintf(name, sizeof name, "blocks.%u", rank * N_BLOCKS + b);
+        int n = snprintf(name, sizeof name, "blocks.%u", first + b);
         m->calls[b] = (struct graph_call){.module = strtab_add(&g->names, name, (size_t)n),
                                           .class = strtab_add(&g->names, "Block", 5),
                                           .parent = MEMORY_NONE,
                                           .forward_first = m->n_moments,
                                           .first_forward_op = forward,
                                           .first_backward_op = backward};
-        kept[b] = add(m, (4 + map_mix(seed + b + 10 * rank) % 9) * MB, b, DPRO_MEMORY_ACTIVATION);
+        kept[b] = add(m, (4 + map_mix(seed + first + b) % 9) * MB, b, DPRO_MEMORY_ACTIVATION);
         move(m, kept[b], forward, false);
         m->calls[b].forward_last = m->n_moments;
     }
@@ -85,18 +85,22 @@ static void add_blocks(struct dpro_graph *g, uint32_t rank, uint64_t seed)
 struct asked {
     struct dpro_graph *graph;
     const struct dpro_model *model;
+    uint32_t n_modules;
+    bool is_pipeline;
 };
 
-static struct asked job_with_memory(uint64_t seed)
+/* Stages of a pipeline have blocks of their own; ranks with split tensors the same ones. */
+static struct asked job_with_memory(const char *name, uint64_t seed)
 {
-    struct dpro_job *job = job_at(recorded("torch-pp-gloo-n2"));
-    struct asked asked = {.graph = job_graph(job)};
+    struct dpro_job *job = job_at(recorded(name));
+    struct asked asked = {.graph = job_graph(job), .is_pipeline = strstr(name, "-pp-") != NULL};
     struct dpro_error err;
-    asked.graph->memory = arena_array(&asked.graph->arena, N_STAGES, sizeof *asked.graph->memory);
-    for (uint32_t r = 0; r < N_STAGES; r++)
-        add_blocks(asked.graph, r, seed);
+    asked.graph->memory = arena_array(&asked.graph->arena, N_RANKS, sizeof *asked.graph->memory);
+    for (uint32_t r = 0; r < N_RANKS; r++)
+        add_blocks(asked.graph, r, asked.is_pipeline ? r * N_BLOCKS : 0, seed);
     assert_int_equal(dpro_job_model(job, 1, &asked.model, &err), 0);
-    assert_int_equal(dpro_model_n_modules(asked.model), N_MODULES);
+    asked.n_modules = dpro_model_n_modules(asked.model);
+    assert_int_equal(asked.n_modules, asked.is_pipeline ? MOST_MODULES : N_BLOCKS);
     return asked;
 }
 
@@ -106,12 +110,14 @@ struct answer {
     uint64_t bytes;
 };
 
-static struct answer ask(const struct asked *job, uint32_t n, enum dpro_schedule schedule,
+/* A schedule is a pipeline's; else a batch is computed in n parts, one after the other. */
+static struct answer ask(const struct asked *job, uint32_t n, uint32_t schedule,
                          const char *recompute)
 {
     struct dpro_changes changes = {.size = sizeof changes,
-                                   .pipeline_micro_batches = n,
-                                   .schedule = schedule,
+                                   .pipeline_micro_batches = schedule ? n : 0,
+                                   .micro_batches = schedule ? 0 : n,
+                                   .schedule = (enum dpro_schedule)schedule,
                                    .recompute = recompute};
     struct dpro_whatif *whatif;
     struct dpro_error err;
@@ -128,16 +134,18 @@ static struct answer ask(const struct asked *job, uint32_t n, enum dpro_schedule
 static int64_t fastest(const struct asked *job, uint64_t budget)
 {
     int64_t least = INT64_MAX;
-    for (uint32_t n = 1; n <= ROWS * RECORDED; n *= 2)
-        for (int schedule = DPRO_SCHEDULE_GPIPE; schedule <= DPRO_SCHEDULE_INTERLEAVED; schedule++)
-            for (uint32_t set = 0; set < 1u << N_MODULES; set++) {
-                char names[N_MODULES * 10 + 1] = "";
-                for (uint32_t m = 0; m < N_MODULES; m++)
+    uint32_t first = job->is_pipeline ? DPRO_SCHEDULE_GPIPE : DPRO_SCHEDULE_UNKNOWN;
+    uint32_t last = job->is_pipeline ? DPRO_SCHEDULE_INTERLEAVED : DPRO_SCHEDULE_UNKNOWN;
+    for (uint32_t n = 1; n <= (job->is_pipeline ? ROWS * RECORDED : ROWS); n *= 2)
+        for (uint32_t schedule = first; schedule <= last; schedule++)
+            for (uint32_t set = 0; set < 1u << job->n_modules; set++) {
+                char names[MOST_MODULES * 10 + 1] = "";
+                for (uint32_t m = 0; m < job->n_modules; m++)
                     if (set >> m & 1)
                         snprintf(names + strlen(names), sizeof names - strlen(names), "%sblocks.%u",
                                  names[0] ? "," : "", m);
-                struct answer a = ask(job, n, (enum dpro_schedule)schedule, set ? names : NULL);
-                if (a.bytes <= budget && (schedule != DPRO_SCHEDULE_1F1B || n >= N_STAGES))
+                struct answer a = ask(job, n, schedule, set ? names : NULL);
+                if (a.bytes <= budget && (schedule != DPRO_SCHEDULE_1F1B || n >= N_RANKS))
                     least = MIN(least, a.ns);
             }
     return least;
@@ -154,15 +162,14 @@ static struct dpro_optimum *search(const struct asked *job, uint64_t budget)
     return optimum;
 }
 
-TEST(nothing_that_fits_is_faster_than_what_is_found)
+static void assert_finds_the_fastest(const struct asked *job)
 {
-    struct asked job = job_with_memory(1);
-    uint64_t own = ask(&job, 0, DPRO_SCHEDULE_UNKNOWN, NULL).bytes;
+    uint64_t own = ask(job, 0, DPRO_SCHEDULE_UNKNOWN, NULL).bytes;
     assert_true(own > 15 * MB);
     for (uint64_t budget = own + MB; budget > own / 2; budget -= own / 6) {
-        struct dpro_optimum *o = search(&job, budget);
+        struct dpro_optimum *o = search(job, budget);
         struct dpro_memory_budget memory = dpro_optimum_memory_budget(o);
-        int64_t least = fastest(&job, budget);
+        int64_t least = fastest(job, budget);
         assert_int_equal(memory.fits, least < INT64_MAX);
         assert_int_equal(memory.needed, own > budget);
         if (!memory.fits) {
@@ -176,15 +183,29 @@ TEST(nothing_that_fits_is_faster_than_what_is_found)
     }
 }
 
+TEST(no_passing_of_a_pipeline_that_fits_is_faster_than_what_is_found)
+{
+    struct asked job = job_with_memory("torch-pp-gloo-n2", 1);
+    assert_finds_the_fastest(&job);
+}
+
+TEST(nothing_that_fits_ranks_with_split_tensors_is_faster_than_what_is_found)
+{
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        struct asked job = job_with_memory("torch-tp-gloo-n2", seed);
+        assert_finds_the_fastest(&job);
+    }
+}
+
 TEST(what_is_chosen_is_what_a_whatif_of_it_answers)
 {
-    struct asked job = job_with_memory(2);
+    struct asked job = job_with_memory("torch-pp-gloo-n2", 2);
     uint64_t own = ask(&job, 0, DPRO_SCHEDULE_UNKNOWN, NULL).bytes;
     struct dpro_optimum *o = search(&job, own * 3 / 4);
     const struct dpro_strategy *best = dpro_optimum_strategy(o, DPRO_BEST);
     struct dpro_pipeline_run run = dpro_optimum_pipeline(o, DPRO_BEST);
     char names[100] = "";
-    for (uint32_t m = 0; m < N_MODULES; m++) {
+    for (uint32_t m = 0; m < job.n_modules; m++) {
         struct dpro_module module = dpro_strategy_module(job.model, best, m);
         if (module.recomputed)
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
@@ -201,6 +222,6 @@ TEST(what_is_chosen_is_what_a_whatif_of_it_answers)
         assert_int_equal(sscanf(row.name, "%15s %u", schedule, &n), 2);
         while (strcmp(dpro_schedule_name((enum dpro_schedule)s), schedule) != 0)
             s++;
-        assert_int_equal(row.likely_ns, ask(&job, n, (enum dpro_schedule)s, NULL).ns);
+        assert_int_equal(row.likely_ns, ask(&job, n, s, NULL).ns);
     }
 }

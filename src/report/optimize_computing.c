@@ -1,20 +1,15 @@
 /* What a search found for modules that are compiled or computed in 16 bits: as text and as JSON. */
-#include "report/optimize_computing.h"
+#include "report/optimize_facts.h"
 
 #include "optimize/computing.h"
 #include "report/table.h"
 
-struct computed {
-    uint32_t n;
-    bool is_all; /* the whole model */
-    const char *first, *last;
-};
-
-static struct computed find(const struct dpro_optimum *optimum, enum dpro_which which, unsigned bit)
+static struct computed_modules find(const struct optimize_facts *f, enum dpro_which which,
+                                    unsigned bit)
 {
-    const struct dpro_model *model = dpro_optimum_model(optimum, which);
-    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
-    struct computed found = {.first = ""};
+    const struct dpro_model *model = dpro_optimum_model(f->report->optimum, which);
+    const struct dpro_strategy *strategy = dpro_optimum_strategy(f->report->optimum, which);
+    struct computed_modules found = {.first = ""};
     for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
         if (!(computing_way(model, strategy, m) & bit))
             continue;
@@ -25,32 +20,36 @@ static struct computed find(const struct dpro_optimum *optimum, enum dpro_which 
     return found;
 }
 
-bool optimize_computing_is_changed(const struct dpro_optimum *optimum, unsigned bits)
+void optimize_computing_fill(struct optimize_facts *f)
 {
-    return find(optimum, DPRO_BEST, bits).n > 0;
+    f->computing = dpro_optimum_computing(f->report->optimum);
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
+        f->compiled[which] = find(f, (enum dpro_which)which, DPRO_COMPILED);
+        f->bf16[which] = find(f, (enum dpro_which)which, DPRO_BF16);
+    }
+    f->computes = f->compiled[DPRO_BEST].n > 0 || f->bf16[DPRO_BEST].n > 0;
 }
 
-void optimize_computing_words(struct words *words, const struct dpro_optimum *optimum,
+void optimize_computing_words(struct words *words, const struct optimize_facts *f,
                               enum dpro_which which)
 {
-    struct computed compiled = find(optimum, which, DPRO_COMPILED);
-    struct computed bf16 = find(optimum, which, DPRO_BF16);
-    if (compiled.is_all)
+    const struct computed_modules *compiled = &f->compiled[which], *bf16 = &f->bf16[which];
+    if (compiled->is_all)
         words_add(words, "", ", compiling the model");
-    else if (compiled.n > 0)
-        words_add(words, "", ", compiling %u module%s", compiled.n, PLURAL(compiled.n));
-    if (bf16.is_all)
+    else if (compiled->n > 0)
+        words_add(words, "", ", compiling %u module%s", compiled->n, PLURAL(compiled->n));
+    if (bf16->is_all)
         words_add(words, "", ", all in 16 bits");
-    else if (bf16.n > 0)
-        words_add(words, "", ", %u module%s in 16 bits", bf16.n, PLURAL(bf16.n));
+    else if (bf16->n > 0)
+        words_add(words, "", ", %u module%s in 16 bits", bf16->n, PLURAL(bf16->n));
 }
 
-const char *optimize_computing_warning(const struct dpro_optimum *optimum)
+const char *optimize_computing_warning(const struct optimize_facts *f)
 {
-    if (optimize_computing_is_changed(optimum, DPRO_BF16))
+    if (f->bf16[DPRO_BEST].n > 0)
         return "bf16 rounds what modules compute: the job does not train to the same numbers; "
                "check its loss";
-    if (optimize_computing_is_changed(optimum, DPRO_COMPILED))
+    if (f->compiled[DPRO_BEST].n > 0)
         return "compiled modules may round otherwise in the last bits, and are compiled once when "
                "the job begins, which takes time";
     return "";
@@ -58,7 +57,7 @@ const char *optimize_computing_warning(const struct dpro_optimum *optimum)
 
 /* ---- text ---- */
 
-static void name(struct words *words, const char *what, const struct computed *of)
+static void name(struct words *words, const char *what, const struct computed_modules *of)
 {
     if (of->n == 0)
         return;
@@ -71,20 +70,16 @@ static void name(struct words *words, const char *what, const struct computed *o
         words_add(words, "", "%.80s ... %.80s (%u modules)", of->first, of->last, of->n);
 }
 
-static void write_changed(struct writer *w, const struct dpro_optimize_report *r)
+static void write_changed(struct writer *w, const struct optimize_facts *f)
 {
-    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
-    struct computed compiled = find(r->optimum, DPRO_BEST, DPRO_COMPILED);
-    struct computed bf16 = find(r->optimum, DPRO_BEST, DPRO_BF16);
+    const struct dpro_computing_search *s = &f->computing;
     struct words words = {.n = 0};
-    name(&words, "compiled", &compiled);
-    name(&words, "in 16 bits", &bf16);
-    if (s.communication_ns > 0) {
-        int64_t best_ns = dpro_optimum_summary(r->optimum).best_ns;
+    name(&words, "compiled", &f->compiled[DPRO_BEST]);
+    name(&words, "in 16 bits", &f->bf16[DPRO_BEST]);
+    if (s->communication_ns > 0)
         words_add(&words, "", "; %s %% less time than with the best of communication alone",
-                  NUMBER(100 * (1 - (double)best_ns / (double)s.communication_ns), 1));
-    }
-    if (s.n_assumed > 0)
+                  NUMBER(100 * (1 - (double)f->found.best_ns / (double)s->communication_ns), 1));
+    if (s->n_assumed > 0)
         words_add(&words, "", "; what 16 bits win was not measured of all of them: it is assumed");
     table_paragraph(w, "Computing", 10, "%s", words.text);
 }
@@ -101,64 +96,52 @@ static struct dpro_baseline best_usual(const struct dpro_optimum *optimum)
     return best;
 }
 
-/* Whether a probe was of the step as a whole. */
-static bool find_step(const struct dpro_optimum *optimum)
+static void write_unchanged(struct writer *w, const struct optimize_facts *f)
 {
-    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BASELINE);
-    return model->n_modules == 1 && model->modules[0].is_step;
-}
-
-static void write_unchanged(struct writer *w, const struct dpro_optimize_report *r)
-{
-    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
-    struct dpro_baseline best = best_usual(r->optimum);
-    double own_ns = (double)dpro_optimum_summary(r->optimum).baseline_ns;
-    bool found = optimize_computing_is_changed(r->optimum, DPRO_COMPILED | DPRO_BF16);
-    if (found && s.n_assumed > 0)
+    const struct dpro_computing_search *s = &f->computing;
+    const struct dpro_model *model = f->report->model;
+    struct dpro_baseline best = best_usual(f->report->optimum);
+    if (f->computes && s->n_assumed > 0)
         table_wrapped(w, "Computing", 10,
                       "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
                       "enough; 'dpro profile --probe compile,bf16' measures it");
-    else if (found)
+    else if (f->computes)
         table_wrapped(w, "Computing", 10,
                       "nothing is compiled or in 16 bits: the best found would change that, and "
                       "what it wins is less than it is unsure by");
-    else if (find_step(r->optimum))
+    else if (model->n_modules == 1 && model->modules[0].is_step)
         table_wrapped(w, "Computing", 10,
                       "no plan has a step of this framework compiled or in 16 bits; what that "
                       "wins, 'dpro whatif --compile all' and '--precision bf16' tell");
-    else if (s.n_modules == 0)
+    else if (s->n_modules == 0)
         table_paragraph(w, "Computing", 10,
                         "nothing tells what the job's modules take compiled or in 16 bits: record "
                         "it with 'dpro profile --probe compile,bf16', or give the probes of "
                         "another run with --probes%s",
-                        s.n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
-                                            "bits"
-                                          : "");
+                        s->n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
+                                             "bits"
+                                           : "");
     else if (best.name)
-        table_paragraph(w, "Computing", 10,
-                        "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
-                        "changes an iteration by %s %%, and nothing else that was tried wins more "
-                        "than it is unsure by",
-                        best.name, SIGNED(100 * ((double)best.iteration_ns / own_ns - 1)));
+        table_paragraph(
+            w, "Computing", 10,
+            "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
+            "changes an iteration by %s %%, and nothing else that was tried wins more "
+            "than it is unsure by",
+            best.name,
+            SIGNED(100 * ((double)best.iteration_ns / (double)f->found.baseline_ns - 1)));
     else
         table_wrapped(w, "Computing", 10,
                       "nothing is compiled or in 16 bits: that wins less than it is unsure by");
 }
 
-void optimize_computing_text(struct writer *w, const struct dpro_optimize_report *r, bool helps)
+void optimize_computing_text(struct writer *w, const struct optimize_facts *f)
 {
-    if (dpro_optimum_computing(r->optimum).allowed == 0)
-        return;
-    if (helps && optimize_computing_is_changed(r->optimum, DPRO_COMPILED | DPRO_BF16))
-        write_changed(w, r);
-    else
-        write_unchanged(w, r);
+    if (f->computing.allowed != 0)
+        (f->helps && f->computes ? write_changed : write_unchanged)(w, f);
 }
 
-/* ---- JSON ---- */
-
-static void write_modules(struct writer *w, const char *key, const struct dpro_optimum *optimum,
-                          unsigned bit)
+void optimize_computing_modules(struct writer *w, const char *key,
+                                const struct dpro_optimum *optimum, unsigned bit)
 {
     const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, DPRO_BEST);
@@ -169,28 +152,22 @@ static void write_modules(struct writer *w, const char *key, const struct dpro_o
     writer_close(w, ']');
 }
 
-void optimize_computing_best(struct writer *w, const struct dpro_optimum *optimum)
+void optimize_computing_json(struct writer *w, const struct optimize_facts *f)
 {
-    write_modules(w, "compile", optimum, DPRO_COMPILED);
-    write_modules(w, "bf16", optimum, DPRO_BF16);
-}
-
-void optimize_computing_json(struct writer *w, const struct dpro_optimize_report *r)
-{
-    struct dpro_computing_search s = dpro_optimum_computing(r->optimum);
+    const struct dpro_computing_search *s = &f->computing;
     writer_newline(w);
-    if (s.allowed == 0) {
+    if (s->allowed == 0) {
         writer_fields(w, NUL("computing"));
         return;
     }
     writer_begin(w, "computing", '{');
     writer_begin(w, "allowed", '[');
-    if (s.allowed & DPRO_COMPILED)
+    if (s->allowed & DPRO_COMPILED)
         writer_string(w, "compile");
-    if (s.allowed & DPRO_BF16)
+    if (s->allowed & DPRO_BF16)
         writer_string(w, "bf16");
     writer_close(w, ']');
-    writer_fields(w, INT("modules", s.n_modules), INT("assumed_modules", s.n_assumed),
-                  MS_IF("communication_ms", s.communication_ns > 0, s.communication_ns));
+    writer_fields(w, INT("modules", s->n_modules), INT("assumed_modules", s->n_assumed),
+                  MS_IF("communication_ms", s->communication_ns > 0, s->communication_ns));
     writer_close(w, '}');
 }

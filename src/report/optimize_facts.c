@@ -2,8 +2,6 @@
 #include "report/optimize_facts.h"
 
 #include "optimize/plan_make.h"
-#include "report/optimize_computing.h"
-#include "report/optimize_memory.h"
 #include "report/words.h"
 
 #define LEAST_GAIN_PCT 0.5 /* below that a plan is not worth its upkeep */
@@ -22,17 +20,13 @@ static void say_script(struct optimize_facts *f)
         [DPRO_SCHEDULE_INTERLEAVED] = "ScheduleInterleaved1F1B([stage, ...]",
         [DPRO_SCHEDULE_ZERO_BUBBLE] = "ScheduleInterleavedZeroBubble([stage, ...]"};
     struct dpro_pipeline_run run = dpro_optimum_pipeline(f->report->optimum, DPRO_BEST);
-    const struct dpro_strategy *best = dpro_optimum_strategy(f->report->optimum, DPRO_BEST);
-    bool again = false;
-    for (uint32_t m = 0; m < dpro_model_n_modules(f->report->model); m++)
-        again |= dpro_strategy_module(f->report->model, best, m).recomputed != 0;
     if (!f->helps || f->is_for_job)
         return;
     struct words words = {.n = 0};
     if (run.n_micro_batches > 0 && run.schedule != DPRO_SCHEDULE_UNKNOWN)
         words_add(&words, "; ", "with torch.distributed.pipelining, %s, n_microbatches=%u, ...)",
                   classes[run.schedule], run.n_micro_batches);
-    if (again)
+    if (optimize_n_recomputed(f->report->optimum, DPRO_BEST) > 0)
         words_add(&words, "; ", "torch.utils.checkpoint around the modules that are recomputed%s",
                   dpro_graph_is_sharded(f->report->graph) ? ", before fully_shard" : "");
     snprintf(f->script, sizeof f->script, "%.300s", words.text);
@@ -48,10 +42,11 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->uncertainty_pct = optimize_half_pct(f, f->found.apart_ns, f->found.uncertainty_pct);
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
-    struct dpro_memory_budget budget = dpro_optimum_memory_budget(report->optimum);
-    f->is_for_memory = budget.needed != 0;
+    optimize_memory_fill(f);
+    optimize_computing_fill(f);
+    f->is_for_memory = f->budget.needed != 0;
     if (f->is_for_memory)
-        f->helps = budget.fits != 0;
+        f->helps = f->budget.fits != 0;
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
     f->is_of_pipeline = dpro_optimum_pipeline(report->optimum, DPRO_BASELINE).n_micro_batches > 0;
     f->is_for_job =
@@ -64,7 +59,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
         f->is_likely_other |= baseline.likely_ns != baseline.iteration_ns;
     }
     say_script(f);
-    optimize_memory_warning(f->unsure_peak, report);
     f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
     if (f->n_fusions > 0)
         snprintf(f->fusions, sizeof f->fusions,
@@ -72,7 +66,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "torch.compile take the plan's communication alone, with which the model "
                  "predicts %s an iteration",
                  TIME(f->found.apart_ns));
-    f->computes = optimize_computing_is_changed(report->optimum, DPRO_COMPILED | DPRO_BF16);
     f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
     const struct dpro_strategy *planned = dpro_optimum_strategy(report->optimum, f->planned);
     const char *changes = dpro_model_batch_cut(report->model).changes;
@@ -98,8 +91,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  f->is_named ? ""
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
-                 f->fusions, f->unsure_peak,
-                 f->helps ? optimize_computing_warning(report->optimum) : "", f->cut_changes,
+                 f->fusions, f->unsure_peak, f->helps ? optimize_computing_warning(f) : "",
+                 f->cut_changes,
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "

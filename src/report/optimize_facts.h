@@ -3,7 +3,16 @@
 
 #include <dpro/report.h>
 
+#include "base/writer.h"
 #include "report/warnings.h"
+#include "report/words.h"
+
+/* Modules that are compiled, or in 16 bits. */
+struct computed_modules {
+    uint32_t n;
+    bool is_all; /* the whole model */
+    const char *first, *last;
+};
 
 struct optimize_facts {
     const struct dpro_optimize_report *report;
@@ -29,6 +38,10 @@ struct optimize_facts {
     bool computes;           /* the best strategy compiles modules, or computes them in 16 bits */
     char misfit[224];        /* a warning; "": the model fits the measured iterations */
     char unsure_peak[224];   /* a warning; "": it fits for sure */
+    struct dpro_memory_budget budget;
+    struct dpro_memory_peak peaks[2]; /* by enum dpro_which, as all pairs here */
+    struct dpro_computing_search computing;
+    struct computed_modules compiled[2], bf16[2];
     struct warnings warnings;
 };
 
@@ -36,3 +49,37 @@ void optimize_facts_fill(struct optimize_facts *facts, const struct dpro_optimiz
 /* Half of the 95 % interval of a strategy's time beside the baseline's, in percent of `ns`, where
  * its speedup has the standard error `uncertainty_pct`. */
 double optimize_half_pct(const struct optimize_facts *facts, int64_t ns, double uncertainty_pct);
+/* Modules that the strategy recomputes. */
+uint32_t optimize_n_recomputed(const struct dpro_optimum *optimum, enum dpro_which which);
+
+/* ---- optimize_memory.c ---- */
+
+void optimize_memory_fill(struct optimize_facts *facts); /* its part of the facts */
+/* A paragraph. If a budget made the search change the job, or nothing fits, it is the verdict;
+ * `time` is the text of what it costs. */
+void optimize_memory_text(struct writer *writer, const struct optimize_facts *facts,
+                          const char *time);
+/* What was tried; nothing where nothing had to be. */
+void optimize_memory_table(struct writer *writer, const struct optimize_facts *facts);
+/* The key "memory"; null where nothing is known. */
+void optimize_memory_json(struct writer *writer, const struct optimize_facts *facts);
+/* ", recomputing 4 modules, in 2 micro-batches"; nothing where it does neither. */
+void optimize_memory_words(struct words *words, const struct dpro_optimum *optimum,
+                           enum dpro_which which);
+
+/* ---- optimize_computing.c ---- */
+
+void optimize_computing_fill(struct optimize_facts *facts); /* its part of the facts */
+/* A paragraph: what is changed, what that brings and costs; or why nothing is. Nothing where
+ * nothing was allowed. */
+void optimize_computing_text(struct writer *writer, const struct optimize_facts *facts);
+/* ", compiling the model, 4 modules in 16 bits"; nothing where all are as they are. */
+void optimize_computing_words(struct words *words, const struct optimize_facts *facts,
+                              enum dpro_which which);
+/* A list: the best strategy's modules that are computed so. */
+void optimize_computing_modules(struct writer *writer, const char *key,
+                                const struct dpro_optimum *optimum, unsigned bit);
+/* The key "computing"; null where nothing was allowed. */
+void optimize_computing_json(struct writer *writer, const struct optimize_facts *facts);
+/* A warning: what that does to numbers; "": nothing. */
+const char *optimize_computing_warning(const struct optimize_facts *facts);

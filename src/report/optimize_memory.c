@@ -1,5 +1,5 @@
 /* What a search did for memory: as text and as JSON. */
-#include "report/optimize_memory.h"
+#include "report/optimize_facts.h"
 
 #include "report/model_report.h"
 #include "report/table.h"
@@ -33,11 +33,10 @@ static struct dpro_memory_choice lowest_choice(const struct dpro_optimum *optimu
     return lowest;
 }
 
-void optimize_memory_text(struct writer *w, const struct dpro_optimize_report *r, const char *time)
+void optimize_memory_text(struct writer *w, const struct optimize_facts *f, const char *time)
 {
-    struct dpro_memory_budget b = dpro_optimum_memory_budget(r->optimum);
-    struct dpro_memory_peak before = dpro_optimum_memory_peak(r->optimum, DPRO_BASELINE);
-    struct dpro_memory_peak best = dpro_optimum_memory_peak(r->optimum, DPRO_BEST);
+    const struct dpro_memory_budget b = f->budget;
+    const struct dpro_memory_peak before = f->peaks[DPRO_BASELINE], best = f->peaks[DPRO_BEST];
     if (before.bytes == 0)
         return;
     if (b.needed && b.fits) {
@@ -45,7 +44,7 @@ void optimize_memory_text(struct writer *w, const struct dpro_optimize_report *r
                         BYTES_TEXT(best.bytes), BYTES_TEXT(before.bytes),
                         BYTES_TEXT(b.budget_bytes), time);
     } else if (b.needed) {
-        struct dpro_memory_choice lowest = lowest_choice(r->optimum);
+        struct dpro_memory_choice lowest = lowest_choice(f->report->optimum);
         table_paragraph(w, "Verdict", 10,
                         "nothing that was tried fits %s: the job holds %s at its peak (%s), "
                         "and at least %s (%s), which is %s too much; the smallest budget that "
@@ -63,34 +62,43 @@ void optimize_memory_text(struct writer *w, const struct dpro_optimize_report *r
     }
 }
 
-void optimize_memory_words(struct words *words, const struct dpro_optimum *optimum,
-                           enum dpro_which which)
+uint32_t optimize_n_recomputed(const struct dpro_optimum *optimum, enum dpro_which which)
 {
     const struct dpro_model *model = dpro_optimum_model(optimum, which);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
-    uint32_t n = 0, parts = dpro_strategy_micro_batches(strategy);
+    uint32_t n = 0;
     for (uint32_t m = 0; m < dpro_model_n_modules(model); m++)
         n += dpro_strategy_module(model, strategy, m).recomputed != 0;
+    return n;
+}
+
+void optimize_memory_words(struct words *words, const struct dpro_optimum *optimum,
+                           enum dpro_which which)
+{
+    uint32_t n = optimize_n_recomputed(optimum, which);
+    uint32_t parts = dpro_strategy_micro_batches(dpro_optimum_strategy(optimum, which));
     if (n > 0)
         words_add(words, "", ", recomputing %u module%s", n, PLURAL(n));
     if (parts > 1)
         words_add(words, "", ", in %u micro-batches", parts);
 }
 
-void optimize_memory_table(struct writer *w, const struct dpro_optimize_report *r)
+void optimize_memory_table(struct writer *w, const struct optimize_facts *f)
 {
+    const struct dpro_optimum *optimum = f->report->optimum;
     struct table t = {.n_cols = 6, .left = {true, false, false, false, false, true}};
-    uint32_t n = dpro_optimum_n_memory_choices(r->optimum);
-    int64_t own_ns = dpro_optimum_summary(r->optimum).baseline_ns;
+    uint32_t n = dpro_optimum_n_memory_choices(optimum);
+    double own_ns = (double)f->found.baseline_ns;
     if (n == 0)
         return;
-    table_cells(&t, "for memory", "modules", "iteration", "change", "peak", "");
+    table_cells(&t, "for memory", "modules", f->is_likely_other ? "likely" : "iteration", "change",
+                "peak", "");
     for (uint32_t i = 0; i < n; i++) {
-        struct dpro_memory_choice choice = dpro_optimum_memory_choice(r->optimum, i);
+        struct dpro_memory_choice choice = dpro_optimum_memory_choice(optimum, i);
         table_cells(&t, choice.name);
         table_cell(&t, "%u", choice.n_recomputed);
         table_cells(&t, TIME(choice.iteration_ns));
-        table_cell(&t, "%s %%", SIGNED(100 * ((double)choice.iteration_ns / (double)own_ns - 1)));
+        table_cell(&t, "%s %%", SIGNED(100 * ((double)choice.iteration_ns / own_ns - 1)));
         table_cell(&t, "%s", BYTES_TEXT(choice.peak_bytes));
         table_cells(&t, choice.chosen ? "chosen" : choice.fits ? "fits" : "");
     }
@@ -99,18 +107,17 @@ void optimize_memory_table(struct writer *w, const struct dpro_optimize_report *
 }
 
 /* Halves of 95 %. */
-const char *optimize_memory_warning(char out[224], const struct dpro_optimize_report *r)
+void optimize_memory_fill(struct optimize_facts *f)
 {
-    struct dpro_memory_budget b = dpro_optimum_memory_budget(r->optimum);
-    struct dpro_memory_peak best = dpro_optimum_memory_peak(r->optimum, DPRO_BEST);
-    double most = (double)best.bytes + HALF_OF_95_PCT * best.std_bytes;
-    out[0] = '\0';
-    if (b.budget_bytes > 0 && b.fits && most > (double)b.budget_bytes)
-        snprintf(
-            out, 224, "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
-            BYTES_TEXT(llround(HALF_OF_95_PCT * best.std_bytes)),
-            BYTES_TEXT(llround(fmax(0, (double)b.budget_bytes - HALF_OF_95_PCT * best.std_bytes))));
-    return out;
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++)
+        f->peaks[which] = dpro_optimum_memory_peak(f->report->optimum, (enum dpro_which)which);
+    f->budget = dpro_optimum_memory_budget(f->report->optimum);
+    double half = HALF_OF_95_PCT * f->peaks[DPRO_BEST].std_bytes;
+    double budget = (double)f->budget.budget_bytes;
+    if (budget > 0 && f->budget.fits && (double)f->peaks[DPRO_BEST].bytes + half > budget)
+        snprintf(f->unsure_peak, sizeof f->unsure_peak,
+                 "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
+                 BYTES_TEXT(llround(half)), BYTES_TEXT(llround(fmax(0, budget - half))));
 }
 
 /* ---- JSON ---- */
@@ -128,27 +135,27 @@ static void write_choices(struct writer *w, const struct dpro_optimum *optimum)
     writer_close(w, ']');
 }
 
-void optimize_memory_json(struct writer *w, const struct dpro_optimize_report *r)
+void optimize_memory_json(struct writer *w, const struct optimize_facts *f)
 {
-    struct dpro_memory_budget b = dpro_optimum_memory_budget(r->optimum);
-    struct dpro_memory_peak before = dpro_optimum_memory_peak(r->optimum, DPRO_BASELINE);
-    struct dpro_memory_peak best = dpro_optimum_memory_peak(r->optimum, DPRO_BEST);
-    const struct dpro_model *model = dpro_optimum_model(r->optimum, DPRO_BEST);
-    const struct dpro_strategy *strategy = dpro_optimum_strategy(r->optimum, DPRO_BEST);
+    const struct dpro_optimum *optimum = f->report->optimum;
+    const struct dpro_memory_budget b = f->budget;
+    const struct dpro_memory_peak *before = &f->peaks[DPRO_BASELINE], *best = &f->peaks[DPRO_BEST];
+    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
+    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, DPRO_BEST);
     writer_newline(w);
-    if (before.bytes == 0) {
+    if (before->bytes == 0) {
         writer_fields(w, NUL("memory"));
         return;
     }
     writer_begin(w, "memory", '{');
-    model_write_peaks(w, &before, &best);
+    model_write_peaks(w, before, best);
     writer_fields(w, INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
                   INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes),
                   BOOL("fits", b.fits), INT_IF("least_budget_bytes", b.needed, b.least_bytes));
     model_write_modules(w, "recompute", model, strategy, 0);
     writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(strategy)));
-    model_write_categories(w, "baseline_by_category", &before);
-    model_write_categories(w, "by_category", &best);
-    write_choices(w, r->optimum);
+    model_write_categories(w, "baseline_by_category", before);
+    model_write_categories(w, "by_category", best);
+    write_choices(w, optimum);
     writer_close(w, '}');
 }

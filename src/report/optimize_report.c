@@ -6,9 +6,7 @@
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
 #include "report/model_report.h"
-#include "report/optimize_computing.h"
 #include "report/optimize_facts.h"
-#include "report/optimize_memory.h"
 #include "report/page.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -61,7 +59,7 @@ static const char *strategy_text(const struct optimize_facts *f, char out[STRATE
         words_add(&words, "", ", %u gathered ahead", dpro_optimum_summary(optimum).prefetch);
     if (n_servers > 0)
         words_add(&words, "", ", on %u parameter server%s", n_servers, PLURAL(n_servers));
-    optimize_computing_words(&words, optimum, which);
+    optimize_computing_words(&words, f, which);
     optimize_memory_words(&words, optimum, which);
     snprintf(out, STRATEGY_TEXT, "%.*s", STRATEGY_TEXT - 1, words.text);
     return out;
@@ -173,7 +171,7 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
     snprintf(time, sizeof time, "for %s %% %s time an iteration (+- %s points): %s instead of %s",
              NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
              NUMBER(f->less_half_pct, 1), TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
-    optimize_memory_text(w, f->report, time);
+    optimize_memory_text(w, f, time);
     if (!f->helps)
         return;
     table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
@@ -188,7 +186,7 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
                         TIME(f->found.lower_bound_ns));
         table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     }
-    optimize_computing_text(w, f->report, f->helps);
+    optimize_computing_text(w, f);
     write_next(w, f);
 }
 
@@ -232,8 +230,8 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
             : f->computes ? "with these modules computed so "
                           : "",
             NUMBER(f->at_most_pct, 1), TIME(f->found.lower_bound_ns));
-    optimize_computing_text(w, f->report, f->helps);
-    optimize_memory_text(w, f->report, "");
+    optimize_computing_text(w, f);
+    optimize_memory_text(w, f, "");
     if (communicates)
         table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
     write_servers_needed(w, f);
@@ -294,11 +292,6 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     }
     writer_text(w, "\n");
     table_write(w, &t);
-    if (both)
-        table_wrapped(w, "", 2,
-                      "expected: the mean over the model's errors and the measured iterations, by "
-                      "which strategies are chosen; likely: by the model's best guess of each "
-                      "number, which is what 'dpro whatif' prints");
 }
 
 /* What each number of servers would win, and what it takes. */
@@ -342,7 +335,12 @@ static void write_text(struct writer *w, const void *facts)
     write_verdict(w, f);
     write_table(w, f);
     write_counts(w, f);
-    optimize_memory_table(w, f->report);
+    optimize_memory_table(w, f);
+    if (f->is_likely_other)
+        table_wrapped(w, "", 2,
+                      "expected: the mean over the model's errors and the measured iterations, by "
+                      "which strategies are chosen; likely: by the model's best guess of each "
+                      "number, which is what 'dpro whatif' prints");
     write_decisions(w, f);
     writer_text(w, "\n");
     table_paragraph(w, " ", 2, "search: %s, %llu candidate%s in %s s, %u round%s, stopped by: %s",
@@ -390,7 +388,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE ||
                                                f->computes || f->cut_changes[0] != '\0'));
     writer_section(w, "computation", '{');
-    optimize_computing_best(w, optimum);
+    optimize_computing_modules(w, "compile", optimum, DPRO_COMPILED);
+    optimize_computing_modules(w, "bf16", optimum, DPRO_BF16);
     write_fusions(w, optimum);
     writer_close(w, '}');
     writer_newline(w);
@@ -503,8 +502,8 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     write_runs(w, f);
     write_search(w, f);
-    optimize_computing_json(w, r);
-    optimize_memory_json(w, r);
+    optimize_computing_json(w, f);
+    optimize_memory_json(w, f);
     writer_newline(w);
     writer_fields(w, TEXT("plan", r->plan));
     model_write_link(w, r->model);

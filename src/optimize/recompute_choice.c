@@ -110,41 +110,11 @@ static bool solve(const struct recompute_problem *p, int64_t budget, bool *chose
     return suffices;
 }
 
-/* The lowest peak that was found, by bisection: of the choices that were seen. */
-static int64_t lowest_peak(const struct recompute_problem *p, bool *chosen,
-                           struct recompute_result *result)
-{
-    enum { MOST_STEPS = 64 };
-    struct recompute_problem free_of_charge = *p;
-    SCRATCH bool *tried = mem_array(p->n_modules + (size_t)1, sizeof *tried);
-    SCRATCH int64_t *none = mem_array(p->n_modules + (size_t)1, sizeof *none);
-    free_of_charge.time_ns = none;
-    int64_t high = recompute_peak(p, tried), low = 0;
-    memcpy(chosen, tried, p->n_modules * sizeof *chosen);
-    for (int step = 0; step < MOST_STEPS && low < high; step++) {
-        int64_t budget = low + (high - low) / 2;
-        if (solve(&free_of_charge, budget, tried, result)) {
-            high = MIN(budget, recompute_peak(p, tried));
-            memcpy(chosen, tried, p->n_modules * sizeof *chosen);
-        } else {
-            low = budget + 1;
-        }
-    }
-    return high;
-}
-
 struct recompute_result recompute_choose(const struct recompute_problem *p, int64_t budget,
                                          bool *chosen)
 {
     struct recompute_result result = {0};
     result.fits = solve(p, budget, chosen, &result);
-    if (!result.fits) {
-        int64_t lowest = lowest_peak(p, chosen, &result);
-        bool *cheaper = mem_array(p->n_modules + (size_t)1, sizeof *cheaper);
-        if (solve(p, lowest, cheaper, &result))
-            memcpy(chosen, cheaper, p->n_modules * sizeof *chosen);
-        mem_free(cheaper);
-    }
     result.time_ns = recompute_time(p, chosen);
     result.peak_bytes = recompute_peak(p, chosen);
     return result;

@@ -28,7 +28,8 @@ struct recompute_result {
 
 int64_t recompute_time(const struct recompute_problem *problem, const bool *chosen);
 int64_t recompute_peak(const struct recompute_problem *problem, const bool *chosen);
-/* Fills in chosen[n_modules]; if nothing fits, the choice with the lowest peak found. */
+/* Fills in chosen[n_modules]; if nothing fits, a choice that takes away what it can (the lowest
+ * peak is recompute_least()'s). */
 struct recompute_result recompute_choose(const struct recompute_problem *problem,
                                          int64_t budget_bytes, bool *chosen);
 

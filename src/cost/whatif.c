@@ -329,21 +329,32 @@ static void raise_to(int64_t *ns, int64_t least_ns)
         *ns = least_ns;
 }
 
+int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
+{
+    struct arena arena = {0};
+    *alone_ns = 0;
+    if (!graph || dpro_graph_pace(graph).n_ranks == 0)
+        return 0;
+    struct dpro_graph launching = *graph;
+    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &arena);
+    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &arena);
+    launching.sample_dur_ns = launching.sample_gap_ns = NULL;
+    launching.lead_dur_ns = launching.lead_gap_ns = NULL;
+    launching.n_samples = 0;
+    int rc = dpro_replay_predict(&launching, NULL, alone_ns, err);
+    arena_fini(&arena);
+    return rc;
+}
+
 /* The model has a GPU's work, and not that of the threads which launch it: what these would take
  * for an iteration if nothing but them took time is the least. */
 static int heed_launching(const struct dpro_graph *graph, const struct dpro_changes *changes,
                           struct dpro_whatif *w, struct dpro_error *err)
 {
     int64_t alone_ns, model_ns = w->predicted.iteration_ns;
-    if (!graph || dpro_graph_pace(graph).n_ranks == 0 || model_ns >= w->baseline.iteration_ns)
+    if (model_ns >= w->baseline.iteration_ns)
         return 0;
-    struct dpro_graph launching = *graph;
-    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &w->arena);
-    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &w->arena);
-    launching.sample_dur_ns = launching.sample_gap_ns = NULL;
-    launching.lead_dur_ns = launching.lead_gap_ns = NULL;
-    launching.n_samples = 0;
-    int rc = dpro_replay_predict(&launching, NULL, &alone_ns, err);
+    int rc = launching_alone(graph, &alone_ns, err);
     if (rc < 0 || model_ns >= alone_ns)
         return rc;
     if (launches_alike(changes, w)) {

@@ -8,6 +8,7 @@
 #include "cost/cost.h"
 #include "cost/server_placement.h"
 #include "cost/uncertainty.h"
+#include "cost/whatif_result.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 
@@ -205,14 +206,28 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                       : search_one(model, sync_n_servers(&model->net), o, optimum, err);
 }
 
+static int run(const struct dpro_model *model, const struct dpro_optimize_options *o,
+               struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    int64_t launching_ns = 0;
+    int rc = optimize(model, o, optimum, err);
+    if (rc == 0 && model->n_tensors > 0)
+        rc = launching_alone(o->graph, &launching_ns, err);
+    if (rc < 0)
+        return rc;
+    result_scale(*optimum);
+    if (result_raise(*optimum, launching_ns))
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "the CPU alone takes %.2f ms an iteration, so that no less is expected of any "
+                 "buckets, though the GPU and its communication would take less",
+                 (double)launching_ns / 1e6);
+    return 0;
+}
+
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
                       struct dpro_optimum **optimum, struct dpro_error *err)
 {
     struct dpro_optimize_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
-    if (rc == 0)
-        rc = WITHIN_SCOPE(dpro_error_nomem(err), optimize(model, &mine, optimum, err));
-    if (rc == 0)
-        result_scale(*optimum);
-    return rc;
+    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), run(model, &mine, optimum, err));
 }

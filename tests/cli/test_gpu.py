@@ -167,6 +167,11 @@ class BoundByGpu(Case):
                 self.assertAlmostEqual(alone_us, ours[1][1]["cpu_us"], delta=0.01 * alone_us)
                 predicted_us = 1000 * facts["predicted"]["iteration_ms"]
                 self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.02 * predicted_us)
+                searched = self.assert_json("optimize", ours[0], "--compress", "fp16")
+                rows = {row["name"]: row["likely_ms"] for row in searched["baselines"]}
+                self.assertEqual(rows["cap-1"], self.assert_json("whatif", ours[0], "--bucket-cap-mb", "1")["predicted"]["iteration_ms"])
+                self.assertGreaterEqual(searched["best"]["likely_ms"], 0.999 * alone_us / 1000)
+                self.assertEqual(told in " ".join(searched["warnings"]), slowest > 1)
                 _, halved = gpu_job.write(self, Job(world=2, buckets=5, kernel_us=20.0, cpu_us=38.0, transfer_us=1500.0, jitter=0.1,
                                                     slow=(1, slowest)), folder="halved%.1f" % slowest)
                 twice_us = 1000 * self.assert_json("whatif", ours[0], "--compute", "2x")["predicted"]["iteration_ms"]

@@ -16,52 +16,55 @@ bool pb_stop(struct pb *pb, const char *why)
 }
 
 static const char ends_early[] = "the file ends in the middle of a message";
+static const char beyond[] = "a number that reaches beyond its message";
 
-static bool take_varint_slow(struct pb *pb, uint64_t *value)
+/* NULL; or why there is no number, `beyond` where it does not end before `end`. */
+static const char *take_varint(const unsigned char **p, const unsigned char *end, uint64_t *value)
 {
-    uint64_t v = 0, left = pb->end - bytes_offset(pb->bytes);
+    uint64_t v = 0;
     for (unsigned i = 0; i < PB_VARINT_MAX; i++) {
-        if (i == left)
-            return pb_stop(pb, "a number that reaches beyond its message");
-        if (!bytes_need(pb->bytes, 1))
-            return pb_stop(pb, ends_early);
-        unsigned char byte = *pb->bytes->p++;
+        if (*p == end)
+            return beyond;
+        unsigned char byte = *(*p)++;
         v |= (uint64_t)(byte & 0x7f) << (7 * i);
         if (byte < 0x80) {
             *value = v;
-            return true;
+            return NULL;
         }
     }
-    return pb_stop(pb, "a number of more than 10 bytes");
+    return "a number of more than 10 bytes";
 }
 
-static inline bool take_varint(struct pb *pb, uint64_t *value)
+static size_t fixed_size(const struct pb_field *field)
 {
-    struct bytes *bytes = pb->bytes;
-    if (bytes->p < bytes->end && *bytes->p < 0x80 && bytes_offset(bytes) < pb->end) {
-        *value = *bytes->p++;
-        return true;
-    }
-    return take_varint_slow(pb, value);
+    return field->wire == PB_FIXED64 ? 8 : field->wire == PB_FIXED32 ? 4 : 0;
 }
 
-static uint64_t fixed_at(const unsigned char *p, size_t size)
+/* Takes a field up to the bytes that it may have; *p is where it failed. */
+static const char *take_field(const unsigned char **p, const unsigned char *end,
+                              struct pb_field *field)
 {
-    uint64_t value = 0;
+    uint64_t tag;
+    *field = (struct pb_field){.payload = *p};
+    const char *why = take_varint(p, end, &tag);
+    if (why)
+        return why;
+    field->number = (uint32_t)(tag >> 3);
+    field->wire = tag & 7;
+    field->payload = *p;
+    if (tag >> 3 == 0 || tag >> 32)
+        return "a field number that no message has";
+    if (field->wire == PB_VARINT || field->wire == PB_BYTES)
+        return take_varint(p, end, &field->value);
+    size_t size = fixed_size(field);
+    if (size == 0) /* groups, and what never was */
+        return "a wire type that no such message has";
+    if ((size_t)(end - *p) < size)
+        return beyond;
     for (size_t i = 0; i < size; i++)
-        value |= (uint64_t)p[i] << (8 * i);
-    return value;
-}
-
-static bool take_fixed(struct pb *pb, unsigned size, uint64_t *value)
-{
-    if (pb->end - bytes_offset(pb->bytes) < size)
-        return pb_stop(pb, "a number that reaches beyond its message");
-    if (!bytes_need(pb->bytes, size))
-        return pb_stop(pb, ends_early);
-    *value = fixed_at(pb->bytes->p, size);
-    pb->bytes->p += size;
-    return true;
+        field->value |= (uint64_t)(*p)[i] << (8 * i);
+    *p += size;
+    return NULL;
 }
 
 /* Moves to an offset ahead. */
@@ -83,38 +86,22 @@ static bool skip_to(struct pb *pb, uint64_t offset)
 bool pb_next(struct pb *pb, struct pb_field *field)
 {
     struct bytes *bytes = pb->bytes;
-    uint64_t tag;
     if (pb->fail || (pb->field_end > bytes_offset(bytes) && !skip_to(pb, pb->field_end)))
         return false;
     if (bytes_offset(bytes) >= pb->end || (pb->end == UINT64_MAX && !bytes_need(bytes, 1)))
         return false;
-    if (!take_varint(pb, &tag))
-        return false;
-    field->number = (uint32_t)(tag >> 3);
-    field->wire = tag & 7;
-    if (tag >> 3 == 0 || tag >> 32)
-        return pb_stop(pb, "a field number that no message has");
-    bool fine;
-    switch (field->wire) {
-    case PB_VARINT:
-        fine = take_varint(pb, &field->value);
-        break;
-    case PB_FIXED64:
-        fine = take_fixed(pb, 8, &field->value);
-        break;
-    case PB_FIXED32:
-        fine = take_fixed(pb, 4, &field->value);
-        break;
-    case PB_BYTES:
-        fine = take_varint(pb, &field->value);
-        if (fine && field->value > pb->end - bytes_offset(bytes))
-            fine = pb_stop(pb, "a length that reaches beyond its message");
-        break;
-    default: /* groups, and what never was */
-        return pb_stop(pb, "a wire type that no such message has");
-    }
-    pb->field_end = bytes_offset(bytes) + (fine && field->wire == PB_BYTES ? field->value : 0);
-    return fine;
+    bytes_need(bytes, 2 * (size_t)PB_VARINT_MAX); /* or what there is */
+    uint64_t left = pb->end - bytes_offset(bytes), there = (uint64_t)(bytes->end - bytes->p);
+    const unsigned char *p = bytes->p;
+    const char *why = take_field(&p, p + MIN(left, there), field);
+    left -= (uint64_t)(p - bytes->p);
+    bytes->p = p;
+    if (why == beyond && left >= MAX(fixed_size(field), 1))
+        why = ends_early;
+    if (!why && pb_length(field) > left)
+        why = "a length that reaches beyond its message";
+    pb->field_end = bytes_offset(bytes) + (why ? 0 : pb_length(field));
+    return !why || pb_stop(pb, why);
 }
 
 bool pb_enter(struct pb *pb, const struct pb_field *field, uint64_t *outer)
@@ -154,55 +141,18 @@ bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, siz
     return true;
 }
 
-static bool view_varint(struct pb_view *view, uint64_t *value)
-{
-    uint64_t v = 0;
-    for (unsigned i = 0; i < PB_VARINT_MAX && view->p < view->end; i++) {
-        unsigned char byte = *view->p++;
-        v |= (uint64_t)(byte & 0x7f) << (7 * i);
-        if (byte < 0x80) {
-            *value = v;
-            return true;
-        }
-    }
-    view->broken = true;
-    return false;
-}
-
 bool pb_view_next_slow(struct pb_view *view, struct pb_field *field)
 {
-    uint64_t tag;
     *field = (struct pb_field){.payload = view->p};
-    if (view->broken || view->p >= view->end || !view_varint(view, &tag))
+    if (view->broken || view->p >= view->end)
         return false;
-    field->number = (uint32_t)(tag >> 3);
-    field->wire = tag & 7;
-    field->payload = view->p;
-    size_t left = (size_t)(view->end - view->p), size = 0;
-    view->broken = tag >> 3 == 0 || tag >> 32;
-    switch (field->wire) {
-    case PB_VARINT:
-        return !view->broken && view_varint(view, &field->value);
-    case PB_BYTES:
-        if (view->broken || !view_varint(view, &field->value))
-            return false;
+    view->broken = take_field(&view->p, view->end, field) != NULL;
+    if (field->wire == PB_BYTES && !view->broken) {
         field->payload = view->p;
         view->broken = field->value > (size_t)(view->end - view->p);
         view->p += view->broken ? 0 : field->value;
-        return !view->broken;
-    case PB_FIXED64:
-    case PB_FIXED32:
-        size = field->wire == PB_FIXED64 ? 8 : 4;
-        view->broken |= left < size;
-        if (view->broken)
-            return false;
-        field->value = fixed_at(view->p, size);
-        view->p += size;
-        return true;
-    default:
-        view->broken = true;
-        return false;
     }
+    return !view->broken;
 }
 
 bool pb_view_fields(struct pb_view view, struct pb_field *fields, uint32_t n)

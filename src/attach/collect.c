@@ -60,13 +60,12 @@ void process_describe(struct process *process)
         {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"},
         {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"},
         {"GROUP_RANK", "SLURM_NODEID"}};
-    char *environment = mem_alloc(ENVIRON_MAX);
+    SCRATCH char *environment = mem_alloc(ENVIRON_MAX);
     size_t size = read_environ(process->pid, environment);
     process->rank = look_up_number(environment, size, names[0], -1);
     process->world_size = look_up_number(environment, size, names[1], 0);
     process->local_rank = look_up_number(environment, size, names[2], -1);
     int node = look_up_number(environment, size, names[3], -1);
-    mem_free(environment);
     if (node >= 0) {
         snprintf(process->host, sizeof process->host, "%d", node);
     } else {

@@ -133,14 +133,13 @@ struct slow_ones stats_slow_ones(const int64_t *ns, const int64_t *number, uint3
     uint32_t n_runs = 0;
     if (n == 0)
         return found;
-    int64_t *sorted = mem_alloc(n * sizeof *sorted);
+    SCRATCH int64_t *sorted = mem_alloc(n * sizeof *sorted);
     memcpy(sorted, ns, n * sizeof *sorted);
     sort_i64(sorted, n);
     while (found.n < n && sorted[n - 1 - found.n] > found.usual_most)
         found.n++;
     found.usual = stats_mean_std_i64(sorted, n - found.n);
     found.slow = stats_mean_std_i64(sorted + n - found.n, found.n);
-    mem_free(sorted);
     found.all = stats_mean_std_i64(ns, n);
     for (uint32_t i = 0; i < n; i++)
         n_runs += ns[i] > found.usual_most && (i == 0 || ns[i - 1] <= found.usual_most);

@@ -52,7 +52,7 @@ static uint32_t name_of_node(const struct rank_job *job, const struct trace_span
 void rank_match_graph(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    struct map nodes = {0}; /* name -> node; of equal names the first */
+    SCRATCH struct map nodes = {0}; /* name -> node; of equal names the first */
     uint64_t node;
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
         if (rank->dfg_nodes[n].name)
@@ -68,7 +68,6 @@ void rank_match_graph(struct rank_job *job)
         }
         span->node = (uint32_t)node;
     }
-    map_fini(&nodes);
     if (rank->n_dfg_nodes > 0)
         match_kernels(rank);
 }

@@ -59,10 +59,9 @@ struct measured {
 
 static void measured_fini(struct measured *m)
 {
-    for (int i = 0; i < N_TIMES; i++) {
+    for (int i = 0; i < N_TIMES; i++)
         FREE_ALL(&m->forward.of[i], &m->backward.of[i], &m->own_forward.of[i],
                  &m->own_backward.of[i]);
-    }
 }
 
 /* What repetitions differ by, at least, relative: few of them may be alike by chance. */

@@ -319,7 +319,7 @@ void rank_build(struct rank_job *job)
     struct trace_rank *rank = job->rank;
     make_room(job);
     join_tracks(job);
-    uint32_t *next = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *next);
+    SCRATCH uint32_t *next = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *next);
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         next[t] = rank->tracks[t].first;
     for (size_t w = 0, window = 0; w < job->n_windows; w++) {
@@ -328,7 +328,6 @@ void rank_build(struct rank_job *job)
         join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;
     }
-    mem_free(next);
     uint32_t n_kept = 0, n_read = 0;
     for (uint32_t t = 0; t < rank->n_tracks; t++)
         n_read += rank->tracks[t].n;

@@ -338,6 +338,12 @@ static bool is_left_behind(const struct rank *rank)
            is_dead((pid_t)rank->pid);
 }
 
+static int cant_remove(const char *path, struct dpro_error *err)
+{
+    return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder", path,
+                          strerror(errno));
+}
+
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     (void)st, (void)type, (void)at;
@@ -347,8 +353,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 static int remove_folder(const struct folder *folder, struct dpro_error *err)
 {
     if (nftw(folder->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
-        return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder",
-                              folder->path, strerror(errno));
+        return cant_remove(folder->path, err);
     SCRATCH char *up = mem_copy_string(folder->path);
     for (const char *p = folder->below; (p = strchr(p, '/')) != NULL; p++) { /* host<H> and above */
         *strrchr(up, '/') = '\0';
@@ -360,10 +365,7 @@ static int remove_folder(const struct folder *folder, struct dpro_error *err)
 
 static int remove_file(const char *path, struct dpro_error *err)
 {
-    return unlink(path) == 0 || errno == ENOENT
-               ? 0
-               : dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder",
-                                path, strerror(errno));
+    return unlink(path) == 0 || errno == ENOENT ? 0 : cant_remove(path, err);
 }
 
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
@@ -371,13 +373,11 @@ static int remove_file(const char *path, struct dpro_error *err)
 static int remove_job(const char *path, const struct dpro_recording *recording,
                       struct dpro_error *err)
 {
-    char *job = mem_format("%s/job.json", path);
+    SCRATCH char *job = mem_format("%s/job.json", path);
     bool is_ours = unlink(job) == 0;
     int rc = 0;
     if (!is_ours && errno != ENOENT)
-        rc = dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder", job,
-                            strerror(errno));
-    mem_free(job);
+        rc = cant_remove(job, err);
     for (size_t i = 0; i < recording->folders.n && is_ours && rc == 0; i++)
         rc = remove_folder(&recording->folders.at[i], err);
     for (size_t i = 0; i < recording->logs.n && is_ours && rc == 0; i++)
@@ -427,13 +427,12 @@ static int check_recording(const char *path, int replaces, struct dpro_error *er
 static int try_writing(const char *path, struct dpro_error *err)
 {
     struct statvfs fs;
-    char *file = mem_format("%s/.dpro-XXXXXX", path);
+    SCRATCH char *file = mem_format("%s/.dpro-XXXXXX", path);
     int fd = mkstemp(file), failed = fd < 0 ? errno : 0;
     if (fd >= 0) {
         close(fd);
         unlink(file);
     }
-    mem_free(file);
     if (failed)
         return dpro_error_set(err, DPRO_EIO,
                               "%s: the folder can't be written to: %s; choose another", path,

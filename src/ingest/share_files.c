@@ -354,7 +354,7 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     int met = processes_meet(build->processes, err);
     if (met < 0)
         return met;
-    ARRAY(struct found_by) found = {0};
+    SCRATCH ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
     EACH (struct source, source, build->list) {
         source->ends = hash_ends(source);
@@ -398,7 +398,6 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     deal_all(build, &shares);
     take_over(&build->list, &list);
     build->list = list;
-    array_fini(&found);
     arena_fini(&texts);
     if (rc == 0)
         answer_found(build);

@@ -201,24 +201,17 @@ static void begin_stage(struct timeline_reading *r, const struct timeline_event 
 /* "[512, 10]": the product. */
 static uint64_t numel_of(const char *shape)
 {
-    uint64_t numel = 1, dim = 0;
-    bool digits = false, any = false;
-    for (const char *at = shape;; at++) {
-        if (*at >= '0' && *at <= '9') {
-            if (__builtin_mul_overflow(dim, 10, &dim) ||
-                __builtin_add_overflow(dim, (uint64_t)(*at - '0'), &dim))
-                return 0;
-            digits = any = true;
-            continue;
-        }
-        if (digits && __builtin_mul_overflow(numel, dim, &numel))
+    static const char digits[] = "0123456789";
+    uint64_t numel = 1, dim;
+    bool any = strcmp(shape, "[]") == 0;
+    for (const char *at = shape; *(at += strcspn(at, digits)); any = true) {
+        size_t n = strspn(at, digits);
+        if (!net_parse_number(at, n, 10, UINT64_MAX, &dim) ||
+            __builtin_mul_overflow(numel, dim, &numel))
             return 0;
-        digits = false;
-        dim = 0;
-        if (!*at)
-            break;
+        at += n;
     }
-    return any || strcmp(shape, "[]") == 0 ? numel : 0;
+    return any ? numel : 0;
 }
 
 static void end_stage(struct timeline_reading *r, const struct timeline_event *e)

@@ -26,7 +26,7 @@ struct matcher {
 static void add_types(struct matcher *m)
 {
     const struct trace_rank *rank = m->job->rank;
-    struct map last = {0}; /* type -> its last node so far */
+    SCRATCH struct map last = {0}; /* type -> its last node so far */
     for (uint32_t n = 0; n < rank->n_dfg_nodes; n++) {
         uint32_t type = rank->dfg_nodes[n].type;
         uint64_t before;
@@ -40,7 +40,6 @@ static void add_types(struct matcher *m)
         }
         map_set(&last, (uint64_t)type + 1, n);
     }
-    map_fini(&last);
     array_reserve(&m->types.at, m->types.firsts.n);
 }
 

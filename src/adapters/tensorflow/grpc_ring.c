@@ -293,11 +293,10 @@ static void add_collectives(struct grpc_ring *ring)
 /* Numbers the collectives, and makes room for what is found of each. */
 static void number_runs(struct grpc_ring *ring)
 {
-    struct map numbers = {0};
+    SCRATCH struct map numbers = {0};
     for (size_t i = 0; i < ring->runs.n; i++)
         ring->runs.at[i].joint = (uint32_t)map_number(&numbers, ring->runs.at[i].key);
     ring->n = (uint32_t)numbers.n;
-    map_fini(&numbers);
     ring->n_ranks = arena_array(&ring->arena, ring->n, sizeof *ring->n_ranks);
     ring->found =
         arena_array(&ring->arena, (size_t)ring->trace->n_transports * ring->n, sizeof *ring->found);

@@ -287,6 +287,5 @@ void session_split(struct trace_part *part)
     tf_replace_part(part, s.tasks.at[0].part);
     array_fini(&s.tasks);
     arena_fini(&s.arena);
-    map_fini(&s.receivers);
-    map_fini(&s.groups);
+    FREE_ALL(&s.receivers, &s.groups);
 }

@@ -153,7 +153,7 @@ ORDER(compare_runs, struct program_run,
 /* The runs that the file lists, else what ops of one run say of when it began and ended. */
 static void find_runs(struct device_splitter *s)
 {
-    struct map by_run = {0};
+    SCRATCH struct map by_run = {0};
     bool listed = false;
     for (size_t i = 0; i < s->n_ops; i++)
         listed |= s->ops[i].whole;
@@ -171,7 +171,6 @@ static void find_runs(struct device_splitter *s)
             map_set(&by_run, key, s->runs.n);
         array_push(&s->runs, run);
     }
-    map_fini(&by_run);
     array_sort(&s->runs, compare_runs);
 }
 

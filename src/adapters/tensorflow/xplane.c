@@ -388,9 +388,8 @@ static int read_xplane(struct bytes *bytes, struct trace_part *part, struct dpro
     if (rc == 0)
         split_devices(&x);
     part->process.may_be_server = session_profile_of(part) != NULL;
-    for (size_t p = 0; p < x.planes.n; p++) {
-        FREE_ALL(&x.planes.at[p].events, &x.planes.at[p].stats, &x.planes.at[p].stat_texts);
-    }
+    EACH (struct xplane_plane, plane, x.planes)
+        FREE_ALL(&plane->events, &plane->stats, &plane->stat_texts);
     FREE_ALL(&x.planes, &x.metas, &x.xla.ops);
     return rc;
 }

@@ -83,7 +83,7 @@ struct parsing {
     uint32_t n_objects;
 };
 
-static void read_blocks(struct parsing *p);
+static void read_dicts(struct parsing *p, uint32_t list, bool have_blocks);
 
 static struct pickle_value value_of(const char *scalar, size_t len)
 {
@@ -142,9 +142,9 @@ static void read_dict(struct parsing *p, uint32_t list, bool has_blocks)
     struct snapshot_dict dict = {.object = p->n_objects++};
     JSON_KEYS (js, true, text, len) {
         uint32_t key = strtab_find(&p->part->names, text, len);
-        if (has_blocks && json_is(text, len, "blocks") && json_peek(js) == '[') {
-            js->p++;
-            read_blocks(p);
+        if (has_blocks && json_is(text, len, "blocks")) {
+            if (json_open(js, '['))
+                read_dicts(p, NO_ID, false);
         } else if (key != WORD_NONE && key < N_SNAPSHOT_KEYS) {
             read_value(p, &dict, key);
         } else {
@@ -158,18 +158,11 @@ static void read_dict(struct parsing *p, uint32_t list, bool has_blocks)
         snapshot_place(p->to, dict.object, list);
 }
 
-static void read_blocks(struct parsing *p)
+static void read_dicts(struct parsing *p, uint32_t list, bool have_blocks)
 {
     while (json_array_next(p->js))
         if (json_open(p->js, '{'))
-            read_dict(p, NO_ID, false);
-}
-
-static void read_segments(struct parsing *p)
-{
-    while (json_array_next(p->js))
-        if (json_open(p->js, '{'))
-            read_dict(p, NO_ID, true);
+            read_dict(p, list, have_blocks);
 }
 
 /* A list of entries a device. */
@@ -182,9 +175,7 @@ static void read_traces(struct parsing *p)
         if (!json_open(p->js, '['))
             continue;
         array_push(&to->lists, inner);
-        while (json_array_next(p->js))
-            if (json_open(p->js, '{'))
-                read_dict(p, inner.list, false);
+        read_dicts(p, inner.list, false);
     }
 }
 
@@ -200,7 +191,7 @@ static int read_json(struct json *js, struct trace_part *part,
             if (traces)
                 read_traces(&p);
             else
-                read_segments(&p);
+                read_dicts(&p, NO_ID, true);
         } else if (settings && json_open(js, '{')) {
             read_dict(&p, NO_ID, false);
         } else if (!segments && !traces && !settings) {

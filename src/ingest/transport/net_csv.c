@@ -89,8 +89,7 @@ static bool read_header(struct csv *csv, const char *line, size_t len)
     for (size_t i = 0; i < csv->n_columns; i++) {
         csv->columns[i] = COLUMN_NONE;
         for (uint8_t c = 1; c < COLUMN_ENDS; c++)
-            if (strlen(column_names[c]) == fields[i].len && !seen[c] &&
-                memcmp(column_names[c], fields[i].text, fields[i].len) == 0) {
+            if (text_n_is(fields[i].text, fields[i].len, column_names[c]) && !seen[c]) {
                 csv->columns[i] = c;
                 seen[c] = true;
             }
@@ -282,8 +281,7 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
                              .body = body,
                              .n_body = read_hex(at[FRAME_BODY], body)};
     csv->out->n_frames++;
-    if (at[FRAME_OP].len == strlen("zmq_msg_recv") &&
-        memcmp(at[FRAME_OP].text, "zmq_msg_recv", at[FRAME_OP].len) == 0) {
+    if (text_n_is(at[FRAME_OP].text, at[FRAME_OP].len, "zmq_msg_recv")) {
         if (ps_is_identity(&frame)) {
             ps_end_message(&csv->frames, csv->receiving);
             csv->receiving = hash_bytes(hash_bytes(1, at[FRAME_SOCKET].text, at[FRAME_SOCKET].len),

@@ -37,7 +37,7 @@ ORDER_OF_POINTERS(by_part, struct net_message,
  * that several servers share is that of all parts. */
 static void list_keys(struct dpro_trace *trace, const struct net_transport *t, ps_keys *keys)
 {
-    ARRAY(const struct net_message *) pushes = {0};
+    SCRATCH ARRAY(const struct net_message *) pushes = {0};
     EACH (const struct net_message, m, t->messages)
         if (m->stream % 2 == 0 && ps_is_push(m) && m->collective != NO_ID)
             array_push(&pushes, m);
@@ -50,7 +50,6 @@ static void list_keys(struct dpro_trace *trace, const struct net_transport *t, p
         if (fresh || pushes.at[i - 1]->server != m->server)
             keys->at[keys->n - 1].size_bytes += m->length;
     }
-    array_fini(&pushes);
     mxnet_name_keys(trace, &trace->ranks[t->rank_index], keys);
 }
 

@@ -137,7 +137,7 @@ static uint64_t request_key(const struct net_message *m, uint32_t connection)
  * its timestamp. Answers without a request are left out. */
 void ps_find_keys(struct net_transport *t)
 {
-    struct map requests = {0}; /* -> index + 1; 0: several */
+    SCRATCH struct map requests = {0}; /* -> index + 1; 0: several */
     size_t n_left_out = 0;
     for (size_t i = 0; i < t->messages.n; i++) {
         const struct net_message *m = &t->messages.at[i];
@@ -161,7 +161,6 @@ void ps_find_keys(struct net_transport *t)
             n_left_out++;
         }
     }
-    map_fini(&requests);
     if (n_left_out > 0)
         net_sort_messages(t);
 }

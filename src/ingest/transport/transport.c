@@ -129,14 +129,13 @@ static void collect_files(struct dpro_trace *trace, struct source **sources, siz
     for (size_t i = 0; i < n;) {
         struct net_transport *t = &trace->transports[trace->n_transports++];
         const struct net_transport *first = transport_of(sources[i]);
-        struct map seen = {0};
+        SCRATCH struct map seen = {0};
         *t = (struct net_transport){
             .rank = sources[i]->rank, .rank_index = NO_ID, .pid = first->pid, .zone = first->zone};
         memcpy(t->host, first->host, sizeof t->host);
         memcpy(t->boot_id, first->boot_id, sizeof t->boot_id);
         for (; i < n && sources[i]->rank == t->rank && transport_of(sources[i])->pid == t->pid; i++)
             take_file(t, &sources[i]->part, &seen);
-        map_fini(&seen);
         const struct trace_rank *rank = trace_rank_of(trace, t->rank);
         if (rank)
             t->rank_index = (uint32_t)(rank - trace->ranks);

@@ -116,6 +116,8 @@ struct dpro_rank_memory {
     uint64_t capacity_bytes;                               /* of the device; 0: not known */
     uint64_t growth_bytes; /* that each iteration takes and never gives back; 0: it does not grow */
     int64_t growth_since;  /* from this iteration on; -1: in all that were recorded */
+    uint64_t kept_bytes; /* of two recorded iterations, which can't tell whether memory grows: what
+                            the first keeps until the end; 0: nothing, or there are more */
     const struct dpro_memory_holder *holders; /* all, the largest first; borrowed */
     /* Over the shown iteration; borrowed. At most about 2,000, fewer with many ranks: then points
      * between the peaks are left out. */

@@ -375,6 +375,7 @@ struct dpro_rank_memory *replay_memory(const struct dpro_graph *graph, const int
         rank->measured_peak_bytes = memory->measured_peak_bytes;
         rank->growth_bytes = memory->growth_bytes;
         rank->growth_since = memory->growth_since;
+        rank->kept_bytes = memory->kept_bytes;
         rank->measured_reserved_bytes = memory->measured_reserved_bytes;
         rank->capacity_bytes = memory->capacity_bytes;
         sweep_rank(graph, memory, start_ns, end_ns, rank, arena);

@@ -221,7 +221,7 @@ function memoryCard(report, data, kit) {
     el("div", "", canvas),
     el("div", "legend", used.map((c) => el("span", "", swatch(c), memoryWords(c)))),
     ...memory.ranks.filter((r) => r.growth_bytes).slice(0, 16).map((r) => el("p", "growth", "Rank " + r.rank + " grows by " +
-      memoryBytes(r.growth_bytes) + " in each iteration" + (r.grows_since === null ? "" : " since iteration " + r.grows_since) +
+      memoryBytes(r.growth_bytes) + " in each iteration" + (r.grows_since === null ? " from the first recorded one on" : " since iteration " + r.grows_since) +
       ", which is not given back (a leak?). What had come together is part of \"other\".")), table,
     el("p", "dim", "Known " + memory.note + "." + drawn));
 

@@ -81,6 +81,9 @@ static void say_holders(struct words *line, const struct memory_fact *fact)
     }
 }
 
+/* Of the peak: less is in every job, such as a list of losses. */
+enum { LEAST_KEPT = 1000 };
+
 static void write_rank(struct writer *w, const struct report_facts *f, const char *who,
                        const struct memory_fact *fact)
 {
@@ -98,8 +101,16 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
         words_add(&line, "; ", "grows by %s a step", BYTES_TEXT(m->growth_bytes));
     if (m->growth_bytes > 0 && m->growth_since >= 0)
         words_add(&line, " ", "since iteration %lld", (long long)m->growth_since);
+    else if (m->growth_bytes > 0)
+        words_add(&line, " ", "from the first recorded step on");
     if (m->growth_bytes > 0)
         words_add(&line, ", ", "which is not given back (a leak?)");
+    if (m->kept_bytes > m->peak_bytes / LEAST_KEPT)
+        words_add(
+            &line, "; ",
+            "%s that the first of two recorded steps took are not given back: two steps can't "
+            "tell whether memory grows, record more",
+            BYTES_TEXT(m->kept_bytes));
     if (m->measured_reserved_bytes > 0)
         words_add(&line, "; ", "the allocator reserved %s when it was recorded",
                   BYTES_TEXT(m->measured_reserved_bytes));
@@ -232,6 +243,7 @@ static void write_json_rank(struct writer *w, const struct report_facts *f,
         BYTES_KNOWN("measured_peak_bytes", m->measured_peak_bytes),
         BYTES_KNOWN("growth_bytes", m->growth_bytes),
         INT_IF("grows_since", m->growth_bytes > 0 && m->growth_since >= 0, m->growth_since),
+        BYTES_KNOWN("kept_bytes", m->kept_bytes),
         BYTES_KNOWN("measured_reserved_peak_bytes", m->measured_reserved_bytes),
         FIXED("error_pct", fact->error_pct, 3));
     writer_object_at(w, "at", MS_IF("ms", in_op, m->peak_ns),

@@ -367,7 +367,7 @@ class Growth(Case):
             for k in range(3):
                 event(number * 1_000_000_000 + k * 200_000_000, 100_000_000)
             if keeps(number):
-                event(number * 1_000_000_000 + 700_000_000, kept)
+                event(number * 1_000_000_000 + 700_000_000, kept(number) if callable(kept) else kept)
             for of in gives(number):
                 event(of * 1_000_000_000 + 700_000_000, -kept)
             rank.emit("cpu_op", "aten::linear", begin, rank.now - begin + 2, 100, 1)
@@ -381,7 +381,7 @@ class Growth(Case):
         rank, text = self.replay("leak", lambda number: True)
         self.assertEqual(rank["growth_bytes"], 20_000_000)
         self.assertEqual(rank["by_category"]["activation"], 300_000_000)
-        self.assertIn("grows by 20.0 MB a step", text)
+        self.assertIn("grows by 20.0 MB a step from the first recorded step on, which", text)
         self.assertIsNone(rank["grows_since"])
         self.assertIn("find out what keeps 20.0 MB more memory in each iteration (a leak?)", verdict(self.facts, "Next step"))
 
@@ -391,6 +391,30 @@ class Growth(Case):
             self.assertEqual(rank["growth_bytes"], kept)
             self.assertIn("a step", text)
             self.assertEqual("leak" in verdict(self.facts, "Next step"), said)
+
+    def test_it_need_not_keep_as_much_in_each_step(self):
+        for name, kept in (("two", lambda number: 20_000_000 if number < 7 else 50_000_000),
+                           ("more", lambda number: 5_000_000 * number), ("varies", lambda number: (7 * number % 11 + 2) * 1_000_000)):
+            rank, text = self.replay(f"unlike-{name}", lambda number: True, steps=12, kept=kept)
+            self.assertIn("a step from the first recorded step on", text)
+            mean = sum(kept(number) for number in range(2, 12)) / 10
+            self.assertAlmostEqual(rank["growth_bytes"], mean, delta=0.12 * mean)
+            last = 2 * max(kept(number) for number in range(1, 13))  # which the next steps may give back
+            self.assertLessEqual(rank["by_category"]["activation"], 300_000_000 + last)
+        rank, _ = self.replay("stops", lambda number: number < 7, steps=12)
+        self.assertEqual((rank["growth_bytes"], rank["by_category"]["activation"]), (None, 300_000_000))
+
+    def test_few_steps_tell_of_it_too_and_two_say_that_they_cannot(self):
+        for steps in (3, 4):
+            rank, text = self.replay(f"few-{steps}", lambda number: True, steps=steps)
+            self.assertEqual((rank["growth_bytes"], rank["kept_bytes"]), (20_000_000, None))
+            self.assertEqual(rank["by_category"]["activation"], 300_000_000)
+            self.assertIn("grows by 20.0 MB a step from the first recorded step on", text)
+            self.assertIsNone(self.replay(f"few-flat-{steps}", lambda number: number == 1, steps=steps)[0]["growth_bytes"])
+        rank, text = self.replay("few-2", lambda number: True, steps=2)
+        self.assertEqual((rank["growth_bytes"], rank["kept_bytes"]), (None, 20_000_000))
+        self.assertIn("20.0 MB that the first of two recorded steps took are not given back: two steps can't tell", text)
+        self.assertNotIn("two steps", self.replay("flat-2", lambda number: False, steps=2)[1])
 
     def test_it_may_begin_while_the_job_is_recorded(self):
         rank, text = self.replay("later", lambda number: number >= 7, steps=12)

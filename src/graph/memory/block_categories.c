@@ -175,6 +175,12 @@ static uint32_t step_at(const struct memory_build *b, int64_t ns)
     return ns >= b->rank->steps.at[s].start_ns ? s : NO_ID;
 }
 
+static bool may_be_activation(const struct block_build *block)
+{
+    return block->to.category == DPRO_MEMORY_ACTIVATION ||
+           block->to.category == DPRO_MEMORY_TEMPORARY;
+}
+
 /* The step of the window that a block was taken in and that keeps it; NO_ID: it is not kept. */
 static uint32_t kept_by(const struct memory_build *b, const struct block_build *block)
 {
@@ -198,55 +204,70 @@ static bool is_given_back_later(const struct memory_build *b, const struct map *
     return false;
 }
 
+/* From which of n steps on each keeps something, and no tenth or less of what the last ones do. */
+static uint32_t grows_from(const uint64_t *kept, uint32_t n)
+{
+    enum { LAST = 3, LEAST = 10 };
+    uint64_t most = 0;
+    uint32_t from = n;
+    for (uint32_t s = n > LAST ? n - LAST : 0; s < n; s++)
+        most = MAX(most, kept[s]);
+    while (from > 0 && kept[from - 1] > 0 && kept[from - 1] >= most / LEAST)
+        from--;
+    return from;
+}
+
+/* What earlier steps keep is no activation, however long a backward pass sees it; where memory
+ * grows, that and what the last step keeps of the same sizes is what it grew by. */
+static void set_kept_apart(struct memory_build *b, uint32_t first, struct map *kept_before)
+{
+    EACH (struct block_build, block, b->blocks) {
+        uint32_t s = kept_by(b, block);
+        uint64_t count = 0;
+        if (s == b->step && b->growth_bytes > 0 &&
+            map_get(kept_before, map_key(block->size_bytes), &count) && count > 0)
+            map_set(kept_before, map_key(block->size_bytes), count - 1);
+        else if (s == NO_ID || s == b->step)
+            continue;
+        if (!may_be_activation(block))
+            continue;
+        block->to.category = DPRO_MEMORY_OTHER;
+        block->to.grows = b->growth_bytes > 0 && s >= first;
+    }
+}
+
 /* Memory that grows from step to step: the steps before the last, three or more in a row and not
- * the first, keep about as much each. The last one also keeps what the next one gives back. What it
- * keeps of the sizes that were kept before grows, too. It is no activation, however long a backward
- * pass sees it. */
+ * the first, or all of fewer, keep something each. The first may make what the job keeps, of which
+ * more than a few steps tell. The last one also keeps what the next one gives back. */
 static void find_growth(struct memory_build *b)
 {
     enum { FEWEST = 3 };
-    uint32_t first = b->step, n = 0, from;
+    uint32_t first = b->step, n, from;
     while (first > 0 && b->rank->steps.at[first - 1].window == b->window)
         first--;
     n = b->step - first;
-    if (n < FEWEST + 1) /* and the first, in which a job may make what it keeps */
-        return;
     SCRATCH struct map kept_before = {0}; /* sizes that the last step but one keeps -> how many */
-    uint64_t *kept = mem_array(n + (size_t)1, sizeof *kept), least = UINT64_MAX, most = 0;
+    SCRATCH uint64_t *kept = mem_array(n + (size_t)1, sizeof *kept);
     EACH (const struct block_build, block, b->blocks) {
         uint32_t s = kept_by(b, block);
-        if (s == NO_ID)
+        if (s == NO_ID || (n <= FEWEST && !may_be_activation(block)))
             continue;
         kept[s - first] += block->size_bytes;
         if (s + 1 == b->step)
             map_add(&kept_before, map_key(block->size_bytes), 1);
     }
-    for (from = n; from > 1; from--) {
-        uint64_t bytes = kept[from - 1];
-        if (bytes == 0 || MAX(most, bytes) / 2 > MIN(least, bytes))
-            break;
-        least = MIN(least, bytes);
-        most = MAX(most, bytes);
+    from = grows_from(kept, n);
+    bool grows = n > FEWEST ? n - MAX(from, 1) >= FEWEST : n > 1 && from == 0;
+    if (n == 1)
+        b->kept_bytes = kept[0];
+    if (grows && (from <= 1 || !is_given_back_later(b, &kept_before))) {
+        uint32_t since = n > FEWEST ? MAX(from, 1) : 0;
+        for (uint32_t s = since; s < n; s++)
+            b->growth_bytes += kept[s];
+        b->growth_bytes /= n - since;
+        b->growth_since = from <= 1 ? -1 : b->rank->steps.at[first + from].number;
     }
-    mem_free(kept);
-    if (n - from >= FEWEST && (from == 1 || !is_given_back_later(b, &kept_before))) {
-        b->growth_bytes = least;
-        b->growth_since = from == 1 ? -1 : b->rank->steps.at[first + from].number;
-        EACH (struct block_build, block, b->blocks) {
-            uint32_t s = kept_by(b, block);
-            uint64_t count = 0;
-            if (s == b->step && map_get(&kept_before, map_key(block->size_bytes), &count) &&
-                count > 0)
-                map_set(&kept_before, map_key(block->size_bytes), count - 1);
-            else if (s == NO_ID || s == b->step || (from > 1 && s < first + from))
-                continue;
-            if (block->to.category != DPRO_MEMORY_ACTIVATION &&
-                block->to.category != DPRO_MEMORY_TEMPORARY)
-                continue;
-            block->to.category = DPRO_MEMORY_OTHER;
-            block->to.grows = true;
-        }
-    }
+    set_kept_apart(b, from <= 1 ? 0 : first + from, &kept_before);
 }
 
 void memory_categorize(struct memory_build *b)

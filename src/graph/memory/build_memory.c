@@ -183,6 +183,7 @@ static void make(struct memory_build *b)
     memory_categorize(b);
     to->growth_bytes = b->growth_bytes;
     to->growth_since = b->growth_since;
+    to->kept_bytes = b->kept_bytes;
     memory_find_units(b);
     memory_bind_older(b);
     memory_find_scaling(b);

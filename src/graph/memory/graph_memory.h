@@ -175,7 +175,8 @@ struct graph_memory {
     uint64_t capacity_bytes;          /* of the device; 0: not known */
     uint64_t growth_bytes;            /* that each iteration keeps for good; 0: it does not grow */
     int64_t growth_since;             /* from this iteration on; -1: in all that were recorded */
-    uint32_t batch_size;              /* of the rank; 0: not known */
+    uint64_t kept_bytes; /* of two recorded iterations: what the first keeps until the end */
+    uint32_t batch_size; /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
     struct allocator_history start;      /* the allocator's segments, and its requests since the
                                             iteration began; none: not known */

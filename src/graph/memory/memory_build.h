@@ -57,6 +57,7 @@ struct memory_build {
     int64_t start_ns, end_ns; /* of the iteration */
     uint64_t growth_bytes;    /* as in struct graph_memory */
     int64_t growth_since;     /* likewise */
+    uint64_t kept_bytes;      /* likewise */
     int32_t device;
     ARRAY(struct block_build) blocks;   /* by the time at which they were first seen */
     ARRAY(struct moment_build) moments; /* of the iteration */

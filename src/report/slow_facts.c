@@ -61,12 +61,19 @@ static bool alike(const struct slow_cause *cause, const struct slow_kind *kind,
 
 ORDER(by_more, struct slow_cause, DESCENDING(more_ns) ?: strcmp(x->name, y->name));
 
-/* Where none stands out, all ops together are one cause, as of an evaluation. */
+/* Where none explains as much as the others together, all ops are one cause, as of an evaluation.
+ */
 static void join_ops(struct slow_facts *slow)
 {
     struct slow_cause all = {.rank = -1};
     uint32_t n = 0;
-    if (slow->causes[0].more_ns >= slow->more_ns / 5)
+    int64_t most = 0, sum = 0;
+    EACH_OF (const struct slow_cause, cause, slow->causes, slow->n_causes) {
+        bool is_op = !cause->kind && !cause->is_gap;
+        most = is_op ? MAX(most, cause->more_ns) : most;
+        sum += is_op ? cause->more_ns : 0;
+    }
+    if (most >= sum - most)
         return;
     EACH_OF (const struct slow_cause, cause, slow->causes, slow->n_causes) {
         if (cause->kind || cause->is_gap) {

@@ -181,6 +181,17 @@ class JobTime(Case):
         self.assertGreater(more["p50_ms"], max(usual) + paused_ms)
         self.ask("whatif", self.slowed("together", often))
 
+    def test_slow_iterations_stay_as_slow_with_other_links_and_ranks(self):
+        usual = self.slowed("usual", {})
+        for name, slow in (("loads", {3: 300, 7: 300, 11: 300}), ("compiles-twice", {5: 900, 8: 900})):
+            trace = self.slowed(name, slow)
+            more_ms = self.ask("whatif", trace)["baseline"]["p95_ms"] - self.ask("whatif", usual)["baseline"]["p95_ms"]
+            for change in (["--bandwidth", "0.5x"], ["--bandwidth", "4x"], ["--world-size", "8"], ["--dp", "16"]):
+                with self.subTest(name, change=change):
+                    found, without = (self.ask("whatif", of, *change)["predicted"] for of in (trace, usual))
+                    self.assertAlmostEqual(found["p50_ms"], without["p50_ms"], delta=0.03 * without["p50_ms"])
+                    self.assertAlmostEqual(found["p95_ms"], without["p95_ms"] + more_ms, delta=0.03 * without["p50_ms"])
+
     def test_percentiles_of_the_job_as_it_ran_are_the_same_whatever_is_asked(self):
         for trace, *questions in ((self.slowed("any", {5: 50, 8: 300}), ["--world-size", "16"], ["--compute", "2x"]),
                                   (os.path.join(DATA, "torch-tp-gloo-n2"), ["--tp", "4"], ["--tp", "1"])):

@@ -102,3 +102,23 @@ class Phases(Case):
         self.assertEqual(facts["slow_iterations"]["every"], 4)
         idle = next(line["text"] for line in facts["verdict"] if line["title"] == "Idle")
         self.assertIn(", of which 8.75 ms are GPU work that only some iterations have", idle)
+
+    def test_all_of_an_evaluation_within_steps_that_communicate_is_told(self):
+        """Its work is no op of an iteration, and a collective's is one op of it; all kernels that it has more of are why."""
+        def evaluates(rank):
+            for micro in range(4):
+                yield from rank.forward(4)
+                reduced = yield from rank.backward(8, buckets=2 if micro == 3 else 0)
+            yield from rank.update(2, after=reduced)
+            if rank.number % 3 == 0:
+                for _ in range(3):
+                    yield from rank.forward(4)
+                    yield from rank.forward(1, "aten::argmax")
+            rank.wait_for_gpu()
+
+        facts = self.replay("micro-evaluates", evaluates, steps=12, world=2)
+        self.assert_phases(facts, 16, 32, 2)
+        idle = next(line["text"] for line in facts["verdict"] if line["title"] == "Idle")
+        self.assertIn(", of which 5.00 ms are GPU work that only some iterations have", idle)
+        causes = facts["slow_iterations"]["causes"]
+        self.assertAlmostEqual(sum(cause["more_ms"] for cause in causes), 15, delta=0.1)

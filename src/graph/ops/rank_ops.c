@@ -374,7 +374,9 @@ static void place_step(void *arg, size_t s)
             const struct slice *slice = &rank->slices.at[found];
             rank->start_ns[at] = slice->start_ns;
             rank->end_ns[at] = op->flags & GRAPH_OP_ARRIVAL ? slice->start_ns : slice->end_ns;
-            matched_ns = time_add(matched_ns, stream_ns(rank, &rank->tracks.at[op->track], found));
+            if (!(op->flags & GRAPH_OP_ARRIVAL)) /* of the transfer's slice */
+                matched_ns =
+                    time_add(matched_ns, stream_ns(rank, &rank->tracks.at[op->track], found));
         }
     }
     rank->start_ns[build_at(rank, (uint32_t)s, rank->boundary)] = rank->steps.at[s].end_ns;

@@ -147,8 +147,8 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
 
 ORDER(by_excess, struct grown, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
 
-/* What explains at least a tenth of what a slow sample takes longer; where nothing does, such as of
- * an evaluation, a hundredth. */
+/* What explains at least a tenth of what a slow sample takes longer; where that is less than half
+ * of it, such as of an evaluation, a hundredth. */
 static void keep_grown(struct rank_build *rank, const struct key_times *times, const int64_t *ns,
                        int64_t usual_most, struct arena *scratch)
 {
@@ -157,7 +157,7 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
     memcpy(sorted, ns, n * sizeof *sorted);
     sort_i64(sorted, n);
     int64_t usual = sorted[(n - 1) / 2];
-    bool *explained = arena_array(scratch, n, sizeof *explained);
+    int64_t *explained_ns = arena_array(scratch, n, sizeof *explained_ns);
     for (size_t i = 0; i < 2 * times->keys.n; i++) {
         bool again = i >= times->keys.n;
         size_t k = i % times->keys.n;
@@ -165,11 +165,14 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
         memcpy(sorted, took, n * sizeof *sorted);
         sort_i64(sorted, n);
         for (uint32_t s = 0; s < n; s++) {
-            int64_t more = took[s] - sorted[(n - 1) / 2];
-            bool wanted = again ? !explained[s] && !(times->keys.at[k] & 1) : true;
-            if (!again && more > (ns[s] - usual) / 10)
-                explained[s] = true;
-            if (wanted && ns[s] > usual_most && more > (ns[s] - usual) / (again ? 100 : 10))
+            int64_t more = took[s] - sorted[(n - 1) / 2], slower = ns[s] - usual;
+            bool is_much = more > slower / 10;
+            bool wanted = again ? explained_ns[s] < slower / 2 && !is_much && more > slower / 100 &&
+                                      !(times->keys.at[k] & 1)
+                                : is_much;
+            if (!again && is_much)
+                explained_ns[s] = time_add(explained_ns[s], more);
+            if (wanted && ns[s] > usual_most)
                 array_add(&rank->grown, .sample = s, .name = (uint32_t)(times->keys.at[k] >> 1),
                           .is_gap = times->keys.at[k] & 1, .more_ns = more);
         }

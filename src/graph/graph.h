@@ -312,6 +312,8 @@ struct dpro_graph {
     struct dpro_steps steps;
     ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
+    bool is_scaled;        /* its times: the tracing's cost is taken out */
+    bool hides_phases;     /* forward is computation of an unknown phase, as of CUDA graphs */
     const char *lacks_gpu; /* what was not recorded of GPUs, and why; NULL: nothing is lacking on
                               the ranks that are here */
     const char *seldom;    /* in how few iterations ranks communicate; NULL: in most, or in none */

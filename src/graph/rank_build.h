@@ -239,6 +239,8 @@ struct rank_build {
     struct graph_memory *memory; /* see graph/memory; NULL: not known */
 
     bool autocast;     /* see autocast_rules.c */
+    bool hides_phases; /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
+                        */
     bool lacks_gpu;    /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
     uint32_t n_called; /* calls of NCCL, where it lacks its GPU */
 

@@ -76,12 +76,12 @@ static int64_t difference(const struct part_fact *part)
 ORDER(by_difference, struct part_fact,
       COMPARE(difference(y), difference(x)) ?: ASCENDING(rank) ?: ASCENDING(kind));
 
-static const char *part_words(int kind)
+static const char *part_words(const struct report_facts *f, int kind)
 {
     return kind == PART_WAIT            ? "waiting for peers"
            : kind == PART_IDLE          ? "idle"
            : kind == DPRO_OP_COLLECTIVE ? "collectives"
-                                        : facts_kind_words((enum dpro_op_kind)kind);
+                                        : facts_kind_words(f, (enum dpro_op_kind)kind);
 }
 
 static void fill_parts(struct report_facts *f, struct part_times *times)
@@ -90,7 +90,7 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
         for (int kind = 0; kind < N_PARTS; kind++) {
             struct part_times *t = &times[(size_t)r * N_PARTS + (size_t)kind];
             struct part_fact part = {
-                .rank = f->ranks[r].time.rank, .kind = kind, .what = part_words(kind)};
+                .rank = f->ranks[r].time.rank, .kind = kind, .what = part_words(f, kind)};
             if (t->at[0].n == 0 && t->at[1].n == 0)
                 continue;
             part.measured_ns = unite(&t->at[0], &part.measured_sum_ns);

@@ -404,7 +404,7 @@ bool facts_is_sized(const struct dpro_collective *collective)
     return collective->size_bytes > 0 || collective->kind == DPRO_BARRIER;
 }
 
-const char *facts_kind_words(enum dpro_op_kind kind)
+const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kind)
 {
     static const char *const words[DPRO_N_OP_KINDS] = {
         [DPRO_OP_FW] = "forward computation",
@@ -423,5 +423,7 @@ const char *facts_kind_words(enum dpro_op_kind kind)
         [DPRO_OP_OUT] = "tensors arriving",
         [DPRO_OP_BARRIER] = "boundaries",
     };
+    if (kind == DPRO_OP_FW && f->report->graph->hides_phases)
+        return "computation of unknown phase";
     return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
 }

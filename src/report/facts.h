@@ -272,7 +272,8 @@ int64_t facts_launching_ns(const struct report_facts *facts);
 bool facts_launch_bound(const struct report_facts *facts);
 /* Whether its size is known; a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
-const char *facts_kind_words(enum dpro_op_kind kind); /* "backward computation"; static */
+/* "backward computation"; static */
+const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kind);
 /* The memory of the rank with the highest peak; NULL: not known. */
 const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */

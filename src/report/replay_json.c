@@ -127,6 +127,7 @@ static void write_trace(struct writer *w, const struct report_facts *f)
         writer_json_int(w, f->report->graph->blind[i]);
     writer_close(w, ']');
     writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
+                  BOOL("phases_known", !f->report->graph->hides_phases),
                   BOOL("communication_recognised", f->communicates),
                   INT("iterations", f->n_measured));
     writer_begin(w, "files", '[');

@@ -72,10 +72,11 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
 {
     static const char *const which[] = {"least ", "median ", "most "};
     uint32_t n_shown = by_waits ? 3 : f->n_ranks;
+    bool hidden = f->report->graph->hides_phases;
     table_cells(t, "rank", "iteration");
     for (int p = 0; p < N_RANK_PARTS; p++)
         if (used[p])
-            table_cells(t, rank_parts[p].column);
+            table_cells(t, p == 0 && hidden ? "unknown phase" : rank_parts[p].column);
     if (with_all)
         table_cells(t, "all comm");
     for (uint32_t i = 0; i < n_shown; i++) {
@@ -83,18 +84,6 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
         table_cell(t, "%s%d", by_waits ? which[i] : "", f->ranks[r].time.rank);
         breakdown_row(t, &f->ranks[r], used, with_all, digits);
     }
-}
-
-/* Kernels come out of CUDA graphs, and nothing else tells of a backward pass. */
-static bool hides_phases(const struct dpro_graph *g)
-{
-    bool graphs = false, backward = false;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        backward |= g->phase[op] == DPRO_OP_BW;
-        graphs |= g->kind[op] == DPRO_OP_LAUNCH &&
-                  text_ends(strtab_get(&g->names, g->name[op]), "GraphLaunch");
-    }
-    return graphs && !backward;
 }
 
 static void write_breakdown(struct writer *w, const struct report_facts *f)
@@ -150,11 +139,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "
                       "computation counts as forward");
-    else if (f->has_gpu && hides_phases(f->report->graph))
+    else if (f->report->graph->hides_phases)
         table_wrapped(w, "", 2,
-                      "CUDA graphs do not tell forward, backward and update apart: all their "
-                      "kernels count as forward; while only the CPU works, the rank counts as "
-                      "idle");
+                      "CUDA graphs do not tell forward, backward and update apart: put their "
+                      "launches into ranges of these names (torch.profiler.record_function); while "
+                      "only the CPU works, the rank counts as idle");
     else if (f->has_gpu)
         table_wrapped(w, "", 2,
                       "forward, backward and update are times on the GPU; while only the CPU "
@@ -183,7 +172,7 @@ static void write_path(struct writer *w, const struct report_facts *f)
         if (kind == PATH_GAP)
             table_cells(&t, "GAP", "between ops");
         else
-            table_cells(&t, dpro_op_kind_name(kind), facts_kind_words(kind));
+            table_cells(&t, dpro_op_kind_name(kind), facts_kind_words(f, kind));
         cell_share(&t, f, f->kind_ns[kind]);
     }
     table_write(w, &t);

@@ -11,8 +11,9 @@
     ["input_ms", "input", "INPUT"], ["exposed_communication_ms", "exposed communication", "COMM"],
     ["wait_for_peers_ms", "waiting for peers", "WAIT"], ["idle_ms", "idle", "IDLE"],
   ];
+  if (!report.trace.phases_known) PARTS[0][1] = "unknown phase";
   const KIND_WORDS = {
-    FW: "forward computation", BW: "backward computation", UPDATE: "optimizer update", INPUT: "input",
+    FW: report.trace.phases_known ? "forward computation" : "computation of unknown phase", BW: "backward computation", UPDATE: "optimizer update", INPUT: "input",
     SEND: "sending", RECV: "receiving", PUSH: "pushing to servers", PULL: "pulling from servers",
     REDUCE: "adding up received parts", COPY: "memory copies", COLLECTIVE: "collective transfers",
     LAUNCH: "CPU launch and sync calls", GAP: "gaps between ops",
@@ -271,7 +272,7 @@
     const shades = new Set(model.opKind.map((k) => KIND_COLOR[model.kinds[k]] || "LAUNCH"));
     if (model.tracks.some((t) => t.waiting.some((w) => w >= 0))) shades.add("WAIT");
     const legend = el("div", "legend",
-      [["FW", "forward"], ["BW", "backward"], ["UPDATE", "update"], ["INPUT", "input"], ["COMM", "communication"],
+      [["FW", PARTS[0][1]], ["BW", "backward"], ["UPDATE", "update"], ["INPUT", "input"], ["COMM", "communication"],
         ["WAIT", "waiting for peers"], ["COPY", "copy, reduce"], ["LAUNCH", "launch, sync"]]
         .filter(([name]) => shades.has(name)).map(([name, text]) => el("span", "", swatch(name), text)),
       el("span", "", el("span", "swatch mark"), "on the critical path"), el("span", "grow"),

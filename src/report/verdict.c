@@ -92,7 +92,7 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
         columns_shorten(name, sizeof name, f->call_name[most], 36);
         say(line, "%s (%s)", call_class_words(most), name);
     } else {
-        say(line, "%s", facts_kind_words(DPRO_OP_LAUNCH));
+        say(line, "%s", facts_kind_words(f, DPRO_OP_LAUNCH));
     }
     if (f->has_gpu && f->any_computes && facts_pct(f->kind_ns[DPRO_OP_LAUNCH], f->path_ns) >= 30 &&
         facts_pct(f->idle_ns, f->predicted_ns) < 10)
@@ -115,7 +115,7 @@ static void say_path(const struct report_facts *f, struct verdict_line *line)
         if (kind == DPRO_OP_LAUNCH)
             say_calls(f, line);
         else
-            say(line, "%s", kind == PATH_GAP ? "gaps between ops" : facts_kind_words(kind));
+            say(line, "%s", kind == PATH_GAP ? "gaps between ops" : facts_kind_words(f, kind));
     }
     if (line->text[0] == '\0')
         say(line, "empty: no op takes time on it");

@@ -499,15 +499,36 @@ class Graphs(Case):
     def test_a_cuda_graph_of_a_whole_step_does_not_tell_its_phases(self):
         result = self.replay(["gemm_0", "gemm_1", "gemm_2"])
         self.assertIn("CUDA graphs do not tell forward, backward and update apart", result.out)
+        self.assertNotIn("forward computation", result.out)
+        self.assertRegex(result.out, "iteration +unknown phase +idle")
+        self.assertFalse(self.assert_json("replay", self.path("rank0.json"))["trace"]["phases_known"])
 
-    def replay(self, kernels):
+    def test_ranges_around_launches_do(self):
+        """One graph each, whose kernels are named alike."""
+        for names, phases in ((("forward", "my backward", "optimizer step"), (6, 6, 6)), (("fwd",), (6, 0, 0)),
+                              (("model.forward", "loss.backward"), (6, 6, 0))):
+            result = self.replay(["gemm_0", "gemm_1", "gemm_2"], names)
+            facts = self.assert_json("replay", self.path("rank0.json"))
+            rank = facts["ranks"][0]
+            self.assertEqual((rank["forward_ms"], rank["backward_ms"], rank["update_ms"]), phases)
+            self.assertTrue(facts["trace"]["phases_known"])
+            self.assertNotIn("unknown phase", result.out)
+        self.replay(["gemm_0", "gemm_1"], ("forward_backward",))
+        self.assertFalse(self.assert_json("replay", self.path("rank0.json"))["trace"]["phases_known"])
+
+    def replay(self, kernels, ranges=(None,)):
         events = []
         for step in range(3):
-            begin, call = 100_000 * step, {"correlation": 7 + step}
-            events += [span("ProfilerStep#%d" % step, begin, 99_000, cat="user_annotation"),
-                       span("cudaGraphLaunch", begin + 100, 50, cat="cuda_runtime", **call)]
-            events += [span(name, begin + 200 + 3_000 * i, 2_000, cat="kernel", pid=0, tid=7, stream=7, device=0, **call)
-                       for i, name in enumerate(kernels)]
+            begin = 100_000 * step
+            events.append(span("ProfilerStep#%d" % step, begin, 99_000, cat="user_annotation"))
+            for number, around in enumerate(ranges):
+                call = {"correlation": 7 + step * len(ranges) + number}
+                if around:
+                    events.append(span(around, begin + 90, 70, cat="user_annotation"))
+                events.append(span("cudaGraphLaunch", begin + 100, 50, cat="cuda_runtime", **call))
+                events += [span(name, begin + 200 + 3_000 * i, 2_000, cat="kernel", pid=0, tid=7, stream=7, device=0, **call)
+                           for i, name in enumerate(kernels)]
+                begin += 30_000
         result = dpro("replay", self.write("rank0.json", {"traceEvents": events}))
         self.assert_code(result, DONE)
         return result

@@ -304,6 +304,7 @@ static void fill_ops(struct assembly *a)
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;
         }
         g->ranks[n].autocast = rank->autocast;
+        g->hides_phases |= rank->hides_phases;
         g->ranks[n].unmatched_ns = rank->unmatched_ns;
         g->ranks[n].n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
@@ -315,6 +316,8 @@ static void fill_ops(struct assembly *a)
             g->ranks[n - 1].last_work = a->first_op[r] + rank->pace.last;
         }
     }
+    for (uint32_t op = 0; op < g->n_ops; op++) /* else the rest is forward */
+        g->hides_phases &= g->phase[op] != DPRO_OP_BW;
     uint32_t n_workers = 0; /* a session's servers are built as its workers are */
     while (n_workers < a->join->n_ranks && a->join->ranks[n_workers].trace->rank >= 0)
         n_workers++;

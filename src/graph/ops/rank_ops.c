@@ -95,11 +95,37 @@ static void look_into_launch(const struct rank_build *rank, struct graph_launch 
         graph->update_ns = first_update_ns;
 }
 
+/* What the program calls its range around a launch; FW: forward, or nothing that tells, then not
+ * *known. */
+static uint8_t phase_of_ranges(const struct rank_build *rank, uint32_t span, bool *known)
+{
+    static const struct {
+        uint8_t phase;
+        const char *words[4];
+    } ranges[] = {{DPRO_OP_FW, {"forward", "fwd"}},
+                  {DPRO_OP_BW, {"backward", "bwd"}},
+                  {DPRO_OP_UPDATE, {"optimizer", "update"}}};
+    enum { N_RANGES = sizeof ranges / sizeof *ranges };
+    for (; span != NO_ID; span = rank->trace->spans[span].parent) {
+        const struct trace_span *it = &rank->trace->spans[span];
+        uint32_t n = 0, found = 0;
+        for (uint32_t i = 0; i < N_RANGES && it->kind == SPAN_ANNOTATION; i++)
+            if (has_word(strtab_get(rank->names, it->name), ranges[i].words)) {
+                found = i;
+                n++;
+            }
+        *known = n == 1;
+        if (n == 1)
+            return ranges[found].phase;
+    }
+    return DPRO_OP_FW;
+}
+
 /* The phase of a kernel that a forward pass launched, as it seems. */
-static uint8_t phase_in_graph(const struct rank_build *rank, uint32_t slice,
-                              struct graph_launch *graph)
+static uint8_t phase_in_graph(struct rank_build *rank, uint32_t slice, struct graph_launch *graph)
 {
     const struct slice *it = &rank->slices.at[slice];
+    bool known = false;
     if (it->launch == NO_ID ||
         !text_ends(strtab_get(rank->names, slice_span(rank, it->launch)->name), "GraphLaunch"))
         return DPRO_OP_FW;
@@ -107,9 +133,11 @@ static uint8_t phase_in_graph(const struct rank_build *rank, uint32_t slice,
         graph->launch = it->launch;
         look_into_launch(rank, graph);
     }
-    return it->start_ns >= graph->update_ns     ? DPRO_OP_UPDATE
-           : it->start_ns >= graph->backward_ns ? DPRO_OP_BW
-                                                : DPRO_OP_FW;
+    if (it->start_ns >= graph->backward_ns)
+        return it->start_ns >= graph->update_ns ? DPRO_OP_UPDATE : DPRO_OP_BW;
+    uint8_t phase = phase_of_ranges(rank, rank->slices.at[it->launch].span, &known);
+    rank->hides_phases |= !known;
+    return phase;
 }
 
 /* What a parameter server takes in was pushed to it, what comes from one was pulled. */
@@ -129,7 +157,7 @@ static bool copies_to_peer(const struct rank_build *rank, const struct trace_spa
            (text_begins(name, "Memcpy PtoP") || text_begins(name, "MemcpyP2P"));
 }
 
-static void classify(const struct rank_build *rank, struct local_op *op, struct graph_launch *graph)
+static void classify(struct rank_build *rank, struct local_op *op, struct graph_launch *graph)
 {
     const struct trace_span *span = slice_span(rank, op->slice);
     uint32_t class = rank->classes[span->name];

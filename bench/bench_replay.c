@@ -14,6 +14,7 @@
 
 #include "base/sort.h"
 #include "cpu_seconds.h"
+#include "graph/builder.h"
 #include "replay/chain.h"
 #include "replay/replay.h"
 
@@ -58,28 +59,24 @@ static void check(int64_t rc)
     }
 }
 
-static uint32_t add(struct dpro_graph_builder *b, enum dpro_op_kind kind, uint32_t rank,
-                    uint32_t device, const char *name, int64_t dur_ns)
+static uint32_t add(struct graph_builder *b, enum dpro_op_kind kind, uint32_t rank, uint32_t device,
+                    const char *name, int64_t dur_ns)
 {
     struct dpro_op op = {
         .kind = kind, .rank = (int)rank, .device = device, .name = name, .dur_ns = dur_ns};
-    int64_t id = dpro_graph_add_op(b, &op);
-    check(id);
-    return (uint32_t)id;
+    return graph_builder_add_op(b, &op, 0);
 }
 
 static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool periodic)
 {
     struct dpro_error err;
     struct dpro_graph *g = NULL;
-    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
-    if (!b)
-        exit(4);
+    struct graph_builder *b = graph_builder_create();
     uint32_t n_buckets = n_ops / n_ranks / OPS_A_BUCKET, ops_a_rank = n_buckets * OPS_A_BUCKET;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        dpro_graph_add_device(b, DPRO_DEVICE_CPU_THREAD, (int)rank, "thread");
-        dpro_graph_add_device(b, DPRO_DEVICE_GPU_STREAM, (int)rank, "stream");
-        dpro_graph_add_device(b, DPRO_DEVICE_GPU_STREAM, (int)rank, "communication");
+        graph_builder_add_device(b, DPRO_DEVICE_CPU_THREAD, (int)rank, "thread");
+        graph_builder_add_device(b, DPRO_DEVICE_GPU_STREAM, (int)rank, "stream");
+        graph_builder_add_device(b, DPRO_DEVICE_GPU_STREAM, (int)rank, "communication");
     }
     for (uint32_t rank = 0; rank < n_ranks; rank++)
         for (uint32_t bucket = 0; bucket < n_buckets; bucket++) {
@@ -97,32 +94,32 @@ static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool period
             uint32_t arrival = first + 2 * KERNELS_A_BUCKET, barrier = arrival - rank * ops_a_rank;
             for (uint32_t i = 0; i < KERNELS_A_BUCKET; i++) {
                 uint32_t launch = first + 2 * i;
-                check(dpro_graph_add_edge(b, launch, launch + 1, 0));
+                graph_builder_add_edge(b, launch, launch + 1, 0);
                 if (i + 1 < KERNELS_A_BUCKET) {
-                    check(dpro_graph_add_edge(b, launch, launch + 2, 0));
-                    check(dpro_graph_add_edge(b, launch + 1, launch + 3, 0));
+                    graph_builder_add_edge(b, launch, launch + 2, 0);
+                    graph_builder_add_edge(b, launch + 1, launch + 3, 0);
                 } else if (bucket + 1 < n_buckets) {
-                    check(dpro_graph_add_edge(b, launch, first + OPS_A_BUCKET, 0));
-                    check(dpro_graph_add_edge(b, launch + 1, first + OPS_A_BUCKET + 1, 0));
+                    graph_builder_add_edge(b, launch, first + OPS_A_BUCKET, 0);
+                    graph_builder_add_edge(b, launch + 1, first + OPS_A_BUCKET + 1, 0);
                 }
             }
             for (uint32_t i = 0; i < 3; i++) /* the bucket's gradients come from several kernels */
-                check(dpro_graph_add_edge(b, arrival - 1 - 2 * i, arrival, 0));
+                graph_builder_add_edge(b, arrival - 1 - 2 * i, arrival, 0);
             if (rank)
-                check(dpro_graph_add_edge(b, arrival, barrier, 0));
-            check(dpro_graph_add_edge(b, barrier, arrival + 1, 0));
+                graph_builder_add_edge(b, arrival, barrier, 0);
+            graph_builder_add_edge(b, barrier, arrival + 1, 0);
         }
     for (uint32_t rank = 0; periodic && rank < n_ranks; rank++) {
         uint32_t first = rank * ops_a_rank, last = first + ops_a_rank - 1;
-        check(dpro_graph_add_edge(b, last, first, 1)); /* the next one starts when all is reduced */
+        graph_builder_add_edge(b, last, first, 1); /* the next one starts when all is reduced */
         for (uint32_t i = 1; i < 3; i++)
-            check(dpro_graph_add_edge(b, last - 1 - i, first, 1));
+            graph_builder_add_edge(b, last - 1 - i, first, 1);
     }
-    if (dpro_graph_finish(b, &g, &err) < 0) {
+    if (graph_builder_finish(b, &g, &err) < 0) {
         fprintf(stderr, "bench_replay: %s\n", err.text);
         exit(4);
     }
-    dpro_graph_builder_destroy(b);
+    graph_builder_destroy(b);
     return g;
 }
 

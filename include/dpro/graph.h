@@ -262,24 +262,6 @@ DPRO_API size_t dpro_graph_n_warnings(const struct dpro_graph *graph);
 DPRO_API const char *dpro_graph_warning(const struct dpro_graph *graph,
                                         size_t index); /* borrowed, one line */
 
-/* Making a graph by hand: generated graphs, tests, other readers. Add devices and ranks first, then
- * ops rank by rank, then edges, then finish. All ids are given out in order from 0. Functions
- * return the id, or a negative DPRO_E*. */
-struct dpro_graph_builder;
-DPRO_API struct dpro_graph_builder *dpro_graph_builder_create(struct dpro_error *err);
-DPRO_API void dpro_graph_builder_destroy(struct dpro_graph_builder *builder);
-DPRO_API int64_t dpro_graph_add_device(struct dpro_graph_builder *builder,
-                                       enum dpro_device_kind kind, int rank, const char *name);
-/* Only kind, rank, device, name, dur_ns, gap_ns, seen_*, size_bytes, transaction and tensor are
- * read from *op. */
-DPRO_API int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op);
-DPRO_API int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
-                                 int next);
-/* Checks (ids, no cycle within an iteration) and hands the graph over; the builder stays to be
- * destroyed. */
-DPRO_API int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
-                               struct dpro_error *err);
-
 #ifdef __cplusplus
 }
 #endif

@@ -3,21 +3,24 @@
  * of memory stays near the finished size. */
 #include "graph/builder.h"
 
+#include <assert.h>
+
 struct edge {
     uint32_t from, to;
 };
 typedef ARRAY(struct edge) edge_array;
 
-struct dpro_graph_builder {
+struct graph_builder {
     struct dpro_graph *graph; /* NULL once handed over */
     size_t cap;               /* of every column of ops that exists */
     int n_moved;              /* of these: that are in the graph's arena */
     edge_array same, next;
     ARRAY(struct graph_device) devices;
     ARRAY(struct graph_rank) ranks;
-    struct map rank_index; /* rank + 2^32 -> index */
-    struct memory_scope scope;
 };
+
+#define IN_ROW(row, c_type, column, what, text) offsetof(struct graph_op, column),
+static const size_t in_row[] = {GRAPH_OPS(IN_ROW, )};
 
 static const size_t always[] = {AT_OP(dur_ns), AT_OP(device), AT_OP(name), AT_OP(rank),
                                 AT_OP(kind),   AT_OP(flags),  AT_OP(phase)};
@@ -43,76 +46,43 @@ static void set_field(struct dpro_graph *g, const struct column_place *field, vo
     memcpy((char *)g + field->at, &at, sizeof at);
 }
 
-struct dpro_graph_builder *graph_builder_create(void)
+struct graph_builder *graph_builder_create(void)
 {
-    struct dpro_graph_builder *builder = mem_array(1, sizeof *builder);
+    struct graph_builder *builder = mem_array(1, sizeof *builder);
     builder->graph = mem_array(1, sizeof *builder->graph);
     return builder;
 }
 
-static __attribute__((noinline)) int create(struct dpro_graph_builder **builder)
+void graph_builder_destroy(struct graph_builder *builder)
 {
-    *builder = graph_builder_create();
-    return 0;
-}
-
-struct dpro_graph_builder *dpro_graph_builder_create(struct dpro_error *err)
-{
-    struct dpro_graph_builder *builder;
-    return WITHIN_SCOPE(dpro_error_nomem(err), create(&builder)) < 0 ? NULL : builder;
-}
-
-void dpro_graph_builder_destroy(struct dpro_graph_builder *builder)
-{
-    if (!builder)
-        return;
-    if (builder->scope.failed) {
-        memory_scope_free(&builder->scope);
-        mem_free(builder->graph);
-        mem_free(builder);
-        return;
-    }
     for (int i = builder->n_moved; i < N_OP_COLUMNS && builder->graph; i++)
         mem_free(get_field(builder->graph, &graph_op_columns[i]));
-    FREE_ALL(&builder->same, &builder->next, &builder->devices, &builder->ranks,
-             &builder->rank_index);
+    FREE_ALL(&builder->same, &builder->next, &builder->devices, &builder->ranks);
     dpro_graph_destroy(builder->graph);
-    memory_scope_forget(&builder->scope);
     mem_free(builder);
 }
 
-uint32_t graph_builder_add_name(struct dpro_graph_builder *builder, const char *name)
+uint32_t graph_builder_add_name(struct graph_builder *builder, const char *name)
 {
     return strtab_add(&builder->graph->names, name ? name : "", name ? strlen(name) : 0);
 }
 
-int64_t graph_builder_add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind,
-                                 int rank, const char *name)
+dpro_device_id graph_builder_add_device(struct graph_builder *builder, enum dpro_device_kind kind,
+                                        int rank, const char *name)
 {
-    if (!builder->graph || (unsigned)kind > DPRO_DEVICE_LINK_RX)
-        return DPRO_EUSAGE;
-    if (builder->devices.n >= DPRO_NO_DEVICE)
-        mem_fail();
     array_add(&builder->devices, .kind = (uint8_t)kind, .rank = rank,
               .name = graph_builder_add_name(builder, name));
-    return (int64_t)builder->devices.n - 1;
+    return (dpro_device_id)builder->devices.n - 1;
 }
 
-int64_t dpro_graph_add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind,
-                              int rank, const char *name)
-{
-    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM,
-                           graph_builder_add_device(builder, kind, rank, name));
-}
-
-static void *resize(struct dpro_graph_builder *b, const struct column_place *field)
+static void *resize(struct graph_builder *b, const struct column_place *field)
 {
     void *at = mem_resize(get_field(b->graph, field), b->cap, field->size);
     set_field(b->graph, field, at);
     return at;
 }
 
-static void grow_ops(struct dpro_graph_builder *b)
+static void grow_ops(struct graph_builder *b)
 {
     if (b->graph->n_ops >= DPRO_NO_OP - 1)
         mem_fail();
@@ -122,20 +92,7 @@ static void grow_ops(struct dpro_graph_builder *b)
             resize(b, &graph_op_columns[i]);
 }
 
-/* Ids follow rank: a rank's ops are one block. */
-static int find_rank(struct dpro_graph_builder *b, int rank)
-{
-    if (b->ranks.n && b->ranks.at[b->ranks.n - 1].rank == rank)
-        return 0;
-    uint64_t key = (1ull << 32) + (uint32_t)rank;
-    if (map_get(&b->rank_index, key, NULL) || b->ranks.n > UINT16_MAX)
-        return DPRO_EUSAGE;
-    struct graph_rank fresh = {.rank = rank, .first_op = b->graph->n_ops, .boundary = DPRO_NO_OP};
-    map_set(&b->rank_index, key, b->ranks.n);
-    array_push(&b->ranks, fresh);
-    return 0;
-}
-
+/* What time of such an op counts as. */
 static enum dpro_op_kind phase_of(enum dpro_op_kind kind)
 {
     switch (kind) {
@@ -156,72 +113,58 @@ static enum dpro_op_kind phase_of(enum dpro_op_kind kind)
     }
 }
 
-/* Sets a rare field of the next op. */
-#define SET_RARE(b, field, value)                                                                  \
-    do {                                                                                           \
-        if (!(b)->graph->field && (value))                                                         \
-            make_rare((b), offsetof(struct dpro_graph, field));                                    \
-        if ((b)->graph->field)                                                                     \
-            (b)->graph->field[(b)->graph->n_ops] = (value);                                        \
-    } while (0)
-
-static void make_rare(struct dpro_graph_builder *b, size_t offset)
+/* A value of the next op. */
+static void set_value(struct graph_builder *b, const struct column_place *column, const void *value)
 {
-    int i = 0;
-    while (graph_op_columns[i].at != offset)
-        i++;
-    memset(resize(b, &graph_op_columns[i]), 0, b->graph->n_ops * graph_op_columns[i].size);
+    static const char zero[sizeof(uint64_t)];
+    char *at = get_field(b->graph, column);
+    if (!at && memcmp(value, zero, column->size) != 0)
+        at = memset(resize(b, column), 0, b->graph->n_ops * column->size);
+    if (at)
+        memcpy(at + b->graph->n_ops * column->size, value, column->size);
 }
 
-int64_t graph_builder_add(struct dpro_graph_builder *b, const struct dpro_op *op, uint32_t name,
-                          uint32_t tensor)
+dpro_op_id graph_builder_add(struct graph_builder *b, int rank, const struct graph_op *op)
 {
     struct dpro_graph *g = b->graph;
-    if (!g || (unsigned)op->kind >= DPRO_N_OP_KINDS ||
-        (op->device != DPRO_NO_DEVICE && op->device >= b->devices.n))
-        return DPRO_EUSAGE;
+    struct graph_op row = *op;
     if (g->n_ops == b->cap)
         grow_ops(b);
-    int rc = find_rank(b, op->rank);
-    if (rc < 0)
-        return rc;
-    int64_t gap_ns = graph_clamp_ns(op->gap_ns);
-    SET_RARE(b, gap_ns, gap_ns);
-    SET_RARE(b, tensor, tensor);
-    SET_RARE(b, size_bytes, op->size_bytes);
-    SET_RARE(b, transaction, op->transaction);
-    SET_RARE(b, seen_start_ns, op->seen_start_ns);
-    SET_RARE(b, seen_dur_ns, op->seen_dur_ns);
-    uint32_t id = g->n_ops++;
-    g->dur_ns[id] = graph_clamp_ns(op->dur_ns);
-    g->device[id] = op->device;
-    g->name[id] = name;
-    g->kind[id] = (uint8_t)op->kind;
-    g->phase[id] = (uint8_t)phase_of(op->kind);
-    bool gpu =
-        op->device != DPRO_NO_DEVICE && b->devices.at[op->device].kind == DPRO_DEVICE_GPU_STREAM;
-    g->flags[id] = gpu ? GRAPH_OP_GPU : 0;
-    g->rank[id] = (uint16_t)(b->ranks.n - 1);
-    b->ranks.at[b->ranks.n - 1].n_ops++;
-    return id;
+    if (b->ranks.n == 0 || b->ranks.at[b->ranks.n - 1].rank != rank) {
+        if (b->ranks.n > UINT16_MAX)
+            mem_fail();
+        array_add(&b->ranks, .rank = rank, .first_op = g->n_ops, .boundary = DPRO_NO_OP);
+    }
+    struct graph_rank *of = &b->ranks.at[b->ranks.n - 1];
+    row.rank = (uint16_t)(b->ranks.n - 1);
+    row.dur_ns = graph_clamp_ns(op->dur_ns);
+    row.gap_ns = graph_clamp_ns(op->gap_ns);
+    assert(op->device == DPRO_NO_DEVICE || op->device < b->devices.n);
+    if (op->device != DPRO_NO_DEVICE && b->devices.at[op->device].kind == DPRO_DEVICE_GPU_STREAM)
+        row.flags |= GRAPH_OP_GPU;
+    if (row.flags & GRAPH_OP_BOUNDARY)
+        of->boundary = g->n_ops;
+    for (int i = 0; i < N_OP_COLUMNS; i++)
+        set_value(b, &graph_op_columns[i], (const char *)&row + in_row[i]);
+    of->n_ops++;
+    return g->n_ops++;
 }
 
-int64_t graph_builder_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)
+dpro_op_id graph_builder_add_op(struct graph_builder *b, const struct dpro_op *op, uint8_t flags)
 {
-    if (!builder->graph)
-        return DPRO_EUSAGE;
-    uint32_t name = graph_builder_add_name(builder, op->name);
-    return graph_builder_add(builder, op, name, graph_builder_add_name(builder, op->tensor));
-}
-
-int64_t dpro_graph_add_op(struct dpro_graph_builder *builder, const struct dpro_op *op)
-{
-    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM, graph_builder_add_op(builder, op));
-}
-
-void graph_builder_flag(struct dpro_graph_builder *builder, dpro_op_id op, uint8_t flags)
-{
-    builder->graph->flags[op] |= flags;
+    struct graph_op row = {.kind = (uint8_t)op->kind,
+                           .phase = (uint8_t)phase_of(op->kind),
+                           .flags = flags,
+                           .device = op->device,
+                           .name = graph_builder_add_name(b, op->name),
+                           .tensor = graph_builder_add_name(b, op->tensor),
+                           .dur_ns = op->dur_ns,
+                           .gap_ns = op->gap_ns,
+                           .seen_start_ns = op->seen_start_ns,
+                           .seen_dur_ns = op->seen_dur_ns,
+                           .size_bytes = op->size_bytes,
+                           .transaction = op->transaction};
+    return graph_builder_add(b, op->rank, &row);
 }
 
 static void push_edge(edge_array *edges, uint32_t from, uint32_t to)
@@ -231,26 +174,16 @@ static void push_edge(edge_array *edges, uint32_t from, uint32_t to)
     array_add(edges, from, to);
 }
 
-int graph_builder_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
-                           int next)
+void graph_builder_add_edge(struct graph_builder *builder, dpro_op_id from, dpro_op_id to,
+                            bool next)
 {
-    const struct dpro_graph *g = builder->graph;
-    if (!g || from >= g->n_ops || to >= g->n_ops || (from == to && !next))
-        return DPRO_EUSAGE;
+    assert(from < builder->graph->n_ops && to < builder->graph->n_ops);
     push_edge(next ? &builder->next : &builder->same, from, to);
-    return 0;
-}
-
-int dpro_graph_add_edge(struct dpro_graph_builder *builder, dpro_op_id from, dpro_op_id to,
-                        int next)
-{
-    return WITHIN_SCOPE_OF(&builder->scope, DPRO_ENOMEM,
-                           graph_builder_add_edge(builder, from, to, next));
 }
 
 /* An op that waits for nothing, not even in the iteration before, could run in all iterations at
  * once. Its rank gets to it when it has passed its boundary, if it has one. */
-static void tie_roots(struct dpro_graph_builder *b)
+static void tie_roots(struct graph_builder *b)
 {
     uint32_t n_ops = b->graph->n_ops;
     SCRATCH bool *waits = mem_array((size_t)n_ops + 1, sizeof *waits);
@@ -281,7 +214,7 @@ static void make_rows(struct dpro_graph *g, edge_array *edges, uint32_t **row, u
 }
 
 /* Kahn's algorithm with the stack threaded through the counters: four bytes an op. */
-int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
+static int check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
 {
     uint32_t n = g->n_ops, op = 0;
     bool forward = true; /* graphs in time order need no more than this look */
@@ -319,24 +252,18 @@ int graph_check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
                                       op, strtab_get(&g->names, g->name[op]), n - done);
 }
 
-int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph,
-                         struct dpro_error *err)
+int graph_builder_finish(struct graph_builder *b, struct dpro_graph **graph, struct dpro_error *err)
 {
     struct dpro_graph *g = b->graph;
-    if (!g)
-        return dpro_error_set(err, DPRO_EUSAGE, "graph: this builder has handed over its graph");
     if (b->cap == 0) /* an empty graph has arrays too */
         grow_ops(b);
     bool has_next = b->next.n > 0;
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->flags[op] & GRAPH_OP_BOUNDARY)
-            b->ranks.at[g->rank[op]].boundary = op;
     if (has_next)
         tie_roots(b);
     make_rows(g, &b->same, &g->row, &g->succ);
     if (has_next)
         make_rows(g, &b->next, &g->next_row, &g->next_succ);
-    int rc = graph_check_acyclic(g, err);
+    int rc = check_acyclic(g, err);
     if (rc < 0)
         return rc;
     for (; b->n_moved < N_OP_COLUMNS; b->n_moved++) {
@@ -355,11 +282,4 @@ int graph_builder_finish(struct dpro_graph_builder *b, struct dpro_graph **graph
     b->graph = NULL;
     *graph = g;
     return 0;
-}
-
-int dpro_graph_finish(struct dpro_graph_builder *builder, struct dpro_graph **graph,
-                      struct dpro_error *err)
-{
-    return WITHIN_SCOPE_OF(&builder->scope, dpro_error_nomem(err),
-                           graph_builder_finish(builder, graph, err));
 }

@@ -219,9 +219,7 @@ int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
 
 void dpro_graph_take_out_profiler(struct dpro_graph *g)
 {
-    if (!g->profiled)
-        return;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
+    for (uint32_t op = 0; op < g->n_ops && g->profiled; op++) {
         const struct profiler_cost *cost = &g->profiler[g->rank[op]];
         int64_t within = cost->op_ns * (g->profiled[op] & PROFILED_WITHIN) / 2,
                 before = cost->op_ns * (g->profiled[op] >> PROFILED_BEFORE) / 2;

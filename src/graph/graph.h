@@ -184,8 +184,7 @@ struct graph_reduction {
 #define GRAPH_SLOWER(COLUMN, ROW)                                                                  \
     COLUMN(ROW, uint32_t, rank, ID(ranks), "the rank")                                             \
     COLUMN(ROW, uint32_t, sample, ID(iterations), "the slow iteration")                            \
-    COLUMN(ROW, const char *, name, STATIC,                                                        \
-           "ops of that name took longer, or the gaps before them did")                            \
+    COLUMN(ROW, uint32_t, name, NAME, "ops of that name took longer, or the gaps before them did") \
     COLUMN(ROW, bool, is_gap, FLAG, "it is the gaps: no thread had work then")                     \
     COLUMN(ROW, int64_t, more_ns, NS, "how much longer than usual")
 struct grown_time {
@@ -245,6 +244,10 @@ enum {
     COLUMN(ROW, uint8_t, dimension, NUMBER,                                                        \
            "1 + the row in dimensions of the communication that it is part of; 0: of none, or "    \
            "of several")
+
+struct graph_op { /* one row */
+    GRAPH_OPS(COLUMN_FIELD, )
+};
 
 #define COUNT_COLUMN(row, c_type, column, what, text) +1
 enum { N_OP_COLUMNS = 0 GRAPH_OPS(COUNT_COLUMN, ) };

@@ -152,13 +152,6 @@ struct local_tensor {
     uint32_t collective; /* index into the rank's collectives */
 };
 
-/* What takes longer in a slow sample than usual: as struct grown_time, with a string id. */
-struct grown {
-    uint32_t sample, name;
-    bool is_gap;
-    int64_t more_ns;
-};
-
 /* What told where iterations begin; those behind RECORDED are guesses. */
 enum step_source {
     STEPS_NONE,
@@ -244,7 +237,9 @@ struct rank_build {
     bool lacks_gpu;    /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
     uint32_t n_called; /* calls of NCCL, where it lacks its GPU */
 
-    ARRAY(struct grown) grown; /* see slow_steps.h */
+    ARRAY(struct grown_time)
+    grown; /* what takes longer in a slow sample than usual; string ids are
+              the trace's */
 
     /* for warnings */
     int64_t unmatched_ns; /* mean GPU work of an iteration that the reference iteration lacks */

@@ -41,18 +41,19 @@ static bool is_local(const struct graph_rank *rank, uint32_t op)
 }
 
 static void copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
-                     struct dpro_graph_builder *b)
+                     struct graph_builder *b)
 {
     for (uint32_t d = 0; d < g->n_devices; d++)
         graph_builder_add_device(b, g->devices[d].kind, g->devices[d].rank, "");
     for (uint32_t op = rank->first_op; op < rank->first_op + n_local_ops(rank); op++) {
         struct dpro_op copy = dpro_graph_op(g, op);
-        graph_builder_flag(b, (dpro_op_id)graph_builder_add(b, &copy, 0, 0), g->flags[op]);
+        copy.name = copy.tensor = NULL;
+        graph_builder_add_op(b, &copy, g->flags[op]);
     }
 }
 
 static void copy_edges(const struct dpro_graph *g, const struct graph_rank *rank,
-                       struct dpro_graph_builder *b)
+                       struct graph_builder *b)
 {
     uint32_t first = rank->first_op, n;
     for (uint32_t op = first; op < first + n_local_ops(rank); op++)
@@ -88,14 +89,14 @@ static void time_transfers(const struct dpro_graph *g, const struct graph_rank *
 static int make_local(const struct dpro_graph *graph, const struct graph_rank *rank,
                       struct dpro_graph **made, struct dpro_error *err)
 {
-    struct dpro_graph_builder *b = graph_builder_create();
+    struct graph_builder *b = graph_builder_create();
     copy_ops(graph, rank, b);
     copy_edges(graph, rank, b);
     struct dpro_graph *local;
     int rc = graph_builder_finish(b, &local, err);
     if (rc < 0)
         return rc;
-    dpro_graph_builder_destroy(b);
+    graph_builder_destroy(b);
     local->single_iteration = graph->single_iteration;
     local->ranks[0].on_device = rank->on_device;
     local->ranks[0].first_work = rank->first_work - rank->first_op;

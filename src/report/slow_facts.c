@@ -51,12 +51,12 @@ static const struct slow_kind *kind_of(const char *name)
     return NULL;
 }
 
-static bool alike(const struct slow_cause *cause, const struct slow_kind *kind,
-                  const struct grown_time *g)
+static bool alike(const struct slow_cause *cause, const struct slow_kind *kind, bool is_gap,
+                  const char *name)
 {
-    if (cause->is_gap || g->is_gap)
-        return cause->is_gap && g->is_gap;
-    return kind ? cause->kind == kind->what : !cause->kind && strcmp(cause->name, g->name) == 0;
+    if (cause->is_gap || is_gap)
+        return cause->is_gap && is_gap;
+    return kind ? cause->kind == kind->what : !cause->kind && strcmp(cause->name, name) == 0;
 }
 
 ORDER(by_more, struct slow_cause, DESCENDING(more_ns) ?: strcmp(x->name, y->name));
@@ -104,9 +104,10 @@ static void find_causes(struct report_facts *f)
     int64_t *ns = arena_array(&f->arena, f->n_ranks + (size_t)1, sizeof *ns);
     int64_t *longest = arena_array(&f->arena, n + 1, sizeof *longest); /* of one name */
     for (size_t i = 0; i < n; i++) {
-        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(g->grown[i].name);
+        const char *name = strtab_get(&g->names, g->grown[i].name);
+        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(name);
         uint32_t at = 0;
-        while (at < slow->n_causes && !alike(&causes[at], kind, &g->grown[i]))
+        while (at < slow->n_causes && !alike(&causes[at], kind, g->grown[i].is_gap, name))
             at++;
         if (at == slow->n_causes) {
             slow->n_causes++;
@@ -118,7 +119,7 @@ static void find_causes(struct report_facts *f)
         causes[at].rank = longest[at] == 0 || causes[at].rank == rank ? rank : -1;
         if (g->grown[i].more_ns > longest[at]) {
             longest[at] = g->grown[i].more_ns;
-            causes[at].name = g->grown[i].name;
+            causes[at].name = name;
         }
         cause_of[i] = at;
     }

@@ -102,7 +102,7 @@ uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes
 
 /* ---- handing over ---- */
 
-static void add_devices(const struct maker *m, struct dpro_graph_builder *builder)
+static void add_devices(const struct maker *m, struct graph_builder *builder)
 {
     static const struct {
         enum dpro_device_kind kind;
@@ -113,11 +113,11 @@ static void add_devices(const struct maker *m, struct dpro_graph_builder *builde
                             [ADDS] = {DPRO_DEVICE_CPU_THREAD, "adding up"}};
     for (uint32_t node = 0; node < m->n_nodes; node++)
         for (uint32_t d = 0; d < N_DEVICES; d++)
-            dpro_graph_add_device(builder, devices[d].kind, (int)node, devices[d].name);
+            graph_builder_add_device(builder, devices[d].kind, (int)node, devices[d].name);
 }
 
 /* Ops by rank, each rank's as they were noted; ids: what the builder calls them. */
-static void add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint32_t *ids)
+static void add_nodes(struct maker *m, struct graph_builder *builder, uint32_t *ids)
 {
     uint32_t *first = arena_array(&m->arena, m->n_nodes + (size_t)2, sizeof *first);
     uint32_t *order = arena_alloc(&m->arena, m->nodes.n * sizeof *order);
@@ -131,9 +131,7 @@ static void add_nodes(struct maker *m, struct dpro_graph_builder *builder, uint3
     }
     for (uint32_t i = 0; i < m->nodes.n; i++) {
         const struct node *node = &m->nodes.at[order[i]];
-        dpro_graph_add_op(builder, &node->op);
-        memory_check();
-        graph_builder_flag(builder, i, node->flags);
+        graph_builder_add_op(builder, &node->op, node->flags);
     }
 }
 
@@ -150,21 +148,19 @@ static void add_spares(const struct maker *m, const uint32_t *ids, struct dpro_g
 
 int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err)
 {
-    struct dpro_graph_builder *builder = dpro_graph_builder_create(err);
-    memory_check();
+    struct graph_builder *builder = graph_builder_create();
     uint32_t *ids = arena_alloc(&m->arena, m->nodes.n * sizeof *ids);
     add_devices(m, builder);
     add_nodes(m, builder, ids);
     for (size_t i = 0; i < m->edges.n; i++) {
         const struct edge *edge = &m->edges.at[i];
-        dpro_graph_add_edge(builder, ids[edge->from], ids[edge->to], edge->next);
+        graph_builder_add_edge(builder, ids[edge->from], ids[edge->to], edge->next);
     }
-    memory_check();
-    int rc = dpro_graph_finish(builder, graph, err);
+    int rc = graph_builder_finish(builder, graph, err);
     if (rc < 0)
         return rc;
     add_spares(m, ids, *graph);
-    dpro_graph_builder_destroy(builder);
+    graph_builder_destroy(builder);
     return 0;
 }
 

@@ -135,8 +135,8 @@ static void parse(struct text *t, const char *at)
     }
 }
 
-static int64_t device_of(struct dpro_graph_builder *b, const struct text_op *op,
-                         char (*devices)[32], int *n)
+static int64_t device_of(struct graph_builder *b, const struct text_op *op, char (*devices)[32],
+                         int *n)
 {
     if (!op->device[0])
         return DPRO_NO_DEVICE;
@@ -147,7 +147,7 @@ static int64_t device_of(struct dpro_graph_builder *b, const struct text_op *op,
     enum dpro_device_kind kind = op->device[0] == 'g'   ? DPRO_DEVICE_GPU_STREAM
                                  : op->device[0] == 'l' ? DPRO_DEVICE_LINK_TX
                                                         : DPRO_DEVICE_CPU_THREAD;
-    return dpro_graph_add_device(b, kind, op->rank, op->device);
+    return graph_builder_add_device(b, kind, op->rank, op->device);
 }
 
 static int64_t mean(const struct text_op *op)
@@ -185,7 +185,7 @@ struct dpro_graph *graph_of(const char *text)
     struct dpro_error err;
     struct text *t = calloc(1, sizeof *t);
     char(*devices)[32] = calloc(MOST_OPS, sizeof *devices);
-    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    struct graph_builder *b = graph_builder_create();
     if (!t || !b || !devices)
         abort();
     parse(t, text);
@@ -203,21 +203,16 @@ struct dpro_graph *graph_of(const char *text)
                                  .name = from->name,
                                  .dur_ns = mean(from),
                                  .gap_ns = from->gap_ns};
-            from->id = dpro_graph_add_op(b, &op);
-            if (from->id < 0)
-                give_up(from->name);
-            if (from->boundary)
-                graph_builder_flag(b, (dpro_op_id)from->id, GRAPH_OP_BOUNDARY);
+            from->id = graph_builder_add_op(b, &op, from->boundary ? GRAPH_OP_BOUNDARY : 0);
         }
     for (int e = 0; e < t->n_edges; e++)
-        if (dpro_graph_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
-                                (dpro_op_id)t->ops[t->edges[e].to].id, t->edges[e].next) < 0)
-            give_up("an edge");
+        graph_builder_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
+                               (dpro_op_id)t->ops[t->edges[e].to].id, t->edges[e].next);
     struct dpro_graph *g = NULL;
-    if (dpro_graph_finish(b, &g, &err) < 0)
+    if (graph_builder_finish(b, &g, &err) < 0)
         give_up(err.text);
     add_samples(g, t);
-    dpro_graph_builder_destroy(b);
+    graph_builder_destroy(b);
     free(devices);
     free(t);
     KEEP(g, dpro_graph_destroy);
@@ -319,20 +314,19 @@ uint32_t pick(uint32_t n)
 }
 
 /* Each op of a device waits for the one before, in most cases in the next iteration, too. */
-static void add_chain(struct dpro_graph_builder *b, const uint32_t *devices, uint32_t n,
-                      uint32_t device)
+static void add_chain(struct graph_builder *b, const uint32_t *devices, uint32_t n, uint32_t device)
 {
     uint32_t first = n, last = n;
     for (uint32_t op = 0; op < n; op++) {
         if (devices[op] != device)
             continue;
         if (last < n)
-            check(dpro_graph_add_edge(b, last, op, 0));
+            graph_builder_add_edge(b, last, op, 0);
         first = first < n ? first : op;
         last = op;
     }
     if (last < n && pick(4))
-        check(dpro_graph_add_edge(b, last, first, 1));
+        graph_builder_add_edge(b, last, first, 1);
 }
 
 struct dpro_graph *random_graph(uint64_t seed)
@@ -341,13 +335,13 @@ struct dpro_graph *random_graph(uint64_t seed)
     dpro_graph_destroy(last);
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
     struct dpro_error err;
-    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    struct graph_builder *b = graph_builder_create();
     uint32_t n_ops = pick(24) + 1, n_ranks = pick(3) + 1, n_devices = pick(4);
     uint32_t longest = pick(3) == 0 ? 3 : 20; /* few values: many ties */
     bool gaps = pick(2);
     for (uint32_t d = 0; d < n_devices; d++)
-        dpro_graph_add_device(b, d % 2 ? DPRO_DEVICE_GPU_STREAM : DPRO_DEVICE_CPU_THREAD,
-                              (int)(d % n_ranks), "d");
+        graph_builder_add_device(b, d % 2 ? DPRO_DEVICE_GPU_STREAM : DPRO_DEVICE_CPU_THREAD,
+                                 (int)(d % n_ranks), "d");
     static const enum dpro_op_kind kinds[] = {DPRO_OP_FW,   DPRO_OP_BW,         DPRO_OP_UPDATE,
                                               DPRO_OP_SEND, DPRO_OP_COLLECTIVE, DPRO_OP_INPUT};
     uint32_t place[32], devices[32];
@@ -359,7 +353,7 @@ struct dpro_graph *random_graph(uint64_t seed)
                               .name = "x",
                               .dur_ns = pick(longest),
                               .gap_ns = gaps && pick(3) == 0 ? pick(4) : 0};
-        check(dpro_graph_add_op(b, &add));
+        graph_builder_add_op(b, &add, 0);
     }
     /* edges follow a random order of the ops, so ids don't; or devices' ops are chains, by id */
     bool in_chains = pick(2);
@@ -376,14 +370,14 @@ struct dpro_graph *random_graph(uint64_t seed)
     uint32_t n_edges = pick(2 * n_ops + 1);
     for (uint32_t e = 0; e < n_edges && n_ops > 1; e++) {
         uint32_t to = pick(n_ops - 1) + 1, from = pick(to);
-        check(dpro_graph_add_edge(b, place[from], place[to], 0));
+        graph_builder_add_edge(b, place[from], place[to], 0);
     }
     uint32_t n_next = pick(3) == 0 ? 0 : pick(n_ops + 2);
     for (uint32_t e = 0; e < n_next; e++)
-        check(dpro_graph_add_edge(b, pick(n_ops), pick(n_ops), 1));
+        graph_builder_add_edge(b, pick(n_ops), pick(n_ops), 1);
     struct dpro_graph *g;
-    check(dpro_graph_finish(b, &g, &err));
-    dpro_graph_builder_destroy(b);
+    check(graph_builder_finish(b, &g, &err));
+    graph_builder_destroy(b);
     last = g;
     return g;
 }

@@ -1,6 +1,7 @@
 /* Both replay engines against a slow obvious one and each other. */
 
 #include "case.h"
+#include "graph/builder.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 
@@ -316,17 +317,17 @@ TEST(gaps_hold_the_device)
 static struct dpro_graph *fan(uint32_t width, int next)
 {
     struct dpro_error err;
-    struct dpro_graph_builder *b = dpro_graph_builder_create(&err);
+    struct graph_builder *b = graph_builder_create();
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = 7};
     struct dpro_graph *g;
     for (uint32_t i = 0; i < width + 2; i++)
-        dpro_graph_add_op(b, &op);
+        graph_builder_add_op(b, &op, 0);
     for (uint32_t i = 0; i < width; i++) {
-        dpro_graph_add_edge(b, i + 2, 0, 0);
-        dpro_graph_add_edge(b, i + 2, 1, next);
+        graph_builder_add_edge(b, i + 2, 0, 0);
+        graph_builder_add_edge(b, i + 2, 1, next);
     }
-    assert_int_equal(dpro_graph_finish(b, &g, &err), 0);
-    dpro_graph_builder_destroy(b);
+    assert_int_equal(graph_builder_finish(b, &g, &err), 0);
+    graph_builder_destroy(b);
     KEEP(g, dpro_graph_destroy);
     return g;
 }

@@ -12,14 +12,13 @@
 #include "replay/replay.h"
 #include "temp_folder.h"
 
-static int add_all(struct dpro_graph_builder *b)
+static void add_all(struct graph_builder *b)
 {
     static const enum dpro_op_kind kinds[] = {DPRO_OP_FW, DPRO_OP_BW, DPRO_OP_COLLECTIVE,
                                               DPRO_OP_BARRIER};
-    int64_t rc = 0;
-    for (int rank = 0; rank < 2 && rc >= 0; rank++)
-        rc = dpro_graph_add_device(b, DPRO_DEVICE_CPU_THREAD, rank, "thread");
-    for (uint32_t op = 0; op < 80 && rc >= 0; op++) {
+    for (int rank = 0; rank < 2; rank++)
+        graph_builder_add_device(b, DPRO_DEVICE_CPU_THREAD, rank, "thread");
+    for (uint32_t op = 0; op < 80; op++) {
         struct dpro_op add = {.kind = kinds[op % 4],
                               .rank = (int)(op / 40),
                               .device = op % 4 < 2 ? op / 40 : DPRO_NO_DEVICE,
@@ -27,29 +26,27 @@ static int add_all(struct dpro_graph_builder *b)
                               .dur_ns = op + 1,
                               .gap_ns = op == 30,
                               .tensor = op == 50 ? "w" : NULL};
-        rc = dpro_graph_add_op(b, &add);
-        if (rc >= 0 && op % 40)
-            rc = dpro_graph_add_edge(b, op - 1, op, 0);
-        if (rc >= 0 && op % 40 == 39)
-            rc = dpro_graph_add_edge(b, op, op - 39, 1);
-        if (rc >= 0 && op % 40 == 39)
-            graph_builder_flag(b, op, GRAPH_OP_BOUNDARY);
+        graph_builder_add_op(b, &add, op % 40 == 39 ? GRAPH_OP_BOUNDARY : 0);
+        if (op % 40)
+            graph_builder_add_edge(b, op - 1, op, false);
+        if (op % 40 == 39)
+            graph_builder_add_edge(b, op, op - 39, true);
     }
-    if (rc >= 0)
-        rc = dpro_graph_add_edge(b, 42, 3, 0); /* not in the order of ids */
-    return rc < 0 ? (int)rc : 0;
+    graph_builder_add_edge(b, 42, 3, false); /* not in the order of ids */
+}
+
+static int make(struct dpro_graph **graph, struct dpro_error *err)
+{
+    struct graph_builder *b = graph_builder_create();
+    add_all(b);
+    int rc = graph_builder_finish(b, graph, err);
+    graph_builder_destroy(b);
+    return rc;
 }
 
 static int build(struct dpro_graph **graph, struct dpro_error *err)
 {
-    struct dpro_graph_builder *b = dpro_graph_builder_create(err);
-    if (!b)
-        return DPRO_ENOMEM;
-    int rc = add_all(b);
-    if (rc == 0)
-        rc = dpro_graph_finish(b, graph, err);
-    dpro_graph_builder_destroy(b);
-    return rc;
+    return WITHIN_SCOPE(dpro_error_nomem(err), make(graph, err));
 }
 
 static void add_samples(struct dpro_graph *g)

@@ -7,6 +7,7 @@
 
 #include "base/utf8.h"
 #include "case.h"
+#include "graph/builder.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -311,11 +312,11 @@ TEST(folders_are_made_and_errors_named)
 static void check_track(const int64_t (*spans)[2], size_t n, const char *expected)
 {
     struct fake *fake = fake_create(&(struct fake_options){.n_ranks = 1, .n_layers = 10});
-    struct dpro_graph_builder *builder = dpro_graph_builder_create(NULL);
+    struct graph_builder *builder = graph_builder_create();
     struct dpro_graph *graph = NULL;
     struct slices slices;
     char text[256] = "";
-    assert_int_equal(dpro_graph_add_device(builder, DPRO_DEVICE_CPU_THREAD, 0, "thread"), 0);
+    assert_int_equal(graph_builder_add_device(builder, DPRO_DEVICE_CPU_THREAD, 0, "thread"), 0);
     for (size_t i = 0; i < n; i++) {
         struct dpro_op op = {.kind = DPRO_OP_FW,
                              .name = "op",
@@ -323,9 +324,9 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
                              .seen_start_ns = spans[i][0],
                              .seen_dur_ns = spans[i][1],
                              .tensor = ""};
-        assert_int_equal(dpro_graph_add_op(builder, &op), i);
+        assert_int_equal(graph_builder_add_op(builder, &op, 0), i);
     }
-    assert_int_equal(dpro_graph_finish(builder, &graph, NULL), 0);
+    assert_int_equal(graph_builder_finish(builder, &graph, NULL), 0);
     slices_init(&slices, graph, dpro_replay_view(fake_report(fake)->replay));
     for (uint32_t i = 0; i < slices.tracks[0].n; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d+%d", i ? " " : "",
@@ -333,7 +334,7 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
     assert_string_equal(text, expected);
     slices_fini(&slices);
     dpro_graph_destroy(graph);
-    dpro_graph_builder_destroy(builder);
+    graph_builder_destroy(builder);
     fake_destroy(fake);
 }
 

@@ -28,20 +28,13 @@ static const char *device_name(const struct assembly *a, const struct trace_rank
     return text;
 }
 
-static void add_device(struct dpro_graph_builder *builder, enum dpro_device_kind kind, int rank,
-                       const char *name)
-{
-    if (graph_builder_add_device(builder, kind, rank, name) < 0)
-        mem_fail();
-}
-
-static void add_devices(struct assembly *a, struct dpro_graph_builder *builder)
+static void add_devices(struct assembly *a, struct graph_builder *builder)
 {
     char text[160];
     EACH_OF (const struct rank_build, rank, a->join->ranks, assembly_n_processes(a))
         EACH (const struct graph_device, device, rank->devices)
-            add_device(builder, device->kind, rank->trace->rank,
-                       device_name(a, rank->trace, device, text, sizeof text));
+            graph_builder_add_device(builder, device->kind, rank->trace->rank,
+                                     device_name(a, rank->trace, device, text, sizeof text));
     EACH (const struct line, line, a->lines) {
         const struct link *link = &a->messages->links.at[line->direction / 2];
         bool in = line->direction % 2;
@@ -52,8 +45,8 @@ static void add_devices(struct assembly *a, struct dpro_graph_builder *builder)
             net_process_format(to, a->join->ranks[line->to].trace->rank);
             snprintf(text + length, sizeof text - (size_t)length, ", %s to %s", from, to);
         }
-        add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
-                   a->join->ranks[link->rank].trace->rank, text);
+        graph_builder_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
+                                 a->join->ranks[link->rank].trace->rank, text);
     }
 }
 
@@ -68,62 +61,59 @@ static const struct local_tensor *tensor_of(const struct rank_build *rank, uint3
     return *index < rank->tensors.n ? &rank->tensors.at[*index] : NULL;
 }
 
-/* All are of kinds and devices that there are, rank by rank: only too many ranks do not fit. */
-static void add(struct dpro_graph_builder *builder, const struct dpro_op *op)
-{
-    if (graph_builder_add_op(builder, op) < 0)
-        mem_fail();
-}
-
 /* The graph's id of a string of the trace. */
-static uint32_t known_name(struct assembly *a, struct dpro_graph_builder *builder, uint32_t id)
+static uint32_t known_name(struct assembly *a, struct graph_builder *builder, uint32_t id)
 {
     if (a->names[id] == NO_ID)
         a->names[id] = graph_builder_add_name(builder, strtab_get(&a->trace->names, id));
     return a->names[id];
 }
 
-static void add_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r, uint32_t o)
+static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r, uint32_t o)
 {
     const struct rank_build *rank = &a->join->ranks[r];
     const struct local_op *op = &rank->ops.at[o];
     char tensor_name[TENSOR_NAME] = "", text[TENSOR_NAME + 8];
     size_t index;
     const struct local_tensor *tensor = o >= rank->n_timed ? tensor_of(rank, o, &index) : NULL;
-    struct dpro_op out = {.kind = op->kind,
-                          .rank = rank->trace->rank,
-                          .device = op->device == NO_ID ? DPRO_NO_DEVICE
-                                                        : a->first_device[r] + op->device,
-                          .size_bytes = op->size_bytes};
+    const char *name = NULL;
+    struct graph_op row = {.kind = op->kind,
+                           .phase = op->phase,
+                           .flags = op->flags,
+                           .spare = op->spare,
+                           .pass = op->pass,
+                           .profiled = assembly_knows_profiler(rank) ? op->profiled : 0,
+                           .device = op->device == NO_ID ? DPRO_NO_DEVICE
+                                                         : a->first_device[r] + op->device,
+                           .size_bytes = op->size_bytes};
     if (o == rank->boundary)
-        out.name = "iteration boundary";
+        name = "iteration boundary";
     else if (op->spare > 0)
-        out.name = "a communication thread is free";
+        name = "a communication thread is free";
     if (r >= a->join->n_ranks) {
         const struct joined *joined =
             servers_name_op(a->servers, r - a->join->n_ranks, o, text, sizeof text);
         assembly_name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
-        out.name = text;
+        name = text;
     }
     if (tensor) {
         assembly_name_tensor(a, tensor, index, tensor_name);
         snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
-        out.name = text;
+        name = text;
     } else if (op->collective != NO_ID) {
         assembly_name_carried(a, rank, op->collective, tensor_name);
         if (op->flags & GRAPH_OP_ARRIVAL) {
             snprintf(text, sizeof text, "arrival at %s",
                      dpro_collective_kind_name(rank->collectives.at[op->collective].kind));
-            out.name = text;
+            name = text;
         }
     }
-    uint32_t name =
-        out.name ? graph_builder_add_name(builder, out.name) : known_name(a, builder, op->name);
-    if (graph_builder_add(builder, &out, name, graph_builder_add_name(builder, tensor_name)) < 0)
-        mem_fail();
+    row.name = name ? graph_builder_add_name(builder, name) : known_name(a, builder, op->name);
+    row.tensor = graph_builder_add_name(builder, tensor_name);
+    graph_builder_add(builder, rank->trace->rank, &row);
 }
 
-static void add_message_op(struct assembly *a, struct dpro_graph_builder *builder, uint32_t r,
+static void add_message_op(struct assembly *a, struct graph_builder *builder, uint32_t r,
                            uint32_t op)
 {
     static const enum dpro_op_kind kinds[] = {DPRO_OP_LAUNCH, DPRO_OP_SEND, DPRO_OP_RECV};
@@ -163,10 +153,10 @@ static void add_message_op(struct assembly *a, struct dpro_graph_builder *builde
         out.device = assembly_line_device(a, a->line_of[2 * m + (as == MESSAGE_RECV)]);
         out.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
     }
-    add(builder, &out);
+    graph_builder_add_op(builder, &out, 0);
 }
 
-static void add_ops(struct assembly *a, struct dpro_graph_builder *builder)
+static void add_ops(struct assembly *a, struct graph_builder *builder)
 {
     for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
@@ -183,7 +173,7 @@ static void add_ops(struct assembly *a, struct dpro_graph_builder *builder)
                                       .rank = rank->trace->rank,
                                       .device = DPRO_NO_DEVICE,
                                       .name = text};
-            add(builder, &barrier);
+            graph_builder_add_op(builder, &barrier, 0);
         }
         for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++)
             add_message_op(a, builder, r, op);
@@ -195,18 +185,17 @@ static void add_ops(struct assembly *a, struct dpro_graph_builder *builder)
 /* A graph of the ops and edges, which are none where only clocks are asked for. */
 static int create_graph(struct assembly *a, struct dpro_error *err)
 {
-    struct dpro_graph_builder *builder = graph_builder_create();
+    struct graph_builder *builder = graph_builder_create();
     if (a->n_ops > 0) {
         a->names = arena_alloc(&a->scratch, a->trace->names.n * sizeof *a->names);
         memset(a->names, 0xFF, a->trace->names.n * sizeof *a->names);
         add_devices(a, builder);
         add_ops(a, builder);
     }
-    EACH (const struct edge, edge, a->edges)
-        if (graph_builder_add_edge(builder, edge->from, edge->to, edge->next) < 0)
-            mem_fail();
+    EACH (const struct local_edge, edge, a->edges)
+        graph_builder_add_edge(builder, edge->from, edge->to, edge->next);
     int status = graph_builder_finish(builder, &a->graph, err);
-    dpro_graph_builder_destroy(builder);
+    graph_builder_destroy(builder);
     return status;
 }
 

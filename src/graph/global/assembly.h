@@ -4,11 +4,6 @@
 #include "graph/dimensions/find_dimensions.h"
 #include "graph/servers/parameter_servers.h"
 
-struct edge {
-    uint32_t from, to;
-    bool next, soft; /* as in struct local_edge */
-};
-
 /* The ops of a message: the call that sends it, which has no device and waits for all that the
  * sender waited for, and a SEND and a RECV, which both start when the call is made, each on its
  * rank's link. If one of the ranks has no log, only the call and the other rank's op exist. */
@@ -42,13 +37,13 @@ struct assembly {
     uint32_t *barriers;     /* op of each joined collective, or DPRO_NO_OP */
     uint32_t *first_device; /* first device of each; behind the last: of the lines */
     /* Ops of messages come last in their rank: see assembly_message. */
-    uint32_t *first_message;  /* first message op of each rank; all ops behind it are such */
-    uint32_t *message_ops;    /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
-    uint32_t *message_at;     /* by message op: its place in message_ops; NULL: there are none */
-    ARRAY(struct edge) edges; /* by their end, once they are ordered */
-    uint32_t *order;          /* ops in topological order */
-    uint32_t *names;          /* by string id of the trace: the graph's; NO_ID: not yet one */
-    uint32_t n_dropped;       /* soft edges that closed a cycle */
+    uint32_t *first_message; /* first message op of each rank; all ops behind it are such */
+    uint32_t *message_ops;   /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
+    uint32_t *message_at;    /* by message op: its place in message_ops; NULL: there are none */
+    ARRAY(struct local_edge) edges; /* by their end, once they are ordered */
+    uint32_t *order;                /* ops in topological order */
+    uint32_t *names;                /* by string id of the trace: the graph's; NO_ID: not yet one */
+    uint32_t n_dropped;             /* soft edges that closed a cycle */
     uint32_t n_samples, first_sample; /* the sample before the first one leads up to it */
     ARRAY(struct line) lines;         /* lines that share a direction of a link are neighbours */
     uint32_t *line_of;                /* [message * 2] that of its SEND, then that of its RECV */
@@ -109,6 +104,12 @@ static inline int64_t assembly_span(int64_t from, int64_t to)
 static inline void assembly_add_edge(struct assembly *a, uint32_t from, uint32_t to, bool soft)
 {
     array_add(&a->edges, from, to, false, soft);
+}
+
+/* Whether the recorder measured what the profiler costs there. */
+static inline bool assembly_knows_profiler(const struct rank_build *rank)
+{
+    return rank->trace->recording && rank->trace->recording->profiler.op_ns > 0;
 }
 
 /* number_ops.c: gives all ops, and those of messages, their numbers. */

@@ -114,15 +114,14 @@ static void fill_grown(struct assembly *a)
         n += a->join->ranks[r].grown.n;
     g->grown = arena_array(&g->arena, n + 1, sizeof *g->grown);
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
-        EACH (const struct grown, from, a->join->ranks[r].grown) {
-            const char *name = strtab_get(&a->trace->names, from->name);
-            if (from->sample >= a->first_sample)
-                g->grown[g->n_grown++] =
-                    (struct grown_time){.rank = r,
-                                        .sample = from->sample - a->first_sample,
-                                        .name = arena_copy_string(&g->arena, name, strlen(name)),
-                                        .is_gap = from->is_gap,
-                                        .more_ns = from->more_ns};
+        EACH (const struct grown_time, from, a->join->ranks[r].grown) {
+            if (from->sample < a->first_sample)
+                continue;
+            struct grown_time *to = &g->grown[g->n_grown++];
+            *to = *from;
+            to->rank = r;
+            to->sample -= a->first_sample;
+            to->name = strtab_copy(&g->names, &a->trace->names, from->name);
         }
 }
 
@@ -145,11 +144,9 @@ static void fill_left_out(struct assembly *a)
     SCRATCH struct map seen = {0}; /* numbers, as several ranks may show why */
     EACH (const struct left_out, from, a->join->choice.left_out) {
         struct dpro_left_out to = {.number = from->number};
-        uint64_t key = map_key((uint64_t)from->number);
-        if (from->kept || map_get(&seen, key, NULL))
+        if (from->kept || !map_insert(&seen, map_key((uint64_t)from->number), 1))
             continue;
         to.reason = arena_copy_string(&a->graph->arena, from->reason, strlen(from->reason));
-        map_set(&seen, key, 1);
         array_push(&a->graph->left_out, to);
     }
 }
@@ -173,10 +170,7 @@ static void fill_named_hosts(struct assembly *a)
     SCRATCH struct map first = {0};
     for (uint32_t r = 0; r < g->n_ranks && g->rank_hosts; r++) {
         uint32_t host = a->join->ranks[r].trace->host;
-        uint64_t with = r;
-        if (!map_get(&first, map_key(host), &with))
-            map_set(&first, map_key(host), r);
-        g->rank_hosts[r] = (uint32_t)with;
+        g->rank_hosts[r] = (uint32_t)map_first(&first, map_key(host), r);
         if (host == 0)
             g->rank_hosts = NULL;
     }
@@ -186,7 +180,7 @@ static void fill_named_hosts(struct assembly *a)
 static void fill_hosts(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
-    struct map owners = {0}; /* the first process that has an address */
+    SCRATCH struct map owners = {0}; /* the first process that has an address */
     uint32_t n_known = 0;
     g->rank_hosts = arena_array(&g->arena, g->n_ranks, sizeof *g->rank_hosts);
     g->server_hosts = arena_array(&g->arena, g->n_servers, sizeof *g->server_hosts);
@@ -201,18 +195,13 @@ static void fill_hosts(struct assembly *a)
             for (size_t i = 0; i < transport->connections.n && transport->rank == g->ranks[p].rank;
                  i++) {
                 const struct net_address *local = &transport->connections.at[i].local;
-                uint64_t key = message_address_key(local), with = p;
                 if (local->family == AF_UNIX)
                     continue;
                 known = true;
-                if (map_get(&owners, key, &with))
-                    share_host(g, p, (uint32_t)with);
-                else
-                    map_set(&owners, key, p);
+                share_host(g, p, (uint32_t)map_first(&owners, message_address_key(local), p));
             }
         n_known += known;
     }
-    map_fini(&owners);
     if (g->n_servers == 0 && n_known == 0)
         fill_named_hosts(a);
     else if (g->n_servers == 0 && n_known < g->n_ranks)
@@ -281,24 +270,13 @@ static void fill_cycles(struct assembly *a)
             (struct graph_reduction){fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
 }
 
-static void fill_ops(struct assembly *a)
+static void fill_ranks(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         if (a->first_op[r + 1] == a->first_op[r])
             continue; /* a server that took no part */
-        for (uint32_t o = 0; o < rank->ops.n; o++) {
-            g->flags[a->first_op[r] + o] = rank->ops.at[o].flags;
-            g->phase[a->first_op[r] + o] = rank->ops.at[o].phase;
-            if (rank->ops.at[o].spare == 0)
-                continue;
-            if (!g->spare)
-                g->spare = arena_array(&g->arena, g->n_ops, sizeof *g->spare);
-            g->spare[a->first_op[r] + o] = rank->ops.at[o].spare;
-        }
-        for (uint32_t op = a->first_op[r] + (uint32_t)rank->ops.n; op < a->first_message[r]; op++)
-            g->phase[op] = DPRO_OP_BARRIER;
         if (rank->trace->recording) {
             g->ranks[n].gradient_bytes = rank->trace->recording->gradient_bytes;
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;
@@ -308,13 +286,12 @@ static void fill_ops(struct assembly *a)
         g->ranks[n].unmatched_ns = rank->unmatched_ns;
         g->ranks[n].n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
-        g->ranks[n++].boundary =
-            rank->boundary == NO_ID ? DPRO_NO_OP : a->first_op[r] + rank->boundary;
         if (r < a->join->n_ranks && rank->pace.track != NO_ID) {
-            g->ranks[n - 1].on_device = true;
-            g->ranks[n - 1].first_work = a->first_op[r] + rank->pace.first;
-            g->ranks[n - 1].last_work = a->first_op[r] + rank->pace.last;
+            g->ranks[n].on_device = true;
+            g->ranks[n].first_work = a->first_op[r] + rank->pace.first;
+            g->ranks[n].last_work = a->first_op[r] + rank->pace.last;
         }
+        n++;
     }
     for (uint32_t op = 0; op < g->n_ops; op++) /* else the rest is forward */
         g->hides_phases &= g->phase[op] != DPRO_OP_BW;
@@ -373,10 +350,9 @@ static void fill_collectives(struct assembly *a)
     for (uint32_t j = 0; j < g->n_collectives; j++) {
         const struct joined *joined = &join->joined.at[j];
         const struct local_collective *c = JOIN_PART(join, joined);
-        const char *group = strtab_get(&a->trace->names, c->group);
         g->collectives[j] =
             (struct graph_collective){.kind = c->kind,
-                                      .group = strtab_add(&g->names, group, strlen(group)),
+                                      .group = strtab_copy(&g->names, &a->trace->names, c->group),
                                       .key = c->key,
                                       .size_bytes = c->size_bytes,
                                       .barrier = a->barriers[j],
@@ -431,34 +407,25 @@ static void fill_tensors(struct assembly *a)
 
 /* Only the recorder knows what the profiler costs. Ranks run the same ops: what one measured above
  * the others is chance, and must not move the ranks against each other. */
-static void fill_profiled(struct assembly *a)
+static void fill_profiler(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
     struct profiler_cost sum = {0};
     uint32_t n_known = 0;
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
-        const struct recording *recording = a->join->ranks[r].trace->recording;
-        if (recording && recording->profiler.op_ns > 0) {
-            sum.op_ns += recording->profiler.op_ns;
-            sum.launch_ns += recording->profiler.launch_ns;
-            sum.call_ns += recording->profiler.call_ns;
+    EACH_OF (const struct rank_build, rank, a->join->ranks, a->join->n_ranks)
+        if (assembly_knows_profiler(rank)) {
+            sum.op_ns += rank->trace->recording->profiler.op_ns;
+            sum.launch_ns += rank->trace->recording->profiler.launch_ns;
+            sum.call_ns += rank->trace->recording->profiler.call_ns;
             n_known++;
         }
-    }
     if (n_known == 0)
         return;
     g->profiler = arena_array(&g->arena, assembly_n_processes(a), sizeof *g->profiler);
-    g->profiled = arena_array(&g->arena, a->n_ops, sizeof *g->profiled);
-    for (uint32_t r = 0; r < a->join->n_ranks; r++) {
-        const struct rank_build *rank = &a->join->ranks[r];
-        const struct recording *recording = rank->trace->recording;
-        if (!recording || recording->profiler.op_ns <= 0)
-            continue;
-        g->profiler[r] = (struct profiler_cost){sum.op_ns / n_known, sum.launch_ns / n_known,
-                                                sum.call_ns / n_known};
-        for (uint32_t o = 0; o < rank->ops.n; o++)
-            g->profiled[a->first_op[r] + o] = rank->ops.at[o].profiled;
-    }
+    for (uint32_t r = 0; r < a->join->n_ranks; r++)
+        if (assembly_knows_profiler(&a->join->ranks[r]))
+            g->profiler[r] = (struct profiler_cost){sum.op_ns / n_known, sum.launch_ns / n_known,
+                                                    sum.call_ns / n_known};
 }
 
 /* Where all ranks have the same units. */
@@ -476,39 +443,40 @@ static bool units_agree(const struct join *join)
     return join->n_ranks > 0;
 }
 
+/* The collective that each op is part of: as its barrier, as a member's, as one of its messages;
+ * NO_ID: of none. */
+static uint32_t *list_collectives(struct assembly *a)
+{
+    const struct dpro_graph *g = a->graph;
+    uint32_t *of = arena_alloc(&a->scratch, a->n_ops * sizeof *of);
+    memset(of, 0xFF, a->n_ops * sizeof *of);
+    for (uint32_t j = 0; j < g->n_collectives; j++) {
+        const struct graph_collective *c = &g->collectives[j];
+        if (c->barrier != DPRO_NO_OP)
+            of[c->barrier] = j;
+        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+            of[g->members[m].arrival] = of[g->members[m].transfer] = j;
+    }
+    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
+        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
+            enum message_op as = MESSAGE_CALL;
+            of[op] = a->messages->all.at[assembly_message(a, r, op, &as)].joined;
+        }
+    return of;
+}
+
 /* Ops by what their rank says, a collective's on all ranks by what the first says. */
 static void fill_gathers(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
+    const uint32_t *collective = list_collectives(a);
     for (uint32_t r = 0; r < a->join->n_ranks; r++)
         for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++)
             g->gather[a->first_op[r] + o] = a->join->ranks[r].ops.at[o].gather;
-    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
-        uint32_t gather = g->gather[g->members[c->first_member].arrival];
-        if (c->barrier != DPRO_NO_OP)
-            g->gather[c->barrier] = gather;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
-            g->gather[g->members[m].arrival] = g->gather[g->members[m].transfer] = gather;
-    }
-    for (uint32_t r = 0; r < a->join->n_ranks; r++)
-        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
-            enum message_op as = MESSAGE_CALL;
-            uint32_t joined = a->messages->all.at[assembly_message(a, r, op, &as)].joined;
-            g->gather[op] = g->gather[g->members[g->collectives[joined].first_member].arrival];
-        }
-}
-
-static void fill_passes(struct assembly *a)
-{
-    struct dpro_graph *g = a->graph;
-    for (uint32_t r = 0; r < a->join->n_ranks; r++)
-        for (uint32_t o = 0; o < a->join->ranks[r].ops.n; o++) {
-            uint32_t pass = a->join->ranks[r].ops.at[o].pass;
-            if (pass > 0 && !g->pass)
-                g->pass = arena_array(&g->arena, g->n_ops, sizeof *g->pass);
-            if (pass > 0)
-                g->pass[a->first_op[r] + o] = pass;
-        }
+    for (uint32_t op = 0; op < a->n_ops; op++)
+        if (collective[op] != NO_ID)
+            g->gather[op] =
+                g->gather[g->members[g->collectives[collective[op]].first_member].arrival];
 }
 
 static void fill_units(struct assembly *a)
@@ -523,8 +491,7 @@ static void fill_units(struct assembly *a)
     g->gather = arena_array(&g->arena, g->n_ops, sizeof *g->gather);
     for (uint32_t u = 0; u < g->n_units; u++) {
         struct graph_unit *unit = &g->units[u];
-        const char *name = strtab_get(&a->trace->names, recording->buckets.at[u].name);
-        unit->name = strtab_add(&g->names, name, strlen(name));
+        unit->name = strtab_copy(&g->names, &a->trace->names, recording->buckets.at[u].name);
         unit->request = arena_array(&g->arena, join->n_ranks, sizeof *unit->request);
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             uint32_t request = join->ranks[r].unit_requests[u];
@@ -538,20 +505,11 @@ static void fill_units(struct assembly *a)
 static void fill_op_dimensions(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
+    const uint32_t *collective = list_collectives(a);
     g->dimension = arena_array(&g->arena, g->n_ops, sizeof *g->dimension);
-    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
-        uint8_t number = (uint8_t)(c->dimension + 1); /* 0: none */
-        if (c->barrier != DPRO_NO_OP)
-            g->dimension[c->barrier] = number;
-        for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
-            g->dimension[g->members[m].arrival] = g->dimension[g->members[m].transfer] = number;
-    }
-    for (uint32_t r = 0; r < assembly_n_processes(a); r++)
-        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++) {
-            enum message_op as = MESSAGE_CALL;
-            uint32_t joined = a->messages->all.at[assembly_message(a, r, op, &as)].joined;
-            g->dimension[op] = (uint8_t)(g->collectives[joined].dimension + 1);
-        }
+    for (uint32_t op = 0; op < a->n_ops; op++)
+        if (collective[op] != NO_ID) /* 0: none */
+            g->dimension[op] = (uint8_t)(g->collectives[collective[op]].dimension + 1);
 }
 
 static void fill_dimensions(struct assembly *a)
@@ -589,7 +547,7 @@ static void fill_memory(struct assembly *a)
 
 void assembly_fill(struct assembly *a)
 {
-    fill_ops(a);
+    fill_ranks(a);
     fill_hosts(a);
     fill_pace(a);
     fill_grown(a);
@@ -604,9 +562,8 @@ void assembly_fill(struct assembly *a)
     fill_collectives(a);
     fill_tensors(a);
     exchanges_find(a->graph);
-    fill_profiled(a);
+    fill_profiler(a);
     fill_units(a);
-    fill_passes(a);
     fill_dimensions(a);
     fill_memory(a);
 }

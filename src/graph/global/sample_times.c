@@ -223,7 +223,7 @@ static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns
     int64_t ends[MOST];
     uint32_t n = 0, spare = a->graph->spare ? a->graph->spare[op] : 0;
     for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
-        const struct edge *edge = &a->edges.at[e];
+        const struct local_edge *edge = &a->edges.at[e];
         int64_t end = edge->next ? end_before(a, edge->from, sample) : end_ns[edge->from];
         if (spare > 0 && n < MOST)
             ends[n++] = end;

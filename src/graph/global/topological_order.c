@@ -11,9 +11,8 @@ static void collect_edges(struct assembly *a)
     struct join *join = a->join;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         EACH (const struct local_edge, local, join->ranks[r].edges) {
-            struct edge edge = {a->first_op[r] + local->from, a->first_op[r] + local->to,
-                                local->next, local->soft};
-            array_push(&a->edges, edge);
+            array_add(&a->edges, a->first_op[r] + local->from, a->first_op[r] + local->to,
+                      local->next, local->soft);
         }
         array_fini(&join->ranks[r].edges); /* taken over */
     }
@@ -36,10 +35,10 @@ static void collect_edges(struct assembly *a)
 }
 
 /* The hard one of two comes first. */
-ORDER(by_start, struct edge, ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
+ORDER(by_start, struct local_edge, ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
 
 /* Most ops have one or two; what ranks gave lies nearly in order. */
-static void sort_of_an_op(struct edge *edges, size_t n)
+static void sort_of_an_op(struct local_edge *edges, size_t n)
 {
     enum { FEW = 32 };
     if (n > FEW) {
@@ -48,7 +47,7 @@ static void sort_of_an_op(struct edge *edges, size_t n)
     }
     for (size_t i = 1; i < n; i++)
         for (size_t k = i; k > 0 && by_start(&edges[k - 1], &edges[k]) > 0; k--) {
-            struct edge later = edges[k - 1];
+            struct local_edge later = edges[k - 1];
             edges[k - 1] = edges[k];
             edges[k] = later;
         }
@@ -58,13 +57,13 @@ static void sort_of_an_op(struct edge *edges, size_t n)
 static void sort_edges(struct assembly *a)
 {
     size_t n = a->edges.n, n_kept = 0;
-    struct edge *sorted = mem_alloc(n * sizeof *sorted);
+    struct local_edge *sorted = mem_alloc(n * sizeof *sorted);
     uint32_t *end = mem_array(a->n_ops + (size_t)1, sizeof *end), begin = 0; /* of each op's */
-    EACH (const struct edge, edge, a->edges)
+    EACH (const struct local_edge, edge, a->edges)
         end[edge->to + 1]++;
     for (uint32_t op = 0; op < a->n_ops; op++)
         end[op + 1] += end[op];
-    EACH (const struct edge, edge, a->edges)
+    EACH (const struct local_edge, edge, a->edges)
         sorted[end[edge->to]++] = *edge;
     for (uint32_t op = 0; op < a->n_ops; begin = end[op++]) {
         sort_of_an_op(sorted + begin, end[op] - begin);
@@ -159,7 +158,7 @@ static void find_components(const struct assembly *a, struct sorter *sorter, uin
 }
 
 /* A send may be over before its receiver comes, when the message fits the transport's buffers. */
-static bool is_wait_of_send(const struct assembly *a, const struct edge *edge)
+static bool is_wait_of_send(const struct assembly *a, const struct local_edge *edge)
 {
     uint32_t r = assembly_rank_of(a, edge->to), from = assembly_rank_of(a, edge->from);
     const struct rank_build *rank = &a->join->ranks[r];
@@ -176,7 +175,7 @@ static void break_cycles(struct assembly *a, struct sorter *sorter)
     size_t n = 0;
     find_components(a, sorter, component);
     for (int pass = 0; pass < 2; pass++)
-        EACH (const struct edge, edge, a->edges) {
+        EACH (const struct local_edge, edge, a->edges) {
             bool closes = !edge->next && edge->soft && sorter->pending[edge->from] &&
                           sorter->pending[edge->to] && component[edge->from] == component[edge->to];
             bool send = closes && is_wait_of_send(a, edge);
@@ -212,7 +211,7 @@ static void tie_loose_ops(struct assembly *a)
     for (size_t e = 0; e < a->edges.n; e++)
         n_loose -= e == 0 || a->edges.at[e].to != a->edges.at[e - 1].to;
     array_reserve(&a->edges, n_loose);
-    struct edge *from = a->edges.at + a->edges.n, *to = from + n_loose, *end = to;
+    struct local_edge *from = a->edges.at + a->edges.n, *to = from + n_loose, *end = to;
     for (uint32_t r = assembly_n_processes(a); r-- > 0;)
         for (uint32_t op = a->first_op[r + 1], boundary = a->join->ranks[r].boundary;
              op-- > a->first_op[r];) {
@@ -220,7 +219,7 @@ static void tie_loose_ops(struct assembly *a)
                 while (from > a->edges.at && from[-1].to == op)
                     *--to = *--from;
             else if (boundary != NO_ID)
-                *--to = (struct edge){a->first_op[r] + boundary, op, true, false};
+                *--to = (struct local_edge){a->first_op[r] + boundary, op, true, false};
         }
     a->edges.n = (size_t)(end - to);
     memmove(a->edges.at, to, a->edges.n * sizeof *to);

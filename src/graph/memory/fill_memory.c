@@ -14,20 +14,11 @@ struct filler {
     const struct rank_build *rank;
     struct dpro_graph *graph;
     uint32_t first_op;
-    struct map names; /* the trace's string id -> the graph's */
 };
 
-static uint32_t name_of(struct filler *filler, uint32_t id)
+static uint32_t name_of(const struct filler *filler, uint32_t id)
 {
-    uint64_t name;
-    if (id == 0)
-        return 0;
-    if (!map_get(&filler->names, map_key(id), &name)) {
-        name = strtab_add(&filler->graph->names, strtab_get(filler->rank->names, id),
-                          strtab_len(filler->rank->names, id));
-        map_set(&filler->names, map_key(id), name);
-    }
-    return (uint32_t)name;
+    return strtab_copy(&filler->graph->names, filler->rank->names, id);
 }
 
 static void add_work(struct graph_call *call, bool backward, uint32_t op, int64_t ns)
@@ -86,5 +77,4 @@ void rank_memory_fill(const struct rank_build *rank, struct dpro_graph *graph, u
         to->calls[c].class = name_of(&filler, from->calls[c].class);
     }
     time_calls(&filler, to);
-    map_fini(&filler.names);
 }

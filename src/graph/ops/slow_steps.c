@@ -145,7 +145,7 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
     array_fini(&ranges);
 }
 
-ORDER(by_excess, struct grown, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
+ORDER(by_excess, struct grown_time, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
 
 /* What explains at least a tenth of what a slow sample takes longer; where that is less than half
  * of it, such as of an evaluation, a hundredth. */

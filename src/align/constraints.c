@@ -127,8 +127,7 @@ void align_near(struct align *a, uint32_t pair, uint32_t clock, int64_t clock_ns
     struct pair *p = &a->pairs.at[pair];
     bool low = clock == p->low;
     if (is_time(clock_ns) && is_time(other_ns))
-        array_push(&p->nears,
-                   ((struct near){low ? clock_ns : other_ns, low ? other_ns : clock_ns}));
+        array_add(&p->nears, low ? clock_ns : other_ns, low ? other_ns : clock_ns);
 }
 
 uint32_t constraints_within(const struct align *align, const struct pair *pair, int direction,

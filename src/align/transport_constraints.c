@@ -46,8 +46,7 @@ void clock_nodes_list(const struct dpro_trace *trace, uint32_t n_ranks, clock_no
         const struct trace_rank *rank = &trace->ranks[r];
         const char *boot_id =
             rank->recording ? strtab_get(&trace->names, rank->recording->boot_id) : "";
-        struct clock_node node = {rank->rank, r, strtab_get(&trace->names, rank->host), boot_id};
-        array_push(nodes, node);
+        array_add(nodes, rank->rank, r, strtab_get(&trace->names, rank->host), boot_id);
     }
     size_t n_profiled = nodes->n;
     EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {

@@ -7,7 +7,7 @@
 #include "align/clock_map.h"
 #include "base/column.h"
 #include "graph/memory/graph_memory.h"
-#include "graph/names/collective_kinds.h"
+#include "graph/names/names.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */

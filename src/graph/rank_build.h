@@ -12,8 +12,7 @@
 #include <dpro/graph.h>
 
 #include "graph/graph.h"
-#include "graph/names/comm_names.h"
-#include "graph/names/span_names.h"
+#include "graph/names/names.h"
 #include "ingest/trace.h"
 
 enum { LEFT_OUT_TEXT = 200 };
@@ -333,6 +332,10 @@ uint32_t build_marked_pass(const char *name); /* what the name of an annotation 
  * virtual ops. */
 void build_pool(struct rank_build *rank);
 
+/* slow_steps.c: fills rank->grown, of iterations that take longer than the others. Before ops are
+ * forgotten. */
+void slow_steps_find(struct rank_build *rank);
+
 /* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
  * phases. */
 void build_forget(struct rank_build *rank);
@@ -391,14 +394,47 @@ static inline size_t build_sample_at(const struct rank_build *rank, uint32_t sam
     return build_at(rank, rank->sample_step[sample], op);
 }
 
-/* An op's times in a sample. */
+/* An op's times in a step, and in a sample. */
+static inline int64_t *step_start(const struct rank_build *rank, uint32_t step, uint32_t op)
+{
+    return &rank->start_ns[build_at(rank, step, op)];
+}
+static inline int64_t *step_end(const struct rank_build *rank, uint32_t step, uint32_t op)
+{
+    return &rank->end_ns[build_at(rank, step, op)];
+}
 static inline int64_t *build_start(const struct rank_build *rank, uint32_t sample, uint32_t op)
 {
-    return &rank->start_ns[build_sample_at(rank, sample, op)];
+    return step_start(rank, rank->sample_step[sample], op);
 }
 static inline int64_t *build_end(const struct rank_build *rank, uint32_t sample, uint32_t op)
 {
-    return &rank->end_ns[build_sample_at(rank, sample, op)];
+    return step_end(rank, rank->sample_step[sample], op);
+}
+
+/* What the iterations say of an edge. It holds where in nine of ten `after` came after `before`,
+ * and in none so much earlier that the edge would delay it by what can be seen. */
+struct agreement {
+    uint32_t n_seen, n_held;
+    bool is_broken;
+};
+static inline void agreement_see(struct agreement *a, int64_t before_ns, int64_t after_ns,
+                                 int64_t slack_ns, int64_t most_ns)
+{
+    if (before_ns == ABSENT || after_ns == ABSENT)
+        return;
+    a->n_seen++;
+    a->n_held += after_ns >= before_ns - slack_ns;
+    a->is_broken |= before_ns > after_ns && before_ns - after_ns > most_ns;
+}
+static inline bool agreement_holds(const struct agreement *a)
+{
+    return !a->is_broken && a->n_seen > 0 && a->n_held * 10 >= a->n_seen * 9;
+}
+/* A thousandth of a step. */
+static inline int64_t step_trifle(const struct rank_build *rank, uint32_t step)
+{
+    return (rank->steps.at[step].end_ns - rank->steps.at[step].start_ns) / 1000;
 }
 
 static inline const struct trace_span *slice_span(const struct rank_build *rank, uint32_t slice)

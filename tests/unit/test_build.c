@@ -1,8 +1,7 @@
 /* From traces to the global data-flow graph: iterations, ops, edges, collectives over ranks. */
 
 #include "case.h"
-#include "graph/names/collective_kinds.h"
-#include "graph/names/span_names.h"
+#include "graph/names/names.h"
 #include "graph/rank_build.h"
 #include "stages_seen.h"
 #include "trace_text.h"

@@ -2,7 +2,7 @@
 
 #include "align/transport_constraints.h"
 #include "case.h"
-#include "graph/clocks/align_ranks.h"
+#include "graph/clocks/clocks.h"
 #include "ingest/part.h"
 #include "trace_text.h"
 

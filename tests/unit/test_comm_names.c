@@ -1,7 +1,7 @@
 /* Names of kernels, ops and ranges: which are communication, of which kind, and which are not. */
 
 #include "case.h"
-#include "graph/names/comm_names.h"
+#include "graph/names/names.h"
 
 TEST(libraries_kernels_are_known_by_their_names)
 {

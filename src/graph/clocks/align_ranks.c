@@ -7,11 +7,10 @@
  * contradicts what they sent, as in containers with clocks of their own. When a collective ended is
  * less sure than that: a few that seem to end too early split no host, and none splits processes of
  * which it is known that they had one kernel. */
-#include "graph/clocks/align_ranks.h"
+#include "graph/clocks/clocks.h"
 
 #include "align/align.h"
 #include "base/parallel.h"
-#include "graph/clocks/collective_constraints.h"
 #include "graph/collectives/match_collectives.h"
 
 /* ---- from local to common ---- */
@@ -128,10 +127,9 @@ static void find_hosts(struct state *st)
             host = add_host(st, node->host);
             st->hosts[host].one_kernel = node->boot_id[0] != '\0';
             map_set(&machines, map_text_key(machine), host);
-            if (map_get(&names, map_text_key(node->host), &first))
+            first = map_first(&names, map_text_key(node->host), host);
+            if (first != host)
                 st->hosts[host].twice = st->hosts[first].twice = true;
-            else
-                map_set(&names, map_text_key(node->host), host);
         }
         st->host_of[i] = (uint32_t)host;
         st->hosts[host].n_nodes++;

@@ -1,6 +1,6 @@
 /* Constraints between clocks from collectives: no rank leaves a collective whose result needs all
  * contributions before the last rank has entered it. */
-#include "graph/clocks/collective_constraints.h"
+#include "graph/clocks/clocks.h"
 
 enum {
     /* Profilers round times, and convert them from another clock. */

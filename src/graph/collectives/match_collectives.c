@@ -65,9 +65,8 @@ static void collect_rank(struct join *join, uint32_t r, struct entry *entries, s
     SCRATCH uint32_t *unnamed = mem_alloc((rank->devices.n + 1) * sizeof *unnamed);
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed), count = 0;
-        map_get(&counts, group, &count);
-        map_set(&counts, group, count + 1);
+        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed);
+        uint64_t count = map_add(&counts, group, 1) - 1;
         int64_t sequence = point_to_point(coll) || swaps(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
     }
@@ -151,19 +150,16 @@ static bool fits(const struct join *join, const struct entry *entries, size_t n)
  * size still goes together in order. */
 static void order_by_size(const struct join *join, struct entry *entries, size_t n)
 {
-    struct map counts = {0}; /* of a kind and size, on a rank */
+    SCRATCH struct map counts = {0}; /* of a kind and size, on a rank */
     for (size_t i = 0; i < n; i++) {
         const struct local_collective *c = JOIN_PART(join, &entries[i]);
         const char *kind = dpro_collective_kind_name(point_to_point(c) ? DPRO_SEND_RECV : c->kind);
-        uint64_t key = map_mix(map_text_key(kind) + c->numel), before = 0;
-        uint64_t own = map_mix(key + entries[i].rank + 1) | 1;
-        map_get(&counts, own, &before);
-        map_set(&counts, own, before + 1);
+        uint64_t key = map_mix(map_text_key(kind) + c->numel);
+        uint64_t before = map_add(&counts, map_mix(key + entries[i].rank + 1) | 1, 1) - 1;
         if (c->numel == 0) /* of unknown size: alone */
             before = (uint64_t)(entries[i].rank + 1) << 32 | i;
         entries[i].order = map_mix(key + before);
     }
-    map_fini(&counts);
     qsort(entries, n, sizeof *entries, compare_entries);
 }
 
@@ -174,11 +170,9 @@ static void join_group(struct join *join, struct entry *entries, size_t n)
     if (!complete)
         order_by_size(join, entries, n);
     for (size_t i = 0, next; i < n; i = next) {
-        next = i + 1;
-        while (next < n && entries[next].order == entries[i].order &&
-               entries[next].rank != entries[i].rank &&
-               agree(JOIN_PART(join, &entries[i]), JOIN_PART(join, &entries[next])))
-            next++;
+        next = RUN_END(k, i, n,
+                       entries[k].order == entries[i].order && entries[k].rank != entries[i].rank &&
+                           agree(JOIN_PART(join, &entries[i]), JOIN_PART(join, &entries[k])));
         add_joined(join, entries + i, next - i);
         if (complete || next - i > 1)
             continue;
@@ -204,9 +198,7 @@ void join_match(struct join *join)
         collect_rank(join, r, entries, &n);
     qsort(entries, n, sizeof *entries, compare_entries);
     for (size_t i = 0, next; i < n; i = next) {
-        next = i + 1;
-        while (next < n && entries[next].group == entries[i].group)
-            next++;
+        next = RUN_END(k, i, n, entries[k].group == entries[i].group);
         join_group(join, entries + i, next - i);
     }
     array_sort(&join->joined, compare_joined);

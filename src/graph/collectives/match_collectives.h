@@ -102,6 +102,13 @@ static inline int64_t member_left_ns(const struct join *join, const struct membe
  * last until it has been waited for. */
 bool member_is_posted(const struct join *join, const struct member *member);
 
+/* process_groups.c: sets in which phase of training each of a rank's collectives was asked for, and
+ * what the calls were that one kernel carries together. Before the rank's slices are forgotten. */
+void build_learn_calls(struct rank_build *rank);
+/* Sets the members of all ranks' collectives as far as they are known, and the peers of sends and
+ * receives. Before collectives are matched. */
+void join_find_groups(struct join *join, const struct dpro_trace *trace);
+
 /* Finds the members of every collective: by group and sequence number if all members recorded it,
  * else by order within the group. In a group whose members disagree on kinds or sizes, by order
  * within each kind and size. */

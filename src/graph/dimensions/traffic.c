@@ -8,8 +8,6 @@
  * around a ring, from every rank to the next one. */
 #include "graph/dimensions/traffic.h"
 
-#include "graph/names/collective_kinds.h"
-
 /* ---- one collective ---- */
 
 enum carried traffic_carried(const struct rank_build *rank, const struct local_collective *c)
@@ -266,8 +264,7 @@ static void add_rank(struct traffics *t, const struct rank_build *rank)
             array_add(&t->all, .set = set, .passes = is_passed, .named = NO_PARALLELISM,
                       .does = NO_PARALLELISM);
         struct traffic *of = &t->all.at[place];
-        of->n_ranks += !map_get(&seen, place + 1, NULL);
-        map_set(&seen, place + 1, 1);
+        of->n_ranks += map_insert(&seen, place + 1, 1);
         of->n[carried][carried_in(c)]++;
         of->bytes[carried][carried_in(c)] += MIN(c->size_bytes, UINT32_MAX * UINT64_C(1024));
         if (reduces(carried) && c->phase == DPRO_OP_FW)

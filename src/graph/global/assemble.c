@@ -1,5 +1,4 @@
 /* Writes the joined ranks into one graph: devices, ops, edges, names. */
-#include "graph/global/assemble.h"
 
 #include "graph/builder.h"
 #include "graph/global/assembly.h"

@@ -1,8 +1,18 @@
 /* The global graph under construction, and the files that construct it. */
 #pragma once
 
+#include "base/processes.h"
 #include "graph/dimensions/find_dimensions.h"
 #include "graph/servers/parameter_servers.h"
+
+/* All that is known of a job when its graph is made. */
+struct job {
+    struct join join;
+    struct messages messages;
+    struct servers servers;
+    struct dimensions dimensions;
+    struct dpro_unprofiled_iterations unprofiled_iterations;
+};
 
 /* The ops of a message: the call that sends it, which has no device and waits for all that the
  * sender waited for, and a SEND and a RECV, which both start when the call is made, each on its
@@ -150,3 +160,25 @@ void assembly_time(struct assembly *a);
  * them to the sink. */
 void assembly_warn_clocks(struct assembly *a);
 void assembly_warn(struct assembly *a);
+
+/* assemble.c: writes the joined ranks into one graph. */
+int assemble_graph(struct job *job, const struct dpro_trace *trace,
+                   const struct dpro_job_options *options, struct dpro_graph **graph,
+                   struct dpro_error *err);
+/* A graph of clocks and nothing else. */
+int assemble_clocks(struct join *join, const struct dpro_job_options *options,
+                    struct dpro_graph **graph, struct dpro_error *err);
+
+/* share_ranks.c: ranks that other processes build. They tell what their iterations hold, learn
+ * which are chosen, and give what joining ranks needs: of struct rank_build, once the rank is
+ * built, this (all arrays of its local DFG), its times, parts in collectives and memory. */
+extern const struct packed shared_of_rank[];
+
+/* Of the first process, in this order. What is not of the ranks' own memory goes to the arena. */
+void shared_hear_steps(struct join *join, struct dpro_processes *processes);
+void shared_answer_steps(struct join *join, struct dpro_processes *processes);
+void shared_hear_ranks(struct join *join, struct dpro_processes *processes, struct arena *arena);
+
+/* Of another one; false: the first process wants nothing more. */
+bool shared_tell_steps(struct join *join, struct dpro_processes *processes);
+void shared_tell_ranks(struct join *join, struct dpro_processes *processes);

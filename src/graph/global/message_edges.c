@@ -29,17 +29,11 @@ static struct times ends_of(const struct assembly *a, uint32_t message)
 /* As local_holds, between times of one rank or of two. */
 static bool holds(const struct assembly *a, struct times ends, struct times starts, int64_t most_ns)
 {
-    uint32_t seen = 0, held = 0;
-    for (uint32_t s = 0; s < a->n_samples; s++) {
-        int64_t end = ends.at[s * ends.stride], start = starts.at[s * starts.stride];
-        if (end == ABSENT)
-            continue;
-        seen++;
-        held += start >= end - CLOCK_ROUNDING_NS;
-        if (assembly_span(start, end) > most_ns)
-            return false;
-    }
-    return seen > 0 && held * 10 >= seen * 9;
+    struct agreement agreement = {0};
+    for (uint32_t s = 0; s < a->n_samples && !agreement.is_broken; s++)
+        agreement_see(&agreement, ends.at[s * ends.stride], starts.at[s * starts.stride],
+                      CLOCK_ROUNDING_NS, most_ns);
+    return agreement_holds(&agreement);
 }
 
 /* One rank's messages from another in a stream, of a collective, in order: data, then ready

@@ -27,7 +27,7 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
         return rank->steps.at[step].start_ns;
     if (local >= rank->n_timed || !rank->steps.at[step].follows)
         return ABSENT;
-    return rank->end_ns[build_at(rank, step - 1, local)];
+    return *step_end(rank, step - 1, local);
 }
 
 /* Whether `op` of the iteration before, which was not recorded, may have held anything up: in some
@@ -40,7 +40,7 @@ static bool may_run_over(const struct assembly *a, uint32_t op)
     if (local >= rank->n_timed)
         return true;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t end = rank->end_ns[build_at(rank, s, local)];
+        int64_t end = *step_end(rank, s, local);
         if (end != ABSENT && end > rank->steps.at[s].end_ns)
             return true;
         seen |= end != ABSENT && s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;

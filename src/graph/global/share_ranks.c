@@ -1,5 +1,5 @@
 /* A rank under construction, from one process to another. */
-#include "graph/global/share_ranks.h"
+#include "graph/global/assembly.h"
 
 #include "graph/memory/rank_memory.h"
 

@@ -83,11 +83,8 @@ static start_array collect_buckets(const struct rank_build *rank)
 
 static bool in_backward_function(const struct rank_build *rank, uint32_t op)
 {
-    for (uint32_t s = rank->slices.at[rank->ops.at[op].slice].span; s != NO_ID;
-         s = rank->trace->spans[s].parent)
-        if (rank->classes[rank->trace->spans[s].name] & NAME_BACKWARD)
-            return true;
-    return false;
+    uint32_t span = rank->slices.at[rank->ops.at[op].slice].span;
+    return build_within(rank, span, NAME_BACKWARD) != NO_ID;
 }
 
 /* The optimizer's work on the device or else on the CPU, in order of ops; latest_ns is the latest

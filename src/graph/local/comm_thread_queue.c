@@ -21,30 +21,23 @@ static int64_t free_at(const struct rank_build *rank, const struct queued *befor
     int64_t ends[LOOK_BACK];
     uint32_t n = before->n < LOOK_BACK ? before->n : LOOK_BACK;
     for (uint32_t i = 0; i < n; i++) {
-        ends[i] = rank->end_ns[build_at(rank, step, before->transfers[i])];
+        ends[i] = *step_end(rank, step, before->transfers[i]);
         if (ends[i] == ABSENT)
             return ABSENT;
     }
     return graph_all_but_latest(ends, n, spare);
 }
 
-/* Whether each measured iteration bears it out, as in local_holds. */
 static bool bears_out(const struct rank_build *rank, const struct queued *before, uint32_t spare,
                       uint32_t arrival)
 {
-    uint32_t seen = 0, held = 0;
-    for (uint32_t i = 0; i < rank->n_samples; i++) {
+    struct agreement a = {0};
+    for (uint32_t i = 0; i < rank->n_samples && !a.is_broken; i++) {
         uint32_t s = rank->sample_step[i];
-        int64_t start = rank->start_ns[build_at(rank, s, arrival)];
-        int64_t free = free_at(rank, before, spare, s);
-        if (start == ABSENT || free == ABSENT)
-            continue;
-        seen++;
-        held += start >= free;
-        if (start < free - (rank->steps.at[s].end_ns - rank->steps.at[s].start_ns) / 1000)
-            return false;
+        agreement_see(&a, free_at(rank, before, spare, s), *step_start(rank, s, arrival), 0,
+                      step_trifle(rank, s));
     }
-    return seen > 0 && held * 10 >= seen * 9;
+    return agreement_holds(&a);
 }
 
 static void add_wait(struct rank_build *rank, const struct queued *before, uint32_t spare,
@@ -96,11 +89,7 @@ static void queue_group(struct rank_build *rank, uint32_t group)
 void build_pool(struct rank_build *rank)
 {
     SCRATCH struct map done = {0};
-    EACH (const struct local_collective, coll, rank->collectives) {
-        uint32_t group = coll->group;
-        if (map_get(&done, group + UINT64_C(1), NULL))
-            continue;
-        map_set(&done, group + UINT64_C(1), 1);
-        queue_group(rank, group);
-    }
+    EACH (const struct local_collective, coll, rank->collectives)
+        if (map_insert(&done, coll->group + UINT64_C(1), 1))
+            queue_group(rank, coll->group);
 }

@@ -42,8 +42,7 @@ static struct local_collective *find_awaited(const struct rank_build *rank, cons
             return coll;
         if (functional && !awaited[coll - rank->collectives.at] &&
             is_functional(rank, coll->launch_span) && fits(coll, detail) &&
-            local_start(rank, coll->arrival) <
-                rank->end_ns[build_at(rank, rank->steps.reference, wait->op)])
+            local_start(rank, coll->arrival) < *step_end(rank, rank->steps.reference, wait->op))
             return coll;
     }
     return NULL;

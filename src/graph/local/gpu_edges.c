@@ -370,8 +370,7 @@ static void walk(struct walker *w)
         } else if (class & (NAME_STREAM_SYNC | NAME_DEVICE_SYNC)) {
             on_sync(w, o, span, class & NAME_DEVICE_SYNC);
         } else if ((class & NAME_EVENT_RECORD) && w->sync_detail.n > 0 && span->correlation &&
-                   !map_get(&w->records, key_of(span), NULL)) {
-            map_set(&w->records, key_of(span), w->snapshots.n);
+                   map_insert(&w->records, key_of(span), w->snapshots.n)) {
             array_push(&w->snapshots, take_snapshot(w));
         }
     }

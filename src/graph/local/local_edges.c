@@ -4,29 +4,22 @@
 int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next)
 {
     if (!next)
-        return rank->end_ns[build_at(rank, step, op)];
+        return *step_end(rank, step, op);
     if (op == rank->boundary)
         return rank->steps.at[step].start_ns;
-    return rank->steps.at[step].follows ? rank->end_ns[build_at(rank, step - 1, op)] : ABSENT;
+    return rank->steps.at[step].follows ? *step_end(rank, step - 1, op) : ABSENT;
 }
 
 bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool to_end)
 {
-    uint32_t seen = 0, held = 0;
-    for (uint32_t i = 0; i < rank->n_samples; i++) {
+    struct agreement a = {0};
+    for (uint32_t i = 0; i < rank->n_samples && !a.is_broken; i++) {
         uint32_t s = rank->sample_step[i];
-        int64_t end = local_pred_end(rank, s, from, next);
-        int64_t start =
-            to_end ? rank->end_ns[build_at(rank, s, to)] : rank->start_ns[build_at(rank, s, to)];
-        if (end == ABSENT || start == ABSENT)
-            continue;
-        seen++;
-        if (start >= end - CLOCK_ROUNDING_NS)
-            held++;
-        else if (end - start > (rank->steps.at[s].end_ns - rank->steps.at[s].start_ns) / 1000)
-            return false; /* it would delay this iteration by what can be seen */
+        agreement_see(&a, local_pred_end(rank, s, from, next),
+                      to_end ? *step_end(rank, s, to) : *step_start(rank, s, to), CLOCK_ROUNDING_NS,
+                      MAX(step_trifle(rank, s), CLOCK_ROUNDING_NS));
     }
-    return seen > 0 && held * 10 >= seen * 9;
+    return agreement_holds(&a);
 }
 
 void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool next, bool soft)
@@ -40,8 +33,8 @@ void local_add_edge(struct rank_build *rank, uint32_t from, uint32_t to, bool ne
 static int64_t order_of(const struct rank_build *rank, uint32_t op)
 {
     uint32_t s = rank->steps.reference;
-    int64_t end = rank->end_ns[build_at(rank, s, op)];
-    int64_t over = rank->end_ns[build_at(rank, s, local_end_op(rank, op))];
+    int64_t end = *step_end(rank, s, op);
+    int64_t over = *step_end(rank, s, local_end_op(rank, op));
     return over > end ? MIN(end + CLOCK_ROUNDING_NS, over) : end;
 }
 
@@ -67,9 +60,8 @@ bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t t
     uint32_t seen = 0, held = 0, begun = 0, half = 0;
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint32_t s = rank->sample_step[i];
-        int64_t start = rank->start_ns[build_at(rank, s, transfer)],
-                end = rank->end_ns[build_at(rank, s, transfer)];
-        int64_t went_on = rank->start_ns[build_at(rank, s, to)];
+        int64_t start = *step_start(rank, s, transfer), end = *step_end(rank, s, transfer);
+        int64_t went_on = *step_start(rank, s, to);
         if (start == ABSENT || went_on == ABSENT)
             continue;
         seen++;
@@ -80,10 +72,10 @@ bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t t
     if (seen == 0 || begun * 10 < seen * 9 || (!known && (held * 2 < seen || half * 10 < seen * 9)))
         return false;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t start = rank->start_ns[build_at(rank, s, to)];
-        int64_t *end = &rank->end_ns[build_at(rank, s, transfer)];
+        int64_t start = *step_start(rank, s, to);
+        int64_t *end = step_end(rank, s, transfer);
         if (start != ABSENT && *end != ABSENT && start < *end &&
-            start > rank->start_ns[build_at(rank, s, transfer)])
+            start > *step_start(rank, s, transfer))
             *end = start;
     }
     local_add_edge(rank, transfer, to, false, true);
@@ -93,10 +85,10 @@ bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t t
 void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after)
 {
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t *end = &rank->end_ns[build_at(rank, s, op)];
-        int64_t start = rank->start_ns[build_at(rank, s, after)];
+        int64_t *end = step_end(rank, s, op);
+        int64_t start = *step_start(rank, s, after);
         if (*end != ABSENT && start != ABSENT && *end > start)
-            *end = MAX(start, rank->start_ns[build_at(rank, s, op)]);
+            *end = MAX(start, *step_start(rank, s, op));
     }
 }
 
@@ -104,9 +96,9 @@ void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bo
 {
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         int64_t over = local_pred_end(rank, s, work, next);
-        int64_t *start = &rank->start_ns[build_at(rank, s, call)];
+        int64_t *start = step_start(rank, s, call);
         if (over != ABSENT && *start != ABSENT && over > *start)
-            *start = MIN(over, rank->end_ns[build_at(rank, s, call)]);
+            *start = MIN(over, *step_end(rank, s, call));
     }
 }
 

@@ -28,13 +28,13 @@ void rule_trim_launches(struct rank_build *rank)
             continue;
         for (uint32_t s = 0; s < rank->steps.n; s++) {
             uint32_t slice = rank->match[build_at(rank, s, o)];
-            int64_t *end = &rank->end_ns[build_at(rank, s, o)];
+            int64_t *end = step_end(rank, s, o);
             if (slice == NO_ID)
                 continue;
             for (uint32_t work = rank->slices.at[slice].launch; work != NO_ID;
                  work = rank->slices.at[work].next)
                 *end = MIN(*end, rank->slices.at[work].start_ns);
-            *end = MAX(*end, rank->start_ns[build_at(rank, s, o)]);
+            *end = MAX(*end, *step_start(rank, s, o));
         }
     }
 }
@@ -44,10 +44,9 @@ void rule_trim_launches(struct rank_build *rank)
 static int64_t head_of_copy(const struct rank_build *rank, uint32_t step, uint32_t call,
                             uint32_t before)
 {
-    int64_t start = rank->start_ns[build_at(rank, step, call)],
-            end = rank->end_ns[build_at(rank, step, call)];
+    int64_t start = *step_start(rank, step, call), end = *step_end(rank, step, call);
     uint32_t work = rank->slices.at[rank->match[build_at(rank, step, call)]].launch;
-    int64_t over = before == NO_ID ? ABSENT : rank->end_ns[build_at(rank, step, before)];
+    int64_t over = before == NO_ID ? ABSENT : *step_end(rank, step, before);
     if (work != NO_ID && rank->slices.at[work].start_ns == end && over > start)
         return over < end ? end - over : 0;
     return end - start;
@@ -68,8 +67,7 @@ void rule_trim_copies(struct rank_build *rank)
         int64_t shortest = INT64_MAX;
         for (int pass = 0; pass < 2; pass++)
             for (uint32_t s = 0; s < rank->steps.n; s++) {
-                int64_t start = rank->start_ns[build_at(rank, s, o)],
-                        *end = &rank->end_ns[build_at(rank, s, o)];
+                int64_t start = *step_start(rank, s, o), *end = step_end(rank, s, o);
                 if (start == ABSENT)
                     continue;
                 int64_t head = head_of_copy(rank, s, o, work == NO_ID ? NO_ID : before[work]);
@@ -202,7 +200,7 @@ static void move_to_post(struct rank_build *rank, uint32_t call,
     int64_t shortest = INT64_MAX;
     for (uint32_t pass = 0; pass < 2 && track->posted && !track->announced; pass++)
         for (uint32_t s = 0; s < rank->steps.n; s++) {
-            int64_t called = rank->start_ns[build_at(rank, s, call)];
+            int64_t called = *step_start(rank, s, call);
             size_t arrival = build_at(rank, s, coll->arrival);
             int64_t begins = rank->start_ns[arrival];
             if (called == ABSENT || begins == ABSENT || begins < called)
@@ -211,7 +209,7 @@ static void move_to_post(struct rank_build *rank, uint32_t call,
                 shortest = MIN(shortest, begins - called);
             else
                 rank->start_ns[arrival] = rank->end_ns[arrival] =
-                    rank->start_ns[build_at(rank, s, coll->transfer)] = called + shortest;
+                    *step_start(rank, s, coll->transfer) = called + shortest;
         }
 }
 
@@ -225,9 +223,9 @@ static void add_comm_launch(struct rank_build *rank, uint32_t call, struct local
     coll->launch_op = call;
     learn_group(rank, call, coll);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t begins = rank->start_ns[build_at(rank, s, coll->arrival)];
-        int64_t *end = &rank->end_ns[build_at(rank, s, call)];
-        if (begins != ABSENT && *end != ABSENT && begins >= rank->start_ns[build_at(rank, s, call)])
+        int64_t begins = *step_start(rank, s, coll->arrival);
+        int64_t *end = step_end(rank, s, call);
+        if (begins != ABSENT && *end != ABSENT && begins >= *step_start(rank, s, call))
             *end = MIN(*end, begins);
     }
     local_add_if_holds(rank, call, coll->arrival, false);

@@ -22,13 +22,19 @@ static uint32_t pre_backward_of(const struct rank_build *rank, uint32_t span)
 
 static const char PREFETCH[] = "FSDP::backward_prefetch for ";
 
+/* Whether the name of the span, or of one around it, begins so. */
+static bool lies_in(const struct rank_build *rank, uint32_t span, const char *prefix)
+{
+    while (span != NO_ID &&
+           !text_begins(strtab_get(rank->names, rank->trace->spans[span].name), prefix))
+        span = rank->trace->spans[span].parent;
+    return span != NO_ID;
+}
+
 /* Units that name the ones they ask for do it outside of where their own pass begins. */
 static bool is_for_backward(const struct rank_build *rank, uint32_t span)
 {
-    bool prefetches = false;
-    for (uint32_t at = span; at != NO_ID && !prefetches; at = rank->trace->spans[at].parent)
-        prefetches = text_begins(strtab_get(rank->names, rank->trace->spans[at].name), PREFETCH);
-    return prefetches || pre_backward_of(rank, span) != NO_ID;
+    return lies_in(rank, span, PREFETCH) || pre_backward_of(rank, span) != NO_ID;
 }
 
 uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *copies_out)
@@ -40,15 +46,6 @@ uint32_t build_gather_of(const struct rank_build *rank, uint32_t span, bool *cop
     }
     uint32_t unit = span == NO_ID ? NO_ID : recorded_unit_of(rank->names, rank->trace, span);
     return unit == NO_ID ? 0 : GATHER(unit, is_for_backward(rank, span));
-}
-
-/* Whether it is FSDP's own work. */
-static bool is_of_unit(const struct rank_build *rank, uint32_t span)
-{
-    while (span != NO_ID &&
-           !text_begins(strtab_get(rank->names, rank->trace->spans[span].name), "FSDP::"))
-        span = rank->trace->spans[span].parent;
-    return span != NO_ID;
 }
 
 bool build_unit_mark(const struct rank_build *rank, uint32_t span, enum unit_mark *mark,
@@ -135,7 +132,7 @@ void build_gathers(struct rank_build *rank)
         if (launched)
             slice = rank->slices.at[slice].launch;
         rank->ops.at[o].gather = build_gather_of(rank, rank->slices.at[slice].span, &unused);
-        if (is_of_unit(rank, rank->slices.at[slice].span))
+        if (lies_in(rank, rank->slices.at[slice].span, "FSDP::")) /* FSDP's own work */
             rank->ops.at[o].flags |= GRAPH_OP_UNIT;
     }
     EACH (const struct local_collective, it, rank->collectives) {

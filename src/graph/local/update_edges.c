@@ -60,9 +60,7 @@ static struct updates find_updates(const struct rank_build *rank)
     for (uint32_t c = 0; c < rank->collectives.n; c++)
         if (build_is_exchange(rank, rank->collectives.at[c].arrival))
             array_push(&u.exchanges, c);
-    if (u.exchanges.n > 1)
-        qsort_r(u.exchanges.at, u.exchanges.n, sizeof *u.exchanges.at, by_key,
-                rank->collectives.at);
+    array_sort_by(&u.exchanges, by_key, rank->collectives.at);
     u.together = u.ops.n > 0 ? (u.exchanges.n + u.ops.n - 1) / u.ops.n : 0;
     return u;
 }

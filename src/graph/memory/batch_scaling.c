@@ -11,7 +11,6 @@
  * - a tensor whose number of elements the batch size does not divide. */
 
 #include "graph/memory/memory_build.h"
-#include "graph/names/collective_kinds.h"
 
 /* A library pads a copy of an operand by less than this part of it. */
 #define PADDING_SHARE 32

@@ -25,9 +25,8 @@ static void add_use(struct uses *uses, uint64_t storage, int64_t ns, const struc
     uint32_t first = memory_place_of(b, MAX(span->start_ns, block->taken_ns));
     uint32_t last = memory_place_of(b, MIN(span_end_ns(span), block->given_ns));
     uint64_t key = map_mix(((uint64_t)block->is << 32 | by->call) * 2 + by->backward) | 1;
-    uint64_t at = uses->all.n;
-    if (!map_get(&uses->index, key, &at)) {
-        map_set(&uses->index, key, at);
+    uint64_t at = map_first(&uses->index, key, uses->all.n);
+    if (at == uses->all.n) {
         array_add(&uses->all, {by->call, first, MAX(first, last), by->backward}, block->is);
         return;
     }

@@ -30,20 +30,14 @@ uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t 
 uint32_t memory_push_block(struct memory_build *b, int64_t taken_ns, uint64_t address,
                            uint64_t size_bytes)
 {
-    struct block_build block = {.taken_ns = taken_ns,
-                                .given_ns = AFTER_STEP,
-                                .address = address,
-                                .size_bytes = size_bytes,
-                                .span = NO_ID,
-                                .held = NO_ID,
-                                .storage = NO_ID,
-                                .to = {.size_bytes = size_bytes,
-                                       .taken = MEMORY_NONE,
-                                       .given = MEMORY_NONE,
-                                       .category = DPRO_MEMORY_OTHER,
-                                       .call = MEMORY_NONE,
-                                       .made_by = MEMORY_NONE}};
-    array_push(&b->blocks, block);
+    array_add(&b->blocks, .taken_ns = taken_ns, .given_ns = AFTER_STEP, .address = address,
+              .size_bytes = size_bytes, .span = NO_ID, .held = NO_ID, .storage = NO_ID,
+              .to = {.size_bytes = size_bytes,
+                     .taken = MEMORY_NONE,
+                     .given = MEMORY_NONE,
+                     .category = DPRO_MEMORY_OTHER,
+                     .call = MEMORY_NONE,
+                     .made_by = MEMORY_NONE});
     return (uint32_t)b->blocks.n - 1;
 }
 
@@ -195,8 +189,7 @@ static stretch_array find_taken(const struct memory_build *b)
     size_t kept = 0;
     EACH (const struct block_build, block, b->blocks) {
         if (block->taken_ns != BEFORE_WINDOW && block->address + block->size_bytes > block->address)
-            array_push(&taken,
-                       ((struct stretch){block->address, block->address + block->size_bytes}));
+            array_add(&taken, block->address, block->address + block->size_bytes);
     }
     array_sort(&taken, by_address);
     for (size_t i = 1; i < taken.n; i++)

@@ -30,13 +30,12 @@ static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t 
     struct memory_build *b = finder->b;
     const struct trace_span *in = &b->trace->spans[span];
     int64_t ns = output ? span_end_ns(in) : in->start_ns;
-    uint64_t at = finder->found.n, size = memory_extent_of(tensor);
+    uint64_t size = memory_extent_of(tensor);
     if (size == 0 || memory_is_bound_before(b, tensor->storage, ns))
         return;
-    if (!map_get(&finder->index, map_key(tensor->storage), &at)) {
-        map_set(&finder->index, map_key(tensor->storage), at);
+    uint64_t at = map_first(&finder->index, map_key(tensor->storage), finder->found.n);
+    if (at == finder->found.n)
         array_add(&finder->found, .storage = tensor->storage, .first_ns = INT64_MAX);
-    }
     struct older *older = &finder->found.at[at];
     if (ns < older->first_ns || (ns == older->first_ns && !output)) {
         older->first_ns = ns;

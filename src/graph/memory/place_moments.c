@@ -1,7 +1,6 @@
 /* The op in which each moment is: the last op of its thread that had begun. The moment is in the op
  * or behind it. A thread without ops works for the main thread. */
 #include "graph/memory/memory_build.h"
-#include "graph/names/span_names.h"
 
 struct op_time {
     int64_t start_ns, end_ns;

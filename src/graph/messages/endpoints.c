@@ -75,10 +75,8 @@ static void find_leaders(struct endpoint_log *log)
     log->leader = mem_alloc(log->nccl->operations.n * sizeof *log->leader);
     for (size_t o = 0; o < log->nccl->operations.n; o++) {
         uint32_t span = log->nccl->operations.at[o].span;
-        uint64_t first = o;
-        if (span != NO_ID && !map_get(&by_span, (uint64_t)span + 1, &first))
-            map_set(&by_span, (uint64_t)span + 1, o);
-        log->leader[o] = span == NO_ID ? NO_ID : (uint32_t)first;
+        log->leader[o] =
+            span == NO_ID ? NO_ID : (uint32_t)map_first(&by_span, (uint64_t)span + 1, o);
     }
 }
 

@@ -37,15 +37,9 @@ static void join_nodes(const struct join *join, struct joined *joined, struct me
     SCRATCH struct map first = {0};
     for (uint32_t m = 0; m < joined->n_members; m++) {
         uint32_t host = join->ranks[members[m].rank].trace->host;
-        uint64_t known;
-        if (host == 0)
-            continue;
-        if (map_get(&first, host, &known)) {
-            members[m].node_group = (uint32_t)known;
-            joined->has_node_groups = true;
-        } else {
-            map_set(&first, host, m);
-        }
+        if (host != 0)
+            members[m].node_group = (uint32_t)map_first(&first, host, m);
+        joined->has_node_groups |= members[m].node_group != m;
     }
 }
 
@@ -158,12 +152,9 @@ static void add_shown(struct message_finder *f, uint32_t j)
 {
     struct joined *joined = &f->join->joined.at[j];
     size_t n = f->shown.n;
-    uint32_t *order = mem_alloc(n * sizeof *order);
+    SCRATCH uint32_t *order = sorted_indices(n, f->shown.at, by_sending);
     f->place.n = 0;
     array_reserve(&f->place, n);
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    qsort_r(order, n, sizeof *order, by_sending, f->shown.at);
     joined->first_message = (uint32_t)f->messages->all.n;
     joined->n_messages = (uint32_t)n;
     for (uint32_t i = 0; i < n; i++) {
@@ -187,7 +178,6 @@ static void add_shown(struct message_finder *f, uint32_t j)
             message.rx = find_link(f, found->receiver, joined_rank(f->join, joined, end->to));
         array_push(&f->messages->all, message);
     }
-    mem_free(order);
     struct message *added = &f->messages->all.at[joined->first_message];
     for (size_t i = 0, end, n_data; i < n; i = end) {
         end = found_run_end(&f->shown, i, &n_data);

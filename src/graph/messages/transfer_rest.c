@@ -105,9 +105,8 @@ static void find_last_sends(const struct join *join, const struct joined *joined
         struct message *message = &messages->all.at[m];
         uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
         key = map_mix(key + message->stream) | 1;
-        if (message->is_ready || map_get(&seen, key, NULL))
+        if (message->is_ready || !map_insert(&seen, key, 1))
             continue;
-        map_set(&seen, key, 1);
         message->is_last = message->ends_sender = true;
         bool never = true;
         for (uint32_t k = 0; k < joined->n_members && never; k++)

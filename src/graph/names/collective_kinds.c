@@ -1,5 +1,5 @@
 /* The kind of a collective, by the name of the call, op or kernel that runs it. */
-#include "graph/names/collective_kinds.h"
+#include "graph/names/names.h"
 
 bool name_collective_type(const char *type)
 {

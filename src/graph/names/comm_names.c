@@ -5,9 +5,8 @@
  * part of a function's name. It also asks for a scope where the name alone is an ordinary word, as
  * "dispatch". After the table, any function named for a collective of many ranks ("all_reduce")
  * matches, unless its name says that it also computes or copies. */
-#include "graph/names/comm_names.h"
 
-#include "graph/names/collective_kinds.h"
+#include "graph/names/names.h"
 
 struct part {
     const char *at;

@@ -1,7 +1,6 @@
 /* The vocabulary of PyTorch, CUDA, HIP, NCCL and gloo. */
-#include "graph/names/span_names.h"
 
-#include "graph/names/comm_names.h"
+#include "graph/names/names.h"
 
 /* A pattern is how a name begins; "=word": is it; "*word": holds it; "$word": ends so. */
 struct row {

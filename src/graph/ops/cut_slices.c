@@ -6,7 +6,6 @@
  * iterations. Ranges that a user or the profiler drew around ops are no work and are looked
  * through. */
 #include "base/parallel.h"
-#include "graph/names/span_names.h"
 #include "graph/ops/cuts.h"
 
 enum { MAX_OPEN = 512 }; /* deeper nesting counts as part of the innermost open span */

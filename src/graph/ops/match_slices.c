@@ -258,8 +258,7 @@ slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
         for (uint32_t i = track->first[step]; wanted(rank, track) && i < track->first[step + 1];
              i++)
             array_push(&slices, i);
-    if (slices.n > 1)
-        qsort_r(slices.at, slices.n, sizeof *slices.at, by_start, rank->slices.at);
+    array_sort_by(&slices, by_start, rank->slices.at);
     return slices;
 }
 

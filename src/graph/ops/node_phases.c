@@ -4,7 +4,6 @@
  * backward as long as it leads to other gradients or to communication, and update after that. What
  * feeds only updates is update too. The rest is forward. */
 
-#include "graph/names/collective_kinds.h"
 #include "graph/ops/framework_graph.h"
 
 enum node_flag {

@@ -4,7 +4,6 @@
  * transfer. Slices that are empty in every measured iteration are left out. */
 
 #include "base/parallel.h"
-#include "graph/names/collective_kinds.h"
 #include "graph/ops/match_slices.h"
 #include "ingest/pytorch/kineto_words.h"
 
@@ -407,8 +406,8 @@ static void place_step(void *arg, size_t s)
                     time_add(matched_ns, stream_ns(rank, &rank->tracks.at[op->track], found));
         }
     }
-    rank->start_ns[build_at(rank, (uint32_t)s, rank->boundary)] = rank->steps.at[s].end_ns;
-    rank->end_ns[build_at(rank, (uint32_t)s, rank->boundary)] = rank->steps.at[s].end_ns;
+    *step_start(rank, (uint32_t)s, rank->boundary) = rank->steps.at[s].end_ns;
+    *step_end(rank, (uint32_t)s, rank->boundary) = rank->steps.at[s].end_ns;
     placing->unmatched_ns[s] = streams_ns(rank, (uint32_t)s) - matched_ns;
 }
 

@@ -32,25 +32,16 @@ static void keep_ascending(uint32_t *to, uint32_t n)
     }
 }
 
-/* How often the key has come before. */
-static uint64_t next_count(struct map *counts, uint64_t key)
-{
-    uint64_t seen = 0;
-    map_get(counts, key, &seen);
-    map_set(counts, key, seen + 1);
-    return seen;
-}
-
 void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to)
 {
     struct map count_a = {0}, place_b = {0}, count_b = {0};
     for (uint32_t i = 0; i < n_b; i++) {
         uint64_t key = map_mix(b[i]) | 1;
-        map_set(&place_b, map_mix(key + next_count(&count_b, key)) | 1, i);
+        map_set(&place_b, map_mix(key + map_add(&count_b, key, 1)) | 1, i);
     }
     for (uint32_t i = 0; i < n_a; i++) {
         uint64_t place, key = map_mix(a[i]) | 1;
-        bool found = map_get(&place_b, map_mix(key + next_count(&count_a, key)) | 1, &place);
+        bool found = map_get(&place_b, map_mix(key + map_add(&count_a, key, 1)) | 1, &place);
         to[i] = found && b[place] == a[i] ? (uint32_t)place : NO_ID;
     }
     FREE_ALL(&count_a, &count_b, &place_b);

@@ -233,10 +233,8 @@ static void add_variable(const struct session *s, const struct transfer *transfe
     if (n_here < g->n_ranks)
         return;
     EACH_OF (const struct transfer, t, transfers, n) {
-        struct graph_exchange_end end = {t->rank, t->pushed ? t->sender : DPRO_NO_OP,
-                                         t->pushed ? DPRO_NO_OP : t->op,
-                                         t->pushed ? DPRO_NO_OP : t->sender};
-        array_push(&exchanges->ends, end);
+        array_add(&exchanges->ends, t->rank, t->pushed ? t->sender : DPRO_NO_OP,
+                  t->pushed ? DPRO_NO_OP : t->op, t->pushed ? DPRO_NO_OP : t->sender);
     }
     array_push(&exchanges->all, exchange);
 }

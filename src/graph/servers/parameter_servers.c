@@ -8,7 +8,6 @@
 #include "graph/servers/parameter_servers.h"
 
 #include "graph/collectives/match_collectives.h"
-#include "graph/names/span_names.h"
 
 enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 
@@ -148,8 +147,8 @@ ORDER(by_answer, struct task, ASCENDING(before_ns) ?: ASCENDING(op));
 static void set_times(struct rank_build *server, const struct task *task, int64_t start,
                       int64_t end)
 {
-    server->start_ns[build_at(server, task->sample, task->op)] = start;
-    server->end_ns[build_at(server, task->sample, task->op)] = end;
+    *step_start(server, task->sample, task->op) = start;
+    *step_end(server, task->sample, task->op) = end;
 }
 
 /* When the first answer that waits for a key's pushes was sent. */

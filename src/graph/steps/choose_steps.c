@@ -97,16 +97,10 @@ static double *off_median(const int64_t *values, uint32_t n, struct arena *scrat
 static void count_equals(const struct rank_build *rank, uint64_t *equals)
 {
     SCRATCH struct map counts = {0};
-    for (uint32_t i = 0; i < rank->n_samples; i++) {
-        uint64_t key = rank->steps.at[rank->sample_step[i]].hash | 1, n = 0;
-        map_get(&counts, key, &n);
-        map_set(&counts, key, n + 1);
-    }
-    for (uint32_t i = 0; i < rank->n_samples; i++) {
-        uint64_t n = 0;
-        map_get(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, &n);
-        equals[i] += n;
-    }
+    for (uint32_t i = 0; i < rank->n_samples; i++)
+        map_add(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, 1);
+    for (uint32_t i = 0; i < rank->n_samples; i++)
+        equals[i] += map_add(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, 0);
 }
 
 /* The reference iteration: the one that most others equal, as seen over all ranks; of those, one

@@ -33,3 +33,9 @@ int choose_steps(struct chooser *chooser, struct dpro_error *err);
 /* unusual_steps.c: leaves out iterations at a recording's ends that are unlike the others:
  * they are not timed any more. Not where iterations were chosen by --steps. */
 void unusual_steps_leave_out(struct chooser *chooser);
+
+/* unprofiled.c: iterations that the transport logs show and no profile does. Needs the ranks' steps
+ * and samples, on their own clocks. */
+void unprofiled_iterations_find(const struct rank_build *ranks, uint32_t n_ranks,
+                                const struct dpro_trace *trace,
+                                struct dpro_unprofiled_iterations *out);

@@ -1,7 +1,6 @@
 /* What each iteration of a rank holds, by which iterations are chosen. */
 
 #include "base/parallel.h"
-#include "graph/names/collective_kinds.h"
 #include "graph/rank_build.h"
 
 static bool is_call(const struct rank_build *rank, const struct slice *slice)

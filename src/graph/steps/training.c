@@ -49,15 +49,13 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
 static uint32_t most_numbered_thread(const struct training *t)
 {
     SCRATCH struct map counts = {0};
-    uint64_t n, most = 0;
+    uint64_t most = 0;
     uint32_t best = 0;
     for (size_t i = 0; i < t->backward.n; i++) {
         uint32_t thread = t->backward.at[i]->fwd_thread;
-        n = 0;
-        map_get(&counts, thread + UINT64_C(1), &n);
-        map_set(&counts, thread + UINT64_C(1), n + 1);
-        if (thread > 0 && n + 1 > most) {
-            most = n + 1;
+        uint64_t n = map_add(&counts, thread + UINT64_C(1), 1);
+        if (thread > 0 && n > most) {
+            most = n;
             best = thread;
         }
     }

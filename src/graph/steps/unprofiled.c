@@ -3,7 +3,7 @@
  *
  * Every iteration sends the same number of bytes. So a stream reaches offsets that lie an
  * iteration's bytes apart one iteration apart, whatever else it carries. */
-#include "graph/steps/unprofiled.h"
+#include "graph/steps/choose_steps.h"
 
 #include "ingest/transport/transport.h"
 

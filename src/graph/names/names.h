@@ -1,7 +1,11 @@
-/* What a span's name says, looked up once per distinct name. */
+/* What names of ops, kernels, calls and ranges say. */
 #pragma once
 
 #include "base/base.h"
+
+#include <dpro/graph.h>
+
+/* ---- span_names.c: looked up once per distinct name ---- */
 
 enum name_class {
     NAME_STEP = 1 << 0,           /* ProfilerStep#N */
@@ -13,7 +17,7 @@ enum name_class {
     NAME_COMM_RUN = 1 << 6, /* gloo:all_reduce: the collective itself, where a CPU thread runs it */
     NAME_COMM_CALL = 1 << 7,    /* c10d::allreduce_: the framework op that asks for one */
     NAME_COMM_PARAM = 1 << 8,   /* record_param_comms, nccl:all_reduce: carry sizes and groups */
-    NAME_COMM_KERNEL = 1 << 9,  /* a kernel that communicates, see comm_names.h */
+    NAME_COMM_KERNEL = 1 << 9,  /* a kernel that communicates, see below */
     NAME_COPY_CALL = 1 << 10,   /* cudaMemcpy, cudaMemcpyAsync, hipMemcpy..., cuMemcpy... */
     NAME_STREAM_SYNC = 1 << 11, /* cudaStreamSynchronize, cudaEventSynchronize and kin */
     NAME_DEVICE_SYNC = 1 << 12, /* cudaDeviceSynchronize and kin */
@@ -39,3 +43,51 @@ enum name_class {
 };
 
 uint32_t name_classify(const char *name, size_t len);
+
+/* ---- collective_kinds.c: the kind of a collective, by what runs it ---- */
+
+/* Whether a type of node is a collective that its thread runs: TensorFlow's CollectiveReduceV2. */
+bool name_collective_type(const char *type);
+
+/* The name in lower case, without '_' and '-', as much as fits. Returns how long it is. */
+size_t name_plain(const char *name, size_t len, char *plain, size_t size);
+
+/* Whether a kind is one of these: collective_is_one(kind, DPRO_SEND, DPRO_RECV). */
+#define collective_is_one(kind, ...)                                                               \
+    collective_is_in((kind), (const uint8_t[]){__VA_ARGS__, DPRO_NO_COLLECTIVE})
+static inline bool collective_is_in(uint8_t kind, const uint8_t *kinds)
+{
+    while (*kinds && *kinds != kind)
+        kinds++;
+    return *kinds != DPRO_NO_COLLECTIVE;
+}
+
+/* The kind of collective that a kernel, annotation or framework op stands for: DPRO_SEND_RECV for
+ * NCCL's common point-to-point kernel, DPRO_NO_COLLECTIVE when the name is none. */
+enum dpro_collective_kind name_collective(const char *name);
+
+/* ---- comm_names.c: which kernels, calls and ranges are communication ---- */
+
+/* Whether a name begins with the pattern; "=word": is it; "*word": holds it; "$word": ends so. */
+bool name_fits(const char *name, size_t len, const char *pattern);
+
+/* What is known of when a kernel that communicates can end. */
+enum comm_end {
+    COMM_ENDS_TOGETHER, /* not before every member has begun */
+    COMM_ENDS_UNSURE,   /* as above if the recorded times agree */
+    COMM_ENDS_ALONE,    /* one side of a transfer: the k-th on one rank need not meet the k-th on
+                           another */
+};
+
+struct comm_name {
+    enum dpro_collective_kind kind; /* DPRO_NO_COLLECTIVE: not in the name */
+    enum comm_end end;
+};
+
+/* Looks up a kernel's name, as CUDA and HIP tools write it, demangled or not. False: the kernel is
+ * not known to communicate. */
+bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found);
+
+/* Whether a CPU op or a user's range is named for a collective. A kernel launched right inside such
+ * a one communicates, whatever its own name. */
+bool comm_name_is_scope(const char *name, size_t len);

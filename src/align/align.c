@@ -139,7 +139,7 @@ static void create_window(struct align *a, struct window *window)
         .uncertainty_ns = arena_array(&a->arena, a->n_clocks, sizeof *window->uncertainty_ns)};
 }
 
-/* Solves slices [from, to); false: they have no common lines. */
+/* Solves slices [from, to); false: they have no common lines, and *why, unless it is NULL. */
 static bool solve_slices(struct cutter *cutter, int64_t from, int64_t to, contradictions *why)
 {
     struct align *a = cutter->a;
@@ -158,11 +158,6 @@ static bool solve_slices(struct cutter *cutter, int64_t from, int64_t to, contra
         window->lines[c] = (struct line){
             clamp_time((__int128)window->start_ns - a->clocks[c].coarse_ns), window->start_ns, 0};
     return window_solve(a, window, cutter->rough, why);
-}
-
-static bool try_slices(struct cutter *cutter, int64_t from, int64_t to)
-{
-    return solve_slices(cutter, from, to, NULL);
 }
 
 /* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
@@ -197,7 +192,7 @@ static int64_t search(struct cutter *cutter, int64_t from, int64_t good, int64_t
             at = good + (bad - good) / 2;
         else
             at = step < bad - good ? good + step : bad - 1;
-        if (try_slices(cutter, from, from + at))
+        if (solve_slices(cutter, from, from + at, NULL))
             good = at;
         else
             bad = at;
@@ -211,17 +206,17 @@ static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
 {
     int64_t rest = cutter->n_slices - from, bad = rest + 1;
     if (n == 0 && from == 0) { /* mostly there is nothing to cut */
-        if (try_slices(cutter, from, from + rest))
+        if (solve_slices(cutter, from, from + rest, NULL))
             return rest;
         bad = rest;
     }
     cutter->rough = true;
     n = search(cutter, from, n, bad);
     cutter->rough = false;
-    if (n > 0 && !try_slices(cutter, from, from + n)) {
+    if (n > 0 && !solve_slices(cutter, from, from + n, NULL)) {
         n = search(cutter, from, 0, n);
         if (n > 0)
-            try_slices(cutter, from, from + n);
+            solve_slices(cutter, from, from + n, NULL);
     }
     return n;
 }
@@ -251,7 +246,7 @@ static void cut(struct cutter *cutter)
             /* the window does not end because the next slice contradicts itself */
             if (clear_slice(cutter, end))
                 continue;
-            try_slices(cutter, from, end);
+            solve_slices(cutter, from, end, NULL);
         }
         array_push(&a->windows, cutter->found);
         create_window(a, &cutter->found);

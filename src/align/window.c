@@ -136,19 +136,13 @@ static bool has_points(const struct work *work, uint32_t arc)
     return work->first[arc] < work->first[arc + 1];
 }
 
-static bool relax_from_reference(struct work *work, const double *weight, double *most,
-                                 double *least)
-{
-    return paths_from_reference(work->a, weight, most, least, &work->cycles);
-}
-
 /* Which clocks the window's constraints tie to the reference, in both directions. */
 static void find_tied(struct work *work)
 {
     const struct align *a = work->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
         work->weight[arc] = has_points(work, arc) ? 0 : INFINITY;
-    relax_from_reference(work, work->weight, work->most, work->least);
+    paths_from_reference(work->a, work->weight, work->most, work->least, &work->cycles);
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
 }
@@ -298,7 +292,8 @@ static bool bound_clocks(struct work *work)
     work->cycles.drop = work->why ? drop_pair : NULL;
     work->cycles.arg = work;
     for (int k = 0; k < 3 && bounded; k++) {
-        bounded = relax_from_reference(work, work->ends[k], work->high[k], work->low[k]);
+        bounded = paths_from_reference(work->a, work->ends[k], work->high[k], work->low[k],
+                                       &work->cycles);
         for (uint32_t c = 0; c < work->a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
@@ -405,7 +400,9 @@ static bool repair_all(struct work *work)
 static bool solve_offsets(struct work *work, int n_repairs)
 {
     weigh(work);
-    for (int n = 0; !relax_from_reference(work, work->weight, work->most, work->least); n++) {
+    for (int n = 0;
+         !paths_from_reference(work->a, work->weight, work->most, work->least, &work->cycles);
+         n++) {
         if (n >= n_repairs) {
             work->cycles.n = 1; /* without it, the others may be repaired */
             return false;

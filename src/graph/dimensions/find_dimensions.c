@@ -183,17 +183,21 @@ static void place_family(struct finder *f, struct family *family)
     add_dimension(f, family, &box);
 }
 
+/* Those that replicate nothing come last. */
+ORDER(by_parallelism, struct found_dimension,
+      COMPARE(x->size <= 1, y->size <= 1) ?: ASCENDING(does) ?: DESCENDING(size) ?: ASCENDING(was));
+
 /* What replicates nothing, or no more as another dimension took its place, is none. */
-static void drop_empty(struct finder *f)
+static void sort_dimensions(struct finder *f)
 {
-    uint32_t n = 0;
-    SCRATCH uint32_t *places = mem_alloc((f->found->all.n + 1) * sizeof *places);
-    for (uint32_t d = 0; d < f->found->all.n; d++) {
-        places[d] = dimension_at(f, d)->size > 1 ? n : NO_ID;
-        if (places[d] != NO_ID)
-            *dimension_at(f, n++) = *dimension_at(f, d);
-    }
-    f->found->all.n = n;
+    uint32_t n = (uint32_t)f->found->all.n, n_kept = 0;
+    SCRATCH uint32_t *places = mem_alloc((n + (size_t)1) * sizeof *places);
+    for (uint32_t d = 0; d < n; d++)
+        dimension_at(f, d)->was = d;
+    array_sort(&f->found->all, by_parallelism);
+    for (uint32_t d = 0; d < n; d++)
+        places[dimension_at(f, d)->was] = dimension_at(f, d)->size > 1 ? n_kept++ : NO_ID;
+    f->found->all.n = n_kept;
     EACH (struct family, family, f->families)
         if (family->dimension != NO_ID)
             family->dimension = places[family->dimension];
@@ -406,29 +410,6 @@ static void say_note(struct finder *f)
 
 /* ---- all ---- */
 
-ORDER(by_parallelism, struct found_dimension, ASCENDING(does) ?: DESCENDING(size));
-
-static void sort_dimensions(struct finder *f)
-{
-    uint32_t n = (uint32_t)f->found->all.n;
-    SCRATCH uint32_t *places = mem_alloc((n + (size_t)1) * sizeof *places);
-    for (uint32_t d = 0; d < n; d++) {
-        places[d] = 0;
-        for (uint32_t other = 0; other < n; other++) {
-            int order = by_parallelism(dimension_at(f, other), dimension_at(f, d));
-            places[d] += order < 0 || (order == 0 && other < d);
-        }
-    }
-    EACH (struct family, family, f->families)
-        if (family->dimension != NO_ID)
-            family->dimension = places[family->dimension];
-    SCRATCH struct found_dimension *before = mem_alloc((n + (size_t)1) * sizeof *before);
-    if (n > 0)
-        memcpy(before, f->found->all.at, n * sizeof *before);
-    for (uint32_t d = 0; d < n; d++)
-        *dimension_at(f, places[d]) = before[d];
-}
-
 /* Each collective's dimension, by its traffic and, of all-to-alls, by what routes. */
 static void assign(struct finder *f)
 {
@@ -453,12 +434,6 @@ static void assign(struct finder *f)
         }
 }
 
-static void find_all(struct finder *f)
-{
-    EACH (struct family, family, f->families)
-        place_family(f, family);
-}
-
 int dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked,
                     struct dpro_error *err)
 {
@@ -469,11 +444,11 @@ int dimensions_find(struct dimensions *dimensions, struct join *join, const char
     if (asked)
         rc = dimensions_lay_out(&f, asked, err);
     else
-        find_all(&f);
+        EACH (struct family, family, f.families)
+            place_family(&f, family);
     if (rc == 0) {
-        drop_empty(&f);
-        check_grid(&f);
         sort_dimensions(&f);
+        check_grid(&f);
         fill_groups(&f);
         say_evidence(&f, asked != NULL);
         say_note(&f);

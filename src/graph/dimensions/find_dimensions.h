@@ -7,7 +7,7 @@
 struct found_dimension {
     int does;            /* enum dpro_parallelism */
     struct grid_box box; /* none: its groups are those of the sets only */
-    uint32_t size;
+    uint32_t size, was;  /* its index, before they are sorted */
     bool lies_over;
     uint64_t n_per_rank, bytes_per_rank;
     ARRAY(int32_t) groups; /* `size` ranks each */

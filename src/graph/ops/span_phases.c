@@ -62,6 +62,15 @@ struct finder {
     ARRAY(struct backward) backwards;
     ARRAY(struct mark) marks;
     ARRAY(struct pass) passes;
+    uint8_t placing; /* what is placed: UNKNOWN, then HOLDS_PASS */
+};
+
+/* A span of a CPU thread, with the first step that is not over when it begins and how many passes
+ * have begun by then. */
+struct place {
+    uint32_t track, at, step;
+    size_t n_passes;
+    const struct trace_span *span;
 };
 
 static uint32_t class_of(const struct finder *f, uint32_t span)
@@ -122,20 +131,17 @@ static void add_backward(struct finder *f, const struct trace_span *span)
     f->numbers.at[n].newest = (uint32_t)f->backwards.n - 1;
 }
 
-static void find_own_phases(struct finder *f, uint32_t t)
+static void find_own_phase(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        f->phases[i] = own_phase(f, span);
-        inherit(f, i, NAME_OPTIMIZER_STEP);
-        if (f->phases[i] != DPRO_OP_BW)
-            continue;
-        bool runs_backward = span->fwd_thread > 0 || (class_of(f, i) & NAME_BACKWARD);
-        f->autograd[t] |= runs_backward && t != f->rank->main_track;
-        if (runs_backward && span->sequence >= 0)
-            add_backward(f, span);
-    }
+    uint32_t i = place->at;
+    f->phases[i] = own_phase(f, place->span);
+    inherit(f, i, NAME_OPTIMIZER_STEP);
+    if (f->phases[i] != DPRO_OP_BW)
+        return;
+    bool runs_backward = place->span->fwd_thread > 0 || (class_of(f, i) & NAME_BACKWARD);
+    f->autograd[place->track] |= runs_backward && place->track != f->rank->main_track;
+    if (runs_backward && place->span->sequence >= 0)
+        add_backward(f, place->span);
 }
 
 static bool is_differentiated(struct finder *f, const struct trace_span *span)
@@ -173,20 +179,15 @@ static void find_forward_ops(struct finder *f, uint32_t t)
     }
 }
 
-static void collect_marks(struct finder *f, uint32_t t)
+static void collect_mark(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    uint32_t step = 0;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        inherit(f, i, 0);
-        if (!is_pass(f->phases[i]) ||
-            (span->parent != NO_ID && f->phases[span->parent] == f->phases[i]))
-            continue;
-        step = step_at(f->rank, step, span->start_ns);
-        array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span_end_ns(span), .step = step,
-                  .phase = f->phases[i], .accumulates = class_of(f, i) & NAME_ACCUMULATE);
-    }
+    const struct trace_span *span = place->span;
+    inherit(f, place->at, 0);
+    uint8_t phase = f->phases[place->at];
+    if (is_pass(phase) && (span->parent == NO_ID || f->phases[span->parent] != phase))
+        array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span_end_ns(span),
+                  .step = place->step, .phase = phase,
+                  .accumulates = class_of(f, place->at) & NAME_ACCUMULATE);
 }
 
 static bool is_op(const struct finder *f, uint32_t span)
@@ -281,39 +282,37 @@ static bool writes_many(const char *name)
 }
 
 /* Where updates end, from the optimizer's ranges, from nodes of a graph and ops that write. */
-static void find_updates(struct finder *f, uint32_t t)
+static void find_update(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    size_t n = 0;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        int64_t end_ns = span_end_ns(span);
-        n = pass_at(f, n, span->start_ns);
-        if (class_of(f, i) & NAME_OPTIMIZER_STEP) {
-            size_t last = pass_at(f, n, end_ns - 1);
-            if (last > 0)
-                f->passes.at[last - 1].updated_ns = MAX(f->passes.at[last - 1].updated_ns, end_ns);
-        }
-        if (n == 0 || span->start_ns < f->passes.at[n - 1].end_ns)
-            continue;
-        struct pass *pass = &f->passes.at[n - 1];
-        if (class_of(f, i) & NAME_UPDATE_NODE) {
-            if (f->phases[i] == DPRO_OP_UPDATE)
-                pass->updated_ns = MAX(pass->updated_ns, end_ns);
-        } else if (is_outer_op(f, i)) {
-            const char *name = strtab_get(f->rank->names, span->name);
-            bool many = writes_many(name);
-            bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
-            if (!many && !assigns && !writes_into_input(name))
-                continue;
-            pass->written_ns = MAX(pass->written_ns, end_ns);
-            pass->n_written = many ? UINT32_MAX : pass->n_written + (pass->n_written < UINT32_MAX);
-        }
+    const struct trace_span *span = place->span;
+    uint32_t class = class_of(f, place->at);
+    size_t n = place->n_passes;
+    int64_t end_ns = span_end_ns(span);
+    size_t last = class & NAME_OPTIMIZER_STEP ? pass_at(f, n, end_ns - 1) : 0;
+    if (last > 0)
+        f->passes.at[last - 1].updated_ns = MAX(f->passes.at[last - 1].updated_ns, end_ns);
+    if (n == 0 || span->start_ns < f->passes.at[n - 1].end_ns)
+        return;
+    struct pass *pass = &f->passes.at[n - 1];
+    if (class & NAME_UPDATE_NODE) {
+        if (f->phases[place->at] == DPRO_OP_UPDATE)
+            pass->updated_ns = MAX(pass->updated_ns, end_ns);
+    } else if (is_outer_op(f, place->at)) {
+        const char *name = strtab_get(f->rank->names, span->name);
+        bool many = writes_many(name);
+        bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
+        if (!many && !assigns && !writes_into_input(name))
+            return;
+        pass->written_ns = MAX(pass->written_ns, end_ns);
+        pass->n_written = many ? UINT32_MAX : pass->n_written + (pass->n_written < UINT32_MAX);
     }
 }
 
-static uint8_t phase_by_place(const struct finder *f, int64_t time, uint32_t step, size_t n)
+static uint8_t phase_by_place(const struct finder *f, const struct place *place)
 {
+    int64_t time = place->span->start_ns;
+    uint32_t step = place->step;
+    size_t n = place->n_passes;
     const struct pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
     const struct pass *next = n < f->passes.n ? &f->passes.at[n] : NULL;
     if (last && time < last->end_ns)
@@ -333,36 +332,20 @@ static uint8_t phase_by_place(const struct finder *f, int64_t time, uint32_t ste
     return updated ? DPRO_OP_UPDATE : last->phase;
 }
 
-static void place(struct finder *f, uint32_t t, uint8_t unknown)
+static void find_phase(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    uint32_t step = 0;
-    size_t n = 0;
-    for (uint32_t i = track->first; i < track->first + track->n; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        if (f->phases[i] != unknown)
-            continue;
-        step = step_at(f->rank, step, span->start_ns);
-        n = pass_at(f, n, span->start_ns);
-        if (f->autograd[t])
-            f->phases[i] = DPRO_OP_BW;
-        else if (class_of(f, i) & NAME_OPTIMIZER_STEP)
-            f->phases[i] = DPRO_OP_UPDATE;
-        else if (unknown == UNKNOWN && is_op(f, span->parent) && f->phases[span->parent] < UNKNOWN)
-            f->phases[i] = f->phases[span->parent];
-        else
-            f->phases[i] = phase_by_place(f, span->start_ns, step, n);
-    }
-}
-
-static void place_others(struct finder *f, uint32_t t)
-{
-    place(f, t, UNKNOWN);
-}
-
-static void place_holders(struct finder *f, uint32_t t)
-{
-    place(f, t, HOLDS_PASS);
+    uint32_t parent = place->span->parent;
+    uint8_t *phase = &f->phases[place->at];
+    if (*phase != f->placing)
+        return;
+    if (f->autograd[place->track])
+        *phase = DPRO_OP_BW;
+    else if (class_of(f, place->at) & NAME_OPTIMIZER_STEP)
+        *phase = DPRO_OP_UPDATE;
+    else if (f->placing == UNKNOWN && is_op(f, parent) && f->phases[parent] < UNKNOWN)
+        *phase = f->phases[parent];
+    else
+        *phase = phase_by_place(f, place);
 }
 
 /* Takes ops that write as an update. Of the passes since the one before, those that made about as
@@ -392,44 +375,43 @@ static void finish_passes(struct finder *f)
 
 /* What a forward pass calls: ops that are differentiated later; where nothing is numbered, those
  * before the first pass of a step. */
-static void find_forward_names(struct finder *f, uint32_t t)
+static void find_forward_name(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    uint32_t step = 0;
-    size_t n = 0;
-    for (uint32_t i = track->first; i < track->first + track->n && !f->autograd[t]; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        step = step_at(f->rank, step, span->start_ns);
-        n = pass_at(f, n, span->start_ns);
-        bool first = f->numbers.n == 0 && is_outer_op(f, i) && n < f->passes.n &&
-                     f->passes.at[n].step == step && (n == 0 || f->passes.at[n - 1].step != step);
-        bool outer = !is_op(f, span->parent) || f->phases[span->parent] != DPRO_OP_FW;
-        if (is_op(f, i) && outer && (f->phases[i] == DPRO_OP_FW || first) &&
-            text_begins(strtab_get(f->rank->names, span->name), "aten::"))
-            f->forward[span->name] = true;
-    }
+    const struct trace_span *span = place->span;
+    size_t n = place->n_passes;
+    if (f->autograd[place->track] || !is_op(f, place->at))
+        return;
+    bool first = f->numbers.n == 0 && is_outer_op(f, place->at) && n < f->passes.n &&
+                 f->passes.at[n].step == place->step &&
+                 (n == 0 || f->passes.at[n - 1].step != place->step);
+    bool outer = !is_op(f, span->parent) || f->phases[span->parent] != DPRO_OP_FW;
+    if (outer && (f->phases[place->at] == DPRO_OP_FW || first) &&
+        text_begins(strtab_get(f->rank->names, span->name), "aten::"))
+        f->forward[span->name] = true;
 }
 
-static void find_evaluations(struct finder *f, uint32_t t)
+static void find_evaluation(struct finder *f, const struct place *place)
 {
-    const struct trace_track *track = &f->trace->tracks[t];
-    size_t n = 0;
-    for (uint32_t i = track->first; i < track->first + track->n && !f->autograd[t]; i++) {
-        const struct trace_span *span = &f->trace->spans[i];
-        n = pass_at(f, n, span->start_ns);
-        struct pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
-        if (last && last->updated_ns > INT64_MIN && span->start_ns >= last->updated_ns &&
-            span->start_ns >= last->end_ns && span->start_ns < end_of_step(f, last->step) &&
-            f->forward[span->name] && is_outer_op(f, i))
-            last->evaluates_ns = MIN(last->evaluates_ns, span->start_ns);
-    }
+    int64_t ns = place->span->start_ns;
+    struct pass *last = place->n_passes > 0 ? &f->passes.at[place->n_passes - 1] : NULL;
+    if (last && !f->autograd[place->track] && last->updated_ns > INT64_MIN &&
+        ns >= last->updated_ns && ns >= last->end_ns && ns < end_of_step(f, last->step) &&
+        f->forward[place->span->name] && is_outer_op(f, place->at))
+        last->evaluates_ns = MIN(last->evaluates_ns, ns);
 }
 
-static void on_threads(struct finder *f, void (*find)(struct finder *, uint32_t))
+static void on_spans(struct finder *f, void (*see)(struct finder *, const struct place *))
 {
-    for (uint32_t t = 0; t < f->trace->n_tracks; t++)
-        if (!f->trace->tracks[t].gpu)
-            find(f, t);
+    for (uint32_t t = 0; t < f->trace->n_tracks; t++) {
+        const struct trace_track *track = &f->trace->tracks[t];
+        struct place place = {.track = t, .at = track->first};
+        for (; !track->gpu && place.at < track->first + track->n; place.at++) {
+            place.span = &f->trace->spans[place.at];
+            place.step = step_at(f->rank, place.step, place.span->start_ns);
+            place.n_passes = pass_at(f, place.n_passes, place.span->start_ns);
+            see(f, &place);
+        }
+    }
 }
 
 void build_phases(struct rank_build *rank)
@@ -444,15 +426,17 @@ void build_phases(struct rank_build *rank)
                        .forward = arena_array(&scratch, rank->names->n + 1, 1)};
     rank->phases = f.phases;
     memset(f.phases, UNKNOWN, trace->n_spans + 1);
-    on_threads(&f, find_own_phases);
-    on_threads(&f, find_forward_ops);
-    on_threads(&f, collect_marks);
+    on_spans(&f, find_own_phase);
+    for (uint32_t t = 0; t < trace->n_tracks; t++)
+        if (!trace->tracks[t].gpu)
+            find_forward_ops(&f, t);
+    on_spans(&f, collect_mark);
     join_marks(&f);
-    on_threads(&f, find_updates);
+    on_spans(&f, find_update);
     finish_passes(&f);
-    on_threads(&f, find_forward_names);
-    on_threads(&f, find_evaluations);
-    on_threads(&f, place_others);
-    on_threads(&f, place_holders);
+    on_spans(&f, find_forward_name);
+    on_spans(&f, find_evaluation);
+    for (f.placing = UNKNOWN; f.placing <= HOLDS_PASS; f.placing++)
+        on_spans(&f, find_phase);
     FREE_ALL(&f.marks, &f.passes, &f.numbers, &f.backwards, &f.number_of);
 }

@@ -99,10 +99,11 @@ struct finder {
     ARRAY(uint32_t) listed; /* sets of the groups that the rank lists, in their order */
     rank_array all;         /* of all ranks of the job */
     struct map known;       /* a rank's groups by name and text: 1 + the set's number, or 0 */
-    uint32_t *first;        /* by joint collective of the transport logs: into `joint_ranks` */
-    int32_t *joint_ranks;   /* the ranks that the logs show to take part */
-    uint32_t n_joints;
-    uint32_t n_logged; /* ranks with a transport log */
+    ARRAY(uint64_t)
+    joints;                 /* of the transport logs' joint collectives: number << 32 | a rank that
+                               takes part, ascending */
+    rank_array joint_ranks; /* these ranks */
+    uint32_t n_logged;      /* ranks with a transport log */
 };
 
 /* "[0, 1, 2]"; false: it is no list, or one that was shortened. */
@@ -127,13 +128,6 @@ static uint32_t add_set(struct finder *f, const int32_t *ranks, size_t n)
     f->ranks.n = 0;
     array_append(&f->ranks, ranks, n);
     return member_sets_add(&f->join->sets, f->ranks.at, (uint32_t)n);
-}
-
-static uint32_t set_of_listed(struct finder *f, const struct trace_group *group)
-{
-    if (group->n_ranks == 0)
-        return add_set(f, f->all.at, f->all.n);
-    return add_set(f, group->ranks, group->n_ranks);
 }
 
 static uint32_t find_named(struct finder *f, const struct trace_rank *rank,
@@ -169,28 +163,15 @@ static uint32_t named_set(struct finder *f, const struct trace_rank *rank,
 /* For each collective of the transport logs the ranks that take part in it. */
 static void index_joints(struct finder *f)
 {
-    const struct dpro_trace *trace = f->trace;
-    uint32_t n = 0;
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        f->n_logged += trace->transports[t].rank >= 0;
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        EACH (const struct net_collective, c, trace->transports[t].collectives)
-            if (c->joint != NO_ID && trace->transports[t].rank >= 0) {
-                f->n_joints = MAX(f->n_joints, c->joint + 1);
-                n++;
-            }
-    f->first = mem_array((size_t)f->n_joints + 2, sizeof *f->first);
-    f->joint_ranks = mem_array((size_t)n + 1, sizeof *f->joint_ranks);
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        EACH (const struct net_collective, c, trace->transports[t].collectives)
-            if (c->joint != NO_ID && trace->transports[t].rank >= 0)
-                f->first[c->joint + 2]++;
-    for (uint32_t j = 2; j < f->n_joints + 2; j++)
-        f->first[j] += f->first[j - 1];
-    for (uint32_t t = 0; t < trace->n_transports; t++)
-        EACH (const struct net_collective, c, trace->transports[t].collectives)
-            if (c->joint != NO_ID && trace->transports[t].rank >= 0)
-                f->joint_ranks[f->first[c->joint + 1]++] = trace->transports[t].rank;
+    EACH_OF (const struct net_transport, t, f->trace->transports, f->trace->n_transports) {
+        f->n_logged += t->rank >= 0;
+        EACH (const struct net_collective, c, t->collectives)
+            if (c->joint != NO_ID && t->rank >= 0)
+                array_push(&f->joints, (uint64_t)c->joint << 32 | (uint32_t)t->rank);
+    }
+    sort_u64(f->joints.at, f->joints.n);
+    EACH (const uint64_t, joint, f->joints)
+        array_push(&f->joint_ranks, (int32_t)(*joint & UINT32_MAX));
 }
 
 /* The ranks that a log shows to take part in a rank's collective, in any iteration; none: no log
@@ -205,8 +186,10 @@ static uint32_t logged_ranks(const struct finder *f, const struct rank_build *ra
         uint32_t joint = f->trace->transports[part->log].collectives.at[part->collective].joint;
         if (joint == NO_ID)
             continue;
-        *ranks = f->joint_ranks + f->first[joint];
-        return f->first[joint + 1] - f->first[joint];
+        size_t first = LOWER_BOUND(i, 0, f->joints.n, f->joints.at[i] >> 32 < joint);
+        *ranks = f->joint_ranks.at + first;
+        return (uint32_t)(LOWER_BOUND(i, first, f->joints.n, f->joints.at[i] >> 32 <= joint) -
+                          first);
     }
     return 0;
 }
@@ -263,8 +246,9 @@ static void find_rank(struct finder *f, struct rank_build *rank)
 {
     map_fini(&f->known);
     f->listed.n = 0;
-    for (uint32_t g = 0; g < rank->trace->n_groups; g++)
-        array_push(&f->listed, set_of_listed(f, &rank->trace->groups[g]));
+    EACH_OF (const struct trace_group, group, rank->trace->groups, rank->trace->n_groups)
+        array_push(&f->listed, group->n_ranks > 0 ? add_set(f, group->ranks, group->n_ranks)
+                                                  : add_set(f, f->all.at, f->all.n));
     for (size_t c = 0; c < rank->collectives.n; c++) {
         struct local_collective *collective = &rank->collectives.at[c];
         bool is_one_way =
@@ -288,5 +272,5 @@ void join_find_groups(struct join *join, const struct dpro_trace *trace)
     index_joints(&f);
     EACH_OF (struct rank_build, rank, join->ranks, join->n_ranks)
         find_rank(&f, rank);
-    FREE_ALL(&f.ranks, &f.listed, &f.all, &f.known, &f.first, &f.joint_ranks);
+    FREE_ALL(&f.ranks, &f.listed, &f.all, &f.known, &f.joints, &f.joint_ranks);
 }

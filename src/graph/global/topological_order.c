@@ -10,10 +10,9 @@ static void collect_edges(struct assembly *a)
 {
     struct join *join = a->join;
     for (uint32_t r = 0; r < join->n_ranks; r++) {
-        EACH (const struct local_edge, local, join->ranks[r].edges) {
+        EACH (const struct local_edge, local, join->ranks[r].edges)
             array_add(&a->edges, a->first_op[r] + local->from, a->first_op[r] + local->to,
                       local->next, local->soft);
-        }
         array_fini(&join->ranks[r].edges); /* taken over */
     }
     EACH (const struct cross_edge, edge, join->cross)

@@ -217,12 +217,6 @@ static void groups_fini(struct groups *groups)
     FREE_ALL(&groups->parts, &groups->names, &groups->hashes);
 }
 
-static void aligner_fini(struct aligner *al)
-{
-    groups_fini(&al->groups);
-    FREE_ALL(&al->calls, &al->places, &al->outer);
-}
-
 /* Device work follows its call: the k-th of the call here is the k-th of the call there. `found`
  * maps the reference iteration's slices (by place) to those of the step; CPU tracks are done
  * already. */
@@ -277,14 +271,13 @@ static void match_pools(const struct rank_build *rank, const slice_list *referen
 {
     if (reference->n == 0)
         return;
-    slice_list slices = slices_by_start(rank, step, build_is_unordered), to = {0};
-    key_array keys = list_keys(rank, reference), keys_there = list_keys(rank, &slices);
+    SCRATCH slice_list slices = slices_by_start(rank, step, build_is_unordered), to = {0};
+    SCRATCH key_array keys = list_keys(rank, reference), keys_there = list_keys(rank, &slices);
     array_reserve(&to, reference->n);
     match_by_count(keys.at, (uint32_t)keys.n, keys_there.at, (uint32_t)keys_there.n, to.at);
     for (size_t i = 0; i < reference->n; i++)
         found[slice_place(matches, reference->at[i])] =
             to.at[i] == NO_ID ? NO_ID : slices.at[to.at[i]];
-    FREE_ALL(&slices, &to, &keys, &keys_there);
 }
 
 struct step_matching {
@@ -318,7 +311,8 @@ static void match_step(void *arg, size_t s)
             if (gpu)
                 match_device(rank, track, m->matches, found, to);
         }
-    aligner_fini(&aligner);
+    groups_fini(&aligner.groups);
+    FREE_ALL(&aligner.calls, &aligner.places, &aligner.outer);
 }
 
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches)
@@ -352,7 +346,7 @@ void slice_matches_find(const struct rank_build *rank, struct slice_matches *mat
     parallel_for(rank->steps.n, rank->threads, match_step, &matching);
     for (uint32_t l = 0; l < rank->tracks.n; l++)
         groups_fini(&references[l]);
-    FREE_ALL(&references, &matching.pooled, &track_place);
+    array_fini(&matching.pooled);
 }
 
 void slice_matches_fini(struct slice_matches *matches)

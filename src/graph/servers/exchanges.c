@@ -44,10 +44,9 @@ static void add_key(const struct dpro_graph *g, const struct graph_tensor *tenso
                                       .n_parts = 1,
                                       .first_end = (uint32_t)exchanges->ends.n,
                                       .n_ends = c->n_members};
-    for (uint32_t m = 0; m < c->n_members; m++) {
+    for (uint32_t m = 0; m < c->n_members; m++)
         array_add(&exchanges->ends, g->rank[members[m].transfer], members[m].arrival,
                   members[m].transfer, DPRO_NO_OP);
-    }
     array_push(&exchanges->all, exchange);
 }
 
@@ -232,10 +231,9 @@ static void add_variable(const struct session *s, const struct transfer *transfe
     }
     if (n_here < g->n_ranks)
         return;
-    EACH_OF (const struct transfer, t, transfers, n) {
+    EACH_OF (const struct transfer, t, transfers, n)
         array_add(&exchanges->ends, t->rank, t->pushed ? t->sender : DPRO_NO_OP,
                   t->pushed ? DPRO_NO_OP : t->op, t->pushed ? DPRO_NO_OP : t->sender);
-    }
     array_push(&exchanges->all, exchange);
 }
 

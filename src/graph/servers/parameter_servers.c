@@ -297,15 +297,12 @@ ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 static void line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed;
-    SCRATCH uint32_t *order = mem_alloc(n * sizeof *order);
     SCRATCH int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
     for (uint32_t s = 0; s < server->n_samples; s++) {
         int64_t *start_ns = server->start_ns + (size_t)s * n;
         for (size_t d = 0; d < server->devices.n; d++)
             free_at[d] = INT64_MIN;
-        for (uint32_t o = 0; o < n; o++)
-            order[o] = o;
-        qsort_r(order, n, sizeof *order, by_own_start, start_ns);
+        SCRATCH uint32_t *order = sorted_indices(n, start_ns, by_own_start);
         for (uint32_t i = 0; i < n; i++) {
             size_t at = (size_t)s * n + order[i];
             int64_t *free_ns = &free_at[server->ops.at[order[i]].device];

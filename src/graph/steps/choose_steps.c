@@ -68,7 +68,7 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
     for (uint32_t i = 0; i < n; i++)
         common.at[by_time.at[i].number].step = i;
     EACH_OF (struct rank_build, rank, c->ranks, c->n_ranks) {
-        numbered_array own = list_wanted(c, rank, by_number);
+        SCRATCH numbered_array own = list_wanted(c, rank, by_number);
         mem_free(rank->sample_step);
         rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
         rank->n_samples = n;

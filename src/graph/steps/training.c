@@ -185,9 +185,8 @@ void step_parts_finish(step_part_array *parts)
 
 void step_parts_fini(step_part_array *parts)
 {
-    EACH (struct step_part, part, *parts) {
+    EACH (struct step_part, part, *parts)
         FREE_ALL(&part->backward, &part->names);
-    }
     array_fini(parts);
 }
 

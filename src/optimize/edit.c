@@ -109,28 +109,20 @@ bool edit_is_of_modules(const struct dpro_edit *e)
            e->kind == DPRO_EDIT_ACCUMULATE;
 }
 
-bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *e)
+/* No stack can fuse ops or cut batches by a plan, as the report says; modules are known of PyTorch
+ * alone. */
+bool edit_is_within(const struct model_capabilities *c, const struct dpro_edit *e)
 {
-    switch (e->kind) {
-    case DPRO_EDIT_MERGE:
-    case DPRO_EDIT_SPLIT:
-        return capabilities->together;
-    case DPRO_EDIT_PARTITION:
-        return capabilities->parts == PARTS_FREE;
-    case DPRO_EDIT_PRIORITY:
-        return capabilities->priorities;
-    case DPRO_EDIT_MOVE:
-        return capabilities->reorders;
-    case DPRO_EDIT_COMPRESS:
-        return e->value < 0 || e->value >= 32 || (capabilities->compressions & 1u << e->value);
-    case DPRO_EDIT_FUSE:
-    case DPRO_EDIT_UNFUSE:
-    case DPRO_EDIT_RECOMPUTE: /* of modules, which are known of PyTorch alone */
-    case DPRO_EDIT_ACCUMULATE:
-    case DPRO_EDIT_COMPUTE:
-        break;
-    }
-    return true; /* no stack can fuse ops or cut batches by a plan; the report says so */
+    const bool can[] = {
+        [DPRO_EDIT_MERGE] = c->together,
+        [DPRO_EDIT_SPLIT] = c->together,
+        [DPRO_EDIT_PARTITION] = c->parts == PARTS_FREE,
+        [DPRO_EDIT_PRIORITY] = c->priorities,
+        [DPRO_EDIT_MOVE] = c->reorders,
+        [DPRO_EDIT_COMPRESS] =
+            e->value < 0 || e->value >= 32 || (c->compressions & 1u << (e->value & 31)),
+    };
+    return (unsigned)e->kind > DPRO_EDIT_COMPRESS || can[e->kind]; /* no bucket's come later */
 }
 
 const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,

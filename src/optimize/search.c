@@ -241,16 +241,22 @@ static void search_communication(struct space *space, const struct dpro_strategy
         cycles_search(space, start, compared_ns);
 }
 
+/* Takes what is simpler where it is about as good as the best. */
+static void prefer(struct space *space, const struct dpro_strategy *simpler)
+{
+    int64_t ns = space_value(space, simpler);
+    if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
+        space_copy(space, simpler, &space->best);
+        space->best_ns = ns;
+    }
+}
+
 /* A job whose modules change keeps its own buckets where others win next to nothing. */
 static void keep_communication(struct space *space, const struct dpro_strategy *own)
 {
     struct dpro_strategy tried = space_copy_of(space, own);
     buckets_take_memory(space->model, &space->best, &tried);
-    int64_t ns = space_value(space, &tried);
-    if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
-        space_copy(space, &tried, &space->best);
-        space->best_ns = ns;
-    }
+    prefer(space, &tried);
 }
 
 /* ---- how modules are computed ---- */
@@ -273,11 +279,7 @@ static void prefer_whole(struct space *space)
         return;
     memset(tried.computing, 0, space->model->n_modules);
     tried.computing[0] = DPRO_BF16;
-    int64_t ns = space_value(space, &tried);
-    if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
-        space_copy(space, &tried, &space->best);
-        space->best_ns = ns;
-    }
+    prefer(space, &tried);
 }
 
 /* Tries the ways with the buckets of the best strategy, and what was chosen for memory. */

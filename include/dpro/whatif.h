@@ -172,11 +172,6 @@ struct dpro_question {
     struct dpro_error why; /* why it can't be asked, and what to record; code 0: it can, and a text
                               says what is not predicted of it */
 };
-/* Of all kinds, where the what-if asked for nothing; else none. Borrowed. */
-DPRO_API size_t dpro_whatif_n_questions(const struct dpro_whatif *whatif);
-DPRO_API const struct dpro_question *dpro_whatif_question(const struct dpro_whatif *whatif,
-                                                          size_t index);
-
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known
                                (dpro_model_unprofiled_ns) */
@@ -201,44 +196,44 @@ enum dpro_uncertainty_source {
 struct dpro_uncertainty_part {
     double before, after, speedup;
 };
-/* Why the changed job's time can't be predicted, as that of bf16 on a CPU of unknown instructions:
- * prediction and speedup are zeros then. NULL: it can. */
-DPRO_API const char *dpro_whatif_untimed(const struct dpro_whatif *whatif);
-/* The job as it ran, and with the changes, both by the model. */
-DPRO_API struct dpro_prediction dpro_whatif_baseline(const struct dpro_whatif *whatif);
-DPRO_API struct dpro_prediction dpro_whatif_predicted(const struct dpro_whatif *whatif);
-/* Iteration time before over after, and its standard error. */
-DPRO_API struct dpro_estimate dpro_whatif_speedup(const struct dpro_whatif *whatif);
-DPRO_API struct dpro_uncertainty_part dpro_whatif_uncertainty(const struct dpro_whatif *whatif,
-                                                              enum dpro_uncertainty_source source);
 /* "learnt numbers", "iterations", "machine drift", "model misfit", "extrapolation", "batch size",
  * "computing"; static. */
 DPRO_API const char *dpro_uncertainty_name(enum dpro_uncertainty_source source);
-/* The peak of memory, as it ran and with the changes. */
-DPRO_API struct dpro_memory_peak dpro_whatif_baseline_memory(const struct dpro_whatif *whatif);
-DPRO_API struct dpro_memory_peak dpro_whatif_memory(const struct dpro_whatif *whatif);
 /* A unit of FSDP, if resharding was asked for. */
 struct dpro_unit {
     const char *name; /* of its module; "": the model itself */
     int reshards_before, reshards;
 };
-DPRO_API uint32_t dpro_whatif_n_units(const struct dpro_whatif *whatif);
-DPRO_API struct dpro_unit dpro_whatif_unit(const struct dpro_whatif *whatif, uint32_t index);
-/* How a pipeline's micro-batches pass, if that was asked for; else zeroed. `after`: with the
- * changes. */
+/* How a pipeline's micro-batches pass. */
 struct dpro_pipeline_run {
     uint32_t n_micro_batches;
     enum dpro_schedule schedule;
 };
-DPRO_API struct dpro_pipeline_run dpro_whatif_pipeline(const struct dpro_whatif *whatif, int after);
-/* Its stages; the share of an iteration in which one computes nothing. */
-DPRO_API uint32_t dpro_whatif_n_stages(const struct dpro_whatif *whatif);
-DPRO_API double dpro_whatif_bubble(const struct dpro_whatif *whatif, uint32_t stage, int after);
-/* The job with the changes; its strategy is the one that was evaluated. Borrowed. */
-DPRO_API const struct dpro_model *dpro_whatif_model(const struct dpro_whatif *whatif);
-/* The same; where FSDP's modules and batches were changed, a model of what its ranks compute and
- * hold: modules, and how the strategy has them computed. Borrowed. */
-DPRO_API const struct dpro_model *dpro_whatif_modules(const struct dpro_whatif *whatif);
+
+/* What a what-if says; all that it points to is the what-if's. Of two, the first is the job as it
+ * ran, the second the job with the changes, both by the model. */
+struct dpro_whatif_answer {
+    struct dpro_prediction baseline, predicted;
+    struct dpro_estimate speedup; /* iteration time before over after, and its standard error */
+    const char *untimed; /* why the changed job's time can't be predicted, as that of bf16 on a CPU
+                            of unknown instructions: `predicted` and `speedup` are zeros then; NULL:
+                            it can */
+    struct dpro_uncertainty_part uncertainty[DPRO_N_UNCERTAINTY_PARTS]; /* by its source */
+    struct dpro_memory_peak memory[2];
+    const struct dpro_unit *units; /* [n_units] if resharding was asked for */
+    uint32_t n_units;
+    struct dpro_pipeline_run pipeline[2]; /* if that was asked for; else zeros */
+    uint32_t n_stages;                    /* of it */
+    const double *bubbles; /* [n_stages * 2] the share of an iteration in which a stage computes
+                              nothing */
+    /* The job with the changes; its strategy is the one that was evaluated. `modules`: the same,
+     * but where FSDP's modules and batches were changed, a model of what its ranks compute and
+     * hold: modules, and how the strategy has them computed. */
+    const struct dpro_model *model, *modules;
+    const struct dpro_question *questions; /* [n_questions] of every kind, if nothing was asked */
+    size_t n_questions;
+};
+DPRO_API const struct dpro_whatif_answer *dpro_whatif_answer(const struct dpro_whatif *whatif);
 /* Warnings of this what-if, without the model's. */
 DPRO_API size_t dpro_whatif_n_warnings(const struct dpro_whatif *whatif);
 DPRO_API const char *dpro_whatif_warning(const struct dpro_whatif *whatif, size_t index);

@@ -18,6 +18,26 @@ enum {
     OF_LAUNCHES = 2 /* what the threads do that launch a GPU's work */
 };
 
+/* What is told of a job beside a question. */
+enum question_told {
+    TELL_NOTHING,
+    TELL_RANKS,
+    TELL_REPLICAS,
+    TELL_SHARDS,
+    TELL_TENSORS,
+    TELL_HOSTS,
+    TELL_LINKS,
+    TELL_LATENCY,
+    TELL_SERVERS,
+    TELL_MODULES,
+    TELL_BATCH,
+    TELL_CYCLES,
+    TELL_BUCKETS,
+    TELL_COMPRESSION,
+    TELL_UNITS,
+    TELL_PIPELINE
+};
+
 /* A job that is asked. */
 struct job_facts {
     const struct dpro_graph *graph; /* NULL: a generated job */
@@ -35,7 +55,7 @@ struct change_row {
     /* Asks for something that makes sense in any job that has what it takes; NULL: what that is
      * follows from the field. */
     void (*ask)(struct job_facts *facts, struct dpro_changes *changes);
-    void (*tell)(const struct job_facts *facts, char *text, size_t size); /* what the job has */
+    enum question_told tell; /* what the job has of it */
 };
 extern const struct change_row change_rows[];
 extern const size_t n_change_rows;

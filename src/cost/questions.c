@@ -89,7 +89,7 @@ bool question_ask(const struct change_row *row, struct job_facts *facts, struct 
     switch (field->type) {
     case DPRO_CHANGE_SWITCH:
     case DPRO_CHANGE_COUNT:
-        *(uint32_t *)at = field->type == DPRO_CHANGE_SWITCH ? 1 : 2;
+        *(uint32_t *)at = row->kind.argument && row->kind.most != 1 ? 2 : 1;
         return true;
     case DPRO_CHANGE_SCHEDULE:
         *(enum dpro_schedule *)at = DPRO_SCHEDULE_GPIPE;
@@ -123,126 +123,29 @@ bool question_ask(const struct change_row *row, struct job_facts *facts, struct 
 
 /* ---- what the job has ---- */
 
-void tell_ranks(const struct job_facts *f, char *text, size_t size)
+static void tell_links(const struct model_link *link, char *text, size_t size)
 {
-    snprintf(text, size, "%u rank%s", ranks_of(f), ranks_of(f) == 1 ? "" : "s");
-}
-
-void tell_replicas(const struct job_facts *f, char *text, size_t size)
-{
-    uint32_t n = size_of(f, DPRO_REPLICATES), shards = size_of(f, DPRO_SHARDS);
-    if (n > 0 || f->model->n_communications == 0)
-        snprintf(text, size, "%u replicas", n > 0 ? n : ranks_of(f));
-    else
-        snprintf(text, size, shards > 0 ? "no replicas, %u shards" : "no replicas", shards);
-}
-
-static void tell_dimension(const struct job_facts *f, enum dpro_parallelism parallelism, char *text,
-                           size_t size)
-{
-    if (size_of(f, parallelism) > 0)
-        snprintf(text, size, "over %u ranks", size_of(f, parallelism));
-}
-
-void tell_shards(const struct job_facts *f, char *text, size_t size)
-{
-    tell_dimension(f, DPRO_SHARDS, text, size);
-}
-
-void tell_tensors(const struct job_facts *f, char *text, size_t size)
-{
-    tell_dimension(f, DPRO_TENSORS, text, size);
-}
-
-void tell_hosts(const struct job_facts *f, char *text, size_t size)
-{
-    uint32_t n = 0;
-    for (uint32_t r = 0; f->graph && f->graph->rank_hosts && r < f->graph->n_ranks; r++)
-        n += f->graph->rank_hosts[r] == r;
-    if (n > 0)
-        snprintf(text, size, "%u host%s", n, n == 1 ? "" : "s");
-}
-
-/* "940 Mbit/s", "47.1 Gbit/s" */
-static void tell_rate(double byte_ns, const char *of, char *text, size_t size)
-{
-    double mbit = 8e3 / byte_ns;
-    size_t n = strlen(text);
-    snprintf(text + n, size - n, mbit < 9999.5 ? "%s%.0f Mbit/s" : "%s%.1f Gbit/s", of,
-             mbit < 9999.5 ? mbit : mbit / 1e3);
-}
-
-void tell_links(const struct job_facts *f, char *text, size_t size)
-{
-    const struct model_link *link = &f->model->net.link;
+    double mbit = 8e3 / link->byte_ns.value;
     if (link->is_rate_unknown)
         snprintf(text, size, "links of an unknown rate: give a ratio");
+    else if (link->within_ns.value > 0 && !link->is_within)
+        snprintf(text, size, "links of %.0f Mbit/s, within hosts of %.0f Mbit/s", mbit,
+                 8e3 / link->within_ns.value);
     else if (link->byte_ns.value > 0)
-        tell_rate(link->byte_ns.value, "links of ", text, size);
-    if (link->within_ns.value > 0 && !link->is_within)
-        tell_rate(link->within_ns.value, ", within hosts of ", text, size);
+        snprintf(text, size, "links of %.0f Mbit/s", mbit);
 }
 
-void tell_latency(const struct job_facts *f, char *text, size_t size)
+static void tell_buckets(const struct dpro_model *m, char *text, size_t size)
 {
-    snprintf(text, size, "%.4g us a message", f->model->net.link.message_ns.value / 1e3);
-}
-
-void tell_servers(const struct job_facts *f, char *text, size_t size)
-{
-    uint32_t n = sync_n_servers(&f->model->net);
-    if (n > 0)
-        snprintf(text, size, "%u server%s", n, n == 1 ? "" : "s");
-}
-
-void tell_modules(const struct job_facts *f, char *text, size_t size)
-{
-    uint32_t n = f->model->n_modules;
-    if (n > 0 && f->model->modules[0].is_step)
-        snprintf(text, size, "the step as a whole");
-    else if (n > 0)
-        snprintf(text, size, "%u modules%s", n, f->model->autocast ? ", under autocast" : "");
-}
-
-void tell_batch(const struct job_facts *f, char *text, size_t size)
-{
-    if (f->model->n_memories > 0 && f->model->memories[0].batch_size > 0)
-        snprintf(text, size, "a batch of %u a rank", f->model->memories[0].batch_size);
-}
-
-void tell_cycles(const struct job_facts *f, char *text, size_t size)
-{
-    const struct dpro_strategy *as_it_ran = &f->model->baseline;
-    if (as_it_ran->cycle_ns > 0 && as_it_ran->fuses)
-        snprintf(text, size, "cycles of %.4g ms, up to %.4g MB fused",
-                 (double)as_it_ran->cycle_ns / 1e6, (double)as_it_ran->fusion_bytes / 1048576);
-    else if (as_it_ran->cycle_ns > 0)
-        snprintf(text, size, "cycles of %.4g ms", (double)as_it_ran->cycle_ns / 1e6);
-}
-
-void tell_buckets(const struct job_facts *f, char *text, size_t size)
-{
-    const struct dpro_strategy *as_it_ran = &f->model->baseline;
     uint64_t most = 0;
-    for (uint32_t b = 0; b < as_it_ran->n_buckets; b++)
-        most = MAX(most, bucket_size_bytes(f->model, as_it_ran, b));
+    for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
+        most = MAX(most, bucket_size_bytes(m, &m->baseline, b));
     if (most > 0)
-        snprintf(text, size, "%u bucket%s, the largest of %.4g MB", as_it_ran->n_buckets,
-                 as_it_ran->n_buckets == 1 ? "" : "s", (double)most / 1048576);
+        snprintf(text, size, "%u bucket%s, the largest of %.4g MB", m->baseline.n_buckets,
+                 m->baseline.n_buckets == 1 ? "" : "s", (double)most / 1048576);
 }
 
-void tell_compression(const struct job_facts *f, char *text, size_t size)
-{
-    snprintf(text, size, "%s", dpro_compression_name(f->model->baseline.compression));
-}
-
-void tell_units(const struct job_facts *f, char *text, size_t size)
-{
-    if (f->graph && f->graph->n_units > 0)
-        snprintf(text, size, "%u units", f->graph->n_units);
-}
-
-void tell_pipeline(const struct job_facts *f, char *text, size_t size)
+static void tell_pipeline(const struct job_facts *f, char *text, size_t size)
 {
     struct pipeline p = {.dimension = DPRO_NO_DIMENSION};
     if (f->graph)
@@ -250,4 +153,79 @@ void tell_pipeline(const struct job_facts *f, char *text, size_t size)
     if (p.dimension != DPRO_NO_DIMENSION && p.n_micro_batches > 0)
         snprintf(text, size, "%u stages, %u micro-batches, %s", p.n_stages, p.n_micro_batches,
                  p.schedule ? dpro_schedule_name(p.schedule) : "another order");
+}
+
+/* "3 servers"; not known: 0. */
+static void tell_count(uint32_t n, const char *what, char *text, size_t size)
+{
+    if (n > 0)
+        snprintf(text, size, "%u %s%s", n, what, n == 1 ? "" : "s");
+}
+
+static uint32_t hosts_of(const struct dpro_graph *g)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; g && g->rank_hosts && r < g->n_ranks; r++)
+        n += g->rank_hosts[r] == r;
+    return n;
+}
+
+void question_tell(const struct change_row *row, const struct job_facts *f, char *text, size_t size)
+{
+    const struct dpro_model *m = f->model;
+    uint32_t replicas = size_of(f, DPRO_REPLICATES);
+    switch (row->tell) {
+    case TELL_NOTHING:
+        break;
+    case TELL_RANKS:
+        tell_count(ranks_of(f), "rank", text, size);
+        break;
+    case TELL_REPLICAS:
+        tell_count(m->n_communications == 0 ? ranks_of(f) : replicas, "replica", text, size);
+        break;
+    case TELL_SHARDS:
+        tell_count(size_of(f, DPRO_SHARDS), "shard", text, size);
+        break;
+    case TELL_TENSORS:
+        tell_count(size_of(f, DPRO_TENSORS), "rank", text, size);
+        break;
+    case TELL_HOSTS:
+        tell_count(hosts_of(f->graph), "host", text, size);
+        break;
+    case TELL_LINKS:
+        tell_links(&m->net.link, text, size);
+        break;
+    case TELL_LATENCY:
+        snprintf(text, size, "%.4g us a message", m->net.link.message_ns.value / 1e3);
+        break;
+    case TELL_SERVERS:
+        tell_count(sync_n_servers(&m->net), "server", text, size);
+        break;
+    case TELL_MODULES:
+        tell_count(m->n_modules > 0 && m->modules[0].is_step ? 0 : m->n_modules, "module", text,
+                   size);
+        break;
+    case TELL_BATCH:
+        if (m->n_memories > 0 && m->memories[0].batch_size > 0)
+            snprintf(text, size, "a batch of %u a rank", m->memories[0].batch_size);
+        break;
+    case TELL_CYCLES:
+        if (m->baseline.cycle_ns > 0)
+            snprintf(text, size, "cycles of %.4g ms, up to %.4g MB fused",
+                     (double)m->baseline.cycle_ns / 1e6,
+                     m->baseline.fuses ? (double)m->baseline.fusion_bytes / 1048576 : 0);
+        break;
+    case TELL_BUCKETS:
+        tell_buckets(m, text, size);
+        break;
+    case TELL_COMPRESSION:
+        snprintf(text, size, "%s", dpro_compression_name(m->baseline.compression));
+        break;
+    case TELL_UNITS:
+        tell_count(f->graph ? f->graph->n_units : 0, "unit", text, size);
+        break;
+    case TELL_PIPELINE:
+        tell_pipeline(f, text, size);
+        break;
+    }
 }

@@ -10,12 +10,9 @@ void ask_tensors(struct job_facts *facts, struct dpro_changes *changes);
 void ask_hosts(struct job_facts *facts, struct dpro_changes *changes);
 void ask_pipeline(struct job_facts *facts, struct dpro_changes *changes);
 
-/* What the job has, in a few words; "" where nothing tells. */
-typedef void question_tell_fn(const struct job_facts *facts, char *text, size_t size);
-question_tell_fn tell_ranks, tell_replicas, tell_shards, tell_tensors, tell_hosts, tell_links,
-    tell_latency, tell_servers, tell_modules, tell_batch, tell_cycles, tell_buckets,
-    tell_compression, tell_units, tell_pipeline;
-
+/* What the job has of it, in a few words; "" where nothing tells. */
+void question_tell(const struct change_row *row, const struct job_facts *facts, char *text,
+                   size_t size);
 /* Asks for what the row is of. False: what it would take depends on values alone. */
 bool question_ask(const struct change_row *row, struct job_facts *facts,
                   struct dpro_changes *changes);

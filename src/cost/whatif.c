@@ -265,7 +265,7 @@ static int change_job(const struct dpro_graph *graph, const struct dpro_model *m
 static void add_stragglers(const struct dpro_model *model, const struct spread *spread,
                            double noise_ns, struct dpro_whatif *w)
 {
-    w->predicted.iteration_ns += llround(noise_ns);
+    w->answer.predicted.iteration_ns += llround(noise_ns);
     if (model->n_samples > 1)
         note(&w->notes,
              "a rank's computation varies by %.1f %% from one iteration to the next, and that of "
@@ -297,11 +297,12 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
              "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
              "milliseconds",
              100 * u.misfit);
-    double ratio = (double)w->baseline.iteration_ns / (double)w->predicted.iteration_ns;
-    w->baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
-    w->predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
-    w->speedup = (struct dpro_estimate){ratio, u.speedup};
-    memcpy(w->parts, u.parts, sizeof w->parts);
+    double ratio =
+        (double)w->answer.baseline.iteration_ns / (double)w->answer.predicted.iteration_ns;
+    w->answer.baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
+    w->answer.predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
+    w->answer.speedup = (struct dpro_estimate){ratio, u.speedup};
+    memcpy(w->answer.uncertainty, u.parts, sizeof w->answer.uncertainty);
 }
 
 static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, struct arena *arena)
@@ -351,19 +352,19 @@ int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dp
 static int heed_launching(const struct dpro_graph *graph, const struct dpro_changes *changes,
                           struct dpro_whatif *w, struct dpro_error *err)
 {
-    int64_t alone_ns, model_ns = w->predicted.iteration_ns;
-    if (model_ns >= w->baseline.iteration_ns)
+    int64_t alone_ns, model_ns = w->answer.predicted.iteration_ns;
+    if (model_ns >= w->answer.baseline.iteration_ns)
         return 0;
     int rc = launching_alone(graph, &alone_ns, err);
     if (rc < 0 || model_ns >= alone_ns)
         return rc;
     if (launches_alike(changes, w)) {
         int64_t least_ns = alone_ns;
-        if (least_ns > w->baseline.iteration_ns)
-            least_ns = w->baseline.iteration_ns;
-        raise_to(&w->predicted.iteration_ns, least_ns);
-        raise_to(&w->predicted.p50_ns, least_ns);
-        raise_to(&w->predicted.p95_ns, least_ns);
+        if (least_ns > w->answer.baseline.iteration_ns)
+            least_ns = w->answer.baseline.iteration_ns;
+        raise_to(&w->answer.predicted.iteration_ns, least_ns);
+        raise_to(&w->answer.predicted.p50_ns, least_ns);
+        raise_to(&w->answer.predicted.p95_ns, least_ns);
         note(&w->notes,
              "the CPU alone takes %.2f ms an iteration, so that no less is predicted; the GPU and "
              "its communication would take %.2f ms",
@@ -377,14 +378,26 @@ static int heed_launching(const struct dpro_graph *graph, const struct dpro_chan
     return 0;
 }
 
-static void tell_bubbles(const struct dpro_model *model, struct dpro_whatif *w)
+/* What was changed, by the job's parts. */
+static void tell_parts(const struct dpro_model *model, struct dpro_whatif *w)
 {
-    const struct pipeline_change *pipeline = &w->programs.pipeline;
-    w->bubbles = arena_array(&w->arena, 2 * (size_t)pipeline->n_stages + 1, sizeof *w->bubbles);
+    const struct program_change *change = &w->programs;
+    const struct pipeline_change *pipeline = &change->pipeline;
+    struct dpro_whatif_answer *answer = &w->answer;
+    double *bubbles = arena_array(&w->arena, 2 * (size_t)pipeline->n_stages + 1, sizeof *bubbles);
     for (uint32_t s = 0; s < pipeline->n_stages; s++) {
-        w->bubbles[2 * s] = pipeline_bubble(model, pipeline, s, w->baseline.iteration_ns);
-        w->bubbles[2 * s + 1] = pipeline_bubble(&w->model, pipeline, s, w->predicted.iteration_ns);
+        bubbles[2 * s] = pipeline_bubble(model, pipeline, s, answer->baseline.iteration_ns);
+        bubbles[2 * s + 1] =
+            pipeline_bubble(&w->model, pipeline, s, answer->predicted.iteration_ns);
     }
+    answer->bubbles = bubbles;
+    answer->n_stages = pipeline->n_stages;
+    memcpy(answer->pipeline, pipeline->runs, sizeof answer->pipeline);
+    answer->units = change->units.units;
+    answer->n_units = change->units.n_units;
+    answer->model = &w->model;
+    answer->modules = change->has_modules ? &change->modules : &w->model;
+    answer->untimed = w->notes.untimed;
 }
 
 static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
@@ -403,19 +416,20 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         make_draws(model, &spread, &w->arena, &draws[0]);
         make_draws(&w->model, &spread, &w->arena, &draws[1]);
         rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
-                     &w->baseline.iteration_ns, &noise_before, err);
+                     &w->answer.baseline.iteration_ns, &noise_before, err);
     }
     if (rc == 0)
         rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
-                     &w->predicted.iteration_ns, &noise_after, err);
+                     &w->answer.predicted.iteration_ns, &noise_after, err);
     if (rc < 0)
         return rc;
-    double scale = model_job_scale(model, w->baseline.iteration_ns);
-    w->baseline.iteration_ns = scaled_ns(scale, w->baseline.iteration_ns);
-    w->predicted.iteration_ns = scaled_ns(scale, w->predicted.iteration_ns);
-    changed_percentiles(&after, &draws[0], &draws[1], scale, &w->baseline, &w->predicted);
-    measured_percentiles(model, &draws[0], scale, &w->baseline);
-    tell_bubbles(model, w);
+    double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
+    w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
+    w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
+    changed_percentiles(&after, &draws[0], &draws[1], scale, &w->answer.baseline,
+                        &w->answer.predicted);
+    measured_percentiles(model, &draws[0], scale, &w->answer.baseline);
+    tell_parts(model, w);
     rc = heed_launching(graph, changes, w, err);
     if (rc < 0)
         return rc;
@@ -429,19 +443,20 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (w->model.baseline.fuses)
         show_groups(&w->model);
     if (w->programs.has_modules) {
-        memcpy(w->memory, w->programs.memory, sizeof w->memory);
+        memcpy(w->answer.memory, w->programs.memory, sizeof w->answer.memory);
     } else if (memory_is_known(model)) {
-        w->memory[0] = memory_peak_told(model, &model->baseline);
-        w->memory[1] = memory_peak_told(&w->model, &w->model.baseline);
+        w->answer.memory[0] = memory_peak_told(model, &model->baseline);
+        w->answer.memory[1] = memory_peak_told(&w->model, &w->model.baseline);
     }
     if (!changes_ask(changes, 0)) {
-        w->n_questions = n_change_rows;
+        w->answer.n_questions = n_change_rows;
         w->questions = arena_array(&w->arena, n_change_rows, sizeof *w->questions);
+        w->answer.questions = w->questions;
     }
     if (w->notes.untimed) { /* what is worked out above took it as it is */
-        w->predicted = (struct dpro_prediction){0};
-        w->speedup = (struct dpro_estimate){0};
-        memset(w->parts, 0, sizeof w->parts);
+        w->answer.predicted = (struct dpro_prediction){0};
+        w->answer.speedup = (struct dpro_estimate){0};
+        memset(w->answer.uncertainty, 0, sizeof w->answer.uncertainty);
     }
     *whatif = w;
     return 0;
@@ -455,8 +470,7 @@ static int try_question(const struct dpro_graph *graph, const struct dpro_model 
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     struct job_facts facts = {.graph = graph, .model = model, .arena = &w->arena};
     struct dpro_changes changes = {.size = sizeof changes};
-    if (row->tell)
-        row->tell(&facts, question->recorded, sizeof question->recorded);
+    question_tell(row, &facts, question->recorded, sizeof question->recorded);
     bool tries = question_ask(row, &facts, &changes);
     int rc = tries ? change_job(graph, model, &changes, facts.hosts, w, err)
                    : change_check_row(row, model, err);
@@ -491,7 +505,7 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     int rc = OPTIONS_TAKE(&mine, changes, err);
     if (rc < 0 || (rc = make_whatif(graph, model, &mine, &made, err)) < 0)
         return rc;
-    for (size_t i = 0; i < made->n_questions; i++)
+    for (size_t i = 0; i < made->answer.n_questions; i++)
         if (answer_question(graph, model, &change_rows[i], &made->questions[i]) == DPRO_ENOMEM) {
             dpro_whatif_destroy(made);
             return dpro_error_nomem(err);

@@ -14,12 +14,7 @@ struct dpro_whatif {
     struct arena arena;
     struct dpro_model model; /* changed */
     struct program_change programs;
-    struct dpro_prediction baseline, predicted;
-    struct dpro_estimate speedup;
-    struct dpro_uncertainty_part parts[DPRO_N_UNCERTAINTY_PARTS];
-    struct dpro_memory_peak memory[2]; /* before, after */
-    double *bubbles;                   /* [stages of a pipeline] before, after */
+    struct dpro_whatif_answer answer;
+    struct dpro_question *questions; /* the answer's */
     struct notes notes;
-    struct dpro_question *questions; /* [n_questions] of every kind, or none */
-    size_t n_questions;
 };

@@ -144,9 +144,9 @@ int program_doubt(const struct program_search *s, const struct setting *setting,
     int rc = dpro_whatif_run(s->graph, s->model, &changes, &whatif, err);
     if (rc < 0)
         return rc;
-    *speedup_std = dpro_whatif_speedup(whatif).std;
+    *speedup_std = whatif->answer.speedup.std;
     for (int which = DPRO_BASELINE; peaks && which <= DPRO_BEST; which++) {
-        peaks[which] = whatif->memory[which];
+        peaks[which] = whatif->answer.memory[which];
         if (peaks[which].module)
             peaks[which].module =
                 arena_copy_string(a, peaks[which].module, strlen(peaks[which].module));

@@ -171,12 +171,12 @@ static void write_can(struct writer *w, const struct dpro_question *q)
 }
 
 /* All that can't be asked for one reason, which stands with the first of them. */
-static void write_cannot(struct writer *w, const struct dpro_whatif *whatif, size_t first)
+static void write_cannot(struct writer *w, const struct dpro_whatif_answer *a, size_t first)
 {
-    const char *why = why_of(dpro_whatif_question(whatif, first));
+    const char *why = why_of(&a->questions[first]);
     struct words words = {.n = 0};
-    for (size_t i = 0; i < dpro_whatif_n_questions(whatif); i++) {
-        const struct dpro_question *q = dpro_whatif_question(whatif, i);
+    for (size_t i = 0; i < a->n_questions; i++) {
+        const struct dpro_question *q = &a->questions[i];
         if (q->why.code == 0 || strcmp(why_of(q), why) != 0)
             continue;
         if (i < first)
@@ -187,28 +187,28 @@ static void write_cannot(struct writer *w, const struct dpro_whatif *whatif, siz
     table_escaped(w, "", 0, words.text);
 }
 
-static void write_questions_text(struct writer *w, const struct dpro_whatif *whatif)
+static void write_questions_text(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    size_t n = dpro_whatif_n_questions(whatif), n_cannot = 0;
+    size_t n = a->n_questions, n_cannot = 0;
     if (n > 0)
         writer_text(w, "\nWhat can be asked of the job:\n");
     for (size_t i = 0; i < n; i++)
-        if (dpro_whatif_question(whatif, i)->why.code == 0)
-            write_can(w, dpro_whatif_question(whatif, i));
+        if (a->questions[i].why.code == 0)
+            write_can(w, &a->questions[i]);
     for (size_t i = 0; i < n; i++)
-        if (dpro_whatif_question(whatif, i)->why.code != 0) {
+        if (a->questions[i].why.code != 0) {
             writer_text(w, n_cannot++ == 0 ? "\nWhat can't, and why:\n" : "");
-            write_cannot(w, whatif, i);
+            write_cannot(w, a, i);
         }
 }
 
-static void write_questions(struct writer *w, const struct dpro_whatif *whatif)
+static void write_questions(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    if (dpro_whatif_n_questions(whatif) == 0)
+    if (a->n_questions == 0)
         return;
     writer_section(w, "questions", '[');
-    for (size_t i = 0; i < dpro_whatif_n_questions(whatif); i++) {
-        const struct dpro_question *q = dpro_whatif_question(whatif, i);
+    for (size_t i = 0; i < a->n_questions; i++) {
+        const struct dpro_question *q = &a->questions[i];
         writer_item(w);
         writer_fields(w, TEXT("option", q->kind->option), TEXT("argument", q->kind->argument),
                       BOOL("can_be_asked", q->why.code == 0),
@@ -239,26 +239,23 @@ static void row(struct table *t, const char *name, struct dpro_prediction p,
 }
 
 /* How many of FSDP's units are gathered twice. */
-static const char *units_text(const struct dpro_whatif *whatif, bool after, char text[48])
+static const char *units_text(const struct dpro_whatif_answer *a, bool after, char text[48])
 {
-    uint32_t n = dpro_whatif_n_units(whatif), resharded = 0;
-    for (uint32_t u = 0; u < n; u++) {
-        struct dpro_unit unit = dpro_whatif_unit(whatif, u);
-        resharded += (after ? unit.reshards : unit.reshards_before) != 0;
-    }
-    snprintf(text, 48, "%u of %u", resharded, n);
+    uint32_t resharded = 0;
+    EACH_OF (const struct dpro_unit, unit, a->units, a->n_units)
+        resharded += (after ? unit->reshards : unit->reshards_before) != 0;
+    snprintf(text, 48, "%u of %u", resharded, a->n_units);
     return text;
 }
 
-static void write_verdict(struct writer *w, const struct dpro_whatif_report *r)
+static void write_verdict(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    struct dpro_estimate speedup = dpro_whatif_speedup(r->whatif);
+    struct dpro_estimate speedup = a->speedup;
     double half = 1.96 * speedup.std;
-    int64_t less = dpro_whatif_baseline(r->whatif).iteration_ns -
-                   dpro_whatif_predicted(r->whatif).iteration_ns;
+    int64_t less = a->baseline.iteration_ns - a->predicted.iteration_ns;
     bool unsure = speedup.value + half >= 1 && speedup.value - half <= 1;
-    if (dpro_whatif_untimed(r->whatif))
-        table_wrapped(w, "Verdict", 9, dpro_whatif_untimed(r->whatif));
+    if (a->untimed)
+        table_wrapped(w, "Verdict", 9, a->untimed);
     else if (less == 0)
         table_wrapped(w, "Verdict", 9, "the same iteration time");
     else
@@ -292,13 +289,14 @@ static bool asks_for_memory(const struct dpro_changes *c)
     return false;
 }
 
-static void write_memory_text(struct writer *w, const struct dpro_whatif_report *r)
+static void write_memory_text(struct writer *w, const struct dpro_whatif_answer *a,
+                              const struct dpro_changes *c)
 {
-    struct dpro_memory_peak before = dpro_whatif_baseline_memory(r->whatif);
-    struct dpro_memory_peak after = dpro_whatif_memory(r->whatif);
+    struct dpro_memory_peak before = a->memory[0];
+    struct dpro_memory_peak after = a->memory[1];
     const char *phase = phase_text(&after);
     struct words where = {.n = 0}, reserved = {.n = 0};
-    if (after.bytes == 0 || (!asks_for_memory(r->changes) && after.bytes == before.bytes))
+    if (after.bytes == 0 || (!asks_for_memory(c) && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
     if (phase)
@@ -323,13 +321,13 @@ struct part {
 ORDER(by_size, struct part, DESCENDING(pct) ?: ASCENDING(source));
 
 /* What the interval is made of, largest first. */
-static void write_parts(struct writer *w, const struct dpro_whatif_report *r)
+static void write_parts(struct writer *w, const struct dpro_whatif_answer *a)
 {
     struct part parts[DPRO_N_UNCERTAINTY_PARTS];
     struct words words = {.n = 0};
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
-        enum dpro_uncertainty_source source = (enum dpro_uncertainty_source)i;
-        parts[i] = (struct part){source, 196 * dpro_whatif_uncertainty(r->whatif, source).after};
+        parts[i].source = (enum dpro_uncertainty_source)i;
+        parts[i].pct = 196 * a->uncertainty[i].after;
     }
     qsort(parts, DPRO_N_UNCERTAINTY_PARTS, sizeof *parts, by_size);
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS && parts[i].pct >= 0.05; i++)
@@ -345,17 +343,17 @@ static const char *schedule_text(enum dpro_schedule schedule)
 }
 
 /* How micro-batches pass through the pipeline, and how long its stages idle, before and after. */
-static void write_pipeline_text(struct writer *w, const struct dpro_whatif *whatif)
+static void write_pipeline_text(struct writer *w, const struct dpro_whatif_answer *a)
 {
     enum { MOST_STAGES = 16 };
-    struct dpro_pipeline_run before = dpro_whatif_pipeline(whatif, 0);
-    struct dpro_pipeline_run after = dpro_whatif_pipeline(whatif, 1);
+    struct dpro_pipeline_run before = a->pipeline[0];
+    struct dpro_pipeline_run after = a->pipeline[1];
     struct words stages = {.n = 0};
     if (after.n_micro_batches == 0)
         return;
-    for (uint32_t s = 0; s < dpro_whatif_n_stages(whatif) && s < MOST_STAGES; s++)
-        words_add(&stages, ", ", "%s -> %s %%", NUMBER(100 * dpro_whatif_bubble(whatif, s, 0), 1),
-                  NUMBER(100 * dpro_whatif_bubble(whatif, s, 1), 1));
+    for (uint32_t s = 0; s < a->n_stages && s < MOST_STAGES; s++)
+        words_add(&stages, ", ", "%s -> %s %%", NUMBER(100 * a->bubbles[2 * s], 1),
+                  NUMBER(100 * a->bubbles[2 * s + 1], 1));
     table_paragraph(w, "Pipeline", 9, "%u -> %u micro-batches, %s -> %s; stages stand still %s",
                     before.n_micro_batches, after.n_micro_batches, schedule_text(before.schedule),
                     schedule_text(after.schedule), stages.text);
@@ -364,30 +362,28 @@ static void write_pipeline_text(struct writer *w, const struct dpro_whatif *what
 static void write_text(struct writer *w, const void *report)
 {
     const struct dpro_whatif_report *r = report;
+    const struct dpro_whatif_answer *a = dpro_whatif_answer(r->whatif);
     struct table t = {.n_cols = 6, .left = {true, false, false, false, false, true}};
     struct words changes = {.n = 0};
     say_changes(&changes, r->changes);
     table_escaped(w, "What if", 9, changes.n > 0 ? changes.text : "nothing is changed");
-    write_verdict(w, r);
-    write_pipeline_text(w, r->whatif);
-    write_memory_text(w, r);
-    write_questions_text(w, r->whatif);
+    write_verdict(w, a);
+    write_pipeline_text(w, a);
+    write_memory_text(w, a, r->changes);
+    write_questions_text(w, a);
     writer_text(w, "\n");
-    const struct dpro_model *model = dpro_whatif_model(r->whatif);
     char before[48], after[48];
-    bool units = dpro_whatif_n_units(r->whatif) > 0;
+    bool units = a->n_units > 0;
     table_cells(&t, "", "iteration", "+- %", "p50", "p95",
                 units                                ? "units resharded"
                 : dpro_model_n_tensors(r->model) > 0 ? "gradients in"
                                                      : "");
-    row(&t, "as it ran", dpro_whatif_baseline(r->whatif), r->model,
-        units ? units_text(r->whatif, false, before) : NULL);
-    if (!dpro_whatif_untimed(r->whatif))
-        row(&t, "what if", dpro_whatif_predicted(r->whatif), model,
-            units ? units_text(r->whatif, true, after) : NULL);
+    row(&t, "as it ran", a->baseline, r->model, units ? units_text(a, false, before) : NULL);
+    if (!a->untimed)
+        row(&t, "what if", a->predicted, a->model, units ? units_text(a, true, after) : NULL);
     table_write(w, &t);
     writer_text(w, "\n");
-    write_parts(w, r);
+    write_parts(w, a);
     model_write_text(w, r->model);
     struct warnings warnings = warnings_of(r);
     warnings_write_text(w, &warnings, 1);
@@ -413,44 +409,42 @@ static void write_prediction(struct writer *w, const char *key, struct dpro_pred
     writer_close(w, '}');
 }
 
-static void write_units(struct writer *w, const struct dpro_whatif *whatif)
+static void write_units(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    if (dpro_whatif_n_units(whatif) == 0)
+    if (a->n_units == 0)
         return;
     writer_section(w, "units", '[');
-    for (uint32_t u = 0; u < dpro_whatif_n_units(whatif); u++) {
-        struct dpro_unit unit = dpro_whatif_unit(whatif, u);
-        writer_object(w, TEXT("name", unit.name), BOOL("reshards_before", unit.reshards_before),
-                      BOOL("reshards", unit.reshards));
-    }
+    EACH_OF (const struct dpro_unit, unit, a->units, a->n_units)
+        writer_object(w, TEXT("name", unit->name), BOOL("reshards_before", unit->reshards_before),
+                      BOOL("reshards", unit->reshards));
     writer_close(w, ']');
 }
 
-static void write_run(struct writer *w, const struct dpro_whatif *whatif, int after)
+static void write_run(struct writer *w, const struct dpro_whatif_answer *a, int after)
 {
-    struct dpro_pipeline_run run = dpro_whatif_pipeline(whatif, after);
+    struct dpro_pipeline_run run = a->pipeline[after];
     writer_begin(w, after ? "predicted" : "baseline", '{');
     writer_fields(w, INT("micro_batches", run.n_micro_batches),
                   TEXT("schedule", run.schedule ? dpro_schedule_name(run.schedule) : NULL));
     writer_begin(w, "bubble_pct", '[');
-    for (uint32_t s = 0; s < dpro_whatif_n_stages(whatif); s++)
-        writer_json_fixed(w, 100 * dpro_whatif_bubble(whatif, s, after), 3);
+    for (uint32_t s = 0; s < a->n_stages; s++)
+        writer_json_fixed(w, 100 * a->bubbles[2 * s + after], 3);
     writer_close(w, ']');
     writer_close(w, '}');
 }
 
-static void write_pipeline(struct writer *w, const struct dpro_whatif *whatif)
+static void write_pipeline(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    if (dpro_whatif_n_stages(whatif) == 0)
+    if (a->n_stages == 0)
         return;
     writer_section(w, "pipeline", '{');
-    write_run(w, whatif, 0);
-    write_run(w, whatif, 1);
+    write_run(w, a, 0);
+    write_run(w, a, 1);
     writer_close(w, '}');
 }
 
 /* Halves of 95 % intervals, as uncertainty_pct is; of the speedup, a number. */
-static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif)
+static void write_uncertainty(struct writer *w, const struct dpro_whatif_answer *a)
 {
     static const char *const keys[] = {
         [DPRO_UNCERTAIN_LEARNT] = "learnt_numbers", [DPRO_UNCERTAIN_ITERATIONS] = "iterations",
@@ -459,8 +453,7 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif *whatif
         [DPRO_UNCERTAIN_COMPUTING] = "computing"};
     writer_section(w, "uncertainty", '{');
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
-        struct dpro_uncertainty_part part =
-            dpro_whatif_uncertainty(whatif, (enum dpro_uncertainty_source)i);
+        struct dpro_uncertainty_part part = a->uncertainty[i];
         writer_object_at(w, keys[i], FIXED("baseline_pct", 196 * part.before, 3),
                          FIXED("predicted_pct", 196 * part.after, 3),
                          FIXED("speedup", 1.96 * part.speedup, 6));
@@ -488,24 +481,25 @@ static const char *source_of(const struct dpro_model *model)
     return measured ? "probes" : NULL;
 }
 
-static void write_computation(struct writer *w, const struct dpro_whatif_report *r)
+static void write_computation(struct writer *w, const struct dpro_whatif_answer *a,
+                              const struct dpro_changes *c)
 {
-    const struct dpro_model *model = dpro_whatif_modules(r->whatif);
+    const struct dpro_model *model = a->modules;
     const struct dpro_strategy *strategy = dpro_model_strategy(model);
-    if (!r->changes->compile && !r->changes->precision)
+    if (!c->compile && !c->precision)
         return;
     writer_section(w, "computation", '{');
     model_write_modules(w, "compiled", model, strategy, DPRO_COMPILED);
     model_write_modules(w, "bf16", model, strategy, DPRO_BF16);
-    writer_fields(w, TEXT("source", dpro_whatif_untimed(r->whatif) ? NULL : source_of(model)));
+    writer_fields(w, TEXT("source", a->untimed ? NULL : source_of(model)));
     writer_close(w, '}');
 }
 
-static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
+static void write_memory(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    struct dpro_memory_peak before = dpro_whatif_baseline_memory(whatif);
-    struct dpro_memory_peak after = dpro_whatif_memory(whatif);
-    const struct dpro_model *model = dpro_whatif_modules(whatif);
+    struct dpro_memory_peak before = a->memory[0];
+    struct dpro_memory_peak after = a->memory[1];
+    const struct dpro_model *model = a->modules;
     const struct dpro_strategy *strategy = dpro_model_strategy(model);
     if (after.bytes == 0)
         return;
@@ -522,7 +516,8 @@ static void write_memory(struct writer *w, const struct dpro_whatif *whatif)
 static void write_json(struct writer *w, const void *report)
 {
     const struct dpro_whatif_report *r = report;
-    struct dpro_estimate speedup = dpro_whatif_speedup(r->whatif);
+    const struct dpro_whatif_answer *a = dpro_whatif_answer(r->whatif);
+    struct dpro_estimate speedup = a->speedup;
     int64_t measured_ns = dpro_model_measured_ns(r->model);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.whatif/1"), TEXT("version", dpro_version()));
@@ -531,21 +526,20 @@ static void write_json(struct writer *w, const void *report)
     writer_fields(w, MS_IF("measured_ms", measured_ns > 0, measured_ns));
     model_write_pace(w, r->model);
     writer_fields(w, INT("iterations", dpro_model_n_samples(r->model)));
-    write_prediction(w, "baseline", dpro_whatif_baseline(r->whatif), r->model);
-    write_prediction(w, "predicted", dpro_whatif_predicted(r->whatif),
-                     dpro_whatif_model(r->whatif));
-    write_computation(w, r);
-    write_memory(w, r->whatif);
-    write_units(w, r->whatif);
-    write_pipeline(w, r->whatif);
-    write_questions(w, r->whatif);
+    write_prediction(w, "baseline", a->baseline, r->model);
+    write_prediction(w, "predicted", a->predicted, a->model);
+    write_computation(w, a, r->changes);
+    write_memory(w, a);
+    write_units(w, a);
+    write_pipeline(w, a);
+    write_questions(w, a);
     writer_newline(w);
-    bool timed = !dpro_whatif_untimed(r->whatif);
+    bool timed = !a->untimed;
     writer_fields(w, FIXED_IF("speedup", timed, speedup.value, 6),
                   FIXED_IF("speedup_std", timed, speedup.std, 6));
     if (!timed)
-        writer_fields(w, TEXT("no_time", dpro_whatif_untimed(r->whatif)));
-    write_uncertainty(w, r->whatif);
+        writer_fields(w, TEXT("no_time", a->untimed));
+    write_uncertainty(w, a);
     writer_newline(w);
     model_write_communications(w, r->model);
     model_write_link(w, r->model);

@@ -264,7 +264,7 @@ static int64_t time_with(const struct job *job, const struct dpro_changes *chang
     struct dpro_error err = {.code = 0};
     if (dpro_whatif_run(NULL, &job->model, changes, &whatif, &err) < 0)
         fail_msg("%s", err.text);
-    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
+    int64_t ns = dpro_whatif_answer(whatif)->predicted.iteration_ns;
     dpro_whatif_destroy(whatif);
     return ns;
 }
@@ -359,7 +359,7 @@ static int64_t time_of_world(const struct dpro_graph *graph, const struct job *j
     struct dpro_error err = {.code = 0};
     if (dpro_whatif_run(graph, &job->model, changes, &whatif, &err) < 0)
         fail_msg("%s", err.text);
-    int64_t ns = dpro_whatif_predicted(whatif).iteration_ns;
+    int64_t ns = dpro_whatif_answer(whatif)->predicted.iteration_ns;
     dpro_whatif_destroy(whatif);
     return ns;
 }
@@ -473,9 +473,9 @@ TEST(ranks_that_are_gone_hold_no_memory)
     assert_int_equal(dpro_whatif_run(graph, &job->model, &(struct dpro_changes){.dp = 1}, &whatif,
                                      &(struct dpro_error){0}),
                      0);
-    assert_int_equal(dpro_whatif_baseline_memory(whatif).bytes, 103);
-    assert_int_equal(dpro_whatif_memory(whatif).bytes, 101);
-    assert_int_equal(dpro_whatif_memory(whatif).rank, 1);
+    assert_int_equal(dpro_whatif_answer(whatif)->memory[0].bytes, 103);
+    assert_int_equal(dpro_whatif_answer(whatif)->memory[1].bytes, 101);
+    assert_int_equal(dpro_whatif_answer(whatif)->memory[1].rank, 1);
     dpro_whatif_destroy(whatif);
 }
 

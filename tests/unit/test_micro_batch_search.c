@@ -123,8 +123,8 @@ static struct answer ask(const struct asked *job, uint32_t n, uint32_t schedule,
     struct dpro_error err;
     struct answer answer = {INT64_MAX, 0};
     if (dpro_whatif_run(job->graph, job->model, &changes, &whatif, &err) == 0) {
-        answer.ns = dpro_whatif_predicted(whatif).iteration_ns;
-        answer.bytes = dpro_whatif_memory(whatif).bytes;
+        answer.ns = dpro_whatif_answer(whatif)->predicted.iteration_ns;
+        answer.bytes = dpro_whatif_answer(whatif)->memory[1].bytes;
         dpro_whatif_destroy(whatif);
     }
     return answer;

@@ -73,7 +73,7 @@ static struct dpro_whatif *ask(const struct job *job, const struct dpro_changes 
 
 static int64_t time_with(const struct job *job, const struct dpro_changes *changes)
 {
-    return dpro_whatif_predicted(ask(job, changes)).iteration_ns;
+    return dpro_whatif_answer(ask(job, changes))->predicted.iteration_ns;
 }
 
 /* A ring of two sends each byte once, each way: 4 MiB at 10 ns a byte behind 40 ms of work. */
@@ -93,10 +93,10 @@ TEST(without_changes_nothing_changes)
 {
     struct job *job = new_job();
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
-    assert_int_equal(dpro_whatif_baseline(whatif).iteration_ns, OWN_NS);
-    assert_int_equal(dpro_whatif_predicted(whatif).iteration_ns, OWN_NS);
-    assert_true(dpro_whatif_speedup(whatif).value == 1);
-    assert_true(dpro_whatif_speedup(whatif).std == 0);
+    assert_int_equal(dpro_whatif_answer(whatif)->baseline.iteration_ns, OWN_NS);
+    assert_int_equal(dpro_whatif_answer(whatif)->predicted.iteration_ns, OWN_NS);
+    assert_true(dpro_whatif_answer(whatif)->speedup.value == 1);
+    assert_true(dpro_whatif_answer(whatif)->speedup.std == 0);
     assert_int_equal(dpro_whatif_n_warnings(whatif), 0);
 }
 
@@ -146,8 +146,9 @@ TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.world_size = 8});
     /* a ring of n sends 2 (n - 1) / n of the bytes */
     int64_t ring = 40000000 + INT64_C(10) * N * MIB * 14 / 8;
-    assert_in_range(dpro_whatif_predicted(whatif).iteration_ns, ring + 500000, ring + 4000000);
-    assert_int_equal(dpro_model_n_ranks(dpro_whatif_model(whatif)), 8);
+    assert_in_range(dpro_whatif_answer(whatif)->predicted.iteration_ns, ring + 500000,
+                    ring + 4000000);
+    assert_int_equal(dpro_model_n_ranks(dpro_whatif_answer(whatif)->model), 8);
     assert_int_equal(dpro_whatif_n_warnings(whatif), 2);
     assert_non_null(strstr(dpro_whatif_warning(whatif, 1), "a rank's computation varies by 14"));
 }
@@ -158,26 +159,26 @@ TEST(the_percentiles_are_of_whole_iterations)
     double other[2] = {1.1, 0.9}; /* in each iteration one rank is slow, and never both are fast */
     job->ranks[1].sample_scale = other;
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
-    struct dpro_prediction p = dpro_whatif_baseline(whatif);
+    struct dpro_prediction p = dpro_whatif_answer(whatif)->baseline;
     assert_int_equal(p.p50_ns, OWN_NS + 4000000);
     assert_int_equal(p.p95_ns, OWN_NS + 4000000);
     other[0] =
         0.9; /* or both are, half of the time; by themselves one would be, three times in four */
     other[1] = 1.1;
     whatif = ask(job, &(struct dpro_changes){0});
-    p = dpro_whatif_baseline(whatif);
+    p = dpro_whatif_answer(whatif)->baseline;
     assert_true(p.p50_ns <= OWN_NS + 4000000);
     assert_int_equal(p.p95_ns, OWN_NS + 4000000);
     /* what both do together, more ranks do, too */
-    p = dpro_whatif_predicted(ask(job, &(struct dpro_changes){.world_size = 512}));
+    p = dpro_whatif_answer(ask(job, &(struct dpro_changes){.world_size = 512}))->predicted;
     struct dpro_whatif *more = ask(job, &(struct dpro_changes){.world_size = 1024});
-    struct dpro_prediction of_more = dpro_whatif_predicted(more);
+    struct dpro_prediction of_more = dpro_whatif_answer(more)->predicted;
     assert_int_equal(of_more.p95_ns - p.p95_ns, of_more.p50_ns - p.p50_ns);
 }
 
 static double part_of(const struct dpro_whatif *whatif, enum dpro_uncertainty_source source)
 {
-    return dpro_whatif_uncertainty(whatif, source).after;
+    return dpro_whatif_answer(whatif)->uncertainty[source].after;
 }
 
 TEST(the_interval_is_made_of_its_parts)
@@ -198,10 +199,10 @@ TEST(the_interval_is_made_of_its_parts)
         assert_true(part > 0 || i == DPRO_UNCERTAIN_COMPUTING);
         squares += part * part;
     }
-    double whole = dpro_whatif_predicted(far).uncertainty_pct / 196;
+    double whole = dpro_whatif_answer(far)->predicted.uncertainty_pct / 196;
     assert_true(fabs(squares - whole * whole) < 1e-9);
     assert_true(fabs(part_of(far, DPRO_UNCERTAIN_MACHINE) - 0.04) < 1e-9);
-    double ratio = dpro_whatif_speedup(far).value; /* what does not change is not off */
+    double ratio = dpro_whatif_answer(far)->speedup.value; /* what does not change is not off */
     assert_true(fabs(part_of(far, DPRO_UNCERTAIN_MODEL) - 0.02 * fabs(1 - 1 / ratio)) < 1e-4);
     assert_true(part_of(same, DPRO_UNCERTAIN_MODEL) == 0);
     /* the more changes, the less is known of it */
@@ -216,7 +217,7 @@ TEST(longer_messages_of_as_many_collectives_are_no_doubt_of_their_own)
     struct job *job = new_job();
     job->model.measured_ns = OWN_NS;
     struct dpro_whatif *longer = ask(job, &(struct dpro_changes){.latency_add_ns = 10000000});
-    double ratio = dpro_whatif_speedup(longer).value;
+    double ratio = dpro_whatif_answer(longer)->speedup.value;
     assert_true(ratio < 0.9);
     assert_float_equal(part_of(longer, DPRO_UNCERTAIN_CHANGE), 0.15 * (1 - ratio), 1e-9);
 }
@@ -233,7 +234,8 @@ TEST(what_interference_costs_is_unsure_where_it_was_not_recorded)
     job->model.baseline.n_buckets = N;
     job->model.net.link.cpu_ns = (struct dpro_estimate){2, 1};
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bucket_cap_bytes = N * MIB});
-    struct dpro_uncertainty_part learnt = dpro_whatif_uncertainty(whatif, DPRO_UNCERTAIN_LEARNT);
+    struct dpro_uncertainty_part learnt =
+        dpro_whatif_answer(whatif)->uncertainty[DPRO_UNCERTAIN_LEARNT];
     assert_true(learnt.before < 0.01);
     assert_true(learnt.after > 4 * learnt.before);
 }
@@ -243,11 +245,11 @@ TEST(what_is_not_sure_of_the_link_shows)
     struct job *job = new_job();
     job->model.net.link.byte_ns.std = 1;
     struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){.bandwidth_ratio = 0.5});
-    double wire = 10.0 * N * MIB, before = dpro_whatif_baseline(whatif).uncertainty_pct;
-    double after = dpro_whatif_predicted(whatif).uncertainty_pct;
+    double wire = 10.0 * N * MIB, before = dpro_whatif_answer(whatif)->baseline.uncertainty_pct;
+    double after = dpro_whatif_answer(whatif)->predicted.uncertainty_pct;
     assert_true(before == 0); /* it was measured, whatever the link */
     assert_true(after > 0 && after < 197 * wire / 10 / OWN_NS);
-    assert_true(dpro_whatif_speedup(whatif).std > 0);
+    assert_true(dpro_whatif_answer(whatif)->speedup.std > 0);
 }
 
 TEST(changes_without_sense_are_refused)

@@ -87,6 +87,9 @@ struct dpro_changes {
     uint32_t batch_size;    /* of a rank; 0: as it is */
     double batch_ratio;     /* batch_size against the recorded one, if that is not known; 0 */
     int gradient_views;     /* 1: gradients are views of their buckets (DDP) */
+    uint32_t zero; /* 1: ZeRO of that stage, as PyTorch's ZeroRedundancyOptimizer: gradients are
+                      all-reduced as they were, each rank keeps and updates a share of the
+                      parameters' state, and then gathers all parameters */
 
     /* How modules are computed. They are named as for `recompute`, but "all" is the whole model: */
     const char *compile;   /* by torch.compile; NULL: as it is */

@@ -1,11 +1,12 @@
-/* What-ifs of memory: recomputation, micro-batches, the batch size, gradients as views of
- * buckets. */
+/* What-ifs of memory: recomputation, micro-batches, the batch size, gradients as views of buckets,
+ * ZeRO. */
 #include "cost/change_memory.h"
 
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
+#include "cost/sync.h"
 #include "plan/plan.h"
 
 /* Of a forward pass; below, launches are mostly ahead of the GPU. */
@@ -146,6 +147,105 @@ static int change_views(const struct dpro_changes *c, struct dpro_model *m, stru
     return 0;
 }
 
+/* ---- ZeRO of stage 1 ---- */
+
+/* What all ranks take to gather the parameters, which is the second half of an all-reduce. */
+static double gather_ns(const struct dpro_model *m)
+{
+    uint64_t bytes = 0;
+    EACH_OF (const struct model_tensor, tensor, m->tensors, m->n_tensors)
+        bytes += MAX(tensor->size_bytes, tensor->held_bytes);
+    struct sync_cost cost = sync_cost(&m->net, bytes);
+    return (double)(cost.latency_ns + cost.wire_ns) / 2;
+}
+
+/* Of `n` ranks one updates its share, and waits for the others' at its end. `scale`: of its work,
+ * as the gathering is not computed. */
+static void share_update(const struct model_program *of, uint32_t n, double gather_ns, double scale,
+                         struct arena *arena, struct model_program *to)
+{
+    *to = *of;
+    to->ops = arena_array(arena, of->n_ops + (size_t)1, sizeof *to->ops);
+    for (uint32_t i = 0; i < of->n_ops; i++) {
+        struct model_op *op = &to->ops[i];
+        *op = of->ops[i];
+        if (op->phase != DPRO_OP_UPDATE)
+            continue;
+        op->work_ns /= n;
+        op->beside_ns /= n;
+        op->once_ns /= n;
+        op->fixed_ns /= n;
+    }
+    to->ops[to->n_ops++] = (struct model_op){.name = dpro_collective_kind_name(DPRO_ALL_GATHER),
+                                             .phase = DPRO_OP_UPDATE,
+                                             .needs = MODEL_NONE,
+                                             .tensor = MODEL_NONE,
+                                             .work_ns = llround(gather_ns / scale),
+                                             .once_ns = llround(gather_ns / scale)};
+}
+
+/* Ranks that do the same at the same speed share a program. */
+static void share_updates(struct dpro_model *m, uint32_t n_shares, struct arena *arena)
+{
+    struct model_program *programs = arena_array(arena, m->n_ranks, sizeof *programs);
+    uint32_t *was = arena_array(arena, m->n_ranks, sizeof *was), n = 0;
+    double all_ns = gather_ns(m);
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        struct model_rank *rank = &m->ranks[r];
+        uint32_t like = 0;
+        was[r] = rank->program;
+        while (was[like] != was[r] || m->ranks[like].work_scale != rank->work_scale)
+            like++;
+        if (like == r)
+            share_update(&m->programs[was[r]], n_shares, all_ns, rank->work_scale, arena,
+                         &programs[n++]);
+        rank->program = like == r ? n - 1 : m->ranks[like].program;
+    }
+    m->programs = programs;
+    m->n_programs = n;
+}
+
+/* Every rank keeps its share of the state. What was measured is so much less, too. */
+static void share_state(struct dpro_model *m, uint32_t n_shares, struct arena *arena)
+{
+    m->memories = arena_copy(arena, m->memories, m->n_memories, sizeof *m->memories);
+    EACH_OF (struct model_memory, memory, m->memories, m->n_memories) {
+        struct graph_block *blocks =
+            arena_copy(arena, memory->blocks, memory->n_blocks, sizeof *blocks);
+        uint64_t gone = 0;
+        EACH_OF (struct graph_block, block, blocks, memory->n_blocks)
+            if (block->category == DPRO_MEMORY_STATE) {
+                gone += block->size_bytes - block->size_bytes / n_shares;
+                block->size_bytes /= n_shares;
+                block->asked_bytes /= n_shares;
+            }
+        memory->blocks = blocks;
+        memory->measured_peak_bytes -= MIN(gone, memory->measured_peak_bytes);
+        memory->measured_reserved_bytes -= MIN(gone, memory->measured_reserved_bytes);
+    }
+}
+
+/* Gradients are all-reduced as they were. */
+static int change_zero(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
+                       struct dpro_error *err)
+{
+    uint32_t n = m->net.collective.n_ranks;
+    if (c->zero == 0)
+        return 0;
+    if (c->zero > 1)
+        return refuse(err, "ZeRO of stage %u can't be predicted; 1 can", c->zero);
+    if (m->capabilities.stack != DPRO_STACK_DDP)
+        return refuse(err, "ZeRO is predicted for jobs of PyTorch's DDP "
+                           "(ZeroRedundancyOptimizer) only: leave out --zero");
+    share_updates(m, n, notes->arena);
+    share_state(m, n, notes->arena);
+    note(notes,
+         "ZeRO: each of %u ranks is taken to update as much as the others; PyTorch's "
+         "ZeroRedundancyOptimizer hands out whole parameters, so that a large one makes it slower",
+         n);
+    return 0;
+}
+
 /* What was there before the recording began. */
 static bool knows_parameters(const struct model_memory *m)
 {
@@ -167,7 +267,7 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
                          struct notes *notes)
 {
     if (!c->recompute && c->micro_batches == 0 && c->batch_size == 0 && c->batch_ratio == 0 &&
-        !c->gradient_views)
+        !c->gradient_views && c->zero == 0)
         return;
     if (!memory_is_known(m))
         note(notes, "nothing tells what the ranks held: 'dpro profile' records it");
@@ -198,6 +298,8 @@ int change_memory(const struct dpro_changes *c, struct dpro_model *m, struct not
         rc = change_micro_batches(c, m, notes, err);
     if (rc == 0)
         rc = change_views(c, m, err);
+    if (rc == 0)
+        rc = change_zero(c, m, notes, err);
     if (rc == 0)
         tell_unknown(c, m, notes);
     return rc;

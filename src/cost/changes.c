@@ -153,6 +153,12 @@ const struct change_row change_rows[] = {
           .fields = {FIELD(gradient_views, SWITCH, "gradient_views",
                            "gradients as views of their buckets")}},
      JOB(NEEDS_NO_GROUPS | NEEDS_GRADIENTS, OF_PASSES, change_memory, NULL, TELL_NOTHING)},
+    {.kind = {OPTION("zero", "STAGE",
+                     "ZeRO of stage 1: ranks share out the optimizer's state\nand its update, then "
+                     "gather all parameters (PyTorch's\nZeroRedundancyOptimizer)"),
+              WHOLE(1, 1), .form = "1, the stage that can be predicted", .changes_memory = 1,
+              .fields = {FIELD(zero, COUNT, "zero", "ZeRO of stage %s")}},
+     JOB(NEEDS_NO_GROUPS | NEEDS_GRADIENTS, 0, change_memory, NULL, TELL_REPLICAS)},
     {.kind = {OPTION("cycle-time", "MS",
                      "Horovod: it looks every MS milliseconds which\ngradients are ready "
                      "(HOROVOD_CYCLE_TIME)"),
@@ -271,7 +277,7 @@ static const char *lacks(const struct dpro_model *m, unsigned need)
     case NEEDS_NO_GROUPS:
         return !in_groups
                    ? NULL
-                   : "the job's ranks communicate more than gradients: compiled modules "
+                   : "the job's ranks communicate more than gradients: compiled modules, ZeRO "
                      "and views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
                      "--topology, --latency, --compute, --delay and --batch-size can; with FSDP "
                      "also --reshard, --prefetch, --recompute, --accumulate and --precision, with "

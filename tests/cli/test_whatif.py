@@ -288,6 +288,25 @@ class WhatIf(Case):
                           "so many parameter servers can't be predicted; 2 to 2097 can")
         self.assert_error(dpro("whatif"), USAGE, "needs a folder")
 
+    def test_zero_shares_out_the_optimizers_state_and_its_update(self):
+        job = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-memory")
+        own, two, eight = (self.ask(job, *args) for args in ((), ("--zero", "1"), ("--zero", "1", "--dp", "8")))
+        state = dpro("replay", job, "--json", "--no-validate").json["memory"]["ranks"][0]["by_category"]
+        self.assertEqual(two["changes"], {"zero": 1})
+        for facts, share in ((two, 2), (eight, 8)):
+            saved = facts["memory"]["baseline_peak_bytes"] - facts["memory"]["peak_bytes"]
+            self.assertAlmostEqual(saved / (state["optimizer_state"] * (1 - 1 / share)), 1, delta=0.01)
+        self.assertEqual(two["baseline"], own["baseline"])
+        self.assertTrue(any("each of 8 ranks is taken to update as much" in w for w in eight["warnings"]), eight["warnings"])
+        slow, slow_zero = (self.ask(job, "--bandwidth", "100mbit", *args)["predicted"]["iteration_ms"] for args in ((), ("--zero", "1")))
+        mb = sum(b["size_bytes"] for b in own["baseline"]["communication"]["buckets"]) / 1e6
+        gather_ms = mb / 2 / (12.5 * 1448 / 1514) * 1e3  # half of the parameters to the other rank
+        self.assertAlmostEqual((slow_zero - slow) / gather_ms, 1, delta=0.1)
+        for other, args, says in (("hvd-mx-n2", ["1"], "ZeRO is predicted for jobs of PyTorch's DDP"),
+                                  ("torch-tp-gloo-n2", ["1"], "the job's ranks communicate more than gradients: compiled modules, ZeRO"),
+                                  ("torch-ddp-gloo-gpt-n2", ["2"], "--zero: '2' is not 1, the stage that can be predicted")):
+            self.assert_error(dpro("whatif", os.path.join(os.path.dirname(BUNDLED), other), "--zero", *args), USAGE, says)
+
     def test_ten_thousand_workers_take_as_much_longer_as_they_are_more_at_a_server(self):
         served = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
         few, many = (self.ask(served, "--dp", n)["predicted"]["iteration_ms"] for n in ("128", "10240"))

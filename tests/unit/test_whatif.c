@@ -6,6 +6,7 @@
 #include "case.h"
 #include "cost/buckets.h"
 #include "cost/evaluate.h"
+#include "cost/model_memory.h"
 #include "stages_seen.h"
 
 enum { MIB = 1048576, N = 4 };
@@ -125,6 +126,47 @@ TEST(links_and_ranks_change_as_asked)
     enum dpro_compression half = DPRO_COMPRESSION_FP16;
     assert_int_equal(time_with(job, &(struct dpro_changes){.compression = &half}),
                      40000000 + INT64_C(5) * N * MIB);
+}
+
+TEST(zero_shares_out_the_update_and_gathers_the_parameters_after_it)
+{
+    struct job *job = new_job();
+    struct graph_block blocks[] = {{.category = DPRO_MEMORY_STATE, .size_bytes = 8 * MIB},
+                                   {.category = DPRO_MEMORY_PARAMETER, .size_bytes = 4 * MIB}};
+    uint8_t phase = DPRO_OP_BW;
+    struct graph_moment moment = {0};
+    struct model_memory memory = {.blocks = blocks, .moments = &moment, .phases = &phase};
+    blocks[0].taken = blocks[0].given = blocks[1].taken = blocks[1].given = MEMORY_NONE;
+    memory.n_blocks = 2;
+    memory.n_moments = 1;
+    job->model.memories = &memory;
+    job->model.n_memories = 1;
+    job->ops[N].work_ns = 8000000;                  /* the update */
+    const int64_t gather_ns = INT64_C(5) * N * MIB; /* each rank sends its half */
+    const struct dpro_changes zero = {.zero = 1};
+    struct dpro_whatif *whatif = ask(job, &zero);
+    assert_int_equal(dpro_whatif_answer(whatif)->baseline.iteration_ns, OWN_NS + 8000000);
+    assert_int_equal(dpro_whatif_answer(whatif)->predicted.iteration_ns,
+                     OWN_NS + 4000000 + gather_ns);
+    assert_int_equal(dpro_whatif_answer(whatif)->memory[0].bytes, 12 * MIB);
+    assert_int_equal(dpro_whatif_answer(whatif)->memory[1].bytes, 8 * MIB);
+    /* four ranks: a quarter each; a ring of n sends (n - 1) / n of the parameters */
+    struct dpro_changes more = {.zero = 1, .world_size = 4};
+    assert_int_equal(dpro_whatif_answer(ask(job, &more))->memory[1].bytes, 6 * MIB);
+    /* faster ranks update faster, and gather as long; all wait for the slowest */
+    struct dpro_compute_change one = {2, 1, 1, DPRO_PROCESSOR_DEFAULT}, all = {2, -1, -1, 0};
+    struct dpro_changes faster = {.zero = 1, .compute = &all, .n_compute = 1};
+    assert_int_equal(time_with(job, &faster), OWN_NS - 20000000 + 2000000 + gather_ns);
+    faster.compute = &one;
+    assert_int_equal(time_with(job, &faster), OWN_NS + 4000000 + gather_ns);
+    /* in micro-batches it is once a step */
+    struct dpro_changes cut = {.zero = 1, .micro_batches = 4}, whole = {.micro_batches = 4};
+    assert_int_equal(time_with(job, &cut) - time_with(job, &whole), gather_ns - 4000000);
+    struct dpro_error err = {.code = 0};
+    struct dpro_whatif *none;
+    assert_int_equal(
+        dpro_whatif_run(NULL, &job->model, &(struct dpro_changes){.zero = 2}, &none, &err),
+        DPRO_EUSAGE);
 }
 
 TEST(what_is_asked_for_combines)

@@ -10,8 +10,7 @@ from accuracy_steps import OWN_HEAD, UNMARKED_HEAD, is_found, own_cells, unmarke
 from accuracy_whatifs import bucket_table, title_of
 from figures import fixed, markdown
 
-README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "torch-ddp-gloo-resnet18-n2-500mbit-cap25", "tf-mwms-ring", "tf-ps-v1",
-               "mxnet-ps-module", "hvd-tf", "byteps-torch-n2", "ddp-a100-rank3of8", "kineto-tb-resnet50-nw0")
+README_ROWS = ("torch-ddp-gloo-gpt-n4-500mbit-cap25", "tf-mwms-ring", "mxnet-ps-module", "byteps-torch-n2", "ddp-a100-rank3of8")
 
 
 def name(row):

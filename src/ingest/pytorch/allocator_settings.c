@@ -34,31 +34,18 @@ struct parser {
     bool sets_rounding, sets_segment;
 };
 
-static bool is_mark(char c)
-{
-    return c == ',' || c == ':' || c == '[' || c == ']';
-}
+static const char marks[] = ",:[]";
 
 /* Goes on to the next token. */
 static int advance(struct parser *p)
 {
-    size_t n = 0;
-    for (; *p->at; p->at++) {
-        bool mark = is_mark(*p->at);
-        if (isspace((unsigned char)*p->at))
-            continue;
-        if (mark && n > 0)
-            break;
-        if (n + 1 == sizeof p->token.text)
-            return dpro_error_set(p->err, DPRO_EFORMAT,
-                                  "allocator settings: \"%.20s...\" is too long", p->token.text);
-        p->token.text[n++] = *p->at;
-        if (mark) {
-            p->at++;
-            break;
-        }
-    }
-    p->token.text[n] = '\0';
+    size_t n = strcspn(p->at, marks);
+    n = n == 0 && *p->at ? 1 : n;
+    if (n >= sizeof p->token.text)
+        return dpro_error_set(p->err, DPRO_EFORMAT, "allocator settings: \"%.20s...\" is too long",
+                              p->at);
+    snprintf(p->token.text, sizeof p->token.text, "%.*s", (int)n, p->at);
+    p->at += n;
     return 0;
 }
 
@@ -183,7 +170,7 @@ static int skip_value(struct parser *p)
     bool list = is_at(p, "[");
     while (rc == 0 && list && !is_at(p, "]") && !is_at(p, ""))
         rc = advance(p);
-    if (is_at(p, "") || (!list && is_mark(p->token.text[0])))
+    if (is_at(p, "") || (!list && strchr(marks, p->token.text[0])))
         return dpro_error_set(p->err, DPRO_EFORMAT, "allocator settings: a value is missing");
     return rc < 0 ? rc : advance(p);
 }
@@ -233,7 +220,13 @@ int allocator_settings_parse(struct allocator_settings *settings, const char *te
                              struct dpro_error *err)
 {
     struct allocator_settings parsed = *settings;
-    struct parser p = {.at = text, .settings = &parsed, .err = err};
+    SCRATCH char *plain = mem_copy_string(text);
+    struct parser p = {.at = plain, .settings = &parsed, .err = err};
+    size_t n = 0;
+    for (const char *c = text; *c; c++) /* without blanks */
+        if (!isspace((unsigned char)*c))
+            plain[n++] = *c;
+    plain[n] = '\0';
     int rc = advance(&p);
     while (rc == 0 && !is_at(&p, "")) {
         struct token key = p.token;

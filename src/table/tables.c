@@ -216,13 +216,6 @@ static void make_edges(struct dpro_tables *t)
     t->made.n_edges = (uint64_t)(edge - t->made.edges);
 }
 
-static void count_message(void *count, dpro_op_id send, dpro_op_id receive)
-{
-    (void)send;
-    (void)receive;
-    ++*(uint64_t *)count;
-}
-
 static void add_message(void *made, dpro_op_id send, dpro_op_id receive)
 {
     struct made_tables *to = made;
@@ -231,9 +224,10 @@ static void add_message(void *made, dpro_op_id send, dpro_op_id receive)
 
 static void make_messages(struct dpro_tables *t)
 {
-    uint64_t n = 0;
-    graph_each_message(t->graph, count_message, &n);
-    t->made.messages = arena_array(&t->arena, n + 1, sizeof *t->made.messages);
+    uint64_t n_ops = 0; /* of messages, each of which has several */
+    EACH_OF (const struct graph_rank, rank, t->graph->ranks, t->graph->n_ranks)
+        n_ops += rank->n_message_ops;
+    t->made.messages = arena_array(&t->arena, n_ops + 1, sizeof *t->made.messages);
     graph_each_message(t->graph, add_message, &t->made);
 }
 

@@ -198,8 +198,7 @@ static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
             }
         array_sort(&calls, compare_calls);
         for (size_t i = 0, end; i < calls.n; i = end) {
-            for (end = i; end < calls.n && calls.at[end].kind == calls.at[i].kind;)
-                end++;
+            end = RUN_END(k, i, calls.n, calls.at[k].kind == calls.at[i].kind);
             int64_t usual = usual_of(&calls.at[i], end - i);
             for (size_t k = i; k < end; k++)
                 usual_ns[calls.at[k].message] = usual;

@@ -363,8 +363,7 @@ static bool pair_ends(struct endpoints *endpoints)
     array_sort(&endpoints->ends, by_transaction);
     endpoints->found.n = 0;
     for (size_t i = 0, next; i < n; i = next) {
-        for (next = i + 1; next < n && compare_transactions(&at[i], &at[next]) == 0; next++)
-            ;
+        next = RUN_END(k, i, n, compare_transactions(&at[i], &at[k]) == 0);
         const struct endpoint *sent = &at[i], *received = &at[next - 1];
         struct found found = {.end = at[i],
                               .sent = true,

@@ -244,8 +244,7 @@ static void find_variables(const struct dpro_graph *g, struct exchanges *exchang
     list_transfers(&s);
     const struct transfer *all = s.transfers.at;
     for (size_t i = 0, end; i < s.transfers.n; i = end) {
-        for (end = i; end < s.transfers.n && all[end].variable == all[i].variable; end++)
-            ;
+        end = RUN_END(k, i, s.transfers.n, all[k].variable == all[i].variable);
         add_variable(&s, all + i, end - i, exchanges);
     }
     FREE_ALL(&s.first_pred, &s.preds, &s.variables, &s.transfers);

@@ -4,7 +4,6 @@
 #include "cost/change_programs.h"
 #include "cost/model_memory.h"
 
-#include "cost/buckets.h"
 #include "cost/change_computing.h"
 #include "cost/change_memory.h"
 #include "cost/change_world.h"
@@ -15,6 +14,7 @@
 #include "cost/repeat_calls.h"
 #include "cost/strategy_memory.h"
 #include "cost/strategy_work.h"
+#include "cost/uncertainty.h"
 #include "replay/replay.h"
 
 /* Of a peak, of what is otherwise than recorded. */
@@ -295,19 +295,58 @@ static void begin_modules(const struct dpro_model *model, struct arena *arena,
     modules->baseline.recomputed = arena_array(arena, modules->n_modules + (size_t)1, sizeof(bool));
 }
 
-static int learn_delayed(const struct dpro_graph *delayed, const struct dpro_changes *c,
-                         const struct dpro_model *m, struct dpro_model *learnt,
-                         struct dpro_error *err)
+/* Of transfers, what they take with delays against what they take. */
+struct carried {
+    double before_ns, after_ns;
+};
+
+static void add_transfer(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                         uint32_t op, struct carried *sum)
+{
+    sum->before_ns += (double)graph->dur_ns[op];
+    sum->after_ns += (double)delayed->dur_ns[op];
+}
+
+static double times_of(struct carried sum)
+{
+    return sum.before_ns > 0 && sum.after_ns > 0 ? sum.after_ns / sum.before_ns : 1;
+}
+
+/* Links and all that communication takes on them go with its ops; of a group each communication by
+ * itself. Returns the first. */
+static double delay_net(const struct dpro_graph *g, const struct dpro_graph *delayed,
+                        struct arena *arena, struct dpro_model *m)
+{
+    struct carried all = {0, 0};
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] >= DPRO_OP_SEND && g->kind[op] <= DPRO_OP_COLLECTIVE &&
+            g->kind[op] != DPRO_OP_COPY)
+            add_transfer(g, delayed, op, &all);
+    m->communications =
+        arena_copy(arena, m->communications, m->n_communications, sizeof *m->communications);
+    EACH_OF (struct model_communication, it, m->communications, m->n_communications) {
+        const struct graph_collective *c = &g->collectives[it->collective];
+        struct carried own = {0, 0};
+        EACH_OF (const struct graph_member, member, &g->members[c->first_member], c->n_members)
+            add_transfer(g, delayed, member->transfer, &own);
+        it->took_ns *= times_of(own) / times_of(all);
+    }
+    model_net_scale(&m->net, times_of(all));
+    return times_of(all);
+}
+
+/* What a replay says beside that, such as of ops that run side by side, is told of the work; where
+ * the links or a GPU's threads take part in it, of both. */
+static void delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                        const struct dpro_changes *c, struct arena *arena, struct dpro_model *m)
 {
     struct measured_replay replay;
-    *learnt = *m;
-    learnt->arena = (struct arena){0};
-    if (c->n_delays == 0)
-        return 0;
     measured_replay_run(delayed, &c->sink, &replay);
-    int rc = model_learn_again(&replay, m, learnt, err);
+    program_edit(m->recorded, graph, NULL, 0, op_work_as_in(delayed, m->pace.work, arena), arena,
+                 m);
+    bool net = delay_net(graph, delayed, arena, m) != 1 || job_has_gpu(graph);
+    model_pace_by(&replay, (struct model_pace){1, net}, arena, m);
     measured_replay_fini(&replay);
-    return rc;
 }
 
 /* Changes the programs' work and FSDP's units. `share`: how a rank's part of shards and batch
@@ -333,7 +372,7 @@ static int edit_programs(const struct dpro_graph *delayed, const struct dpro_cha
         struct measured_replay replay;
         op_work_graph(work, delayed, units_gone(&change->units, delayed, arena), arena, &changed);
         measured_replay_run(&changed, &c->sink, &replay);
-        model_pace_by(&replay, arena, to);
+        model_pace_by(&replay, (struct model_pace){1, 1}, arena, to);
         measured_replay_fini(&replay);
     }
     return rc;
@@ -422,7 +461,6 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
 {
     struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed;
-    struct dpro_model learnt;
     struct rank_changes ranks;
     *change = (struct program_change){.n_passes = 0};
     int rc = add_speeds(graph, notes->arena, &changes, err);
@@ -449,16 +487,17 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
         return rc;
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
-    rc = learn_delayed(&delayed, c, m, &learnt, err);
-    if (rc == 0 && asks_for_pipeline(c)) {
+    else
+        delay_model(graph, &delayed, c, notes->arena, m);
+    if (asks_for_pipeline(c)) {
         if (!change->has_modules)
-            begin_modules(&learnt, notes->arena, &change->modules);
+            begin_modules(m, notes->arena, &change->modules);
         change->has_modules = true;
-        rc = change_pipeline(&delayed, c, &learnt, &change->modules, notes, &change->pipeline, err);
+        rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
         if (rc == 0)
             pipeline_peaks(&change->modules, &change->pipeline, change->memory);
-    } else if (rc == 0) {
-        rc = change_groups(graph, &delayed, c, share, notes, change, &learnt, err);
+    } else {
+        rc = change_groups(graph, &delayed, c, share, notes, change, m, err);
     }
     if (rc < 0)
         return rc;
@@ -467,7 +506,5 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
              "only %u units of the job follow each other, so none can ask for %u after it: each "
              "asks for all that there are",
              change->units.n_in_row, c->prefetch);
-    *m = learnt;
-    m->baseline = buckets_copy(&learnt, &learnt.baseline, notes->arena);
     return 0;
 }

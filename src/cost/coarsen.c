@@ -18,7 +18,7 @@ struct entry {
 ORDER(by_target, struct entry, ASCENDING(to) ?: ASCENDING(from));
 
 struct coarsening {
-    const struct measured_replay *shape, *replay, *beside; /* as in coarsen() */
+    const struct measured_replay *replay;
     const struct dpro_graph *g;
     struct coarse *coarse;
     uint8_t *waits;              /* by op: it may wait for communication */
@@ -179,7 +179,7 @@ ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op) ?: DESCEND
 
 static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 {
-    const struct measured_replay *r = c->shape;
+    const struct measured_replay *r = c->replay;
     int64_t sum = 0;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
         sum += (needs ? measured_start_ns(r, copy, op) : r->copies[copy].end_ns[op]) / r->n;
@@ -189,7 +189,7 @@ static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
 /* Of a group's communication, mean time at which the rank goes on with the op. */
 static int64_t mean_went_on(const struct coarsening *c, uint32_t op)
 {
-    const struct measured_replay *r = c->shape;
+    const struct measured_replay *r = c->replay;
     int64_t sum = 0, came, on;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
         waiting(c, r, copy, op, &came, &on);
@@ -433,7 +433,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     return went_on;
 }
 
-static void measure_in(const struct coarsening *c, uint32_t r)
+static void measure(const struct coarsening *c, uint32_t r)
 {
     const struct measured_replay *re = c->replay;
     struct coarse_rank *rank = &c->coarse->ranks[r];
@@ -455,23 +455,6 @@ static void measure_in(const struct coarsening *c, uint32_t r)
             went_on = last > went_on ? last : went_on;
         }
     }
-}
-
-/* What a rank communicated beside its work, where that was measured. */
-static void measure(const struct coarsening *c, uint32_t r)
-{
-    struct coarse_rank *rank = &c->coarse->ranks[r];
-    struct coarsening beside = *c;
-    beside.replay = c->beside;
-    measure_in(&beside, r);
-    if (c->beside == c->replay)
-        return;
-    const struct segment *segments = rank->segments;
-    double communicates_ns = rank->communicates_ns;
-    measure_in(c, r);
-    for (size_t i = 0; i < c->replay->n * (size_t)rank->n_points; i++)
-        rank->segments[i].overlapped_ns = segments[i].overlapped_ns;
-    rank->communicates_ns = communicates_ns;
 }
 
 static void measure_issues(const struct coarsening *c)
@@ -500,20 +483,17 @@ static void share_issues(struct coarse *coarse, uint32_t n_ranks)
     }
 }
 
-int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
-            const struct measured_replay *beside, struct dpro_model *model, struct coarse *coarse,
+int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err)
 {
     const struct dpro_graph *g = replay->graph;
-    struct coarsening c = {.shape = shape,
-                           .replay = replay,
-                           .beside = beside,
+    struct coarsening c = {.replay = replay,
                            .g = g,
                            .coarse = coarse,
                            .answers_at_once = g->n_exchanges > 0 && !g->pulls_with_step};
     *coarse = (struct coarse){.arena = {0}};
     coarse->ranks = arena_array(&coarse->arena, g->n_ranks, sizeof *coarse->ranks);
-    find_gradients(shape, model, coarse);
+    find_gradients(replay, model, coarse);
     if (model->all_communication && has_communications(g))
         find_communications(g, model, coarse);
     share_issues(coarse, g->n_ranks);

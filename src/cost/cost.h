@@ -129,18 +129,15 @@ void find_communications(const struct dpro_graph *graph, struct dpro_model *mode
 
 /* ---- coarsen.c ---- */
 
-/* Finds the model's tensors and each rank's segments between them: their order from `shape`, their
- * times from `replay`, what was communicated beside them from `beside`. All replay graphs of one
- * job. */
-int coarsen(const struct measured_replay *shape, const struct measured_replay *replay,
-            const struct measured_replay *beside, struct dpro_model *model, struct coarse *coarse,
+/* Finds the model's tensors and each rank's segments between them. */
+int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
             struct dpro_error *err);
 
 /* ---- programs.c ---- */
 
-/* The model's ranks and their programs; `links`: the model by which communication slowed them. */
+/* The model's ranks and their programs. */
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
-                   const struct dpro_model *links, struct dpro_model *model);
+                   struct dpro_model *model);
 
 /* ---- batch_share.c ---- */
 
@@ -207,21 +204,16 @@ void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_
 /* Finds the job's time without dpro, and scales the model until an iteration takes that. */
 int fit_pace(struct dpro_model *model, struct dpro_error *err);
 void set_pace(struct dpro_model *model, struct model_pace pace);
-/* Scales a model of other links or work until it is to the recorded iterations as their replays
- * are: what a fit is off by may be more than what changed. */
-void pace_changed(struct dpro_model *changed, double ratio);
+/* Scales a model of other links or work, in that proportion, until an iteration takes target_ns, as
+ * near as it gets. */
+void pace_changed(struct dpro_model *changed, struct model_pace along, double target_ns);
 
 /* ---- model.c ---- */
 
-/* Learns the model again from a graph whose ops take other times. It keeps the order in which the
- * job's ops ran, and what `model` knows of measured iterations and of the job without the profiler.
- * *learnt has an arena of its own; all else is borrowed from `model`. */
-int model_learn_again(const struct measured_replay *delayed, const struct dpro_model *model,
-                      struct dpro_model *learnt, struct dpro_error *err);
-
-/* The model has no threads that launch a GPU's work: a replay says what these hold up. */
-void model_pace_by(const struct measured_replay *changed, struct arena *arena,
-                   struct dpro_model *model);
+/* A replay tells what the model leaves out, such as threads that launch a GPU's work or compute
+ * side by side. `along`: as in pace_changed(). */
+void model_pace_by(const struct measured_replay *changed, struct model_pace along,
+                   struct arena *arena, struct dpro_model *model);
 
 /* ---- fit.c: what communicating costs ---- */
 

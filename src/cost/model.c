@@ -88,73 +88,22 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
                                      "iterations vary");
 }
 
-/* Whether what ranks send each other takes as long in both, of the same ops. (Of collectives that
- * run at once only times are known that waiting is part of.) */
-static bool carries_alike(const struct dpro_graph *a, const struct dpro_graph *b,
-                          const struct model_gate *gate)
-{
-    if (!gate->in_order && !gate->negotiates)
-        return false;
-    for (uint32_t op = 0; op < a->n_ops; op++) {
-        enum dpro_op_kind kind = a->kind[op];
-        bool carries = kind >= DPRO_OP_SEND && kind <= DPRO_OP_COLLECTIVE && kind != DPRO_OP_COPY;
-        if (carries && a->dur_ns[op] != b->dur_ns[op])
-            return false;
-    }
-    return true;
-}
-
-/* What the recorded iterations told of links, and of how communication slows down computation. */
-static struct dpro_model recorded_links(const struct dpro_model *model,
-                                        const struct dpro_model *recorded)
-{
-    struct dpro_model links = *model;
-    struct model_compute compute = model->net.compute;
-    links.net = recorded->net;
-    model_net_scale(&links.net, 1 / recorded->pace.net);
-    links.net.compute = compute;
-    if (model->n_communications == recorded->n_communications)
-        links.communications = recorded->communications;
-    return links;
-}
-
-/* The links hold for changed iterations: all of them if these carry `alike`, else how communication
- * slows down computation. */
-static void keep_links(const struct dpro_model *links, bool alike, struct dpro_model *model)
-{
-    if (!alike) {
-        model->net.link.cpu_ns = links->net.link.cpu_ns;
-        model->net.link.held_share = links->net.link.held_share;
-        return;
-    }
-    model->net = links->net;
-    for (uint32_t k = 0; k < model->n_communications; k++)
-        model->communications[k].took_ns = links->communications[k].took_ns;
-}
-
-/* In the order that the iterations of `shape` show, in the time that those of `timed` take;
- * `recorded`: the model of the recorded ones, NULL: those are learnt. */
-static int learn(const struct measured_replay *shape, const struct measured_replay *timed,
-                 const struct dpro_model *recorded, struct dpro_model *model,
+static int learn(const struct measured_replay *replay, struct dpro_model *model,
                  struct dpro_error *err)
 {
     struct coarse coarse;
-    bool alike = recorded && carries_alike(shape->graph, timed->graph, &recorded->net.gate);
-    int rc = coarsen(shape, timed, recorded && !alike ? shape : timed, model, &coarse, err);
+    int rc = coarsen(replay, model, &coarse, err);
     if (rc < 0)
         return rc;
-    fit_net(timed, &coarse, model);
-    struct dpro_model links = recorded ? recorded_links(model, recorded) : *model;
-    if (recorded)
-        keep_links(&links, alike, model);
-    make_programs(timed, &coarse, &links, model);
-    learn_batch_shares(shape, &coarse, model);
-    make_baseline(shape, &coarse, model);
-    model_memory_learn(shape, &coarse, model);
-    learn_batch_cut(timed->graph, model);
-    learn_module_costs(shape, &coarse, model);
+    fit_net(replay, &coarse, model);
+    make_programs(replay, &coarse, model);
+    learn_batch_shares(replay, &coarse, model);
+    make_baseline(replay, &coarse, model);
+    model_memory_learn(replay, &coarse, model);
+    learn_batch_cut(replay->graph, model);
+    learn_module_costs(replay, &coarse, model);
     learn_batch_curve(model);
-    describe_stack(timed->graph, model);
+    describe_stack(replay->graph, model);
     arena_fini(&coarse.arena);
     return 0;
 }
@@ -196,34 +145,12 @@ static void pace_samples(const struct measured_replay *changed, struct arena *ar
     }
 }
 
-int model_learn_again(const struct measured_replay *delayed, const struct dpro_model *model,
-                      struct dpro_model *learnt, struct dpro_error *err)
-{
-    const struct measured_replay *shape = model->recorded;
-    struct dpro_model m = *model;
-    m.arena = (struct arena){0};
-    memset(&m.warnings, 0, sizeof m.warnings);
-    m.net = (struct model_net){0};
-    m.baseline = (struct dpro_strategy){0};
-    m.n_groups = m.n_communications = 0;
-    int rc = learn(shape, delayed, model, &m, err);
-    if (rc < 0)
-        return rc;
-    array_fini(&m.warnings);
-    set_pace(&m, model->pace);
-    if (job_has_gpu(delayed->graph) ||
-        !carries_alike(shape->graph, delayed->graph, &model->net.gate))
-        pace_changed(&m, mean_iteration_ns(delayed) / mean_iteration_ns(shape));
-    pace_samples(delayed, &m.arena, &m);
-    *learnt = m;
-    return 0;
-}
-
-void model_pace_by(const struct measured_replay *changed, struct arena *arena,
-                   struct dpro_model *model)
+void model_pace_by(const struct measured_replay *changed, struct model_pace along,
+                   struct arena *arena, struct dpro_model *model)
 {
     model->modules = arena_copy(arena, model->modules, model->n_modules, sizeof *model->modules);
-    pace_changed(model, mean_iteration_ns(changed) / mean_iteration_ns(model->recorded));
+    double ratio = mean_iteration_ns(changed) / mean_iteration_ns(model->recorded);
+    pace_changed(model, along, ratio * (double)model->paced_ns);
     pace_samples(changed, arena, model);
 }
 
@@ -267,7 +194,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     if (rc == 0) {
         m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
         measured_replay_run(graph, &options->sink, m->recorded);
-        rc = learn(m->recorded, m->recorded, NULL, m, err);
+        rc = learn(m->recorded, m, err);
     }
     if (rc == 0)
         rc = check_probes(m, err);

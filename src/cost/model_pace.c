@@ -107,27 +107,6 @@ static struct model_pace pace_direction(struct dpro_model *model, double ns)
                    : (struct model_pace){0, 0};
 }
 
-void pace_changed(struct dpro_model *changed, double ratio)
-{
-    enum { ROUNDS = 8 };
-    static const double SAME = 1e-6;
-    double target_ns = ratio * (double)changed->paced_ns, pace = 1;
-    for (int round = 0; round < ROUNDS; round++) {
-        double ns = time_at_pace(changed, (struct model_pace){pace, pace}),
-               scale = (target_ns - changed->pause_ns) / (ns - changed->pause_ns);
-        if (fabs(target_ns - ns) <= 1) /* times are whole */
-            break;
-        if (!(scale > 1e-3 && scale < 1e3))
-            return;
-        if (fabs(scale - 1) < SAME)
-            break;
-        pace *= scale;
-    }
-    struct model_pace was = changed->pace;
-    set_pace(changed, (struct model_pace){pace, pace});
-    changed->pace = (struct model_pace){pace * was.work, pace * was.net};
-}
-
 static double within_pace(double ratio)
 {
     return ratio > 4 ? 4 : ratio < 0.25 ? 0.25 : ratio;
@@ -160,6 +139,15 @@ static struct model_pace pace_to(struct dpro_model *model, struct model_pace dir
         }
     }
     return best;
+}
+
+void pace_changed(struct dpro_model *changed, struct model_pace along, double target_ns)
+{
+    struct model_pace was = changed->pace, pace;
+    double ns = time_at_pace(changed, (struct model_pace){1, 1});
+    pace = pace_to(changed, along, ns, target_ns);
+    set_pace(changed, pace);
+    changed->pace = (struct model_pace){pace.work * was.work, pace.net * was.net};
 }
 
 /* What pauses cost each iteration: of the job's time, as the recorded iterations say. A time that

@@ -8,20 +8,21 @@
 #include "cost/model_memory.h"
 #include "cost/modules.h"
 #include "cost/strategy_work.h"
+#include "replay/replay.h"
 
 /* What becomes of the ops of a call. */
 struct call_factors {
     double forward, backward;
 };
 
-struct op_work {
+struct work_maker {
     const struct dpro_graph *g;
     const struct dpro_model *m;
     bool passes_alone;
     struct rank_share rank_share;
-    struct batch_point batch;    /* of a micro-batch */
-    struct call_factors **calls; /* by rank */
-    bool *gpu;                   /* by rank */
+    struct batch_point batch;         /* of a micro-batch */
+    const struct call_factors *calls; /* of the rank at hand */
+    bool gpu;                         /* likewise */
     double share; /* of what grows with the batch; where nothing was measured of it */
 };
 
@@ -38,7 +39,7 @@ static const struct computing_cost *way_of(const struct dpro_model *m, uint32_t 
 
 /* A recomputation begins with the backward pass of the outermost recomputed call. Its time goes
  * with the batch as that of forward passes does, though it is a part of the backward pass's. */
-static struct call_factors *find_factors(const struct op_work *w, uint32_t rank,
+static struct call_factors *find_factors(const struct work_maker *w, uint32_t rank,
                                          struct arena *arena)
 {
     const struct dpro_model *m = w->m;
@@ -79,7 +80,7 @@ static double with_more(double ns, bool gpu, double times)
 }
 
 /* Which part of an op is the same for each batch: see batch_share.c. */
-static double of_batch(const struct op_work *w, uint32_t op, bool gpu, double ns)
+static double of_batch(const struct work_maker *w, uint32_t op, bool gpu, double ns)
 {
     bool backward = w->g->phase[op] == DPRO_OP_BW;
     if (w->g->flags[op] & GRAPH_OP_UNIT)
@@ -95,24 +96,24 @@ static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
 }
 
 /* The part of it that ranks with split tensors share out. */
-static float split_of(const struct op_work *w, uint32_t op)
+static float split_of(const struct work_maker *w, uint32_t op)
 {
     const struct graph_memory *memory = w->g->memory ? &w->g->memory[w->g->rank[op]] : NULL;
     uint32_t number = op - w->g->ranks[w->g->rank[op]].first_op;
     return memory && number < memory->n_op_splits ? memory->op_splits[number] : 0;
 }
 
-static uint32_t call_of(const struct op_work *w, uint32_t op)
+static uint32_t call_of(const struct work_maker *w, uint32_t op)
 {
     const struct graph_memory *memory = w->g->memory ? &w->g->memory[w->g->rank[op]] : NULL;
     uint32_t number = op - w->g->ranks[w->g->rank[op]].first_op;
     return memory && number < memory->n_op_calls ? memory->op_calls[number] : MEMORY_NONE;
 }
 
-double op_work_ns(const struct op_work *w, uint32_t op)
+static double work_ns(const struct work_maker *w, uint32_t op)
 {
     double ns = (double)w->g->dur_ns[op];
-    bool gpu = w->gpu[w->g->rank[op]];
+    bool gpu = w->gpu;
     float split = split_of(w, op);
     if (split == SPLIT_UNSPLITS && w->rank_share.whole)
         return 0;
@@ -127,66 +128,80 @@ double op_work_ns(const struct op_work *w, uint32_t op)
     }
     ns = of_batch(w, op, gpu, ns);
     uint32_t call = call_of(w, op);
-    const struct call_factors *calls = w->calls[w->g->rank[op]];
+    const struct call_factors *calls = w->calls;
     if (call == MEMORY_NONE || !calls || (w->g->flags[op] & GRAPH_OP_UNIT))
         return ns;
     return ns * (call % 2 ? calls[call / 2].backward : calls[call / 2].forward);
 }
 
 /* What lies between ops is the same for each batch. */
-bool op_work_has_gap(const struct op_work *w, uint32_t op)
+static bool has_gap(const struct work_maker *w, uint32_t op)
 {
     bool unsplits = split_of(w, op) == SPLIT_UNSPLITS && w->rank_share.whole;
     return !unsplits && !(w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op));
+}
+
+struct op_work *op_work_as_in(const struct dpro_graph *g, double pace, struct arena *arena)
+{
+    struct op_work *work = arena_alloc(arena, sizeof *work);
+    work->pace = pace;
+    work->ns = arena_array(arena, g->n_ops + (size_t)1, sizeof *work->ns);
+    work->has_gap = arena_array(arena, g->n_ops + (size_t)1, sizeof *work->has_gap);
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        work->ns[op] = (double)g->dur_ns[op];
+        work->has_gap[op] = true;
+    }
+    return work;
 }
 
 const struct op_work *op_work_of(const struct dpro_graph *graph, const struct dpro_model *model,
                                  bool passes_alone, struct rank_share share, struct arena *arena)
 {
     double ratio = micro_batch_ratio(model);
-    struct op_work *w = arena_array(arena, 1, sizeof *w);
-    *w = (struct op_work){.g = graph,
-                          .m = model,
-                          .passes_alone = passes_alone,
-                          .rank_share = share,
-                          .batch = batch_at(model, ratio),
-                          .calls = arena_array(arena, graph->n_ranks + (size_t)1, sizeof *w->calls),
-                          .share = ratio};
-    w->gpu = arena_array(arena, graph->n_ranks + (size_t)1, sizeof *w->gpu);
+    struct op_work *work = op_work_as_in(graph, 0, arena);
+    struct work_maker w = {.g = graph,
+                           .m = model,
+                           .passes_alone = passes_alone,
+                           .rank_share = share,
+                           .batch = batch_at(model, ratio),
+                           .share = ratio};
     for (uint32_t r = 0; r < graph->n_ranks; r++) {
-        w->gpu[r] = rank_has_gpu(graph, &graph->ranks[r]);
-        w->calls[r] = find_factors(w, r, arena);
+        const struct graph_rank *rank = &graph->ranks[r];
+        w.gpu = rank_has_gpu(graph, rank);
+        w.calls = find_factors(&w, r, arena);
+        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+            work->ns[op] = work_ns(&w, op);
+            work->has_gap[op] = has_gap(&w, op);
+        }
     }
-    return w;
+    return work;
 }
 
-/* Times of so many iterations, in which an op takes as many times as long as its mean. */
-static int64_t *change_times(const int64_t *ns, uint32_t n, const double *times, uint32_t n_ops,
-                             struct arena *arena)
+/* Of each op, its time against that of the graph. */
+struct op_ratios {
+    double *of_op, *of_gap;
+    uint32_t n;
+};
+
+static void change_times(void *arg, bool gaps, int64_t *ns)
 {
-    int64_t *changed = arena_array(arena, (size_t)n * n_ops + 1, sizeof *changed);
-    for (size_t i = 0; ns && i < (size_t)n * n_ops; i++)
-        changed[i] = llround(times[i % n_ops] * (double)ns[i]);
-    return ns ? changed : NULL;
+    const struct op_ratios *ratios = arg;
+    for (uint32_t op = 0; op < ratios->n; op++)
+        ns[op] = llround((gaps ? ratios->of_gap : ratios->of_op)[op] * (double)ns[op]);
 }
 
 void op_work_graph(const struct op_work *w, const struct dpro_graph *graph, const bool *gone,
                    struct arena *arena, struct dpro_graph *to)
 {
     uint32_t n = graph->n_ops;
-    double *times = arena_array(arena, n + (size_t)1, sizeof *times);
-    double *gaps = arena_array(arena, n + (size_t)1, sizeof *gaps);
+    struct op_ratios ratios = {arena_array(arena, n + (size_t)1, sizeof(double)),
+                               arena_array(arena, n + (size_t)1, sizeof(double)), n};
     for (uint32_t op = 0; op < n; op++) {
         bool is = !(gone && gone[op]);
         double ns = (double)graph->dur_ns[op];
-        times[op] = !is ? 0 : w && ns > 0 ? op_work_ns(w, op) / ns : 1;
-        gaps[op] = is && (!w || op_work_has_gap(w, op));
+        ratios.of_op[op] = !is ? 0 : w && ns > 0 ? w->ns[op] / ns : 1;
+        ratios.of_gap[op] = is && (!w || w->has_gap[op]);
     }
     *to = *graph;
-    to->dur_ns = change_times(graph->dur_ns, 1, times, n, arena);
-    to->gap_ns = change_times(graph->gap_ns, 1, gaps, n, arena);
-    to->sample_dur_ns = change_times(graph->sample_dur_ns, graph->n_samples, times, n, arena);
-    to->sample_gap_ns = change_times(graph->sample_gap_ns, graph->n_samples, gaps, n, arena);
-    to->lead_dur_ns = change_times(graph->lead_dur_ns, 1, times, n, arena);
-    to->lead_gap_ns = change_times(graph->lead_gap_ns, 1, gaps, n, arena);
+    graph_change_times(to, true, change_times, &ratios, arena);
 }

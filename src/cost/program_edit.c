@@ -108,9 +108,10 @@ static double work_of(const struct editor *e, const struct program_piece *piece)
     double ns = piece->ns - piece->gap_ns, was = (double)e->timed->dur_ns[piece->op];
     if (!e->work)
         return piece->ns;
-    if (was > 0)
-        ns *= op_work_ns(e->work, piece->op) / was;
-    return ns + (op_work_has_gap(e->work, piece->op) ? piece->gap_ns : 0);
+    double is = e->work->ns[piece->op], pace = e->work->pace;
+    double own = pace > 0 ? fmin(ns, pace * was) : ns;
+    ns += was > 0 ? own * (is / was - 1) : pace * is;
+    return ns + (e->work->has_gap[piece->op] ? piece->gap_ns : 0);
 }
 
 static void take_apart(struct editor *e, const struct model_program *p,

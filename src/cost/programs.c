@@ -133,10 +133,12 @@ static struct model_program make_program(const struct measured_replay *r,
         }
     }
     if (rank->drains)
-        program.ops[program.n_ops++] = (struct model_op){.name = "communicated gradients",
-                                                         .phase = DPRO_OP_UPDATE,
-                                                         .needs = MODEL_ALL,
-                                                         .tensor = MODEL_NONE};
+        program.ops[program.n_ops++] =
+            (struct model_op){.name = "communicated gradients",
+                              .phase = DPRO_OP_UPDATE,
+                              .needs = MODEL_ALL,
+                              .tensor = MODEL_NONE,
+                              .when_ns = rank->sync_points[rank->n_points - 1].when_ns};
     /* what servers send back is taken before there are gradients, in the next iteration */
     if (model_scheme(model) == MODEL_ALL_REDUCE && has_executor(r->graph))
         wait_last(model, &program);
@@ -200,25 +202,25 @@ static void find_pauses(const struct coarse_rank *rank, double lost, struct dpro
 }
 
 void make_programs(const struct measured_replay *r, const struct coarse *coarse,
-                   const struct dpro_model *links, struct dpro_model *model)
+                   struct dpro_model *model)
 {
     const double MORE = 0.05;
     const struct dpro_graph *g = r->graph;
     double lost_on_links =
-        1 - evaluator_rate(links->net.link.cpu_ns.value, links->net.link.byte_ns.value);
+        1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);
     model->programs = arena_array(&model->arena, g->n_ranks, sizeof *model->programs);
     double *room = arena_array(&model->arena, 2 * (size_t)r->n, sizeof *room);
-    struct sync *costs = sync_create(&links->net);
+    struct sync *costs = sync_create(&model->net);
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
         if (coarse->read_ns)
             to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
-        double share = share_on_links(coarse, links, i, costs), lost = lost_on_links * share;
+        double share = share_on_links(coarse, model, i, costs), lost = lost_on_links * share;
         find_pauses(rank, lost, model, to);
         struct model_program program =
             make_program(r, coarse, rank, lost, to->sample_pause_ns, model, room);

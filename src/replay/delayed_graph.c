@@ -269,22 +269,41 @@ static void apply(const struct delay *delay, const struct dpro_graph *graph, int
     }
 }
 
-/* A copy of n iterations' durations, or of the gaps before them, delayed; NULL of NULL. */
-static int64_t *delay_times(const struct dpro_graph *graph, const struct delay *delays,
-                            size_t n_delays, bool gaps, const int64_t *dur_ns, uint32_t n,
-                            struct arena *arena)
+void graph_change_times(struct dpro_graph *graph, bool gaps, times_change *change, void *arg,
+                        struct arena *arena)
 {
-    size_t n_values = (size_t)n * graph->n_ops;
-    if (!dur_ns)
-        return NULL;
-    int64_t *changed = arena_alloc(arena, (n_values + 1) * sizeof *changed);
-    if (n_values > 0)
-        memcpy(changed, dur_ns, n_values * sizeof *changed);
-    for (uint32_t s = 0; s < n; s++)
-        for (size_t d = 0; d < n_delays; d++)
-            if (!gaps || delays[d].gaps)
-                apply(&delays[d], graph, changed + (size_t)s * graph->n_ops);
-    return changed;
+    struct {
+        int64_t **ns;
+        uint32_t n;
+        bool gaps;
+    } all[] = {{&graph->dur_ns, 1, false},
+               {&graph->sample_dur_ns, graph->n_samples, false},
+               {&graph->lead_dur_ns, 1, false},
+               {&graph->gap_ns, 1, true},
+               {&graph->sample_gap_ns, graph->n_samples, true},
+               {&graph->lead_gap_ns, 1, true}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int64_t **ns = all[i].ns;
+        if (!*ns || (all[i].gaps && !gaps))
+            continue;
+        *ns = arena_copy(arena, *ns, (size_t)all[i].n * graph->n_ops, sizeof **ns);
+        for (uint32_t s = 0; s < all[i].n; s++)
+            change(arg, all[i].gaps, *ns + (size_t)s * graph->n_ops);
+    }
+}
+
+struct delays {
+    const struct dpro_graph *graph;
+    const struct delay *all;
+    size_t n;
+};
+
+static void delay_times(void *arg, bool gaps, int64_t *ns)
+{
+    const struct delays *delays = arg;
+    EACH_OF (const struct delay, delay, delays->all, delays->n)
+        if (!gaps || delay->gaps)
+            apply(delay, delays->graph, ns);
 }
 
 /* Horovod's groups, of whichever iterations, take longer by communication's ratio. */
@@ -336,16 +355,7 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
         return 0;
     for (size_t i = 0; i < n; i++)
         gaps |= delays[i].gaps;
-    delayed->dur_ns = delay_times(graph, delays, n, false, graph->dur_ns, 1, arena);
-    delayed->sample_dur_ns =
-        delay_times(graph, delays, n, false, graph->sample_dur_ns, graph->n_samples, arena);
-    delayed->lead_dur_ns = delay_times(graph, delays, n, false, graph->lead_dur_ns, 1, arena);
-    if (gaps) {
-        delayed->gap_ns = delay_times(graph, delays, n, true, graph->gap_ns, 1, arena);
-        delayed->sample_gap_ns =
-            delay_times(graph, delays, n, true, graph->sample_gap_ns, graph->n_samples, arena);
-        delayed->lead_gap_ns = delay_times(graph, delays, n, true, graph->lead_gap_ns, 1, arena);
-    }
+    graph_change_times(delayed, gaps, delay_times, &(struct delays){graph, delays, n}, arena);
     delay_cycles(graph, arena, delayed);
     for (size_t i = 0; i < n; i++)
         array_fini(&delays[i].ops);

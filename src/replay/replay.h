@@ -125,6 +125,11 @@ bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_op
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 
+/* Copies the graph's durations into the arena, those of the mean and of each measured iteration,
+ * and the gaps before ops where asked for, and has an iteration's changed at a time. */
+typedef void times_change(void *arg, bool gaps, int64_t *ns);
+void graph_change_times(struct dpro_graph *graph, bool gaps, times_change *change, void *arg,
+                        struct arena *arena);
 /* Makes *delayed of `graph` with other durations, of the mean and of every measured iteration, as
  * the options say (struct dpro_replay_options). `pace`: the caller will multiply all times by it,
  * so milliseconds of the options are divided by it; else 1. Its durations are in the arena; all

@@ -28,6 +28,8 @@ void change_copy(const struct dpro_model *model, struct arena *arena, struct dpr
 typedef int change_apply_fn(const struct dpro_changes *changes, struct dpro_model *model,
                             struct notes *notes, struct dpro_error *err);
 change_apply_fn change_speeds, change_links, change_servers, change_cycles, change_strategy;
+/* Modules compiled, or in 16 bits; recomputed ones, the batch, views of buckets, ZeRO. */
+change_apply_fn change_computing, change_memory;
 
 /* Replicas, shards and hosts: `told`, or those that the changes name. A topology asks for the rates
  * of its links, too. */

@@ -1,5 +1,5 @@
 /* What-ifs of how modules are computed: compiled, in 16 bits. */
-#include "cost/change_computing.h"
+#include "cost/change.h"
 
 #include "cost/cost.h"
 #include "cost/module_choice.h"

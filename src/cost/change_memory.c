@@ -1,6 +1,6 @@
 /* What-ifs of memory: recomputation, micro-batches, the batch size, gradients as views of buckets,
  * ZeRO. */
-#include "cost/change_memory.h"
+#include "cost/change.h"
 
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"

@@ -255,10 +255,10 @@ static int check_rows(const struct pipeline_writer *w, const struct dpro_model *
 }
 
 int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                    struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
-                    struct pipeline_change *change, struct dpro_error *err)
+                    struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
+                    struct notes *notes, struct pipeline_change *change, struct dpro_error *err)
 {
-    struct pipeline_writer w = {.g = graph, .m = model, .arena = notes->arena};
+    struct pipeline_writer w = {.g = graph, .m = model, .arena = notes->arena, .share = share};
     pipeline_find(graph, notes->arena, &w.p);
     int rc = check(&w, changes, err);
     if (rc < 0)
@@ -281,7 +281,8 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
     if (rc < 0)
         return rc;
     if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule &&
-        !strategy_recomputes(modules, &modules->baseline))
+        !strategy_recomputes(modules, &modules->baseline) && share.shards == 1 &&
+        share.tensors == 1)
         return 0;
     pipeline_measure(&w, 1, NULL);
     rc = check_shape(&w, modules, before, after, err);

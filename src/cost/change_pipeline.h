@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change.h"
+#include "cost/op_work.h"
 #include "graph/graph.h"
 
 /* Whether `changes` asks for them. */
@@ -24,8 +25,8 @@ struct pipeline_change {
  * compute and hold, gets a micro-batch of the new size. Fails with DPRO_EUSAGE where the job has no
  * pipeline, or the trace does not tell how it goes. */
 int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                    struct dpro_model *model, struct dpro_model *modules, struct notes *notes,
-                    struct pipeline_change *change, struct dpro_error *err);
+                    struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
+                    struct notes *notes, struct pipeline_change *change, struct dpro_error *err);
 
 /* The peaks of memory before and after, if they are known. */
 void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,

@@ -4,8 +4,6 @@
 #include "cost/change_programs.h"
 #include "cost/model_memory.h"
 
-#include "cost/change_computing.h"
-#include "cost/change_memory.h"
 #include "cost/change_world.h"
 #include "cost/cost.h"
 #include "cost/modules.h"
@@ -32,12 +30,9 @@ static bool asks_for_modules(const struct dpro_changes *c)
 }
 
 /* What else changes passes, whose times and memory a pipeline takes as they were recorded. */
-static const char *beside_pipeline(const struct dpro_changes *c, bool shares)
+static const char *beside_pipeline(const struct dpro_changes *c)
 {
-    return shares                                 ? c->tp      ? "--tp"
-                                                    : c->shard ? "--shard"
-                                                               : "--dp and --world-size"
-           : c->reshard                           ? "--reshard"
+    return c->reshard                             ? "--reshard"
            : c->prefetch > 0                      ? "--prefetch"
            : c->precision                         ? "--precision"
            : c->micro_batches > 1                 ? "--accumulate"
@@ -226,6 +221,23 @@ static void share_memory(struct rank_share share, struct arena *arena, struct dp
     }
 }
 
+/* To be changed, and so those of another job than was measured. */
+static void own_memories(struct arena *arena, struct dpro_model *model)
+{
+    model->memories =
+        arena_copy(arena, model->memories, model->n_memories, sizeof *model->memories);
+    EACH_OF (struct model_memory, memory, model->memories, model->n_memories)
+        memory->measured_peak_bytes = memory->measured_reserved_bytes = 0;
+}
+
+/* `bytes`: the peak with other shares alone. */
+static void add_moved(const struct dpro_memory_peak *before, double bytes,
+                      struct dpro_memory_peak *after)
+{
+    after->std_bytes = hypot(hypot(after->std_bytes, before->std_bytes),
+                             MEMORY_ERROR * (bytes - (double)before->bytes));
+}
+
 /* Parameters gathered for a unit stay those of its passes, whatever else changes. */
 static void find_peaks(const struct dpro_graph *graph, struct rank_share share, struct arena *arena,
                        struct program_change *change)
@@ -241,9 +253,7 @@ static void find_peaks(const struct dpro_graph *graph, struct rank_share share, 
         memory[1] = memory_peak_told(model, &model->baseline);
         return;
     }
-    other.memories = arena_copy(arena, model->memories, model->n_memories, sizeof *other.memories);
-    for (uint32_t i = 0; i < model->n_memories; i++) /* it is another job's */
-        other.memories[i].measured_peak_bytes = other.memories[i].measured_reserved_bytes = 0;
+    own_memories(arena, &other);
     units_change_memory(&change->units, graph, arena, &other);
     if (shares(share))
         share_memory(share, arena, &other);
@@ -252,8 +262,7 @@ static void find_peaks(const struct dpro_graph *graph, struct rank_share share, 
     memory[1] = memory_peak_told(&other, &model->baseline);
     double reserved = memory_reserved_factor(&own, &model->memories[0]);
     memory[1].reserved_bytes = (uint64_t)llround(reserved * (double)memory[1].reserved_bytes);
-    memory[1].std_bytes =
-        hypot(hypot(memory[1].std_bytes, memory[0].std_bytes), MEMORY_ERROR * moved);
+    add_moved(&memory[0], (double)memory[0].bytes + moved, &memory[1]);
 }
 
 static bool is_split(const struct dpro_graph *g, const char *parameter)
@@ -403,14 +412,13 @@ static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struc
 }
 
 static int check_asked(const struct dpro_graph *graph, const struct dpro_changes *c,
-                       const struct dpro_model *m, struct rank_share share, struct dpro_error *err)
+                       const struct dpro_model *m, struct dpro_error *err)
 {
-    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c, shares(share)) : NULL;
+    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c) : NULL;
     if (beside)
         return refuse(err,
                       "a pipeline's other micro-batches or schedule can't be asked for "
-                      "together with other units, modules, batches or numbers of shards: "
-                      "leave out %s",
+                      "together with other units, modules or batches: leave out %s",
                       beside);
     if (!graph || !m->recorded)
         return refuse(err, "delays, resharding and pipelines need the graph of the job");
@@ -430,7 +438,6 @@ static int change_groups(const struct dpro_graph *graph, const struct dpro_graph
                          struct program_change *change, struct dpro_model *m,
                          struct dpro_error *err)
 {
-    struct dpro_model recorded = *m;
     change->passes = *m;
     change->passes.arena = (struct arena){0};
     int rc = edit_programs(delayed, c, share, false, notes->arena, change, m, err);
@@ -443,16 +450,52 @@ static int change_groups(const struct dpro_graph *graph, const struct dpro_graph
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     find_peaks(graph, share, notes->arena, change);
-    change->computing_error_ns = computing_error_ns(&change->modules) +
-                                 SPLIT_ERROR * split_change_ns(graph, share) +
-                                 (change->n_passes + 1) * again_ns;
+    change->computing_error_ns = (change->n_passes + 1) * again_ns;
+    return rc;
+}
+
+/* Of a pipeline: another run, too. */
+static int change_stages(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                         const struct dpro_changes *c, struct rank_share share, struct notes *notes,
+                         struct program_change *change, struct dpro_model *m,
+                         struct dpro_error *err)
+{
+    if (!change->has_modules)
+        begin_modules(m, notes->arena, &change->modules);
+    change->has_modules = true;
+    m->communications =
+        arena_copy(notes->arena, m->communications, m->n_communications, sizeof *m->communications);
+    if (share.tensors != 1)
+        resize_traffic(graph, share, notes->arena, m);
+    int rc = change_pipeline(delayed, c, share, m, &change->modules, notes, &change->pipeline, err);
+    if (rc < 0)
+        return rc;
+    pipeline_peaks(&change->modules, &change->pipeline, change->memory);
+    if (shares(share) && memory_is_known(&change->modules)) {
+        struct dpro_model other = change->modules;
+        struct dpro_memory_peak peaks[2];
+        own_memories(notes->arena, &other);
+        share_memory(share, notes->arena, &other);
+        pipeline_peaks(&other, &change->pipeline, peaks);
+        add_moved(&change->memory[0], (double)peaks[0].bytes, &peaks[1]);
+        change->memory[1] = peaks[1];
+    }
+    return 0;
+}
+
+/* Standard errors of what modules and parts of tensors take otherwise. */
+static void add_errors(const struct dpro_graph *graph, struct rank_share share,
+                       const struct dpro_model *before, const struct dpro_model *after,
+                       struct notes *notes, struct program_change *change)
+{
+    change->computing_error_ns +=
+        computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
     if (share.tensors != 1)
         change->memory[1].std_bytes = hypot(change->memory[1].std_bytes,
                                             SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);
     if (share.tensors > 1)
         change->computing_error_ns =
-            hypot(change->computing_error_ns, off_cpu_error_ns(graph, &recorded, m, notes));
-    return rc;
+            hypot(change->computing_error_ns, off_cpu_error_ns(graph, before, after, notes));
 }
 
 int change_programs(const struct dpro_graph *graph, const struct dpro_changes *asked,
@@ -473,7 +516,7 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
         m->n_communications > 0 && (asks_for_modules(c) || asks_for_units(c) || shares(share));
     if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))
         return 0;
-    rc = check_asked(graph, c, m, share, err);
+    rc = check_asked(graph, c, m, err);
     if (rc == 0 && asks_for_units(c))
         rc = units_ask(graph, c, notes->arena, &change->units, err);
     if (rc == 0 && change->has_modules) {
@@ -489,16 +532,11 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
         c->n_delays = 0; /* of none, an op takes another time */
     else
         delay_model(graph, &delayed, c, notes->arena, m);
-    if (asks_for_pipeline(c)) {
-        if (!change->has_modules)
-            begin_modules(m, notes->arena, &change->modules);
-        change->has_modules = true;
-        rc = change_pipeline(&delayed, c, m, &change->modules, notes, &change->pipeline, err);
-        if (rc == 0)
-            pipeline_peaks(&change->modules, &change->pipeline, change->memory);
-    } else {
-        rc = change_groups(graph, &delayed, c, share, notes, change, m, err);
-    }
+    struct dpro_model recorded = *m;
+    rc = (asks_for_pipeline(c) ? change_stages : change_groups)(graph, &delayed, c, share, notes,
+                                                                change, m, err);
+    if (rc == 0 && change->has_modules)
+        add_errors(graph, share, &recorded, m, notes, change);
     if (rc < 0)
         return rc;
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)

@@ -453,7 +453,6 @@ static int cut_group(struct world *w, const struct model_group *group, uint32_t 
 static int change_groups(struct world *w, struct dpro_error *err)
 {
     struct dpro_model *m = w->m;
-    struct sharding sharding = {w->r->dimension, w->r->before, w->r->group}, *s = &sharding;
     uint32_t n_groups = m->n_groups, n = m->n_communications;
     size_t most = 3 * (size_t)n_groups + w->n_before;
     uint32_t *room = arena_array(w->arena, w->r->before, sizeof *room);
@@ -466,7 +465,7 @@ static int change_groups(struct world *w, struct dpro_error *err)
     int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
         changes[m->communications[k].group].kind = m->communications[k].kind;
-        cut[m->communications[k].group] |= shards_move(m, s, &m->communications[k]);
+        cut[m->communications[k].group] |= shards_move(m, w->r, &m->communications[k]);
     }
     for (uint32_t i = 0; i < m->n_groups && rc == 0; i++) {
         rc = change_group(w, &m->groups[i], &changes[i], &groups[i], room, NULL, err);
@@ -480,8 +479,8 @@ static int change_groups(struct world *w, struct dpro_error *err)
     for (uint32_t k = 0; k < n && rc == 0; k++) {
         const struct model_communication *from = &m->communications[k];
         struct model_communication *c = &all[k];
-        bool reduces_shards = shards_reduce(m, s, from);
-        uint32_t g = shards_move(m, s, from) ? cut[from->group] : from->group;
+        bool reduces_shards = shards_reduce(m, w->r, from);
+        uint32_t g = shards_move(m, w->r, from) ? cut[from->group] : from->group;
         *c = *from;
         rc = change_communication(w, c, &changes[g], err);
         c->group = g;
@@ -495,11 +494,11 @@ static int change_groups(struct world *w, struct dpro_error *err)
     }
     if (rc < 0)
         return rc;
-    if (s->after > 0 && n_all == n && w->r->after > s->after)
+    if (w->r->group > 0 && n_all == n && w->r->after > w->r->group)
         return refuse(err,
                       "nothing shows how the job reduces gradients to shards: what it would "
                       "reduce between replicas of %u ranks is not known",
-                      s->after);
+                      w->r->group);
     if (n_all > n)
         shards_wait(m, reduces, w->arena);
     if (w->r->reduces && w->r->after > 1)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cost/replicas.h"
-#include "cost/shards.h"
 #include "cost/topology.h"
 
 /* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass

@@ -1,8 +1,6 @@
 /* The table of what-ifs; whether a job can be asked them, and that they are applied. */
 #include "cost/changes.h"
 
-#include "cost/change_computing.h"
-#include "cost/change_memory.h"
 #include "cost/cost.h"
 #include "cost/questions.h"
 

@@ -53,6 +53,22 @@ bool rank_has_gpu(const struct dpro_graph *g, const struct graph_rank *rank)
     return false;
 }
 
+uint32_t rank_main_stream(const struct dpro_graph *g, const struct graph_rank *rank)
+{
+    SCRATCH int64_t *work = mem_array(g->n_devices + (size_t)1, sizeof *work);
+    uint32_t most = DPRO_NO_DEVICE;
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        uint32_t device = g->device[op];
+        if (!(g->flags[op] & GRAPH_OP_GPU) || device == DPRO_NO_DEVICE ||
+            g->devices[device].kind != DPRO_DEVICE_GPU_STREAM || g->kind[op] == DPRO_OP_COLLECTIVE)
+            continue;
+        work[device] += g->dur_ns[op];
+        if (most == DPRO_NO_DEVICE || work[device] > work[most])
+            most = device;
+    }
+    return most;
+}
+
 bool job_has_gpu(const struct dpro_graph *g)
 {
     return g && g->n_ranks > 0 && rank_has_gpu(g, &g->ranks[0]);

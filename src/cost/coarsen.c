@@ -63,18 +63,12 @@ static void mark_consumers(struct coarsening *c, uint32_t op)
 static void find_main_streams(struct coarsening *c)
 {
     const struct dpro_graph *g = c->g;
-    int64_t *work = arena_array(&c->coarse->arena, g->n_devices, sizeof *work);
-    c->main_of = arena_alloc(&c->coarse->arena, (g->n_ranks + g->n_servers) * sizeof(uint32_t));
-    for (uint32_t r = 0; r < g->n_ranks + g->n_servers; r++)
-        c->main_of[r] = DPRO_NO_DEVICE;
-    for (uint32_t op = 0; op < g->n_ops && c->coarse->n_issues > 0; op++) {
-        uint32_t device = g->device[op], *main = &c->main_of[g->rank[op]];
-        if (!computes(g, op) || !(g->flags[op] & GRAPH_OP_GPU) || c->coarse->transfer_of[op])
-            continue;
-        work[device] += g->dur_ns[op];
-        if (*main == DPRO_NO_DEVICE || work[device] > work[*main])
-            *main = device;
-    }
+    uint32_t n = g->n_ranks + g->n_servers;
+    c->main_of = arena_alloc(&c->coarse->arena, n * sizeof(uint32_t));
+    for (uint32_t r = 0; r < n; r++)
+        c->main_of[r] = r < g->n_ranks && c->coarse->n_issues > 0
+                            ? rank_main_stream(g, &g->ranks[r])
+                            : DPRO_NO_DEVICE;
 }
 
 /* What another stream does with what has arrived. */

@@ -39,6 +39,8 @@ const struct graph_dimension *job_dimension(const struct dpro_graph *graph,
 /* The job is a single process, without communication. */
 bool is_single(const struct dpro_graph *graph);
 bool rank_has_gpu(const struct dpro_graph *graph, const struct graph_rank *rank);
+/* The GPU's stream that computes longest; DPRO_NO_DEVICE: it has none. */
+uint32_t rank_main_stream(const struct dpro_graph *graph, const struct graph_rank *rank);
 bool job_has_gpu(const struct dpro_graph *graph); /* its first rank; NULL: no */
 
 /* Whether the op's time counts as its rank's computation, reading input included. */

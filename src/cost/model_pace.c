@@ -3,6 +3,7 @@
 
 #include "cost/cost.h"
 #include "cost/evaluate.h"
+#include "cost/program_writer.h"
 #include "cost/uncertainty.h"
 #include "replay/job_time.h"
 
@@ -75,19 +76,16 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
 {
     model->pace = pace;
     model_net_scale(&model->net, pace.net);
-    for (uint32_t p = 0; p < model->n_programs; p++)
-        EACH_OF (struct model_op, op, model->programs[p].ops, model->programs[p].n_ops) {
+    EACH_OF (struct model_program, p, model->programs, model->n_programs) {
+        EACH_OF (struct model_op, op, p->ops, p->n_ops) {
             op->work_ns = llround(pace.work * (double)op->work_ns);
             op->beside_ns = llround(pace.work * (double)op->beside_ns);
             op->once_ns = llround(pace.work * (double)op->once_ns);
             op->fixed_ns = llround(pace.work * (double)op->fixed_ns);
         }
-    for (uint32_t p = 0; p < model->n_programs; p++)
-        EACH_OF (struct model_call, call, model->programs[p].calls, model->programs[p].n_calls) {
-            call->recompute_ns = llround(pace.work * (double)call->recompute_ns);
-            call->forward_ns = llround(pace.work * (double)call->forward_ns);
-            call->backward_ns = llround(pace.work * (double)call->backward_ns);
-        }
+        EACH_OF (struct model_call, call, p->calls, p->n_calls)
+            model_scale_call(call, pace.work, pace.work);
+    }
     for (uint32_t i = 0; i < model->n_modules; i++)
         model->modules[i].recompute_ns =
             llround(pace.work * (double)model->modules[i].recompute_ns);

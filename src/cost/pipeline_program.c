@@ -325,7 +325,7 @@ void pipeline_measure(struct pipeline_writer *w, double ratio, const struct dpro
     struct dpro_model *m = w->m;
     const struct op_work *work = NULL;
     if (modules)
-        work = op_work_of(w->g, modules, false, (struct rank_share){1, 1, false}, w->arena);
+        work = op_work_of(w->g, modules, false, w->share, w->arena);
     pipeline_writer_fini(w);
     w->stages = arena_array(w->arena, m->n_ranks + (size_t)1, sizeof *w->stages);
     measure_shares(w);
@@ -391,8 +391,7 @@ static void communicate(struct rank_writer *to, uint32_t share, uint32_t number)
 {
     uint32_t tensor = to->w->m->n_tensors + to->w->shares[share].first + number;
     work(to, to->w->stages[to->rank].call_ns);
-    issue(to, tensor);
-    wait_for(to, tensor, 0);
+    program_communicate(&to->program, "message", tensor);
 }
 
 static void reduce(struct rank_writer *to, const struct gradient_moment *moment)

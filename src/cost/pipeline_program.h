@@ -41,6 +41,7 @@ struct pipeline_writer {
     struct dpro_model *m;
     struct arena *arena;
     struct pipeline p;
+    struct rank_share share;    /* of what ranks share out */
     uint32_t n_chunks;          /* of a rank, in the run that is written */
     bool splits;                /* its backward passes, likewise */
     struct stage *stages;       /* [n_ranks] */

@@ -21,23 +21,6 @@ struct cutter {
     uint32_t at;       /* to the program's ops up to this one */
 };
 
-/* DPRO_NO_DEVICE: its threads. */
-static uint32_t stream_of(const struct dpro_graph *g, const struct graph_rank *rank)
-{
-    SCRATCH int64_t *work = mem_array(g->n_devices + (size_t)1, sizeof *work);
-    uint32_t most = DPRO_NO_DEVICE;
-    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
-        uint32_t device = g->device[op];
-        if (!(g->flags[op] & GRAPH_OP_GPU) || device == DPRO_NO_DEVICE ||
-            g->devices[device].kind != DPRO_DEVICE_GPU_STREAM || g->kind[op] == DPRO_OP_COLLECTIVE)
-            continue;
-        work[device] += g->dur_ns[op];
-        if (most == DPRO_NO_DEVICE || work[device] > work[most])
-            most = device;
-    }
-    return most;
-}
-
 static bool is_of_program(const struct dpro_graph *g, uint32_t op, uint32_t stream)
 {
     uint32_t device = g->device[op];
@@ -51,7 +34,7 @@ static struct timed_op *list_ops(const struct measured_replay *r, const struct g
                                  uint32_t *n, struct arena *arena)
 {
     struct timed_op *ops = arena_array(arena, rank->n_ops + (size_t)1, sizeof *ops);
-    uint32_t stream = stream_of(r->graph, rank);
+    uint32_t stream = rank_main_stream(r->graph, rank);
     *n = 0;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         struct timed_op it = {op, 0, 0};

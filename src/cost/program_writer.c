@@ -68,3 +68,20 @@ void program_end(struct program_writer *w, struct arena *arena, struct model_pro
     program->n_ops = (uint32_t)w->ops.n;
     array_fini(&w->ops);
 }
+
+void model_own_programs(struct dpro_model *model, struct arena *arena)
+{
+    model->programs =
+        arena_copy(arena, model->programs, model->n_programs, sizeof *model->programs);
+    EACH_OF (struct model_program, p, model->programs, model->n_programs) {
+        p->ops = arena_copy(arena, p->ops, p->n_ops, sizeof *p->ops);
+        p->calls = arena_copy(arena, p->calls, p->n_calls, sizeof *p->calls);
+    }
+}
+
+void model_scale_call(struct model_call *call, double forward, double backward)
+{
+    call->recompute_ns = llround((double)call->recompute_ns * forward);
+    call->forward_ns = llround((double)call->forward_ns * forward);
+    call->backward_ns = llround((double)call->backward_ns * backward);
+}

@@ -32,6 +32,10 @@ static inline uint32_t communication_of(const struct dpro_model *model, uint32_t
     return is ? tensor - model->n_tensors : MODEL_NONE;
 }
 
+/* Gives the model programs that can be written to, in the arena. */
+void model_own_programs(struct dpro_model *model, struct arena *arena);
+void model_scale_call(struct model_call *call, double forward, double backward);
+
 static inline double program_work_ns(const struct model_program *program)
 {
     double ns = 0;

@@ -44,3 +44,14 @@ uint64_t replicas_number(const struct replicas *replicas, uint32_t stride, uint6
 uint32_t replicas_stride(const struct graph_dimension *dimension, uint32_t world);
 /* Ranks that share out the parameters, where any do. */
 uint32_t replicas_shards(const struct replicas *replicas);
+
+/* ---- shards.c: FSDP whose shards are those of a part of its ranks (HSDP) ---- */
+
+/* Whether that gathers or reduces parts that groups share out; whether it reduces them. */
+bool shards_move(const struct dpro_model *model, const struct replicas *replicas,
+                 const struct model_communication *communication);
+bool shards_reduce(const struct dpro_model *model, const struct replicas *replicas,
+                   const struct model_communication *communication);
+/* `all_reduce`: by communication, of reduce-scatters the all-reduce that follows it. A rank that
+ * waits for the first waits for that; on a GPU only behind the last. */
+void shards_wait(struct dpro_model *model, const uint32_t *all_reduce, struct arena *arena);

@@ -1,32 +1,31 @@
 /* PyTorch reduces and scatters a unit's gradients within a group of shards, then all-reduces a
  * rank's part between groups. On a CPU its thread waits for both; on a GPU the second has a stream
  * of its own, and is waited for at the end of the backward pass. */
-#include "cost/shards.h"
-
 #include "cost/program_writer.h"
+#include "cost/replicas.h"
 
-static bool is_of(const struct dpro_model *m, const struct sharding *s,
+static bool is_of(const struct dpro_model *m, const struct replicas *r,
                   const struct model_communication *c, enum dpro_collective_kind kind)
 {
-    return s->after > 0 && m->groups[c->group].dimension == s->dimension && c->kind == kind;
+    return r->group > 0 && m->groups[c->group].dimension == r->dimension && c->kind == kind;
 }
 
 /* gloo scatters by an all-reduce, of as many bytes as the unit's all-gather brings. */
-bool shards_reduce(const struct dpro_model *m, const struct sharding *s,
+bool shards_reduce(const struct dpro_model *m, const struct replicas *r,
                    const struct model_communication *c)
 {
-    bool scatters = is_of(m, s, c, DPRO_REDUCE_SCATTER);
-    for (uint32_t k = 0; k < m->n_communications && !scatters && is_of(m, s, c, DPRO_ALL_REDUCE);
+    bool scatters = is_of(m, r, c, DPRO_REDUCE_SCATTER);
+    for (uint32_t k = 0; k < m->n_communications && !scatters && is_of(m, r, c, DPRO_ALL_REDUCE);
          k++)
-        scatters = is_of(m, s, &m->communications[k], DPRO_ALL_GATHER) && c->size_bytes > 0 &&
-                   m->communications[k].size_bytes * s->before == c->size_bytes;
+        scatters = is_of(m, r, &m->communications[k], DPRO_ALL_GATHER) && c->size_bytes > 0 &&
+                   m->communications[k].size_bytes * r->before == c->size_bytes;
     return scatters;
 }
 
-bool shards_move(const struct dpro_model *m, const struct sharding *s,
+bool shards_move(const struct dpro_model *m, const struct replicas *r,
                  const struct model_communication *c)
 {
-    return is_of(m, s, c, DPRO_ALL_GATHER) || shards_reduce(m, s, c);
+    return is_of(m, r, c, DPRO_ALL_GATHER) || shards_reduce(m, r, c);
 }
 
 /* The all-reduce that an op is to wait for in place of what it needs; MODEL_NONE: it stays. */

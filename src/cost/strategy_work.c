@@ -4,6 +4,7 @@
 
 #include "cost/fused.h"
 #include "cost/modules.h"
+#include "cost/program_writer.h"
 
 bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
@@ -266,13 +267,13 @@ int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_st
                             uint32_t program)
 {
     const struct model_program *p = &model->programs[program];
-    int64_t *more_ns = mem_array(p->n_ops + (size_t)1, sizeof *more_ns), sum = 0;
+    SCRATCH int64_t *more_ns = mem_array(p->n_ops + (size_t)1, sizeof *more_ns);
+    int64_t sum = 0;
     uint32_t fused = fused_find(s, program, 0);
     if (strategy_changes_work(model, s))
         strategy_more_work(model, s, program, more_ns);
     for (uint32_t i = 0; i < p->n_ops; i++)
         sum += more_ns[i] + fused_work_ns(model, s, program, i, &fused);
-    mem_free(more_ns);
     return sum;
 }
 
@@ -292,34 +293,16 @@ static void scale_op(struct model_op *op, const struct dpro_model *model, double
     op->work_ns = llround(work);
 }
 
-static void scale_call(struct model_call *call, double forward, double backward)
-{
-    call->recompute_ns = llround((double)call->recompute_ns * forward);
-    call->forward_ns = llround((double)call->forward_ns * forward);
-    call->backward_ns = llround((double)call->backward_ns * backward);
-}
-
 void model_scale_batch(struct dpro_model *model, double ratio, struct arena *arena)
 {
-    struct model_program *programs = arena_array(arena, model->n_programs, sizeof *programs);
     struct batch_point at = batch_at(model, ratio);
-    for (uint32_t p = 0; p < model->n_programs; p++) {
-        const struct model_program *from = &model->programs[p];
-        struct model_program *to = &programs[p];
-        double share = varying_share(from), all = 1 + (ratio - 1) * share;
-        bool known = model->n_batch_points > 0;
-        *to = *from;
-        to->ops = arena_array(arena, from->n_ops, sizeof *to->ops);
-        to->calls = arena_array(arena, from->n_calls, sizeof *to->calls);
-        for (uint32_t i = 0; i < from->n_ops; i++) {
-            to->ops[i] = from->ops[i];
-            scale_op(&to->ops[i], model, ratio);
-        }
-        for (uint32_t c = 0; c < from->n_calls; c++) {
-            to->calls[c] = from->calls[c];
-            scale_call(&to->calls[c], known ? at.forward.value : all,
-                       known ? at.backward.value : all);
-        }
+    bool known = model->n_batch_points > 0;
+    model_own_programs(model, arena);
+    EACH_OF (struct model_program, p, model->programs, model->n_programs) {
+        double all = 1 + (ratio - 1) * varying_share(p);
+        EACH_OF (struct model_op, op, p->ops, p->n_ops)
+            scale_op(op, model, ratio);
+        EACH_OF (struct model_call, call, p->calls, p->n_calls)
+            model_scale_call(call, known ? at.forward.value : all, known ? at.backward.value : all);
     }
-    model->programs = programs;
 }

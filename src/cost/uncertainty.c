@@ -5,6 +5,7 @@
 #include "cost/uncertainty.h"
 
 #include "cost/evaluator.h"
+#include "cost/program_writer.h"
 #include "cost/strategy_work.h"
 
 /* Of what changes: a gain, and computation beside communication. Of plans that were run in the jobs
@@ -77,19 +78,10 @@ void model_net_scale(struct model_net *net, double ratio)
 /* The recorded time stays: what communication is blamed for is no work. */
 static void move_work(struct dpro_model *m, double lost, struct arena *arena)
 {
-    struct model_program *programs = arena_array(arena, m->n_programs, sizeof *programs);
-    for (uint32_t p = 0; p < m->n_programs; p++) {
-        const struct model_program *from = &m->programs[p];
-        programs[p] = *from;
-        programs[p].ops = arena_array(arena, from->n_ops, sizeof *from->ops);
-        for (uint32_t i = 0; i < from->n_ops; i++) {
-            struct model_op *op = &programs[p].ops[i];
-            *op = from->ops[i];
-            double work = (double)op->work_ns - lost * (double)op->beside_ns;
-            op->work_ns = work > 0 ? llround(work) : 0;
-        }
-    }
-    m->programs = programs;
+    model_own_programs(m, arena);
+    EACH_OF (struct model_program, p, m->programs, m->n_programs)
+        EACH_OF (struct model_op, op, p->ops, p->n_ops)
+            op->work_ns = llround(fmax(0, (double)op->work_ns - lost * (double)op->beside_ns));
 }
 
 static void move(struct dpro_estimate *estimate, double errors)

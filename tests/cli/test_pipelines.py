@@ -235,6 +235,14 @@ class Pipelines(Case):
         more = self.whatif(traces, *asked, "--schedule", "gpipe", "--dp", "4")["predicted"]["iteration_ms"]
         self.assertGreater(more, self.whatif(traces, *asked, "--schedule", "gpipe")["predicted"]["iteration_ms"])
 
+    def test_shards_of_a_pipeline_change_with_its_micro_batches(self):
+        traces = [self.write("rank%d.json" % rank, replicated(rank, 2, 4)) for rank in range(4)]
+        four, eight, same = ([self.whatif(traces, "--dims", "fsdp=2,pp=2", *run, *shards)["predicted"]["iteration_ms"]
+                              for shards in ((), ("--dp", "4"))] for run in ((), ("--microbatches", "8"), ("--microbatches", "4")))
+        for whole, half in (four, eight, same):  # 1 ms of update
+            self.assertAlmostEqual(whole - half, 0.45, delta=0.12)
+        self.assertEqual(four[0], same[0])
+
     def test_stages_are_told_of_the_ranks_that_stay(self):
         traces = [self.write("rank%d.json" % rank, stage(rank // 4 % 2, "1f1b", 2, 4, width=4, rank=rank)) for rank in range(16)]
         asked = "--dims", "ep=2,pp=2,dp=2,tp=2", "--schedule", "gpipe", "--compute", "2x@4-7", "--compute", "2x@12-15"
@@ -299,7 +307,7 @@ class Pipelines(Case):
 
     def test_what_else_changes_passes_is_not_asked_for_with_them(self):
         for option, value in (("--reshard", "all"), ("--prefetch", "1"), ("--accumulate", "2"), ("--batch-size", "2x"),
-                              ("--precision", "bf16"), ("--dp", "4")):
+                              ("--precision", "bf16")):
             self.assert_refused([SHARDED], "--microbatches", "8", option, value, why="leave out " + option)
 
     def test_a_stage_that_is_missing_is_told(self):

@@ -1,7 +1,7 @@
 /* What strategies make of a job's memory and work, and which modules a user means. */
 
 #include "case.h"
-#include "cost/change_memory.h"
+#include "cost/change.h"
 #include "cost/change_pipeline.h"
 #include "cost/model_memory.h"
 #include "cost/module_choice.h"

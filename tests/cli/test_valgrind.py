@@ -28,7 +28,7 @@ RUNS = {
                ["TRACE", "-q", "--delay", "FW=1.5", "--delay", "COMM@0=+2", "--samples", "5"],
                ["TRACE", "--rank-regex", "([0-9]+)", "--dims", "dp=2", "--ranks-from", "host"],
                ["TRACE", "-q", "--iteration", "2"], ["FILE"], ["--help"]],
-    "whatif": [["TRACE", "--bandwidth", "0.5x", "--latency", "+10us", "--compute", "1.2x@0", "--delay", "BW=0.9"],
+    "whatif": [["TRACE"], ["TRACE", "--bandwidth", "0.5x", "--latency", "+10us", "--compute", "1.2x@0", "--delay", "BW=0.9"],
                ["TRACE", "--json", "--bucket-cap-mb", "5,first=1", "--compress", "fp16", "--world-size", "5",
                 "--steps", "1:1000", *READ],
                ["TRACE", "-q", "--partition-mb", "1", "--servers", "3", "--bigarray-bound", "1000"],
@@ -82,6 +82,8 @@ class Coverage(unittest.TestCase):
     def test_every_option_of_every_command_is_run(self):
         for command in COMMANDS:
             run = {SHORT.get(arg, arg) for args in RUNS[command] for arg in args if arg.startswith("-")}
+            if command == "whatif" and ["TRACE"] in RUNS[command]:  # which tries each kind of what-if
+                run |= {"--" + question["option"] for question in dpro("whatif", "--json", BUNDLED).json["questions"]}
             self.assertEqual({option for option, _ in options_of(command)} - run, set(), f"dpro {command}: add to RUNS")
 
 

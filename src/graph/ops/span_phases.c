@@ -254,14 +254,8 @@ static size_t pass_at(const struct finder *f, size_t n, int64_t time)
 /* Of tensors as an optimizer is written by hand, or an average of parameters. */
 static bool writes_into_input(const char *name)
 {
-    static const char *const ops[] = {"add_",     "sub_",     "mul_", "div_",
-                                      "addcmul_", "addcdiv_", "lerp_"};
-    if (!text_begins(name, "aten::"))
-        return false;
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (strcmp(name + 6, ops[i]) == 0)
-            return true;
-    return false;
+    return text_is_one(name, "aten::add_", "aten::sub_", "aten::mul_", "aten::div_",
+                       "aten::addcmul_", "aten::addcdiv_", "aten::lerp_");
 }
 
 /* TensorFlow's ops that do, whose next step may begin with such as no update needs. */

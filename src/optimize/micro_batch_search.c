@@ -14,7 +14,8 @@
 enum {
     MOST_MICRO_BATCHES = 512, /* that are tried */
     MOST_DOUBLINGS = 3,       /* where the batch is not known */
-    FEW = 6                   /* modules, of which each set is tried */
+    FEW = 6,                  /* modules, of which each set is tried */
+    MANY = 12                 /* more are added in a fixed order, and not exchanged */
 };
 
 struct batch_search {
@@ -176,10 +177,27 @@ static void tell_choice(const struct batch_search *x, const struct setting *sett
 }
 
 ORDER_OF_INDICES(longest_first, int64_t, COMPARE(*y, *x));
+ORDER_OF_INDICES(most_worth_first, double, COMPARE(*y, *x));
+
+/* The module that frees most for its time first, until the shape fits. Returns its peak. */
+static uint64_t add_in_order(struct batch_search *x)
+{
+    const struct model_module *modules = x->s->model->modules;
+    SCRATCH double *worth = mem_array(x->n_modules + (size_t)1, sizeof *worth);
+    for (uint32_t i = 0; i < x->n_modules; i++)
+        worth[i] = (double)modules[x->modules[i]].kept_bytes / (double)(x->time_ns[i] + 1);
+    SCRATCH uint32_t *order = sorted_indices(x->n_modules, worth, most_worth_first);
+    uint64_t peak = peak_of(x);
+    for (uint32_t i = 0; i < x->n_modules && peak > x->s->limit_bytes; i++) {
+        x->now.recomputed[x->modules[order[i]]] = true;
+        peak = peak_of(x);
+    }
+    return peak;
+}
 
 /* Fewest and fastest modules with which a shape fits; all of them where it never does, to know the
- * lowest peak. */
-static void recompute(struct batch_search *x, const struct setting *shape)
+ * lowest peak. Returns whether it fits. */
+static bool recompute(struct batch_search *x, const struct setting *shape)
 {
     SCRATCH uint32_t *order = sorted_indices(x->n_modules, x->time_ns, longest_first);
     x->now = *shape;
@@ -194,35 +212,47 @@ static void recompute(struct batch_search *x, const struct setting *shape)
         .peak_bytes = peak_of,
         .arg = x,
     };
-    if (sets_add(&sets, x->time_ns) <= x->s->limit_bytes) {
+    bool many = x->n_modules > MANY;
+    if ((many ? add_in_order(x) : sets_add(&sets, x->time_ns)) <= x->s->limit_bytes) {
         sets_drop_needless(&sets, order, x->s->limit_bytes);
-        sets_exchange(&sets);
+        if (!many)
+            sets_exchange(&sets);
     } else {
         for (uint32_t i = 0; i < x->n_modules; i++)
             x->now.recomputed[x->modules[i]] = true;
     }
+    bool fits = program_fits(x->s, answer(x));
     tell_choice(x, answer(x));
     x->s->search.n_rounds++;
     map_fini(&x->known);
     array_fini(&x->answers);
+    return fits;
 }
 
 ORDER(by_time, struct setting, ASCENDING(ns) ?: ASCENDING(kind));
 
-static void recompute_slow_ones(struct batch_search *x)
+/* The blocks that the model repeats and what else keeps anything; or what is within these. */
+static void list_modules(struct batch_search *x, bool inner)
 {
     const struct dpro_model *m = x->s->model;
     struct arena *a = &x->s->optimum->arena;
     x->modules = arena_array(a, m->n_modules + (size_t)1, sizeof *x->modules);
     x->time_ns = arena_array(a, m->n_modules + (size_t)1, sizeof *x->time_ns);
-    if (m->n_memories > 0)
-        x->n_modules = recompute_candidates(m, false, x->modules);
+    x->n_modules = m->n_memories > 0 ? recompute_candidates(m, inner, x->modules) : 0;
     for (uint32_t i = 0; i < x->n_modules; i++)
         x->time_ns[i] = m->modules[x->modules[i]].recompute_ns;
+}
+
+/* Parts of blocks where blocks do not suffice: what is computed again is there at once. */
+static void recompute_slow_ones(struct batch_search *x)
+{
     EACH (const struct setting, shape, x->shapes) {
+        bool fits = program_fits(x->s, shape);
         tell_choice(x, shape);
-        if (!program_fits(x->s, shape) && shape->ns < x->s->best.ns && x->n_modules > 0)
-            recompute(x, shape);
+        for (int inner = 0; inner <= 1 && !fits && shape->ns < x->s->best.ns; inner++) {
+            list_modules(x, inner != 0);
+            fits = x->n_modules > 0 && recompute(x, shape);
+        }
     }
     if (x->refused.code < 0)
         log_line(&x->s->search.options->sink, DPRO_LOG_WARN, "not all is recomputed: %s",

@@ -194,7 +194,7 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
         dpro_optimum_destroy(*optimum); /* more than units can give has to go */
         *optimum = NULL;
     }
-    if (of_pipeline || in_passes)
+    if (of_units || of_pipeline || in_passes)
         return search_programs(model, o, false, optimum, err);
     if (model->n_tensors == 0 && !of_modules)
         return dpro_error_set(err, DPRO_EEMPTY, "%s",

@@ -29,6 +29,10 @@ static void say_script(struct optimize_facts *f)
     if (optimize_n_recomputed(f->report->optimum, DPRO_BEST) > 0)
         words_add(&words, "; ", "torch.utils.checkpoint around the modules that are recomputed%s",
                   dpro_graph_is_sharded(f->report->graph) ? ", before fully_shard" : "");
+    uint32_t parts =
+        dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST));
+    if (parts > 1)
+        words_add(&words, "; ", "%u micro-batches a step, one after the other", parts);
     snprintf(f->script, sizeof f->script, "%.300s", words.text);
 }
 

@@ -176,7 +176,8 @@ static void write_memory_verdict(struct writer *w, const struct optimize_facts *
         return;
     table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                     STRATEGY_OF(f, DPRO_BASELINE));
-    if (dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST)) > 1)
+    if (f->is_for_job &&
+        dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST)) > 1)
         table_wrapped(w, "Script", 10,
                       "a plan can't cut the job's batch by itself: its script has to, which takes "
                       "two lines (dpro.micro_batches); --no-accumulate does without");

@@ -114,12 +114,15 @@ class Resharding(Case):
         memory, counted = done.json["memory"], truth()
         self.assertEqual(memory["recompute"], ["blocks.0"])
         self.assertAlmostEqual(memory["peak_bytes"] / max(counted["recompute=blocks.0"]), 1, delta=5e-5)
-        every = next(choice for choice in memory["choices"] if choice["name"] == "recompute all")
-        self.assertAlmostEqual(every["peak_bytes"] / max(counted["recompute=blocks.*"]), 1, delta=5e-5)
-        self.assertEqual({choice["micro_batches"] for choice in memory["choices"]}, {1})
-        self.assertEqual(sum("the batch is not cut" in warning for warning in done.json["warnings"]), 1)
-        least = dpro("optimize", SHARDED, "--memory", "1MB", "--json", "-q").json["memory"]["least_budget_bytes"]
-        self.assertGreater(least, 0.9 * every["peak_bytes"])  # nothing holds less by recomputing what units lie in
+        tried = {choice["name"]: choice for choice in memory["choices"]}
+        for name, asked in (("recompute 1", whatif("--recompute", "blocks.0")), ("accumulate 2", whatif("--accumulate", "2"))):
+            self.assertEqual(tried[name]["iteration_ms"], asked["predicted"]["iteration_ms"])
+            self.assertEqual(tried[name]["peak_bytes"], asked["memory"]["peak_bytes"])
+        least = dpro("optimize", SHARDED, "--memory", "1MB", "--no-accumulate", "--json", "-q").json["memory"]
+        self.assertEqual({choice["micro_batches"] for choice in least["choices"]}, {1})
+        every = whatif("--recompute", "blocks.*")["memory"]["peak_bytes"]
+        self.assertAlmostEqual(every / max(counted["recompute=blocks.*"]), 1, delta=5e-5)
+        self.assertGreater(least["least_budget_bytes"], 0.9 * every)  # nothing holds less by recomputing what units lie in
         self.assertIn("before fully_shard", dpro("optimize", SHARDED, "--memory", "45MB").out)
 
     def test_each_micro_batch_communicates(self):

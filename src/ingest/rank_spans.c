@@ -88,6 +88,22 @@ static uint32_t drop_duplicates(struct trace_span *spans, uint32_t n)
     return kept;
 }
 
+/* A call into the GPU's runtime lies in the op that began with it, and does not enclose it, where
+ * both seem to take equally long by rounding. */
+static void order_calls(struct trace_span *spans, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++)
+        for (uint32_t k = i;
+             k > 0 && spans[k].kind != SPAN_RUNTIME && spans[k - 1].kind == SPAN_RUNTIME &&
+             spans[k - 1].start_ns == spans[k].start_ns &&
+             spans[k - 1].dur_ns - spans[k].dur_ns <= ROUNDING_NS;
+             k--) {
+            struct trace_span call = spans[k - 1];
+            spans[k - 1] = spans[k];
+            spans[k] = call;
+        }
+}
+
 /* A span that ends after another one, by rounding, lies within it if most of it does; else it comes
  * after. */
 static bool lies_within(const struct trace_span *span, const struct trace_span *other)
@@ -302,6 +318,8 @@ static void order_track(void *arg, size_t t)
     struct trace_span *spans = rank->spans + track->first;
     sort_track(spans, track->n);
     track->n = drop_duplicates(spans, track->n);
+    if (!track->gpu)
+        order_calls(spans, track->n);
 }
 
 static void find_parents(void *arg, size_t t)

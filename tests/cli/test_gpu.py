@@ -75,6 +75,11 @@ class BoundByGpu(Case):
                 if not made["sync"]:
                     self.assertEqual(facts["pace"]["ranks_on_gpu"], world)
 
+    def test_so_it_is_where_a_wait_seems_as_long_as_the_op_that_called_it(self):
+        for seed in (37, 38):
+            self.assert_bound_by_gpu(Job(kernels=900, kernel_us=75.0, cpu_us=35.0, jitter=0.3, sync="end", rounding_us=1.0, seed=seed),
+                                     folder=f"wait{seed}")
+
     def test_so_it_is_where_collectives_take_longest(self):
         facts, _ = self.assert_bound_by_gpu(Job(world=2, buckets=4, kernel_us=40, cpu_us=20, transfer_us=6000))
         self.assertNotIn("GPU-bound", verdict(facts, "Idle"))

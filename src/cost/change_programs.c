@@ -103,9 +103,10 @@ static bool sends_in_passes(const struct dpro_graph *graph, const struct dpro_mo
     return all;
 }
 
+/* `recorded`: with what ranks communicate, which `model` is without. */
 static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
-                          const struct unit_change *units, struct dpro_model *model,
-                          struct notes *notes, struct dpro_error *err)
+                          const struct unit_change *units, const struct dpro_model *recorded,
+                          struct dpro_model *model, struct notes *notes, struct dpro_error *err)
 {
     if (!asks_for_modules(c))
         return 0;
@@ -116,7 +117,7 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
     bool is_known = c->recompute ? job_dimension(graph, DPRO_STAGES) || within_modules(graph)
                                  : graph->n_dimensions > 0;
     if (!dpro_graph_is_sharded(graph) &&
-        (c->precision || !is_known || (c->micro_batches > 1 && !sends_in_passes(graph, model))))
+        (c->precision || !is_known || (c->micro_batches > 1 && !sends_in_passes(graph, recorded))))
         return refuse(
             err,
             "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
@@ -521,7 +522,7 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
         rc = units_ask(graph, c, notes->arena, &change->units, err);
     if (rc == 0 && change->has_modules) {
         begin_modules(m, notes->arena, &change->modules);
-        rc = change_modules(graph, c, &change->units, &change->modules, notes, err);
+        rc = change_modules(graph, c, &change->units, m, &change->modules, notes, err);
     }
     if (rc == 0)
         rc =

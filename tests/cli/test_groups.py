@@ -275,6 +275,10 @@ class Groups(Case):
     def asked(self, trace, *args):
         return self.ask(trace, *args)["predicted"]["iteration_ms"]
 
+    def test_experts_beside_gradients_are_not_cut_into_micro_batches(self):
+        experts = os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2")
+        self.assert_error(dpro("whatif", experts, "--accumulate", "2"), USAGE, "can be asked of jobs whose")
+
     def test_a_topology_is_what_bandwidth_says_of_the_same_hosts(self):
         own = self.topology(2, intra={"bytes_per_s": 1.25e9})
         self.assertAlmostEqual(self.asked(SHARDED, "--topology", own), self.asked(SHARDED, "--bandwidth", "10gbit"), places=3)

@@ -1,6 +1,7 @@
 /* Makes a rank's program from its sync points and segments. The work of a segment is the median
  * over the iterations, without the slowing by communication; with groups the mean, as they meet
- * often, and then the others wait for what holds up one rank now and then. */
+ * often, and then the others wait for what holds up one rank now and then. What a rank pauses is no
+ * work of either. */
 
 #include "cost/cost.h"
 #include "cost/evaluator.h"

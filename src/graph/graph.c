@@ -217,8 +217,46 @@ int64_t dpro_graph_profiler_op_ns(const struct dpro_graph *g)
     return g->n_ranks ? sum / g->n_ranks : 0;
 }
 
+double graph_tracing_ratio(const struct dpro_graph *g)
+{
+    enum { FEWEST = 5, LEAST_PCT = 2, MOST_TIMES = 2 };
+    uint32_t n;
+    const int64_t *ns = dpro_graph_measured_ns(g, &n);
+    int64_t own_ns = g->unprofiled.median_ns;
+    if (!g->in_session || g->profiled || g->is_scaled || g->unprofiled.n_steps < FEWEST || n == 0 ||
+        !dpro_graph_steps_tell(g))
+        return 1;
+    SCRATCH int64_t *sorted = mem_alloc(n * sizeof *sorted);
+    memcpy(sorted, ns, n * sizeof *sorted);
+    int64_t traced_ns = stats_median_i64(sorted, n);
+    return own_ns + own_ns / 100 * LEAST_PCT < traced_ns && traced_ns < MOST_TIMES * own_ns
+               ? (double)own_ns / (double)traced_ns
+               : 1;
+}
+
+static void scale_times(int64_t *times_ns, size_t n, double ratio)
+{
+    for (size_t i = 0; i < n && times_ns; i++)
+        times_ns[i] = llround(ratio * (double)times_ns[i]);
+}
+
+static void scale(struct dpro_graph *g, double ratio)
+{
+    size_t n = g->n_ops, all = n * g->n_samples;
+    if (ratio == 1)
+        return;
+    scale_times(g->dur_ns, n, ratio);
+    scale_times(g->gap_ns, n, ratio);
+    scale_times(g->lead_dur_ns, n, ratio);
+    scale_times(g->lead_gap_ns, n, ratio);
+    scale_times(g->sample_dur_ns, all, ratio);
+    scale_times(g->sample_gap_ns, all, ratio);
+    g->is_scaled = true;
+}
+
 void dpro_graph_take_out_profiler(struct dpro_graph *g)
 {
+    scale(g, graph_tracing_ratio(g));
     for (uint32_t op = 0; op < g->n_ops && g->profiled; op++) {
         const struct profiler_cost *cost = &g->profiler[g->rank[op]];
         int64_t within = cost->op_ns * (g->profiled[op] & PROFILED_WITHIN) / 2,

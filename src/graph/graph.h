@@ -333,6 +333,11 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 /* Whether the graph has pools, in which the thread that is free first runs an op. */
 bool graph_has_pools(const struct dpro_graph *graph);
 
+/* What a session's steps take without its tracing (RunMetadata), by the same run's own steps, of
+ * what the recorded ones take: nothing tells which ops that cost lies in. 1: not known, or nothing.
+ */
+double graph_tracing_ratio(const struct dpro_graph *g);
+
 /* Calls do_it(arg, SEND, RECV) for each message that was logged: what its two ops have in common is
  * the transaction. */
 void graph_each_message(const struct dpro_graph *graph,

@@ -1,6 +1,7 @@
 /* What is asked of a job: a replay with its validation, a what-if, a search. */
 
 #include "base/options.h"
+#include "graph/graph.h"
 #include "job/job.h"
 
 /* ---- replay ---- */
@@ -19,7 +20,7 @@ static int look_at(struct dpro_job *job, const struct dpro_graph *recorded,
         return rc;
     job->daydream_rate = rate;
     if (asked->no_validate || job->has_validation || job->options.keep_profiler ||
-        dpro_graph_profiler_op_ns(recorded) == 0)
+        (dpro_graph_profiler_op_ns(recorded) == 0 && graph_tracing_ratio(recorded) == 1))
         return 0;
     if ((rc = dpro_replay_validate(recorded, &plain, &job->validation, err)) < 0)
         return rc;
@@ -35,7 +36,7 @@ static int look_at_recorded(struct dpro_job *job, const struct dpro_job_replay_o
     struct dpro_job_options options = job->options;
     const struct dpro_graph *recorded;
     struct dpro_job *again;
-    if (job->profiler.op_ns == 0)
+    if (job->profiler.with_ns == 0)
         return look_at(job, job->graph, asked, err);
     if (job->daydream_rate == asked->bandwidth_bytes_per_s &&
         (job->has_validation || asked->no_validate))

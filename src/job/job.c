@@ -139,14 +139,14 @@ int job_take_out_profiler(struct dpro_job *job, struct dpro_error *err)
     int64_t without;
     if (job->profiler.is_out || job->options.keep_profiler)
         return 0;
-    if (dpro_graph_profiler_op_ns(job->graph) != 0) {
+    if (dpro_graph_profiler_op_ns(job->graph) != 0 || graph_tracing_ratio(job->graph) != 1) {
         int rc = dpro_replay_predict(job->graph, &options, &job->profiler.with_ns, err);
         if (rc < 0)
             return rc;
         job->profiler.op_ns = dpro_graph_profiler_op_ns(job->graph);
         dpro_graph_take_out_profiler(job->graph);
     }
-    if (job->profiler.op_ns != 0) {
+    if (job->profiler.with_ns != 0) {
         int rc = dpro_replay_predict(job->graph, &options, &without, err);
         if (rc < 0)
             return rc;

@@ -38,7 +38,7 @@ static void sum_predicted(struct report_facts *f)
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
-    f->profiler.n = r->profiler_op_ns > 0;
+    f->profiler.n = r->profiler_op_ns > 0 || r->profiler_ns > 0;
     f->profiler.op_ns = r->profiler_op_ns;
     f->profiler.iteration_ns = r->profiler_ns;
     int64_t as_it_is_ns = r->what_if && r->as_it_is_ns > 0 ? r->as_it_is_ns : f->predicted_ns;

@@ -305,6 +305,10 @@ static void write_assumptions(struct writer *w, const struct report_facts *f)
         ASSUME("Recording an op cost the thread that ran it %.2f us, half before its start and "
                "half after its end; this is subtracted.",
                (double)f->profiler.op_ns / 1e3);
+    else if (f->report->graph->is_scaled)
+        ASSUME(
+            "Tracing made iterations longer, and which ops is not recorded: all times are scaled "
+            "to the steps without it.");
     else
         ASSUME("The profiler's own cost is part of the durations and gaps%s",
                f->wire_profiler_ns > 0

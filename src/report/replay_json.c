@@ -203,7 +203,7 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
     SECTION(w, "predicted", MS_KNOWN("iteration_ms", f->predicted_ns),
             MS_KNOWN("p50_ms", f->p50_ns), MS_KNOWN("p95_ms", f->p95_ns),
             INT("samples", f->n_drawn), MS_IF("changed_ms", f->what_if, f->changed_ns));
-    SECTION(w, "profiler", INT_IF("op_ns", f->profiler.n > 0, f->profiler.op_ns),
+    SECTION(w, "profiler", INT_IF("op_ns", f->profiler.op_ns > 0, f->profiler.op_ns),
             MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns));
     SECTION(w, "validation", TEXT("method", v->method),
             FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),

@@ -127,6 +127,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank arrives; all comm: all transfers, hidden or not");
+    if (f->report->graph->is_scaled)
+        table_paragraph(w, "", 2,
+                        "tracing made iterations %s longer: all times are scaled to the %u steps "
+                        "without it",
+                        TIME(f->profiler.iteration_ns), f->job.n);
     if (f->n_micro_batches > 1) {
         char line[160];
         snprintf(line, sizeof line,

@@ -201,6 +201,22 @@ class JobTime(Case):
                     baseline = self.ask("whatif", trace, *asked)["baseline"]
                     self.assertEqual([baseline[k] for k in ("p50_ms", "p95_ms")], [as_it_ran[k] for k in ("p50_ms", "p95_ms")])
 
+    def test_what_tracing_a_session_costs_is_taken_out_of_all_times(self):
+        """Nothing tells which ops of RunMetadata it lies in: the steps without it are one number for all."""
+        for name in ("tf-session-collectives-n2", "tf-session-collectives-net-n2"):
+            trace = os.path.join(DATA, name)
+            facts, kept = self.ask("replay", trace), self.ask("replay", trace, "--keep-profiler")
+            ratio = facts["predicted"]["iteration_ms"] / kept["predicted"]["iteration_ms"]
+            job_ms = facts["job"]["iteration_ms"]
+            self.assertAlmostEqual(facts["predicted"]["iteration_ms"], job_ms, delta=0.03 * job_ms)
+            self.assertGreater(kept["predicted"]["iteration_ms"], 1.08 * job_ms)
+            for rank, with_tracing in zip(facts["ranks"], kept["ranks"]):
+                self.assertAlmostEqual(rank["backward_ms"], ratio * with_tracing["backward_ms"], delta=0.01 * rank["backward_ms"])
+            self.assertEqual(facts["validation"], kept["validation"])
+            said = " ".join(dpro("replay", trace).out.split())
+            self.assertRegex(said, r"tracing made iterations \S+ ms longer: all times are scaled to the 20 steps without it")
+            self.assertNotIn("contradicts", said)
+
     def test_a_delay_is_told_of_the_job_without_dpro(self):
         trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2-default")
         as_it_is, slower = self.ask("replay", trace), self.ask("replay", trace, "--delay", "BW=1.5")

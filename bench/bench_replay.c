@@ -151,14 +151,11 @@ static void close_copy(void *arg, struct replay_copy *copy)
 }
 
 /* Of the last pass. */
-static int64_t fixed_end_ns(const struct fixed *fixed, uint32_t n_ops)
+static int64_t fixed_end_ns(struct fixed *fixed, uint32_t n_ops)
 {
-    int64_t *end_ns = malloc(((size_t)n_ops + 1) * sizeof *end_ns);
-    if (!end_ns)
-        exit(4);
-    fixed_get(fixed, end_ns, NULL);
-    int64_t latest_ns = latest(end_ns, n_ops);
-    free(end_ns);
+    int64_t latest_ns = 0;
+    for (uint32_t op = 0; op < n_ops; op++)
+        latest_ns = MAX(latest_ns, fixed_op_end_ns(fixed, op));
     return latest_ns;
 }
 

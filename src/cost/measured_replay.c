@@ -49,8 +49,7 @@ void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink 
     struct event_options options = {.n_copies = r->n_copies, .end_prev = r->n_copies};
     struct running running = {r, progress, 0};
     struct replay_hooks hooks = {&running, open_copy, close_copy};
-    if (!fixed_replay_by_edges(graph, &options, &hooks))
-        event_replay(graph, &options, &hooks);
+    event_replay(graph, &options, &hooks);
 }
 
 void measured_replay_fini(struct measured_replay *r)

@@ -162,7 +162,7 @@ static inline struct allocator_placement take(struct allocator *a,
     return placement;
 }
 
-static inline struct allocator_placement act(struct allocator *a,
+struct allocator_placement allocator_request(struct allocator *a,
                                              const struct allocator_request *request)
 {
     struct allocator_placement placement = {0};
@@ -178,12 +178,6 @@ static inline struct allocator_placement act(struct allocator *a,
             a->figures.n_unknown++;
     }
     return placement;
-}
-
-struct allocator_placement allocator_request(struct allocator *allocator,
-                                             const struct allocator_request *request)
-{
-    return act(allocator, request);
 }
 
 struct allocator_figures allocator_figures(const struct allocator *allocator)

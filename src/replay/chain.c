@@ -356,8 +356,7 @@ static void set_up_engine(struct chain *c)
 static void run_engine(struct chain *c)
 {
     set_up_engine(c);
-    if (!fixed_replay_by_edges(c->g, &c->event, &c->hooks))
-        event_replay(c->g, &c->event, &c->hooks);
+    event_replay(c->g, &c->event, &c->hooks);
 }
 
 /* On a GPU an iteration ends where the next one begins. */

@@ -8,9 +8,8 @@
  * A schedule spans one iteration and is passed again for each. Distances also reach into the ends
  * of the iteration before: those that are looked at lie in front of this one's and are 0 at first.
  *
- * A replay runs by a schedule where the edges alone decide the order, validation also as long as a
- * pass shows that the event-driven engine would do the same (fixed_pass_exact). In the search each
- * candidate is another graph, and finding its order is a replay by the event-driven engine.
+ * Validation, which replays one graph many times, runs by a schedule as long as a pass shows that
+ * the event-driven engine would do the same (fixed_pass_exact).
  *
  * Code of an op: a word with the number of distances (COUNT_LONG: it follows in two words), then
  * the distances in words (0: it follows in two words); a device predecessor comes first. */
@@ -31,7 +30,7 @@ struct fixed {
     const struct dpro_graph *g;
     bool shares;              /* code, carried and position are another's */
     const uint32_t *order;    /* op at each position */
-    const uint32_t *position; /* of each op; NULL: nobody asks for single ends */
+    const uint32_t *position; /* of each op */
     ARRAY(uint16_t) code;
     ARRAY(uint32_t) carried; /* positions whose ends the next pass looks at */
     uint32_t n_telling;      /* up to the last position that can tell that the order doesn't hold */
@@ -232,7 +231,7 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
         mem_fail();
     *f = (struct fixed){.g = graph, .order = order};
     make_device_room(f);
-    uint32_t *position = arena_alloc(&work, (n + 1) * sizeof *position);
+    uint32_t *position = arena_alloc(&f->arena, (n + 1) * sizeof *position);
     f->position = position;
     /* most ops' code: a head, the device's predecessor and the graph's, a word each */
     array_reserve(&f->code, 2 * n + (graph->row ? graph->row[n] : 0));
@@ -241,20 +240,10 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     for (uint32_t i = 0; i < n; i++)
         position[order[i]] = i;
     encode(f, &same, &next, &work);
-    f->position = NULL;
     arena_fini(&work);
     make_cells(f);
     fixed_release(f, NULL);
     return f;
-}
-
-void fixed_index(struct fixed *f)
-{
-    uint32_t n = f->g->n_ops;
-    uint32_t *position = arena_alloc(&f->arena, ((size_t)n + 1) * sizeof *position);
-    for (uint32_t i = 0; i < n; i++)
-        position[f->order[i]] = i;
-    f->position = position;
 }
 
 struct fixed *fixed_share(const struct fixed *with)
@@ -330,25 +319,6 @@ static inline int64_t release_of(const struct fixed *f, uint32_t op)
     return f->release_ns && !f->follows ? f->release_ns[f->g->rank[op]] : 0;
 }
 
-void fixed_get(const struct fixed *f, int64_t *end_ns, uint32_t *device_prev)
-{
-    const struct dpro_graph *g = f->g;
-    for (uint32_t i = 0; i < g->n_ops; i++)
-        end_ns[f->order[i]] = own_ends(f)[i];
-    if (!device_prev)
-        return;
-    find_last(f);
-    if (!f->follows)
-        memset(f->last_op, 0xff, g->n_devices * sizeof *f->last_op);
-    for (uint32_t i = 0; i < g->n_ops; i++) {
-        uint32_t op = f->order[i], device = serial_device(f, i);
-        uint32_t *last = device == DPRO_NO_DEVICE ? NULL : &f->last_op[device];
-        device_prev[op] = last && *last != UINT32_MAX ? f->order[*last] : DPRO_NO_OP;
-        if (last)
-            *last = i;
-    }
-}
-
 /* ---- passes as the event-driven engine would replay ----
  *
  * It runs the op of a device next that was ready first. So its order is this one where on each
@@ -402,47 +372,14 @@ int64_t fixed_op_end_ns(const struct fixed *f, uint32_t op)
     return own_ends(f)[f->position[op]];
 }
 
-/* ---- a chain of copies ---- */
-
-static void replay_one(struct fixed *f, uint32_t number, const struct event_options *options,
-                       const struct replay_hooks *hooks)
-{
-    size_t n = f->g->n_ops;
-    struct replay_copy copy = {.number = number,
-                               .end_ns = mem_alloc((n + 1) * sizeof *copy.end_ns)};
-    if (number >= options->first_prev && number < options->end_prev)
-        copy.device_prev = mem_alloc((n + 1) * sizeof *copy.device_prev);
-    hooks->open(hooks->arg, number, &copy.dur_ns, &copy.gap_ns);
-    fixed_pass_exact(f, copy.dur_ns, copy.gap_ns, f->g->n_ops);
-    fixed_get(f, copy.end_ns, copy.device_prev);
-    hooks->close(hooks->arg, &copy);
-    mem_free(copy.end_ns);
-    mem_free(copy.device_prev);
-}
-
 bool fixed_find_order(const struct dpro_graph *graph, uint32_t *order)
 {
-    /* the third of four: past the start, and not without a follower */
-    struct event_options options = {.n_copies = 4,
+    /* the second of three: past the start, and not without a follower */
+    struct event_options options = {.n_copies = 3,
+                                    .n_needed = 2,
                                     .dur_ns = graph->dur_ns,
                                     .gap_ns = graph->gap_ns,
                                     .order = order,
-                                    .order_copy = 2};
+                                    .order_copy = 1};
     return edge_order(graph, false, order) || !event_replay(graph, &options, NULL);
-}
-
-bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,
-                           const struct replay_hooks *hooks)
-{
-    uint32_t n = options->n_needed ? options->n_needed : options->n_copies;
-    SCRATCH uint32_t *order = mem_alloc(((size_t)graph->n_ops + 1) * sizeof *order);
-    bool ordered = graph->n_ops > 0 && edge_order(graph, options->n_copies == 1, order);
-    if (ordered) {
-        struct fixed *f = fixed_create(graph, order);
-        fixed_release(f, options->release_ns);
-        for (uint32_t copy = 0; copy < n; copy++)
-            replay_one(f, copy, options, hooks);
-        fixed_destroy(f);
-    }
-    return ordered;
 }

@@ -106,7 +106,6 @@ static void find_order(struct predictor *p)
     if (!fixed_find_order(g, order))
         return;
     p->order = fixed_create(g, order);
-    fixed_index(p->order);
 }
 
 int predictor_create(const struct dpro_graph *graph, struct predictor **predictor,

@@ -93,13 +93,9 @@ struct fixed; /* a schedule: the ops of an iteration in the order they run */
 /* Makes a schedule of `order`, which event_replay gave for a copy and the caller keeps. Each pass
  * continues the one before. */
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order);
-void fixed_index(struct fixed *fixed);
 /* Another of the same order, with ends of its own; it must go before the other does. */
 struct fixed *fixed_share(const struct fixed *with);
 void fixed_destroy(struct fixed *fixed);
-/* Ends by op; device_prev (may be NULL) as in struct replay_copy. */
-void fixed_get(const struct fixed *fixed, int64_t *end_ns, uint32_t *device_prev);
-
 /* Begins anew, ranks and servers at release_ns, by index and the caller's (NULL: 0). */
 void fixed_release(struct fixed *fixed, const int64_t *release_ns);
 /* The next exact pass of `fixed` follows the last one of `before`. */
@@ -110,18 +106,13 @@ bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t 
                       uint32_t n);
 /* How many positions of a pass that none follows can tell that its order does not hold. */
 uint32_t fixed_telling(const struct fixed *fixed);
-/* After fixed_index() of it, or of what it shares with. */
 uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
 int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
 
 /* Of the mean iteration between others: by its edges, else by an event-driven replay. Room for
- * n_ops ids. False: a device runs ops of different iterations in turns, so there is none. */
+ * n_ops ids. False: a device runs ops of different
+ * iterations in turns, so there is none. */
 bool fixed_find_order(const struct dpro_graph *graph, uint32_t *order);
-
-/* As event_replay, where edges alone decide the order. False: they don't, and nothing is replayed.
- */
-bool fixed_replay_by_edges(const struct dpro_graph *graph, const struct event_options *options,
-                           const struct replay_hooks *hooks);
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 

@@ -150,36 +150,6 @@ TEST(the_event_engine_equals_the_slow_one)
     }
 }
 
-TEST(a_replay_by_edges_equals_the_event_engine)
-{
-    int n_tried = 0, n_refused = 0;
-    for (uint64_t seed = 0; seed < 8000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        uint32_t n_copies = pick(4) + 1;
-        size_t total = (size_t)n_copies * g->n_ops;
-        int64_t *dur = durations_for(g, n_copies, true);
-        int64_t release[3] = {pick(9), pick(9), pick(9)};
-        const int64_t *released = pick(2) ? release : NULL;
-        uint32_t *event_prev = kept_memory(total, sizeof *event_prev);
-        struct collect c = {.g = g,
-                            .dur_ns = dur,
-                            .end_ns = kept_memory(total, sizeof *c.end_ns),
-                            .device_prev = kept_memory(total, sizeof *c.device_prev)};
-        struct event_options options = {
-            .n_copies = n_copies, .release_ns = released, .end_prev = n_copies};
-        struct replay_hooks hooks = {&c, collect_open, collect_close};
-        if (fixed_replay_by_edges(g, &options, &hooks)) {
-            int64_t *event = event_ends(g, n_copies, dur, released, event_prev, NULL);
-            assert_memory_equal(c.end_ns, event, total * sizeof *event);
-            assert_memory_equal(c.device_prev, event_prev, total * sizeof *event_prev);
-            n_tried++;
-        } else {
-            n_refused++;
-        }
-    }
-    assert_true(n_tried > 500 && n_refused > 500);
-}
-
 /* Exact passes in the mean iteration's order. False: one of them says that it may not hold. */
 static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
                        const int64_t *release_ns, int64_t *end_ns)
@@ -187,7 +157,6 @@ static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int6
     uint32_t *order = kept_memory(g->n_ops, sizeof *order);
     bool holds = fixed_find_order(g, order);
     struct fixed *made = fixed_create(g, order);
-    fixed_index(made);
     struct fixed *first = fixed_share(made), *next = fixed_share(made);
     fixed_release(first, release_ns);
     for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
@@ -368,11 +337,9 @@ TEST(ops_with_very_many_predecessors)
             int64_t *end = event_ends(g, n_copies, dur, NULL, NULL, NULL);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
-            struct collect c = {.g = g, .dur_ns = dur, .end_ns = kept_memory(n, sizeof(int64_t))};
-            struct event_options options = {.n_copies = n_copies};
-            struct replay_hooks hooks = {&c, collect_open, collect_close};
-            assert_true(fixed_replay_by_edges(g, &options, &hooks));
-            assert_memory_equal(c.end_ns, end, n * sizeof *end);
+            int64_t *exact = kept_memory(n, sizeof *exact);
+            assert_true(exact_ends(g, n_copies, dur, NULL, exact));
+            assert_memory_equal(exact, end, n * sizeof *end);
         }
 }
 
@@ -401,11 +368,5 @@ TEST(huge_durations_stop_at_the_largest_time)
     struct dpro_graph *g = graph_of(
         "a:4611686018427387903@d0 -> b:4611686018427387903@d0 -> c:4611686018427387903@d0");
     int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
-    assert_true(end[2] == INT64_MAX);
-    struct collect c = {.g = g, .dur_ns = g->dur_ns, .end_ns = end};
-    struct event_options options = {.n_copies = 1};
-    struct replay_hooks hooks = {&c, collect_open, collect_close};
-    end[2] = 0;
-    assert_true(fixed_replay_by_edges(g, &options, &hooks));
     assert_true(end[2] == INT64_MAX);
 }

@@ -229,17 +229,14 @@ static void find_busiest(struct report_facts *f)
 
 ORDER(by_time, struct name_fact, DESCENDING(dur_ns) ?: strcmp(x->name, y->name) ?: ASCENDING(kind));
 
-/* Insertion sort of the kinds that take time on the path; equal ones stay in the order of the
- * kinds. */
+ORDER_OF_INDICES(by_length, int64_t, COMPARE(*y, *x));
+
 static void sort_kinds(struct report_facts *f)
 {
-    for (int k = 0; k <= PATH_GAP; k++) {
-        if (f->kind_ns[k] <= 0)
-            continue;
-        int at = f->n_kinds++;
-        for (; at > 0 && f->kind_ns[f->kinds[at - 1]] < f->kind_ns[k]; at--)
-            f->kinds[at] = f->kinds[at - 1];
-        f->kinds[at] = k;
+    SCRATCH uint32_t *order = sorted_indices(PATH_GAP + 1, f->kind_ns, by_length);
+    while (f->n_kinds <= PATH_GAP && f->kind_ns[order[f->n_kinds]] > 0) {
+        f->kinds[f->n_kinds] = (int)order[f->n_kinds];
+        f->n_kinds++;
     }
 }
 

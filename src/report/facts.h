@@ -264,7 +264,6 @@ struct report_facts {
 
 /* Sums over the trace, the graph and the replay. Borrows from `report`. */
 void facts_sum(struct report_facts *facts, const struct dpro_report *report);
-
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Work of the CPU on the critical path that launches GPU work or leads up to it. */
 int64_t facts_launching_ns(const struct report_facts *facts);
@@ -279,7 +278,7 @@ const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */
 /* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
 void contradiction_find(struct report_facts *facts);
-void verdict_write(struct report_facts *facts); /* fills facts->verdict */
+void verdict_write(struct report_facts *facts); /* fills facts->verdict, but for its last line */
 void memory_find(struct report_facts *facts);   /* fills facts->memory */
 void slow_find(struct report_facts *facts);     /* fills facts->slow */
 void parallel_sum(struct report_facts *facts);  /* fills facts->parallel: dimensions, traffic */

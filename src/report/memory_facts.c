@@ -11,17 +11,15 @@ static double share_pct(uint64_t part, uint64_t whole)
     return whole > 0 ? 100.0 * (double)part / (double)whole : NAN;
 }
 
-/* Insertion sort; equal ones stay in the order of the categories. */
+ORDER_OF_INDICES(by_size, uint64_t, COMPARE(*y, *x));
+
 static void sort_categories(struct memory_fact *fact)
 {
-    const uint64_t *held = fact->memory.by_category;
-    for (uint8_t c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
-        if (held[c] == 0)
-            continue;
-        uint32_t at = fact->n_categories++;
-        for (; at > 0 && held[fact->categories[at - 1]] < held[c]; at--)
-            fact->categories[at] = fact->categories[at - 1];
-        fact->categories[at] = c;
+    uint64_t *held = fact->memory.by_category;
+    SCRATCH uint32_t *order = sorted_indices(DPRO_N_MEMORY_CATEGORIES, held, by_size);
+    while (fact->n_categories < DPRO_N_MEMORY_CATEGORIES && held[order[fact->n_categories]] > 0) {
+        fact->categories[fact->n_categories] = (uint8_t)order[fact->n_categories];
+        fact->n_categories++;
     }
 }
 

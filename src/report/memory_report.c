@@ -21,13 +21,27 @@ static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
         "what operators take and give back within themselves is not in it",
 };
 
-static const char bare_note[] = "what was there before the profile began, such as parameters and "
-                                "the optimizer's state, is not known and not in it";
+/* What else is not known, and of how many ranks. */
+static const struct {
+    size_t at;
+    const char *text;
+} notes[] = {
+    {offsetof(struct memory_facts, n_bare),
+     "what was there before the profile began, such as parameters and the optimizer's state, is "
+     "not known and not in it"},
+    {offsetof(struct memory_facts, n_assumed),
+     "what is reserved is worked out under the allocator's default settings, as the job's are not "
+     "known"},
+    {offsetof(struct memory_facts, n_strange),
+     "what is reserved is not known: the allocator is not PyTorch's own, or set in a way that dpro "
+     "does not know"},
+};
+#define N_NOTES (sizeof notes / sizeof *notes)
 
-static const char assumed_note[] = "what is reserved is worked out under the allocator's default "
-                                   "settings, as the job's are not known";
-static const char strange_note[] = "what is reserved is not known: the allocator is not PyTorch's "
-                                   "own, or set in a way that dpro does not know";
+static uint32_t n_of_note(const struct memory_facts *all, size_t i)
+{
+    return *(const uint32_t *)((const char *)all + notes[i].at);
+}
 
 static const char *phase_word(enum dpro_op_kind phase)
 {
@@ -165,15 +179,6 @@ static void write_refused(struct writer *w, const struct report_facts *f)
     table_wrapped(w, " ", 4, line.text);
 }
 
-static void write_note(struct writer *w, const struct memory_facts *all, uint32_t n,
-                       const char *note)
-{
-    if (n == all->n_ranks)
-        table_wrapped(w, " ", 2, note);
-    else if (n > 0)
-        table_paragraph(w, " ", 2, "%u rank%s: %s", n, PLURAL(n), note);
-}
-
 void memory_write_text(struct writer *w, const struct report_facts *f)
 {
     const struct memory_facts *all = &f->memory;
@@ -194,9 +199,13 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
             table_paragraph(w, " ", 2, "%s%s", all->n_of_source[s] < all->n_ranks ? some : "",
                             source_notes[s]);
     }
-    write_note(w, all, all->n_bare, bare_note);
-    write_note(w, all, all->n_assumed, assumed_note);
-    write_note(w, all, all->n_strange, strange_note);
+    for (size_t i = 0; i < N_NOTES; i++) {
+        uint32_t n = n_of_note(all, i);
+        if (n == all->n_ranks)
+            table_wrapped(w, " ", 2, notes[i].text);
+        else if (n > 0)
+            table_paragraph(w, " ", 2, "%u rank%s: %s", n, PLURAL(n), notes[i].text);
+    }
     if (all->n_unknown > 0)
         table_paragraph(w, " ", 2, "of %u of the %u ranks nothing is known", all->n_unknown,
                         all->n_unknown + all->n_ranks);
@@ -269,12 +278,9 @@ void memory_write_json(struct writer *w, const struct report_facts *f)
     while (source > 0 && all->n_of_source[source] == 0)
         source--;
     words_add(&note, "", "%s", source_notes[source]);
-    if (all->n_bare > 0)
-        words_add(&note, "; ", "%s", bare_note);
-    if (all->n_assumed > 0)
-        words_add(&note, "; ", "%s", assumed_note);
-    if (all->n_strange > 0)
-        words_add(&note, "; ", "%s", strange_note);
+    for (size_t i = 0; i < N_NOTES; i++)
+        if (n_of_note(all, i) > 0)
+            words_add(&note, "; ", "%s", notes[i].text);
     writer_section(w, "memory", '{');
     writer_fields(w, TEXT("source", dpro_memory_source_name(source)), TEXT("note", note.text));
     writer_begin(w, "ranks", '[');
@@ -337,15 +343,11 @@ static void write_timeline(struct writer *w, const struct memory_fact *fact, uin
 void memory_write_timelines(struct writer *w, const struct report_facts *f)
 {
     const struct memory_facts *all = &f->memory;
-    uint32_t n = all->n_ranks, *order = mem_alloc((n + 1) * sizeof *order);
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = i;
-    qsort_r(order, n, sizeof *order, by_peak, all->ranks);
-    n = MIN(n, (uint32_t)MOST_DRAWN);
+    SCRATCH uint32_t *order = sorted_indices(all->n_ranks, all->ranks, by_peak);
+    uint32_t n = MIN(all->n_ranks, (uint32_t)MOST_DRAWN);
     sort_u32(order, n);
     writer_section(w, "memory", '[');
     for (uint32_t i = 0; i < n; i++)
         write_timeline(w, &all->ranks[order[i]], MOST_POINTS / n);
     writer_close(w, ']');
-    mem_free(order);
 }

@@ -36,17 +36,6 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
 ORDER_OF_INDICES(by_waiting, struct rank_fact,
                  ASCENDING(time.wait_for_peers_ns) ?: ASCENDING(time.rank));
 
-/* The indices of the ranks in an order. */
-static uint32_t *order_ranks(const struct report_facts *f,
-                             int (*order)(const void *, const void *, void *))
-{
-    uint32_t *ranks = mem_alloc(f->n_ranks * sizeof *ranks);
-    for (uint32_t r = 0; r < f->n_ranks; r++)
-        ranks[r] = r;
-    qsort_r(ranks, f->n_ranks, sizeof *ranks, order, f->ranks);
-    return ranks;
-}
-
 static void breakdown_row(struct table *t, const struct rank_fact *rank, const bool *used,
                           bool with_all, int digits)
 {
@@ -89,7 +78,7 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
 static void write_breakdown(struct writer *w, const struct report_facts *f)
 {
     bool used[N_RANK_PARTS] = {[RANK_IDLE] = true}, any_comm = false;
-    uint32_t *by_waits = NULL;
+    SCRATCH uint32_t *by_waits = NULL;
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         for (int p = 0; p < N_RANK_PARTS; p++)
             used[p] |= rank_part_ns(&f->ranks[r].time, p) != 0;
@@ -97,7 +86,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
     }
     writer_text(w, "\nWhere the predicted iteration goes, in ms and % of it");
     if (f->n_ranks > MANY_RANKS) {
-        by_waits = order_ranks(f, by_waiting);
+        by_waits = sorted_indices(f->n_ranks, f->ranks, by_waiting);
         writer_printf(w, " (%u ranks: least, median and most waiting)", f->n_ranks);
     }
     writer_text(w, "\n");
@@ -118,7 +107,6 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         array_fini(&t.cells);
     }
     table_write(w, &t);
-    mem_free(by_waits);
     if (!f->any_computes)
         table_wrapped(
             w, "", 2,
@@ -132,14 +120,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
                         "tracing made iterations %s longer: all times are scaled to the %u steps "
                         "without it",
                         TIME(f->profiler.iteration_ns), f->job.n);
-    if (f->n_micro_batches > 1) {
-        char line[160];
-        snprintf(line, sizeof line,
-                 "%u micro-batches an iteration: as many forward and backward passes before an "
-                 "update",
-                 f->n_micro_batches);
-        table_wrapped(w, "", 2, line);
-    }
+    if (f->n_micro_batches > 1)
+        table_paragraph(w, "", 2,
+                        "%u micro-batches an iteration: as many forward and backward passes before "
+                        "an update",
+                        f->n_micro_batches);
     if (strcmp(f->framework, "jax") == 0 || strcmp(f->framework, "xla") == 0)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "
@@ -198,7 +183,8 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
 {
     if (f->n_ranks < 2)
         return;
-    uint32_t *order = order_ranks(f, by_path), n_on_path = 0;
+    SCRATCH uint32_t *order = sorted_indices(f->n_ranks, f->ranks, by_path);
+    uint32_t n_on_path = 0;
     for (uint32_t r = 0; r < f->n_ranks; r++)
         n_on_path += f->ranks[r].path_ns > 0;
     uint32_t n_shown = n_on_path < MANY_RANKS ? n_on_path : MANY_RANKS;
@@ -217,7 +203,6 @@ static void write_path_ranks(struct writer *w, const struct report_facts *f)
         cell_share(&t, f, f->servers_path_ns);
     }
     table_write(w, &t);
-    mem_free(order);
 }
 
 static void write_names(struct writer *w, const struct report_facts *f)

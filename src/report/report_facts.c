@@ -1,5 +1,5 @@
 /* Gathers all facts of a report. */
-#include "report/facts.h"
+#include "report/verdict.h"
 
 void facts_init(struct report_facts *facts, const struct dpro_report *report)
 {
@@ -7,6 +7,7 @@ void facts_init(struct report_facts *facts, const struct dpro_report *report)
     memory_find(facts);
     contradiction_find(facts);
     verdict_write(facts);
+    verdict_next_step(facts, &facts->verdict[N_VERDICT - 1]);
 }
 
 void facts_fini(struct report_facts *facts)

@@ -148,6 +148,18 @@ class Bundled(Case):
         facts["critical_path"]["by_kind_ms"] = facts["critical_path"]["by_rank_ms"] = {}  # keys that are data
         self.assertEqual(set(keys_of(facts)) - documented, set())
 
+    def test_a_documented_key_is_printed(self):
+        with open(os.path.join(ROOT, "doc", "formats", "replay-json.md"), encoding="utf-8") as page:
+            sections = re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", page.read())
+        flat = ("trace", "measured", "slow_iterations", "job", "steps", "pace", "predicted", "validation", "contradiction",
+                "daydream", "unprofiled", "unprofiled_iterations", "critical_path")
+        self.assertLessEqual(set(flat), {name for name, _ in sections})
+        for name, text in sections:
+            if name in flat:
+                cells = re.findall(r"(?m)^\| (`.*?) \|", text)
+                keys = set(re.findall(r"`(\w+)`", " ".join(cells))) - {"servers_ms"}  # of a job that has servers
+                self.assertEqual(keys, set(self.facts[name]), name)
+
     def test_the_iteration_is_predicted(self):
         self.assertLessEqual(abs(self.facts["error_pct"]), 3.0)
         measured, predicted = self.facts["measured"]["iteration_ms"], self.facts["predicted"]["iteration_ms"]

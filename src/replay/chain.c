@@ -353,12 +353,6 @@ static void set_up_engine(struct chain *c)
     c->hooks = (struct replay_hooks){c, open_copy, close_copy};
 }
 
-static void run_engine(struct chain *c)
-{
-    set_up_engine(c);
-    event_replay(c->g, &c->event, &c->hooks);
-}
-
 /* On a GPU an iteration ends where the next one begins. */
 static void end_where_next_begins(struct chain *c)
 {
@@ -370,7 +364,8 @@ static void end_where_next_begins(struct chain *c)
 
 void chain_run(struct chain *c)
 {
-    run_engine(c);
+    set_up_engine(c);
+    event_replay(c->g, &c->event, &c->hooks);
     end_where_next_begins(c);
 }
 

@@ -415,18 +415,16 @@ static void write_plan(struct writer *w, const struct comparison *c)
 static void write_rows(struct writer *w, const struct comparison *c)
 {
     writer_section(w, "phases", '[');
-    for (int p = 0; p < N_RANK_PARTS; p++) {
+    for (int p = 0; p < N_RANK_PARTS; p++)
         writer_row(w, TEXT("name", rank_parts[p].name), field("a_ms", c->sides[0].phase_ns[p]),
                    field("b_ms", c->sides[1].phase_ns[p]));
-    }
     writer_close(w, ']');
     writer_section(w, "ops", '[');
-    EACH (const struct family, f, c->families) {
+    EACH (const struct family, f, c->families)
         writer_row(w, TEXT("name", f->name),
                    TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
                    field("a_ms", f->ns[0]), field("b_ms", f->ns[1]), INT("a_count", f->count[0]),
                    INT("b_count", f->count[1]));
-    }
     writer_close(w, ']');
 }
 

@@ -157,14 +157,11 @@ static void write_parts(struct writer *w, const struct report_facts *f)
     const struct pipeline *pipeline = &p->pipeline;
     const char *schedule = dpro_schedule_name(pipeline->schedule);
     bool has_pipeline = pipeline->dimension != DPRO_NO_DIMENSION;
-    if (has_pipeline && pipeline->n_micro_batches > 0)
-        writer_fields(w, INT("micro_batches", pipeline->n_micro_batches),
-                      INT("stages_a_rank", pipeline->n_chunks));
-    else if (f->n_micro_batches > 0)
-        writer_fields(w, INT("micro_batches", f->n_micro_batches), NUL("stages_a_rank"));
-    else
-        writer_fields(w, NUL("micro_batches"), NUL("stages_a_rank"));
-    writer_fields(w, TEXT("schedule", *schedule ? schedule : NULL),
+    bool of_pipeline = has_pipeline && pipeline->n_micro_batches > 0;
+    uint32_t n = of_pipeline ? pipeline->n_micro_batches : f->n_micro_batches;
+    writer_fields(w, INT_IF("micro_batches", n > 0, n),
+                  INT_IF("stages_a_rank", of_pipeline, pipeline->n_chunks),
+                  TEXT("schedule", *schedule ? schedule : NULL),
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
     writer_section(w, "stages", '[');
     for (uint32_t s = 0; s < p->n_stages; s++)

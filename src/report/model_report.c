@@ -257,12 +257,9 @@ void model_write_link(struct writer *w, const struct dpro_model *model)
         {"cast_ns_per_byte", link.cast_ns, buckets},
         {"interference_ns_per_byte", link.interference_ns, true}};
     writer_open(w, '{');
-    writer_fields(w, TEXT("algorithm", buckets ? link.algorithm : NULL));
-    if (buckets)
-        writer_fields(w, INT("collectives_at_once", link.n_streams),
-                      BOOL("in_order", link.in_order));
-    else
-        writer_fields(w, NUL("collectives_at_once"), NUL("in_order"));
+    writer_fields(w, TEXT("algorithm", buckets ? link.algorithm : NULL),
+                  INT_IF("collectives_at_once", buckets, link.n_streams),
+                  buckets ? BOOL("in_order", link.in_order) : NUL("in_order"));
     for (size_t i = 0; i < sizeof estimates / sizeof *estimates; i++) {
         bool known = estimates[i].known;
         writer_object_at(w, estimates[i].key,

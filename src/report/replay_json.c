@@ -122,10 +122,8 @@ static void write_trace(struct writer *w, const struct report_facts *f)
         if (!is_cut(f->report->graph, dpro_trace_rank(trace, r)))
             writer_json_int(w, dpro_trace_rank(trace, r));
     writer_close(w, ']');
-    writer_begin(w, "ranks_without_gpu", '[');
-    for (uint32_t i = 0; i < f->report->graph->n_blind; i++)
-        writer_json_int(w, f->report->graph->blind[i]);
-    writer_close(w, ']');
+    writer_key(w, "ranks_without_gpu");
+    writer_json_ints(w, f->report->graph->blind, f->report->graph->n_blind);
     writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
                   BOOL("phases_known", !f->report->graph->hides_phases),
                   BOOL("communication_recognised", f->communicates),

@@ -150,10 +150,7 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_fields(w, TEXT("name", config->name), FIXED("iteration_ms", config->iteration_ms, 6));
     if (c > 0)
         key_gain(w, "gain_pct", config->gain);
-    if (config->peak_bytes > 0)
-        writer_fields(w, INT("peak_bytes", config->peak_bytes));
-    else
-        writer_fields(w, NUL("peak_bytes"));
+    writer_fields(w, INT_IF("peak_bytes", config->peak_bytes > 0, config->peak_bytes));
     writer_begin(w, "per_turn_ms", '[');
     for (size_t h = 0; h < 2 * v->n_blocks; h++)
         writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);

@@ -4,24 +4,57 @@
 #include "report/table.h"
 #include "report/verdict.h"
 
-/* Where stragglers differ most from the mean of the other ranks. */
-static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
+/* The part of an iteration of which there is most more; NULL: of none. */
+static const char *find_reason(const int64_t *more, int64_t *excess)
 {
     static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
                                                     "on input", [RANK_IDLE] = "idling"};
-    int64_t more[N_RANK_PARTS] = {0};
     int best = 0;
+    for (int p = 1; p < N_RANK_PARTS; p++)
+        if (words[p] && more[p] > more[best])
+            best = p;
+    *excess = more[best];
+    return words[best];
+}
+
+/* Where stragglers differ most from the mean of the other ranks. */
+static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
+{
+    int64_t more[N_RANK_PARTS] = {0};
     for (uint32_t r = 0; r < f->n_ranks; r++)
         for (int p = 0; p < N_RANK_PARTS; p++) {
             int64_t ns = rank_part_ns(&f->ranks[r].time, p);
             more[p] += f->ranks[r].straggles ? ns / (int64_t)f->n_stragglers
                                              : -(ns / (int64_t)(f->n_ranks - f->n_stragglers));
         }
-    for (int p = 1; p < N_RANK_PARTS; p++)
-        if (words[p] && more[p] > more[best])
-            best = p;
-    *excess = more[best];
-    return words[best];
+    return find_reason(more, excess);
+}
+
+/* Where the last rank of an iteration differs most from the mean of the other ranks in it, mean
+ * over the iterations. A part that was recorded and explains half of what lateness costs: what a
+ * rank does while it idles is not known. NULL: there is no such part. */
+static const char *late_reason(const struct report_facts *f, int64_t *excess)
+{
+    const struct dpro_replay_view *v = f->replay;
+    int64_t more[N_RANK_PARTS] = {0}, n = v->n_iterations;
+    if (!v->ranks_in || !v->lateness || n == 0 || v->n_ranks < 2)
+        return NULL;
+    for (uint32_t i = 0; i < v->n_iterations; i++) {
+        const struct dpro_lateness *of = v->lateness + (size_t)i * v->n_ranks;
+        const struct dpro_rank_time *times = v->ranks_in + (size_t)i * v->n_ranks;
+        uint32_t late = 0;
+        for (uint32_t r = 1; r < v->n_ranks; r++)
+            late = of[r].waited_ns > of[late].waited_ns ? r : late;
+        for (uint32_t r = 0; r < v->n_ranks; r++)
+            for (int p = 0; p < N_RANK_PARTS; p++) {
+                int64_t ns = rank_part_ns(&times[r], p) / n;
+                more[p] += r == late ? ns : -(ns / (int64_t)(v->n_ranks - 1));
+            }
+    }
+    int64_t idle_ns = more[RANK_IDLE];
+    const char *words = find_reason(more, excess);
+    bool explains = *excess > idle_ns && *excess > 0 && *excess >= f->late_ns / 2;
+    return explains && facts_pct(*excess, f->predicted_ns) >= 1 ? words : NULL;
 }
 
 static bool has_servers(const struct dpro_graph *graph)
@@ -144,8 +177,12 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
             "iteration to win",
             f->n_slow, f->n_ranks, TIME(f->late_ns));
     } else if (verdict_late_rank_changes(f)) {
-        line_say(line,
-                 "find out what makes ranks late in some iterations, such as garbage collection: ");
+        const char *what = late_reason(f, &excess);
+        line_say(line, "find out what makes ranks late in some iterations, ");
+        if (what)
+            line_say(line, "in which they spend %s more %s than the others: ", TIME(excess), what);
+        else
+            line_say(line, "such as garbage collection: ");
         if (f->n_late > 1)
             line_say(line, "the late rank changes (");
         line_late_ranks(f, line);

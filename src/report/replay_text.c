@@ -273,7 +273,7 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         prediction_row(&t, f, replay, f->predicted_ns, f->error_pct);
     }
     for (int p = 0; p < 2 && f->n_drawn > 0; p++) {
-        table_cell(&t, "%s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
+        table_cell(&t, "replay, %s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
         table_cells(&t, MILLISECONDS(f, p ? f->p95_ns : f->p50_ns), "");
     }
     if (f->has_daydream)

@@ -98,6 +98,19 @@ class LateRanks(Case):
             self.assertAlmostEqual(facts["lateness"]["lost_ms"], lost_ms, delta=0.1 * lost_ms)
             self.assertIn("find out what makes ranks late in some iterations", verdict(facts, "Next step"))
 
+    def test_what_late_ranks_do_meanwhile_is_named_where_it_was_recorded(self):
+        def load(rank, number):
+            loads = annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 60 if number % 4 == rank.rank else 0.2)
+            loads(rank, number)
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end", before_forward=load)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=12, folder="loads-in-turn")[0])
+        said = verdict(facts, "Next step")
+        self.assertRegex(said, r"find out what makes ranks late in some iterations, in which they spend [56]\d\.\d\d ms more on input")
+        self.assertNotIn("garbage", said)
+        facts = self.replay_pauses("pauses-in-turn", lambda rank, number: 60 if number % 4 == rank else 0, steps=12)
+        self.assertIn("such as garbage collection", verdict(facts, "Next step"))
+
     def test_a_straggler_costs_a_share_that_matters_and_is_no_chance(self):
         facts = self.replay_pauses("little", lambda rank, number: 0.7 if rank == 2 else 0)
         self.assertIsNone(facts["lateness"]["straggler"])

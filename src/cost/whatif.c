@@ -334,7 +334,7 @@ int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dp
 {
     struct arena arena = {0};
     *alone_ns = 0;
-    if (!graph || dpro_graph_pace(graph).n_ranks == 0)
+    if (!graph || !job_has_gpu(graph))
         return 0;
     struct dpro_graph launching = *graph;
     launching.dur_ns = only_on_threads(graph, graph->dur_ns, &arena);

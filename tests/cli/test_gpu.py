@@ -181,6 +181,13 @@ class BoundByGpu(Case):
                                                     slow=(1, slowest)), folder="halved%.1f" % slowest)
                 twice_us = 1000 * self.assert_json("whatif", ours[0], "--compute", "2x")["predicted"]["iteration_ms"]
                 self.assertAlmostEqual(twice_us, halved[1]["period_us"], delta=0.03 * twice_us)
+        for sync, slow in (None, None), ("end", (1, 1.4)):
+            ours, faster = (gpu_job.write(self, Job(kernels=300, kernel_us=20.0, cpu_us=30.0, world=2, buckets=4, transfer_us=us,
+                                                    sync=sync, slow=slow), folder="launches-%s-%d" % (sync, us))
+                            for us in (1300.0, 650.0))
+            for times in ("2x", "100x"):
+                predicted_us = 1000 * self.assert_json("whatif", ours[0], "--bandwidth", times)["predicted"]["iteration_ms"]
+                self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.01 * predicted_us)
         waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
         self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
 

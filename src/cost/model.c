@@ -126,8 +126,14 @@ static int64_t iteration_ns(const struct measured_replay *r, uint32_t sample)
     return over_ns(r, copy) - over_ns(r, copy - 1);
 }
 
+/* The mean of those measured; of a job of one the makespan, which its model is of, too. */
 static double mean_iteration_ns(const struct measured_replay *r)
 {
+    struct dpro_error why;
+    int64_t makespan_ns;
+    if (r->graph->single_iteration &&
+        dpro_replay_predict(r->graph, NULL, &makespan_ns, &why) == 0 && makespan_ns > 0)
+        return (double)makespan_ns;
     return (double)(over_ns(r, r->first + r->n - 1) - over_ns(r, r->first - 1)) / r->n;
 }
 

@@ -255,14 +255,6 @@ static bool knows_parameters(const struct model_memory *m)
     return false;
 }
 
-static bool knows_what_scales(const struct model_memory *m)
-{
-    for (uint32_t b = 0; b < m->n_blocks; b++)
-        if (m->blocks[b].scales)
-            return true;
-    return false;
-}
-
 static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *m,
                          struct notes *notes)
 {
@@ -279,11 +271,12 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         }
     for (uint32_t i = 0; i < m->n_memories && (m->memory.batch_ratio > 0 || c->micro_batches > 1);
          i++)
-        if (!knows_what_scales(&m->memories[i])) {
-            note(notes,
-                 "nothing tells what of rank %d's memory grows with its batch: the peak is "
-                 "that of the batch as recorded",
-                 m->ranks[m->memories[i].rank].rank);
+        if (!memory_knows_what_scales(&m->memories[i])) {
+            note(
+                notes,
+                "nothing tells what of rank %d's memory grows with its batch: the peak may be that "
+                "of the batch as recorded, or all but the model may change in proportion",
+                m->ranks[m->memories[i].rank].rank);
             break;
         }
 }

@@ -12,11 +12,11 @@
 enum { RANDOM_STATE_BYTES = 5056 };
 
 /* How large a micro-batch's blocks are that grow with the batch, of several the largest one's. */
-static double share_of(const struct memory_sweep *s, bool input)
+static double share_of(const struct model_memory *m, const struct memory_setting *setting,
+                       uint32_t parts, bool input)
 {
-    uint32_t parts = s->strategy->micro_batches;
-    double ratio = s->setting->batch_ratio > 0 ? s->setting->batch_ratio : 1;
-    double batch = ratio * s->m->batch_size;
+    double ratio = setting->batch_ratio > 0 ? setting->batch_ratio : 1;
+    double batch = ratio * m->batch_size;
     if (parts <= 1 || input) /* it is cut in views, so that the input stays whole */
         return ratio;
     return batch > 0 ? ratio * ceil(round(batch) / parts) / round(batch) : ratio / parts;
@@ -148,7 +148,7 @@ struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
         s.m = m = other;
     }
     for (int input = 0; input < 2; input++)
-        s.shares[input] = share_of(&s, input == 1);
+        s.shares[input] = share_of(m, s.setting, strategy->micro_batches, input == 1);
     s.calls = recomputed_calls_of(m, strategy->recomputed, &s.arena);
     s.held = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.held);
     s.within = arena_array(&s.arena, m->n_moments + (size_t)3, sizeof *s.within);
@@ -239,11 +239,33 @@ static void describe(const struct dpro_model *model, const struct memory_sweep *
     peak->phase = peak->in_recomputation ? DPRO_OP_BW : memory_phase(s, top->place);
 }
 
+bool memory_knows_what_scales(const struct model_memory *m)
+{
+    bool knows = false;
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        knows |= m->blocks[b].scales;
+    return knows;
+}
+
+/* Where nothing tells which blocks grow with the batch, all but the model's own may, in proportion:
+ * as the half of an interval. */
+static double unknown_growth(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                             const struct model_memory *m, const struct dpro_memory_peak *peak)
+{
+    static const enum dpro_memory_category may_grow[] = {
+        DPRO_MEMORY_ACTIVATION, DPRO_MEMORY_TEMPORARY, DPRO_MEMORY_WORKSPACE, DPRO_MEMORY_INPUT,
+        DPRO_MEMORY_OTHER};
+    double share = share_of(m, &model->memory, strategy->micro_batches, false), growing = 0;
+    for (size_t i = 0; i < sizeof may_grow / sizeof *may_grow; i++)
+        growing += (double)peak->by_category[may_grow[i]];
+    return memory_knows_what_scales(m) ? 0 : fabs(share - 1) * growing;
+}
+
 /* A standard error, in parts that are independent: what the recorded iteration's own sum is off the
- * peak that was measured, and a share of what is otherwise than recorded:
- * libraries' workspaces need not grow as the batch does, nor halve in 16 bits. */
+ * peak that was measured, what may grow with the batch, and a share of what is otherwise than
+ * recorded: libraries' workspaces need not grow as the batch does, nor halve in 16 bits. */
 static double error_of(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       const struct model_memory *m, uint64_t peak_bytes)
+                       const struct model_memory *m, const struct dpro_memory_peak *peak)
 {
     static const struct dpro_strategy as_it_is;
     static const struct memory_setting own;
@@ -256,8 +278,9 @@ static double error_of(const struct dpro_model *model, const struct dpro_strateg
     recorded.memory = own;
     double before = (double)memory_peak_bytes(&recorded, &as_it_is);
     double measured = m->measured_peak_bytes > 0 ? (double)m->measured_peak_bytes : before;
-    double changed = (double)peak_bytes - before;
-    return hypot(before - measured, error * changed);
+    double changed = (double)peak->bytes - before;
+    double grown = unknown_growth(model, strategy, m, peak) / HALF_OF_95_PCT;
+    return hypot(hypot(before - measured, error * changed), grown);
 }
 
 /* The highest of all ranks and micro-batches; describes it where `peak` is asked for. */
@@ -278,7 +301,7 @@ static uint64_t find_peak(const struct dpro_model *model, const struct dpro_stra
         }
     }
     if (peak && of)
-        peak->std_bytes = error_of(model, strategy, of, peak->bytes);
+        peak->std_bytes = error_of(model, strategy, of, peak);
     return (uint64_t)MAX(most, 0);
 }
 

@@ -14,6 +14,8 @@ static inline bool memory_is_known(const struct dpro_model *model)
 {
     return model->n_memories > 0;
 }
+/* Whether anything tells which of its blocks grow with the batch. */
+bool memory_knows_what_scales(const struct model_memory *memory);
 /* The highest peak of all ranks, with the model's own batch and precision; without what a GPU's
  * allocator reserves. */
 struct dpro_memory_peak memory_peak(const struct dpro_model *model,

@@ -295,7 +295,8 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_answer 
     struct dpro_memory_peak before = a->memory[0];
     struct dpro_memory_peak after = a->memory[1];
     const char *phase = phase_text(&after);
-    struct words where = {.n = 0}, reserved = {.n = 0};
+    double half = half_pct(&after);
+    struct words where = {.n = 0}, reserved = {.n = 0}, to = {.n = 0};
     if (after.bytes == 0 || (!asks_for_memory(c) && after.bytes == before.bytes))
         return;
     words_add(&where, "", "rank %d", after.rank);
@@ -308,9 +309,13 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_answer 
                   BYTES_TEXT(before.reserved_bytes), BYTES_TEXT(after.reserved_bytes));
     if (after.refused_bytes > 0)
         words_add(&reserved, "", ", and a request of %s fails", BYTES_TEXT(after.refused_bytes));
-    table_paragraph(w, "Memory", 9, "%s -> %s +- %s %% at its peak (%s)%s",
-                    BYTES_TEXT(before.bytes), BYTES_TEXT(after.bytes), NUMBER(half_pct(&after), 1),
-                    where.text, reserved.text);
+    if (half < 100)
+        words_add(&to, "", "%s +- %s %%", BYTES_TEXT(after.bytes), NUMBER(half, 1));
+    else
+        words_add(&to, "", "not known, up to %s",
+                  BYTES_TEXT((uint64_t)((double)after.bytes * (1 + half / 100))));
+    table_paragraph(w, "Memory", 9, "%s -> %s at its peak (%s)%s", BYTES_TEXT(before.bytes),
+                    to.text, where.text, reserved.text);
 }
 
 struct part {

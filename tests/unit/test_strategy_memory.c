@@ -254,6 +254,12 @@ TEST(a_rank_of_which_nothing_is_known_to_scale_is_told_of)
     assert_false(is_told_of(h));
     h->blocks[1].scales = h->blocks[2].scales = false;
     assert_true(is_told_of(h));
+    struct dpro_strategy as_it_is = {.micro_batches = 1};
+    h->model.memory.batch_ratio = 2;
+    struct dpro_memory_peak peak = memory_peak(&h->model, &as_it_is);
+    double grows = (double)peak.by_category[DPRO_MEMORY_ACTIVATION];
+    assert_true(grows > 0);
+    assert_true(1.96 * peak.std_bytes >= grows);
 }
 
 TEST(gradients_that_are_views_are_there_until_they_are_copied)

@@ -406,8 +406,7 @@ class Growth(Case):
             self.assertEqual("leak" in verdict(self.facts, "Next step"), said)
 
     def test_it_need_not_keep_as_much_in_each_step(self):
-        for name, kept in (("two", lambda number: 20_000_000 if number < 7 else 50_000_000),
-                           ("more", lambda number: 5_000_000 * number), ("varies", lambda number: (7 * number % 11 + 2) * 1_000_000)):
+        for name, kept in (("more", lambda number: 5_000_000 * number), ("varies", lambda number: (7 * number % 11 + 2) * 1_000_000)):
             rank, text = self.replay(f"unlike-{name}", lambda number: True, steps=12, kept=kept)
             self.assertIn("a step from the first recorded step on", text)
             mean = sum(kept(number) for number in range(2, 12)) / 10
@@ -416,6 +415,19 @@ class Growth(Case):
             self.assertLessEqual(rank["by_category"]["activation"], 300_000_000 + last)
         rank, _ = self.replay("stops", lambda number: number < 7, steps=12)
         self.assertEqual((rank["growth_bytes"], rank["by_category"]["activation"]), (None, 300_000_000))
+
+    def test_where_its_pace_changes_the_latest_is_told(self):
+        """What is to come goes by it, not by the mean."""
+        for name, kept in (("faster", lambda number: 20_000_000 if number < 7 else 50_000_000),
+                           ("slower", lambda number: 90_000_000 if number < 7 else 50_000_000)):
+            rank, text = self.replay(name, lambda number: True, steps=12, kept=kept)
+            self.assertEqual((rank["growth_bytes"], rank["grows_since"]), (50_000_000, 7))
+            self.assertIn("grows by 50.0 MB a step since iteration 7, which", text)
+
+    def test_it_may_begin_in_the_second_recorded_step(self):
+        rank, text = self.replay("second", lambda number: number >= 2)
+        self.assertEqual((rank["growth_bytes"], rank["grows_since"]), (20_000_000, 2))
+        self.assertNotIn("from the first recorded step on", text)
 
     def test_few_steps_tell_of_it_too_and_two_say_that_they_cannot(self):
         for steps in (3, 4):

@@ -217,6 +217,28 @@ static uint32_t grows_from(const uint64_t *kept, uint32_t n)
     return from;
 }
 
+/* From which of the steps on memory grows at its latest pace, which at least three keep and which
+ * differs by a quarter of it or more, and by twice what either the steps before or those since vary
+ * by. */
+static uint32_t pace_from(const uint64_t *kept, uint32_t since, uint32_t n)
+{
+    enum { FEWEST = 3, FEWEST_BEFORE = 2, LEAST = 4 };
+    for (uint32_t at = n; at-- > since + FEWEST_BEFORE;) {
+        uint64_t least[2] = {UINT64_MAX, UINT64_MAX}, most[2] = {0}; /* before; since then */
+        for (uint32_t s = since; s < n; s++) {
+            least[s >= at] = MIN(least[s >= at], kept[s]);
+            most[s >= at] = MAX(most[s >= at], kept[s]);
+        }
+        uint64_t varies = MAX(most[0] - least[0], most[1] - least[1]);
+        uint64_t apart = least[1] > most[0]   ? least[1] - most[0]
+                         : least[0] > most[1] ? least[0] - most[1]
+                                              : 0;
+        if (n - at >= FEWEST && apart > 2 * varies && apart >= MAX(most[0], most[1]) / LEAST)
+            return at;
+    }
+    return since;
+}
+
 /* What earlier steps keep is no activation, however long a backward pass sees it; where memory
  * grows, that and what the last step keeps of the same sizes is what it grew by. */
 static void set_kept_apart(struct memory_build *b, uint32_t first, struct map *kept_before)
@@ -261,11 +283,12 @@ static void find_growth(struct memory_build *b)
     if (n == 1)
         b->kept_bytes = kept[0];
     if (grows && (from <= 1 || !is_given_back_later(b, &kept_before))) {
-        uint32_t since = n > FEWEST ? MAX(from, 1) : 0;
-        for (uint32_t s = since; s < n; s++)
+        uint32_t since = n > FEWEST ? MAX(from, 1) : 0, latest = pace_from(kept, since, n);
+        for (uint32_t s = latest; s < n; s++)
             b->growth_bytes += kept[s];
-        b->growth_bytes /= n - since;
-        b->growth_since = from <= 1 ? -1 : b->rank->steps.at[first + from].number;
+        b->growth_bytes /= n - latest;
+        bool always = latest == since && (from == 0 || (from == 1 && kept[0] > 0));
+        b->growth_since = always ? -1 : b->rank->steps.at[first + latest].number;
     }
     set_kept_apart(b, from <= 1 ? 0 : first + from, &kept_before);
 }

@@ -47,10 +47,12 @@ static int check(const struct pipeline_writer *w, const struct dpro_changes *c,
         return refuse(err, "%u micro-batches make no sense; up to %d can be predicted",
                       c->pipeline_micro_batches, MOST_MICRO_BATCHES);
     if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE && p->schedule != DPRO_SCHEDULE_ZERO_BUBBLE)
-        return refuse(err, "a zero-bubble schedule moves the gradients of weights: the trace does "
-                           "not tell their time from that of the gradients of inputs; record some "
-                           "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
-                           "or ask for --schedule interleaved");
+        return refuse(err,
+                      "a zero-bubble schedule moves the gradients of weights: the trace does "
+                      "not tell their time from that of the gradients of inputs; record some "
+                      "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
+                      "or ask for --schedule %s",
+                      p->n_chunks > 1 ? "interleaved" : "1f1b");
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
         return refuse(err, "the order in which the recorded stages computed is none that is known: "
                            "name one with --schedule");

@@ -57,7 +57,8 @@ static void measure_lags(const struct fitting *f)
 
 #define BUFFERED                                                                                   \
     "no communication %s is larger than what buffers hold (256 KiB), which take it before the "    \
-    "link has carried it: the link's rate is anything from %.3g to %.3g MB/s; give --bandwidth "   \
+    "link has carried it: the link's rate is anything from %.3g MB/s to the learnt one; give "     \
+    "--bandwidth "                                                                                 \
     "as a ratio (2x), or record larger batches"
 
 /* Learns a byte's and a message's time of links within hosts, or of the others. */
@@ -136,7 +137,7 @@ static void doubt_rate(const struct fitting *f, bool within, struct dpro_estimat
     if (within || f->net->link.byte_ns.std <= 0) /* else buckets tell */
         array_push(&m->warnings,
                    arena_format(&m->arena, BUFFERED, within ? "within hosts" : "on links",
-                                1e3 / slowest_ns, 1e3 / byte_ns->value));
+                                1e3 / slowest_ns));
 }
 
 /* Their bytes are those that their time would carry. */

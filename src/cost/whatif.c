@@ -440,7 +440,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     /* the standard error of a standard deviation that so many iterations show */
     slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
     add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
-    if (w->model.baseline.fuses)
+    if (w->model.baseline.fuses && changes_ask(changes, 0)) /* else they are as recorded */
         show_groups(&w->model);
     if (w->programs.has_modules) {
         memcpy(w->answer.memory, w->programs.memory, sizeof w->answer.memory);
@@ -481,12 +481,40 @@ static int try_question(const struct dpro_graph *graph, const struct dpro_model 
     return rc;
 }
 
+static int try_plain(const struct dpro_graph *graph, const struct dpro_model *model,
+                     const struct change_row *row, struct dpro_error *err)
+{
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
+    struct dpro_changes changes = {.size = sizeof changes};
+    *(const char **)((char *)&changes + row->kind.fields[0].offset) = row->plain;
+    int rc = change_job(graph, model, &changes, NULL, w, err);
+    if (rc == 0)
+        dpro_whatif_destroy(w);
+    return rc;
+}
+
+/* What a question needs beside its value, or of one that can't be asked the value that can. */
+static int tell_plain(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct change_row *row, struct dpro_question *question)
+{
+    struct dpro_error why;
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, try_plain(graph, model, row, &why));
+    if (rc == DPRO_ENOMEM)
+        return dpro_error_nomem(&question->why);
+    if (question->why.code == 0 && rc < 0 && row->needs_text)
+        dpro_error_set(&question->why, 0, "%s", row->needs_text);
+    if (question->why.code != 0 && rc == 0)
+        question->but = row->plain;
+    return 0;
+}
+
 static int answer_question(const struct dpro_graph *graph, const struct dpro_model *model,
                            const struct change_row *row, struct dpro_question *question)
 {
     question->kind = &row->kind;
-    return WITHIN_SCOPE(dpro_error_nomem(&question->why),
-                        try_question(graph, model, row, question, &question->why));
+    int rc = WITHIN_SCOPE(dpro_error_nomem(&question->why),
+                          try_question(graph, model, row, question, &question->why));
+    return row->plain && rc != DPRO_ENOMEM ? tell_plain(graph, model, row, question) : rc;
 }
 
 static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,

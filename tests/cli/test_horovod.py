@@ -304,6 +304,8 @@ class Recorded(Case):
             self.assert_code(result, DONE)
             return result.json
 
+        facts = ask()  # nothing is changed
+        self.assertEqual(facts["predicted"]["communication"], facts["baseline"]["communication"])
         facts = ask("--fusion-mb", "0")
         self.assertEqual(len(facts["predicted"]["communication"]["buckets"]), 22)
         self.assertLess(abs(facts["misfit_pct"]), 15)

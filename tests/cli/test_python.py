@@ -255,8 +255,16 @@ class Questions(Case):
                     option, said = question["option"], question["why"]
                     why = self.asked(job, values.get(option) or {question["keywords"][0]: 1})
                     with self.subTest(name, option=option):
-                        if option in ("buckets", "collectives") and question["can_be_asked"]:
-                            continue  # by a list of the job's gradients, on hosts of several ranks each
+                        if question["but"]:
+                            self.assertFalse(question["can_be_asked"])
+                            self.assertIsNone(self.asked(job, {question["keywords"][0]: question["but"]}))
+                        if option in ("topology", "collectives") and question["can_be_asked"]:
+                            self.assertTrue(option == "collectives" or why is None, why)  # on hosts of several ranks each
+                            plain = {"topology": "h100-nvlink-400g", "collectives": "ring"}[option]
+                            self.assertEqual(self.asked(job, {option: plain}) is None, said is None, said)
+                            continue
+                        if option == "buckets" and question["can_be_asked"]:
+                            continue  # by a list of the job's gradients
                         self.assertEqual(why is None, question["can_be_asked"], why)
                         self.assertEqual((why or "").removeprefix("--%s: " % option), "" if question["can_be_asked"] else said)
 

@@ -175,6 +175,8 @@ struct dpro_memory_budget {
     uint64_t capacity_bytes; /* of the device with the least; 0: not known */
     uint64_t least_bytes;    /* the smallest budget that something tried fits; 0: the job as it ran
                                 fits, or there is no budget */
+    uint64_t leaked_bytes;   /* that the rank which leaks most never gave back; no peak has it */
+    uint64_t growth_bytes;   /* what each iteration adds to that */
     int needed;              /* 1: the job as it ran does not fit */
     int fits;                /* 1: the best strategy does */
 };

@@ -167,6 +167,8 @@ static void leave_out_growth(const struct learning *l, struct graph_block *block
         }
     if (sum == 0)
         return;
+    m->leaked_bytes = sum;
+    m->growth_bytes = l->g->memory[m->rank].growth_bytes;
     m->measured_peak_bytes -= MIN(sum, m->measured_peak_bytes);
     m->measured_reserved_bytes -= MIN(sum, m->measured_reserved_bytes);
     if (l->model->n_memories == 1)

@@ -30,6 +30,7 @@ struct model_memory {
     uint32_t n_blocks, n_moments, n_calls, n_uses, n_typed_ops;
     uint64_t measured_peak_bytes, capacity_bytes; /* of the device; 0: not known */
     uint64_t measured_reserved_bytes;             /* by its allocator, likewise */
+    uint64_t leaked_bytes, growth_bytes; /* left out of all peaks; what an iteration adds to it */
     uint32_t batch_size;
     struct allocator_settings allocator; /* a GPU's; its defaults where none are known */
 };

@@ -2,6 +2,7 @@
 #include "optimize/result.h"
 
 #include "cost/buckets.h"
+#include "cost/model_memory.h"
 #include "cost/strategy_memory.h"
 #include "cost/uncertainty.h"
 
@@ -197,7 +198,14 @@ struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *opti
 struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum)
 {
     const struct memory_search *m = &optimum->memory;
+    const struct dpro_model *ran = optimum->models[DPRO_BASELINE];
+    const struct model_memory none = {0}, *most = &none;
+    for (uint32_t i = 0; i < ran->n_memories; i++)
+        if (ran->memories[i].leaked_bytes > most->leaked_bytes)
+            most = &ran->memories[i];
     return (struct dpro_memory_budget){.budget_bytes = m->budget_bytes,
+                                       .leaked_bytes = most->leaked_bytes,
+                                       .growth_bytes = most->growth_bytes,
                                        .capacity_bytes = m->capacity_bytes,
                                        .least_bytes = m->least_bytes,
                                        .needed = m->is_needed,

@@ -116,7 +116,8 @@
     }
     if (report.computing) say("", "Computing", computing());
     if (memory && !memory.choices.length)
-      say("", "Memory", mb(memory.peak_bytes) + " at its peak" + (budget ? ", which fits " + mb(budget) : ""));
+      say("", "Memory", mb(best.helps ? memory.peak_bytes : memory.baseline_peak_bytes) + " at its peak" +
+        (budget ? ", which fits " + mb(budget) + (memory.leaked_bytes ? " without the " + mb(memory.leaked_bytes) + " that had leaked when the job was recorded" : "") : ""));
     if (memory && memory.choices.length)
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
     else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +

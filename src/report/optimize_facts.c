@@ -48,9 +48,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
     optimize_memory_fill(f);
     optimize_computing_fill(f);
-    f->is_for_memory = f->budget.needed != 0;
-    if (f->is_for_memory)
-        f->helps = f->budget.fits != 0;
     f->is_of_units = dpro_optimum_n_units(report->optimum) > 0;
     f->is_of_pipeline = dpro_optimum_pipeline(report->optimum, DPRO_BASELINE).n_micro_batches > 0;
     f->is_for_job =
@@ -70,7 +67,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  "torch.compile take the plan's communication alone, with which the model "
                  "predicts %s an iteration",
                  TIME(f->found.apart_ns));
-    f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
     const struct dpro_strategy *planned = dpro_optimum_strategy(report->optimum, f->planned);
     const char *changes = dpro_model_batch_cut(report->model).changes;
     f->cut_changes = changes && dpro_strategy_micro_batches(planned) > 1 ? changes : "";

@@ -33,10 +33,28 @@ static struct dpro_memory_choice lowest_choice(const struct dpro_optimum *optimu
     return lowest;
 }
 
+/* What is left of a budget beside the peak goes to what the job never gives back. */
+static void write_leak(struct writer *w, const struct dpro_memory_budget *b, uint64_t peak_bytes)
+{
+    uint64_t left = b->budget_bytes > peak_bytes ? b->budget_bytes - peak_bytes : 0;
+    struct words words = {.n = 0};
+    words_add(&words, "", "each iteration keeps %s more: with the %s", BYTES_TEXT(b->growth_bytes),
+              BYTES_TEXT(b->leaked_bytes));
+    words_add(&words, " ", "that had come together when it was recorded the job holds %s, which",
+              BYTES_TEXT(peak_bytes + b->leaked_bytes));
+    if (b->leaked_bytes > left)
+        words_add(&words, " ", "does not fit %s: stop that first", BYTES_TEXT(b->budget_bytes));
+    else
+        words_add(&words, " ", "fits %s for %llu iterations more", BYTES_TEXT(b->budget_bytes),
+                  (unsigned long long)((left - b->leaked_bytes) / MAX(b->growth_bytes, 1)));
+    table_paragraph(w, "Leak", 10, "%s", words.text);
+}
+
 void optimize_memory_text(struct writer *w, const struct optimize_facts *f, const char *time)
 {
     const struct dpro_memory_budget b = f->budget;
     const struct dpro_memory_peak before = f->peaks[DPRO_BASELINE], best = f->peaks[DPRO_BEST];
+    const struct dpro_memory_peak kept = f->peaks[f->planned];
     if (before.bytes == 0)
         return;
     if (b.needed && b.fits) {
@@ -58,8 +76,10 @@ void optimize_memory_text(struct writer *w, const struct optimize_facts *f, cons
         if (b.budget_bytes > 0)
             snprintf(fits, sizeof fits, ", which fits %s", BYTES_TEXT(b.budget_bytes));
         table_paragraph(w, "Memory", 10, "%s at its peak by the model (%s)%s",
-                        BYTES_TEXT(best.bytes), PLACE(&best), fits);
+                        BYTES_TEXT(kept.bytes), PLACE(&kept), fits);
     }
+    if (b.leaked_bytes > 0 && b.budget_bytes > 0 && (b.fits || !b.needed))
+        write_leak(w, &b, kept.bytes);
 }
 
 uint32_t optimize_n_recomputed(const struct dpro_optimum *optimum, enum dpro_which which)
@@ -112,9 +132,14 @@ void optimize_memory_fill(struct optimize_facts *f)
     for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++)
         f->peaks[which] = dpro_optimum_memory_peak(f->report->optimum, (enum dpro_which)which);
     f->budget = dpro_optimum_memory_budget(f->report->optimum);
-    double half = HALF_OF_95_PCT * f->peaks[DPRO_BEST].std_bytes;
+    f->is_for_memory = f->budget.needed != 0;
+    if (f->is_for_memory)
+        f->helps = f->budget.fits != 0;
+    f->planned = f->helps ? DPRO_BEST : DPRO_BASELINE;
+    const struct dpro_memory_peak *kept = &f->peaks[f->planned];
+    double half = HALF_OF_95_PCT * kept->std_bytes;
     double budget = (double)f->budget.budget_bytes;
-    if (budget > 0 && f->budget.fits && (double)f->peaks[DPRO_BEST].bytes + half > budget)
+    if (budget > 0 && f->budget.fits && (double)kept->bytes + half > budget)
         snprintf(f->unsure_peak, sizeof f->unsure_peak,
                  "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
                  BYTES_TEXT(llround(half)), BYTES_TEXT(llround(fmax(0, budget - half))));
@@ -151,7 +176,8 @@ void optimize_memory_json(struct writer *w, const struct optimize_facts *f)
     model_write_peaks(w, before, best);
     writer_fields(w, INT_IF("budget_bytes", b.budget_bytes > 0, b.budget_bytes),
                   INT_IF("capacity_bytes", b.capacity_bytes > 0, b.capacity_bytes),
-                  BOOL("fits", b.fits), INT_IF("least_budget_bytes", b.needed, b.least_bytes));
+                  BOOL("fits", b.fits), INT_IF("least_budget_bytes", b.needed, b.least_bytes),
+                  INT_IF("leaked_bytes", b.leaked_bytes > 0, b.leaked_bytes));
     model_write_modules(w, "recompute", model, strategy, 0);
     writer_fields(w, INT("micro_batches", dpro_strategy_micro_batches(strategy)));
     model_write_categories(w, "baseline_by_category", before);

@@ -473,6 +473,16 @@ class Growth(Case):
             self.assertEqual(lean_facts["memory"]["peak_bytes"], facts["memory"]["peak_bytes"])
             self.assertNotIn("left out of the peaks", " ".join(lean_facts["warnings"]))
 
+    def test_a_budget_beside_it_is_told_what_it_takes(self):
+        self.replay("leak-3", lambda number: True, world=2, buckets=2)
+        memory = dpro("optimize", self.path("leak-3"), "--json", "-q").json["memory"]
+        peak, leaked = memory["baseline_peak_bytes"], memory["leaked_bytes"]
+        self.assertGreaterEqual(leaked, 60_000_000)
+        for budget, said in ((peak + leaked - 1, "which does not fit"), (peak + leaked + 40_000_000, "for 2 iterations more")):
+            out = " ".join(dpro("optimize", self.path("leak-3"), "--memory", str(budget), "-q").out.split())
+            self.assertIn("Leak each iteration keeps 20.0 MB more", out)
+            self.assertIn(said, out)
+
     def test_what_only_some_steps_keep_is_no_growth(self):
         for name, keeps in (("none", lambda number: False), ("cache", lambda number: number <= 3), ("late", lambda number: number == 5)):
             rank, text = self.replay(name, keeps)

@@ -184,6 +184,9 @@ class Resharding(Case):
         self.assertTrue(plans.read(self.path("plan")).is_own)
         facts = dpro("optimize", SHARDED, "--json", "-q").json
         self.assertFalse(facts["best"]["helps"])
+        kept = facts["memory"]["baseline_peak_bytes"]  # not that of what is advised against
+        self.assertLess(kept, facts["memory"]["peak_bytes"])
+        self.assertIn("Memory    %.1f MB at its peak" % (kept / 1e6), done.out)
         self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]))
         self.assertRegex(done.out, r"  all kept +[0-9.]+ ms +-[0-9.]+ % +[0-9.]+  no unit gathered again")
 

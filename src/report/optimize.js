@@ -106,7 +106,7 @@
         say("", "Setting", best.setting + " of DistributedDataParallel does this without a plan");
       if (report.search.algorithm === "default" && !report.units.length) say("", "Choice", best.found_ms && best.iteration_ms / best.found_ms >= 1.0005 ?
         "the simplest of the strategies that are equally fast (the fastest takes " + pct(100 * (best.iteration_ms / best.found_ms - 1)) +
-        " less, within half a percent or half a standard error)" : "no strategy that was tried is expected to be faster");
+        " less, within half a percent or half a standard error)" : "the fastest of the strategies that were tried, by expected time");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";

@@ -161,7 +161,8 @@ static void write_choice(struct writer *w, const struct optimize_facts *f)
                         "%s %% less, within half a percent or half a standard error)",
                         NUMBER(more_pct, 1));
     else
-        table_wrapped(w, "Choice", 10, "no strategy that was tried is expected to be faster");
+        table_wrapped(w, "Choice", 10,
+                      "the fastest of the strategies that were tried, by expected time");
 }
 
 /* Of a job that does not fit its budget. */

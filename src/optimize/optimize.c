@@ -150,6 +150,69 @@ static void report_idle(const struct dpro_model *model, const struct dpro_optimi
                  "gradient by itself");
 }
 
+static void add_rows(struct dpro_optimum *to, const struct dpro_optimum *from)
+{
+    EACH_OF (const struct dpro_baseline, row, from->baselines.at, from->baselines.n) {
+        struct dpro_baseline copy = *row;
+        copy.text = arena_copy_string(&to->arena, row->text, strlen(row->text));
+        if (strcmp(row->name, "communication") != 0)
+            array_push(&to->baselines, copy);
+    }
+}
+
+/* By how much less time the best is sure to take, or by how much it is expected to. */
+static bool is_better(const struct dpro_optimum *one, const struct dpro_optimum *other)
+{
+    const struct dpro_optimum_summary *s[] = {&one->summary, &other->summary};
+    bool sure[2];
+    for (int i = 0; i < 2; i++)
+        sure[i] = 100 * ((double)s[i]->baseline_ns / (double)s[i]->best_ns - 1) >
+                  HALF_OF_95_PCT * s[i]->uncertainty_pct;
+    if (one->memory.fits != other->memory.fits)
+        return one->memory.fits;
+    return sure[0] != sure[1] ? sure[0] : s[0]->best_ns <= s[1]->best_ns;
+}
+
+/* Units of FSDP, and how modules are computed: the better of the two, with the rows of both. */
+static int search_units_and_modules(const struct dpro_model *model,
+                                    const struct dpro_optimize_options *o,
+                                    struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    struct dpro_optimum *units = NULL, *modules = NULL;
+    struct dpro_optimize_options mine = *o;
+    int rc = search_programs(model, o, true, &units, err);
+    if (rc == 0) {
+        mine.budget_s = o->budget_s > 0 ? fmax(1e-9, o->budget_s - units->summary.seconds) : 0;
+        rc = search_one(model, sync_n_servers(&model->net), &mine, &modules, err);
+    }
+    if (rc < 0) {
+        dpro_optimum_destroy(units);
+        return rc;
+    }
+    if (modules->computing.n_modules > 0)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "which units of FSDP are resharded and how modules are computed are searched "
+                 "apart: both at once may take less time than either");
+    bool takes_units = is_better(units, modules);
+    *optimum = takes_units ? units : modules;
+    add_rows(*optimum, takes_units ? modules : units);
+    if (takes_units)
+        units->computing = modules->computing;
+    EACH (struct dpro_baseline, row, (*optimum)->baselines)
+        if (strcmp(row->name, "communication") == 0 && units->memory.fits) {
+            row->text = "the best of FSDP's units alone";
+            row->iteration_ns = units->summary.best_ns;
+            row->likely_ns = units->summary.likely_ns;
+            row->uncertainty_pct = units->summary.uncertainty_pct;
+        }
+    if ((*optimum)->computing.communication_ns > 0 && units->memory.fits)
+        (*optimum)->computing.communication_ns = units->summary.best_ns;
+    (*optimum)->summary.seconds = units->summary.seconds + modules->summary.seconds;
+    (*optimum)->summary.n_candidates += (takes_units ? modules : units)->summary.n_candidates;
+    dpro_optimum_destroy(takes_units ? modules : units);
+    return 0;
+}
+
 static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
                     struct dpro_optimum **optimum, struct dpro_error *err)
 {
@@ -187,6 +250,8 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     if (of_pipeline && o->computing)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "--allow changes nothing: how a pipeline's modules are computed is not searched");
+    if (is_sharded && o->computing)
+        return search_units_and_modules(model, o, optimum, err);
     if (of_units) {
         int rc = search_programs(model, o, true, optimum, err);
         if (rc < 0 || (*optimum)->memory.fits)

@@ -190,6 +190,19 @@ class Resharding(Case):
         self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]))
         self.assertRegex(done.out, r"  all kept +[0-9.]+ ms +-[0-9.]+ % +[0-9.]+  no unit gathered again")
 
+    def test_other_ways_to_compute_do_not_hide_what_units_win(self):
+        alone = dpro("optimize", SHARDED, "--json", "-q").json
+        rows = {row["name"]: row for row in alone["baselines"]}
+        both = dpro("optimize", SHARDED, "--allow", "bf16,assumed", "--json", "-q").json
+        told = {row["name"]: row for row in both["baselines"]}
+        self.assertEqual({name: told[name]["iteration_ms"] for name in rows}, {name: rows[name]["iteration_ms"] for name in rows})
+        self.assertEqual(told["communication"]["iteration_ms"], alone["best"]["iteration_ms"])
+        self.assertIn("are searched apart", " ".join(both["warnings"]))
+        no_probes = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-tp-gloo-n4")
+        alone, both = [dpro("optimize", no_probes, "--json", "-q", *more).json for more in ([], ["--allow", "bf16,assumed"])]
+        self.assertLess(alone["best"]["iteration_ms"], alone["replayed_ms"])
+        self.assertEqual((both["best"], both["units"]), (alone["best"], alone["units"]))
+
     def test_where_nothing_is_faster_the_plan_is_what_the_job_does(self):
         done = dpro("optimize", SHARDED, "--memory", "58MB", "-o", self.path("plan"))
         self.assertIn("which changes nothing", done.err)

@@ -339,10 +339,11 @@ static void write_text(struct writer *w, const void *facts)
     write_counts(w, f);
     optimize_memory_table(w, f);
     if (f->is_likely_other)
-        table_wrapped(w, "", 2,
-                      "expected: the mean over the model's errors and the measured iterations, by "
-                      "which strategies are chosen; likely: by the model's best guess of each "
-                      "number, which is what 'dpro whatif' prints");
+        table_paragraph(w, " ", 2,
+                        "expected: the mean over the model's errors and the measured iterations, "
+                        "by which strategies are chosen; likely: by the model's best guess of each "
+                        "number%s",
+                        f->beside[0] ? "" : ", which is what 'dpro whatif' prints");
     write_decisions(w, f);
     writer_text(w, "\n");
     table_paragraph(w, " ", 2, "search: %s, %llu candidate%s in %s s, %u round%s, stopped by: %s",
@@ -583,7 +584,7 @@ static void write_page(struct writer *w, const void *facts)
     write_report(w, f);
     writer_newline(w);
     writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
-                  FIXED("at_most_pct", f->at_most_pct, 3));
+                  FIXED("at_most_pct", f->at_most_pct, 3), BOOL("as_whatif", !f->beside[0]));
     write_next_command(w, f);
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);

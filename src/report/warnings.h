@@ -13,7 +13,7 @@ struct warnings {
     const struct dpro_model *model;
     const struct dpro_whatif *whatif;
     const char *const *listed; /* NULL-terminated */
-    const char *more[7];       /* "": none */
+    const char *more[8];       /* "": none */
 };
 
 /* Those of several sets, under a heading; as the key "warnings" of an object. */

@@ -184,6 +184,13 @@ class Groups(Case):
                 self.assertEqual(times, sorted(times))
         self.assertGreater(self.ask(trace, "--accumulate", "2")["predicted"]["iteration_ms"], facts["1x"]["baseline"]["iteration_ms"])
 
+    def test_a_search_that_knows_of_gradients_alone_says_so(self):
+        for name, said in (("torch-ep-gloo-n2", True), ("torch-ddp-gloo-gpt-n2", False)):
+            done = dpro("optimize", os.path.join(os.path.dirname(BUNDLED), name), "-q")
+            out = " ".join(done.out.split())
+            self.assertEqual("has both share the link, and answers otherwise" in out, said)
+            self.assertEqual("which is what 'dpro whatif' prints" in out, not said)
+
     def test_the_model_takes_as_long_as_the_replay(self):
         for args in ({}, {"slow": (1, 5000)}, {"layers": 5}):
             with self.subTest(args):

@@ -5,7 +5,7 @@
 #include "report/verdict.h"
 
 /* The part of an iteration of which there is most more; NULL: of none. */
-static const char *find_reason(const int64_t *more, int64_t *excess)
+static const char *find_reason(const struct report_facts *f, const int64_t *more, int64_t *excess)
 {
     static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
                                                     "on input", [RANK_IDLE] = "idling"};
@@ -14,7 +14,7 @@ static const char *find_reason(const int64_t *more, int64_t *excess)
         if (words[p] && more[p] > more[best])
             best = p;
     *excess = more[best];
-    return words[best];
+    return best == RANK_IDLE && facts_launch_bound(f) ? "idling for want of launches" : words[best];
 }
 
 /* Where stragglers differ most from the mean of the other ranks. */
@@ -27,7 +27,7 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
             more[p] += f->ranks[r].straggles ? ns / (int64_t)f->n_stragglers
                                              : -(ns / (int64_t)(f->n_ranks - f->n_stragglers));
         }
-    return find_reason(more, excess);
+    return find_reason(f, more, excess);
 }
 
 /* Where the last rank of an iteration differs most from the mean of the other ranks in it, mean
@@ -52,7 +52,7 @@ static const char *late_reason(const struct report_facts *f, int64_t *excess)
             }
     }
     int64_t idle_ns = more[RANK_IDLE];
-    const char *words = find_reason(more, excess);
+    const char *words = find_reason(f, more, excess);
     bool explains = *excess > idle_ns && *excess > 0 && *excess >= f->late_ns / 2;
     return explains && facts_pct(*excess, f->predicted_ns) >= 1 ? words : NULL;
 }
@@ -216,12 +216,17 @@ static int64_t lateness_ns(const struct report_facts *f)
     return f->parallel.n_stages > 0 ? f->wait_ns : MAX(f->late_ns, f->wait_ns);
 }
 
-/* Less what late ranks cost the others, which is waiting or for want of computation meanwhile. */
+/* Less what late ranks cost the others, which is waiting or for want of computation meanwhile. In a
+ * job that is bound by its launches, no more than is on the critical path: the rest goes on while
+ * the next launches are waited for. */
 static int64_t exposed_ns(const struct report_facts *f)
 {
     uint32_t n_late = f->n_slow > 0 ? f->n_slow : MAX(f->n_stragglers, 1);
     int64_t late_ns = f->late_ns / f->n_ranks * (f->n_ranks - n_late) - f->wait_ns;
-    return MAX(f->exposed_ns - MAX(late_ns, 0), 0);
+    int64_t exposed = MAX(f->exposed_ns - MAX(late_ns, 0), 0), on_path = 0;
+    for (int kind = DPRO_OP_SEND; kind <= DPRO_OP_COLLECTIVE; kind++)
+        on_path += kind == DPRO_OP_COPY ? 0 : f->kind_ns[kind];
+    return facts_launch_bound(f) ? MIN(exposed, on_path) : exposed;
 }
 
 static void say_shrink(const struct report_facts *f, struct verdict_line *line)

@@ -127,6 +127,32 @@ TEST(advice_for_an_idle_gpu_is_for_what_the_path_is_made_of)
     }
 }
 
+TEST(communication_beside_launches_is_not_what_holds_them_up)
+{
+    struct job job;
+    idle_gpu(&job);
+    job.facts.exposed_ns = 70 * ONE_MS;
+    add_call(&job, CALL_LAUNCH, "cudaLaunchKernel", 99 * ONE_MS);
+    check(&job, NEXT, "launch less", "hide or shrink");
+    job.facts.verdict[NEXT].text[0] = '\0';
+    job.facts.kind_ns[DPRO_OP_COLLECTIVE] = 65 * ONE_MS;
+    check(&job, NEXT, "hide or shrink communication: 65.00 ms", NULL);
+}
+
+TEST(a_rank_that_launches_slowly_is_named_before_communication)
+{
+    struct job job;
+    idle_gpu(&job);
+    add_call(&job, CALL_LAUNCH, "cudaLaunchKernel", 99 * ONE_MS);
+    job.facts.exposed_ns = 90 * ONE_MS;
+    job.facts.late_ns = 80 * ONE_MS;
+    add_straggler(&job, 2, 20 * ONE_MS);
+    job.ranks[0].time.idle_ns = 0;
+    job.ranks[2].time.idle_ns = 80 * ONE_MS;
+    check(&job, NEXT, "find out why rank 2 spends ", "hide or shrink");
+    check(&job, NEXT, " more idling for want of launches than the others do", NULL);
+}
+
 TEST(gaps_are_no_work_of_the_cpu)
 {
     struct job job;

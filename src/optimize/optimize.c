@@ -274,6 +274,7 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
 static int run(const struct dpro_model *model, const struct dpro_optimize_options *o,
                struct dpro_optimum **optimum, struct dpro_error *err)
 {
+    enum { LAUNCH_BOUND_PCT = 90 }; /* of the iteration, in launches alone */
     int64_t launching_ns = 0;
     int rc = optimize(model, o, optimum, err);
     if (rc == 0 && model->n_tensors > 0)
@@ -286,6 +287,13 @@ static int run(const struct dpro_model *model, const struct dpro_optimize_option
                  "the CPU alone takes %.2f ms an iteration, so that no less is expected of any "
                  "buckets, though the GPU and its communication would take less",
                  (double)launching_ns / 1e6);
+    int64_t ran_ns = dpro_optimum_summary(*optimum).baseline_ns;
+    if (launching_ns >= ran_ns / 100 * LAUNCH_BOUND_PCT)
+        log_line(&o->sink, DPRO_LOG_WARN,
+                 "the CPU's launches alone take %.2f of %.2f ms an iteration: what buckets add to "
+                 "communication may go on beside them, so that buckets that are slower here may "
+                 "be no slower",
+                 (double)launching_ns / 1e6, (double)ran_ns / 1e6);
     return 0;
 }
 

@@ -188,6 +188,7 @@ class BoundByGpu(Case):
             for times in ("2x", "100x"):
                 predicted_us = 1000 * self.assert_json("whatif", ours[0], "--bandwidth", times)["predicted"]["iteration_ms"]
                 self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.01 * predicted_us)
+            self.assertIn("may be no slower", " ".join(self.assert_json("optimize", ours[0])["warnings"]))
         waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
         self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
 

@@ -180,10 +180,10 @@ struct graph_reduction {
     int64_t took_ns; /* time of the thread for it */
 };
 
-/* What a rank did longer in a slow iteration than in the usual ones. */
+/* What a rank did longer in a slow iteration than usual, and by as much in one that is not slow. */
 #define GRAPH_SLOWER(COLUMN, ROW)                                                                  \
     COLUMN(ROW, uint32_t, rank, ID(ranks), "the rank")                                             \
-    COLUMN(ROW, uint32_t, sample, ID(iterations), "the slow iteration")                            \
+    COLUMN(ROW, uint32_t, sample, ID(iterations), "the iteration, a slow one or not")              \
     COLUMN(ROW, uint32_t, name, NAME, "ops of that name took longer, or the gaps before them did") \
     COLUMN(ROW, bool, is_gap, FLAG, "it is the gaps: no thread had work then")                     \
     COLUMN(ROW, int64_t, more_ns, NS, "how much longer than usual")

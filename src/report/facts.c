@@ -357,7 +357,6 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     find_slow_ranks(f);
     sum_recorded(f);
     sum_shown(f);
-    slow_find(f);
 }
 
 double facts_pct(int64_t part_ns, int64_t whole_ns)

@@ -29,6 +29,11 @@ struct rank_part {
 };
 extern const struct rank_part rank_parts[N_RANK_PARTS];
 int64_t rank_part_ns(const struct dpro_rank_time *time, int part);
+struct report_facts;
+/* The computing, input or idle part of which there is most more, "in forward"; NULL: other ones. */
+const char *facts_reason(const struct report_facts *f, const int64_t *more, int64_t *excess);
+uint32_t facts_last_rank(const struct dpro_replay_view *view,
+                         uint32_t iteration); /* that is waited for most; by index */
 
 /* What a CPU call of a GPU's runtime is for. */
 enum call_class {

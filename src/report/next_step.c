@@ -4,19 +4,6 @@
 #include "report/table.h"
 #include "report/verdict.h"
 
-/* The part of an iteration of which there is most more; NULL: of none. */
-static const char *find_reason(const struct report_facts *f, const int64_t *more, int64_t *excess)
-{
-    static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
-                                                    "on input", [RANK_IDLE] = "idling"};
-    int best = 0;
-    for (int p = 1; p < N_RANK_PARTS; p++)
-        if (words[p] && more[p] > more[best])
-            best = p;
-    *excess = more[best];
-    return best == RANK_IDLE && facts_launch_bound(f) ? "idling for want of launches" : words[best];
-}
-
 /* Where stragglers differ most from the mean of the other ranks. */
 static const char *straggler_reason(const struct report_facts *f, int64_t *excess)
 {
@@ -27,7 +14,7 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
             more[p] += f->ranks[r].straggles ? ns / (int64_t)f->n_stragglers
                                              : -(ns / (int64_t)(f->n_ranks - f->n_stragglers));
         }
-    return find_reason(f, more, excess);
+    return facts_reason(f, more, excess);
 }
 
 /* Where the last rank of an iteration differs most from the mean of the other ranks in it, mean
@@ -40,11 +27,8 @@ static const char *late_reason(const struct report_facts *f, int64_t *excess)
     if (!v->ranks_in || !v->lateness || n == 0 || v->n_ranks < 2)
         return NULL;
     for (uint32_t i = 0; i < v->n_iterations; i++) {
-        const struct dpro_lateness *of = v->lateness + (size_t)i * v->n_ranks;
         const struct dpro_rank_time *times = v->ranks_in + (size_t)i * v->n_ranks;
-        uint32_t late = 0;
-        for (uint32_t r = 1; r < v->n_ranks; r++)
-            late = of[r].waited_ns > of[late].waited_ns ? r : late;
+        uint32_t late = facts_last_rank(v, i);
         for (uint32_t r = 0; r < v->n_ranks; r++)
             for (int p = 0; p < N_RANK_PARTS; p++) {
                 int64_t ns = rank_part_ns(&times[r], p) / n;
@@ -52,7 +36,7 @@ static const char *late_reason(const struct report_facts *f, int64_t *excess)
             }
     }
     int64_t idle_ns = more[RANK_IDLE];
-    const char *words = find_reason(f, more, excess);
+    const char *words = facts_reason(f, more, excess);
     bool explains = *excess > idle_ns && *excess > 0 && *excess >= f->late_ns / 2;
     return explains && facts_pct(*excess, f->predicted_ns) >= 1 ? words : NULL;
 }

@@ -93,7 +93,8 @@ static void join_ops(struct slow_facts *slow)
     qsort(slow->causes, n, sizeof *slow->causes, by_more);
 }
 
-/* Of each cause in each slow iteration the rank that it takes most of; of these the mean. */
+/* Of each cause in each slow iteration the rank that it takes most of; of these the mean, less the
+ * median of the other iterations: what another rank does in these makes none slow. */
 static void find_causes(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -102,7 +103,11 @@ static void find_causes(struct report_facts *f)
     struct slow_cause *causes = arena_array(&f->arena, n + 1, sizeof *causes);
     uint32_t *cause_of = arena_array(&f->arena, n + 1, sizeof *cause_of);
     int64_t *ns = arena_array(&f->arena, f->n_ranks + (size_t)1, sizeof *ns);
+    int64_t *usual = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *usual);
+    bool *is_slow = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *is_slow);
     int64_t *longest = arena_array(&f->arena, n + 1, sizeof *longest); /* of one name */
+    for (uint32_t s = 0; s < slow->n; s++)
+        is_slow[slow->samples[s]] = true;
     for (size_t i = 0; i < n; i++) {
         const char *name = strtab_get(&g->names, g->grown[i].name);
         const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(name);
@@ -111,32 +116,43 @@ static void find_causes(struct report_facts *f)
             at++;
         if (at == slow->n_causes) {
             slow->n_causes++;
-            causes[at] = (struct slow_cause){.kind = kind ? kind->what : NULL,
+            causes[at] = (struct slow_cause){.name = name,
+                                             .kind = kind ? kind->what : NULL,
                                              .advice = kind ? kind->advice : NULL,
                                              .is_gap = g->grown[i].is_gap};
         }
+        cause_of[i] = at;
+        if (!is_slow[g->grown[i].sample])
+            continue;
         int rank = f->ranks[g->grown[i].rank].time.rank;
         causes[at].rank = longest[at] == 0 || causes[at].rank == rank ? rank : -1;
         if (g->grown[i].more_ns > longest[at]) {
             longest[at] = g->grown[i].more_ns;
             causes[at].name = name;
         }
-        cause_of[i] = at;
     }
     for (uint32_t c = 0; c < slow->n_causes; c++) {
-        for (uint32_t s = 0; s < slow->n; s++) {
+        uint32_t n_usual = 0;
+        for (uint32_t s = 0; s < f->n_measured; s++) {
             int64_t most = 0;
             memset(ns, 0, f->n_ranks * sizeof *ns);
             for (size_t i = 0; i < n; i++)
-                if (cause_of[i] == c && g->grown[i].sample == slow->samples[s])
+                if (cause_of[i] == c && g->grown[i].sample == s)
                     ns[g->grown[i].rank] += g->grown[i].more_ns;
             for (uint32_t r = 0; r < f->n_ranks; r++)
                 most = MAX(most, ns[r]);
+            if (!is_slow[s]) {
+                usual[n_usual++] = most;
+                continue;
+            }
             causes[c].n_iterations += most > 0;
             causes[c].more_ns += most / slow->n;
         }
+        causes[c].more_ns -= n_usual > 0 ? stats_median_i64(usual, n_usual) : 0;
     }
     qsort(causes, slow->n_causes, sizeof *causes, by_more);
+    while (slow->n_causes > 0 && causes[slow->n_causes - 1].more_ns <= 0)
+        slow->n_causes--;
     slow->causes = causes;
     if (slow->n_causes > 1)
         join_ops(slow);
@@ -149,6 +165,54 @@ static const char *ordinal(uint32_t n)
 {
     uint32_t last = n % 100 / 10 == 1 ? 0 : n % 10;
     return last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
+}
+
+const char *facts_reason(const struct report_facts *f, const int64_t *more, int64_t *excess)
+{
+    static const char *const words[N_RANK_PARTS] = {"in forward", "in backward", "in the update",
+                                                    "on input", [RANK_IDLE] = "idling"};
+    int best = 0;
+    for (int p = 1; p < N_RANK_PARTS; p++)
+        if (words[p] && more[p] > more[best])
+            best = p;
+    *excess = more[best];
+    return best == RANK_IDLE && facts_launch_bound(f) ? "idling for want of launches" : words[best];
+}
+
+uint32_t facts_last_rank(const struct dpro_replay_view *view, uint32_t iteration)
+{
+    const struct dpro_lateness *of = view->lateness + (size_t)iteration * view->n_ranks;
+    uint32_t last = 0;
+    for (uint32_t r = 1; r < view->n_ranks; r++)
+        last = of[r].waited_ns > of[last].waited_ns ? r : last;
+    return last;
+}
+
+/* "; rank 2 is late in them and spends 12.00 ms more in backward than late ranks in the others":
+ * where as much holds up every iteration, the rank that it meets may make the difference. */
+static void add_late_rank(const struct report_facts *f, struct words *line)
+{
+    const struct dpro_replay_view *v = f->replay;
+    const struct slow_facts *slow = &f->slow;
+    int64_t more[N_RANK_PARTS] = {0}, excess, n_usual = f->n_measured - slow->n;
+    if (!v->ranks_in || !v->lateness || v->n_iterations != f->n_measured || v->n_ranks < 2)
+        return;
+    uint32_t rank = facts_last_rank(v, slow->samples[0]), n = 0;
+    for (uint32_t i = 0; i < v->n_iterations; i++) {
+        uint32_t last = facts_last_rank(v, i);
+        bool is_slow = n < slow->n && slow->samples[n] == i;
+        if (is_slow && last != rank)
+            return;
+        n += is_slow;
+        for (int p = 0; p < N_RANK_PARTS; p++)
+            more[p] += rank_part_ns(&v->ranks_in[(size_t)i * v->n_ranks + last], p) /
+                       (is_slow ? (int64_t)slow->n : -n_usual);
+    }
+    const char *what = facts_reason(f, more, &excess);
+    if (what && excess >= slow->more_ns / 2)
+        words_add(line, ": ",
+                  "rank %d is late in %s, with %s more %s than late ranks in the others",
+                  f->ranks[rank].time.rank, slow->n == 1 ? "it" : "them", TIME(excess), what);
 }
 
 static void add_causes(struct report_facts *f, struct words *line)
@@ -178,6 +242,8 @@ static void add_causes(struct report_facts *f, struct words *line)
     if (f->slow.n_causes == 0)
         words_add(line, "; ", "no op but communication and waiting took longer in %s",
                   f->slow.n == 1 ? "it" : "them");
+    if (f->slow.n_causes == 0)
+        add_late_rank(f, line);
 }
 
 static const char *find_advice(struct report_facts *f)

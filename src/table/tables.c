@@ -127,7 +127,7 @@ struct table_rows {
     ARRAYS(OP_TIMES, op_times, IN_MADE, struct made_tables, n_samples,                             \
            "an op in an iteration: id = iteration x number of ops + op")                           \
     TABLE(GRAPH_SLOWER, slower, IN_GRAPH, struct dpro_graph, grown,                                \
-          "what took longer in a slow iteration")                                                  \
+          "what took longer than usual on a rank, slow iterations or not")                         \
     TABLE(REPLAYED, replayed, IN_MADE, struct made_tables, replayed,                               \
           "an op as it is replayed; ids are those of ops")                                         \
     TABLE(RANK_TIMES, rank_times, IN_MADE, struct made_tables, rank_times,                         \

@@ -230,6 +230,20 @@ class SlowIterations(Case):
                 self.assertIn("2 of 12 iterations (4, 7) take ", verdict(facts, "Next step"))
                 self.assertIn(words, verdict(facts, "Next step"))
 
+    def test_what_another_rank_does_in_the_others_is_no_cause(self):
+        """A rank in turn pauses in each step, and one of them computes more besides."""
+        def within(rank, number):
+            if number % 4 == rank.rank:
+                rank.now += PAUSE_US
+                if rank.rank == 1:
+                    rank.emit("cpu_op", "aten::special", rank.now, 15_000, 100, 1)
+                    rank.now += 15_000
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end", within=within)
+        slow = self.assert_replays(gpu_job.write(self, job, steps=12, folder="elsewhere")[0])["slow_iterations"]
+        self.assertEqual([row["iteration"] for row in slow["iterations"]], [1, 5, 9])
+        self.assertEqual([(cause["kind"], cause["name"]) for cause in slow["causes"]], [("op", "aten::special")])
+
     def test_a_row_of_them_is_told_by_its_ends(self):
         self.assertIn("4 of 12 iterations (5 to 8) take ", verdict(self.replay("row", {5, 6, 7, 8}, pause(50)), "Next step"))
 

@@ -148,7 +148,8 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
 ORDER(by_excess, struct grown_time, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
 
 /* What explains at least a tenth of what a slow sample takes longer; where that is less than half
- * of it, such as of an evaluation, a hundredth. */
+ * of it, such as of an evaluation, a hundredth. Of the other samples as much as a tenth of what a
+ * slow one takes longer: other ranks may do there what this one does in the slow ones. */
 static void keep_grown(struct rank_build *rank, const struct key_times *times, const int64_t *ns,
                        int64_t usual_most, struct arena *scratch)
 {
@@ -157,6 +158,10 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
     memcpy(sorted, ns, n * sizeof *sorted);
     sort_i64(sorted, n);
     int64_t usual = sorted[(n - 1) / 2];
+    int64_t least_slower = INT64_MAX;
+    for (uint32_t s = 0; s < n; s++)
+        if (ns[s] > usual_most)
+            least_slower = MIN(least_slower, ns[s] - usual);
     int64_t *explained_ns = arena_array(scratch, n, sizeof *explained_ns);
     for (size_t i = 0; i < 2 * times->keys.n; i++) {
         bool again = i >= times->keys.n;
@@ -165,14 +170,16 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
         memcpy(sorted, took, n * sizeof *sorted);
         sort_i64(sorted, n);
         for (uint32_t s = 0; s < n; s++) {
-            int64_t more = took[s] - sorted[(n - 1) / 2], slower = ns[s] - usual;
+            bool slow = ns[s] > usual_most;
+            int64_t more = took[s] - sorted[(n - 1) / 2];
+            int64_t slower = slow ? ns[s] - usual : least_slower;
             bool is_much = more > slower / 10;
-            bool wanted = again ? explained_ns[s] < slower / 2 && !is_much && more > slower / 100 &&
-                                      !(times->keys.at[k] & 1)
+            bool wanted = again ? slow && explained_ns[s] < slower / 2 && !is_much &&
+                                      more > slower / 100 && !(times->keys.at[k] & 1)
                                 : is_much;
             if (!again && is_much)
                 explained_ns[s] = time_add(explained_ns[s], more);
-            if (wanted && ns[s] > usual_most)
+            if (wanted && least_slower < INT64_MAX)
                 array_add(&rank->grown, .sample = s, .name = (uint32_t)(times->keys.at[k] >> 1),
                           .is_gap = times->keys.at[k] & 1, .more_ns = more);
         }

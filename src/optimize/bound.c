@@ -1,7 +1,7 @@
 /* A lower bound of the iteration time of any strategy: the computation, the bytes on the busiest
  * link, and what must follow when the last gradients are ready. */
 
-#include "cost/sync.h"
+#include "cost/program/sync.h"
 #include "optimize/space.h"
 
 struct ready {

@@ -11,7 +11,7 @@
  * chance, the ranks that gradients wait for most are kept; that is an approximation. */
 #include "optimize/search.h"
 
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "optimize/space.h"
 
 /* Whether the op at `i` takes no time and waits for nothing after the one before it, which made the

@@ -1,7 +1,7 @@
 /* When gradients get ready if nothing slows computation down. */
 
-#include "cost/fused.h"
-#include "cost/strategy_work.h"
+#include "cost/program/fused.h"
+#include "cost/program/strategy_work.h"
 #include "optimize/space.h"
 
 static uint32_t first_wait_for_all(const struct model_program *program)

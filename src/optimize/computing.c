@@ -2,8 +2,8 @@
  * to win by chance. */
 #include "optimize/computing.h"
 
-#include "cost/strategy_memory.h"
-#include "cost/uncertainty.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/memory/strategy_memory.h"
 #include "optimize/registry.h"
 
 /* ---- what ways win ---- */

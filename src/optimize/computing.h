@@ -6,7 +6,7 @@
 
 #include <dpro/optimize.h>
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 
 struct question;
 

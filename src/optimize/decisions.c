@@ -1,9 +1,9 @@
 /* How the best strategy differs from the job's own, and what it fuses. */
 
-#include "cost/buckets.h"
-#include "cost/fused.h"
-#include "cost/server_placement.h"
-#include "cost/strategy_work.h"
+#include "cost/program/buckets.h"
+#include "cost/program/fused.h"
+#include "cost/program/server_placement.h"
+#include "cost/program/strategy_work.h"
 #include "optimize/result.h"
 
 /* ---- fused ops ---- */

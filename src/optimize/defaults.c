@@ -1,5 +1,5 @@
 /* The baselines: what frameworks do by default, and what a person would try. */
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "optimize/search.h"
 
 #define MIB                  (UINT64_C(1) << 20)

@@ -1,8 +1,8 @@
 /* Edits of a strategy, and lists of them. */
 #include "optimize/edit.h"
 
-#include "cost/buckets.h"
-#include "cost/fused.h"
+#include "cost/program/buckets.h"
+#include "cost/program/fused.h"
 #include "optimize/memory_search.h"
 
 enum { MAX_PARTITIONS = 4096, MAX_MICRO_BATCHES = 1024 };

@@ -3,7 +3,7 @@
 
 #include <dpro/pass.h>
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 
 #define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
 

@@ -1,8 +1,8 @@
 /* The finalists among strategies: what any algorithm found on its way, and the rows of the table.
  * The one that is chosen, and what it promises. */
 
-#include "cost/buckets.h"
-#include "cost/uncertainty.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/program/buckets.h"
 #include "optimize/finals.h"
 #include "optimize/result.h"
 

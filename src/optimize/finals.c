@@ -7,9 +7,9 @@
  * an error has a mean above 0. */
 #include "optimize/finals.h"
 
-#include "cost/buckets.h"
-#include "cost/sync.h"
-#include "cost/uncertainty.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/program/buckets.h"
+#include "cost/program/sync.h"
 #include "optimize/computing.h"
 
 #define WORTH_A_PLAN 0.005 /* by so much better than a setting, of a recorded job */

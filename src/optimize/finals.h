@@ -2,7 +2,7 @@
  * of their own make different. */
 #pragma once
 
-#include "cost/evaluate.h"
+#include "cost/program/evaluate.h"
 
 struct finalist {
     const struct dpro_model *model; /* that it is a strategy of */

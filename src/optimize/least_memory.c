@@ -3,8 +3,8 @@
  * peak that several places share moves only when the last of them does, so what counts is a smooth
  * maximum over all places. */
 
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/model_memory.h"
 #include "optimize/memory_search.h"
 #include "optimize/module_sets.h"
 

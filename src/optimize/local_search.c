@@ -3,7 +3,7 @@
  * search starts again from a few random edits of the best, or from random buckets, until five
  * starts in a row find nothing better. */
 
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "optimize/search.h"
 
 struct ranked {

@@ -1,12 +1,12 @@
 /* Tries the memory passes (paper, Algorithm 1, line 1): recomputation alone, micro-batches alone,
  * and both, each evaluated as a whole. The fastest that fits the budget is chosen. */
 #include "optimize/memory_search.h"
-#include "cost/model_memory.h"
+#include "cost/program/model_memory.h"
 
-#include "cost/buckets.h"
-#include "cost/evaluate.h"
-#include "cost/strategy_memory.h"
-#include "cost/uncertainty.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/buckets.h"
+#include "cost/program/evaluate.h"
 #include "optimize/module_sets.h"
 
 enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9 };

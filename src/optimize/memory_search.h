@@ -4,7 +4,7 @@
 
 #include <dpro/optimize.h>
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 #include "optimize/computing.h"
 
 struct memory_search {

@@ -4,7 +4,7 @@
  * Recomputing only takes time. So all numbers of micro-batches and schedules are asked for without
  * it first; then, the fastest first, those that do not fit are asked for with sets of recomputed
  * blocks, until one without any is slower than the best that fits. */
-#include "cost/model_memory.h"
+#include "cost/program/model_memory.h"
 #include "graph/dimensions/pipeline.h"
 #include "optimize/finals.h"
 #include "optimize/memory_search.h"

@@ -1,7 +1,7 @@
 /* Op fusion (paper, section 4.1), with the times that passes give for neighbouring ops run as one.
  * As a gradient is communicated when it is ready on all ranks, ops are fused on all ranks that
  * compute alike, each with its own time. */
-#include "cost/fused.h"
+#include "cost/program/fused.h"
 #include "optimize/registry.h"
 
 enum { FIRST_ASKED = 8 }; /* ops: a file is asked about all runs of up to that many at first */

@@ -5,10 +5,10 @@
  * one must be better by more than the usual error of such predictions. */
 
 #include "base/options.h"
-#include "cost/cost.h"
-#include "cost/server_placement.h"
-#include "cost/uncertainty.h"
-#include "cost/whatif_result.h"
+#include "cost/change/whatif_result.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/program/cost.h"
+#include "cost/program/server_placement.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 

@@ -1,8 +1,8 @@
 /* Plans for parameter servers: where only placement can be changed, the size from which arrays are
  * split over all servers, or the server of each tensor; or the size of parts. */
 
-#include "cost/buckets.h"
-#include "cost/server_placement.h"
+#include "cost/program/buckets.h"
+#include "cost/program/server_placement.h"
 #include "optimize/search.h"
 
 /* A tensor moves, and an array is partitioned, only if that wins more of an iteration than this:

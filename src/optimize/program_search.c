@@ -2,10 +2,10 @@
  * are judged as other searches' finalists are. */
 #include "optimize/program_search.h"
 
-#include "cost/buckets.h"
-#include "cost/evaluate.h"
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/buckets.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/model_memory.h"
 #include "graph/graph.h"
 #include "optimize/finals.h"
 

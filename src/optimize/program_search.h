@@ -2,7 +2,7 @@
  * micro-batches, another schedule of a pipeline, and recomputed modules. */
 #pragma once
 
-#include "cost/change_programs.h"
+#include "cost/change/change_programs.h"
 #include "optimize/result.h"
 #include "optimize/search.h"
 

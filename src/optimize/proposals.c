@@ -1,6 +1,6 @@
 /* What passes propose for a strategy. Each proposal is tried on a copy first, so the search never
  * sees an impossible one. */
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "optimize/registry.h"
 
 /* A file's in a child process; those built in, and the caller's own, in this one. */

@@ -5,9 +5,9 @@
  * is exact unless modules share what they keep. Then rows get what the choice lacked, and it is
  * made again. */
 
-#include "cost/model_memory.h"
-#include "cost/modules.h"
-#include "cost/strategy_memory.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/model_memory.h"
+#include "cost/program/modules.h"
 #include "optimize/memory_search.h"
 #include "optimize/module_sets.h"
 #include "optimize/recompute_choice.h"

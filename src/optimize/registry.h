@@ -3,7 +3,7 @@
 
 #include <dpro/optimize.h>
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 #include "optimize/computing.h"
 #include "optimize/edit.h"
 

@@ -1,10 +1,10 @@
 /* The public functions that read a result. */
 #include "optimize/result.h"
 
-#include "cost/buckets.h"
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
-#include "cost/uncertainty.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/buckets.h"
+#include "cost/program/model_memory.h"
 
 #define BOUND_ERRORS 2 /* standard ones, by which a bound is lowered to hold when measured */
 

@@ -5,10 +5,10 @@
  * result, so it is never worse than what it is compared with. */
 #include "optimize/search.h"
 
-#include "cost/buckets.h"
-#include "cost/change.h"
-#include "cost/fused.h"
-#include "cost/server_placement.h"
+#include "cost/change/change.h"
+#include "cost/program/buckets.h"
+#include "cost/program/fused.h"
+#include "cost/program/server_placement.h"
 #include "optimize/result.h"
 
 /* The search runs on so many of the slowest ranks; its results are evaluated on all. */

@@ -1,10 +1,10 @@
 /* What a search of programs asks: each try is a what-if. */
 #include "optimize/program_search.h"
 
-#include "cost/change_programs.h"
-#include "cost/changes.h"
-#include "cost/evaluate.h"
-#include "cost/whatif_result.h"
+#include "cost/change/change_programs.h"
+#include "cost/change/changes.h"
+#include "cost/change/whatif_result.h"
+#include "cost/program/evaluate.h"
 #include "graph/graph.h"
 
 struct setting setting_like(struct program_search *s, const struct setting *from)

@@ -3,8 +3,8 @@
  * which thread evaluates what. */
 
 #include "base/parallel.h"
-#include "cost/buckets.h"
-#include "cost/strategy_work.h"
+#include "cost/program/buckets.h"
+#include "cost/program/strategy_work.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 

@@ -1,8 +1,8 @@
 /* Strategies of one model, and their iteration times. */
 #pragma once
 
-#include "cost/evaluate.h"
-#include "cost/sync.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/sync.h"
 #include "optimize/registry.h"
 
 /* ---- computation.c, bound.c: a job's computation, as if nothing slowed it down ---- */

@@ -7,8 +7,8 @@
  * when a connection starts or stops. Times are whole, so a replay is the same to the nanosecond on
  * any machine.
  *
- * The simulator of the coarse model shares links otherwise (cost/sim_flows.c): its flows cross two
- * resources each, slow down computation and are slowed by it, and its rates are clocks in
+ * The simulator of the coarse model shares links otherwise (cost/program/sim_flows.c): its flows
+ * cross two resources each, slow down computation and are slowed by it, and its rates are clocks in
  * doubles. */
 #include "replay/dispatch.h"
 

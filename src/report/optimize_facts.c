@@ -1,7 +1,7 @@
 /* Works out the facts of a search's reports. */
 #include "report/optimize_facts.h"
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 #include "optimize/plan_make.h"
 #include "report/words.h"
 

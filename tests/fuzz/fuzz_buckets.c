@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "fuzz.h"
 
 enum { N = 4, N_SERVERS = 3 };

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cost/topology.h"
+#include "cost/program/topology.h"
 #include "fuzz.h"
 
 static void check(const char *name)

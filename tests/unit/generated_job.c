@@ -2,7 +2,7 @@
 #include "generated_job.h"
 #include "base/base.h"
 
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 
 enum { MIB = 1 << 20 };
 

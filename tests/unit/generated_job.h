@@ -2,7 +2,7 @@
  * random ones. */
 #pragma once
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 
 /* "resnet50", "vgg16", "inceptionv3" or "bert-base", on n_ranks GPUs that reduce in a ring over 100
  * Gbit/s; computation takes what it took on the paper's, split by the layers' multiplications, and

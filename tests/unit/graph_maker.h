@@ -4,9 +4,9 @@
 
 #include <dpro/graph.h>
 
-#include "cost/buckets.h"
-#include "cost/server_placement.h"
-#include "cost/sync.h"
+#include "cost/program/buckets.h"
+#include "cost/program/server_placement.h"
+#include "cost/program/sync.h"
 #include "graph/graph.h"
 
 /* Devices of a place. */

@@ -2,8 +2,8 @@
 #include "model_graph.h"
 #include "base/base.h"
 
-#include "cost/fused.h"
-#include "cost/strategy_work.h"
+#include "cost/program/fused.h"
+#include "cost/program/strategy_work.h"
 #include "graph_maker.h"
 
 /* The rank's next op; *last is the one before. */

@@ -2,7 +2,7 @@
  * evaluate() and independent of it, so tests compare the two. */
 #pragma once
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 
 /* Makes the graph of the job under a strategy. `turns` has the buckets in the order in which they
  * begin (NULL: the strategy's). Collectives follow it, at most n_streams at a time; with parameter

@@ -2,7 +2,7 @@
 #include "replay/replay.h"
 
 #include "case.h"
-#include "cost/evaluate.h"
+#include "cost/program/evaluate.h"
 #include "model_graph.h"
 
 struct dpro_model *random_job_of(const struct generate_options *options)

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "cost/evaluator.h"
+#include "cost/program/evaluator.h"
 
 enum { MOST_RANKS = 16, MOST_COMMUNICATIONS = 32, MOST_ITERATIONS = 16 };
 

@@ -1,7 +1,7 @@
 /* The obvious simulation of ranks that communicate in groups, to compare the fast one with. */
 #pragma once
 
-#include "cost/model.h"
+#include "cost/program/model.h"
 
 /* The time between the ends of the last two of `n` iterations of the model's programs; -1: they
  * never end. Without gradients. */

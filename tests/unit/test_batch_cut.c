@@ -1,7 +1,7 @@
 /* Which jobs can have their batch cut into micro-batches, and what that changes. */
 
 #include "case.h"
-#include "cost/cost.h"
+#include "cost/program/cost.h"
 
 /* Ops of one thread, one after the other, as a text of their kinds: F, B, U. */
 static struct dpro_batch_cut cut_of(struct dpro_model *model, const char *kinds, bool gpu)

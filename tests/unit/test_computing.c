@@ -1,9 +1,9 @@
 /* Modules computed in other ways: what that makes of a program's work. */
 
 #include "case.h"
-#include "cost/cost.h"
-#include "cost/model.h"
-#include "cost/strategy_work.h"
+#include "cost/program/cost.h"
+#include "cost/program/model.h"
+#include "cost/program/strategy_work.h"
 #include "ingest/probes.h"
 
 /* A network of two blocks: the first op has the update, the forward pass and the backward pass up

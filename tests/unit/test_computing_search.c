@@ -2,7 +2,7 @@
  * of modules made by hand. */
 
 #include "case.h"
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "optimize/result.h"
 #include "search_job.h"
 

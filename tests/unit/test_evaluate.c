@@ -1,7 +1,7 @@
 /* Iteration times of models made by hand, where they can be worked out on paper. */
 
 #include "case.h"
-#include "cost/evaluate.h"
+#include "cost/program/evaluate.h"
 
 /* Two ranks that compute t0 for 10 and t1 for 20 ns and then wait for both; the tensors take 30 and
  * 40 ns on the wires. */

@@ -5,11 +5,11 @@
 #include <dpro/whatif.h>
 
 #include "case.h"
-#include "cost/changes.h"
-#include "cost/evaluate.h"
-#include "cost/fit.h"
-#include "cost/model_memory.h"
-#include "cost/op_work.h"
+#include "cost/change/changes.h"
+#include "cost/change/op_work.h"
+#include "cost/learn/fit.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/model_memory.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
 #include "graph_text.h"

@@ -2,8 +2,8 @@
  * taken and given back when modules are wrapped in torch.utils.checkpoint. */
 
 #include "case.h"
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/model_memory.h"
 
 enum { MOST_OPS = 64, MOST_CALLS = 32, MOST_VALUES = MOST_OPS + 2, MOST_EVENTS = 4096 };
 

@@ -1,9 +1,9 @@
 /* Jobs that are made to fit a budget, with a chain of blocks whose memory is made by hand. */
 
 #include "case.h"
-#include "cost/buckets.h"
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/buckets.h"
+#include "cost/program/model_memory.h"
 #include "optimize/result.h"
 #include "search_job.h"
 

@@ -6,7 +6,7 @@
 #include <dpro/dpro.h>
 
 #include "case.h"
-#include "cost/model.h"
+#include "cost/program/model.h"
 #include "graph/collectives/comm_pattern.h"
 #include "graph/graph.h"
 #include "graph_ask.h"

@@ -1,7 +1,7 @@
 /* Models of recorded jobs: what is work, what is waiting, what communication slows down. */
 
 #include "case.h"
-#include "cost/evaluate.h"
+#include "cost/program/evaluate.h"
 #include "graph/graph.h"
 #include "stages_seen.h"
 #include "trace_text.h"

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "case.h"
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "generated_job.h"
 #include "kept_log.h"
 #include "optimize/search.h"

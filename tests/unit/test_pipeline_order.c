@@ -2,7 +2,7 @@
  * them. */
 
 #include "case.h"
-#include "cost/pipeline_order.h"
+#include "cost/program/pipeline_order.h"
 
 enum { MOST_TEXT = 4096 };
 

@@ -2,8 +2,8 @@
  * probe. */
 
 #include "case.h"
-#include "cost/compiled_memory.h"
-#include "cost/precision_memory.h"
+#include "cost/memory/compiled_memory.h"
+#include "cost/memory/precision_memory.h"
 #include "graph/memory/memory_build.h"
 
 #define AUTOCAST "aten::linear"

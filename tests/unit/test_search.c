@@ -2,7 +2,7 @@
  * promises. */
 
 #include "case.h"
-#include "cost/buckets.h"
+#include "cost/program/buckets.h"
 #include "generated_job.h"
 #include "optimize/search.h"
 #include "search_job.h"

@@ -2,8 +2,8 @@
  * whole graphs. */
 
 #include "case.h"
-#include "cost/buckets.h"
-#include "cost/server_placement.h"
+#include "cost/program/buckets.h"
+#include "cost/program/server_placement.h"
 #include "search_job.h"
 
 static struct dpro_model *random_served(uint64_t seed, uint32_t n_tensors, uint32_t n_servers)

@@ -1,12 +1,12 @@
 /* What strategies make of a job's memory and work, and which modules a user means. */
 
 #include "case.h"
-#include "cost/change.h"
-#include "cost/change_pipeline.h"
-#include "cost/model_memory.h"
-#include "cost/module_choice.h"
-#include "cost/strategy_memory.h"
-#include "cost/strategy_work.h"
+#include "cost/change/change.h"
+#include "cost/change/change_pipeline.h"
+#include "cost/change/module_choice.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/model_memory.h"
+#include "cost/program/strategy_work.h"
 
 /* An activation and a temporary as large as the batch, then a gradient, on top of a parameter. */
 struct by_hand {

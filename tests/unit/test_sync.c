@@ -1,7 +1,7 @@
 /* What a collective costs, against the replay of its SENDs and RECVs. */
 
 #include "case.h"
-#include "cost/sync.h"
+#include "cost/program/sync.h"
 #include "graph_maker.h"
 #include "replay/replay.h"
 

@@ -1,7 +1,7 @@
 /* Told hosts and links: ready-made ones, files, and what of both is refused. */
 
 #include "case.h"
-#include "cost/topology.h"
+#include "cost/program/topology.h"
 #include "temp_folder.h"
 
 static struct topology read_well(const char *name)

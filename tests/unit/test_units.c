@@ -2,10 +2,10 @@
  * any. */
 
 #include "case.h"
-#include "cost/change_units.h"
-#include "cost/evaluate.h"
-#include "cost/model_memory.h"
-#include "cost/strategy_memory.h"
+#include "cost/change/change_units.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/model_memory.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
 #include "graph_text.h"

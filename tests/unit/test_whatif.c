@@ -4,9 +4,9 @@
 #include <dpro/whatif.h>
 
 #include "case.h"
-#include "cost/buckets.h"
-#include "cost/evaluate.h"
-#include "cost/model_memory.h"
+#include "cost/program/buckets.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/model_memory.h"
 #include "stages_seen.h"
 
 enum { MIB = 1048576, N = 4 };

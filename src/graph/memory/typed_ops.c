@@ -1,5 +1,5 @@
 /* The ops of an iteration's forward and backward pass, with the 32-bit tensors that go in and out.
- * From them follow their sizes in another precision (cost/precision_memory.c).
+ * From them follow their sizes in another precision (cost/memory/precision_memory.c).
  *
  * A job that casts itself runs its ops within one of the same name; nothing is left to cast
  * there. */

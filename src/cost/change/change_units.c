@@ -1,0 +1,481 @@
+/* A unit that keeps its parameters is not gathered for its backward pass, and what its forward pass
+ * gathered lives until the end of the backward pass. A unit that frees them is gathered for its
+ * backward pass as for the forward pass, when PyTorch would ask for it.
+ *
+ * PyTorch's fully_shard splits a gather in two: the all-gather, for which another unit may ask
+ * ahead, and copying out of it, which the unit does itself right before its pass. On a CPU a thread
+ * waits for an all-gather where it asks for it. So the all-gather goes, with the waiting for it,
+ * behind the copying of the unit that asks. */
+#include "cost/change/change_units.h"
+
+#include <fnmatch.h>
+
+#include "cost/program/evaluate.h"
+#include "cost/program/model_memory.h"
+#include "graph/graph.h"
+
+bool asks_for_units(const struct dpro_changes *c)
+{
+    return c->reshard || c->prefetch > 0;
+}
+
+struct asking {
+    const struct dpro_graph *g;
+    struct arena *arena;
+    struct unit_change *change;
+};
+
+static bool gathers(const struct dpro_graph *g, uint32_t gather)
+{
+    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
+        if (g->gather[op] == gather)
+            return true;
+    return false;
+}
+
+static bool on_gpu(const struct dpro_graph *g, uint32_t gather)
+{
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->gather[op] == gather && (g->flags[op] & GRAPH_OP_GPU))
+            return true;
+    return false;
+}
+
+static struct program_edit *add_edit(const struct asking *a, enum program_edit_kind kind,
+                                     uint32_t gather, uint32_t behind)
+{
+    struct unit_change *change = a->change;
+    struct program_edit *edit = &change->edits[change->n_edits];
+    *edit = (struct program_edit){.kind = kind, .gather = gather};
+    change->behind[change->n_edits++] = behind;
+    return edit;
+}
+
+/* ---- which units free their parameters ---- */
+
+static int no_such_unit(const struct dpro_graph *g, const char *name, struct dpro_error *err)
+{
+    char some[200] = "";
+    for (uint32_t u = 0; u < g->n_units && strlen(some) < sizeof some - 80; u++)
+        if (graph_unit_name(g, u)[0] != '\0')
+            snprintf(some + strlen(some), sizeof some - strlen(some), "%s%.60s",
+                     some[0] ? ", " : "", graph_unit_name(g, u));
+    return refuse(err, "no FSDP unit of the job is named '%.200s'; it has %s", name,
+                  some[0] ? some : "only the model as a whole");
+}
+
+/* The model as a whole, whose name is empty, is meant by no pattern. */
+static int choose_names(const struct asking *a, const char *text, struct dpro_error *err)
+{
+    char *rest = NULL, *names = mem_copy_string(text);
+    int rc = 0;
+    for (char *name = strtok_r(names, ",", &rest); name && rc == 0;
+         name = strtok_r(NULL, ",", &rest)) {
+        bool any = false;
+        name += strspn(name, " ");
+        for (uint32_t u = 0; u < a->g->n_units; u++)
+            if (graph_unit_name(a->g, u)[0] != '\0' &&
+                fnmatch(name, graph_unit_name(a->g, u), 0) == 0)
+                any = (a->change->units[u].reshards = true);
+        if (!any)
+            rc = no_such_unit(a->g, name, err);
+    }
+    mem_free(names);
+    return rc;
+}
+
+static int choose(const struct asking *a, const char *text, struct dpro_error *err)
+{
+    bool all = strcmp(text, "all") == 0, none = strcmp(text, "none") == 0, any = false;
+    struct unit_change *change = a->change;
+    change->units = arena_array(a->arena, (size_t)a->g->n_units + 1, sizeof *change->units);
+    change->n_units = a->g->n_units;
+    for (uint32_t u = 0; u < a->g->n_units; u++) {
+        bool before = gathers(a->g, GATHER(u, true));
+        bool gathered = before || gathers(a->g, GATHER(u, false));
+        change->units[u] = (struct dpro_unit){graph_unit_name(a->g, u), before, all && gathered};
+        any |= gathered;
+    }
+    if (!any)
+        return refuse(err, "nothing shows that FSDP gathers parameters: resharding can be asked "
+                           "for of jobs with fully_shard that 'dpro profile' recorded");
+    int rc = all || none ? 0 : choose_names(a, text, err);
+    for (uint32_t u = 0; u < change->n_units; u++)
+        change->n_resharded += change->units[u].reshards_before != change->units[u].reshards;
+    return rc;
+}
+
+static int gather_again(const struct asking *a, uint32_t unit, struct dpro_error *err)
+{
+    const uint32_t *after = a->g->units[unit].request;
+    bool whole = gathers(a->g, GATHER(unit, false));
+    for (uint32_t r = 0; r < a->g->n_ranks; r++)
+        whole &= after[r] != DPRO_NO_OP;
+    if (!whole)
+        return refuse(err,
+                      "unit '%.200s' is not gathered in the iteration that was recorded, or has no "
+                      "backward pass there: what gathering it again takes is not known",
+                      graph_unit_name(a->g, unit));
+    if (on_gpu(a->g, GATHER(unit, false)))
+        return refuse(err,
+                      "unit '%.200s' kept its parameters in the job that was recorded: where on "
+                      "its GPU's streams they would be gathered again is not known; record the job "
+                      "with reshard_after_forward, and ask for '--reshard none'",
+                      graph_unit_name(a->g, unit));
+    add_edit(a, EDIT_REPEATS, GATHER(unit, false), 0)->after = after;
+    return 0;
+}
+
+ORDER(by_request, struct program_edit, COMPARE(x->after[0], y->after[0]) ?: ASCENDING(gather));
+
+static int reshard(const struct asking *a, const struct dpro_changes *c, struct dpro_error *err)
+{
+    struct unit_change *change = a->change;
+    int rc = choose(a, c->reshard, err);
+    uint32_t first = change->n_edits;
+    for (uint32_t u = 0; u < a->g->n_units && rc == 0; u++)
+        if (change->units[u].reshards && !change->units[u].reshards_before)
+            rc = gather_again(a, u, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t u = 0; u < a->g->n_units && c->prefetch > 0; u++)
+        if (change->units[u].reshards && !change->units[u].reshards_before)
+            return refuse(err,
+                          "unit '%.200s' kept its parameters in the job that was recorded: from "
+                          "where it would be gathered ahead is not known; ask for --reshard alone",
+                          change->units[u].name[0] ? change->units[u].name
+                                                   : "the model as a whole");
+    qsort(change->edits + first, change->n_edits - first, sizeof *change->edits, by_request);
+    for (uint32_t u = 0; u < a->g->n_units; u++)
+        if (!change->units[u].reshards && change->units[u].reshards_before)
+            add_edit(a, EDIT_REMOVES, GATHER(u, true), 0);
+    return 0;
+}
+
+/* ---- which units come one after the other ---- */
+
+struct unit_time {
+    uint32_t unit;
+    int64_t first_ns; /* when the first rank gathers it for its forward pass */
+};
+
+ORDER(by_first, struct unit_time, ASCENDING(first_ns) ?: ASCENDING(unit));
+
+/* Others lie within it: it asks for none of them in a row. */
+static bool is_around(const struct dpro_graph *g, uint32_t unit)
+{
+    const char *name = graph_unit_name(g, unit);
+    size_t n = strlen(name);
+    for (uint32_t u = 0; u < g->n_units; u++) {
+        const char *other = graph_unit_name(g, u);
+        if (u != unit && strncmp(name, other, n) == 0 && (n == 0 || other[n] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* Units in the order of their forward passes; returns how many. */
+static uint32_t list_units(const struct dpro_graph *g, struct unit_time *units)
+{
+    const struct graph_rank *rank = &g->ranks[0];
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < g->n_units; u++) {
+        struct unit_time it = {u, INT64_MAX};
+        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+            if (g->gather[op] == GATHER(u, false))
+                it.first_ns = MIN(it.first_ns, g->seen_start_ns[op]);
+        if (it.first_ns < INT64_MAX && !is_around(g, u))
+            units[n++] = it;
+    }
+    qsort(units, n, sizeof *units, by_first);
+    return n;
+}
+
+static bool is_on_thread(const struct dpro_graph *g, uint32_t op)
+{
+    return g->device[op] != DPRO_NO_DEVICE &&
+           g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD;
+}
+
+/* ---- where they are asked for ahead ---- */
+
+/* Of a gather: the ops that copy out of it, which begin when the rank has what it brings; by rank,
+ * the last of these, DPRO_NO_OP: none. */
+struct copying {
+    bool *ops;
+    uint32_t *last;
+    bool all; /* ranks copy */
+};
+
+static struct copying find_copying(const struct dpro_graph *g, uint32_t gather, struct arena *arena)
+{
+    struct copying c = {arena_array(arena, g->n_ops + (size_t)1, sizeof *c.ops),
+                        arena_array(arena, g->n_ranks + (size_t)1, sizeof *c.last), true};
+    int64_t *end_ns = arena_array(arena, g->n_ranks + (size_t)1, sizeof *end_ns);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        end_ns[r] = INT64_MIN;
+    EACH_OF (const struct graph_collective, it, g->collectives, g->n_collectives)
+        for (uint32_t m = it->first_member; m < it->first_member + it->n_members; m++) {
+            uint32_t op = g->members[m].transfer, rank = g->rank[op];
+            if (g->gather[op] == gather)
+                end_ns[rank] = MAX(end_ns[rank], g->seen_start_ns[op] + g->seen_dur_ns[op]);
+        }
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        const struct graph_rank *rank = &g->ranks[r];
+        c.last[r] = DPRO_NO_OP;
+        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+            c.ops[op] = g->gather[op] == gather && is_on_thread(g, op) && end_ns[r] > INT64_MIN &&
+                        g->seen_start_ns[op] >= end_ns[r];
+            if (c.ops[op] &&
+                (c.last[r] == DPRO_NO_OP || g->seen_start_ns[op] >= g->seen_start_ns[c.last[r]]))
+                c.last[r] = op;
+        }
+        c.all &= c.last[r] != DPRO_NO_OP;
+    }
+    return c;
+}
+
+/* Whether each rank's thread waits for the all-gather where it asks for it. */
+static bool is_waited_for(const struct dpro_graph *g, uint32_t gather)
+{
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        bool waited = g->gather[op] != gather || g->kind[op] != DPRO_OP_COLLECTIVE;
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && !waited; e++)
+            waited = g->rank[g->succ[e]] == g->rank[op] && is_on_thread(g, g->succ[e]);
+        if (!waited)
+            return false;
+    }
+    return true;
+}
+
+/* Of a backward pass, whether the unit is asked for there as recorded: behind that one's copying
+ * and before the next one's. */
+static bool stays(const struct asking *a, uint32_t gather, const struct copying *own,
+                  const struct copying *asks, uint32_t next)
+{
+    const struct dpro_graph *g = a->g;
+    const struct copying before = find_copying(g, next, a->arena);
+    int64_t first_ns = INT64_MAX;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->gather[op] == gather && !own->ops[op] && g->rank[op] == 0 && is_on_thread(g, op))
+            first_ns = MIN(first_ns, g->seen_start_ns[op]);
+    return before.all && first_ns < g->seen_start_ns[before.last[0]] &&
+           first_ns > g->seen_start_ns[asks->last[0]];
+}
+
+/* In a pass, each of the chain but its first unit. */
+static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n, bool backward,
+                      uint32_t distance, struct dpro_error *err)
+{
+    const struct dpro_graph *g = a->g;
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t asks = i - MIN(distance, i), behind = GATHER(chain[asks], backward);
+        uint32_t gather = GATHER(chain[i], backward);
+        if (!gathers(g, gather)) /* it keeps its parameters */
+            continue;
+        struct copying own = find_copying(g, gather, a->arena);
+        struct copying of = find_copying(g, behind, a->arena);
+        if (!of.all)
+            return refuse(err,
+                          "unit '%.200s' does not copy out what it gathers in the iteration that "
+                          "was recorded: from where it would ask for the next ones is not known",
+                          graph_unit_name(g, chain[asks]));
+        if (backward && stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
+            continue;
+        if (!is_waited_for(g, gather))
+            return refuse(err,
+                          "nothing shows where a thread waits for what unit '%.200s' gathers: "
+                          "record the job anew with 'dpro profile'",
+                          graph_unit_name(g, chain[i]));
+        struct program_edit *edit = add_edit(a, EDIT_MOVES, gather, behind);
+        edit->leaves = own.ops;
+        edit->after = of.last;
+        a->change->n_moved++;
+    }
+    return 0;
+}
+
+static int prefetch(const struct asking *a, uint32_t distance, struct dpro_error *err)
+{
+    const struct dpro_graph *g = a->g;
+    bool any = false, gpu = false;
+    int rc = 0;
+    for (uint32_t op = 0; g->gather && op < g->n_ops; op++) {
+        any |= g->gather[op] != 0;
+        gpu |= g->gather[op] != 0 && (g->flags[op] & GRAPH_OP_GPU);
+    }
+    if (!any || !g->seen_start_ns || !g->seen_dur_ns)
+        return refuse(err,
+                      "nothing shows when FSDP gathers parameters: --prefetch can be asked for of "
+                      "jobs with fully_shard that 'dpro profile' recorded");
+    if (gpu)
+        return refuse(err, "where on a GPU's streams parameters would be gathered ahead is not "
+                           "known: --prefetch is told of jobs on CPUs");
+    struct unit_time *units = arena_array(a->arena, g->n_units + (size_t)1, sizeof *units);
+    uint32_t n = a->change->n_in_row = list_units(g, units);
+    uint32_t *chain = arena_array(a->arena, n + (size_t)1, sizeof *chain);
+    for (int backward = 0; backward < 2 && rc == 0; backward++) {
+        for (uint32_t i = 0; i < n; i++)
+            chain[i] = units[backward ? n - 1 - i : i].unit;
+        rc = move_units(a, chain, n, backward, distance, err);
+    }
+    return rc;
+}
+
+int units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, struct arena *arena,
+              struct unit_change *change, struct dpro_error *err)
+{
+    size_t most = 4 * (size_t)graph->n_units + 1;
+    struct asking a = {graph, arena, change};
+    *change = (struct unit_change){.edits = arena_array(arena, most, sizeof *change->edits),
+                                   .behind = arena_array(arena, most, sizeof *change->behind)};
+    int rc = c->prefetch > 0 ? prefetch(&a, c->prefetch, err) : 0;
+    return rc == 0 && c->reshard ? reshard(&a, c, err) : rc;
+}
+
+bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
+{
+    return unit < change->n_units ? change->units[unit].reshards
+                                  : gathers(graph, GATHER(unit, true));
+}
+
+/* ---- programs ---- */
+
+int units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
+                          const struct op_work *work, struct arena *arena, struct dpro_model *model,
+                          struct dpro_error *err)
+{
+    bool orders = false;
+    if (change->n_edits == 0 && !work)
+        return 0;
+    program_edit(model->recorded, timed, change->edits, change->n_edits, work, arena, model);
+    for (uint32_t i = 0; i < change->n_edits; i++)
+        orders |= change->edits[i].kind != EDIT_REMOVES;
+    if (orders && evaluate_once(model) == INT64_MAX)
+        return refuse(err, "ranks ask for the parameters of their units in different orders: where "
+                           "these would be gathered is not known");
+    return 0;
+}
+
+const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,
+                       struct arena *arena)
+{
+    bool *gone = arena_array(arena, graph->n_ops + (size_t)1, sizeof *gone);
+    for (uint32_t op = 0; graph->gather && op < graph->n_ops; op++)
+        for (uint32_t i = 0; i < change->n_edits && graph->gather[op] != 0; i++)
+            gone[op] |= change->edits[i].kind == EDIT_REMOVES &&
+                        change->edits[i].gather == graph->gather[op];
+    return gone;
+}
+
+/* ---- memory ---- */
+
+struct sharer {
+    const struct graph_unit_places *places; /* [n_units] */
+    struct graph_block *blocks;
+    uint32_t n, n_recorded;
+};
+
+static bool is_of(const struct graph_block *block, uint32_t gather, bool gathered)
+{
+    return block->gather == gather && block->gathered == gathered && block->taken != MEMORY_NONE;
+}
+
+/* A block is there from the place behind the moment in which it is taken. */
+static uint32_t taken_at(uint32_t place)
+{
+    return place > 0 ? place - 1 : MEMORY_NONE;
+}
+
+/* Size 0 is as good as not there. */
+static void keep(struct sharer *s, uint32_t unit)
+{
+    uint32_t again = 0;
+    for (uint32_t b = 0; b < s->n_recorded; b++) {
+        if (s->blocks[b].gather != GATHER(unit, false) || !s->blocks[b].gathered)
+            continue;
+        while (again < s->n_recorded &&
+               !(s->blocks[again].gather == GATHER(unit, true) && s->blocks[again].gathered))
+            again++;
+        if (again == s->n_recorded)
+            break;
+        s->blocks[b].given = s->blocks[again++].given;
+    }
+    for (uint32_t b = 0; b < s->n_recorded; b++)
+        if (s->blocks[b].gather == GATHER(unit, true))
+            s->blocks[b].size_bytes = 0;
+}
+
+static void add_block(struct sharer *s, uint32_t like, uint32_t from, uint32_t given)
+{
+    struct graph_block *block = &s->blocks[s->n++];
+    *block = s->blocks[like];
+    block->taken = taken_at(from);
+    block->given = given;
+    block->n_uses = 0;
+}
+
+/* Of an all-gather's own blocks those are still there when the parameters are copied out of them
+ * that were when the first of these was taken. */
+static void free_unit(struct sharer *s, uint32_t unit)
+{
+    const struct graph_unit_places *places = &s->places[unit];
+    uint32_t copies_out = MEMORY_NONE;
+    if (places->forward_end == MEMORY_NONE || places->backward == MEMORY_NONE)
+        return;
+    uint32_t asked = places->asked == MEMORY_NONE ? places->backward : places->asked;
+    for (uint32_t b = 0; b < s->n_recorded; b++)
+        if (is_of(&s->blocks[b], GATHER(unit, false), true))
+            copies_out = MIN(copies_out, s->blocks[b].taken);
+    for (uint32_t b = 0; b < s->n_recorded; b++) {
+        struct graph_block *block = &s->blocks[b];
+        if (is_of(block, GATHER(unit, false), false)) {
+            add_block(s, b, asked, block->given > copies_out ? places->backward : asked);
+        } else if (is_of(block, GATHER(unit, false), true)) {
+            add_block(s, b, places->backward, block->given);
+            block->given = places->forward_end;
+        }
+    }
+}
+
+/* What an all-gather brings is there from where it is asked for until it is copied out. */
+static void ask_ahead(struct sharer *s, uint32_t gather, uint32_t behind)
+{
+    uint32_t asked = 0, copied = MEMORY_NONE;
+    for (uint32_t b = 0; b < s->n_recorded; b++) {
+        if (is_of(&s->blocks[b], behind, true))
+            asked = MAX(asked, s->blocks[b].taken + 1);
+        if (is_of(&s->blocks[b], gather, true))
+            copied = MIN(copied, s->blocks[b].taken);
+    }
+    for (uint32_t b = 0; b < s->n_recorded && asked > 0 && copied != MEMORY_NONE; b++) {
+        struct graph_block *block = &s->blocks[b];
+        if (is_of(block, gather, false) && block->given != MEMORY_NONE && block->given >= copied)
+            block->taken = taken_at(asked);
+    }
+}
+
+void units_change_memory(const struct unit_change *change, const struct dpro_graph *graph,
+                         struct arena *arena, struct dpro_model *model)
+{
+    EACH_OF (struct model_memory, m, model->memories, model->n_memories) {
+        const struct graph_memory *recorded = &graph->memory[m->rank];
+        struct sharer s = {.places = recorded->units,
+                           .blocks =
+                               arena_array(arena, 2 * (size_t)m->n_blocks + 1, sizeof *s.blocks),
+                           .n = m->n_blocks,
+                           .n_recorded = m->n_blocks};
+        memcpy(s.blocks, m->blocks, m->n_blocks * sizeof *s.blocks);
+        for (uint32_t e = 0; e < change->n_edits; e++)
+            if (change->edits[e].kind == EDIT_MOVES)
+                ask_ahead(&s, change->edits[e].gather, change->behind[e]);
+        for (uint32_t u = 0; u < change->n_units && u < recorded->n_units; u++) {
+            if (change->units[u].reshards_before && !change->units[u].reshards)
+                keep(&s, u);
+            else if (!change->units[u].reshards_before && change->units[u].reshards)
+                free_unit(&s, u);
+        }
+        m->blocks = s.blocks;
+        m->n_blocks = s.n;
+    }
+}

@@ -1,0 +1,81 @@
+/* The table of what-ifs: a row a kind, from which come the command's options, JSON's keys, Python's
+ * keywords, what a job must have, and what is applied to its model. */
+#pragma once
+
+#include "cost/change/change.h"
+
+/* What a job must have. */
+enum {
+    NEEDS_SERVERS = 1,   /* parameter servers */
+    NEEDS_HOROVOD = 2,   /* a thread that works in cycles */
+    NEEDS_NO_GROUPS = 4, /* its ranks communicate nothing but gradients */
+    NEEDS_GRADIENTS = 8, /* that are communicated */
+    NEEDS_TRANSFERS = 16 /* gradients, or what groups of ranks communicate */
+};
+
+enum {
+    OF_PASSES = 1,  /* what modules do in their passes: by the graph where groups communicate */
+    OF_LAUNCHES = 2 /* what the threads do that launch a GPU's work */
+};
+
+/* What is told of a job beside a question. */
+enum question_told {
+    TELL_NOTHING,
+    TELL_RANKS,
+    TELL_REPLICAS,
+    TELL_SHARDS,
+    TELL_TENSORS,
+    TELL_HOSTS,
+    TELL_LINKS,
+    TELL_LATENCY,
+    TELL_SERVERS,
+    TELL_MODULES,
+    TELL_BATCH,
+    TELL_CYCLES,
+    TELL_BUCKETS,
+    TELL_COMPRESSION,
+    TELL_UNITS,
+    TELL_PIPELINE
+};
+
+/* A job that is asked. */
+struct job_facts {
+    const struct dpro_graph *graph; /* NULL: a generated job */
+    const struct dpro_model *model;
+    struct arena *arena;
+    struct topology *hosts; /* where a question is of a topology: one that is as the job */
+};
+
+struct change_row {
+    struct dpro_change_kind kind;
+    unsigned needs, of;
+    /* The same for rows that are applied together, which follow each other; NULL: change_hosts() or
+     * change_programs() does it. */
+    change_apply_fn *apply;
+    /* Asks for something that makes sense in any job that has what it takes; NULL: what that is
+     * follows from the field. */
+    void (*ask)(struct job_facts *facts, struct dpro_changes *changes);
+    enum question_told tell; /* what the job has of it */
+    /* A value of the first field that stands for itself, a text: of a question that can be asked
+     * `needs_text` is told where this one is refused; of one that can't, it is told that this one
+     * can. */
+    const char *plain, *needs_text;
+};
+extern const struct change_row change_rows[];
+extern const size_t n_change_rows;
+
+bool change_row_is_asked(const struct change_row *row, const struct dpro_changes *changes);
+/* Whether any change is asked for that is of one of these; 0: whether any is. */
+bool changes_ask(const struct dpro_changes *changes, unsigned of);
+/* Whether the job has what the row needs. */
+int change_check_row(const struct change_row *row, const struct dpro_model *model,
+                     struct dpro_error *err);
+/* Whether it has what all changes need, and they go together. */
+int change_check(const struct dpro_changes *changes, const struct dpro_model *model,
+                 struct dpro_error *err);
+/* Applies all changes but those of change_programs() to a copy, which is then to be freed by
+ * arena_fini(&model->arena), too; its own strategy is the changed one. `told`: hosts in place of
+ * those that the changes name; NULL. */
+int change_apply(const struct dpro_graph *graph, const struct topology *told,
+                 const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
+                 struct dpro_error *err);

@@ -1,0 +1,150 @@
+/* Finds the modules that a user names, by words, names, patterns or a file. */
+#include "cost/change/module_choice.h"
+
+#include <fnmatch.h>
+#include <unistd.h>
+
+#include "cost/memory/strategy_memory.h"
+#include "plan/plan.h"
+
+/* How many letters have to be put in, taken out or exchanged; `row` holds strlen(b) + 1. */
+static size_t distance(const char *a, const char *b, size_t *row)
+{
+    size_t n = strlen(b);
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t other = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = MIN(other, 1 + MIN(row[j], row[j - 1]));
+        }
+    }
+    return row[n];
+}
+
+static const char *nearest(const struct dpro_model *model, const char *name)
+{
+    const char *found = "";
+    size_t least = SIZE_MAX;
+    for (uint32_t m = 0; m < model->n_modules; m++) {
+        const char *of = model->modules[m].name;
+        size_t *row = mem_alloc((strlen(of) + 1) * sizeof *row);
+        size_t far = of[0] != '\0' ? distance(name, of, row) : SIZE_MAX;
+        mem_free(row);
+        if (far < least) {
+            least = far;
+            found = of;
+        }
+    }
+    return found;
+}
+
+/* The model as a whole, whose name is empty, is meant by no other pattern. */
+static bool choose_pattern(const struct dpro_model *model, const char *pattern, bool *chosen)
+{
+    bool any = false;
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        if ((model->modules[m].name[0] == '\0') == (pattern[0] == '\0') &&
+            fnmatch(pattern, model->modules[m].name, 0) == 0)
+            any = chosen[m] = true;
+    return any;
+}
+
+static int no_such_module(const struct dpro_model *model, const char *name, struct dpro_error *err)
+{
+    if (model->modules[0].is_step)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job's framework names no modules, such as '%.200s': only the "
+                              "step as a whole can be meant ('all')",
+                              name);
+    return dpro_error_set(err, DPRO_EUSAGE,
+                          "no module of the job is named '%.200s'; the nearest is '%.200s'", name,
+                          nearest(model, name));
+}
+
+/* A list of names alone is of whatever is asked for. */
+static int choose_from_file(const struct dpro_model *model, const char *path,
+                            enum module_list of_plan, bool *chosen, struct dpro_error *err)
+{
+    static const char *const keys[] = {[MODULES_RECOMPUTED] = "memory.recompute",
+                                       [MODULES_COMPILED] = "computation.compile",
+                                       [MODULES_IN_BF16] = "computation.bf16"};
+    struct plan_file plan;
+    int rc = plan_file_read(path, &plan, err);
+    const name_array *const lists[] = {&plan.recomputed, &plan.compiled, &plan.in_bf16};
+    const name_array *names = lists[plan.is_list ? MODULES_RECOMPUTED : of_plan];
+    if (rc == 0 && names->n == 0 && (!plan.is_list || plan.buckets.n > 0))
+        rc = dpro_error_set(err, DPRO_EFORMAT,
+                            "%s: it names no such modules (%s, or a list of names)", plan.path,
+                            keys[of_plan]);
+    for (size_t i = 0; rc == 0 && i < names->n; i++) {
+        const char *name = strtab_get(&plan.strings, names->at[i]);
+        if (!choose_pattern(model, name, chosen))
+            rc = no_such_module(model, name, err);
+    }
+    if (rc == 0)
+        plan_file_fini(&plan);
+    return rc;
+}
+
+static int choose_names(const struct dpro_model *model, char *names, bool *chosen,
+                        struct dpro_error *err)
+{
+    char *rest = NULL;
+    int rc = 0;
+    for (char *name = strtok_r(names, ",", &rest); name && rc == 0;
+         name = strtok_r(NULL, ",", &rest)) {
+        name += strspn(name, " ");
+        if (!choose_pattern(model, name, chosen))
+            rc = no_such_module(model, name, err);
+    }
+    return rc;
+}
+
+/* Modules of a job's second model have names such as "1/blocks.0". */
+static bool is_path(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    return access(text, F_OK) == 0 || (strchr(text, '/') && (digits == 0 || text[digits] != '/'));
+}
+
+int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
+                   enum module_list of_plan, struct dpro_error *err)
+{
+    memset(chosen, 0, model->n_modules * sizeof *chosen);
+    if (strcmp(text, "none") == 0)
+        return 0;
+    if (model->n_modules == 0 && of_plan != MODULES_RECOMPUTED)
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the trace tells neither which modules the job has nor what they "
+                              "take compiled or in 16 bits, which was not measured: record with "
+                              "'dpro profile --probe compile,bf16'");
+    if (model->n_modules == 0)
+        return dpro_error_set(err, DPRO_EUSAGE, "%s, and recomputing can't be predicted; %s",
+                              memory_is_known(model)
+                                  ? "nothing tells which modules the job has"
+                                  : "nothing was recorded of what the ranks held",
+                              "'dpro profile' records it");
+    if (strcmp(text, "all") == 0 || strcmp(text, "sqrt") == 0) {
+        if (text[0] == 'a')
+            memory_repeated(model, chosen);
+        else
+            memory_square_root(model, chosen);
+        for (uint32_t m = 0; m < model->n_modules; m++)
+            if (chosen[m])
+                return 0;
+        return dpro_error_set(err, DPRO_EUSAGE,
+                              "the job's model repeats no block that keeps anything; name the "
+                              "modules that are meant");
+    }
+    char *names = mem_copy_string(text);
+    int rc = choose_names(model, names, chosen, err);
+    mem_free(names);
+    if (rc == 0 || !is_path(text))
+        return rc;
+    memset(chosen, 0, model->n_modules * sizeof *chosen);
+    return choose_from_file(model, text, of_plan, chosen, err);
+}

@@ -1,0 +1,367 @@
+/* Finds what of a job replicates, shards or splits, and how many of these a what-if asks for. */
+#include "cost/change/replicas.h"
+
+#include <dpro/dimensions.h>
+
+#include "cost/program/cost.h"
+#include "cost/program/sync.h"
+
+/* With servers, of ranks to each of them. */
+enum { MOST_RANKS = 65536, MOST_CONNECTIONS = 1 << 22 };
+
+/* ---- what replicates ---- */
+
+/* "dp 2 x tp 4" */
+static void name_dimensions(const struct dpro_graph *g, char *text, size_t size)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (uint32_t d = 0; d < g->n_dimensions && n < size; d++)
+        n += (size_t)snprintf(
+            text + n, size - n, "%s%s %u%s", d ? " x " : "",
+            dpro_parallelism_name((enum dpro_parallelism)g->dimensions[d].parallelism),
+            g->dimensions[d].size, g->dimensions[d].lies_over ? " (over others)" : "");
+}
+
+/* Whether the dimensions make a grid of all ranks. */
+static bool is_grid(const struct dpro_graph *g, uint32_t world)
+{
+    uint64_t product = 1;
+    bool whole = true;
+    EACH_OF (const struct graph_dimension, dimension, g->dimensions, g->n_dimensions) {
+        product *= dimension->lies_over ? 1 : dimension->size;
+        whole &= dimension->lies_over || (uint64_t)dimension->n_groups * dimension->size == world;
+    }
+    return whole && product == world;
+}
+
+/* The job becomes one replica, where tensors or stages are all that its ranks split. */
+static int add_replicas(const char *found, struct arena *arena, struct replicas *r,
+                        struct dpro_error *err)
+{
+    const struct dpro_graph *g = r->graph;
+    struct dpro_graph *to = arena_alloc(arena, sizeof *to);
+    const struct graph_dimension *first = &g->dimensions[0];
+    uint32_t n = g->n_dimensions;
+    for (uint32_t d = 0; d < n; d++)
+        if (g->dimensions[d].parallelism != DPRO_TENSORS &&
+            g->dimensions[d].parallelism != DPRO_STAGES)
+            return refuse(err,
+                          "no dimension of the job (%s) replicates or shards the model, and the "
+                          "others can't be asked to change; --dims overrules what was found",
+                          found);
+    for (uint32_t i = 0; i < g->n_ranks; i++)
+        if (g->ranks[i].gradient_bytes == 0)
+            return refuse(err,
+                          "the job (%s) has no replicas, and what they would reduce is not known: "
+                          "nothing says how large the gradients of rank %d are, as the rank.json "
+                          "of 'dpro profile' does",
+                          found, g->ranks[i].rank);
+    *to = *g;
+    to->n_dimensions = n + 1;
+    to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
+    memcpy(to->dimensions, g->dimensions, n * sizeof *to->dimensions);
+    to->dimensions[n] = (struct graph_dimension){.parallelism = DPRO_REPLICATES,
+                                                 .size = 1,
+                                                 .n_groups = first->n_groups * first->size,
+                                                 .ranks = first->ranks,
+                                                 .evidence = ""};
+    r->graph = to;
+    r->dimension = n;
+    r->before = 1;
+    r->rest = r->world;
+    r->reduces = true;
+    return 0;
+}
+
+/* Shards of other groups of ranks: `replicas`, `shards`: the dimensions that there are of each, of
+ * which `of` is the last. */
+static int check_shards(const struct dpro_graph *g, uint32_t shards, uint32_t replicas, uint32_t of,
+                        struct dpro_error *err)
+{
+    if (replicas > 0)
+        return refuse(err,
+                      "the job has %u replicas of its shards, or of the model: --shard is "
+                      "for FSDP over all ranks; --dp asks for other numbers of replicas",
+                      g->dimensions[of].size);
+    if (shards == 1)
+        return 0;
+    return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
+                  shards == 0 ? "no dimension of the job shards the model"
+                              : "several dimensions of the job shard the model");
+}
+
+/* Replicas; where there are none, ranks that have a shard each. */
+static int find_dimension(struct arena *arena, struct replicas *r, struct dpro_error *err)
+{
+    const struct dpro_graph *g = r->graph;
+    char found[200];
+    if (!g)
+        return refuse(err, "other numbers of ranks need the graph of the job");
+    const char *note = dpro_graph_dimensions_note(g);
+    uint32_t n[2] = {0, 0}, of[2] = {0, 0};
+    for (uint32_t d = 0; d < g->n_dimensions; d++) {
+        bool replicates = g->dimensions[d].parallelism == DPRO_REPLICATES;
+        bool shards = g->dimensions[d].parallelism == DPRO_SHARDS;
+        if (g->dimensions[d].lies_over || (!replicates && !shards))
+            continue;
+        n[shards]++;
+        of[shards] = d;
+    }
+    int rc = r->group > 0 ? check_shards(g, n[1], n[0], of[0], err) : 0;
+    if (rc < 0)
+        return rc;
+    name_dimensions(g, found, sizeof found);
+    if (g->n_dimensions == 0 || !is_grid(g, r->world))
+        return refuse(err, "other numbers of ranks can't be asked for: %s; --dims says how",
+                      *note ? note : "how the job is parallel is not known");
+    if (n[0] + n[1] == 0)
+        return add_replicas(found, arena, r, err);
+    if (n[n[0] == 0] > 1)
+        return refuse(err,
+                      "which dimension of the job (%s) is to grow is not clear; say it with --dims",
+                      found);
+    r->shards = n[0] == 0;
+    r->dimension = of[r->shards];
+    r->before = g->dimensions[r->dimension].size;
+    r->rest = r->world / r->before;
+    return 0;
+}
+
+uint32_t replicas_shards(const struct replicas *r)
+{
+    return r->group > 0 ? r->group : r->after;
+}
+
+struct rank_share replicas_share(const struct rank_changes *ranks)
+{
+    const struct replicas *last = &ranks->of[ranks->n - 1], *splits = &ranks->of[0];
+    return (struct rank_share){last->shards ? (double)last->before / replicas_shards(last) : 1,
+                               splits->splits ? (double)splits->before / splits->after : 1,
+                               splits->splits && splits->after == 1};
+}
+
+double parameters_share(const struct graph_block *blocks, uint32_t n, struct rank_share share)
+{
+    double all = 0, split = 0;
+    EACH_OF (const struct graph_block, block, blocks, n)
+        if (block->category == DPRO_MEMORY_PARAMETER && block->gather == 0) {
+            all += (double)block->size_bytes;
+            split += block->split ? (double)block->size_bytes : 0;
+        }
+    return all > 0 ? 1 + split / all * (share.tensors - 1) : 1;
+}
+
+/* ---- the grid of ranks ---- */
+
+uint64_t replicas_number(const struct replicas *r, uint32_t stride, uint64_t rank, uint32_t place)
+{
+    uint64_t row = rank / stride, at = place == UINT32_MAX ? row % r->before : place;
+    return (row / r->before * r->after + at) * stride + rank % stride;
+}
+
+uint32_t replicas_stride(const struct graph_dimension *d, uint32_t world)
+{
+    if (d->size < 2)
+        return world;
+    int64_t stride = (int64_t)d->ranks[1] - d->ranks[0];
+    for (uint32_t i = 0; i < d->n_groups * d->size && stride > 0; i++)
+        if (d->ranks[i] / stride % d->size != i % d->size)
+            stride = 0;
+    return (uint32_t)MAX(stride, 0);
+}
+
+/* Of each group of another dimension that has the first place in the one that changes, as many as
+ * that will have places. */
+static struct graph_dimension grow_dimension(const struct replicas *r, uint32_t d, uint32_t stride,
+                                             struct arena *arena)
+{
+    struct graph_dimension to = r->graph->dimensions[d];
+    const struct graph_dimension from = to;
+    uint32_t n = 0;
+    int *ranks =
+        arena_array(arena, (size_t)from.n_groups * from.size * r->after + 1, sizeof *ranks);
+    for (uint32_t g = 0; g < from.n_groups; g++) {
+        const int *group = &from.ranks[(size_t)g * from.size];
+        if ((uint64_t)group[0] / stride % r->before != 0 && d != r->dimension)
+            continue;
+        for (uint32_t p = 0; p < r->after; p++)
+            for (uint32_t i = 0; i < (d == r->dimension ? 1 : from.size); i++)
+                ranks[n++] = (int)replicas_number(r, stride, (uint64_t)group[i], p);
+    }
+    to.size = d == r->dimension ? r->after : from.size;
+    to.n_groups = n / to.size;
+    to.ranks = ranks;
+    return to;
+}
+
+/* The job with other ranks that split tensors; only its dimensions and gradients are of it. */
+static int grow_grid(const struct replicas *r, struct rank_share share, struct arena *arena,
+                     struct dpro_graph **grown, struct dpro_error *err)
+{
+    const struct dpro_graph *g = r->graph;
+    struct dpro_graph *to = *grown = arena_copy(arena, g, 1, sizeof *to);
+    uint32_t stride = replicas_stride(&g->dimensions[r->dimension], r->world);
+    to->ranks = arena_copy(arena, g->ranks, g->n_ranks, sizeof *to->ranks);
+    to->dimensions = arena_array(arena, g->n_dimensions + (size_t)1, sizeof *to->dimensions);
+    for (uint32_t d = 0; d < g->n_dimensions; d++) {
+        if (g->dimensions[d].lies_over || stride == 0)
+            return refuse(err, "--tp changes how ranks are numbered, and with other replicas too "
+                               "that can't be told of this job's dimensions: give one");
+        to->dimensions[d] = grow_dimension(r, d, stride, arena);
+    }
+    for (uint32_t i = 0; i < g->n_ranks; i++) {
+        double bytes = parameters_share(g->memory[i].blocks, g->memory[i].n_blocks, share);
+        to->ranks[i].gradient_bytes = (uint64_t)llround(bytes * (double)g->ranks[i].gradient_bytes);
+    }
+    return 0;
+}
+
+/* ---- what is split ---- */
+
+/* Whether ranks can share out evenly what they split; what FSDP has shards of is not looked at. */
+static int check_split(const struct dpro_graph *g, uint32_t rank, const struct replicas *r,
+                       struct dpro_error *err)
+{
+    const struct graph_memory *m = &g->memory[rank];
+    uint64_t heads = (uint64_t)m->n_heads * r->before;
+    if (heads % r->after != 0)
+        return refuse(err,
+                      "attention has %llu heads, which %u ranks can't share out evenly: give a "
+                      "number that divides %llu",
+                      (unsigned long long)heads, r->after, (unsigned long long)heads);
+    for (uint32_t b = 0; b < m->n_blocks && !job_dimension(g, DPRO_SHARDS); b++) {
+        const struct graph_block *block = &m->blocks[b];
+        uint64_t n = block->item_bytes > 0 ? block->size_bytes / block->item_bytes : 0;
+        if (block->category == DPRO_MEMORY_PARAMETER && block->split && n * r->before % r->after)
+            return refuse(err,
+                          "'%.200s' has %llu elements, which %u ranks can't share out evenly: give "
+                          "a number that divides them",
+                          strtab_get(&g->names, block->name), (unsigned long long)n * r->before,
+                          r->after);
+    }
+    return 0;
+}
+
+static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c,
+                        struct replicas *r, struct dpro_error *err)
+{
+    char found[200];
+    uint32_t n = 0;
+    if (c->topology && (c->dp != 0 || c->world_size != 0 || c->shard != 0))
+        return refuse(err, "Not supported together: --topology, --tp and other replicas; ask for "
+                           "one after the other");
+    if (!g)
+        return refuse(err, "another number of ranks that split tensors needs the graph of the job");
+    name_dimensions(g, found, sizeof found);
+    for (uint32_t d = 0; d < g->n_dimensions; d++)
+        if (g->dimensions[d].parallelism == DPRO_TENSORS && !g->dimensions[d].lies_over) {
+            r->dimension = d;
+            n++;
+        }
+    if (n != 1 || !is_grid(g, r->world))
+        return refuse(err,
+                      "--tp: one dimension of the job has to split tensors, of a grid of all "
+                      "ranks, and it has %s; --dims says how it is parallel",
+                      found[0] ? found : "none that is known");
+    r->splits = true;
+    r->before = g->dimensions[r->dimension].size;
+    r->after = c->tp;
+    r->rest = r->world / r->before;
+    if ((uint64_t)r->after * r->rest > MOST_RANKS)
+        return refuse(err, "%llu ranks can't be predicted; %u can",
+                      (unsigned long long)r->after * r->rest, (unsigned)MOST_RANKS);
+    for (uint32_t i = 0; i < g->n_ranks; i++) {
+        if (!g->memory || g->memory[i].n_op_splits == 0)
+            return refuse(err,
+                          "the trace does not show what of rank %d's work is on split tensors: "
+                          "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
+                          "(parallelize_module), whole, in et.json.gz and memory.json",
+                          g->ranks[i].rank);
+        int rc = check_split(g, i, r, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int check_groups(const struct replicas *r, struct dpro_error *err)
+{
+    if (r->group == 1)
+        return refuse(err, "--shard 1: one rank alone shards nothing; give a number from 2 on");
+    if (r->group == 0 || r->after % r->group == 0)
+        return 0;
+    return refuse(err,
+                  "the job shards over %u ranks, which are no whole number of groups of %u: give "
+                  "--world-size, too, a multiple of %llu",
+                  r->before, r->group, (unsigned long long)r->group * r->rest);
+}
+
+/* Replicas or shards, of r->graph. */
+static int find_replicas(const struct dpro_changes *changes, const struct dpro_model *model,
+                         struct arena *arena, struct replicas *r, struct dpro_error *err)
+{
+    bool grows = changes->world_size != 0 || changes->dp != 0;
+    if (!grows && changes->shard == 0)
+        return 0;
+    if (changes->world_size != 0 && changes->dp != 0)
+        return refuse(err, "a number of ranks and one of replicas: give one");
+    bool of_groups = model->n_communications > 0 || changes->shard > 0;
+    int rc = of_groups ? find_dimension(arena, r, err) : 0;
+    if (rc < 0)
+        return rc;
+    uint64_t replica = (uint64_t)r->rest * MAX(r->group, 1);
+    uint64_t n = !grows             ? (uint64_t)r->before * r->rest
+                 : changes->dp != 0 ? changes->dp * replica
+                                    : changes->world_size;
+    if (changes->world_size % replica != 0)
+        return refuse(err,
+                      "%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
+                      "give a multiple of that",
+                      changes->world_size,
+                      r->group == 0  ? "other dimensions"
+                      : r->rest == 1 ? "groups of shards"
+                                     : "groups of shards, with its other dimensions,",
+                      (unsigned long long)replica);
+    uint32_t n_servers = sync_n_servers(&model->net);
+    if (n_servers > 0 && changes->n_servers > 0)
+        n_servers = changes->n_servers;
+    unsigned most = MIN(MOST_RANKS, MOST_CONNECTIONS / MAX(n_servers, 1));
+    if (grows && ((n < 2 && changes->tp == 0) || n > most))
+        return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
+                      n == 1 ? "" : "s", n_servers > 1 ? " with so many parameter servers" : "",
+                      most);
+    r->after = (uint32_t)(n / r->rest);
+    return check_groups(r, err);
+}
+
+int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                  const struct dpro_model *model, struct arena *arena, struct rank_changes *ranks,
+                  struct dpro_error *err)
+{
+    uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
+    struct replicas *r = &ranks->of[0];
+    struct dpro_graph *grown;
+    *r = (struct replicas){n_ranks,
+                           n_ranks,
+                           1,
+                           graph ? job_size(graph) : n_ranks,
+                           UINT32_MAX,
+                           .group = changes->shard,
+                           .graph = graph};
+    ranks->n = 1;
+    if (changes->tp != 0) {
+        int rc = find_tensors(graph, changes, r, err);
+        r->group = 0;
+        if (rc < 0 || (changes->dp == 0 && changes->world_size == 0 && changes->shard == 0))
+            return rc;
+        rc = grow_grid(r, replicas_share(ranks), arena, &grown, err);
+        if (rc < 0)
+            return rc;
+        ranks->n = 2;
+        uint32_t world = r->after * r->rest;
+        *++r = (struct replicas){
+            world, world, 1, world, UINT32_MAX, .group = changes->shard, .graph = grown};
+    }
+    return find_replicas(changes, model, arena, r, err);
+}

@@ -1,0 +1,543 @@
+/* Predicts a job as it ran and with changes, both by the same model, so that the model's errors
+ * cancel in the ratio. */
+
+#include "base/options.h"
+#include "cost/change/changes.h"
+#include "cost/change/questions.h"
+#include "cost/change/whatif_result.h"
+#include "cost/learn/uncertainty.h"
+#include "cost/memory/strategy_memory.h"
+#include "cost/program/evaluate.h"
+#include "replay/replay.h"
+
+enum { N_DRAWS = 200 };
+#define MISFIT_TO_TELL_PCT 5.0
+
+/* Which gradients travel together is what comes of the cycles. */
+static void show_groups(struct dpro_model *model)
+{
+    struct evaluator *evaluator = evaluator_create(model);
+    evaluate(evaluator, &model->baseline);
+    evaluated_groups(evaluator, &model->baseline);
+    evaluator_destroy(evaluator);
+}
+
+/* What an iteration is made of. */
+struct iteration {
+    const struct dpro_model *model;
+    const struct dpro_model *others; /* the model of all micro-batches but the last, where each
+                                        communicates */
+    uint32_t n_others;
+};
+
+/* How the work of ranks varies from one iteration to the next. */
+struct spread {
+    double *common;   /* [n_samples] by which all ranks vary together; 1 in the mean */
+    double *pauses;   /* [n_samples] in which all ranks pause */
+    double *alone;    /* [n_ranks] standard deviation of what a rank varies by itself */
+    double mean, all; /* standard deviations: the mean of `alone`, that of `common` */
+};
+
+static double variance_of(const double *values, const double *less, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t s = 0; s < n; s++)
+        sum += (values[s] - (less ? less[s] : 1)) * (values[s] - (less ? less[s] : 1));
+    return n > 1 ? sum / (n - 1) : 0;
+}
+
+/* The mean over the recorded ranks is what they have in common, and a part of what each has for
+ * itself. Of one rank all is its own. */
+static void find_spread(const struct dpro_model *m, struct arena *arena, struct spread *spread)
+{
+    uint32_t n = 0, n_samples = m->n_samples;
+    spread->common = arena_array(arena, n_samples + (size_t)1, sizeof *spread->common);
+    spread->alone = arena_array(arena, m->n_ranks, sizeof *spread->alone);
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        n += m->ranks[r].copy == 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++)
+        for (uint32_t s = 0; s < n_samples && m->ranks[r].copy == 0; s++)
+            spread->common[s] += m->ranks[r].sample_scale[s] / n;
+    spread->pauses = arena_array(arena, n_samples + (size_t)1, sizeof *spread->pauses);
+    for (uint32_t s = 0; s < n_samples; s++)
+        spread->pauses[s] = model_common_pause(m, s);
+    double squares = 0;
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        const struct model_rank *rank = &m->ranks[r];
+        if (rank->copy > 0) {
+            spread->alone[r] = spread->alone[rank->like];
+            continue;
+        }
+        double own = variance_of(rank->sample_scale, NULL, n_samples), apart = own;
+        if (n > 1)
+            apart = variance_of(rank->sample_scale, spread->common, n_samples) * n / (n - 1.0);
+        spread->alone[r] = sqrt(fmin(apart, own));
+        squares += fmin(apart, own) / n;
+    }
+    double common = variance_of(spread->common, NULL, n_samples);
+    double left = fmax(0, common - squares / n);
+    for (uint32_t s = 0; s < n_samples; s++)
+        spread->common[s] = 1 + (common > 0 ? sqrt(left / common) : 0) * (spread->common[s] - 1);
+    spread->mean = sqrt(squares);
+    spread->all = sqrt(left);
+}
+
+/* Between 0 and 1, without both. */
+static double uniform_of(uint64_t key)
+{
+    return ((double)(map_mix(key) >> 11) + 0.5) * 0x1p-53;
+}
+
+/* Normal; the same for the same two. */
+static double normal_of(uint64_t a, uint64_t b)
+{
+    const double TURN = 6.283185307179586;
+    uint64_t key = map_mix(map_mix(a + 1) + b);
+    return sqrt(-2 * log(uniform_of(key))) * cos(TURN * uniform_of(key + 1));
+}
+
+/* The iterations that percentiles are of: those that were measured, each once; or if copies of
+ * ranks vary, each so often that they are N_DRAWS or more. */
+struct draws {
+    uint32_t n;
+    int64_t *ns; /* [n] by the model */
+};
+
+/* What a rank pauses in a draw. A copy pauses with all others, and for itself as its rank did in
+ * any iteration. */
+static double pause_of(const struct dpro_model *model, const struct spread *spread, uint32_t r,
+                       uint32_t number)
+{
+    const struct model_rank *rank = &model->ranks[r];
+    uint32_t n = model->n_samples, sample = number % n;
+    if (!rank->sample_pause_ns || rank->copy == 0)
+        return rank->sample_pause_ns ? rank->sample_pause_ns[sample] : 0;
+    uint32_t own = (uint32_t)(uniform_of(map_mix(map_mix(number + UINT64_C(1)) + r)) * n);
+    return spread->pauses[sample] + rank->sample_pause_ns[own] - spread->pauses[own];
+}
+
+/* Each rank computes as fast as it did in that iteration, and pauses as long. A copy varies with
+ * all others, and as much as its rank by itself; it pauses as that did in some iteration. */
+static void draw_ranks(const struct dpro_model *model, const struct spread *spread, uint32_t number,
+                       struct model_rank *ranks, struct dpro_model *drawn)
+{
+    uint32_t sample = number % model->n_samples;
+    *drawn = *model;
+    drawn->ranks = ranks;
+    drawn->pause_ns = 0;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_rank *from = &model->ranks[r];
+        double scale = from->sample_scale[sample];
+        if (from->copy > 0)
+            scale = spread->common[sample] * fmax(0, 1 + spread->alone[r] * normal_of(number, r));
+        ranks[r] = *from;
+        ranks[r].work_scale *= scale;
+        drawn->pause_ns = fmax(drawn->pause_ns, pause_of(model, spread, r, number));
+    }
+}
+
+static void make_draws(const struct dpro_model *model, const struct spread *spread,
+                       struct arena *arena, struct draws *draws)
+{
+    uint32_t n = model->n_samples > 1 ? model->n_samples : 0;
+    draws->n = n;
+    for (uint32_t r = 0; r < model->n_ranks && n > 0; r++)
+        if (model->ranks[r].copy > 0 && spread->alone[r] > 0)
+            draws->n = MAX(n, (N_DRAWS + n - 1) / n * n);
+    draws->ns = arena_array(arena, draws->n + (size_t)1, sizeof *draws->ns);
+}
+
+/* Returns their mean. */
+static double draw_iterations(const struct iteration *it, const struct spread *spread,
+                              const char *stage, const struct dpro_sink *sink, struct draws *draws)
+{
+    const struct dpro_model *m = it->model;
+    int64_t *ns = draws->ns;
+    SCRATCH struct model_rank *ranks = mem_alloc(m->n_ranks * sizeof *ranks);
+    double sum = 0;
+    for (uint32_t d = 0; d < draws->n; d++) {
+        struct dpro_model drawn;
+        draw_ranks(m, spread, d, ranks, &drawn);
+        ns[d] = evaluate_once(&drawn);
+        if (it->n_others > 0) {
+            draw_ranks(it->others, spread, d, ranks, &drawn);
+            drawn.pause_ns = 0;
+            ns[d] += it->n_others * evaluate_once(&drawn);
+        }
+        log_progress(sink, stage, "iterations", d + 1, draws->n);
+        sum += (double)ns[d];
+    }
+    return sum / draws->n;
+}
+
+static void set_percentiles(const struct draws *of, struct dpro_prediction *p)
+{
+    sort_i64(of->ns, of->n);
+    p->p50_ns = of->n > 0 ? stats_median_i64(of->ns, of->n) : p->iteration_ns;
+    p->p95_ns = of->n > 0 ? of->ns[(of->n * 95 + 99) / 100 - 1] : p->iteration_ns;
+}
+
+/* The measured iterations, as they were without dpro. */
+static void measured_percentiles(const struct dpro_model *model, const struct draws *draws,
+                                 double scale, struct dpro_prediction *p)
+{
+    for (uint32_t d = 0; d < draws->n; d++)
+        draws->ns[d] = model->sample_ns ? model->sample_ns[d] : scaled_ns(scale, draws->ns[d]);
+    set_percentiles(draws, p);
+}
+
+/* Of each measured iteration, what changes by the model. Where durations changed, that is first
+ * what its replay with them tells, which has what holds it up, and then what the mean changes by
+ * beside that. */
+static void changed_percentiles(const struct iteration *it, const struct draws *as_it_is,
+                                const struct draws *draws, double scale,
+                                const struct dpro_prediction *baseline, struct dpro_prediction *p)
+{
+    const struct dpro_model *m = it->model;
+    double replayed = 0, measured = 0, other_ns;
+    for (uint32_t s = 0; s < as_it_is->n && m->changed_ns; s++) {
+        replayed += (double)m->changed_ns[s];
+        measured += (double)m->sample_ns[s];
+    }
+    other_ns = (double)p->iteration_ns - replayed / measured * (double)baseline->iteration_ns;
+    for (uint32_t d = 0; d < draws->n; d++) {
+        int64_t *ns = &draws->ns[d];
+        uint32_t s = d % m->n_samples;
+        if (m->changed_ns && draws->n == as_it_is->n)
+            *ns = llround(fmax(0, (double)m->changed_ns[s] + other_ns));
+        else if (m->sample_ns)
+            *ns = scaled_ns((double)*ns / (double)as_it_is->ns[s], m->sample_ns[s]);
+        else
+            *ns = scaled_ns(scale, *ns);
+    }
+    set_percentiles(draws, p);
+}
+
+static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+{
+    *ns = evaluate_once(model);
+    if (*ns < INT64_MAX)
+        return 0;
+    return refuse(err, "an iteration of the changed job never ends; change less");
+}
+
+/* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
+ * slowest of noisy ranks is slower than the slowest of their means. */
+static int predict(const struct iteration *it, const struct spread *spread, const char *stage,
+                   const struct dpro_sink *sink, struct draws *draws, int64_t *iteration_ns,
+                   double *noise_ns, struct dpro_error *err)
+{
+    int64_t ns, others_ns = 0;
+    int rc = evaluate_changed(it->model, &ns, err);
+    if (rc == 0 && it->n_others > 0)
+        rc = evaluate_changed(it->others, &others_ns, err);
+    if (rc < 0)
+        return rc;
+    *iteration_ns = ns + it->n_others * others_ns;
+    *noise_ns = 0;
+    if (draws->n > 0)
+        *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)*iteration_ns;
+    return 0;
+}
+
+/* The job with the changes, which no prediction was made of yet. What is noted of its other
+ * micro-batches is said of all. */
+static int change_job(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct dpro_changes *changes, const struct topology *told,
+                      struct dpro_whatif *w, struct dpro_error *err)
+{
+    struct notes same = {.arena = &w->arena};
+    w->notes.arena = &w->arena;
+    change_copy(model, &w->arena, &w->model);
+    int rc = change_check(changes, model, err);
+    if (rc == 0) /* before the world changes: it is of the recorded ranks */
+        rc = change_programs(graph, changes, &w->model, &w->notes, &w->programs, err);
+    if (rc == 0)
+        rc = change_apply(graph, told, changes, &w->model, &w->notes, err);
+    w->programs.passes.pause_ns = 0; /* once an iteration */
+    if (rc == 0 && w->programs.n_passes > 0)
+        rc = change_apply(graph, told, changes, &w->programs.passes, &same, err);
+    array_fini(&same.lines);
+    return rc;
+}
+
+/* More ranks: a slower slowest one. */
+static void add_stragglers(const struct dpro_model *model, const struct spread *spread,
+                           double noise_ns, struct dpro_whatif *w)
+{
+    w->answer.predicted.iteration_ns += llround(noise_ns);
+    if (model->n_samples > 1)
+        note(&w->notes,
+             "a rank's computation varies by %.1f %% from one iteration to the next, and that of "
+             "all ranks together by %.1f %%: with other numbers of ranks, the slowest makes an "
+             "iteration %.2f ms %s",
+             100 * spread->mean, 100 * spread->all, fabs(noise_ns) / 1e6,
+             noise_ns < 0 ? "shorter" : "longer");
+}
+
+static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
+                            double slowest_error_ns, struct dpro_whatif *w)
+{
+    static const struct dpro_model as_it_is = {.page_faults = -1};
+    const struct program_change *change = &w->programs;
+    struct change_beside beside = {.resharded = change->units.n_edits > 0,
+                                   .rewritten = change->pipeline.averaged,
+                                   .other = &change->passes,
+                                   .n_others = change->n_passes,
+                                   .slowest_error_ns = slowest_error_ns,
+                                   .calls_error_ns = change->pipeline.calls_error_ns,
+                                   .sink = sink};
+    if (change->has_modules) {
+        beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
+        beside.computing_error_ns = change->computing_error_ns;
+    }
+    struct uncertainty u = uncertainty_of(model, &w->model, &beside);
+    if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
+        note(&w->notes,
+             "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
+             "milliseconds",
+             100 * u.misfit);
+    double ratio =
+        (double)w->answer.baseline.iteration_ns / (double)w->answer.predicted.iteration_ns;
+    w->answer.baseline.uncertainty_pct = 100 * HALF_OF_95_PCT * u.before;
+    w->answer.predicted.uncertainty_pct = 100 * HALF_OF_95_PCT * u.after;
+    w->answer.speedup = (struct dpro_estimate){ratio, u.speedup};
+    memcpy(w->answer.uncertainty, u.parts, sizeof w->answer.uncertainty);
+}
+
+static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, struct arena *arena)
+{
+    int64_t *kept = arena_array(arena, g->n_ops, sizeof *kept);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (ns && g->device[op] != DPRO_NO_DEVICE && !(g->flags[op] & GRAPH_OP_GPU) &&
+            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD)
+            kept[op] = ns[op];
+    return kept;
+}
+
+/* Whether the threads that launch a GPU's work do what they did. */
+static bool launches_alike(const struct dpro_changes *c, const struct dpro_whatif *w)
+{
+    for (size_t i = 0; i < c->n_compute; i++)
+        if (c->compute[i].processor == DPRO_PROCESSOR_CPU)
+            return false;
+    return !w->programs.has_modules && !changes_ask(c, OF_LAUNCHES);
+}
+
+static void raise_to(int64_t *ns, int64_t least_ns)
+{
+    if (*ns < least_ns)
+        *ns = least_ns;
+}
+
+int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
+{
+    struct arena arena = {0};
+    *alone_ns = 0;
+    if (!graph || !job_has_gpu(graph))
+        return 0;
+    struct dpro_graph launching = *graph;
+    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &arena);
+    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &arena);
+    launching.sample_dur_ns = launching.sample_gap_ns = NULL;
+    launching.lead_dur_ns = launching.lead_gap_ns = NULL;
+    launching.n_samples = 0;
+    int rc = dpro_replay_predict(&launching, NULL, alone_ns, err);
+    arena_fini(&arena);
+    return rc;
+}
+
+/* The model has a GPU's work, and not that of the threads which launch it: what these would take
+ * for an iteration if nothing but them took time is the least. */
+static int heed_launching(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                          struct dpro_whatif *w, struct dpro_error *err)
+{
+    int64_t alone_ns, model_ns = w->answer.predicted.iteration_ns;
+    if (model_ns >= w->answer.baseline.iteration_ns)
+        return 0;
+    int rc = launching_alone(graph, &alone_ns, err);
+    if (rc < 0 || model_ns >= alone_ns)
+        return rc;
+    if (launches_alike(changes, w)) {
+        int64_t least_ns = alone_ns;
+        if (least_ns > w->answer.baseline.iteration_ns)
+            least_ns = w->answer.baseline.iteration_ns;
+        raise_to(&w->answer.predicted.iteration_ns, least_ns);
+        raise_to(&w->answer.predicted.p50_ns, least_ns);
+        raise_to(&w->answer.predicted.p95_ns, least_ns);
+        note(&w->notes,
+             "the CPU alone takes %.2f ms an iteration, so that no less is predicted; the GPU and "
+             "its communication would take %.2f ms",
+             (double)alone_ns / 1e6, (double)model_ns / 1e6);
+    } else {
+        note(&w->notes,
+             "the CPU alone takes %.2f ms an iteration, which is more than is predicted: unless it "
+             "gets faster, too, iterations get no shorter than that",
+             (double)alone_ns / 1e6);
+    }
+    return 0;
+}
+
+/* What was changed, by the job's parts. */
+static void tell_parts(const struct dpro_model *model, struct dpro_whatif *w)
+{
+    const struct program_change *change = &w->programs;
+    const struct pipeline_change *pipeline = &change->pipeline;
+    struct dpro_whatif_answer *answer = &w->answer;
+    double *bubbles = arena_array(&w->arena, 2 * (size_t)pipeline->n_stages + 1, sizeof *bubbles);
+    for (uint32_t s = 0; s < pipeline->n_stages; s++) {
+        bubbles[2 * s] = pipeline_bubble(model, pipeline, s, answer->baseline.iteration_ns);
+        bubbles[2 * s + 1] =
+            pipeline_bubble(&w->model, pipeline, s, answer->predicted.iteration_ns);
+    }
+    answer->bubbles = bubbles;
+    answer->n_stages = pipeline->n_stages;
+    memcpy(answer->pipeline, pipeline->runs, sizeof answer->pipeline);
+    answer->units = change->units.units;
+    answer->n_units = change->units.n_units;
+    answer->model = &w->model;
+    answer->modules = change->has_modules ? &change->modules : &w->model;
+    answer->untimed = w->notes.untimed;
+}
+
+static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                      struct dpro_error *err)
+{
+    double noise_before, noise_after;
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
+    int rc = change_job(graph, model, changes, NULL, w, err);
+    struct iteration before = {.model = model},
+                     after = {&w->model, &w->programs.passes, w->programs.n_passes};
+    struct spread spread = {.mean = 0};
+    struct draws draws[2];
+    if (rc == 0) {
+        find_spread(&w->model, &w->arena, &spread);
+        make_draws(model, &spread, &w->arena, &draws[0]);
+        make_draws(&w->model, &spread, &w->arena, &draws[1]);
+        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
+                     &w->answer.baseline.iteration_ns, &noise_before, err);
+    }
+    if (rc == 0)
+        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
+                     &w->answer.predicted.iteration_ns, &noise_after, err);
+    if (rc < 0)
+        return rc;
+    double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
+    w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
+    w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
+    changed_percentiles(&after, &draws[0], &draws[1], scale, &w->answer.baseline,
+                        &w->answer.predicted);
+    measured_percentiles(model, &draws[0], scale, &w->answer.baseline);
+    tell_parts(model, w);
+    rc = heed_launching(graph, changes, w, err);
+    if (rc < 0)
+        return rc;
+    bool other_ranks = w->model.n_ranks != model->n_ranks;
+    double slowest_ns = other_ranks ? noise_after - noise_before : 0;
+    if (other_ranks)
+        add_stragglers(model, &spread, slowest_ns, w);
+    /* the standard error of a standard deviation that so many iterations show */
+    slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
+    add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
+    if (w->model.baseline.fuses && changes_ask(changes, 0)) /* else they are as recorded */
+        show_groups(&w->model);
+    if (w->programs.has_modules) {
+        memcpy(w->answer.memory, w->programs.memory, sizeof w->answer.memory);
+    } else if (memory_is_known(model)) {
+        w->answer.memory[0] = memory_peak_told(model, &model->baseline);
+        w->answer.memory[1] = memory_peak_told(&w->model, &w->model.baseline);
+    }
+    if (!changes_ask(changes, 0)) {
+        w->answer.n_questions = n_change_rows;
+        w->questions = arena_array(&w->arena, n_change_rows, sizeof *w->questions);
+        w->answer.questions = w->questions;
+    }
+    if (w->notes.untimed) { /* what is worked out above took it as it is */
+        w->answer.predicted = (struct dpro_prediction){0};
+        w->answer.speedup = (struct dpro_estimate){0};
+        memset(w->answer.uncertainty, 0, sizeof w->answer.uncertainty);
+    }
+    *whatif = w;
+    return 0;
+}
+
+/* Whether a job can be asked for that kind. */
+static int try_question(const struct dpro_graph *graph, const struct dpro_model *model,
+                        const struct change_row *row, struct dpro_question *question,
+                        struct dpro_error *err)
+{
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
+    struct job_facts facts = {.graph = graph, .model = model, .arena = &w->arena};
+    struct dpro_changes changes = {.size = sizeof changes};
+    question_tell(row, &facts, question->recorded, sizeof question->recorded);
+    bool tries = question_ask(row, &facts, &changes);
+    int rc = tries ? change_job(graph, model, &changes, facts.hosts, w, err)
+                   : change_check_row(row, model, err);
+    if (rc == 0 && w->notes.untimed)
+        dpro_error_set(err, 0, "%s", w->notes.untimed);
+    if (rc == 0)
+        dpro_whatif_destroy(w);
+    return rc;
+}
+
+static int try_plain(const struct dpro_graph *graph, const struct dpro_model *model,
+                     const struct change_row *row, struct dpro_error *err)
+{
+    struct dpro_whatif *w = mem_array(1, sizeof *w);
+    struct dpro_changes changes = {.size = sizeof changes};
+    *(const char **)((char *)&changes + row->kind.fields[0].offset) = row->plain;
+    int rc = change_job(graph, model, &changes, NULL, w, err);
+    if (rc == 0)
+        dpro_whatif_destroy(w);
+    return rc;
+}
+
+/* What a question needs beside its value, or of one that can't be asked the value that can. */
+static int tell_plain(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct change_row *row, struct dpro_question *question)
+{
+    struct dpro_error why;
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, try_plain(graph, model, row, &why));
+    if (rc == DPRO_ENOMEM)
+        return dpro_error_nomem(&question->why);
+    if (question->why.code == 0 && rc < 0 && row->needs_text)
+        dpro_error_set(&question->why, 0, "%s", row->needs_text);
+    if (question->why.code != 0 && rc == 0)
+        question->but = row->plain;
+    return 0;
+}
+
+static int answer_question(const struct dpro_graph *graph, const struct dpro_model *model,
+                           const struct change_row *row, struct dpro_question *question)
+{
+    question->kind = &row->kind;
+    int rc = WITHIN_SCOPE(dpro_error_nomem(&question->why),
+                          try_question(graph, model, row, question, &question->why));
+    return row->plain && rc != DPRO_ENOMEM ? tell_plain(graph, model, row, question) : rc;
+}
+
+static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                       const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                       struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
+}
+
+int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
+                    const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                    struct dpro_error *err)
+{
+    struct dpro_changes mine;
+    struct dpro_whatif *made;
+    int rc = OPTIONS_TAKE(&mine, changes, err);
+    if (rc < 0 || (rc = make_whatif(graph, model, &mine, &made, err)) < 0)
+        return rc;
+    for (size_t i = 0; i < made->answer.n_questions; i++)
+        if (answer_question(graph, model, &change_rows[i], &made->questions[i]) == DPRO_ENOMEM) {
+            dpro_whatif_destroy(made);
+            return dpro_error_nomem(err);
+        }
+    *whatif = made;
+    return 0;
+}

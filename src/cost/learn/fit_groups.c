@@ -1,0 +1,272 @@
+/* Learns what communications of groups take, and the links that carry them: of the time of each
+ * with the links to itself (cost/learn/fit_shares.c) the mean over the iterations is its latency
+ * and the time of its bytes. Links are learnt from all communications together: those of several
+ * sizes tell a byte from latency. */
+#include <float.h>
+
+#include "cost/learn/fit.h"
+
+static double mean_of(const double *values, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += values[i];
+    return n > 0 ? sum / n : 0;
+}
+
+/* When each rank has it, with the links to itself: of ranks that take turns in being the last, all
+ * are. What the first one has it earlier than the last is no part of its time. */
+static void measure_lags(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    SCRATCH double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
+    SCRATCH double *most = mem_array(m->n_communications + (size_t)1, sizeof *most);
+    SCRATCH int64_t *last_ns =
+        mem_array((size_t)m->n_communications * f->r->n + 1, sizeof *last_ns);
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        for (uint32_t s = 0; s < f->r->n; s++)
+            last_ns[(size_t)k * f->r->n + s] = fit_last_end(f, f->coarse->collective_of[k], s);
+    EACH_OF (struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
+        for (uint32_t s = 0; s < f->r->n; s++) {
+            const int64_t *end_ns = f->r->copies[f->r->first + s].end_ns;
+            double late = (double)(last_ns[(size_t)issue->communication * f->r->n + s] -
+                                   end_ns[issue->transfer]);
+            room[s] = late * f->shares[(size_t)s * m->n_communications + issue->communication];
+        }
+        issue->lag_ns = stats_median(room, f->r->n);
+        most[issue->communication] = fmax(most[issue->communication], issue->lag_ns);
+    }
+    EACH_OF (struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
+        issue->lag_ns =
+            fmin(most[issue->communication], m->communications[issue->communication].took_ns) -
+            issue->lag_ns;
+        issue->lag_ns = fmax(issue->lag_ns, 0);
+    }
+    for (uint32_t k = 0; k < m->n_communications; k++)
+        m->communications[k].took_ns = fmax(0, m->communications[k].took_ns - most[k]);
+}
+
+/* ---- links ---- */
+
+#define ONE_SIZE(where)                                                                            \
+    "all communications " where " are of one size: how their time splits into latency and bytes "  \
+    "is assumed, and intervals of other bandwidths are wider for it"
+#define UNKNOWN_SIZES                                                                              \
+    "the trace does not say how large some communications are: their time is taken for that of "   \
+    "bytes, at the bandwidth of the others"
+
+#define BUFFERED                                                                                   \
+    "no communication %s is larger than what buffers hold (256 KiB), which take it before the "    \
+    "link has carried it: the link's rate is anything from %.3g MB/s to the learnt one; give "     \
+    "--bandwidth "                                                                                 \
+    "as a ratio (2x), or record larger batches"
+
+/* Learns a byte's and a message's time of links within hosts, or of the others. */
+static void fit_link(const struct fitting *f, const double *times, bool within,
+                     struct dpro_estimate *byte_ns, struct dpro_estimate *message_ns)
+{
+    const struct dpro_model *m = f->model;
+    struct dpro_estimate base, usual = f->on_cpu ? FIT_TCP_MESSAGE_NS : FIT_PROXY_MESSAGE_NS;
+    SCRATCH fit_points points = {0};
+    double steps = 0, bytes = 0, least = DBL_MAX;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        const struct model_communication *c = &m->communications[k];
+        for (uint32_t s = 0; s < f->r->n && m->groups[c->group].within == within; s++) {
+            double took = fmax(0, times[(size_t)s * m->n_communications + k] - c->waits_ns);
+            if (c->n_steps > 0 && took > 0)
+                least = fmin(least, took / c->n_steps);
+            if (c->link_bytes <= 0)
+                continue;
+            struct fit_point point = {c->link_bytes, took, 1 / (c->link_bytes + 1), 0};
+            array_push(&points, point);
+            steps += c->n_steps;
+            bytes += c->link_bytes;
+        }
+    }
+    /* no message takes longer than half of the shortest that was seen */
+    if (least < DBL_MAX && usual.value > least / 2)
+        usual = (struct dpro_estimate){least / 2, least / 2};
+    *message_ns = usual;
+    *byte_ns = (struct dpro_estimate){0};
+    if (points.n == 0)
+        return;
+    fit_line(&points, byte_ns, &base);
+    steps /= (double)points.n;
+    if (fit_has_spread(&points)) {
+        struct dpro_estimate seen = {base.value / steps, base.std / steps + 1};
+        *message_ns = fit_combine(usual, seen);
+    } else {
+        double mean = bytes / (double)points.n;
+        array_push(&f->model->warnings, within ? ONE_SIZE("within hosts") : ONE_SIZE("on links"));
+        byte_ns->value = fmax(byte_ns->value - steps * usual.value / mean, byte_ns->value / 2);
+        byte_ns->std = hypot(byte_ns->std, steps * usual.std / mean);
+    }
+}
+
+/* The bytes of an iteration on the link that carries most of them, and of the largest
+ * communication there. */
+static double most_bytes(const struct fitting *f, bool within, double *largest)
+{
+    const struct dpro_model *m = f->model;
+    double most = 0, *sent = mem_array(f->g->n_ranks + (size_t)1, sizeof *sent);
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications) {
+        const struct model_group *group = &m->groups[c->group];
+        for (uint32_t i = 0; i < group->n_ranks && group->within == within; i++) {
+            *largest = fmax(*largest, c->link_bytes);
+            sent[group->ranks[i]] += i == 0 || !group->sends ? c->link_bytes : 0;
+            most = fmax(most, sent[group->ranks[i]]);
+        }
+    }
+    mem_free(sent);
+    return most;
+}
+
+/* What buffers hold passes at their speed, not at that of the link: of that only whole iterations
+ * tell, which can't have had more bytes than it carries. */
+static void doubt_rate(const struct fitting *f, bool within, struct dpro_estimate *byte_ns)
+{
+    /* as much may be on its way in a socket's buffers and in a burst that a limiter of rates lets
+     * pass; a link that was in use for half of an iteration at least was not idle before */
+    enum { BUFFER_BYTES = 256 * 1024, IN_USE = 2 };
+    struct dpro_model *m = f->model;
+    double largest = 0, bytes = most_bytes(f, within, &largest);
+    double slowest_ns = bytes > 0 ? (double)m->measured_ns / bytes : 0;
+    if (byte_ns->value <= 0 || largest > BUFFER_BYTES || slowest_ns <= IN_USE * byte_ns->value)
+        return;
+    byte_ns->std = fmax(byte_ns->std, (slowest_ns - byte_ns->value) / sqrt(12)); /* any as likely */
+    if (within || f->net->link.byte_ns.std <= 0) /* else buckets tell */
+        array_push(&m->warnings,
+                   arena_format(&m->arena, BUFFERED, within ? "within hosts" : "on links",
+                                1e3 / slowest_ns));
+}
+
+/* Their bytes are those that their time would carry. */
+static void fit_unknown_sizes(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    struct model_link *link = &f->net->link;
+    bool any = false;
+    EACH_OF (struct model_communication, c, m->communications, m->n_communications) {
+        const struct model_group *group = &m->groups[c->group];
+        struct dpro_estimate *byte_ns = group->within ? &link->within_ns : &link->byte_ns;
+        double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
+        if (c->size_bytes > 0 || c->n_steps <= 0 || c->kind == DPRO_BARRIER)
+            continue;
+        link->is_rate_unknown |= byte_ns->value <= 0;
+        if (byte_ns->value <= 0)
+            *byte_ns = fit_within(1, 0.5);
+        c->link_bytes =
+            fmax(0, c->took_ns - c->waits_ns - c->n_steps * message_ns) / byte_ns->value;
+        any = true;
+    }
+    if (any)
+        array_push(&m->warnings, UNKNOWN_SIZES);
+}
+
+/* Of each kind, what the rank has for which it takes longest; of several such the first. */
+static void list_kinds(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    SCRATCH uint32_t *kind_of = mem_alloc((m->n_communications + (size_t)1) * sizeof *kind_of);
+    SCRATCH struct dpro_communications *own = mem_alloc(f->g->n_ranks * sizeof *own);
+    m->kinds = arena_array(&m->arena, m->n_communications + (size_t)1, sizeof *m->kinds);
+    m->n_kinds = 0;
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        uint32_t i = 0;
+        while (i < m->n_kinds && m->kinds[i].kind != m->communications[k].kind)
+            i++;
+        kind_of[k] = i;
+        if (i == m->n_kinds)
+            m->kinds[m->n_kinds++].kind = m->communications[k].kind;
+    }
+    for (uint32_t i = 0; i < m->n_kinds; i++) {
+        for (uint32_t r = 0; r < f->g->n_ranks; r++)
+            own[r] = (struct dpro_communications){.kind = m->kinds[i].kind};
+        for (uint32_t k = 0; k < m->n_communications; k++) {
+            const struct model_communication *c = &m->communications[k];
+            const struct model_group *group = &m->groups[c->group];
+            for (uint32_t r = 0; r < group->n_ranks && kind_of[k] == i; r++) {
+                struct dpro_communications *of = &own[group->ranks[r]];
+                of->n++;
+                of->size_bytes += c->size_bytes;
+                of->took_ns += llround(c->took_ns);
+            }
+        }
+        for (uint32_t r = 0; r < f->g->n_ranks; r++)
+            if (own[r].n > 0 && (m->kinds[i].n == 0 || own[r].took_ns > m->kinds[i].took_ns))
+                m->kinds[i] = own[r];
+    }
+}
+
+static void copy_hosts(const struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    if (!g->rank_hosts)
+        return;
+    uint32_t *hosts = arena_alloc(&f->model->arena, g->n_ranks * sizeof *hosts);
+    memcpy(hosts, g->rank_hosts, g->n_ranks * sizeof *hosts);
+    f->net->link.rank_hosts = hosts;
+}
+
+/* The mean over iterations that tell; 1: none does. */
+static double flown_part(const struct fitting *f, uint32_t communication)
+{
+    double flown_ns = 0, took_ns = 0;
+    for (uint32_t s = 0; s < f->r->n; s++) {
+        size_t at = (size_t)s * f->model->n_communications + communication;
+        if (f->flown[at] < 0)
+            continue;
+        flown_ns += f->flown[at] * f->times[at];
+        took_ns += f->times[at];
+    }
+    return took_ns > 0 ? flown_ns / took_ns : 1;
+}
+
+/* A link takes no time for bytes while no message with bytes is under way: an idle one has room for
+ * some in its buffers. */
+static void limit_bytes(const struct fitting *f)
+{
+    const struct model_link *link = &f->net->link;
+    for (uint32_t k = 0; k < f->model->n_communications; k++) {
+        struct model_communication *c = &f->model->communications[k];
+        const struct model_group *group = &f->model->groups[c->group];
+        double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
+        if (byte_ns > 0)
+            c->link_bytes = fmin(c->link_bytes, flown_part(f, k) * c->took_ns / byte_ns);
+    }
+}
+
+void fit_groups(const struct fitting *f)
+{
+    struct dpro_model *m = f->model;
+    struct model_link *link = &f->net->link;
+    const double *times = f->times;
+    double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
+    for (uint32_t k = 0; k < m->n_communications; k++) {
+        for (uint32_t s = 0; s < f->r->n; s++)
+            room[s] = times[(size_t)s * m->n_communications + k];
+        m->communications[k].took_ns = mean_of(room, f->r->n);
+    }
+    mem_free(room);
+    measure_lags(f);
+    copy_hosts(f);
+    link->own_links = !f->on_cpu;
+    struct model_link seen = {0};
+    fit_link(f, times, false, &seen.byte_ns, &seen.message_ns);
+    fit_link(f, times, true, &link->within_ns, &link->within_message_ns);
+    doubt_rate(f, false, &seen.byte_ns);
+    doubt_rate(f, true, &link->within_ns);
+    if (link->byte_ns.std > 0 && seen.byte_ns.std > 0) /* buckets tell, too */
+        link->byte_ns = fit_combine(link->byte_ns, seen.byte_ns);
+    else if (link->byte_ns.value <= 0)
+        link->byte_ns = seen.byte_ns;
+    if (m->n_tensors == 0) {
+        link->message_ns = seen.message_ns;
+        fit_interference(f);
+    }
+    limit_bytes(f);
+    fit_unknown_sizes(f);
+    f->net->learnt = *link;
+    f->net->took_ratio = 1;
+    list_kinds(f);
+}

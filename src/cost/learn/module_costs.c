@@ -1,0 +1,479 @@
+/* The time of modules' calls, as they are and in other ways.
+ *
+ * A probe measures a ratio to the module as it is, outside of training. The recorded iterations say
+ * how much of their work the module is. */
+
+#include "cost/program/cost.h"
+#include "cost/program/model_memory.h"
+#include "cost/program/modules.h"
+#include "ingest/probes.h"
+#include "ingest/rank_json.h"
+
+enum { FORWARD, BACKWARD, N_PASSES };
+
+/* Recorded time of a pass, in all; of it matrix products and convolutions. */
+struct pass_time {
+    double all, products;
+};
+
+struct learning {
+    const struct measured_replay *replay;
+    const struct coarse *coarse;
+    const struct dpro_graph *g;
+    struct dpro_model *model;
+    struct arena arena;
+    struct pass_time (*modules)[N_PASSES]; /* over all ranks */
+};
+
+/* ---- calls ---- */
+
+static bool is_product(const struct dpro_graph *g, uint32_t op)
+{
+    static const char *const words[] = {"mm",   "conv", "attention", "linear", "lstm",
+                                        "_rnn", "gru",  "flash",     "fmha",   "xmma"};
+    const char *name = strtab_get(&g->names, g->name[op]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i]))
+            return true;
+    return false;
+}
+
+/* On a GPU what its ops take, on a CPU with what lies between them. */
+static double time_of(const struct dpro_graph *g, uint32_t op, bool gpu)
+{
+    if (gpu)
+        return g->flags[op] & GRAPH_OP_GPU ? (double)g->dur_ns[op] : 0;
+    return (double)g->dur_ns[op] + (g->gap_ns ? (double)g->gap_ns[op] : 0);
+}
+
+struct call_time {
+    struct pass_time passes[N_PASSES];
+    uint32_t first[N_PASSES], last[N_PASSES]; /* ops; DPRO_NO_OP */
+};
+
+static void widen(struct call_time *call, int pass, uint32_t first, uint32_t last)
+{
+    if (first == DPRO_NO_OP)
+        return;
+    bool none = call->first[pass] == DPRO_NO_OP;
+    call->first[pass] = none ? first : MIN(call->first[pass], first);
+    call->last[pass] = none ? last : MAX(call->last[pass], last);
+}
+
+static struct call_time *time_calls(struct learning *l, uint32_t rank)
+{
+    const struct graph_memory *from = &l->g->memory[rank];
+    uint32_t first_op = l->g->ranks[rank].first_op;
+    struct call_time *calls = arena_array(&l->arena, from->n_calls + (size_t)1, sizeof *calls);
+    for (uint32_t c = 0; c < from->n_calls; c++)
+        for (int pass = 0; pass < N_PASSES; pass++)
+            calls[c].first[pass] = calls[c].last[pass] = DPRO_NO_OP;
+    for (uint32_t o = 0; o < from->n_op_calls; o++) {
+        if (from->op_calls[o] == MEMORY_NONE)
+            continue;
+        struct call_time *call = &calls[from->op_calls[o] / 2];
+        int pass = from->op_calls[o] % 2 ? BACKWARD : FORWARD;
+        double ns = time_of(l->g, first_op + o, from->gpu);
+        call->passes[pass].all += ns;
+        call->passes[pass].products += is_product(l->g, first_op + o) ? ns : 0;
+        widen(call, pass, first_op + o, first_op + o);
+    }
+    for (uint32_t c = from->n_calls; c-- > 0;) { /* inner ones come later */
+        if (from->calls[c].parent >= c)
+            continue;
+        struct call_time *outer = &calls[from->calls[c].parent];
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            outer->passes[pass].all += calls[c].passes[pass].all;
+            outer->passes[pass].products += calls[c].passes[pass].products;
+            widen(outer, pass, calls[c].first[pass], calls[c].last[pass]);
+        }
+    }
+    return calls;
+}
+
+/* Of the program's work, a nanosecond of recorded time. */
+static double work_of_time(const struct learning *l, uint32_t rank,
+                           const struct model_program *program)
+{
+    const struct graph_rank *ops = &l->g->ranks[rank];
+    double recorded = 0, work = 0;
+    for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
+        recorded += op_computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        work += (double)program->ops[i].work_ns;
+    return recorded > 0 ? work / recorded : 0;
+}
+
+/* Whether the op's gradient is of a parameter that lies in the module. Names of tensors have no
+ * number of a model. */
+static bool makes_gradient_of(const struct dpro_model *model, const struct model_op *op,
+                              const char *module)
+{
+    size_t number = module_number_length(module);
+    return op->tensor < model->n_tensors && /* else none, or of a group */
+           module_holds(number ? module + number + 1 : module, model->tensors[op->tensor].name);
+}
+
+/* As the rank `told` has them, another one where nothing is known of the rank's own. */
+static void set_calls(struct learning *l, uint32_t rank, uint32_t told)
+{
+    struct dpro_model *model = l->model;
+    const struct coarse_rank *coarse = &l->coarse->ranks[told];
+    const struct call_time *times = time_calls(l, told);
+    struct model_program *program = &model->programs[model->ranks[rank].program];
+    double scale = work_of_time(l, told, program);
+    for (uint32_t c = 0; c < program->n_calls; c++) {
+        struct model_call *call = &program->calls[c];
+        const struct call_time *time = &times[c];
+        call->forward_op = call->forward_last = call->backward_last = MODEL_NONE;
+        call->forward_ns = llround(scale * time->passes[FORWARD].all);
+        call->backward_ns = llround(scale * time->passes[BACKWARD].all);
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            l->modules[call->module][pass].all += time->passes[pass].all;
+            l->modules[call->module][pass].products += time->passes[pass].products;
+        }
+        if (time->first[FORWARD] != DPRO_NO_OP) {
+            call->forward_op =
+                program_op_of(l->replay, coarse, program, time->first[FORWARD], false);
+            call->forward_last = MAX(call->forward_op, program_op_of(l->replay, coarse, program,
+                                                                     time->last[FORWARD], false));
+        }
+        if (time->first[BACKWARD] == DPRO_NO_OP)
+            continue;
+        uint32_t last =
+            MAX(call->op, program_op_of(l->replay, coarse, program, time->last[BACKWARD], true));
+        while (last + 1 < program->n_ops &&
+               makes_gradient_of(model, &program->ops[last + 1], model->modules[call->module].name))
+            last++;
+        call->backward_last = last;
+    }
+}
+
+/* ---- by probes ---- */
+
+const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module)
+{
+    const struct dpro_probes *probes = model->probes;
+    for (size_t i = 0; probes && i < probes->probes.n; i++) {
+        const struct probe *probe = &probes->probes.at[i];
+        const char *class = strtab_get(&probes->strings, probe->class);
+        if (class[0] && module->class[0] && strcmp(class, module->class))
+            continue;
+        for (uint32_t k = probe->first; k < probe->first + probe->n; k++)
+            if (strcmp(strtab_get(&probes->strings, probes->names.at[k]), module->name) == 0)
+                return probe;
+    }
+    return NULL;
+}
+
+bool probes_match(const struct dpro_model *model)
+{
+    for (uint32_t m = 0; m < model->n_modules; m++)
+        if (probe_of(model, &model->modules[m]))
+            return true;
+    return false;
+}
+
+/* Of what a probe measures in a step as it is. */
+struct step {
+    double faults;   /* share of page faults in its work */
+    double launches; /* on a GPU, the time of launches against that of kernels; 0: not known */
+};
+
+double probed_launches(const struct dpro_model *model)
+{
+    double launches = 0, kernels = 0;
+    for (uint32_t m = 0; m < model->n_modules; m++) { /* of those within each other the outermost */
+        uint32_t outer = model->modules[m].parent;
+        while (outer != MODEL_NONE && !probe_of(model, &model->modules[outer]))
+            outer = model->modules[outer].parent;
+        const struct probe *probe =
+            outer == MODEL_NONE ? probe_of(model, &model->modules[m]) : NULL;
+        if (!probe)
+            continue;
+        const struct probe_cost *own = &probe->costs[DPRO_AS_IT_IS];
+        launches += model->modules[m].n_calls *
+                    (own->forward_bounds.own_launch_ns + own->backward_bounds.own_launch_ns);
+        kernels += model->modules[m].n_calls *
+                   (own->forward_bounds.own_device_ns + own->backward_bounds.own_device_ns);
+    }
+    return kernels > 0 ? launches / kernels : 0;
+}
+
+/* In the step, the larger of launches and kernels counts: the CPU runs ahead where it has less to
+ * do than the GPU, and what a module launches by itself says nothing. */
+struct dpro_estimate probe_in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
+                                   double launches)
+{
+    if (launches <= 0 || bounds->launch <= 0 || bounds->device <= 0)
+        return alone;
+    double value = fmax(bounds->device, launches * bounds->launch) / fmax(1, launches);
+    return (struct dpro_estimate){value, alone.std * value / alone.value};
+}
+
+static struct dpro_estimate in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
+                                    const struct step *step)
+{
+    /* how many page faults there are in another way nothing tells */
+    return with_page_faults(probe_in_step(alone, bounds, step->launches), step->faults, 1);
+}
+
+static void take_probe(const struct probe *probe, const struct step *step,
+                       struct model_module *module)
+{
+    double own = (double)probe->costs[DPRO_AS_IT_IS].kept_bytes;
+    for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+        const struct probe_cost *cost = &probe->costs[way];
+        if (cost->is_known)
+            module->costs[way] = (struct computing_cost){
+                .is_known = true,
+                .forward = in_step(cost->forward, &cost->forward_bounds, step),
+                .backward = in_step(cost->backward, &cost->backward_bounds, step),
+                .kept = own > 0 ? (double)cost->kept_bytes / own : 0};
+    }
+}
+
+/* What recomputing it adds to both passes: beside the forward pass, what torch.utils.checkpoint
+ * itself does. */
+static void take_recomputation(struct dpro_model *model, uint32_t m, const struct probe *probe,
+                               const struct step *step)
+{
+    const struct probe_cost *cost = &probe->costs[PROBE_RECOMPUTED];
+    struct model_module *module = &model->modules[m];
+    if (!cost->is_known)
+        return;
+    double forward = in_step(cost->forward, &cost->forward_bounds, step).value - 1,
+           backward = in_step(cost->backward, &cost->backward_bounds, step).value - 1, all = 0;
+    for (uint32_t r = 0; r < model->n_ranks; r++) {
+        const struct model_program *program = &model->programs[model->ranks[r].program];
+        EACH_OF (struct model_call, call, program->calls, program->n_calls) {
+            if (call->module != m || call->recompute_ns == 0)
+                continue;
+            call->recompute_ns = llround(
+                fmax(0, forward * (double)call->forward_ns + backward * (double)call->backward_ns));
+            all += (double)call->recompute_ns / model->n_ranks;
+        }
+    }
+    module->recompute_ns = llround(all);
+    module->recompute_probed = true;
+}
+
+/* ---- of 16 bits, assumed ---- */
+
+/* Times as long in 16 bits: matrix products and convolutions, and what else there is, half of which
+ * autocast leaves as it is. Networks of seven kinds took 0.50 to 0.67 of the time on cores with
+ * instructions for bf16. Without these they took up to 30 times as long: nothing is assumed. */
+static const struct dpro_estimate PRODUCTS_BF16 = {0.5, 0.25}, REST_BF16 = {0.9, 0.15};
+
+static struct dpro_estimate assumed(const struct pass_time *time)
+{
+    double share = time->all > 0 ? time->products / time->all : 0;
+    return (struct dpro_estimate){share * PRODUCTS_BF16.value + (1 - share) * REST_BF16.value,
+                                  share * PRODUCTS_BF16.std + (1 - share) * REST_BF16.std};
+}
+
+static enum bf16_cpu bf16_cpu_of(const struct dpro_graph *g)
+{
+    uint8_t least = job_has_gpu(g) ? BF16_CPU_HAS : BF16_CPU_UNKNOWN;
+    for (uint32_t r = 0; r < g->n_ranks && !job_has_gpu(g); r++)
+        if (r == 0 || least == BF16_CPU_HAS || g->ranks[r].bf16_cpu == BF16_CPU_LACKS)
+            least = g->ranks[r].bf16_cpu;
+    return (enum bf16_cpu)least;
+}
+
+static void assume(const struct learning *l, uint32_t m)
+{
+    struct computing_cost *cost = &l->model->modules[m].costs[DPRO_BF16];
+    *cost = (struct computing_cost){.is_assumed = true,
+                                    .forward = assumed(&l->modules[m][FORWARD]),
+                                    .backward = assumed(&l->modules[m][BACKWARD])};
+}
+
+/* ---- of a whole step ---- */
+
+static const struct computing_cost AS_IT_IS = {
+    .is_known = true, .forward = {1, 0}, .backward = {1, 0}, .kept = 1};
+
+/* A call of module 0 around all of the program, both passes and the update. */
+static void call_all(struct dpro_model *model, struct model_program *program)
+{
+    struct model_call call = {.parent = MODEL_NONE,
+                              .forward_last = program->n_ops - 1,
+                              .backward_last = program->n_ops - 1};
+    double backward = 0, all = 0;
+    if (program->n_ops == 0)
+        return;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        all += (double)program->ops[i].work_ns;
+        backward += program->ops[i].backward * (double)program->ops[i].work_ns;
+    }
+    call.forward_ns = llround(all - backward);
+    call.backward_ns = llround(backward);
+    program->n_calls = 1;
+    program->calls = arena_array(&model->arena, 1, sizeof call);
+    program->calls[0] = call;
+}
+
+/* Of a job that names no modules (TensorFlow's) its step is probed, in one pass. */
+static void learn_step(struct dpro_model *model)
+{
+    struct model_module step = {
+        .name = "", .class = "", .parent = MODEL_NONE, .n_calls = 1, .is_step = true};
+    const struct probe *probe = probe_of(model, &step);
+    if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
+        return;
+    take_probe(probe, &(struct step){0, 0}, &step);
+    for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
+        step.costs[way].backward = step.costs[way].forward;
+    step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
+    model->n_modules = 1;
+    model->modules = arena_array(&model->arena, 1, sizeof step);
+    model->modules[0] = step;
+    for (uint32_t p = 0; p < model->n_programs; p++)
+        call_all(model, &model->programs[p]);
+}
+
+/* ---- composed ---- */
+
+/* Of a module, what has to be known of its parts. */
+#define LEAST_KNOWN 0.5
+
+/* Relative, a standard error beside those of what it is composed of: a compiler fuses over the
+ * borders of parts, and code that it makes of 16 bits is other code. */
+#define COMPOSED_ERROR 0.05
+
+static double both_passes(const struct learning *l, uint32_t m)
+{
+    return l->modules[m][FORWARD].all + l->modules[m][BACKWARD].all;
+}
+
+static const struct dpro_estimate *ratio_of(const struct computing_cost *cost, int pass)
+{
+    return pass == FORWARD ? &cost->forward : &cost->backward;
+}
+
+/* What the parts of a module take in a way, and how much that changes, in recorded time. */
+struct parts {
+    double known, measured; /* of which it is known, measured as such */
+    double before[N_PASSES], after[N_PASSES], change[N_PASSES], std[N_PASSES];
+};
+
+static struct parts parts_of(const struct learning *l, uint32_t m, unsigned way, unsigned from)
+{
+    struct parts parts = {.known = 0};
+    for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
+        const struct model_module *inner = &l->model->modules[i];
+        const struct computing_cost *cost = &inner->costs[way];
+        if (inner->parent != m || (!cost->is_known && !cost->is_assumed))
+            continue;
+        for (int pass = 0; pass < N_PASSES; pass++) {
+            double ns = l->modules[i][pass].all, ratio = ratio_of(cost, pass)->value;
+            parts.before[pass] += ns;
+            parts.after[pass] += ns * ratio;
+            parts.change[pass] += ns * (ratio - ratio_of(&inner->costs[from], pass)->value);
+            parts.std[pass] += ns * ratio_of(cost, pass)->std;
+        }
+        parts.known += cost->is_known ? both_passes(l, i) : 0;
+        parts.measured += cost->is_known && !cost->is_composed ? both_passes(l, i) : 0;
+    }
+    return parts;
+}
+
+/* What a way changes of the parts is changed of the whole; the rest of it stays as it is, or
+ * changes as they do: a compiler may know more of it, or nothing. */
+static struct computing_cost of_parts(const struct learning *l, uint32_t m, unsigned from,
+                                      const struct parts *parts)
+{
+    struct computing_cost cost = l->model->modules[m].costs[from];
+    struct dpro_estimate *ratios[N_PASSES] = {&cost.forward, &cost.backward};
+    for (int pass = 0; pass < N_PASSES; pass++) {
+        struct dpro_estimate *ratio = ratios[pass];
+        double before = parts->before[pass], all = fmax(l->modules[m][pass].all, before);
+        if (before <= 0)
+            continue;
+        double change = parts->change[pass] / before, rest = 1 - before / all;
+        ratio->value = fmax(ratio->value + parts->change[pass] / all, parts->after[pass] / all);
+        ratio->std = hypot(hypot(ratio->std, parts->std[pass] / all),
+                           hypot(rest * change, COMPOSED_ERROR * ratio->value));
+    }
+    cost.is_assumed = !cost.is_known;
+    cost.is_composed = cost.of_parts = true;
+    cost.kept = 0;
+    return cost;
+}
+
+/* A compiler changes what is no product of matrices, which 16 bits change less than the whole.
+ * Where both save time, some of it is the same. */
+static struct dpro_estimate of_both(struct dpro_estimate compiled, struct dpro_estimate bf16)
+{
+    double product = compiled.value * bf16.value, sum = compiled.value + bf16.value - 1;
+    double value = fmax(product, bf16.value + REST_BF16.value * (compiled.value - 1));
+    double std = hypot(compiled.std, bf16.std);
+    return (struct dpro_estimate){value,
+                                  hypot(hypot(std, (product - sum) / 2), COMPOSED_ERROR * value)};
+}
+
+/* Compiled in 16 bits, of either by itself. */
+static struct computing_cost of_ways(const struct model_module *module)
+{
+    const struct computing_cost *compiled = &module->costs[DPRO_COMPILED],
+                                *bf16 = &module->costs[DPRO_BF16];
+    return (struct computing_cost){.is_known = bf16->is_known,
+                                   .is_assumed = !bf16->is_known,
+                                   .is_composed = true,
+                                   .forward = of_both(compiled->forward, bf16->forward),
+                                   .backward = of_both(compiled->backward, bf16->backward)};
+}
+
+/* What no probe measured, for lack of time or because the module was too small to look at: of what
+ * lies in the module, of the same module in other ways. Of both, what was measured counts more. */
+static void compose(const struct learning *l, uint32_t m, unsigned way)
+{
+    unsigned from = way == (DPRO_COMPILED | DPRO_BF16) ? DPRO_BF16 : DPRO_AS_IT_IS;
+    struct model_module *module = &l->model->modules[m];
+    struct parts parts = parts_of(l, m, way, from);
+    double least = LEAST_KNOWN * both_passes(l, m);
+    bool by_parts = least > 0 && parts.known >= least;
+    bool by_ways = from == DPRO_BF16 && module->costs[DPRO_COMPILED].is_known;
+    if (!module->costs[from].is_known && !module->costs[from].is_assumed)
+        return;
+    if (by_parts && (parts.measured >= least || !by_ways))
+        module->costs[way] = of_parts(l, m, from, &parts);
+    else if (by_ways)
+        module->costs[way] = of_ways(module);
+}
+
+void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
+                        struct dpro_model *model)
+{
+    struct learning l = {replay, coarse, replay->graph, model, {0}, NULL};
+    if (model->n_modules == 0) {
+        learn_step(model);
+        return;
+    }
+    const struct step step = {page_fault_share(model), probed_launches(model)};
+    model->bf16_cpu = bf16_cpu_of(l.g);
+    for (uint32_t r = 0; r < l.g->n_ranks; r++)
+        model->autocast |= l.g->ranks[r].autocast;
+    l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
+    for (uint32_t r = 0; r < l.g->n_ranks; r++)
+        set_calls(&l, r,
+                  l.g->memory[r].n_blocks > 0 ? r : model->memories[model->ranks[r].memory].rank);
+    for (uint32_t m = model->n_modules; m-- > 0;) { /* inner ones come later */
+        struct model_module *module = &model->modules[m];
+        const struct probe *probe = probe_of(model, module);
+        module->costs[DPRO_AS_IT_IS] = AS_IT_IS;
+        if (probe)
+            take_probe(probe, &step, module);
+        if (probe)
+            take_recomputation(model, m, probe, &step);
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
+            bool failed = probe && probe->costs[way].problem;
+            if (!module->costs[way].is_known && !failed)
+                compose(&l, m, way);
+            if (way == DPRO_BF16 && !module->costs[way].is_known && model->bf16_cpu == BF16_CPU_HAS)
+                assume(&l, m);
+        }
+    }
+    arena_fini(&l.arena);
+}

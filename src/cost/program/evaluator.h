@@ -1,0 +1,58 @@
+/* The inside of an evaluator, shared by evaluate.c, which asks, and schedule.c, which translates a
+ * strategy for the simulator. */
+#pragma once
+
+#include "cost/program/buckets.h"
+#include "cost/program/evaluate.h"
+#include "cost/program/simulate.h"
+#include "cost/program/sync.h"
+
+/* Ranks that do the same at the same time. */
+struct rank_class {
+    uint32_t program, next; /* the class before it of the program, or of the host */
+    uint32_t rank, n;       /* the first; with servers: how many */
+    double scale;
+    struct sim_action *actions;
+};
+
+/* A rank has what a communication of a group brings so much later. */
+struct rank_lag {
+    uint32_t communication, number;
+    double ns;
+};
+
+struct evaluator {
+    struct arena arena;
+    const struct dpro_model *model;
+    const struct dpro_strategy *strategy; /* under evaluation */
+    enum model_scheme scheme;
+    uint32_t n_servers;
+    struct model_program *merged; /* programs, ops between which nothing is communicated as one */
+    struct rank_class *classes;
+    uint32_t n_classes;
+    uint32_t *class_of; /* by rank */
+    struct sync *costs;
+    struct bucket_cost *buckets;
+    uint32_t *bucket_of;         /* by tensor; behind them the communications of groups */
+    int64_t **more_ns;           /* by program and op: work that the strategy adds */
+    bool has_more;               /* it adds any */
+    struct rank_lag *lags;       /* by communication */
+    uint32_t *first_lag, n_lags; /* by program: the number of its first */
+    struct dpro_strategy single; /* a bucket for each tensor, for those that fuse */
+    struct simulation sim;
+    struct evaluation result;
+};
+
+/* The share of its rate that computation keeps during communication, if a byte takes byte_ns on the
+ * link and costs cpu_ns of computing. */
+static inline double evaluator_rate(double cpu_ns, double byte_ns)
+{
+    const double most = 0.9;
+    double lost = byte_ns > 0 ? cpu_ns / byte_ns : 0;
+    return 1 - (lost > most ? most : lost);
+}
+
+/* The executors, channels and resources of the model. */
+void schedule_init(struct evaluator *e);
+/* The actions, communications and flows of e->strategy. */
+void schedule_strategy(struct evaluator *e);

@@ -1,0 +1,39 @@
+/* Which module, or call of one, lies in which. Outer modules and calls come before those in them.
+ */
+#pragma once
+
+#include "cost/program/model.h"
+
+/* Whether the module is `outer` or lies in it. */
+static inline bool module_lies_in(const struct dpro_model *m, uint32_t module, uint32_t outer)
+{
+    while (module != MODEL_NONE && module != outer)
+        module = m->modules[module].parent;
+    return module == outer;
+}
+
+/* The number of the model that a module is of: "1/blocks.0" is of the second one. */
+static inline size_t module_number_length(const char *name)
+{
+    size_t digits = strspn(name, "0123456789");
+    return digits > 0 && name[digits] == '/' ? digits : 0;
+}
+
+/* Whether what is named "blocks.0.weight" is in the module "blocks.0", or all there is in "". */
+static inline bool module_holds(const char *module, const char *name)
+{
+    size_t n = strlen(module);
+    return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');
+}
+
+/* root[c]: of the calls that call `c` lies in, itself too, the outermost for which `is_root` holds;
+ * MODEL_NONE. */
+#define CALLS_OUTERMOST(root, calls, n, c, is_root)                                                \
+    do {                                                                                           \
+        for (uint32_t c = 0; c < (n); c++) {                                                       \
+            uint32_t outer_ = (calls)[c].parent;                                                   \
+            (root)[c] = outer_ != MODEL_NONE ? (root)[outer_] : MODEL_NONE;                        \
+            if ((root)[c] == MODEL_NONE && (is_root))                                              \
+                (root)[c] = c;                                                                     \
+        }                                                                                          \
+    } while (0)

@@ -140,7 +140,7 @@ static void run_evaluations(const struct dpro_model *model)
     struct evaluator *evaluator = evaluator_create(model);
     double start = cpu_seconds(), seconds;
     do {
-        evaluate(evaluator, &model->baseline);
+        evaluate_strategy(evaluator, &model->baseline);
         n++;
     } while ((seconds = cpu_seconds() - start) < 1);
     printf("  evaluations on %u ranks: %.0f a second\n", model->n_ranks, (double)n / seconds);

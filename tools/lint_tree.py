@@ -11,6 +11,7 @@
 - purpose: the first line of a C file says what it is for
 - decided: doc/architecture.md's list of where things are decided names files and functions that are there
 - prelude: what src/base/base.h has is included by its name only
+- meanings: a static function's name has more than one word, and no tag of a struct is defined twice
 
 tools/lint_exceptions.txt lists what is not clean yet. The list may only shrink: a finding that it does not cover fails,
 and so does an entry that covers nothing any more. `--renew` takes such entries off."""
@@ -360,6 +361,25 @@ def check_prelude(tree):
                 yield Finding("prelude", file, f"{file}: includes {name}, which base/base.h has")
 
 
+FUNCTION = re.compile(r"^(?:static )?(?:inline )?(?:_Noreturn )?(?:const )?(?:struct |enum |unsigned )?[A-Za-z_]\w*(?:\s+\**|\s*\*+\s*)"
+                      r"([a-z][a-z0-9]*)\(", re.M)
+TAG = re.compile(r"^(?:static const |static |typedef )?struct (\w+) \{", re.M)
+
+
+def check_meanings(tree):
+    """A function of src/ has a name that can be found, of more than one word; a tag has one meaning"""
+    tags = {}
+    for file in tree.of("src/", ends=(".c", ".h")):
+        text = tree.read(file)
+        for match in FUNCTION.finditer(text):
+            if match.group(0).startswith("static") or file.endswith(".h"):
+                yield Finding("meanings", file, f"{file}: {match.group(1)}() is one word: say whose")
+        for tag in TAG.findall(text):
+            other = tags.setdefault(tag, file)
+            if other != file:
+                yield Finding("meanings", file, f"{file}: its '{tag}' is another one than that of {other}")
+
+
 def find(tree, build):
     calls = list(called(tree, build)) if build else []
     includes, imports = list(included(tree)), list(imported(tree))
@@ -372,6 +392,7 @@ def find(tree, build):
     findings += check_purpose(tree)
     findings += check_decided(tree)
     findings += check_prelude(tree)
+    findings += check_meanings(tree)
     return findings
 
 

@@ -32,7 +32,8 @@ static void make_arcs(struct align *a)
 
 /* From the reference along the constraints (or against them) to all clocks that can be reached,
  * taking each constraint's two moments for one: to[c] must be added to clock c. */
-static void reach(const struct align *a, bool against, int64_t *to, bool *reached, uint32_t *queue)
+static void align_reach(const struct align *a, bool against, int64_t *to, bool *reached,
+                        uint32_t *queue)
 {
     uint32_t head = 0, n = 1;
     memset(reached, 0, a->n_clocks * sizeof *reached);
@@ -65,8 +66,8 @@ static void find_coarse(struct align *a)
     int64_t *most = arena_array(&arena, 2 * n, sizeof *most);
     bool *reached = arena_array(&arena, 2 * n, sizeof *reached);
     uint32_t *queue = arena_array(&arena, n, sizeof *queue);
-    reach(a, false, most, reached, queue);
-    reach(a, true, most + n, reached + n, queue);
+    align_reach(a, false, most, reached, queue);
+    align_reach(a, true, most + n, reached + n, queue);
     for (uint32_t c = 0; c < n; c++) {
         int64_t apart = (int64_t)((uint64_t)most[n + c] - (uint64_t)most[c]);
         a->clocks[c].tied = reached[c] && reached[n + c];
@@ -77,7 +78,7 @@ static void find_coarse(struct align *a)
 
 /* ---- windows ---- */
 
-struct cutter {
+struct align_cutter {
     struct align *a;
     int64_t start_ns;    /* of slice 0 */
     int64_t shown_ns[2]; /* what must be covered */
@@ -98,8 +99,8 @@ static int64_t clamp_time(__int128 ns)
                                   : (int64_t)ns;
 }
 
-static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int64_t *start,
-                   int64_t *end)
+static void align_extend(const struct align *a, uint32_t clock, int64_t local_ns, int64_t *start,
+                         int64_t *end)
 {
     int64_t at = clamp_time((__int128)local_ns + a->clocks[clock].coarse_ns);
     *start = MIN(*start, at);
@@ -107,14 +108,14 @@ static void extend(const struct align *a, uint32_t clock, int64_t local_ns, int6
 }
 
 /* The part of the axis that holds all constraints and all that must be covered. */
-static void find_extent(struct cutter *cutter)
+static void find_extent(struct align_cutter *cutter)
 {
     const struct align *a = cutter->a;
     int64_t start = INT64_MAX, end = INT64_MIN;
     for (uint32_t c = 0; c < a->n_clocks; c++)
         if (a->clocks[c].tied && a->clocks[c].cover_start_ns <= a->clocks[c].cover_end_ns) {
-            extend(a, c, a->clocks[c].cover_start_ns, &start, &end);
-            extend(a, c, a->clocks[c].cover_end_ns, &start, &end);
+            align_extend(a, c, a->clocks[c].cover_start_ns, &start, &end);
+            align_extend(a, c, a->clocks[c].cover_end_ns, &start, &end);
         }
     cutter->shown_ns[0] = start;
     cutter->shown_ns[1] = end;
@@ -123,8 +124,9 @@ static void find_extent(struct cutter *cutter)
             if (constraints->n == 0 || !a->clocks[a->pairs.at[p].low].tied ||
                 !a->clocks[a->pairs.at[p].high].tied)
                 continue;
-            extend(a, a->pairs.at[p].low, constraints->at[0].low_ns, &start, &end);
-            extend(a, a->pairs.at[p].low, constraints->at[constraints->n - 1].low_ns, &start, &end);
+            align_extend(a, a->pairs.at[p].low, constraints->at[0].low_ns, &start, &end);
+            align_extend(a, a->pairs.at[p].low, constraints->at[constraints->n - 1].low_ns, &start,
+                         &end);
         }
     if (start > end)
         start = end = 0;
@@ -140,7 +142,7 @@ static void create_window(struct align *a, struct window *window)
 }
 
 /* Solves slices [from, to); false: they have no common lines, and *why, unless it is NULL. */
-static bool solve_slices(struct cutter *cutter, int64_t from, int64_t to, contradictions *why)
+static bool solve_slices(struct align_cutter *cutter, int64_t from, int64_t to, contradictions *why)
 {
     struct align *a = cutter->a;
     struct window *window = &cutter->found;
@@ -162,7 +164,7 @@ static bool solve_slices(struct cutter *cutter, int64_t from, int64_t to, contra
 
 /* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
  * there. */
-static void put_aside(struct cutter *cutter, const struct contradiction *why, int64_t slice)
+static void put_aside(struct align_cutter *cutter, const struct contradiction *why, int64_t slice)
 {
     struct align *a = cutter->a;
     struct pair *p = &a->pairs.at[why->pair];
@@ -184,7 +186,7 @@ static void put_aside(struct cutter *cutter, const struct contradiction *why, in
 
 /* The most slices from `from` on, at least `good` and fewer than `bad`, that can be solved
  * together: what holds for a window holds for its parts. */
-static int64_t search(struct cutter *cutter, int64_t from, int64_t good, int64_t bad)
+static int64_t align_search(struct align_cutter *cutter, int64_t from, int64_t good, int64_t bad)
 {
     int64_t limit = bad, step = 1, at;
     for (; good + 1 < bad; step = step < limit / 2 ? step * 2 : limit) {
@@ -202,7 +204,7 @@ static int64_t search(struct cutter *cutter, int64_t from, int64_t good, int64_t
 
 /* How many slices the window that begins at `from` reaches over; n are known to be fine, roughly.
  * Its lines are in cutter->found unless that is 0. */
-static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
+static int64_t find_window(struct align_cutter *cutter, int64_t from, int64_t n)
 {
     int64_t rest = cutter->n_slices - from, bad = rest + 1;
     if (n == 0 && from == 0) { /* mostly there is nothing to cut */
@@ -211,10 +213,10 @@ static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
         bad = rest;
     }
     cutter->rough = true;
-    n = search(cutter, from, n, bad);
+    n = align_search(cutter, from, n, bad);
     cutter->rough = false;
     if (n > 0 && !solve_slices(cutter, from, from + n, NULL)) {
-        n = search(cutter, from, 0, n);
+        n = align_search(cutter, from, 0, n);
         if (n > 0)
             solve_slices(cutter, from, from + n, NULL);
     }
@@ -222,7 +224,7 @@ static int64_t find_window(struct cutter *cutter, int64_t from, int64_t n)
 }
 
 /* Whether the slice contradicts itself; then not any more. */
-static bool clear_slice(struct cutter *cutter, int64_t slice)
+static bool clear_slice(struct align_cutter *cutter, int64_t slice)
 {
     bool cleared = false;
     SCRATCH contradictions all = {0};
@@ -235,7 +237,7 @@ static bool clear_slice(struct cutter *cutter, int64_t slice)
     return cleared;
 }
 
-static void cut(struct cutter *cutter)
+static void align_cut(struct align_cutter *cutter)
 {
     struct align *a = cutter->a;
     create_window(a, &cutter->found);
@@ -346,7 +348,7 @@ static void bound_slice(struct bounding *b, const struct window *window, int64_t
     }
 }
 
-static void find_bounds(struct cutter *cutter)
+static void find_bounds(struct align_cutter *cutter)
 {
     struct align *a = cutter->a;
     size_t n = a->n_clocks;
@@ -386,7 +388,7 @@ static double segment_value(const struct dpro_clock_segment *segment, int64_t lo
            segment->drift_ppm * 1e-6 * (double)(local_ns - segment->start_ns);
 }
 
-static void raise(struct dpro_clock_segment *segment, double uncertainty)
+static void align_raise(struct dpro_clock_segment *segment, double uncertainty)
 {
     if (uncertainty > (double)segment->uncertainty_ns && uncertainty < 0x1p62)
         segment->uncertainty_ns = (int64_t)uncertainty;
@@ -395,14 +397,14 @@ static void raise(struct dpro_clock_segment *segment, double uncertainty)
 /* The lines that the constraints allow may be very few, but a clock is not quite a line: its
  * uncertainty is at least what the best slice of time leaves open, and where it seems to have
  * changed its speed, the two lines differ by what is not known about when. */
-static void widen(struct align *a, uint32_t c)
+static void align_widen(struct align *a, uint32_t c)
 {
     struct dpro_clock_segment *at = a->clocks[c].segments;
     uint32_t n = a->clocks[c].n_segments, s = 0;
     double best = INFINITY;
     EACH_OF (const struct dpro_clock_bound, bound, a->clocks[c].bounds, a->clocks[c].n_bounds) {
         while (s + 1 < n && at[s + 1].start_ns <= bound->local_ns) {
-            raise(&at[s++], best);
+            align_raise(&at[s++], best);
             best = INFINITY;
         }
         double value = segment_value(&at[s], bound->local_ns);
@@ -411,15 +413,15 @@ static void widen(struct align *a, uint32_t c)
                 fmin(best, fmax((double)bound->upper_ns - value, value - (double)bound->lower_ns));
     }
     if (n > 0)
-        raise(&at[s], best);
+        align_raise(&at[s], best);
     for (s = 0; s + 1 < n; s++) {
         int64_t first = at[s].uncertainty_ns, second = at[s + 1].uncertainty_ns;
         double apart = fabs(segment_value(&at[s], at[s + 1].start_ns) -
                             segment_value(&at[s + 1], at[s + 1].start_ns));
         if (apart > STEP_UNCERTAINTIES * ((double)first + (double)second))
             continue; /* it was set anew */
-        raise(&at[s], (double)first + apart);
-        raise(&at[s + 1], (double)second + apart);
+        align_raise(&at[s], (double)first + apart);
+        align_raise(&at[s + 1], (double)second + apart);
     }
 }
 
@@ -433,19 +435,19 @@ void align_ties(struct align *a, bool *tied)
 
 void align_solve(struct align *a)
 {
-    struct cutter cutter = {.a = a};
+    struct align_cutter cutter = {.a = a};
     for (size_t p = 0; p < a->pairs.n; p++)
         for (int d = 0; d < 2; d++)
             constraints_tighten(&a->pairs.at[p].constraints[d]);
     make_arcs(a);
     find_coarse(a);
     find_extent(&cutter);
-    cut(&cutter);
+    align_cut(&cutter);
     for (uint32_t c = 0; c < a->n_clocks; c++)
         write_segments(a, c);
     find_bounds(&cutter);
     for (uint32_t c = 1; c < a->n_clocks; c++)
-        widen(a, c);
+        align_widen(a, c);
 }
 
 uint32_t align_segments(const struct align *a, uint32_t clock,

@@ -63,8 +63,8 @@ static void drop_cycle(const struct align *a, const double *weight, bool reverse
     }
 }
 
-static bool relax(const struct align *a, const double *weight, bool reverse, double *value,
-                  struct arc_cycles *cycles)
+static bool shortest_relax(const struct align *a, const double *weight, bool reverse, double *value,
+                           struct arc_cycles *cycles)
 {
     uint32_t n = a->n_clocks, head = 0, n_queued = 0, n_since = 0;
     SCRATCH_ARENA struct arena arena = {0};
@@ -117,7 +117,8 @@ static bool relax(const struct align *a, const double *weight, bool reverse, dou
 bool paths_relax(const struct align *a, const double *weight, double *most, double *least,
                  struct arc_cycles *cycles)
 {
-    return relax(a, weight, false, most, cycles) && relax(a, weight, true, least, cycles);
+    return shortest_relax(a, weight, false, most, cycles) &&
+           shortest_relax(a, weight, true, least, cycles);
 }
 
 bool paths_from_reference(const struct align *a, const double *weight, double *most, double *least,

@@ -25,7 +25,7 @@ struct point {
     uint32_t constraint;
 };
 
-struct work {
+struct window_work {
     struct arena arena;
     const struct align *a;
     struct window *window;
@@ -45,29 +45,29 @@ struct work {
     contradictions *why; /* NULL: not asked for */
 };
 
-static double *doubles(struct work *work, size_t n)
+static double *window_doubles(struct window_work *work, size_t n)
 {
     return arena_array(&work->arena, n, sizeof(double));
 }
 
-static void init(struct work *work, const struct align *a, struct window *window,
-                 contradictions *why)
+static void window_init(struct window_work *work, const struct align *a, struct window *window,
+                        contradictions *why)
 {
     size_t n_arcs = a->pairs.n * 2, n = a->n_clocks;
-    *work = (struct work){.a = a, .window = window, .why = why};
+    *work = (struct window_work){.a = a, .window = window, .why = why};
     work->length_ns = fmax((double)window->end_ns - (double)window->start_ns, 1);
     for (int k = 0; k < 2; k++)
         work->shown[k] = ((double)window->shown_ns[k] - (double)window->start_ns) / work->length_ns;
     for (size_t k = 0; k < 3; k++) {
-        work->ends[k] = doubles(work, n_arcs);
-        work->high[k] = doubles(work, n);
-        work->low[k] = doubles(work, n);
+        work->ends[k] = window_doubles(work, n_arcs);
+        work->high[k] = window_doubles(work, n);
+        work->low[k] = window_doubles(work, n);
     }
-    work->weight = doubles(work, n_arcs);
-    work->x = doubles(work, n);
-    work->drift = doubles(work, n);
-    work->most = doubles(work, n);
-    work->least = doubles(work, n);
+    work->weight = window_doubles(work, n_arcs);
+    work->x = window_doubles(work, n);
+    work->drift = window_doubles(work, n);
+    work->most = window_doubles(work, n);
+    work->least = window_doubles(work, n);
     work->first = arena_array(&work->arena, n_arcs + 1, sizeof *work->first);
     work->touch = arena_array(&work->arena, n_arcs + 1, sizeof *work->touch);
     work->cycles.arcs = arena_array(&work->arena, n + 1, sizeof *work->cycles.arcs);
@@ -84,7 +84,7 @@ static bool is_above(const struct point *a, const struct point *b, const struct 
 }
 
 /* The lower convex hull of an arc's constraints in the window. */
-static void add_points(struct work *work, uint32_t arc, int pass)
+static void add_points(struct window_work *work, uint32_t arc, int pass)
 {
     const struct align *a = work->a;
     const struct pair *pair = &a->pairs.at[arc / 2];
@@ -117,7 +117,7 @@ static void add_points(struct work *work, uint32_t arc, int pass)
     work->points.n += kept;
 }
 
-static void collect(struct work *work, int pass)
+static void window_collect(struct window_work *work, int pass)
 {
     const struct align *a = work->a;
     uint32_t n_arcs = (uint32_t)a->pairs.n * 2;
@@ -131,13 +131,13 @@ static void collect(struct work *work, int pass)
     work->first[n_arcs] = (uint32_t)work->points.n;
 }
 
-static bool has_points(const struct work *work, uint32_t arc)
+static bool has_points(const struct window_work *work, uint32_t arc)
 {
     return work->first[arc] < work->first[arc + 1];
 }
 
 /* Which clocks the window's constraints tie to the reference, in both directions. */
-static void find_tied(struct work *work)
+static void find_tied(struct window_work *work)
 {
     const struct align *a = work->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
@@ -147,7 +147,7 @@ static void find_tied(struct work *work)
         work->tied[c] = !isinf(work->most[c]) && !isinf(work->least[c]);
 }
 
-static bool is_used(const struct work *work, uint32_t arc)
+static bool is_used(const struct window_work *work, uint32_t arc)
 {
     return has_points(work, arc) && work->tied[work->a->pairs.at[arc / 2].low] &&
            work->tied[work->a->pairs.at[arc / 2].high];
@@ -160,7 +160,7 @@ struct corner {
 };
 
 /* Keeps the part where sign * (x + drift * at) <= v. */
-static uint32_t clip(struct corner *corners, uint32_t n, double sign, double at, double v)
+static uint32_t window_clip(struct corner *corners, uint32_t n, double sign, double at, double v)
 {
     struct corner kept[2 * MAX_CORNERS];
     uint32_t n_kept = 0;
@@ -182,7 +182,7 @@ static uint32_t clip(struct corner *corners, uint32_t n, double sign, double at,
 }
 
 /* False: no line fits the pair's constraints. */
-static bool bound_pair(struct work *work, uint32_t pair)
+static bool bound_pair(struct window_work *work, uint32_t pair)
 {
     const double unit = 1 / work->length_ns;
     uint32_t first = work->first[2 * pair], middle = work->first[2 * pair + 1],
@@ -198,8 +198,8 @@ static bool bound_pair(struct work *work, uint32_t pair)
         {-box, slowest}, {box, slowest}, {box, fastest}, {-box, fastest}};
     uint32_t n = 4;
     for (uint32_t i = first; i < end && n > 0; i++)
-        n = clip(corners, n, i < middle ? 1 : -1, work->points.at[i].s * unit,
-                 work->points.at[i].v);
+        n = window_clip(corners, n, i < middle ? 1 : -1, work->points.at[i].s * unit,
+                        work->points.at[i].v);
     for (int k = 0; k < 3; k++) {
         double most = -INFINITY, least = INFINITY;
         for (uint32_t i = 0; i < n; i++) {
@@ -217,7 +217,7 @@ static bool bound_pair(struct work *work, uint32_t pair)
 
 /* ---- contradictions ---- */
 
-static uint32_t tightest(const struct work *work, uint32_t arc)
+static uint32_t window_tightest(const struct window_work *work, uint32_t arc)
 {
     uint32_t best = work->first[arc];
     for (uint32_t i = best; i < work->first[arc + 1]; i++)
@@ -226,7 +226,7 @@ static uint32_t tightest(const struct work *work, uint32_t arc)
     return best;
 }
 
-static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
+static uint64_t mark_of(const struct window_work *work, uint32_t arc, uint32_t point)
 {
     return work->a->pairs.at[arc / 2]
         .constraints[arc % 2]
@@ -235,7 +235,7 @@ static uint64_t mark_of(const struct work *work, uint32_t arc, uint32_t point)
 }
 
 /* Returns the pair. */
-static uint32_t name_conflict(struct work *work, const uint32_t *arcs, uint32_t n_arcs)
+static uint32_t name_conflict(struct window_work *work, const uint32_t *arcs, uint32_t n_arcs)
 {
     double sum = 0, least = INFINITY;
     uint32_t used = 0, pair = arcs[0] / 2;
@@ -246,7 +246,7 @@ static uint32_t name_conflict(struct work *work, const uint32_t *arcs, uint32_t 
         uint32_t arc = arcs[i];
         if (!has_points(work, arc))
             continue;
-        uint32_t point = tightest(work, arc);
+        uint32_t point = window_tightest(work, arc);
         double v = work->points.at[point].v;
         sum += v;
         if (used < 2)
@@ -267,7 +267,7 @@ static uint32_t name_conflict(struct work *work, const uint32_t *arcs, uint32_t 
     return pair;
 }
 
-static void name_cycles(struct work *work)
+static void name_cycles(struct window_work *work)
 {
     const struct arc_cycles *cycles = &work->cycles;
     for (uint32_t i = 0, first = 0; i < cycles->n; first = cycles->ends[i++])
@@ -278,7 +278,7 @@ static void name_cycles(struct work *work)
 
 static void drop_pair(void *arg)
 {
-    struct work *work = arg;
+    struct window_work *work = arg;
     uint32_t pair = name_conflict(work, work->cycles.arcs, work->cycles.ends[0]);
     for (int k = 0; k < 3; k++)
         work->ends[k][2 * pair] = work->ends[k][2 * pair + 1] = INFINITY;
@@ -286,7 +286,7 @@ static void drop_pair(void *arg)
 
 /* The ranges of all clocks in each of the three measures. False: there are none, for reasons that
  * are then named. */
-static bool bound_clocks(struct work *work)
+static bool bound_clocks(struct window_work *work)
 {
     bool bounded = true;
     work->cycles.drop = work->why ? drop_pair : NULL;
@@ -309,7 +309,7 @@ enum drift_choice {
     N_DRIFT_CHOICES,
 };
 
-static void choose_drifts(struct work *work, enum drift_choice choice)
+static void choose_drifts(struct window_work *work, enum drift_choice choice)
 {
     double shown = work->shown[1] - work->shown[0];
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
@@ -325,7 +325,7 @@ static void choose_drifts(struct work *work, enum drift_choice choice)
     }
 }
 
-static void weigh(struct work *work)
+static void window_weigh(struct window_work *work)
 {
     for (uint32_t arc = 0; arc < work->a->pairs.n * 2; arc++) {
         work->weight[arc] = INFINITY;
@@ -344,7 +344,7 @@ static void weigh(struct work *work)
 }
 
 /* Of a clock's drift, squared. */
-static double freedom(const struct work *work, uint32_t clock)
+static double window_freedom(const struct window_work *work, uint32_t clock)
 {
     double range = work->high[2][clock] - work->low[2][clock];
     return clock == 0 ? 0 : range * range;
@@ -352,7 +352,7 @@ static double freedom(const struct work *work, uint32_t clock)
 
 /* The constraints of a cycle forbid the drifts: changes them as little as necessary, the best known
  * ones least. False: no drift helps. */
-static bool repair(struct work *work, const uint32_t *arcs, uint32_t n)
+static bool window_repair(struct window_work *work, const uint32_t *arcs, uint32_t n)
 {
     const struct align *a = work->a;
     double *slope = work->x, over = 0, give = 0;
@@ -367,25 +367,25 @@ static bool repair(struct work *work, const uint32_t *arcs, uint32_t n)
     /* each of the cycle's clocks is the end of one of its arcs */
     for (uint32_t i = 0; i < n; i++) {
         uint32_t c = arc_to(a, arcs[i]);
-        give += slope[c] * slope[c] * freedom(work, c);
+        give += slope[c] * slope[c] * window_freedom(work, c);
     }
     if (!(give > 1e-18) || !isfinite(give))
         return false;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t c = arc_to(a, arcs[i]);
-        work->drift[c] -= slope[c] * freedom(work, c) / give * (over * 1.05 + 0.01);
+        work->drift[c] -= slope[c] * window_freedom(work, c) / give * (over * 1.05 + 0.01);
     }
     return true;
 }
 
 /* False: some can't be; these are the cycles that are left. */
-static bool repair_all(struct work *work)
+static bool repair_all(struct window_work *work)
 {
     struct arc_cycles *cycles = &work->cycles;
     uint32_t n = 0, n_arcs = 0;
     for (uint32_t i = 0, first = 0, end; i < cycles->n; i++, first = end) {
         end = cycles->ends[i];
-        if (repair(work, &cycles->arcs[first], end - first))
+        if (window_repair(work, &cycles->arcs[first], end - first))
             continue;
         memmove(&cycles->arcs[n_arcs], &cycles->arcs[first], (end - first) * sizeof *cycles->arcs);
         n_arcs += end - first;
@@ -397,9 +397,9 @@ static bool repair_all(struct work *work)
 
 /* The range of offsets that the drifts leave; drifts that leave none are repaired so many times.
  * False: in vain. */
-static bool solve_offsets(struct work *work, int n_repairs)
+static bool solve_offsets(struct window_work *work, int n_repairs)
 {
-    weigh(work);
+    window_weigh(work);
     for (int n = 0;
          !paths_from_reference(work->a, work->weight, work->most, work->least, &work->cycles);
          n++) {
@@ -409,14 +409,14 @@ static bool solve_offsets(struct work *work, int n_repairs)
         }
         if (!repair_all(work))
             return false;
-        weigh(work);
+        window_weigh(work);
     }
     for (uint32_t c = 0; c < work->a->n_clocks; c++)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 : 0;
     return true;
 }
 
-static bool solve_lines(struct work *work, bool last)
+static bool solve_lines(struct window_work *work, bool last)
 {
     for (int choice = last ? DRIFT_AS_IT_WAS : DRIFT_NONE; choice < N_DRIFT_CHOICES; choice++) {
         choose_drifts(work, (enum drift_choice)choice);
@@ -429,7 +429,8 @@ static bool solve_lines(struct work *work, bool last)
 /* ---- clocks that keep their time, moments that were near each other ---- */
 
 /* The median of what x_low - x_high would have to be; false: the window holds none. */
-static bool median_near(struct work *work, const struct pair *pair, double *scratch, double *median)
+static bool median_near(struct window_work *work, const struct pair *pair, double *scratch,
+                        double *median)
 {
     const struct window *window = work->window;
     const struct line *low = &window->lines[pair->low], *high = &window->lines[pair->high];
@@ -450,7 +451,7 @@ static bool median_near(struct work *work, const struct pair *pair, double *scra
 
 /* What is nearest to the wishes and obeys the constraints: the middle of the highest solution below
  * and of the lowest above them, since what lies between solutions is one. */
-static void obey(struct work *work)
+static void window_obey(struct window_work *work)
 {
     const struct align *a = work->a;
     for (uint32_t c = 0; c < a->n_clocks; c++) {
@@ -463,7 +464,7 @@ static void obey(struct work *work)
         work->x[c] = work->tied[c] ? (work->most[c] - work->least[c]) / 2 - zero : 0;
 }
 
-static void apply_wishes(struct work *work)
+static void apply_wishes(struct window_work *work)
 {
     const struct align *a = work->a;
     size_t most = 1;
@@ -499,12 +500,12 @@ static void apply_wishes(struct work *work)
         if (!work->known[c])
             work->x[c] = -line_at(line, line->local_ns, line->local_ns);
     }
-    obey(work);
+    window_obey(work);
 }
 
 /* ---- the window ---- */
 
-static void move_lines(struct work *work)
+static void move_lines(struct window_work *work)
 {
     int64_t zero = work->window->start_ns;
     for (uint32_t c = 1; c < work->a->n_clocks; c++) {
@@ -529,7 +530,7 @@ static void move_lines(struct work *work)
     }
 }
 
-static void fill_uncertainty(struct work *work)
+static void fill_uncertainty(struct window_work *work)
 {
     for (uint32_t c = 0; c < work->a->n_clocks; c++) {
         double *uncertainty = &work->window->uncertainty_ns[c];
@@ -543,11 +544,11 @@ static void fill_uncertainty(struct work *work)
     }
 }
 
-static bool solve_pass(struct work *work, int pass)
+static bool solve_pass(struct window_work *work, int pass)
 {
     bool last = pass + 1 == N_PASSES, fits = true;
     const struct align *a = work->a;
-    collect(work, pass);
+    window_collect(work, pass);
     find_tied(work);
     for (uint32_t p = 0; p < a->pairs.n && (fits || work->why); p++) {
         uint32_t arcs[] = {2 * p, 2 * p + 1};
@@ -567,7 +568,7 @@ static bool solve_pass(struct work *work, int pass)
     }
     if (last) { /* only the exact constraints still move lines */
         memset(work->x, 0, a->n_clocks * sizeof *work->x);
-        obey(work);
+        window_obey(work);
     } else {
         apply_wishes(work);
     }
@@ -578,9 +579,9 @@ static bool solve_pass(struct work *work, int pass)
 
 bool window_solve(const struct align *a, struct window *window, bool rough, contradictions *why)
 {
-    struct work work;
+    struct window_work work;
     bool solved = true;
-    init(&work, a, window, why);
+    window_init(&work, a, window, why);
     for (int pass = 0; pass < (rough ? 1 : N_PASSES) && solved; pass++)
         solved = solve_pass(&work, pass);
     array_fini(&work.points);

@@ -35,15 +35,15 @@ struct attach {
     struct dpro_attach_options options;
     int fd;
     struct arena texts; /* of processes */
-    ARRAY(struct process) processes;
-    size_t n_others;      /* that asked and were not meant by options.pid */
-    struct window window; /* start_ns 0: not fixed yet */
+    ARRAY(struct attach_process) processes;
+    size_t n_others;             /* that asked and were not meant by options.pid */
+    struct attach_window window; /* start_ns 0: not fixed yet */
 };
 
 /* Logs a line about a process: "rank 3 (process 7) asked too late". */
 static __attribute__((format(printf, 4, 5))) void say(const struct attach *attach,
                                                       enum dpro_log_level level,
-                                                      const struct process *process,
+                                                      const struct attach_process *process,
                                                       const char *format, ...)
 {
     char text[512], rank[32] = "";
@@ -67,14 +67,15 @@ static bool is_meant(const struct attach *attach, const struct fabric_message *m
     return false;
 }
 
-static struct process *find(struct attach *attach, const struct fabric_message *message, pid_t pid)
+static struct attach_process *attach_find(struct attach *attach,
+                                          const struct fabric_message *message, pid_t pid)
 {
-    EACH (struct process, process, attach->processes)
+    EACH (struct attach_process, process, attach->processes)
         if (process->pid == pid && process->pids[0] == message->pids[0])
             return process;
     if (attach->processes.n == MAX_PROCESSES)
         return NULL;
-    struct process fresh = {.pid = pid, .n_pids = message->n_pids};
+    struct attach_process fresh = {.pid = pid, .n_pids = message->n_pids};
     memcpy(fresh.pids, message->pids, sizeof fresh.pids);
     process_describe(&fresh);
     array_push(&attach->processes, fresh);
@@ -83,8 +84,8 @@ static struct process *find(struct attach *attach, const struct fabric_message *
 
 /* Makes the process's folder, where it may write; the process may be another user's (ours is then
  * root). */
-static int make_folder(struct attach *attach, struct process *process, const struct ucred *sender,
-                       struct dpro_error *err)
+static int make_folder(struct attach *attach, struct attach_process *process,
+                       const struct ucred *sender, struct dpro_error *err)
 {
     size_t first_made;
     bool known = process->rank >= 0;
@@ -116,7 +117,7 @@ static int answer_request(struct attach *attach, const struct fabric_message *me
         attach->n_others++;
         return 0;
     }
-    struct process *process = find(attach, message, sender->pid);
+    struct attach_process *process = attach_find(attach, message, sender->pid);
     if (!process)
         return 0;
     bool is_new = process->heard_ns == 0;
@@ -222,7 +223,7 @@ static bool is_gone(pid_t pid)
 }
 
 /* Why a process's trace is not to be expected any more; NULL: it is. */
-static const char *why_lost(const struct process *process)
+static const char *why_lost(const struct attach_process *process)
 {
     if (is_gone(process->pid))
         return "ended before it had written its trace";
@@ -234,10 +235,10 @@ static const char *why_lost(const struct process *process)
 }
 
 /* Looks which traces have come, and which won't. Returns how many are still to come. */
-static size_t look(struct attach *attach)
+static size_t attach_look(struct attach *attach)
 {
     size_t n_pending = 0;
-    EACH (struct process, process, attach->processes) {
+    EACH (struct attach_process, process, attach->processes) {
         if (!process->told || process->done || process->lost)
             continue;
         process->done = process_is_done(process);
@@ -274,7 +275,8 @@ static bool user_stops(const struct dpro_attach_options *options)
 }
 
 /* Until all traces are there or given up, the caller stops it, or nobody comes. */
-static int record(struct attach *attach, struct dpro_attach_result *result, struct dpro_error *err)
+static int attach_record(struct attach *attach, struct dpro_attach_result *result,
+                         struct dpro_error *err)
 {
     const struct dpro_attach_options *options = &attach->options;
     int64_t begun = time_now_ns(CLOCK_MONOTONIC);
@@ -291,7 +293,7 @@ static int record(struct attach *attach, struct dpro_attach_result *result, stru
             result->n_processes += attach->processes.at[i].told;
             result->world_size = MAX(result->world_size, attach->processes.at[i].world_size);
         }
-        result->n_pending = look(attach);
+        result->n_pending = attach_look(attach);
         if (user_stops(options))
             return result->n_processes > 0
                        ? 0
@@ -330,13 +332,13 @@ static int attach_all(const char *path, const struct dpro_attach_options *option
     if (rc == 0)
         rc = attach.fd = fabric_listen(err);
     if (rc >= 0)
-        rc = WITHIN_SCOPE(DPRO_ENOMEM, record(&attach, &out, err));
+        rc = WITHIN_SCOPE(DPRO_ENOMEM, attach_record(&attach, &out, err));
     if (attach.fd >= 0)
         fabric_close(attach.fd);
     memory_check();
     if (rc >= 0)
-        rc = collect(absolute, attach.processes.at, attach.processes.n, &attach.window, &o->sink,
-                     &out.n_ranks, err);
+        rc = attach_collect(absolute, attach.processes.at, attach.processes.n, &attach.window,
+                            &o->sink, &out.n_ranks, err);
     if (rc == 0 && out.n_ranks == 0 && out.n_pending == 0)
         rc = dpro_error_set(
             err, DPRO_EEMPTY,

@@ -15,7 +15,7 @@
 enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 14 };
 
 /* A number of up to seven digits that is all of the text, else `otherwise`. */
-static int number(const char *text, int otherwise)
+static int collect_number(const char *text, int otherwise)
 {
     size_t len = text ? strspn(text, "0123456789") : 0;
     return len > 0 && len < 8 && text[len] == '\0' ? atoi(text) : otherwise;
@@ -37,7 +37,7 @@ static int look_up_number(const char *environment, size_t size, const char *cons
 {
     int value = otherwise;
     for (int i = 0; i < 3 && names[i] && value == otherwise; i++)
-        value = number(look_up(environment, size, names[i]), otherwise);
+        value = collect_number(look_up(environment, size, names[i]), otherwise);
     return value;
 }
 
@@ -53,7 +53,7 @@ static size_t read_environ(pid_t pid, char *out)
     return n;
 }
 
-void process_describe(struct process *process)
+void process_describe(struct attach_process *process)
 {
     static const char *const names[][3] = {
         {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"},
@@ -77,7 +77,7 @@ void process_describe(struct process *process)
 }
 
 /* A complete trace ends with its name; one that is being written may end with any brace. */
-bool process_is_done(const struct process *process)
+bool process_is_done(const struct attach_process *process)
 {
     char tail[TAIL + 1];
     struct stat st;
@@ -93,38 +93,38 @@ bool process_is_done(const struct process *process)
     return n > 0 && tail[n - 1] == '}' && memmem(tail, (size_t)n, "\"traceName\"", 11) != NULL;
 }
 
-struct kept { /* a process whose trace is taken */
-    struct process *process;
+struct collect_kept { /* a process whose trace is taken */
+    struct attach_process *process;
     int rank; /* from its environment, else its trace */
     bool dropped;
 };
 
 struct collection {
     const char *path;
-    const struct window *window;
+    const struct attach_window *window;
     const struct dpro_sink *sink;
     struct arena paths;
-    ARRAY(struct kept) kept;
+    ARRAY(struct collect_kept) kept;
 };
 
 /* Takes an empty folder away, and its host's when that was the last. */
-static void leave(const char *path, struct process *process)
+static void collect_leave(const char *path, struct attach_process *process)
 {
     folder_take_back(process->folder, strlen(path) + 2);
 }
 
-static void drop(const struct collection *all, struct kept *kept, enum dpro_log_level level,
-                 const char *why)
+static void collect_drop(const struct collection *all, struct collect_kept *kept,
+                         enum dpro_log_level level, const char *why)
 {
     kept->dropped = true;
     unlink(kept->process->file);
-    leave(all->path, kept->process);
+    collect_leave(all->path, kept->process);
     log_line(all->sink, level, "process %d: its trace is left out: %s", kept->process->pids[0],
              why);
 }
 
 /* The process id in a file's name must not be taken for a rank. */
-static void rename_plainly(struct collection *all, struct process *process)
+static void rename_plainly(struct collection *all, struct attach_process *process)
 {
     const char *path = arena_format(&all->paths, "%s/kineto.json", process->folder);
     if (rename(process->file, path) == 0)
@@ -132,7 +132,7 @@ static void rename_plainly(struct collection *all, struct process *process)
 }
 
 /* Whether anything ran, and which rank the trace says it is. */
-static bool has_ops(struct collection *all, struct kept *kept)
+static bool has_ops(struct collection *all, struct collect_kept *kept)
 {
     struct dpro_trace *trace;
     struct dpro_job_options options = {.threads = 1};
@@ -154,7 +154,7 @@ static bool has_ops(struct collection *all, struct kept *kept)
     return has;
 }
 
-static bool is_below(const struct process *process, const struct process *other)
+static bool is_below(const struct attach_process *process, const struct attach_process *other)
 {
     for (size_t i = 1; i < process->n_pids; i++)
         if (process->pids[i] == other->pids[0])
@@ -162,17 +162,17 @@ static bool is_below(const struct process *process, const struct process *other)
     return false;
 }
 
-ORDER(by_pid, struct kept, ASCENDING(process->pids[0]));
+ORDER(by_pid, struct collect_kept, ASCENDING(process->pids[0]));
 
 /* Keeps the processes that train, one a rank. */
-static void choose(struct collection *all)
+static void collect_choose(struct collection *all)
 {
-    struct kept *kept = all->kept.at;
+    struct collect_kept *kept = all->kept.at;
     size_t n = all->kept.n;
     bool any_known = false, unclear = false;
     for (size_t i = 0; i < n; i++) {
         if (!has_ops(all, &kept[i]))
-            drop(all, &kept[i], DPRO_LOG_DEBUG, "it ran no ops");
+            collect_drop(all, &kept[i], DPRO_LOG_DEBUG, "it ran no ops");
         else
             any_known |= kept[i].process->rank >= 0;
     }
@@ -180,20 +180,21 @@ static void choose(struct collection *all)
         if (kept[i].dropped)
             continue;
         if (any_known && kept[i].process->rank < 0)
-            drop(all, &kept[i], DPRO_LOG_DEBUG, "it has no rank");
+            collect_drop(all, &kept[i], DPRO_LOG_DEBUG, "it has no rank");
         for (size_t k = 0; k < n && !kept[i].dropped; k++)
             if (k != i && !kept[k].dropped && kept[i].process->rank == kept[k].process->rank &&
                 is_below(kept[i].process, kept[k].process))
-                drop(all, &kept[i], DPRO_LOG_DEBUG, "a process above it trains");
+                collect_drop(all, &kept[i], DPRO_LOG_DEBUG, "a process above it trains");
     }
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < i; k++) {
             if (kept[i].dropped || kept[k].dropped || kept[i].rank != kept[k].rank)
                 continue;
             if (any_known)
-                drop(all, &kept[i], DPRO_LOG_WARN,
-                     "another process has the same rank; are there two jobs? --pid tells them "
-                     "apart");
+                collect_drop(
+                    all, &kept[i], DPRO_LOG_WARN,
+                    "another process has the same rank; are there two jobs? --pid tells them "
+                    "apart");
             unclear |= !any_known;
         }
     }
@@ -208,7 +209,7 @@ static void choose(struct collection *all)
              "neither environment nor traces tell the ranks: numbered by process id");
 }
 
-static int pack(const char *from, const char *to, struct dpro_error *err)
+static int collect_pack(const char *from, const char *to, struct dpro_error *err)
 {
     char piece[PIECE];
     struct input in;
@@ -240,15 +241,15 @@ static uint64_t namespace_of(pid_t pid, const char *name)
     return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-struct placed {
+struct collect_placed {
     const struct collection *all;
-    const struct kept *kept;
+    const struct collect_kept *kept;
 };
 
 static void write_rank(struct writer *w, const void *arg)
 {
-    const struct placed *placed = arg;
-    const struct process *process = placed->kept->process;
+    const struct collect_placed *placed = arg;
+    const struct attach_process *process = placed->kept->process;
     int rank = placed->kept->rank;
     char host[256] = "", boot_id[40] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -281,7 +282,8 @@ static void write_rank(struct writer *w, const void *arg)
     writer_text(w, "\n");
 }
 
-static int place(struct collection *all, const struct kept *kept, struct dpro_error *err)
+static int collect_place(struct collection *all, const struct collect_kept *kept,
+                         struct dpro_error *err)
 {
     size_t first_made;
     char *folder =
@@ -290,12 +292,12 @@ static int place(struct collection *all, const struct kept *kept, struct dpro_er
     char *rank = arena_format(&all->paths, "%s/rank.json", folder);
     int rc = folder_make(folder, &first_made, err);
     if (rc == 0)
-        rc = pack(kept->process->file, trace, err);
+        rc = collect_pack(kept->process->file, trace, err);
     if (rc < 0)
         return rc;
     unlink(kept->process->file);
-    leave(all->path, kept->process); /* where the rank was not known it is another one */
-    return writer_write_path(rank, false, write_rank, &(struct placed){all, kept}, err);
+    collect_leave(all->path, kept->process); /* where the rank was not known it is another one */
+    return writer_write_path(rank, false, write_rank, &(struct collect_placed){all, kept}, err);
 }
 
 static void write_world(struct writer *w, const void *world_size)
@@ -321,8 +323,9 @@ static int write_job(const char *path, struct dpro_error *err)
     return rc;
 }
 
-int collect(const char *path, struct process *processes, size_t n, const struct window *window,
-            const struct dpro_sink *sink, size_t *n_ranks, struct dpro_error *err)
+int attach_collect(const char *path, struct attach_process *processes, size_t n,
+                   const struct attach_window *window, const struct dpro_sink *sink,
+                   size_t *n_ranks, struct dpro_error *err)
 {
     struct collection all = {.path = path, .window = window, .sink = sink};
     int rc = 0;
@@ -331,14 +334,14 @@ int collect(const char *path, struct process *processes, size_t n, const struct 
         if (processes[i].done)
             array_add(&all.kept, .process = &processes[i], .rank = processes[i].rank);
         else if (processes[i].lost && processes[i].folder)
-            leave(path, &processes[i]);
+            collect_leave(path, &processes[i]);
     }
     if (all.kept.n > 0)
-        choose(&all);
+        collect_choose(&all);
     for (size_t i = 0; i < all.kept.n && rc == 0; i++) {
         if (all.kept.at[i].dropped)
             continue;
-        rc = place(&all, &all.kept.at[i], err);
+        rc = collect_place(&all, &all.kept.at[i], err);
         *n_ranks += rc == 0;
     }
     if (rc == 0 && *n_ranks > 0)

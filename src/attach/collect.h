@@ -7,7 +7,7 @@
 
 #include "attach/fabric.h"
 
-struct process {
+struct attach_process {
     int32_t pids[FABRIC_PIDS_MAX]; /* as it sees itself and those above it */
     size_t n_pids;
     pid_t pid;                        /* as we see it */
@@ -22,17 +22,18 @@ struct process {
 };
 
 /* Fills in what the process's environment tells of its place in the job. */
-void process_describe(struct process *process);
+void process_describe(struct attach_process *process);
 
 /* Whether its trace is there and whole. */
-bool process_is_done(const struct process *process);
+bool process_is_done(const struct attach_process *process);
 
-struct window {
+struct attach_window {
     int64_t start_ns, end_ns; /* CLOCK_REALTIME */
 };
 
 /* Puts the traces of all that are done in their places below `path`, packed, with a rank.json each
  * and a job.json, and removes those of processes that train nothing (launchers, data loaders).
  * Counts the ranks. */
-int collect(const char *path, struct process *processes, size_t n, const struct window *window,
-            const struct dpro_sink *sink, size_t *n_ranks, struct dpro_error *err);
+int attach_collect(const char *path, struct attach_process *processes, size_t n,
+                   const struct attach_window *window, const struct dpro_sink *sink,
+                   size_t *n_ranks, struct dpro_error *err);

@@ -9,7 +9,7 @@ struct arena_block {
     _Alignas(ALIGN) unsigned char data[];
 };
 
-static void *take(struct arena *arena, size_t size, size_t align)
+static void *arena_take(struct arena *arena, size_t size, size_t align)
 {
     if (size > SIZE_MAX / 2)
         mem_fail();
@@ -40,7 +40,7 @@ static void *take(struct arena *arena, size_t size, size_t align)
 
 void *arena_alloc(struct arena *arena, size_t size)
 {
-    return take(arena, size, ALIGN);
+    return arena_take(arena, size, ALIGN);
 }
 
 static size_t total_of(size_t count, size_t size)
@@ -68,7 +68,8 @@ char *arena_copy_string(struct arena *arena, const char *text, size_t len)
 {
     if (len == SIZE_MAX)
         mem_fail();
-    char *copy = take(arena, len + 1, 1); /* names are most of a trace: they lie side by side */
+    char *copy =
+        arena_take(arena, len + 1, 1); /* names are most of a trace: they lie side by side */
     if (len)
         memcpy(copy, text, len);
     copy[len] = '\0';
@@ -83,7 +84,7 @@ char *arena_format(struct arena *arena, const char *format, ...)
     int len = vsnprintf(NULL, 0, format, args);
     if (len < 0)
         mem_fail();
-    char *text = take(arena, (size_t)len + 1, 1);
+    char *text = arena_take(arena, (size_t)len + 1, 1);
     vsnprintf(text, (size_t)len + 1, format, again);
     va_end(again);
     va_end(args);

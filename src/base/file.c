@@ -56,7 +56,7 @@ static int fill_packed(struct input *in, struct dpro_error *err)
 }
 
 /* Looks at the first bytes: gzip by its magic, whatever the name says. */
-static int start(struct input *in, struct dpro_error *err)
+static int file_start(struct input *in, struct dpro_error *err)
 {
     unsigned char head[2];
     size_t n_head = 0;
@@ -98,7 +98,7 @@ int input_open(struct input *in, const char *path, struct dpro_error *err)
     posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     in->fd = fd;
     in->size_bytes = (uint64_t)st.st_size;
-    int rc = start(in, err);
+    int rc = file_start(in, err);
     if (rc < 0)
         input_close(in);
     return rc;
@@ -108,7 +108,7 @@ void input_open_memory(struct input *in, const void *data, size_t size, const ch
 {
     *in = (struct input){
         .path = name, .fd = -1, .memory = data, .memory_left = size, .size_bytes = size};
-    start(in, NULL); /* nothing can fail */
+    file_start(in, NULL); /* nothing can fail */
 }
 
 /* The next INFLATE_SIZE bytes, fewer at the end. */
@@ -214,7 +214,7 @@ int input_rewind(struct input *in, struct dpro_error *err)
     in->source_ended = in->ended = false;
     in->damage = NULL;
     in->read_bytes = in->out_bytes = 0;
-    return start(in, err);
+    return file_start(in, err);
 }
 
 void input_close(struct input *in)

@@ -170,7 +170,7 @@ static size_t put_utf8(char *out, uint32_t code)
 
 /* Unescapes text[0..len) into out, which may be text itself: the result is never longer. A lone
  * surrogate becomes U+FFFD, an unknown escape its own character. */
-static size_t unescape(char *out, const char *text, size_t len)
+static size_t json_unescape(char *out, const char *text, size_t len)
 {
     static const char letters[] = "bfnrt", controls[] = "\b\f\n\r\t";
     size_t n = 0;
@@ -249,7 +249,7 @@ bool json_string_slow(struct json *js, const char **text, size_t *len)
     lend_kept(js, js->p - 1, text, len);
     *len = MIN(*len, (size_t)JSON_TEXT_MAX);
     if (escaped) {
-        *len = unescape(js->scratch, *text, *len);
+        *len = json_unescape(js->scratch, *text, *len);
         *text = js->scratch;
     }
     return true;
@@ -289,13 +289,13 @@ bool json_number_slow(struct json *js, const char **text, size_t *len)
 }
 
 /* Brackets, quotes and backslashes of 32 bytes. */
-struct block {
+struct json_block {
     uint32_t opens, closes, quotes, slashes;
 };
 
-static inline __attribute__((always_inline)) struct block look_at(const char *text)
+static inline __attribute__((always_inline)) struct json_block look_at(const char *text)
 {
-    struct block block;
+    struct json_block block;
 #if defined(__SSE2__)
     const __m128i fold = _mm_set1_epi8(0x20), open = _mm_set1_epi8('{'), close = _mm_set1_epi8('}'),
                   quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\');
@@ -311,7 +311,7 @@ static inline __attribute__((always_inline)) struct block look_at(const char *te
     block.slashes = MASK32(a, b, slash);
 #undef MASK32
 #else
-    block = (struct block){0};
+    block = (struct json_block){0};
     for (int i = 0; i < 32; i++) {
         block.opens |= (uint32_t)((text[i] | 0x20) == '{') << i;
         block.closes |= (uint32_t)((text[i] | 0x20) == '}') << i;
@@ -340,7 +340,7 @@ static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
     uint32_t depth = 0, in_string = 0; /* all bits set inside a string */
     for (;;) {
         while (js->p < js->end) {
-            struct block block = look_at(js->p);
+            struct json_block block = look_at(js->p);
             if (__builtin_expect(block.slashes != 0, 0)) {
                 /* escapes: up to the first one as usual, then the string is passed whole */
                 uint32_t before = (block.slashes & -block.slashes) - 1;

@@ -27,22 +27,22 @@ void json_refuse(struct json_reader *r, const char *format, ...)
     json_stop(r->js, JSON_BAD);
 }
 
-static void enter(struct json_reader *r, const char *key)
+static void members_enter(struct json_reader *r, const char *key)
 {
     if (++r->n_places < JSON_PLACES)
         r->places[r->n_places] = (struct json_place){key, 0};
 }
 
-static void leave(struct json_reader *r)
+static void members_leave(struct json_reader *r)
 {
     r->n_places--;
 }
 
 static void refuse_key(struct json_reader *r, const char *key, const char *why)
 {
-    enter(r, key);
+    members_enter(r, key);
     json_refuse(r, "%s", why);
-    leave(r);
+    members_leave(r);
 }
 
 /* The next value, unless the text ends before it. */
@@ -57,14 +57,14 @@ bool json_must_open(struct json_reader *r)
 {
     if (json_peek(r->js) != '[')
         return refuse_value(r, "a list"), false;
-    enter(r, NULL);
+    members_enter(r, NULL);
     return json_open(r->js, '[');
 }
 
 bool json_next_item(struct json_reader *r)
 {
     if (!json_array_next(r->js))
-        return leave(r), false;
+        return members_leave(r), false;
     if (r->n_places < JSON_PLACES)
         r->places[r->n_places].n++;
     return true;
@@ -194,9 +194,9 @@ static const struct json_member *find_row(const struct json_member *members, con
 
 static void read_row(struct json_reader *r, const struct json_member *row, void *out)
 {
-    enter(r, row->key);
+    members_enter(r, row->key);
     read_value(r, row, out);
-    leave(r);
+    members_leave(r);
 }
 
 void json_read_member(struct json_reader *r, const struct json_member *members, const char *key,

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-static struct map_slot *find(const struct map *map, uint64_t key)
+static struct map_slot *map_find(const struct map *map, uint64_t key)
 {
     size_t mask = map->n_slots - 1, slot = map_mix(key) & mask;
     while (map->slots[slot].key && map->slots[slot].key != key)
@@ -11,29 +11,29 @@ static struct map_slot *find(const struct map *map, uint64_t key)
     return &map->slots[slot];
 }
 
-static void grow(struct map *map)
+static void map_grow(struct map *map)
 {
     size_t n_slots = map->n_slots ? map->n_slots * 2 : 16;
     struct map bigger = {mem_array(n_slots, sizeof *bigger.slots), map->n, n_slots};
     for (size_t i = 0; i < map->n_slots; i++)
         if (map->slots[i].key)
-            *find(&bigger, map->slots[i].key) = map->slots[i];
+            *map_find(&bigger, map->slots[i].key) = map->slots[i];
     mem_free(map->slots);
     *map = bigger;
 }
 
 /* A key's slot, or a free one for it. */
-static struct map_slot *place(struct map *map, uint64_t key)
+static struct map_slot *map_place(struct map *map, uint64_t key)
 {
     assert(key != 0);
     if (map->n_slots / 2 <= map->n)
-        grow(map);
-    return find(map, key);
+        map_grow(map);
+    return map_find(map, key);
 }
 
 void map_set(struct map *map, uint64_t key, uint64_t value)
 {
-    struct map_slot *slot = place(map, key);
+    struct map_slot *slot = map_place(map, key);
     map->n += !slot->key;
     *slot = (struct map_slot){key, value};
 }
@@ -42,7 +42,7 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 {
     if (map->n_slots == 0 || key == 0)
         return false;
-    const struct map_slot *slot = find(map, key);
+    const struct map_slot *slot = map_find(map, key);
     if (!slot->key)
         return false;
     if (value)
@@ -52,7 +52,7 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 
 static uint64_t *first_value(struct map *map, uint64_t key, uint64_t value)
 {
-    struct map_slot *slot = place(map, key);
+    struct map_slot *slot = map_place(map, key);
     if (!slot->key) {
         *slot = (struct map_slot){key, value};
         map->n++;

@@ -15,7 +15,7 @@ static size_t slot_of(const struct memory_scope *scope, const void *block)
     return slot;
 }
 
-static bool grow(struct memory_scope *scope)
+static bool memory_grow(struct memory_scope *scope)
 {
     struct memory_scope bigger = {.n_slots = scope->n_slots ? scope->n_slots * 2 : 64};
     bigger.blocks = calloc(bigger.n_slots, sizeof *bigger.blocks);
@@ -34,7 +34,7 @@ static bool grow(struct memory_scope *scope)
 static bool expect_block(struct memory_scope *scope)
 {
     pthread_mutex_lock(&scope->lock);
-    bool ready = !scope->failed && (scope->n * 2 < scope->n_slots || grow(scope));
+    bool ready = !scope->failed && (scope->n * 2 < scope->n_slots || memory_grow(scope));
     scope->n += ready;
     pthread_mutex_unlock(&scope->lock);
     return ready;
@@ -80,7 +80,7 @@ void mem_fail(void)
 }
 
 /* A block that was had within the room that expect_block() made. */
-static void *own(void *block)
+static void *memory_own(void *block)
 {
     if (!block)
         mem_fail();
@@ -110,14 +110,14 @@ void *mem_alloc(size_t size)
         at = malloc(size ? size : 1);
     else if (posix_memalign(&at, HUGE_PAGE, size) == 0) /* the first page is a huge one, too */
         advise_huge(at, size);
-    return own(at);
+    return memory_own(at);
 }
 
 void *mem_array(size_t count, size_t size)
 {
     if (current && !expect_block(current->scope))
         mem_fail();
-    return own(advise_huge(calloc(count ? count : 1, size), count * size));
+    return memory_own(advise_huge(calloc(count ? count : 1, size), count * size));
 }
 
 void *mem_resize(void *at, size_t count, size_t size)
@@ -197,7 +197,7 @@ void *mem_map(size_t size)
     return at;
 }
 
-static void unmap(void *at)
+static void memory_unmap(void *at)
 {
     munmap(at, *(size_t *)at);
 }
@@ -206,7 +206,7 @@ void mem_unmap(void *at)
 {
     if (current)
         take_block(current->scope, (char *)at + PAGES_TAG, false);
-    unmap(at);
+    memory_unmap(at);
 }
 
 char *mem_copy_string(const char *text)
@@ -236,7 +236,7 @@ void memory_scope_free(struct memory_scope *scope)
         if ((uintptr_t)scope->blocks[i] & 1)
             close((int)((uintptr_t)scope->blocks[i] / 2));
         else if ((uintptr_t)scope->blocks[i] & PAGES_TAG)
-            unmap((char *)scope->blocks[i] - PAGES_TAG);
+            memory_unmap((char *)scope->blocks[i] - PAGES_TAG);
         else
             free(scope->blocks[i]);
     memory_scope_forget(scope);

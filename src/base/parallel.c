@@ -9,7 +9,7 @@
 
 enum { MAX_THREADS = 256 };
 
-struct pool {
+struct parallel_pool {
     atomic_size_t next;
     size_t n;
     void (*work)(void *arg, size_t item);
@@ -17,7 +17,7 @@ struct pool {
     struct memory_scope *scope; /* of the caller */
 };
 
-static int run_items(struct pool *pool)
+static int run_items(struct parallel_pool *pool)
 {
     for (;;) {
         size_t item = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
@@ -29,7 +29,7 @@ static int run_items(struct pool *pool)
 
 static void *run_thread(void *arg)
 {
-    struct pool *pool = arg;
+    struct parallel_pool *pool = arg;
     if (!pool->scope)
         run_items(pool);
     else if (WITHIN_SCOPE_OF(pool->scope, -1, run_items(pool)) < 0)
@@ -58,7 +58,7 @@ void parallel_for(size_t n, int threads, void (*work)(void *arg, size_t item), v
         want = n;
     if (want > MAX_THREADS)
         want = MAX_THREADS;
-    struct pool pool = {.n = n, .work = work, .arg = arg, .scope = memory_scope()};
+    struct parallel_pool pool = {.n = n, .work = work, .arg = arg, .scope = memory_scope()};
     pthread_t ids[MAX_THREADS];
     size_t n_started = 0;
     while (n_started + 1 < want && pthread_create(&ids[n_started], NULL, run_thread, &pool) == 0)

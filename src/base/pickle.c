@@ -99,7 +99,7 @@ struct machine {
     uint32_t n_texts;
 };
 
-static bool stop(struct machine *m, const char *why)
+static bool pickle_stop(struct machine *m, const char *why)
 {
     if (!m->r->fail) {
         m->r->fail = why;
@@ -108,15 +108,15 @@ static bool stop(struct machine *m, const char *why)
     return false;
 }
 
-static bool need(struct machine *m, size_t n)
+static bool pickle_need(struct machine *m, size_t n)
 {
-    return bytes_need(m->r->bytes, n) || stop(m, "the file ends in the middle of it");
+    return bytes_need(m->r->bytes, n) || pickle_stop(m, "the file ends in the middle of it");
 }
 
 /* A little-endian number of n bytes. */
 static bool take_number(struct machine *m, unsigned n, uint64_t *value)
 {
-    if (!need(m, n))
+    if (!pickle_need(m, n))
         return false;
     *value = 0;
     for (unsigned i = 0; i < n; i++)
@@ -125,22 +125,22 @@ static bool take_number(struct machine *m, unsigned n, uint64_t *value)
     return true;
 }
 
-static bool push(struct machine *m, struct pickle_value value)
+static bool pickle_push(struct machine *m, struct pickle_value value)
 {
     if (m->stack.n >= MAX_VALUES)
-        return stop(m, too_many);
+        return pickle_stop(m, too_many);
     array_push(&m->stack, value);
     return true;
 }
 
 static bool push_int(struct machine *m, int64_t integer)
 {
-    return push(m, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
+    return pickle_push(m, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
 }
 
 static bool push_none(struct machine *m)
 {
-    return push(m, (struct pickle_value){.kind = PICKLE_NONE});
+    return pickle_push(m, (struct pickle_value){.kind = PICKLE_NONE});
 }
 
 static struct pickle_value new_container(struct machine *m, enum pickle_kind kind)
@@ -149,19 +149,19 @@ static struct pickle_value new_container(struct machine *m, enum pickle_kind kin
 }
 
 /* Whether there are n values above the innermost mark. */
-static bool has(struct machine *m, size_t n)
+static bool pickle_has(struct machine *m, size_t n)
 {
     size_t bottom = m->marks.n ? m->marks.at[m->marks.n - 1] + (size_t)1 : 0;
-    return m->stack.n - bottom >= n || stop(m, not_one);
+    return m->stack.n - bottom >= n || pickle_stop(m, not_one);
 }
 
 /* ---- texts and numbers ---- */
 
-static bool skip(struct machine *m, uint64_t n)
+static bool pickle_skip(struct machine *m, uint64_t n)
 {
     while (n > 0) {
         struct bytes *b = m->r->bytes;
-        if (!need(m, 1))
+        if (!pickle_need(m, 1))
             return false;
         size_t there = (size_t)(b->end - b->p);
         size_t step = n < there ? (size_t)n : there;
@@ -175,7 +175,7 @@ static bool push_text(struct machine *m, uint64_t len)
 {
     struct bytes *b = m->r->bytes;
     size_t kept = len < PICKLE_TEXT_MAX ? (size_t)len : PICKLE_TEXT_MAX;
-    if (!need(m, kept))
+    if (!pickle_need(m, kept))
         return false;
     struct pickle_value value = {.kind = PICKLE_TEXT};
     uint32_t n = m->r->strings->n;
@@ -183,7 +183,7 @@ static bool push_text(struct machine *m, uint64_t len)
         value.id = strtab_add(m->r->strings, (const char *)b->p, kept);
     m->n_texts += m->r->strings->n - n;
     b->p += kept;
-    return skip(m, len - kept) && push(m, value);
+    return pickle_skip(m, len - kept) && pickle_push(m, value);
 }
 
 /* Of n bytes, two's complement. */
@@ -191,7 +191,7 @@ static bool push_long(struct machine *m, uint64_t n)
 {
     uint64_t value;
     if (n > 8)
-        return skip(m, n) && push_none(m);
+        return pickle_skip(m, n) && push_none(m);
     if (!take_number(m, (unsigned)n, &value))
         return false;
     if (n > 0 && n < 8 && value >> (8 * n - 1))
@@ -207,17 +207,17 @@ static bool push_float(struct machine *m)
         return false;
     bits = __builtin_bswap64(bits);
     memcpy(&value.real, &bits, sizeof value.real);
-    return push(m, value);
+    return pickle_push(m, value);
 }
 
 /* ---- containers ---- */
 
 /* Tells of the values from `first` on, which go into a container. */
-static bool tell(struct machine *m, struct pickle_value whole, size_t first)
+static bool pickle_tell(struct machine *m, struct pickle_value whole, size_t first)
 {
     size_t step = whole.kind == PICKLE_DICT ? 2 : 1;
     if ((m->stack.n - first) % step != 0)
-        return stop(m, not_one);
+        return pickle_stop(m, not_one);
     for (size_t i = first; i < m->stack.n; i += step)
         if (whole.kind == PICKLE_DICT)
             m->r->set(m->r->arg, whole.id, m->stack.at[i], m->stack.at[i + 1]);
@@ -230,33 +230,33 @@ static bool tell(struct machine *m, struct pickle_value whole, size_t first)
 static bool add_members(struct machine *m, size_t target, size_t first, enum pickle_kind kind)
 {
     if (m->stack.at[target].kind != kind)
-        return stop(m, not_one);
-    if (!tell(m, m->stack.at[target], first))
+        return pickle_stop(m, not_one);
+    if (!pickle_tell(m, m->stack.at[target], first))
         return false;
     m->stack.n = target + 1;
     return true;
 }
 
 /* Makes one container, at `place`, of the values from `first` on. */
-static bool gather(struct machine *m, size_t place, size_t first, enum pickle_kind kind)
+static bool pickle_gather(struct machine *m, size_t place, size_t first, enum pickle_kind kind)
 {
     struct pickle_value whole = new_container(m, kind);
-    if (!tell(m, whole, first))
+    if (!pickle_tell(m, whole, first))
         return false;
     m->stack.n = place;
-    return push(m, whole);
+    return pickle_push(m, whole);
 }
 
 /* ---- the memo ---- */
 
-static bool put(struct machine *m, uint64_t index)
+static bool pickle_put(struct machine *m, uint64_t index)
 {
-    if (!has(m, 1))
+    if (!pickle_has(m, 1))
         return false;
     if (index > m->memo.n)
-        return stop(m, not_one);
+        return pickle_stop(m, not_one);
     if (index >= MAX_VALUES)
-        return stop(m, too_many);
+        return pickle_stop(m, too_many);
     if (index == m->memo.n)
         array_push(&m->memo, m->stack.at[m->stack.n - 1]);
     else
@@ -264,9 +264,9 @@ static bool put(struct machine *m, uint64_t index)
     return true;
 }
 
-static bool get(struct machine *m, uint64_t index)
+static bool pickle_get(struct machine *m, uint64_t index)
 {
-    return index < m->memo.n ? push(m, m->memo.at[index]) : stop(m, not_one);
+    return index < m->memo.n ? pickle_push(m, m->memo.at[index]) : pickle_stop(m, not_one);
 }
 
 /* ---- opcodes ---- */
@@ -280,39 +280,40 @@ static bool do_op(struct machine *m, uint8_t code)
         return false;
     if (op.act >= POP_MARKED && op.act <= GATHER_MARKED) {
         if (m->marks.n == 0)
-            return stop(m, not_one);
+            return pickle_stop(m, not_one);
         mark = m->marks.at[--m->marks.n];
     }
     switch ((enum act)op.act) {
     case PUSH_NONE:
         return push_none(m);
     case PUSH_BOOL:
-        return push(m, (struct pickle_value){.kind = PICKLE_BOOL, .integer = op.n});
+        return pickle_push(m, (struct pickle_value){.kind = PICKLE_BOOL, .integer = op.n});
     case PUSH_FLOAT:
         return push_float(m);
     case PUSH_EMPTY:
-        return push(m, new_container(m, op.kind));
+        return pickle_push(m, new_container(m, op.kind));
     case PUSH_MARK:
         array_push(&m->marks, (uint32_t)m->stack.n);
-        return push(m, (struct pickle_value){.kind = PICKLE_MARK});
+        return pickle_push(m, (struct pickle_value){.kind = PICKLE_MARK});
     case PUSH_AGAIN:
-        return has(m, 1) && push(m, m->stack.at[m->stack.n - 1]);
+        return pickle_has(m, 1) && pickle_push(m, m->stack.at[m->stack.n - 1]);
     case POP:
-        return has(m, 1) && m->stack.n-- > 0;
+        return pickle_has(m, 1) && m->stack.n-- > 0;
     case PUT_NEXT:
-        return put(m, m->memo.n);
+        return pickle_put(m, m->memo.n);
     case ADD_ONE:
-        return has(m, n_new + 1) &&
+        return pickle_has(m, n_new + 1) &&
                add_members(m, m->stack.n - n_new - 1, m->stack.n - n_new, op.kind);
     case GATHER_FEW:
-        return has(m, op.n) && gather(m, m->stack.n - op.n, m->stack.n - op.n, op.kind);
+        return pickle_has(m, op.n) &&
+               pickle_gather(m, m->stack.n - op.n, m->stack.n - op.n, op.kind);
     case POP_MARKED:
         m->stack.n = mark;
         return true;
     case ADD_MARKED:
-        return mark > 0 ? add_members(m, mark - 1, mark + 1, op.kind) : stop(m, not_one);
+        return mark > 0 ? add_members(m, mark - 1, mark + 1, op.kind) : pickle_stop(m, not_one);
     case GATHER_MARKED:
-        return gather(m, mark, mark + 1, op.kind);
+        return pickle_gather(m, mark, mark + 1, op.kind);
     case PUSH_INT:
         return push_int(m, op.n == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
     case PUSH_LONG:
@@ -320,23 +321,23 @@ static bool do_op(struct machine *m, uint8_t code)
     case PUSH_TEXT:
         return push_text(m, number);
     case PUSH_BYTES:
-        return skip(m, number) && push_none(m);
+        return pickle_skip(m, number) && push_none(m);
     case GET:
-        return get(m, number);
+        return pickle_get(m, number);
     case PUT:
-        return put(m, number);
+        return pickle_put(m, number);
     case PROTOCOL:
         return (number >= OLDEST_PROTOCOL && number <= NEWEST_PROTOCOL) ||
-               stop(m, "is of a pickle protocol that dpro does not know (2 to 5 it does)");
+               pickle_stop(m, "is of a pickle protocol that dpro does not know (2 to 5 it does)");
     case FRAME:
         return true;
     case UNKNOWN:
         break;
     }
     m->r->bytes->p--;
-    return stop(m, strchr("cRboi\x81\x82\x83\x84\x92\x93PQ", code) && code
-                       ? "asks Python to make objects; only plain data is read"
-                       : not_one);
+    return pickle_stop(m, strchr("cRboi\x81\x82\x83\x84\x92\x93PQ", code) && code
+                              ? "asks Python to make objects; only plain data is read"
+                              : not_one);
 }
 
 bool pickle_begins(const void *bytes, size_t n)
@@ -351,13 +352,13 @@ bool pickle_read(struct pickle_reader *reader, struct pickle_value *whole)
     uint8_t op = 0;
     bool good = true;
     reader->fail = NULL;
-    while (good && (good = need(&m, 1))) {
+    while (good && (good = pickle_need(&m, 1))) {
         op = *reader->bytes->p++;
         if (op == OP_STOP)
             break;
-        good = m.n_containers < UINT32_MAX - 1 ? do_op(&m, op) : stop(&m, "is too large");
+        good = m.n_containers < UINT32_MAX - 1 ? do_op(&m, op) : pickle_stop(&m, "is too large");
     }
-    good = good && has(&m, 1);
+    good = good && pickle_has(&m, 1);
     if (good)
         *whole = m.stack.at[m.stack.n - 1];
     FREE_ALL(&m.stack, &m.memo, &m.marks);

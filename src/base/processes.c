@@ -41,7 +41,7 @@ hash_program(struct dl_phdr_info *object, size_t size __attribute__((unused)), v
     return is_mine;
 }
 
-static struct identity identify(void)
+static struct identity processes_identify(void)
 {
     struct identity own = {.build = 0x9e3779b97f4a7c15u};
     dl_iterate_phdr(hash_program, &own.build);
@@ -52,7 +52,7 @@ static struct identity identify(void)
 /* Each helper's turn, before any other. */
 static int check_builds(struct dpro_processes *p, struct dpro_error *err)
 {
-    struct identity own = identify(), other = own;
+    struct identity own = processes_identify(), other = own;
     struct pack pack = {0};
     int stranger = 0;
     if (p->me > 0) {
@@ -87,7 +87,7 @@ static int check_builds(struct dpro_processes *p, struct dpro_error *err)
     return 0;
 }
 
-static void await(sem_t *sem)
+static void processes_await(sem_t *sem)
 {
     while (sem_wait(sem) != 0)
         ;
@@ -98,17 +98,17 @@ static void *run_mpi(void *processes)
     struct dpro_processes *p = processes;
     p->rc = p->mpi->join();
     sem_post(&p->begun);
-    await(&p->over);
+    processes_await(&p->over);
     if (p->rc == 0)
         p->mpi->leave();
     return NULL;
 }
 
 /* Whether there are others to speak to. */
-static bool begins(struct dpro_processes *p)
+static bool processes_begins(struct dpro_processes *p)
 {
     if (!p->has_begun)
-        await(&p->begun);
+        processes_await(&p->begun);
     p->has_begun = true;
     return p->rc == 0;
 }
@@ -118,14 +118,14 @@ int processes_meet(struct dpro_processes *p, struct dpro_error *err)
     if (p->has_met)
         return 0;
     p->has_met = true;
-    if (begins(p))
+    if (processes_begins(p))
         return check_builds(p, err);
     p->is_over = true;
     return dpro_error_set(err, DPRO_EPEER, "MPI does not start; try 'mpirun -n 2 hostname'");
 }
 
-static int join(const char *path, int (*failed)(const char *text),
-                struct dpro_processes **processes, struct dpro_error *err)
+static int processes_join(const char *path, int (*failed)(const char *text),
+                          struct dpro_processes **processes, struct dpro_error *err)
 {
     const char *n = getenv("OMPI_COMM_WORLD_SIZE");
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -145,7 +145,7 @@ static int join(const char *path, int (*failed)(const char *text),
     sem_init(&made->over, 0, 0);
     if (pthread_create(&made->thread, NULL, run_mpi, made) != 0)
         mem_fail();
-    made->n = n ? atoi(n) : begins(made) ? mpi->n : 1;
+    made->n = n ? atoi(n) : processes_begins(made) ? mpi->n : 1;
     made->answers = mem_array((size_t)made->n, sizeof *made->answers);
     *processes = made;
     return 0;
@@ -154,7 +154,7 @@ static int join(const char *path, int (*failed)(const char *text),
 int dpro_processes_join(const char *module, int (*failed)(const char *text),
                         struct dpro_processes **processes, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), join(module, failed, processes, err));
+    return WITHIN_SCOPE(dpro_error_nomem(err), processes_join(module, failed, processes, err));
 }
 
 int dpro_processes_number(const struct dpro_processes *processes)
@@ -181,7 +181,7 @@ static void tell_progress(void *processes)
                  (uint64_t)p->n - 1);
 }
 
-static void pass(struct pack *pack)
+static void processes_pass(struct pack *pack)
 {
     struct dpro_processes *p = pack->other;
     if (pack->reading) {
@@ -195,16 +195,16 @@ static void pass(struct pack *pack)
 }
 
 /* A message begins with a byte: one of no bytes lets a helper go. */
-static void begin(struct dpro_processes *p, int peer, bool reading, struct pack *pack)
+static void processes_begin(struct dpro_processes *p, int peer, bool reading, struct pack *pack)
 {
     *pack = (struct pack){.reading = reading,
                           .piece = mem_alloc(PACK_PIECE),
                           .arena = pack->arena,
-                          .pass = pass,
+                          .pass = processes_pass,
                           .other = p,
                           .peer = peer};
     if (reading)
-        pass(pack);
+        processes_pass(pack);
     else
         pack->piece[pack->n++] = 0;
     pack->at = pack->n > 0;
@@ -216,7 +216,7 @@ void processes_end(struct pack *pack)
     while (goes_on) {
         goes_on = pack->n == PACK_PIECE;
         if (goes_on || !pack->reading)
-            pass(pack);
+            processes_pass(pack);
     }
     mem_free(pack->piece);
     pack->piece = NULL;
@@ -225,14 +225,14 @@ void processes_end(struct pack *pack)
 bool processes_tell(struct dpro_processes *p, struct pack *pack)
 {
     if (!p->is_over)
-        begin(p, 0, false, pack);
+        processes_begin(p, 0, false, pack);
     return !p->is_over;
 }
 
 bool processes_told(struct dpro_processes *p, struct pack *pack)
 {
     processes_end(pack);
-    begin(p, 0, true, pack);
+    processes_begin(p, 0, true, pack);
     p->is_over = pack->n == 0;
     if (p->is_over)
         processes_end(pack);
@@ -242,7 +242,7 @@ bool processes_told(struct dpro_processes *p, struct pack *pack)
 void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
 {
     p->n_heard = (uint64_t)helper - 1;
-    begin(p, helper, true, pack);
+    processes_begin(p, helper, true, pack);
     p->n_heard++;
     p->answers[helper] = true;
     tell_progress(p);
@@ -251,11 +251,11 @@ void processes_hear(struct dpro_processes *p, int helper, struct pack *pack)
 void processes_answer(struct dpro_processes *p, int helper, struct pack *pack)
 {
     p->answers[helper] = false;
-    begin(p, helper, false, pack);
+    processes_begin(p, helper, false, pack);
 }
 
 /* MPI ends in all processes at once. */
-static void end(struct dpro_processes *p)
+static void base_processes_end(struct dpro_processes *p)
 {
     if (!p->has_ended)
         sem_post(&p->over);
@@ -264,7 +264,7 @@ static void end(struct dpro_processes *p)
 
 void processes_let_go(struct dpro_processes *p)
 {
-    for (int helper = 1; !p->has_ended && begins(p) && helper < p->n; helper++) {
+    for (int helper = 1; !p->has_ended && processes_begins(p) && helper < p->n; helper++) {
         struct pack unwanted = {0};
         if (!p->answers[helper]) {
             processes_hear(p, helper, &unwanted);
@@ -272,7 +272,7 @@ void processes_let_go(struct dpro_processes *p)
         }
         p->mpi->give(helper, "", 0);
     }
-    end(p);
+    base_processes_end(p);
 }
 
 void processes_go_alone(struct dpro_processes *p, const char *why)
@@ -297,7 +297,7 @@ void dpro_processes_leave(struct dpro_processes *p)
     else if (processes_meet(p, &unsaid) == 0 && processes_tell(p, &pack) &&
              processes_told(p, &pack))
         processes_end(&pack);
-    end(p);
+    base_processes_end(p);
     pthread_join(p->thread, NULL);
     sem_destroy(&p->begun);
     sem_destroy(&p->over);
@@ -306,6 +306,6 @@ void dpro_processes_leave(struct dpro_processes *p)
 
 void dpro_processes_abort(struct dpro_processes *p, int code)
 {
-    if (begins(p))
+    if (processes_begins(p))
         p->mpi->abort(code);
 }

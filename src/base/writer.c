@@ -22,7 +22,7 @@ struct writer_gzip {
     uint8_t out[64u << 10];
 };
 
-static void init(struct writer *w, FILE *file)
+static void writer_init(struct writer *w, FILE *file)
 {
     *w = (struct writer){.fd = -1, .file = file, .buf = mem_alloc(WRITER_BUFFER)};
 }
@@ -107,7 +107,7 @@ static int open_path(struct writer *w)
 
 int writer_init_path(struct writer *w, const char *path, bool gzip, struct dpro_error *err)
 {
-    init(w, NULL);
+    writer_init(w, NULL);
     w->path = mem_copy_string(path);
     if (gzip)
         init_gzip(w);
@@ -150,7 +150,7 @@ struct file_set {
     uint64_t n_written;
 };
 
-static void flush(struct writer *w, bool last)
+static void writer_flush(struct writer *w, bool last)
 {
     struct writer_gzip *gz = w->gzip;
     if (w->set)
@@ -190,7 +190,7 @@ static const char *file_name(FILE *file, char *out, size_t size)
 
 int writer_finish(struct writer *w, struct dpro_error *err)
 {
-    flush(w, true);
+    writer_flush(w, true);
     if (w->file && !w->failed && fflush(w->file) != 0)
         w->failed = errno;
     if (w->fd >= 0 && !w->is_unnamed) {
@@ -237,7 +237,7 @@ static int write_file(FILE *file, void (*write)(struct writer *, const void *), 
                       struct dpro_error *err)
 {
     struct writer w;
-    init(&w, file);
+    writer_init(&w, file);
     write(&w, arg);
     int rc = writer_finish(&w, err);
     writer_fini(&w);
@@ -329,7 +329,7 @@ void writer_put(struct writer *w, const void *data, size_t len)
         at += piece;
         len -= piece;
         if (w->n == WRITER_BUFFER)
-            flush(w, false);
+            writer_flush(w, false);
     }
 }
 

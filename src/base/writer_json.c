@@ -52,7 +52,7 @@ int writer_format_fixed(char *out, size_t size, double value, int digits)
     return len;
 }
 
-static void comma(struct writer *w)
+static void json_comma(struct writer *w)
 {
     if (w->need_comma)
         writer_put(w, ",", 1);
@@ -61,7 +61,7 @@ static void comma(struct writer *w)
 
 void writer_open(struct writer *w, char bracket)
 {
-    comma(w);
+    json_comma(w);
     writer_put(w, &bracket, 1);
     w->need_comma = false;
 }
@@ -102,7 +102,7 @@ static inline bool is_plain(unsigned char c)
 
 void writer_string_n(struct writer *w, const char *text, size_t len)
 {
-    comma(w);
+    json_comma(w);
     writer_put(w, "\"", 1);
     size_t kept = 0; /* text[kept..i) is written as it is */
     for (size_t i = 0; i < len;) {
@@ -166,13 +166,13 @@ void writer_item(struct writer *w)
 
 static void put_word(struct writer *w, const char *word)
 {
-    comma(w);
+    json_comma(w);
     writer_text(w, word);
 }
 
 static void json_decimal(struct writer *w, int64_t value, int decimals)
 {
-    comma(w);
+    json_comma(w);
     put_decimal(w, value, decimals);
 }
 

@@ -75,7 +75,7 @@ dpro_device_id graph_builder_add_device(struct graph_builder *builder, enum dpro
     return (dpro_device_id)builder->devices.n - 1;
 }
 
-static void *resize(struct graph_builder *b, const struct column_place *field)
+static void *builder_resize(struct graph_builder *b, const struct column_place *field)
 {
     void *at = mem_resize(get_field(b->graph, field), b->cap, field->size);
     set_field(b->graph, field, at);
@@ -89,7 +89,7 @@ static void grow_ops(struct graph_builder *b)
     b->cap = MIN(b->cap ? b->cap + b->cap / 2 : 64, UINT32_MAX);
     for (int i = 0; i < N_OP_COLUMNS; i++)
         if (!is_rare(&graph_op_columns[i]) || get_field(b->graph, &graph_op_columns[i]))
-            resize(b, &graph_op_columns[i]);
+            builder_resize(b, &graph_op_columns[i]);
 }
 
 /* What time of such an op counts as. */
@@ -119,7 +119,7 @@ static void set_value(struct graph_builder *b, const struct column_place *column
     static const char zero[sizeof(uint64_t)];
     char *at = get_field(b->graph, column);
     if (!at && memcmp(value, zero, column->size) != 0)
-        at = memset(resize(b, column), 0, b->graph->n_ops * column->size);
+        at = memset(builder_resize(b, column), 0, b->graph->n_ops * column->size);
     if (at)
         memcpy(at + b->graph->n_ops * column->size, value, column->size);
 }

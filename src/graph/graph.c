@@ -178,7 +178,7 @@ const char *dpro_graph_warning(const struct dpro_graph *graph, size_t index)
     return index < graph->warnings.n ? graph->warnings.at[index] : NULL;
 }
 
-static void shorten(int64_t *times_ns, size_t at, int64_t by_ns)
+static void graph_shorten(int64_t *times_ns, size_t at, int64_t by_ns)
 {
     if (times_ns)
         times_ns[at] -= times_ns[at] < by_ns ? times_ns[at] : by_ns;
@@ -240,7 +240,7 @@ static void scale_times(int64_t *times_ns, size_t n, double ratio)
         times_ns[i] = llround(ratio * (double)times_ns[i]);
 }
 
-static void scale(struct dpro_graph *g, double ratio)
+static void graph_scale(struct dpro_graph *g, double ratio)
 {
     size_t n = g->n_ops, all = n * g->n_samples;
     if (ratio == 1)
@@ -256,7 +256,7 @@ static void scale(struct dpro_graph *g, double ratio)
 
 void dpro_graph_take_out_profiler(struct dpro_graph *g)
 {
-    scale(g, graph_tracing_ratio(g));
+    graph_scale(g, graph_tracing_ratio(g));
     for (uint32_t op = 0; op < g->n_ops && g->profiled; op++) {
         const struct profiler_cost *cost = &g->profiler[g->rank[op]];
         int64_t within = cost->op_ns * (g->profiled[op] & PROFILED_WITHIN) / 2,
@@ -265,13 +265,13 @@ void dpro_graph_take_out_profiler(struct dpro_graph *g)
         within += g->profiled[op] & PROFILED_CALL ? cost->call_ns : 0;
         if (within == 0 && before == 0)
             continue;
-        shorten(g->dur_ns, op, within);
-        shorten(g->gap_ns, op, before);
-        shorten(g->lead_dur_ns, op, within);
-        shorten(g->lead_gap_ns, op, before);
+        graph_shorten(g->dur_ns, op, within);
+        graph_shorten(g->gap_ns, op, before);
+        graph_shorten(g->lead_dur_ns, op, within);
+        graph_shorten(g->lead_gap_ns, op, before);
         for (uint32_t s = 0; s < g->n_samples; s++) {
-            shorten(g->sample_dur_ns, (size_t)s * g->n_ops + op, within);
-            shorten(g->sample_gap_ns, (size_t)s * g->n_ops + op, before);
+            graph_shorten(g->sample_dur_ns, (size_t)s * g->n_ops + op, within);
+            graph_shorten(g->sample_gap_ns, (size_t)s * g->n_ops + op, before);
         }
     }
     g->profiled = NULL;

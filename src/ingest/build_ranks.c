@@ -114,7 +114,7 @@ static void list_windows(const struct source_list *list, struct rank_job *job)
 /* ---- jobs ---- */
 
 /* One rank, or another process, of which all sources are given. */
-static int prepare(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
+static int ranks_prepare(struct trace_build *build, struct rank_job *job, struct dpro_error *err)
 {
     struct trace_rank *rank = job->rank;
     rank->rank = job->sources[0]->rank;
@@ -164,7 +164,7 @@ static int prepare_all(struct trace_build *build, struct source **sorted, size_t
             trace->servers = &trace->ranks[trace->n_ranks];
             trace->n_servers = (uint32_t)*n_jobs - trace->n_ranks;
         }
-        int rc = prepare(build, job, err);
+        int rc = ranks_prepare(build, job, err);
         if (rc < 0)
             return rc;
     }
@@ -234,7 +234,7 @@ static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, s
                    count_text(all, jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
 }
 
-static void finish(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
+static void ranks_finish(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
 {
     struct dpro_trace *trace = build->trace;
     for (size_t i = 0; i < n_jobs; i++) {
@@ -278,6 +278,6 @@ int ranks_build(struct trace_build *build, struct dpro_error *err)
     parallel_for(n_jobs, build->options->threads, build_item, &all);
     if (build->processes)
         rc = shared_join_ranks(build, jobs, n_jobs);
-    finish(build, jobs, n_jobs);
+    ranks_finish(build, jobs, n_jobs);
     return rc;
 }

@@ -261,7 +261,7 @@ struct common {
     const char *first;
 };
 
-static void note(struct common *common, const struct source *source, uint64_t amount)
+static void files_note(struct common *common, const struct source *source, uint64_t amount)
 {
     if (amount == 0)
         return;
@@ -278,12 +278,12 @@ void sources_warn_cut(struct trace_build *build)
     EACH (const struct source, source, build->list) {
         if (!source->reader)
             continue;
-        note(&noted, source, source->part.note != NULL);
+        files_note(&noted, source, source->part.note != NULL);
         first_note = first_note ?: source->part.note;
         bool is_cut = !source->reader->encoding && source->fail != JSON_OK;
         first_cut = is_cut && cut.n == 0 ? source->fail_offset : first_cut;
-        note(&cut, source, is_cut);
-        note(&broken, source, source->part.losses.n_broken_records);
+        files_note(&cut, source, is_cut);
+        files_note(&broken, source, source->part.losses.n_broken_records);
     }
     if (noted.n > 0)
         build_warn(build, "%s%s: %s", noted.first, noted.n > 1 ? " and others" : "", first_note);

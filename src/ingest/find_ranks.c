@@ -147,7 +147,7 @@ static void number_devices(struct trace_build *build, const regex_t *regex)
     }
 }
 
-static int compile(const char *pattern, regex_t *regex, struct dpro_error *err)
+static int ranks_compile(const char *pattern, regex_t *regex, struct dpro_error *err)
 {
     int bad = regcomp(regex, pattern, REG_EXTENDED);
     if (bad) {
@@ -244,7 +244,7 @@ int sources_find_ranks(struct trace_build *build, struct dpro_error *err)
     regex_t regex;
     if (!build->options->rank_regex)
         return find_ranks(build, NULL, err);
-    if (compile(build->options->rank_regex, &regex, err) < 0)
+    if (ranks_compile(build->options->rank_regex, &regex, err) < 0)
         return err->code;
     int rc = WITHIN_SCOPE(DPRO_ENOMEM, find_ranks(build, &regex, err));
     regfree(&regex);

@@ -7,14 +7,14 @@
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 
-static void fini(void *payload)
+static void memory_fini(void *payload)
 {
     struct held_part *held = payload;
     FREE_ALL(&held->blocks, &held->modules);
     snapshot_fini(&held->allocated);
 }
 
-const struct payload_kind held_payload = {sizeof(struct held_part), fini, NULL};
+const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, NULL};
 
 static uint8_t category_of(const char *word)
 {
@@ -238,7 +238,7 @@ static void join_allocated(struct arena *arena, struct held_part *held, struct h
     snapshot_fill(arena, &held->allocated, &to->allocated);
 }
 
-static void describe(struct trace_build *build, struct rank_job *job)
+static void held_describe(struct trace_build *build, struct rank_job *job)
 {
     struct source *source =
         job_source(build, job, &held_payload, "second list of what", " holds", NULL);
@@ -276,5 +276,5 @@ const struct reader held_reader = {
                          "folder that dpro profile wrote"},
     .schemas = {"dpro.memory/"},
     .read_json = read_document,
-    .describe = describe,
+    .describe = held_describe,
 };

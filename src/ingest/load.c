@@ -73,8 +73,8 @@ static void merge_names(struct trace_build *build)
     }
 }
 
-static int find(struct trace_build *build, const char *const *paths, size_t n_paths,
-                struct dpro_error *err)
+static int load_find(struct trace_build *build, const char *const *paths, size_t n_paths,
+                     struct dpro_error *err)
 {
     int rc = sources_find(&build->list, paths, n_paths, err);
     if (build->processes) {
@@ -84,10 +84,10 @@ static int find(struct trace_build *build, const char *const *paths, size_t n_pa
     return rc;
 }
 
-static int load(struct trace_build *build, const char *const *paths, size_t n_paths,
-                struct dpro_error *err)
+static int load_load(struct trace_build *build, const char *const *paths, size_t n_paths,
+                     struct dpro_error *err)
 {
-    int rc = find(build, paths, n_paths, err);
+    int rc = load_find(build, paths, n_paths, err);
     if (build->processes)
         rc = shared_find(build, rc, err);
     if (rc < 0)
@@ -136,7 +136,7 @@ static int load_trace(const struct reader_table *table, const char *const *paths
     if (n_paths == 0)
         return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
     build.trace = mem_array(1, sizeof *build.trace);
-    rc = load(&build, paths, n_paths, err);
+    rc = load_load(&build, paths, n_paths, err);
     if (rc < 0)
         return rc;
     sources_fini(&build.list);
@@ -164,7 +164,7 @@ int dpro_trace_load(const char *const *paths, size_t n_paths,
 static int load_share(struct trace_build *build, const char *const *paths, size_t n_paths)
 {
     struct dpro_error unsaid; /* the first process sees the same, and says so */
-    int rc = find(build, paths, n_paths, &unsaid);
+    int rc = load_find(build, paths, n_paths, &unsaid);
     if (!shared_tell_found(build))
         return 1;
     sources_read_of(build, 0);

@@ -58,7 +58,7 @@ static const struct {
     {{"TotalDurationNs", "Calls"}, ROCPROF " (CSV)" GIVE},
 };
 
-static bool holds(const struct head *head, size_t n, const char *word)
+static bool formats_holds(const struct head *head, size_t n, const char *word)
 {
     return memmem(head->bytes, n < head->n_bytes ? n : head->n_bytes, word, strlen(word)) != NULL;
 }
@@ -104,12 +104,13 @@ static const char *by_bytes(const struct head *head)
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
         if (head->n_bytes >= beginnings[i].at + beginnings[i].n &&
             memcmp(head->bytes + beginnings[i].at, beginnings[i].begins, beginnings[i].n) == 0 &&
-            holds(head, SIZE_MAX, beginnings[i].holds))
+            formats_holds(head, SIZE_MAX, beginnings[i].holds))
             return beginnings[i].what;
     const char *line = memchr(head->bytes, '\n', head->n_bytes);
     for (size_t i = 0; line && i < sizeof tables / sizeof *tables; i++)
-        if (holds(head, (size_t)(line - head->bytes), tables[i].words[0]) &&
-            holds(head, (size_t)(line - head->bytes), tables[i].words[1]) && *head->bytes != '{')
+        if (formats_holds(head, (size_t)(line - head->bytes), tables[i].words[0]) &&
+            formats_holds(head, (size_t)(line - head->bytes), tables[i].words[1]) &&
+            *head->bytes != '{')
             return tables[i].what;
     return is_chakra(bytes, head->n_bytes)     ? CHAKRA GIVE
            : is_perfetto(bytes, head->n_bytes) ? PERFETTO

@@ -13,7 +13,7 @@ struct span_pages {
     atomic_size_t n_blocks;
 };
 
-static char *align(void *at, size_t page)
+static char *part_align(void *at, size_t page)
 {
     return (char *)at + ((size_t) - (uintptr_t)at & (page - 1));
 }
@@ -25,7 +25,7 @@ static struct span_block *add_block(struct trace_part *part)
     size_t page = n_bytes >= HUGE_PAGE ? HUGE_PAGE : FIRST_ALIGN;
     struct span_pages *pages = mem_map(n_bytes + page);
     pages->n_blocks = 1;
-    struct span_block *fresh = (void *)align(pages + 1, page);
+    struct span_block *fresh = (void *)part_align(pages + 1, page);
     if (page == HUGE_PAGE)
         madvise(fresh, n_bytes, MADV_HUGEPAGE); /* a wish */
     *fresh = (struct span_block){

@@ -10,14 +10,14 @@ enum { MOST_TIMES = 4096 }; /* repetitions that are read */
 #define MOST_NS    1e12     /* of one */
 #define MOST_RATIO 1024.0
 
-static void fini(void *payload)
+static void probes_fini(void *payload)
 {
     struct dpro_probes *probes = payload;
     strtab_fini(&probes->strings);
     FREE_ALL(&probes->probes, &probes->names, &probes->batches);
 }
 
-const struct payload_kind probes_payload = {sizeof(struct dpro_probes), fini, NULL};
+const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, NULL};
 
 void dpro_probes_destroy(struct dpro_probes *probes)
 {
@@ -48,7 +48,7 @@ struct pass_times {
 };
 
 /* Of one way, or of one batch. */
-struct measured {
+struct probes_measured {
     struct pass_times forward, backward;
     struct pass_times own_forward,
         own_backward; /* as it is, in the same turns; empty: those of "eager" */
@@ -57,7 +57,7 @@ struct measured {
     double ratio; /* of a batch */
 };
 
-static void measured_fini(struct measured *m)
+static void measured_fini(struct probes_measured *m)
 {
     for (int i = 0; i < N_TIMES; i++)
         FREE_ALL(&m->forward.of[i], &m->backward.of[i], &m->own_forward.of[i],
@@ -110,18 +110,18 @@ static int64_t median_ns(const times *of)
 /* ---- one probe ---- */
 
 /* What is read of it before all of its ways are there. */
-struct reading {
+struct probes_reading {
     struct dpro_probes *to;
     struct probe probe;
     uint32_t problem; /* of all of its ways */
     bool is_run;      /* of neighbours that were compiled as one, as dpro once measured them */
-    struct measured ways[N_PROBE_WAYS];
-    ARRAY(struct measured) batches;
+    struct probes_measured ways[N_PROBE_WAYS];
+    ARRAY(struct probes_measured) batches;
 };
 
 static void read_times(struct json_reader *r, void *out, size_t offset)
 {
-    struct reading *reading = r->arg;
+    struct probes_reading *reading = r->arg;
     times *to = (times *)(void *)((char *)out + offset);
     to->n = 0;
     JSON_EACH (r->js) {
@@ -135,9 +135,11 @@ static void read_times(struct json_reader *r, void *out, size_t offset)
 }
 
 #define MEMBERS_OF_PASS(name, pass)                                                                \
-    MEMBER_BY(name "_ns", read_times, offsetof(struct measured, pass.of[ALL])),                    \
-        MEMBER_BY(name "_launch_ns", read_times, offsetof(struct measured, pass.of[LAUNCH])),      \
-        MEMBER_BY(name "_device_ns", read_times, offsetof(struct measured, pass.of[DEVICE]))
+    MEMBER_BY(name "_ns", read_times, offsetof(struct probes_measured, pass.of[ALL])),             \
+        MEMBER_BY(name "_launch_ns", read_times,                                                   \
+                  offsetof(struct probes_measured, pass.of[LAUNCH])),                              \
+        MEMBER_BY(name "_device_ns", read_times,                                                   \
+                  offsetof(struct probes_measured, pass.of[DEVICE]))
 
 static void read_own(struct json_reader *r, void *out, size_t offset UNUSED)
 {
@@ -146,15 +148,15 @@ static void read_own(struct json_reader *r, void *out, size_t offset UNUSED)
     json_read_object(r, members, out);
 }
 
-static void read_measured(struct json_reader *r, struct measured *m)
+static void read_measured(struct json_reader *r, struct probes_measured *m)
 {
     static const struct json_member members[] = {
         MEMBERS_OF_PASS("forward", forward),
         MEMBERS_OF_PASS("backward", backward),
-        MEMBER(struct measured, "kept_bytes", SIZE, kept_bytes),
-        MEMBER(struct measured, "graphs", SIZE, graphs),
-        MEMBER(struct measured, "problem", TEXT, problem),
-        MEMBER(struct measured, "left_out", TEXT, left_out),
+        MEMBER(struct probes_measured, "kept_bytes", SIZE, kept_bytes),
+        MEMBER(struct probes_measured, "graphs", SIZE, graphs),
+        MEMBER(struct probes_measured, "problem", TEXT, problem),
+        MEMBER(struct probes_measured, "left_out", TEXT, left_out),
         MEMBER_BY("eager", read_own, 0),
         {NULL}};
     json_read_object(r, members, m);
@@ -162,7 +164,7 @@ static void read_measured(struct json_reader *r, struct measured *m)
 
 static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    struct reading *reading = r->arg;
+    struct probes_reading *reading = r->arg;
     JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         unsigned way = 0;
         while (way < N_PROBE_WAYS && !text_n_is(key, len, probe_way_name(way)))
@@ -176,12 +178,12 @@ static void read_ways(struct json_reader *r, void *out UNUSED, size_t offset UNU
 
 static void read_batches(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    struct reading *reading = r->arg;
+    struct probes_reading *reading = r->arg;
     JSON_KEYS (r->js, json_open(r->js, '{'), key, len) {
         char text[32] = "";
         if (len < sizeof text)
             memcpy(text, key, len);
-        struct measured m = {.ratio = strtod(text, NULL)};
+        struct probes_measured m = {.ratio = strtod(text, NULL)};
         read_measured(r, &m);
         array_push(&reading->batches, m);
     }
@@ -190,7 +192,7 @@ static void read_batches(struct json_reader *r, void *out UNUSED, size_t offset 
 /* Lists of one name each. */
 static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
 {
-    struct reading *reading = r->arg;
+    struct probes_reading *reading = r->arg;
     struct dpro_probes *to = reading->to;
     struct probe *probe = &reading->probe;
     to->names.n = probe->first;
@@ -224,7 +226,8 @@ static struct probe_bounds bounds_of(const struct pass_times *pass, const struct
     return b;
 }
 
-static struct probe_cost cost_of(const struct measured *m, const struct measured *as_it_is)
+static struct probe_cost cost_of(const struct probes_measured *m,
+                                 const struct probes_measured *as_it_is)
 {
     bool beside = m->own_forward.of[ALL].n > 0;
     const struct pass_times *forward = beside ? &m->own_forward : &as_it_is->forward,
@@ -245,18 +248,18 @@ static struct probe_cost cost_of(const struct measured *m, const struct measured
     return cost;
 }
 
-static void finish(struct reading *reading)
+static void probes_finish(struct probes_reading *reading)
 {
     struct dpro_probes *to = reading->to;
     struct probe *probe = &reading->probe;
-    const struct measured *own = &reading->ways[DPRO_AS_IT_IS];
+    const struct probes_measured *own = &reading->ways[DPRO_AS_IT_IS];
     for (unsigned way = 0; way < N_PROBE_WAYS; way++) {
         probe->costs[way] = cost_of(&reading->ways[way], own);
         if (!probe->costs[way].problem)
             probe->costs[way].problem = probe->costs[way].is_known ? 0 : reading->problem;
     }
     probe->first_batch = (uint32_t)to->batches.n;
-    EACH (const struct measured, m, reading->batches) {
+    EACH (const struct probes_measured, m, reading->batches) {
         struct probe_cost cost = cost_of(m, own);
         if (cost.is_known && is_ratio(m->ratio))
             array_add(&to->batches, m->ratio, cost);
@@ -270,17 +273,18 @@ static void finish(struct reading *reading)
 
 static void read_probe(struct json_reader *r, struct dpro_probes *to)
 {
-    static const struct json_member members[] = {MEMBER(struct reading, "class", TEXT, probe.class),
-                                                 MEMBER(struct reading, "problem", TEXT, problem),
-                                                 MEMBER_BY("modules", read_modules, 0),
-                                                 MEMBER_BY("ways", read_ways, 0),
-                                                 MEMBER_BY("batches", read_batches, 0),
-                                                 {NULL}};
-    struct reading reading = {.to = to, .probe = {.first = (uint32_t)to->names.n}};
+    static const struct json_member members[] = {
+        MEMBER(struct probes_reading, "class", TEXT, probe.class),
+        MEMBER(struct probes_reading, "problem", TEXT, problem),
+        MEMBER_BY("modules", read_modules, 0),
+        MEMBER_BY("ways", read_ways, 0),
+        MEMBER_BY("batches", read_batches, 0),
+        {NULL}};
+    struct probes_reading reading = {.to = to, .probe = {.first = (uint32_t)to->names.n}};
     r->arg = &reading;
     bool is_object = json_read_object(r, members, &reading);
     if (r->js->fail == JSON_OK && is_object)
-        finish(&reading);
+        probes_finish(&reading);
     else if (r->js->fail == JSON_OK)
         to->n_broken++;
     if (r->js->fail != JSON_OK || !is_object)
@@ -341,7 +345,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 }
 
 /* One rank measures for all. */
-static void join(struct trace_build *build)
+static void probes_join(struct trace_build *build)
 {
     const char *used = NULL;
     EACH (struct source, source, build->list) {
@@ -371,7 +375,7 @@ const struct reader probes_reader = {
                          "give the whole folder that dpro profile wrote, or the file by --probes"},
     .schemas = {SCHEMA},
     .read_json = read_document,
-    .join = join,
+    .join = probes_join,
 };
 
 const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace)
@@ -382,8 +386,8 @@ const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace)
 /* ---- of another run ---- */
 
 /* What the trace's recording says of where it ran, or its own probes do. */
-static int compare(struct dpro_probes *probes, const struct dpro_trace *trace, const char *path,
-                   struct dpro_error *err)
+static int probes_compare(struct dpro_probes *probes, const struct dpro_trace *trace,
+                          const char *path, struct dpro_error *err)
 {
     const struct recording *recording = NULL;
     for (uint32_t r = 0; r < trace->n_ranks && !recording; r++)
@@ -424,7 +428,7 @@ static int read_file(const char *path, const struct dpro_trace *trace, struct dp
         return rc == DPRO_EIO ? (err->code = DPRO_EFORMAT)
                               : rc; /* named input that can't be read */
     p->of_another = true;
-    rc = trace ? compare(p, trace, path, err) : 0;
+    rc = trace ? probes_compare(p, trace, path, err) : 0;
     if (rc < 0)
         return rc;
     *probes = p;

@@ -7,7 +7,7 @@
 
 /* Dates them, and drops what leads beyond 64 bits: times, and the sum of all sizes (*total), so
  * that no sum of some of them does. */
-static void check(struct trace_part *part, int64_t *total)
+static void allocations_check(struct trace_part *part, int64_t *total)
 {
     size_t n = 0;
     for (size_t i = 0; i < part->allocations.n; i++) {
@@ -32,7 +32,7 @@ void rank_check_allocations(struct trace_build *build, struct rank_job *job)
         struct trace_part *part = &source->part;
         uint64_t n_read = part->allocations.n + part->losses.n_allocations;
         char some[32], all[32];
-        check(part, &total);
+        allocations_check(part, &total);
         if (part->losses.n_allocations)
             rank_warn(build, job,
                       "%s: %s of %s memory events have no time or size that makes sense, skipped",

@@ -4,14 +4,14 @@
 
 #include "ingest/rank_job.h"
 
-static void fini(void *payload)
+static void rank_fini(void *payload)
 {
     struct recording *recording = payload;
     FREE_ALL(&recording->models, &recording->parameters, &recording->buckets, &recording->members,
              &recording->steps, &recording->warnings);
 }
 
-const struct payload_kind recording_payload = {sizeof(struct recording), fini, NULL};
+const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, NULL};
 
 /* Turns its string ids into others. */
 static void rename_texts(struct recording *recording, const uint32_t *names)
@@ -255,7 +255,7 @@ static void read_warnings(struct json_reader *r, void *out UNUSED, size_t offset
 }
 
 /* A cost of the profiler; 0: it was not measured with care. */
-static int64_t credible(int64_t cost_ns)
+static int64_t json_credible(int64_t cost_ns)
 {
     return cost_ns >= 0 && cost_ns <= 1000000 ? cost_ns : 0;
 }
@@ -320,9 +320,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
     part->process.host = facts.host;
     part->process.backend = facts.backend;
     part->process.of_job = text_begins(strtab_get(&part->names, facts.schema), "dpro.job/");
-    is->profiler =
-        (struct profiler_cost){credible(is->profiler.op_ns), credible(is->profiler.launch_ns),
-                               credible(is->profiler.call_ns)};
+    is->profiler = (struct profiler_cost){json_credible(is->profiler.op_ns),
+                                          json_credible(is->profiler.launch_ns),
+                                          json_credible(is->profiler.call_ns)};
     if (facts.batch_size > 0 && facts.batch_size <= UINT32_MAX)
         is->batch_size = (uint32_t)facts.batch_size;
     is->one_thread = facts.threads == 1;
@@ -332,7 +332,7 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 }
 
 /* What a rank's recorder says of it goes to the rank. */
-static void describe(struct trace_build *build, struct rank_job *job)
+static void json_describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     for (size_t i = 0; i < build->list.n && !rank->recording; i++) {
@@ -356,11 +356,11 @@ const struct reader recording_reader = {
                          "steps by --warmup and --iterations"},
     .schemas = {"dpro.rank/", "dpro.job/"},
     .read_json = read_document,
-    .describe = describe,
+    .describe = json_describe,
     .join = recordings_join,
 };
 
-static bool fits(const struct recorded_bucket *bucket, uint64_t numel, uint64_t size_bytes)
+static bool json_fits(const struct recorded_bucket *bucket, uint64_t numel, uint64_t size_bytes)
 {
     return bucket->n > 0 && (numel ? numel == bucket->numel : size_bytes == bucket->size_bytes);
 }
@@ -372,7 +372,7 @@ uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t
         const struct recorded_model *model = &recording->models.at[walk->model];
         uint32_t bucket = model->first_bucket + walk->next;
         if (walk->next < model->n_buckets &&
-            fits(&recording->buckets.at[bucket], numel, size_bytes)) {
+            json_fits(&recording->buckets.at[bucket], numel, size_bytes)) {
             walk->next++;
             return bucket;
         }
@@ -382,7 +382,7 @@ uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t
         const struct recorded_model *model =
             &recording->models.at[(walk->model + m) % recording->models.n];
         if (model->n_buckets > 0 &&
-            fits(&recording->buckets.at[model->first_bucket], numel, size_bytes)) {
+            json_fits(&recording->buckets.at[model->first_bucket], numel, size_bytes)) {
             walk->model = (uint32_t)((walk->model + m) % recording->models.n);
             walk->next = 1;
             return model->first_bucket;

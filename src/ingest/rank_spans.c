@@ -11,7 +11,7 @@
 /* Whole microseconds are rounded per event, so that a child may seem to end after its parent. */
 enum { ROUNDING_NS = 1000 };
 
-static bool before(const struct trace_span *a, const struct trace_span *b)
+static bool spans_before(const struct trace_span *a, const struct trace_span *b)
 {
     return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->dur_ns > b->dur_ns;
 }
@@ -20,10 +20,10 @@ typedef ARRAY(struct trace_span) span_array;
 
 /* Merges spans[0 .. mid) with spans[mid .. n), both ascending. What is in its place stays there;
  * the shorter rest makes room for the other in `room`. */
-static void merge(struct trace_span *spans, uint32_t mid, uint32_t n, span_array *room)
+static void spans_merge(struct trace_span *spans, uint32_t mid, uint32_t n, span_array *room)
 {
-    uint32_t first = LOWER_BOUND(i, 0, mid, !before(&spans[mid], &spans[i]));
-    uint32_t end = LOWER_BOUND(i, mid, n, before(&spans[i], &spans[mid - 1]));
+    uint32_t first = LOWER_BOUND(i, 0, mid, !spans_before(&spans[mid], &spans[i]));
+    uint32_t end = LOWER_BOUND(i, mid, n, spans_before(&spans[i], &spans[mid - 1]));
     uint32_t n_a = mid - first, n_b = end - mid, a = 0, b = mid, to = first;
     room->n = 0;
     if (n_a == 0)
@@ -31,13 +31,13 @@ static void merge(struct trace_span *spans, uint32_t mid, uint32_t n, span_array
     if (n_a <= n_b) {
         array_append(room, spans + first, n_a);
         while (a < n_a && b < end)
-            spans[to++] = before(&spans[b], &room->at[a]) ? spans[b++] : room->at[a++];
+            spans[to++] = spans_before(&spans[b], &room->at[a]) ? spans[b++] : room->at[a++];
         memcpy(spans + to, room->at + a, (n_a - a) * sizeof *spans);
         return;
     }
     array_append(room, spans + mid, n_b);
     for (a = mid, b = n_b, to = end; a > first && b > 0;)
-        spans[--to] = before(&room->at[b - 1], &spans[a - 1]) ? spans[--a] : room->at[--b];
+        spans[--to] = spans_before(&room->at[b - 1], &spans[a - 1]) ? spans[--a] : room->at[--b];
     memcpy(spans + to - b, room->at, b * sizeof *spans);
 }
 
@@ -47,7 +47,7 @@ static void sort_track(struct trace_span *spans, uint32_t n)
     SCRATCH ARRAY(uint32_t) ends = {0}; /* of ascending runs */
     SCRATCH span_array room = {0};
     for (uint32_t i = 1; i <= n; i++)
-        if (i == n || before(&spans[i], &spans[i - 1]))
+        if (i == n || spans_before(&spans[i], &spans[i - 1]))
             array_push(&ends, i);
     while (ends.n > 1) {
         uint32_t n_runs = (uint32_t)ends.n, begin = 0;
@@ -55,7 +55,7 @@ static void sort_track(struct trace_span *spans, uint32_t n)
         for (uint32_t r = 0; r < n_runs; r += 2) {
             uint32_t mid = ends.at[r], end = ends.at[MIN(r + 1, n_runs - 1)];
             if (mid < end)
-                merge(spans + begin, mid - begin, end - begin, &room);
+                spans_merge(spans + begin, mid - begin, end - begin, &room);
             ends.at[ends.n++] = begin = end;
         }
     }
@@ -250,7 +250,8 @@ static void scatter_portion(void *arg, size_t portion)
 }
 
 /* Moves one part's spans to their tracks; next[t] is where track t goes on. */
-static void scatter(struct rank_job *job, struct source *source, uint32_t window, uint32_t *next)
+static void spans_scatter(struct rank_job *job, struct source *source, uint32_t window,
+                          uint32_t *next)
 {
     struct trace_rank *rank = job->rank;
     struct trace_part *part = &source->part;
@@ -342,7 +343,7 @@ void rank_build(struct rank_job *job)
         next[t] = rank->tracks[t].first;
     for (size_t w = 0, window = 0; w < job->n_windows; w++) {
         size_t n_cuts = job->sources[w]->part.session.cuts.n;
-        scatter(job, job->sources[w], (uint32_t)window, next);
+        spans_scatter(job, job->sources[w], (uint32_t)window, next);
         join_details(job, job->sources[w]);
         window += n_cuts ? n_cuts : 1;
     }

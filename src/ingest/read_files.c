@@ -13,7 +13,7 @@ enum {
     MOST_ASKED = 256
 };
 
-struct reading {
+struct files_reading {
     struct trace_build *build;
     uint64_t bytes_done; /* of all files */
     uint64_t bytes_total;
@@ -23,14 +23,14 @@ struct reading {
 };
 
 struct file_reading {
-    struct reading *all;
+    struct files_reading *all;
     uint64_t reported;
 };
 
 static void report_chunk(void *arg, struct input *in)
 {
     struct file_reading *reading = arg;
-    struct reading *all = reading->all;
+    struct files_reading *all = reading->all;
     uint64_t fresh = in->read_bytes - reading->reported;
     if (in->read_bytes < reading->reported || (fresh < REPORT_BYTES && !in->ended))
         return; /* or it is read again */
@@ -67,7 +67,7 @@ static int recognise_source(const struct reader_table *table, struct source *sou
     return rc;
 }
 
-static int threads_for(const struct reading *all, const struct source *source)
+static int threads_for(const struct files_reading *all, const struct source *source)
 {
     int threads = MIN(all->build->options->threads, MOST_ASKED);
     if (threads <= 0)
@@ -108,7 +108,7 @@ static int read_bytes(struct source *source, struct input *in, struct file_readi
     return rc;
 }
 
-static int read_source(struct reading *all, struct source *source)
+static int read_source(struct files_reading *all, struct source *source)
 {
     struct input in;
     struct file_reading reading = {.all = all};
@@ -135,7 +135,7 @@ static bool is_due(const struct source *source, int process)
 }
 
 /* What one file's spans leave of their block is for the next file's. */
-static struct span_block *take_room(struct reading *all)
+static struct span_block *take_room(struct files_reading *all)
 {
     pthread_mutex_lock(&all->lock);
     struct span_block *room = all->room;
@@ -147,7 +147,7 @@ static struct span_block *take_room(struct reading *all)
     return room;
 }
 
-static void give_room(struct reading *all, struct span_block *room)
+static void give_room(struct files_reading *all, struct span_block *room)
 {
     pthread_mutex_lock(&all->lock);
     if (room) {
@@ -159,7 +159,7 @@ static void give_room(struct reading *all, struct span_block *room)
 
 static void read_item(void *arg, size_t item)
 {
-    struct reading *all = arg;
+    struct files_reading *all = arg;
     struct source *source = &all->build->list.at[item];
     if (!is_due(source, all->process))
         return;
@@ -191,7 +191,8 @@ static void split_sources(struct source_list *list)
 
 void sources_read_of(struct trace_build *build, int process)
 {
-    struct reading all = {.build = build, .process = process, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct files_reading all = {
+        .build = build, .process = process, .lock = PTHREAD_MUTEX_INITIALIZER};
     EACH (const struct source, source, build->list)
         all.bytes_total += is_due(source, process) ? source->size_bytes : 0;
     parallel_for(build->list.n, build->options->threads, read_item, &all);

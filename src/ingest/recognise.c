@@ -16,7 +16,7 @@ struct fields {
     char text[TEXT_BYTES];
 };
 
-struct walk {
+struct ingest_recognise_walk {
     const struct reader_table *table;
     struct json *js;
     const struct reader *found;
@@ -26,7 +26,7 @@ struct walk {
     struct fields fields;
 };
 
-static bool knows(const struct reader *reader, const struct head *head)
+static bool recognise_knows(const struct reader *reader, const struct head *head)
 {
     bool is_schema = head->piece == HEAD_MEMBER && strcmp(head->key, "schema") == 0;
     for (size_t i = 0; i < 2; i++) {
@@ -40,7 +40,7 @@ static bool knows(const struct reader *reader, const struct head *head)
 }
 
 /* Shows the readers a piece; whether one knows it. */
-static bool show(struct walk *w, struct head head)
+static bool recognise_show(struct ingest_recognise_walk *w, struct head head)
 {
     head.schema = w->has_schema ? w->schema : NULL;
     if (head.piece == HEAD_MEMBER || head.piece == HEAD_EVENT) {
@@ -49,12 +49,12 @@ static bool show(struct walk *w, struct head head)
     }
     w->other = w->other ?: other_format(&head);
     for (size_t i = 0; i < w->table->n && !w->found; i++)
-        if (knows(w->table->at[i], &head))
+        if (recognise_knows(w->table->at[i], &head))
             w->found = w->table->at[i];
     return w->found != NULL;
 }
 
-static const char *keep(struct fields *f, const char *text, size_t len)
+static const char *recognise_keep(struct fields *f, const char *text, size_t len)
 {
     char *to = f->text + f->n_bytes;
     len = len < MAX_TEXT ? len : MAX_TEXT - 1;
@@ -65,17 +65,17 @@ static const char *keep(struct fields *f, const char *text, size_t len)
 }
 
 /* The next value, if it is a text; another one is skipped and gives "". */
-static const char *keep_value(struct walk *w)
+static const char *keep_value(struct ingest_recognise_walk *w)
 {
     const char *text;
     size_t len;
     if (json_peek(w->js) != '"')
         return json_skip(w->js), "";
-    return json_string(w->js, &text, &len) ? keep(&w->fields, text, len) : "";
+    return json_string(w->js, &text, &len) ? recognise_keep(&w->fields, text, len) : "";
 }
 
 /* The object that is next, within "args" behind `prefix`. */
-static void read_fields(struct walk *w, const char *prefix)
+static void read_fields(struct ingest_recognise_walk *w, const char *prefix)
 {
     struct json *js = w->js;
     struct fields *f = &w->fields;
@@ -92,7 +92,7 @@ static void read_fields(struct walk *w, const char *prefix)
         memcpy(name + n_prefix, key, len);
         name[n_prefix + len] = '\0';
         struct head_field *field = &f->at[f->n++];
-        field->key = keep(f, name, n_prefix + len);
+        field->key = recognise_keep(f, name, n_prefix + len);
         field->text = "";
         if (!*prefix && strcmp(name, "args") == 0 && json_peek(js) == '{')
             read_fields(w, "args.");
@@ -101,22 +101,22 @@ static void read_fields(struct walk *w, const char *prefix)
     }
 }
 
-static void clear(struct fields *f)
+static void recognise_clear(struct fields *f)
 {
     f->n = f->n_bytes = 0;
 }
 
 /* Whose a Chrome trace is may show only after many events that name processes. */
-static void walk_events(struct walk *w, bool in_document)
+static void walk_events(struct ingest_recognise_walk *w, bool in_document)
 {
     struct head end = {.piece = HEAD_END, .only_names = in_document};
     bool other = false;
     while (json_array_next(w->js) && json_peek(w->js) == '{') {
         struct head event = {.piece = HEAD_EVENT, .fields = w->fields.at};
-        clear(&w->fields);
+        recognise_clear(&w->fields);
         read_fields(w, "");
         event.n_fields = w->fields.n;
-        if (show(w, event))
+        if (recognise_show(w, event))
             return;
         const char *phase = head_field(&event, "ph");
         if (!phase && !end.only_names)
@@ -125,26 +125,26 @@ static void walk_events(struct walk *w, bool in_document)
         other |= phase && strcmp(phase, "M") != 0;
     }
     if (end.only_names && !other)
-        show(w, end);
+        recognise_show(w, end);
 }
 
 /* The timeline of dpro replay, which may lie beside what it was made of. */
-static bool is_our_own(struct walk *w)
+static bool is_our_own(struct ingest_recognise_walk *w)
 {
     read_fields(w, "");
     struct head head = {.fields = w->fields.at, .n_fields = w->fields.n};
     return head_field(&head, "dpro") != NULL;
 }
 
-static void walk_members(struct walk *w)
+static void walk_members(struct ingest_recognise_walk *w)
 {
     struct json *js = w->js;
     const char *key, *text;
     size_t len;
     while (!w->found && json_object_next(js, &key, &len)) {
         struct head member = {.piece = HEAD_MEMBER, .text = ""};
-        clear(&w->fields);
-        member.key = keep(&w->fields, key, len);
+        recognise_clear(&w->fields);
+        member.key = recognise_keep(&w->fields, key, len);
         int c = json_peek(js);
         if (c == '[' && strcmp(member.key, "traceEvents") == 0) {
             js->p++;
@@ -157,7 +157,7 @@ static void walk_members(struct walk *w)
             continue;
         }
         if (c == '"' && json_string(js, &text, &len))
-            member.text = keep(&w->fields, text, len);
+            member.text = recognise_keep(&w->fields, text, len);
         if (strcmp(member.key, "schema") == 0) {
             strncpy(w->schema, member.text, sizeof w->schema - 1);
             w->has_schema = true;
@@ -173,19 +173,20 @@ static void walk_members(struct walk *w)
         } else if (c != '"') {
             json_skip(js);
         }
-        if (show(w, member))
+        if (recognise_show(w, member))
             return;
         while (opened && json_array_next(js))
             json_skip(js);
     }
 }
 
-static void walk(struct walk *w)
+static void recognise_walk(struct ingest_recognise_walk *w)
 {
     struct json *js = w->js;
     json_skip_mark(js);
     /* before spaces are skipped: a newline is also a protobuf tag */
-    if (show(w, (struct head){HEAD_BYTES, .bytes = js->p, .n_bytes = (size_t)(js->end - js->p)}))
+    if (recognise_show(
+            w, (struct head){HEAD_BYTES, .bytes = js->p, .n_bytes = (size_t)(js->end - js->p)}))
         return;
     int c = json_peek(js);
     if (c != '{' && c != '[')
@@ -200,8 +201,8 @@ static void walk(struct walk *w)
 const struct reader *reader_recognise(const struct reader_table *table, struct json *js,
                                       const char **other)
 {
-    struct walk w = {.table = table, .js = js};
-    walk(&w);
+    struct ingest_recognise_walk w = {.table = table, .js = js};
+    recognise_walk(&w);
     *other = w.other;
     return w.found;
 }

@@ -46,7 +46,7 @@ struct dpro_recording {
 };
 
 /* The number behind `word` when that is all of `name`, else -1. */
-static int numbered(const char *name, const char *word)
+static int recording_numbered(const char *name, const char *word)
 {
     enum { MOST = 99999999 };
     uint64_t number;
@@ -131,7 +131,7 @@ static int by_name(const FTSENT **a, const FTSENT **b)
 /* The rank of a folder rank<R>, transport.h's number of server<K> and its kin; -1: none. */
 static int process_in(const char *folder)
 {
-    int rank = numbered(folder, "rank");
+    int rank = recording_numbered(folder, "rank");
     return rank >= 0 ? rank : net_process_in(folder, strlen(folder));
 }
 
@@ -146,8 +146,8 @@ static bool is_process_folder(FTSENT *at)
 
 static bool leads_to_ranks(FTSENT *at)
 {
-    if (at->fts_level == 1 && numbered(at->fts_name, "attempt") > 0) {
-        at->fts_number = numbered(at->fts_name, "attempt");
+    if (at->fts_level == 1 && recording_numbered(at->fts_name, "attempt") > 0) {
+        at->fts_number = recording_numbered(at->fts_name, "attempt");
         return true;
     }
     at->fts_number = at->fts_level > 0 ? at->fts_parent->fts_number : 0;

@@ -206,14 +206,14 @@ static int compare_found(const struct found_by *x, const struct found_by *y)
 ORDER(by_path, struct found_by, compare_found(x, y) ?: ASCENDING(process));
 
 /* A file, and the processes of which one is to read it. */
-struct share {
+struct files_share {
     struct source *source;
     const struct found_by *may;
     size_t n;
 };
-typedef ARRAY(struct share) share_array;
+typedef ARRAY(struct files_share) share_array;
 
-ORDER(largest_first, struct share,
+ORDER(largest_first, struct files_share,
       -COMPARE(x->source->size_bytes, y->source->size_bytes)
           ?: strcmp(x->source->path, y->source->path) ?: COMPARE(x->source, y->source));
 
@@ -223,7 +223,7 @@ struct dealer {
 };
 
 /* To who has read it already, or has files of its rank, or else has the least to read. */
-static void deal(struct dealer *dealer, const struct share *share)
+static void files_deal(struct dealer *dealer, const struct files_share *share)
 {
     struct source *source = share->source;
     int rank = path_rank(source->path), process = share->may->process, best_fit = -1;
@@ -249,8 +249,8 @@ static void deal_all(const struct trace_build *build, share_array *shares)
     size_t n_processes = (size_t)processes_count(build->processes);
     struct dealer dealer = {.bytes = mem_array(n_processes, sizeof *dealer.bytes)};
     array_sort(shares, largest_first);
-    EACH (const struct share, share, *shares)
-        deal(&dealer, share);
+    EACH (const struct files_share, share, *shares)
+        files_deal(&dealer, share);
     FREE_ALL(&dealer.bytes, &dealer.ranks, shares);
 }
 

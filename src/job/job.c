@@ -6,7 +6,7 @@
 
 /* ---- from paths on ---- */
 
-static const char *kept(struct dpro_job *job, const char *text)
+static const char *job_kept(struct dpro_job *job, const char *text)
 {
     return text ? arena_copy_string(&job->arena, text, strlen(text)) : NULL;
 }
@@ -27,15 +27,15 @@ static int open_job(const char *const *paths, size_t n_paths,
     struct dpro_job *job = mem_array(1, sizeof *job);
     const char **copies = arena_array(&job->arena, n_paths, sizeof *copies);
     for (size_t i = 0; i < n_paths; i++)
-        copies[i] = kept(job, paths[i]);
+        copies[i] = job_kept(job, paths[i]);
     job->paths = copies;
     job->n_paths = n_paths;
     job->daydream_rate = -1;
     job->options = mine;
-    job->options.rank_regex = kept(job, mine.rank_regex);
-    job->options.dimensions = kept(job, mine.dimensions);
-    job->options.step_mark = kept(job, mine.step_mark);
-    job->options.probes = kept(job, mine.probes);
+    job->options.rank_regex = job_kept(job, mine.rank_regex);
+    job->options.dimensions = job_kept(job, mine.dimensions);
+    job->options.step_mark = job_kept(job, mine.step_mark);
+    job->options.probes = job_kept(job, mine.probes);
     if (mine.shown) {
         job->shown = *mine.shown;
         job->options.shown = &job->shown;

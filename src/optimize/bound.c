@@ -4,12 +4,12 @@
 #include "cost/program/sync.h"
 #include "optimize/space.h"
 
-struct ready {
+struct bound_ready {
     double when_ns;
     uint64_t size_bytes;
 };
 
-ORDER(by_time, struct ready, ASCENDING(when_ns));
+ORDER(by_time, struct bound_ready, ASCENDING(when_ns));
 
 /* What a byte costs the busiest link at least: padding and rounding only add to it. */
 static double wire_ns_a_byte(const struct model_net *net)
@@ -21,13 +21,13 @@ static double wire_ns_a_byte(const struct model_net *net)
 /* A rank that waits for all tensors at once: what is not ready at some time must still be launched,
  * transferred and copied back. */
 static double longest_tail(const struct dpro_model *m, const struct computation_class *class,
-                           double wire_ns, double least_ns, struct ready *order)
+                           double wire_ns, double least_ns, struct bound_ready *order)
 {
     uint32_t n = m->n_tensors;
     double longest = 0, bytes = 0;
     uint64_t smallest = UINT64_MAX;
     for (uint32_t t = 0; t < n; t++) {
-        order[t] = (struct ready){class->ready_ns[t], m->tensors[t].size_bytes};
+        order[t] = (struct bound_ready){class->ready_ns[t], m->tensors[t].size_bytes};
         smallest = order[t].size_bytes < smallest ? order[t].size_bytes : smallest;
     }
     qsort(order, n, sizeof *order, by_time);
@@ -48,7 +48,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
     double least_ns =
         (double)(sync_ns(net->collective.overhead_ns, 1) +
                  (net->collective.n_ranks > 1 ? sync_ns(net->link.message_ns, 1) : 0));
-    SCRATCH struct ready *order = mem_alloc(model->n_tensors * sizeof *order);
+    SCRATCH struct bound_ready *order = mem_alloc(model->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         bytes += (double)model->tensors[t].size_bytes;
     EACH_OF (const struct computation_class, class, work->classes, work->n_classes) {

@@ -94,8 +94,8 @@ static uint32_t *coarsen_tensors(const struct dpro_model *from, bool coarsen,
 }
 
 /* What groups communicate stands behind all tensors. */
-static uint32_t coarsened(const struct dpro_model *from, const struct coarsened_view *to,
-                          const uint32_t *group_of, uint32_t tensor)
+static uint32_t view_coarsened(const struct dpro_model *from, const struct coarsened_view *to,
+                               const uint32_t *group_of, uint32_t tensor)
 {
     if (tensor >= MODEL_ALL)
         return tensor;
@@ -113,8 +113,8 @@ static void coarsen_program(const struct dpro_model *model, const struct model_p
     for (uint32_t i = 0; i < from->n_ops; i++) {
         struct model_op *op = &program->ops[i];
         *op = from->ops[i];
-        op->needs = coarsened(model, to, group_of, op->needs);
-        op->tensor = coarsened(model, to, group_of, op->tensor);
+        op->needs = view_coarsened(model, to, group_of, op->needs);
+        op->tensor = view_coarsened(model, to, group_of, op->tensor);
         if (from->ops[i].tensor < model->n_tensors &&
             from->ops[i].tensor + 1 != to->first[op->tensor + 1])
             op->tensor = MODEL_NONE; /* not the last of those that it is joined with */

@@ -67,7 +67,7 @@ struct dpro_computing_search computing_known(const struct dpro_model *m,
 }
 
 /* Whether going from one way to another wins more than it may by chance. */
-static bool wins(const struct module_gain *gain, unsigned from, unsigned to)
+static bool computing_wins(const struct module_gain *gain, unsigned from, unsigned to)
 {
     return (double)(gain->ns[to] - gain->ns[from]) > gain->std_ns[to];
 }
@@ -80,8 +80,8 @@ static bool has_way(const struct module_gain *gain, unsigned way)
 /* ---- choices for all modules ---- */
 
 /* The module where the way is known, else what lies within it. */
-static void cover(const struct dpro_model *m, const struct module_gain *gains, uint32_t module,
-                  unsigned way, uint8_t *computing)
+static void computing_cover(const struct dpro_model *m, const struct module_gain *gains,
+                            uint32_t module, unsigned way, uint8_t *computing)
 {
     if (has_way(&gains[module], way)) {
         computing[module] = (uint8_t)way;
@@ -89,7 +89,7 @@ static void cover(const struct dpro_model *m, const struct module_gain *gains, u
     }
     for (uint32_t i = module + 1; i < m->n_modules; i++)
         if (m->modules[i].parent == module)
-            cover(m, gains, i, way, computing);
+            computing_cover(m, gains, i, way, computing);
 }
 
 /* Whether the way is known of the model as a whole. */
@@ -99,7 +99,7 @@ static bool cover_all(const struct dpro_model *m, const struct module_gain *gain
     bool is_whole = true;
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (m->modules[i].parent == MODEL_NONE) {
-            cover(m, gains, i, way, computing);
+            computing_cover(m, gains, i, way, computing);
             is_whole &= has_way(&gains[i], way);
         }
     return is_whole;
@@ -112,15 +112,15 @@ static void cover_blocks(const struct dpro_model *m, const struct module_gain *g
     memory_repeated(m, blocks);
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (blocks[i])
-            cover(m, gains, i, way, computing);
+            computing_cover(m, gains, i, way, computing);
 }
 
-static void drop(const struct dpro_model *m, uint32_t module, uint8_t *computing)
+static void computing_drop(const struct dpro_model *m, uint32_t module, uint8_t *computing)
 {
     for (uint32_t i = module + 1; i < m->n_modules; i++)
         if (m->modules[i].parent == module) {
             computing[i] = DPRO_AS_IT_IS;
-            drop(m, i, computing);
+            computing_drop(m, i, computing);
         }
 }
 
@@ -137,7 +137,7 @@ void computing_by_gain(const struct dpro_model *m, const struct module_gain *gai
                 continue;
             best[i] = sure;
             computing[i] = (uint8_t)way;
-            drop(m, i, computing);
+            computing_drop(m, i, computing);
         }
         if (m->modules[i].parent != MODEL_NONE)
             best[m->modules[i].parent] += best[i];
@@ -302,7 +302,7 @@ static void propose_within(const struct question *q, uint32_t module)
     add_edit(q, DPRO_EDIT_COMPUTE, module, DPRO_AS_IT_IS);
     for (uint32_t i = module + 1; i < m->n_modules; i++)
         if (m->modules[i].parent == module)
-            cover(m, q->gains, i, q->strategy->computing[module], computing);
+            computing_cover(m, q->gains, i, q->strategy->computing[module], computing);
     for (uint32_t i = module + 1;
          i < m->n_modules && q->candidates->edits.n - first < DPRO_PASS_MAX_EDITS; i++)
         if (computing[i])
@@ -327,7 +327,7 @@ void computing_propose(const struct question *q, unsigned bit)
             bool both = bit == DPRO_COMPILED && (way ^ to) == (DPRO_COMPILED | DPRO_BF16) &&
                         (way == 0 || to == 0);
             if (((way ^ to) != bit && !both) || !has_way(&q->gains[i], to) ||
-                (to > way && !wins(&q->gains[i], way, to)))
+                (to > way && !computing_wins(&q->gains[i], way, to)))
                 continue;
             propose_one(q, i, to);
             propose_alike(q, i, to, covered);

@@ -70,7 +70,8 @@ struct deciding {
 
 #define format(d, ...) arena_format(&(d)->o->arena, __VA_ARGS__)
 
-static void decide(struct deciding *d, const char *pass, const char *target, const char *decision)
+static void decisions_decide(struct deciding *d, const char *pass, const char *target,
+                             const char *decision)
 {
     struct dpro_decision entry = {pass, target, decision};
     array_push(&d->o->decisions, entry);
@@ -118,19 +119,21 @@ static void decide_bucket(struct deciding *d, uint32_t b)
     const char *text = bucket_text(d, b);
     bool same = is_unchanged(d, b);
     if (!same)
-        decide(d, built_in_passes[PASS_TENSOR_FUSION].name, text,
-               format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
-                      (double)bucket_size_bytes(d->model, d->best, b) * 1e-6));
+        decisions_decide(d, built_in_passes[PASS_TENSOR_FUSION].name, text,
+                         format(d, "%u tensor%s, %.2f MB", bucket->n, bucket->n == 1 ? "" : "s",
+                                (double)bucket_size_bytes(d->model, d->best, b) * 1e-6));
     if (bucket->partitions != (same ? before->partitions : 1))
-        decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, text,
-               bucket->partitions == 1 ? "whole" : format(d, "%u parts", bucket->partitions));
+        decisions_decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, text,
+                         bucket->partitions == 1 ? "whole"
+                                                 : format(d, "%u parts", bucket->partitions));
     int server = servers_number(d->model, bucket->server);
     int was = servers_number(d->o->models[DPRO_BASELINE], before->server);
     if (d->model->capabilities.places && same && server != was)
-        decide(d, "placement", text, format(d, "on parameter server %d, not %d", server, was));
+        decisions_decide(d, "placement", text,
+                         format(d, "on parameter server %d, not %d", server, was));
     if (bucket->priority != (same ? before->priority : 0))
-        decide(d, built_in_passes[PASS_PRIORITY].name, text,
-               format(d, "priority %d", bucket->priority));
+        decisions_decide(d, built_in_passes[PASS_PRIORITY].name, text,
+                         format(d, "priority %d", bucket->priority));
 }
 
 static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
@@ -140,9 +143,9 @@ static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
         where = format(d, ", on rank %d", f->ranks[0]);
     else if (f->n_ranks < d->model->n_ranks)
         where = format(d, ", on %u of %u ranks", f->n_ranks, d->model->n_ranks);
-    decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
-           format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
-                  (double)f->apart_ns * 1e-3, where));
+    decisions_decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
+                     format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
+                            (double)f->apart_ns * 1e-3, where));
 }
 
 /* The size that cuts all as the strategy has it; 0: nothing is cut. */
@@ -163,20 +166,22 @@ static void decide_settings(struct deciding *d)
     const struct dpro_strategy *best = d->best, *before = d->before;
     if (d->model->capabilities.parts == PARTS_OF_ONE_SIZE &&
         part_size(d, best) != part_size(d, before))
-        decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, "BYTEPS_PARTITION_BYTES",
-               part_size(d, best) == 0 ? "so large that nothing is cut"
-                                       : format(d, "%.2f MB", (double)part_size(d, best) * 1e-6));
+        decisions_decide(d, built_in_passes[PASS_TENSOR_PARTITION].name, "BYTEPS_PARTITION_BYTES",
+                         part_size(d, best) == 0
+                             ? "so large that nothing is cut"
+                             : format(d, "%.2f MB", (double)part_size(d, best) * 1e-6));
     uint32_t n = dpro_model_n_servers(d->model);
     uint32_t was = dpro_model_n_servers(d->o->models[DPRO_BASELINE]);
     if (n != was)
-        decide(d, "servers", "the job", format(d, "%u parameter servers, not %u", n, was));
+        decisions_decide(d, "servers", "the job",
+                         format(d, "%u parameter servers, not %u", n, was));
     if (best->cycle_ns != before->cycle_ns)
-        decide(d, "cycles", "Horovod's cycle time",
-               format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
-                      (double)before->cycle_ns * 1e-6));
+        decisions_decide(d, "cycles", "Horovod's cycle time",
+                         format(d, "%g ms, not %g ms", (double)best->cycle_ns * 1e-6,
+                                (double)before->cycle_ns * 1e-6));
     if (best->fuses && (!before->fuses || best->fusion_bytes != before->fusion_bytes))
-        decide(d, "cycles", "Horovod's fusion threshold",
-               format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
+        decisions_decide(d, "cycles", "Horovod's fusion threshold",
+                         format(d, "%.2f MB", (double)best->fusion_bytes * 1e-6));
 }
 
 static void decide_memory(struct deciding *d)
@@ -184,13 +189,13 @@ static void decide_memory(struct deciding *d)
     const struct dpro_model *m = d->model;
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (d->best->recomputed[i] && !(d->before->recomputed && d->before->recomputed[i]))
-            decide(d, "recomputation", format(d, "module %.200s", m->modules[i].name),
-                   format(d, "computed again, %.1f ms for %.1f MB",
-                          (double)m->modules[i].recompute_ns * 1e-6,
-                          (double)m->modules[i].kept_bytes * 1e-6));
+            decisions_decide(d, "recomputation", format(d, "module %.200s", m->modules[i].name),
+                             format(d, "computed again, %.1f ms for %.1f MB",
+                                    (double)m->modules[i].recompute_ns * 1e-6,
+                                    (double)m->modules[i].kept_bytes * 1e-6));
     if (d->best->micro_batches > 1 && d->best->micro_batches != d->before->micro_batches)
-        decide(d, "accumulation", "the step's batch",
-               format(d, "%u micro-batches", d->best->micro_batches));
+        decisions_decide(d, "accumulation", "the step's batch",
+                         format(d, "%u micro-batches", d->best->micro_batches));
 }
 
 /* Modules of a class that are computed in the same way, as one. */
@@ -213,15 +218,16 @@ static void decide_computing(struct deciding *d, uint32_t first)
         n++;
     }
     const char *name = m->modules[first].name;
-    decide(d, built_in_passes[way & DPRO_COMPILED ? PASS_OP_FUSION : PASS_MIXED_PRECISION].name,
-           *name == '\0' ? "the model"
-           : n == 1      ? format(d, "module %.200s", name)
-                         : format(d, "modules %.200s ... %.200s", name, m->modules[last].name),
-           format(d, "%s, %.1f ms instead of %.1f ms",
-                  way == DPRO_COMPILED ? "compiled"
-                  : way == DPRO_BF16   ? "in 16 bits"
-                                       : "compiled, in 16 bits",
-                  all.after_ns * 1e-6, all.before_ns * 1e-6));
+    decisions_decide(
+        d, built_in_passes[way & DPRO_COMPILED ? PASS_OP_FUSION : PASS_MIXED_PRECISION].name,
+        *name == '\0' ? "the model"
+        : n == 1      ? format(d, "module %.200s", name)
+                      : format(d, "modules %.200s ... %.200s", name, m->modules[last].name),
+        format(d, "%s, %.1f ms instead of %.1f ms",
+               way == DPRO_COMPILED ? "compiled"
+               : way == DPRO_BF16   ? "in 16 bits"
+                                    : "compiled, in 16 bits",
+               all.after_ns * 1e-6, all.before_ns * 1e-6));
 }
 
 void result_decide(struct dpro_optimum *o)
@@ -246,10 +252,10 @@ void result_decide(struct dpro_optimum *o)
     for (size_t i = 0; i < o->fusions.n; i++)
         decide_fusion(&d, &o->fusions.at[i]);
     if (!best->fuses && order_differs(&d))
-        decide(&d, built_in_passes[PASS_BUCKET_ORDER].name, "all buckets",
-               "launched in another order");
+        decisions_decide(&d, built_in_passes[PASS_BUCKET_ORDER].name, "all buckets",
+                         "launched in another order");
     if (best->compression != before->compression)
-        decide(&d, built_in_passes[PASS_COMPRESSION].name, "all buckets",
-               precisions[best->compression]);
+        decisions_decide(&d, built_in_passes[PASS_COMPRESSION].name, "all buckets",
+                         precisions[best->compression]);
     mem_free(d.baseline_bucket);
 }

@@ -17,7 +17,7 @@
 #define MOST_STATES 1e8
 #define HALF_A_NS   0.5
 
-struct table {
+struct dynamic_table {
     struct arena arena;
     struct space *space;
     uint32_t n, most; /* tensors, buckets */
@@ -30,7 +30,7 @@ struct table {
     double copy_ns;   /* a byte, on the slowest rank */
 };
 
-static double at_rest(const struct table *t, uint32_t n_buckets)
+static double at_rest(const struct dynamic_table *t, uint32_t n_buckets)
 {
     const struct model_net *net = &t->space->model->net;
     const struct computation *work = &t->space->work;
@@ -46,7 +46,7 @@ static double at_rest(const struct table *t, uint32_t n_buckets)
 }
 
 /* When the m-th bucket, which ends before tensor j, is launched on the last rank. */
-static double launched(const struct table *t, uint32_t m, uint32_t j)
+static double dynamic_launched(const struct dynamic_table *t, uint32_t m, uint32_t j)
 {
     const struct computation *work = &t->space->work;
     double latest = 0, launches = m * t->space->model->net.compute.launch_ns.value;
@@ -56,7 +56,7 @@ static double launched(const struct table *t, uint32_t m, uint32_t j)
     return latest;
 }
 
-static void fill(struct table *t, double limit)
+static void dynamic_fill(struct dynamic_table *t, double limit)
 {
     size_t width = t->n + (size_t)1;
     for (size_t i = 0; i < (t->most + 1) * width; i++)
@@ -64,7 +64,7 @@ static void fill(struct table *t, double limit)
     t->end[0] = t->worst[0] = 0;
     for (uint32_t m = 1; m <= t->most && at_rest(t, m) < limit; m++)
         for (uint32_t j = m; j <= t->n; j++) {
-            double ready = launched(t, m, j), *end = &t->end[m * width + j];
+            double ready = dynamic_launched(t, m, j), *end = &t->end[m * width + j];
             for (uint32_t i = m - 1; i < j; i++) {
                 double before = t->end[(m - 1) * width + i];
                 double ends = fmax(before, ready) + t->sync[i * width + j];
@@ -79,7 +79,7 @@ static void fill(struct table *t, double limit)
 }
 
 /* The best number of buckets in the table; 0: none will do. */
-static uint32_t best_count(const struct table *t, double limit, double *round)
+static uint32_t best_count(const struct dynamic_table *t, double limit, double *round)
 {
     size_t width = t->n + (size_t)1;
     uint32_t best = 0;
@@ -93,7 +93,7 @@ static uint32_t best_count(const struct table *t, double limit, double *round)
     return best;
 }
 
-static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *strategy)
+static void read_back(const struct dynamic_table *t, uint32_t m, struct dpro_strategy *strategy)
 {
     size_t width = t->n + (size_t)1;
     strategy->n_buckets = m;
@@ -109,14 +109,14 @@ static void read_back(const struct table *t, uint32_t m, struct dpro_strategy *s
     }
 }
 
-static void table_init(struct table *t, struct space *space, double slowdown)
+static void table_init(struct dynamic_table *t, struct space *space, double slowdown)
 {
     const struct dpro_model *model = space->model;
     const struct computation *work = &space->work;
     uint32_t n = model->n_tensors;
     size_t width = n + (size_t)1;
     double most = MOST_STATES / ((double)width * (double)width);
-    *t = (struct table){.space = space, .n = n, .most = most < n ? (uint32_t)most + 1 : n};
+    *t = (struct dynamic_table){.space = space, .n = n, .most = most < n ? (uint32_t)most + 1 : n};
     size_t n_states = (t->most + (size_t)1) * width;
     t->ready = arena_array(&t->arena, width * work->n_classes + 1, sizeof *t->ready);
     t->bytes = arena_array(&t->arena, width, sizeof *t->bytes);
@@ -143,19 +143,19 @@ static void table_init(struct table *t, struct space *space, double slowdown)
 
 void search_dynamic(struct space *space, double slowdown)
 {
-    struct table t;
+    struct dynamic_table t;
     struct dpro_strategy found = space_strategy(space);
     double round = 0;
     table_init(&t, space, slowdown);
     space->own_ns = INT64_MAX;
-    fill(&t, INFINITY);
+    dynamic_fill(&t, INFINITY);
     uint32_t n_buckets = best_count(&t, INFINITY, &round);
     if (n_buckets)
         read_back(&t, n_buckets, &found);
     /* nothing is shorter than `least`; with no copying back the first answer is the best */
     for (double least = at_rest(&t, 1); t.copy_ns > 0 && round - least > HALF_A_NS;) {
         double limit = (least + round) / 2;
-        fill(&t, limit);
+        dynamic_fill(&t, limit);
         uint32_t m = best_count(&t, limit, &round);
         if (m) {
             n_buckets = m;

@@ -7,14 +7,14 @@
 
 enum { MAX_PARTITIONS = 4096, MAX_MICRO_BATCHES = 1024 };
 
-static void merge(struct dpro_strategy *s, uint32_t at)
+static void edit_merge(struct dpro_strategy *s, uint32_t at)
 {
     s->buckets[at].n += s->buckets[at + 1].n;
     s->n_buckets--;
     memmove(&s->buckets[at + 1], &s->buckets[at + 2], (s->n_buckets - at - 1) * sizeof *s->buckets);
 }
 
-static void split(struct dpro_strategy *s, uint32_t at, uint32_t n)
+static void edit_split(struct dpro_strategy *s, uint32_t at, uint32_t n)
 {
     struct strategy_bucket *b = &s->buckets[at];
     memmove(b + 1, b, (s->n_buckets - at) * sizeof *b);
@@ -24,7 +24,7 @@ static void split(struct dpro_strategy *s, uint32_t at, uint32_t n)
     b[0].n = n;
 }
 
-static void reverse(uint32_t *from, uint32_t *to)
+static void edit_reverse(uint32_t *from, uint32_t *to)
 {
     for (; from < to && from < --to; from++) {
         uint32_t tensor = *from;
@@ -34,16 +34,16 @@ static void reverse(uint32_t *from, uint32_t *to)
 }
 
 /* Its tensors move along: a rotation is three reversals. */
-static void move(struct dpro_strategy *s, uint32_t at, uint32_t to)
+static void edit_move(struct dpro_strategy *s, uint32_t at, uint32_t to)
 {
     struct strategy_bucket moved = s->buckets[at];
     uint32_t low = at < to ? at : to, high = at < to ? to : at;
     uint32_t *begin = s->order + s->buckets[low].first;
     uint32_t *end = s->order + s->buckets[high].first + s->buckets[high].n;
     uint32_t *middle = at < to ? begin + moved.n : end - moved.n;
-    reverse(begin, middle);
-    reverse(middle, end);
-    reverse(begin, end);
+    edit_reverse(begin, middle);
+    edit_reverse(middle, end);
+    edit_reverse(begin, end);
     if (at < to)
         memmove(&s->buckets[at], &s->buckets[at + 1], (to - at) * sizeof moved);
     else
@@ -175,7 +175,7 @@ const char *edit_check(const struct dpro_model *model, const struct dpro_strateg
 
 /* ---- making them ---- */
 
-static void fuse(struct dpro_strategy *s, const struct dpro_edit *e)
+static void edit_fuse(struct dpro_strategy *s, const struct dpro_edit *e)
 {
     uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
     memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
@@ -183,7 +183,7 @@ static void fuse(struct dpro_strategy *s, const struct dpro_edit *e)
     s->n_fused += 1 - n;
 }
 
-static void unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
+static void edit_unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
 {
     uint32_t f = fused_find(s, e->program, e->at);
     s->n_fused--;
@@ -199,8 +199,8 @@ static void limit_partitions(const struct dpro_model *model, struct dpro_strateg
 }
 
 /* What lies within the module is computed as it is. */
-static void compute(const struct dpro_model *model, struct dpro_strategy *s,
-                    const struct dpro_edit *e)
+static void edit_compute(const struct dpro_model *model, struct dpro_strategy *s,
+                         const struct dpro_edit *e)
 {
     s->computing[e->at] = (uint8_t)e->value;
     for (uint32_t i = e->at + 1; i < model->n_modules && e->value != DPRO_AS_IT_IS; i++) {
@@ -220,10 +220,10 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         return wrong;
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
-        merge(s, e->at);
+        edit_merge(s, e->at);
         break;
     case DPRO_EDIT_SPLIT:
-        split(s, e->at, (uint32_t)e->value);
+        edit_split(s, e->at, (uint32_t)e->value);
         limit_partitions(model, s, e->at);
         limit_partitions(model, s, e->at + 1);
         break;
@@ -234,16 +234,16 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         s->buckets[e->at].priority = (int32_t)e->value;
         break;
     case DPRO_EDIT_MOVE:
-        move(s, e->at, (uint32_t)e->value);
+        edit_move(s, e->at, (uint32_t)e->value);
         break;
     case DPRO_EDIT_COMPRESS:
         s->compression = (enum dpro_compression)e->value;
         break;
     case DPRO_EDIT_FUSE:
-        fuse(s, e);
+        edit_fuse(s, e);
         break;
     case DPRO_EDIT_UNFUSE:
-        unfuse(s, e);
+        edit_unfuse(s, e);
         break;
     case DPRO_EDIT_RECOMPUTE:
         s->recomputed[e->at] = e->value != 0;
@@ -252,7 +252,7 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         s->micro_batches = (uint32_t)e->value;
         break;
     case DPRO_EDIT_COMPUTE:
-        compute(model, s, e);
+        edit_compute(model, s, e);
         break;
     }
     return NULL;

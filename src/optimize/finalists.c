@@ -26,8 +26,8 @@ static uint8_t kind_of(const struct finals *p, const struct finalist *f)
     return space_is_plain(p->model, &f->strategy) ? PLAIN : NOT_PLAIN;
 }
 
-static struct finalist *add(struct finals *p, const struct dpro_strategy *strategy,
-                            const char *name, const char *text)
+static struct finalist *finalists_add(struct finals *p, const struct dpro_strategy *strategy,
+                                      const char *name, const char *text)
 {
     return finals_add(p, p->model, strategy, name, text);
 }
@@ -38,11 +38,12 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     const struct search *search = space->search;
     struct dpro_strategy strategy = space_copy_of(space, baseline);
     if (search->alone)
-        add(p, search->alone, "communication", "the best of communication alone")->is_alone = true;
+        finalists_add(p, search->alone, "communication", "the best of communication alone")
+            ->is_alone = true;
     EACH_OF (const struct computing_choice, way, search->ways, search->n_ways) {
         memcpy(strategy.computing, way->computing, p->model->n_modules);
         if (way->is_usual && space_value(space, &strategy) < INT64_MAX)
-            add(p, &strategy, way->name, way->text);
+            finalists_add(p, &strategy, way->name, way->text);
     }
 }
 
@@ -56,8 +57,8 @@ static struct finalist *add_all(struct finals *p, struct space *space,
     bool pools = p->model->measured_ns > 0 || p->n_draws > 1 || space->best.n_fused > 0;
     size_t n_pool = pools ? space->search->pool.n : 0;
     p->finalists = arena_array(&p->arena, MOST_LISTED + n_pool, sizeof *p->finalists);
-    add(p, baseline, NULL, NULL);
-    add(p, &space->best, NULL, NULL);
+    finalists_add(p, baseline, NULL, NULL);
+    finalists_add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
         if (!default_is_within(&space->model->capabilities, i) || p->model->n_tensors == 0)
             continue;
@@ -66,21 +67,21 @@ static struct finalist *add_all(struct finals *p, struct space *space,
             continue;
         if (strategy.fuses)
             evaluated_groups(space->workers[0].evaluator, &strategy);
-        add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
+        finalists_add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
     }
     if (space->model->capabilities.stack == DPRO_STACK_HOROVOD && cycles_autotune(space, &strategy))
-        tuned = add(p, &strategy, "autotune", NULL);
+        tuned = finalists_add(p, &strategy, "autotune", NULL);
     add_ways(p, space, baseline);
     p->n_listed = p->n_finalists;
     for (size_t i = 0; i < n_pool; i++)
-        add(p, &space->search->pool.at[i], NULL, NULL);
+        finalists_add(p, &space->search->pool.at[i], NULL, NULL);
     for (uint32_t i = 0; i < p->n_finalists; i++)
         p->finalists[i].kind = kind_of(p, &p->finalists[i]);
     return tuned;
 }
 
 /* Within its bounds it finds what is listed, too, if that is better in all jobs together. */
-static void tune(struct finals *p, struct finalist *tuned)
+static void finalists_tune(struct finals *p, struct finalist *tuned)
 {
     uint64_t bytes = 0; /* no more than all is fused */
     for (uint32_t t = 0; t < p->model->n_tensors; t++)
@@ -100,16 +101,17 @@ static void tune(struct finals *p, struct finalist *tuned)
 
 /* Makes it the best strategy, with the ops that the search has fused if they win anything beside
  * its buckets. Returns the ratio of its time with them to that without, by the model. */
-static double take(const struct finals *p, struct space *space, const struct finalist *chosen)
+static double finalists_take(const struct finals *p, struct space *space,
+                             const struct finalist *chosen)
 {
     struct dpro_strategy fused = space_copy_of(space, &space->best);
     struct evaluator *evaluator = space->workers[0].evaluator;
-    int64_t apart_ns = evaluate(evaluator, &chosen->strategy), ns = apart_ns;
+    int64_t apart_ns = evaluate_strategy(evaluator, &chosen->strategy), ns = apart_ns;
     if (fused.n_fused > 0 && chosen != &p->finalists[OF_BASELINE]) {
         struct dpro_strategy tried = space_copy_of(space, &chosen->strategy);
         tried.n_fused = fused.n_fused;
         memcpy(tried.fused, fused.fused, fused.n_fused * sizeof *tried.fused);
-        ns = evaluate(evaluator, &tried);
+        ns = evaluate_strategy(evaluator, &tried);
         if (ns < apart_ns) {
             space_copy(space, &tried, &space->best);
             return (double)ns / (double)apart_ns;
@@ -120,7 +122,7 @@ static double take(const struct finals *p, struct space *space, const struct fin
 }
 
 /* Reports times as expected over all jobs, of the result and of all that it is compared with. */
-static void promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
+static void finalists_promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
     double baseline_ns = (double)space->search->baseline_ns;
     bool chooses = space->search->options->algorithm == DPRO_ALGORITHM_DEFAULT;
@@ -134,9 +136,9 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
     o->summary.apart_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
-    o->summary.best_ns = llround(baseline_ns * chosen->expected * take(p, space, chosen));
+    o->summary.best_ns = llround(baseline_ns * chosen->expected * finalists_take(p, space, chosen));
     struct evaluator *whole = evaluator_create(o->models[DPRO_BEST]); /* as whatif has it */
-    o->summary.likely_ns = evaluate(whole, &chosen->strategy);
+    o->summary.likely_ns = evaluate_strategy(whole, &chosen->strategy);
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_OTHERS; i < p->n_listed; i++) {
@@ -149,7 +151,7 @@ static void promise(const struct finals *p, struct space *space, struct dpro_opt
                                       .text =
                                           arena_copy_string(&o->arena, f->text, strlen(f->text)),
                                       .iteration_ns = llround(baseline_ns * f->expected),
-                                      .likely_ns = evaluate(whole, &f->strategy),
+                                      .likely_ns = evaluate_strategy(whole, &f->strategy),
                                       .n_buckets = f->strategy.n_buckets,
                                       .computes = f->is_computed,
                                       .uncertainty_pct = 100 * unsure.speedup};
@@ -167,7 +169,7 @@ void result_choose(struct dpro_optimum *o, struct space *space)
     struct finalist *tuned = add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
     finals_evaluate(&finals);
     if (tuned)
-        tune(&finals, tuned);
-    promise(&finals, space, o);
+        finalists_tune(&finals, tuned);
+    finalists_promise(&finals, space, o);
     arena_fini(&finals.arena);
 }

@@ -76,7 +76,8 @@ static void move_computing(struct finals *p, double errors, struct dpro_model *j
     job->modules = modules;
 }
 
-static struct dpro_model drawn(struct finals *p, uint32_t draw, const struct dpro_model *model)
+static struct dpro_model finals_drawn(struct finals *p, uint32_t draw,
+                                      const struct dpro_model *model)
 {
     struct dpro_model job = *model;
     size_t number = draw > 0 && draw <= 2 * p->n_numbers ? p->numbers[(draw - 1) / 2] : SIZE_MAX;
@@ -119,10 +120,10 @@ static void leave_out_hopeless(struct finals *p)
 /* Of another job than the one that ran, with each of its micro-batches. */
 static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct finalist *f)
 {
-    struct dpro_model job = drawn(p, draw, f->model);
+    struct dpro_model job = finals_drawn(p, draw, f->model);
     int64_t ns = evaluate_once(&job);
     if (f->n_passes > 0) {
-        job = drawn(p, draw, f->passes);
+        job = finals_drawn(p, draw, f->passes);
         job.pause_ns = 0; /* once an iteration */
         ns += f->n_passes * evaluate_once(&job);
     }
@@ -132,14 +133,15 @@ static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct fina
 void finals_evaluate(struct finals *p)
 {
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {
-        struct dpro_model job = drawn(p, draw, p->model);
+        struct dpro_model job = finals_drawn(p, draw, p->model);
         struct evaluator *evaluator = evaluator_create(&job);
-        double baseline = (double)evaluate(evaluator, &p->finalists[OF_BASELINE].strategy);
+        double baseline = (double)evaluate_strategy(evaluator, &p->finalists[OF_BASELINE].strategy);
         EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
             if (!f->is_out)
-                f->shares[draw] = (double)(f->model == p->model ? evaluate(evaluator, &f->strategy)
-                                                                : evaluate_other(p, draw, f)) /
-                                  baseline;
+                f->shares[draw] =
+                    (double)(f->model == p->model ? evaluate_strategy(evaluator, &f->strategy)
+                                                  : evaluate_other(p, draw, f)) /
+                    baseline;
         evaluator_destroy(evaluator);
         if (draw == 0)
             leave_out_hopeless(p);

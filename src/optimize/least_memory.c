@@ -46,7 +46,7 @@ static double smooth_peak(struct descent *d)
     return sum > 0 ? most * pow(sum, 1 / d->sharpness) : most;
 }
 
-static void descend(struct descent *d)
+static void memory_descend(struct descent *d)
 {
     bool *recomputed = d->strategy->recomputed, better = true;
     double least = smooth_peak(d);
@@ -121,7 +121,7 @@ void recompute_least(const struct dpro_model *model, struct dpro_strategy *strat
         for (uint32_t start = 0; start < MOST_STARTS && d.n_looks < d.most_looks; start++) {
             begin_at(&d, start);
             for (d.sharpness = 16; d.sharpness <= 256; d.sharpness *= 4)
-                descend(&d);
+                memory_descend(&d);
             uint64_t peak = memory_peak_bytes(model, strategy);
             if (peak < least)
                 memcpy(best, strategy->recomputed, model->n_modules * sizeof *best);

@@ -128,14 +128,14 @@ static int rank_candidates(const struct space *space, int64_t below_ns, struct r
 }
 
 /* Where a descent is. */
-struct place {
+struct search_place {
     struct dpro_strategy strategy, tried; /* tried: room for one */
     int64_t ns;
 };
 
 /* Whether anything helped. `before` is the strategy that the candidates are for. */
-static bool take_best(struct space *space, struct place *at, const struct dpro_strategy *before,
-                      const struct ranked *ranked, int n)
+static bool take_best(struct space *space, struct search_place *at,
+                      const struct dpro_strategy *before, const struct ranked *ranked, int n)
 {
     enum { MOST_TRIES = 256 };
     bool changed = false;
@@ -157,7 +157,7 @@ static bool take_best(struct space *space, struct place *at, const struct dpro_s
 }
 
 /* All candidates of a strategy. */
-static void collect(struct space *space, const struct dpro_strategy *strategy)
+static void search_collect(struct space *space, const struct dpro_strategy *strategy)
 {
     space_collect(space, strategy);
     if (!space->search->options->no_symmetry && space->model->capabilities.together)
@@ -165,11 +165,12 @@ static void collect(struct space *space, const struct dpro_strategy *strategy)
 }
 
 /* Down to where nothing helps. */
-static void descend(struct space *space, struct place *at, struct dpro_strategy *before)
+static void local_descend(struct space *space, struct search_place *at,
+                          struct dpro_strategy *before)
 {
     bool goes_on = true;
     while (goes_on && !search_stops(space->search)) {
-        collect(space, &at->strategy);
+        search_collect(space, &at->strategy);
         space_copy(space, &at->strategy, before);
         space_evaluate_candidates(space, &at->strategy);
         struct ranked *ranked = mem_alloc((space->candidates.list.n + 1) * sizeof *ranked);
@@ -180,8 +181,8 @@ static void descend(struct space *space, struct place *at, struct dpro_strategy 
     }
 }
 
-static void start_elsewhere(struct space *space, const struct dpro_strategy *best, struct place *at,
-                            uint32_t turn)
+static void start_elsewhere(struct space *space, const struct dpro_strategy *best,
+                            struct search_place *at, uint32_t turn)
 {
     enum { N_EDITS = 4 };
     struct search *search = space->search;
@@ -199,7 +200,7 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
     } else {
         space_copy(space, best, s);
         for (int i = 0; i < N_EDITS; i++) {
-            collect(space, s);
+            search_collect(space, s);
             if (space->candidates.list.n == 0)
                 break;
             const struct candidate *c =
@@ -214,10 +215,10 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
 
 void search_descend(struct space *space, const struct dpro_strategy *from)
 {
-    struct place at = {space_copy_of(space, from), space_strategy(space),
-                       space_evaluate(space, from)};
+    struct search_place at = {space_copy_of(space, from), space_strategy(space),
+                              space_evaluate(space, from)};
     struct dpro_strategy before = space_strategy(space);
-    descend(space, &at, &before);
+    local_descend(space, &at, &before);
 }
 
 void search_local(struct space *space, bool plain)
@@ -227,12 +228,12 @@ void search_local(struct space *space, bool plain)
     struct convergence convergence = {0};
     if (*best_ns == INT64_MAX)
         return;
-    struct place at = {space_copy_of(space, best), space_strategy(space), *best_ns};
+    struct search_place at = {space_copy_of(space, best), space_strategy(space), *best_ns};
     struct dpro_strategy before = space_strategy(space);
     space->search->registry.plain = plain;
     space->own_ns = INT64_MAX;
     for (uint32_t turn = 0; !search_stops(space->search); turn++) {
-        descend(space, &at, &before);
+        local_descend(space, &at, &before);
         if (has_converged(&convergence, *best_ns))
             break;
         start_elsewhere(space, best, &at, turn);

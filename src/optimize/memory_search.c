@@ -47,7 +47,7 @@ void memory_search_tell(struct memory_search *s, bool computed)
 
 /* By how much of an iteration micro-batches must win: a standard error of how long they take, which
  * is assumed where recomputation was recorded, and what changing the script for them is worth. */
-static double handicap(const struct choosing *c)
+static double search_handicap(const struct choosing *c)
 {
     const double WORTH_A_SCRIPT = 0.01;
     struct dpro_model after = *c->model;
@@ -58,7 +58,7 @@ static double handicap(const struct choosing *c)
 }
 
 /* Notes the strategy at hand; chooses it where it is the best that fits. */
-static bool try(struct choosing *c, const char *name, bool is_exact)
+static bool search_try(struct choosing *c, const char *name, bool is_exact)
 {
     struct memory_search *to = c->search;
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
@@ -66,12 +66,13 @@ static bool try(struct choosing *c, const char *name, bool is_exact)
                                         .n_computed = n_computed(c->model, &c->strategy),
                                         .n_recomputed = n_recomputed(c->model, &c->strategy),
                                         .micro_batches = parts,
-                                        .iteration_ns = evaluate(c->evaluator, &c->strategy),
+                                        .iteration_ns =
+                                            evaluate_strategy(c->evaluator, &c->strategy),
                                         .peak_bytes = memory_peak_bytes(c->model, &c->strategy),
                                         .exact = is_exact};
     choice.fits = choice.peak_bytes <= to->budget_bytes;
     to->least_bytes = MIN(to->least_bytes, choice.peak_bytes);
-    double ns = (double)choice.iteration_ns * (1 + handicap(c));
+    double ns = (double)choice.iteration_ns * (1 + search_handicap(c));
     bool computed = choice.n_computed > 0;
     if (choice.fits && ns < c->best_ns[computed]) {
         c->best_ns[computed] = ns;
@@ -95,22 +96,22 @@ static void try_rules(struct choosing *c)
     memory_repeated(c->model, blocks);
     if (n_recomputed(c->model, &c->strategy) == 0)
         return;
-    try(c, "recompute all", false);
+    search_try(c, "recompute all", false);
     for (uint32_t m = 0; m < c->model->n_modules; m++)
         if (blocks[m]) {
             blocks[m] = other;
             other = !other;
         }
-    try(c, "recompute every second", false);
+    search_try(c, "recompute every second", false);
     memory_square_root(c->model, blocks);
-    try(c, "recompute sqrt", false);
+    search_try(c, "recompute sqrt", false);
     recompute_none(c);
 }
 
 static int64_t time_of(void *arg)
 {
     const struct choosing *c = arg;
-    return evaluate(c->evaluator, &c->strategy);
+    return evaluate_strategy(c->evaluator, &c->strategy);
 }
 
 static uint64_t peak_of(void *arg)
@@ -147,7 +148,7 @@ static void try_choice(struct choosing *c)
         if (fits)
             sets_exchange(&sets);
         if (n_recomputed(c->model, &c->strategy) > 0)
-            try(c, what, is_exact);
+            search_try(c, what, is_exact);
         recompute_none(c);
         if (fits)
             break;
@@ -172,10 +173,10 @@ static void try_least(struct choosing *c)
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
     uint64_t peak = memory_peak_bytes(c->model, &c->strategy);
     if (peak < to->least_bytes)
-        try(c,
-            parts > 1 ? arena_format(c->arena, "least memory, accumulate %u", parts)
-                      : "least memory",
-            false);
+        search_try(c,
+                   parts > 1 ? arena_format(c->arena, "least memory, accumulate %u", parts)
+                             : "least memory",
+                   false);
     recompute_none(c);
 }
 
@@ -195,7 +196,7 @@ static void try_micro_batches(struct choosing *c, bool compiles)
         if (!memory_divides_batch(c->model, parts))
             continue;
         c->strategy.micro_batches = parts;
-        if (!try(c, arena_format(c->arena, "accumulate %u", parts), false) && !compiles)
+        if (!search_try(c, arena_format(c->arena, "accumulate %u", parts), false) && !compiles)
             try_choice(c);
     }
     c->strategy.micro_batches = c->model->baseline.micro_batches;
@@ -203,7 +204,7 @@ static void try_micro_batches(struct choosing *c, bool compiles)
 
 static void try_all(struct choosing *c)
 {
-    try(c, "as it ran", false);
+    search_try(c, "as it ran", false);
     try_rules(c);
     try_choice(c);
     try_micro_batches(c, false);
@@ -223,7 +224,7 @@ static void try_computed(struct choosing *c, const struct computing_choice *way)
     bool compiles = is_compiling(c->model, way);
     memcpy(c->strategy.computing, way->computing, c->model->n_modules);
     c->prefix = "";
-    if (try(c, way->name, false))
+    if (search_try(c, way->name, false))
         return;
     c->prefix = arena_format(c->arena, "%s, ", way->name);
     if (!compiles)

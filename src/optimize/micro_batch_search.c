@@ -121,7 +121,7 @@ static void try_counts(struct batch_search *x)
 
 /* ---- modules ---- */
 
-static const struct setting *answer(struct batch_search *x)
+static const struct setting *search_answer(struct batch_search *x)
 {
     uint64_t key = 1, number;
     for (uint32_t i = 0; i < x->n_modules; i++)
@@ -140,12 +140,12 @@ static const struct setting *answer(struct batch_search *x)
 
 static int64_t time_of(void *arg)
 {
-    return answer(arg)->ns;
+    return search_answer(arg)->ns;
 }
 
 static uint64_t peak_of(void *arg)
 {
-    const struct setting *setting = answer(arg);
+    const struct setting *setting = search_answer(arg);
     return setting->ns < INT64_MAX ? setting->peak.bytes : UINT64_MAX;
 }
 
@@ -197,7 +197,7 @@ static uint64_t add_in_order(struct batch_search *x)
 
 /* Fewest and fastest modules with which a shape fits; all of them where it never does, to know the
  * lowest peak. Returns whether it fits. */
-static bool recompute(struct batch_search *x, const struct setting *shape)
+static bool search_recompute(struct batch_search *x, const struct setting *shape)
 {
     SCRATCH uint32_t *order = sorted_indices(x->n_modules, x->time_ns, longest_first);
     x->now = *shape;
@@ -221,8 +221,8 @@ static bool recompute(struct batch_search *x, const struct setting *shape)
         for (uint32_t i = 0; i < x->n_modules; i++)
             x->now.recomputed[x->modules[i]] = true;
     }
-    bool fits = program_fits(x->s, answer(x));
-    tell_choice(x, answer(x));
+    bool fits = program_fits(x->s, search_answer(x));
+    tell_choice(x, search_answer(x));
     x->s->search.n_rounds++;
     map_fini(&x->known);
     array_fini(&x->answers);
@@ -251,7 +251,7 @@ static void recompute_slow_ones(struct batch_search *x)
         tell_choice(x, shape);
         for (int inner = 0; inner <= 1 && !fits && shape->ns < x->s->best.ns; inner++) {
             list_modules(x, inner != 0);
-            fits = x->n_modules > 0 && recompute(x, shape);
+            fits = x->n_modules > 0 && search_recompute(x, shape);
         }
     }
     if (x->refused.code < 0)

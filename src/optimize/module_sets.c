@@ -4,12 +4,12 @@
 
 enum { MOST_ADDED = 64, MOST_EXCHANGED = 128, MOST_ROUNDS = 8 };
 
-static bool *at(const struct module_sets *s, uint32_t i)
+static bool *sets_at(const struct module_sets *s, uint32_t i)
 {
     return &s->in[s->modules[i]];
 }
 
-static bool fits(const struct module_sets *s)
+static bool sets_fits(const struct module_sets *s)
 {
     return s->peak_bytes(s->arg) <= s->limit_bytes;
 }
@@ -21,12 +21,12 @@ uint64_t sets_add(const struct module_sets *s, const int64_t *time_ns)
         double most = 0;
         uint32_t best = UINT32_MAX;
         for (uint32_t i = 0; i < s->n; i++) {
-            if (*at(s, i))
+            if (*sets_at(s, i))
                 continue;
-            *at(s, i) = true;
+            *sets_at(s, i) = true;
             double worth =
                 ((double)peak - (double)s->peak_bytes(s->arg)) / (double)(time_ns[i] + 1);
-            *at(s, i) = false;
+            *sets_at(s, i) = false;
             if (worth > most) {
                 most = worth;
                 best = i;
@@ -34,7 +34,7 @@ uint64_t sets_add(const struct module_sets *s, const int64_t *time_ns)
         }
         if (best == UINT32_MAX)
             break;
-        *at(s, best) = true;
+        *sets_at(s, best) = true;
         peak = s->peak_bytes(s->arg);
     }
     return peak;
@@ -43,7 +43,7 @@ uint64_t sets_add(const struct module_sets *s, const int64_t *time_ns)
 void sets_drop_needless(const struct module_sets *s, const uint32_t *order, uint64_t most_bytes)
 {
     for (uint32_t i = 0; i < s->n; i++) {
-        bool *in = at(s, order ? order[i] : s->n - 1 - i);
+        bool *in = sets_at(s, order ? order[i] : s->n - 1 - i);
         if (!*in)
             continue;
         *in = false;
@@ -51,10 +51,10 @@ void sets_drop_needless(const struct module_sets *s, const uint32_t *order, uint
     }
 }
 
-static void put(const struct module_sets *s, uint32_t set)
+static void sets_put(const struct module_sets *s, uint32_t set)
 {
     for (uint32_t i = 0; i < s->n; i++)
-        *at(s, i) = set >> i & 1;
+        *sets_at(s, i) = set >> i & 1;
 }
 
 /* Leaves the last set that was better than all before it, or the one at hand where none is. */
@@ -63,19 +63,19 @@ static void try_each(const struct module_sets *s, int64_t best,
 {
     uint32_t chosen = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        chosen |= (uint32_t)*at(s, i) << i;
+        chosen |= (uint32_t)*sets_at(s, i) << i;
     for (uint32_t set = 0; set < 1u << s->n; set++) {
-        put(s, set);
+        sets_put(s, set);
         if (is_better(s, &best))
             chosen = set;
     }
-    put(s, chosen);
+    sets_put(s, chosen);
 }
 
 static bool is_faster(const struct module_sets *s, int64_t *best)
 {
     int64_t ns = s->time_ns(s->arg);
-    if (ns >= *best || !fits(s))
+    if (ns >= *best || !sets_fits(s))
         return false;
     *best = ns;
     return true;
@@ -92,26 +92,26 @@ static bool is_lower(const struct module_sets *s, int64_t *best)
 
 /* Takes the exchange of a module for another one that wins most, as the whole job goes: ranks
  * differ, and what computes longer may hide more communication. */
-static bool exchange(const struct module_sets *s, int64_t *best_ns)
+static bool module_exchange(const struct module_sets *s, int64_t *best_ns)
 {
     uint32_t out = UINT32_MAX, in = UINT32_MAX;
     for (uint32_t i = 0; i < s->n; i++)
-        for (uint32_t k = 0; k < s->n && *at(s, i); k++) {
-            if (*at(s, k))
+        for (uint32_t k = 0; k < s->n && *sets_at(s, i); k++) {
+            if (*sets_at(s, k))
                 continue;
-            *at(s, i) = false;
-            *at(s, k) = true;
+            *sets_at(s, i) = false;
+            *sets_at(s, k) = true;
             if (is_faster(s, best_ns)) {
                 out = i;
                 in = k;
             }
-            *at(s, k) = false;
-            *at(s, i) = true;
+            *sets_at(s, k) = false;
+            *sets_at(s, i) = true;
         }
     if (out == UINT32_MAX)
         return false;
-    *at(s, out) = false;
-    *at(s, in) = true;
+    *sets_at(s, out) = false;
+    *sets_at(s, in) = true;
     return true;
 }
 
@@ -123,7 +123,7 @@ void sets_exchange(const struct module_sets *s)
         return;
     }
     for (int round = 0; s->n <= MOST_EXCHANGED && round < MOST_ROUNDS; round++)
-        if (!exchange(s, &best_ns))
+        if (!module_exchange(s, &best_ns))
             break;
 }
 

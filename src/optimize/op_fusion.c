@@ -6,13 +6,13 @@
 
 enum { FIRST_ASKED = 8 }; /* ops: a file is asked about all runs of up to that many at first */
 
-struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                    uint32_t program, uint32_t op)
+struct search_step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                           uint32_t program, uint32_t op)
 {
     const struct model_op *of = &model->programs[program].ops[op];
     const struct dpro_fused_op *fused = fused_at(strategy, program, op);
-    return (struct step){op, fused ? fused->n : 1, fused ? fused->work_ns : of->work_ns,
-                         of->needs != MODEL_NONE};
+    return (struct search_step){op, fused ? fused->n : 1, fused ? fused->work_ns : of->work_ns,
+                                of->needs != MODEL_NONE};
 }
 
 bool fuse_may(const struct registry *r)
@@ -30,7 +30,7 @@ static uint64_t key_of(uint32_t program, uint32_t first, uint32_t n)
     return (uint64_t)(program + 1) << 39 | (uint64_t)first << 7 | n; /* n <= DPRO_PASS_MAX_FUSED */
 }
 
-static void remember(struct registry *r, struct registered *entry, uint64_t key, int64_t ns)
+static void fusion_remember(struct registry *r, struct registered *entry, uint64_t key, int64_t ns)
 {
     if (ns > EDIT_MOST_WORK_NS && !entry->rejected)
         registry_reject(r, entry, "says that a fused op takes longer than eleven days");
@@ -55,7 +55,7 @@ static void ask_file(struct registry *r, struct registered *entry,
         for (uint32_t k = question.least; k <= question.most; k++)
             for (uint32_t first = 0; first + k <= view->programs[p].n_ops; first++, at++)
                 if (at < times.n && times.at[at] >= 0)
-                    remember(r, entry, key_of(p, first, k), times.at[at]);
+                    fusion_remember(r, entry, key_of(p, first, k), times.at[at]);
     entry->n_known = question.most;
 }
 
@@ -75,7 +75,7 @@ static int64_t opfs_ns(const struct question *q, struct registered *entry, uint3
     if (!entry->pass)
         return -1;
     int64_t ns = entry->pass->opfs_ns(entry->pass, q->view->programs[program].ops + first, n);
-    remember(q->registry, entry, key, ns);
+    fusion_remember(q->registry, entry, key, ns);
     return entry->rejected ? -1 : ns;
 }
 
@@ -145,8 +145,8 @@ static uint32_t bucket_of_ops(const struct dpro_pass_view *view, uint32_t first,
 }
 
 /* Two neighbours are fused, without and (Theorem 3) with the buckets of their gradients. */
-static void propose_pair(const struct question *q, struct registered *entry, const struct step *a,
-                         const struct step *b)
+static void propose_pair(const struct question *q, struct registered *entry,
+                         const struct search_step *a, const struct search_step *b)
 {
     uint32_t program = q->view->critical_program, n = a->n + b->n;
     size_t first = q->candidates->edits.n;
@@ -166,7 +166,7 @@ static void propose_pair(const struct question *q, struct registered *entry, con
 }
 
 /* A fused op is separated, with those alike. */
-static void propose_apart(const struct question *q, const struct step *step)
+static void propose_apart(const struct question *q, const struct search_step *step)
 {
     uint32_t program = q->view->critical_program;
     size_t first = q->candidates->edits.n;
@@ -182,9 +182,9 @@ static void propose_apart(const struct question *q, const struct step *step)
 void fuse_propose(const struct question *q, struct registered *entry)
 {
     uint32_t program = q->view->critical_program, n_ops = q->model->programs[program].n_ops;
-    struct step before = {0};
+    struct search_step before = {0};
     for (uint32_t op = 0; op < n_ops; op += before.n) {
-        struct step step = step_at(q->model, q->strategy, program, op);
+        struct search_step step = step_at(q->model, q->strategy, program, op);
         if (before.n > 0 && !step.waits)
             propose_pair(q, entry, &before, &step);
         if (step.n > 1)

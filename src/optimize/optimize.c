@@ -14,8 +14,8 @@
 
 #define WORTH_SERVERS 0.01 /* of an iteration */
 
-static int check(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                 struct dpro_error *err)
+static int optimize_check(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                          struct dpro_error *err)
 {
     if (sync_n_servers(&model->net) == 0)
         return dpro_error_set(err, DPRO_EUSAGE,
@@ -60,7 +60,7 @@ static int search_all(const struct dpro_model *model, const struct dpro_optimize
     return 0;
 }
 
-static uint32_t choose(struct dpro_optimum *const *found, uint32_t n)
+static uint32_t optimize_choose(struct dpro_optimum *const *found, uint32_t n)
 {
     double least_ns = INFINITY;
     uint32_t chosen = 0;
@@ -99,7 +99,7 @@ static int search_counts(const struct dpro_model *model,
                          struct dpro_error *err)
 {
     uint32_t n_found = 0;
-    int rc = check(model, options, err);
+    int rc = optimize_check(model, options, err);
     if (rc < 0)
         return rc;
     struct dpro_optimum **found =
@@ -107,7 +107,7 @@ static int search_counts(const struct dpro_model *model,
     rc = search_all(model, options, found, &n_found, err);
     if (rc < 0)
         return rc;
-    uint32_t chosen = choose(found, n_found);
+    uint32_t chosen = optimize_choose(found, n_found);
     sum_up(found, n_found, found[chosen]);
     for (uint32_t i = 0; i < n_found; i++)
         if (i != chosen)
@@ -213,8 +213,8 @@ static int search_units_and_modules(const struct dpro_model *model,
     return 0;
 }
 
-static int optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                    struct dpro_optimum **optimum, struct dpro_error *err)
+static int optimize_optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                             struct dpro_optimum **optimum, struct dpro_error *err)
 {
     if (!dpro_algorithm_name(o->algorithm))
         return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
@@ -234,7 +234,7 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
     bool compresses = o->compressions & ~(1u << DPRO_COMPRESSION_NONE);
     if (model->n_tensors == 0 && (is_sharded || of_pipeline || of_modules)) {
         if (of_servers)
-            return check(model, o, err);
+            return optimize_check(model, o, err);
         if (compresses || o->n_pass_files + o->n_passes > 0)
             return dpro_error_set(
                 err, DPRO_EUSAGE,
@@ -271,12 +271,12 @@ static int optimize(const struct dpro_model *model, const struct dpro_optimize_o
                       : search_one(model, sync_n_servers(&model->net), o, optimum, err);
 }
 
-static int run(const struct dpro_model *model, const struct dpro_optimize_options *o,
-               struct dpro_optimum **optimum, struct dpro_error *err)
+static int optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                        struct dpro_optimum **optimum, struct dpro_error *err)
 {
     enum { LAUNCH_BOUND_PCT = 90 }; /* of the iteration, in launches alone */
     int64_t launching_ns = 0;
-    int rc = optimize(model, o, optimum, err);
+    int rc = optimize_optimize(model, o, optimum, err);
     if (rc == 0 && model->n_tensors > 0)
         rc = launching_alone(o->graph, &launching_ns, err);
     if (rc < 0)
@@ -302,5 +302,6 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
 {
     struct dpro_optimize_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), run(model, &mine, optimum, err));
+    return rc < 0 ? rc
+                  : WITHIN_SCOPE(dpro_error_nomem(err), optimize_run(model, &mine, optimum, err));
 }

@@ -10,7 +10,7 @@
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 
-struct walk {
+struct paper_walk {
     struct space *space;
     struct dpro_strategy strategy, tried; /* tried: room for one */
     bool changed;                         /* in this round */
@@ -21,7 +21,7 @@ struct walk {
     bool fuses; /* some pass knows what fused ops take */
     double scale;
     double launch_ns;        /* of a bucket, on the critical rank */
-    struct step last;        /* that the walk has passed; n 0: none */
+    struct search_step last; /* that the walk has passed; n 0: none */
     double won_ns;           /* by what was fused so far this round */
     uint32_t *op_of;         /* by tensor: the op that makes it ready */
     uint32_t *compiled;      /* by tensor: the module that makes it ready and is compiled */
@@ -35,7 +35,7 @@ static int64_t best_sync_ns(struct space *space, uint64_t size, uint32_t *partit
 }
 
 /* Makes the edits; without partial replay, if a replay of everything says that they help. */
-static bool make(struct walk *w, const struct dpro_edit *edits, uint32_t n)
+static bool paper_make(struct paper_walk *w, const struct dpro_edit *edits, uint32_t n)
 {
     struct space *space = w->space;
     if ((w->whole && search_stops(space->search)) ||
@@ -49,30 +49,30 @@ static bool make(struct walk *w, const struct dpro_edit *edits, uint32_t n)
     return w->changed = true;
 }
 
-static bool edit(struct walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
+static bool paper_edit(struct paper_walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
     struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
     if (w->whole)
-        return make(w, &edit, 1);
+        return paper_make(w, &edit, 1);
     bool made = !edit_apply(w->space->model, &w->strategy, &edit);
     w->changed |= made;
     return made;
 }
 
-static void choose_partitions(struct walk *w, uint32_t at, uint64_t size)
+static void choose_partitions(struct paper_walk *w, uint32_t at, uint64_t size)
 {
     if (!w->whole)
-        edit(w, DPRO_EDIT_PARTITION, at, space_best_partitions(w->space, size));
+        paper_edit(w, DPRO_EDIT_PARTITION, at, space_best_partitions(w->space, size));
     for (uint32_t k = 1; w->whole && k <= 8; k *= 2)
         if (k != w->strategy.buckets[at].partitions)
-            edit(w, DPRO_EDIT_PARTITION, at, k);
+            paper_edit(w, DPRO_EDIT_PARTITION, at, k);
 }
 
 /* Theorem 2, for a bucket and the one before it: their ends are q_{n-1}^e = `before_ns` and, of the
  * one before both, `before_that_ns`. The paper's has no cost of launching a bucket, which fusing
  * saves: all that is ready later is ready earlier by that. So transfers are fused, too, if they
  * end before the next bucket is ready. */
-static bool fusing_helps(struct walk *w, int64_t before_that_ns, int64_t before_ns,
+static bool fusing_helps(struct paper_walk *w, int64_t before_that_ns, int64_t before_ns,
                          int64_t ready_ns, int64_t next_ns, uint64_t size_before, uint64_t size)
 {
     uint32_t unused;
@@ -87,7 +87,7 @@ static bool fusing_helps(struct walk *w, int64_t before_that_ns, int64_t before_
 
 /* Theorem 1: fuses the op with the last one that was passed if that wins more than it delays a
  * bucket that was ready before it. */
-static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
+static bool fuse_op(struct paper_walk *w, const struct search_step *step, double delay_ns)
 {
     struct space *space = w->space;
     uint32_t program = w->view->critical_program;
@@ -101,21 +101,21 @@ static bool fuse_op(struct walk *w, const struct step *step, double delay_ns)
     if (n == 0)
         return false;
     double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
-    if ((!w->whole && delay_ns >= gain_ns) || !make(w, w->edits.edits.at, n))
+    if ((!w->whole && delay_ns >= gain_ns) || !paper_make(w, w->edits.edits.at, n))
         return false;
     w->won_ns += gain_ns;
-    w->last = (struct step){w->last.first, w->last.n + step->n, ns, w->last.waits};
+    w->last = (struct search_step){w->last.first, w->last.n + step->n, ns, w->last.waits};
     return true;
 }
 
 /* Walks on to op number `end`. Fusing the first op with the one before it delays a bucket by
  * delay_ns; returns whether they were fused. */
-static bool walk_ops(struct walk *w, uint32_t end, double delay_ns)
+static bool walk_ops(struct paper_walk *w, uint32_t end, double delay_ns)
 {
     bool fused_first = false;
     for (bool first = true; w->last.first + w->last.n < end; first = false) {
-        struct step step = step_at(w->space->model, &w->strategy, w->view->critical_program,
-                                   w->last.first + w->last.n);
+        struct search_step step = step_at(w->space->model, &w->strategy, w->view->critical_program,
+                                          w->last.first + w->last.n);
         if (fuse_op(w, &step, first ? delay_ns : 0))
             fused_first |= first;
         else
@@ -125,7 +125,7 @@ static bool walk_ops(struct walk *w, uint32_t end, double delay_ns)
 }
 
 /* The number of ops up to the last that makes a gradient of the bucket ready. */
-static uint32_t ops_up_to(const struct walk *w, const struct dpro_pass_bucket *bucket)
+static uint32_t ops_up_to(const struct paper_walk *w, const struct dpro_pass_bucket *bucket)
 {
     uint32_t end = 0;
     for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
@@ -135,12 +135,12 @@ static uint32_t ops_up_to(const struct walk *w, const struct dpro_pass_bucket *b
     return end;
 }
 
-static void begin_ops(struct walk *w)
+static void begin_ops(struct paper_walk *w)
 {
     const struct dpro_pass_program *program = &w->view->programs[w->view->critical_program];
     const struct model_compute *compute = &w->space->model->net.compute;
     w->fuses = fuse_may(&w->space->search->registry);
-    w->last = (struct step){0};
+    w->last = (struct search_step){0};
     w->won_ns = 0;
     w->scale = w->space->work.classes[w->view->critical_program].scale;
     w->launch_ns = (compute->launch_ns.value + compute->handling_ns.value) * w->scale;
@@ -154,7 +154,7 @@ static void begin_ops(struct walk *w)
 /* Of a module: what communication may lose where all of its gradients get ready at its end: the
  * transfers of its buckets but the last, and no more than its backward pass takes. Where
  * communication is critical throughout, a compiler wins nothing. */
-static double delay_of(const struct walk *w, uint32_t module, const bool *gradient_of)
+static double delay_of(const struct paper_walk *w, uint32_t module, const bool *gradient_of)
 {
     const struct dpro_pass_view *view = w->view;
     double sum = 0, last = 0, begin = INFINITY, end = 0;
@@ -175,7 +175,7 @@ static double delay_of(const struct walk *w, uint32_t module, const bool *gradie
 }
 
 /* Theorem 1, for what a compiler fuses: which modules are compiled, or in 16 bits. */
-static void choose_modules(struct walk *w)
+static void choose_modules(struct paper_walk *w)
 {
     struct space *space = w->space;
     const struct dpro_model *m = space->model;
@@ -193,7 +193,7 @@ static void choose_modules(struct walk *w)
     computing_by_gain(m, space->gains, bits, delay_ns, computing);
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (computing[i] != w->strategy.computing[i])
-            edit(w, DPRO_EDIT_COMPUTE, i, computing[i]);
+            paper_edit(w, DPRO_EDIT_COMPUTE, i, computing[i]);
     for (uint32_t i = 0; i < m->n_modules; i++) {
         if (!(w->strategy.computing[i] & DPRO_COMPILED))
             continue;
@@ -206,7 +206,7 @@ static void choose_modules(struct walk *w)
 }
 
 /* Theorem 3: gradients of a module that is compiled are ready at once. */
-static bool are_ready_at_once(const struct walk *w, uint32_t bucket)
+static bool are_ready_at_once(const struct paper_walk *w, uint32_t bucket)
 {
     const struct dpro_pass_bucket *a = &w->view->buckets[bucket - 1], *b = a + 1;
     uint32_t module = w->compiled[w->view->order[a->first]];
@@ -218,7 +218,7 @@ static bool are_ready_at_once(const struct walk *w, uint32_t bucket)
 
 /* ---- buckets ---- */
 
-static void walk_path(struct walk *w)
+static void walk_path(struct paper_walk *w)
 {
     const struct dpro_pass_view *view = w->view;
     uint32_t n_buckets = view->n_buckets, at = 0, partitions;
@@ -237,7 +237,7 @@ static void walk_path(struct walk *w)
         if (at > 0 &&
             (w->whole || are_ready_at_once(w, n) ||
              fusing_helps(w, before_that_ns, before_ns, ready_ns, next_ns, size_before, size)))
-            fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
+            fused = paper_edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         if (w->fuses) {
             double delay_ns = 0;
             if (at > 0 && !fused) /* where communication is critical, fused ops win nothing */
@@ -247,7 +247,7 @@ static void walk_path(struct walk *w)
             bool ops = walk_ops(w, ops_up_to(w, bucket), delay_ns);
             ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
             if (ops && at > 0 && !fused && !w->whole)
-                fused = edit(w, DPRO_EDIT_MERGE, at - 1, 0);
+                fused = paper_edit(w, DPRO_EDIT_MERGE, at - 1, 0);
         }
         if (fused) {
             at--;
@@ -270,10 +270,10 @@ static void walk_path(struct walk *w)
 /* From a bucket for each tensor of the Coarsened View. */
 void search_paper(struct space *space)
 {
-    struct walk w = {.space = space,
-                     .strategy = space_strategy(space),
-                     .tried = space_strategy(space),
-                     .whole = space->search->options->no_partial};
+    struct paper_walk w = {.space = space,
+                           .strategy = space_strategy(space),
+                           .tried = space_strategy(space),
+                           .whole = space->search->options->no_partial};
     struct convergence convergence = {0};
     w.op_of = arena_array(&space->arena, space->model->n_tensors, sizeof *w.op_of);
     w.compiled = arena_array(&space->arena, space->model->n_tensors, sizeof *w.compiled);

@@ -33,7 +33,7 @@ bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *vie
 
 /* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
  * then the times. */
-struct head {
+struct process_head {
     struct child_answer answer;
     uint32_t n_candidates;
     uint64_t n_times;
@@ -55,7 +55,7 @@ static void send_all(int fd, const void *data, size_t n)
     }
 }
 
-static const struct dpro_pass *load(const char *path, struct child_answer *answer)
+static const struct dpro_pass *process_load(const char *path, struct child_answer *answer)
 {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
@@ -106,10 +106,10 @@ static int answer_all(int fd, const char *path, const struct child_question *que
     signal(SIGINT, SIG_IGN); /* Ctrl-C stops the search, which then ends this process */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     dup2(STDERR_FILENO, STDOUT_FILENO); /* what it prints is no part of our output */
-    struct head head = {0};
+    struct process_head head = {0};
     struct candidates candidates = {0};
     times_array times = {0};
-    const struct dpro_pass *pass = load(path, &head.answer);
+    const struct dpro_pass *pass = process_load(path, &head.answer);
     if (pass) {
         snprintf(head.answer.name, sizeof head.answer.name, "%s", pass->name);
         head.answer.changes_numerics = pass->changes_numerics != 0;
@@ -132,7 +132,7 @@ static int answer_all(int fd, const char *path, const struct child_question *que
     return 0;
 }
 
-static void child(int fd, const char *path, const struct child_question *question)
+static void process_child(int fd, const char *path, const struct child_question *question)
 {
     _exit(WITHIN_SCOPE(1, answer_all(fd, path, question)));
 }
@@ -142,7 +142,7 @@ static void child(int fd, const char *path, const struct child_question *questio
 typedef ARRAY(char) bytes_array;
 
 /* Everything up to the end. 1: it came in time; else 0. */
-static int receive(int fd, bytes_array *bytes)
+static int process_receive(int fd, bytes_array *bytes)
 {
     int64_t until = time_now_ns(CLOCK_MONOTONIC) / MS + TIME_LIMIT_MS;
     for (;;) {
@@ -152,7 +152,7 @@ static int receive(int fd, bytes_array *bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return n < 0; /* what is missing, understand() sees */
+            return n < 0; /* what is missing, process_understand() sees */
         array_reserve(bytes, 65536);
         ssize_t got = read(fd, bytes->at + bytes->n, 65536);
         if (got < 0 && errno == EINTR)
@@ -163,7 +163,7 @@ static int receive(int fd, bytes_array *bytes)
     }
 }
 
-static bool take(const char **at, const char *end, void *to, size_t n)
+static bool process_take(const char **at, const char *end, void *to, size_t n)
 {
     if ((size_t)(end - *at) < n)
         return false;
@@ -173,12 +173,12 @@ static bool take(const char **at, const char *end, void *to, size_t n)
 }
 
 /* Whether it is whole. */
-static bool understand(const bytes_array *bytes, struct candidates *candidates, times_array *times,
-                       struct child_answer *answer)
+static bool process_understand(const bytes_array *bytes, struct candidates *candidates,
+                               times_array *times, struct child_answer *answer)
 {
     const char *at = bytes->at, *end = at + bytes->n;
-    struct head head;
-    if (!take(&at, end, &head, sizeof head))
+    struct process_head head;
+    if (!process_take(&at, end, &head, sizeof head))
         return false;
     *answer = head.answer;
     answer->name[sizeof answer->name - 1] = answer->why[sizeof answer->why - 1] = '\0';
@@ -187,10 +187,10 @@ static bool understand(const bytes_array *bytes, struct candidates *candidates, 
     for (uint32_t i = 0; i < head.n_candidates; i++) {
         size_t first = candidates->edits.n;
         uint32_t n;
-        if (!take(&at, end, &n, sizeof n) || n > DPRO_PASS_MAX_EDITS)
+        if (!process_take(&at, end, &n, sizeof n) || n > DPRO_PASS_MAX_EDITS)
             return false;
         array_reserve(&candidates->edits, n);
-        if (!take(&at, end, candidates->edits.at + first, n * sizeof(struct dpro_edit)))
+        if (!process_take(&at, end, candidates->edits.at + first, n * sizeof(struct dpro_edit)))
             return false;
         candidates->edits.n += n;
         candidates_add(candidates, first);
@@ -203,7 +203,7 @@ static bool understand(const bytes_array *bytes, struct candidates *candidates, 
 }
 
 /* -1: no process could be started. */
-static pid_t start(const char *path, const struct child_question *question, int *fd)
+static pid_t process_start(const char *path, const struct child_question *question, int *fd)
 {
     int fds[2];
     fflush(NULL); /* or the child prints what is buffered once more */
@@ -212,7 +212,7 @@ static pid_t start(const char *path, const struct child_question *question, int 
         return -1;
     if (pid == 0) {
         close(fds[0]);
-        child(fds[1], path, question);
+        process_child(fds[1], path, question);
     }
     close(fds[1]);
     *fd = fds[0];
@@ -227,18 +227,18 @@ struct child_answer child_run(const char *path, const struct child_question *que
     size_t n_edits = candidates ? candidates->edits.n : 0;
     bytes_array bytes = {0};
     struct child_answer answer = {0};
-    pid_t pid = start(path, question, &fd);
+    pid_t pid = process_start(path, question, &fd);
     if (pid < 0) {
         snprintf(answer.why, sizeof answer.why, "got no process to run in: %s", strerror(errno));
         return answer;
     }
-    bool in_time = WITHIN_SCOPE(0, receive(fd, &bytes));
+    bool in_time = WITHIN_SCOPE(0, process_receive(fd, &bytes));
     close(fd);
     kill(pid, SIGKILL); /* its answer is complete, or too late */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     memory_check();
-    bool whole = in_time && understand(&bytes, candidates, times, &answer);
+    bool whole = in_time && process_understand(&bytes, candidates, times, &answer);
     array_fini(&bytes);
     if (whole)
         return answer;

@@ -2,8 +2,8 @@
  * without edits proposes nothing. */
 #include "optimize/registry.h"
 
-static int add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint32_t at,
-               int64_t value)
+static int passes_add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint32_t at,
+                      int64_t value)
 {
     candidate->edits[candidate->n_edits++] =
         (struct dpro_edit){.kind = kind, .at = at, .value = value};
@@ -16,15 +16,15 @@ static int add(struct dpro_candidate *candidate, enum dpro_edit_kind kind, uint3
 enum { N_SHIFTS = 8, N_WAYS = 2 };
 
 /* The border after bucket `at` moves forward, or back, by n tensors. */
-static int shift(const struct dpro_pass_view *view, uint32_t at, uint32_t n, int forward,
-                 struct dpro_candidate *candidate)
+static int passes_shift(const struct dpro_pass_view *view, uint32_t at, uint32_t n, int forward,
+                        struct dpro_candidate *candidate)
 {
     if (forward && n < view->buckets[at + 1].n) {
-        add(candidate, DPRO_EDIT_SPLIT, at + 1, n);
-        add(candidate, DPRO_EDIT_MERGE, at, 0);
+        passes_add(candidate, DPRO_EDIT_SPLIT, at + 1, n);
+        passes_add(candidate, DPRO_EDIT_MERGE, at, 0);
     } else if (!forward && n < view->buckets[at].n) {
-        add(candidate, DPRO_EDIT_SPLIT, at, view->buckets[at].n - n);
-        add(candidate, DPRO_EDIT_MERGE, at + 1, 0);
+        passes_add(candidate, DPRO_EDIT_SPLIT, at, view->buckets[at].n - n);
+        passes_add(candidate, DPRO_EDIT_MERGE, at + 1, 0);
     }
     return 1;
 }
@@ -36,15 +36,15 @@ static int propose_fusion(const struct dpro_pass *pass, const struct dpro_pass_v
     uint32_t n_borders = view->n_buckets ? view->n_buckets - 1 : 0,
              n_splits = view->n_tensors - view->n_buckets;
     if (index < n_borders)
-        return add(candidate, DPRO_EDIT_MERGE, index, 0);
+        return passes_add(candidate, DPRO_EDIT_MERGE, index, 0);
     index -= n_borders;
     for (uint32_t b = 0, i = index; i < n_splits; i -= view->buckets[b++].n - 1)
         if (i < view->buckets[b].n - 1)
-            return add(candidate, DPRO_EDIT_SPLIT, b, i + 1);
+            return passes_add(candidate, DPRO_EDIT_SPLIT, b, i + 1);
     index -= n_splits;
     if (index < n_borders * N_SHIFTS * N_WAYS)
-        return shift(view, index / (N_SHIFTS * N_WAYS), 1u << index / N_WAYS % N_SHIFTS,
-                     index % N_WAYS, candidate);
+        return passes_shift(view, index / (N_SHIFTS * N_WAYS), 1u << index / N_WAYS % N_SHIFTS,
+                            index % N_WAYS, candidate);
     return 0;
 }
 
@@ -62,7 +62,7 @@ static int propose_partition(const struct dpro_pass *pass, const struct dpro_pas
         return 0;
     const struct dpro_pass_bucket *bucket = &view->buckets[at];
     if (n != bucket->partitions && (n == 1 || bucket->size_bytes / 4 >= n))
-        add(candidate, DPRO_EDIT_PARTITION, at, n);
+        passes_add(candidate, DPRO_EDIT_PARTITION, at, n);
     return 1;
 }
 
@@ -76,14 +76,14 @@ static int propose_priority(const struct dpro_pass *pass, const struct dpro_pass
     uint32_t n = view->n_buckets;
     if (index < 2) {
         for (uint32_t b = 0; b < n && n <= DPRO_PASS_MAX_EDITS; b++)
-            add(candidate, DPRO_EDIT_PRIORITY, b, index == 0 ? b : 0);
+            passes_add(candidate, DPRO_EDIT_PRIORITY, b, index == 0 ? b : 0);
         return 1;
     }
     uint32_t at = (index - 2) / 2;
     if (at >= n)
         return 0;
-    return add(candidate, DPRO_EDIT_PRIORITY, at,
-               (int64_t)view->buckets[at].priority + (index % 2 ? 1 : -1));
+    return passes_add(candidate, DPRO_EDIT_PRIORITY, at,
+                      (int64_t)view->buckets[at].priority + (index % 2 ? 1 : -1));
 }
 
 /* ---- in which order buckets are launched: two neighbours change places ---- */
@@ -92,7 +92,8 @@ static int propose_order(const struct dpro_pass *pass, const struct dpro_pass_vi
                          uint32_t index, struct dpro_candidate *candidate)
 {
     (void)pass;
-    return index + 1 < view->n_buckets ? add(candidate, DPRO_EDIT_MOVE, index, index + 1) : 0;
+    return index + 1 < view->n_buckets ? passes_add(candidate, DPRO_EDIT_MOVE, index, index + 1)
+                                       : 0;
 }
 
 /* ---- whether gradients travel as half-precision numbers ---- */
@@ -104,7 +105,7 @@ static int propose_compression(const struct dpro_pass *pass, const struct dpro_p
     if (index > DPRO_COMPRESSION_BF16)
         return 0;
     if (index != view->compression)
-        add(candidate, DPRO_EDIT_COMPRESS, 0, index);
+        passes_add(candidate, DPRO_EDIT_COMPRESS, 0, index);
     return 1;
 }
 
@@ -117,7 +118,7 @@ static int propose_keeping(const struct dpro_pass *pass, const struct dpro_pass_
     if (index >= view->n_modules)
         return 0;
     if (view->modules[index].recomputed)
-        add(candidate, DPRO_EDIT_RECOMPUTE, index, 0);
+        passes_add(candidate, DPRO_EDIT_RECOMPUTE, index, 0);
     return 1;
 }
 

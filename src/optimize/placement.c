@@ -62,8 +62,8 @@ static bool try_all(struct space *space, struct dpro_strategy *strategy)
 ORDER_OF_INDICES(by_size, uint64_t, COMPARE(*y, *x));
 
 /* The largest first, each to the server that has least. */
-static void level(const struct dpro_model *model, const uint32_t *largest_first,
-                  const uint64_t *sizes, uint64_t *load, struct dpro_strategy *strategy)
+static void placement_level(const struct dpro_model *model, const uint32_t *largest_first,
+                            const uint64_t *sizes, uint64_t *load, struct dpro_strategy *strategy)
 {
     uint32_t n = sync_n_servers(&model->net);
     for (uint32_t i = 0; i < strategy->n_buckets; i++) {
@@ -85,8 +85,8 @@ static bool is_better(struct space *space, const struct dpro_strategy *strategy,
 }
 
 /* Moves tensors to other servers, and swaps them, as long as that helps. */
-static void improve(struct space *space, const uint32_t *largest_first,
-                    struct dpro_strategy *strategy)
+static void placement_improve(struct space *space, const uint32_t *largest_first,
+                              struct dpro_strategy *strategy)
 {
     struct search *search = space->search;
     uint32_t n = strategy->n_buckets, n_servers = sync_n_servers(&space->model->net);
@@ -119,8 +119,8 @@ static void improve(struct space *space, const uint32_t *largest_first,
 }
 
 /* Tensors go back where moving them won next to nothing. */
-static void stay(struct space *space, const struct dpro_strategy *baseline,
-                 struct dpro_strategy *strategy)
+static void placement_stay(struct space *space, const struct dpro_strategy *baseline,
+                           struct dpro_strategy *strategy)
 {
     int64_t most_ns = (int64_t)((double)space->best_ns * (1 + WORTH_A_MOVE));
     space_copy(space, &space->best, strategy);
@@ -148,11 +148,11 @@ static void search_places(struct space *space, const struct dpro_strategy *basel
     }
     qsort_r(largest_first, n, sizeof *largest_first, by_size, sizes);
     if (!try_all(space, &strategy)) {
-        improve(space, largest_first, &strategy);
-        level(model, largest_first, sizes, load, &strategy);
-        improve(space, largest_first, &strategy);
+        placement_improve(space, largest_first, &strategy);
+        placement_level(model, largest_first, sizes, load, &strategy);
+        placement_improve(space, largest_first, &strategy);
     }
-    stay(space, baseline, &strategy);
+    placement_stay(space, baseline, &strategy);
 }
 
 /* From the smallest that is usual to what cuts nothing. */

@@ -5,7 +5,7 @@
 #include "ingest/trace.h"
 #include "optimize/computing.h"
 
-struct maker {
+struct make_maker {
     const struct dpro_trace *trace;
     const struct dpro_model *model; /* as the job ran */
     struct plan_file *plan;
@@ -23,12 +23,12 @@ const struct recording *plan_recording(const struct dpro_trace *trace)
     return NULL;
 }
 
-static uint32_t intern(struct maker *m, const char *text)
+static uint32_t make_intern(struct make_maker *m, const char *text)
 {
     return strtab_add(&m->plan->strings, text, strlen(text));
 }
 
-static uint32_t find_tensor(const struct maker *m, const char *name)
+static uint32_t find_tensor(const struct make_maker *m, const char *name)
 {
     for (uint32_t t = 0; t < dpro_model_n_tensors(m->model); t++)
         if (m->parameter_of[t] == UINT32_MAX &&
@@ -37,10 +37,10 @@ static uint32_t find_tensor(const struct maker *m, const char *name)
     return UINT32_MAX;
 }
 
-static void add_parameter(struct maker *m, uint32_t tensor)
+static void add_parameter(struct make_maker *m, uint32_t tensor)
 {
     struct dpro_tensor t = dpro_model_tensor(m->model, tensor);
-    struct plan_file_parameter parameter = {.name = intern(m, t.name),
+    struct plan_file_parameter parameter = {.name = make_intern(m, t.name),
                                             .model = (uint32_t)m->plan->models.n - 1,
                                             .size_bytes = t.size_bytes};
     m->parameter_of[tensor] = (uint32_t)m->plan->parameters.n;
@@ -48,12 +48,12 @@ static void add_parameter(struct maker *m, uint32_t tensor)
 }
 
 /* The model's parameters that are in a bucket, in the model's order. */
-static void add_recorded_model(struct maker *m, const struct recording *recording,
+static void add_recorded_model(struct make_maker *m, const struct recording *recording,
                                const struct recorded_model *from)
 {
     const struct strtab *names = &m->trace->names;
     SCRATCH bool *used = mem_array(from->n_parameters, sizeof *used);
-    array_push(&m->plan->models, intern(m, strtab_get(names, from->name)));
+    array_push(&m->plan->models, make_intern(m, strtab_get(names, from->name)));
     for (uint32_t b = from->first_bucket; b < from->first_bucket + from->n_buckets; b++) {
         const struct recorded_bucket *bucket = &recording->buckets.at[b];
         for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
@@ -72,7 +72,7 @@ static void add_recorded_model(struct maker *m, const struct recording *recordin
 
 /* The models as the recorder wrote them. Of a trace that it did not write, all gradients in the
  * order in which they become ready. */
-static void add_models(struct maker *m)
+static void add_models(struct make_maker *m)
 {
     const struct recording *recording = plan_recording(m->trace);
     for (size_t i = 0; recording && i < recording->models.n; i++)
@@ -82,12 +82,12 @@ static void add_models(struct maker *m)
         if (m->parameter_of[t] != UINT32_MAX)
             continue;
         if (m->plan->models.n == 0)
-            array_push(&m->plan->models, intern(m, ""));
+            array_push(&m->plan->models, make_intern(m, ""));
         add_parameter(m, t);
     }
 }
 
-static void add_bucket(struct maker *m, const struct dpro_bucket *bucket, uint32_t model)
+static void add_bucket(struct make_maker *m, const struct dpro_bucket *bucket, uint32_t model)
 {
     struct plan_file_bucket to = {.model = model,
                                   .first = m->plan->members.n,
@@ -106,7 +106,8 @@ static void add_bucket(struct maker *m, const struct dpro_bucket *bucket, uint32
         array_push(&m->plan->buckets, to);
 }
 
-static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
+static void add_modules(struct make_maker *m, const struct dpro_optimum *optimum,
+                        enum dpro_which which)
 {
     const struct dpro_model *model = dpro_optimum_model(optimum, which);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
@@ -114,11 +115,11 @@ static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enu
         struct dpro_module module = dpro_strategy_module(model, strategy, i);
         unsigned way = computing_way(model, strategy, i);
         if (module.recomputed)
-            array_push(&m->plan->recomputed, intern(m, module.name));
+            array_push(&m->plan->recomputed, make_intern(m, module.name));
         if (way & DPRO_COMPILED)
-            array_push(&m->plan->compiled, intern(m, module.name));
+            array_push(&m->plan->compiled, make_intern(m, module.name));
         if (way & DPRO_BF16)
-            array_push(&m->plan->in_bf16, intern(m, module.name));
+            array_push(&m->plan->in_bf16, make_intern(m, module.name));
     }
     m->plan->micro_batches = dpro_strategy_micro_batches(strategy);
     m->plan->budget_bytes = dpro_optimum_memory_budget(optimum).budget_bytes;
@@ -126,13 +127,14 @@ static void add_modules(struct maker *m, const struct dpro_optimum *optimum, enu
     m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
 }
 
-static void add_units(struct maker *m, const struct dpro_optimum *optimum, enum dpro_which which)
+static void add_units(struct make_maker *m, const struct dpro_optimum *optimum,
+                      enum dpro_which which)
 {
     m->plan->prefetch = which == DPRO_BEST ? dpro_optimum_summary(optimum).prefetch : 0;
     for (uint32_t i = 0; i < dpro_optimum_n_units(optimum); i++) {
         struct dpro_unit unit = dpro_optimum_unit(optimum, i);
         bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;
-        array_push(&m->plan->units, ((struct plan_file_unit){intern(m, unit.name), reshards}));
+        array_push(&m->plan->units, ((struct plan_file_unit){make_intern(m, unit.name), reshards}));
     }
 }
 
@@ -168,14 +170,15 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     struct dpro_optimum_summary found = dpro_optimum_summary(optimum);
     struct dpro_cycles cycles = dpro_strategy_cycles(strategy);
     size_t n_tensors = dpro_model_n_tensors(ran);
-    struct maker m = {trace, ran, plan, mem_alloc(n_tensors * sizeof *m.parameter_of)};
+    struct make_maker m = {trace, ran, plan, mem_alloc(n_tensors * sizeof *m.parameter_of)};
     memset(m.parameter_of, 0xFF, n_tensors * sizeof *m.parameter_of);
-    intern(&m, "");
-    plan->framework = intern(&m, dpro_trace_framework(trace));
-    plan->stack = intern(&m, dpro_stack_name(dpro_model_stack(ran)));
+    make_intern(&m, "");
+    plan->framework = make_intern(&m, dpro_trace_framework(trace));
+    plan->stack = make_intern(&m, dpro_stack_name(dpro_model_stack(ran)));
     plan->world_size = dpro_trace_world_size(trace);
     if (trace->n_ranks > 0 && trace->ranks[0].recording)
-        plan->device = intern(&m, strtab_get(&trace->names, trace->ranks[0].recording->device));
+        plan->device =
+            make_intern(&m, strtab_get(&trace->names, trace->ranks[0].recording->device));
     bool is_own = which == DPRO_BASELINE; /* in all */
     plan->is_own = is_own || communicates_as_before(optimum);
     plan->baseline_ns = found.baseline_ns;

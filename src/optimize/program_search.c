@@ -114,7 +114,7 @@ static int fill_result(struct program_search *s, const struct setting *chosen,
 
 /* Of what fits, by expected time. What keeping FSDP's units wins is known to a half alone, which no
  * draw of the model's numbers shows: of these the fastest is taken. */
-static const struct setting *choose(struct program_search *s)
+static const struct setting *search_choose(struct program_search *s)
 {
     struct dpro_optimum *o = s->optimum;
     const struct setting *chosen = o->memory.fits ? &s->best : &s->as_ran;
@@ -143,7 +143,7 @@ static const struct setting *choose(struct program_search *s)
 /* ---- all of it ---- */
 
 /* The job as it ran needs no change to be predicted, and is what all else is compared with. */
-static int start(struct program_search *s, struct dpro_error *err)
+static int search_start(struct program_search *s, struct dpro_error *err)
 {
     const struct dpro_graph *g = s->graph;
     struct memory_search *memory = &s->optimum->memory;
@@ -183,13 +183,13 @@ int search_programs(const struct dpro_model *model, const struct dpro_optimize_o
     s.search.start_s = search_seconds(&s.search);
     int rc = memory_search_budget(model, options, &o->memory, err);
     if (rc == 0)
-        rc = start(&s, err);
+        rc = search_start(&s, err);
     if (rc == 0)
         rc = of_units ? search_units(&s, err) : search_micro_batches(&s, err);
     o->memory.fits = s.best.ns < INT64_MAX;
     o->memory.least_bytes = o->memory.is_needed ? s.least_bytes : 0;
     if (rc == 0)
-        rc = fill_result(&s, choose(&s), err);
+        rc = fill_result(&s, search_choose(&s), err);
     FREE_ALL(&s.search.improvements, &s.pool);
     if (rc == 0)
         *optimum = o;

@@ -4,7 +4,7 @@
 #include "optimize/registry.h"
 
 /* A file's in a child process; those built in, and the caller's own, in this one. */
-static void propose(const struct question *q, struct registered *entry)
+static void proposals_propose(const struct question *q, struct registered *entry)
 {
     if (entry->pass) {
         if (!pass_propose(entry->pass, q->view, q->candidates, q->registry->edits))
@@ -39,8 +39,8 @@ static bool is_allowed(const struct question *q, const struct dpro_edit *edits, 
 
 /* Drops candidates from `first` on that are not allowed, and all of a pass that proposes what can't
  * be done. There is room for one that is tried. */
-static void sift(const struct question *q, struct registered *entry, struct dpro_strategy *tried,
-                 size_t first)
+static void proposals_sift(const struct question *q, struct registered *entry,
+                           struct dpro_strategy *tried, size_t first)
 {
     struct candidates *all = q->candidates;
     size_t kept = first;
@@ -72,12 +72,12 @@ void registry_collect(const struct question *q)
             (r->plain && entry->pass != &built_in_passes[PASS_TENSOR_FUSION]))
             continue;
         if (entry->proposes)
-            propose(q, entry);
+            proposals_propose(q, entry);
         else if (entry->computes != 0)
             computing_propose(q, entry->computes);
         if (entry->fuses && !entry->rejected)
             fuse_propose(q, entry);
-        sift(q, entry, &copy, first);
+        proposals_sift(q, entry, &copy, first);
     }
     arena_fini(&arena);
 }

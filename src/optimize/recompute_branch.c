@@ -20,11 +20,11 @@ struct branch {
     int64_t work;
 };
 
-struct offer {
+struct branch_offer {
     double price;
     uint32_t module;
 };
-ORDER(cheapest_first, struct offer, ASCENDING(price) ?: ASCENDING(module));
+ORDER(cheapest_first, struct branch_offer, ASCENDING(price) ?: ASCENDING(module));
 
 /* At infinite price: it is of no use there. */
 static double price_of(const struct recompute_rows *rows, uint32_t row, uint32_t module)
@@ -44,12 +44,12 @@ static void branch_init(struct branch *b, const struct recompute_rows *rows, boo
     b->at_most = arena_array(&b->arena, cells + rows->n, sizeof *b->at_most);
     b->cheapest = arena_array(&b->arena, cells, sizeof *b->cheapest);
     b->left = arena_array(&b->arena, rows->n + (size_t)1, sizeof *b->left);
-    struct offer *offers = arena_array(&b->arena, n + (size_t)1, sizeof *offers);
+    struct branch_offer *offers = arena_array(&b->arena, n + (size_t)1, sizeof *offers);
     for (uint32_t m = 0; m < n; m++) {
         double bytes = 1;
         for (uint32_t i = 0; i < rows->n; i++)
             bytes += (double)MAX(rows->less[i][m], 0);
-        offers[m] = (struct offer){(double)rows->time_ns[m] / bytes, m};
+        offers[m] = (struct branch_offer){(double)rows->time_ns[m] / bytes, m};
     }
     qsort(offers, n, sizeof *offers, cheapest_first);
     for (uint32_t d = 0; d < n; d++) {
@@ -58,7 +58,7 @@ static void branch_init(struct branch *b, const struct recompute_rows *rows, boo
     }
     for (uint32_t i = 0; i < rows->n; i++) {
         for (uint32_t m = 0; m < n; m++)
-            offers[m] = (struct offer){price_of(rows, i, m), m};
+            offers[m] = (struct branch_offer){price_of(rows, i, m), m};
         qsort(offers, n, sizeof *offers, cheapest_first);
         for (uint32_t m = 0; m < n; m++)
             b->cheapest[(size_t)i * n + m] = offers[m].module;
@@ -86,13 +86,13 @@ static double least_ns(struct branch *b, uint32_t row, uint32_t depth)
     return ns;
 }
 
-static void put(struct branch *b, uint32_t module, int sign)
+static void branch_put(struct branch *b, uint32_t module, int sign)
 {
     for (uint32_t i = 0; i < b->rows->n; i++)
         b->left[i] -= sign * b->rows->less[i][module];
 }
 
-static void descend(struct branch *b, uint32_t depth, int64_t ns)
+static void branch_descend(struct branch *b, uint32_t depth, int64_t ns)
 {
     uint32_t n_rows = b->rows->n, neediest = UINT32_MAX;
     double most = 0;
@@ -119,11 +119,11 @@ static void descend(struct branch *b, uint32_t depth, int64_t ns)
         return;
     uint32_t m = b->order[depth];
     b->now[m] = true;
-    put(b, m, 1);
-    descend(b, depth + 1, ns + b->rows->time_ns[m]);
-    put(b, m, -1);
+    branch_put(b, m, 1);
+    branch_descend(b, depth + 1, ns + b->rows->time_ns[m]);
+    branch_put(b, m, -1);
     b->now[m] = false;
-    descend(b, depth + 1, ns);
+    branch_descend(b, depth + 1, ns);
 }
 
 bool recompute_branch(const struct recompute_rows *rows, bool *chosen, bool *suffices)
@@ -139,7 +139,7 @@ bool recompute_branch(const struct recompute_rows *rows, bool *chosen, bool *suf
             known_ns += chosen[m] ? rows->time_ns[m] : 0;
     }
     b.best_ns = known_ns;
-    descend(&b, 0, 0);
+    branch_descend(&b, 0, 0);
     *suffices |= b.best_ns < known_ns;
     arena_fini(&b.arena);
     return b.work >= 0;

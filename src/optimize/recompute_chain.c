@@ -14,7 +14,7 @@
 enum { MOST_STATES = 1 << 15 };
 #define LEAST_NEED (-(INT64_C(1) << 62))
 
-struct chain {
+struct recompute_chain_chain {
     struct arena arena;
     const struct recompute_rows *rows;
     uint32_t n;
@@ -26,7 +26,7 @@ struct chain {
 };
 
 /* What comes of a row: `before` of the modules have run. */
-static void add_row(struct chain *c, const int64_t *less, int64_t need)
+static void add_row(struct recompute_chain_chain *c, const int64_t *less, int64_t need)
 {
     uint32_t before = c->n;
     while (before > 0 && less[before - 1] <= c->saved[before - 1] / 2)
@@ -45,11 +45,11 @@ static void add_row(struct chain *c, const int64_t *less, int64_t need)
 }
 
 /* Whether a useful part of the rows is of a chain in the order of the modules. */
-static void chain_init(struct chain *c, const struct recompute_rows *rows)
+static void chain_init(struct recompute_chain_chain *c, const struct recompute_rows *rows)
 {
     uint32_t n = rows->n_modules;
     size_t room = n + (size_t)1;
-    *c = (struct chain){.rows = rows, .n = n, .is_strict = true};
+    *c = (struct recompute_chain_chain){.rows = rows, .n = n, .is_strict = true};
     c->saved = arena_array(&c->arena, room, sizeof *c->saved);
     c->need_kept = arena_array(&c->arena, room, sizeof *c->need_kept);
     c->need_again = arena_array(&c->arena, room, sizeof *c->need_again);
@@ -64,21 +64,21 @@ static void chain_init(struct chain *c, const struct recompute_rows *rows)
 
 /* ---- what is still to be spent, at least ---- */
 
-struct offer {
+struct chain_offer {
     double price; /* ns a byte */
     int64_t bytes;
     uint32_t module;
 };
-ORDER(cheapest_first, struct offer, ASCENDING(price) ?: ASCENDING(module));
+ORDER(cheapest_first, struct chain_offer, ASCENDING(price) ?: ASCENDING(module));
 
 /* The modules from `next` on that can serve the neediest place behind them. */
 struct outlook {
-    struct offer *offers;
+    struct chain_offer *offers;
     uint32_t n;
     int64_t need, at_most; /* what it needs; the most that they save, and what would be of use */
 };
 
-static void look_ahead(const struct chain *c, uint32_t next, struct outlook *o)
+static void look_ahead(const struct recompute_chain_chain *c, uint32_t next, struct outlook *o)
 {
     uint32_t end = next;
     o->n = 0;
@@ -95,8 +95,8 @@ static void look_ahead(const struct chain *c, uint32_t next, struct outlook *o)
     }
     for (uint32_t m = next; m < end; m++)
         if (c->saved[m] > 0)
-            o->offers[o->n++] =
-                (struct offer){(double)c->rows->time_ns[m] / (double)c->saved[m], c->saved[m], m};
+            o->offers[o->n++] = (struct chain_offer){
+                (double)c->rows->time_ns[m] / (double)c->saved[m], c->saved[m], m};
     if (o->n > 1)
         qsort(o->offers, o->n, sizeof *o->offers, cheapest_first);
     o->at_most = useful;
@@ -104,17 +104,17 @@ static void look_ahead(const struct chain *c, uint32_t next, struct outlook *o)
 
 /* ---- states ---- */
 
-struct state {
+struct chain_state {
     int64_t saved, time_ns;
     uint32_t from; /* state before, times 2; 1 more: the module is recomputed */
 };
 struct states {
-    struct state *at; /* by saved and by time, ascending */
+    struct chain_state *at; /* by saved and by time, ascending */
     uint32_t n;
 };
 
 /* Appends a state that follows the others by what it saves; drops those that it makes needless. */
-static void push(struct states *to, struct state state)
+static void chain_push(struct states *to, struct chain_state state)
 {
     while (to->n > 0 && to->at[to->n - 1].time_ns >= state.time_ns)
         to->n--;
@@ -123,7 +123,8 @@ static void push(struct states *to, struct state state)
 }
 
 /* What follows from `from` when module m is kept, and when it is recomputed. */
-static void advance(const struct chain *c, uint32_t m, const struct states *from, struct states *to)
+static void chain_advance(const struct recompute_chain_chain *c, uint32_t m,
+                          const struct states *from, struct states *to)
 {
     uint32_t kept = 0, again = c->saved[m] > 0 ? 0 : from->n;
     int64_t saves = c->saved[m], ns = c->rows->time_ns[m];
@@ -133,12 +134,13 @@ static void advance(const struct chain *c, uint32_t m, const struct states *from
     while (again < from->n && from->at[again].saved < c->need_again[m])
         again++;
     while (kept < from->n || again < from->n) {
-        const struct state *k = &from->at[kept], *a = &from->at[again];
+        const struct chain_state *k = &from->at[kept], *a = &from->at[again];
         bool takes_kept = again == from->n || (kept < from->n && k->saved <= a->saved + saves);
         if (takes_kept)
-            push(to, (struct state){k->saved, k->time_ns, 2 * kept++});
+            chain_push(to, (struct chain_state){k->saved, k->time_ns, 2 * kept++});
         else
-            push(to, (struct state){a->saved + saves, a->time_ns + ns, 2 * again++ + 1});
+            chain_push(to,
+                       (struct chain_state){a->saved + saves, a->time_ns + ns, 2 * again++ + 1});
     }
 }
 
@@ -174,7 +176,7 @@ static void drop_hopeless(struct states *states, const struct outlook *o, int64_
 }
 
 /* Too many: an even choice of them goes on, and the one that saves most. */
-static void thin(struct chain *c, struct states *states)
+static void chain_thin(struct recompute_chain_chain *c, struct states *states)
 {
     if (states->n <= MOST_STATES)
         return;
@@ -187,20 +189,20 @@ static void thin(struct chain *c, struct states *states)
 
 /* ---- all of it ---- */
 
-static bool run(struct chain *c, int64_t known_ns, bool *chosen)
+static bool recompute_run(struct recompute_chain_chain *c, int64_t known_ns, bool *chosen)
 {
     struct outlook outlook = {.offers =
                                   arena_array(&c->arena, c->n + (size_t)1, sizeof *outlook.offers)};
     struct states now = {mem_alloc(2 * MOST_STATES * sizeof *now.at), 1}, next = now;
     uint32_t **from = arena_array(&c->arena, c->n + (size_t)1, sizeof *from);
     next.at = mem_alloc(2 * MOST_STATES * sizeof *next.at);
-    now.at[0] = (struct state){0};
+    now.at[0] = (struct chain_state){0};
     for (uint32_t m = 0; m < c->n && now.n > 0; m++) {
-        advance(c, m, &now, &next);
+        chain_advance(c, m, &now, &next);
         look_ahead(c, m + 1, &outlook);
         drop_plenty(&next, outlook.at_most);
         drop_hopeless(&next, &outlook, known_ns);
-        thin(c, &next);
+        chain_thin(c, &next);
         from[m] = arena_alloc(&c->arena, (next.n + (size_t)1) * sizeof **from);
         for (uint32_t i = 0; i < next.n; i++)
             from[m][i] = next.at[i].from;
@@ -224,10 +226,10 @@ static bool run(struct chain *c, int64_t known_ns, bool *chosen)
 bool recompute_chain(const struct recompute_rows *rows, int64_t known_ns, bool *chosen,
                      bool *suffices, bool *is_exact)
 {
-    struct chain c;
+    struct recompute_chain_chain c;
     chain_init(&c, rows);
     bool is_strict = c.is_strict;
-    *suffices = run(&c, known_ns, chosen);
+    *suffices = recompute_run(&c, known_ns, chosen);
     *is_exact = is_strict && !c.is_thinned;
     arena_fini(&c.arena);
     return is_strict;

@@ -49,7 +49,7 @@ static uint64_t hash_of(const int64_t *less, uint32_t n)
 }
 
 /* Whether any choice makes the place need more than is taken away. */
-static bool matters(const struct recompute_problem *p, uint32_t place, int64_t need)
+static bool choice_matters(const struct recompute_problem *p, uint32_t place, int64_t need)
 {
     const int64_t *less = less_at(p, place);
     for (uint32_t m = 0; m < p->n_modules; m++)
@@ -69,7 +69,7 @@ static void rows_init(const struct recompute_problem *p, int64_t budget,
         const int64_t *less = less_at(p, i);
         int64_t need = p->alive[i] - budget;
         uint64_t hash = hash_of(less, p->n_modules), at;
-        if (!matters(p, i, need))
+        if (!choice_matters(p, i, need))
             continue;
         if (map_get(&seen, hash, &at) &&
             memcmp(rows->less[at], less, p->n_modules * sizeof *less) == 0) {
@@ -83,8 +83,8 @@ static void rows_init(const struct recompute_problem *p, int64_t budget,
 }
 
 /* False where nothing was found that fits. */
-static bool solve(const struct recompute_problem *p, int64_t budget, bool *chosen,
-                  struct recompute_result *result)
+static bool choice_solve(const struct recompute_problem *p, int64_t budget, bool *chosen,
+                         struct recompute_result *result)
 {
     struct recompute_rows rows;
     uint32_t n = p->n_modules;
@@ -114,7 +114,7 @@ struct recompute_result recompute_choose(const struct recompute_problem *p, int6
                                          bool *chosen)
 {
     struct recompute_result result = {0};
-    result.fits = solve(p, budget, chosen, &result);
+    result.fits = choice_solve(p, budget, chosen, &result);
     result.time_ns = recompute_time(p, chosen);
     result.peak_bytes = recompute_peak(p, chosen);
     return result;

@@ -6,7 +6,7 @@
 
 enum { MOST_WORK = 100000000 }; /* steps of the innermost loops */
 
-struct exchange {
+struct optimize_recompute_exchange_exchange {
     const struct recompute_rows *rows;
     uint32_t n;
     bool *chosen;
@@ -14,7 +14,7 @@ struct exchange {
     int64_t work;  /* steps that may still be done */
 };
 
-static void put(struct exchange *x, uint32_t module, bool in)
+static void exchange_put(struct optimize_recompute_exchange_exchange *x, uint32_t module, bool in)
 {
     x->chosen[module] = in;
     for (uint32_t i = 0; i < x->rows->n; i++)
@@ -22,7 +22,7 @@ static void put(struct exchange *x, uint32_t module, bool in)
     x->work -= x->rows->n;
 }
 
-static bool all_content(struct exchange *x)
+static bool all_content(struct optimize_recompute_exchange_exchange *x)
 {
     x->work -= x->rows->n;
     for (uint32_t i = 0; i < x->rows->n; i++)
@@ -32,7 +32,7 @@ static bool all_content(struct exchange *x)
 }
 
 /* How much less places lack with the module. */
-static double service_of(struct exchange *x, uint32_t module)
+static double service_of(struct optimize_recompute_exchange_exchange *x, uint32_t module)
 {
     double bytes = 0;
     x->work -= x->rows->n;
@@ -43,7 +43,7 @@ static double service_of(struct exchange *x, uint32_t module)
     return bytes;
 }
 
-static bool add_until_content(struct exchange *x)
+static bool add_until_content(struct optimize_recompute_exchange_exchange *x)
 {
     while (!all_content(x)) {
         double most = 0;
@@ -59,7 +59,7 @@ static bool add_until_content(struct exchange *x)
         }
         if (best == UINT32_MAX)
             return false;
-        put(x, best, true);
+        exchange_put(x, best, true);
     }
     return true;
 }
@@ -71,22 +71,24 @@ struct priced {
 ORDER(dearest_first, struct priced, DESCENDING(ns) ?: ASCENDING(module));
 
 /* Takes out what is not needed, the longest first. */
-static void drop_needless(struct exchange *x, const struct priced *by_time)
+static void drop_needless(struct optimize_recompute_exchange_exchange *x,
+                          const struct priced *by_time)
 {
     for (uint32_t i = 0; i < x->n && x->work > 0; i++) {
         uint32_t m = by_time[i].module;
         if (!x->chosen[m])
             continue;
-        put(x, m, false);
+        exchange_put(x, m, false);
         if (!all_content(x))
-            put(x, m, true);
+            exchange_put(x, m, true);
     }
 }
 
 /* Puts the fastest other module, or the fastest pair, in the place of one. */
-static bool replace(struct exchange *x, uint32_t out, const struct priced *by_time)
+static bool exchange_replace(struct optimize_recompute_exchange_exchange *x, uint32_t out,
+                             const struct priced *by_time)
 {
-    put(x, out, false);
+    exchange_put(x, out, false);
     for (uint32_t i = x->n; i-- > 0 && x->work > 0;) {
         uint32_t a = by_time[i].module;
         int64_t ns = by_time[i].ns;
@@ -94,7 +96,7 @@ static bool replace(struct exchange *x, uint32_t out, const struct priced *by_ti
             break;
         if (x->chosen[a] || a == out)
             continue;
-        put(x, a, true);
+        exchange_put(x, a, true);
         if (all_content(x))
             return true;
         for (uint32_t j = x->n; j-- > i + 1 && x->work > 0;) {
@@ -103,62 +105,64 @@ static bool replace(struct exchange *x, uint32_t out, const struct priced *by_ti
                 break;
             if (x->chosen[b] || b == out)
                 continue;
-            put(x, b, true);
+            exchange_put(x, b, true);
             if (all_content(x))
                 return true;
-            put(x, b, false);
+            exchange_put(x, b, false);
         }
-        put(x, a, false);
+        exchange_put(x, a, false);
     }
-    put(x, out, true);
+    exchange_put(x, out, true);
     return false;
 }
 
 /* Puts one module in the place of two. */
-static bool unite(struct exchange *x, uint32_t a, uint32_t b)
+static bool exchange_unite(struct optimize_recompute_exchange_exchange *x, uint32_t a, uint32_t b)
 {
     int64_t ns = x->rows->time_ns[a] + x->rows->time_ns[b], best_ns = ns;
     uint32_t best = UINT32_MAX;
-    put(x, a, false);
-    put(x, b, false);
+    exchange_put(x, a, false);
+    exchange_put(x, b, false);
     for (uint32_t m = 0; m < x->n && x->work > 0; m++) {
         if (x->chosen[m] || m == a || m == b || x->rows->time_ns[m] >= best_ns)
             continue;
-        put(x, m, true);
+        exchange_put(x, m, true);
         if (all_content(x)) {
             best = m;
             best_ns = x->rows->time_ns[m];
         }
-        put(x, m, false);
+        exchange_put(x, m, false);
     }
     if (best != UINT32_MAX) {
-        put(x, best, true);
+        exchange_put(x, best, true);
         return true;
     }
-    put(x, a, true);
-    put(x, b, true);
+    exchange_put(x, a, true);
+    exchange_put(x, b, true);
     return false;
 }
 
-static void exchange(struct exchange *x, const struct priced *by_time)
+static void recompute_exchange_exchange(struct optimize_recompute_exchange_exchange *x,
+                                        const struct priced *by_time)
 {
     for (bool better = true; better && x->work > 0;) {
         better = false;
         drop_needless(x, by_time);
         for (uint32_t i = 0; i < x->n && x->work > 0; i++)
             if (x->chosen[by_time[i].module])
-                better |= replace(x, by_time[i].module, by_time);
+                better |= exchange_replace(x, by_time[i].module, by_time);
         for (uint32_t a = 0; a < x->n; a++)
             for (uint32_t b = 0; b < a && x->work > 0; b++)
                 if (x->chosen[a] && x->chosen[b])
-                    better |= unite(x, a, b);
+                    better |= exchange_unite(x, a, b);
     }
     drop_needless(x, by_time);
 }
 
 bool recompute_exchange(const struct recompute_rows *rows, bool *chosen)
 {
-    struct exchange x = {rows, rows->n_modules, chosen, NULL, MOST_WORK};
+    struct optimize_recompute_exchange_exchange x = {rows, rows->n_modules, chosen, NULL,
+                                                     MOST_WORK};
     SCRATCH struct priced *by_time = mem_array(x.n + (size_t)1, sizeof *by_time);
     x.left = mem_array(rows->n + (size_t)1, sizeof *x.left);
     memset(chosen, 0, x.n * sizeof *chosen);
@@ -169,7 +173,7 @@ bool recompute_exchange(const struct recompute_rows *rows, bool *chosen)
         x.left[i] = rows->need[i];
     bool suffices = add_until_content(&x);
     if (suffices)
-        exchange(&x, by_time);
+        recompute_exchange_exchange(&x, by_time);
     mem_free(x.left);
     return suffices;
 }

@@ -17,7 +17,7 @@ enum { MOST_MEMORIES = 4, MOST_ROUNDS = 4 };
 /* ---- modules ---- */
 
 /* Whether a module lies within one that is marked, or one that is within it. */
-static bool touches(const struct dpro_model *m, const bool *marked, uint32_t module)
+static bool problem_touches(const struct dpro_model *m, const bool *marked, uint32_t module)
 {
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (marked[i] && (module_lies_in(m, module, i) || module_lies_in(m, i, module)))
@@ -61,7 +61,8 @@ uint32_t recompute_candidates(const struct dpro_model *m, bool inner, uint32_t *
     uint32_t n = 0;
     memory_repeated(m, marked);
     for (uint32_t i = 0; i < m->n_modules; i++)
-        if (m->modules[i].name[0] != '\0' && m->modules[i].kept_bytes > 0 && !touches(m, marked, i))
+        if (m->modules[i].name[0] != '\0' && m->modules[i].kept_bytes > 0 &&
+            !problem_touches(m, marked, i))
             marked[i] = true;
     if (inner)
         go_inside(m, marked);
@@ -93,7 +94,7 @@ struct posing {
 };
 
 /* What is alive at all places. */
-static void look(struct posing *p)
+static void problem_look(struct posing *p)
 {
     for (uint32_t i = 0; i < p->n_memories; i++) {
         uint32_t n = p->first[i + 1] - p->first[i];
@@ -105,7 +106,7 @@ static void look(struct posing *p)
     }
 }
 
-static void set(struct posing *p, const bool *chosen)
+static void problem_set(struct posing *p, const bool *chosen)
 {
     memset(p->strategy->recomputed, 0, p->model->n_modules * sizeof *p->strategy->recomputed);
     for (uint32_t i = 0; i < p->n; i++)
@@ -140,7 +141,7 @@ static void mark_again(const struct posing *p, bool *is_row)
     }
 }
 
-static void pose(struct posing *p)
+static void problem_pose(struct posing *p)
 {
     struct arena *a = &p->arena;
     find_memories(p);
@@ -149,8 +150,8 @@ static void pose(struct posing *p)
     p->peaks = arena_array(a, p->n_places, sizeof *p->peaks);
     p->rows = arena_array(a, p->n_places, sizeof *p->rows);
     mark_again(p, is_row);
-    set(p, NULL);
-    look(p);
+    problem_set(p, NULL);
+    problem_look(p);
     for (uint32_t i = 0; i < p->n_places; i++)
         if (is_row[i] || p->peaks[i] > p->budget_bytes)
             p->rows[p->n_rows++] = i;
@@ -162,9 +163,9 @@ static void pose(struct posing *p)
     for (uint32_t k = 0; k < p->n; k++) {
         p->time_ns[k] = p->model->modules[p->modules[k]].recompute_ns;
         chosen[k] = true;
-        set(p, chosen);
+        problem_set(p, chosen);
         chosen[k] = false;
-        look(p);
+        problem_look(p);
         for (uint32_t i = 0; i < p->n_rows; i++)
             p->less[(size_t)i * p->n + k] = p->alive[i] - (int64_t)p->peaks[p->rows[i]];
     }
@@ -179,10 +180,10 @@ static uint64_t peak_of(void *arg)
 }
 
 /* Adds to rows what the choice lacked there; whether there was anything. */
-static bool learn(struct posing *p, const bool *chosen)
+static bool problem_learn(struct posing *p, const bool *chosen)
 {
     bool any = false;
-    look(p);
+    problem_look(p);
     for (uint32_t i = 0; i < p->n_rows; i++) {
         int64_t said = p->alive[i], is = (int64_t)p->peaks[p->rows[i]];
         for (uint32_t k = 0; k < p->n; k++)
@@ -205,17 +206,17 @@ bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint
                        .n = n,
                        .budget_bytes = budget_bytes,
                        .strategy = strategy};
-    pose(&p);
+    problem_pose(&p);
     bool *chosen = arena_array(&p.arena, n + (size_t)1, sizeof *chosen);
     struct recompute_problem problem = {n, p.n_rows, p.time_ns, p.alive, p.less};
     struct recompute_result r;
     uint64_t peak = 0, first = 0;
     for (int round = 0; round < MOST_ROUNDS; round++) {
         r = recompute_choose(&problem, (int64_t)budget_bytes, chosen);
-        set(&p, chosen);
+        problem_set(&p, chosen);
         peak = peak_of(&p);
         first = round == 0 ? peak : first;
-        if (peak <= budget_bytes || !r.fits || !learn(&p, chosen))
+        if (peak <= budget_bytes || !r.fits || !problem_learn(&p, chosen))
             break;
     }
     *is_exact = r.is_exact && r.fits && first <= budget_bytes;

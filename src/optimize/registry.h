@@ -92,13 +92,13 @@ struct child_answer child_run(const char *path, const struct child_question *que
 /* ---- op_fusion.c ---- */
 
 /* An op as a strategy runs it: one, or several fused. */
-struct step {
+struct search_step {
     uint32_t first, n;
     int64_t work_ns;
     bool waits; /* for communication, so it is never fused with the one before it */
 };
-struct step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                    uint32_t program, uint32_t op);
+struct search_step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                           uint32_t program, uint32_t op);
 bool fuse_may(const struct registry *registry);
 /* Appends the edits that fuse n ops from `first` on in `program`, and the same ops in other ranks'
  * programs, which make the same gradients ready. Their durations are those of the pass `entry`, or

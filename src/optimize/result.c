@@ -18,8 +18,8 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     mem_free(o);
 }
 
-static void keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
-                 enum dpro_which which, const struct dpro_strategy *strategy)
+static void result_keep(struct dpro_optimum *o, const struct dpro_model *model, struct space *space,
+                        enum dpro_which which, const struct dpro_strategy *strategy)
 {
     const struct dpro_pass_view *view = space_look(space, strategy);
     o->times[which] = arena_array(&o->arena, view->n_buckets, sizeof **o->times);
@@ -36,12 +36,12 @@ static void keep_baseline(struct space *space, struct dpro_optimum *o)
     struct space other;
     o->summary.baseline_ns = space->search->baseline_ns;
     if (ran == o->models[DPRO_BEST]) {
-        keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
+        result_keep(o, ran, space, DPRO_BASELINE, &ran->baseline);
         return;
     }
     space_init(&other, space->search, ran);
     o->summary.baseline_ns = space_value(&other, &ran->baseline);
-    keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);
+    result_keep(o, ran, &other, DPRO_BASELINE, &ran->baseline);
     space_fini(&other);
 }
 
@@ -96,7 +96,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     struct computation work = computation_of(space->model, &space->best, &space->arena);
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
-    keep(o, model, space, DPRO_BEST, &space->best);
+    result_keep(o, model, space, DPRO_BEST, &space->best);
     keep_peaks(o);
     result_decide(o);
     result_tell_search(o, search);

@@ -146,7 +146,7 @@ static void keep_idle_modules(struct space *space, struct dpro_strategy *strateg
 
 /* Replaces the result by a simpler one where that is as good: the model is not more exact, and a
  * simpler plan is safer in the job. Never slower than `limit`. */
-static void simplify(struct space *space, int64_t limit)
+static void search_simplify(struct space *space, int64_t limit)
 {
     bool plain = (double)space->plain_ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS);
     if (plain && space->plain_ns <= limit) {
@@ -219,7 +219,7 @@ static int64_t baseline_of(struct space *space, const struct dpro_strategy *base
     int64_t start_ns = is_asked_alone(space->search) ? space_value(space, start)
                        : start->fuses                ? cycles_baseline(space, start)
                                                      : space_evaluate(space, start);
-    return start == baseline ? start_ns : evaluate(space->workers[0].evaluator, baseline);
+    return start == baseline ? start_ns : evaluate_strategy(space->workers[0].evaluator, baseline);
 }
 
 /* From the defaults, and how the job ran. */
@@ -236,13 +236,13 @@ static void search_communication(struct space *space, const struct dpro_strategy
     if (job->capabilities.parts == PARTS_OF_ONE_SIZE)
         search_part_size(space);
     if (is_default && !placement_is_all(job))
-        simplify(space, compared_ns);
+        search_simplify(space, compared_ns);
     if (job->net.gate.cycle_ns > 0 && !is_asked_alone(space->search))
         cycles_search(space, start, compared_ns);
 }
 
 /* Takes what is simpler where it is about as good as the best. */
-static void prefer(struct space *space, const struct dpro_strategy *simpler)
+static void search_prefer(struct space *space, const struct dpro_strategy *simpler)
 {
     int64_t ns = space_value(space, simpler);
     if ((double)ns <= (double)space->best_ns * (1 + WORTH_OTHER_THAN_BUCKETS)) {
@@ -256,7 +256,7 @@ static void keep_communication(struct space *space, const struct dpro_strategy *
 {
     struct dpro_strategy tried = space_copy_of(space, own);
     buckets_take_memory(space->model, &space->best, &tried);
-    prefer(space, &tried);
+    search_prefer(space, &tried);
 }
 
 /* ---- how modules are computed ---- */
@@ -279,7 +279,7 @@ static void prefer_whole(struct space *space)
         return;
     memset(tried.computing, 0, space->model->n_modules);
     tried.computing[0] = DPRO_BF16;
-    prefer(space, &tried);
+    search_prefer(space, &tried);
 }
 
 /* Tries the ways with the buckets of the best strategy, and what was chosen for memory. */

@@ -70,8 +70,8 @@ int setting_change(const struct program_search *s, const struct setting *setting
     return rc;
 }
 
-static int predict(const struct program_search *s, struct setting *setting,
-                   struct dpro_memory_peak *before, struct dpro_error *err)
+static int settings_predict(const struct program_search *s, struct setting *setting,
+                            struct dpro_memory_peak *before, struct dpro_error *err)
 {
     struct arena arena = {0};
     struct changed_job job;
@@ -99,7 +99,7 @@ int program_ask(struct program_search *s, struct setting *setting, struct dpro_e
     struct dpro_memory_peak before = {.bytes = 0};
     s->search.n_candidates++;
     struct memory_frame *frame = memory_step_out();
-    int rc = WITHIN_SCOPE(dpro_error_nomem(err), predict(s, setting, &before, err));
+    int rc = WITHIN_SCOPE(dpro_error_nomem(err), settings_predict(s, setting, &before, err));
     memory_step_in(frame);
     if (rc == DPRO_ENOMEM)
         mem_fail();

@@ -180,7 +180,7 @@ static int64_t value_of(struct space *space, struct worker *worker,
     if (!computing_is_possible(space->model, strategy) ||
         (search->memory && !memory_search_allows(search->memory, strategy, &worker->peaks)))
         return INT64_MAX;
-    return evaluate(worker->evaluator, strategy);
+    return evaluate_strategy(worker->evaluator, strategy);
 }
 
 bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *strategy)
@@ -241,7 +241,7 @@ int64_t space_evaluate(struct space *space, const struct dpro_strategy *strategy
     return ns;
 }
 
-struct part {
+struct space_part {
     struct space *space;
     const struct dpro_strategy *strategy;
     size_t first, n;
@@ -249,7 +249,7 @@ struct part {
 
 static void evaluate_part(void *arg, size_t number)
 {
-    const struct part *part = arg;
+    const struct space_part *part = arg;
     struct space *space = part->space;
     struct worker *w = &space->workers[number];
     for (size_t i = part->first + number; i < part->first + part->n; i += space->n_workers) {
@@ -266,7 +266,7 @@ void space_evaluate_candidates(struct space *space, const struct dpro_strategy *
     size_t n = space->candidates.list.n, step = (size_t)space->n_workers * PART_A_WORKER;
     array_reserve(&space->values, n); /* n of it is always 0 */
     for (size_t first = 0; first < n; first += step) {
-        struct part part = {space, strategy, first, n - first < step ? n - first : step};
+        struct space_part part = {space, strategy, first, n - first < step ? n - first : step};
         if (search_stops(space->search)) {
             space->candidates.list.n = first;
             return;

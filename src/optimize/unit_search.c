@@ -55,7 +55,7 @@ static double per_byte(const struct kept *kept)
 ORDER(by_worth, struct kept, COMPARE(per_byte(y), per_byte(x)) ?: COMPARE(x->unit, y->unit));
 
 /* From all that can be freed, the model itself aside: one after the other is kept. */
-static void fill(struct program_search *s)
+static void search_fill(struct program_search *s)
 {
     uint32_t n = 0;
     struct kept *order =
@@ -117,7 +117,7 @@ int search_units(struct program_search *s, struct dpro_error *err)
         program_keep(s, &all);
     change_each(s);
     if (!program_fits(s, &none))
-        fill(s);
+        search_fill(s);
     program_list(s, "all kept", "no unit gathered again", &none);
     program_list(s, "all resharded", "each gathered again for its backward pass", &all);
     return s->best.ns < INT64_MAX ? try_prefetch(s, err) : 0;
@@ -125,7 +125,7 @@ int search_units(struct program_search *s, struct dpro_error *err)
 
 /* ---- what is said of it ---- */
 
-static void decide(struct program_search *s, const struct setting *chosen, uint32_t u)
+static void search_decide(struct program_search *s, const struct setting *chosen, uint32_t u)
 {
     struct arena *a = &s->optimum->arena;
     const struct kept *kept = &s->kept[u];
@@ -177,7 +177,7 @@ void units_decide(struct program_search *s, const struct setting *chosen)
         array_add(&s->optimum->units, graph_unit_name(s->graph, u), s->as_ran.reshards[u],
                   chosen->reshards[u]);
         if (s->as_ran.reshards[u] != chosen->reshards[u])
-            decide(s, chosen, u);
+            search_decide(s, chosen, u);
     }
     if (chosen->prefetch > 0)
         array_add(&s->optimum->decisions, "prefetch", "all units",

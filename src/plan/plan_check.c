@@ -110,7 +110,7 @@ int plan_file_stack(const struct plan_file *plan)
     return -1;
 }
 
-static int check(const struct plan_file *plan, struct dpro_error *err)
+static int plan_check(const struct plan_file *plan, struct dpro_error *err)
 {
     const char *framework = name_of(plan, plan->framework);
     bool is_pytorch = strcmp(framework, "pytorch") == 0;
@@ -152,7 +152,7 @@ static int read_plan(const char *path, struct dpro_plan_summary *summary, struct
     int rc = plan_file_read(path, &plan, err);
     if (rc < 0)
         return rc;
-    if (check(&plan, err) < 0)
+    if (plan_check(&plan, err) < 0)
         return dpro_error_prefix(err, "%s", plan.path);
     *summary = (struct dpro_plan_summary){.n_fused_ops = plan.n_fused_ops,
                                           .n_servers = plan.n_servers,

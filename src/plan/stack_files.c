@@ -20,7 +20,7 @@ static uint64_t mean_bucket_bytes(const struct plan_file *plan)
     return plan->buckets.n ? total / plan->buckets.n : 0;
 }
 
-static const struct plan_file_parameter *member(const struct plan_file *plan, size_t i)
+static const struct plan_file_parameter *files_member(const struct plan_file *plan, size_t i)
 {
     return &plan->parameters.at[plan->members.at[i]];
 }
@@ -79,7 +79,7 @@ static void write_mxnet_env(struct writer *w, const void *arg)
     uint64_t largest = 0, least_parted = UINT64_MAX;
     EACH (const struct plan_file_bucket, bucket, plan->buckets) {
         for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
-            uint64_t size = member(plan, i)->size_bytes;
+            uint64_t size = files_member(plan, i)->size_bytes;
             largest = MAX(largest, size);
             if (bucket->partitions > 1)
                 least_parted = MIN(least_parted, size);
@@ -95,8 +95,8 @@ static void write_byteps_partition(struct writer *w, const void *arg)
     const struct plan_file *plan = arg;
     EACH (const struct plan_file_bucket, bucket, plan->buckets) {
         for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
-            uint64_t size = member(plan, i)->size_bytes, most = partition_bytes(bucket);
-            writer_text(w, strtab_get(&plan->strings, member(plan, i)->name));
+            uint64_t size = files_member(plan, i)->size_bytes, most = partition_bytes(bucket);
+            writer_text(w, strtab_get(&plan->strings, files_member(plan, i)->name));
             writer_printf(w, " %llu\n", (unsigned long long)(size < most ? size : most));
         }
     }

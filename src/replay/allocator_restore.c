@@ -61,11 +61,11 @@ static uint32_t cut_out(struct allocator *a, uint32_t b, uint64_t address, uint6
                         void (*leave)(struct allocator *, uint32_t), uint32_t *rest)
 {
     if (address > block_at(a, b)->address) {
-        uint32_t part = cut(a, b, address - block_at(a, b)->address);
+        uint32_t part = cut_block(a, b, address - block_at(a, b)->address);
         leave(a, b);
         b = part;
     }
-    *rest = bytes < block_at(a, b)->size ? cut(a, b, bytes) : NO_BLOCK;
+    *rest = bytes < block_at(a, b)->size ? cut_block(a, b, bytes) : NO_BLOCK;
     return b;
 }
 
@@ -120,7 +120,7 @@ static uint32_t restore_range(struct allocator *a, const struct allocator_segmen
                               const struct allocator_block *blocks)
 {
     const struct allocator_segment *first = &segments[numbers[0]];
-    uint64_t unit = granule(a, pool_of(a, first->stream, first->small)), mapped = 0;
+    uint64_t unit = segment_granule(a, pool_of(a, first->stream, first->small)), mapped = 0;
     uint64_t bytes = MAX(a->range_bytes ?: RANGE_DEFAULT, first->size_bytes);
     bytes = (bytes + unit - 1) / unit * unit;
     n = range_length(segments, numbers, n, bytes);

@@ -32,7 +32,8 @@ static struct held *held_at(struct rollback *r, uint64_t address)
     return map_get(&r->numbers, map_key(address), &number) ? &r->held.at[number] : NULL;
 }
 
-static void hold(struct rollback *r, uint64_t address, uint64_t bytes, uint8_t state, bool exact)
+static void rollback_hold(struct rollback *r, uint64_t address, uint64_t bytes, uint8_t state,
+                          bool exact)
 {
     int64_t number = map_number(&r->numbers, map_key(address));
     struct held held = {address, bytes, state, exact};
@@ -148,7 +149,7 @@ static bool undo_segment_act(struct rollback *r, const struct allocator_request 
     return true;
 }
 
-static bool undo(struct rollback *r, const struct allocator_request *act)
+static bool rollback_undo(struct rollback *r, const struct allocator_request *act)
 {
     struct held *held = held_at(r, act->id);
     bool there = held && held->state != ALLOCATOR_FREE;
@@ -162,8 +163,8 @@ static bool undo(struct rollback *r, const struct allocator_request *act)
     case ALLOCATOR_GIVE_COMPLETED:
         if (there)
             return false;
-        hold(r, act->id, act->bytes,
-             act->what == ALLOCATOR_GIVE ? ALLOCATOR_TAKEN : ALLOCATOR_WAITING, false);
+        rollback_hold(r, act->id, act->bytes,
+                      act->what == ALLOCATOR_GIVE ? ALLOCATOR_TAKEN : ALLOCATOR_WAITING, false);
         return true;
     case ALLOCATOR_GIVE_REQUESTED:
         if (!there || held->state != ALLOCATOR_WAITING)
@@ -271,14 +272,14 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
         for (uint32_t b = 0; b < segment->n_blocks; b++) {
             const struct allocator_block *block = &history->blocks[segment->first_block + b];
             if (block->state != ALLOCATOR_FREE)
-                hold(&r, block->address, block->size_bytes, block->state, true);
+                rollback_hold(&r, block->address, block->size_bytes, block->state, true);
         }
     }
     for (uint32_t i = history->n_requests; i-- > 0;) {
         const struct allocator_request *request = &history->requests[i];
         bool addressed =
             request->what != ALLOCATOR_EMPTY_CACHE && request->what != ALLOCATOR_FAILED;
-        if ((addressed && is_private(history, request->id)) || !undo(&r, request)) {
+        if ((addressed && is_private(history, request->id)) || !rollback_undo(&r, request)) {
             start->left_out[i] = true;
             start->n_left_out++;
         }

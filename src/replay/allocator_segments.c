@@ -5,7 +5,7 @@
 
 void pool_make(struct allocator *a, uint32_t stream, bool small)
 {
-    struct pool *pool = mem_alloc(sizeof *pool);
+    struct block_pool *pool = mem_alloc(sizeof *pool);
     free_blocks_init(&pool->free);
     pool->unmapped = NO_BLOCK;
     pool->stream = stream;
@@ -15,7 +15,7 @@ void pool_make(struct allocator *a, uint32_t stream, bool small)
     array_push(&a->order, number);
     size_t at = a->order.n - 1;
     for (; at > 0; at--) {
-        const struct pool *before = a->pools.at[a->order.at[at - 1]];
+        const struct block_pool *before = a->pools.at[a->order.at[at - 1]];
         if (before->small < small || (before->small == small && before->stream < stream))
             break;
         a->order.at[at] = a->order.at[at - 1];
@@ -31,7 +31,7 @@ static void count_reserved(struct allocator *a, uint64_t bytes)
 }
 
 /* A segment, or a range of addresses, whose block is as large; NO_BLOCK: there is no room. */
-static uint32_t take_segment(struct allocator *a, const struct pool *pool, uint64_t bytes,
+static uint32_t take_segment(struct allocator *a, const struct block_pool *pool, uint64_t bytes,
                              bool reserves)
 {
     uint32_t range;
@@ -100,27 +100,27 @@ static uint64_t segment_size(const struct allocator *a, uint64_t size)
 
 /* ---- expandable segments ---- */
 
-uint64_t granule(const struct allocator *a, const struct pool *pool)
+uint64_t segment_granule(const struct allocator *a, const struct block_pool *pool)
 {
     return pool->small ? SMALL_SEGMENT : a->settings.large_segment_bytes;
 }
 
 /* Backs the first bytes of an unmapped block with memory, in whole granules. */
-static bool map_block(struct allocator *a, struct pool *pool, uint32_t b, uint64_t bytes)
+static bool map_block(struct allocator *a, struct block_pool *pool, uint32_t b, uint64_t bytes)
 {
-    uint64_t unit = granule(a, pool);
+    uint64_t unit = segment_granule(a, pool);
     bytes = MIN((bytes + unit - 1) / unit * unit, block_at(a, b)->size);
     if (a->asks_device ? !a->device.map(a->device.arg, block_at(a, b)->address, bytes)
                        : !device_space_use(&a->space, bytes))
         return false;
     unset_free(a, pool, b);
     if (bytes < block_at(a, b)->size) {
-        uint32_t rest = cut(a, b, bytes);
+        uint32_t rest = cut_block(a, b, bytes);
         by_address_insert(&pool->unmapped, a->table.rows.at, rest);
     }
     block_at(a, b)->mapped = true;
-    merge(a, pool, b, block_at(a, b)->prev);
-    merge(a, pool, b, block_at(a, b)->next);
+    merge_blocks(a, pool, b, block_at(a, b)->prev);
+    merge_blocks(a, pool, b, block_at(a, b)->next);
     set_free(a, pool, b);
     count_reserved(a, bytes);
     return true;
@@ -129,9 +129,9 @@ static bool map_block(struct allocator *a, struct pool *pool, uint32_t b, uint64
 /* Takes the memory from the whole granules of a free block. */
 static void unmap_block(struct allocator *a, uint32_t b)
 {
-    struct pool *pool = a->pools.at[block_at(a, b)->pool];
+    struct block_pool *pool = a->pools.at[block_at(a, b)->pool];
     const struct block *block = block_at(a, b);
-    uint64_t unit = granule(a, pool), base = block_at(a, block->segment)->address;
+    uint64_t unit = segment_granule(a, pool), base = block_at(a, block->segment)->address;
     uint64_t from = (block->address - base + unit - 1) / unit * unit;
     uint64_t to = (block->address - base + block->size) / unit * unit;
     if (from >= to)
@@ -139,20 +139,20 @@ static void unmap_block(struct allocator *a, uint32_t b)
     unset_free(a, pool, b);
     uint64_t before = base + from - block->address, bytes = to - from;
     if (before > 0) {
-        uint32_t rest = cut(a, b, before);
+        uint32_t rest = cut_block(a, b, before);
         set_free(a, pool, b);
         b = rest;
     }
     if (block_at(a, b)->size > bytes)
-        set_free(a, pool, cut(a, b, bytes));
+        set_free(a, pool, cut_block(a, b, bytes));
     if (a->asks_device)
         a->device.give(a->device.arg, block_at(a, b)->address, bytes, true);
     else
         device_space_unuse(&a->space, bytes);
     a->figures.reserved_bytes -= bytes;
     block_at(a, b)->mapped = false;
-    merge(a, pool, b, block_at(a, b)->prev);
-    merge(a, pool, b, block_at(a, b)->next);
+    merge_blocks(a, pool, b, block_at(a, b)->prev);
+    merge_blocks(a, pool, b, block_at(a, b)->next);
     if (block_at(a, b)->prev == NO_BLOCK && block_at(a, b)->next == NO_BLOCK)
         give_segment(a, b);
     else
@@ -170,7 +170,7 @@ static bool has_room(const struct allocator *a, uint32_t b, uint64_t size)
 }
 
 /* A free or an unmapped block that can grow to that size. */
-static uint32_t find_expandable(struct allocator *a, struct pool *pool, uint64_t size)
+static uint32_t find_expandable(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     uint32_t b = by_address_first(pool->unmapped, a->table.rows.at);
     while (b != NO_BLOCK) {
@@ -180,7 +180,7 @@ static uint32_t find_expandable(struct allocator *a, struct pool *pool, uint64_t
             return first;
         b = by_address_next(pool->unmapped, a->table.rows.at, b);
     }
-    uint64_t unit = granule(a, pool);
+    uint64_t unit = segment_granule(a, pool);
     uint64_t bytes = ((a->range_bytes ?: MAX(RANGE_DEFAULT, size)) + unit - 1) / unit * unit;
     b = take_segment(a, pool, bytes, true);
     if (b != NO_BLOCK) {
@@ -190,7 +190,7 @@ static uint32_t find_expandable(struct allocator *a, struct pool *pool, uint64_t
     return b;
 }
 
-static uint32_t expand(struct allocator *a, struct pool *pool, uint64_t size)
+static uint32_t segments_expand(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     uint32_t b = find_expandable(a, pool, size);
     if (b == NO_BLOCK)
@@ -264,7 +264,7 @@ static void collect_garbage(struct allocator *a)
 }
 
 /* Of a stream's blocks that are not split, one that is large enough, or several, largest first. */
-static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
+static bool release_large(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     uint64_t split = a->settings.max_split_bytes, need = MAX(size, split), released = 0;
     if (split == ALLOCATOR_UNLIMITED)
@@ -286,7 +286,7 @@ static bool release_large(struct allocator *a, struct pool *pool, uint64_t size)
     return released >= need;
 }
 
-static void release_pool(struct allocator *a, const struct pool *pool)
+static void release_pool(struct allocator *a, const struct block_pool *pool)
 {
     SCRATCH ARRAY(uint32_t) expandable = {0};
     uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, 0);
@@ -312,20 +312,20 @@ void release_cached(struct allocator *a)
         release_pool(a, a->pools.at[a->order.at[p]]);
 }
 
-static uint32_t from_device(struct allocator *a, struct pool *pool, uint64_t size)
+static uint32_t from_device(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     uint64_t bytes = segment_size(a, size);
     if (bytes > a->limit || a->figures.reserved_bytes > a->limit - bytes)
         return NO_BLOCK;
     if (a->settings.expandable_segments)
-        return expand(a, pool, size);
+        return segments_expand(a, pool, size);
     uint32_t b = take_segment(a, pool, bytes, false);
     if (b != NO_BLOCK)
         block_at(a, b)->pool = a->last_pool[pool->small];
     return b;
 }
 
-uint32_t find_or_make_room(struct allocator *a, struct pool *pool, uint64_t size)
+uint32_t find_or_make_room(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     if (a->limit != UINT64_MAX && a->settings.garbage_collection_threshold > 0)
         collect_garbage(a);

@@ -19,7 +19,7 @@ enum {
 
 #define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
 
-struct pool {
+struct block_pool {
     struct free_blocks free;
     uint32_t unmapped; /* a treap, for expandable segments */
     uint32_t stream;
@@ -36,7 +36,7 @@ struct allocator {
     uint32_t n_taken;     /* segments so far */
     struct block_table table;
     struct block_ids ids;
-    ARRAY(struct pool *) pools;
+    ARRAY(struct block_pool *) pools;
     ARRAY(uint32_t) order; /* order of the pools: the large ones first, by stream */
     struct map pool_numbers;
     uint32_t last_pool[2]; /* the last pool that was asked for; by `small` */
@@ -53,13 +53,13 @@ static inline struct block *block_at(const struct allocator *a, uint32_t b)
     return &a->table.rows.at[b];
 }
 
-static inline void set_free(struct allocator *a, struct pool *pool, uint32_t b)
+static inline void set_free(struct allocator *a, struct block_pool *pool, uint32_t b)
 {
     block_at(a, b)->since = a->n_asked[pool->small];
     free_blocks_insert(&pool->free, a->table.rows.at, b);
 }
 
-static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b)
+static inline void unset_free(struct allocator *a, struct block_pool *pool, uint32_t b)
 {
     if (block_at(a, b)->mapped)
         free_blocks_remove(&pool->free, a->table.rows.at, b);
@@ -68,7 +68,8 @@ static inline void unset_free(struct allocator *a, struct pool *pool, uint32_t b
 }
 
 /* The block is in no set. */
-static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uint32_t other)
+static inline void merge_blocks(struct allocator *a, struct block_pool *pool, uint32_t b,
+                                uint32_t other)
 {
     if (other == NO_BLOCK)
         return;
@@ -92,7 +93,7 @@ static inline void merge(struct allocator *a, struct pool *pool, uint32_t b, uin
 
 /* Cuts a block after its first `size` bytes. Returns the rest as a block of the same state, in no
  * set. */
-static inline uint32_t cut(struct allocator *a, uint32_t b, uint64_t size)
+static inline uint32_t cut_block(struct allocator *a, uint32_t b, uint64_t size)
 {
     uint32_t rest = block_table_new(&a->table);
     struct block *block = block_at(a, b), *behind = block_at(a, rest);
@@ -109,10 +110,10 @@ static inline uint32_t cut(struct allocator *a, uint32_t b, uint64_t size)
 
 static inline void release_to_pool(struct allocator *a, uint32_t b)
 {
-    struct pool *pool = a->pools.at[block_at(a, b)->pool];
+    struct block_pool *pool = a->pools.at[block_at(a, b)->pool];
     block_at(a, b)->state = BLOCK_FREE;
-    merge(a, pool, b, block_at(a, b)->prev);
-    merge(a, pool, b, block_at(a, b)->next);
+    merge_blocks(a, pool, b, block_at(a, b)->prev);
+    merge_blocks(a, pool, b, block_at(a, b)->next);
     set_free(a, pool, b);
 }
 
@@ -147,7 +148,7 @@ static inline void finish_waiting(struct allocator *a, uint32_t b)
 /* Of allocator_segments.c. */
 void pool_make(struct allocator *allocator, uint32_t stream, bool small);
 
-static inline struct pool *pool_of(struct allocator *a, uint32_t stream, bool small)
+static inline struct block_pool *pool_of(struct allocator *a, uint32_t stream, bool small)
 {
     uint32_t last = a->last_pool[small];
     if (last < a->pools.n && a->pools.at[last]->stream == stream &&
@@ -171,10 +172,10 @@ static inline void note_peaks(struct allocator *a)
 /* ---- allocator_segments.c ---- */
 
 /* The unit in which memory is mapped. */
-uint64_t granule(const struct allocator *allocator, const struct pool *pool);
+uint64_t segment_granule(const struct allocator *allocator, const struct block_pool *pool);
 /* A new block from the device, if need be after giving cached memory back to it. NO_BLOCK: there is
  * no room. */
-uint32_t find_or_make_room(struct allocator *allocator, struct pool *pool, uint64_t size);
+uint32_t find_or_make_room(struct allocator *allocator, struct block_pool *pool, uint64_t size);
 /* Gives all cached segments back to the device, after all streams have finished. */
 void release_cached(struct allocator *allocator);
 

@@ -20,7 +20,7 @@ enum use { /* first wins */
 
 #define NOBODY UINT32_MAX
 
-struct interval {
+struct breakdown_interval {
     int64_t start, end;
     uint32_t use;
     uint32_t waits_in;  /* collective, for USE_WAIT; NOBODY: for ranks that were not recorded */
@@ -28,7 +28,7 @@ struct interval {
     uint32_t dimension; /* 1 + that of its communication; 0: none */
 };
 
-struct sums {
+struct breakdown_sums {
     int64_t use[N_USES];
     int64_t transfer; /* hidden or not */
 };
@@ -71,9 +71,9 @@ struct accounting {
     int64_t *used_ns;         /* by iteration and use */
     int64_t until[N_USES];    /* of the rank */
     uint32_t waits_in, copy;  /* as of the interval */
-    struct sums sums;
-    ARRAY(struct interval) intervals; /* not swept yet */
-    struct interval *spare;           /* for sorting */
+    struct breakdown_sums sums;
+    ARRAY(struct breakdown_interval) intervals; /* not swept yet */
+    struct breakdown_interval *spare;           /* for sorting */
     size_t n_spare;
 };
 
@@ -105,7 +105,7 @@ static enum use use_of(const struct dpro_graph *g, uint32_t op, bool has_gpu)
 
 /* Merge sort that starts from the runs that are there: ops come in trace order, copy after copy,
  * so a rank's list is a few long runs. */
-static size_t run_end(const struct interval *at, size_t n, size_t from)
+static size_t run_end(const struct breakdown_interval *at, size_t n, size_t from)
 {
     size_t i = from + 1;
     while (i < n && at[i - 1].start <= at[i].start)
@@ -116,14 +116,14 @@ static size_t run_end(const struct interval *at, size_t n, size_t from)
 static void sort_intervals(struct accounting *work)
 {
     size_t n = work->intervals.n;
-    struct interval *from = work->intervals.at;
+    struct breakdown_interval *from = work->intervals.at;
     if (n < 2 || run_end(from, n, 0) == n)
         return;
     if (work->n_spare < n) { /* as large as the next ranks will need it, too */
         work->n_spare = work->intervals.cap;
         work->spare = arena_alloc(&work->arena, work->n_spare * sizeof *work->spare);
     }
-    struct interval *to = work->spare;
+    struct breakdown_interval *to = work->spare;
     for (bool sorted = false; !sorted;) {
         size_t out = 0;
         sorted = true;
@@ -139,7 +139,7 @@ static void sort_intervals(struct accounting *work)
             sorted = sorted && start == 0 && end == n;
             a = end;
         }
-        struct interval *swap = from;
+        struct breakdown_interval *swap = from;
         from = to;
         to = swap;
     }
@@ -147,7 +147,8 @@ static void sort_intervals(struct accounting *work)
         memcpy(work->intervals.at, from, n * sizeof *from);
 }
 
-static void add_interval(struct accounting *work, int64_t start, int64_t end, struct interval what)
+static void add_interval(struct accounting *work, int64_t start, int64_t end,
+                         struct breakdown_interval what)
 {
     what.start = start;
     what.end = end;
@@ -214,19 +215,19 @@ static void add_waits(struct accounting *work, uint32_t r, const struct replay_c
         if (c->missing_wait_ns > 0) {
             int64_t missing = MIN(c->missing_wait_ns, dur);
             work->missing_ns[member->transfer - g->ranks[r].first_op] = missing;
-            add_interval(
-                work, start, start + missing,
-                (struct interval){.use = USE_WAIT, .waits_in = NOBODY, .dimension = dimension});
+            add_interval(work, start, start + missing,
+                         (struct breakdown_interval){
+                             .use = USE_WAIT, .waits_in = NOBODY, .dimension = dimension});
         }
         if (c->barrier == DPRO_NO_OP)
             continue;
         int64_t all_there = copy->end_ns[c->barrier];
         if (c->n_messages > 0) /* some rank is sending: the collective transfers */
             add_interval(work, all_there, start,
-                         (struct interval){.use = USE_TRANSFER, .dimension = dimension});
+                         (struct breakdown_interval){.use = USE_TRANSFER, .dimension = dimension});
         add_interval(
             work, copy->end_ns[member->arrival], all_there,
-            (struct interval){
+            (struct breakdown_interval){
                 .use = USE_WAIT, .waits_in = number, .copy = copy->number, .dimension = dimension});
     }
 }
@@ -240,10 +241,10 @@ static void add_ops(struct accounting *work, uint32_t r, const struct replay_cop
         int64_t end = copy->end_ns[first + i], start = end - copy->dur_ns[first + i];
         if (work->missing_ns && work->uses[i] == USE_TRANSFER)
             start += work->missing_ns[i];
-        add_interval(
-            work, start, end,
-            (struct interval){.use = work->uses[i],
-                              .dimension = work->g->dimension ? work->g->dimension[first + i] : 0});
+        add_interval(work, start, end,
+                     (struct breakdown_interval){
+                         .use = work->uses[i],
+                         .dimension = work->g->dimension ? work->g->dimension[first + i] : 0});
     }
 }
 
@@ -260,7 +261,7 @@ static void count_dimensions(const struct accounting *work, int64_t from, int64_
     }
 }
 
-static void begin_in_dimension(struct accounting *work, const struct interval *interval)
+static void begin_in_dimension(struct accounting *work, const struct breakdown_interval *interval)
 {
     int64_t *until = interval->use == USE_TRANSFER ? work->until_transfer
                      : interval->use == USE_WAIT   ? work->until_wait
@@ -289,7 +290,7 @@ static int64_t iteration_end(const struct accounting *work)
 }
 
 /* Accounts for the time until `stop`, in which nothing begins. */
-static void advance(struct accounting *work, int64_t stop)
+static void breakdown_advance(struct accounting *work, int64_t stop)
 {
     const int64_t *until = work->until;
     stop = MIN(stop, work->to);
@@ -317,12 +318,12 @@ static void advance(struct accounting *work, int64_t stop)
 }
 
 /* Takes the intervals that begin before `horizon`. */
-static void sweep(struct accounting *work, int64_t horizon)
+static void breakdown_sweep(struct accounting *work, int64_t horizon)
 {
     size_t i = 0;
     for (; i < work->intervals.n && work->intervals.at[i].start < horizon; i++) {
-        const struct interval *next = &work->intervals.at[i];
-        advance(work, next->start);
+        const struct breakdown_interval *next = &work->intervals.at[i];
+        breakdown_advance(work, next->start);
         begin_in_dimension(work, next);
         if (next->end > work->until[next->use]) {
             work->until[next->use] = next->end;
@@ -351,7 +352,7 @@ static void add_copy(struct accounting *work, uint32_t r, const struct replay_co
         earliest = MIN(earliest, work->intervals.at[i].start);
     sort_intervals(work);
     if (work->intervals.n > before)
-        sweep(work, earliest);
+        breakdown_sweep(work, earliest);
 }
 
 static struct dpro_rank_time time_of(int rank, int64_t total, const int64_t *use, int64_t n)
@@ -419,7 +420,7 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
            (work->span->n_iterations + (size_t)1) * N_USES * sizeof *work->used_ns);
     work->waits_in = NOBODY;
     work->until_any = 0;
-    work->sums = (struct sums){0};
+    work->sums = (struct breakdown_sums){0};
     memset(work->until, 0, sizeof work->until);
     memset(work->waited_for, 0, g->n_ranks * sizeof *work->waited_for);
     memset(work->until_transfer, 0, (g->n_dimensions + 1) * sizeof *work->until_transfer);
@@ -427,8 +428,8 @@ static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_ti
     for (uint32_t c = 0; c < work->span->n_copies; c++)
         if (work->span->copies[c].end_ns)
             add_copy(work, r, &work->span->copies[c]);
-    sweep(work, INT64_MAX);
-    advance(work, INT64_MAX);
+    breakdown_sweep(work, INT64_MAX);
+    breakdown_advance(work, INT64_MAX);
     fill_rank(work, r, out);
     fill_iterations(work, r);
     int64_t n_iterations = MAX(work->span->n_iterations, 1);

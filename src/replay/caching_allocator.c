@@ -33,7 +33,7 @@ static inline uint64_t round_size(const struct allocator *a, uint64_t size)
                               : (size + LEAST_BLOCK - 1) & ~(uint64_t)(LEAST_BLOCK - 1);
 }
 
-static inline bool is_split(const struct allocator *a, const struct pool *pool,
+static inline bool is_split(const struct allocator *a, const struct block_pool *pool,
                             const struct block *block, uint64_t size)
 {
     uint64_t rest = block->size - size;
@@ -44,7 +44,7 @@ static inline bool is_split(const struct allocator *a, const struct pool *pool,
 
 /* ---- requests ---- */
 
-static inline uint32_t choose_free(const struct allocator *a, const struct pool *pool,
+static inline uint32_t choose_free(const struct allocator *a, const struct block_pool *pool,
                                    uint64_t size)
 {
     const struct block *rows = a->table.rows.at;
@@ -80,7 +80,7 @@ static inline uint32_t choose_free(const struct allocator *a, const struct pool 
     return b;
 }
 
-static inline uint32_t find_free(struct allocator *a, struct pool *pool, uint64_t size)
+static inline uint32_t find_free(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
     a->n_asked[pool->small]++;
     uint32_t b = choose_free(a, pool, size);
@@ -97,8 +97,8 @@ static inline struct allocator_placement placement_of(const struct allocator *a,
         .segment = segment, .offset = block->address - segment, .size_bytes = block->size};
 }
 
-static inline struct allocator_placement give(struct allocator *a, struct block_id *slot,
-                                              bool waits)
+static inline struct allocator_placement allocator_give(struct allocator *a, struct block_id *slot,
+                                                        bool waits)
 {
     struct allocator_placement placement = {0};
     uint32_t b = slot->block;
@@ -123,20 +123,20 @@ static inline struct allocator_placement give(struct allocator *a, struct block_
     return placement;
 }
 
-static inline struct allocator_placement take(struct allocator *a,
-                                              const struct allocator_request *request)
+static inline struct allocator_placement allocator_take(struct allocator *a,
+                                                        const struct allocator_request *request)
 {
     struct allocator_placement placement = {0};
     uint32_t b = NO_BLOCK;
     if (request->bytes > 0 && request->bytes <= MOST_BYTES) {
         uint64_t size = round_size(a, request->bytes);
-        struct pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
+        struct block_pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
         bool asks = (b = find_free(a, pool, size)) == NO_BLOCK;
         if (asks)
             b = find_or_make_room(a, pool, size);
         if (b != NO_BLOCK) {
             if (is_split(a, pool, block_at(a, b), size))
-                set_free(a, pool, cut(a, b, size));
+                set_free(a, pool, cut_block(a, b, size));
             struct block *block = block_at(a, b);
             block->state = BLOCK_TAKEN;
             block->requested = request->bytes;
@@ -154,7 +154,7 @@ static inline struct allocator_placement take(struct allocator *a,
     struct block_id *slot = block_ids_slot(&a->ids, request->id);
     if (slot->used && slot->block != NO_BLOCK) { /* that it was given back is not recorded */
         a->figures.n_unknown++;
-        give(a, slot, false);
+        allocator_give(a, slot, false);
         slot = block_ids_slot(&a->ids, request->id);
     }
     a->ids.n += !slot->used;
@@ -167,13 +167,13 @@ struct allocator_placement allocator_request(struct allocator *a,
 {
     struct allocator_placement placement = {0};
     if (request->what == ALLOCATOR_TAKE) {
-        placement = take(a, request);
+        placement = allocator_take(a, request);
     } else if (request->what == ALLOCATOR_EMPTY_CACHE) {
         release_cached(a);
     } else if (request->what <= ALLOCATOR_GIVE_COMPLETED) {
         struct block_id *slot = block_ids_slot(&a->ids, request->id);
         if (slot->used)
-            placement = give(a, slot, request->what == ALLOCATOR_GIVE_REQUESTED);
+            placement = allocator_give(a, slot, request->what == ALLOCATOR_GIVE_REQUESTED);
         else
             a->figures.n_unknown++;
     }
@@ -191,7 +191,8 @@ uint64_t allocator_rounded(const struct allocator *a, uint64_t bytes)
 }
 
 /* Bytes of a neighbour that would become one with a block. */
-static uint64_t joins(const struct allocator *a, const struct block *block, uint32_t other)
+static uint64_t allocator_joins(const struct allocator *a, const struct block *block,
+                                uint32_t other)
 {
     if (other == NO_BLOCK || block_at(a, other)->state != BLOCK_FREE ||
         block_at(a, other)->mapped != block->mapped)
@@ -205,14 +206,15 @@ bool allocator_would_fit(struct allocator *a, uint64_t waiting,
     if (request->bytes == 0 || request->bytes > MOST_BYTES)
         return false;
     uint64_t size = round_size(a, request->bytes), split = a->settings.max_split_bytes;
-    const struct pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
+    const struct block_pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
     if (choose_free(a, pool, size) != NO_BLOCK)
         return true;
     const struct block_id *slot = block_ids_slot(&a->ids, waiting);
     if (!slot->used || slot->block == NO_BLOCK)
         return false;
     const struct block *block = block_at(a, slot->block);
-    uint64_t free = block->size + joins(a, block, block->prev) + joins(a, block, block->next);
+    uint64_t free = block->size + allocator_joins(a, block, block->prev) +
+                    allocator_joins(a, block, block->next);
     if (a->pools.at[block->pool] != pool || free < size)
         return false;
     return size < split ? free < split : free - size < a->settings.max_non_split_rounding_bytes;

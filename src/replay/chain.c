@@ -72,7 +72,7 @@ static void make_draining(struct chain *c)
 
 /* The draw depends on seed and copy only, so that it is the same in whatever order copies are
  * opened. */
-static uint32_t draw(const struct chain *c, uint32_t copy)
+static uint32_t chain_draw(const struct chain *c, uint32_t copy)
 {
     uint64_t x = map_mix(c->options->seed + 0x9e3779b97f4a7c15u * (copy + 1));
     return c->samples[(uint32_t)(((unsigned __int128)x * c->n_samples) >> 64)];
@@ -82,7 +82,7 @@ static uint32_t draw(const struct chain *c, uint32_t copy)
 static uint32_t sample_of(const struct chain *c, uint32_t copy)
 {
     if (copy >= c->n_kept)
-        return c->n_samples ? draw(c, copy) : CHAIN_MEAN;
+        return c->n_samples ? chain_draw(c, copy) : CHAIN_MEAN;
     if (copy < c->n_warm_up && c->leads)
         return LEAD;
     if (c->g->single_iteration || copy < c->n_warm_up || c->n_samples == 0)

@@ -76,7 +76,7 @@ static void split_ranks(struct target *t)
     t->last_rank = first < last ? last : first;
 }
 
-static int malformed(const char *text, struct dpro_error *err)
+static int graph_malformed(const char *text, struct dpro_error *err)
 {
     return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': %s", text, FORMS);
 }
@@ -92,12 +92,12 @@ static int parse_amount(const char *text, const char *value, struct delay *delay
                               "to make ops shorter, give a ratio below 1, such as 0.5",
                               text);
     if (!(*value >= '0' && *value <= '9') && *value != '.' && !delay->adds)
-        return malformed(text, err); /* strtod would take "nan", "inf" and spaces */
+        return graph_malformed(text, err); /* strtod would take "nan", "inf" and spaces */
     if (delay->adds && !(value[1] >= '0' && value[1] <= '9') && value[1] != '.')
-        return malformed(text, err);
+        return graph_malformed(text, err);
     double amount = strtod(value, &end);
     if (end == value || *end || !isfinite(amount))
-        return malformed(text, err);
+        return graph_malformed(text, err);
     if (amount > MOST)
         return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; %s",
                               text, MOST, delay->adds ? "ms" : "times", FORMS);
@@ -167,7 +167,7 @@ static void collect_ops(const struct dpro_graph *g, const struct target *t, cons
 }
 
 /* Up to three names of ops that contain the text, or that the text contains. */
-static void suggest(const struct dpro_graph *g, const char *text, char *out, size_t size)
+static void graph_suggest(const struct dpro_graph *g, const char *text, char *out, size_t size)
 {
     const char *said[3] = {"", "", ""};
     size_t used = 0;
@@ -200,7 +200,7 @@ static int matches_nothing(const struct dpro_graph *g, const char *text, const s
     if (t->scope != SCOPE_NONE)
         return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': the graph has no %s ops%s", text,
                               t->name, t->all_ranks ? "" : " on those ranks");
-    suggest(g, t->name, names, sizeof names);
+    graph_suggest(g, t->name, names, sizeof names);
     return dpro_error_set(err, DPRO_EUSAGE,
                           "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, "
                           "CPU, GPU, KERNELS, THREADS, ALL) nor matches an op%s%s",
@@ -212,7 +212,7 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
 {
     const char *equals = text ? strrchr(text, '=') : NULL;
     if (!equals || equals == text || !equals[1])
-        return malformed(text ? text : "", err);
+        return graph_malformed(text ? text : "", err);
     int rc = parse_amount(text, equals + 1, delay, err);
     if (rc < 0)
         return rc;
@@ -222,12 +222,12 @@ static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t
     delay->gaps = target.scope == SCOPE_THREADS && !delay->adds;
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
-        return malformed(text, err);
+        return graph_malformed(text, err);
     collect_ops(g, &target, has_gpu, arena, delay);
     return delay->ops.n > 0 ? 0 : matches_nothing(g, text, &target, err);
 }
 
-static int64_t scaled(int64_t ns, double ratio)
+static int64_t graph_scaled(int64_t ns, double ratio)
 {
     double product = (double)ns * ratio;
     return product >= (double)(INT64_MAX / 2) ? INT64_MAX / 2 : llround(product);
@@ -235,7 +235,7 @@ static int64_t scaled(int64_t ns, double ratio)
 
 /* One rank's ops get add_ns in proportion to their durations (in equal parts if all are 0). Each
  * op's share is the difference of rounded running sums, so that the shares add up exactly. */
-static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_ns)
+static void graph_spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_ns)
 {
     __int128 total = 0, seen = 0, given = 0;
     for (size_t i = 0; i < n; i++)
@@ -254,18 +254,18 @@ static void spread(const uint32_t *ops, size_t n, int64_t add_ns, int64_t *dur_n
 }
 
 /* The ops of one option, and what becomes of each. */
-static void apply(const struct delay *delay, const struct dpro_graph *graph, int64_t *dur_ns)
+static void graph_apply(const struct delay *delay, const struct dpro_graph *graph, int64_t *dur_ns)
 {
     const uint32_t *ops = delay->ops.at;
     size_t n = delay->ops.n;
     for (size_t i = 0; i < n && !delay->spread; i++)
         dur_ns[ops[i]] = delay->adds ? time_add(dur_ns[ops[i]], delay->add_ns)
-                                     : scaled(dur_ns[ops[i]], delay->ratio);
+                                     : graph_scaled(dur_ns[ops[i]], delay->ratio);
     for (size_t i = 0, end; i < n && delay->spread; i = end) { /* ops come rank by rank */
         end = i;
         while (end < n && graph->rank[ops[end]] == graph->rank[ops[i]])
             end++;
-        spread(ops + i, end - i, delay->add_ns, dur_ns);
+        graph_spread(ops + i, end - i, delay->add_ns, dur_ns);
     }
 }
 
@@ -303,7 +303,7 @@ static void delay_times(void *arg, bool gaps, int64_t *ns)
     const struct delays *delays = arg;
     EACH_OF (const struct delay, delay, delays->all, delays->n)
         if (!gaps || delay->gaps)
-            apply(delay, delays->graph, ns);
+            graph_apply(delay, delays->graph, ns);
 }
 
 /* Horovod's groups, of whichever iterations, take longer by communication's ratio. */
@@ -321,10 +321,10 @@ static void delay_cycles(const struct dpro_graph *graph, struct arena *arena,
         }
     double ratio = before > 0 ? after / before : 1;
     cycles->reductions = arena_alloc(arena, cycles->n_reductions * sizeof *cycles->reductions);
-    cycles->negotiate_ns = scaled(cycles->negotiate_ns, ratio);
+    cycles->negotiate_ns = graph_scaled(cycles->negotiate_ns, ratio);
     for (uint32_t i = 0; i < cycles->n_reductions; i++) {
         cycles->reductions[i] = graph->cycles.reductions[i];
-        cycles->reductions[i].took_ns = scaled(cycles->reductions[i].took_ns, ratio);
+        cycles->reductions[i].took_ns = graph_scaled(cycles->reductions[i].took_ns, ratio);
     }
 }
 
@@ -345,7 +345,7 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
         int rc = parse_one(graph, options[i], has_gpu, arena, delay, err);
         if (rc < 0)
             return rc;
-        delay->add_ns = scaled(delay->add_ns, 1 / pace);
+        delay->add_ns = graph_scaled(delay->add_ns, 1 / pace);
         if (delay->adds ? delay->add_ns != 0 : delay->ratio != 1)
             n++;
         else

@@ -6,7 +6,7 @@
 #define CHUNK ((uint64_t)32 << 20)
 #define END   ((uint64_t)1 << 62)
 
-static uint64_t whole(uint64_t bytes, uint64_t unit)
+static uint64_t space_whole(uint64_t bytes, uint64_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
@@ -34,7 +34,7 @@ void device_space_fini(struct device_space *space)
 
 bool device_space_use(struct device_space *space, uint64_t bytes)
 {
-    bytes = whole(bytes, PAGE);
+    bytes = space_whole(bytes, PAGE);
     if (bytes > space->capacity - space->used)
         return false;
     space->used += bytes;
@@ -43,7 +43,7 @@ bool device_space_use(struct device_space *space, uint64_t bytes)
 
 void device_space_unuse(struct device_space *space, uint64_t bytes)
 {
-    space->used -= MIN(space->used, whole(bytes, PAGE));
+    space->used -= MIN(space->used, space_whole(bytes, PAGE));
 }
 
 void device_space_avoid(struct device_space *space, uint64_t address)
@@ -135,7 +135,7 @@ static void leave_hole(struct device_space *space, uint64_t address, uint64_t by
 static uint32_t reserve_chunk(struct device_space *space, struct block_table *table, uint64_t bytes)
 {
     uint32_t range = block_table_new(table), chunk = (uint32_t)space->first.n;
-    bytes = whole(bytes, CHUNK);
+    bytes = space_whole(bytes, CHUNK);
     table->rows.at[range] = (struct block){.address = take_hole(space, bytes),
                                            .size = bytes,
                                            .prev = NO_BLOCK,
@@ -152,7 +152,7 @@ static uint32_t reserve_chunk(struct device_space *space, struct block_table *ta
 
 uint32_t device_space_place(struct device_space *space, struct block_table *table, uint64_t bytes)
 {
-    bytes = whole(bytes, PAGE);
+    bytes = space_whole(bytes, PAGE);
     uint32_t chunk = find_chunk(space, bytes), range = NO_BLOCK;
     if (chunk == NO_BLOCK)
         chunk = reserve_chunk(space, table, bytes);
@@ -179,7 +179,7 @@ uint32_t device_space_place(struct device_space *space, struct block_table *tabl
     return range;
 }
 
-static void join(struct block_table *table, uint32_t before, uint32_t range)
+static void space_join(struct block_table *table, uint32_t before, uint32_t range)
 {
     if (before == NO_BLOCK || range == NO_BLOCK)
         return;
@@ -198,8 +198,8 @@ void device_space_free(struct device_space *space, struct block_table *table, ui
     struct block *rows = table->rows.at;
     uint32_t chunk = rows[range].segment, before = rows[range].prev;
     rows[range].state = BLOCK_FREE;
-    join(table, range, rows[range].next);
-    join(table, before, range);
+    space_join(table, range, rows[range].next);
+    space_join(table, before, range);
     const struct block *first = &rows[space->first.at[chunk]];
     if (first->state == BLOCK_FREE && first->next == NO_BLOCK) {
         leave_hole(space, first->address, first->size);

@@ -245,7 +245,7 @@ static inline void replay_matches(struct dispatch *d, uint32_t q)
 }
 
 /* A queue comes earlier now: nothing above the first match it loses changes. */
-static inline void climb(struct dispatch *d, uint32_t q)
+static inline void climb_queue(struct dispatch *d, uint32_t q)
 {
     set_leaf(d, q);
     struct match own = d->matches[d->n_leaves + q];

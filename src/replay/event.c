@@ -27,7 +27,7 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
     return e->queue_of[device == DPRO_NO_DEVICE ? e->g->n_devices + e->g->rank[op] : device];
 }
 
-static void hold(struct event *e, uint64_t id, int64_t ready)
+static void event_hold(struct event *e, uint64_t id, int64_t ready)
 {
     array_push(&e->held, ((struct held_op){id, ready}));
     e->held_ns = MIN(e->held_ns, ready);
@@ -44,7 +44,7 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
     bool pool = queue->is_special && queue->pool != NULL;
     if (__builtin_expect(pool, 0)) {
         if (slot->times.number >= e->until) {
-            hold(e, id, ready);
+            event_hold(e, id, ready);
             return false;
         }
         ready = time_add(ready, slot->times.gap_ns ? slot->times.gap_ns[op] : 0);
@@ -208,19 +208,19 @@ static inline bool run_past(struct event *e, struct slot *slot, uint32_t op, int
 }
 
 /* `op` has one predecessor fewer to wait for. */
-static inline void arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end)
+static inline void event_arrive(struct event *e, struct slot *slot, uint32_t op, int64_t end)
 {
     int64_t ready;
     uint32_t q;
     if (pending_arrival(&e->pending, slot, op, end, &ready) && !run_past(e, slot, op, ready) &&
         queue_op(e, slot, op, ready, &q) && q != e->running)
-        climb(&e->dispatch, q);
+        climb_queue(&e->dispatch, q);
 }
 
 static void finish_past(struct event *e);
 
-/* Of successors that lie apart: what arrive() needs, so that the caches have it in time. */
-static inline void fetch(const struct event *e, const struct slot *slot, uint32_t op)
+/* Of successors that lie apart: what event_arrive() needs, so that the caches have it in time. */
+static inline void event_fetch(const struct event *e, const struct slot *slot, uint32_t op)
 {
     __builtin_prefetch(&slot->pending[op]);
     __builtin_prefetch(&slot->times.end_ns[op]);
@@ -243,15 +243,15 @@ finish(struct event *e, struct slot *slot, uint32_t op, uint32_t first, uint32_t
         *e->order++ = op;
     for (uint32_t i = first; i < n; i++) {
         if (n - i > AHEAD)
-            fetch(e, slot, g->succ[i + AHEAD]);
-        arrive(e, slot, g->succ[i], end);
+            event_fetch(e, slot, g->succ[i + AHEAD]);
+        event_arrive(e, slot, g->succ[i], end);
         if (of_queue)
             finish_past(e);
     }
     if (g->next_row && copy + 1 < e->options->n_copies && g->next_row[op] < g->next_row[op + 1]) {
         struct slot *next = get_slot(e, copy + 1);
         for (uint32_t i = g->next_row[op]; i < g->next_row[op + 1]; i++)
-            arrive(e, next, g->next_succ[i], end);
+            event_arrive(e, next, g->next_succ[i], end);
         if (of_queue)
             finish_past(e);
     }
@@ -345,7 +345,7 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
     }
 }
 
-static void run(struct event *e)
+static void event_run(struct event *e)
 {
     while (e->n_left > 0 && !e->is_over) {
         if (__builtin_expect(e->held.n > 0, 0) && e->dispatch.matches[1].when >= e->held_ns)
@@ -429,7 +429,7 @@ static void set_device(struct event *e, uint32_t d)
     }
 }
 
-static void prepare(struct event *e)
+static void event_prepare(struct event *e)
 {
     struct dispatch *d = &e->dispatch;
     uint32_t n_copies = e->options->n_copies;
@@ -467,9 +467,9 @@ struct event *event_start(const struct dpro_graph *graph, const struct event_opt
                         .is_forked = until < options->n_copies};
     look_ahead(e);
     if (e->n_left > 0) {
-        prepare(e);
+        event_prepare(e);
         start_first_copy(e);
-        run(e);
+        event_run(e);
     }
     return e;
 }
@@ -494,7 +494,7 @@ static void release_held(struct event *e)
     uint32_t q;
     EACH (struct held_op, op, e->held)
         if (queue_op(e, e->slots[op->id >> 32], (uint32_t)op->id, op->ready, &q))
-            climb(&e->dispatch, q);
+            climb_queue(&e->dispatch, q);
     e->held.n = 0;
 }
 
@@ -503,7 +503,7 @@ bool event_finish(struct event *e)
     e->until = UINT32_MAX;
     look_ahead(e);
     release_held(e);
-    run(e);
+    event_run(e);
     bool interleaved = e->interleaved;
     event_destroy(e);
     return interleaved;

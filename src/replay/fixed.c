@@ -111,9 +111,9 @@ static uint32_t carried_cell(const struct fixed *f, uint32_t position)
 }
 
 /* Appends the cells of an op's predecessors. */
-static void gather(const struct fixed *f, const struct pull *pull, uint32_t op,
-                   uint32_t (*cell_of)(const struct fixed *f, uint32_t position),
-                   cells_array *cells)
+static void fixed_gather(const struct fixed *f, const struct pull *pull, uint32_t op,
+                         uint32_t (*cell_of)(const struct fixed *f, uint32_t position),
+                         cells_array *cells)
 {
     for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
         array_push(cells, cell_of(f, f->position[pull->pred[e]]));
@@ -181,8 +181,8 @@ static void list_carried(struct fixed *f)
     }
 }
 
-static void encode(struct fixed *f, const struct pull *same, const struct pull *next,
-                   struct arena *work)
+static void fixed_encode(struct fixed *f, const struct pull *same, const struct pull *next,
+                         struct arena *work)
 {
     const struct dpro_graph *g = f->g;
     cells_array preds = {0};
@@ -194,9 +194,9 @@ static void encode(struct fixed *f, const struct pull *same, const struct pull *
     for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = f->order[i], device = serial_device(f, i), cell = own_cell(f, i);
         preds.n = 0;
-        gather(f, same, op, own_cell, &preds);
+        fixed_gather(f, same, op, own_cell, &preds);
         uint32_t n_same = (uint32_t)preds.n;
-        gather(f, next, op, carried_cell, &preds);
+        fixed_gather(f, next, op, carried_cell, &preds);
         encode_op(f, cell, device == DPRO_NO_DEVICE ? UINT32_MAX : f->last_op[device], preds.at,
                   n_same, (uint32_t)preds.n);
         if (device != DPRO_NO_DEVICE)
@@ -239,7 +239,7 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     struct pull next = pull_make((uint32_t)n, graph->next_row, graph->next_succ, &work);
     for (uint32_t i = 0; i < n; i++)
         position[order[i]] = i;
-    encode(f, &same, &next, &work);
+    fixed_encode(f, &same, &next, &work);
     arena_fini(&work);
     make_cells(f);
     fixed_release(f, NULL);

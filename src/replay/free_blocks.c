@@ -1,25 +1,25 @@
 /* Bins and treaps of blocks. */
 #include "replay/free_blocks.h"
 
-static inline uint32_t priority(uint32_t b)
+static inline uint32_t blocks_priority(uint32_t b)
 {
     return (b + 1) * 0x9e3779b1u;
 }
 
 /* A place in the order. Bad records have several blocks at one address, which the index tells
  * apart. */
-struct place {
+struct blocks_place {
     uint64_t size, address;
     uint32_t order, index;
 };
 
-static inline struct place place_of(const struct block *blocks, uint32_t b, bool by_size)
+static inline struct blocks_place place_of(const struct block *blocks, uint32_t b, bool by_size)
 {
     const struct block *block = &blocks[b];
-    return (struct place){by_size ? block->size : 0, block->address, block->order, b};
+    return (struct blocks_place){by_size ? block->size : 0, block->address, block->order, b};
 }
 
-static inline bool is_before(const struct block *blocks, uint32_t b, struct place place,
+static inline bool is_before(const struct block *blocks, uint32_t b, struct blocks_place place,
                              bool by_size)
 {
     const struct block *block = &blocks[b];
@@ -35,9 +35,9 @@ static inline bool is_before(const struct block *blocks, uint32_t b, struct plac
 static inline void treap_insert(uint32_t *root, struct block *blocks, uint32_t b, bool by_size)
 {
     struct block *block = &blocks[b];
-    struct place place = place_of(blocks, b, by_size);
-    uint32_t *link = root, own = priority(b);
-    while (*link != NO_BLOCK && priority(*link) >= own) {
+    struct blocks_place place = place_of(blocks, b, by_size);
+    uint32_t *link = root, own = blocks_priority(b);
+    while (*link != NO_BLOCK && blocks_priority(*link) >= own) {
         struct block *at = &blocks[*link];
         link = is_before(blocks, *link, place, by_size) ? &at->right : &at->left;
     }
@@ -60,7 +60,7 @@ static inline void treap_insert(uint32_t *root, struct block *blocks, uint32_t b
 
 static inline void treap_remove(uint32_t *root, struct block *blocks, uint32_t b, bool by_size)
 {
-    struct place place = place_of(blocks, b, by_size);
+    struct blocks_place place = place_of(blocks, b, by_size);
     uint32_t *link = root;
     while (*link != b) {
         struct block *at = &blocks[*link];
@@ -68,7 +68,7 @@ static inline void treap_remove(uint32_t *root, struct block *blocks, uint32_t b
     }
     uint32_t left = blocks[b].left, right = blocks[b].right;
     while (left != NO_BLOCK && right != NO_BLOCK)
-        if (priority(left) >= priority(right)) {
+        if (blocks_priority(left) >= blocks_priority(right)) {
             *link = left;
             link = &blocks[left].right;
             left = *link;
@@ -81,8 +81,8 @@ static inline void treap_remove(uint32_t *root, struct block *blocks, uint32_t b
 }
 
 /* The first that is not before a place. */
-static inline uint32_t treap_find(uint32_t root, const struct block *blocks, struct place place,
-                                  bool by_size)
+static inline uint32_t treap_find(uint32_t root, const struct block *blocks,
+                                  struct blocks_place place, bool by_size)
 {
     uint32_t found = NO_BLOCK;
     while (root != NO_BLOCK)
@@ -134,21 +134,21 @@ void free_blocks_remove(struct free_blocks *set, struct block *blocks, uint32_t 
 }
 
 /* Those of `bits` above a place. */
-static inline uint64_t above(uint64_t bits, uint32_t place)
+static inline uint64_t blocks_above(uint64_t bits, uint32_t place)
 {
     return place == 63 ? 0 : bits & ~(uint64_t)0 << (place + 1);
 }
 
 static inline uint32_t find_from(const struct free_blocks *set, const struct block *blocks,
-                                 struct place place)
+                                 struct blocks_place place)
 {
     uint32_t bin = bin_of(place.size), word = bin / 64;
     uint32_t found = treap_find(set->roots[bin], blocks, place, true);
     if (found != NO_BLOCK)
         return found;
-    uint64_t bits = above(set->words[word], bin % 64);
+    uint64_t bits = blocks_above(set->words[word], bin % 64);
     if (bits == 0) {
-        uint64_t words = above(set->summary, word);
+        uint64_t words = blocks_above(set->summary, word);
         if (words == 0)
             return NO_BLOCK;
         word = (uint32_t)__builtin_ctzll(words);
@@ -162,7 +162,7 @@ static inline uint32_t find_from(const struct free_blocks *set, const struct blo
 
 uint32_t free_blocks_find(const struct free_blocks *set, const struct block *blocks, uint64_t size)
 {
-    return find_from(set, blocks, (struct place){.size = size});
+    return find_from(set, blocks, (struct blocks_place){.size = size});
 }
 
 static uint32_t last_of(uint32_t root, const struct block *blocks)
@@ -189,14 +189,14 @@ static uint32_t last_below(const struct free_blocks *set, const struct block *bl
 
 uint32_t free_blocks_next(const struct free_blocks *set, const struct block *blocks, uint32_t b)
 {
-    struct place place = place_of(blocks, b, true);
+    struct blocks_place place = place_of(blocks, b, true);
     place.index++;
     return find_from(set, blocks, place);
 }
 
 uint32_t free_blocks_previous(const struct free_blocks *set, const struct block *blocks, uint32_t b)
 {
-    struct place place = place_of(blocks, b, true);
+    struct blocks_place place = place_of(blocks, b, true);
     uint32_t bin = bin_of(place.size), at = set->roots[bin], found = NO_BLOCK;
     while (at != NO_BLOCK)
         if (is_before(blocks, at, place, true)) {
@@ -227,12 +227,12 @@ void by_address_remove(uint32_t *root, struct block *blocks, uint32_t b)
 
 uint32_t by_address_first(uint32_t root, const struct block *blocks)
 {
-    return treap_find(root, blocks, (struct place){0}, false);
+    return treap_find(root, blocks, (struct blocks_place){0}, false);
 }
 
 uint32_t by_address_next(uint32_t root, const struct block *blocks, uint32_t b)
 {
-    struct place place = place_of(blocks, b, false);
+    struct blocks_place place = place_of(blocks, b, false);
     place.index++;
     return treap_find(root, blocks, place, false);
 }

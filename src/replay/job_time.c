@@ -19,15 +19,15 @@ enum { PRIOR_STEPS = 5, MOST_STEPS = 10 };
 /* A median varies so much more than a mean. */
 #define OF_MEDIAN 1.253
 
-struct measured {
+struct time_measured {
     struct slow_ones of;
     double median, correlation;
     uint32_t n, n_warm_up; /* slow ones at the beginning, which `of` leaves out */
 };
 
-static struct measured measured_of(const struct dpro_graph *g)
+static struct time_measured measured_of(const struct dpro_graph *g)
 {
-    struct measured m = {.n = 0};
+    struct time_measured m = {.n = 0};
     const int64_t *ns = dpro_graph_measured_ns(g, &m.n);
     double squares = 0, products = 0, before = 0;
     double *values = mem_array(m.n + (size_t)1, sizeof *values);
@@ -137,7 +137,7 @@ bool job_profiler_by_logs(const struct dpro_graph *g, int64_t *cost_ns, int64_t 
 }
 
 /* Neighbours that are alike count as fewer. */
-static void set_noise(const struct measured *m, struct job_doubt *doubt)
+static void set_noise(const struct time_measured *m, struct job_doubt *doubt)
 {
     double independent = (1 - m->correlation) / (1 + m->correlation);
     doubt->noise = error_of_mean(&m->of, m->of.n_all, independent, &doubt->of_usual);
@@ -157,7 +157,7 @@ static void set_own_noise(const struct dpro_graph *g, struct job_doubt *doubt)
 
 double job_recurring_noise(const struct dpro_graph *g, bool unprofiled)
 {
-    struct measured m = measured_of(g);
+    struct time_measured m = measured_of(g);
     struct job_doubt doubt = {.noise = -1};
     if (unprofiled && g->unprofiled_ones && g->unprofiled_ones->every > 0)
         set_own_noise(g, &doubt);
@@ -169,7 +169,7 @@ double job_recurring_noise(const struct dpro_graph *g, bool unprofiled)
 struct dpro_job_time job_time_of(const struct dpro_graph *g, int64_t replay_ns, int64_t profiler_ns,
                                  struct job_doubt *doubt)
 {
-    struct measured m = measured_of(g);
+    struct time_measured m = measured_of(g);
     struct dpro_job_time job = {.ns = replay_ns, .n = m.n};
     int64_t cost_ns, error_ns;
     double apart = 0, half = 0;

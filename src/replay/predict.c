@@ -55,8 +55,9 @@ static void end_ordered(struct ordered *o)
         fixed_destroy(o->before);
 }
 
-static int predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   const struct predictor *p, int64_t *iteration_ns, struct dpro_error *err)
+static int predict_predict(const struct dpro_graph *graph,
+                           const struct dpro_replay_options *options, const struct predictor *p,
+                           int64_t *iteration_ns, struct dpro_error *err)
 {
     struct chain chain;
     struct ordered ordered = {.before = NULL};
@@ -93,7 +94,7 @@ int dpro_replay_predict(const struct dpro_graph *graph, const struct dpro_replay
     int rc = OPTIONS_TAKE(&mine, options, err);
     return rc < 0 ? rc
                   : WITHIN_SCOPE(dpro_error_nomem(err),
-                                 predict(graph, &mine, NULL, iteration_ns, err));
+                                 predict_predict(graph, &mine, NULL, iteration_ns, err));
 }
 
 /* The order that the event-driven engine gives to the mean iteration. */
@@ -135,5 +136,5 @@ int predictor_without(const struct predictor *p, uint32_t sample, int64_t *itera
 {
     /* the job as it was: no delays; quietly, as there are many */
     struct dpro_replay_options leave_out = {.skip_sample = sample + 1};
-    return predict(p->g, &leave_out, p, iteration_ns, err);
+    return predict_predict(p->g, &leave_out, p, iteration_ns, err);
 }

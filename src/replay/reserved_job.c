@@ -10,7 +10,7 @@
 
 #define OWN_ID ((uint64_t)1 << 63) /* beside addresses */
 
-struct run {
+struct reserved_job_run {
     const struct reserved_job *job;
     struct allocator *allocator;
     uint64_t *ids; /* by number: that of the block that is there; 0: none */
@@ -27,7 +27,7 @@ typedef ARRAY(struct sized_block) sized_blocks;
 
 ORDER(by_size, struct sized_block, ASCENDING(bytes) ?: ASCENDING(number));
 
-static uint64_t take(struct run *r, uint64_t bytes, uint32_t request)
+static uint64_t reserved_job_take(struct reserved_job_run *r, uint64_t bytes, uint32_t request)
 {
     struct allocator_request asked = {
         .what = ALLOCATOR_TAKE, .bytes = bytes, .id = OWN_ID | ++r->next_id};
@@ -39,24 +39,24 @@ static uint64_t take(struct run *r, uint64_t bytes, uint32_t request)
     return asked.id;
 }
 
-static void give(struct run *r, uint64_t id)
+static void reserved_job_give(struct reserved_job_run *r, uint64_t id)
 {
     if (id > 0)
         allocator_request(r->allocator,
                           &(struct allocator_request){.what = ALLOCATOR_GIVE, .id = id});
 }
 
-static void take_held(struct run *r, enum reserved_held what)
+static void take_held(struct reserved_job_run *r, enum reserved_held what)
 {
     const struct reserved_job *job = r->job;
     for (uint32_t b = 0; b < job->n_held; b++)
         if (job->held[b].is == what)
-            r->ids[b] = take(r, job->held[b].bytes, UINT32_MAX);
+            r->ids[b] = reserved_job_take(r, job->held[b].bytes, UINT32_MAX);
 }
 
 /* ids[] of what the next iteration gives back becomes that of what this one kept; 0: nothing was
  * kept for it. With `takes` that is what was there before the first one. */
-static void hand_over(struct run *r, bool takes)
+static void hand_over(struct reserved_job_run *r, bool takes)
 {
     const struct reserved_job *job = r->job;
     sized_blocks kept = {0}, left = {0};
@@ -77,7 +77,7 @@ static void hand_over(struct run *r, bool takes)
         bool found = k < kept.n && kept.at[k].bytes == left.at[i].bytes;
         uint64_t *id = &r->ids[left.at[i].number];
         if (takes)
-            *id = found ? 0 : take(r, left.at[i].bytes, UINT32_MAX);
+            *id = found ? 0 : reserved_job_take(r, left.at[i].bytes, UINT32_MAX);
         else
             *id = found ? r->ids[kept.at[k].number] : 0;
         k += found;
@@ -87,23 +87,23 @@ static void hand_over(struct run *r, bool takes)
 }
 
 /* DDP's buckets until it makes them anew: one of all parameters. */
-static uint64_t take_first_bucket(struct run *r)
+static uint64_t take_first_bucket(struct reserved_job_run *r)
 {
     uint64_t bytes = 0;
     for (uint32_t b = 0; b < r->job->n_held; b++)
         bytes += r->job->held[b].is == RESERVED_BUCKET ? r->job->held[b].bytes : 0;
-    return bytes > 0 ? take(r, bytes, UINT32_MAX) : 0;
+    return bytes > 0 ? reserved_job_take(r, bytes, UINT32_MAX) : 0;
 }
 
-static void run_range(struct run *r, struct reserved_range range, int number, bool first, bool last,
-                      uint64_t first_bucket)
+static void run_range(struct reserved_job_run *r, struct reserved_range range, int number,
+                      bool first, bool last, uint64_t first_bucket)
 {
     const struct reserved_job *job = r->job;
     for (uint32_t i = range.first; i <= range.first + range.n; i++) {
         if (number == 0 && first && i == job->forward)
             take_held(r, RESERVED_WORKSPACE);
         if (number == 1 && first && i == job->forward) {
-            give(r, first_bucket);
+            reserved_job_give(r, first_bucket);
             take_held(r, RESERVED_BUCKET);
         }
         if (number == 0 && last && i == job->update)
@@ -113,15 +113,15 @@ static void run_range(struct run *r, struct reserved_range range, int number, bo
         const struct reserved_request *request = &job->requests[i];
         uint64_t *id = &r->ids[request->number];
         if (request->bytes > 0) {
-            *id = take(r, request->bytes, i);
+            *id = reserved_job_take(r, request->bytes, i);
         } else {
-            give(r, *id);
+            reserved_job_give(r, *id);
             *id = 0;
         }
     }
 }
 
-static void run_iteration(struct run *r, int number, uint64_t first_bucket)
+static void run_iteration(struct reserved_job_run *r, int number, uint64_t first_bucket)
 {
     const struct reserved_job *job = r->job;
     const struct reserved_range all = {0, job->n_requests};
@@ -133,7 +133,7 @@ static void run_iteration(struct run *r, int number, uint64_t first_bucket)
 }
 
 /* As recorded: all that is there then is in its segments. Returns the bytes of private pools. */
-static uint64_t restore(struct run *r)
+static uint64_t reserved_job_restore(struct reserved_job_run *r)
 {
     const struct allocator_history *history = r->job->start;
     struct allocator_start start = {.rises = false};
@@ -148,7 +148,7 @@ static uint64_t restore(struct run *r)
     return private_bytes;
 }
 
-static struct allocator *create(const struct reserved_job *job)
+static struct allocator *reserved_job_create(const struct reserved_job *job)
 {
     struct allocator_options options = {.settings = job->settings,
                                         .capacity_bytes = job->capacity_bytes,
@@ -161,14 +161,14 @@ static struct allocator *create(const struct reserved_job *job)
 
 struct reserved_peak reserved_job_peak(const struct reserved_job *job)
 {
-    struct run r = {.job = job,
-                    .allocator = create(job),
-                    .ids = mem_array((size_t)job->n_numbers + 1, sizeof *r.ids),
-                    .peak = {.refused = UINT32_MAX}};
+    struct reserved_job_run r = {.job = job,
+                                 .allocator = reserved_job_create(job),
+                                 .ids = mem_array((size_t)job->n_numbers + 1, sizeof *r.ids),
+                                 .peak = {.refused = UINT32_MAX}};
     uint64_t first_bucket = 0, private_bytes = 0;
     int first = 0;
     if (job->start) {
-        private_bytes = restore(&r);
+        private_bytes = reserved_job_restore(&r);
         first = 2;
     } else {
         take_held(&r, RESERVED_LASTING);

@@ -16,14 +16,14 @@ struct allocator_settings reserved_simulated(const struct graph_memory *m)
 }
 
 /* Of a graph's memory: a request a moment, a number a block. */
-struct parts {
+struct memory_parts {
     struct reserved_block *held;
     struct reserved_request *requests;
     uint32_t *number; /* by block */
 };
 
 static void fill_held(const struct graph_memory *m, struct reserved_job *job,
-                      const struct parts *parts)
+                      const struct memory_parts *parts)
 {
     for (uint32_t b = 0; b < m->n_blocks; b++)
         if (m->blocks[b].taken == MEMORY_NONE) {
@@ -43,9 +43,9 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
                                        const uint32_t *moments, uint32_t n)
 {
     struct reserved_memory found = {.refused_op = DPRO_NO_OP};
-    struct parts parts = {mem_array((size_t)m->n_blocks + 1, sizeof *parts.held),
-                          mem_array((size_t)n + 1, sizeof *parts.requests),
-                          mem_array((size_t)m->n_blocks + 1, sizeof *parts.number)};
+    struct memory_parts parts = {mem_array((size_t)m->n_blocks + 1, sizeof *parts.held),
+                                 mem_array((size_t)n + 1, sizeof *parts.requests),
+                                 mem_array((size_t)m->n_blocks + 1, sizeof *parts.number)};
     struct reserved_job job = {.settings = reserved_simulated(m),
                                .capacity_bytes = m->capacity_bytes,
                                .start = m->start.n_segments > 0 ? &m->start : NULL,

@@ -31,7 +31,7 @@ void share_destroy(struct share *share)
     mem_free(share);
 }
 
-static int64_t later(int64_t ns, int64_t by_ns)
+static int64_t share_later(int64_t ns, int64_t by_ns)
 {
     int64_t sum = time_add(ns, by_ns);
     return sum < LATEST ? sum : LATEST;
@@ -60,7 +60,7 @@ static int64_t next_of(const struct share *share, const struct share_stream *str
         return stream->begin_ns;
     if (__builtin_mul_overflow(stream->left_ns, (int64_t)share->n_sending, &takes))
         takes = INT64_MAX;
-    return later(share->now_ns, takes > share->rest_ns ? takes - share->rest_ns : 0);
+    return share_later(share->now_ns, takes > share->rest_ns ? takes - share->rest_ns : 0);
 }
 
 static void find_next(struct share *share)
@@ -85,7 +85,7 @@ void share_add(struct share *share, uint32_t stream, const struct share_item *it
     array_push(&to->items, *item);
     pass_time(share, now_ns);
     if (idle)
-        to->begin_ns = later(now_ns, item->gap_ns);
+        to->begin_ns = share_later(now_ns, item->gap_ns);
     find_next(share);
 }
 
@@ -112,7 +112,7 @@ bool share_step(struct share *share, struct share_sent *sent)
     share->rest_ns = 0;
     stream->first++;
     if (stream->first < stream->items.n)
-        stream->begin_ns = later(now, stream->items.at[stream->first].gap_ns);
+        stream->begin_ns = share_later(now, stream->items.at[stream->first].gap_ns);
     find_next(share);
     return true;
 }

@@ -25,7 +25,7 @@ struct prediction {
     struct dpro_error err;
 };
 
-struct work {
+struct validate_work {
     const struct predictor *predictor;
     const struct dpro_sink *sink;
     uint32_t n_samples, n_predictions;
@@ -33,9 +33,9 @@ struct work {
     struct prediction *predictions; /* by sample */
 };
 
-static void predict(void *arg, size_t s)
+static void validate_predict(void *arg, size_t s)
 {
-    struct work *work = arg;
+    struct validate_work *work = arg;
     struct prediction *p = &work->predictions[s];
     if (!is_predicted((uint32_t)s, work->n_samples))
         return;
@@ -43,8 +43,8 @@ static void predict(void *arg, size_t s)
     log_progress_more(work->sink, "validate", "iterations", &work->n_done, 1, work->n_predictions);
 }
 
-static void compare(const struct dpro_graph *g, const struct prediction *predictions,
-                    struct dpro_validation *v)
+static void validate_compare(const struct dpro_graph *g, const struct prediction *predictions,
+                             struct dpro_validation *v)
 {
     uint32_t n = g->n_samples;
     struct mean_std measured = stats_mean_std_i64(g->measured_ns, n);
@@ -80,15 +80,15 @@ int validation_make(const struct dpro_graph *graph, const struct dpro_replay_opt
     if (rc < 0)
         return rc;
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
-    struct work work = {.predictor = predictor,
-                        .sink = &options->sink,
-                        .n_samples = graph->n_samples,
-                        .predictions = predictions};
+    struct validate_work work = {.predictor = predictor,
+                                 .sink = &options->sink,
+                                 .n_samples = graph->n_samples,
+                                 .predictions = predictions};
     for (uint32_t s = 0; s < graph->n_samples; s++)
         work.n_predictions += is_predicted(s, graph->n_samples);
     parallel_for(graph->n_samples,
-                 options->threads > 0 ? options->threads : parallel_cores(MOST_THREADS), predict,
-                 &work);
+                 options->threads > 0 ? options->threads : parallel_cores(MOST_THREADS),
+                 validate_predict, &work);
     for (uint32_t s = 0; s < graph->n_samples; s++)
         if (predictions[s].rc < 0) {
             if (err)
@@ -96,7 +96,7 @@ int validation_make(const struct dpro_graph *graph, const struct dpro_replay_opt
             dpro_error_prefix(err, "validation without iteration %u", s + 1);
             return predictions[s].rc;
         }
-    compare(graph, predictions, &v);
+    validate_compare(graph, predictions, &v);
     mem_free(predictions);
     predictor_destroy(predictor);
     *validation = v;

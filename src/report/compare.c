@@ -14,7 +14,7 @@
 #define TOP_OPS       12
 
 /* Ops of one name and kind; messages of a kind are one family. */
-struct family {
+struct compare_family {
     const char *name;
     uint8_t kind;
     double ns[2]; /* a rank's, mean over the ranks, in A and B */
@@ -32,11 +32,11 @@ struct side {
 
 struct comparison {
     struct side sides[2];
-    bool lacks_gpu;                /* in A or B its work was not recorded: only whole ones count */
-    bool unprofiled;               /* the basis: steps without a profiler, of both */
-    double less_pct, half_pct;     /* how much less B takes than A; half of its 95 % interval, NAN
-                                      where one of them was measured once */
-    ARRAY(struct family) families; /* by how much they differ, most first */
+    bool lacks_gpu;            /* in A or B its work was not recorded: only whole ones count */
+    bool unprofiled;           /* the basis: steps without a profiler, of both */
+    double less_pct, half_pct; /* how much less B takes than A; half of its 95 % interval, NAN
+                                  where one of them was measured once */
+    ARRAY(struct compare_family) families; /* by how much they differ, most first */
     char unlike[120], drifted[240], refused[520], bare[160]; /* "": not so */
     struct warnings warnings[3];
 };
@@ -92,14 +92,15 @@ static void set_basis(struct comparison *c)
     c->half_pct = 100 * HALF_OF_95_PCT * relative * b / a;
 }
 
-ORDER(by_name, struct family, strcmp(x->name, y->name) ?: ASCENDING(kind));
+ORDER(by_name, struct compare_family, strcmp(x->name, y->name) ?: ASCENDING(kind));
 
-static double difference(const struct family *f)
+static double compare_difference(const struct compare_family *f)
 {
     return fabs(f->ns[1] - f->ns[0]);
 }
 
-ORDER(by_difference, struct family, COMPARE(difference(y), difference(x)) ?: by_name(x, y));
+ORDER(by_difference, struct compare_family,
+      COMPARE(compare_difference(y), compare_difference(x)) ?: by_name(x, y));
 
 static bool is_message(uint8_t kind)
 {
@@ -112,9 +113,10 @@ static void add_families(struct comparison *c, int side)
     for (uint32_t op = 0; op < g->n_ops; op++) {
         if (g->dur_ns[op] == 0)
             continue;
-        struct family one = {.name = is_message(g->kind[op]) ? "(messages of collectives)"
-                                                             : strtab_get(&g->names, g->name[op]),
-                             .kind = g->kind[op]};
+        struct compare_family one = {.name = is_message(g->kind[op])
+                                                 ? "(messages of collectives)"
+                                                 : strtab_get(&g->names, g->name[op]),
+                                     .kind = g->kind[op]};
         one.ns[side] = (double)g->dur_ns[op] / g->n_ranks;
         one.count[side] = 1;
         array_push(&c->families, one);
@@ -126,7 +128,7 @@ static void find_families(struct comparison *c)
     size_t n = 0;
     add_families(c, 0);
     add_families(c, 1);
-    struct family *all = c->families.at;
+    struct compare_family *all = c->families.at;
     if (c->families.n == 0)
         return;
     qsort(all, c->families.n, sizeof *all, by_name);
@@ -238,7 +240,7 @@ static void write_verdict(struct writer *w, const struct comparison *c)
 }
 
 /* Nanoseconds as milliseconds, bytes as megabytes. */
-static void row(struct table *t, const char *name, double a, double b)
+static void compare_row(struct table *t, const char *name, double a, double b)
 {
     const double values[] = {a, b, b - a};
     table_cells(t, name);
@@ -262,20 +264,21 @@ static void write_phases(struct writer *w, const struct comparison *c)
     struct table t = table_of("");
     writer_text(w, "\nAn iteration in ms, mean over the ranks\n");
     if (a->facts.measured_ns > 0 && b->facts.measured_ns > 0)
-        row(&t, "measured", (double)a->facts.measured_ns, (double)b->facts.measured_ns);
+        compare_row(&t, "measured", (double)a->facts.measured_ns, (double)b->facts.measured_ns);
     if (a->facts.unprofiled.n_steps > 0 && b->facts.unprofiled.n_steps > 0)
-        row(&t, "without the profiler", (double)a->facts.unprofiled.mean_ns,
-            (double)b->facts.unprofiled.mean_ns);
-    row(&t, "replayed", (double)a->facts.predicted_ns, (double)b->facts.predicted_ns);
+        compare_row(&t, "without the profiler", (double)a->facts.unprofiled.mean_ns,
+                    (double)b->facts.unprofiled.mean_ns);
+    compare_row(&t, "replayed", (double)a->facts.predicted_ns, (double)b->facts.predicted_ns);
     for (int p = 0; p < N_RANK_PARTS; p++) {
         char name[64];
         snprintf(name, sizeof name, "  %s", rank_parts[p].name);
         bool known = a->phase_ns[p] >= 0 && b->phase_ns[p] >= 0;
         if (known && (a->phase_ns[p] > 0 || b->phase_ns[p] > 0))
-            row(&t, name, a->phase_ns[p], b->phase_ns[p]);
+            compare_row(&t, name, a->phase_ns[p], b->phase_ns[p]);
     }
     if (!c->lacks_gpu && (a->communication_ns > 0 || b->communication_ns > 0))
-        row(&t, "all communication, hidden or not", a->communication_ns, b->communication_ns);
+        compare_row(&t, "all communication, hidden or not", a->communication_ns,
+                    b->communication_ns);
     table_write(w, &t);
 }
 
@@ -319,13 +322,13 @@ static void write_memory(struct writer *w, const struct comparison *c)
         return;
     }
     writer_text(w, "\nMemory at the highest peak of a rank, in MB\n");
-    row(&t, "peak", (double)a->memory.peak_bytes, (double)b->memory.peak_bytes);
+    compare_row(&t, "peak", (double)a->memory.peak_bytes, (double)b->memory.peak_bytes);
     for (int k = 0; k < DPRO_N_MEMORY_CATEGORIES; k++) {
         uint64_t held[] = {a->memory.by_category[k], b->memory.by_category[k]};
         char name[32];
         snprintf(name, sizeof name, "  %s", memory_category_words(k));
         if (held[0] > 0 || held[1] > 0)
-            row(&t, name, (double)held[0], (double)held[1]);
+            compare_row(&t, name, (double)held[0], (double)held[1]);
     }
     table_write(w, &t);
 }
@@ -335,11 +338,11 @@ static void write_families(struct writer *w, const struct comparison *c)
     struct table t = table_of("op");
     writer_text(w, "\nOps that differ most, in ms on a rank\n");
     for (size_t i = 0; i < c->families.n && i < TOP_OPS; i++) {
-        const struct family *f = &c->families.at[i];
+        const struct compare_family *f = &c->families.at[i];
         char name[NAME_COLUMNS * 4], text[NAME_COLUMNS * 4 + 16];
         columns_shorten(name, sizeof name, f->name, NAME_COLUMNS - 12);
         snprintf(text, sizeof text, "%s %s", dpro_op_kind_name((enum dpro_op_kind)f->kind), name);
-        row(&t, text, f->ns[0], f->ns[1]);
+        compare_row(&t, text, f->ns[0], f->ns[1]);
     }
     table_write(w, &t);
 }
@@ -363,7 +366,7 @@ static void write_text(struct writer *w, const void *comparison)
 
 /* ---- JSON ---- */
 
-static struct writer_field field(const char *key, double ns)
+static struct writer_field compare_field(const char *key, double ns)
 {
     return ns < 0 ? NUL(key) : MS(key, llround(ns));
 }
@@ -383,7 +386,7 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
     if (memory)
         memory_write_categories(w, "peak_by_category", memory);
     writer_section(w, "communication", '{');
-    writer_fields(w, field("ms", s->communication_ns));
+    writer_fields(w, compare_field("ms", s->communication_ns));
     writer_begin(w, "collectives", '[');
     for (uint32_t i = 0; i < dpro_graph_n_collectives(g); i++) {
         struct dpro_collective one = dpro_graph_collective(g, i);
@@ -416,15 +419,16 @@ static void write_rows(struct writer *w, const struct comparison *c)
 {
     writer_section(w, "phases", '[');
     for (int p = 0; p < N_RANK_PARTS; p++)
-        writer_row(w, TEXT("name", rank_parts[p].name), field("a_ms", c->sides[0].phase_ns[p]),
-                   field("b_ms", c->sides[1].phase_ns[p]));
+        writer_row(w, TEXT("name", rank_parts[p].name),
+                   compare_field("a_ms", c->sides[0].phase_ns[p]),
+                   compare_field("b_ms", c->sides[1].phase_ns[p]));
     writer_close(w, ']');
     writer_section(w, "ops", '[');
-    EACH (const struct family, f, c->families)
+    EACH (const struct compare_family, f, c->families)
         writer_row(w, TEXT("name", f->name),
                    TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
-                   field("a_ms", f->ns[0]), field("b_ms", f->ns[1]), INT("a_count", f->count[0]),
-                   INT("b_count", f->count[1]));
+                   compare_field("a_ms", f->ns[0]), compare_field("b_ms", f->ns[1]),
+                   INT("a_count", f->count[0]), INT("b_count", f->count[1]));
     writer_close(w, ']');
 }
 

@@ -20,7 +20,7 @@ struct part_times {
 };
 
 /* The 0.975 quantile of Student's t. */
-static double student(uint32_t freedom)
+static double contradiction_student(uint32_t freedom)
 {
     static const double first[] = {12.706, 4.303, 3.182, 2.776, 2.571,
                                    2.447,  2.365, 2.306, 2.262, 2.228};
@@ -29,7 +29,7 @@ static double student(uint32_t freedom)
 }
 
 /* How long any was going on, and how long all took together. */
-static int64_t unite(interval_array *times, int64_t *sum_ns)
+static int64_t contradiction_unite(interval_array *times, int64_t *sum_ns)
 {
     int64_t any = 0;
     *sum_ns = 0;
@@ -47,7 +47,7 @@ static void list_times(const struct report_facts *f, const struct slices *slices
 {
     const struct dpro_graph *g = f->report->graph;
     EACH_OF (const struct slice_track, track, slices->tracks, slices->n_tracks) {
-        EACH (const struct slice, s, *track) {
+        EACH (const struct drawn_slice, s, *track) {
             struct interval interval = {s->start_ns, s->start_ns + s->dur_ns};
             int kind = s->waiting ? PART_WAIT : g->kind[s->op];
             if (g->rank[s->op] >= f->n_ranks || s->dur_ns == 0)
@@ -68,13 +68,14 @@ static int64_t shown_ns(const struct report_facts *f, bool replayed)
     return g->shown_sample < f->n_measured ? f->measured[g->shown_sample] : f->measured_ns;
 }
 
-static int64_t difference(const struct part_fact *part)
+static int64_t contradiction_difference(const struct part_fact *part)
 {
     return llabs(part->replayed_ns - part->measured_ns);
 }
 
 ORDER(by_difference, struct part_fact,
-      COMPARE(difference(y), difference(x)) ?: ASCENDING(rank) ?: ASCENDING(kind));
+      COMPARE(contradiction_difference(y), contradiction_difference(x)) ?: ASCENDING(rank) ?:
+      ASCENDING(kind));
 
 static const char *part_words(const struct report_facts *f, int kind)
 {
@@ -93,8 +94,8 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
                 .rank = f->ranks[r].time.rank, .kind = kind, .what = part_words(f, kind)};
             if (t->at[0].n == 0 && t->at[1].n == 0)
                 continue;
-            part.measured_ns = unite(&t->at[0], &part.measured_sum_ns);
-            part.replayed_ns = unite(&t->at[1], &part.replayed_sum_ns);
+            part.measured_ns = contradiction_unite(&t->at[0], &part.measured_sum_ns);
+            part.replayed_ns = contradiction_unite(&t->at[1], &part.replayed_sum_ns);
             if (kind == PART_IDLE) {
                 int64_t measured = shown_ns(f, false) - part.measured_ns;
                 int64_t replayed = shown_ns(f, true) - part.replayed_ns;
@@ -107,7 +108,7 @@ static void fill_parts(struct report_facts *f, struct part_times *times)
 }
 
 /* How a part's ops lie in time otherwise than when measured; "": they do not. */
-static const char *reason(const struct part_fact *p)
+static const char *contradiction_reason(const struct part_fact *p)
 {
     double measured = p->measured_ns > 0 ? (double)p->measured_sum_ns / (double)p->measured_ns : 1;
     double replayed = p->replayed_ns > 0 ? (double)p->replayed_sum_ns / (double)p->replayed_ns : 1;
@@ -149,7 +150,7 @@ static void say_worst(struct report_facts *f)
     else
         snprintf(f->contradiction, sizeof f->contradiction,
                  "rank %d has %s of %s in the replay, %s measured%s", p->rank, replayed, p->what,
-                 measured, reason(p));
+                 measured, contradiction_reason(p));
 }
 
 void contradiction_find(struct report_facts *f)
@@ -159,8 +160,8 @@ void contradiction_find(struct report_facts *f)
     struct slices slices;
     f->known_to_ns = -1;
     if (f->n_measured > 1)
-        f->known_to_ns =
-            llround(student(f->n_measured - 1) * (double)f->std_ns / sqrt(f->n_measured));
+        f->known_to_ns = llround(contradiction_student(f->n_measured - 1) * (double)f->std_ns /
+                                 sqrt(f->n_measured));
     if (!f->comparable || !g->seen_start_ns || !g->seen_dur_ns)
         return;
     bool doubtful = fabs(f->error_pct) > DOUBT_PCT;

@@ -24,7 +24,7 @@ struct page {
 static void note_drawn(const struct slices *slices, int64_t *longest)
 {
     for (uint32_t t = 0; t < slices->n_tracks; t++)
-        EACH (const struct slice, s, slices->tracks[t])
+        EACH (const struct drawn_slice, s, slices->tracks[t])
             longest[s->op] = MAX(longest[s->op], s->dur_ns);
 }
 
@@ -181,7 +181,7 @@ static void write_track(struct writer *w, const struct page *page, const struct 
         int64_t before = 0;
         uint32_t at = 0;
         writer_begin(w, columns[c], '[');
-        EACH (const struct slice, s, *track) {
+        EACH (const struct drawn_slice, s, *track) {
             uint32_t op = page->index[s->op];
             if (op == UINT32_MAX)
                 continue;

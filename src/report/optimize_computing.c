@@ -4,8 +4,8 @@
 #include "optimize/computing.h"
 #include "report/table.h"
 
-static struct computed_modules find(const struct optimize_facts *f, enum dpro_which which,
-                                    unsigned bit)
+static struct computed_modules computing_find(const struct optimize_facts *f, enum dpro_which which,
+                                              unsigned bit)
 {
     const struct dpro_model *model = dpro_optimum_model(f->report->optimum, which);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(f->report->optimum, which);
@@ -24,8 +24,8 @@ void optimize_computing_fill(struct optimize_facts *f)
 {
     f->computing = dpro_optimum_computing(f->report->optimum);
     for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
-        f->compiled[which] = find(f, (enum dpro_which)which, DPRO_COMPILED);
-        f->bf16[which] = find(f, (enum dpro_which)which, DPRO_BF16);
+        f->compiled[which] = computing_find(f, (enum dpro_which)which, DPRO_COMPILED);
+        f->bf16[which] = computing_find(f, (enum dpro_which)which, DPRO_BF16);
     }
     f->computes = f->compiled[DPRO_BEST].n > 0 || f->bf16[DPRO_BEST].n > 0;
 }
@@ -57,7 +57,7 @@ const char *optimize_computing_warning(const struct optimize_facts *f)
 
 /* ---- text ---- */
 
-static void name(struct words *words, const char *what, const struct computed_modules *of)
+static void computing_name(struct words *words, const char *what, const struct computed_modules *of)
 {
     if (of->n == 0)
         return;
@@ -74,8 +74,8 @@ static void write_changed(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_computing_search *s = &f->computing;
     struct words words = {.n = 0};
-    name(&words, "compiled", &f->compiled[DPRO_BEST]);
-    name(&words, "in 16 bits", &f->bf16[DPRO_BEST]);
+    computing_name(&words, "compiled", &f->compiled[DPRO_BEST]);
+    computing_name(&words, "in 16 bits", &f->bf16[DPRO_BEST]);
     if (s->communication_ns > 0)
         words_add(&words, "", "; %s %% less time than with the best of communication alone",
                   NUMBER(100 * (1 - (double)f->found.best_ns / (double)s->communication_ns), 1));

@@ -248,8 +248,8 @@ static void cell_times(struct table *t, const struct optimize_facts *f, int64_t 
 }
 
 /* `uncertainty_pct` as in a summary; 0: none is told. likely_ns 0: nor is that. */
-static void row(struct table *t, const struct optimize_facts *f, const char *name, int64_t ns,
-                double uncertainty_pct, int64_t likely_ns, const char *what)
+static void report_row(struct table *t, const struct optimize_facts *f, const char *name,
+                       int64_t ns, double uncertainty_pct, int64_t likely_ns, const char *what)
 {
     char shown[NAME_COLUMNS * 4];
     double share = (double)ns / (double)f->found.baseline_ns;
@@ -275,22 +275,23 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     if (both)
         table_cells(&t, "likely");
     table_cells(&t, "");
-    row(&t, f, "as it ran", s->baseline_ns, 0, s->baseline_ns, STRATEGY_OF(f, DPRO_BASELINE));
+    report_row(&t, f, "as it ran", s->baseline_ns, 0, s->baseline_ns,
+               STRATEGY_OF(f, DPRO_BASELINE));
     bool is_setting = s->setting && f->helps;
-    row(&t, f, is_setting ? "chosen" : "best found", s->apart_ns, s->uncertainty_pct, s->likely_ns,
-        is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
+    report_row(&t, f, is_setting ? "chosen" : "best found", s->apart_ns, s->uncertainty_pct,
+               s->likely_ns, is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
-        row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
-            baseline.likely_ns, baseline.text);
+        report_row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
+                   baseline.likely_ns, baseline.text);
     }
     if (communicates)
-        row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
+        report_row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
     if (f->n_fusions > 0) {
         struct words what = {.n = 0};
         words_add(&what, "", "best found with %u fused op%s, which no job can be given",
                   f->n_fusions, PLURAL(f->n_fusions));
-        row(&t, f, "fused ops", s->best_ns, 0, 0, what.text);
+        report_row(&t, f, "fused ops", s->best_ns, 0, 0, what.text);
     }
     writer_text(w, "\n");
     table_write(w, &t);

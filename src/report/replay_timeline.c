@@ -5,7 +5,7 @@
 #include "graph/graph.h"
 #include "report/facts.h"
 
-struct timeline {
+struct replay_timeline {
     struct writer *w;
     const struct dpro_graph *graph;
     const struct dpro_replay_view *replay;
@@ -52,7 +52,7 @@ static void write_meta(struct writer *w, const char *what, int64_t pid, int64_t 
 }
 
 /* A slice up to its arguments, which are left open. */
-static void begin_slice(const struct timeline *t, int64_t pid, int64_t tid, const char *name,
+static void begin_slice(const struct replay_timeline *t, int64_t pid, int64_t tid, const char *name,
                         const char *kind, int64_t start_ns, int64_t dur_ns,
                         const struct dpro_op *op)
 {
@@ -73,13 +73,13 @@ static void begin_slice(const struct timeline *t, int64_t pid, int64_t tid, cons
         writer_fields(w, TEXT("dimension", dpro_graph_dimension(t->graph, dimension).name));
 }
 
-static void end_slice(const struct timeline *t)
+static void end_slice(const struct replay_timeline *t)
 {
     writer_close(t->w, '}');
     writer_close(t->w, '}');
 }
 
-static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
+static void write_slice(struct replay_timeline *t, const struct drawn_slice *s, int64_t tid)
 {
     struct dpro_op op = dpro_graph_op(t->graph, s->op);
     const char *name = op.name, *kind = s->waiting ? "WAIT" : dpro_op_kind_name(op.kind);
@@ -93,14 +93,14 @@ static void write_slice(struct timeline *t, const struct slice *s, int64_t tid)
     end_slice(t);
 }
 
-struct endpoint {
+struct timeline_endpoint {
     dpro_op_id op;
     int64_t start_ns, end_ns; /* of its slice, the waiting left out */
     bool known;
 };
 
-static void write_arrow(struct timeline *t, const char *what, struct endpoint from,
-                        struct endpoint to, bool replayed)
+static void write_arrow(struct replay_timeline *t, const char *what, struct timeline_endpoint from,
+                        struct timeline_endpoint to, bool replayed)
 {
     const struct dpro_graph *g = t->graph;
     uint32_t from_device = g->device[from.op], to_device = g->device[to.op];
@@ -110,7 +110,7 @@ static void write_arrow(struct timeline *t, const char *what, struct endpoint fr
         return;
     uint64_t id = ++t->n_flows;
     for (int end = 0; end < 2; end++) {
-        const struct endpoint *e = end ? &to : &from;
+        const struct timeline_endpoint *e = end ? &to : &from;
         uint32_t device = end ? to_device : from_device;
         begin_event(t->w, end ? "f" : "s", pid_of_rank(g->devices[device].rank),
                     tid_of_track(device, replayed));
@@ -122,22 +122,25 @@ static void write_arrow(struct timeline *t, const char *what, struct endpoint fr
     }
 }
 
-static struct endpoint place(const struct timeline *t, dpro_op_id op, bool replayed)
+static struct timeline_endpoint timeline_place(const struct replay_timeline *t, dpro_op_id op,
+                                               bool replayed)
 {
     const struct dpro_graph *g = t->graph;
     if (replayed)
-        return (struct endpoint){op, t->replay->start_ns[op], t->replay->end_ns[op], true};
+        return (struct timeline_endpoint){op, t->replay->start_ns[op], t->replay->end_ns[op], true};
     if (!g->seen_start_ns || !g->seen_dur_ns || g->seen_dur_ns[op] < 0)
-        return (struct endpoint){.op = op};
-    return (struct endpoint){op, g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op],
-                             true};
+        return (struct timeline_endpoint){.op = op};
+    return (struct timeline_endpoint){op, g->seen_start_ns[op],
+                                      g->seen_start_ns[op] + g->seen_dur_ns[op], true};
 }
 
 /* Between two ops, as measured and as replayed. */
-static void write_arrows(struct timeline *t, const char *what, dpro_op_id from, dpro_op_id to)
+static void write_arrows(struct replay_timeline *t, const char *what, dpro_op_id from,
+                         dpro_op_id to)
 {
     for (int replayed = 0; replayed < 2; replayed++)
-        write_arrow(t, what, place(t, from, replayed), place(t, to, replayed), replayed);
+        write_arrow(t, what, timeline_place(t, from, replayed), timeline_place(t, to, replayed),
+                    replayed);
 }
 
 static const char *arrow_name(const struct dpro_graph *g, dpro_op_id from, dpro_op_id to)
@@ -150,7 +153,7 @@ static const char *arrow_name(const struct dpro_graph *g, dpro_op_id from, dpro_
     return NULL;
 }
 
-static void write_edge_arrows(struct timeline *t)
+static void write_edge_arrows(struct replay_timeline *t)
 {
     for (dpro_op_id op = 0; op < t->graph->n_ops; op++) {
         uint32_t n;
@@ -169,7 +172,7 @@ static void write_message_arrow(void *timeline, dpro_op_id send, dpro_op_id rece
 }
 
 /* From the member that arrived last to the others, at the moment that all start transferring. */
-static void write_collective_arrows(struct timeline *t)
+static void write_collective_arrows(struct replay_timeline *t)
 {
     const struct dpro_graph *g = t->graph;
     for (uint32_t c = 0; c < g->n_collectives; c++) {
@@ -177,9 +180,9 @@ static void write_collective_arrows(struct timeline *t)
         const struct graph_member *m = g->members + all->first_member;
         const struct graph_member *last = g->members + slices_last_member(g, t->replay, c);
         uint32_t seen_last = 0;
-        struct endpoint from = place(t, m[0].transfer, false);
+        struct timeline_endpoint from = timeline_place(t, m[0].transfer, false);
         for (uint32_t i = 1; i < all->n_members; i++) {
-            struct endpoint other = place(t, m[i].transfer, false);
+            struct timeline_endpoint other = timeline_place(t, m[i].transfer, false);
             if (other.known && (!from.known || other.start_ns > from.start_ns)) {
                 from = other;
                 seen_last = i;
@@ -187,15 +190,17 @@ static void write_collective_arrows(struct timeline *t)
         }
         for (uint32_t i = 0; i < all->n_members; i++) {
             if (&m[i] != last)
-                write_arrow(t, "last arrival", place(t, last->transfer, true),
-                            place(t, m[i].transfer, true), true);
+                write_arrow(t, "last arrival", timeline_place(t, last->transfer, true),
+                            timeline_place(t, m[i].transfer, true), true);
             if (i != seen_last)
-                write_arrow(t, "last arrival", from, place(t, m[i].transfer, false), false);
+                write_arrow(t, "last arrival", from, timeline_place(t, m[i].transfer, false),
+                            false);
         }
     }
 }
 
-static void write_critical_path(struct timeline *t, const struct report_facts *f, int64_t pid)
+static void write_critical_path(struct replay_timeline *t, const struct report_facts *f,
+                                int64_t pid)
 {
     struct writer *w = t->w;
     int64_t tid = (int64_t)t->graph->n_devices * 2 + 1;
@@ -227,19 +232,19 @@ typedef ARRAY(struct comm_slice) comm_slices;
 ORDER(by_track, struct comm_slice,
       ASCENDING(rank) ?: ASCENDING(dimension) ?: ASCENDING(start_ns) ?: ASCENDING(op));
 
-static int64_t tid_of_dimension(const struct timeline *t, uint32_t dimension, bool replayed)
+static int64_t tid_of_dimension(const struct replay_timeline *t, uint32_t dimension, bool replayed)
 {
     return ((int64_t)t->graph->n_devices + 1 + dimension) * 2 + replayed + 1;
 }
 
-static void collect_dimensions(const struct timeline *t, bool replayed, comm_slices *slices)
+static void collect_dimensions(const struct replay_timeline *t, bool replayed, comm_slices *slices)
 {
     const struct dpro_graph *g = t->graph;
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         const struct graph_collective *all = &g->collectives[c];
         for (uint32_t m = all->first_member; m < all->first_member + all->n_members; m++) {
             dpro_op_id op = g->members[m].transfer;
-            struct endpoint at = place(t, op, replayed);
+            struct timeline_endpoint at = timeline_place(t, op, replayed);
             if (replayed && all->n_messages > 0 && all->barrier != DPRO_NO_OP)
                 at.start_ns = t->replay->end_ns[all->barrier];
             if (at.known && at.end_ns > at.start_ns && all->dimension < g->n_dimensions)
@@ -250,7 +255,7 @@ static void collect_dimensions(const struct timeline *t, bool replayed, comm_sli
 }
 
 /* Slices of a track can't overlap in part: where two do, the later begins at the other's end. */
-static void write_dimensions(struct timeline *t, bool replayed)
+static void write_dimensions(struct replay_timeline *t, bool replayed)
 {
     const struct dpro_graph *g = t->graph;
     SCRATCH comm_slices slices = {0};
@@ -282,7 +287,7 @@ static void write_dimensions(struct timeline *t, bool replayed)
 }
 
 /* A counter for all that a rank holds, and one for each category. */
-static void write_memory(struct timeline *t, const struct report_facts *f)
+static void write_memory(struct replay_timeline *t, const struct report_facts *f)
 {
     EACH_OF (const struct memory_fact, fact, f->memory.ranks, f->memory.n_ranks) {
         const struct dpro_memory_point *points = fact->memory.points;
@@ -330,7 +335,7 @@ void timeline_write(struct writer *w, const void *drawn)
     const struct report_facts *f = &((const struct drawn_facts *)drawn)->facts;
     const struct slices *slices = &((const struct drawn_facts *)drawn)->slices;
     const struct dpro_graph *g = f->report->graph;
-    struct timeline t = {.w = w, .graph = g, .replay = f->replay};
+    struct replay_timeline t = {.w = w, .graph = g, .replay = f->replay};
     t.zero_ns = first_start(f, slices);
     int max_rank = 0;
     writer_open(w, '{');

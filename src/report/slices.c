@@ -21,14 +21,14 @@ static bool was_seen(const struct dpro_graph *g, dpro_op_id op)
     return g->seen_start_ns[op] != 0 || g->seen_dur_ns[op] != 0;
 }
 
-static void add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpro_op_id op)
+static void slices_add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpro_op_id op)
 {
-    track->at[track->n++] = (struct slice){
+    track->at[track->n++] = (struct drawn_slice){
         .start_ns = start_ns, .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0, .op = op};
 }
 
 /* What is known of an op that transfers for a collective. */
-struct wait {
+struct slices_wait {
     int64_t measured_ns;    /* before the last rank arrived, from the op's start */
     int64_t from_ns, to_ns; /* in the replay */
     int64_t missing_ns;     /* at the front of the transfer, for ranks that the trace lacks */
@@ -38,8 +38,8 @@ struct wait {
 };
 
 struct waits {
-    struct wait *at; /* [0], zeroed: of all other ops */
-    uint32_t *of;    /* by op, into `at` */
+    struct slices_wait *at; /* [0], zeroed: of all other ops */
+    uint32_t *of;           /* by op, into `at` */
 };
 
 static void find_waiting(const struct dpro_graph *g, const struct dpro_replay_view *replay,
@@ -60,13 +60,13 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay_vi
             uint32_t op = m[i].transfer;
             int64_t start = replay->start_ns[op];
             waits->of[op] = waits->of[op] ? waits->of[op] : ++n_waits;
-            struct wait *wait = &waits->at[waits->of[op]];
-            *wait = (struct wait){.from_ns = replay->end_ns[m[i].arrival],
-                                  .to_ns = last < start ? last : start,
-                                  .missing_ns = g->collectives[c].missing_wait_ns,
-                                  .collective = c,
-                                  .known = true,
-                                  .has_messages = g->collectives[c].n_messages > 0};
+            struct slices_wait *wait = &waits->at[waits->of[op]];
+            *wait = (struct slices_wait){.from_ns = replay->end_ns[m[i].arrival],
+                                         .to_ns = last < start ? last : start,
+                                         .missing_ns = g->collectives[c].missing_wait_ns,
+                                         .collective = c,
+                                         .known = true,
+                                         .has_messages = g->collectives[c].n_messages > 0};
             if (!was_seen(g, op))
                 continue;
             wait->measured_ns = seen_last - g->seen_start_ns[op] + wait->missing_ns;
@@ -76,10 +76,10 @@ static void find_waiting(const struct dpro_graph *g, const struct dpro_replay_vi
     }
 }
 
-ORDER(by_place, struct slice, ASCENDING(start_ns) ?: DESCENDING(dur_ns) ?: ASCENDING(op));
-ORDER(by_start, struct slice, by_place(x, y) ?: DESCENDING(waiting));
+ORDER(by_place, struct drawn_slice, ASCENDING(start_ns) ?: DESCENDING(dur_ns) ?: ASCENDING(op));
+ORDER(by_start, struct drawn_slice, by_place(x, y) ?: DESCENDING(waiting));
 
-static int64_t end_of(const struct slice *s)
+static int64_t end_of(const struct drawn_slice *s)
 {
     return s->start_ns + s->dur_ns;
 }
@@ -87,14 +87,14 @@ static int64_t end_of(const struct slice *s)
 /* Viewers draw slices that overlap in part wrongly or not at all: the earlier one ends where the
  * later one starts (the ends of CPU spans are off by a clock tick now and then). `open` has room
  * for the track's slices. */
-static void tidy(struct slice_track *track, uint32_t *open)
+static void slices_tidy(struct slice_track *track, uint32_t *open)
 {
-    struct slice *s = track->at;
+    struct drawn_slice *s = track->at;
     uint32_t n_open = 0;
     qsort(s, track->n, sizeof *s, by_start);
     for (uint32_t i = 0; i < track->n; i++) {
         while (n_open > 0) {
-            struct slice *top = &s[open[n_open - 1]];
+            struct drawn_slice *top = &s[open[n_open - 1]];
             if (end_of(top) > s[i].start_ns && end_of(top) >= end_of(&s[i]))
                 break; /* nested */
             if (end_of(top) > s[i].start_ns)
@@ -109,7 +109,7 @@ static void tidy(struct slice_track *track, uint32_t *open)
  * it is the front of what the profiler saw, in the replay the time since the rank arrived, as far
  * as the device did nothing else in it. */
 static void split_waiting(struct slice_track *track, const struct waits *waits,
-                          struct slice *scratch)
+                          struct drawn_slice *scratch)
 {
     uint32_t n = track->n;
     int64_t busy_until = INT64_MIN;
@@ -119,8 +119,8 @@ static void split_waiting(struct slice_track *track, const struct waits *waits,
     memcpy(scratch, track->at, n * sizeof *scratch);
     track->n = 0;
     for (uint32_t i = 0; i < n; i++) {
-        struct slice transfer = scratch[i], waiting = transfer;
-        const struct wait *wait = &waits->at[waits->of[transfer.op]];
+        struct drawn_slice transfer = scratch[i], waiting = transfer;
+        const struct slices_wait *wait = &waits->at[waits->of[transfer.op]];
         int64_t end = end_of(&transfer), from = transfer.start_ns, to;
         int64_t front = track->replayed ? wait->missing_ns : wait->measured_ns;
         front = front < transfer.dur_ns ? front : transfer.dur_ns;
@@ -176,21 +176,22 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
     find_waiting(g, replay, &waits);
     size_t most = count_slices(g, &waits, slices);
     uint32_t *open = arena_alloc(&work, most * sizeof *open);
-    struct slice *scratch = arena_alloc(&work, most * sizeof *scratch);
+    struct drawn_slice *scratch = arena_alloc(&work, most * sizeof *scratch);
     for (uint32_t t = 0; t < slices->n_tracks; t++) {
-        struct slice *at = arena_alloc(&slices->arena, slices->tracks[t].n * sizeof *at);
+        struct drawn_slice *at = arena_alloc(&slices->arena, slices->tracks[t].n * sizeof *at);
         slices->tracks[t] = (struct slice_track){.at = at, .device = t / 2, .replayed = t % 2};
     }
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
         if (!is_drawn(g, op))
             continue;
         struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
-        add(&tracks[1], replay->start_ns[op], replay->end_ns[op], op);
+        slices_add(&tracks[1], replay->start_ns[op], replay->end_ns[op], op);
         if (was_seen(g, op))
-            add(&tracks[0], g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op], op);
+            slices_add(&tracks[0], g->seen_start_ns[op], g->seen_start_ns[op] + g->seen_dur_ns[op],
+                       op);
     }
     for (uint32_t t = 0; t < slices->n_tracks; t++) {
-        tidy(&slices->tracks[t], open);
+        slices_tidy(&slices->tracks[t], open);
         split_waiting(&slices->tracks[t], &waits, scratch);
     }
     arena_fini(&work);

@@ -6,7 +6,7 @@
 #include <dpro/graph.h>
 #include <dpro/replay.h>
 
-struct slice {
+struct drawn_slice {
     int64_t start_ns, dur_ns; /* from the graph's zero, or the replayed iteration's start */
     dpro_op_id op;
     uint32_t collective : 31; /* of a waiting slice */
@@ -15,7 +15,7 @@ struct slice {
 
 /* Sorted by start; slices nest or are apart, never overlap in part. */
 struct slice_track {
-    struct slice *at;
+    struct drawn_slice *at;
     uint32_t n;
     dpro_device_id device;
     bool replayed; /* else measured */

@@ -51,8 +51,8 @@ static const struct slow_kind *kind_of(const char *name)
     return NULL;
 }
 
-static bool alike(const struct slow_cause *cause, const struct slow_kind *kind, bool is_gap,
-                  const char *name)
+static bool facts_alike(const struct slow_cause *cause, const struct slow_kind *kind, bool is_gap,
+                        const char *name)
 {
     if (cause->is_gap || is_gap)
         return cause->is_gap && is_gap;
@@ -112,7 +112,7 @@ static void find_causes(struct report_facts *f)
         const char *name = strtab_get(&g->names, g->grown[i].name);
         const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(name);
         uint32_t at = 0;
-        while (at < slow->n_causes && !alike(&causes[at], kind, g->grown[i].is_gap, name))
+        while (at < slow->n_causes && !facts_alike(&causes[at], kind, g->grown[i].is_gap, name))
             at++;
         if (at == slow->n_causes) {
             slow->n_causes++;
@@ -161,7 +161,7 @@ static void find_causes(struct report_facts *f)
         slow->n_causes--;
 }
 
-static const char *ordinal(uint32_t n)
+static const char *facts_ordinal(uint32_t n)
 {
     uint32_t last = n % 100 / 10 == 1 ? 0 : n % 10;
     return last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
@@ -269,7 +269,7 @@ static void write_words(struct report_facts *f)
     const int64_t *number = f->report->graph->sample_number;
     struct words line = {.n = 0};
     if (slow->every > 0)
-        words_add(&line, "", "every %u%s iteration (", slow->every, ordinal(slow->every));
+        words_add(&line, "", "every %u%s iteration (", slow->every, facts_ordinal(slow->every));
     else if (slow->are_first && slow->n == 1)
         words_add(&line, "", "the first of %u iterations (", f->n_measured);
     else if (slow->are_first)

@@ -35,7 +35,7 @@ static bool is_compute(const struct dpro_graph *g, uint32_t op, bool has_gpu)
     return g->phase[op] <= DPRO_OP_INPUT && !moves && (has_gpu ? on_gpu : on_cpu);
 }
 
-static void add(struct stage_time *t, int64_t start, int64_t end, int doing)
+static void facts_add(struct stage_time *t, int64_t start, int64_t end, int doing)
 {
     if (end <= start)
         return;
@@ -62,7 +62,7 @@ static void add_work(struct stage_time *t, const struct report_facts *f, uint32_
                     t->last_work_ns = MAX(t->last_work_ns, to);
                 continue;
             }
-            add(t, from, to, DOING_WORK);
+            facts_add(t, from, to, DOING_WORK);
             if (g->phase[op] == DPRO_OP_FW) {
                 t->first_fw_ns = MIN(t->first_fw_ns, from);
                 t->last_fw_ns = MAX(t->last_fw_ns, to);
@@ -90,15 +90,15 @@ static void add_messages(struct stage_time *times, const struct report_facts *f,
             int64_t arrived = c->barrier == DPRO_NO_OP ? from : replay->end_ns[member->arrival];
             if (g->kind[member->transfer] != DPRO_OP_SEND && to > 0)
                 t->first_received_ns = MIN(t->first_received_ns, to);
-            add(t, arrived, there, DOING_WAIT);
-            add(t, there, to, DOING_TRANSFER);
+            facts_add(t, arrived, there, DOING_WAIT);
+            facts_add(t, there, to, DOING_TRANSFER);
         }
 }
 
 ORDER(by_time, struct change, ASCENDING(at_ns) ?: ASCENDING(by) ?: ASCENDING(doing));
 
 /* Whether waiting at a time is for the pipeline to fill or to drain. */
-static bool fills(const struct stage_time *t, int64_t at_ns)
+static bool facts_fills(const struct stage_time *t, int64_t at_ns)
 {
     return at_ns < t->first_fw_ns || at_ns < t->first_received_ns ||
            (at_ns >= t->last_work_ns && at_ns < t->first_bw_ns) || at_ns >= t->last_bw_ns ||
@@ -118,7 +118,7 @@ static void sum_changes(struct stage_time *t, struct stage_fact *fact)
         if (going[DOING_TRANSFER] > 0)
             fact->transfer_ns += ns;
         else if (going[DOING_WAIT] > 0)
-            *(fills(t, change->at_ns) ? &fact->fill_ns : &fact->late_ns) += ns;
+            *(facts_fills(t, change->at_ns) ? &fact->fill_ns : &fact->late_ns) += ns;
     }
 }
 

@@ -229,8 +229,8 @@ static void write_questions(struct writer *w, const struct dpro_whatif_answer *a
 /* ---- text ---- */
 
 /* `units`: what stands there of FSDP's units; NULL: nothing. */
-static void row(struct table *t, const char *name, struct dpro_prediction p,
-                const struct dpro_model *model, const char *units)
+static void whatif_row(struct table *t, const char *name, struct dpro_prediction p,
+                       const struct dpro_model *model, const char *units)
 {
     bool any = dpro_model_n_tensors(model) > 0;
     table_cells(t, name, TIME(p.iteration_ns), NUMBER(p.uncertainty_pct, 1), TIME(p.p50_ns),
@@ -320,17 +320,17 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_answer 
                     to.text, where.text, reserved.text);
 }
 
-struct part {
+struct report_part {
     enum dpro_uncertainty_source source;
     double pct;
 };
 
-ORDER(by_size, struct part, DESCENDING(pct) ?: ASCENDING(source));
+ORDER(by_size, struct report_part, DESCENDING(pct) ?: ASCENDING(source));
 
 /* What the interval is made of, largest first. */
 static void write_parts(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    struct part parts[DPRO_N_UNCERTAINTY_PARTS];
+    struct report_part parts[DPRO_N_UNCERTAINTY_PARTS];
     struct words words = {.n = 0};
     for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
         parts[i].source = (enum dpro_uncertainty_source)i;
@@ -385,9 +385,10 @@ static void write_text(struct writer *w, const void *report)
                 units                                ? "units resharded"
                 : dpro_model_n_tensors(r->model) > 0 ? "gradients in"
                                                      : "");
-    row(&t, "as it ran", a->baseline, r->model, units ? units_text(a, false, before) : NULL);
+    whatif_row(&t, "as it ran", a->baseline, r->model, units ? units_text(a, false, before) : NULL);
     if (!a->untimed)
-        row(&t, "what if", a->predicted, a->model, units ? units_text(a, true, after) : NULL);
+        whatif_row(&t, "what if", a->predicted, a->model,
+                   units ? units_text(a, true, after) : NULL);
     table_write(w, &t);
     writer_text(w, "\n");
     write_parts(w, a);

@@ -88,6 +88,13 @@ class Tree(unittest.TestCase):
         self.assertEqual(self.lint(files={**prelude, "src/graph/build.c": user % "base/base.h"}), "")
         self.finds("src/graph/build.c: includes base/map.h, which base/base.h has", {**prelude, "src/graph/build.c": user % "base/map.h"})
 
+    def test_names_that_say_whose_they_are(self):
+        function, tag = "/* Adds. */\nstatic void %s(int x)\n{\n}\n", "/* Works. */\nstruct %s {\n    int n;\n};\n"
+        self.finds("src/graph/b.c: add() is one word: say whose", {"src/graph/b.c": function % "add"})
+        self.finds("src/graph/c.c: its 'work' is another one than that of src/graph/b.c",
+                   {"src/graph/b.c": tag % "work", "src/graph/c.c": tag % "work"})
+        self.assertEqual(self.lint(files={"src/graph/b.c": function % "graph_add", "src/graph/c.c": tag % "graph_work"}), "")
+
     def test_an_exception_covers_a_finding_and_must_go_with_it(self):
         wide, exceptions = {"src/graph/wide.c": "x" * 101 + "\n"}, {"tools/lint_exceptions.txt": "width 1 src/graph/wide.c\n"}
         self.assertEqual(self.lint(files={**wide, **exceptions}), "")

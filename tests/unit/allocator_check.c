@@ -77,7 +77,7 @@ static bool has_no_room(struct replayer *r)
     return true;
 }
 
-static bool is_unmapped(const struct allocator *a, const struct pool *pool, uint64_t address)
+static bool is_unmapped(const struct allocator *a, const struct block_pool *pool, uint64_t address)
 {
     uint32_t b = by_address_first(pool->unmapped, a->table.rows.at);
     for (; b != NO_BLOCK; b = by_address_next(pool->unmapped, a->table.rows.at, b))
@@ -92,7 +92,7 @@ static bool is_unmapped(const struct allocator *a, const struct pool *pool, uint
 static uint64_t find_range(const struct replayer *r, uint32_t stream, bool small)
 {
     const struct allocator_history *history = r->history;
-    const struct pool *pool = pool_of(r->allocator, stream, small);
+    const struct block_pool *pool = pool_of(r->allocator, stream, small);
     for (uint32_t i = r->at; i < history->n_requests && i - r->at < LOOK_AHEAD; i++) {
         const struct allocator_request *act = &history->requests[i];
         if (act->what == ALLOCATOR_MAPPED && act->stream == stream && !r->start->left_out[i] &&

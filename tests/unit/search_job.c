@@ -38,7 +38,7 @@ struct dpro_optimum *optimum_of(const struct dpro_model *model,
 int64_t value_of(const struct dpro_model *model, const struct dpro_strategy *s)
 {
     struct evaluator *evaluator = evaluator_create(model);
-    int64_t ns = evaluate(evaluator, s);
+    int64_t ns = evaluate_strategy(evaluator, s);
     evaluator_destroy(evaluator);
     return ns;
 }

@@ -111,7 +111,7 @@ static int64_t brute_force(const struct dpro_model *model, int64_t *alone_ns)
             if (whole)
                 s.computing[0] = ways & 3;
             set_buckets(&s, set);
-            int64_t ns = evaluate(evaluator, &s);
+            int64_t ns = evaluate_strategy(evaluator, &s);
             least = ns < least ? ns : least;
             if (ways == 0 && ns < *alone_ns)
                 *alone_ns = ns;

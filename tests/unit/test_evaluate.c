@@ -63,8 +63,9 @@ static struct job *job_of_two(void)
 static int64_t time_of(struct job *job)
 {
     struct evaluator *evaluator = evaluator_create(&job->model);
-    int64_t ns = evaluate(evaluator, &job->model.baseline);
-    assert_int_equal(evaluate(evaluator, &job->model.baseline), ns); /* nothing is left over */
+    int64_t ns = evaluate_strategy(evaluator, &job->model.baseline);
+    assert_int_equal(evaluate_strategy(evaluator, &job->model.baseline),
+                     ns); /* nothing is left over */
     evaluator_destroy(evaluator);
     return ns;
 }
@@ -251,7 +252,7 @@ TEST(what_is_ready_together_is_fused_up_to_the_threshold)
         job->model.baseline.fuses = true;
         job->model.baseline.fusion_bytes = cases[i].fusion_bytes;
         struct evaluator *evaluator = evaluator_create(&job->model);
-        assert_int_equal(evaluate(evaluator, &job->model.baseline), cases[i].ns);
+        assert_int_equal(evaluate_strategy(evaluator, &job->model.baseline), cases[i].ns);
         evaluated_groups(evaluator, &job->model.baseline);
         assert_int_equal(job->model.baseline.n_buckets, cases[i].n_groups);
         assert_int_equal(job->model.baseline.buckets[0].n, cases[i].n_groups == 1 ? 2 : 1);

@@ -141,7 +141,7 @@ static int64_t brute_force(const struct dpro_model *model, uint64_t budget)
     for (uint32_t set = 0; set < 1u << n_made; set++) {
         for (uint32_t i = 0; i < n_made; i++)
             strategy.recomputed[i] = set >> i & 1;
-        int64_t ns = evaluate(evaluator, &strategy);
+        int64_t ns = evaluate_strategy(evaluator, &strategy);
         if (ns < least && memory_peak_bytes(model, &strategy) <= budget)
             least = ns;
     }

@@ -125,14 +125,14 @@ TEST(the_jobs_own_strategy_takes_what_was_measured)
     struct dpro_graph *g;
     struct dpro_model *m = model_of_two(&g);
     struct evaluator *evaluator = evaluator_create(m);
-    int64_t own = evaluate(evaluator, &m->baseline);
+    int64_t own = evaluate_strategy(evaluator, &m->baseline);
     assert_true(fabs(m->misfit) < 0.03);
     assert_in_range(own, m->median_ns * 97 / 100, m->median_ns * 103 / 100);
     /* in one bucket nothing would be slowed down, and nothing would overlap: 5 ms of work, then
      * both transfers */
     struct strategy_bucket whole = {0, 4, 1, 0, 0};
     struct dpro_strategy one = {.order = m->baseline.order, .buckets = &whole, .n_buckets = 1};
-    assert_in_range(evaluate(evaluator, &one), 13400 * US, 14400 * US);
+    assert_in_range(evaluate_strategy(evaluator, &one), 13400 * US, 14400 * US);
     evaluator_destroy(evaluator);
     dpro_model_destroy(m);
 }

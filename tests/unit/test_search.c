@@ -27,7 +27,7 @@ static int64_t best_cut(const struct dpro_model *model, struct evaluator *evalua
     int64_t best = INT64_MAX;
     for (uint32_t borders = 0; borders < 1u << (model->n_tensors - 1); borders++) {
         cut(model, borders, strategy);
-        int64_t ns = evaluate(evaluator, strategy);
+        int64_t ns = evaluate_strategy(evaluator, strategy);
         best = ns < best ? ns : best;
     }
     return best;
@@ -516,7 +516,8 @@ TEST(the_coarsened_view_takes_as_long)
             coarsened_view_expand(&c, &strategy, &expanded);
             assert_int_equal(bucket_size_bytes(model, &expanded, 0),
                              bucket_size_bytes(&c.model, &strategy, 0));
-            int64_t a = evaluate(small, &strategy), b = evaluate(large, &expanded);
+            int64_t a = evaluate_strategy(small, &strategy),
+                    b = evaluate_strategy(large, &expanded);
             assert_true(llabs(a - b) <= 2); /* work is in doubles, summed in another order */
         }
         evaluator_destroy(small);

@@ -125,7 +125,7 @@ static int64_t best_choice(const struct dpro_model *model, uint32_t n,
         uint32_t rest = way;
         for (uint32_t b = 0; b < strategy.n_buckets; b++, rest /= n)
             choose(&strategy.buckets[b], rest % n);
-        int64_t ns = evaluate(evaluator, &strategy);
+        int64_t ns = evaluate_strategy(evaluator, &strategy);
         best = ns < best ? ns : best;
     }
     evaluator_destroy(evaluator);
@@ -217,7 +217,7 @@ TEST(the_bound_is_the_best_of_all_bounds)
         for (uint32_t t = 0; t <= model->n_tensors; t++) {
             uint64_t bound = t < model->n_tensors ? model->tensors[t].size_bytes / 4 : UINT64_MAX;
             servers_set_bound(model, bound, &strategy);
-            int64_t ns = evaluate(evaluator, &strategy);
+            int64_t ns = evaluate_strategy(evaluator, &strategy);
             best = ns < best ? ns : best;
         }
         int64_t found = dpro_optimum_summary(optimum).best_ns;

@@ -15,7 +15,7 @@
 enum { KEYS_PER_TENSOR = 1 << 16, NAME_BYTES = 1024 };
 #define PREFIX "BytePSPushPull."
 
-struct exchange {
+struct wire_exchange {
     uint64_t key;
     int64_t start_ns, end_ns;
     uint32_t push, pull; /* messages: the requests */
@@ -26,14 +26,14 @@ struct tensor {
     uint32_t n_parts, name; /* string id; 0: not known */
 };
 
-struct maker {
+struct wire_maker {
     struct dpro_trace *trace;
     struct net_transport *transport;
     struct trace_rank *rank;
     struct arena arena;
     struct map answers; /* of a request: index */
     int64_t *passed_ns; /* by message, of requests: when it may have been passed on */
-    ARRAY(struct exchange) exchanges;
+    ARRAY(struct wire_exchange) exchanges;
     ARRAY(struct tensor) tensors;
     uint32_t *requests; /* by key, then time */
     size_t n_requests;
@@ -73,7 +73,7 @@ static uint64_t answer_key(const struct net_message *m)
 ORDER_OF_INDICES(compare_requests, struct net_message,
                  ASCENDING(key) ?: COMPARE(time_of(x), time_of(y)));
 
-static void list_requests(struct maker *m)
+static void list_requests(struct wire_maker *m)
 {
     const struct net_transport *t = m->transport;
     m->requests = arena_array(&m->arena, t->messages.n, sizeof *m->requests);
@@ -89,7 +89,7 @@ static void list_requests(struct maker *m)
 }
 
 /* Sets when each request may have been passed on; messages of a stream keep their order. */
-static void find_passed(struct maker *m)
+static void find_passed(struct wire_maker *m)
 {
     const struct net_transport *t = m->transport;
     int64_t begun_ns = INT64_MIN, end_ns = INT64_MIN;
@@ -110,7 +110,7 @@ static void find_passed(struct maker *m)
 }
 
 /* Each pull with the push before it. */
-static void list_exchanges(struct maker *m)
+static void list_exchanges(struct wire_maker *m)
 {
     const struct net_message *all = m->transport->messages.at;
     uint32_t push = NO_ID;
@@ -125,11 +125,11 @@ static void list_exchanges(struct maker *m)
         if (push == NO_ID || all[push].key != at->key ||
             !map_get(&m->answers, answer_key(at), &answer))
             continue;
-        struct exchange fresh = {.key = at->key,
-                                 .start_ns = m->passed_ns[push],
-                                 .end_ns = time_of(&all[answer]),
-                                 .push = push,
-                                 .pull = index};
+        struct wire_exchange fresh = {.key = at->key,
+                                      .start_ns = m->passed_ns[push],
+                                      .end_ns = time_of(&all[answer]),
+                                      .push = push,
+                                      .pull = index};
         push = NO_ID;
         if (fresh.end_ns >= fresh.start_ns && trace_window_at(m->rank, fresh.start_ns) != NO_ID)
             array_push(&m->exchanges, fresh);
@@ -138,10 +138,10 @@ static void list_exchanges(struct maker *m)
 
 /* ---- names ---- */
 
-static void list_tensors(struct maker *m)
+static void list_tensors(struct wire_maker *m)
 {
     uint64_t key = UINT64_MAX;
-    EACH (const struct exchange, e, m->exchanges) {
+    EACH (const struct wire_exchange, e, m->exchanges) {
         struct tensor fresh = {.number = e->key / KEYS_PER_TENSOR};
         if (e->key == key)
             continue;
@@ -161,7 +161,7 @@ static int by_name(const void *a, const void *b, void *arg)
 }
 
 /* Names tensors after the parameters where these are as many and as large. */
-static void name_tensors(struct maker *m)
+static void name_tensors(struct wire_maker *m)
 {
     const struct recording *recording = m->rank->recording;
     size_t n = recording ? recording->parameters.n : 0;
@@ -178,7 +178,7 @@ static void name_tensors(struct maker *m)
 /* ---- spans ---- */
 
 /* "BytePSPushPull.fc.weight~PART1", or "key 65536" where the name is not known. */
-static void format_name(const struct maker *m, const struct exchange *e,
+static void format_name(const struct wire_maker *m, const struct wire_exchange *e,
                         const struct tensor *tensor, char *out, size_t size)
 {
     char part[32] = "";
@@ -191,13 +191,13 @@ static void format_name(const struct maker *m, const struct exchange *e,
 }
 
 /* String ids of words that all exchanges have. */
-struct words {
+struct wire_words {
     uint32_t layer, collective, dtype;
 };
 
 /* Adds an exchange to the rank's last track. */
-static void add_span(struct maker *m, const struct exchange *e, const struct tensor *tensor,
-                     const struct words *words)
+static void add_span(struct wire_maker *m, const struct wire_exchange *e,
+                     const struct tensor *tensor, const struct wire_words *words)
 {
     struct trace_rank *rank = m->rank;
     struct strtab *names = &m->trace->names;
@@ -232,16 +232,17 @@ static void add_span(struct maker *m, const struct exchange *e, const struct ten
 }
 
 /* Each key has a track. */
-static void add_spans(struct maker *m)
+static void add_spans(struct wire_maker *m)
 {
     struct strtab *names = &m->trace->names;
     struct trace_rank *rank = m->rank;
-    const struct words words = {strtab_add(names, "BytePS", 6), strtab_add(names, "push_pull", 9),
-                                strtab_add(names, "float32", 7)};
+    const struct wire_words words = {strtab_add(names, "BytePS", 6),
+                                     strtab_add(names, "push_pull", 9),
+                                     strtab_add(names, "float32", 7)};
     size_t tensor = 0, n = m->exchanges.n;
     rank_make_room(rank, n, n, n); /* each on a track at worst */
     for (size_t i = 0; i < n; i++) {
-        const struct exchange *e = &m->exchanges.at[i];
+        const struct wire_exchange *e = &m->exchanges.at[i];
         if (i == 0 || e->key != e[-1].key)
             rank_add_track(rank, words.layer);
         while (m->tensors.at[tensor].number != e->key / KEYS_PER_TENSOR)
@@ -260,7 +261,7 @@ static bool is_tied(const struct net_transport *transport)
 
 void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport)
 {
-    struct maker m = {
+    struct wire_maker m = {
         .trace = trace, .transport = transport, .rank = &trace->ranks[transport->rank_index]};
     if (byteps_n_exchanges(transport) == 0 || is_tied(transport))
         return;

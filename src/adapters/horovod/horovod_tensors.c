@@ -9,7 +9,7 @@
 
 typedef ARRAY(uint32_t) id_array;
 
-struct planned {
+struct tensors_planned {
     struct local_tensor tensor; /* in and out are still missing */
     uint32_t from;              /* hands it over; NO_ID: not known */
     uint32_t arrival;           /* of the negotiation */
@@ -18,7 +18,7 @@ struct planned {
     uint32_t first_to, n_to;
 };
 
-struct maker {
+struct tensors_maker {
     struct rank_build *rank;
     const struct fusion *fusion;
     struct arena scratch;
@@ -28,7 +28,7 @@ struct maker {
     uint32_t n_walks;
     id_array open; /* nodes to look at */
     span_ops pairs;
-    ARRAY(struct planned) plan;
+    ARRAY(struct tensors_planned) plan;
     id_array to;
     bool guesses;     /* what uses the tensors of some group is not known */
     uint32_t thread;  /* Horovod's, a device; NO_ID: it did nothing */
@@ -36,13 +36,13 @@ struct maker {
 };
 
 /* An op that uses the tensor at hand. */
-static void add_to(struct maker *m, uint32_t op)
+static void add_to(struct tensors_maker *m, uint32_t op)
 {
     array_push(&m->to, op);
     m->follows[op] = 1;
 }
 
-static void prepare(struct maker *m)
+static void tensors_prepare(struct tensors_maker *m)
 {
     const struct rank_build *rank = m->rank;
     uint32_t n = rank->trace->n_dfg_nodes;
@@ -59,7 +59,7 @@ static void prepare(struct maker *m)
 }
 
 /* Adds the ops that use a node's output, seen through nodes that no span ran. */
-static void add_users(struct maker *m, uint32_t node)
+static void add_users(struct tensors_maker *m, uint32_t node)
 {
     m->n_walks++;
     m->open.n = 0;
@@ -112,7 +112,7 @@ static uint32_t find_update(const struct rank_build *rank, uint32_t done)
 
 /* What takes the tensor that was handed over with a span, in Horovod's optimizer for PyTorch;
  * NO_ID: it is not that which the iteration did. */
-static uint32_t find_set(const struct maker *m, const uint32_t *enqueues, uint32_t span)
+static uint32_t find_set(const struct tensors_maker *m, const uint32_t *enqueues, uint32_t span)
 {
     const struct trace_span *spans = m->rank->trace->spans;
     uint32_t n_before = 0, n_tensors = 0;
@@ -124,8 +124,8 @@ static uint32_t find_set(const struct maker *m, const uint32_t *enqueues, uint32
 }
 
 /* Plans a tensor of a group, which was handed over with a span; NO_ID: it is not known. */
-static void plan_tensor(struct maker *m, struct planned one, const uint32_t *enqueues,
-                        uint32_t span)
+static void plan_tensor(struct tensors_maker *m, struct tensors_planned one,
+                        const uint32_t *enqueues, uint32_t span)
 {
     const struct trace_rank *trace = m->rank->trace;
     one.waits_for = (uint32_t)m->plan.n;
@@ -143,7 +143,7 @@ static void plan_tensor(struct maker *m, struct planned one, const uint32_t *enq
     array_push(&m->plan, one);
 }
 
-static void plan_group(struct maker *m, uint32_t collective, uint32_t negotiation)
+static void plan_group(struct tensors_maker *m, uint32_t collective, uint32_t negotiation)
 {
     struct rank_build *rank = m->rank;
     const struct fusion *fusion = m->fusion;
@@ -152,9 +152,9 @@ static void plan_group(struct maker *m, uint32_t collective, uint32_t negotiatio
     const uint32_t *enqueues = rank->trace->fused.enqueues +
                                (size_t)fusion_round(fusion, coll->sequence) * fusion->n_tensors;
     uint64_t item_bytes = group->numel ? group->size_bytes / group->numel : 0;
-    struct planned one = {.tensor = {.collective = collective},
-                          .arrival = rank->collectives.at[negotiation].arrival,
-                          .done = last_op(rank, coll->transfer)};
+    struct tensors_planned one = {.tensor = {.collective = collective},
+                                  .arrival = rank->collectives.at[negotiation].arrival,
+                                  .done = last_op(rank, coll->transfer)};
     size_t n_before = m->to.n, first_planned = m->plan.n;
     for (uint32_t i = group->first; i < group->first + group->n; i++) {
         const struct timeline_tensor *tensor = &fusion->timeline->tensors.at[fusion->tensors[i]];
@@ -190,10 +190,10 @@ static bool always_begun(const struct rank_build *rank, uint32_t op, uint32_t ar
 /* Where an iteration fused otherwise, or in another order, what the thread did first there may have
  * been before a tensor of the graph's first group was handed over. Nothing waits for that tensor
  * then: only for the last of those that were always handed over before. */
-static void relax_arrivals(const struct maker *m)
+static void relax_arrivals(const struct tensors_maker *m)
 {
     const struct rank_build *rank = m->rank;
-    EACH (struct planned, one, m->plan) {
+    EACH (struct tensors_planned, one, m->plan) {
         uint32_t last = NO_ID;
         if (one->from >= rank->n_timed || one->arrival >= rank->n_timed ||
             always_begun(rank, one->from, one->arrival))
@@ -209,7 +209,7 @@ static void relax_arrivals(const struct maker *m)
     }
 }
 
-static void add_tensor(struct maker *m, const struct planned *planned)
+static void add_tensor(struct tensors_maker *m, const struct tensors_planned *planned)
 {
     struct rank_build *rank = m->rank;
     const struct local_tensor *tensor =
@@ -219,17 +219,17 @@ static void add_tensor(struct maker *m, const struct planned *planned)
 }
 
 /* An op of Horovod's thread in an iteration. */
-struct turn {
+struct tensors_turn {
     int64_t start_ns, end_ns;
     uint32_t op;
 };
 
-typedef ARRAY(struct turn) turn_array;
+typedef ARRAY(struct tensors_turn) turn_array;
 
-ORDER(compare_turns, struct turn, ASCENDING(start_ns) ?: ASCENDING(op));
+ORDER(compare_turns, struct tensors_turn, ASCENDING(start_ns) ?: ASCENDING(op));
 
 /* What the thread did in a step, in order. *alike: tensors were fused there as in the graph. */
-static void list_turns(const struct maker *m, uint32_t step, turn_array *turns, bool *alike)
+static void list_turns(const struct tensors_maker *m, uint32_t step, turn_array *turns, bool *alike)
 {
     const struct rank_build *rank = m->rank;
     turns->n = 0;
@@ -250,7 +250,7 @@ static void list_turns(const struct maker *m, uint32_t step, turn_array *turns, 
 }
 
 /* What waits for Horovod's thread, by the framework's graph or as the timeline has it. */
-static void mark_followers(const struct maker *m)
+static void mark_followers(const struct tensors_maker *m)
 {
     const struct rank_build *rank = m->rank;
     for (uint32_t o = 0; o < rank->n_timed && m->guesses; o++)
@@ -273,7 +273,7 @@ static int64_t busy_until(const turn_array *turns, int64_t time_ns)
 /* When the thread was free for each of its ops, and had what each op after a group waits for: where
  * an iteration took the groups in another order, or fused otherwise, what the thread did meanwhile
  * is no gap. */
-static void note_turns(const struct maker *m)
+static void note_turns(const struct tensors_maker *m)
 {
     struct rank_build *rank = m->rank;
     SCRATCH turn_array turns = {0};
@@ -296,9 +296,9 @@ static void note_turns(const struct maker *m)
 
 void build_fused_tensors(struct rank_build *rank, const struct fusion *fusion)
 {
-    struct maker m = {.rank = rank, .fusion = fusion, .thread = NO_ID};
+    struct tensors_maker m = {.rank = rank, .fusion = fusion, .thread = NO_ID};
     uint32_t negotiation = NO_ID;
-    prepare(&m);
+    tensors_prepare(&m);
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_op *op = &rank->ops.at[rank->collectives.at[c].arrival];
         uint32_t track = op->slice == NO_ID ? NO_ID : slice_span(rank, op->slice)->track;

@@ -14,14 +14,14 @@ static int64_t length_of(const struct actual_group *group)
 }
 
 /* What the parts of a group of the graph add up to in a round. */
-struct parts {
+struct groups_parts {
     uint32_t n;
     struct fused_times sums; /* start_ns is not used; the others: how long until then */
 };
 
 /* Gives a group of the graph a part of an actual one, between two fractions of its length. */
-static void add_part(struct parts *parts, struct fused_times *group, const struct fused_times *t,
-                     double from, double to)
+static void add_part(struct groups_parts *parts, struct fused_times *group,
+                     const struct fused_times *t, double from, double to)
 {
     double of = to - from;
     parts->n++;
@@ -60,12 +60,12 @@ static void find_weights(const struct placing *p, const double *usual, double *w
 
 /* By actual group: the weights of all its tensors, of those that were shared out, and of the group
  * of the graph at hand. */
-struct sharing {
+struct groups_sharing {
     double *usual, *weights; /* by group of the graph; by place */
     double *all, *done, *now;
 };
 
-static void sum_weights(const struct placing *p, const struct sharing *sharing)
+static void sum_weights(const struct placing *p, const struct groups_sharing *sharing)
 {
     size_t n_cells = p->rounds->rounds.n * p->fusion->n_tensors;
     for (size_t i = 0; i < n_cells; i++)
@@ -77,8 +77,9 @@ static void sum_weights(const struct placing *p, const struct sharing *sharing)
  * Where a round fused otherwise, an actual group's time goes to the graph's groups that have its
  * tensors, by how long they usually take. In a round of another order a group ends no earlier than
  * those before it in the graph. All ranks are cut at the same places, by rank 0's lengths. */
-static void spread_round(const struct placing *p, uint32_t round, const struct sharing *sharing,
-                         struct parts *parts, struct fused_times *groups)
+static void spread_round(const struct placing *p, uint32_t round,
+                         const struct groups_sharing *sharing, struct groups_parts *parts,
+                         struct fused_times *groups)
 {
     const struct fusion *f = p->fusion;
     const uint32_t *cells = p->cells + (size_t)round * f->n_tensors;
@@ -103,7 +104,7 @@ static void spread_round(const struct placing *p, uint32_t round, const struct s
 
 /* Lays out the groups of a round: each ends where its last part ends, takes as long as its parts,
  * and ends before the next begins. */
-static void lay_out(const struct placing *p, struct fused_times *groups, struct parts *parts)
+static void lay_out(const struct placing *p, struct fused_times *groups, struct groups_parts *parts)
 {
     int64_t next_ns = INT64_MAX;
     for (uint32_t g = p->fusion->n_groups; g-- > 0;) {
@@ -117,7 +118,7 @@ static void lay_out(const struct placing *p, struct fused_times *groups, struct 
             groups[g].start_ns = groups[g].transfer_ns - sums->transfer_ns;
             next_ns = groups[g].start_ns;
         }
-        parts[g] = (struct parts){0};
+        parts[g] = (struct groups_parts){0};
     }
 }
 
@@ -125,13 +126,13 @@ void thread_place_groups(struct placing *p)
 {
     uint32_t n = p->fusion->n_groups;
     size_t n_actual = p->rounds->groups.n;
-    struct parts *parts = arena_array(&p->arena, n, sizeof *parts);
-    struct sharing sharing = {.usual = arena_array(&p->arena, n, sizeof(double)),
-                              .weights =
-                                  arena_array(&p->arena, p->fusion->n_tensors, sizeof(double)),
-                              .all = arena_array(&p->arena, n_actual, sizeof(double)),
-                              .done = arena_array(&p->arena, n_actual, sizeof(double)),
-                              .now = arena_array(&p->arena, n_actual, sizeof(double))};
+    struct groups_parts *parts = arena_array(&p->arena, n, sizeof *parts);
+    struct groups_sharing sharing = {
+        .usual = arena_array(&p->arena, n, sizeof(double)),
+        .weights = arena_array(&p->arena, p->fusion->n_tensors, sizeof(double)),
+        .all = arena_array(&p->arena, n_actual, sizeof(double)),
+        .done = arena_array(&p->arena, n_actual, sizeof(double)),
+        .now = arena_array(&p->arena, n_actual, sizeof(double))};
     p->groups = arena_array(&p->arena, p->rounds->rounds.n * n, sizeof *p->groups);
     find_usual_lengths(p, sharing.usual);
     find_weights(p, sharing.usual, sharing.weights);

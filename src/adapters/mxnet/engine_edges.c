@@ -85,7 +85,7 @@ void rule_exchange_boundary(struct rank_build *rank)
 
 /* ---- parameters that were pulled ---- */
 
-static bool takes(const struct rank_build *rank, uint32_t op, uint32_t parameter)
+static bool edges_takes(const struct rank_build *rank, uint32_t op, uint32_t parameter)
 {
     const struct trace_rank *trace = rank->trace;
     const struct dfg_node *node = &trace->dfg_nodes[slice_span(rank, rank->ops.at[op].slice)->node];
@@ -113,7 +113,7 @@ static void add_taker(struct rank_build *rank, const node_list *nodes,
                       const struct local_collective *c)
 {
     size_t first = 0, end;
-    while (first < nodes->n && !takes(rank, nodes->at[first], c->group))
+    while (first < nodes->n && !edges_takes(rank, nodes->at[first], c->group))
         first++;
     end = first + 1;
     if (first == nodes->n) {

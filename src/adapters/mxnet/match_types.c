@@ -14,7 +14,7 @@ struct types {
     ARRAY(uint32_t) at;     /* by list: the node that is up next, NO_ID: all have run */
 };
 
-struct matcher {
+struct types_matcher {
     struct rank_job *job;
     struct types types;
     bool *ran;
@@ -23,7 +23,7 @@ struct matcher {
     struct arena arena;
 };
 
-static void add_types(struct matcher *m)
+static void add_types(struct types_matcher *m)
 {
     const struct trace_rank *rank = m->job->rank;
     SCRATCH struct map last = {0}; /* type -> its last node so far */
@@ -43,7 +43,7 @@ static void add_types(struct matcher *m)
     array_reserve(&m->types.at, m->types.firsts.n);
 }
 
-static void begin_iteration(struct matcher *m)
+static void begin_iteration(struct types_matcher *m)
 {
     for (size_t i = 0; i < m->types.firsts.n; i++)
         m->types.at.at[i] = m->types.firsts.at[i];
@@ -52,7 +52,7 @@ static void begin_iteration(struct matcher *m)
 }
 
 /* The node has run, and so has all that it needed. */
-static void run(struct matcher *m, uint32_t node)
+static void types_run(struct types_matcher *m, uint32_t node)
 {
     const struct trace_rank *rank = m->job->rank;
     uint32_t n_open = 0;
@@ -71,7 +71,7 @@ static void run(struct matcher *m, uint32_t node)
     }
 }
 
-static uint32_t next_of(struct matcher *m, uint64_t list)
+static uint32_t next_of(struct types_matcher *m, uint64_t list)
 {
     uint32_t *at = &m->types.at.at[list];
     while (*at != NO_ID && m->ran[*at])
@@ -80,7 +80,7 @@ static uint32_t next_of(struct matcher *m, uint64_t list)
 }
 
 /* The node that an op of a type is; NO_ID: none is left, or the graph has no such type (*known). */
-static uint32_t take(struct matcher *m, uint32_t type, bool *known)
+static uint32_t types_take(struct types_matcher *m, uint32_t type, bool *known)
 {
     uint64_t list;
     *known = map_get(&m->types.lists, (uint64_t)type + 1, &list);
@@ -92,13 +92,14 @@ static uint32_t take(struct matcher *m, uint32_t type, bool *known)
         node = next_of(m, list);
     }
     if (node != NO_ID)
-        run(m, node);
+        types_run(m, node);
     return node;
 }
 
 /* "[Convolution,BatchNorm,...]", with brackets or without: each of the types that stand there
  * whole. */
-static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_t name, bool *known)
+static uint32_t take_bulk(struct types_matcher *m, const struct strtab *names, uint32_t name,
+                          bool *known)
 {
     const char *at = strtab_get(names, name), *comma;
     at += *at == '[';
@@ -106,7 +107,7 @@ static uint32_t take_bulk(struct matcher *m, const struct strtab *names, uint32_
     bool any = false;
     for (; (comma = strpbrk(at, ",]")) != NULL; at = comma + 1) {
         uint32_t type = strtab_find(names, at, (size_t)(comma - at));
-        uint32_t node = type == STRTAB_NONE ? NO_ID : take(m, type, &any);
+        uint32_t node = type == STRTAB_NONE ? NO_ID : types_take(m, type, &any);
         last = node == NO_ID ? last : node;
         *known |= any;
     }
@@ -119,7 +120,7 @@ void mxnet_match_types(struct rank_job *job)
 {
     const struct strtab *names = job->names;
     struct trace_rank *rank = job->rank;
-    struct matcher m = {.job = job};
+    struct types_matcher m = {.job = job};
     uint32_t *order = mem_array(rank->n_spans, sizeof *order), n = 0;
     m.types.next = arena_array(&m.arena, rank->n_dfg_nodes, sizeof *m.types.next);
     m.ran = arena_array(&m.arena, rank->n_dfg_nodes, sizeof *m.ran);
@@ -134,7 +135,7 @@ void mxnet_match_types(struct rank_job *job)
         struct trace_span *span = &rank->spans[order[i]];
         bool known = false, bulk = strchr(strtab_get(names, span->name), ',');
         uint32_t node =
-            bulk ? take_bulk(&m, names, span->name, &known) : take(&m, span->name, &known);
+            bulk ? take_bulk(&m, names, span->name, &known) : types_take(&m, span->name, &known);
         span->node = node;
         job->n_bulks += bulk;
         job->n_node_spans += known;

@@ -14,7 +14,7 @@ enum { MAX_OPEN = 4096, MAX_TRACKS = 1 << 20 };
 
 enum category { CATEGORY_OTHER, CATEGORY_OPERATOR, CATEGORY_CALL };
 
-struct event {
+struct profile_event {
     uint64_t thread;
     int64_t ts_ns;
     uint32_t name;
@@ -26,9 +26,9 @@ struct event {
 struct mxnet {
     struct json *js;
     struct trace_part *part;
-    struct map tracks;         /* thread -> index + 1 */
-    uint32_t n_engine_threads; /* named so far */
-    ARRAY(struct event) open;  /* begun */
+    struct map tracks;                /* thread -> index + 1 */
+    uint32_t n_engine_threads;        /* named so far */
+    ARRAY(struct profile_event) open; /* begun */
 };
 
 /* A push, a pull, or both of a key: it lasts until the servers have answered. */
@@ -50,7 +50,7 @@ static uint8_t read_category(struct mxnet *m)
 
 /* Threads are numbered by a hash; which device it serves changes with the operation, a pinned
  * memory's counting as another one. */
-static uint32_t track_of(struct mxnet *m, const struct event *ev)
+static uint32_t track_of(struct mxnet *m, const struct profile_event *ev)
 {
     struct trace_part *part = m->part;
     uint64_t key = map_mix(ev->thread) | 1, index;
@@ -70,7 +70,8 @@ static uint32_t track_of(struct mxnet *m, const struct event *ev)
     return (uint32_t)part->tracks.n - 1;
 }
 
-static void add_span(struct mxnet *m, const struct event *begin, const struct event *end)
+static void add_span(struct mxnet *m, const struct profile_event *begin,
+                     const struct profile_event *end)
 {
     struct trace_part *part = m->part;
     int64_t dur_ns;
@@ -105,7 +106,7 @@ static void add_span(struct mxnet *m, const struct event *begin, const struct ev
     part_place_span(part, &span);
 }
 
-static void open_event(struct mxnet *m, const struct event *ev)
+static void open_event(struct mxnet *m, const struct profile_event *ev)
 {
     if (m->open.n == MAX_OPEN) {
         m->part->losses.n_unpaired++;
@@ -114,10 +115,10 @@ static void open_event(struct mxnet *m, const struct event *ev)
     array_push(&m->open, *ev);
 }
 
-static void close_event(struct mxnet *m, const struct event *end)
+static void close_event(struct mxnet *m, const struct profile_event *end)
 {
     for (size_t i = m->open.n; i-- > 0;) {
-        const struct event begin = m->open.at[i];
+        const struct profile_event begin = m->open.at[i];
         if (begin.thread != end->thread || begin.category != end->category ||
             (end->name && begin.name != end->name))
             continue;
@@ -133,7 +134,7 @@ static void read_event(void *reader)
 {
     struct mxnet *m = reader;
     struct json *js = m->js;
-    struct event ev = {.ph = '?'};
+    struct profile_event ev = {.ph = '?'};
     const char *text;
     JSON_KEYS (js, json_open(js, '{'), key, len) {
         if (json_is(key, len, "ph")) {
@@ -173,7 +174,7 @@ static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_erro
 }
 
 /* The first events name its devices. */
-static bool recognise(const struct head *head)
+static bool profile_recognise(const struct head *head)
 {
     const char *label = head->piece == HEAD_EVENT ? head_field(head, "args.name") : NULL;
     return label && strcmp(label, "cpu/0") == 0;
@@ -208,7 +209,7 @@ const struct reader mxnet_reader = {
     .framework = "mxnet",
     .flags = READER_VIEWED,
     .missing = {"MXNet spans", "was the profiler active?", NO_SPANS},
-    .recognise = recognise,
+    .recognise = profile_recognise,
     .read_json = read_mxnet,
     .correct_ranks = tell_servers,
     .match_graph = mxnet_match_types,

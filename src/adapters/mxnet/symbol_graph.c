@@ -50,7 +50,7 @@ static bool is_variable(const struct trace_part *part, uint32_t node)
     return strcmp(strtab_get(&part->names, part->dfg_nodes.at[node].type), "Variable") == 0;
 }
 
-static void mirror(struct grapher *g)
+static void graph_mirror(struct grapher *g)
 {
     struct trace_part *part = g->part;
     uint32_t n = (uint32_t)part->dfg_nodes.n, n_inputs = (uint32_t)part->dfg_inputs.n;
@@ -90,7 +90,7 @@ static void mirror(struct grapher *g)
     arena_fini(&scratch);
 }
 
-static void finish(struct grapher *g)
+static void graph_finish(struct grapher *g)
 {
     bool backward = false;
     for (size_t i = 0; i < g->part->dfg_nodes.n && !backward; i++) {
@@ -99,7 +99,7 @@ static void finish(struct grapher *g)
     }
     g->part->graph = backward ? GRAPH_AS_RUN : GRAPH_MIRRORED;
     if (!backward && g->part->dfg_nodes.n > 0)
-        mirror(g);
+        graph_mirror(g);
 }
 
 /* ---- text ---- */
@@ -159,7 +159,7 @@ static int read_text(struct bytes *bytes, struct trace_part *part, struct dpro_e
     while (bytes_line(bytes, &line, &len))
         read_line(&g, line, len, &in_node);
     part->damage.cut |= bytes->rc < 0;
-    finish(&g);
+    graph_finish(&g);
     map_fini(&g.node_of);
     return 0;
 }
@@ -215,7 +215,7 @@ static int read_symbol(struct json *js, struct trace_part *part, struct dpro_err
         else
             JSON_EACH (js)
                 read_node(&g, &r);
-    finish(&g);
+    graph_finish(&g);
     map_fini(&g.node_of);
     return 0;
 }

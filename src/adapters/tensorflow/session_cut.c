@@ -31,7 +31,7 @@ struct session_profile *session_profile_of(const struct trace_part *part)
 
 /* ---- which step ---- */
 
-static uint32_t cut_of(const struct joiner *j, uint64_t run)
+static uint32_t cut_of(const struct session_joiner *j, uint64_t run)
 {
     uint64_t step;
     return map_get(&j->step_of_run, map_key(run), &step) ? j->cuts[step] : NO_ID;
@@ -45,10 +45,10 @@ ORDER(by_time, struct session_moment,
 
 /* The cut of a span: that of what its thread worked for then, or else of the last run that had
  * begun. */
-static uint32_t cut_at(const struct joiner *j, const struct process *process,
+static uint32_t cut_at(const struct session_joiner *j, const struct session_process *process,
                        const struct trace_span *span)
 {
-    const struct work *works = process->works.at;
+    const struct session_work *works = process->works.at;
     size_t work =
         LOWER_BOUND(i, (size_t)0, process->works.n,
                     works[i].track < span->track ||
@@ -63,8 +63,8 @@ static uint32_t cut_at(const struct joiner *j, const struct process *process,
 /* ---- a process's spans, anew ---- */
 
 struct cutting {
-    struct joiner *j;
-    struct process *process;
+    struct session_joiner *j;
+    struct session_process *process;
     struct trace_part *part;
     const struct trace_part *graph;
     struct map nodes;           /* string id of the graph -> node */
@@ -123,14 +123,14 @@ static void find_nodes(struct cutting *c)
 }
 
 /* A kernel that waited. */
-struct wait {
+struct session_cut_wait {
     uint32_t cut;
     struct session_moment begin;
     int64_t end_ns;
 };
 
 /* Adds it as the graph knows it. */
-static void add_wait(struct cutting *c, const struct wait *wait)
+static void add_wait(struct cutting *c, const struct session_cut_wait *wait)
 {
     const struct session_moment *from = &wait->begin;
     struct trace_part *part = c->part;
@@ -179,13 +179,13 @@ static void add_wait(struct cutting *c, const struct wait *wait)
 
 /* Calls and answers of one node in one run, as often as a loop has it run: in the order of time. */
 ORDER(by_kernel, struct session_moment, ASCENDING(run) ?: ASCENDING(name) ?: by_time(x, y));
-ORDER(by_cut, struct wait, ASCENDING(cut) ?: by_time(&x->begin, &y->begin));
+ORDER(by_cut, struct session_cut_wait, ASCENDING(cut) ?: by_time(&x->begin, &y->begin));
 
 static void add_waits(struct cutting *c)
 {
     const struct session_profile *session = session_profile_of(c->part);
     struct session_moment *at = session->moments.at;
-    SCRATCH ARRAY(struct wait) waits = {0};
+    SCRATCH ARRAY(struct session_cut_wait) waits = {0};
     size_t n = 0;
     for (size_t i = 0; i < session->moments.n; i++)
         if ((at[i].kind == MOMENT_WAIT || at[i].kind == MOMENT_WAIT_DONE) && at[i].name &&
@@ -194,7 +194,7 @@ static void add_waits(struct cutting *c)
     if (n > 0)
         qsort(at, n, sizeof *at, by_kernel);
     for (size_t i = 0; i + 1 < n; i++) {
-        struct wait wait = {cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
+        struct session_cut_wait wait = {cut_of(c->j, at[i].run), at[i], at[i + 1].ns};
         if (at[i].kind == MOMENT_WAIT && at[i + 1].kind == MOMENT_WAIT_DONE &&
             at[i].run == at[i + 1].run && at[i].name == at[i + 1].name) {
             array_push(&waits, wait);
@@ -229,7 +229,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
     }
 }
 
-void session_cut_process(struct joiner *j, struct process *process)
+void session_cut_process(struct session_joiner *j, struct session_process *process)
 {
     struct trace_part *part = &process->profile->part;
     struct cutting c = {.j = j, .process = process, .part = part};
@@ -237,7 +237,7 @@ void session_cut_process(struct joiner *j, struct process *process)
     for (uint32_t i = 0; i < j->n_cuts; i++)
         array_push(&part->session.cuts, none);
     for (size_t r = process->runs.n; r-- > 0;) { /* the first run begins a step */
-        const struct run *run = &process->runs.at[r];
+        const struct session_run *run = &process->runs.at[r];
         uint32_t cut = cut_of(j, run->id);
         if (cut != NO_ID)
             part->session.cuts.at[cut] =

@@ -6,7 +6,7 @@
 #include "ingest/sources.h"
 
 /* A run in a process. */
-struct run {
+struct session_run {
     uint64_t id;
     uint32_t track;
     int64_t start_ns;
@@ -14,41 +14,41 @@ struct run {
 };
 
 /* A stretch of a thread: until the next one begins there. */
-struct work {
+struct session_work {
     uint32_t track;
     int64_t start_ns;
     uint64_t run;
 };
 
-struct mark {
+struct session_mark {
     uint32_t track;
     bool runs; /* some began there in it: then others of the client fill queues */
     int64_t start_ns, end_ns;
     int32_t number;
 };
 
-struct process {
-    struct source *profile, *graph; /* graph: NULL where there is no RunMetadata at all */
-    ARRAY(struct run) runs;         /* ascending */
-    ARRAY(struct work) works;       /* by track, ascending */
-    ARRAY(struct mark) marks;
+struct session_process {
+    struct source *profile, *graph;   /* graph: NULL where there is no RunMetadata at all */
+    ARRAY(struct session_run) runs;   /* ascending */
+    ARRAY(struct session_work) works; /* by track, ascending */
+    ARRAY(struct session_mark) marks;
 };
 
-struct step {
+struct session_step {
     uint32_t n_processes; /* that have it whole */
     uint32_t last;        /* process counted, + 1 */
 };
 
-struct joiner {
+struct session_joiner {
     struct trace_build *build;
     struct arena arena; /* has processes and cuts */
-    struct process *processes;
+    struct session_process *processes;
     size_t n;
     struct map step_of_run, step_of_number; /* index */
-    ARRAY(struct step) steps;               /* in the client's order */
+    ARRAY(struct session_step) steps;       /* in the client's order */
     uint32_t *cuts;                         /* by step; NO_ID: not whole */
     uint32_t n_cuts;
 };
 
 /* session_cut.c: cuts a process's spans into the steps. */
-void session_cut_process(struct joiner *j, struct process *process);
+void session_cut_process(struct session_joiner *j, struct session_process *process);

@@ -11,11 +11,12 @@
 
 /* ---- runs and marks of a process ---- */
 
-ORDER(compare_works, struct work, ASCENDING(track) ?: ASCENDING(start_ns) ?: ASCENDING(run));
+ORDER(compare_works, struct session_work,
+      ASCENDING(track) ?: ASCENDING(start_ns) ?: ASCENDING(run));
 
-ORDER(compare_runs, struct run, ASCENDING(start_ns) ?: ASCENDING(id));
+ORDER(compare_runs, struct session_run, ASCENDING(start_ns) ?: ASCENDING(id));
 
-static void find_runs(struct process *process)
+static void find_runs(struct session_process *process)
 {
     const struct session_profile *session = session_profile_of(&process->profile->part);
     const struct session_moment *moment, *end = session->moments.at + session->moments.n;
@@ -24,9 +25,9 @@ static void find_runs(struct process *process)
         if (moment->kind == MOMENT_RUN_DONE)
             map_set(&done, map_key(moment->run), 1);
     for (moment = session->moments.at; moment < end; moment++) {
-        struct run run = {moment->run, moment->track, moment->ns,
-                          map_get(&done, map_key(moment->run), NULL)};
-        struct work work = {moment->track, moment->ns, moment->run};
+        struct session_run run = {moment->run, moment->track, moment->ns,
+                                  map_get(&done, map_key(moment->run), NULL)};
+        struct session_work work = {moment->track, moment->ns, moment->run};
         if (moment->kind == MOMENT_RUN)
             array_push(&process->runs, run);
         else if (moment->kind == MOMENT_WORK)
@@ -36,26 +37,27 @@ static void find_runs(struct process *process)
     array_sort(&process->works, compare_works);
 }
 
-ORDER(compare_marks, struct mark, ASCENDING(start_ns) ?: ASCENDING(number));
+ORDER(compare_marks, struct session_mark, ASCENDING(start_ns) ?: ASCENDING(number));
 
 /* NULL: there is none at that time. */
-static struct mark *mark_at(const struct process *process, int64_t ns)
+static struct session_mark *mark_at(const struct session_process *process, int64_t ns)
 {
     size_t next = LOWER_BOUND(i, (size_t)0, process->marks.n, process->marks.at[i].start_ns <= ns);
     return next > 0 && process->marks.at[next - 1].end_ns > ns ? &process->marks.at[next - 1]
                                                                : NULL;
 }
 
-static void find_marks(struct process *process)
+static void find_marks(struct session_process *process)
 {
     FOR_EACH_SPAN (&process->profile->part, span) {
-        struct mark mark = {span->track, false, span->start_ns, span_end_ns(span), span->sequence};
+        struct session_mark mark = {span->track, false, span->start_ns, span_end_ns(span),
+                                    span->sequence};
         if (span->kind == SPAN_STEP)
             array_push(&process->marks, mark);
     }
     array_sort(&process->marks, compare_marks);
     for (size_t r = 0; r < process->runs.n; r++) {
-        struct mark *mark = mark_at(process, process->runs.at[r].start_ns);
+        struct session_mark *mark = mark_at(process, process->runs.at[r].start_ns);
         if (mark && mark->track == process->runs.at[r].track)
             mark->runs = true;
     }
@@ -63,7 +65,7 @@ static void find_marks(struct process *process)
 
 /* ---- steps ---- */
 
-static uint32_t step_of(struct joiner *j, int64_t number)
+static uint32_t step_of(struct session_joiner *j, int64_t number)
 {
     uint32_t index = (uint32_t)map_number(&j->step_of_number, map_key((uint64_t)number));
     if (index == j->steps.n)
@@ -72,9 +74,10 @@ static uint32_t step_of(struct joiner *j, int64_t number)
 }
 
 /* The number of the mark that a run began in; false: in none. */
-static bool find_mark(const struct process *process, const struct run *run, int64_t *number)
+static bool find_mark(const struct session_process *process, const struct session_run *run,
+                      int64_t *number)
 {
-    const struct mark *mark = mark_at(process, run->start_ns);
+    const struct session_mark *mark = mark_at(process, run->start_ns);
     if (!mark || (mark->runs && mark->track != run->track))
         return false;
     *number = mark->number;
@@ -82,7 +85,8 @@ static bool find_mark(const struct process *process, const struct run *run, int6
 }
 
 /* Its runs are steps by their marks, or, where `marked` is false, by themselves. */
-static void number_runs(struct joiner *j, const struct process *process, bool marked)
+static void number_runs(struct session_joiner *j, const struct session_process *process,
+                        bool marked)
 {
     for (size_t r = 0; r < process->runs.n; r++) {
         int64_t number = (int64_t)r;
@@ -94,7 +98,7 @@ static void number_runs(struct joiner *j, const struct process *process, bool ma
 }
 
 /* Whether most runs in a process's own marks are of numbered steps. */
-static bool takes_part(const struct joiner *j, const struct process *process)
+static bool takes_part(const struct session_joiner *j, const struct session_process *process)
 {
     size_t n = 0, n_known = 0;
     int64_t number;
@@ -106,13 +110,13 @@ static bool takes_part(const struct joiner *j, const struct process *process)
     return n_known * 2 >= n;
 }
 
-static void drop_process(struct joiner *j, size_t p)
+static void drop_process(struct session_joiner *j, size_t p)
 {
     FREE_ALL(&j->processes[p].runs, &j->processes[p].works, &j->processes[p].marks);
     j->processes[p] = j->processes[--j->n];
 }
 
-static void warn_of_others(struct joiner *j, int rank, int other)
+static void warn_of_others(struct session_joiner *j, int rank, int other)
 {
     build_warn(j->build,
                "several ranks drive a session (first: rank %d, last: rank %d): only that of rank "
@@ -122,9 +126,9 @@ static void warn_of_others(struct joiner *j, int rank, int other)
 
 /* Numbers the runs of the client, the lowest rank that marked steps. Processes whose marks hold
  * other runs drive other sessions and are left out. */
-static void find_steps(struct joiner *j)
+static void find_steps(struct session_joiner *j)
 {
-    struct process *client = NULL;
+    struct session_process *client = NULL;
     int other = -1;
     for (size_t p = 0; p < j->n; p++)
         if (j->processes[p].marks.n > 0 && j->processes[p].profile->rank >= 0 &&
@@ -142,14 +146,14 @@ static void find_steps(struct joiner *j)
 }
 
 /* Steps that every process has, whole. */
-static void choose_steps(struct joiner *j)
+static void choose_steps(struct session_joiner *j)
 {
     uint64_t step;
     for (size_t p = 0; p < j->n; p++)
-        EACH (const struct run, run, j->processes[p].runs) {
+        EACH (const struct session_run, run, j->processes[p].runs) {
             if (!run->done || !map_get(&j->step_of_run, map_key(run->id), &step))
                 continue;
-            struct step *of = &j->steps.at[step];
+            struct session_step *of = &j->steps.at[step];
             of->n_processes += of->last != p + 1;
             of->last = (uint32_t)p + 1;
         }
@@ -160,9 +164,9 @@ static void choose_steps(struct joiner *j)
 }
 
 /* The time of each step in all processes whose clocks agree with the client's. */
-static void find_wholes(struct joiner *j)
+static void find_wholes(struct session_joiner *j)
 {
-    struct process *client = &j->processes[0];
+    struct session_process *client = &j->processes[0];
     for (size_t p = 1; p < j->n; p++)
         if ((unsigned)j->processes[p].profile->rank < (unsigned)client->profile->rank)
             client = &j->processes[p];
@@ -196,7 +200,7 @@ static bool is_session_profile(const struct source *source)
 }
 
 /* A process for each rank of the RunMetadata; the first RunMetadata of a rank has its graph. */
-static void find_processes(struct joiner *j)
+static void find_processes(struct session_joiner *j)
 {
     struct source_list *list = &j->build->list;
     bool has_graphs = false;
@@ -210,12 +214,12 @@ static void find_processes(struct joiner *j)
                 list->at[k].attempt == profile->attempt)
                 graph = &list->at[k];
         if (is_session_profile(profile) && (graph || !has_graphs))
-            j->processes[j->n++] = (struct process){.profile = profile, .graph = graph};
+            j->processes[j->n++] = (struct session_process){.profile = profile, .graph = graph};
     }
 }
 
 /* Whether the source is of a RunMetadata file that has some process's graph. */
-static bool tells_of_processes(const struct joiner *j, const struct source *source)
+static bool tells_of_processes(const struct session_joiner *j, const struct source *source)
 {
     bool tells = false;
     for (size_t p = 0; p < j->n; p++)
@@ -223,7 +227,7 @@ static bool tells_of_processes(const struct joiner *j, const struct source *sour
     return tells;
 }
 
-static bool has_process(const struct joiner *j, int rank)
+static bool has_process(const struct session_joiner *j, int rank)
 {
     for (size_t p = 0; p < j->n; p++)
         if (j->processes[p].profile->rank == rank)
@@ -232,7 +236,7 @@ static bool has_process(const struct joiner *j, int rank)
 }
 
 /* A task of the session without a profile; NULL: each has one. */
-static const struct source *find_missing(const struct joiner *j)
+static const struct source *find_missing(const struct session_joiner *j)
 {
     const struct source_list *list = &j->build->list;
     for (size_t i = 0; i < list->n; i++) {
@@ -244,7 +248,7 @@ static const struct source *find_missing(const struct joiner *j)
 }
 
 /* Leaves the profiles out where the RunMetadata's steps are used. */
-static void leave_profiles_out(struct joiner *j)
+static void leave_profiles_out(struct session_joiner *j)
 {
     struct source_list *list = &j->build->list;
     for (size_t i = 0; i < list->n; i++)
@@ -254,7 +258,7 @@ static void leave_profiles_out(struct joiner *j)
 
 /* Only the graphs of the RunMetadata are used. A client with RunMetadata and without a profile
  * drives another session. */
-static void leave_steps_out(struct joiner *j)
+static void leave_steps_out(struct session_joiner *j)
 {
     struct source_list *list = &j->build->list;
     int rank = INT_MAX, other = -1;
@@ -282,7 +286,7 @@ static void leave_steps_out(struct joiner *j)
     }
 }
 
-static void warn_missing(struct joiner *j, const struct source *missing)
+static void warn_missing(struct session_joiner *j, const struct source *missing)
 {
     char process[NET_PROCESS_TEXT];
     if (missing)
@@ -297,7 +301,7 @@ static void warn_missing(struct joiner *j, const struct source *missing)
         missing ? missing->path : j->processes[0].graph->path, missing ? process : "");
 }
 
-static void join_session(struct joiner *j)
+static void join_session(struct session_joiner *j)
 {
     find_processes(j);
     if (j->n == 0)
@@ -324,7 +328,7 @@ static void join_session(struct joiner *j)
 
 void session_profiles_join(struct trace_build *build)
 {
-    struct joiner j = {.build = build};
+    struct session_joiner j = {.build = build};
     join_session(&j);
     while (j.n > 0)
         drop_process(&j, j.n - 1);

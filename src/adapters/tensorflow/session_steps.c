@@ -89,7 +89,7 @@ struct made {
 
 ORDER(by_key, struct made, ASCENDING(key) ?: ASCENDING(rank) ?: ASCENDING(op));
 
-static void tie(struct join *join, const struct made *made, size_t n)
+static void steps_tie(struct join *join, const struct made *made, size_t n)
 {
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         struct rank_build *rank = &join->ranks[r];
@@ -177,7 +177,7 @@ void session_join(struct join *join)
         }
     }
     array_sort(&made, by_key);
-    tie(join, made.at, made.n);
+    steps_tie(join, made.at, made.n);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         line_up(&join->ranks[r]);
     tie_boundaries(join);

@@ -54,7 +54,7 @@ void session_extend(int64_t whole_ns[2], int64_t start_ns, int64_t end_ns)
 
 /* ---- one part a task ---- */
 
-struct task {
+struct tasks_task {
     const char *name; /* borrowed from the file's names */
     size_t len;
     int rank; /* as of net_process_*; -1: of no job that trains */
@@ -65,7 +65,7 @@ struct task {
 struct task_splitter {
     struct trace_part *from;
     struct arena arena;
-    ARRAY(struct task) tasks;
+    ARRAY(struct tasks_task) tasks;
     uint32_t *task_of;    /* string id of a device -> task + 1 */
     struct map receivers; /* key -> name of the node that receives it */
     struct map groups;    /* name of a collective's node -> its key */
@@ -76,8 +76,8 @@ static uint32_t task_of(struct task_splitter *s, uint32_t device)
     if (s->task_of[device])
         return s->task_of[device] - 1;
     const char *name = strtab_get(&s->from->names, device);
-    struct task fresh = {.name = name,
-                         .len = graphdef_task(name, strtab_len(&s->from->names, device))};
+    struct tasks_task fresh = {.name = name,
+                               .len = graphdef_task(name, strtab_len(&s->from->names, device))};
     uint32_t t = 0;
     while (t < s->tasks.n &&
            !(s->tasks.at[t].len == fresh.len && memcmp(s->tasks.at[t].name, name, fresh.len) == 0))
@@ -89,7 +89,7 @@ static uint32_t task_of(struct task_splitter *s, uint32_t device)
 }
 
 /* "/job:worker/replica:0/task:1": whether its job goes by the word, and its number. */
-static bool task_is(const struct task *task, const char *job, int *number)
+static bool task_is(const struct tasks_task *task, const char *job, int *number)
 {
     char prefix[32];
     size_t len = (size_t)snprintf(prefix, sizeof prefix, "/job:%s/", job), at = task->len;
@@ -110,7 +110,7 @@ static void number_tasks(struct task_splitter *s)
     for (size_t t = 0; t < s->tasks.n; t++)
         for (size_t w = 0; w < 2; w++)
             first |= task_is(&s->tasks.at[t], chiefs[w], &number);
-    EACH (struct task, task, s->tasks) {
+    EACH (struct tasks_task, task, s->tasks) {
         task->rank = -1;
         for (size_t w = 0; w < 2; w++) {
             if (task_is(task, chiefs[w], &number))
@@ -123,12 +123,12 @@ static void number_tasks(struct task_splitter *s)
     }
 }
 
-static uint32_t own_id(const struct task_splitter *s, struct task *task, uint32_t id)
+static uint32_t own_id(const struct task_splitter *s, struct tasks_task *task, uint32_t id)
 {
     return strtab_copy(&task->part->names, &s->from->names, id);
 }
 
-static void open_task(struct task *task)
+static void open_task(struct tasks_task *task)
 {
     task->part = mem_array(1, sizeof *task->part);
     task->part->process.has_rank = task->rank != -1;
@@ -143,7 +143,7 @@ static void move_graphs(struct task_splitter *s)
     uint32_t *moved = arena_array(&s->arena, from->dfg_nodes.n, sizeof *moved);
     for (size_t n = 0; n < from->dfg_nodes.n; n++) {
         struct dfg_node node = from->dfg_nodes.at[n];
-        struct task *task = &s->tasks.at[task_of(s, node.device)];
+        struct tasks_task *task = &s->tasks.at[task_of(s, node.device)];
         moved[n] = (uint32_t)task->part->dfg_nodes.n;
         node.name = own_id(s, task, node.name);
         node.type = own_id(s, task, node.type);
@@ -174,7 +174,7 @@ static void move_span(struct task_splitter *s, const struct trace_span *from)
 {
     const struct strtab *names = &s->from->names;
     const struct trace_track *device = &s->from->tracks.at[from->track].track;
-    struct task *task = &s->tasks.at[task_of(s, device->name)];
+    struct tasks_task *task = &s->tasks.at[task_of(s, device->name)];
     struct trace_part *part = task->part;
     struct trace_span span = *from;
     struct trace_track track = {.id = -1};
@@ -248,7 +248,7 @@ static void find_receivers(struct task_splitter *s)
 /* The time of the step in all tasks whose clocks agree with the client's. */
 static void find_whole(struct task_splitter *s)
 {
-    const struct task *client = NULL;
+    const struct tasks_task *client = NULL;
     for (size_t t = 0; t < s->tasks.n; t++)
         if (s->tasks.at[t].rank >= 0 && s->tasks.at[t].part->n_spans > 0 &&
             (!client || s->tasks.at[t].rank < client->rank))

@@ -31,7 +31,7 @@ static inline const struct xplane_meta *meta_of(struct xplane *x, const struct x
 
 /* ---- events ---- */
 
-struct line {
+struct xplane_line {
     int64_t id, start_ns;
     uint32_t track; /* NO_ID: has no spans yet */
     bool works;     /* for `run`, from `work_ns` on, as was noted */
@@ -42,7 +42,7 @@ struct line {
 };
 
 /* Lines of a GPU that retell the streams' work under other names are no streams. */
-static bool line_is_wanted(const struct xplane_plane *plane, const struct line *line)
+static bool line_is_wanted(const struct xplane_plane *plane, const struct xplane_line *line)
 {
     if (plane->kind == PLANE_XLA)
         return text_n_is(line->name, line->name_len, "XLA Ops") ||
@@ -53,14 +53,14 @@ static bool line_is_wanted(const struct xplane_plane *plane, const struct line *
 }
 
 /* Threads of the executor and of the collectives' executor have a pool's name and a number. */
-static bool is_pool(const struct line *line)
+static bool is_pool(const struct xplane_line *line)
 {
     return text_n_begins(line->name, line->name_len, "tf_") ||
            text_n_begins(line->name, line->name_len, "collective_ops");
 }
 
 static uint32_t find_track(struct xplane *x, const struct xplane_plane *plane,
-                           const struct line *line)
+                           const struct xplane_line *line)
 {
     bool gpu = plane->kind == PLANE_GPU;
     struct trace_track track = {.gpu = gpu, .pid = gpu ? plane->device : 0, .id = line->id};
@@ -117,7 +117,7 @@ static void describe_event(struct xplane *x, const struct xplane_meta *meta,
     }
 }
 
-static void add_moment(struct xplane *x, struct line *line, enum session_moment_kind kind,
+static void add_moment(struct xplane *x, struct xplane_line *line, enum session_moment_kind kind,
                        const struct xplane_event *event, int64_t ns)
 {
     bool waits = kind == MOMENT_WAIT || kind == MOMENT_WAIT_DONE;
@@ -139,9 +139,9 @@ static void add_moment(struct xplane *x, struct line *line, enum session_moment_
 }
 
 /* What XLA ran on a device: an op, or all of a program or step. */
-static void add_xla(struct xplane *x, const struct xplane_plane *plane, const struct line *line,
-                    const struct xplane_meta *meta, const struct xplane_event *event, int64_t start,
-                    int64_t end)
+static void add_xla(struct xplane *x, const struct xplane_plane *plane,
+                    const struct xplane_line *line, const struct xplane_meta *meta,
+                    const struct xplane_event *event, int64_t start, int64_t end)
 {
     struct xla_op op = {.device = plane->device,
                         .run = event->values[STAT_PROGRAM_RUN],
@@ -163,7 +163,7 @@ static void add_xla(struct xplane *x, const struct xplane_plane *plane, const st
     array_push(&x->xla.ops, op);
 }
 
-static void add_span(struct xplane *x, const struct xplane_plane *plane, struct line *line,
+static void add_span(struct xplane *x, const struct xplane_plane *plane, struct xplane_line *line,
                      const struct xplane_meta *meta, const struct xplane_event *event)
 {
     struct trace_part *part = x->part;
@@ -241,7 +241,7 @@ static void read_stat(struct xplane *x, const struct xplane_plane *plane, struct
 }
 
 /* One XEvent: metadata_id 1, offset_ps 2, duration_ps 3, stats 4. */
-static void read_event(struct xplane *x, const struct xplane_plane *plane, struct line *line,
+static void read_event(struct xplane *x, const struct xplane_plane *plane, struct xplane_line *line,
                        struct pb_view view)
 {
     struct xplane_event event;
@@ -284,7 +284,7 @@ static void read_event(struct xplane *x, const struct xplane_plane *plane, struc
 static void read_line(struct xplane *x, const struct xplane_plane *plane,
                       const struct pb_field *message)
 {
-    struct line line = {.track = NO_ID};
+    struct xplane_line line = {.track = NO_ID};
     struct pb_view view;
     const char *text;
     size_t len;

@@ -10,8 +10,8 @@
 #include "ingest/rank_json.h"
 
 /* Adds the bit to the modules that are meant. */
-static int choose(const struct dpro_model *m, const char *text, unsigned bit, uint8_t *ways,
-                  struct dpro_error *err)
+static int computing_choose(const struct dpro_model *m, const char *text, unsigned bit,
+                            uint8_t *ways, struct dpro_error *err)
 {
     SCRATCH bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
     bool all = strcmp(text, "all") == 0 && m->n_modules > 0;
@@ -35,15 +35,15 @@ static int choose_precision(const struct dpro_model *m, const char *text, uint8_
         return 0;
     }
     if (strcmp(text, "bf16") == 0)
-        return choose(m, "all", DPRO_BF16, ways, err);
+        return computing_choose(m, "all", DPRO_BF16, ways, err);
     if (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0')
-        return choose(m, text + 5, DPRO_BF16, ways, err);
+        return computing_choose(m, text + 5, DPRO_BF16, ways, err);
     return refuse(err, "a precision of '%.100s' can't be predicted: bf16, bf16=NAMES and fp32 can",
                   text);
 }
 
 /* The bits of a module by those around it. */
-static uint8_t inherited(const struct dpro_model *m, const uint8_t *ways, uint32_t module)
+static uint8_t computing_inherited(const struct dpro_model *m, const uint8_t *ways, uint32_t module)
 {
     uint32_t outer = m->modules[module].parent;
     return outer == MODEL_NONE ? 0 : ways[outer];
@@ -57,7 +57,7 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
     SCRATCH bool *parted = mem_array(m->n_modules + (size_t)1, sizeof *parted);
     int rc = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
-        uint8_t outer = inherited(m, ways, i);
+        uint8_t outer = computing_inherited(m, ways, i);
         if ((outer & DPRO_COMPILED) && (ways[i] & ~outer))
             rc = refuse(err,
                         "'%.100s' lies in a module that is compiled as one: it can't be in 16 "
@@ -72,7 +72,7 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
         if (parted[i])
             ways[i] = 0;
     for (uint32_t i = m->n_modules; i-- > 0;)
-        if (inherited(m, ways, i))
+        if (computing_inherited(m, ways, i))
             ways[i] = 0;
     return rc;
 }
@@ -113,8 +113,8 @@ static const char *text_of_untimed(const struct dpro_model *m, const char *name,
         late ? " --probe-limit SECONDS' and more time than before" : "'");
 }
 
-static int check(const struct dpro_model *m, const uint8_t *ways, struct notes *notes,
-                 struct dpro_error *err)
+static int computing_check(const struct dpro_model *m, const uint8_t *ways, struct notes *notes,
+                           struct dpro_error *err)
 {
     for (uint32_t i = 0; i < m->n_modules; i++) {
         const struct computing_cost *cost = &m->modules[i].costs[ways[i]];
@@ -182,7 +182,7 @@ static void tell_parts(const struct dpro_model *m, uint32_t module, unsigned way
 /* Of the work in other ways, what is told not to be measured: recorders leave out what is small. */
 #define LEAST_TOLD 0.05
 
-static void tell(const struct dpro_model *m, const uint8_t *ways, struct notes *notes)
+static void computing_tell(const struct dpro_model *m, const uint8_t *ways, struct notes *notes)
 {
     uint32_t n_compiled = 0, n_bf16 = 0, n_empty = 0;
     double assumed_ns = 0, composed_ns = 0, all_ns = 0;
@@ -241,19 +241,19 @@ int change_computing(const struct dpro_changes *c, struct dpro_model *m, struct 
     if (!c->compile && !c->precision)
         return 0;
     uint8_t *ways = arena_array(notes->arena, m->n_modules + (size_t)1, sizeof *ways);
-    int rc = c->compile ? choose(m, c->compile, DPRO_COMPILED, ways, err) : 0;
+    int rc = c->compile ? computing_choose(m, c->compile, DPRO_COMPILED, ways, err) : 0;
     if (rc == 0 && c->precision)
         rc = choose_precision(m, c->precision, ways, err);
     m->memory.loss_in_16_bits = c->precision && strcmp(c->precision, "bf16") == 0;
     if (rc == 0)
         rc = push_down(m, ways, err);
     if (rc == 0)
-        rc = check(m, ways, notes, err);
+        rc = computing_check(m, ways, notes, err);
     if (rc == 0 && notes->untimed && !memory_is_known(m)) /* nothing of it can be told */
         rc = refuse(err, "%s", notes->untimed);
     if (rc < 0)
         return rc;
     m->baseline.computing = ways;
-    tell(m, ways, notes);
+    computing_tell(m, ways, notes);
     return 0;
 }

@@ -33,8 +33,8 @@ static int check_rest(const struct pipeline_writer *w, struct dpro_error *err)
     return 0;
 }
 
-static int check(const struct pipeline_writer *w, const struct dpro_changes *c,
-                 struct dpro_error *err)
+static int pipeline_check(const struct pipeline_writer *w, const struct dpro_changes *c,
+                          struct dpro_error *err)
 {
     const struct pipeline *p = &w->p;
     if (p->dimension == DPRO_NO_DIMENSION)
@@ -262,7 +262,7 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
 {
     struct pipeline_writer w = {.g = graph, .m = model, .arena = notes->arena, .share = share};
     pipeline_find(graph, notes->arena, &w.p);
-    int rc = check(&w, changes, err);
+    int rc = pipeline_check(&w, changes, err);
     if (rc < 0)
         return rc;
     struct dpro_pipeline_run before = {w.p.n_micro_batches, w.p.schedule}, after = before;

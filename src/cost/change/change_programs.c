@@ -18,7 +18,7 @@
 /* Of a peak, of what is otherwise than recorded. */
 #define MEMORY_ERROR 0.01
 
-static bool shares(struct rank_share share)
+static bool programs_shares(struct rank_share share)
 {
     return share.shards != 1 || share.tensors != 1;
 }
@@ -194,7 +194,7 @@ static double computing_error_ns(const struct dpro_model *m)
 
 /* ---- shards, split tensors ---- */
 
-static void resize(struct graph_block *block, double ratio)
+static void programs_resize(struct graph_block *block, double ratio)
 {
     block->size_bytes = (uint64_t)llround((double)block->size_bytes * ratio);
     block->asked_bytes = (uint64_t)llround((double)block->asked_bytes * ratio);
@@ -212,11 +212,11 @@ static void share_memory(struct rank_share share, struct arena *arena, struct dp
                             block->category == DPRO_MEMORY_GRADIENT ||
                             block->category == DPRO_MEMORY_STATE;
             if (block->split || (block->unsplits && share.whole))
-                resize(block, block->split ? share.tensors : 0);
+                programs_resize(block, block->split ? share.tensors : 0);
             if (stays && of_model && block->gather == 0)
-                resize(block, share.shards);
+                programs_resize(block, share.shards);
             if (stays && block->category == DPRO_MEMORY_BUCKET)
-                resize(block, parameters);
+                programs_resize(block, parameters);
         }
         m->blocks = blocks;
     }
@@ -250,13 +250,13 @@ static void find_peaks(const struct dpro_graph *graph, struct rank_share share, 
     if (!memory_is_known(model))
         return;
     memory[0] = memory_peak_told(&own, &as_it_is);
-    if (!shares(share) && change->units.n_edits == 0) {
+    if (!programs_shares(share) && change->units.n_edits == 0) {
         memory[1] = memory_peak_told(model, &model->baseline);
         return;
     }
     own_memories(arena, &other);
     units_change_memory(&change->units, graph, arena, &other);
-    if (shares(share))
+    if (programs_shares(share))
         share_memory(share, arena, &other);
     double moved = (double)memory_peak_bytes(&other, &as_it_is) - (double)memory[0].bytes;
     other.memory = model->memory;
@@ -367,7 +367,7 @@ static int edit_programs(const struct dpro_graph *delayed, const struct dpro_cha
                          struct dpro_error *err)
 {
     const struct op_work *work = NULL;
-    if (change->has_modules && (asks_for_modules(c) || shares(share)))
+    if (change->has_modules && (asks_for_modules(c) || programs_shares(share)))
         work = op_work_of(delayed, &change->modules, passes_alone, share, arena);
     to->communications =
         arena_copy(arena, to->communications, to->n_communications, sizeof *to->communications);
@@ -472,7 +472,7 @@ static int change_stages(const struct dpro_graph *graph, const struct dpro_graph
     if (rc < 0)
         return rc;
     pipeline_peaks(&change->modules, &change->pipeline, change->memory);
-    if (shares(share) && memory_is_known(&change->modules)) {
+    if (programs_shares(share) && memory_is_known(&change->modules)) {
         struct dpro_model other = change->modules;
         struct dpro_memory_peak peaks[2];
         own_memories(notes->arena, &other);
@@ -513,8 +513,8 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
     if (rc < 0)
         return rc;
     struct rank_share share = replicas_share(&ranks);
-    change->has_modules =
-        m->n_communications > 0 && (asks_for_modules(c) || asks_for_units(c) || shares(share));
+    change->has_modules = m->n_communications > 0 &&
+                          (asks_for_modules(c) || asks_for_units(c) || programs_shares(share));
     if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))
         return 0;
     rc = check_asked(graph, c, m, err);

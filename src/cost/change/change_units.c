@@ -25,7 +25,7 @@ struct asking {
     struct unit_change *change;
 };
 
-static bool gathers(const struct dpro_graph *g, uint32_t gather)
+static bool units_gathers(const struct dpro_graph *g, uint32_t gather)
 {
     for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
         if (g->gather[op] == gather)
@@ -84,15 +84,15 @@ static int choose_names(const struct asking *a, const char *text, struct dpro_er
     return rc;
 }
 
-static int choose(const struct asking *a, const char *text, struct dpro_error *err)
+static int units_choose(const struct asking *a, const char *text, struct dpro_error *err)
 {
     bool all = strcmp(text, "all") == 0, none = strcmp(text, "none") == 0, any = false;
     struct unit_change *change = a->change;
     change->units = arena_array(a->arena, (size_t)a->g->n_units + 1, sizeof *change->units);
     change->n_units = a->g->n_units;
     for (uint32_t u = 0; u < a->g->n_units; u++) {
-        bool before = gathers(a->g, GATHER(u, true));
-        bool gathered = before || gathers(a->g, GATHER(u, false));
+        bool before = units_gathers(a->g, GATHER(u, true));
+        bool gathered = before || units_gathers(a->g, GATHER(u, false));
         change->units[u] = (struct dpro_unit){graph_unit_name(a->g, u), before, all && gathered};
         any |= gathered;
     }
@@ -108,7 +108,7 @@ static int choose(const struct asking *a, const char *text, struct dpro_error *e
 static int gather_again(const struct asking *a, uint32_t unit, struct dpro_error *err)
 {
     const uint32_t *after = a->g->units[unit].request;
-    bool whole = gathers(a->g, GATHER(unit, false));
+    bool whole = units_gathers(a->g, GATHER(unit, false));
     for (uint32_t r = 0; r < a->g->n_ranks; r++)
         whole &= after[r] != DPRO_NO_OP;
     if (!whole)
@@ -128,10 +128,11 @@ static int gather_again(const struct asking *a, uint32_t unit, struct dpro_error
 
 ORDER(by_request, struct program_edit, COMPARE(x->after[0], y->after[0]) ?: ASCENDING(gather));
 
-static int reshard(const struct asking *a, const struct dpro_changes *c, struct dpro_error *err)
+static int units_reshard(const struct asking *a, const struct dpro_changes *c,
+                         struct dpro_error *err)
 {
     struct unit_change *change = a->change;
-    int rc = choose(a, c->reshard, err);
+    int rc = units_choose(a, c->reshard, err);
     uint32_t first = change->n_edits;
     for (uint32_t u = 0; u < a->g->n_units && rc == 0; u++)
         if (change->units[u].reshards && !change->units[u].reshards_before)
@@ -250,8 +251,8 @@ static bool is_waited_for(const struct dpro_graph *g, uint32_t gather)
 
 /* Of a backward pass, whether the unit is asked for there as recorded: behind that one's copying
  * and before the next one's. */
-static bool stays(const struct asking *a, uint32_t gather, const struct copying *own,
-                  const struct copying *asks, uint32_t next)
+static bool units_stays(const struct asking *a, uint32_t gather, const struct copying *own,
+                        const struct copying *asks, uint32_t next)
 {
     const struct dpro_graph *g = a->g;
     const struct copying before = find_copying(g, next, a->arena);
@@ -271,7 +272,7 @@ static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n,
     for (uint32_t i = 1; i < n; i++) {
         uint32_t asks = i - MIN(distance, i), behind = GATHER(chain[asks], backward);
         uint32_t gather = GATHER(chain[i], backward);
-        if (!gathers(g, gather)) /* it keeps its parameters */
+        if (!units_gathers(g, gather)) /* it keeps its parameters */
             continue;
         struct copying own = find_copying(g, gather, a->arena);
         struct copying of = find_copying(g, behind, a->arena);
@@ -280,7 +281,7 @@ static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n,
                           "unit '%.200s' does not copy out what it gathers in the iteration that "
                           "was recorded: from where it would ask for the next ones is not known",
                           graph_unit_name(g, chain[asks]));
-        if (backward && stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
+        if (backward && units_stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
             continue;
         if (!is_waited_for(g, gather))
             return refuse(err,
@@ -295,7 +296,7 @@ static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n,
     return 0;
 }
 
-static int prefetch(const struct asking *a, uint32_t distance, struct dpro_error *err)
+static int units_prefetch(const struct asking *a, uint32_t distance, struct dpro_error *err)
 {
     const struct dpro_graph *g = a->g;
     bool any = false, gpu = false;
@@ -329,14 +330,14 @@ int units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, stru
     struct asking a = {graph, arena, change};
     *change = (struct unit_change){.edits = arena_array(arena, most, sizeof *change->edits),
                                    .behind = arena_array(arena, most, sizeof *change->behind)};
-    int rc = c->prefetch > 0 ? prefetch(&a, c->prefetch, err) : 0;
-    return rc == 0 && c->reshard ? reshard(&a, c, err) : rc;
+    int rc = c->prefetch > 0 ? units_prefetch(&a, c->prefetch, err) : 0;
+    return rc == 0 && c->reshard ? units_reshard(&a, c, err) : rc;
 }
 
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
 {
     return unit < change->n_units ? change->units[unit].reshards
-                                  : gathers(graph, GATHER(unit, true));
+                                  : units_gathers(graph, GATHER(unit, true));
 }
 
 /* ---- programs ---- */
@@ -388,7 +389,7 @@ static uint32_t taken_at(uint32_t place)
 }
 
 /* Size 0 is as good as not there. */
-static void keep(struct sharer *s, uint32_t unit)
+static void units_keep(struct sharer *s, uint32_t unit)
 {
     uint32_t again = 0;
     for (uint32_t b = 0; b < s->n_recorded; b++) {
@@ -471,7 +472,7 @@ void units_change_memory(const struct unit_change *change, const struct dpro_gra
                 ask_ahead(&s, change->edits[e].gather, change->behind[e]);
         for (uint32_t u = 0; u < change->n_units && u < recorded->n_units; u++) {
             if (change->units[u].reshards_before && !change->units[u].reshards)
-                keep(&s, u);
+                units_keep(&s, u);
             else if (!change->units[u].reshards_before && change->units[u].reshards)
                 free_unit(&s, u);
         }

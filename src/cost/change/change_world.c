@@ -204,8 +204,8 @@ static struct traffic grown_traffic(struct world *w, const struct model_communic
 }
 
 /* With links of the group's class as they were and as they are now. */
-static void grow(struct world *w, struct model_communication *c, struct extent was,
-                 struct extent is)
+static void world_grow(struct world *w, struct model_communication *c, struct extent was,
+                       struct extent is)
 {
     const struct model_link *learnt = &w->m->net.learnt;
     double pace = w->m->net.took_ratio;
@@ -297,7 +297,7 @@ static int change_communication(struct world *w, struct model_communication *c,
         c->took_ns = c->waits_ns = c->link_bytes = c->n_steps = 0;
         c->more_bytes = c->more_steps = 0;
     } else if (grows || is->n_hosts > 1 || is->within != was->within)
-        grow(w, c, *was, *is);
+        world_grow(w, c, *was, *is);
     return 0;
 }
 
@@ -571,7 +571,7 @@ static void tell_splits(const struct world *w, struct notes *notes)
         r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
 }
 
-static void tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
+static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
     const struct model_link *link = &w->m->net.link;
@@ -694,7 +694,7 @@ static int change_dimension(const struct replicas *r, const struct topology *tol
     if (!r->splits && m->net.collective.algorithm == MODEL_DIRECT && r->before == 2 &&
         r->after != 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
-    tell(&w, w.size, notes);
+    world_tell(&w, w.size, notes);
     return 0;
 }
 

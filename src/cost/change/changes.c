@@ -264,7 +264,7 @@ bool changes_ask(const struct dpro_changes *changes, unsigned of)
 }
 
 /* Why the job lacks what a change needs; NULL: it has it. */
-static const char *lacks(const struct dpro_model *m, unsigned need)
+static const char *changes_lacks(const struct dpro_model *m, unsigned need)
 {
     bool in_groups = m->n_communications > 0;
     switch (need) {
@@ -296,7 +296,7 @@ static const char *lacks(const struct dpro_model *m, unsigned need)
 static int check_need(const struct change_row *row, unsigned need, const struct dpro_model *m,
                       struct dpro_error *err)
 {
-    const char *why = row->needs & need ? lacks(m, need) : NULL;
+    const char *why = row->needs & need ? changes_lacks(m, need) : NULL;
     if (!why)
         return 0;
     if (need == NEEDS_GRADIENTS)

@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 
 /* How many letters have to be put in, taken out or exchanged; `row` holds strlen(b) + 1. */
-static size_t distance(const char *a, const char *b, size_t *row)
+static size_t choice_distance(const char *a, const char *b, size_t *row)
 {
     size_t n = strlen(b);
     for (size_t j = 0; j <= n; j++)
@@ -25,14 +25,14 @@ static size_t distance(const char *a, const char *b, size_t *row)
     return row[n];
 }
 
-static const char *nearest(const struct dpro_model *model, const char *name)
+static const char *choice_nearest(const struct dpro_model *model, const char *name)
 {
     const char *found = "";
     size_t least = SIZE_MAX;
     for (uint32_t m = 0; m < model->n_modules; m++) {
         const char *of = model->modules[m].name;
         size_t *row = mem_alloc((strlen(of) + 1) * sizeof *row);
-        size_t far = of[0] != '\0' ? distance(name, of, row) : SIZE_MAX;
+        size_t far = of[0] != '\0' ? choice_distance(name, of, row) : SIZE_MAX;
         mem_free(row);
         if (far < least) {
             least = far;
@@ -62,7 +62,7 @@ static int no_such_module(const struct dpro_model *model, const char *name, stru
                               name);
     return dpro_error_set(err, DPRO_EUSAGE,
                           "no module of the job is named '%.200s'; the nearest is '%.200s'", name,
-                          nearest(model, name));
+                          choice_nearest(model, name));
 }
 
 /* A list of names alone is of whatever is asked for. */

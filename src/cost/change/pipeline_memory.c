@@ -34,8 +34,8 @@ static void add_life(int64_t *at, struct life life, int64_t bytes)
     at[life.to] -= bytes;
 }
 
-static void fly(const struct dpro_model *modules, const struct model_memory *m, struct arena *arena,
-                struct flight *f)
+static void memory_fly(const struct dpro_model *modules, const struct model_memory *m,
+                       struct arena *arena, struct flight *f)
 {
     f->sweep = memory_sweep_begin(modules, &modules->baseline, m, false);
     f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
@@ -113,7 +113,7 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
     EACH_OF (const struct model_memory, m, modules->memories, modules->n_memories) {
         struct flight f = {.ratio = most_in_flight(change, m->rank, 1) /
                                     most_in_flight(change, m->rank, 0)};
-        fly(modules, m, &arena, &f);
+        memory_fly(modules, m, &arena, &f);
         for (uint32_t p = 0; p <= m->n_moments; p++) {
             int64_t bytes = f.sweep.held[p] + memory_again(&f.sweep, p) + f.whole[p] - f.kept[p] +
                             kept_at(&f, p);

@@ -79,7 +79,7 @@ static double pass_ns(const struct pipeline_writer *w, const struct stage *stage
     return ns;
 }
 
-static double total(const struct pipeline_writer *w, const struct stage *stage)
+static double program_total(const struct pipeline_writer *w, const struct stage *stage)
 {
     return stage->once_ns + stage->call_ns +
            w->p.n_micro_batches * pass_ns(w, stage, PASS_FORWARD, PASS_OF_WEIGHTS, 0, 1);
@@ -337,7 +337,7 @@ void pipeline_measure(struct pipeline_writer *w, double ratio, const struct dpro
         add_ops(w, work, r, stage);
         for (uint32_t i = 0; i < p->n_ops; i++)
             n_calls += communication_of(m, p->ops[i].tensor) != MODEL_NONE;
-        double all = total(w, &was), pace = program_work_ns(p);
+        double all = program_total(w, &was), pace = program_work_ns(p);
         stage->call_ns /= MAX(n_calls, 1);
         stage->call_error_ns = error_of_calls(w->g, r);
         pipeline_stage_scale(w, stage, all > 0 ? pace / all : 1);
@@ -367,7 +367,7 @@ struct rank_writer {
     struct program_writer program;
 };
 
-static void issue(struct rank_writer *to, uint32_t tensor)
+static void pipeline_issue(struct rank_writer *to, uint32_t tensor)
 {
     program_issue(&to->program,
                   (struct model_op){.name = "message", .phase = DPRO_OP_BW, .tensor = tensor});
@@ -381,20 +381,20 @@ static void wait_for(struct rank_writer *to, uint32_t needs, double lag_ns)
                                                  .lag_ns = lag_ns});
 }
 
-static void work(struct rank_writer *to, double ns)
+static void pipeline_work(struct rank_writer *to, double ns)
 {
     program_work(&to->program, NULL, ns);
 }
 
 /* What it hands over and waits for at once. */
-static void communicate(struct rank_writer *to, uint32_t share, uint32_t number)
+static void pipeline_communicate(struct rank_writer *to, uint32_t share, uint32_t number)
 {
     uint32_t tensor = to->w->m->n_tensors + to->w->shares[share].first + number;
-    work(to, to->w->stages[to->rank].call_ns);
+    pipeline_work(to, to->w->stages[to->rank].call_ns);
     program_communicate(&to->program, "message", tensor);
 }
 
-static void reduce(struct rank_writer *to, const struct gradient_moment *moment)
+static void program_reduce(struct rank_writer *to, const struct gradient_moment *moment)
 {
     const struct pipeline_writer *w = to->w;
     uint32_t number = moment->number, tensor = number;
@@ -406,8 +406,8 @@ static void reduce(struct rank_writer *to, const struct gradient_moment *moment)
         wait_for(to, tensor, 0);
         return;
     }
-    work(to, number < w->n_shares ? w->stages[to->rank].call_ns : 0);
-    issue(to, tensor);
+    pipeline_work(to, number < w->n_shares ? w->stages[to->rank].call_ns : 0);
+    pipeline_issue(to, tensor);
 }
 
 /* Up to that part of a pass that takes so long. Returns what is done of it. */
@@ -416,16 +416,17 @@ static double reduce_until(struct rank_writer *to, double done, double until, do
     const struct stage *stage = &to->w->stages[to->rank];
     for (; to->next < stage->moments.n && stage->moments.at[to->next].at <= until; to->next++) {
         double at = fmin(stage->moments.at[to->next].at, 1);
-        work(to, (at - done) * pass_ns);
+        pipeline_work(to, (at - done) * pass_ns);
         done = at;
-        reduce(to, &stage->moments.at[to->next]);
+        program_reduce(to, &stage->moments.at[to->next]);
     }
     return done;
 }
 
 /* The pass number `number` of all in one way. What communicates in it cuts it in equal parts; in
  * the last one that makes gradients these are reduced, too. */
-static void pass(struct rank_writer *to, int way, uint32_t number, double work_ns, bool of_weights)
+static void program_pass(struct rank_writer *to, int way, uint32_t number, double work_ns,
+                         bool of_weights)
 {
     const struct stage *stage = &to->w->stages[to->rank];
     size_t n = of_weights ? 0 : stage->in_passes[way].n;
@@ -433,14 +434,14 @@ static void pass(struct rank_writer *to, int way, uint32_t number, double work_n
         to->w->splits == of_weights && way == BACK && number + 1 == to->n * to->w->n_chunks;
     double done = 0;
     for (size_t i = 0; i < stage->first.n && way == THERE && number == 0; i++)
-        communicate(to, stage->first.at[i], 0);
+        pipeline_communicate(to, stage->first.at[i], 0);
     for (size_t i = 0; i <= n; i++) {
         double until = (double)(i + 1) / (double)(n + 1);
         done = reduces ? reduce_until(to, done, until, work_ns) : done;
-        work(to, (until - done) * work_ns);
+        pipeline_work(to, (until - done) * work_ns);
         done = until;
         if (i < n)
-            communicate(to, stage->in_passes[way].at[i], number);
+            pipeline_communicate(to, stage->in_passes[way].at[i], number);
     }
 }
 
@@ -472,8 +473,8 @@ static void write_step(struct rank_writer *to, const struct pipeline_step *step)
     switch (step->action) {
     case DO_SEND:
     case DO_RECEIVE:
-        work(to, stage->call_ns);
-        issue(to, message_of(to, step, step->action == DO_SEND));
+        pipeline_work(to, stage->call_ns);
+        pipeline_issue(to, message_of(to, step, step->action == DO_SEND));
         break;
     case WAIT:
         wait_for(to, message_of(to, step, true), 0);
@@ -481,8 +482,9 @@ static void write_step(struct rank_writer *to, const struct pipeline_step *step)
     default:
         if (step->stage != first && !of_weights)
             wait_for(to, message_of(to, step, false), stage->lag_ns[step->back]);
-        pass(to, step->back, (step->back ? n_chunks - 1 - chunk : chunk) * to->n + step->number,
-             step_ns(to, step), of_weights);
+        program_pass(to, step->back,
+                     (step->back ? n_chunks - 1 - chunk : chunk) * to->n + step->number,
+                     step_ns(to, step), of_weights);
     }
 }
 
@@ -516,7 +518,7 @@ struct dpro_model pipeline_write(struct pipeline_writer *w, struct dpro_pipeline
     to.ranks = arena_copy(w->arena, to.ranks, to.n_ranks, sizeof *to.ranks);
     for (uint32_t r = 0; r < to.n_ranks; r++) {
         struct rank_writer rank = {.w = w, .rank = r, .n = run.n_micro_batches};
-        work(&rank, w->stages[r].once_ns);
+        pipeline_work(&rank, w->stages[r].once_ns);
         EACH (const struct pipeline_step, step, steps[w->p.stage_of[r]])
             write_step(&rank, step);
         reduce_until(&rank, 1, BEHIND, 0);

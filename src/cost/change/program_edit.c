@@ -7,7 +7,7 @@
 
 enum step { STEP_WAITS, STEP_WORKS, STEP_ISSUES };
 
-struct part {
+struct edit_part {
     uint8_t step;
     bool before;                   /* as of a piece */
     uint32_t at;                   /* op of the program */
@@ -18,9 +18,9 @@ struct part {
     uint32_t place, behind, order; /* parts are in the order of these */
 };
 
-typedef ARRAY(struct part) part_array;
+typedef ARRAY(struct edit_part) part_array;
 
-ORDER(by_place, struct part, ASCENDING(place) ?: ASCENDING(behind) ?: ASCENDING(order));
+ORDER(by_place, struct edit_part, ASCENDING(place) ?: ASCENDING(behind) ?: ASCENDING(order));
 
 struct editor {
     const struct measured_replay *r;
@@ -44,13 +44,14 @@ static uint32_t gather_of(const struct editor *e, uint32_t communication)
     return g->gather ? g->gather[g->members[c->first_member].arrival] : 0;
 }
 
-static bool is_of(const struct program_edit *edit, const struct part *part)
+static bool is_of(const struct program_edit *edit, const struct edit_part *part)
 {
     bool leaves = edit->leaves && part->op != DPRO_NO_OP && edit->leaves[part->op];
     return part->gather != 0 && part->gather == edit->gather && !leaves;
 }
 
-static bool is_edited(const struct editor *e, const struct part *part, enum program_edit_kind kind)
+static bool is_edited(const struct editor *e, const struct edit_part *part,
+                      enum program_edit_kind kind)
 {
     for (uint32_t i = 0; i < e->n_edits; i++)
         if (e->edits[i].kind == kind && is_of(&e->edits[i], part))
@@ -67,7 +68,7 @@ static void edit_communications(struct editor *e, struct dpro_model *to)
     e->repeat = arena_array(e->arena, e->n_edits + (size_t)1, sizeof *e->repeat);
     to->n_communications = 0;
     for (uint32_t k = 0; k < n; k++) {
-        struct part is = {.op = DPRO_NO_OP, .gather = gather_of(e, k)};
+        struct edit_part is = {.op = DPRO_NO_OP, .gather = gather_of(e, k)};
         bool stays = !is_edited(e, &is, EDIT_REMOVES);
         e->number[k] = stays ? to->n_communications : MODEL_NONE;
         if (stays)
@@ -86,7 +87,7 @@ static void edit_communications(struct editor *e, struct dpro_model *to)
 
 /* ---- parts ---- */
 
-static void add_part(part_array *parts, struct part part)
+static void add_part(part_array *parts, struct edit_part part)
 {
     part.place = part.order = (uint32_t)parts->n;
     array_push(parts, part);
@@ -96,11 +97,11 @@ static void add_sync(const struct editor *e, part_array *parts, uint8_t step, ui
                      uint32_t tensor)
 {
     uint32_t k = communication_of(e->m, tensor);
-    add_part(parts, (struct part){.step = step,
-                                  .at = at,
-                                  .op = DPRO_NO_OP,
-                                  .gather = k != MODEL_NONE ? gather_of(e, k) : 0,
-                                  .tensor = tensor});
+    add_part(parts, (struct edit_part){.step = step,
+                                       .at = at,
+                                       .op = DPRO_NO_OP,
+                                       .gather = k != MODEL_NONE ? gather_of(e, k) : 0,
+                                       .tensor = tensor});
 }
 
 static double work_of(const struct editor *e, const struct program_piece *piece)
@@ -134,16 +135,16 @@ static void take_apart(struct editor *e, const struct model_program *p,
         for (uint32_t k = first[i]; k != UINT32_MAX; k = next[k]) {
             const struct program_piece *piece = &pieces->all[k];
             work_ns -= piece->ns;
-            add_part(parts, (struct part){.step = STEP_WORKS,
-                                          .before = piece->before,
-                                          .at = i,
-                                          .op = piece->op,
-                                          .gather = g->gather ? g->gather[piece->op] : 0,
-                                          .ns = work_of(e, piece)});
+            add_part(parts, (struct edit_part){.step = STEP_WORKS,
+                                               .before = piece->before,
+                                               .at = i,
+                                               .op = piece->op,
+                                               .gather = g->gather ? g->gather[piece->op] : 0,
+                                               .ns = work_of(e, piece)});
         }
         if (work_ns >= 1) /* but what rounding leaves */
-            add_part(parts,
-                     (struct part){.step = STEP_WORKS, .at = i, .op = DPRO_NO_OP, .ns = work_ns});
+            add_part(parts, (struct edit_part){
+                                .step = STEP_WORKS, .at = i, .op = DPRO_NO_OP, .ns = work_ns});
         if (op->tensor != MODEL_NONE)
             add_sync(e, parts, STEP_ISSUES, i, op->tensor);
     }
@@ -155,7 +156,7 @@ static uint32_t place_of(const struct editor *e, const part_array *parts, uint32
     uint32_t copy = e->r->first, place = 0;
     int64_t start_ns = measured_start_ns(e->r, copy, op), last_ns = INT64_MIN;
     for (uint32_t i = 0; i < parts->n; i++) {
-        const struct part *part = &parts->at[i];
+        const struct edit_part *part = &parts->at[i];
         if (part->step != STEP_WORKS || part->op == DPRO_NO_OP)
             continue;
         int64_t ns = measured_start_ns(e->r, copy, part->op);
@@ -168,7 +169,8 @@ static uint32_t place_of(const struct editor *e, const part_array *parts, uint32
 }
 
 /* With the communications' new numbers; `repeat`: those of what is repeated. */
-static struct part renumbered(const struct editor *e, struct part part, const uint32_t *repeat)
+static struct edit_part edit_renumbered(const struct editor *e, struct edit_part part,
+                                        const uint32_t *repeat)
 {
     uint32_t k = part.step == STEP_WORKS ? MODEL_NONE : communication_of(e->m, part.tensor);
     if (k != MODEL_NONE)
@@ -182,17 +184,17 @@ static void edit_parts(struct editor *e, const part_array *parts, uint32_t rank,
     for (uint32_t j = 0; j < e->n_edits; j++)
         if (e->edits[j].kind != EDIT_REMOVES)
             place[j] = place_of(e, parts, e->edits[j].after[rank]);
-    EACH (const struct part, part, *parts) {
+    EACH (const struct edit_part, part, *parts) {
         if (is_edited(e, part, EDIT_REMOVES))
             continue;
         if (!is_edited(e, part, EDIT_MOVES))
-            array_push(to, renumbered(e, *part, NULL));
+            array_push(to, edit_renumbered(e, *part, NULL));
         for (uint32_t j = 0; j < e->n_edits; j++) {
             const struct program_edit *edit = &e->edits[j];
             if (edit->kind == EDIT_REMOVES || !is_of(edit, part))
                 continue;
             bool repeats = edit->kind == EDIT_REPEATS;
-            struct part put = renumbered(e, *part, repeats ? e->repeat[j] : NULL);
+            struct edit_part put = edit_renumbered(e, *part, repeats ? e->repeat[j] : NULL);
             put.place = place[j];
             put.behind = 1 + j;
             put.order += put.before ? (uint32_t)parts->n : 0;
@@ -210,7 +212,7 @@ static struct model_program put_together(struct editor *e, const struct model_pr
     struct model_program to = *from;
     struct program_writer w = {.work_ns = 0};
     uint32_t *now = arena_array(&e->scratch, from->n_ops + (size_t)1, sizeof *now); /* by old op */
-    EACH (const struct part, part, *parts) {
+    EACH (const struct edit_part, part, *parts) {
         struct model_op like = from->ops[part->at];
         now[part->at] = (uint32_t)w.ops.n;
         like.needs = like.tensor = part->tensor;

@@ -49,7 +49,7 @@ static uint32_t *find_calls(const struct repeater *x, uint32_t rank)
 }
 
 /* Those that are in a recomputed call on all of their group's ranks. */
-static void number(struct repeater *x)
+static void calls_number(struct repeater *x)
 {
     struct dpro_model *m = x->m;
     struct model_communication *all = arena_array(x->arena, 2 * (size_t)x->n + 1, sizeof *all);
@@ -68,7 +68,7 @@ static void number(struct repeater *x)
 
 /* Recomputing ends where all that the backward pass needs is there, so that a call's last exchange
  * may not be repeated: it is as likely not at all as once, or in part. */
-static double rewrite(const struct repeater *x, uint32_t rank, struct model_program *p)
+static double calls_rewrite(const struct repeater *x, uint32_t rank, struct model_program *p)
 {
     struct program_writer w = {.work_ns = 0};
     double unsure_ns = 0;
@@ -100,8 +100,9 @@ double calls_communicate_again(const struct dpro_graph *graph, const struct dpro
     x.number = arena_array(arena, x.n + (size_t)1, sizeof *x.number);
     for (uint32_t r = 0; r < model->n_ranks; r++)
         x.call_of[r] = find_calls(&x, r);
-    number(&x);
+    calls_number(&x);
     for (uint32_t r = 0; r < model->n_ranks && model->n_communications > x.n; r++)
-        unsure_ns = fmax(unsure_ns, rewrite(&x, r, &model->programs[model->ranks[r].program]));
+        unsure_ns =
+            fmax(unsure_ns, calls_rewrite(&x, r, &model->programs[model->ranks[r].program]));
     return unsure_ns;
 }

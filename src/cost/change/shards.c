@@ -29,8 +29,8 @@ bool shards_move(const struct dpro_model *m, const struct replicas *r,
 }
 
 /* The all-reduce that an op is to wait for in place of what it needs; MODEL_NONE: it stays. */
-static uint32_t following(const struct dpro_model *m, const uint32_t *all_reduce,
-                          const struct model_op *op)
+static uint32_t shards_following(const struct dpro_model *m, const uint32_t *all_reduce,
+                                 const struct model_op *op)
 {
     uint32_t k = communication_of(m, op->needs);
     uint32_t number = k != MODEL_NONE ? all_reduce[k] : MODEL_NONE;
@@ -44,15 +44,15 @@ static void wait_otherwise(const struct dpro_model *m, const uint32_t *all_reduc
     bool at_once = !m->net.link.own_links;
     uint32_t last = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (following(m, all_reduce, &p->ops[i]) != MODEL_NONE)
+        if (shards_following(m, all_reduce, &p->ops[i]) != MODEL_NONE)
             last = i;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         struct model_op op = p->ops[i];
-        uint32_t needs = following(m, all_reduce, &op);
+        uint32_t needs = shards_following(m, all_reduce, &op);
         op.needs = at_once && needs != MODEL_NONE ? needs : op.needs;
         program_append(&w, &op, 1);
         for (uint32_t k = 0; i == last && k <= last && !at_once; k++) {
-            needs = following(m, all_reduce, &p->ops[k]);
+            needs = shards_following(m, all_reduce, &p->ops[k]);
             if (needs != MODEL_NONE)
                 program_wait(&w, (struct model_op){.name = "up to a wait",
                                                    .phase = DPRO_OP_BW,

@@ -17,7 +17,7 @@ enum { N_DRAWS = 200 };
 static void show_groups(struct dpro_model *model)
 {
     struct evaluator *evaluator = evaluator_create(model);
-    evaluate(evaluator, &model->baseline);
+    evaluate_strategy(evaluator, &model->baseline);
     evaluated_groups(evaluator, &model->baseline);
     evaluator_destroy(evaluator);
 }
@@ -223,9 +223,9 @@ static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct 
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int predict(const struct iteration *it, const struct spread *spread, const char *stage,
-                   const struct dpro_sink *sink, struct draws *draws, int64_t *iteration_ns,
-                   double *noise_ns, struct dpro_error *err)
+static int whatif_predict(const struct iteration *it, const struct spread *spread,
+                          const char *stage, const struct dpro_sink *sink, struct draws *draws,
+                          int64_t *iteration_ns, double *noise_ns, struct dpro_error *err)
 {
     int64_t ns, others_ns = 0;
     int rc = evaluate_changed(it->model, &ns, err);
@@ -415,12 +415,12 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         find_spread(&w->model, &w->arena, &spread);
         make_draws(model, &spread, &w->arena, &draws[0]);
         make_draws(&w->model, &spread, &w->arena, &draws[1]);
-        rc = predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
-                     &w->answer.baseline.iteration_ns, &noise_before, err);
+        rc = whatif_predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
+                            &w->answer.baseline.iteration_ns, &noise_before, err);
     }
     if (rc == 0)
-        rc = predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
-                     &w->answer.predicted.iteration_ns, &noise_after, err);
+        rc = whatif_predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
+                            &w->answer.predicted.iteration_ns, &noise_after, err);
     if (rc < 0)
         return rc;
     double scale = model_job_scale(model, w->answer.baseline.iteration_ns);

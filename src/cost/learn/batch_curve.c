@@ -10,13 +10,13 @@
 
 ORDER(by_ratio, struct batch_point, ASCENDING(ratio));
 
-struct work {
+struct curve_work {
     double forward, backward;
 };
 
-static struct work work_of(const struct dpro_model *model, uint32_t module)
+static struct curve_work work_of(const struct dpro_model *model, uint32_t module)
 {
-    struct work work = {0, 0};
+    struct curve_work work = {0, 0};
     for (uint32_t p = 0; p < model->n_programs; p++)
         for (uint32_t c = 0; c < model->programs[p].n_calls; c++)
             if (model->programs[p].calls[c].module == module) {
@@ -35,13 +35,13 @@ static const struct probe_batch *batch_of(const struct dpro_model *model, const 
     return NULL;
 }
 
-static void add(struct dpro_estimate *sum, double work, struct dpro_estimate of)
+static void curve_add(struct dpro_estimate *sum, double work, struct dpro_estimate of)
 {
     sum->value += work * of.value;
     sum->std += work * of.std;
 }
 
-static void over(struct dpro_estimate *sum, double work)
+static void curve_over(struct dpro_estimate *sum, double work)
 {
     *sum = work > 0 ? (struct dpro_estimate){sum->value / work, sum->std / work}
                     : (struct dpro_estimate){1, 0};
@@ -51,12 +51,12 @@ static void over(struct dpro_estimate *sum, double work)
 static bool measure_point(const struct dpro_model *model, double ratio, struct batch_point *point)
 {
     bool *taken = mem_array(model->n_modules, sizeof *taken);
-    struct work probed = {0, 0}, all = {0, 0};
+    struct curve_work probed = {0, 0}, all = {0, 0};
     double faults = page_fault_share(model), launches = probed_launches(model);
     *point = (struct batch_point){.ratio = ratio};
     for (uint32_t m = 0; m < model->n_modules; m++) { /* outer ones first */
         uint32_t outer = model->modules[m].parent;
-        struct work work = work_of(model, m);
+        struct curve_work work = work_of(model, m);
         const struct probe *probe = probe_of(model, &model->modules[m]);
         const struct probe_batch *batch = probe ? batch_of(model, probe, ratio) : NULL;
         all.forward += outer == MODEL_NONE ? work.forward : 0;
@@ -68,14 +68,14 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
         probed.forward += work.forward;
         probed.backward += work.backward;
         const struct probe_cost *cost = &batch->cost;
-        add(&point->forward, work.forward,
-            probe_in_step(cost->forward, &cost->forward_bounds, launches));
-        add(&point->backward, work.backward,
-            probe_in_step(cost->backward, &cost->backward_bounds, launches));
+        curve_add(&point->forward, work.forward,
+                  probe_in_step(cost->forward, &cost->forward_bounds, launches));
+        curve_add(&point->backward, work.backward,
+                  probe_in_step(cost->backward, &cost->backward_bounds, launches));
     }
     mem_free(taken);
-    over(&point->forward, probed.forward);
-    over(&point->backward, probed.backward);
+    curve_over(&point->forward, probed.forward);
+    curve_over(&point->backward, probed.backward);
     point->forward = with_page_faults(point->forward, faults, ratio);
     point->backward = with_page_faults(point->backward, faults, ratio);
     return probed.forward + probed.backward > LEAST_PROBED * (all.forward + all.backward);

@@ -47,11 +47,12 @@ uint32_t program_op_of(const struct measured_replay *r, const struct coarse_rank
 #define CPU_GAP_NS 30000
 
 /* Times of the recorded ops of a program's op. */
-struct share {
+struct batch_share_share {
     double all, once, fixed, backward;
 };
 
-static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu, struct share *share)
+static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu,
+                   struct batch_share_share *share)
 {
     double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
     share->all += ns + gap;
@@ -67,7 +68,8 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
 {
     const struct dpro_graph *g = r->graph;
     bool gpu = rank_has_gpu(g, ops);
-    SCRATCH struct share *shares = mem_array(program->n_ops + (size_t)1, sizeof *shares);
+    SCRATCH struct batch_share_share *shares =
+        mem_array(program->n_ops + (size_t)1, sizeof *shares);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
         uint8_t phase = g->phase[op];
         bool computes = phase == DPRO_OP_FW || phase == DPRO_OP_BW || phase == DPRO_OP_UPDATE ||

@@ -10,27 +10,27 @@
 #include "cost/program/cost.h"
 
 /* An edge to an op that may wait for communication. */
-struct entry {
+struct coarsen_entry {
     uint32_t to, from;
     bool next, communicates; /* from the iteration before; from a bucket's transfer */
 };
 
-ORDER(by_target, struct entry, ASCENDING(to) ?: ASCENDING(from));
+ORDER(by_target, struct coarsen_entry, ASCENDING(to) ?: ASCENDING(from));
 
 struct coarsening {
     const struct measured_replay *replay;
     const struct dpro_graph *g;
     struct coarse *coarse;
-    uint8_t *waits;              /* by op: it may wait for communication */
-    uint8_t *arrives;            /* by op: a rank's arrival at a group's communication */
-    uint32_t *main_of;           /* by rank: its GPU's stream that computes longest */
-    ARRAY(struct entry) entries; /* by `to` */
-    bool answers_at_once;        /* servers send a value back when all have pushed */
+    uint8_t *waits;                      /* by op: it may wait for communication */
+    uint8_t *arrives;                    /* by op: a rank's arrival at a group's communication */
+    uint32_t *main_of;                   /* by rank: its GPU's stream that computes longest */
+    ARRAY(struct coarsen_entry) entries; /* by `to` */
+    bool answers_at_once;                /* servers send a value back when all have pushed */
 };
 
 /* ---- who waits ---- */
 
-static bool computes(const struct dpro_graph *g, uint32_t op)
+static bool coarsen_computes(const struct dpro_graph *g, uint32_t op)
 {
     if (g->device[op] == DPRO_NO_DEVICE)
         return false;
@@ -42,7 +42,7 @@ static bool computes(const struct dpro_graph *g, uint32_t op)
 static bool holds_up(const struct coarsening *c, uint32_t op)
 {
     uint32_t main = c->main_of[c->g->rank[op]];
-    return computes(c->g, op) && (main == DPRO_NO_DEVICE || c->g->device[op] == main);
+    return coarsen_computes(c->g, op) && (main == DPRO_NO_DEVICE || c->g->device[op] == main);
 }
 
 static void mark_consumers(struct coarsening *c, uint32_t op)
@@ -79,7 +79,7 @@ static void carry_on(struct coarsening *c)
         bool is_transfer = g->kind[op] == DPRO_OP_COLLECTIVE && c->coarse->transfer_of[op];
         for (uint32_t e = g->row[op]; e < g->row[op + 1] && is_transfer; e++) {
             uint32_t to = g->succ[e];
-            if (computes(g, to) && !holds_up(c, to) && !c->coarse->transfer_of[to] &&
+            if (coarsen_computes(g, to) && !holds_up(c, to) && !c->coarse->transfer_of[to] &&
                 !(g->flags[to] & GRAPH_OP_ARRIVAL))
                 c->coarse->transfer_of[to] = c->coarse->transfer_of[op];
         }
@@ -128,7 +128,8 @@ static void find_waiting(struct coarsening *c)
             uint32_t n;
             const dpro_op_id *succ = dpro_graph_successors(g, op, next, &n);
             for (uint32_t i = 0; i < n; i++) {
-                struct entry entry = {succ[i], op, next == 1, c->coarse->transfer_of[op] != 0};
+                struct coarsen_entry entry = {succ[i], op, next == 1,
+                                              c->coarse->transfer_of[op] != 0};
                 if ((!entry.communicates && is_of_horovod(g, op)) || is_queueing(c, op, succ[i]))
                     continue;
                 if (c->waits[succ[i]])
@@ -139,8 +140,8 @@ static void find_waiting(struct coarsening *c)
 }
 
 /* When the op could have run had nothing been communicated, and from when on it could. */
-static void waiting(const struct coarsening *c, const struct measured_replay *r, uint32_t copy,
-                    uint32_t op, int64_t *came_ns, int64_t *went_on_ns)
+static void coarsen_waiting(const struct coarsening *c, const struct measured_replay *r,
+                            uint32_t copy, uint32_t op, int64_t *came_ns, int64_t *went_on_ns)
 {
     int64_t local = 0, others = 0;
     uint32_t before = r->copies[copy].device_prev[op];
@@ -152,7 +153,7 @@ static void waiting(const struct coarsening *c, const struct measured_replay *r,
     }
     size_t i = LOWER_BOUND(k, (size_t)0, c->entries.n, c->entries.at[k].to < op);
     for (; i < c->entries.n && c->entries.at[i].to == op; i++) {
-        const struct entry *e = &c->entries.at[i];
+        const struct coarsen_entry *e = &c->entries.at[i];
         if (e->next && copy == 0)
             continue;
         int64_t *latest = e->communicates ? &others : &local;
@@ -186,7 +187,7 @@ static int64_t mean_went_on(const struct coarsening *c, uint32_t op)
     const struct measured_replay *r = c->replay;
     int64_t sum = 0, came, on;
     for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
-        waiting(c, r, copy, op, &came, &on);
+        coarsen_waiting(c, r, copy, op, &came, &on);
         sum += on / r->n;
     }
     return sum;
@@ -201,7 +202,7 @@ static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
-    EACH (const struct entry, e, c->entries) {
+    EACH (const struct coarsen_entry, e, c->entries) {
         if (e->to - ops->first_op >= ops->n_ops || !e->communicates)
             continue;
         uint32_t b = coarse->transfer_of[e->from] - 1;
@@ -342,7 +343,7 @@ static uint32_t *find_makers(const struct coarsening *c, const struct graph_rank
     for (uint32_t i = 0; i < ops->n_ops; i++)
         makers[i] = DPRO_NO_OP;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
-        for (uint32_t e = g->row[op]; e < g->row[op + 1] && computes(g, op); e++) {
+        for (uint32_t e = g->row[op]; e < g->row[op + 1] && coarsen_computes(g, op); e++) {
             uint32_t to = g->succ[e];
             bool arrives = g->kind[to] == DPRO_OP_IN || (g->flags[to] & GRAPH_OP_ARRIVAL);
             if (arrives && to >= ops->first_op && to < ops->first_op + ops->n_ops)
@@ -405,7 +406,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
         const struct sync_point *point = &rank->sync_points[a];
         int64_t came = re->copies[copy].end_ns[point->op], on = came;
         if (point->needs || c->arrives[point->op])
-            waiting(c, re, copy, point->op, &came, &on);
+            coarsen_waiting(c, re, copy, point->op, &came, &on);
         if (!point->needs && c->arrives[point->op])
             on = came;
         if (counts)
@@ -427,7 +428,7 @@ static int64_t measure_iteration(const struct coarsening *c, uint32_t copy, uint
     return went_on;
 }
 
-static void measure(const struct coarsening *c, uint32_t r)
+static void coarsen_measure(const struct coarsening *c, uint32_t r)
 {
     const struct measured_replay *re = c->replay;
     struct coarse_rank *rank = &c->coarse->ranks[r];
@@ -458,7 +459,7 @@ static void measure_issues(const struct coarsening *c)
         int64_t came;
         issue->ready_ns = arena_array(&c->coarse->arena, re->n, sizeof *issue->ready_ns);
         for (uint32_t s = 0; s < re->n; s++)
-            waiting(c, re, re->first + s, issue->arrival, &came, &issue->ready_ns[s]);
+            coarsen_waiting(c, re, re->first + s, issue->arrival, &came, &issue->ready_ns[s]);
         /* a stream that carries others up to then has not come to it */
         for (uint32_t s = 0; s < re->n && on_stream(c->g, issue->transfer); s++)
             issue->ready_ns[s] = re->copies[re->first + s].end_ns[issue->arrival];
@@ -477,8 +478,8 @@ static void share_issues(struct coarse *coarse, uint32_t n_ranks)
     }
 }
 
-int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
-            struct dpro_error *err)
+int model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
+                  struct coarse *coarse, struct dpro_error *err)
 {
     const struct dpro_graph *g = replay->graph;
     struct coarsening c = {.replay = replay,
@@ -497,7 +498,7 @@ int coarsen(const struct measured_replay *replay, struct dpro_model *model, stru
         if (rc < 0)
             return rc;
         find_families(&c, r, model);
-        measure(&c, r);
+        coarsen_measure(&c, r);
     }
     measure_issues(&c);
     array_fini(&c.entries);

@@ -64,7 +64,7 @@ static void choose_algorithm(const struct fitting *f)
 
 /* Whether the first rank had a bucket ready long before the one that its thread had taken was
  * through. */
-static bool queues(const struct fitting *f)
+static bool fit_queues(const struct fitting *f)
 {
     const struct coarse *coarse = f->coarse;
     const int64_t *end_ns = f->r->copies[f->r->first].end_ns;
@@ -96,7 +96,7 @@ static uint32_t count_streams(const struct fitting *f)
     for (uint32_t d = 0; d < g->n_devices; d++)
         n +=
             g->devices[d].kind == DPRO_DEVICE_COMM_THREAD && g->devices[d].rank == g->ranks[0].rank;
-    return n == 0 ? 1 : n == 1 && !queues(f) ? GLOO_THREADS : n;
+    return n == 0 ? 1 : n == 1 && !fit_queues(f) ? GLOO_THREADS : n;
 }
 
 /* ---- collectives beside their messages ---- */

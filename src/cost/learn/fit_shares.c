@@ -11,7 +11,7 @@
 #include "cost/learn/fit.h"
 
 /* A communication or a bucket in one iteration. */
-struct taken {
+struct shares_taken {
     uint32_t number;          /* of the communication; behind them, of a bucket's first tensor */
     int64_t ready_ns;         /* its last rank has come */
     int64_t start_ns, end_ns; /* the start moves on */
@@ -19,19 +19,19 @@ struct taken {
     double took_ns, lost_ns;  /* with others; of a bucket, what it lost to communications */
 };
 
-ORDER(by_readiness, struct taken, ASCENDING(ready_ns) ?: ASCENDING(number));
-ORDER(by_start, struct taken, ASCENDING(start_ns) ?: ASCENDING(number));
+ORDER(by_readiness, struct shares_taken, ASCENDING(ready_ns) ?: ASCENDING(number));
+ORDER(by_start, struct shares_taken, ASCENDING(start_ns) ?: ASCENDING(number));
 
-struct sharing {
+struct shares_sharing {
     const struct fitting *f;
     const struct dpro_model *m;
     const uint32_t *hosts; /* by rank: whose link it has to other hosts; NULL: its own */
     struct model_group everyone;
-    uint32_t n;          /* communications and tensors */
-    double *weights;     /* [iteration * n + number] */
-    double *alone_ns;    /* likewise; a bucket has the number of its first tensor */
-    double *parts;       /* likewise: of the time that it took */
-    struct taken *taken; /* of an iteration, by start */
+    uint32_t n;                 /* communications and tensors */
+    double *weights;            /* [iteration * n + number] */
+    double *alone_ns;           /* likewise; a bucket has the number of its first tensor */
+    double *parts;              /* likewise: of the time that it took */
+    struct shares_taken *taken; /* of an iteration, by start */
     uint32_t n_taken;
     interval_array *flights; /* by rank: messages, from a send's begin to its receive's end */
     uint32_t *first_stream;  /* by group */
@@ -59,19 +59,19 @@ int64_t fit_last_end(const struct fitting *f, uint32_t collective, uint32_t iter
 
 /* ---- when each is on the links ---- */
 
-static const struct model_group *group_of(const struct sharing *u, uint32_t number)
+static const struct model_group *group_of(const struct shares_sharing *u, uint32_t number)
 {
     return number < u->m->n_communications ? &u->m->groups[u->m->communications[number].group]
                                            : &u->everyone;
 }
 
-static void find_starts(const struct sharing *u)
+static void find_starts(const struct shares_sharing *u)
 {
     const struct dpro_model *m = u->m;
     qsort(u->taken, m->n_communications, sizeof *u->taken, by_readiness);
     for (uint32_t i = 0; i < u->first_stream[m->n_groups]; i++)
         u->free_ns[i] = INT64_MIN;
-    EACH_OF (struct taken, it, u->taken, m->n_communications) {
+    EACH_OF (struct shares_taken, it, u->taken, m->n_communications) {
         uint32_t group = m->communications[it->number].group;
         uint32_t stream = u->first_stream[group];
         for (uint32_t i = stream; i < u->first_stream[group + 1]; i++)
@@ -95,17 +95,17 @@ static int64_t bucket_start(const struct fitting *f, const struct graph_collecti
     return start;
 }
 
-static void list_taken(struct sharing *u, uint32_t iteration)
+static void list_taken(struct shares_sharing *u, uint32_t iteration)
 {
     const struct fitting *f = u->f;
     uint32_t n = u->m->n_communications;
     for (uint32_t k = 0; k < n; k++)
-        u->taken[k] =
-            (struct taken){.number = k,
-                           .ready_ns = INT64_MIN,
-                           .end_ns = fit_last_end(f, f->coarse->collective_of[k], iteration)};
+        u->taken[k] = (struct shares_taken){
+            .number = k,
+            .ready_ns = INT64_MIN,
+            .end_ns = fit_last_end(f, f->coarse->collective_of[k], iteration)};
     EACH_OF (const struct coarse_issue, issue, f->coarse->issues, f->coarse->n_issues) {
-        struct taken *of = &u->taken[issue->communication];
+        struct shares_taken *of = &u->taken[issue->communication];
         of->ready_ns = MAX(of->ready_ns, issue->ready_ns[iteration]);
     }
     find_starts(u);
@@ -114,9 +114,9 @@ static void list_taken(struct sharing *u, uint32_t iteration)
         const struct graph_collective *c = fit_bucket(f, t);
         if (!c)
             continue;
-        struct taken *bucket = &u->taken[u->n_taken++];
-        *bucket = (struct taken){.number = n + t,
-                                 .end_ns = fit_last_end(f, f->coarse->bucket_of[t], iteration)};
+        struct shares_taken *bucket = &u->taken[u->n_taken++];
+        *bucket = (struct shares_taken){
+            .number = n + t, .end_ns = fit_last_end(f, f->coarse->bucket_of[t], iteration)};
         bucket->start_ns = MIN(bucket_start(f, c, iteration), bucket->end_ns);
     }
     qsort(u->taken, u->n_taken, sizeof *u->taken, by_start);
@@ -127,8 +127,8 @@ static void list_taken(struct sharing *u, uint32_t iteration)
 /* ---- who shares them ---- */
 
 /* A rank has a link out and one in, and the same within its host. Of two ranks the first sends. */
-static uint32_t links_of(const struct sharing *u, const struct model_group *group, uint32_t member,
-                         uint32_t links[2])
+static uint32_t links_of(const struct shares_sharing *u, const struct model_group *group,
+                         uint32_t member, uint32_t links[2])
 {
     uint32_t rank = group->ranks[member], n = 0;
     if (u->hosts && !group->within)
@@ -142,9 +142,9 @@ static uint32_t links_of(const struct sharing *u, const struct model_group *grou
 }
 
 /* Up to now it has had its share. */
-static void give_share(struct sharing *u, uint32_t which, int64_t now_ns)
+static void give_share(struct shares_sharing *u, uint32_t which, int64_t now_ns)
 {
-    struct taken *it = &u->taken[which];
+    struct shares_taken *it = &u->taken[which];
     double ns = (double)(now_ns - it->start_ns), buckets = u->here[which] - u->here_beside[which];
     it->took_ns += ns;
     it->alone_ns += ns * it->weight / u->here[which];
@@ -158,7 +158,7 @@ static void give_share(struct sharing *u, uint32_t which, int64_t now_ns)
 }
 
 /* The link on which most are decides. */
-static void find_share(struct sharing *u, uint32_t which)
+static void find_share(struct shares_sharing *u, uint32_t which)
 {
     const struct model_group *group = group_of(u, u->taken[which].number);
     u->here[which] = 0;
@@ -168,7 +168,7 @@ static void find_share(struct sharing *u, uint32_t which)
             double all = 0, beside = 0;
             uint32_t n_beside = 0;
             for (size_t k = 0; k < u->on_link[links[l]].n; k++) {
-                const struct taken *other = &u->taken[u->on_link[links[l]].at[k]];
+                const struct shares_taken *other = &u->taken[u->on_link[links[l]].at[k]];
                 all += other->weight;
                 beside += other->number < u->m->n_communications ? other->weight : 0;
                 n_beside += other->number < u->m->n_communications;
@@ -184,7 +184,7 @@ static void find_share(struct sharing *u, uint32_t which)
     }
 }
 
-static void begin_or_end(struct sharing *u, uint32_t which, bool begins, int64_t now_ns)
+static void begin_or_end(struct shares_sharing *u, uint32_t which, bool begins, int64_t now_ns)
 {
     const struct model_group *group = group_of(u, u->taken[which].number);
     u->seen[which] = ++u->turn;
@@ -223,7 +223,7 @@ struct end {
 
 ORDER(by_end, struct end, ASCENDING(end_ns) ?: ASCENDING(which));
 
-static void share_iteration(struct sharing *u)
+static void share_iteration(struct shares_sharing *u)
 {
     uint32_t n_ends = 0, next = 0;
     SCRATCH struct end *ends = mem_alloc((u->n_taken + (size_t)1) * sizeof *ends);
@@ -243,7 +243,7 @@ static void share_iteration(struct sharing *u)
 
 static void add_flight(void *arg, dpro_op_id send, dpro_op_id receive)
 {
-    const struct sharing *u = arg;
+    const struct shares_sharing *u = arg;
     const struct measured_replay *r = u->f->r;
     if (!u->f->g->size_bytes || u->f->g->size_bytes[receive] == 0)
         return;
@@ -255,7 +255,7 @@ static void add_flight(void *arg, dpro_op_id send, dpro_op_id receive)
     }
 }
 
-static void list_flights(struct sharing *u)
+static void list_flights(struct shares_sharing *u)
 {
     graph_each_message(u->f->g, add_flight, u);
     for (uint32_t r = 0; r < u->f->g->n_ranks; r++)
@@ -264,7 +264,7 @@ static void list_flights(struct sharing *u)
 
 /* The part of the time of a collective that shares with none in which messages with bytes are under
  * way, on the rank for which that is longest; -1: not known. */
-static double flown_part(const struct sharing *u, const struct taken *it)
+static double flown_part(const struct shares_sharing *u, const struct shares_taken *it)
 {
     const struct graph_collective *c =
         &u->f->g->collectives[u->f->coarse->collective_of[it->number]];
@@ -286,7 +286,7 @@ struct need {
 };
 
 /* Bytes on a link and messages one after the other of a communication or a bucket. */
-static void loads_of(const struct sharing *u, uint32_t number, double *bytes, double *steps)
+static void loads_of(const struct shares_sharing *u, uint32_t number, double *bytes, double *steps)
 {
     const struct model_net *net = u->f->net;
     if (number < u->m->n_communications) {
@@ -301,7 +301,7 @@ static void loads_of(const struct sharing *u, uint32_t number, double *bytes, do
 
 /* Of links within hosts, or of the others: from those that shared none, if they tell a byte from a
  * message; else bytes explain all that is more than messages usually take. */
-static struct need learn_need(const struct sharing *u, bool within)
+static struct need learn_need(const struct shares_sharing *u, bool within)
 {
     struct dpro_estimate byte_ns, base, usual = FIT_PROXY_MESSAGE_NS;
     SCRATCH fit_points unshared = {0};
@@ -331,7 +331,7 @@ static struct need learn_need(const struct sharing *u, bool within)
 }
 
 /* Yields the largest relative change of a weight. */
-static double set_weights(const struct sharing *u)
+static double set_weights(const struct shares_sharing *u)
 {
     const struct need needs[2] = {learn_need(u, false), learn_need(u, true)};
     double most = 0;
@@ -352,7 +352,7 @@ static double set_weights(const struct sharing *u)
 
 /* ---- all of it ---- */
 
-static void init_sharing(const struct fitting *f, struct sharing *u)
+static void init_sharing(const struct fitting *f, struct shares_sharing *u)
 {
     const struct dpro_model *m = f->model;
     struct arena *arena = &f->coarse->arena;
@@ -360,7 +360,7 @@ static void init_sharing(const struct fitting *f, struct sharing *u)
     size_t n = m->n_communications + (size_t)m->n_tensors, all = n * f->r->n;
     for (uint32_t r = 0; r < f->g->n_ranks; r++)
         ranks[r] = r;
-    *u = (struct sharing){.f = f, .m = m, .n = (uint32_t)n};
+    *u = (struct shares_sharing){.f = f, .m = m, .n = (uint32_t)n};
     u->hosts = f->on_cpu ? f->g->rank_hosts : NULL;
     u->everyone = (struct model_group){.ranks = ranks, .n_ranks = f->g->n_ranks};
     u->weights = arena_array(arena, all, sizeof *u->weights);
@@ -389,7 +389,7 @@ void fit_shares(struct fitting *f)
 {
     enum { MOST_ROUNDS = 20 };
     static const double SAME = 1e-3;
-    struct sharing u;
+    struct shares_sharing u;
     uint32_t n_tensors = f->model->n_tensors, n = f->model->n_communications;
     init_sharing(f, &u);
     f->times = arena_array(&f->coarse->arena, (size_t)n * f->r->n, sizeof *f->times);
@@ -402,7 +402,7 @@ void fit_shares(struct fitting *f)
         for (uint32_t s = 0; s < f->r->n; s++) {
             list_taken(&u, s);
             share_iteration(&u);
-            EACH_OF (const struct taken, it, u.taken, u.n_taken) {
+            EACH_OF (const struct shares_taken, it, u.taken, u.n_taken) {
                 double *part = &u.parts[(size_t)s * u.n + it->number];
                 u.alone_ns[(size_t)s * u.n + it->number] = it->alone_ns;
                 *part = it->took_ns > it->alone_ns ? it->alone_ns / it->took_ns : 1;

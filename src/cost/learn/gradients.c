@@ -3,14 +3,14 @@
 
 #include "cost/program/cost.h"
 
-struct ready {
+struct gradients_ready {
     int64_t when_ns;
     uint32_t from; /* tensor or exchange of the graph */
 };
 
-ORDER(by_ready, struct ready, ASCENDING(when_ns) ?: ASCENDING(from));
+ORDER(by_ready, struct gradients_ready, ASCENDING(when_ns) ?: ASCENDING(from));
 
-static void make_room(const struct dpro_graph *g, struct ready *order, size_t n,
+static void make_room(const struct dpro_graph *g, struct gradients_ready *order, size_t n,
                       struct dpro_model *model, struct coarse *coarse)
 {
     struct arena *arena = &coarse->arena;
@@ -206,10 +206,10 @@ static void from_collectives(const struct measured_replay *r, struct dpro_model 
     bool unnamed = unnamed_are_gradients(g);
     uint32_t *places = find_places(g, &coarse->arena);
     uint32_t *makers = find_makers(r, &coarse->arena);
-    struct ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
+    struct gradients_ready *order = arena_alloc(&coarse->arena, g->n_tensors * sizeof *order);
     for (uint32_t t = 0; t < g->n_tensors; t++)
         if (is_gradient(g, &g->tensors[t], unnamed))
-            order[n++] = (struct ready){
+            order[n++] = (struct gradients_ready){
                 r->copies[r->first].end_ns[ready_after(r, &g->tensors[t], makers)], t};
     make_room(g, order, n, model, coarse);
     for (uint32_t i = 0; i < n; i++) {
@@ -255,11 +255,11 @@ static void from_exchanges(const struct measured_replay *r, struct dpro_model *m
 {
     const struct dpro_graph *g = r->graph;
     size_t n = g->n_exchanges;
-    struct ready *order = arena_alloc(&coarse->arena, n * sizeof *order);
+    struct gradients_ready *order = arena_alloc(&coarse->arena, n * sizeof *order);
     coarse->exchange_of = arena_array(&coarse->arena, n, sizeof *coarse->exchange_of);
     for (uint32_t e = 0; e < n; e++) {
         uint32_t op = last_ready(r, &g->exchanges[e], 0);
-        order[e] = (struct ready){r->copies[r->first].end_ns[op], e};
+        order[e] = (struct gradients_ready){r->copies[r->first].end_ns[op], e};
     }
     make_room(g, order, n, model, coarse);
     for (uint32_t t = 0; t < n; t++) {

@@ -10,26 +10,27 @@
 
 /* ---- the strategy that the job ran with ---- */
 
-struct placed {
+struct model_placed {
     uint32_t tensor, bucket; /* collective of the graph */
     int64_t launched_ns;
 };
 
-ORDER(by_launch, struct placed, ASCENDING(launched_ns) ?: ASCENDING(bucket) ?: ASCENDING(tensor));
+ORDER(by_launch, struct model_placed,
+      ASCENDING(launched_ns) ?: ASCENDING(bucket) ?: ASCENDING(tensor));
 
 static void make_baseline(const struct measured_replay *r, const struct coarse *coarse,
                           struct dpro_model *model)
 {
     const struct dpro_graph *g = r->graph;
     struct dpro_strategy *baseline = &model->baseline;
-    struct placed *placed = arena_array(&model->arena, model->n_tensors, sizeof *placed);
+    struct model_placed *placed = arena_array(&model->arena, model->n_tensors, sizeof *placed);
     baseline->order = arena_array(&model->arena, model->n_tensors, sizeof *baseline->order);
     baseline->buckets = arena_array(&model->arena, model->n_tensors, sizeof *baseline->buckets);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         uint32_t op = coarse->ready[t];
         if (!coarse->exchange_of)
             op = g->members[g->collectives[coarse->bucket_of[t]].first_member].arrival;
-        placed[t] = (struct placed){t, coarse->bucket_of[t], r->copies[r->first].end_ns[op]};
+        placed[t] = (struct model_placed){t, coarse->bucket_of[t], r->copies[r->first].end_ns[op]};
     }
     qsort(placed, model->n_tensors, sizeof *placed, by_launch);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -88,11 +89,11 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
                                      "iterations vary");
 }
 
-static int learn(const struct measured_replay *replay, struct dpro_model *model,
-                 struct dpro_error *err)
+static int model_learn(const struct measured_replay *replay, struct dpro_model *model,
+                       struct dpro_error *err)
 {
     struct coarse coarse;
-    int rc = coarsen(replay, model, &coarse, err);
+    int rc = model_coarsen(replay, model, &coarse, err);
     if (rc < 0)
         return rc;
     fit_net(replay, &coarse, model);
@@ -183,8 +184,8 @@ static int check_probes(struct dpro_model *model, struct dpro_error *err)
     return 0;
 }
 
-static int build(const struct dpro_graph *graph, const struct dpro_model_options *options,
-                 struct dpro_model **model, struct dpro_error *err)
+static int model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                       struct dpro_model **model, struct dpro_error *err)
 {
     struct dpro_model *m = mem_array(1, sizeof *m);
     m->pace = (struct model_pace){1, 1};
@@ -200,7 +201,7 @@ static int build(const struct dpro_graph *graph, const struct dpro_model_options
     if (rc == 0) {
         m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
         measured_replay_run(graph, &options->sink, m->recorded);
-        rc = learn(m->recorded, m, err);
+        rc = model_learn(m->recorded, m, err);
     }
     if (rc == 0)
         rc = check_probes(m, err);
@@ -216,5 +217,5 @@ int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_opt
 {
     struct dpro_model_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), build(graph, &mine, model, err));
+    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), model_build(graph, &mine, model, err));
 }

@@ -4,7 +4,7 @@
 #include "cost/memory/lifetimes.h"
 #include "cost/program/modules.h"
 
-struct learning {
+struct memory_learning {
     const struct measured_replay *replay;
     const struct coarse *coarse;
     const struct dpro_graph *g;
@@ -16,13 +16,13 @@ struct learning {
 
 /* ---- modules ---- */
 
-static const char *copy_name(const struct learning *l, uint32_t string)
+static const char *copy_name(const struct memory_learning *l, uint32_t string)
 {
     const char *text = strtab_get(&l->g->names, string);
     return arena_copy_string(l->arena, text, strlen(text));
 }
 
-static void add_modules(struct learning *l, const struct graph_memory *from)
+static void add_modules(struct memory_learning *l, const struct graph_memory *from)
 {
     for (uint32_t c = 0; c < from->n_calls; c++) {
         const struct graph_call *call = &from->calls[c];
@@ -41,7 +41,7 @@ static void add_modules(struct learning *l, const struct graph_memory *from)
 
 /* ---- calls ---- */
 
-static void copy_calls(const struct learning *l, const struct graph_memory *from,
+static void copy_calls(const struct memory_learning *l, const struct graph_memory *from,
                        struct model_memory *m)
 {
     uint32_t n = from->n_moments;
@@ -152,7 +152,7 @@ static void join_gathers(const struct graph_memory *from, struct graph_operand *
 }
 
 /* What each iteration adds and never gives back is no part of what a job needs. */
-static void leave_out_growth(const struct learning *l, struct graph_block *blocks,
+static void leave_out_growth(const struct memory_learning *l, struct graph_block *blocks,
                              struct model_memory *m)
 {
     const double MB = 1e6;
@@ -184,7 +184,7 @@ static void leave_out_growth(const struct learning *l, struct graph_block *block
                                 (double)l->g->memory[m->rank].growth_bytes / MB, (double)sum / MB));
 }
 
-static void copy_memory(struct learning *l, uint32_t rank, struct model_memory *m)
+static void copy_memory(struct memory_learning *l, uint32_t rank, struct model_memory *m)
 {
     const struct graph_memory *from = &l->g->memory[rank];
 #define COPY(what) arena_copy(l->arena, from->what, from->n_##what, sizeof *from->what)
@@ -267,7 +267,7 @@ static int64_t recompute_ns(const struct graph_memory *from, const struct model_
 }
 
 /* On a GPU, the time in which its CPU launches a call's forward pass, by call; 0 elsewhere. */
-static const double *launching_ns(const struct learning *l, uint32_t rank)
+static const double *launching_ns(const struct memory_learning *l, uint32_t rank)
 {
     const struct dpro_graph *g = l->g;
     const struct graph_memory *from = &g->memory[rank];
@@ -292,7 +292,7 @@ static double slower_by_launches(const struct graph_call *call, double launching
 }
 
 /* As the rank `told` has them, another one where nothing is known of the rank's own. */
-static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t told,
+static void add_program_calls(const struct memory_learning *l, uint32_t rank, uint32_t told,
                               const struct model_memory *m)
 {
     const struct graph_memory *from = &l->g->memory[told];
@@ -319,7 +319,7 @@ static void add_program_calls(const struct learning *l, uint32_t rank, uint32_t 
 /* ---- what recomputing one module does ---- */
 
 /* Recomputing it would gather units of FSDP's once more. */
-static bool holds_units(const struct learning *l, const char *module)
+static bool holds_units(const struct memory_learning *l, const char *module)
 {
     for (uint32_t u = 0; u < l->g->n_units; u++)
         if (graph_unit_name(l->g, u)[0] && module_holds(module, graph_unit_name(l->g, u)))
@@ -337,7 +337,7 @@ static const struct model_memory *memory_with(const struct dpro_model *model, ui
     return &model->memories[0];
 }
 
-static void measure_module(const struct learning *l, uint32_t module, bool *recomputed)
+static void measure_module(const struct memory_learning *l, uint32_t module, bool *recomputed)
 {
     struct arena arena = {0};
     const struct dpro_model *model = l->model;
@@ -374,7 +374,7 @@ static void measure_module(const struct learning *l, uint32_t module, bool *reco
 
 /* By rank: the one whose memory was recorded, itself if it can be: ranks that reduce the same
  * gradients run the same program. NULL: nothing was recorded of any. */
-static uint32_t *ranks_told(const struct learning *l)
+static uint32_t *ranks_told(const struct memory_learning *l)
 {
     const struct dpro_graph *g = l->g;
     uint32_t *told = arena_array(l->arena, g->n_ranks, sizeof *told);
@@ -404,7 +404,7 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
                         struct dpro_model *model)
 {
     const struct dpro_graph *g = replay->graph;
-    struct learning l = {replay, coarse, g, model, &model->arena, NULL, {0}};
+    struct memory_learning l = {replay, coarse, g, model, &model->arena, NULL, {0}};
     uint32_t *told = ranks_told(&l);
     model->n_memories = model->n_modules = 0;
     if (!told)

@@ -16,7 +16,7 @@ struct pass_time {
     double all, products;
 };
 
-struct learning {
+struct costs_learning {
     const struct measured_replay *replay;
     const struct coarse *coarse;
     const struct dpro_graph *g;
@@ -51,7 +51,7 @@ struct call_time {
     uint32_t first[N_PASSES], last[N_PASSES]; /* ops; DPRO_NO_OP */
 };
 
-static void widen(struct call_time *call, int pass, uint32_t first, uint32_t last)
+static void costs_widen(struct call_time *call, int pass, uint32_t first, uint32_t last)
 {
     if (first == DPRO_NO_OP)
         return;
@@ -60,7 +60,7 @@ static void widen(struct call_time *call, int pass, uint32_t first, uint32_t las
     call->last[pass] = none ? last : MAX(call->last[pass], last);
 }
 
-static struct call_time *time_calls(struct learning *l, uint32_t rank)
+static struct call_time *time_calls(struct costs_learning *l, uint32_t rank)
 {
     const struct graph_memory *from = &l->g->memory[rank];
     uint32_t first_op = l->g->ranks[rank].first_op;
@@ -76,7 +76,7 @@ static struct call_time *time_calls(struct learning *l, uint32_t rank)
         double ns = time_of(l->g, first_op + o, from->gpu);
         call->passes[pass].all += ns;
         call->passes[pass].products += is_product(l->g, first_op + o) ? ns : 0;
-        widen(call, pass, first_op + o, first_op + o);
+        costs_widen(call, pass, first_op + o, first_op + o);
     }
     for (uint32_t c = from->n_calls; c-- > 0;) { /* inner ones come later */
         if (from->calls[c].parent >= c)
@@ -85,14 +85,14 @@ static struct call_time *time_calls(struct learning *l, uint32_t rank)
         for (int pass = 0; pass < N_PASSES; pass++) {
             outer->passes[pass].all += calls[c].passes[pass].all;
             outer->passes[pass].products += calls[c].passes[pass].products;
-            widen(outer, pass, calls[c].first[pass], calls[c].last[pass]);
+            costs_widen(outer, pass, calls[c].first[pass], calls[c].last[pass]);
         }
     }
     return calls;
 }
 
 /* Of the program's work, a nanosecond of recorded time. */
-static double work_of_time(const struct learning *l, uint32_t rank,
+static double work_of_time(const struct costs_learning *l, uint32_t rank,
                            const struct model_program *program)
 {
     const struct graph_rank *ops = &l->g->ranks[rank];
@@ -115,7 +115,7 @@ static bool makes_gradient_of(const struct dpro_model *model, const struct model
 }
 
 /* As the rank `told` has them, another one where nothing is known of the rank's own. */
-static void set_calls(struct learning *l, uint32_t rank, uint32_t told)
+static void set_calls(struct costs_learning *l, uint32_t rank, uint32_t told)
 {
     struct dpro_model *model = l->model;
     const struct coarse_rank *coarse = &l->coarse->ranks[told];
@@ -175,7 +175,7 @@ bool probes_match(const struct dpro_model *model)
 }
 
 /* Of what a probe measures in a step as it is. */
-struct step {
+struct costs_step {
     double faults;   /* share of page faults in its work */
     double launches; /* on a GPU, the time of launches against that of kernels; 0: not known */
 };
@@ -212,13 +212,13 @@ struct dpro_estimate probe_in_step(struct dpro_estimate alone, const struct prob
 }
 
 static struct dpro_estimate in_step(struct dpro_estimate alone, const struct probe_bounds *bounds,
-                                    const struct step *step)
+                                    const struct costs_step *step)
 {
     /* how many page faults there are in another way nothing tells */
     return with_page_faults(probe_in_step(alone, bounds, step->launches), step->faults, 1);
 }
 
-static void take_probe(const struct probe *probe, const struct step *step,
+static void take_probe(const struct probe *probe, const struct costs_step *step,
                        struct model_module *module)
 {
     double own = (double)probe->costs[DPRO_AS_IT_IS].kept_bytes;
@@ -236,7 +236,7 @@ static void take_probe(const struct probe *probe, const struct step *step,
 /* What recomputing it adds to both passes: beside the forward pass, what torch.utils.checkpoint
  * itself does. */
 static void take_recomputation(struct dpro_model *model, uint32_t m, const struct probe *probe,
-                               const struct step *step)
+                               const struct costs_step *step)
 {
     const struct probe_cost *cost = &probe->costs[PROBE_RECOMPUTED];
     struct model_module *module = &model->modules[m];
@@ -265,7 +265,7 @@ static void take_recomputation(struct dpro_model *model, uint32_t m, const struc
  * instructions for bf16. Without these they took up to 30 times as long: nothing is assumed. */
 static const struct dpro_estimate PRODUCTS_BF16 = {0.5, 0.25}, REST_BF16 = {0.9, 0.15};
 
-static struct dpro_estimate assumed(const struct pass_time *time)
+static struct dpro_estimate costs_assumed(const struct pass_time *time)
 {
     double share = time->all > 0 ? time->products / time->all : 0;
     return (struct dpro_estimate){share * PRODUCTS_BF16.value + (1 - share) * REST_BF16.value,
@@ -281,12 +281,12 @@ static enum bf16_cpu bf16_cpu_of(const struct dpro_graph *g)
     return (enum bf16_cpu)least;
 }
 
-static void assume(const struct learning *l, uint32_t m)
+static void costs_assume(const struct costs_learning *l, uint32_t m)
 {
     struct computing_cost *cost = &l->model->modules[m].costs[DPRO_BF16];
     *cost = (struct computing_cost){.is_assumed = true,
-                                    .forward = assumed(&l->modules[m][FORWARD]),
-                                    .backward = assumed(&l->modules[m][BACKWARD])};
+                                    .forward = costs_assumed(&l->modules[m][FORWARD]),
+                                    .backward = costs_assumed(&l->modules[m][BACKWARD])};
 }
 
 /* ---- of a whole step ---- */
@@ -322,7 +322,7 @@ static void learn_step(struct dpro_model *model)
     const struct probe *probe = probe_of(model, &step);
     if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
         return;
-    take_probe(probe, &(struct step){0, 0}, &step);
+    take_probe(probe, &(struct costs_step){0, 0}, &step);
     for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
         step.costs[way].backward = step.costs[way].forward;
     step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
@@ -342,7 +342,7 @@ static void learn_step(struct dpro_model *model)
  * borders of parts, and code that it makes of 16 bits is other code. */
 #define COMPOSED_ERROR 0.05
 
-static double both_passes(const struct learning *l, uint32_t m)
+static double both_passes(const struct costs_learning *l, uint32_t m)
 {
     return l->modules[m][FORWARD].all + l->modules[m][BACKWARD].all;
 }
@@ -353,14 +353,15 @@ static const struct dpro_estimate *ratio_of(const struct computing_cost *cost, i
 }
 
 /* What the parts of a module take in a way, and how much that changes, in recorded time. */
-struct parts {
+struct costs_parts {
     double known, measured; /* of which it is known, measured as such */
     double before[N_PASSES], after[N_PASSES], change[N_PASSES], std[N_PASSES];
 };
 
-static struct parts parts_of(const struct learning *l, uint32_t m, unsigned way, unsigned from)
+static struct costs_parts parts_of(const struct costs_learning *l, uint32_t m, unsigned way,
+                                   unsigned from)
 {
-    struct parts parts = {.known = 0};
+    struct costs_parts parts = {.known = 0};
     for (uint32_t i = m + 1; i < l->model->n_modules; i++) {
         const struct model_module *inner = &l->model->modules[i];
         const struct computing_cost *cost = &inner->costs[way];
@@ -381,8 +382,8 @@ static struct parts parts_of(const struct learning *l, uint32_t m, unsigned way,
 
 /* What a way changes of the parts is changed of the whole; the rest of it stays as it is, or
  * changes as they do: a compiler may know more of it, or nothing. */
-static struct computing_cost of_parts(const struct learning *l, uint32_t m, unsigned from,
-                                      const struct parts *parts)
+static struct computing_cost of_parts(const struct costs_learning *l, uint32_t m, unsigned from,
+                                      const struct costs_parts *parts)
 {
     struct computing_cost cost = l->model->modules[m].costs[from];
     struct dpro_estimate *ratios[N_PASSES] = {&cost.forward, &cost.backward};
@@ -427,11 +428,11 @@ static struct computing_cost of_ways(const struct model_module *module)
 
 /* What no probe measured, for lack of time or because the module was too small to look at: of what
  * lies in the module, of the same module in other ways. Of both, what was measured counts more. */
-static void compose(const struct learning *l, uint32_t m, unsigned way)
+static void costs_compose(const struct costs_learning *l, uint32_t m, unsigned way)
 {
     unsigned from = way == (DPRO_COMPILED | DPRO_BF16) ? DPRO_BF16 : DPRO_AS_IT_IS;
     struct model_module *module = &l->model->modules[m];
-    struct parts parts = parts_of(l, m, way, from);
+    struct costs_parts parts = parts_of(l, m, way, from);
     double least = LEAST_KNOWN * both_passes(l, m);
     bool by_parts = least > 0 && parts.known >= least;
     bool by_ways = from == DPRO_BF16 && module->costs[DPRO_COMPILED].is_known;
@@ -446,12 +447,12 @@ static void compose(const struct learning *l, uint32_t m, unsigned way)
 void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
                         struct dpro_model *model)
 {
-    struct learning l = {replay, coarse, replay->graph, model, {0}, NULL};
+    struct costs_learning l = {replay, coarse, replay->graph, model, {0}, NULL};
     if (model->n_modules == 0) {
         learn_step(model);
         return;
     }
-    const struct step step = {page_fault_share(model), probed_launches(model)};
+    const struct costs_step step = {page_fault_share(model), probed_launches(model)};
     model->bf16_cpu = bf16_cpu_of(l.g);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         model->autocast |= l.g->ranks[r].autocast;
@@ -470,9 +471,9 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             bool failed = probe && probe->costs[way].problem;
             if (!module->costs[way].is_known && !failed)
-                compose(&l, m, way);
+                costs_compose(&l, m, way);
             if (way == DPRO_BF16 && !module->costs[way].is_known && model->bf16_cpu == BF16_CPU_HAS)
-                assume(&l, m);
+                costs_assume(&l, m);
         }
     }
     arena_fini(&l.arena);

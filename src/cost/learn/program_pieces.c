@@ -10,7 +10,7 @@ struct timed_op {
 
 ORDER(by_start, struct timed_op, ASCENDING(start_ns) ?: ASCENDING(end_ns) ?: ASCENDING(op));
 
-struct cutter {
+struct pieces_cutter {
     const struct measured_replay *r;
     const struct dpro_graph *timed;
     const struct model_program *p;
@@ -50,7 +50,7 @@ static struct timed_op *list_ops(const struct measured_replay *r, const struct g
     return ops;
 }
 
-static void add_piece(struct cutter *c, uint32_t at, uint32_t op, int64_t ns, int64_t gap_ns)
+static void add_piece(struct pieces_cutter *c, uint32_t at, uint32_t op, int64_t ns, int64_t gap_ns)
 {
     uint32_t n = c->p->n_ops;
     int64_t was = c->r->graph->dur_ns[op], is = c->timed->dur_ns[op];
@@ -68,7 +68,7 @@ static void add_piece(struct cutter *c, uint32_t at, uint32_t op, int64_t ns, in
 }
 
 /* It may go on while others of its rank communicate. */
-static void cut_op(struct cutter *c, const struct timed_op *it)
+static void cut_op(struct pieces_cutter *c, const struct timed_op *it)
 {
     const struct model_op *ops = c->p->ops;
     uint32_t n = c->p->n_ops;
@@ -84,7 +84,7 @@ static void cut_op(struct cutter *c, const struct timed_op *it)
 }
 
 /* A program's op has as much work as it was learnt to have. */
-static void fit_work(struct cutter *c)
+static void fit_work(struct pieces_cutter *c)
 {
     double *all_ns = arena_array(c->arena, c->p->n_ops + (size_t)1, sizeof *all_ns);
     for (uint32_t i = 0; i < c->pieces.n; i++)
@@ -102,10 +102,10 @@ struct program_pieces program_pieces_of(const struct measured_replay *recorded,
                                         const struct dpro_model *model, uint32_t rank,
                                         struct arena *arena)
 {
-    struct cutter c = {.r = recorded,
-                       .timed = timed,
-                       .p = &model->programs[model->ranks[rank].program],
-                       .arena = arena};
+    struct pieces_cutter c = {.r = recorded,
+                              .timed = timed,
+                              .p = &model->programs[model->ranks[rank].program],
+                              .arena = arena};
     uint32_t n;
     struct timed_op *ops = list_ops(recorded, &recorded->graph->ranks[rank], &n, arena);
     if (c.p->n_ops == 0)

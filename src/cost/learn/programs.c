@@ -7,7 +7,7 @@
 #include "cost/program/evaluator.h"
 
 /* What a segment would have taken with nothing on the wires. */
-static double alone(const struct segment *s, double lost)
+static double programs_alone(const struct segment *s, double lost)
 {
     double ns = (double)s->elapsed_ns - lost * (double)s->overlapped_ns;
     return ns > 0 ? ns : 0;
@@ -17,7 +17,7 @@ static double work_before(const struct measured_replay *r, const struct coarse_r
                           size_t point, double *room)
 {
     for (uint32_t i = 0; i < r->n; i++)
-        room[i] = alone(&rank->segments[i * rank->n_points + point], 0);
+        room[i] = programs_alone(&rank->segments[i * rank->n_points + point], 0);
     return stats_median(room, r->n);
 }
 
@@ -32,7 +32,7 @@ static double work_up_to(const struct measured_replay *r, const struct coarse_ra
     double sum = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n; i++) {
-        sums[i] += alone(&rank->segments[i * rank->n_points + point], lost);
+        sums[i] += programs_alone(&rank->segments[i * rank->n_points + point], lost);
         room[i] = sums[i];
         if (!pause_ns || pause_ns[i] == 0) {
             sum += sums[i];
@@ -182,7 +182,7 @@ static void find_pauses(const struct coarse_rank *rank, double lost, struct dpro
     for (uint32_t s = 0; s < n; s++) {
         double work = 0;
         for (size_t a = 0; a < rank->n_points; a++)
-            work += alone(&rank->segments[s * rank->n_points + a], lost);
+            work += programs_alone(&rank->segments[s * rank->n_points + a], lost);
         work_ns[s] = llround(work);
     }
     int64_t most = stats_usual_most_i64(work_ns, n);

@@ -84,7 +84,7 @@ static void move_work(struct dpro_model *m, double lost, struct arena *arena)
             op->work_ns = llround(fmax(0, (double)op->work_ns - lost * (double)op->beside_ns));
 }
 
-static void move(struct dpro_estimate *estimate, double errors)
+static void learn_uncertainty_move(struct dpro_estimate *estimate, double errors)
 {
     estimate->value = fmax(0, estimate->value + errors * estimate->std);
 }
@@ -114,10 +114,10 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
     *moved = *model;
     struct dpro_estimate *estimate = model_number(&moved->net, number);
     double rate = evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
-    move(estimate, errors);
+    learn_uncertainty_move(estimate, errors);
     for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
         if (estimate == number_at(&moved->net.link, groups_numbers[i])) {
-            move(learnt_number(&moved->net, i), errors);
+            learn_uncertainty_move(learnt_number(&moved->net, i), errors);
             move_growth(model, arena, moved);
         }
     if (estimate == &moved->net.link.cpu_ns && estimate->std != 0)
@@ -125,8 +125,8 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
                   arena);
 }
 
-static void add(struct uncertainty *u, enum dpro_uncertainty_source source, double before,
-                double after, double speedup)
+static void uncertainty_add(struct uncertainty *u, enum dpro_uncertainty_source source,
+                            double before, double after, double speedup)
 {
     struct dpro_uncertainty_part *part = &u->parts[source];
     part->before = hypot(part->before, before);
@@ -173,7 +173,8 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
         }
         double upper = counts ? times[0][1] / times[1][1] : 1;
         double lower = counts ? times[0][0] / times[1][0] : 1;
-        add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower), (upper - lower) / 2);
+        uncertainty_add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower),
+                        (upper - lower) / 2);
         log_progress(beside->sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
     }
     arena_fini(&arena);
@@ -337,24 +338,26 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double between_ns = on_links_of(before, after, beside, after_ns);
     double of_links = share_of(between_ns, after_ns), of_rest = share_of(before_ns, between_ns);
     u.misfit = before->misfit;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten) * of_rest,
-        fabs(beside->rewritten) * of_rest * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten) * of_rest,
+                    fabs(beside->rewritten) * of_rest * ratio);
     if (beside->resharded)
-        add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * of_rest, GATHER_ERROR * of_rest * ratio);
-    add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
-    add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
+        uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * of_rest,
+                        GATHER_ERROR * of_rest * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
+    uncertainty_add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     /* the model was scaled to the job's time, so that only what changes is off */
-    add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain / ratio), fabs(u.misfit * gain));
+    uncertainty_add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain / ratio),
+                    fabs(u.misfit * gain));
     double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
     /* which ranks pause when may change as well */
     double pauses = before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * fabs(gain));
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * fabs(gain));
     struct computing_change computing = computing_of(after);
     double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
     if (count_collectives(&before->baseline) != count_collectives(&after->baseline))
         unhidden = fabs(hidden_of(after) - hidden_of(before)) / sqrt(3) / after_ns;
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * ratio);
     /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an
      * iteration longer, so the larger of both counts. */
     double gain_ns = measured_gain_ns(before, after);
@@ -362,14 +365,15 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
                              share_of(before_ns, between_ns + gain_ns) + of_links);
     double overlap = fabs(overlap_of(before) - overlap_of(after)) / fmax(before_ns, after_ns);
     double change = USUAL_ERROR * fmax(unmeasured, overlap);
-    add(&u, DPRO_UNCERTAIN_CHANGE, 0, change, change * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, change, change * ratio);
     if (sync_n_servers(&before->net) != sync_n_servers(&after->net))
-        add(&u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS, UNCERTAINTY_SERVERS * ratio);
+        uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS,
+                        UNCERTAINTY_SERVERS * ratio);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
     batch = hypot(batch, beside->batch);
-    add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_BATCH, 0, batch, batch * ratio);
     double error = (computing.std_ns + beside->computing_error_ns) / after_ns;
-    add(&u, DPRO_UNCERTAIN_COMPUTING, 0, error, error * ratio);
+    uncertainty_add(&u, DPRO_UNCERTAIN_COMPUTING, 0, error, error * ratio);
     return u;
 }

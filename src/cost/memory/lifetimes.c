@@ -86,8 +86,8 @@ static void live_over(const struct model_memory *m, const struct graph_block *b,
     l->second.to = MAX(d->others_backward > d->backward ? d->backward : given, back);
 }
 
-static void recompute(const struct model_memory *m, const struct graph_block *b,
-                      const struct demands *d, struct lifetimes *l)
+static void lifetimes_recompute(const struct model_memory *m, const struct graph_block *b,
+                                const struct demands *d, struct lifetimes *l)
 {
     const struct memory_call *call = &m->calls[l->call];
     uint32_t gone = l->first.to;
@@ -115,7 +115,7 @@ struct lifetimes lifetimes_of(const struct model_memory *m, const struct recompu
         return l;
     struct demands d = demands_of(m, calls, b, l.call);
     if (l.call != MODEL_NONE && b->given != MEMORY_NONE)
-        recompute(m, b, &d, &l);
+        lifetimes_recompute(m, b, &d, &l);
     l.first.to = MAX(l.first.to, d.held);
     return l;
 }

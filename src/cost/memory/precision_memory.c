@@ -11,7 +11,7 @@ struct type_use {
 };
 
 /* What a block is read for. */
-struct reading {
+struct memory_reading {
     uint32_t direct;     /* 1 + the place up to which it is itself; 0: never */
     uint32_t cast;       /* 1 + the place up to which casts of it are, by the backward pass or of
                             a gradient; 0: none */
@@ -22,7 +22,7 @@ struct casting {
     const struct model_memory *m;
     struct arena *arena;
     struct data_types d;
-    struct reading *reads; /* by block as recorded */
+    struct memory_reading *reads; /* by block as recorded */
     ARRAY(struct graph_block) blocks;
     ARRAY(struct type_use) uses;
     struct map casts; /* of a block, by a region, a scope or a function -> index in blocks */
@@ -115,7 +115,7 @@ static uint32_t cast_gradient(struct casting *t, const struct graph_operand *o, 
 {
     const struct graph_typed_op *op = typed_op(&t->d, function);
     const struct graph_block *of = &t->m->blocks[o->block];
-    struct reading *reading = &t->reads[o->block];
+    struct memory_reading *reading = &t->reads[o->block];
     uint64_t key = cast_key(o->block, function, false), at;
     if (map_get(&t->casts, key, &at))
         return (uint32_t)at;
@@ -163,7 +163,7 @@ static void note_use(struct casting *t, uint32_t op, uint32_t original, uint32_t
     const struct graph_typed_op *it = typed_op(&t->d, op);
     bool backward = it->backward;
     uint32_t last = typed_op(&t->d, t->d.parts[op])->last;
-    struct reading *reading = &t->reads[original];
+    struct memory_reading *reading = &t->reads[original];
     struct graph_use use = {it->call, it->first, last, backward};
     array_push(&t->uses, ((struct type_use){use, block}));
     if (block == original) {
@@ -272,7 +272,7 @@ static void change_block(struct casting *t, uint32_t index)
 {
     const double KEPT_SHARE = t->m->gpu ? 0.5 : 0.7;
     struct graph_block *b = &t->blocks.at[index];
-    const struct reading *reading = &t->reads[index];
+    const struct memory_reading *reading = &t->reads[index];
     if (is_kept_by_library(t, b))
         b->size_bytes = (uint64_t)((double)b->size_bytes * KEPT_SHARE);
     if (t->d.types[index] == TYPE_UNKNOWN && b->item_bytes == 0 &&

@@ -30,7 +30,7 @@ static bool lies_within_marked(const struct dpro_model *model, const bool *marke
     return outer != MODEL_NONE;
 }
 
-static bool mark(const struct dpro_model *model, bool lists, bool *marked)
+static bool modules_mark(const struct dpro_model *model, bool lists, bool *marked)
 {
     bool any = false;
     for (uint32_t a = 0; a < model->n_modules; a++) {
@@ -48,8 +48,8 @@ static bool mark(const struct dpro_model *model, bool lists, bool *marked)
 void memory_repeated(const struct dpro_model *model, bool *modules)
 {
     memset(modules, 0, model->n_modules * sizeof *modules);
-    if (!mark(model, true, modules))
-        mark(model, false, modules);
+    if (!modules_mark(model, true, modules))
+        modules_mark(model, false, modules);
 }
 
 void memory_square_root(const struct dpro_model *model, bool *modules)

@@ -79,7 +79,7 @@ struct lifetimes memory_lives(const struct memory_sweep *s, uint32_t block)
     return l;
 }
 
-static void add(int64_t *changes, struct life life, uint64_t size_bytes)
+static void memory_add(int64_t *changes, struct life life, uint64_t size_bytes)
 {
     if (life.from >= life.to)
         return;
@@ -157,13 +157,13 @@ struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = memory_lives(&s, b);
         uint64_t size = memory_size(&s, &m->blocks[b]);
-        add(s.held, l.first, size);
-        add(s.held, l.second, size);
+        memory_add(s.held, l.first, size);
+        memory_add(s.held, l.second, size);
         add_within(&s, &l, size);
     }
     for (uint32_t c = 0; c < m->n_calls && s.calls.any && !m->gpu; c++)
         if (s.calls.root[c] == c)
-            add(s.held, random_state_life(&m->calls[c]), RANDOM_STATE_BYTES);
+            memory_add(s.held, random_state_life(&m->calls[c]), RANDOM_STATE_BYTES);
     sum_up(&s);
     return s;
 }
@@ -217,8 +217,8 @@ static uint32_t call_at(const struct model_memory *m, uint32_t place)
     return found;
 }
 
-static void describe(const struct dpro_model *model, const struct memory_sweep *s,
-                     const struct memory_top *top, struct dpro_memory_peak *peak)
+static void memory_describe(const struct dpro_model *model, const struct memory_sweep *s,
+                            const struct memory_top *top, struct dpro_memory_peak *peak)
 {
     const struct model_memory *m = s->m;
     *peak = (struct dpro_memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0),
@@ -294,7 +294,7 @@ static uint64_t find_peak(const struct dpro_model *model, const struct dpro_stra
             struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
             struct memory_top top = sweep_peak(&s);
             if (top.bytes > most && peak)
-                describe(model, &s, &top, peak);
+                memory_describe(model, &s, &top, peak);
             of = top.bytes > most ? m : of;
             most = MAX(most, top.bytes);
             arena_fini(&s.arena);

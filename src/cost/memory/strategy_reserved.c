@@ -12,7 +12,7 @@
 
 enum step { RECORDED, GIVEN_EARLIER, RECOMPUTED, TAKEN_AGAIN };
 
-struct event {
+struct reserved_event {
     uint64_t bytes; /* 0: given back */
     uint32_t place;
     uint32_t within; /* of a recomputation: place of the forward pass */
@@ -21,12 +21,12 @@ struct event {
     uint32_t order; /* in which it was added */
 };
 
-typedef ARRAY(struct event) event_array;
+typedef ARRAY(struct reserved_event) event_array;
 
-ORDER(by_place, struct event,
+ORDER(by_place, struct reserved_event,
       ASCENDING(place) ?: ASCENDING(step) ?: ASCENDING(within) ?: ASCENDING(order));
 
-struct listing {
+struct reserved_listing {
     const struct memory_sweep *sweep;
     const struct model_memory *m;
     const uint32_t *held; /* by block: its number there */
@@ -35,14 +35,14 @@ struct listing {
     uint32_t forward, update; /* places */
 };
 
-static void add(const struct listing *l, struct event event)
+static void reserved_add(const struct reserved_listing *l, struct reserved_event event)
 {
     event.order = (uint32_t)l->events->n;
     array_push(l->events, event);
 }
 
 /* Of a block made in a micro-batch: a number for each lifetime, another one in the next. */
-static uint32_t number_of(const struct listing *l, uint32_t micro_batch, uint32_t block,
+static uint32_t number_of(const struct reserved_listing *l, uint32_t micro_batch, uint32_t block,
                           bool second)
 {
     return l->n_held + 2 * (micro_batch % 2 * l->m->n_blocks + block) + second;
@@ -53,12 +53,12 @@ static uint64_t asked_of(const struct memory_sweep *sweep, const struct graph_bl
     return memory_size(sweep, block) - (block->size_bytes - graph_block_asked(block));
 }
 
-static bool is_last(const struct listing *l)
+static bool is_last(const struct reserved_listing *l)
 {
     return l->micro_batch + 1 == l->n_micro_batches;
 }
 
-static void add_life(const struct listing *l, uint32_t block, bool second, uint64_t bytes,
+static void add_life(const struct reserved_listing *l, uint32_t block, bool second, uint64_t bytes,
                      struct life life, struct life recorded)
 {
     uint32_t number = number_of(l, l->micro_batch, block, second);
@@ -66,23 +66,26 @@ static void add_life(const struct listing *l, uint32_t block, bool second, uint6
     if (life.from >= life.to || (!is_last(l) && life.from > l->update) ||
         (l->micro_batch > 0 && life.from <= l->forward))
         return;
-    add(l, (struct event){.bytes = MAX(bytes, 1),
-                          .place = life.from,
-                          .number = number,
-                          .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+    reserved_add(
+        l, (struct reserved_event){.bytes = MAX(bytes, 1),
+                                   .place = life.from,
+                                   .number = number,
+                                   .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
     if (kept && l->micro_batch > 0) /* in place of that of the micro-batch before */
-        add(l, (struct event){.place = life.from,
-                              .number = number_of(l, l->micro_batch - 1, block, second),
-                              .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+        reserved_add(l, (struct reserved_event){
+                            .place = life.from,
+                            .number = number_of(l, l->micro_batch - 1, block, second),
+                            .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
     if (!kept)
-        add(l, (struct event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
-                              .number = number,
-                              .step = life.to == recorded.to ? RECORDED : GIVEN_EARLIER});
+        reserved_add(
+            l, (struct reserved_event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
+                                       .number = number,
+                                       .step = life.to == recorded.to ? RECORDED : GIVEN_EARLIER});
 }
 
 /* Of a block that is made again: its recomputation takes it, and gives back what is no longer
  * needed then. */
-static void add_again(const struct listing *l, uint32_t block, uint64_t bytes,
+static void add_again(const struct reserved_listing *l, uint32_t block, uint64_t bytes,
                       const struct lifetimes *lives)
 {
     const struct memory_call *call = &l->m->calls[lives->call];
@@ -90,26 +93,27 @@ static void add_again(const struct listing *l, uint32_t block, uint64_t bytes,
     bool lasts = lives->second.from < lives->second.to;
     bool made = lives->within.from < lives->within.to;
     if (made)
-        add(l, (struct event){.bytes = MAX(bytes, 1),
-                              .place = call->again,
-                              .within = lives->within.from,
-                              .number = number,
-                              .step = RECOMPUTED});
+        reserved_add(l, (struct reserved_event){.bytes = MAX(bytes, 1),
+                                                .place = call->again,
+                                                .within = lives->within.from,
+                                                .number = number,
+                                                .step = RECOMPUTED});
     else if (lasts)
-        add(l, (struct event){.bytes = MAX(bytes, 1),
-                              .place = call->again,
-                              .number = number,
-                              .step = TAKEN_AGAIN});
+        reserved_add(l, (struct reserved_event){.bytes = MAX(bytes, 1),
+                                                .place = call->again,
+                                                .number = number,
+                                                .step = TAKEN_AGAIN});
     if (lasts)
-        add(l, (struct event){.place = lives->second.to, .number = number, .step = GIVEN_EARLIER});
+        reserved_add(l, (struct reserved_event){
+                            .place = lives->second.to, .number = number, .step = GIVEN_EARLIER});
     else if (made)
-        add(l, (struct event){.place = call->again,
-                              .within = MIN(lives->within.to, call->stop),
-                              .number = number,
-                              .step = RECOMPUTED});
+        reserved_add(l, (struct reserved_event){.place = call->again,
+                                                .within = MIN(lives->within.to, call->stop),
+                                                .number = number,
+                                                .step = RECOMPUTED});
 }
 
-static void add_block(const struct listing *l, uint32_t block)
+static void add_block(const struct reserved_listing *l, uint32_t block)
 {
     const struct graph_block *b = &l->m->blocks[block];
     struct lifetimes lives = memory_lives(l->sweep, block);
@@ -118,7 +122,8 @@ static void add_block(const struct listing *l, uint32_t block)
                             b->given == MEMORY_NONE ? l->m->n_moments + 1 : b->given + 1};
     if (b->taken == MEMORY_NONE) {
         if (b->given != MEMORY_NONE && l->micro_batch == 0)
-            add(l, (struct event){.place = recorded.to, .number = l->held[block]});
+            reserved_add(l,
+                         (struct reserved_event){.place = recorded.to, .number = l->held[block]});
         return;
     }
     if (lives.first.from > 0)
@@ -152,13 +157,13 @@ static void list_held(const struct memory_sweep *sweep, struct reserved_job *job
 typedef ARRAY(struct reserved_request) request_array;
 
 /* A micro-batch's events in order as requests; places become numbers of requests. */
-static struct reserved_range add_requests(const struct listing *l, request_array *requests,
+static struct reserved_range add_requests(const struct reserved_listing *l, request_array *requests,
                                           struct reserved_job *job)
 {
     struct reserved_range range = {(uint32_t)requests->n, (uint32_t)l->events->n};
     uint32_t forward = range.first, update = range.first;
     array_sort(l->events, by_place);
-    EACH (const struct event, event, *l->events) {
+    EACH (const struct reserved_event, event, *l->events) {
         array_add(requests, event->bytes, event->number);
         forward += event->place <= l->forward;
         update += event->place <= l->update;
@@ -193,15 +198,15 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
             list_held(&sweep, &job, held);
             job.n_numbers = job.n_held + 4 * m->n_blocks;
         }
-        struct listing l = {.sweep = &sweep,
-                            .m = m,
-                            .held = held,
-                            .events = &events,
-                            .n_held = job.n_held,
-                            .micro_batch = part,
-                            .n_micro_batches = parts,
-                            .forward = m->n_calls > 0 ? m->calls[0].first : 0,
-                            .update = update_of(m)};
+        struct reserved_listing l = {.sweep = &sweep,
+                                     .m = m,
+                                     .held = held,
+                                     .events = &events,
+                                     .n_held = job.n_held,
+                                     .micro_batch = part,
+                                     .n_micro_batches = parts,
+                                     .forward = m->n_calls > 0 ? m->calls[0].first : 0,
+                                     .update = update_of(m)};
         events.n = 0;
         for (uint32_t b = 0; b < m->n_blocks; b++)
             add_block(&l, b);
@@ -217,7 +222,7 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
     return peak;
 }
 
-static bool compiles(const struct dpro_model *model, const struct dpro_strategy *strategy)
+static bool reserved_compiles(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
     for (uint32_t i = 0; i < model->n_modules && strategy->computing; i++)
         if (strategy->computing[i] & DPRO_COMPILED)
@@ -241,7 +246,7 @@ double memory_reserved_factor(const struct dpro_model *model, const struct model
 static void tell_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
                           struct dpro_memory_peak *told)
 {
-    for (uint32_t i = 0; i < model->n_memories && !compiles(model, strategy); i++) {
+    for (uint32_t i = 0; i < model->n_memories && !reserved_compiles(model, strategy); i++) {
         const struct model_memory *m = &model->memories[i];
         if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
             continue;

@@ -132,8 +132,8 @@ void find_communications(const struct dpro_graph *graph, struct dpro_model *mode
 /* ---- coarsen.c ---- */
 
 /* Finds the model's tensors and each rank's segments between them. */
-int coarsen(const struct measured_replay *replay, struct dpro_model *model, struct coarse *coarse,
-            struct dpro_error *err);
+int model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
+                  struct coarse *coarse, struct dpro_error *err);
 
 /* ---- programs.c ---- */
 

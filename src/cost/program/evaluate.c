@@ -60,7 +60,7 @@ static uint32_t first_counted(const struct evaluator *e, uint32_t n)
     return e->strategy->cycle_ns > 0 ? n / 3 + 1 : n - 1;
 }
 
-int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
+int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strategy)
 {
     struct simulation *s = &e->sim;
     e->strategy = strategy->fuses && !e->n_servers ? single_tensors(e, strategy) : strategy;
@@ -76,7 +76,7 @@ int64_t evaluate(struct evaluator *e, const struct dpro_strategy *strategy)
 int64_t evaluate_once(const struct dpro_model *model)
 {
     struct evaluator *evaluator = evaluator_create(model);
-    int64_t ns = evaluate(evaluator, &model->baseline);
+    int64_t ns = evaluate_strategy(evaluator, &model->baseline);
     evaluator_destroy(evaluator);
     return ns;
 }
@@ -132,7 +132,7 @@ const struct evaluation *evaluate_detail(struct evaluator *e, const struct dpro_
 {
     struct evaluation *r = &e->result;
     const struct simulation *s = &e->sim;
-    r->iteration_ns = evaluate(e, strategy);
+    r->iteration_ns = evaluate_strategy(e, strategy);
     uint32_t n = s->n_iterations;
     double from = n > 0 ? done_ns(s, n - 1) : 0, latest = -1;
     for (uint32_t b = 0; b < strategy->n_buckets; b++)

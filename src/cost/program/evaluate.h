@@ -36,7 +36,7 @@ struct evaluator *evaluator_create(const struct dpro_model *model);
 void evaluator_destroy(struct evaluator *evaluator); /* NULL is fine */
 
 /* The steady iteration, ns; INT64_MAX where it never ends. */
-int64_t evaluate(struct evaluator *evaluator, const struct dpro_strategy *strategy);
+int64_t evaluate_strategy(struct evaluator *evaluator, const struct dpro_strategy *strategy);
 /* The iteration time of the model's own strategy. Creates an evaluator for it. */
 int64_t evaluate_once(const struct dpro_model *model);
 /* After the evaluation of a strategy that fuses: makes buckets of what travelled together in the

@@ -168,7 +168,7 @@ static void add_step(struct lowering *l, uint32_t rank, const struct pipeline_st
 }
 
 /* Takes each rank's next pass once it may begin. */
-static void lower(struct lowering *l, const pipeline_steps *passes, size_t *done)
+static void order_lower(struct lowering *l, const pipeline_steps *passes, size_t *done)
 {
     for (bool progress = true; progress;) {
         progress = false;
@@ -193,7 +193,7 @@ pipeline_steps *pipeline_order(struct pipeline_shape shape, struct arena *arena)
     for (uint32_t r = 0; r < n; r++)
         list_passes(shape, r, arena, &passes[r]);
     if (several)
-        lower(&l, passes, arena_array(arena, n, sizeof(size_t)));
+        order_lower(&l, passes, arena_array(arena, n, sizeof(size_t)));
     for (uint32_t r = 0; r < n; r++) {
         if (several)
             wait_for_sends(&l.steps[r], 0);

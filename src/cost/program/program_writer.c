@@ -14,7 +14,7 @@ void program_work(struct program_writer *w, const struct model_op *of, double ns
     w->backward_ns += of->backward * ns;
 }
 
-static void put(struct program_writer *w, struct model_op op)
+static void program_put(struct program_writer *w, struct model_op op)
 {
     op.work_ns = llround(w->work_ns);
     op.beside_ns = llround(w->beside_ns);
@@ -29,7 +29,7 @@ void program_issue(struct program_writer *w, struct model_op like)
 {
     like.needs = MODEL_NONE;
     like.lag_ns = 0;
-    put(w, like);
+    program_put(w, like);
 }
 
 static void put_work(struct program_writer *w)
@@ -45,7 +45,7 @@ void program_wait(struct program_writer *w, struct model_op like)
     if (w->work_ns > 0)
         put_work(w);
     like.tensor = MODEL_NONE;
-    put(w, like);
+    program_put(w, like);
 }
 
 void program_communicate(struct program_writer *w, const char *name, uint32_t tensor)

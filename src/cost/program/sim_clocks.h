@@ -43,7 +43,7 @@ static inline const struct sim_job *next_job(const struct sim_clock *c)
 }
 
 /* The first of the earliest of four times. No branch: none of them is likely. */
-static inline uint32_t earliest(const double *ns)
+static inline uint32_t earliest_clock(const double *ns)
 {
     uint32_t low = ns[1] < ns[0], high = 2 + (ns[3] < ns[2]);
     return low + (high - low) * (ns[high] < ns[low]);
@@ -52,9 +52,9 @@ static inline uint32_t earliest(const double *ns)
 /* The clock that has the next job: down the tree of times. */
 static inline uint32_t next_clock(const struct simulation *s)
 {
-    uint32_t level = s->n_levels - 1, clock = earliest(s->next_ns[level]);
+    uint32_t level = s->n_levels - 1, clock = earliest_clock(s->next_ns[level]);
     while (level-- > 0)
-        clock = clock * FANOUT + earliest(s->next_ns[level] + (size_t)clock * FANOUT);
+        clock = clock * FANOUT + earliest_clock(s->next_ns[level] + (size_t)clock * FANOUT);
     return clock;
 }
 
@@ -71,7 +71,7 @@ static inline void find_next(struct simulation *s, uint32_t clock)
     s->next_ns[0][clock] = ns;
     for (uint32_t level = 1, i = clock / FANOUT; level < s->n_levels; level++, i /= FANOUT) {
         const double *below = s->next_ns[level - 1] + (size_t)i * FANOUT;
-        s->next_ns[level][i] = below[earliest(below)];
+        s->next_ns[level][i] = below[earliest_clock(below)];
     }
 }
 

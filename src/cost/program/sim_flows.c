@@ -33,7 +33,7 @@ static void end_governing(struct simulation *s, uint32_t number)
 }
 
 /* The channel begins or ends to be one of those whose flows share its resources. */
-static void carry(struct simulation *s, uint32_t number, bool begins)
+static void flows_carry(struct simulation *s, uint32_t number, bool begins)
 {
     struct sim_channel *channel = &s->channels[number];
     if (channel->governor != SIM_NONE)
@@ -52,7 +52,7 @@ static void carry(struct simulation *s, uint32_t number, bool begins)
 /* ---- equal shares ---- */
 
 /* The rest of its bytes. */
-static void send(struct simulation *s, uint32_t number, double left)
+static void flows_send(struct simulation *s, uint32_t number, double left)
 {
     struct sim_flow *flow = &s->flows.at[number];
     struct sim_channel *channel = &s->channels[flow->channel];
@@ -84,7 +84,7 @@ static uint32_t slowest_beside(const struct simulation *s, const struct sim_chan
 
 /* Its flow, if one is under way, goes on by the clock of that resource. With several resources a
  * channel carries one flow at once. */
-static void govern(struct simulation *s, uint32_t number, uint32_t resource)
+static void flows_govern(struct simulation *s, uint32_t number, uint32_t resource)
 {
     struct sim_channel *channel = &s->channels[number];
     struct sim_resource *r = &s->resources[resource];
@@ -99,7 +99,7 @@ static void govern(struct simulation *s, uint32_t number, uint32_t resource)
     channel->governor = resource;
     channel->clock = r->clock;
     if (under_way)
-        send(s, channel->flow, left);
+        flows_send(s, channel->flow, left);
 }
 
 static void set_share(struct simulation *s, const struct sim_resource *r)
@@ -120,7 +120,7 @@ static void share_equally(struct simulation *s, uint32_t number, bool more)
         struct sim_resource *by =
             channel->governor == SIM_NONE ? NULL : &s->resources[channel->governor];
         if (!by || slowness > slowness_of(by))
-            govern(s, r->carried[i], number);
+            flows_govern(s, r->carried[i], number);
         else
             by->most_beside = fmax(by->most_beside, slowness);
     }
@@ -131,7 +131,7 @@ static void share_equally(struct simulation *s, uint32_t number, bool more)
         uint32_t beside = slowest_beside(s, &s->channels[r->carried[i]], r);
         double other = beside != SIM_NONE ? slowness_of(&s->resources[beside]) : 0;
         if (other > slowness)
-            govern(s, r->carried[i], beside);
+            flows_govern(s, r->carried[i], beside);
         else
             r->most_beside = fmax(r->most_beside, other);
     }
@@ -266,7 +266,7 @@ static bool goes_before(const struct sim_flow *a, const struct sim_flow *b)
 }
 
 /* Merges two skew heaps. */
-static uint32_t merge(struct sim_flow *flows, uint32_t a, uint32_t b)
+static uint32_t flows_merge(struct sim_flow *flows, uint32_t a, uint32_t b)
 {
     uint32_t root = SIM_NONE, *at = &root;
     while (a != SIM_NONE && b != SIM_NONE) {
@@ -293,7 +293,7 @@ uint32_t sim_take_first(struct simulation *s, struct sim_channel *channel)
         channel->first = flows[first].left;
         return first;
     }
-    channel->heap = merge(flows, flows[other].left, flows[other].right);
+    channel->heap = flows_merge(flows, flows[other].left, flows[other].right);
     return other;
 }
 
@@ -308,15 +308,15 @@ void sim_queue_flow(struct simulation *s, uint32_t number)
     else if (s->flows.at[channel->last].priority >= flow->priority)
         channel->last = s->flows.at[channel->last].left = number;
     else
-        channel->heap = merge(s->flows.at, channel->heap, number);
-    touch(s, flow->channel);
+        channel->heap = flows_merge(s->flows.at, channel->heap, number);
+    touch_channel(s, flow->channel);
 }
 
 /* ---- on the resources ---- */
 
 void sim_flow_on(struct simulation *s, uint32_t number)
 {
-    send(s, number, s->flows.at[number].wire_ns);
+    flows_send(s, number, s->flows.at[number].wire_ns);
 }
 
 void sim_enter(struct simulation *s, uint32_t number)
@@ -325,7 +325,7 @@ void sim_enter(struct simulation *s, uint32_t number)
     if (channel->n_flowing++ == 0) {
         channel->place = s->n_flowing;
         s->flowing[s->n_flowing++] = s->flows.at[number].channel;
-        carry(s, s->flows.at[number].channel, true);
+        flows_carry(s, s->flows.at[number].channel, true);
     }
     change_flows(s, channel, true);
     if (!channel->is_connection)
@@ -373,7 +373,7 @@ void sim_leave(struct simulation *s, struct sim_channel *channel)
     channel->flow = SIM_NONE;
     if (--channel->n_flowing == 0) {
         uint32_t last = s->flowing[--s->n_flowing];
-        carry(s, s->flowing[channel->place], false);
+        flows_carry(s, s->flowing[channel->place], false);
         s->flowing[channel->place] = last;
         s->channels[last].place = channel->place;
     }

@@ -9,7 +9,7 @@ static inline bool has_waiting(const struct sim_channel *channel)
 }
 
 /* Flows may begin in the channel, once all that happens now has happened. */
-static inline void touch(struct simulation *s, uint32_t channel)
+static inline void touch_channel(struct simulation *s, uint32_t channel)
 {
     if (!s->channels[channel].is_touched)
         s->touched[s->n_touched++] = channel;

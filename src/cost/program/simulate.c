@@ -39,7 +39,7 @@ static void begin_cycle(struct simulation *s)
     while (has_waiting(&s->channels[0]))
         gate->ready[gate->n_ready++] = sim_take_first(s, &s->channels[0]);
     gate->next_ns = s->now_ns + gate->cycle_ns;
-    touch(s, 0);
+    touch_channel(s, 0);
 }
 
 /* The next group of the cycle, when the one before is through; with the last the cycle ends, and
@@ -91,7 +91,7 @@ static void begin_flows(struct simulation *s, uint32_t number)
 
 /* ---- executors ---- */
 
-static void issue(struct simulation *s, uint32_t number, uint32_t clock, double when)
+static void simulate_issue(struct simulation *s, uint32_t number, uint32_t clock, double when)
 {
     struct sim_communication *c = &s->communications.at[number];
     if (c->clock == SIM_NONE) {
@@ -107,7 +107,7 @@ static void issue(struct simulation *s, uint32_t number, uint32_t clock, double 
 
 /* How often the communication of its action must have ended for it to pass. To issue it is to wait
  * for the iteration before: its memory is in use until then. */
-static uint32_t needs(const struct sim_executor *e)
+static uint32_t simulate_needs(const struct sim_executor *e)
 {
     return e->n_done + (e->actions[e->at].kind == SIM_WAIT);
 }
@@ -136,7 +136,7 @@ static void run_ahead(struct simulation *s, uint32_t executor)
             break;
         }
         if (a->kind == SIM_ISSUE)
-            issue(s, number, e->clock, reaches);
+            simulate_issue(s, number, e->clock, reaches);
     }
     e->at = (uint32_t)(a - e->actions);
     e->reaches = reaches;
@@ -160,7 +160,7 @@ static void end_communication(struct simulation *s, uint32_t number)
     while (executor != SIM_NONE) {
         struct sim_executor *e = &s->executors[executor];
         uint32_t next = e->next;
-        if (c->n_ended < needs(e)) {
+        if (c->n_ended < simulate_needs(e)) {
             wait_for(s, c, executor);
         } else {
             double now = clock_now(s, e->clock);
@@ -189,7 +189,7 @@ static void release_flow(struct simulation *s, uint32_t flow)
 
 static void arrive_at(struct simulation *s, uint32_t number);
 
-static void release(struct simulation *s, const struct sim_join *join)
+static void simulate_release(struct simulation *s, const struct sim_join *join)
 {
     for (uint32_t i = 0; i < join->n_flows; i++)
         release_flow(s, join->first_flow + i);
@@ -208,10 +208,10 @@ static void arrive_at(struct simulation *s, uint32_t number)
     if (join->delay_ns > 0)
         add_timer(s, join->delay_ns, RELEASES, number);
     else
-        release(s, join);
+        simulate_release(s, join);
 }
 
-static void arrive(struct simulation *s, uint32_t number)
+static void simulate_arrive(struct simulation *s, uint32_t number)
 {
     const struct sim_flow *flow = &s->flows.at[number];
     if (flow->communication != SIM_NONE)
@@ -223,11 +223,11 @@ static void arrive(struct simulation *s, uint32_t number)
 }
 
 /* A flow's bytes are through. */
-static void sent(struct simulation *s, uint32_t number)
+static void simulate_sent(struct simulation *s, uint32_t number)
 {
     const struct sim_flow *flow = &s->flows.at[number];
     struct sim_channel *channel = &s->channels[flow->channel];
-    touch(s, flow->channel);
+    touch_channel(s, flow->channel);
     if (channel->is_connection && has_waiting(channel)) {
         sim_flow_on(s, sim_take_first(s, channel));
     } else {
@@ -240,7 +240,7 @@ static void sent(struct simulation *s, uint32_t number)
     else if (flow->arrive_ns > 0)
         add_timer(s, flow->arrive_ns, ARRIVES, number);
     else
-        arrive(s, number);
+        simulate_arrive(s, number);
 }
 
 /* ---- iterations ---- */
@@ -263,7 +263,7 @@ static bool is_steady(const struct simulation *s, uint32_t n)
 /* Whether the next iteration is as this one: it begins like it. Nothing of this one was under way
  * when the first executor was done with it, and all were done with it as they were with the one
  * before (or began together), one as much after another. */
-static bool repeats(const struct simulation *s, uint32_t n)
+static bool simulate_repeats(const struct simulation *s, uint32_t n)
 {
     const double SAME_NS = 1e-3;
     bool same = s->is_drained && s->n_groups == 1 && s->gate.cycle_ns <= 0;
@@ -284,7 +284,7 @@ static void is_done(struct simulation *s, uint32_t executor)
         s->is_drained = s->n_ended == s->communications.n * (e->n_done + (size_t)1);
     if (++s->n_finished[e->n_done++] == s->n_executors) {
         uint32_t n = ++s->n_iterations;
-        s->is_settled = repeats(s, n) || is_steady(s, n);
+        s->is_settled = simulate_repeats(s, n) || is_steady(s, n);
     }
     if (s->first_join != SIM_NONE)
         arrive_at(s, s->first_join);
@@ -311,7 +311,7 @@ static void is_issued(struct simulation *s, uint32_t number)
         sim_queue_flow(s, c->first_flow + i);
 }
 
-static void happen(struct simulation *s, const struct sim_job *job)
+static void simulate_happen(struct simulation *s, const struct sim_job *job)
 {
     switch ((enum job_kind)job->what) {
     case CYCLE:
@@ -329,7 +329,7 @@ static void happen(struct simulation *s, const struct sim_job *job)
         break;
     case SENT:
         if (job->number == s->flows.at[job->which].job) /* else by another clock now */
-            sent(s, job->which);
+            simulate_sent(s, job->which);
         break;
     case BEGINS:
         sim_enter(s, job->which);
@@ -345,16 +345,16 @@ static void happen(struct simulation *s, const struct sim_job *job)
         sim_queue_flow(s, job->which);
         break;
     case ARRIVES:
-        arrive(s, job->which);
+        simulate_arrive(s, job->which);
         break;
     case RELEASES:
-        release(s, &s->joins.at[job->which]);
+        simulate_release(s, &s->joins.at[job->which]);
         break;
     }
 }
 
 /* All that a clock has for the next moment; then flows begin. */
-static bool step(struct simulation *s)
+static bool simulate_step(struct simulation *s)
 {
     uint32_t clock = next_clock(s);
     double next_ns = s->next_ns[0][clock];
@@ -372,7 +372,7 @@ static bool step(struct simulation *s)
             take_from_heap(c);
         else
             c->first++;
-        happen(s, &job);
+        simulate_happen(s, &job);
         next = next_job(c);
     } while (next && next->when <= when);
     s->clock = SIM_NONE;
@@ -383,7 +383,7 @@ static bool step(struct simulation *s)
     return true;
 }
 
-static void reset(struct simulation *s)
+static void simulate_reset(struct simulation *s)
 {
     s->now_ns = s->on_links_ns = s->busy_until = 0;
     s->n_flowing = s->n_queued = s->n_touched = s->n_on_links = s->n_iterations = 0;
@@ -424,12 +424,12 @@ static void reset(struct simulation *s)
 
 void simulation_run(struct simulation *s)
 {
-    reset(s);
+    simulate_reset(s);
     if (s->first_join != SIM_NONE)
         add_timer(s, 0, RELEASES, s->first_join);
     for (uint32_t i = 0; i < s->n_executors; i++)
         run_ahead(s, i);
-    while (s->n_iterations < SIM_MOST_ITERATIONS && !s->is_settled && step(s))
+    while (s->n_iterations < SIM_MOST_ITERATIONS && !s->is_settled && simulate_step(s))
         ;
 }
 

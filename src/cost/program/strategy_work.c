@@ -29,8 +29,8 @@ bool strategy_changes_work(const struct dpro_model *model, const struct dpro_str
 /* Beyond what was measured, for each factor of two. */
 #define BEYOND 0.07
 
-static struct dpro_estimate between(double x, double x0, struct dpro_estimate a, double x1,
-                                    struct dpro_estimate b)
+static struct dpro_estimate work_between(double x, double x0, struct dpro_estimate a, double x1,
+                                         struct dpro_estimate b)
 {
     double share = log(x / x0) / log(x1 / x0);
     double value = exp(log(a.value) + share * log(b.value / a.value));
@@ -50,8 +50,9 @@ struct batch_point batch_at(const struct dpro_model *model, double ratio)
     while (i + 1 < n && points[i].ratio < ratio)
         i++;
     const struct batch_point *a = &points[i - 1], *b = &points[i];
-    return (struct batch_point){ratio, between(ratio, a->ratio, a->forward, b->ratio, b->forward),
-                                between(ratio, a->ratio, a->backward, b->ratio, b->backward)};
+    return (struct batch_point){ratio,
+                                work_between(ratio, a->ratio, a->forward, b->ratio, b->forward),
+                                work_between(ratio, a->ratio, a->backward, b->ratio, b->backward)};
 }
 
 /* ---- work of an op ---- */
@@ -119,7 +120,7 @@ static struct computing_cost cost_of_call(const struct working *w, uint32_t call
 }
 
 /* Of a micro-batch; ops are of the last one. */
-static void add(struct working *w, uint32_t op, double ns)
+static void work_add(struct working *w, uint32_t op, double ns)
 {
     w->more_ns[op < w->program->n_ops ? op : 0] += llround(ns);
     w->before += (w->n_parts - 1) * ns;
@@ -147,7 +148,7 @@ static double again_in_ways(const struct working *w, uint32_t c)
 }
 
 /* Of modules within each other the outermost counts. */
-static void recompute(struct working *w)
+static void work_recompute(struct working *w)
 {
     const struct model_program *p = w->program;
     const bool *recomputed = w->strategy->recomputed;
@@ -155,13 +156,13 @@ static void recompute(struct working *w)
     CALLS_OUTERMOST(root, p->calls, p->n_calls, c, recomputed[p->calls[c].module]);
     for (uint32_t c = 0; c < p->n_calls; c++)
         if (root[c] == c)
-            add(w, p->calls[c].op, w->part.forward * again_in_ways(w, c));
+            work_add(w, p->calls[c].op, w->part.forward * again_in_ways(w, c));
 }
 
 /* ---- other ways ---- */
 
 /* Over the ops of one pass of a call, as much of it as each has of such work. */
-static void spread(struct working *w, uint32_t first, uint32_t last, bool backward, double ns)
+static void work_spread(struct working *w, uint32_t first, uint32_t last, bool backward, double ns)
 {
     const struct model_op *ops = w->program->ops;
     double all = 0;
@@ -169,13 +170,13 @@ static void spread(struct working *w, uint32_t first, uint32_t last, bool backwa
         all += (backward ? ops[i].backward : 1 - ops[i].backward) * (double)ops[i].work_ns;
     for (uint32_t i = first; i <= last; i++) {
         double own = (backward ? ops[i].backward : 1 - ops[i].backward) * (double)ops[i].work_ns;
-        add(w, i, all > 0 ? ns * own / all : i == first ? ns : 0);
+        work_add(w, i, all > 0 ? ns * own / all : i == first ? ns : 0);
     }
 }
 
 /* Ops [first, last] as a fused one, whatever of them the strategy fuses already; up to one that
  * waits. */
-static void fuse(struct working *w, uint32_t first, uint32_t last)
+static void work_fuse(struct working *w, uint32_t first, uint32_t last)
 {
     uint32_t fused = fused_find(w->strategy, w->n_program, first);
     for (uint32_t i = first; i <= last; i++) {
@@ -199,12 +200,12 @@ static void compute_otherwise(struct working *w)
         struct computing_cost cost = cost_of_call(w, c);
         double forward_ns = w->part.forward * (cost.forward.value - 1) * (double)call->forward_ns;
         if (call->forward_last == MODEL_NONE)
-            add(w, call->forward_op, forward_ns);
+            work_add(w, call->forward_op, forward_ns);
         else
-            spread(w, call->forward_op, call->forward_last, false, forward_ns);
+            work_spread(w, call->forward_op, call->forward_last, false, forward_ns);
         if (call->backward_last != MODEL_NONE)
-            spread(w, call->op, call->backward_last, true,
-                   w->part.backward * (cost.backward.value - 1) * (double)call->backward_ns);
+            work_spread(w, call->op, call->backward_last, true,
+                        w->part.backward * (cost.backward.value - 1) * (double)call->backward_ns);
     }
 }
 
@@ -214,7 +215,7 @@ static void fuse_compiled(struct working *w)
     for (uint32_t c = 0; c < p->n_calls; c++)
         if (w->root[c] == c && p->calls[c].backward_last != MODEL_NONE &&
             w->strategy->computing[p->calls[c].module] & DPRO_COMPILED)
-            fuse(w, p->calls[c].op, p->calls[c].backward_last);
+            work_fuse(w, p->calls[c].op, p->calls[c].backward_last);
 }
 
 /* ---- all of it ---- */
@@ -267,7 +268,7 @@ void strategy_more_work(const struct dpro_model *model, const struct dpro_strate
         compute_otherwise(&w);
     }
     if (s->recomputed && p->n_calls > 0)
-        recompute(&w);
+        work_recompute(&w);
     if (p->n_ops > 0)
         more_ns[0] += llround(w.before);
     if (w.root)

@@ -27,7 +27,7 @@ struct chunks {
     uint64_t bytes; /* of each */
 };
 
-static struct chunks cut(const struct model_net *net, uint64_t bytes)
+static struct chunks sync_cut(const struct model_net *net, uint64_t bytes)
 {
     uint64_t most = net->link.chunk_bytes, n = most ? divide_up(bytes, most) : 1;
     n = MAX(MIN(n, (uint64_t)MAX_CHUNKS), 1);
@@ -96,8 +96,8 @@ struct lister {
 };
 
 /* The number of the message. */
-static uint32_t add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
-                    uint32_t needs, bool adds)
+static uint32_t sync_add(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
+                         uint32_t needs, bool adds)
 {
     struct sync_message message = {
         from % l->n_nodes, to % l->n_nodes, needs, adds, l->within, bytes};
@@ -106,7 +106,7 @@ static uint32_t add(const struct lister *l, uint32_t from, uint32_t to, uint64_t
 }
 
 /* A table of n message numbers, none yet. */
-static uint32_t *table(const struct lister *l, size_t n)
+static uint32_t *sync_table(const struct lister *l, size_t n)
 {
     l->m->received.n = 0;
     array_reserve(&l->m->received, n + 1);
@@ -119,8 +119,8 @@ struct rings {
     uint32_t width, stride;
 };
 
-static uint32_t neighbour(const struct lister *l, const struct rings *rings, uint32_t rank,
-                          bool before)
+static uint32_t sync_neighbour(const struct lister *l, const struct rings *rings, uint32_t rank,
+                               bool before)
 {
     uint32_t n = rings->stride == 1 ? rings->width : l->net->collective.n_ranks / rings->width;
     uint32_t place = rank / rings->stride % n, next = (place + (before ? n - 1 : 1)) % n;
@@ -132,24 +132,25 @@ static void add_ring_steps(const struct lister *l, const struct rings *rings, ui
                            uint32_t n_adding, uint64_t bytes, uint32_t *last)
 {
     uint32_t n = l->n_nodes;
-    struct chunks chunks = cut(l->net, bytes);
+    struct chunks chunks = sync_cut(l->net, bytes);
     size_t first = l->m->list.n, before = 0;
     for (uint32_t s = 0; s < n_steps; s++) {
         for (uint32_t c = 0; c < chunks.n; c++)
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t sent = neighbour(l, rings, i, true) % n;
+                uint32_t sent = sync_neighbour(l, rings, i, true) % n;
                 uint32_t needs = s ? (uint32_t)before + c * n + sent : last[i];
-                add(l, i, neighbour(l, rings, i, false), chunks.bytes, needs, s < n_adding);
+                sync_add(l, i, sync_neighbour(l, rings, i, false), chunks.bytes, needs,
+                         s < n_adding);
             }
         before = first + (size_t)s * chunks.n * n;
     }
     for (uint32_t i = 0; i < n && n_steps; i++)
-        last[i] = (uint32_t)before + (chunks.n - 1) * n + neighbour(l, rings, i, true) % n;
+        last[i] = (uint32_t)before + (chunks.n - 1) * n + sync_neighbour(l, rings, i, true) % n;
 }
 
 static void list_rings(const struct lister *l, uint64_t size)
 {
-    uint32_t *last = table(l, l->n_nodes), n = l->net->collective.n_ranks,
+    uint32_t *last = sync_table(l, l->n_nodes), n = l->net->collective.n_ranks,
              width = ranks_a_host(l->net);
     uint32_t n_hosts = n / width;
     struct rings inner = {width, 1}, outer = {width, width};
@@ -169,10 +170,10 @@ static void list_rings(const struct lister *l, uint64_t size)
 static uint32_t add_whole(const struct lister *l, uint32_t from, uint32_t to, uint64_t bytes,
                           uint32_t needs, bool adds)
 {
-    struct chunks chunks = cut(l->net, bytes);
+    struct chunks chunks = sync_cut(l->net, bytes);
     uint32_t last = SYNC_NONE;
     for (uint32_t c = 0; c < chunks.n; c++)
-        last = add(l, from, to, chunks.bytes, needs, adds);
+        last = sync_add(l, from, to, chunks.bytes, needs, adds);
     return last;
 }
 
@@ -183,7 +184,7 @@ static void list_halving_doubling(const struct lister *l, uint64_t size)
     for (; n_half * 2 <= n; n_half *= 2)
         n_halvings++;
     uint32_t n_senders = l->n_nodes == 1 ? 1 : n_half;
-    uint32_t *last = table(l, (size_t)n * 2);
+    uint32_t *last = sync_table(l, (size_t)n * 2);
     uint32_t *now = last + n;
     for (uint32_t i = n_half; i < n; i++)
         last[i - n_half] = add_whole(l, i, i - n_half, size, SYNC_NONE, true);
@@ -233,9 +234,9 @@ static uint32_t last_of_children(const uint32_t *up, uint32_t node, uint32_t n, 
 static void list_tree(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, deepest = depth_of(n - 1);
-    struct chunks chunks = cut(l->net, size);
+    struct chunks chunks = sync_cut(l->net, size);
     uint32_t n_chunks = chunks.n;
-    uint32_t *up = table(l, (size_t)n * n_chunks * 2);
+    uint32_t *up = sync_table(l, (size_t)n * n_chunks * 2);
     uint32_t *down = up + (size_t)n * n_chunks;
     for (uint32_t time = 0; time < 2 * deepest + n_chunks; time++)
         for (uint32_t i = 1; i < n; i++) {
@@ -243,12 +244,12 @@ static void list_tree(const struct lister *l, uint64_t size)
             uint32_t sinking = time - deepest - (depth_of(i) - 1);
             if (rising < n_chunks) {
                 uint32_t needs = last_of_children(up, i, n, n_chunks, rising);
-                up[i * n_chunks + rising] = add(l, i, parent, chunks.bytes, needs, true);
+                up[i * n_chunks + rising] = sync_add(l, i, parent, chunks.bytes, needs, true);
             }
             if (sinking < n_chunks) {
                 uint32_t needs = parent ? down[parent * n_chunks + sinking]
                                         : last_of_children(up, 0, n, n_chunks, sinking);
-                down[i * n_chunks + sinking] = add(l, parent, i, chunks.bytes, needs, false);
+                down[i * n_chunks + sinking] = sync_add(l, parent, i, chunks.bytes, needs, false);
             }
         }
 }
@@ -257,21 +258,21 @@ static void list_tree(const struct lister *l, uint64_t size)
 static void list_servers(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_servers = sync_n_servers(l->net);
-    uint32_t *last = table(l, n_servers);
-    struct chunks chunks = cut(l->net, divide_up(size, n_servers));
+    uint32_t *last = sync_table(l, n_servers);
+    struct chunks chunks = sync_cut(l->net, divide_up(size, n_servers));
     for (uint32_t c = 0; c < chunks.n; c++) {
         for (uint32_t turn = 0; turn < n_servers; turn++)
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t server = (i + turn) % n_servers;
                 uint32_t node = sync_server_node(l->net, server);
                 if (node != i)
-                    last[server] = add(l, i, node, chunks.bytes, SYNC_NONE, true);
+                    last[server] = sync_add(l, i, node, chunks.bytes, SYNC_NONE, true);
             }
         for (uint32_t turn = 0; turn < n; turn++)
             for (uint32_t server = 0; server < n_servers; server++) {
                 uint32_t node = sync_server_node(l->net, server), to = (server + turn) % n;
                 if (node != to)
-                    add(l, node, to, chunks.bytes, last[server], false);
+                    sync_add(l, node, to, chunks.bytes, last[server], false);
             }
     }
 }
@@ -279,15 +280,15 @@ static void list_servers(const struct lister *l, uint64_t size)
 static void list_direct(const struct lister *l, uint64_t size)
 {
     uint32_t n = l->net->collective.n_ranks, n_nodes = l->n_nodes;
-    struct chunks chunks = cut(l->net, divide_up(size, n));
-    uint32_t *last = table(l, (size_t)n_nodes * chunks.n);
+    struct chunks chunks = sync_cut(l->net, divide_up(size, n));
+    uint32_t *last = sync_table(l, (size_t)n_nodes * chunks.n);
     for (int gathers = 0; gathers < 2; gathers++)
         for (uint32_t c = 0; c < chunks.n; c++)
             for (uint32_t turn = 1; turn < n; turn++)
                 for (uint32_t i = 0; i < n_nodes; i++) {
                     uint32_t to = (i + turn) % n_nodes;
                     uint32_t needs = gathers ? last[c * n_nodes + i] : SYNC_NONE;
-                    uint32_t sent = add(l, i, to, chunks.bytes, needs, !gathers);
+                    uint32_t sent = sync_add(l, i, to, chunks.bytes, needs, !gathers);
                     if (!gathers)
                         last[c * n_nodes + to] = sent;
                 }
@@ -321,19 +322,20 @@ void sync_messages_fini(struct sync_messages *messages)
 
 /* ---- their replay ---- */
 
-struct link {
+struct sync_link {
     int64_t sent_ns, received_ns, added_ns; /* when it is free again */
     int64_t sends_ns, receives_ns;          /* in all */
 };
 
 /* `ready` and `links` have room for all messages and nodes. */
-static struct sync_cost replay(const struct model_net *net, const struct sync_messages *messages,
-                               int64_t *ready, struct link *links)
+static struct sync_cost sync_replay(const struct model_net *net,
+                                    const struct sync_messages *messages, int64_t *ready,
+                                    struct sync_link *links)
 {
     int64_t total = 0, wire = 0;
     for (size_t i = 0; i < messages->list.n; i++) {
         const struct sync_message *m = &messages->list.at[i];
-        struct link *from = &links[m->from], *to = &links[m->to];
+        struct sync_link *from = &links[m->from], *to = &links[m->to];
         int64_t busy = sync_wire_ns(net, m);
         int64_t start = (m->needs == SYNC_NONE ? 0 : ready[m->needs]) + sync_message_ns(net, m);
         start = MAX(start, MAX(from->sent_ns, to->received_ns));
@@ -354,8 +356,8 @@ static struct sync_cost replay_alone(const struct model_net *net, uint64_t size_
 {
     sync_list(net, size_bytes, true, messages);
     SCRATCH int64_t *ready = mem_alloc(messages->list.n * sizeof *ready);
-    SCRATCH struct link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
-    return replay(net, messages, ready, links);
+    SCRATCH struct sync_link *links = mem_array(sync_n_nodes(net) + (size_t)1, sizeof *links);
+    return sync_replay(net, messages, ready, links);
 }
 
 /* One ring, see above. Each of its 2 (n - 1) steps keeps the link busy for n_chunks * wire. */
@@ -366,7 +368,7 @@ static bool ring_cost(const struct model_net *net, uint64_t size_bytes, struct s
         ranks_a_host(net) != net->collective.n_ranks)
         return false;
     int64_t n = net->collective.n_ranks, start_ns = sync_ns(net->collective.overhead_ns, 1);
-    struct chunks chunks = cut(net, divide_up(size_bytes, net->collective.n_ranks));
+    struct chunks chunks = sync_cut(net, divide_up(size_bytes, net->collective.n_ranks));
     int64_t wire = sync_ns(net->link.byte_ns, chunks.bytes), step = chunks.n * wire;
     int64_t adding = sync_ns(net->collective.reduce_ns, chunks.bytes);
     int64_t message_ns = sync_ns(net->link.message_ns, 1);

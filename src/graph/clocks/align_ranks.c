@@ -15,7 +15,7 @@
 
 /* ---- from local to common ---- */
 
-static int64_t moved(const struct clock_map *map, int64_t local_ns)
+static int64_t ranks_moved(const struct clock_map *map, int64_t local_ns)
 {
     return local_ns == ABSENT ? ABSENT : clock_aligned(map, local_ns);
 }
@@ -31,16 +31,16 @@ static void move_step(void *arg, size_t s)
     struct rank_build *rank = moving->rank;
     struct step *step = &rank->steps.at[s];
     for (size_t i = s * rank->n_timed; i < (s + 1) * rank->n_timed; i++) {
-        rank->start_ns[i] = moved(moving->map, rank->start_ns[i]);
+        rank->start_ns[i] = ranks_moved(moving->map, rank->start_ns[i]);
         if (rank->free_ns)
-            rank->free_ns[i] = moved(moving->map, rank->free_ns[i]);
-        rank->end_ns[i] = moved(moving->map, rank->end_ns[i]);
+            rank->free_ns[i] = ranks_moved(moving->map, rank->free_ns[i]);
+        rank->end_ns[i] = ranks_moved(moving->map, rank->end_ns[i]);
     }
-    step->start_ns = moved(moving->map, step->start_ns);
-    step->end_ns = moved(moving->map, step->end_ns);
+    step->start_ns = ranks_moved(moving->map, step->start_ns);
+    step->end_ns = ranks_moved(moving->map, step->end_ns);
 }
 
-static bool moves(const struct clock_map *map)
+static bool ranks_moves(const struct clock_map *map)
 {
     EACH_OF (const struct dpro_clock_segment, segment, map->segments, map->n)
         if (segment->offset_ns != 0 || segment->drift_ppm != 0)
@@ -53,12 +53,12 @@ static void move_rank(void *arg, size_t r)
     struct join *join = arg;
     struct rank_build *rank = &join->ranks[r];
     const struct clock_map *map = &join->clocks.of_rank[r];
-    if (!moves(map))
+    if (!ranks_moves(map))
         return;
     parallel_for(rank->steps.n, rank->threads, move_step, &(struct moving){rank, map});
     for (size_t o = 0; o < rank->n_timed; o++) {
-        rank->seen_start_ns[o] = moved(map, rank->seen_start_ns[o]);
-        rank->seen_end_ns[o] = moved(map, rank->seen_end_ns[o]);
+        rank->seen_start_ns[o] = ranks_moved(map, rank->seen_start_ns[o]);
+        rank->seen_end_ns[o] = ranks_moved(map, rank->seen_end_ns[o]);
     }
 }
 
@@ -87,7 +87,7 @@ struct host {
     uint32_t clock; /* that its processes share; of a split one that of the last one */
 };
 
-struct state {
+struct ranks_state {
     struct join *join;
     const struct dpro_trace *trace;
     struct arena scratch; /* what follows */
@@ -102,7 +102,7 @@ struct state {
     struct clock_map *maps;            /* a clock */
 };
 
-static uint32_t add_host(struct state *st, const char *name)
+static uint32_t add_host(struct ranks_state *st, const char *name)
 {
     uint32_t h = st->n_hosts++;
     st->hosts[h] = (struct host){.name = name};
@@ -110,7 +110,7 @@ static uint32_t add_host(struct state *st, const char *name)
 }
 
 /* Machines by their boot id, or by their host's name where the id is unknown. */
-static void find_hosts(struct state *st)
+static void find_hosts(struct ranks_state *st)
 {
     size_t n = st->nodes.n;
     SCRATCH struct map machines = {0}, names = {0}; /* the first host of each */
@@ -137,7 +137,7 @@ static void find_hosts(struct state *st)
 }
 
 /* The reference's clock is 0; others follow by their lowest rank, then those that have no rank. */
-static void number_clocks(struct state *st)
+static void number_clocks(struct ranks_state *st)
 {
     uint32_t reference =
         st->join->n_ranks ? clock_node_of(&st->nodes, st->join->ranks[0].trace->rank) : 0;
@@ -157,13 +157,13 @@ static void number_clocks(struct state *st)
 
 /* ---- evidence ---- */
 
-static void split(struct state *st, uint32_t host)
+static void ranks_split(struct ranks_state *st, uint32_t host)
 {
     st->n_split += !st->hosts[host].split && st->hosts[host].n_nodes > 1;
     st->hosts[host].split = st->hosts[host].n_nodes > 1;
 }
 
-static uint32_t pair_of(struct state *st, uint32_t from, uint32_t to)
+static uint32_t pair_of(struct ranks_state *st, uint32_t from, uint32_t to)
 {
     if (st->pair == ALIGN_NONE || st->pair_from != from || st->pair_to != to) {
         st->pair = align_pair(st->align, from, to);
@@ -173,14 +173,14 @@ static uint32_t pair_of(struct state *st, uint32_t from, uint32_t to)
     return st->pair;
 }
 
-static bool ties_by_collectives(const struct state *st, uint32_t clock, uint32_t other)
+static bool ties_by_collectives(const struct ranks_state *st, uint32_t clock, uint32_t other)
 {
     return !st->tied[clock] || !st->tied[other];
 }
 
-static void learn(void *arg, const struct clock_constraint *e)
+static void ranks_learn(void *arg, const struct clock_constraint *e)
 {
-    struct state *st = arg;
+    struct ranks_state *st = arg;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
     bool by_collectives = e->source == CONSTRAINT_FROM_COLLECTIVES;
     if (from == to) {
@@ -190,7 +190,7 @@ static void learn(void *arg, const struct clock_constraint *e)
         host->n_collective += by_collectives;
         host->n_against += by_collectives && against;
         if (against && !by_collectives)
-            split(st, st->host_of[e->from]);
+            ranks_split(st, st->host_of[e->from]);
         return;
     }
     if (by_collectives && !ties_by_collectives(st, from, to))
@@ -209,14 +209,14 @@ static void learn(void *arg, const struct clock_constraint *e)
 
 static void learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
 {
-    struct state *st = arg;
+    struct ranks_state *st = arg;
     uint32_t clock = st->clock_of[node], other = st->clock_of[other_node];
     if (clock != other && ties_by_collectives(st, clock, other))
         align_near(st->align, pair_of(st, clock, other), clock, ns, other_ns);
 }
 
-static void visit(struct state *st, void (*before)(void *, const struct clock_constraint *),
-                  bool near)
+static void ranks_visit(struct ranks_state *st,
+                        void (*before)(void *, const struct clock_constraint *), bool near)
 {
     struct constraint_visitor visitor = {.before = before, .arg = st};
     constraints_visit_transports(st->trace, &st->nodes, &visitor);
@@ -229,7 +229,7 @@ static void visit(struct state *st, void (*before)(void *, const struct clock_co
 
 /* All calls of a process but its first and last hundredth: connections are made long before they
  * are used, and what is known that far off would be told of the whole. */
-static void cover_transport(struct state *st, const struct net_transport *t)
+static void cover_transport(struct ranks_state *st, const struct net_transport *t)
 {
     size_t n = t->transfers.n;
     if (n == 0)
@@ -243,7 +243,7 @@ static void cover_transport(struct state *st, const struct net_transport *t)
 }
 
 /* The iterations of ranks with a profile, the traffic of others. */
-static void cover(struct state *st)
+static void ranks_cover(struct ranks_state *st)
 {
     for (uint32_t i = 0; i < st->nodes.n; i++) {
         if (st->nodes.at[i].rank_index == NO_ID)
@@ -258,7 +258,7 @@ static void cover(struct state *st)
             cover_transport(st, &st->trace->transports[t]);
 }
 
-static void solve(struct state *st)
+static void ranks_solve(struct ranks_state *st)
 {
     number_clocks(st);
     memset(st->sources, 0, st->nodes.n * sizeof *st->sources);
@@ -266,19 +266,19 @@ static void solve(struct state *st)
     st->pair = ALIGN_NONE;
     align_destroy(st->align);
     st->align = align_create(st->n_clocks);
-    cover(st);
+    ranks_cover(st);
     for (uint32_t h = 0; h < st->n_hosts; h++)
         st->hosts[h].n_collective = st->hosts[h].n_against = 0;
-    visit(st, learn, true);
+    ranks_visit(st, ranks_learn, true);
     /* of clocks that differ by more than a collective takes, half of the pairs are out of order */
     for (uint32_t h = 0; h < st->n_hosts; h++)
         if (!st->hosts[h].one_kernel && st->hosts[h].n_against * 10 > st->hosts[h].n_collective)
-            split(st, h);
+            ranks_split(st, h);
     align_solve(st->align);
 }
 
 /* Contradictions between two clocks may come of taking several clocks for one. */
-static void split_conflicts(struct state *st)
+static void split_conflicts(struct ranks_state *st)
 {
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts);
@@ -289,7 +289,7 @@ static void split_conflicts(struct state *st)
             uint32_t clock = st->clock_of[i];
             if ((clock == conflicts[k].from || clock == conflicts[k].to) &&
                 !(by_collectives && st->hosts[st->host_of[i]].one_kernel))
-                split(st, st->host_of[i]);
+                ranks_split(st, st->host_of[i]);
         }
     }
 }
@@ -299,7 +299,7 @@ static void split_conflicts(struct state *st)
 #define WARN(st, ...)                                                                              \
     array_push(&(st)->join->clocks.warnings, arena_format(&(st)->join->clocks.arena, __VA_ARGS__))
 
-static const char *name_method(const struct state *st, uint32_t clock, bool tied)
+static const char *name_method(const struct ranks_state *st, uint32_t clock, bool tied)
 {
     static const char *const names[] = {"none",
                                         "transport",
@@ -314,7 +314,7 @@ static const char *name_method(const struct state *st, uint32_t clock, bool tied
 
 /* Names are the clocks' own: hosts that are split or go by one name get a rank's number, or a
  * server's. */
-static const char *name_clock(struct state *st, uint32_t node, bool shared)
+static const char *name_clock(struct ranks_state *st, uint32_t node, bool shared)
 {
     const struct host *host = &st->hosts[st->host_of[node]];
     const char *name = st->nodes.at[node].host;
@@ -328,7 +328,7 @@ static const char *name_clock(struct state *st, uint32_t node, bool shared)
     return arena_format(arena, "%.255s", name);
 }
 
-static void write_clock(struct state *st, uint32_t c, const uint32_t *users, uint32_t n)
+static void write_clock(struct ranks_state *st, uint32_t c, const uint32_t *users, uint32_t n)
 {
     struct clocks *clocks = &st->join->clocks;
     const struct dpro_clock_segment *segments = NULL;
@@ -354,7 +354,7 @@ static void write_clock(struct state *st, uint32_t c, const uint32_t *users, uin
     st->maps[c] = (struct clock_map){own, n_segments};
 }
 
-static void write_clocks(struct state *st)
+static void write_clocks(struct ranks_state *st)
 {
     struct clocks *clocks = &st->join->clocks;
     uint32_t *users = arena_array(&st->scratch, st->nodes.n, sizeof *users);
@@ -372,7 +372,7 @@ static void write_clocks(struct state *st)
     clocks->alignment.reference = clocks->at[0].host;
 }
 
-static void write_maps(struct state *st)
+static void write_maps(struct ranks_state *st)
 {
     struct clocks *clocks = &st->join->clocks;
     uint32_t n_ranks = st->join->n_ranks, n_servers = st->join->n_servers;
@@ -386,9 +386,9 @@ static void write_maps(struct state *st)
             st->maps[st->clock_of[clock_node_of(&st->nodes, st->join->ranks[k].trace->rank)]];
 }
 
-static void count(void *arg, const struct clock_constraint *e)
+static void ranks_count(void *arg, const struct clock_constraint *e)
 {
-    struct state *st = arg;
+    struct ranks_state *st = arg;
     struct dpro_alignment *alignment = &st->join->clocks.alignment;
     uint32_t from = st->clock_of[e->from], to = st->clock_of[e->to];
     if (e->source == CONSTRAINT_FROM_COLLECTIVES && st->align && !ties_by_collectives(st, from, to))
@@ -401,7 +401,7 @@ static void count(void *arg, const struct clock_constraint *e)
         to_ns < from_ns && (uint64_t)from_ns - (uint64_t)to_ns > MAP_ROUNDING_NS;
 }
 
-static void warn_clocks(struct state *st)
+static void warn_clocks(struct ranks_state *st)
 {
     uint32_t n_untied = 0, first = NO_ID, n_rough = 0, first_rough = NO_ID;
     for (uint32_t c = st->n_clocks; c-- > 0;)
@@ -434,7 +434,7 @@ static void warn_clocks(struct state *st)
                  st->hosts[h].name[0] ? st->hosts[h].name : "one host");
 }
 
-static void warn_conflicts(struct state *st)
+static void warn_conflicts(struct ranks_state *st)
 {
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts);
@@ -458,7 +458,7 @@ static void warn_conflicts(struct state *st)
 }
 
 /* What has been asked for clocks alone has no other answer. */
-static void warn_alone(struct state *st)
+static void warn_alone(struct ranks_state *st)
 {
     char process[NET_PROCESS_TEXT];
     net_process_format(process, st->nodes.at[0].rank);
@@ -472,7 +472,7 @@ static void warn_alone(struct state *st)
 void clocks_align(struct join *join, const struct dpro_trace *trace,
                   const struct dpro_job_options *options)
 {
-    struct state st = {.join = join, .trace = trace};
+    struct ranks_state st = {.join = join, .trace = trace};
     clock_nodes_list(trace, join->n_ranks, &st.nodes);
     st.sources = arena_array(&st.scratch, st.nodes.n, sizeof *st.sources);
     st.tied = arena_array(&st.scratch, st.nodes.n, sizeof *st.tied);
@@ -481,12 +481,12 @@ void clocks_align(struct join *join, const struct dpro_trace *trace,
         number_clocks(&st);
     for (uint32_t before = NO_ID; before != st.n_split && !options->no_align;) {
         before = st.n_split;
-        solve(&st);
+        ranks_solve(&st);
         split_conflicts(&st);
     }
     write_clocks(&st);
     write_maps(&st);
-    visit(&st, count, false);
+    ranks_visit(&st, ranks_count, false);
     if (options->clocks_only)
         warn_alone(&st);
     if (st.align) {

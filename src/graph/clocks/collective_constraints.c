@@ -10,21 +10,21 @@ enum {
     MANY_MEMBERS = 16,
 };
 
-struct moment {
+struct constraints_moment {
     uint32_t node;
     int64_t enter_ns, leave_ns; /* ABSENT: not measured */
 };
 
-struct gathering {
+struct constraints_gathering {
     const struct constraint_visitor *visitor;
     const struct joined *joined;
-    struct moment *at;
+    struct constraints_moment *at;
     uint32_t n;
     uint64_t mark;
 };
 
-static void visit_pair(const struct gathering *g, const struct moment *from,
-                       const struct moment *to)
+static void visit_pair(const struct constraints_gathering *g, const struct constraints_moment *from,
+                       const struct constraints_moment *to)
 {
     int64_t enter;
     if (from->node == to->node ||
@@ -47,7 +47,7 @@ static bool ends_together(uint8_t kind)
     return needs_all(kind) || kind == DPRO_SEND_RECV;
 }
 
-static void visit_all(const struct gathering *g)
+static void visit_all(const struct constraints_gathering *g)
 {
     uint32_t first = 0;
     for (uint32_t i = 1; i < g->n && g->n <= 4 * MANY_MEMBERS; i++)
@@ -62,7 +62,7 @@ static void visit_all(const struct gathering *g)
         }
 }
 
-static void visit_sample(const struct join *join, struct gathering *g)
+static void visit_sample(const struct join *join, struct constraints_gathering *g)
 {
     uint8_t kind = JOIN_PART(join, g->joined)->kind;
     if (needs_all(kind))
@@ -81,14 +81,14 @@ static void visit_sample(const struct join *join, struct gathering *g)
 
 /* When the members of a collective entered and left it in a sample. */
 static void find_moments(const struct join *join, const uint32_t *node_of, uint32_t sample,
-                         struct gathering *g)
+                         struct constraints_gathering *g)
 {
     const struct member *members = joined_members(join, g->joined);
     g->n = 0;
     for (uint32_t m = 0; m < g->joined->n_members; m++) {
-        struct moment moment = {node_of[members[m].rank],
-                                member_arrived_ns(join, &members[m], sample),
-                                member_left_ns(join, &members[m], sample)};
+        struct constraints_moment moment = {node_of[members[m].rank],
+                                            member_arrived_ns(join, &members[m], sample),
+                                            member_left_ns(join, &members[m], sample)};
         uint32_t call = JOIN_PART(join, &members[m])->launch_op;
         if (call != NO_ID && member_is_posted(join, &members[m])) /* in the midst of the call */
             moment.enter_ns = *build_start(&join->ranks[members[m].rank], sample, call);
@@ -102,12 +102,13 @@ void constraints_visit_collectives(const struct join *join, const clock_nodes *n
                                    const struct constraint_visitor *visitor)
 {
     uint32_t n_samples = join->n_ranks ? join->ranks[0].n_samples : 0;
-    SCRATCH struct moment *moments = mem_alloc(join->n_ranks * sizeof *moments);
+    SCRATCH struct constraints_moment *moments = mem_alloc(join->n_ranks * sizeof *moments);
     SCRATCH uint32_t *node_of = mem_alloc(join->n_ranks * sizeof *node_of);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         node_of[r] = clock_node_of(nodes, join->ranks[r].trace->rank);
     for (size_t j = 0; j < join->joined.n; j++) {
-        struct gathering g = {.visitor = visitor, .joined = &join->joined.at[j], .at = moments};
+        struct constraints_gathering g = {
+            .visitor = visitor, .joined = &join->joined.at[j], .at = moments};
         if (JOIN_PART(join, g.joined)->end != COMM_ENDS_TOGETHER ||
             join_is_inferred(join, g.joined))
             continue; /* its members may not wait for each other */

@@ -3,7 +3,7 @@
  * rank to each other one; where all send to all, nothing is passed on. */
 #include "graph/collectives/comm_pattern.h"
 
-struct shape {
+struct pattern_shape {
     uint32_t n_ranks;
     uint64_t *pairs; /* from << 32 | to, in order, each once */
     size_t n_pairs;
@@ -18,20 +18,21 @@ struct shape {
 ORDER(compare_messages, struct pattern_message,
       ASCENDING(channel) ?: ASCENDING(from) ?: ASCENDING(to));
 
-static uint32_t root_of(const struct shape *s, uint32_t rank)
+static uint32_t root_of(const struct pattern_shape *s, uint32_t rank)
 {
     while (s->root[rank] != rank)
         rank = s->root[rank] = s->root[s->root[rank]];
     return rank;
 }
 
-static bool sends(const struct shape *s, uint32_t from, uint32_t to)
+static bool pattern_sends(const struct pattern_shape *s, uint32_t from, uint32_t to)
 {
     uint64_t pair = (uint64_t)from << 32 | to;
     return bsearch(&pair, s->pairs, s->n_pairs, sizeof pair, compare_u64) != NULL;
 }
 
-static void look_at_messages(struct shape *s, const struct pattern_message *messages, size_t n)
+static void look_at_messages(struct pattern_shape *s, const struct pattern_message *messages,
+                             size_t n)
 {
     for (size_t i = 0, same = 0; i < n; i++) {
         same = i > 0 && compare_messages(&messages[i - 1], &messages[i]) == 0 ? same + 1 : 1;
@@ -48,14 +49,14 @@ static void look_at_messages(struct shape *s, const struct pattern_message *mess
     s->n_pairs = n_once;
 }
 
-static void look_at_pairs(struct shape *s)
+static void look_at_pairs(struct pattern_shape *s)
 {
     uint32_t n_parts = s->n_ranks;
     for (uint32_t r = 0; r < s->n_ranks; r++)
         s->root[r] = r;
     for (size_t i = 0; i < s->n_pairs; i++) {
         uint32_t from = (uint32_t)(s->pairs[i] >> 32), to = (uint32_t)s->pairs[i];
-        if (from > to && sends(s, to, from))
+        if (from > to && pattern_sends(s, to, from))
             continue; /* counted from the other side */
         s->n_edges++;
         s->degree[from]++;
@@ -67,7 +68,7 @@ static void look_at_pairs(struct shape *s)
     s->connected = n_parts == 1;
 }
 
-static bool is_halving_doubling(const struct shape *s)
+static bool is_halving_doubling(const struct pattern_shape *s)
 {
     uint32_t n = s->n_ranks, steps = 0;
     if (n < 4 || (n & (n - 1)) != 0)
@@ -83,7 +84,7 @@ static bool is_halving_doubling(const struct shape *s)
 }
 
 /* One circle through all ranks, run through one way or both. */
-static bool is_ring(const struct shape *s)
+static bool is_ring(const struct pattern_shape *s)
 {
     if (s->n_ranks == 2)
         return s->n_pairs == 2;
@@ -98,7 +99,7 @@ static bool is_ring(const struct shape *s)
     return s->n_pairs == s->n_ranks;
 }
 
-static const char *name_of(const struct shape *s)
+static const char *name_of(const struct pattern_shape *s)
 {
     if (is_halving_doubling(s))
         return "halving-doubling";
@@ -117,10 +118,10 @@ struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t
                             const char *known, uint32_t ring_steps)
 {
     SCRATCH_ARENA struct arena scratch = {0};
-    struct shape s = {.n_ranks = n_ranks,
-                      .pairs = arena_array(&scratch, n, sizeof *s.pairs),
-                      .root = arena_array(&scratch, n_ranks, sizeof *s.root),
-                      .degree = arena_array(&scratch, n_ranks, sizeof *s.degree)};
+    struct pattern_shape s = {.n_ranks = n_ranks,
+                              .pairs = arena_array(&scratch, n, sizeof *s.pairs),
+                              .root = arena_array(&scratch, n_ranks, sizeof *s.root),
+                              .degree = arena_array(&scratch, n_ranks, sizeof *s.degree)};
     qsort(messages, n, sizeof *messages, compare_messages);
     look_at_messages(&s, messages, n);
     look_at_pairs(&s);

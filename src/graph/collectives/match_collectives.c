@@ -4,7 +4,7 @@
  * one rank is the k-th on every other. */
 #include "graph/collectives/match_collectives.h"
 
-struct entry {
+struct collectives_entry {
     uint64_t group, order; /* what members have in common */
     uint64_t count;        /* before it in its group and iteration on its rank */
     int64_t sequence;      /* as recorded; -1: not */
@@ -17,7 +17,7 @@ static bool point_to_point(const struct local_collective *c)
 }
 
 /* A kernel that sends to one other rank and receives from it. */
-static bool swaps(const struct local_collective *c)
+static bool collectives_swaps(const struct local_collective *c)
 {
     return c->peer >= 0 && c->second_peer < 0 && c->kind == DPRO_SEND_RECV;
 }
@@ -35,7 +35,7 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
                        map_text_key(strtab_get(rank->names, c->group))) |
                1;
     }
-    if (swaps(c)) {
+    if (collectives_swaps(c)) {
         uint64_t own = (uint64_t)rank->trace->rank, other = (uint64_t)c->peer;
         return map_mix(map_mix((MIN(own, other) << 32 | MAX(own, other)) + 0x5a95) +
                        map_text_key(strtab_get(rank->names, c->group))) |
@@ -57,7 +57,8 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
     return map_mix(i + 1 + members) | 1;
 }
 
-static void collect_rank(struct join *join, uint32_t r, struct entry *entries, size_t *n)
+static void collect_rank(struct join *join, uint32_t r, struct collectives_entry *entries,
+                         size_t *n)
 {
     struct rank_build *rank = &join->ranks[r];
     SCRATCH struct map counts = {0};
@@ -67,15 +68,15 @@ static void collect_rank(struct join *join, uint32_t r, struct entry *entries, s
         const struct local_collective *coll = &rank->collectives.at[c];
         uint64_t group = group_key(rank, coll, unnamed, &n_unnamed);
         uint64_t count = map_add(&counts, group, 1) - 1;
-        int64_t sequence = point_to_point(coll) || swaps(coll) ? -1 : coll->sequence;
-        entries[(*n)++] = (struct entry){group, count, count, sequence, r, c};
+        int64_t sequence = point_to_point(coll) || collectives_swaps(coll) ? -1 : coll->sequence;
+        entries[(*n)++] = (struct collectives_entry){group, count, count, sequence, r, c};
     }
 }
 
-ORDER(compare_entries, struct entry,
+ORDER(compare_entries, struct collectives_entry,
       ASCENDING(group) ?: ASCENDING(order) ?: ASCENDING(rank) ?: ASCENDING(collective));
 
-static bool agree(const struct local_collective *a, const struct local_collective *b)
+static bool collectives_agree(const struct local_collective *a, const struct local_collective *b)
 {
     if (point_to_point(a) && point_to_point(b))
         return a->numel == b->numel || !a->numel || !b->numel;
@@ -87,14 +88,14 @@ static bool agree(const struct local_collective *a, const struct local_collectiv
     return uneven || a->numel == b->numel || !a->numel || !b->numel;
 }
 
-static void add_joined(struct join *join, const struct entry *entries, size_t n)
+static void add_joined(struct join *join, const struct collectives_entry *entries, size_t n)
 {
     const struct local_collective *coll = JOIN_PART(join, entries);
     struct joined joined = {.first_member = (uint32_t)join->members.n,
                             .n_members = (uint32_t)n,
                             .rank = entries->rank,
                             .collective = entries->collective};
-    if (point_to_point(coll) || swaps(coll))
+    if (point_to_point(coll) || collectives_swaps(coll))
         joined.n_expected = 2;
     else if (coll->end == COMM_ENDS_ALONE)
         joined.n_expected = 1;
@@ -111,7 +112,7 @@ static void add_joined(struct join *join, const struct entry *entries, size_t n)
 
 /* Sequence numbers say which collective is which even where one was lost, if every member has them,
  * none has one twice, and they began to count together; else the order in the iteration does. */
-static void order_group(struct entry *entries, size_t n)
+static void order_group(struct collectives_entry *entries, size_t n)
 {
     bool recorded = true, several = false, twice = false, shared = false;
     for (size_t i = 0; i < n; i++) {
@@ -136,19 +137,20 @@ static void order_group(struct entry *entries, size_t n)
 }
 
 /* The entries of one group, in order: whether all agree and no rank appears twice at one place. */
-static bool fits(const struct join *join, const struct entry *entries, size_t n)
+static bool collectives_fits(const struct join *join, const struct collectives_entry *entries,
+                             size_t n)
 {
     for (size_t i = 1; i < n; i++)
         if (entries[i].order == entries[i - 1].order &&
             (entries[i].rank == entries[i - 1].rank ||
-             !agree(JOIN_PART(join, &entries[i - 1]), JOIN_PART(join, &entries[i]))))
+             !collectives_agree(JOIN_PART(join, &entries[i - 1]), JOIN_PART(join, &entries[i]))))
             return false;
     return true;
 }
 
 /* Where some were not recorded on every rank, places mean nothing any more: what is of one kind and
  * size still goes together in order. */
-static void order_by_size(const struct join *join, struct entry *entries, size_t n)
+static void order_by_size(const struct join *join, struct collectives_entry *entries, size_t n)
 {
     SCRATCH struct map counts = {0}; /* of a kind and size, on a rank */
     for (size_t i = 0; i < n; i++) {
@@ -163,16 +165,17 @@ static void order_by_size(const struct join *join, struct entry *entries, size_t
     qsort(entries, n, sizeof *entries, compare_entries);
 }
 
-static void join_group(struct join *join, struct entry *entries, size_t n)
+static void join_group(struct join *join, struct collectives_entry *entries, size_t n)
 {
     order_group(entries, n);
-    bool complete = fits(join, entries, n);
+    bool complete = collectives_fits(join, entries, n);
     if (!complete)
         order_by_size(join, entries, n);
     for (size_t i = 0, next; i < n; i = next) {
-        next = RUN_END(k, i, n,
-                       entries[k].order == entries[i].order && entries[k].rank != entries[i].rank &&
-                           agree(JOIN_PART(join, &entries[i]), JOIN_PART(join, &entries[k])));
+        next = RUN_END(
+            k, i, n,
+            entries[k].order == entries[i].order && entries[k].rank != entries[i].rank &&
+                collectives_agree(JOIN_PART(join, &entries[i]), JOIN_PART(join, &entries[k])));
         add_joined(join, entries + i, next - i);
         if (complete || next - i > 1)
             continue;
@@ -193,7 +196,7 @@ void join_match(struct join *join)
     size_t total = 0, n = 0;
     for (uint32_t r = 0; r < join->n_ranks; r++)
         total += join->ranks[r].collectives.n;
-    SCRATCH struct entry *entries = mem_alloc((total + 1) * sizeof *entries);
+    SCRATCH struct collectives_entry *entries = mem_alloc((total + 1) * sizeof *entries);
     for (uint32_t r = 0; r < join->n_ranks; r++)
         collect_rank(join, r, entries, &n);
     qsort(entries, n, sizeof *entries, compare_entries);
@@ -223,7 +226,7 @@ bool join_is_inferred(const struct join *join, const struct joined *joined)
 enum { TOGETHER_NS = 20000 };
 
 /* Whether a member was through before another one began, in more than one iteration of ten. */
-static bool contradicts(const struct join *join, const struct joined *joined)
+static bool collectives_contradicts(const struct join *join, const struct joined *joined)
 {
     const struct member *members = joined_members(join, joined);
     uint32_t n_samples = join->ranks[0].n_samples, n_against = 0;
@@ -261,7 +264,7 @@ void join_check_unsure(struct join *join)
     for (size_t j = 0; j < n; j++) {
         const struct joined joined = join->joined.at[j];
         if (joined.n_members > 1 && JOIN_PART(join, &joined)->end == COMM_ENDS_UNSURE &&
-            contradicts(join, &joined))
+            collectives_contradicts(join, &joined))
             take_apart(join, &joined);
         else
             join->joined.at[kept++] = joined;

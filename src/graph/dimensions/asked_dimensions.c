@@ -13,12 +13,12 @@ struct asked {
     uint32_t over; /* the one that lies over others; NO_ID: none */
 };
 
-static int fail(const struct asked *asked, struct dpro_error *err, const char *why)
+static int dimensions_fail(const struct asked *asked, struct dpro_error *err, const char *why)
 {
     return dpro_error_set(err, DPRO_EUSAGE, "--dims %s: %s", asked->text, why);
 }
 
-static int parse(struct asked *asked, struct dpro_error *err)
+static int dimensions_parse(struct asked *asked, struct dpro_error *err)
 {
     static const char form[] =
         "write sizes of dp, fsdp, cp, ep, tp and pp, the outermost first, as in "
@@ -32,18 +32,18 @@ static int parse(struct asked *asked, struct dpro_error *err)
             does++;
         for (uint32_t i = 0; i < asked->n; i++)
             if (asked->does[i] == does)
-                return fail(asked, err, "each dimension can be given once");
+                return dimensions_fail(asked, err, "each dimension can be given once");
         if (does == DPRO_N_PARALLELISMS || at[len] != '=' || at[len + 1] < '0' || at[len + 1] > '9')
-            return fail(asked, err, form);
+            return dimensions_fail(asked, err, form);
         unsigned long long size = strtoull(at + len + 1, &end, 10);
         if (size < 1 || size > INT32_MAX || (*end != ',' && *end != '\0') ||
             (*end == ',' && end[1] == '\0'))
-            return fail(asked, err, form);
+            return dimensions_fail(asked, err, form);
         asked->does[asked->n] = does;
         asked->size[asked->n++] = (uint32_t)size;
         at = end + (*end == ',');
     }
-    return asked->n > 0 ? 0 : fail(asked, err, form);
+    return asked->n > 0 ? 0 : dimensions_fail(asked, err, form);
 }
 
 /* Experts lie over others where they are one factor too many. */
@@ -63,11 +63,12 @@ static int check_product(struct asked *asked, int world, struct dpro_error *err)
         return 0;
     snprintf(why, sizeof why, "these make %llu ranks, the job has %d", (unsigned long long)product,
              world);
-    return fail(asked, err, why);
+    return dimensions_fail(asked, err, why);
 }
 
 /* The boxes of the dimensions in an order, the outermost first. */
-static void place(const struct asked *asked, const uint32_t *order, struct grid_box *boxes)
+static void dimensions_place(const struct asked *asked, const uint32_t *order,
+                             struct grid_box *boxes)
 {
     int32_t stride = 1;
     for (uint32_t i = asked->n; i-- > 0;) {
@@ -81,8 +82,8 @@ static void place(const struct asked *asked, const uint32_t *order, struct grid_
 }
 
 /* The dimension that a box is; asked->n: several, or (in *fits) none. */
-static uint32_t covers(const struct asked *asked, const struct grid_box *boxes,
-                       const struct grid_box *box, bool *fits)
+static uint32_t dimensions_covers(const struct asked *asked, const struct grid_box *boxes,
+                                  const struct grid_box *box, bool *fits)
 {
     uint32_t found = asked->n;
     struct grid_box rest = *box;
@@ -101,14 +102,15 @@ static uint32_t covers(const struct asked *asked, const struct grid_box *boxes,
 
 /* -1: the groups of the trace contradict the order; else how many families do what their dimension
  * is for. */
-static int score(const struct finder *f, const struct asked *asked, const struct grid_box *boxes)
+static int dimensions_score(const struct finder *f, const struct asked *asked,
+                            const struct grid_box *boxes)
 {
     int n = 0;
     EACH (const struct family, family, f->families) {
         bool fits = true;
         if (family->box.n == 0 || (family->does == DPRO_EXPERTS && asked->over != NO_ID))
             continue;
-        uint32_t d = covers(asked, boxes, &family->box, &fits);
+        uint32_t d = dimensions_covers(asked, boxes, &family->box, &fits);
         if (!fits)
             return -1;
         n += d < asked->n && (asked->does[d] == family->does ||
@@ -146,8 +148,8 @@ static bool choose_order(const struct finder *f, const struct asked *asked, stru
         order[i] = i;
     do {
         struct grid_box tried[DPRO_N_PARALLELISMS];
-        place(asked, order, tried);
-        int n = score(f, asked, tried);
+        dimensions_place(asked, order, tried);
+        int n = dimensions_score(f, asked, tried);
         if (n > best) {
             best = n;
             memcpy(boxes, tried, sizeof tried);
@@ -172,9 +174,9 @@ static int place_over(const struct finder *f, const struct asked *asked, struct 
             boxes[asked->over] = (struct grid_box){1, {{from, from * (int32_t)size}}};
             return 0;
         }
-    return fail(asked, err,
-                "no groups of the trace, and no replicas, can be divided into that many "
-                "groups of experts");
+    return dimensions_fail(asked, err,
+                           "no groups of the trace, and no replicas, can be divided into that many "
+                           "groups of experts");
 }
 
 bool finder_lies_in(const struct finder *f, const struct family *family, const struct grid_box *box)
@@ -200,11 +202,12 @@ static int give_families(struct finder *f, const struct asked *asked, const stru
         if (family->does == DPRO_EXPERTS && asked->over != NO_ID)
             d = grid_box_equal(&family->box, &boxes[asked->over]) ? asked->over : asked->n;
         else if (family->box.n > 0)
-            d = covers(asked, boxes, &family->box, &fits);
+            d = dimensions_covers(asked, boxes, &family->box, &fits);
         for (uint32_t other = 0; other < asked->n && family->box.n == 0; other++)
             d = finder_lies_in(f, family, &boxes[other]) ? other : d;
         if (family->box.n == 0 && d == asked->n)
-            return fail(asked, err, "the trace has groups of ranks that fit no such grid");
+            return dimensions_fail(asked, err,
+                                   "the trace has groups of ranks that fit no such grid");
         family->dimension = d < asked->n ? d : NO_ID;
     }
     return 0;
@@ -214,13 +217,13 @@ int dimensions_lay_out(struct finder *f, const char *text, struct dpro_error *er
 {
     struct asked asked = {.text = text, .over = NO_ID};
     struct grid_box boxes[DPRO_N_PARALLELISMS] = {{0}};
-    int rc = parse(&asked, err);
+    int rc = dimensions_parse(&asked, err);
     if (rc == 0)
         rc = check_product(&asked, f->join->world_size, err);
     if (rc == 0 && !choose_order(f, &asked, boxes))
-        rc = fail(&asked, err,
-                  "the trace has groups of ranks that contradict this in any order; "
-                  "'dpro replay' without it says what they form");
+        rc = dimensions_fail(&asked, err,
+                             "the trace has groups of ranks that contradict this in any order; "
+                             "'dpro replay' without it says what they form");
     if (rc == 0 && asked.over != NO_ID)
         rc = place_over(f, &asked, boxes, err);
     if (rc == 0)

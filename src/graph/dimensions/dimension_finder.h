@@ -23,8 +23,8 @@ struct finder {
     const char *contradiction[2]; /* two dimensions that contradict each other; NULL: none */
 };
 
-static inline const struct traffic *finder_use(const struct finder *f, const struct family *family,
-                                               size_t use)
+static inline const struct group_traffic *finder_use(const struct finder *f,
+                                                     const struct family *family, size_t use)
 {
     return &f->traffics.all.at[family->uses.at[use]];
 }

@@ -7,7 +7,7 @@
 
 /* ---- families ---- */
 
-static bool is_of(const struct traffic *traffic, int does, enum carried carried)
+static bool is_of(const struct group_traffic *traffic, int does, enum carried carried)
 {
     bool routed = traffic->routes && carried == CARRIED_EXCHANGED;
     return does == DPRO_EXPERTS && traffic->routes ? routed : !routed;
@@ -15,7 +15,7 @@ static bool is_of(const struct traffic *traffic, int does, enum carried carried)
 
 static void add_use(struct finder *f, uint32_t use, int does)
 {
-    const struct traffic *traffic = &f->traffics.all.at[use];
+    const struct group_traffic *traffic = &f->traffics.all.at[use];
     const struct member_sets *sets = &f->join->sets;
     uint32_t size = member_sets_size(sets, traffic->set), at = 0;
     struct grid_box box = grid_box_of(member_sets_ranks(sets, traffic->set), size);
@@ -107,7 +107,7 @@ static void add_dimension(struct finder *f, struct family *family, const struct 
         dimension_at(f, family->dimension)->size = grid_box_size(box);
 }
 
-static void contradict(struct finder *f, int a, int b)
+static void dimensions_contradict(struct finder *f, int a, int b)
 {
     f->is_grid = false;
     if (f->contradiction[0])
@@ -118,7 +118,8 @@ static void contradict(struct finder *f, int a, int b)
 
 /* A family whose groups share ranks with those of a dimension. Returns whether the family is done
  * with. *box: what of it is left. */
-static bool meet(struct finder *f, struct family *family, uint32_t other, struct grid_box *box)
+static bool dimensions_meet(struct finder *f, struct family *family, uint32_t other,
+                            struct grid_box *box)
 {
     struct found_dimension *dimension = dimension_at(f, other);
     bool is_inner = dimension->box.n > 0 && finder_lies_in(f, family, &dimension->box);
@@ -141,7 +142,7 @@ static bool meet(struct finder *f, struct family *family, uint32_t other, struct
         *box = grid_box_without(box, &dimension->box);
         return box->n == 0;
     }
-    contradict(f, family->does, dimension->does);
+    dimensions_contradict(f, family->does, dimension->does);
     return false;
 }
 
@@ -155,8 +156,8 @@ static bool shares_two(const struct finder *f, uint32_t set, uint32_t other)
     return n > 1;
 }
 
-static bool meets(const struct finder *f, const struct family *family, const struct grid_box *box,
-                  uint32_t dimension)
+static bool dimensions_meets(const struct finder *f, const struct family *family,
+                             const struct grid_box *box, uint32_t dimension)
 {
     const struct grid_box *other = &f->found->all.at[dimension].box;
     if (box->n > 0 && other->n > 0)
@@ -173,11 +174,12 @@ static void place_family(struct finder *f, struct family *family)
 {
     struct grid_box box = family->box;
     if (has_overlap(f, family))
-        contradict(f, family->does, family->does);
+        dimensions_contradict(f, family->does, family->does);
     for (uint32_t d = 0; d < f->found->all.n; d++) {
         const struct found_dimension *other = dimension_at(f, d);
         bool routed = (family->does == DPRO_EXPERTS) != (other->does == DPRO_EXPERTS);
-        if (other->size > 0 && !routed && meets(f, family, &box, d) && meet(f, family, d, &box))
+        if (other->size > 0 && !routed && dimensions_meets(f, family, &box, d) &&
+            dimensions_meet(f, family, d, &box))
             return;
     }
     add_dimension(f, family, &box);
@@ -329,7 +331,7 @@ static void say_carried(const struct finder *f, struct found_dimension *d,
 static void say_name(const struct finder *f, struct found_dimension *d, const struct family *family)
 {
     for (size_t u = 0; u < family->uses.n; u++) {
-        const struct traffic *traffic = finder_use(f, family, u);
+        const struct group_traffic *traffic = finder_use(f, family, u);
         if (traffic->name) {
             bool agrees = traffic->named == family->does ||
                           (keeps_parameters(traffic->named) && keeps_parameters(family->does));
@@ -411,7 +413,7 @@ static void say_note(struct finder *f)
 /* ---- all ---- */
 
 /* Each collective's dimension, by its traffic and, of all-to-alls, by what routes. */
-static void assign(struct finder *f)
+static void dimensions_assign(struct finder *f)
 {
     size_t n = f->traffics.all.n;
     SCRATCH uint32_t *main = mem_alloc((2 * n + 1) * sizeof *main);
@@ -452,7 +454,7 @@ int dimensions_find(struct dimensions *dimensions, struct join *join, const char
         fill_groups(&f);
         say_evidence(&f, asked != NULL);
         say_note(&f);
-        assign(&f);
+        dimensions_assign(&f);
     }
     EACH (struct family, family, f.families)
         array_fini(&family->uses);

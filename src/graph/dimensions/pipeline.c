@@ -26,7 +26,7 @@ struct rank_passes {
                            each message that the rank sends follows one */
 };
 
-struct finder {
+struct pipeline_finder {
     const struct dpro_graph *g;
     struct pipeline *p;
     struct rank_passes *passes; /* [n_ranks] */
@@ -34,7 +34,7 @@ struct finder {
 
 /* ---- stages ---- */
 
-static void find_stages(struct finder *f, struct arena *arena)
+static void find_stages(struct pipeline_finder *f, struct arena *arena)
 {
     const struct dpro_graph *g = f->g;
     struct pipeline *p = f->p;
@@ -77,14 +77,14 @@ static uint32_t receiver_of(const struct dpro_graph *g, const struct graph_colle
     return g->members[c->first_member + !turned].arrival;
 }
 
-static bool is_message(const struct finder *f, uint32_t j)
+static bool is_message(const struct pipeline_finder *f, uint32_t j)
 {
     const struct graph_collective *c = &f->g->collectives[j];
     return c->dimension == f->p->dimension && c->n_members == 2 &&
            collective_is_one(c->kind, DPRO_SEND, DPRO_RECV);
 }
 
-static void list_passes(struct finder *f, uint32_t rank)
+static void list_passes(struct pipeline_finder *f, uint32_t rank)
 {
     struct rank_passes *passes = &f->passes[rank];
     const struct dpro_graph *g = f->g;
@@ -108,7 +108,7 @@ static void list_passes(struct finder *f, uint32_t rank)
 
 /* Of forward and backward ops, those before it of which there is first as much as a quarter of a
  * pass: some that autograd calls aside are named like the other pass's. */
-static bool follows_backward(const struct finder *f, uint32_t op)
+static bool follows_backward(const struct pipeline_finder *f, uint32_t op)
 {
     const struct rank_passes *passes = &f->passes[f->g->rank[op]];
     int64_t ns[2] = {0, 0};
@@ -121,7 +121,7 @@ static bool follows_backward(const struct finder *f, uint32_t op)
     return ns[1] >= passes->least_ns[1];
 }
 
-static void find_passes(struct finder *f)
+static void find_passes(struct pipeline_finder *f)
 {
     const struct dpro_graph *g = f->g;
     for (uint32_t j = 0; j < g->n_collectives; j++) {
@@ -131,7 +131,7 @@ static void find_passes(struct finder *f)
     }
 }
 
-static const char *find_messages_of(struct finder *f)
+static const char *find_messages_of(struct pipeline_finder *f)
 {
     const struct dpro_graph *g = f->g;
     struct pipeline *p = f->p;
@@ -159,7 +159,7 @@ struct crossings {
     bool odd;               /* any goes over no border */
 };
 
-static struct crossings count_crossings(const struct finder *f, struct arena *arena)
+static struct crossings count_crossings(const struct pipeline_finder *f, struct arena *arena)
 {
     const struct dpro_graph *g = f->g;
     const struct pipeline *p = f->p;
@@ -185,7 +185,7 @@ static struct crossings count_crossings(const struct finder *f, struct arena *ar
     return c;
 }
 
-static const char *count_micro_batches(struct finder *f, struct arena *arena)
+static const char *count_micro_batches(struct pipeline_finder *f, struct arena *arena)
 {
     struct pipeline *p = f->p;
     struct crossings c = count_crossings(f, arena);
@@ -208,7 +208,7 @@ static const char *count_micro_batches(struct finder *f, struct arena *arena)
 /* ---- marks ---- */
 
 /* The stages of a rank are as many ranks apart as there are in the pipeline. */
-static const char *read_marks(struct finder *f, bool *splits)
+static const char *read_marks(struct pipeline_finder *f, bool *splits)
 {
     const struct dpro_graph *g = f->g;
     struct pipeline *p = f->p;
@@ -243,7 +243,7 @@ static int64_t first_backward_ns(const struct rank_passes *passes)
 
 /* Forward messages of each rank, to the next stage or of the last one from that before it, up to
  * the beginning of its first backward pass. */
-static uint32_t *count_ahead(const struct finder *f)
+static uint32_t *count_ahead(const struct pipeline_finder *f)
 {
     const struct dpro_graph *g = f->g;
     uint32_t *n = mem_array(g->n_ranks, sizeof *n);
@@ -260,7 +260,7 @@ static uint32_t *count_ahead(const struct finder *f)
     return n;
 }
 
-static enum dpro_schedule schedule_of(const struct finder *f)
+static enum dpro_schedule schedule_of(const struct pipeline_finder *f)
 {
     const struct pipeline *p = f->p;
     bool all = true, few = true;
@@ -278,7 +278,7 @@ static enum dpro_schedule schedule_of(const struct finder *f)
 
 void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct pipeline *pipeline)
 {
-    struct finder f = {.g = graph, .p = pipeline};
+    struct pipeline_finder f = {.g = graph, .p = pipeline};
     *pipeline = (struct pipeline){.dimension = DPRO_NO_DIMENSION, .n_chunks = 1};
     find_stages(&f, arena);
     if (pipeline->dimension == DPRO_NO_DIMENSION)

@@ -92,7 +92,7 @@ void build_learn_calls(struct rank_build *rank)
 
 typedef ARRAY(int32_t) rank_array;
 
-struct finder {
+struct groups_finder {
     struct join *join;
     const struct dpro_trace *trace;
     rank_array ranks;       /* of the group that is looked at */
@@ -123,14 +123,14 @@ static bool parse_ranks(const char *text, rank_array *ranks)
     return strcmp(text, "]") == 0 && ranks->n > 0;
 }
 
-static uint32_t add_set(struct finder *f, const int32_t *ranks, size_t n)
+static uint32_t add_set(struct groups_finder *f, const int32_t *ranks, size_t n)
 {
     f->ranks.n = 0;
     array_append(&f->ranks, ranks, n);
     return member_sets_add(&f->join->sets, f->ranks.at, (uint32_t)n);
 }
 
-static uint32_t find_named(struct finder *f, const struct trace_rank *rank,
+static uint32_t find_named(struct groups_finder *f, const struct trace_rank *rank,
                            const struct local_collective *c)
 {
     uint32_t set = NO_ID;
@@ -142,7 +142,7 @@ static uint32_t find_named(struct finder *f, const struct trace_rank *rank,
     return set;
 }
 
-static uint32_t named_set(struct finder *f, const struct trace_rank *rank,
+static uint32_t named_set(struct groups_finder *f, const struct trace_rank *rank,
                           const struct local_collective *c)
 {
     uint64_t key = map_key((uint64_t)c->group << 32 | c->group_ranks), found;
@@ -161,7 +161,7 @@ static uint32_t named_set(struct finder *f, const struct trace_rank *rank,
 /* ---- groups as the transport logs show them ---- */
 
 /* For each collective of the transport logs the ranks that take part in it. */
-static void index_joints(struct finder *f)
+static void index_joints(struct groups_finder *f)
 {
     EACH_OF (const struct net_transport, t, f->trace->transports, f->trace->n_transports) {
         f->n_logged += t->rank >= 0;
@@ -176,7 +176,7 @@ static void index_joints(struct finder *f)
 
 /* The ranks that a log shows to take part in a rank's collective, in any iteration; none: no log
  * has it. */
-static uint32_t logged_ranks(const struct finder *f, const struct rank_build *rank, size_t c,
+static uint32_t logged_ranks(const struct groups_finder *f, const struct rank_build *rank, size_t c,
                              const int32_t **ranks)
 {
     for (uint32_t s = 0; rank->parts && s < rank->n_samples; s++) {
@@ -205,7 +205,7 @@ static bool holds_all(const struct member_sets *sets, uint32_t set, const int32_
 
 /* Of the groups that the profile lists, the smallest with these ranks: those that exchange no
  * messages with each other, or have no log, belong to it, too. */
-static uint32_t listed_set(const struct finder *f, const int32_t *ranks, uint32_t n)
+static uint32_t listed_set(const struct groups_finder *f, const int32_t *ranks, uint32_t n)
 {
     uint32_t best = NO_ID;
     bool sole = true;
@@ -221,7 +221,7 @@ static uint32_t listed_set(const struct finder *f, const int32_t *ranks, uint32_
     return sole ? best : NO_ID;
 }
 
-static uint32_t logged_set(struct finder *f, const struct rank_build *rank, size_t c)
+static uint32_t logged_set(struct groups_finder *f, const struct rank_build *rank, size_t c)
 {
     const int32_t *ranks = NULL;
     uint32_t n = logged_ranks(f, rank, c, &ranks);
@@ -234,7 +234,7 @@ static uint32_t logged_set(struct finder *f, const struct rank_build *rank, size
 
 /* ---- all ---- */
 
-static void find_peer(const struct finder *f, const struct rank_build *rank, size_t c)
+static void find_peer(const struct groups_finder *f, const struct rank_build *rank, size_t c)
 {
     struct local_collective *collective = &rank->collectives.at[c];
     const int32_t *ranks = NULL;
@@ -242,7 +242,7 @@ static void find_peer(const struct finder *f, const struct rank_build *rank, siz
         collective->peer = ranks[0] == rank->trace->rank ? ranks[1] : ranks[0];
 }
 
-static void find_rank(struct finder *f, struct rank_build *rank)
+static void find_rank(struct groups_finder *f, struct rank_build *rank)
 {
     map_fini(&f->known);
     f->listed.n = 0;
@@ -266,7 +266,7 @@ static void find_rank(struct finder *f, struct rank_build *rank)
 
 void join_find_groups(struct join *join, const struct dpro_trace *trace)
 {
-    struct finder f = {.join = join, .trace = trace};
+    struct groups_finder f = {.join = join, .trace = trace};
     for (int rank = 0; rank < join->world_size; rank++)
         array_push(&f.all, rank);
     index_joints(&f);

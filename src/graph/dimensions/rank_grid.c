@@ -12,7 +12,7 @@ static void add_span(struct grid_box *box, int32_t from, int32_t to)
 }
 
 /* Whether the ranks up to `n` are those up to `part` again and again, each time `stride` on. */
-static bool repeats(const int32_t *ranks, uint32_t part, uint32_t n, int32_t stride)
+static bool grid_repeats(const int32_t *ranks, uint32_t part, uint32_t n, int32_t stride)
 {
     for (uint32_t i = part; i < n; i++)
         if (ranks[i] - ranks[i - part] != stride)
@@ -29,7 +29,7 @@ struct grid_box grid_box_of(const int32_t *ranks, uint32_t n)
         uint32_t times = 1;
         while ((times + 1) * done <= n && ranks[times * done] - ranks[0] == (int64_t)stride * times)
             times++;
-        bool is_box = times > 1 && repeats(ranks, done, times * done, stride);
+        bool is_box = times > 1 && grid_repeats(ranks, done, times * done, stride);
         bool is_behind = box.n == 0 || stride % box.at[box.n - 1].to == 0;
         bool at_edge = ranks[0] / stride % (int32_t)times == 0;
         if (!is_box || !is_behind || !at_edge || stride > INT32_MAX / (int32_t)times ||

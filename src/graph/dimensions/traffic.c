@@ -36,7 +36,7 @@ static enum carried_in carried_in(const struct local_collective *c)
                                     : CARRIED_ELSEWHERE;
 }
 
-static bool reduces(enum carried carried)
+static bool traffic_reduces(enum carried carried)
 {
     return carried == CARRIED_REDUCED || carried == CARRIED_SCATTERED;
 }
@@ -50,13 +50,13 @@ static uint32_t root_of(uint32_t *parents, uint32_t rank)
     return rank;
 }
 
-static void unite(uint32_t *parents, int a, int b)
+static void traffic_unite(uint32_t *parents, int a, int b)
 {
     parents[root_of(parents, (uint32_t)a)] = root_of(parents, (uint32_t)b);
 }
 
-static bool passes(const struct join *join, const struct rank_build *rank,
-                   const struct local_collective *c)
+static bool traffic_passes(const struct join *join, const struct rank_build *rank,
+                           const struct local_collective *c)
 {
     return c->peer >= 0 && c->peer < join->world_size && rank->trace->rank >= 0 &&
            rank->trace->rank < join->world_size &&
@@ -78,7 +78,7 @@ static uint64_t ways_of(const struct join *join, const struct rank_build *rank)
     uint64_t all = 0;
     EACH (const struct local_collective, c, rank->collectives) {
         bool sends = c->kind == DPRO_SEND, receives = c->kind == DPRO_RECV;
-        if (!passes(join, rank, c))
+        if (!traffic_passes(join, rank, c))
             continue;
         add_ways(&ways, rank->trace->rank, c->peer,
                  sends      ? 1
@@ -116,15 +116,16 @@ static void find_passing(struct traffics *t, struct join *join)
     memset(t->set_of, 0xFF, n * sizeof *t->set_of);
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)
         EACH (const struct local_collective, c, rank->collectives)
-            if (passes(join, rank, c)) {
-                unite(t->parents, rank->trace->rank, c->peer);
+            if (traffic_passes(join, rank, c)) {
+                traffic_unite(t->parents, rank->trace->rank, c->peer);
                 if (c->second_peer >= 0 && c->second_peer < join->world_size)
-                    unite(t->parents, rank->trace->rank, c->second_peer);
+                    traffic_unite(t->parents, rank->trace->rank, c->second_peer);
             }
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)
         EACH (const struct local_collective, c, rank->collectives) {
-            uint32_t root =
-                passes(join, rank, c) ? root_of(t->parents, (uint32_t)rank->trace->rank) : NO_ID;
+            uint32_t root = traffic_passes(join, rank, c)
+                                ? root_of(t->parents, (uint32_t)rank->trace->rank)
+                                : NO_ID;
             if (root == NO_ID || t->set_of[root] != NO_ID)
                 continue;
             ranks.n = 0;
@@ -180,7 +181,7 @@ int traffic_named(const char *name)
     return NO_PARALLELISM;
 }
 
-static void learn_name(struct traffic *t, const char *name)
+static void learn_name(struct group_traffic *t, const char *name)
 {
     int named = traffic_named(name);
     if (named == NO_PARALLELISM || t->named != NO_PARALLELISM)
@@ -189,7 +190,8 @@ static void learn_name(struct traffic *t, const char *name)
     t->named = named;
 }
 
-static void learn_names(struct traffics *all, struct traffic *t, const struct rank_build *rank)
+static void learn_names(struct traffics *all, struct group_traffic *t,
+                        const struct rank_build *rank)
 {
     EACH_OF (const struct trace_group, group, rank->trace->groups, rank->trace->n_groups) {
         if (group->n_ranks == member_sets_size(&all->join->sets, t->set) &&
@@ -209,7 +211,7 @@ static uint64_t forward_key(uint32_t set, uint64_t bytes)
 static uint32_t set_of(const struct traffics *t, const struct rank_build *rank,
                        const struct local_collective *c, bool *is_passed)
 {
-    *is_passed = passes(t->join, rank, c);
+    *is_passed = traffic_passes(t->join, rank, c);
     if (*is_passed)
         return t->set_of[root_of(t->parents, (uint32_t)rank->trace->rank)];
     if (collective_is_one(c->kind, DPRO_SEND, DPRO_RECV, DPRO_NEGOTIATE))
@@ -263,11 +265,11 @@ static void add_rank(struct traffics *t, const struct rank_build *rank)
         if (place == t->all.n)
             array_add(&t->all, .set = set, .passes = is_passed, .named = NO_PARALLELISM,
                       .does = NO_PARALLELISM);
-        struct traffic *of = &t->all.at[place];
+        struct group_traffic *of = &t->all.at[place];
         of->n_ranks += map_insert(&seen, place + 1, 1);
         of->n[carried][carried_in(c)]++;
         of->bytes[carried][carried_in(c)] += MIN(c->size_bytes, UINT32_MAX * UINT64_C(1024));
-        if (reduces(carried) && c->phase == DPRO_OP_FW)
+        if (traffic_reduces(carried) && c->phase == DPRO_OP_FW)
             map_set(&t->forward, forward_key(set, c->size_bytes), 1);
         if (!is_passed || c->members == set)
             learn_name(of, strtab_get(rank->names, c->description));
@@ -282,9 +284,9 @@ static void split_reductions(struct traffics *t, const struct rank_build *rank)
 {
     EACH (const struct local_collective, c, rank->collectives) {
         uint32_t place = traffics_of(t, rank, c);
-        if (place == NO_ID || !reduces(traffic_carried(rank, c)))
+        if (place == NO_ID || !traffic_reduces(traffic_carried(rank, c)))
             continue;
-        struct traffic *of = &t->all.at[place];
+        struct group_traffic *of = &t->all.at[place];
         uint64_t bytes = MIN(c->size_bytes, UINT32_MAX * UINT64_C(1024));
         bool alike = c->phase == DPRO_OP_FW ||
                      (c->phase == DPRO_OP_BW && c->bucket == NO_ID && c->size_bytes > 0 &&
@@ -295,18 +297,18 @@ static void split_reductions(struct traffics *t, const struct rank_build *rank)
 
 /* ---- what it says ---- */
 
-static uint64_t n_of(const struct traffic *t, enum carried carried)
+static uint64_t n_of(const struct group_traffic *t, enum carried carried)
 {
     return t->n[carried][0] + t->n[carried][1] + t->n[carried][2];
 }
 
-static bool is_named_within_layers(const struct traffic *t)
+static bool is_named_within_layers(const struct group_traffic *t)
 {
     return t->named == DPRO_TENSORS || t->named == DPRO_CONTEXT;
 }
 
 /* Whether all ranks are in the trace, and each passes on to one what it gets from another. */
-static bool goes_around(const struct traffics *all, const struct traffic *t)
+static bool goes_around(const struct traffics *all, const struct group_traffic *t)
 {
     uint32_t size = member_sets_size(&all->join->sets, t->set);
     int32_t first = member_sets_ranks(&all->join->sets, t->set)[0];
@@ -314,7 +316,7 @@ static bool goes_around(const struct traffics *all, const struct traffic *t)
            !all->is_back_and_forth[root_of(all->parents, (uint32_t)first)];
 }
 
-static int does_of(const struct traffics *all, const struct traffic *t)
+static int does_of(const struct traffics *all, const struct group_traffic *t)
 {
     const uint64_t(*n)[N_CARRIED_IN] = t->n;
     uint64_t size = member_sets_size(&all->join->sets, t->set), gathered_bytes = 0;
@@ -345,7 +347,7 @@ static int does_of(const struct traffics *all, const struct traffic *t)
     return NO_PARALLELISM;
 }
 
-static void judge(const struct traffics *all, struct traffic *t)
+static void traffic_judge(const struct traffics *all, struct group_traffic *t)
 {
     t->does = does_of(all, t);
     if (n_of(t, CARRIED_EXCHANGED) == 0)
@@ -369,8 +371,8 @@ void traffics_find(struct traffics *t, struct join *join)
         add_rank(t, rank);
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)
         split_reductions(t, rank);
-    EACH (struct traffic, traffic, t->all)
-        judge(t, traffic);
+    EACH (struct group_traffic, traffic, t->all)
+        traffic_judge(t, traffic);
 }
 
 void traffics_fini(struct traffics *t)

@@ -22,7 +22,7 @@ enum carried_in { CARRIED_IN_FORWARD, CARRIED_IN_BACKWARD, CARRIED_ELSEWHERE, N_
 enum { NO_PARALLELISM = -1 };
 
 /* The traffic of a set of ranks: collectives, or what is passed from one to the next. */
-struct traffic {
+struct group_traffic {
     uint32_t set;
     bool passes;      /* sends and receives */
     uint32_t n_ranks; /* of the trace, that take part */
@@ -38,7 +38,7 @@ struct traffic {
 
 struct traffics {
     const struct join *join;
-    ARRAY(struct traffic) all;
+    ARRAY(struct group_traffic) all;
     struct map places;       /* by set and `passes` */
     struct map forward;      /* set and bytes of a reduction in a forward pass */
     uint32_t *parents;       /* by rank of the job: sets of those that send to each other */

@@ -34,7 +34,7 @@ static void add_devices(struct assembly *a, struct graph_builder *builder)
         EACH (const struct graph_device, device, rank->devices)
             graph_builder_add_device(builder, device->kind, rank->trace->rank,
                                      device_name(a, rank->trace, device, text, sizeof text));
-    EACH (const struct line, line, a->lines) {
+    EACH (const struct assembly_line, line, a->lines) {
         const struct link *link = &a->messages->links.at[line->direction / 2];
         bool in = line->direction % 2;
         int length = snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");

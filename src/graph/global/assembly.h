@@ -20,7 +20,7 @@ struct job {
 enum message_op { MESSAGE_CALL, MESSAGE_SEND, MESSAGE_RECV, N_MESSAGE_OPS };
 
 /* A device of a link: what goes over it one after the other, in one direction. */
-struct line {
+struct assembly_line {
     uint32_t direction;        /* twice the link, one more for what comes in */
     uint32_t from, to;         /* of a connection: indices of its processes */
     uint32_t first, n_sharing; /* first of the lines that share the direction; their number */
@@ -54,9 +54,9 @@ struct assembly {
     uint32_t *order;                /* ops in topological order */
     uint32_t *names;                /* by string id of the trace: the graph's; NO_ID: not yet one */
     uint32_t n_dropped;             /* soft edges that closed a cycle */
-    uint32_t n_samples, first_sample; /* the sample before the first one leads up to it */
-    ARRAY(struct line) lines;         /* lines that share a direction of a link are neighbours */
-    uint32_t *line_of;                /* [message * 2] that of its SEND, then that of its RECV */
+    uint32_t n_samples, first_sample;  /* the sample before the first one leads up to it */
+    ARRAY(struct assembly_line) lines; /* lines that share a direction of a link are neighbours */
+    uint32_t *line_of;                 /* [message * 2] that of its SEND, then that of its RECV */
     struct dpro_graph *graph;
 };
 

@@ -176,7 +176,7 @@ static void leave_out_blind(struct build *build)
         keep_ranks(build, kept);
 }
 
-static void create(struct build *build)
+static void build_create(struct build *build)
 {
     if (!build->trace->processes && !build->trace->servers)
         leave_out_blind(build);
@@ -219,7 +219,7 @@ static void destroy_rank(struct rank_build *rank)
     rank_memory_destroy(rank->memory);
 }
 
-static void destroy(struct job *job)
+static void build_destroy(struct job *job)
 {
     for (uint32_t r = 0; r < job->join.n_ranks + job->join.n_servers; r++)
         destroy_rank(&job->join.ranks[r]);
@@ -368,12 +368,12 @@ static int build_graph(const struct dpro_trace *trace, struct dpro_trace *spent,
     int status = OPTIONS_TAKE(&build.options, options, err);
     if (status < 0)
         return status;
-    create(&build);
+    build_create(&build);
     uint32_t n_ranks = build.job.join.n_ranks;
     status = build.options.clocks_only ? build_clocks(&build, graph, err)
                                        : build_ops_and_clocks(&build, graph, err);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
-    destroy(&build.job);
+    build_destroy(&build.job);
     arena_fini(&build.arena);
     return status;
 }
@@ -396,17 +396,18 @@ static int build_share(struct dpro_trace *trace, const struct dpro_job_options *
 {
     struct build build = {.trace = trace, .options = *options};
     struct join *join = &build.job.join;
-    create(&build);
+    build_create(&build);
     parallel_for(join->n_ranks, options->threads, cut_rank, &build);
     if (shared_tell_steps(join, trace->processes)) {
         parallel_for(join->n_ranks, options->threads, link_rank, &build);
         shared_tell_ranks(join, trace->processes);
     }
-    destroy(&build.job);
+    build_destroy(&build.job);
     return 0;
 }
 
-static int help(const char *const *paths, size_t n_paths, const struct dpro_job_options *options)
+static int build_help(const char *const *paths, size_t n_paths,
+                      const struct dpro_job_options *options)
 {
     struct dpro_trace *trace;
     int rc = trace_load_share(paths, n_paths, options, &trace);
@@ -419,5 +420,5 @@ static int help(const char *const *paths, size_t n_paths, const struct dpro_job_
 int dpro_processes_help(const char *const *paths, size_t n_paths,
                         const struct dpro_job_options *options, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), help(paths, n_paths, options));
+    return WITHIN_SCOPE(dpro_error_nomem(err), build_help(paths, n_paths, options));
 }

@@ -3,14 +3,14 @@
 #include "graph/global/assembly.h"
 #include "graph/steps/trend.h"
 
-static void warn(struct assembly *a, char *text)
+static void warnings_warn(struct assembly *a, char *text)
 {
     log_line(&a->options->sink, DPRO_LOG_WARN, "%s", text);
     array_push(&a->graph->warnings, text);
 }
 
 #define IS_OR_ARE(n) ((n) == 1 ? "is" : "are")
-#define WARN(a, ...) warn(a, arena_format(&(a)->graph->arena, __VA_ARGS__))
+#define WARN(a, ...) warnings_warn(a, arena_format(&(a)->graph->arena, __VA_ARGS__))
 
 void assembly_warn_clocks(struct assembly *a)
 {

@@ -235,7 +235,7 @@ static void fill_pools(struct assembly *a)
 static void fill_shared_links(struct assembly *a)
 {
     for (uint32_t l = 0; l < a->lines.n; l++) {
-        const struct line *line = &a->lines.at[l];
+        const struct assembly_line *line = &a->lines.at[l];
         struct graph_device *device = &a->graph->devices[assembly_line_device(a, l)];
         if (line->n_sharing == 1)
             continue;

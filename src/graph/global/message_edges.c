@@ -27,7 +27,8 @@ static struct times ends_of(const struct assembly *a, uint32_t message)
 }
 
 /* As local_holds, between times of one rank or of two. */
-static bool holds(const struct assembly *a, struct times ends, struct times starts, int64_t most_ns)
+static bool edges_holds(const struct assembly *a, struct times ends, struct times starts,
+                        int64_t most_ns)
 {
     struct agreement agreement = {0};
     for (uint32_t s = 0; s < a->n_samples && !agreement.is_broken; s++)
@@ -78,7 +79,7 @@ static uint32_t call_of(const struct linker *l, uint32_t message)
     return assembly_message_op(l->a, message, MESSAGE_CALL);
 }
 
-static void add(const struct linker *l, uint32_t from, uint32_t to)
+static void edges_add(const struct linker *l, uint32_t from, uint32_t to)
 {
     assembly_add_edge(l->a, from, to, true);
 }
@@ -170,8 +171,9 @@ static void add_arrival(const struct linker *l, uint32_t m, uint32_t member, boo
     for (uint32_t k = unlogged ? 0 : member; k < l->joined->n_members; k++) {
         struct times there = {&l->arrivals[(size_t)k * l->a->n_samples], 1};
         bool may = k == member || l->members[k].unlogged;
-        if (may && ((sure && !unlogged) || holds(l->a, there, starts_of(l->a, m), most_ns)))
-            add(l, member_op(l, k, JOIN_PART(l->a->join, &l->members[k])->arrival), call_of(l, m));
+        if (may && ((sure && !unlogged) || edges_holds(l->a, there, starts_of(l->a, m), most_ns)))
+            edges_add(l, member_op(l, k, JOIN_PART(l->a->join, &l->members[k])->arrival),
+                      call_of(l, m));
         if (!unlogged)
             break;
     }
@@ -191,7 +193,7 @@ static void add_turn(const struct linker *l, uint32_t m, const struct sender *se
 {
     const struct message *message = &l->a->messages->all.at[m];
     if (sender->last != NO_ID) {
-        add(l, turn_of(l, m, sender->last), call_of(l, m));
+        edges_add(l, turn_of(l, m, sender->last), call_of(l, m));
         return;
     }
     add_arrival(l, m, message->from, true, most_ns);
@@ -208,10 +210,10 @@ static void add_others(const struct linker *l, uint32_t m, const struct inbound 
     const uint32_t *others = l->messages + in->first + (is_ready ? 0 : in->n);
     uint32_t n = sender->n_others, n_others = is_ready ? in->n : in->n_ready;
     while (n < n_others && others[n] < m &&
-           holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
+           edges_holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
         n++;
     if (n > sender->n_others)
-        add(l, call_of(l, others[n - 1]), call_of(l, m));
+        edges_add(l, call_of(l, others[n - 1]), call_of(l, m));
     sender->n_others = n;
 }
 
@@ -228,10 +230,10 @@ static void add_received(const struct linker *l, uint32_t m, const struct sender
         if (l->inbound[i].channel != message->channel)
             continue;
         while (n < l->inbound[i].n &&
-               holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
+               edges_holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
             n++;
         if (n > *waited)
-            add(l, assembly_message_end(l->a, received[n - 1]), call_of(l, m));
+            edges_add(l, assembly_message_end(l->a, received[n - 1]), call_of(l, m));
         *waited = n;
     }
 }
@@ -251,8 +253,8 @@ static void add_message(struct linker *l, uint32_t m)
     add_turn(l, m, sender, most_ns);
     sender->last = m;
     if (message->ready != NO_ID &&
-        holds(l->a, ends_of(l->a, message->ready), starts_of(l->a, m), most_ns))
-        add(l, assembly_message_end(l->a, message->ready), call_of(l, m));
+        edges_holds(l->a, ends_of(l->a, message->ready), starts_of(l->a, m), most_ns))
+        edges_add(l, assembly_message_end(l->a, message->ready), call_of(l, m));
     add_others(l, m, &l->inbound[connection], sender, most_ns);
     add_received(l, m, sender, most_ns);
 }
@@ -270,7 +272,7 @@ static void add_end(const struct linker *l, uint32_t m, uint32_t member)
     uint32_t transfer = JOIN_PART(l->a->join, &l->members[member])->transfer;
     for (int receives = 0; receives < 2; receives++)
         if (message_ends_member(l->a->messages, l->a->join, l->joined, m, receives, member))
-            add(l, receives ? end : sent, member_op(l, member, transfer));
+            edges_add(l, receives ? end : sent, member_op(l, member, transfer));
 }
 
 /* The rest of the collective follows the last message over each connection. */
@@ -319,8 +321,8 @@ static void add_link_order(struct assembly *a)
         map_set(&last, key, (uint64_t)m + 1);
         uint32_t before = (uint32_t)seen - 1;
         if (seen > 0 && message_time_of(a->messages, before, shown)->start_ns == sent[i].start_ns &&
-            holds(a, starts_of(a, before), starts_of(a, m), 0) &&
-            holds(a, ends_of(a, before), ends_of(a, m), 0))
+            edges_holds(a, starts_of(a, before), starts_of(a, m), 0) &&
+            edges_holds(a, ends_of(a, before), ends_of(a, m), 0))
             assembly_add_edge(a, assembly_message_op(a, before, MESSAGE_CALL),
                               assembly_message_op(a, m, MESSAGE_CALL), true);
     }

@@ -58,7 +58,7 @@ struct line_state {
 };
 
 /* How a message found its links. */
-struct turn {
+struct times_turn {
     int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end; INT64_MAX: that
                                            end is not known */
     int64_t before_ns; /* the last of those that need not come before it was sent */
@@ -76,7 +76,8 @@ static bool of_one_series(const struct message *a, const struct message *b)
 /* A message takes its line from when it was sent, or the one before it on that line was over, until
  * it was received whole; as the replay lets it. */
 static int64_t time_on_line(struct line_state *state, const struct message *message,
-                            const struct message_time *time, int64_t *free_ns, struct turn *turn)
+                            const struct message_time *time, int64_t *free_ns,
+                            struct times_turn *turn)
 {
     int64_t start = MAX(state->free_ns, time->start_ns);
     int64_t dur = assembly_span(start, time->end_ns);
@@ -120,7 +121,7 @@ static void add_unseen(const struct assembly *a, line_use_array *uses)
 
 /* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
  * when an iteration begins holds up what that sends, as it does in a replay. */
-static void time_messages(struct assembly *a, struct turn *turns)
+static void time_messages(struct assembly *a, struct times_turn *turns)
 {
     const struct messages *messages = a->messages;
     size_t n_sent = messages->all.n * a->n_samples;
@@ -135,8 +136,8 @@ static void time_messages(struct assembly *a, struct turn *turns)
         const struct message *message = &messages->all.at[m];
         const struct message_time *time = message_time_of(a->messages, m, sample);
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
-        struct turn *turn = &turns[sample * messages->all.n + m];
-        *turn = (struct turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
+        struct times_turn *turn = &turns[sample * messages->all.n + m];
+        *turn = (struct times_turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
         for (uint32_t in = 0; in < 2; in++) {
             uint32_t op = assembly_message_op(a, m, in ? MESSAGE_RECV : MESSAGE_SEND);
             if (op == DPRO_NO_OP)
@@ -157,18 +158,18 @@ static void time_messages(struct assembly *a, struct turn *turns)
 }
 
 /* A sender's calls of one collective, of its data or its ready messages. */
-struct call {
+struct times_call {
     uint32_t kind; /* twice the member, one more for ready messages */
     uint32_t message;
     bool link_was_busy;
     int64_t gap_ns;
 };
 
-ORDER(compare_calls, struct call, ASCENDING(kind) ?: ASCENDING(gap_ns));
+ORDER(compare_calls, struct times_call, ASCENDING(kind) ?: ASCENDING(gap_ns));
 
 /* What is usual of n calls of a kind, shortest first: the median of those that found their link
  * free, unless the lower quartile of all is less. */
-static int64_t usual_of(const struct call *calls, size_t n)
+static int64_t usual_of(const struct times_call *calls, size_t n)
 {
     int64_t usual = calls[n / 4].gap_ns;
     size_t n_free = 0, seen = 0;
@@ -184,7 +185,7 @@ static int64_t usual_of(const struct call *calls, size_t n)
  * first pass. */
 static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
 {
-    SCRATCH ARRAY(struct call) calls = {0};
+    SCRATCH ARRAY(struct times_call) calls = {0};
     const struct message *messages = a->messages->all.at;
     EACH (const struct joined, joined, a->join->joined) {
         calls.n = 0;
@@ -244,7 +245,7 @@ struct timing {
     const size_t *first_edge; /* of each op */
     uint8_t *doubtful;        /* by sample and op: something before the window may have held it up,
                                  which must not become a gap */
-    struct turn *turns;       /* [sample * messages + message] */
+    struct times_turn *turns; /* [sample * messages + message] */
     int64_t *usual_ns;        /* of each message's call; NULL in the first pass */
 };
 
@@ -254,7 +255,7 @@ static void time_call(struct assembly *a, const struct timing *t, uint32_t sampl
 {
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
-    const struct turn *turn = &t->turns[sample * a->messages->all.n + message];
+    const struct times_turn *turn = &t->turns[sample * a->messages->all.n + message];
     int64_t sent = message_time_of(a->messages, message, sample)->start_ns, called = sent, usual;
     int64_t busy_until = MIN(turn->send_free_ns, turn->recv_free_ns);
     *end_ns = sent;

@@ -47,11 +47,11 @@ static size_t list_passages(const struct assembly *a, struct passage *passages)
 
 static void add_line(struct assembly *a, const struct passage *passage)
 {
-    struct line line = {.direction = passage->direction,
-                        .from = passage->from,
-                        .to = passage->to,
-                        .first = (uint32_t)a->lines.n,
-                        .n_sharing = 1};
+    struct assembly_line line = {.direction = passage->direction,
+                                 .from = passage->from,
+                                 .to = passage->to,
+                                 .first = (uint32_t)a->lines.n,
+                                 .n_sharing = 1};
     if (a->lines.n > 0 && a->lines.at[a->lines.n - 1].direction == line.direction) {
         line.first = a->lines.at[a->lines.n - 1].first;
         line.n_sharing = (uint32_t)a->lines.n - line.first + 1;
@@ -77,14 +77,14 @@ void assembly_find_lines(struct assembly *a)
 /* ---- what each message takes of a link that it shares ---- */
 
 /* One begins to take a line, or ends to. */
-struct moment {
+struct links_moment {
     uint32_t direction;
     int64_t at_ns;
     size_t use;
     bool ends;
 };
 
-ORDER(compare_moments, struct moment,
+ORDER(compare_moments, struct links_moment,
       ASCENDING(direction) ?: ASCENDING(at_ns) ?: ASCENDING(use) ?: ASCENDING(ends));
 
 /* While n take it each gets an n-th: what one got is how far the sum of such n-ths went on between
@@ -93,7 +93,7 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
 {
     enum { FRACTIONS = 1024 }; /* of a nanosecond */
     typedef unsigned __int128 wide;
-    SCRATCH struct moment *moments = mem_alloc(n * 2 * sizeof *moments);
+    SCRATCH struct links_moment *moments = mem_alloc(n * 2 * sizeof *moments);
     SCRATCH wide *begun = mem_alloc(n * sizeof *begun);
     wide got = 0;
     SCRATCH uint32_t *n_on =
@@ -101,11 +101,11 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
     for (size_t i = 0; i < n; i++)
         for (int ends = 0; ends < 2; ends++)
             moments[2 * i + (size_t)ends] =
-                (struct moment){a->lines.at[uses[i].line].direction,
-                                ends ? uses[i].end_ns : uses[i].start_ns, i, ends};
+                (struct links_moment){a->lines.at[uses[i].line].direction,
+                                      ends ? uses[i].end_ns : uses[i].start_ns, i, ends};
     qsort(moments, n * 2, sizeof *moments, compare_moments);
     for (size_t i = 0, n_taking = 0; i < n * 2; i++) {
-        const struct moment *moment = &moments[i];
+        const struct links_moment *moment = &moments[i];
         if (n_taking > 0)
             got += (wide)((uint64_t)moment->at_ns - (uint64_t)moments[i - 1].at_ns) * FRACTIONS /
                    n_taking;

@@ -111,24 +111,24 @@ static update_array find_updates(const struct rank_build *rank, bool gpu)
 }
 
 /* A tensor to be added: `from` -> In -> collective -> Out -> `to`; either end may be NO_ID. */
-struct planned {
+struct bucket_planned {
     struct local_tensor tensor; /* in and out are still missing */
     uint32_t from, to;
 };
 
-struct maker {
+struct bucket_maker {
     struct rank_build *rank;
     copy_array in, out;
     size_t next_in, next_out;
     uint32_t *before;
     update_array updates[2];   /* on the CPU, on the device */
     struct recorded_walk walk; /* recording NULL: there is none */
-    ARRAY(struct planned) plan;
+    ARRAY(struct bucket_planned) plan;
 };
 
 /* Where the thread began to need the bucket: the first op after autograd's last or after the bucket
  * before was copied back. */
-static uint32_t first_use(const struct maker *m, uint32_t op)
+static uint32_t first_use(const struct bucket_maker *m, uint32_t op)
 {
     const struct rank_build *rank = m->rank;
     for (uint32_t before = m->before[op];
@@ -142,7 +142,7 @@ static uint32_t first_use(const struct maker *m, uint32_t op)
 
 /* The first work of the optimizer after the collective was asked for, on a stream for a collective
  * that runs on one. */
-static uint32_t first_update(const struct maker *m, const struct local_collective *coll)
+static uint32_t first_update(const struct bucket_maker *m, const struct local_collective *coll)
 {
     const struct rank_build *rank = m->rank;
     const update_array *updates =
@@ -152,7 +152,7 @@ static uint32_t first_update(const struct maker *m, const struct local_collectiv
     return low < updates->n ? updates->at[low].op : NO_ID;
 }
 
-static void add_tensor(struct rank_build *rank, const struct planned *planned)
+static void add_tensor(struct rank_build *rank, const struct bucket_planned *planned)
 {
     const struct local_collective *coll = &rank->collectives.at[planned->tensor.collective];
     const struct local_tensor *tensor =
@@ -187,12 +187,12 @@ static struct copy *take_one(copy_array *copies, size_t next, size_t n, uint64_t
     return NULL;
 }
 
-static void plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
+static void plan_one(struct bucket_maker *m, uint32_t collective, uint32_t name, uint64_t bytes,
                      struct copy *in, struct copy *out, uint32_t use)
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
-    struct planned one = {
+    struct bucket_planned one = {
         {.name = name, .size_bytes = bytes, .collective = collective}, NO_ID, use};
     uint32_t made = in                         ? in->last
                     : coll->launch_op != NO_ID ? m->before[coll->launch_op]
@@ -206,8 +206,8 @@ static void plan_one(struct maker *m, uint32_t collective, uint32_t name, uint64
 
 /* What the recorder knows: the bucket's parameters, one tensor each. Where gradients lie in the
  * bucket nothing is copied, and all that autograd had accumulated until the start stands for it. */
-static void plan_recorded(struct maker *m, const struct start *start, size_t n_in, size_t n_out,
-                          uint32_t use)
+static void plan_recorded(struct bucket_maker *m, const struct start *start, size_t n_in,
+                          size_t n_out, uint32_t use)
 {
     const struct recording *recording = m->rank->trace->recording;
     size_t until = m->next_in;
@@ -236,7 +236,7 @@ static void plan_recorded(struct maker *m, const struct start *start, size_t n_i
 }
 
 /* What the framework's graph says. Returns whether it does. */
-static bool plan_nodes(struct maker *m, const struct start *start)
+static bool plan_nodes(struct bucket_maker *m, const struct start *start)
 {
     struct rank_build *rank = m->rank;
     struct local_collective *coll = &rank->collectives.at[start->collective];
@@ -250,12 +250,12 @@ static bool plan_nodes(struct maker *m, const struct start *start)
     if (sized && coll->size_bytes == 0)
         coll->size_bytes = sum;
     EACH (const struct node_tensor, tensor, tensors) {
-        struct planned one = {{.name = tensor->name,
-                               .output = tensor->output,
-                               .size_bytes = tensor->size_bytes,
-                               .collective = start->collective},
-                              tensor->from,
-                              NO_ID};
+        struct bucket_planned one = {{.name = tensor->name,
+                                      .output = tensor->output,
+                                      .size_bytes = tensor->size_bytes,
+                                      .collective = start->collective},
+                                     tensor->from,
+                                     NO_ID};
         if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
             one.from = NO_ID;
         array_push(&m->plan, one);
@@ -280,11 +280,11 @@ static bool is_same_tensor(const struct rank_build *rank, uint32_t a, uint32_t b
 
 /* A gradient that a worker of BytePS on PyTorch pushes, or a part of it, is handed over when
  * autograd has accumulated it: the first gradient of its size that is none of the others'. */
-static void plan_exchange(struct maker *m, const struct start *start, const start_array *all)
+static void plan_exchange(struct bucket_maker *m, const struct start *start, const start_array *all)
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[start->collective];
-    struct planned one = {
+    struct bucket_planned one = {
         {.name = coll->group, .size_bytes = coll->size_bytes, .collective = start->collective},
         NO_ID,
         NO_ID};
@@ -314,7 +314,7 @@ static void plan_exchange(struct maker *m, const struct start *start, const star
 }
 
 /* What needs a bucket first, where that shows; NO_ID: it does not. */
-static uint32_t find_use(struct maker *m, const struct local_collective *coll, size_t n_out)
+static uint32_t find_use(struct bucket_maker *m, const struct local_collective *coll, size_t n_out)
 {
     struct rank_build *rank = m->rank;
     if (coll->kind == DPRO_PUSH_PULL)
@@ -328,7 +328,7 @@ static uint32_t find_use(struct maker *m, const struct local_collective *coll, s
     return holds ? use : NO_ID;
 }
 
-static void plan_bucket(struct maker *m, const struct start *start)
+static void plan_bucket(struct bucket_maker *m, const struct start *start)
 {
     struct rank_build *rank = m->rank;
     struct local_collective *coll = &rank->collectives.at[start->collective];
@@ -362,12 +362,12 @@ static void plan_bucket(struct maker *m, const struct start *start)
 
 void build_tensors(struct rank_build *rank)
 {
-    struct maker m = {.rank = rank,
-                      .in = collect_copies(rank, NAME_BUCKET_IN, 0),
-                      .out = collect_copies(rank, NAME_BUCKET_OUT, 0),
-                      .before = local_ops_before(rank),
-                      .updates = {find_updates(rank, false), find_updates(rank, true)},
-                      .walk = {.recording = rank->trace->recording}};
+    struct bucket_maker m = {.rank = rank,
+                             .in = collect_copies(rank, NAME_BUCKET_IN, 0),
+                             .out = collect_copies(rank, NAME_BUCKET_OUT, 0),
+                             .before = local_ops_before(rank),
+                             .updates = {find_updates(rank, false), find_updates(rank, true)},
+                             .walk = {.recording = rank->trace->recording}};
     start_array starts = collect_buckets(rank);
     if (m.in.n == 0)
         m.in = collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD);

@@ -8,7 +8,7 @@
 #include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
-struct wait {
+struct waits_wait {
     uint32_t op, span;
 };
 
@@ -26,14 +26,14 @@ static bool is_functional(const struct rank_build *rank, uint32_t span)
     return false;
 }
 
-static bool fits(const struct local_collective *coll, const struct trace_detail *wait)
+static bool waits_fits(const struct local_collective *coll, const struct trace_detail *wait)
 {
     uint64_t numel = wait ? wait->numel : 0;
     return !numel || !coll->numel || MAX(numel, coll->numel) % MIN(numel, coll->numel) == 0;
 }
 
-static struct local_collective *find_awaited(const struct rank_build *rank, const struct wait *wait,
-                                             const bool *awaited)
+static struct local_collective *find_awaited(const struct rank_build *rank,
+                                             const struct waits_wait *wait, const bool *awaited)
 {
     const struct trace_detail *detail = detail_of(rank, wait->span);
     bool functional = is_functional(rank, wait->span);
@@ -41,7 +41,7 @@ static struct local_collective *find_awaited(const struct rank_build *rank, cons
         if (!functional && detail && detail->call && coll->call == detail->call)
             return coll;
         if (functional && !awaited[coll - rank->collectives.at] &&
-            is_functional(rank, coll->launch_span) && fits(coll, detail) &&
+            is_functional(rank, coll->launch_span) && waits_fits(coll, detail) &&
             local_start(rank, coll->arrival) < *step_end(rank, rank->steps.reference, wait->op))
             return coll;
     }
@@ -51,7 +51,7 @@ static struct local_collective *find_awaited(const struct rank_build *rank, cons
 void rule_comm_waits(struct rank_build *rank)
 {
     SCRATCH bool *awaited = mem_array(rank->collectives.n + 1, sizeof *awaited);
-    struct wait wait = {NO_ID, NO_ID};
+    struct waits_wait wait = {NO_ID, NO_ID};
     for (uint32_t o = 0; o <= rank->n_timed; o++) {
         bool waits = o < rank->n_timed && local_on_thread(rank, o) &&
                      (rank->classes[rank->ops.at[o].name] & NAME_COMM_WAIT);
@@ -63,6 +63,6 @@ void rule_comm_waits(struct rank_build *rank)
             local_cut_waiting(rank, wait.op, coll->transfer, false);
             local_add_completion(rank, coll->transfer, wait.op, true);
         }
-        wait = (struct wait){waits ? o : NO_ID, span};
+        wait = (struct waits_wait){waits ? o : NO_ID, span};
     }
 }

@@ -17,55 +17,55 @@ enum { QUEUE_DEPTH = 1024 };
 /* Work that a stream was idle for begins that soon after it. */
 enum { RIGHT_AFTER_NS = 5000 };
 
-struct work {
+struct edges_work {
     uint32_t op; /* NO_ID: none */
     bool next;   /* of the iteration before */
 };
 
 /* All work of a stream in the reference iteration, in order of launch. */
-struct queue {
+struct edges_queue {
     ARRAY(uint32_t) ops;
     uint32_t n_launched; /* so far in the walk */
     uint32_t depth;      /* of its queue; 0: not known to be bounded */
 };
 
 /* What a thread's latest stream wait saw, per waiting stream. */
-struct wait {
-    struct work *sources;       /* by stream; borrowed */
+struct edges_wait {
+    struct edges_work *sources; /* by stream; borrowed */
     const uint32_t *n_launched; /* by stream, at the call; 0 where the event is known */
     int64_t only_stream;        /* the stream waited for, where recorded; -1: any */
 };
 
 /* A stream that another may wait for, and when its work is over. */
-struct source {
+struct edges_source {
     uint32_t stream;
     int64_t end_ns;
 };
 
-ORDER(latest_first, struct source, DESCENDING(end_ns) ?: ASCENDING(stream));
+ORDER(latest_first, struct edges_source, DESCENDING(end_ns) ?: ASCENDING(stream));
 
 /* A call that waits until work is done. */
 struct awaited {
     uint32_t call;
-    struct work work;
+    struct edges_work work;
 };
 
 struct walker {
     struct rank_build *rank;
     struct arena scratch;
     uint32_t n_streams;
-    uint32_t *streams;      /* their devices */
-    uint32_t *stream_of;    /* device -> index into streams */
-    struct work *last;      /* by stream */
-    struct queue *queues;   /* by stream */
-    struct wait **waits;    /* by track: NULL, or by waiting stream */
-    uint32_t *n_waits;      /* by track: calls that name no stream and made none wait so far */
-    struct map waited;      /* waiting stream + 1 and source stream -> work last waited for */
-    struct map sync_detail; /* call -> span of kind SPAN_SYNC + 1 */
-    struct map records;     /* event record -> its snapshot */
-    ARRAY(struct work *) snapshots;
+    uint32_t *streams;          /* their devices */
+    uint32_t *stream_of;        /* device -> index into streams */
+    struct edges_work *last;    /* by stream */
+    struct edges_queue *queues; /* by stream */
+    struct edges_wait **waits;  /* by track: NULL, or by waiting stream */
+    uint32_t *n_waits;          /* by track: calls that name no stream and made none wait so far */
+    struct map waited;          /* waiting stream + 1 and source stream -> work last waited for */
+    struct map sync_detail;     /* call -> span of kind SPAN_SYNC + 1 */
+    struct map records;         /* event record -> its snapshot */
+    ARRAY(struct edges_work *) snapshots;
     ARRAY(struct awaited) awaited;
-    ARRAY(struct source) found;
+    ARRAY(struct edges_source) found;
 };
 
 static uint64_t key_of(const struct trace_span *span)
@@ -73,7 +73,7 @@ static uint64_t key_of(const struct trace_span *span)
     return build_correlation_key(span->correlation, span->window);
 }
 
-static struct work *take_snapshot(struct walker *w)
+static struct edges_work *take_snapshot(struct walker *w)
 {
     return arena_copy(&w->scratch, w->last, w->n_streams + (size_t)1, sizeof *w->last);
 }
@@ -98,8 +98,8 @@ static const struct trace_detail *detail_of(const struct walker *w, const struct
 }
 
 /* What had been launched before the event that a call waits for; NULL: not known. */
-static struct work *before_event(const struct walker *w, const struct trace_span *call,
-                                 const struct trace_detail *detail)
+static struct edges_work *before_event(const struct walker *w, const struct trace_span *call,
+                                       const struct trace_detail *detail)
 {
     uint64_t snapshot;
     return detail && detail->wait_correlation &&
@@ -114,8 +114,8 @@ static void on_stream_wait(struct walker *w, const struct local_op *op,
 {
     const struct trace_span *sync = recorded_sync(w, call);
     const struct trace_detail *detail = detail_of(w, sync);
-    struct work *known = before_event(w, call, detail), *seen = known ?: take_snapshot(w);
-    struct wait **waits = &w->waits[op->track];
+    struct edges_work *known = before_event(w, call, detail), *seen = known ?: take_snapshot(w);
+    struct edges_wait **waits = &w->waits[op->track];
     uint32_t *n_launched = arena_array(&w->scratch, w->n_streams + 1, sizeof *n_launched);
     if (!*waits)
         *waits = arena_array(&w->scratch, w->n_streams + 1, sizeof **waits);
@@ -125,7 +125,7 @@ static void on_stream_wait(struct walker *w, const struct local_op *op,
     const struct trace_track *waiting = detail ? &w->rank->trace->tracks[sync->track] : NULL;
     for (uint32_t d = 0; d < w->n_streams; d++)
         if (!waiting || waiting->id < 0 || track_of(w, d) == waiting)
-            (*waits)[d] = (struct wait){seen, n_launched, detail ? detail->wait_stream : -1};
+            (*waits)[d] = (struct edges_wait){seen, n_launched, detail ? detail->wait_stream : -1};
 }
 
 static uint64_t wait_key(uint32_t waiting, uint32_t source)
@@ -133,12 +133,12 @@ static uint64_t wait_key(uint32_t waiting, uint32_t source)
     return (uint64_t)(waiting + 1) << 32 | source;
 }
 
-static uint64_t work_id(struct work work)
+static uint64_t work_id(struct edges_work work)
 {
     return (uint64_t)work.op << 1 | work.next;
 }
 
-static int64_t end_of(const struct walker *w, struct work work)
+static int64_t end_of(const struct walker *w, struct edges_work work)
 {
     const struct rank_build *rank = w->rank;
     return local_pred_end(rank, rank->steps.reference, work.op, work.next);
@@ -147,19 +147,21 @@ static int64_t end_of(const struct walker *w, struct work work)
 /* The event may have been recorded before the last that its stream was given. Then only time tells
  * which work it was for: the stream that waits was idle up to its end, and no longer. Returns
  * whether any is found. */
-static bool wait_for_earlier(struct walker *w, const struct wait *wait, uint32_t stream,
+static bool wait_for_earlier(struct walker *w, const struct edges_wait *wait, uint32_t stream,
                              uint32_t op, int64_t explained_ns)
 {
     int64_t start = local_start(w->rank, op), latest = explained_ns;
     uint32_t found = NO_ID;
     for (uint32_t d = 0; d < w->n_streams && start - explained_ns > RIGHT_AFTER_NS; d++) {
-        const struct queue *queue = &w->queues[d];
+        const struct edges_queue *queue = &w->queues[d];
         if (d == stream || (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream))
             continue;
-        uint32_t n = LOWER_BOUND(k, 0u, wait->n_launched[d],
-                                 end_of(w, (struct work){local_end_op(w->rank, queue->ops.at[k]),
-                                                         false}) <= start + CLOCK_ROUNDING_NS);
-        struct work last = {n > 0 ? local_end_op(w->rank, queue->ops.at[n - 1]) : NO_ID, false};
+        uint32_t n =
+            LOWER_BOUND(k, 0u, wait->n_launched[d],
+                        end_of(w, (struct edges_work){local_end_op(w->rank, queue->ops.at[k]),
+                                                      false}) <= start + CLOCK_ROUNDING_NS);
+        struct edges_work last = {n > 0 ? local_end_op(w->rank, queue->ops.at[n - 1]) : NO_ID,
+                                  false};
         if (n > 0 && end_of(w, last) > latest) {
             latest = end_of(w, last);
             found = last.op;
@@ -186,17 +188,17 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
     enum { MOST = 8 };
     struct rank_build *rank = w->rank;
     uint32_t track = rank->ops.at[launch].track;
-    struct wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
+    struct edges_wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
     if (!wait || !wait->sources)
         return;
     w->found.n = 0;
     bool any = false;
-    int64_t explained = end_of(w, (struct work){launch, false});
+    int64_t explained = end_of(w, (struct edges_work){launch, false});
     if (w->last[stream].op != NO_ID)
         explained = MAX(explained, end_of(w, w->last[stream]));
     int64_t start = local_start(rank, op);
     for (uint32_t d = 0; d < w->n_streams; d++) {
-        struct work source = wait->sources[d];
+        struct edges_work source = wait->sources[d];
         uint64_t before;
         if (d == stream || source.op == NO_ID ||
             (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream) ||
@@ -209,7 +211,7 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
     array_sort(&w->found, latest_first);
     for (size_t i = 0; i < w->found.n && i < MOST; i++) {
         uint32_t from = w->found.at[i].stream;
-        struct work source = wait->sources[from];
+        struct edges_work source = wait->sources[from];
         if (local_add_if_holds(rank, source.op, op, source.next)) {
             map_set(&w->waited, wait_key(stream, from), work_id(source));
             explained = MAX(explained, w->found.at[i].end_ns);
@@ -222,7 +224,7 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
         use_wait(w, track);
 }
 
-static void await(struct walker *w, uint32_t call, struct work work)
+static void edges_await(struct walker *w, uint32_t call, struct edges_work work)
 {
     local_add_edge(w->rank, work.op, call, work.next, true);
     array_add(&w->awaited, call, work);
@@ -231,7 +233,7 @@ static void await(struct walker *w, uint32_t call, struct work work)
 /* The call waits until the work as many places before as the queue is deep is done. */
 static void wait_for_room(struct walker *w, uint32_t o, uint32_t stream)
 {
-    struct queue *queue = &w->queues[stream];
+    struct edges_queue *queue = &w->queues[stream];
     uint32_t place = queue->n_launched++;
     bool follows = w->rank->steps.at[w->rank->steps.reference].follows;
     if (queue->depth == 0)
@@ -240,21 +242,21 @@ static void wait_for_room(struct walker *w, uint32_t o, uint32_t stream)
     if (next && (!follows || place + queue->ops.n < queue->depth))
         return; /* more than an iteration fits in the queue */
     uint64_t before = (uint64_t)place + (next ? queue->ops.n : 0) - queue->depth;
-    struct work work = {local_end_op(w->rank, queue->ops.at[before]), next};
+    struct edges_work work = {local_end_op(w->rank, queue->ops.at[before]), next};
     if (local_holds(w->rank, work.op, o, next, true))
-        await(w, o, work);
+        edges_await(w, o, work);
 }
 
-struct stretch {
+struct edges_stretch {
     int64_t start_ns, end_ns;
     uint32_t op;
 };
 
-ORDER(compare_starts, struct stretch, ASCENDING(start_ns) ?: ASCENDING(op));
+ORDER(compare_starts, struct edges_stretch, ASCENDING(start_ns) ?: ASCENDING(op));
 
-ORDER(compare_ends, struct stretch, ASCENDING(end_ns) ?: ASCENDING(op));
+ORDER(compare_ends, struct edges_stretch, ASCENDING(end_ns) ?: ASCENDING(op));
 
-typedef ARRAY(struct stretch) stretches;
+typedef ARRAY(struct edges_stretch) stretches;
 
 /* Streams fork and join without a call: work that starts right after work on another stream, while
  * its own stream had been idle, has waited for it. Sorts the list. */
@@ -265,10 +267,10 @@ static void add_joins(struct rank_build *rank, stretches *list, int64_t within_n
     array_sort(&by_end, compare_ends);
     array_sort(list, compare_starts);
     for (size_t i = 0, ended = 0; i < list->n; i++) {
-        const struct stretch *to = &list->at[i];
+        const struct edges_stretch *to = &list->at[i];
         while (ended < list->n && by_end.at[ended].end_ns <= to->start_ns)
             ended++;
-        const struct stretch *from = ended > 0 ? &by_end.at[ended - 1] : NULL;
+        const struct edges_stretch *from = ended > 0 ? &by_end.at[ended - 1] : NULL;
         if (from && to->start_ns - from->end_ns <= within_ns &&
             rank->ops.at[from->op].device != rank->ops.at[to->op].device)
             local_add_if_holds(rank, local_end_op(rank, from->op), to->op, false);
@@ -301,7 +303,7 @@ static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
         local_add_edge(rank, o, work, false, false);
         resolve_wait(w, o, stream, work);
         wait_for_room(w, o, stream);
-        w->last[stream] = (struct work){local_end_op(rank, work), false};
+        w->last[stream] = (struct edges_work){local_end_op(rank, work), false};
     }
     add_graph_edges(rank, rank->slices.at[op->slice].launch);
 }
@@ -316,25 +318,26 @@ static void on_sync(struct walker *w, uint32_t o, const struct trace_span *call,
     const struct trace_detail *detail = detail_of(w, sync);
     bool for_event = detail && detail->sync == SYNC_EVENT;
     bool for_stream = detail && detail->sync == SYNC_STREAM;
-    const struct work *launched = (for_event ? before_event(w, call, detail) : NULL) ?: w->last;
-    struct work best = {.op = NO_ID};
+    const struct edges_work *launched =
+        (for_event ? before_event(w, call, detail) : NULL) ?: w->last;
+    struct edges_work best = {.op = NO_ID};
     int64_t best_end = INT64_MIN;
     for (uint32_t d = 0; d < w->n_streams; d++) {
-        struct work work = launched[d];
+        struct edges_work work = launched[d];
         if (work.op == NO_ID || !local_holds(rank, work.op, o, work.next, true) ||
             (for_stream && track_of(w, d) != &rank->trace->tracks[sync->track]) ||
             (for_event && detail->wait_stream >= 0 && track_of(w, d)->id != detail->wait_stream))
             continue;
         int64_t end = end_of(w, work);
         if (all) {
-            await(w, o, work);
+            edges_await(w, o, work);
         } else if (end > best_end) {
             best_end = end;
             best = work;
         }
     }
     if (best.op != NO_ID)
-        await(w, o, best);
+        edges_await(w, o, best);
 }
 
 /* The rest of a copying call, after its work has started: it blocks if it never returned before the
@@ -347,11 +350,11 @@ static void on_copy_tail(struct walker *w, uint32_t o, const struct local_op *op
          slice = rank->slices.at[slice].next) {
         uint32_t work = rank->op_of_slice[slice];
         if (work != NO_ID && local_holds(rank, work, o, false, true))
-            await(w, o, (struct work){work, false});
+            edges_await(w, o, (struct edges_work){work, false});
     }
 }
 
-static void walk(struct walker *w)
+static void edges_walk(struct walker *w)
 {
     struct rank_build *rank = w->rank;
     for (uint32_t o = 0; o < rank->ops.n; o++) {
@@ -413,7 +416,7 @@ static void survey_queues(struct walker *w)
             uint32_t work = rank->op_of_slice[slice];
             if (work == NO_ID)
                 continue;
-            struct queue *queue = &w->queues[w->stream_of[rank->ops.at[work].device]];
+            struct edges_queue *queue = &w->queues[w->stream_of[rank->ops.at[work].device]];
             array_push(&queue->ops, work);
             if (cuda && queue->depth == 0) {
                 uint32_t most = most_outstanding(rank, &rank->tracks.at[rank->ops.at[work].track]);
@@ -423,7 +426,7 @@ static void survey_queues(struct walker *w)
     }
 }
 
-static void prepare(struct walker *w)
+static void edges_prepare(struct walker *w)
 {
     struct rank_build *rank = w->rank;
     size_t n_devices = rank->devices.n;
@@ -438,11 +441,11 @@ static void prepare(struct walker *w)
             w->streams[w->n_streams++] = d;
     }
     for (uint32_t d = 0; d < w->n_streams; d++)
-        w->last[d] = (struct work){NO_ID, false};
+        w->last[d] = (struct edges_work){NO_ID, false};
     for (uint32_t o = 0; o < rank->ops.n && rank->steps.at[rank->steps.reference].follows; o++)
         if (rank->ops.at[o].flags & GRAPH_OP_GPU)
             w->last[w->stream_of[rank->ops.at[o].device]] =
-                (struct work){local_end_op(rank, o), true};
+                (struct edges_work){local_end_op(rank, o), true};
     EACH_OF (const struct trace_track, track, rank->trace->tracks, rank->trace->n_tracks) {
         for (uint32_t i = track->first; track->gpu && i < track->first + track->n; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
@@ -473,8 +476,8 @@ static void add_unrecorded_waits(struct rank_build *rank)
 void rule_gpu(struct rank_build *rank)
 {
     struct walker w = {.rank = rank};
-    prepare(&w);
-    walk(&w);
+    edges_prepare(&w);
+    edges_walk(&w);
     add_unrecorded_waits(rank);
     EACH (const struct awaited, it, w.awaited)
         local_cut_waiting(rank, it->call, it->work.op, it->work.next);

@@ -3,7 +3,7 @@
 #include "graph/local/local_edges.h"
 #include "graph/ops/framework_graph.h"
 
-static bool packs(const char *type)
+static bool tensors_packs(const char *type)
 {
     return text_begins(type, "Concat") || strcmp(type, "Pack") == 0;
 }
@@ -72,7 +72,7 @@ node_tensors local_node_tensors(const struct rank_build *rank, uint32_t op)
     uint64_t size_bytes = 0; /* what a reduction puts out is as large as what it takes */
     if (dfg_type_starts(rank, node, "CollectiveReduce"))
         size_bytes = trace->dfg_nodes[node].size_bytes;
-    if (packs(dfg_type(rank, taken->node))) {
+    if (tensors_packs(dfg_type(rank, taken->node))) {
         bool has_axis = dfg_type_starts(rank, taken->node, "Concat"); /* its last argument */
         uint32_t n = 0;
         while (n < pack->n_inputs && !trace->dfg_inputs[pack->first_input + n].control)

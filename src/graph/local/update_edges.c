@@ -7,12 +7,12 @@
 #include "graph/local/local_edges.h"
 
 /* The exchanges whose gradients one update takes. */
-struct taken {
+struct edges_taken {
     size_t first, n; /* in order of keys */
     int64_t ready_ns;
 };
 
-typedef ARRAY(struct taken) taken_array;
+typedef ARRAY(struct edges_taken) taken_array;
 
 struct updates {
     ARRAY(uint32_t) ops;       /* in order of start */
@@ -24,7 +24,7 @@ struct updates {
 
 ORDER_OF_INDICES(by_key, struct local_collective, ASCENDING(key));
 
-ORDER(by_ready, struct taken, ASCENDING(ready_ns) ?: ASCENDING(first));
+ORDER(by_ready, struct edges_taken, ASCENDING(ready_ns) ?: ASCENDING(first));
 
 /* In the order in which they were ready in a step. Returns whether that is known. */
 static bool list_taken(const struct rank_build *rank, const struct updates *u, uint32_t step,
@@ -38,7 +38,7 @@ static bool list_taken(const struct rank_build *rank, const struct updates *u, u
             return false;
         if (e % u->together == 0)
             array_add(taken, e, 0, INT64_MIN);
-        struct taken *last = &taken->at[taken->n - 1];
+        struct edges_taken *last = &taken->at[taken->n - 1];
         last->n++;
         last->ready_ns = MAX(last->ready_ns, ready);
     }
@@ -46,7 +46,7 @@ static bool list_taken(const struct rank_build *rank, const struct updates *u, u
     return true;
 }
 
-static void fini(struct updates *u)
+static void edges_fini(struct updates *u)
 {
     FREE_ALL(&u->ops, &u->exchanges, &u->taken);
 }
@@ -120,7 +120,7 @@ void rule_sort_updates(struct rank_build *rank)
                 sort_step(rank, &u, s, &taken, matches);
         find_free(rank, &u);
     }
-    fini(&u);
+    edges_fini(&u);
 }
 
 /* After the update that is to take it, or else the first one that always came after. */
@@ -142,5 +142,5 @@ void rule_updates(struct rank_build *rank)
     for (size_t t = 0; t < u.taken.n; t++)
         for (size_t e = u.taken.at[t].first; e < u.taken.at[t].first + u.taken.at[t].n; e++)
             add_edge(rank, &u, t, &rank->collectives.at[u.exchanges.at[e]]);
-    fini(&u);
+    edges_fini(&u);
 }

@@ -45,7 +45,7 @@ static const struct list gpus[] = {
      TYPE_WIDENED},
 };
 
-static bool holds(const struct list *list, const char *name)
+static bool rules_holds(const struct list *list, const char *name)
 {
     size_t n = strlen(name);
     for (const char *at = list->names; (at = strstr(at, name)); at++)
@@ -57,7 +57,7 @@ static bool holds(const struct list *list, const char *name)
 static uint8_t rule_among(const struct list *lists, size_t n, const char *name)
 {
     for (size_t i = 0; i < n; i++)
-        if (holds(&lists[i], name))
+        if (rules_holds(&lists[i], name))
             return lists[i].rule;
     return TYPE_PROMOTED;
 }

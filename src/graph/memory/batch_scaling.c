@@ -164,7 +164,7 @@ static bool is_fixed_by_category(const struct block_build *block)
     }
 }
 
-static bool scales(const struct scaler *s, const struct block_build *block)
+static bool scaling_scales(const struct scaler *s, const struct block_build *block)
 {
     const struct memory_build *b = s->b;
     uint32_t output = 0, around;
@@ -274,7 +274,7 @@ void memory_find_scaling(struct memory_build *b)
         if (b->blocks.at[i].to.category == DPRO_MEMORY_INPUT)
             b->blocks.at[i].to.scales = is_divided(&s, &b->blocks.at[i]);
     EACH (struct block_build, block, b->blocks) {
-        block->to.scales = scales(&s, block);
+        block->to.scales = scaling_scales(&s, block);
         block->to.least_share = least_share(b, block);
         if (block->to.scales && block->to.category == DPRO_MEMORY_WORKSPACE)
             map_set(&s.workspaces, map_key(block->size_bytes), 1);

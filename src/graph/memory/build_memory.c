@@ -75,7 +75,7 @@ static int32_t choose_device_of_tensors(const struct memory_build *b)
     return -1;
 }
 
-static bool choose(struct memory_build *b, int64_t last_step)
+static bool memory_choose(struct memory_build *b, int64_t last_step)
 {
     bool allocations = b->trace->n_allocations > 0;
     b->window = allocations ? choose_window(b->trace) : choose_execution_trace(b->trace);
@@ -164,7 +164,7 @@ static struct allocator_history start_of(const struct memory_build *b)
     return (struct allocator_history){0};
 }
 
-static void make(struct memory_build *b)
+static void memory_make(struct memory_build *b)
 {
     struct graph_memory *to = b->to;
     to->source =
@@ -199,10 +199,10 @@ static void make(struct memory_build *b)
 struct graph_memory *build_memory(const struct rank_build *rank, int64_t last_step)
 {
     struct memory_build b = {.rank = rank, .trace = rank->trace};
-    if (!choose(&b, last_step))
+    if (!memory_choose(&b, last_step))
         return NULL;
     b.to = mem_array(1, sizeof *b.to);
-    make(&b);
+    memory_make(&b);
     arena_fini(&b.scratch);
     FREE_ALL(&b.blocks, &b.moments, &b.ordered, &b.bindings, &b.storage_numbers);
     bool of_tensors = b.to->source == DPRO_MEMORY_EXECUTION_TRACE;

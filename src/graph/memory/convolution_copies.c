@@ -73,8 +73,8 @@ static bool find_result(struct convolution *c, const struct et_tensor *tensor,
     return true;
 }
 
-static void copy(const struct convolution *c, const struct et_tensor *of, int64_t from_ns,
-                 int64_t to_ns)
+static void copies_copy(const struct convolution *c, const struct et_tensor *of, int64_t from_ns,
+                        int64_t to_ns)
 {
     struct memory_build *b = c->b;
     uint32_t track = b->trace->spans[c->span].track;
@@ -94,9 +94,9 @@ static void copy_forward(struct convolution *c, const struct et_node *node)
     struct result result;
     if (node->n_inputs < 2 || node->n_outputs < 1 || !find_result(c, out, &result))
         return;
-    copy(c, &in[0], result.begun_ns, result.made_ns);
-    copy(c, &in[1], result.begun_ns, result.made_ns);
-    copy(c, out, result.begun_ns, c->end_ns);
+    copies_copy(c, &in[0], result.begun_ns, result.made_ns);
+    copies_copy(c, &in[1], result.begun_ns, result.made_ns);
+    copies_copy(c, out, result.begun_ns, c->end_ns);
 }
 
 static void copy_backward(struct convolution *c, const struct et_node *node)
@@ -106,14 +106,14 @@ static void copy_backward(struct convolution *c, const struct et_node *node)
     if (node->n_inputs < 3 || node->n_outputs < 2)
         return;
     if (find_result(c, &out[0], &result)) {
-        copy(c, &in[0], result.begun_ns, result.made_ns);
-        copy(c, &in[2], result.begun_ns, result.made_ns);
-        copy(c, &out[0], result.begun_ns, result.done_ns);
+        copies_copy(c, &in[0], result.begun_ns, result.made_ns);
+        copies_copy(c, &in[2], result.begun_ns, result.made_ns);
+        copies_copy(c, &out[0], result.begun_ns, result.done_ns);
     }
     if (find_result(c, &out[1], &result)) {
-        copy(c, &in[0], result.begun_ns, result.made_ns);
-        copy(c, &in[1], result.begun_ns, result.made_ns);
-        copy(c, &out[1], result.begun_ns, c->end_ns);
+        copies_copy(c, &in[0], result.begun_ns, result.made_ns);
+        copies_copy(c, &in[1], result.begun_ns, result.made_ns);
+        copies_copy(c, &out[1], result.begun_ns, c->end_ns);
     }
 }
 

@@ -53,7 +53,7 @@ struct block_build *memory_add_before(struct memory_build *b, uint8_t category, 
 
 /* ---- events ---- */
 
-struct joiner {
+struct blocks_joiner {
     struct memory_build *b;
     struct map live;    /* address -> 1 + its block; 0: none */
     struct map of_size; /* where no addresses are said: size -> 1 + the latest block; 0: none */
@@ -68,7 +68,7 @@ static void push_moment(struct memory_build *b, const struct trace_allocation *e
 }
 
 /* 1 + the block that an event gives back, or finds where it takes one; 0: none. */
-static uint64_t pop_live(struct joiner *joiner, const struct trace_allocation *event)
+static uint64_t pop_live(struct blocks_joiner *joiner, const struct trace_allocation *event)
 {
     uint64_t block = 0;
     if (event->address != 0) {
@@ -83,7 +83,7 @@ static uint64_t pop_live(struct joiner *joiner, const struct trace_allocation *e
     return block;
 }
 
-static void push_live(struct joiner *joiner, uint32_t block)
+static void push_live(struct blocks_joiner *joiner, uint32_t block)
 {
     struct block_build *it = &joiner->b->blocks.at[block];
     if (it->address != 0) {
@@ -94,7 +94,7 @@ static void push_live(struct joiner *joiner, uint32_t block)
     map_set(&joiner->of_size, map_key(it->size_bytes), block + UINT64_C(1));
 }
 
-static void add_event(struct joiner *joiner, const struct trace_allocation *event)
+static void add_event(struct blocks_joiner *joiner, const struct trace_allocation *event)
 {
     struct memory_build *b = joiner->b;
     uint64_t live = pop_live(joiner, event);
@@ -165,7 +165,7 @@ static void end_collectives(struct memory_build *b)
 
 void memory_join_allocations(struct memory_build *b)
 {
-    struct joiner joiner = {.b = b};
+    struct blocks_joiner joiner = {.b = b};
     for (uint32_t i = 0; i < b->trace->n_allocations; i++)
         if (is_wanted(b, &b->trace->allocations[i]))
             add_event(&joiner, &b->trace->allocations[i]);
@@ -175,12 +175,12 @@ void memory_join_allocations(struct memory_build *b)
 
 /* ---- what was there before ---- */
 
-struct stretch {
+struct blocks_stretch {
     uint64_t start, end;
 };
-typedef ARRAY(struct stretch) stretch_array;
+typedef ARRAY(struct blocks_stretch) stretch_array;
 
-ORDER(by_address, struct stretch, ASCENDING(start));
+ORDER(by_address, struct blocks_stretch, ASCENDING(start));
 
 /* Where memory was taken in the window, ascending and apart. */
 static stretch_array find_taken(const struct memory_build *b)

@@ -15,11 +15,11 @@ static bool is_in_backward(const struct memory_build *b, const struct trace_modu
     return build_within(b->rank, at, NAME_BACKWARD) != NO_ID;
 }
 
-struct mark {
+struct calls_mark {
     int64_t start_ns, end_ns;
     uint32_t track, call;
 };
-typedef ARRAY(struct mark) mark_array;
+typedef ARRAY(struct calls_mark) mark_array;
 
 static struct map class_names(const struct memory_build *b)
 {
@@ -49,11 +49,11 @@ static mark_array list_calls(struct memory_build *b)
     return marks;
 }
 
-ORDER(by_track, struct mark, ASCENDING(track) ?: ASCENDING(call));
+ORDER(by_track, struct calls_mark, ASCENDING(track) ?: ASCENDING(call));
 
 /* The innermost call that goes on at a time, of the thread's calls up to the one before `next`. */
-static uint32_t innermost(const struct memory_build *b, const mark_array *marks,
-                          const uint32_t *mark_of, uint32_t call, int64_t ns)
+static uint32_t calls_innermost(const struct memory_build *b, const mark_array *marks,
+                                const uint32_t *mark_of, uint32_t call, int64_t ns)
 {
     while (call != MEMORY_NONE && marks->at[mark_of[call]].end_ns < ns)
         call = b->calls.at[call].parent;
@@ -82,10 +82,10 @@ static void walk_track(struct memory_build *b, const struct trace_track *track,
         for (; next < end && marks->at[next].start_ns <= span->start_ns; next++) {
             uint32_t inner = marks->at[next].call;
             b->calls.at[inner].parent =
-                innermost(b, marks, mark_of, call, marks->at[next].start_ns);
+                calls_innermost(b, marks, mark_of, call, marks->at[next].start_ns);
             call = inner;
         }
-        call = innermost(b, marks, mark_of, call, span->start_ns);
+        call = calls_innermost(b, marks, mark_of, call, span->start_ns);
         to->backward = (b->rank->classes[span->name] & NAME_BACKWARD) ||
                        (span->parent != NO_ID && b->span_calls[span->parent].backward);
         if (!to->backward && call == MEMORY_NONE)
@@ -95,7 +95,8 @@ static void walk_track(struct memory_build *b, const struct trace_track *track,
     }
     for (; next < end; next++) { /* with nothing in it */
         uint32_t inner = marks->at[next].call;
-        b->calls.at[inner].parent = innermost(b, marks, mark_of, call, marks->at[next].start_ns);
+        b->calls.at[inner].parent =
+            calls_innermost(b, marks, mark_of, call, marks->at[next].start_ns);
         call = inner;
     }
 }

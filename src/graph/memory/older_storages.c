@@ -19,13 +19,14 @@ struct older {
 };
 typedef ARRAY(struct older) older_array;
 
-struct finder {
+struct storages_finder {
     struct memory_build *b;
     older_array found;
     struct map index; /* of a storage: in found */
 };
 
-static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t span, bool output)
+static void storages_see(struct storages_finder *finder, const struct et_tensor *tensor,
+                         uint32_t span, bool output)
 {
     struct memory_build *b = finder->b;
     const struct trace_span *in = &b->trace->spans[span];
@@ -54,16 +55,16 @@ static void see(struct finder *finder, const struct et_tensor *tensor, uint32_t 
         older->forward = true;
 }
 
-static void find(struct finder *finder)
+static void storages_find(struct storages_finder *finder)
 {
     const struct memory_build *b = finder->b;
     EACH_OF (const struct et_node, node, b->trace->et_nodes, b->trace->n_et_nodes) {
         if (node->span == NO_ID || !memory_is_in_step(b, node->span))
             continue;
         EACH_INPUT (tensor, b, node)
-            see(finder, tensor, node->span, false);
+            storages_see(finder, tensor, node->span, false);
         EACH_OUTPUT (tensor, b, node)
-            see(finder, tensor, node->span, true);
+            storages_see(finder, tensor, node->span, true);
     }
 }
 
@@ -92,7 +93,7 @@ static uint64_t kind_key(uint64_t size, uint8_t category)
     return map_mix(map_mix(size + 1) ^ (UINT64_C(0x100) + category)) | 1;
 }
 
-static void put(struct shelf *shelf, uint64_t key, uint32_t block)
+static void storages_put(struct shelf *shelf, uint64_t key, uint32_t block)
 {
     uint64_t first = 0;
     map_get(&shelf->lists, key, &first);
@@ -100,7 +101,7 @@ static void put(struct shelf *shelf, uint64_t key, uint32_t block)
     map_set(&shelf->lists, key, block + UINT64_C(1));
 }
 
-static uint32_t take(struct shelf *shelf, uint64_t key)
+static uint32_t storages_take(struct shelf *shelf, uint64_t key)
 {
     uint64_t first = 0;
     if (!map_get(&shelf->lists, key, &first))
@@ -113,13 +114,13 @@ static uint32_t take(struct shelf *shelf, uint64_t key)
     return (uint32_t)first - 1; /* NO_ID where there is none */
 }
 
-struct matcher {
+struct storages_matcher {
     struct memory_build *b;
     struct shelf owners, kinds;
     struct map sizes; /* of gradients: 1 */
 };
 
-static void fill_shelves(struct matcher *matcher)
+static void fill_shelves(struct storages_matcher *matcher)
 {
     struct memory_build *b = matcher->b;
     size_t n = b->blocks.n;
@@ -135,14 +136,16 @@ static void fill_shelves(struct matcher *matcher)
             continue;
         const char *name = strtab_get(b->rank->names, block->to.name), *dot = strrchr(name, '.');
         if (block->to.category == DPRO_MEMORY_PARAMETER)
-            put(&matcher->owners,
-                owner_key(block->size_bytes, name, dot ? (size_t)(dot - name) : 0), (uint32_t)i);
-        put(&matcher->kinds, kind_key(block->size_bytes, block->to.category), (uint32_t)i);
+            storages_put(&matcher->owners,
+                         owner_key(block->size_bytes, name, dot ? (size_t)(dot - name) : 0),
+                         (uint32_t)i);
+        storages_put(&matcher->kinds, kind_key(block->size_bytes, block->to.category), (uint32_t)i);
     }
 }
 
 /* What blocks it may be in, likeliest first. */
-static uint32_t match(struct matcher *matcher, const struct older *older, uint64_t size)
+static uint32_t storages_match(struct storages_matcher *matcher, const struct older *older,
+                               uint64_t size)
 {
     static const uint8_t of_forward[] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_INPUT,
                                          DPRO_MEMORY_OTHER, DPRO_MEMORY_ACTIVATION,
@@ -157,18 +160,19 @@ static uint32_t match(struct matcher *matcher, const struct older *older, uint64
     uint32_t block = NO_ID;
     if (older->forward && older->call != MEMORY_NONE) {
         uint32_t module = b->calls.at[older->call].module;
-        block = take(&matcher->owners, owner_key(size, strtab_get(b->rank->names, module),
-                                                 strtab_len(b->rank->names, module)));
+        block = storages_take(&matcher->owners, owner_key(size, strtab_get(b->rank->names, module),
+                                                          strtab_len(b->rank->names, module)));
     }
     const uint8_t *kinds = older->forward ? of_forward : older->backward ? of_backward : of_update;
     for (int i = 0; i < 5 && block == NO_ID; i++)
-        block = take(&matcher->kinds, kind_key(size, kinds[i]));
+        block = storages_take(&matcher->kinds, kind_key(size, kinds[i]));
     return block;
 }
 
 /* What is there, where nobody lists it, by its uses: what is updated and used before is a
  * parameter. */
-static uint32_t add(struct matcher *matcher, const struct older *older, uint64_t size)
+static uint32_t storages_add(struct storages_matcher *matcher, const struct older *older,
+                             uint64_t size)
 {
     bool has_gradient = map_get(&matcher->sizes, map_key(size), NULL);
     uint8_t category = DPRO_MEMORY_OTHER;
@@ -192,19 +196,19 @@ static bool is_listed(const struct memory_build *b, const struct older *older)
             !older->backward);
 }
 
-static void bind_older(struct matcher *matcher, const struct older *older)
+static void bind_older(struct storages_matcher *matcher, const struct older *older)
 {
     struct memory_build *b = matcher->b;
     /* a bucket is seen in parts, the weight of a forward op as it is */
     uint64_t likely = older->forward ? older->size_bytes : older->most_bytes;
     uint64_t other = older->forward ? older->most_bytes : older->size_bytes;
-    uint32_t index = match(matcher, older, memory_rounded(b, likely));
+    uint32_t index = storages_match(matcher, older, memory_rounded(b, likely));
     if (index == NO_ID && other != likely)
-        index = match(matcher, older, memory_rounded(b, other));
+        index = storages_match(matcher, older, memory_rounded(b, other));
     if (index == NO_ID && is_listed(b, older))
         return;
     if (index == NO_ID)
-        index = add(matcher, older, memory_rounded(b, likely));
+        index = storages_add(matcher, older, memory_rounded(b, likely));
     struct block_build *block = &b->blocks.at[index];
     block->numel = older->numel;
     block->to.item_bytes = older->item_bytes;
@@ -261,11 +265,11 @@ static void find_batch(struct memory_build *b)
 
 void memory_bind_older(struct memory_build *b)
 {
-    struct finder finder = {.b = b};
-    struct matcher matcher = {.b = b};
+    struct storages_finder finder = {.b = b};
+    struct storages_matcher matcher = {.b = b};
     if (!b->node_of_span)
         return;
-    find(&finder);
+    storages_find(&finder);
     array_sort(&finder.found, by_first_use);
     fill_shelves(&matcher);
     for (size_t i = 0; i < finder.found.n; i++)

@@ -181,7 +181,7 @@ static void pass_collective(struct splitter *s, uint32_t n, enum dpro_collective
 }
 
 /* Waits for what has become whole so. */
-static bool waits(const struct splitter *s, const struct et_node *node)
+static bool split_ops_waits(const struct splitter *s, const struct et_node *node)
 {
     uint32_t block = node->n_inputs > 0 ? block_of(s, node->first_input, start_of(s, node)) : NO_ID;
     return block != NO_ID && s->is_whole[block] &&
@@ -223,7 +223,7 @@ static void pass_op(struct splitter *s, uint32_t n, bool updates)
     }
 }
 
-static void walk(struct splitter *s)
+static void split_ops_walk(struct splitter *s)
 {
     const struct memory_build *b = s->b;
     for (size_t i = 0; i < b->ordered.n; i++) {
@@ -236,7 +236,7 @@ static void walk(struct splitter *s)
                                              : DPRO_NO_COLLECTIVE;
         if (kind)
             pass_collective(s, n, kind);
-        else if (waits(s, &b->trace->et_nodes[n]))
+        else if (split_ops_waits(s, &b->trace->et_nodes[n]))
             s->shares[n] = SPLIT_UNSPLITS;
         else
             pass_op(s, n, b->rank->phases[span] == DPRO_OP_UPDATE);
@@ -324,7 +324,7 @@ void memory_find_splits(struct memory_build *b)
         s.made_by = arena_array(&b->scratch, n, sizeof *s.made_by);
         s.shares = arena_array(&b->scratch, b->trace->n_et_nodes + (size_t)1, sizeof *s.shares);
         mark_model(&s);
-        walk(&s);
+        split_ops_walk(&s);
         give_result(&s);
     }
     FREE_ALL(&s.parts, &s.sizes);

@@ -7,7 +7,7 @@
  * such as the model's output. */
 #include "graph/memory/memory_build.h"
 
-struct life {
+struct lives_life {
     uint64_t storage, size_bytes, numel;
     int64_t born_ns, last_ns;
     uint32_t span, last_span; /* that made it, that used it last */
@@ -15,7 +15,7 @@ struct life {
     bool accumulated, updates; /* it was handed to a parameter, and used in an update */
     bool kept;                 /* until its iteration is over */
 };
-typedef ARRAY(struct life) life_array;
+typedef ARRAY(struct lives_life) life_array;
 
 struct biographer {
     struct memory_build *b;
@@ -25,7 +25,7 @@ struct biographer {
     ARRAY(int64_t) clearings; /* of gradients, ascending */
 };
 
-static struct life *life_of(const struct biographer *b, uint64_t storage)
+static struct lives_life *life_of(const struct biographer *b, uint64_t storage)
 {
     uint64_t at;
     return map_get(&b->now, map_key(storage), &at) && at > 0 ? &b->lives.at[at - 1] : NULL;
@@ -36,10 +36,10 @@ static bool is_there(const struct biographer *b, const struct et_tensor *tensor)
     return memory_device_of(b->b, tensor) == b->b->device && memory_extent_of(tensor) > 0;
 }
 
-static void use(struct biographer *b, uint32_t span, const struct et_tensor *tensor)
+static void lives_use(struct biographer *b, uint32_t span, const struct et_tensor *tensor)
 {
     const struct trace_span *at = &b->b->trace->spans[span];
-    struct life *life = life_of(b, tensor->storage);
+    struct lives_life *life = life_of(b, tensor->storage);
     uint8_t phase = b->b->rank->phases[span];
     if (!life) {
         if (phase == DPRO_OP_UPDATE)
@@ -64,15 +64,15 @@ static void use(struct biographer *b, uint32_t span, const struct et_tensor *ten
 static void be_born(struct biographer *b, uint32_t span, const struct et_tensor *tensor)
 {
     const struct trace_span *at = &b->b->trace->spans[span];
-    struct life *life = life_of(b, tensor->storage);
-    struct life born = {.storage = tensor->storage,
-                        .size_bytes = memory_extent_of(tensor),
-                        .numel = tensor->numel,
-                        .born_ns = at->start_ns,
-                        .last_ns = span_end_ns(at),
-                        .span = span,
-                        .last_span = span,
-                        .item_bytes = (uint8_t)MIN(tensor->item_bytes, 255)};
+    struct lives_life *life = life_of(b, tensor->storage);
+    struct lives_life born = {.storage = tensor->storage,
+                              .size_bytes = memory_extent_of(tensor),
+                              .numel = tensor->numel,
+                              .born_ns = at->start_ns,
+                              .last_ns = span_end_ns(at),
+                              .span = span,
+                              .last_span = span,
+                              .item_bytes = (uint8_t)MIN(tensor->item_bytes, 255)};
     if (life && life->born_ns <= at->start_ns &&
         span_end_ns(at) <= span_end_ns(&b->b->trace->spans[life->span])) {
         born.size_bytes = MAX(born.size_bytes, life->size_bytes);
@@ -87,11 +87,11 @@ static void read_node(struct biographer *b, const struct et_node *node)
 {
     enum { MOST_OUTPUTS = 4096 }; /* longer lists are what is updated in its place */
     EACH_INPUT (tensor, b->b, node)
-        use(b, node->span, tensor);
+        lives_use(b, node->span, tensor);
     for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
         const struct et_tensor *tensor = &b->b->trace->et_tensors[node->first_output + i];
         if (memory_takes_in(b->b, node, tensor->storage))
-            use(b, node->span, tensor);
+            lives_use(b, node->span, tensor);
         else if (is_there(b, tensor))
             be_born(b, node->span, tensor);
     }
@@ -126,7 +126,7 @@ static void keep_batch(struct biographer *b)
             first_ns = b->b->trace->spans[span].start_ns;
     }
     for (size_t i = 0; i < b->lives.n && first_ns != INT64_MAX; i++) {
-        struct life *life = &b->lives.at[i];
+        struct lives_life *life = &b->lives.at[i];
         life->kept = life->born_ns >= b->b->start_ns && life->born_ns < first_ns &&
                      life_of(b, life->storage) == life;
     }
@@ -152,7 +152,7 @@ static int64_t clearing_after(const struct biographer *b, int64_t ns)
     return ns < b->b->start_ns ? ns : AFTER_STEP;
 }
 
-static int64_t given_ns(const struct biographer *b, const struct life *life)
+static int64_t given_ns(const struct biographer *b, const struct lives_life *life)
 {
     const struct memory_build *build = b->b;
     const struct trace_span *spans = build->trace->spans;
@@ -172,7 +172,7 @@ static int64_t given_ns(const struct biographer *b, const struct life *life)
 
 ORDER(by_time, struct moment_build, ASCENDING(ns) ?: DESCENDING(gives) ?: ASCENDING(block));
 
-static void add_block(struct biographer *b, const struct life *life)
+static void add_block(struct biographer *b, const struct lives_life *life)
 {
     struct memory_build *build = b->b;
     const struct trace_span *spans = build->trace->spans;

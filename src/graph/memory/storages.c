@@ -16,7 +16,7 @@ uint64_t memory_extent_of(const struct et_tensor *tensor)
 }
 
 /* A GPU's allocator gives out units, and of a large block leaves a small rest. */
-static bool fits(const struct memory_build *b, uint64_t extent, uint64_t size)
+static bool storages_fits(const struct memory_build *b, uint64_t extent, uint64_t size)
 {
     enum { REST = 1 << 20, LARGE = 1 << 20 };
     if (b->device < 0)
@@ -47,7 +47,7 @@ static const struct et_tensor *new_output(const struct binder *binder, uint32_t 
     for (uint32_t i = 0; i < MIN(node->n_outputs, MOST_OUTPUTS); i++) {
         const struct et_tensor *tensor = &b->trace->et_tensors[node->first_output + i];
         uint64_t other = 0;
-        if (!fits(b, memory_extent_of(tensor), block->size_bytes))
+        if (!storages_fits(b, memory_extent_of(tensor), block->size_bytes))
             continue;
         map_get(&binder->latest, map_key(tensor->storage), &other);
         if (other != 0 && b->blocks.at[other - 1].given_ns > span_end_ns(span))
@@ -65,7 +65,7 @@ void memory_bind(struct memory_build *b, uint32_t index, uint64_t storage)
     array_add(&b->bindings, block->taken_ns, block->given_ns, block->storage, index);
 }
 
-static void bind(struct binder *binder, uint32_t index)
+static void storages_bind(struct binder *binder, uint32_t index)
 {
     struct memory_build *b = binder->b;
     struct block_build *block = &b->blocks.at[index];
@@ -128,7 +128,7 @@ void memory_bind_storages(struct memory_build *b)
     if (!b->node_of_span || b->to->source != DPRO_MEMORY_ALLOCATIONS)
         return;
     for (uint32_t i = 0; i < b->blocks.n; i++)
-        bind(&binder, i);
+        storages_bind(&binder, i);
     memory_order_bindings(b);
     map_fini(&binder.latest);
 }

@@ -3,26 +3,26 @@
  * it waits for. */
 #include "graph/memory/memory_build.h"
 
-struct gathering {
+struct blocks_gathering {
     int64_t start_ns, end_ns;
     uint32_t gather, track;
     bool copies_out;
     uint32_t first_block, last_block; /* taken for it; NO_ID: none */
 };
-typedef ARRAY(struct gathering) gatherings;
+typedef ARRAY(struct blocks_gathering) gatherings;
 
-ORDER(by_start, struct gathering, ASCENDING(start_ns));
+ORDER(by_start, struct blocks_gathering, ASCENDING(start_ns));
 
 /* Spans of the iteration that gather, and the units' places. */
-static gatherings list(struct memory_build *b)
+static gatherings blocks_list(struct memory_build *b)
 {
     gatherings all = {0};
     for (uint32_t s = 0; s < b->trace->n_spans; s++) {
         const struct trace_span *span = &b->trace->spans[s];
-        struct gathering it = {.start_ns = span->start_ns,
-                               .end_ns = span_end_ns(span),
-                               .track = span->track,
-                               .first_block = NO_ID};
+        struct blocks_gathering it = {.start_ns = span->start_ns,
+                                      .end_ns = span_end_ns(span),
+                                      .track = span->track,
+                                      .first_block = NO_ID};
         enum unit_mark mark;
         uint32_t unit, up = span->parent;
         bool unused;
@@ -47,7 +47,7 @@ static gatherings list(struct memory_build *b)
 }
 
 /* The one that is going on at a time; NULL: none. */
-static struct gathering *at(const gatherings *all, int64_t ns)
+static struct blocks_gathering *blocks_at(const gatherings *all, int64_t ns)
 {
     size_t next = LOWER_BOUND(k, 0, all->n, all->at[k].start_ns <= ns);
     return next > 0 && ns < all->at[next - 1].end_ns ? &all->at[next - 1] : NULL;
@@ -64,7 +64,7 @@ static void bind_gathered(struct memory_build *b, const gatherings *all)
         if (node->span == NO_ID)
             continue;
         int64_t ns = b->trace->spans[node->span].start_ns;
-        const struct gathering *during = at(all, ns);
+        const struct blocks_gathering *during = blocks_at(all, ns);
         if (!during || !during->copies_out || during->first_block == NO_ID)
             continue;
         uint32_t block = during->first_block;
@@ -100,10 +100,10 @@ void memory_find_units(struct memory_build *b)
     to->units = mem_alloc((to->n_units + (size_t)1) * sizeof *to->units);
     for (uint32_t u = 0; u < to->n_units; u++)
         to->units[u] = (struct graph_unit_places){MEMORY_NONE, MEMORY_NONE, MEMORY_NONE};
-    gatherings all = list(b);
+    gatherings all = blocks_list(b);
     for (size_t i = 0; i < b->blocks.n; i++) {
         struct block_build *block = &b->blocks.at[i];
-        struct gathering *during = at(&all, block->taken_ns);
+        struct blocks_gathering *during = blocks_at(&all, block->taken_ns);
         if (!during)
             continue;
         during->first_block = MIN(during->first_block, (uint32_t)i);
@@ -114,7 +114,7 @@ void memory_find_units(struct memory_build *b)
     }
     bind_gathered(b, &all);
     for (size_t i = 0; i < b->moments.n && b->device < 0; i++) {
-        const struct gathering *during = at(&all, b->moments.at[i].ns);
+        const struct blocks_gathering *during = blocks_at(&all, b->moments.at[i].ns);
         if (during && b->blocks.at[b->moments.at[i].block].to.gather == during->gather)
             b->moments.at[i].track = during->track; /* which waits until it is over */
     }

@@ -8,13 +8,13 @@
 
 #include "graph/names/names.h"
 
-struct part {
+struct names_part {
     const char *at;
     size_t n;
 };
 
 /* Texts are too short for what memmem() prepares. */
-static bool holds(struct part text, const char *word)
+static bool names_holds(struct names_part text, const char *word)
 {
     size_t n = strlen(word);
     const char *at = text.at, *end = text.at + text.n;
@@ -27,7 +27,7 @@ static bool holds(struct part text, const char *word)
 }
 
 /* Most names end the comparison with their first letter. */
-static bool begins(struct part text, const char *word)
+static bool names_begins(struct names_part text, const char *word)
 {
     size_t i = 0;
     while (word[i] && i < text.n && text.at[i] == word[i])
@@ -38,12 +38,13 @@ static bool begins(struct part text, const char *word)
 /* ---- the parts of a name ---- */
 
 /* "_ZN7deep_ep9intranode8dispatchILi8EE...": scope "7deep_ep9intranode", function "dispatch". */
-static void split_mangled(struct part name, struct part *scope, struct part *function)
+static void split_mangled(struct names_part name, struct names_part *scope,
+                          struct names_part *function)
 {
     const char *at = name.at + 2, *end = name.at + name.n;
     while (at < end && strchr("NLK", *at))
         at++;
-    *scope = (struct part){at, 0};
+    *scope = (struct names_part){at, 0};
     while (at < end && *at >= '0' && *at <= '9') {
         size_t n = 0;
         scope->n = (size_t)(at - scope->at);
@@ -51,14 +52,14 @@ static void split_mangled(struct part name, struct part *scope, struct part *fun
             n = n * 10 + (size_t)(*at++ - '0');
         if (n > (size_t)(end - at))
             break;
-        *function = (struct part){at, n};
+        *function = (struct names_part){at, n};
         at += n;
     }
 }
 
 /* Where the qualified name ends: before its template arguments or its parameters. What stands for
  * a namespace without a name is written in brackets, too. */
-static size_t qualified_length(struct part name)
+static size_t qualified_length(struct names_part name)
 {
     for (size_t i = 0; i < name.n; i++) {
         char open = name.at[i];
@@ -72,19 +73,20 @@ static size_t qualified_length(struct part name)
     return name.n;
 }
 
-static void split_name(struct part name, struct part *scope, struct part *function)
+static void split_name(struct names_part name, struct names_part *scope,
+                       struct names_part *function)
 {
-    *scope = (struct part){name.at, 0};
+    *scope = (struct names_part){name.at, 0};
     *function = name;
-    if (begins(name, "_Z")) {
+    if (names_begins(name, "_Z")) {
         split_mangled(name, scope, function);
         return;
     }
     size_t n = qualified_length(name), from = n;
     while (from > 0 && name.at[from - 1] != ':' && name.at[from - 1] != ' ')
         from--;
-    *scope = (struct part){name.at, from};
-    *function = (struct part){name.at + from, n - from};
+    *scope = (struct names_part){name.at, from};
+    *function = (struct names_part){name.at + from, n - from};
 }
 
 /* ---- the table ---- */
@@ -190,36 +192,37 @@ static const char *const other_words[] = {"gemm",      "matmul",  "scaled_mm", "
                                           "transpose", "indices", "triton",    "warp", "block",
                                           "thread",    "smem",    NULL};
 
-static bool holds_any(struct part text, const char *const *words)
+static bool holds_any(struct names_part text, const char *const *words)
 {
-    while (*words && !holds(text, *words))
+    while (*words && !names_holds(text, *words))
         words++;
     return *words != NULL;
 }
 
-static bool is_collective(struct part function)
+static bool is_collective(struct names_part function)
 {
     char text[128];
     size_t n = name_plain(function.at, function.n, text, sizeof text);
-    return holds_any((struct part){text, n}, collective_words) && !holds_any(function, other_words);
+    return holds_any((struct names_part){text, n}, collective_words) &&
+           !holds_any(function, other_words);
 }
 
 bool name_fits(const char *name, size_t len, const char *pattern)
 {
-    struct part text = {name, len};
+    struct names_part text = {name, len};
     switch (*pattern) {
     case '*':
-        return holds(text, pattern + 1);
+        return names_holds(text, pattern + 1);
     case '=':
-        return begins(text, pattern + 1) && len == strlen(pattern + 1);
+        return names_begins(text, pattern + 1) && len == strlen(pattern + 1);
     case '$':
         return text_n_ends(name, len, pattern + 1);
     default:
-        return begins(text, pattern);
+        return names_begins(text, pattern);
     }
 }
 
-static bool fits_any(struct part function, const char *const patterns[4])
+static bool fits_any(struct names_part function, const char *const patterns[4])
 {
     bool found = false;
     for (size_t i = 0; i < 4 && patterns[i] && !found; i++)
@@ -228,18 +231,18 @@ static bool fits_any(struct part function, const char *const patterns[4])
 }
 
 /* Words that are searched for come last: almost every name is refused before. */
-static bool is_row(size_t i, struct part scope, struct part function)
+static bool is_row(size_t i, struct names_part scope, struct names_part function)
 {
     bool searches = *kernels[i].functions[0] == '*';
     if (!searches && !fits_any(function, kernels[i].functions))
         return false;
-    if (kernels[i].scope && (scope.n == 0 || !holds(scope, kernels[i].scope)))
+    if (kernels[i].scope && (scope.n == 0 || !names_holds(scope, kernels[i].scope)))
         return false;
-    return (!kernels[i].and || holds(function, kernels[i].and)) &&
+    return (!kernels[i].and || names_holds(function, kernels[i].and)) &&
            (!searches || fits_any(function, kernels[i].functions));
 }
 
-static enum dpro_collective_kind kind_of(struct part function)
+static enum dpro_collective_kind kind_of(struct names_part function)
 {
     char text[128];
     name_plain(function.at, function.n, text, sizeof text);
@@ -248,8 +251,8 @@ static enum dpro_collective_kind kind_of(struct part function)
 
 bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found)
 {
-    struct part scope, function;
-    split_name((struct part){name, len}, &scope, &function);
+    struct names_part scope, function;
+    split_name((struct names_part){name, len}, &scope, &function);
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (!is_row(i, scope, function))
             continue;
@@ -272,9 +275,9 @@ bool comm_name_is_scope(const char *name, size_t len)
     static const char *const spaces[] = {
         "c10d::", "_c10d_functional::", "c10d_functional::", "nccl:", "rccl:", "ucc:", "xccl:",
         "hccl:",  "symm_mem::"};
-    struct part text = {name, len};
+    struct names_part text = {name, len};
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-        if (begins(text, spaces[i]))
-            return !holds(text, "wait_tensor") && !holds_any(text, other_words);
+        if (names_begins(text, spaces[i]))
+            return !names_holds(text, "wait_tensor") && !holds_any(text, other_words);
     return is_collective(text);
 }

@@ -17,7 +17,7 @@ struct open_span {
     bool after_op; /* its last child was an op */
 };
 
-struct cutter {
+struct slices_cutter {
     const struct cuts *cuts;
     struct rank_build *rank;
     struct cut_track *track;
@@ -30,7 +30,7 @@ struct cutter {
 };
 
 /* Moves on to the step that holds `time`; NO_ID when none does. Times come in ascending order. */
-static uint32_t find_step(struct cutter *cutter, int64_t time)
+static uint32_t find_step(struct slices_cutter *cutter, int64_t time)
 {
     const struct rank_build *rank = cutter->rank;
     struct cut_track *track = cutter->track;
@@ -45,7 +45,7 @@ static uint32_t find_step(struct cutter *cutter, int64_t time)
 }
 
 /* The profiler takes its time before an op's start and after its end, outside of the op itself. */
-static bool is_profiled(const struct cutter *cutter, uint32_t span)
+static bool is_profiled(const struct slices_cutter *cutter, uint32_t span)
 {
     return cutter->rank->trace->spans[span].kind == SPAN_CPU_OP;
 }
@@ -70,7 +70,7 @@ static bool waits_for_rounds(const struct rank_build *rank)
  * tensor, as device work belongs to its launch, where the program waits for the round: of a rank
  * without a timeline, the last group may seem to end after the iteration, when its own part was
  * done. */
-static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
+static int64_t belongs_at(struct slices_cutter *cutter, uint32_t span, int64_t start)
 {
     const struct trace_rank *trace = cutter->rank->trace;
     const struct fused_rank *fused = &trace->fused;
@@ -85,8 +85,8 @@ static int64_t belongs_at(struct cutter *cutter, uint32_t span, int64_t start)
 }
 
 /* Appends a slice if it lies in a step, and returns its id or NO_ID. */
-static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int64_t start,
-                     int64_t end)
+static uint32_t slices_emit(struct slices_cutter *cutter, uint32_t span, uint32_t segment,
+                            int64_t start, int64_t end)
 {
     const struct rank_build *rank = cutter->rank;
     int64_t at = belongs_at(cutter, span, start);
@@ -108,8 +108,8 @@ static uint32_t emit(struct cutter *cutter, uint32_t span, uint32_t segment, int
 }
 
 /* What the profiler did in the slice just appended and before it. */
-static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned within, bool outermost,
-                           uint32_t span)
+static void count_profiled(struct slices_cutter *cutter, uint32_t slice, unsigned within,
+                           bool outermost, uint32_t span)
 {
     if (slice == NO_ID)
         return;
@@ -119,7 +119,7 @@ static void count_profiled(struct cutter *cutter, uint32_t slice, unsigned withi
         is->profiled_before = (cutter->after_op + is_profiled(cutter, span)) & 3;
 }
 
-static void add_call(struct cutter *cutter, const struct launch *launch, uint32_t slice,
+static void add_call(struct slices_cutter *cutter, const struct launch *launch, uint32_t slice,
                      bool yields)
 {
     array_add(&cutter->track->calls, (uint32_t)(launch - cutter->cuts->launches.at), slice,
@@ -127,7 +127,7 @@ static void add_call(struct cutter *cutter, const struct launch *launch, uint32_
 }
 
 /* An op launches where no call of a runtime was recorded. */
-static const struct launch *find_launch(struct cutter *cutter, const struct trace_span *span)
+static const struct launch *find_launch(struct slices_cutter *cutter, const struct trace_span *span)
 {
     return span->kind == SPAN_RUNTIME || span->kind == SPAN_CPU_OP
                ? cuts_find_launch(cutter->cuts, span, &cutter->row)
@@ -136,12 +136,12 @@ static const struct launch *find_launch(struct cutter *cutter, const struct trac
 
 /* A span without children. A call that copies is cut where its device work starts: the head
  * launches, the tail waits if the copy blocks. */
-static void emit_leaf(struct cutter *cutter, const struct open_span *open)
+static void emit_leaf(struct slices_cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
     const struct launch *launch = find_launch(cutter, span);
     if (!launch) {
-        uint32_t slice = emit(cutter, open->span, 0, open->cursor, open->end);
+        uint32_t slice = slices_emit(cutter, open->span, 0, open->cursor, open->end);
         count_profiled(cutter, slice, 0, cutter->n_open == 0, open->span);
         return;
     }
@@ -149,24 +149,24 @@ static void emit_leaf(struct cutter *cutter, const struct open_span *open)
     int64_t split = MAX(cutter->rank->trace->spans[launch->device].start_ns, open->cursor);
     if (split > open->end || !copies)
         split = open->end;
-    uint32_t slice = emit(cutter, open->span, 0, open->cursor, split);
+    uint32_t slice = slices_emit(cutter, open->span, 0, open->cursor, split);
     add_call(cutter, launch, slice, false);
     if (copies && slice != NO_ID)
-        emit(cutter, open->span, SEGMENT_TAIL, split, open->end);
+        slices_emit(cutter, open->span, SEGMENT_TAIL, split, open->end);
 }
 
 /* A call that encloses others launches with its last stretch, unless one of them does. */
-static void emit_rest(struct cutter *cutter, const struct open_span *open)
+static void emit_rest(struct slices_cutter *cutter, const struct open_span *open)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[open->span];
-    uint32_t slice = emit(cutter, open->span, open->segment, open->cursor, open->end);
+    uint32_t slice = slices_emit(cutter, open->span, open->segment, open->cursor, open->end);
     count_profiled(cutter, slice, open->after_op, false, open->span);
     const struct launch *launch = find_launch(cutter, span);
     if (launch)
         add_call(cutter, launch, slice, true);
 }
 
-static void close_top(struct cutter *cutter, int64_t at)
+static void close_top(struct slices_cutter *cutter, int64_t at)
 {
     struct open_span *top = &cutter->open[--cutter->n_open];
     struct open_span *around = cutter->n_open > 0 ? top - 1 : NULL;
@@ -181,7 +181,7 @@ static void close_top(struct cutter *cutter, int64_t at)
     *(around ? &around->after_op : &cutter->after_op) = is_profiled(cutter, top->span);
 }
 
-static void open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
+static void open_one(struct slices_cutter *cutter, uint32_t index, int64_t *floor)
 {
     const struct trace_span *span = &cutter->rank->trace->spans[index];
     int64_t start = MAX(span->start_ns, *floor);
@@ -201,7 +201,7 @@ static void open_one(struct cutter *cutter, uint32_t index, int64_t *floor)
         struct open_span *top = &cutter->open[cutter->n_open - 1];
         start = MAX(start, top->cursor);
         end = MAX(end, start);
-        uint32_t slice = emit(cutter, top->span, top->segment, top->cursor, start);
+        uint32_t slice = slices_emit(cutter, top->span, top->segment, top->cursor, start);
         count_profiled(cutter, slice, top->after_op + is_profiled(cutter, index),
                        cutter->n_open == 1, top->span);
         top->segment++;
@@ -239,14 +239,15 @@ static bool is_work(const struct rank_build *rank, const struct trace_span *span
     }
 }
 
-static void finish_track(struct cutter *cutter)
+static void finish_track(struct slices_cutter *cutter)
 {
     while (cutter->step < cutter->rank->steps.n)
         cutter->track->is.first[++cutter->step] = cutter->track->n;
 }
 
-static void start_track(struct cutter *cutter, const struct cuts *cuts, struct cut_track *track,
-                        uint8_t kind, uint32_t source, struct slice *slices)
+static void start_track(struct slices_cutter *cutter, const struct cuts *cuts,
+                        struct cut_track *track, uint8_t kind, uint32_t source,
+                        struct slice *slices)
 {
     track->is = (struct track){.kind = kind,
                                .source = source,
@@ -273,7 +274,7 @@ static void cut_ops(struct cuts *cuts, uint32_t track_index)
     const struct trace_track *track = &rank->trace->tracks[track_index];
     unsigned use = cuts->uses[track_index];
     int64_t floor = INT64_MIN;
-    struct cutter cutter;
+    struct slices_cutter cutter;
     start_track(&cutter, cuts, &cuts->tracks[CUTS_A_TRACK * track_index + CUT_OPS],
                 DPRO_DEVICE_CPU_THREAD, track_index,
                 rank->slices.at + (size_t)MOST_SLICES * track->first);
@@ -313,13 +314,13 @@ static void cut_inbox(struct cuts *cuts, uint32_t track_index)
     const struct trace_rank *trace = cuts->rank->trace;
     const struct trace_track *track = &trace->tracks[track_index];
     struct cut_track *tracks = &cuts->tracks[CUTS_A_TRACK * track_index];
-    struct cutter cutter;
+    struct slices_cutter cutter;
     start_track(&cutter, cuts, &tracks[CUT_INBOX], DPRO_DEVICE_LINK_RX, track_index,
                 cuts->rank->slices.at + (size_t)MOST_SLICES * track->first + tracks[CUT_OPS].n);
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->kind == SPAN_TRANSFER)
-            emit(&cutter, i, 0, span->start_ns, span_end_ns(span));
+            slices_emit(&cutter, i, 0, span->start_ns, span_end_ns(span));
     }
     finish_track(&cutter);
 }
@@ -383,14 +384,14 @@ static void join_comm_tracks(struct cuts *cuts)
         }
     }
     if (found.n > 0) {
-        struct cutter cutter;
+        struct slices_cutter cutter;
         struct cut_track track = {.n = 0};
         array_sort(&found, compare_starts);
         array_reserve(&rank->slices, found.n);
         start_track(&cutter, cuts, &track, DPRO_DEVICE_COMM_THREAD, NO_ID,
                     rank->slices.at + rank->slices.n);
         EACH (const struct slice, slice, found)
-            emit(&cutter, slice->span, 0, slice->start_ns, slice->end_ns);
+            slices_emit(&cutter, slice->span, 0, slice->start_ns, slice->end_ns);
         finish_track(&cutter);
         join_track(cuts, &track);
     }

@@ -13,7 +13,7 @@ struct stream {
     struct device_work *works; /* by span */
 };
 
-struct streams {
+struct cut_streams {
     const struct cuts *cuts;
     struct stream *at;
     uint32_t n;
@@ -113,7 +113,7 @@ static uint32_t step_without_call(const struct rank_build *rank, const int64_t *
 /* The step of each device span is that of the call which launched it, wherever it ran. */
 static void find_works(void *arg, size_t s)
 {
-    const struct streams *streams = arg;
+    const struct cut_streams *streams = arg;
     const struct rank_build *rank = streams->cuts->rank;
     struct stream *stream = &streams->at[s];
     const struct trace_track *track = &rank->trace->tracks[stream->is.source];
@@ -139,7 +139,7 @@ static void find_works(void *arg, size_t s)
 
 static void fill_stream(void *arg, size_t s)
 {
-    const struct streams *streams = arg;
+    const struct cut_streams *streams = arg;
     struct rank_build *rank = streams->cuts->rank;
     const struct stream *stream = &streams->at[s];
     const struct trace_track *track = &rank->trace->tracks[stream->is.source];
@@ -171,7 +171,7 @@ static void chain_launches(struct rank_build *rank, uint32_t first_device)
     }
 }
 
-static void find_streams(struct streams *streams)
+static void find_streams(struct cut_streams *streams)
 {
     const struct rank_build *rank = streams->cuts->rank;
     const struct trace_rank *trace = rank->trace;
@@ -187,7 +187,7 @@ static void find_streams(struct streams *streams)
 void cuts_add_streams(struct cuts *cuts)
 {
     struct rank_build *rank = cuts->rank;
-    struct streams streams = {.cuts = cuts};
+    struct cut_streams streams = {.cuts = cuts};
     uint32_t first_device = (uint32_t)rank->slices.n, n = first_device;
     find_streams(&streams);
     parallel_for(streams.n, rank->threads, find_works, &streams);

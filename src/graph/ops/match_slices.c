@@ -147,7 +147,7 @@ static void match_parts_inside(struct aligner *al, const struct rank_build *rank
 }
 
 /* From one part's first slice to another one's last. */
-static struct group reach(const struct groups *groups, size_t first, size_t end)
+static struct group slices_reach(const struct groups *groups, size_t first, size_t end)
 {
     const struct group *last = &groups->parts.at[end - 1];
     uint32_t from = groups->parts.at[first].first;
@@ -170,8 +170,9 @@ static void match_regrouped(struct aligner *al, const struct rank_build *rank, u
             end++;
         size_t end_b = end < a->parts.n ? al->outer.at[end] : b->parts.n;
         if (k < end_b) {
-            struct group part = reach(a, i, end);
-            match_parts_inside(al, rank, part, reach(b, k, end_b), to + (part.first - first));
+            struct group part = slices_reach(a, i, end);
+            match_parts_inside(al, rank, part, slices_reach(b, k, end_b),
+                               to + (part.first - first));
         }
     }
 }

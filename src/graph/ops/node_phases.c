@@ -34,7 +34,7 @@ static bool is_gradient(const char *name)
     return false;
 }
 
-static bool communicates(const struct rank_build *rank, uint32_t node)
+static bool phases_communicates(const struct rank_build *rank, uint32_t node)
 {
     const char *type = dfg_type(rank, node);
     const char *key = strtab_get(rank->names, rank->trace->dfg_nodes[node].key);
@@ -43,7 +43,7 @@ static bool communicates(const struct rank_build *rank, uint32_t node)
            (text_begins(type, "_Send") && trace_key_leaves_task(key));
 }
 
-static void mark(struct marker *m, uint32_t node, uint8_t flag)
+static void phases_mark(struct marker *m, uint32_t node, uint8_t flag)
 {
     if (m->flags[node] & flag)
         return;
@@ -57,7 +57,7 @@ static void mark_after(struct marker *m)
     while (m->n_open > 0) {
         uint32_t node = m->open[--m->n_open];
         for (uint32_t i = m->uses.row[node]; i < m->uses.row[node + 1]; i++)
-            mark(m, m->uses.nodes[i], NODE_AFTER);
+            phases_mark(m, m->uses.nodes[i], NODE_AFTER);
     }
 }
 
@@ -69,7 +69,7 @@ static void mark_before(struct marker *m, uint8_t flag, uint8_t except)
         for (uint32_t i = 0; i <= m->rank->trace->dfg_nodes[node].n_inputs; i++) {
             uint32_t from = dfg_source(m->rank, m->senders, node, i);
             if (from != NO_ID && !(m->flags[from] & except))
-                mark(m, from, flag);
+                phases_mark(m, from, flag);
         }
     }
 }
@@ -84,21 +84,21 @@ static void mark_all(struct marker *m)
             (is_gradient(strtab_get(rank->names, trace->dfg_nodes[i].name)) ||
              dfg_type_starts(rank, i, "_backward_")))
             m->flags[i] |= NODE_GRADIENT;
-        if (communicates(rank, i))
+        if (phases_communicates(rank, i))
             m->flags[i] |= NODE_COMM;
     }
     for (uint32_t i = 0; i < n; i++)
         if (m->flags[i] & NODE_GRADIENT)
-            mark(m, i, NODE_AFTER);
+            phases_mark(m, i, NODE_AFTER);
     mark_after(m);
     for (uint32_t i = 0; i < n; i++)
         if ((m->flags[i] & NODE_GRADIENT) ||
             ((m->flags[i] & NODE_COMM) && (m->flags[i] & NODE_AFTER)))
-            mark(m, i, NODE_BEFORE);
+            phases_mark(m, i, NODE_BEFORE);
     mark_before(m, NODE_BEFORE, 0);
     for (uint32_t i = 0; i < n; i++)
         if ((m->flags[i] & NODE_AFTER) && !(m->flags[i] & NODE_BEFORE))
-            mark(m, i, NODE_UPDATE);
+            phases_mark(m, i, NODE_UPDATE);
     mark_before(m, NODE_UPDATE, NODE_BEFORE);
 }
 

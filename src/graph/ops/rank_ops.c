@@ -156,7 +156,8 @@ static bool copies_to_peer(const struct rank_build *rank, const struct trace_spa
            (text_begins(name, "Memcpy PtoP") || text_begins(name, "MemcpyP2P"));
 }
 
-static void classify(struct rank_build *rank, struct local_op *op, struct graph_launch *graph)
+static void rank_ops_classify(struct rank_build *rank, struct local_op *op,
+                              struct graph_launch *graph)
 {
     const struct trace_span *span = slice_span(rank, op->slice);
     uint32_t class = rank->classes[span->name];
@@ -330,7 +331,7 @@ static void make_ops(struct rank_build *rank, const struct slice_matches *matche
         bool exchange = track->kind == DPRO_DEVICE_COMM_THREAD && /* no thread runs it */
                         (rank->classes[op.name] & NAME_EXCHANGE);
         op.device = exchange ? NO_ID : device_of(rank, track, op.slice, device_of_track);
-        classify(rank, &op, &graph);
+        rank_ops_classify(rank, &op, &graph);
         if (op.kind == DPRO_OP_COLLECTIVE)
             push_collective(rank, op);
         else
@@ -375,7 +376,7 @@ static int64_t streams_ns(const struct rank_build *rank, uint32_t step)
     return sum;
 }
 
-struct placing {
+struct rank_ops_placing {
     struct rank_build *rank;
     const struct slice_matches *matches;
     int64_t *unmatched_ns; /* by step: what its streams did for its own calls and is no op */
@@ -385,7 +386,7 @@ struct placing {
  * transfer is cut to what follows the last arrival once the ranks are joined. */
 static void place_step(void *arg, size_t s)
 {
-    const struct placing *placing = arg;
+    const struct rank_ops_placing *placing = arg;
     struct rank_build *rank = placing->rank;
     const struct slice_matches *matches = placing->matches;
     int64_t matched_ns = 0;
@@ -420,8 +421,8 @@ static void place_ops(struct rank_build *rank, const struct slice_matches *match
     rank->end_ns = mem_alloc((total + 1) * sizeof *rank->end_ns);
     rank->seen_start_ns = mem_alloc((n + 1) * sizeof *rank->seen_start_ns);
     rank->seen_end_ns = mem_alloc((n + 1) * sizeof *rank->seen_end_ns);
-    struct placing placing = {rank, matches,
-                              mem_alloc(rank->steps.n * sizeof *placing.unmatched_ns)};
+    struct rank_ops_placing placing = {rank, matches,
+                                       mem_alloc(rank->steps.n * sizeof *placing.unmatched_ns)};
     parallel_for(rank->steps.n, rank->threads, place_step, &placing);
     memcpy(rank->seen_start_ns, rank->start_ns + shown, n * sizeof *rank->seen_start_ns);
     memcpy(rank->seen_end_ns, rank->end_ns + shown, n * sizeof *rank->seen_end_ns);

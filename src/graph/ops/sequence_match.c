@@ -50,7 +50,7 @@ void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t
 /* The table of the longest common subsequences of the first x of a and the first y of b, a row for
  * each x: bit y is 0 where one more of b makes it longer. Only words within `band` of the diagonal
  * are kept; what lies above them is 1. */
-struct table {
+struct match_table {
     const uint32_t *a, *b;        /* numbers of the keys */
     uint32_t n, m, band, n_words; /* n_words: of a row */
     uint64_t *rows;
@@ -84,18 +84,18 @@ static uint32_t number_keys(const uint64_t *a, uint32_t n, const uint64_t *b, ui
     return most;
 }
 
-static uint32_t first_word(const struct table *t, uint32_t x)
+static uint32_t first_word(const struct match_table *t, uint32_t x)
 {
     return x > t->band ? (x - t->band - 1) / WORD_BITS : 0;
 }
 
-static uint64_t *places_in(const struct table *t, uint32_t number, uint32_t word)
+static uint64_t *places_in(const struct match_table *t, uint32_t number, uint32_t word)
 {
     return &t->places[(size_t)number * t->n_words + word % t->n_words];
 }
 
 /* Makes a word of b the last one of a row, in place of the one that is `n_words` before it. */
-static void add_places(const struct table *t, uint32_t word)
+static void add_places(const struct match_table *t, uint32_t word)
 {
     uint32_t begin = word * WORD_BITS, back = t->n_words * WORD_BITS;
     if (word >= t->n_words)
@@ -106,7 +106,7 @@ static void add_places(const struct table *t, uint32_t word)
 }
 
 /* Fills in the table; returns how long the longest common subsequence is within the band. */
-static uint32_t fill_table(struct table *t)
+static uint32_t fill_table(struct match_table *t)
 {
     uint32_t length = 0;
     for (uint32_t w = 0; w < t->n_words; w++)
@@ -135,14 +135,14 @@ static uint32_t fill_table(struct table *t)
     return length;
 }
 
-static bool grows_at(const struct table *t, uint32_t x, uint32_t y)
+static bool grows_at(const struct match_table *t, uint32_t x, uint32_t y)
 {
     uint32_t w = y / WORD_BITS - first_word(t, x);
     return w < t->n_words && !(t->rows[(size_t)x * t->n_words + w] >> y % WORD_BITS & 1);
 }
 
 /* Walks back from the far corner. */
-static void read_table(const struct table *t, uint32_t *to)
+static void read_table(const struct match_table *t, uint32_t *to)
 {
     for (uint32_t x = t->n, y = t->m; x > 0 && y > 0;) {
         if (!grows_at(t, x, y - 1))
@@ -155,7 +155,7 @@ static void read_table(const struct table *t, uint32_t *to)
 }
 
 /* Returns whether the band was wide enough. */
-static bool match_in_band(struct table *t, uint32_t n_numbers, uint32_t *to)
+static bool match_in_band(struct match_table *t, uint32_t n_numbers, uint32_t *to)
 {
     t->n_words = MIN(2 * (t->band / WORD_BITS) + 3, t->m / WORD_BITS + 1);
     t->places = mem_array((n_numbers + (size_t)1) * t->n_words, sizeof *t->places);
@@ -178,7 +178,7 @@ static bool match_by_edits(const uint64_t *a, uint32_t n, const uint64_t *b, uin
         return false;
     SCRATCH uint32_t *numbers = mem_alloc((n + (size_t)m) * sizeof *numbers);
     uint32_t n_numbers = number_keys(a, n, b, m, numbers, numbers + n);
-    struct table t = {.a = numbers, .b = numbers + n, .n = n, .m = m};
+    struct match_table t = {.a = numbers, .b = numbers + n, .n = n, .m = m};
     for (uint32_t band = WORD_BITS; !found && t.band < most; band *= 2) {
         t.band = MIN(MAX(band, least), most);
         found = match_in_band(&t, n_numbers, to);

@@ -61,7 +61,7 @@ static bool is_of_process(const struct rank_build *rank, const struct track *tra
     return track->kind != DPRO_DEVICE_LINK_RX;
 }
 
-static bool waits(const struct rank_build *rank, uint32_t slice)
+static bool steps_waits(const struct rank_build *rank, uint32_t slice)
 {
     const uint32_t classes = NAME_COMM_RUN | NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_KERNEL |
                              NAME_STREAM_SYNC | NAME_DEVICE_SYNC | NAME_STREAM_WAIT |
@@ -128,7 +128,7 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
             const struct trace_span *span = slice_span(rank, slices.at[i]);
             bool gpu = rank->trace->tracks[span->track].gpu;
             uint64_t key = (uint64_t)span->name << 1;
-            if (!waits(rank, slices.at[i]))
+            if (!steps_waits(rank, slices.at[i]))
                 add_time(times, key, rank->n_samples,
                          window_at(windows, rank->n_samples, slice->start_ns),
                          slice->end_ns - slice->start_ns);

@@ -18,17 +18,17 @@
 enum { UNKNOWN = DPRO_N_OP_KINDS, HOLDS_PASS /* and is not of one phase */ };
 
 /* Of a pass. */
-struct mark {
+struct span_mark {
     int64_t start_ns, end_ns;
     uint32_t step;
     uint8_t phase;
     bool accumulates; /* the gradient of a parameter */
 };
 
-ORDER(by_start, struct mark, ASCENDING(start_ns) ?: ASCENDING(end_ns));
+ORDER(by_start, struct span_mark, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 
 /* A stretch of forward or of backward work within a step, and the update that follows it. */
-struct pass {
+struct phases_pass {
     int64_t start_ns, end_ns;
     int64_t updated_ns;   /* the update's end; INT64_MIN: none follows */
     int64_t written_ns;   /* the last op that follows and writes into its input */
@@ -50,7 +50,7 @@ struct backward {
     uint32_t older; /* of the number; NO_ID: none */
 };
 
-struct finder {
+struct phases_finder {
     struct rank_build *rank;
     const struct trace_rank *trace;
     uint8_t *phases;
@@ -60,25 +60,25 @@ struct finder {
     struct map number_of; /* sequence number -> index */
     ARRAY(struct number) numbers;
     ARRAY(struct backward) backwards;
-    ARRAY(struct mark) marks;
-    ARRAY(struct pass) passes;
+    ARRAY(struct span_mark) marks;
+    ARRAY(struct phases_pass) passes;
     uint8_t placing; /* what is placed: UNKNOWN, then HOLDS_PASS */
 };
 
 /* A span of a CPU thread, with the first step that is not over when it begins and how many passes
  * have begun by then. */
-struct place {
+struct phases_place {
     uint32_t track, at, step;
     size_t n_passes;
     const struct trace_span *span;
 };
 
-static uint32_t class_of(const struct finder *f, uint32_t span)
+static uint32_t class_of(const struct phases_finder *f, uint32_t span)
 {
     return f->rank->classes[f->trace->spans[span].name];
 }
 
-static uint8_t own_phase(const struct finder *f, const struct trace_span *span)
+static uint8_t own_phase(const struct phases_finder *f, const struct trace_span *span)
 {
     uint32_t class = f->rank->classes[span->name];
     if (span->node != NO_ID)
@@ -114,7 +114,7 @@ static uint32_t step_at(const struct rank_build *rank, uint32_t step, int64_t ti
 }
 
 /* Takes over what is known of the span around it, if that says something of all that it holds. */
-static void inherit(struct finder *f, uint32_t span, uint32_t except)
+static void phases_inherit(struct phases_finder *f, uint32_t span, uint32_t except)
 {
     uint32_t parent = f->trace->spans[span].parent;
     if (f->phases[span] == UNKNOWN && parent != NO_ID && f->phases[parent] < UNKNOWN &&
@@ -122,7 +122,7 @@ static void inherit(struct finder *f, uint32_t span, uint32_t except)
         f->phases[span] = f->phases[parent];
 }
 
-static void add_backward(struct finder *f, const struct trace_span *span)
+static void add_backward(struct phases_finder *f, const struct trace_span *span)
 {
     int64_t n = map_number(&f->number_of, map_key((uint32_t)span->sequence));
     if ((size_t)n == f->numbers.n)
@@ -131,11 +131,11 @@ static void add_backward(struct finder *f, const struct trace_span *span)
     f->numbers.at[n].newest = (uint32_t)f->backwards.n - 1;
 }
 
-static void find_own_phase(struct finder *f, const struct place *place)
+static void find_own_phase(struct phases_finder *f, const struct phases_place *place)
 {
     uint32_t i = place->at;
     f->phases[i] = own_phase(f, place->span);
-    inherit(f, i, NAME_OPTIMIZER_STEP);
+    phases_inherit(f, i, NAME_OPTIMIZER_STEP);
     if (f->phases[i] != DPRO_OP_BW)
         return;
     bool runs_backward = place->span->fwd_thread > 0 || (class_of(f, i) & NAME_BACKWARD);
@@ -144,7 +144,7 @@ static void find_own_phase(struct finder *f, const struct place *place)
         add_backward(f, place->span);
 }
 
-static bool is_differentiated(struct finder *f, const struct trace_span *span)
+static bool is_differentiated(struct phases_finder *f, const struct trace_span *span)
 {
     uint64_t found;
     if (!map_get(&f->number_of, map_key((uint32_t)span->sequence), &found))
@@ -162,7 +162,7 @@ static bool is_differentiated(struct finder *f, const struct trace_span *span)
 
 /* In grad mode an op carries the number that the next op to be differentiated gets: the last one
  * has it for itself. */
-static void find_forward_ops(struct finder *f, uint32_t t)
+static void find_forward_ops(struct phases_finder *f, uint32_t t)
 {
     const struct trace_track *track = &f->trace->tracks[t];
     int64_t pass_ns = INT64_MAX; /* start of the first one from here on */
@@ -179,10 +179,10 @@ static void find_forward_ops(struct finder *f, uint32_t t)
     }
 }
 
-static void collect_mark(struct finder *f, const struct place *place)
+static void collect_mark(struct phases_finder *f, const struct phases_place *place)
 {
     const struct trace_span *span = place->span;
-    inherit(f, place->at, 0);
+    phases_inherit(f, place->at, 0);
     uint8_t phase = f->phases[place->at];
     if (is_pass(phase) && (span->parent == NO_ID || f->phases[span->parent] != phase))
         array_add(&f->marks, .start_ns = span->start_ns, .end_ns = span_end_ns(span),
@@ -190,13 +190,13 @@ static void collect_mark(struct finder *f, const struct place *place)
                   .accumulates = class_of(f, place->at) & NAME_ACCUMULATE);
 }
 
-static bool is_op(const struct finder *f, uint32_t span)
+static bool is_op(const struct phases_finder *f, uint32_t span)
 {
     return span != NO_ID && f->trace->spans[span].kind == SPAN_CPU_OP;
 }
 
 /* Of the program, as far as is known. */
-static bool is_outer_op(const struct finder *f, uint32_t span)
+static bool is_outer_op(const struct phases_finder *f, uint32_t span)
 {
     uint32_t parent = f->trace->spans[span].parent;
     return f->phases[span] == UNKNOWN && is_op(f, span) &&
@@ -204,7 +204,7 @@ static bool is_outer_op(const struct finder *f, uint32_t span)
 }
 
 /* An op of a model as the program calls it; no collective, and none that writes into its input. */
-static bool may_be_forward(const struct finder *f, uint32_t span)
+static bool may_be_forward(const struct phases_finder *f, uint32_t span)
 {
     const char *name = strtab_get(f->rank->names, f->trace->spans[span].name);
     return text_begins(name, "aten::") && !text_ends(name, "_") && is_outer_op(f, span);
@@ -212,7 +212,8 @@ static bool may_be_forward(const struct finder *f, uint32_t span)
 
 /* Nothing is numbered: whether the program called such an op between two times; *next: its span at
  * an earlier time. */
-static bool calls_between(const struct finder *f, uint32_t *next, int64_t from_ns, int64_t to_ns)
+static bool calls_between(const struct phases_finder *f, uint32_t *next, int64_t from_ns,
+                          int64_t to_ns)
 {
     if (f->numbers.n > 0 || f->rank->main_track == NO_ID)
         return false;
@@ -223,12 +224,12 @@ static bool calls_between(const struct finder *f, uint32_t *next, int64_t from_n
     return false;
 }
 
-static void join_marks(struct finder *f)
+static void join_marks(struct phases_finder *f)
 {
     uint32_t next = f->rank->main_track == NO_ID ? 0 : f->trace->tracks[f->rank->main_track].first;
     array_sort(&f->marks, by_start);
-    EACH (const struct mark, mark, f->marks) {
-        struct pass *last = f->passes.n > 0 ? &f->passes.at[f->passes.n - 1] : NULL;
+    EACH (const struct span_mark, mark, f->marks) {
+        struct phases_pass *last = f->passes.n > 0 ? &f->passes.at[f->passes.n - 1] : NULL;
         if (!last || last->phase != mark->phase || last->step != mark->step ||
             calls_between(f, &next, last->end_ns, mark->start_ns)) {
             array_add(&f->passes, .start_ns = mark->start_ns, .end_ns = mark->end_ns,
@@ -244,7 +245,7 @@ static void join_marks(struct finder *f)
 
 /* The last pass that began before or at a time, from the one at an earlier time on: its index + 1;
  * 0: none did. */
-static size_t pass_at(const struct finder *f, size_t n, int64_t time)
+static size_t pass_at(const struct phases_finder *f, size_t n, int64_t time)
 {
     while (n < f->passes.n && f->passes.at[n].start_ns <= time)
         n++;
@@ -264,7 +265,7 @@ static bool assigns_variable(const char *name)
     return strstr(name, "ResourceApply") || (strstr(name, "Assign") && strstr(name, "VariableOp"));
 }
 
-static int64_t end_of_step(const struct finder *f, uint32_t step)
+static int64_t end_of_step(const struct phases_finder *f, uint32_t step)
 {
     return step < f->rank->steps.n ? f->rank->steps.at[step].end_ns : INT64_MAX;
 }
@@ -276,7 +277,7 @@ static bool writes_many(const char *name)
 }
 
 /* Where updates end, from the optimizer's ranges, from nodes of a graph and ops that write. */
-static void find_update(struct finder *f, const struct place *place)
+static void find_update(struct phases_finder *f, const struct phases_place *place)
 {
     const struct trace_span *span = place->span;
     uint32_t class = class_of(f, place->at);
@@ -287,7 +288,7 @@ static void find_update(struct finder *f, const struct place *place)
         f->passes.at[last - 1].updated_ns = MAX(f->passes.at[last - 1].updated_ns, end_ns);
     if (n == 0 || span->start_ns < f->passes.at[n - 1].end_ns)
         return;
-    struct pass *pass = &f->passes.at[n - 1];
+    struct phases_pass *pass = &f->passes.at[n - 1];
     if (class & NAME_UPDATE_NODE) {
         if (f->phases[place->at] == DPRO_OP_UPDATE)
             pass->updated_ns = MAX(pass->updated_ns, end_ns);
@@ -302,13 +303,13 @@ static void find_update(struct finder *f, const struct place *place)
     }
 }
 
-static uint8_t phase_by_place(const struct finder *f, const struct place *place)
+static uint8_t phase_by_place(const struct phases_finder *f, const struct phases_place *place)
 {
     int64_t time = place->span->start_ns;
     uint32_t step = place->step;
     size_t n = place->n_passes;
-    const struct pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
-    const struct pass *next = n < f->passes.n ? &f->passes.at[n] : NULL;
+    const struct phases_pass *last = n > 0 ? &f->passes.at[n - 1] : NULL;
+    const struct phases_pass *next = n < f->passes.n ? &f->passes.at[n] : NULL;
     if (last && time < last->end_ns)
         return last->phase;
     bool after_backward = last && last->phase == DPRO_OP_BW;
@@ -326,7 +327,7 @@ static uint8_t phase_by_place(const struct finder *f, const struct place *place)
     return updated ? DPRO_OP_UPDATE : last->phase;
 }
 
-static void find_phase(struct finder *f, const struct place *place)
+static void find_phase(struct phases_finder *f, const struct phases_place *place)
 {
     uint32_t parent = place->span->parent;
     uint8_t *phase = &f->phases[place->at];
@@ -344,10 +345,10 @@ static void find_phase(struct finder *f, const struct place *place)
 
 /* Takes ops that write as an update. Of the passes since the one before, those that made about as
  * many gradients as the last one are micro-batches. */
-static void finish_passes(struct finder *f)
+static void finish_passes(struct phases_finder *f)
 {
-    struct pass *first = f->passes.at;
-    EACH (struct pass, pass, f->passes) {
+    struct phases_pass *first = f->passes.at;
+    EACH (struct phases_pass, pass, f->passes) {
         if (pass->n_written >= MAX(pass->n_gradients, 1))
             pass->updated_ns = MAX(pass->updated_ns, pass->written_ns);
         if (pass->step != first->step)
@@ -356,7 +357,7 @@ static void finish_passes(struct finder *f)
             continue;
         uint32_t n = 0, *most = &f->rank->steps.at[pass->step].n_micro_batches;
         bool counted = pass->n_gradients > 0; /* else by all functions of the passes */
-        for (const struct pass *p = first; p <= pass; p++) {
+        for (const struct phases_pass *p = first; p <= pass; p++) {
             uint32_t own = counted ? p->n_gradients : p->n_marks,
                      of_last = counted ? pass->n_gradients : pass->n_marks;
             n += (counted || f->numbers.n == 0) && p->phase == DPRO_OP_BW && own > 0 &&
@@ -369,7 +370,7 @@ static void finish_passes(struct finder *f)
 
 /* What a forward pass calls: ops that are differentiated later; where nothing is numbered, those
  * before the first pass of a step. */
-static void find_forward_name(struct finder *f, const struct place *place)
+static void find_forward_name(struct phases_finder *f, const struct phases_place *place)
 {
     const struct trace_span *span = place->span;
     size_t n = place->n_passes;
@@ -384,21 +385,22 @@ static void find_forward_name(struct finder *f, const struct place *place)
         f->forward[span->name] = true;
 }
 
-static void find_evaluation(struct finder *f, const struct place *place)
+static void find_evaluation(struct phases_finder *f, const struct phases_place *place)
 {
     int64_t ns = place->span->start_ns;
-    struct pass *last = place->n_passes > 0 ? &f->passes.at[place->n_passes - 1] : NULL;
+    struct phases_pass *last = place->n_passes > 0 ? &f->passes.at[place->n_passes - 1] : NULL;
     if (last && !f->autograd[place->track] && last->updated_ns > INT64_MIN &&
         ns >= last->updated_ns && ns >= last->end_ns && ns < end_of_step(f, last->step) &&
         f->forward[place->span->name] && is_outer_op(f, place->at))
         last->evaluates_ns = MIN(last->evaluates_ns, ns);
 }
 
-static void on_spans(struct finder *f, void (*see)(struct finder *, const struct place *))
+static void on_spans(struct phases_finder *f,
+                     void (*see)(struct phases_finder *, const struct phases_place *))
 {
     for (uint32_t t = 0; t < f->trace->n_tracks; t++) {
         const struct trace_track *track = &f->trace->tracks[t];
-        struct place place = {.track = t, .at = track->first};
+        struct phases_place place = {.track = t, .at = track->first};
         for (; !track->gpu && place.at < track->first + track->n; place.at++) {
             place.span = &f->trace->spans[place.at];
             place.step = step_at(f->rank, place.step, place.span->start_ns);
@@ -412,12 +414,12 @@ void build_phases(struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
     SCRATCH_ARENA struct arena scratch = {0};
-    struct finder f = {.rank = rank,
-                       .trace = trace,
-                       .phases = mem_alloc(trace->n_spans + 1),
-                       .of_nodes = dfg_find_phases(rank, &scratch),
-                       .autograd = arena_array(&scratch, trace->n_tracks + 1, 1),
-                       .forward = arena_array(&scratch, rank->names->n + 1, 1)};
+    struct phases_finder f = {.rank = rank,
+                              .trace = trace,
+                              .phases = mem_alloc(trace->n_spans + 1),
+                              .of_nodes = dfg_find_phases(rank, &scratch),
+                              .autograd = arena_array(&scratch, trace->n_tracks + 1, 1),
+                              .forward = arena_array(&scratch, rank->names->n + 1, 1)};
     rank->phases = f.phases;
     memset(f.phases, UNKNOWN, trace->n_spans + 1);
     on_spans(&f, find_own_phase);

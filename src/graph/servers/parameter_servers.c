@@ -99,7 +99,7 @@ static void list_answers(struct servers *servers, const struct joined *joined,
             }
 }
 
-static void serve(struct servers *servers, uint32_t j, uint32_t k)
+static void servers_serve(struct servers *servers, uint32_t j, uint32_t k)
 {
     struct join *join = servers->join;
     const struct joined *joined = &join->joined.at[j];
@@ -133,18 +133,18 @@ static void serve(struct servers *servers, uint32_t j, uint32_t k)
 enum sort { SORT_COPY, SORT_SUM, SORT_UPDATE, N_SORTS };
 
 /* What a push makes the server do. */
-struct task {
+struct servers_task {
     int64_t after_ns, before_ns; /* it arrived; its key was answered first; on the common axis */
     uint32_t op, sample;
     bool first, last; /* of its key */
 };
-typedef ARRAY(struct task) task_array;
+typedef ARRAY(struct servers_task) task_array;
 
-ORDER(by_arrival, struct task, ASCENDING(after_ns) ?: ASCENDING(op));
+ORDER(by_arrival, struct servers_task, ASCENDING(after_ns) ?: ASCENDING(op));
 
-ORDER(by_answer, struct task, ASCENDING(before_ns) ?: ASCENDING(op));
+ORDER(by_answer, struct servers_task, ASCENDING(before_ns) ?: ASCENDING(op));
 
-static void set_times(struct rank_build *server, const struct task *task, int64_t start,
+static void set_times(struct rank_build *server, const struct servers_task *task, int64_t start,
                       int64_t end)
 {
     *step_start(server, task->sample, task->op) = start;
@@ -173,7 +173,7 @@ static void list_tasks(struct servers *servers, const struct served *served, uin
     int64_t answered = answered_ns(servers, served, sample);
     size_t n_before = tasks->n, first = n_before, last = n_before;
     for (uint32_t i = 0; i < served->n_pushes; i++) {
-        struct task task = {
+        struct servers_task task = {
             .after_ns = message_time_of(servers->messages, messages[served->first_push + i], sample)
                             ->end_ns,
             .before_ns = answered,
@@ -205,16 +205,16 @@ static enum sort sort_of(const struct rank_build *server, const struct trace_spa
     return server->classes[span->name] & NAME_UPDATE_NODE ? SORT_UPDATE : SORT_SUM;
 }
 
-struct work {
+struct servers_work {
     int64_t start_ns, end_ns; /* on the common axis */
     bool used;
 };
 
 struct profile {
-    ARRAY(struct work) work[N_SORTS]; /* by start */
+    ARRAY(struct servers_work) work[N_SORTS]; /* by start */
 };
 
-ORDER(by_start, struct work, ASCENDING(start_ns));
+ORDER(by_start, struct servers_work, ASCENDING(start_ns));
 
 static void list_work(const struct rank_build *server, const struct clock_map *clock,
                       struct profile *profile)
@@ -237,13 +237,13 @@ static size_t n_before(const struct profile *profile, enum sort sort, int64_t ns
 
 /* The last of a sort, or the first, not used yet, that began after one time and before another;
  * NULL: none. */
-static const struct work *take(struct profile *profile, enum sort sort, bool last, int64_t after,
-                               int64_t before)
+static const struct servers_work *servers_take(struct profile *profile, enum sort sort, bool last,
+                                               int64_t after, int64_t before)
 {
     size_t low = n_before(profile, sort, after - ROUNDING_NS);
     size_t high = n_before(profile, sort, before);
     for (size_t n = low; n < high; n++) {
-        struct work *work = &profile->work[sort].at[last ? high - 1 - (n - low) : n];
+        struct servers_work *work = &profile->work[sort].at[last ? high - 1 - (n - low) : n];
         if (!work->used) {
             work->used = true;
             return work;
@@ -252,8 +252,9 @@ static const struct work *take(struct profile *profile, enum sort sort, bool las
     return NULL;
 }
 
-static void time_task(struct servers *servers, struct rank_build *server, const struct task *task,
-                      const struct work *begun, const struct work *done)
+static void time_task(struct servers *servers, struct rank_build *server,
+                      const struct servers_task *task, const struct servers_work *begun,
+                      const struct servers_work *done)
 {
     int64_t start = begun ? begun->start_ns : done ? done->start_ns : task->after_ns;
     int64_t end = done ? done->end_ns : begun ? begun->end_ns : start;
@@ -272,20 +273,21 @@ static void time_by_profile(struct servers *servers, uint32_t k, task_array *tas
     /* where workers update, the sum is stored by a copy */
     enum sort final = profile.work[SORT_UPDATE].n > 0 ? SORT_UPDATE : SORT_COPY;
     array_sort(tasks, by_answer);
-    EACH (const struct task, task, *tasks) {
+    EACH (const struct servers_task, task, *tasks) {
         if (!task->last)
             continue;
-        const struct work *done = take(&profile, final, true, task->after_ns, task->before_ns);
-        const struct work *sum =
-            take(&profile, SORT_SUM, true, task->after_ns, done ? done->start_ns : task->before_ns);
+        const struct servers_work *done =
+            servers_take(&profile, final, true, task->after_ns, task->before_ns);
+        const struct servers_work *sum = servers_take(&profile, SORT_SUM, true, task->after_ns,
+                                                      done ? done->start_ns : task->before_ns);
         time_task(servers, server, task, sum, done);
     }
     array_sort(tasks, by_arrival);
-    EACH (const struct task, task, *tasks)
+    EACH (const struct servers_task, task, *tasks)
         if (!task->last)
             time_task(servers, server, task,
-                      take(&profile, task->first ? SORT_COPY : SORT_SUM, false, task->after_ns,
-                           task->before_ns),
+                      servers_take(&profile, task->first ? SORT_COPY : SORT_SUM, false,
+                                   task->after_ns, task->before_ns),
                       NULL);
     for (int s = 0; s < N_SORTS; s++)
         array_fini(&profile.work[s]);
@@ -354,7 +356,7 @@ void servers_build(struct servers *servers)
     for (uint32_t k = 0; k < join->n_servers; k++) {
         for (uint32_t j = 0; j < join->joined.n; j++)
             if (join->joined.at[j].n_messages > 0 && join->joined.at[j].has_servers)
-                serve(servers, j, k);
+                servers_serve(servers, j, k);
         time_server(servers, k);
     }
 }

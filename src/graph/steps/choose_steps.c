@@ -1,7 +1,7 @@
 /* Which iterations are learnt from, and which is the reference iteration. */
 #include "graph/steps/choose_steps.h"
 
-static bool wanted(const struct chooser *c, const struct step *step)
+static bool steps_wanted(const struct chooser *c, const struct step *step)
 {
     const struct dpro_job_options *o = c->options;
     if (!step->timed)
@@ -26,7 +26,7 @@ static numbered_array list_wanted(const struct chooser *c, const struct rank_bui
 {
     numbered_array list = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++)
-        if (wanted(c, &rank->steps.at[s]))
+        if (steps_wanted(c, &rank->steps.at[s]))
             array_add(&list, rank->steps.at[s].number, s);
     if (by_number)
         array_sort(&list, compare_numbered);
@@ -191,7 +191,7 @@ uint32_t steps_cut_window(const struct chooser *c, uint32_t rank)
     const struct rank_build *build = &c->ranks[rank];
     uint32_t w = 0;
     EACH (const struct step, step, build->steps)
-        if (wanted(c, step))
+        if (steps_wanted(c, step))
             return NO_ID;
     while (w < build->trace->n_windows && !build->trace->windows[w].is_cut)
         w++;
@@ -207,13 +207,13 @@ void steps_leave_out_incomplete(struct chooser *c)
         size_t n_before = c->choice.left_out.n;
         SCRATCH ARRAY(int64_t) counts = {0};
         for (uint32_t s = 0; s < rank->steps.n; s++)
-            if (wanted(c, &rank->steps.at[s]))
+            if (steps_wanted(c, &rank->steps.at[s]))
                 array_push(&counts, rank->steps.at[s].n_slices);
         int64_t usual = stats_median_upper_i64(counts.at, counts.n);
         for (uint32_t s = 0; s < rank->steps.n; s++) {
             struct step *step = &rank->steps.at[s];
             bool half = step->n_slices * 2 < usual;
-            if (!wanted(c, step) || !(half || may_be_cut(rank, s)))
+            if (!steps_wanted(c, step) || !(half || may_be_cut(rank, s)))
                 continue;
             step->timed = false;
             struct left_out odd = {.number = step->number, .rank = r, .incomplete = true};
@@ -229,7 +229,7 @@ void steps_leave_out_incomplete(struct chooser *c)
 
 /* What a recording's first iteration found on the links and in the servers' queues was not
  * recorded. Where there are others that follow it, it only leads up to them. */
-static bool leads(const struct chooser *c)
+static bool steps_leads(const struct chooser *c)
 {
     enum { ENOUGH = 3 };
     bool first = false;
@@ -305,7 +305,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         uint32_t n = 0;
         EACH (const struct step, step, c->ranks[r].steps) {
-            n += wanted(c, step);
+            n += steps_wanted(c, step);
             low = MIN(low, step->number);
             high = MAX(high, step->number);
         }
@@ -322,7 +322,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
         c->choice.by_place = true;
     }
     c->choice.overlaps_next = c->ranks[0].steps.has_exchange; /* of servers' answers */
-    c->choice.has_lead = c->choice.overlaps_next && leads(c);
+    c->choice.has_lead = c->choice.overlaps_next && steps_leads(c);
     uint32_t reference = choose_reference(c), shown = reference;
     int status = choose_shown(c, &shown, err);
     for (uint32_t r = 0; r < c->n_ranks; r++) {

@@ -12,7 +12,7 @@
  * AHEAD_PCT. */
 enum { DIFFER_PCT = 1, AHEAD_PCT = 10 };
 
-static bool computes(const struct rank_build *rank, const struct slice *slice)
+static bool pace_computes(const struct rank_build *rank, const struct slice *slice)
 {
     const struct trace_span *span = &rank->trace->spans[slice->span];
     return slice->launch != NO_ID && span->kind == SPAN_KERNEL &&
@@ -30,7 +30,7 @@ static uint32_t find_track(const struct rank_build *rank)
         if (track->kind != DPRO_DEVICE_GPU_STREAM)
             continue;
         for (uint32_t i = track->first[0]; i < track->first[rank->steps.n]; i++)
-            if (computes(rank, &rank->slices.at[i]))
+            if (pace_computes(rank, &rank->slices.at[i]))
                 sum = time_add(sum, rank->slices.at[i].end_ns - rank->slices.at[i].start_ns);
         if (sum > longest) {
             longest = sum;
@@ -41,17 +41,17 @@ static uint32_t find_track(const struct rank_build *rank)
 }
 
 /* A step's work on the stream. */
-struct work {
+struct pace_work {
     int64_t launch_ns, start_ns, end_ns; /* of the first kernel; of the last one. ABSENT: none */
 };
 
-static struct work work_of(const struct rank_build *rank, uint32_t track, uint32_t step)
+static struct pace_work work_of(const struct rank_build *rank, uint32_t track, uint32_t step)
 {
-    struct work work = {ABSENT, ABSENT, ABSENT};
+    struct pace_work work = {ABSENT, ABSENT, ABSENT};
     const uint32_t *first = &rank->tracks.at[track].first[step];
     for (uint32_t i = first[0]; i < first[1]; i++) {
         const struct slice *slice = &rank->slices.at[i];
-        if (!computes(rank, slice))
+        if (!pace_computes(rank, slice))
             continue;
         if (work.start_ns == ABSENT) {
             work.start_ns = slice->start_ns;
@@ -63,7 +63,8 @@ static struct work work_of(const struct rank_build *rank, uint32_t track, uint32
 }
 
 /* The last step of a row is as long beyond its work as usual. */
-static void fill_device_times(struct rank_build *rank, const struct work *works, int64_t rest_ns)
+static void fill_device_times(struct rank_build *rank, const struct pace_work *works,
+                              int64_t rest_ns)
 {
     for (size_t s = 0; s < rank->steps.n; s++) {
         struct step *step = &rank->steps.at[s];
@@ -77,8 +78,8 @@ static void fill_device_times(struct rank_build *rank, const struct work *works,
 }
 
 /* The CPU is ahead by what the GPU had yet to do of the step before when it was given this one. */
-static void judge(struct rank_build *rank, const struct work *works, int64_t *ahead, int64_t *rest,
-                  uint32_t track)
+static void pace_judge(struct rank_build *rank, const struct pace_work *works, int64_t *ahead,
+                       int64_t *rest, uint32_t track)
 {
     int64_t cpu_ns = 0, gpu_ns = 0;
     uint32_t n = 0;
@@ -108,11 +109,11 @@ void build_pace(struct rank_build *rank)
     if (track == NO_ID || n < 2)
         return;
     SCRATCH_ARENA struct arena scratch = {0};
-    struct work *works = arena_array(&scratch, n, sizeof *works);
+    struct pace_work *works = arena_array(&scratch, n, sizeof *works);
     for (uint32_t s = 0; s < n; s++)
         works[s] = work_of(rank, track, s);
-    judge(rank, works, arena_array(&scratch, n, sizeof(int64_t)),
-          arena_array(&scratch, n, sizeof(int64_t)), track);
+    pace_judge(rank, works, arena_array(&scratch, n, sizeof(int64_t)),
+               arena_array(&scratch, n, sizeof(int64_t)), track);
 }
 
 void build_pace_ops(struct rank_build *rank)
@@ -120,7 +121,7 @@ void build_pace_ops(struct rank_build *rank)
     rank->pace.first = rank->pace.last = NO_ID;
     for (uint32_t o = 0; o < rank->ops.n && rank->pace.track != NO_ID; o++) {
         const struct local_op *op = &rank->ops.at[o];
-        if (op->track != rank->pace.track || !computes(rank, &rank->slices.at[op->slice]))
+        if (op->track != rank->pace.track || !pace_computes(rank, &rank->slices.at[op->slice]))
             continue;
         if (rank->pace.first == NO_ID)
             rank->pace.first = o;

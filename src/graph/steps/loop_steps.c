@@ -26,12 +26,12 @@ size_t steps_find_period(const uint32_t *names, size_t n, size_t above)
 }
 
 /* A call of the program's loop. */
-struct call {
+struct steps_call {
     int64_t start_ns, end_ns;
     uint32_t name;
     bool waited; /* before it the program waited for what it had asked for */
 };
-typedef ARRAY(struct call) call_array;
+typedef ARRAY(struct steps_call) call_array;
 typedef ARRAY(uint32_t) name_array;
 
 /* By places of a period: the longest that the program is usually idle, and the second longest. */

@@ -207,7 +207,8 @@ static size_t count_lacking(const uint32_t *a, size_t n_a, const uint32_t *b, si
 #define LACKING(a, b, values)                                                                      \
     count_lacking((a)->values.at, (a)->values.n, (b)->values.at, (b)->values.n)
 
-static bool repeats(const struct step_part *part, const struct step_part *before, bool last)
+static bool training_repeats(const struct step_part *part, const struct step_part *before,
+                             bool last)
 {
     return (LACKING(part, before, backward) + LACKING(before, part, backward)) * 10 <=
                MAX(part->backward.n, before->backward.n) &&
@@ -229,7 +230,7 @@ size_t step_parts_period(const step_part_array *parts)
     for (size_t period = 1; period <= n / 2; period++) {
         size_t all = n - period, wrong = 0;
         for (size_t i = 0; i < all && wrong <= all / 10; i++)
-            wrong += !repeats(&at[i + period], &at[i], first + i + period + 1 == parts->n);
+            wrong += !training_repeats(&at[i + period], &at[i], first + i + period + 1 == parts->n);
         if (wrong <= all / 10)
             return period;
     }

@@ -248,12 +248,12 @@ bool steps_from_passes(struct rank_build *rank, const struct training *t)
 
 /* ---- ranges of the user ---- */
 
-struct range {
+struct steps_range {
     int64_t start_ns, end_ns;
     uint32_t name;
     uint32_t plain; /* its name's hash without digits */
 };
-typedef ARRAY(struct range) range_array;
+typedef ARRAY(struct steps_range) range_array;
 
 static uint32_t hash_without_digits(const char *name)
 {
@@ -300,7 +300,7 @@ static bool find_ranges(const struct training *t, range_array *ranges)
 static size_t period_of_ranges(const range_array *ranges, bool plain)
 {
     SCRATCH ARRAY(uint32_t) names = {0};
-    EACH (const struct range, range, *ranges)
+    EACH (const struct steps_range, range, *ranges)
         array_push(&names, plain ? range->plain : range->name);
     return steps_find_period(names.at, names.n, 0);
 }

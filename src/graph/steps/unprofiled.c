@@ -91,7 +91,7 @@ static struct sent find_sent(const struct rank_build *rank, const struct net_tra
 }
 
 /* The k-th moment before (or after) the profile's; ABSENT: not recorded, or profiled. */
-static int64_t moment(const struct sent *sent, int k, int64_t from_ns, int64_t to_ns)
+static int64_t unprofiled_moment(const struct sent *sent, int k, int64_t from_ns, int64_t to_ns)
 {
     double offset = (double)sent->base + k * sent->iteration_bytes;
     int64_t time = offset < 0 ? ABSENT : time_at(sent, offset);
@@ -113,7 +113,7 @@ static uint32_t list_iterations(const struct sent *sent, int64_t from_ns, int64_
     for (int k = first; k <= end; k++) {
         for (int i = 0; i < 3; i++)
             at[i] = at[i + 1];
-        at[3] = moment(sent, k, from_ns, to_ns);
+        at[3] = unprofiled_moment(sent, k, from_ns, to_ns);
         bool inside = at[1] < at[2] && at[2] < at[3];
         if (at[0] != ABSENT && at[0] < at[1] && inside)
             times[n++] = (double)(at[2] - at[1]);

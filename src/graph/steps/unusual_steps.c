@@ -7,7 +7,7 @@
 #include "graph/steps/choose_steps.h"
 
 /* The least and the most of a value in the other timed iterations. */
-struct range {
+struct unusual_range {
     int64_t least, most;
 };
 
@@ -17,9 +17,9 @@ struct judge {
     uint32_t n_others;
 };
 
-static struct range range_of(const struct judge *j, size_t field)
+static struct unusual_range range_of(const struct judge *j, size_t field)
 {
-    struct range range = {INT64_MAX, INT64_MIN};
+    struct unusual_range range = {INT64_MAX, INT64_MIN};
     for (uint32_t s = 0; s < j->rank->steps.n; s++) {
         if (s == j->step || !j->rank->steps.at[s].timed)
             continue;
@@ -32,7 +32,7 @@ static struct range range_of(const struct judge *j, size_t field)
 #define RANGE(j, field) range_of(j, offsetof(struct step_content, field))
 
 /* Less by a tenth and by FEWEST than any other, which differ by a third of that at most. */
-static bool is_cut(int64_t value, struct range others)
+static bool is_cut(int64_t value, struct unusual_range others)
 {
     enum { FEWEST = 10 };
     return value < others.least - others.least / 10 && value <= others.least - FEWEST &&
@@ -42,7 +42,8 @@ static bool is_cut(int64_t value, struct range others)
 /* Longer than any other by a quarter, where iterations follow each other on the CPU, and by three
  * times what the others differ by. Where the GPU has work at all times, a twentieth either way is
  * odd: the ranks' GPUs get into step. Work that the others lack may be the job's own. */
-static bool is_odd_length(const struct judge *j, size_t field, bool on_gpu, struct range *took)
+static bool is_odd_length(const struct judge *j, size_t field, bool on_gpu,
+                          struct unusual_range *took)
 {
     int64_t ns = *(const int64_t *)((const char *)&j->rank->steps.at[j->step].holds + field);
     *took = range_of(j, field);
@@ -53,7 +54,7 @@ static bool is_odd_length(const struct judge *j, size_t field, bool on_gpu, stru
 }
 
 /* As measured, or on the CPU alone, whose work the GPU's pace does not show. */
-static bool is_warm_up(const struct judge *j, int64_t *ns, struct range *took)
+static bool is_warm_up(const struct judge *j, int64_t *ns, struct unusual_range *took)
 {
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
     bool ahead = j->rank->pace.track != NO_ID;
@@ -79,7 +80,7 @@ static bool lost_work(const struct judge *j)
 static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
 {
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
-    struct range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
+    struct unusual_range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
     int64_t ns;
     if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most) {
         snprintf(text, size,

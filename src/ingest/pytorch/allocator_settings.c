@@ -37,7 +37,7 @@ struct parser {
 static const char marks[] = ",:[]";
 
 /* Goes on to the next token. */
-static int advance(struct parser *p)
+static int settings_advance(struct parser *p)
 {
     size_t n = strcspn(p->at, marks);
     n = n == 0 && *p->at ? 1 : n;
@@ -54,13 +54,13 @@ static bool is_at(const struct parser *p, const char *text)
     return strcmp(p->token.text, text) == 0;
 }
 
-static int expect(struct parser *p, const char *text)
+static int settings_expect(struct parser *p, const char *text)
 {
     if (!is_at(p, text))
         return dpro_error_set(p->err, DPRO_EFORMAT,
                               "allocator settings: \"%s\" expected, not \"%s\"", text,
                               p->token.text);
-    return advance(p);
+    return settings_advance(p);
 }
 
 static int wrong_value(struct parser *p, const char *key, const char *rule)
@@ -82,7 +82,7 @@ static int take_number(struct parser *p, const char *key, uint64_t least, uint64
                               "allocator settings: %s is %s, not from %llu on", key, p->token.text,
                               (unsigned long long)least);
     *value = number;
-    return advance(p);
+    return settings_advance(p);
 }
 
 /* A number above 0, and below 1 or at most that. */
@@ -95,7 +95,7 @@ static int take_share(struct parser *p, const char *key, bool below, double *val
         return wrong_value(p, key,
                            below ? "a share between 0 and 1" : "a share above 0, at most 1");
     *value = number;
-    return advance(p);
+    return settings_advance(p);
 }
 
 static int take_flag(struct parser *p, const char *key, bool *value)
@@ -103,7 +103,7 @@ static int take_flag(struct parser *p, const char *key, bool *value)
     if (!is_at(p, "True") && !is_at(p, "False"))
         return wrong_value(p, key, "True or False");
     *value = is_at(p, "True");
-    return advance(p);
+    return settings_advance(p);
 }
 
 static int take_divisions(struct parser *p, const char *key, uint32_t *value)
@@ -137,11 +137,12 @@ static int take_roundup(struct parser *p, const char *key)
     do {
         uint64_t size = 0;
         bool rest;
-        if ((rc = advance(p)) < 0)
+        if ((rc = settings_advance(p)) < 0)
             return rc;
         rest = is_at(p, ">");
-        rc = rest ? advance(p) : take_number(p, key, 1, UINT64_MAX, &size);
-        if (rc < 0 || (rc = expect(p, ":")) < 0 || (rc = take_divisions(p, key, &value)) < 0)
+        rc = rest ? settings_advance(p) : take_number(p, key, 1, UINT64_MAX, &size);
+        if (rc < 0 || (rc = settings_expect(p, ":")) < 0 ||
+            (rc = take_divisions(p, key, &value)) < 0)
             return rc;
         if (rest) {
             for (int i = last + 1; i < ALLOCATOR_N_ROUNDING; i++)
@@ -160,7 +161,7 @@ static int take_roundup(struct parser *p, const char *key)
         divisions[index] = value;
         last = index;
     } while (is_at(p, ","));
-    return expect(p, "]");
+    return settings_expect(p, "]");
 }
 
 /* The value of a key that says nothing of where blocks go. */
@@ -169,10 +170,10 @@ static int skip_value(struct parser *p)
     int rc = 0;
     bool list = is_at(p, "[");
     while (rc == 0 && list && !is_at(p, "]") && !is_at(p, ""))
-        rc = advance(p);
+        rc = settings_advance(p);
     if (is_at(p, "") || (!list && strchr(marks, p->token.text[0])))
         return dpro_error_set(p->err, DPRO_EFORMAT, "allocator settings: a value is missing");
-    return rc < 0 ? rc : advance(p);
+    return rc < 0 ? rc : settings_advance(p);
 }
 
 static bool places_nothing(const char *key)
@@ -227,18 +228,18 @@ int allocator_settings_parse(struct allocator_settings *settings, const char *te
         if (!isspace((unsigned char)*c))
             plain[n++] = *c;
     plain[n] = '\0';
-    int rc = advance(&p);
+    int rc = settings_advance(&p);
     while (rc == 0 && !is_at(&p, "")) {
         struct token key = p.token;
         if (is_at(&p, ",")) { /* commas too many are no harm */
-            rc = advance(&p);
+            rc = settings_advance(&p);
             continue;
         }
-        if ((rc = advance(&p)) < 0 || (rc = expect(&p, ":")) < 0 ||
+        if ((rc = settings_advance(&p)) < 0 || (rc = settings_expect(&p, ":")) < 0 ||
             (rc = take_value(&p, key.text)) < 0)
             return rc;
         if (!is_at(&p, ""))
-            rc = expect(&p, ",");
+            rc = settings_expect(&p, ",");
     }
     if (rc < 0)
         return rc;

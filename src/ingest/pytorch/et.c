@@ -12,7 +12,7 @@ enum { MAX_RAW_INPUTS = 16384 };
 
 enum { MOST_DIMS = 6, MOST_SHAPES = 3 };
 
-struct shape {
+struct et_shape {
     uint64_t dims[MOST_DIMS];
     uint32_t n; /* 0: none, or it has more */
 };
@@ -21,7 +21,7 @@ struct et {
     struct json *js;
     struct trace_part *part;
     struct execution_trace *out;
-    struct shape inputs[MOST_SHAPES], outputs[MOST_SHAPES]; /* of a convolution at hand */
+    struct et_shape inputs[MOST_SHAPES], outputs[MOST_SHAPES]; /* of a convolution at hand */
     struct map marks; /* map_key(id) of a module's mark -> its parent */
 };
 
@@ -84,7 +84,7 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
 }
 
 /* The first shapes of a list of them. */
-static void read_shapes(struct json *js, struct shape *shapes)
+static void read_shapes(struct json *js, struct et_shape *shapes)
 {
     uint32_t i = 0;
     if (json_peek(js) != '[') {
@@ -92,7 +92,7 @@ static void read_shapes(struct json *js, struct shape *shapes)
         return;
     }
     JSON_EACH (js) {
-        struct shape shape = {.n = 0};
+        struct et_shape shape = {.n = 0};
         uint32_t n = 0;
         if (json_peek(js) != '[') {
             json_skip(js);
@@ -123,8 +123,8 @@ static bool is_convolution(const char *name, bool *backward)
 
 static uint32_t pointwise_batch(const struct et *et, bool backward)
 {
-    const struct shape *in = &et->inputs[backward], *weight = &et->inputs[backward + 1],
-                       *out = backward ? &et->inputs[0] : &et->outputs[0];
+    const struct et_shape *in = &et->inputs[backward], *weight = &et->inputs[backward + 1],
+                          *out = backward ? &et->inputs[0] : &et->outputs[0];
     bool is = weight->n > 2 && in->n == weight->n && out->n == weight->n;
     for (uint32_t i = 2; i < weight->n && is; i++)
         is = weight->dims[i] == 1 && in->dims[i] == out->dims[i];
@@ -318,7 +318,7 @@ static int read_et(struct json *js, struct trace_part *part, struct dpro_error *
     return 0;
 }
 
-static bool recognise(const struct head *head)
+static bool et_recognise(const struct head *head)
 {
     return head->piece == HEAD_MEMBER && strcmp(head->key, "nodes") == 0 && head->schema;
 }
@@ -331,7 +331,7 @@ const struct reader et_reader = {
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "an execution trace holds no times; add the profiler's trace "
                          "(torch.profiler, export_chrome_trace) of the same run"},
-    .recognise = recognise,
+    .recognise = et_recognise,
     .read_json = read_et,
     .describe = et_describe,
     .join_rank = et_join,

@@ -8,7 +8,7 @@
 #include "ingest/pytorch/et.h"
 #include "ingest/rank_json.h"
 
-static void fini(void *payload)
+static void join_et_fini(void *payload)
 {
     struct execution_trace *et = payload;
     FREE_ALL(&et->nodes, &et->tensors);
@@ -19,7 +19,7 @@ static bool is_empty(const void *payload)
     return ((const struct execution_trace *)payload)->nodes.n == 0;
 }
 
-const struct payload_kind et_payload = {sizeof(struct execution_trace), fini, is_empty};
+const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini, is_empty};
 
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
@@ -58,15 +58,15 @@ static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external
     return n_matched;
 }
 
-struct call {
+struct join_et_call {
     uint32_t thread, record_fn, node;
 };
 
-ORDER(by_thread, struct call, ASCENDING(thread) ?: ASCENDING(record_fn) ?: ASCENDING(node));
+ORDER(by_thread, struct join_et_call, ASCENDING(thread) ?: ASCENDING(record_fn) ?: ASCENDING(node));
 
 /* Walks both sequences; returns how many names met, and sets the nodes' spans when `write`. */
-static uint32_t walk(struct trace_rank *rank, const struct call *calls, uint32_t n_calls,
-                     const uint32_t *spans, uint32_t n_spans, bool write)
+static uint32_t join_et_walk(struct trace_rank *rank, const struct join_et_call *calls,
+                             uint32_t n_calls, const uint32_t *spans, uint32_t n_spans, bool write)
 {
     uint32_t n_matched = 0, c = 0, s = 0;
     /* where to begin: the recording of one side may have started much earlier */
@@ -112,14 +112,14 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
-    SCRATCH struct call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
+    SCRATCH struct join_et_call *calls = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *calls);
     SCRATCH uint32_t *spans = mem_alloc((rank->n_spans + (size_t)1) * sizeof *spans);
     SCRATCH uint32_t *first = mem_alloc((rank->n_tracks + (size_t)1) * sizeof *first);
     uint32_t n_calls = 0, n = 0, n_matched = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         if (rank->et_nodes[i].record_fn)
             calls[n_calls++] =
-                (struct call){rank->et_nodes[i].thread, rank->et_nodes[i].record_fn, i};
+                (struct join_et_call){rank->et_nodes[i].thread, rank->et_nodes[i].record_fn, i};
     if (n_calls)
         qsort(calls, n_calls, sizeof *calls, by_thread);
     for (uint32_t t = 0; t < rank->n_tracks; t++) {
@@ -137,8 +137,8 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
             ;
         uint32_t best = 0, best_track = NO_ID;
         for (uint32_t t = 0; t < rank->n_tracks; t++) {
-            uint32_t met =
-                walk(rank, calls + c, end - c, spans + first[t], first[t + 1] - first[t], false);
+            uint32_t met = join_et_walk(rank, calls + c, end - c, spans + first[t],
+                                        first[t + 1] - first[t], false);
             if (met > best) {
                 best = met;
                 best_track = t;
@@ -148,13 +148,14 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
             continue;
         n_matched += best;
         if (write)
-            walk(rank, calls + c, end - c, spans + first[best_track],
-                 first[best_track + 1] - first[best_track], true);
+            join_et_walk(rank, calls + c, end - c, spans + first[best_track],
+                         first[best_track + 1] - first[best_track], true);
     }
     return n_matched;
 }
 
-static void say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id, const char *method)
+static void join_et_say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id,
+                        const char *method)
 {
     snprintf(job->debug, sizeof job->debug,
              "%.150s: %u of %u nodes found in rank %d's profile (by %s)",
@@ -187,7 +188,7 @@ static bool is_of_other(const struct trace_rank *rank, uint32_t window)
     return any && !here;
 }
 
-static void match(struct rank_job *job)
+static void join_et_match(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     uint32_t best = 0, best_window = NO_ID;
@@ -210,12 +211,12 @@ static void match(struct rank_job *job)
         }
     }
     if (best_window == NO_ID) {
-        say(job, 0, n_with_id, "nothing");
+        join_et_say(job, 0, n_with_id, "nothing");
         return;
     }
     uint32_t n_matched = match_by(job, best_way, best_window, true);
     static const char *const ways[] = {"record function id", "external id", "order of names"};
-    say(job, n_matched, n_with_id, ways[best_way]);
+    join_et_say(job, n_matched, n_with_id, ways[best_way]);
     rank->windows[best_window].has_execution_trace = n_matched > 0 && n_matched >= n_with_id / 2;
 }
 
@@ -266,6 +267,6 @@ void et_join(struct rank_job *job)
     rank->n_et_tensors = (uint32_t)et->tensors.n;
     et->nodes.at = NULL; /* they are the rank's */
     et->tensors.at = NULL;
-    match(job);
+    join_et_match(job);
     join_groups(job);
 }

@@ -2,7 +2,7 @@
  * backward op, and from a launch to what it launched. */
 #include "ingest/pytorch/kineto.h"
 
-static void fini(void *payload)
+static void flows_fini(void *payload)
 {
     struct kineto_part *flows = payload;
     FREE_ALL(&flows->rows, &flows->processes, &flows->links, &flows->launches,
@@ -16,7 +16,7 @@ static bool is_empty(const void *payload)
     return true;
 }
 
-const struct payload_kind kineto_payload = {sizeof(struct kineto_part), fini, is_empty};
+const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, is_empty};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. Files list flows nearly in order of

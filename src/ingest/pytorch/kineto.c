@@ -70,17 +70,17 @@ static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT
  * mostly right, and the processor need not wait for the ends of keys and values to be found. */
 struct guess {
     _Alignas(64) char text[40];
-    struct place *next; /* what may come after it, or after the value that it leads to */
-    int64_t value;      /* see read_value() */
-    uint8_t len;        /* NO_GUESS: nothing learnt */
-    uint8_t n_taken;    /* of its characters: not the one behind a value, which tells its end */
+    struct kineto_place *next; /* what may come after it, or after the value that it leads to */
+    int64_t value;             /* see read_value() */
+    uint8_t len;               /* NO_GUESS: nothing learnt */
+    uint8_t n_taken; /* of its characters: not the one behind a value, which tells its end */
     uint8_t key;
     bool on_stream; /* a tid that says so: "stream 7" */
 };
 enum { NO_GUESS = 255, N_GUESSES = 4 };
 
 /* A place in an event, by what sort of event it is and by the key before. */
-struct place {
+struct kineto_place {
     struct guess at[N_GUESSES]; /* the last learnt one first */
 };
 enum { N_PHASES = 8, N_SORTS = N_PHASES + SPAN_OTHER };
@@ -91,7 +91,7 @@ struct kineto {
     bool broken; /* its pieces can't be read apart */
     uint32_t *name_cache;
     void *place_room;
-    struct place *places; /* [0]: between two events */
+    struct kineto_place *places; /* [0]: between two events */
     uint16_t n_places;
     uint16_t place_of[N_SORTS][N_KEYS]; /* 0: none yet */
     struct guess read;                  /* what was not guessed */
@@ -134,7 +134,7 @@ static int64_t read_value(struct kineto *k, unsigned key, bool *on_stream)
 }
 
 /* What a key with its value tells of the event. */
-static inline void tell(struct kineto_event *ev, const struct guess *guess)
+static inline void kineto_tell(struct kineto_event *ev, const struct guess *guess)
 {
     switch (guess->key) {
     case KEY_PH:
@@ -164,7 +164,8 @@ static uint16_t add_place(struct kineto *k)
     return k->n_places++;
 }
 
-static struct place *place_after(struct kineto *k, const struct kineto_event *ev, unsigned key)
+static struct kineto_place *place_after(struct kineto *k, const struct kineto_event *ev,
+                                        unsigned key)
 {
     unsigned sort = ev->kind < SPAN_OTHER ? N_PHASES + ev->kind : (unsigned char)ev->ph % N_PHASES;
     uint16_t *at = &k->place_of[sort][key];
@@ -176,7 +177,7 @@ static struct place *place_after(struct kineto *k, const struct kineto_event *ev
 /* Reads the next key, and its value if that is one of few. What was taken since `from`
  * (json_offset then) is learnt, if it is still in the buffer and fits. */
 static __attribute__((noinline)) const struct guess *
-read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, uint64_t from)
+read_key(struct kineto *k, const struct kineto_event *ev, struct kineto_place *place, uint64_t from)
 {
     struct json *js = k->js;
     struct guess *read = &k->read;
@@ -191,7 +192,7 @@ read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, u
         read->key == KEY_TID) {
         read->value = read_value(k, read->key, &read->on_stream);
         told = true;
-        tell(&then, read);
+        kineto_tell(&then, read);
     }
     read->next = place_after(k, &then, read->key);
     uint64_t n = json_offset(js) - from;
@@ -210,7 +211,7 @@ read_key(struct kineto *k, const struct kineto_event *ev, struct place *place, u
  * for the end of the one before: js->p is in memory. */
 
 /* The guess that is right; NULL: none. */
-static inline const struct guess *find_guess(const struct place *place, const char *p)
+static inline const struct guess *find_guess(const struct kineto_place *place, const char *p)
 {
     for (int i = 0; i < N_GUESSES; i++)
         if (json_begins(p, place->at[i].text, place->at[i].len))
@@ -221,7 +222,7 @@ static inline const struct guess *find_guess(const struct place *place, const ch
 /* Takes the next key of an object, with what it tells of the event; KEY_END at its end and on
  * failure. */
 static inline const struct guess *next_key(struct kineto *k, const struct kineto_event *ev,
-                                           struct place *place, const char **p)
+                                           struct kineto_place *place, const char **p)
 {
     const struct guess *guess = find_guess(place, *p);
     if (guess) {
@@ -251,7 +252,7 @@ static inline const char *take_scalar(struct json *js, const char *p, const char
     return js->p;
 }
 
-static uint32_t intern(struct kineto *k, const char *text, size_t len)
+static uint32_t kineto_intern(struct kineto *k, const char *text, size_t len)
 {
     /* Names repeat thousands of times: a small cache keyed by length and both ends is faster than
      * hashing kernel names of a kilobyte. */
@@ -285,7 +286,7 @@ static uint32_t read_text(struct kineto *k, bool raw)
         return json_skip(k->js), 0;
     return (quoted ? json_string(k->js, &text, &len)
                    : json_raw(k->js, JSON_TEXT_MAX, &text, &len, &cut))
-               ? intern(k, text, len)
+               ? kineto_intern(k, text, len)
                : 0;
 }
 
@@ -421,7 +422,7 @@ static void read_event(struct kineto *k, const struct guess *key)
         case KEY_CAT:
         case KEY_PID:
         case KEY_TID:
-            tell(&ev, key);
+            kineto_tell(&ev, key);
             break;
         case KEY_NAME:
             js->p = p;
@@ -446,8 +447,8 @@ static void read_event(struct kineto *k, const struct guess *key)
     if (js->fail != JSON_OK)
         return; /* an event that is cut off is left out */
     if (ev.category)
-        ev.category = intern(k, strtab_get(&k->categories, ev.category - 1),
-                             strtab_len(&k->categories, ev.category - 1));
+        ev.category = kineto_intern(k, strtab_get(&k->categories, ev.category - 1),
+                                    strtab_len(&k->categories, ev.category - 1));
     kineto_take(&k->to, &ev);
 }
 
@@ -483,19 +484,19 @@ static bool read_events(struct kineto *k, bool may_stay_open)
     }
 }
 
-static void *create(struct json *js)
+static void *kineto_create(struct json *js)
 {
     struct kineto *k = mem_array(1, sizeof *k);
     k->js = js;
     k->name_cache = mem_array(NAME_CACHE, sizeof *k->name_cache);
     size_t n_places = (size_t)N_SORTS * N_KEYS + 2;
     k->place_room = mem_array(n_places, sizeof *k->places); /* taken from the system when used */
-    k->places = (void *)(((uintptr_t)k->place_room | (_Alignof(struct place) - 1)) + 1);
+    k->places = (void *)(((uintptr_t)k->place_room | (_Alignof(struct kineto_place) - 1)) + 1);
     add_place(k);
     return k;
 }
 
-static void destroy(void *reader)
+static void kineto_destroy(void *reader)
 {
     struct kineto *k = reader;
     strtab_fini(&k->other_keys);
@@ -515,7 +516,7 @@ static bool read_piece(void *reader, struct trace_part *part, struct kineto_even
 
 static void read_array(struct kineto *k, bool may_stay_open)
 {
-    static const struct piece_reader reader = {create, read_piece, destroy};
+    static const struct piece_reader reader = {kineto_create, read_piece, kineto_destroy};
     struct json *js = k->js;
     js->p++;
     k->broken = js->threads > 1 && json_peek(js) == '{' && !kineto_read_pieces(&reader, js, &k->to);
@@ -553,7 +554,7 @@ static void read_document(struct kineto *k)
 
 static int read_kineto(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct kineto *k = create(js);
+    struct kineto *k = kineto_create(js);
     kineto_events_begin(&k->to, part);
     read_document(k);
     /* pieces that can't be read apart; or something is wrong, and threads have read past it */
@@ -562,7 +563,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
     if (!again)
         kineto_settle_rows(&k->to);
     kineto_events_end(&k->to);
-    destroy(k);
+    kineto_destroy(k);
     if (!again)
         return 0;
     part_fini(part);
@@ -573,7 +574,7 @@ static int read_kineto(struct json *js, struct trace_part *part, struct dpro_err
 }
 
 /* PyTorch gives every event a category; some files have many events without one first. */
-static bool recognise(const struct head *head)
+static bool kineto_recognise(const struct head *head)
 {
     if (head->piece == HEAD_MEMBER)
         return text_is_one(head->key, "traceEvents", "schemaVersion", "deviceProperties");
@@ -590,7 +591,7 @@ const struct reader kineto_reader = {
     .encoding = "JSON",
     .flags = READER_VIEWED | READER_SEPARATE,
     .missing = {"PyTorch spans", "was the profiler active?", NO_SPANS},
-    .recognise = recognise,
+    .recognise = kineto_recognise,
     .read_json = read_kineto,
     .join_rank = kineto_join,
 };

@@ -51,7 +51,7 @@ void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int
 
 /* ---- joining ---- */
 
-static bool date(int64_t *ns, int64_t base_ns)
+static bool memory_date(int64_t *ns, int64_t base_ns)
 {
     return !__builtin_add_overflow(*ns, base_ns, ns) && trace_time_fits(*ns);
 }
@@ -70,7 +70,8 @@ void kineto_join(struct rank_job *job)
         for (size_t i = 0; of && i < of->module_calls.n; i++) {
             struct trace_module_call call = of->module_calls.at[i];
             const struct trace_track *track = &part->tracks.at[call.track].track;
-            if (!date(&call.start_ns, part->base_ns) || !date(&call.end_ns, part->base_ns))
+            if (!memory_date(&call.start_ns, part->base_ns) ||
+                !memory_date(&call.end_ns, part->base_ns))
                 continue; /* beyond 64 bits */
             call.track = rank_find_track(rank, false, track->pid, track->id);
             call.module = source->names[call.module];

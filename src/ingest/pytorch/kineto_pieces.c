@@ -47,7 +47,7 @@ static size_t last_border(const struct pieces *p, const char *text, size_t n)
     return 0;
 }
 
-static void fill(struct pieces *p, char *text, size_t *n)
+static void pieces_fill(struct pieces *p, char *text, size_t *n)
 {
     int64_t got = 1;
     struct dpro_error unsaid; /* reading again, it fails again */
@@ -66,7 +66,7 @@ static bool take_piece(struct pieces *p, char *text, size_t *n, size_t *number)
     pthread_mutex_lock(&p->lock);
     bool taken = !p->ended && !p->failed;
     if (taken) {
-        fill(p, text, n);
+        pieces_fill(p, text, n);
         size_t border = *n == PIECE ? last_border(p, text, *n) : 0;
         p->ended = border == 0;
         p->n_carry = *n - border;
@@ -94,7 +94,7 @@ static bool await_turn(struct pieces *p, size_t number)
 
 /* ---- joining a piece ---- */
 
-struct joint {
+struct pieces_joint {
     uint32_t *names, *tracks; /* ids of the piece -> of the whole */
     uint32_t first_detail;
     struct span_block *first, *last;
@@ -139,7 +139,7 @@ static void join_losses(struct part_losses *to, const struct part_losses *from)
 }
 
 static void join_flows(struct kineto_part *to, const struct kineto_part *from,
-                       const struct joint *joint)
+                       const struct pieces_joint *joint)
 {
     EACH (const struct part_label, label, from->processes)
         array_add(&to->processes, label->pid, label->id, joint->names[label->name]);
@@ -163,7 +163,7 @@ static void join_flows(struct kineto_part *to, const struct kineto_part *from,
 }
 
 static void join_piece(struct kineto_events *to, const struct kineto_events *from,
-                       struct joint *joint)
+                       struct pieces_joint *joint)
 {
     struct trace_part *whole = to->part, *part = from->part;
     joint->names = mem_alloc(part->names.n * sizeof *joint->names);
@@ -201,7 +201,7 @@ static void join_piece(struct kineto_events *to, const struct kineto_events *fro
 }
 
 /* The piece's spans, which nobody else looks at yet. */
-static void rename_spans(const struct joint *joint)
+static void rename_spans(const struct pieces_joint *joint)
 {
     struct span_block *block = joint->first;
     for (bool more = block != NULL; more;) {
@@ -231,7 +231,7 @@ static void read_pieces(struct pieces *p, void *reader, struct json *js)
             p->failed = true;
         rest = part_take_rest(&part);
         if (await_turn(p, number)) {
-            struct joint joint;
+            struct pieces_joint joint;
             join_piece(p->whole, &events, &joint);
             p->n_joined = number + 1;
             rename_spans(&joint);

@@ -29,22 +29,24 @@ struct snapshot_part *snapshot_begin(struct trace_part *part)
     return to;
 }
 
-static bool has(const struct snapshot_dict *dict, enum snapshot_word key)
+static bool snapshot_has(const struct snapshot_dict *dict, enum snapshot_word key)
 {
     return dict->has >> key & 1;
 }
 
-static int64_t number(const struct snapshot_dict *dict, enum snapshot_word key, int64_t otherwise)
+static int64_t snapshot_number(const struct snapshot_dict *dict, enum snapshot_word key,
+                               int64_t otherwise)
 {
     const struct pickle_value *value = &dict->values[key];
-    return has(dict, key) && (value->kind == PICKLE_INT || value->kind == PICKLE_BOOL)
+    return snapshot_has(dict, key) && (value->kind == PICKLE_INT || value->kind == PICKLE_BOOL)
                ? value->integer
                : otherwise;
 }
 
-static uint32_t text(const struct snapshot_dict *dict, enum snapshot_word key)
+static uint32_t snapshot_text(const struct snapshot_dict *dict, enum snapshot_word key)
 {
-    return has(dict, key) && dict->values[key].kind == PICKLE_TEXT ? dict->values[key].id : 0;
+    return snapshot_has(dict, key) && dict->values[key].kind == PICKLE_TEXT ? dict->values[key].id
+                                                                            : 0;
 }
 
 static bool is_size(int64_t bytes)
@@ -80,19 +82,21 @@ static bool act_of(uint32_t word, uint8_t *what)
 static int64_t time_of(const struct snapshot_dict *dict)
 {
     int64_t ns;
-    return __builtin_mul_overflow(number(dict, WORD_TIME_US, 0), 1000, &ns) || !trace_time_fits(ns)
+    return __builtin_mul_overflow(snapshot_number(dict, WORD_TIME_US, 0), 1000, &ns) ||
+                   !trace_time_fits(ns)
                ? 0
                : ns;
 }
 
 static void add_entry(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
-    struct snapshot_entry entry = {.stream = number(dict, WORD_STREAM, 0),
+    struct snapshot_entry entry = {.stream = snapshot_number(dict, WORD_STREAM, 0),
                                    .list = NO_ID,
                                    .object = dict->object,
                                    .private_pool = dict->private_pool};
-    int64_t bytes = number(dict, WORD_SIZE, -1), address = number(dict, WORD_ADDR, 0);
-    if (!act_of(text(dict, WORD_ACTION), &entry.is.what))
+    int64_t bytes = snapshot_number(dict, WORD_SIZE, -1),
+            address = snapshot_number(dict, WORD_ADDR, 0);
+    if (!act_of(snapshot_text(dict, WORD_ACTION), &entry.is.what))
         return;
     if (!is_size(bytes) || (address == 0 && entry.is.what != ALLOCATOR_FAILED)) {
         to->n_broken++;
@@ -107,13 +111,13 @@ static void add_entry(struct snapshot_part *to, const struct snapshot_dict *dict
 /* Before the segment that it lies in. Its address may not be said: it follows the one before. */
 static void add_block(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
-    int64_t bytes = number(dict, WORD_SIZE, -1);
-    uint32_t state = text(dict, WORD_STATE);
+    int64_t bytes = snapshot_number(dict, WORD_SIZE, -1);
+    uint32_t state = snapshot_text(dict, WORD_STATE);
     if (!is_size(bytes)) {
         to->n_broken++;
         return;
     }
-    array_add(&to->blocks, .address = (uint64_t)number(dict, WORD_ADDRESS, 0),
+    array_add(&to->blocks, .address = (uint64_t)snapshot_number(dict, WORD_ADDRESS, 0),
               .size_bytes = (uint64_t)bytes,
               .state = state == WORD_INACTIVE           ? ALLOCATOR_FREE
                        : state == WORD_ACTIVE_ALLOCATED ? ALLOCATOR_TAKEN
@@ -159,41 +163,44 @@ void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment seg
 static void add_segment(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
     struct snapshot_segment segment = {
-        .is = {.address = (uint64_t)number(dict, WORD_ADDRESS, 0),
-               .small = text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
-               .expandable = number(dict, WORD_IS_EXPANDABLE, 0) != 0,
+        .is = {.address = (uint64_t)snapshot_number(dict, WORD_ADDRESS, 0),
+               .small = snapshot_text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
+               .expandable = snapshot_number(dict, WORD_IS_EXPANDABLE, 0) != 0,
                .private_pool = dict->private_pool},
-        .stream = number(dict, WORD_STREAM, 0),
-        .device = number(dict, WORD_DEVICE, 0),
+        .stream = snapshot_number(dict, WORD_STREAM, 0),
+        .device = snapshot_number(dict, WORD_DEVICE, 0),
     };
-    snapshot_push_segment(to, segment, number(dict, WORD_TOTAL_SIZE, -1));
+    snapshot_push_segment(to, segment, snapshot_number(dict, WORD_TOTAL_SIZE, -1));
 }
 
 static void add_settings(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
     const struct pickle_value *collection = &dict->values[WORD_COLLECTION];
     to->has_settings = true;
-    to->conf = text(dict, WORD_CONF) ? text(dict, WORD_CONF) : text(dict, WORD_CONF_2025);
-    to->max_split_bytes = number(dict, WORD_MAX_SPLIT_SIZE, INT64_MIN);
-    to->expandable = (int8_t)(number(dict, WORD_EXPANDABLE_SEGMENTS, -1) > 0 ? 1
-                              : has(dict, WORD_EXPANDABLE_SEGMENTS)          ? 0
-                                                                             : -1);
-    if (has(dict, WORD_COLLECTION) && collection->kind == PICKLE_FLOAT && collection->real >= 0 &&
-        collection->real <= 1)
+    to->conf = snapshot_text(dict, WORD_CONF) ? snapshot_text(dict, WORD_CONF)
+                                              : snapshot_text(dict, WORD_CONF_2025);
+    to->max_split_bytes = snapshot_number(dict, WORD_MAX_SPLIT_SIZE, INT64_MIN);
+    to->expandable = (int8_t)(snapshot_number(dict, WORD_EXPANDABLE_SEGMENTS, -1) > 0 ? 1
+                              : snapshot_has(dict, WORD_EXPANDABLE_SEGMENTS)          ? 0
+                                                                                      : -1);
+    if (snapshot_has(dict, WORD_COLLECTION) && collection->kind == PICKLE_FLOAT &&
+        collection->real >= 0 && collection->real <= 1)
         to->collection = collection->real;
 }
 
 void snapshot_add(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
-    if (has(dict, WORD_ACTION))
+    if (snapshot_has(dict, WORD_ACTION))
         add_entry(to, dict);
-    else if (has(dict, WORD_TOTAL_SIZE))
+    else if (snapshot_has(dict, WORD_TOTAL_SIZE))
         add_segment(to, dict);
-    else if (has(dict, WORD_STATE) && has(dict, WORD_SIZE))
+    else if (snapshot_has(dict, WORD_STATE) && snapshot_has(dict, WORD_SIZE))
         add_block(to, dict);
-    else if (has(dict, WORD_CONF) || has(dict, WORD_CONF_2025) || has(dict, WORD_MAX_SPLIT_SIZE))
+    else if (snapshot_has(dict, WORD_CONF) || snapshot_has(dict, WORD_CONF_2025) ||
+             snapshot_has(dict, WORD_MAX_SPLIT_SIZE))
         add_settings(to, dict);
-    if (has(dict, WORD_DEVICE_TRACES) && dict->values[WORD_DEVICE_TRACES].kind == PICKLE_LIST)
+    if (snapshot_has(dict, WORD_DEVICE_TRACES) &&
+        dict->values[WORD_DEVICE_TRACES].kind == PICKLE_LIST)
         to->device_traces = dict->values[WORD_DEVICE_TRACES].id;
 }
 

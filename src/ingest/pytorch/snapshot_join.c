@@ -56,25 +56,25 @@ static void find_devices(struct devices *devices)
 
 /* ---- streams ---- */
 
-struct streams {
+struct join_streams {
     ARRAY(uint64_t) handles;
     struct map numbers; /* map_key(handle) -> number */
 };
 
-static void add_stream(struct streams *streams, int64_t handle)
+static void add_stream(struct join_streams *streams, int64_t handle)
 {
     if (map_insert(&streams->numbers, map_key((uint64_t)handle), 0))
         array_push(&streams->handles, (uint64_t)handle);
 }
 
-static void number_streams(struct streams *streams)
+static void number_streams(struct join_streams *streams)
 {
     sort_u64(streams->handles.at, streams->handles.n);
     for (size_t i = 0; i < streams->handles.n; i++)
         map_set(&streams->numbers, map_key(streams->handles.at[i]), i);
 }
 
-static uint32_t stream_number(const struct streams *streams, int64_t handle)
+static uint32_t stream_number(const struct join_streams *streams, int64_t handle)
 {
     uint64_t number = 0;
     map_get(&streams->numbers, map_key((uint64_t)handle), &number);
@@ -104,7 +104,7 @@ static void set_settings(struct trace_build *build, struct rank_job *job,
 ORDER(by_address, struct allocator_segment, ASCENDING(address));
 
 static void take_segments(struct allocator_history *history, const struct snapshot_part *of,
-                          const struct streams *streams)
+                          const struct join_streams *streams)
 {
     for (size_t i = 0; i < of->segments.n && of->whole; i++) {
         const struct snapshot_segment *from = &of->segments.at[i];
@@ -123,7 +123,7 @@ static void take_segments(struct allocator_history *history, const struct snapsh
 }
 
 static void take_entries(struct allocator_history *history, const struct snapshot_part *of,
-                         const struct streams *streams)
+                         const struct join_streams *streams)
 {
     EACH (const struct snapshot_entry, entry, of->entries) {
         if (entry->private_pool || entry->device != history->device)
@@ -137,7 +137,7 @@ static void take_entries(struct allocator_history *history, const struct snapsho
 void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
                    struct allocator_history *history)
 {
-    struct streams streams = {0};
+    struct join_streams streams = {0};
     size_t n_requests = 0, n_segments = 0, n_blocks = 0;
     add_stream(&streams, 0);
     EACH (const struct snapshot_entry, entry, of->entries) {
@@ -227,7 +227,7 @@ static struct totals *totals_of(totals_array *all, int32_t device)
 
 /* Adds what an entry changes, or with sign -1 undoes it. Blocks take whole units; what is left of
  * one that was not split is not in the record. */
-static void change(struct totals *totals, const struct allocator_request *request, int sign)
+static void join_change(struct totals *totals, const struct allocator_request *request, int sign)
 {
     enum { UNIT = 512 };
     int64_t bytes = sign * (int64_t)request->bytes;
@@ -265,7 +265,7 @@ static void find_totals(const struct snapshot_part *of, totals_array *all)
                     (int64_t)of->blocks.at[segment->first_block + b].size_bytes;
     }
     for (size_t i = 0; i < of->entries.n; i++)
-        change(totals_of(all, of->entries.at[i].device), &of->entries.at[i].is, -1);
+        join_change(totals_of(all, of->entries.at[i].device), &of->entries.at[i].is, -1);
 }
 
 /* Whether all sizes together fit 64 bits, with room for units. */
@@ -299,7 +299,7 @@ void snapshot_join(struct rank_job *job)
         struct totals *totals = totals_of(&all, entry->device);
         int64_t bytes = (int64_t)entry->is.bytes;
         bool takes = entry->is.what == ALLOCATOR_TAKE;
-        change(totals, &entry->is, 1);
+        join_change(totals, &entry->is, 1);
         if ((!takes && entry->is.what != ALLOCATOR_GIVE_REQUESTED) || bytes == 0 ||
             entry->is.ns == 0)
             continue;

@@ -256,7 +256,7 @@ static void tie_rank(struct dpro_trace *trace, struct net_transport *t)
 
 /* ---- one collective on all ranks ---- */
 
-struct joint {
+struct gloo_joint {
     uint64_t sent_bytes, received_bytes, size_bytes;
     uint32_t n_ranks;
     bool unequal; /* the ranks' spans say different sizes */
@@ -277,10 +277,10 @@ static uint64_t bytes_of(uint8_t prefix, uint64_t size_bytes, uint64_t n)
 /* Which collectives have all bytes of their size. */
 static void check_collectives(struct dpro_trace *trace, size_t n_joints)
 {
-    SCRATCH struct joint *joints = mem_array(n_joints, sizeof *joints);
+    SCRATCH struct gloo_joint *joints = mem_array(n_joints, sizeof *joints);
     for (uint32_t t = 0; t < trace->n_transports; t++)
         EACH (const struct net_collective, collective, trace->transports[t].collectives) {
-            struct joint *joint = &joints[collective->joint];
+            struct gloo_joint *joint = &joints[collective->joint];
             joint->n_ranks++;
             joint->sent_bytes += collective->sent_bytes;
             joint->received_bytes += collective->received_bytes;
@@ -289,7 +289,7 @@ static void check_collectives(struct dpro_trace *trace, size_t n_joints)
         }
     for (uint32_t t = 0; t < trace->n_transports; t++)
         EACH (struct net_collective, collective, trace->transports[t].collectives) {
-            const struct joint *joint = &joints[collective->joint];
+            const struct gloo_joint *joint = &joints[collective->joint];
             uint64_t expected =
                 bytes_of(collective->prefix, collective->size_bytes, joint->n_ranks);
             if (collective->span == NO_ID || expected == 0)

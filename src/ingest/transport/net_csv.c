@@ -51,7 +51,7 @@ struct csv {
     uint64_t receiving; /* the source of the message that frames are received of; 0: none */
 };
 
-static size_t split(const char *line, size_t len, struct field fields[MAX_FIELDS])
+static size_t net_csv_split(const char *line, size_t len, struct field fields[MAX_FIELDS])
 {
     size_t n = 0;
     const char *at = line, *end = line + len;
@@ -85,7 +85,7 @@ static bool read_header(struct csv *csv, const char *line, size_t len)
     bool seen[N_COLUMNS] = {false};
     if (read_other_header(csv, line, len))
         return true;
-    csv->n_columns = split(line, len, fields);
+    csv->n_columns = net_csv_split(line, len, fields);
     for (size_t i = 0; i < csv->n_columns; i++) {
         csv->columns[i] = COLUMN_NONE;
         for (uint8_t c = 1; c < COLUMN_ENDS; c++)
@@ -98,7 +98,7 @@ static bool read_header(struct csv *csv, const char *line, size_t len)
            seen[COLUMN_DIR] && seen[COLUMN_OFFSET] && seen[COLUMN_RETURNED];
 }
 
-static bool number(struct field field, uint64_t max, uint64_t *value)
+static bool net_csv_number(struct field field, uint64_t max, uint64_t *value)
 {
     return net_parse_number(field.text, field.len, 10, max, value);
 }
@@ -124,7 +124,7 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
         return (csv->last = id) - 1;
     struct net_connection fresh = {.number = csv->ends.n - 1, .whole = true, NET_UNTIED};
     uint64_t value;
-    if (number(conn, UINT32_MAX, &value))
+    if (net_csv_number(conn, UINT32_MAX, &value))
         fresh.number = (uint32_t)value;
     if (!net_address_parse(local.text, local.len, &fresh.local) ||
         !net_address_parse(remote.text, remote.len, &fresh.remote))
@@ -136,7 +136,7 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
 }
 
 /* 1: sent, 0: received, -1: neither. */
-static int direction(const struct field *fields)
+static int net_csv_direction(const struct field *fields)
 {
     struct field dir = fields[COLUMN_DIR], call = fields[COLUMN_CALL];
     if (dir.len == 2)
@@ -151,7 +151,7 @@ static int direction(const struct field *fields)
 static uint64_t number_or_0(struct field field, uint64_t max)
 {
     uint64_t value;
-    return number(field, max, &value) ? value : 0;
+    return net_csv_number(field, max, &value) ? value : 0;
 }
 
 /* What a line says of a gloo message that begins with it; false: no valid message. */
@@ -161,9 +161,11 @@ static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
     struct net_message message = {
         .offset = transfer->offset, .stream = transfer->stream, NET_UNTIMED};
     uint64_t opcode, prefix, tag;
-    if (!number(at[COLUMN_NBYTES], INT64_MAX, &message.size_bytes) ||
-        message.size_bytes < GLOO_PREAMBLE_BYTES || !number(at[COLUMN_OPCODE], 255, &opcode) ||
-        !number(at[COLUMN_PREFIX], 255, &prefix) || !number(at[COLUMN_TAG], UINT32_MAX, &tag))
+    if (!net_csv_number(at[COLUMN_NBYTES], INT64_MAX, &message.size_bytes) ||
+        message.size_bytes < GLOO_PREAMBLE_BYTES ||
+        !net_csv_number(at[COLUMN_OPCODE], 255, &opcode) ||
+        !net_csv_number(at[COLUMN_PREFIX], 255, &prefix) ||
+        !net_csv_number(at[COLUMN_TAG], UINT32_MAX, &tag))
         return false;
     message.opcode = (uint8_t)opcode;
     message.length = opcode == GLOO_DATA ? message.size_bytes - GLOO_PREAMBLE_BYTES
@@ -179,7 +181,7 @@ static bool place_fields(const struct csv *csv, const char *line, size_t len,
                          struct field at[N_COLUMNS])
 {
     struct field fields[MAX_FIELDS];
-    if (split(line, len, fields) < csv->n_columns)
+    if (net_csv_split(line, len, fields) < csv->n_columns)
         return false;
     for (size_t c = 0; c < N_COLUMNS; c++)
         at[c] = (struct field){"", 0};
@@ -201,11 +203,11 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
     uint64_t start, end, offset, bytes, rank;
     if (!place_fields(csv, line, len, at))
         return false;
-    int sends = direction(at);
-    if (sends < 0 || !number(at[COLUMN_START], TRACE_TIME_MAX, &start) ||
-        !number(at[COLUMN_END], TRACE_TIME_MAX, &end) || end < start ||
-        !number(at[COLUMN_OFFSET], INT64_MAX, &offset) ||
-        !number(at[COLUMN_RETURNED], UINT32_MAX, &bytes))
+    int sends = net_csv_direction(at);
+    if (sends < 0 || !net_csv_number(at[COLUMN_START], TRACE_TIME_MAX, &start) ||
+        !net_csv_number(at[COLUMN_END], TRACE_TIME_MAX, &end) || end < start ||
+        !net_csv_number(at[COLUMN_OFFSET], INT64_MAX, &offset) ||
+        !net_csv_number(at[COLUMN_RETURNED], UINT32_MAX, &bytes))
         return false;
     uint32_t connection =
         find_connection(csv, at[COLUMN_CONN], at[COLUMN_LOCAL], at[COLUMN_REMOTE]);
@@ -221,7 +223,7 @@ static bool read_line(struct csv *csv, const char *line, size_t len)
         .thread = (uint32_t)number_or_0(at[COLUMN_TID], UINT32_MAX),
         .call = net_call_find(at[COLUMN_CALL].text, at[COLUMN_CALL].len)};
     array_push(&csv->out->transfers, transfer);
-    if (!csv->part->process.has_rank && number(at[COLUMN_RANK], INT32_MAX, &rank)) {
+    if (!csv->part->process.has_rank && net_csv_number(at[COLUMN_RANK], INT32_MAX, &rank)) {
         csv->part->process.has_rank = true;
         csv->part->process.rank = (int)rank;
     }
@@ -269,10 +271,11 @@ static bool read_frame(struct csv *csv, const char *line, size_t len)
     struct field at[MAX_FIELDS];
     uint8_t body[MAX_BODY];
     uint64_t flags, size, start, end;
-    if (split(line, len, at) < N_FRAME_FIELDS || !number(at[FRAME_FLAGS], UINT32_MAX, &flags) ||
-        !number(at[FRAME_SIZE], INT64_MAX / 4, &size) ||
-        !number(at[FRAME_START], TRACE_TIME_MAX, &start) ||
-        !number(at[FRAME_END], TRACE_TIME_MAX, &end) || end < start)
+    if (net_csv_split(line, len, at) < N_FRAME_FIELDS ||
+        !net_csv_number(at[FRAME_FLAGS], UINT32_MAX, &flags) ||
+        !net_csv_number(at[FRAME_SIZE], INT64_MAX / 4, &size) ||
+        !net_csv_number(at[FRAME_START], TRACE_TIME_MAX, &start) ||
+        !net_csv_number(at[FRAME_END], TRACE_TIME_MAX, &end) || end < start)
         return false;
     struct ps_frame frame = {.stream = NO_ID,
                              .index = NO_ID,

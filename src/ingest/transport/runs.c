@@ -28,21 +28,21 @@ struct comm_run *runs_at(const comm_run_array *runs, int64_t thread, int64_t tim
 
 /* ---- listing ---- */
 
-struct call {
+struct runs_call {
     int64_t start_ns;
     uint32_t span;
     uint16_t window;
     struct comm_run *run; /* NULL: a call */
 };
 
-ORDER(compare_calls, struct call, ASCENDING(window) ?: ASCENDING(start_ns) ?: ASCENDING(span));
+ORDER(compare_calls, struct runs_call, ASCENDING(window) ?: ASCENDING(start_ns) ?: ASCENDING(span));
 
-typedef ARRAY(struct call) call_array;
+typedef ARRAY(struct runs_call) call_array;
 
 static void add_call(const struct trace_rank *rank, uint32_t span, struct comm_run *run,
                      call_array *calls)
 {
-    struct call call = {rank->spans[span].start_ns, span, rank->spans[span].window, run};
+    struct runs_call call = {rank->spans[span].start_ns, span, rank->spans[span].window, run};
     array_push(calls, call);
 }
 

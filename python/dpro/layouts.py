@@ -68,7 +68,7 @@ OptimizeOptions._fields_ = [("size", c.c_size_t), ("algorithm", c.c_int), ("budg
 OptimizeReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("optimum", c.c_void_p),
     ("plan", c.c_char_p), ("warnings", c.POINTER(c.c_char_p))]
 MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_uint64), ("least_bytes", c.c_uint64),
-    ("needed", c.c_int), ("fits", c.c_int)]
+    ("leaked_bytes", c.c_uint64), ("growth_bytes", c.c_uint64), ("needed", c.c_int), ("fits", c.c_int)]
 Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
     ("propose", c.CFUNCTYPE(c.c_int, c.POINTER(Pass), c.POINTER(PassView), c.c_uint32, c.POINTER(Candidate))),
     ("opfs_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(Pass), c.POINTER(PassOp), c.c_uint32)), ("state", c.c_void_p)]

@@ -440,8 +440,10 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     /* the standard error of a standard deviation that so many iterations show */
     slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
     add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
-    if (w->model.baseline.fuses && changes_ask(changes, 0)) /* else they are as recorded */
-        show_groups(&w->model);
+    if (w->model.baseline.fuses &&
+        (changes->cycle_ns || changes->fusion_bytes ||
+         w->answer.predicted.iteration_ns != w->answer.baseline.iteration_ns))
+        show_groups(&w->model); /* else they are as recorded */
     if (w->programs.has_modules) {
         memcpy(w->answer.memory, w->programs.memory, sizeof w->answer.memory);
     } else if (memory_is_known(model)) {

@@ -25,7 +25,7 @@ struct rank_changes {
     uint32_t n; /* the last one may leave everything as it is */
 };
 
-/* What a rank has, against what it had. */
+/* A rank's shares with the change, relative to those recorded. */
 struct rank_share replicas_share(const struct rank_changes *ranks);
 /* The bytes of a rank's parameters, against what they were. */
 double parameters_share(const struct graph_block *blocks, uint32_t n, struct rank_share share);

@@ -46,8 +46,8 @@ static double variance_of(const double *values, const double *less, uint32_t n)
     return n > 1 ? sum / (n - 1) : 0;
 }
 
-/* The mean over the recorded ranks is what they have in common, and a part of what each has for
- * itself. Of one rank all is its own. */
+/* Splits the spread of samples in two: the mean over the recorded ranks has all of what the ranks
+ * share, and a part of what is each rank's own. With one rank, all of it is that rank's own. */
 static void find_spread(const struct dpro_model *m, struct arena *arena, struct spread *spread)
 {
     uint32_t n = 0, n_samples = m->n_samples;

@@ -4,7 +4,7 @@
 
 const DIMENSION_COLOR = { dp: "BW", fsdp: "FW", cp: "INPUT", ep: "COPY", tp: "COMM", pp: "UPDATE" };
 
-function dimensionColor(name) { return "var(--" + (DIMENSION_COLOR[name] || "LAUNCH") + ")"; }
+const dimensionShade = (name) => DIMENSION_COLOR[name] || "LAUNCH";
 
 /* "dp 2 x tp 4, and over these ep 4" */
 function dimensionNames(dimensions) {
@@ -13,7 +13,7 @@ function dimensionNames(dimensions) {
 }
 
 /* Rows are senders, columns receivers; a field has a bar of the colour of each dimension. */
-function trafficMatrix(report, { withTip, bytes }) {
+function trafficMatrix(report) {
   const MOST = 64;
   const all = [...new Set(report.traffic.flatMap((t) => [t.from, t.to]))].sort((a, b) => a - b);
   const ranks = all.slice(0, MOST), place = new Map(ranks.map((r, i) => [r, i]));
@@ -43,7 +43,7 @@ function trafficMatrix(report, { withTip, bytes }) {
       const side = (size - 2) * Math.max(0.18, Math.sqrt(t.bytes / most)), width = side / list.length;
       const x = left + place.get(t.to) * size + (size - side) / 2 + i * width;
       const y = top + place.get(t.from) * size + (size - side) / 2;
-      const box = svg("rect", { x, y, width, height: side, style: "fill: " + dimensionColor(t.dimension) });
+      const box = svg("rect", { x, y, width, height: side, style: "fill: " + color(dimensionShade(t.dimension)) });
       root.append(withTip(box, "rank " + t.from + " to rank " + t.to, [["dimension", t.dimension || "none, or several"],
         ["an iteration", bytes(t.bytes)], ["known from", t.assumed ? "sizes, as a ring or a direct exchange" : "its messages"]]));
     });
@@ -51,36 +51,22 @@ function trafficMatrix(report, { withTip, bytes }) {
   return el("div", "", el("h3", "", "Who sends how much to whom in an iteration; areas are bytes"), el("figure", "", root), note);
 }
 
-function dimensionsCard(report, tools) {
-  const { barRow, bytes } = tools, dimensions = report.dimensions;
+function dimensionsCard(report) {
+  const dimensions = report.dimensions;
   if (!dimensions.length && !report.dimensions_note) return null;
-  const card = el("section", "card", el("h2", "", "Parallelism: " + (dimensionNames(dimensions) || "not known")));
-  if (report.dimensions_note) card.append(el("p", "", report.dimensions_note));
-  const swatch = (name) => {
-    const s = el("span", "swatch");
-    s.style.backgroundColor = dimensionColor(name);
-    return s;
-  };
-  card.append(el("dl", "facts dimensions", dimensions.flatMap((d) => [el("dt", "", swatch(d.name), d.name + " " + d.size), el("dd", "", d.evidence)])));
   const times = dimensions.concat(report.between_dimensions ? [Object.assign({ name: "between" }, report.between_dimensions)] : []);
   const hidden = (d) => Math.max(0, d.communication_ms - d.exposed_communication_ms);
   const whole = Math.max(...times.map((d) => d.exposed_communication_ms + d.wait_for_peers_ms + hidden(d)), 0);
-  if (whole > 0) {
-    const rows = el("div", "rows");
-    for (const d of times)
-      barRow(rows, d.name, [["exposed communication", d.exposed_communication_ms, "COMM"], ["waiting for peers", d.wait_for_peers_ms, "WAIT"],
-        ["hidden communication", hidden(d), "IDLE"]], whole,
-      ms(d.exposed_communication_ms + d.wait_for_peers_ms) + " of " + ms(report.predicted.iteration_ms) + (d.bytes ? ", " + bytes(d.bytes) : ""));
-    card.append(el("h3", "", "What each costs a rank: exposed communication, waiting for peers, and what is hidden"), rows);
-  }
   const stages = report.stages.filter((s) => s.fill_ms + s.late_stage_ms + s.transfer_ms > 0);
-  if (stages.length) {
-    const rows = el("div", "rows" + (stages.length > 16 ? " long" : ""));
-    for (const s of stages)
-      barRow(rows, "stage " + s.stage, [["filling and draining", s.fill_ms, "IDLE"], ["waiting for a late stage", s.late_stage_ms, "WAIT"],
-        ["transfer", s.transfer_ms, "COMM"]], report.predicted.iteration_ms, ms(s.fill_ms + s.late_stage_ms + s.transfer_ms));
-    card.append(el("h3", "", "Bubbles of the pipeline, of an iteration: filling and draining, waiting for a late stage, transfer"), rows);
-  }
-  if (report.traffic.length) card.append(trafficMatrix(report, tools));
-  return card;
+  return card("Parallelism: " + (dimensionNames(dimensions) || "not known"),
+    report.dimensions_note ? el("p", "", report.dimensions_note) : null,
+    facts(dimensions.map((d) => [[swatch(dimensionShade(d.name)), d.name + " " + d.size], d.evidence]), "dimensions"),
+    whole > 0 ? [el("h3", "", "What each costs a rank: exposed communication, waiting for peers, and what is hidden"), barRows(times.map((d) => [d.name,
+      [["exposed communication", d.exposed_communication_ms, "COMM"], ["waiting for peers", d.wait_for_peers_ms, "WAIT"],
+        ["hidden communication", hidden(d), "IDLE"]],
+      ms(d.exposed_communication_ms + d.wait_for_peers_ms) + " of " + ms(report.predicted.iteration_ms) + (d.bytes ? ", " + bytes(d.bytes) : "")]), whole)] : null,
+    stages.length ? [el("h3", "", "Bubbles of the pipeline, of an iteration: filling and draining, waiting for a late stage, transfer"),
+      barRows(stages.map((s) => ["stage " + s.stage, [["filling and draining", s.fill_ms, "IDLE"], ["waiting for a late stage", s.late_stage_ms, "WAIT"],
+        ["transfer", s.transfer_ms, "COMM"]], ms(s.fill_ms + s.late_stage_ms + s.transfer_ms)]), report.predicted.iteration_ms)] : null,
+    report.traffic.length ? trafficMatrix(report) : null);
 }

@@ -2,18 +2,8 @@
    above it, and who holds it at the peak. Names come from traces: they are only ever set as text. */
 "use strict";
 
-const MEMORY_COLOR = { /* bottom to top, as they are stacked */
-  parameter: "BW", optimizer_state: "UPDATE", gradient: "COMM", bucket: "WAIT", communication: "INPUT",
-  input: "BATCH", activation: "FW", temporary: "COPY", workspace: "LAUNCH", other: "IDLE",
-};
 /* "blocks.0" of "blocks.0.mlp.0": what a repeated block consists of is one */
 const wholeBlock = (module) => (module.match(/^.*?(^|\.)\d+(?=\.|$)/) || [module])[0];
-const memoryWords = (category) => category.replace("_", " ");
-
-function memoryBytes(n) {
-  if (n >= 1e10) return (n / 1e9).toFixed(1) + " GB";
-  return n >= 1e5 || n === 0 ? (n / 1e6).toFixed(1) + " MB" : (n / 1e3).toFixed(1) + " kB";
-}
 
 /* Turns the page's columns into arrays: held[c][i] up to and with category c from at[i] on. */
 function decodeMemory(ranks, facts) {
@@ -68,10 +58,10 @@ class MemoryTimeline {
   drawRank(r, top) {
     const t = this.timeline, c = this.context, bottom = this.y(0, top);
     t.label.call({ context: c, font: t.font, fit: t.fit }, "rank " + r.rank, 8, top + 14, t.gutter - 16, this.color("text"), true);
-    const lines = ["peak " + memoryBytes(r.fact.peak_bytes)];
-    if (r.fact.measured_peak_bytes) lines.push((t.narrow ? "meas. " : "measured ") + memoryBytes(r.fact.measured_peak_bytes));
-    if (r.fact.reserved_peak_bytes) lines.push("reserved " + memoryBytes(r.fact.reserved_peak_bytes));
-    if (r.fact.capacity_bytes) lines.push("of " + memoryBytes(r.fact.capacity_bytes));
+    const lines = ["peak " + bytes(r.fact.peak_bytes)];
+    if (r.fact.measured_peak_bytes) lines.push((t.narrow ? "meas. " : "measured ") + bytes(r.fact.measured_peak_bytes));
+    if (r.fact.reserved_peak_bytes) lines.push("reserved " + bytes(r.fact.reserved_peak_bytes));
+    if (r.fact.capacity_bytes) lines.push("of " + bytes(r.fact.capacity_bytes));
     c.fillStyle = this.color("dim");
     lines.forEach((line, i) => c.fillText(t.fit.call({ context: c }, line, t.gutter - 16), 8, top + 34 + i * 16));
     c.save();
@@ -140,26 +130,20 @@ class MemoryTimeline {
     const x = e.clientX - box.left, r = this.shown[Math.floor((e.clientY - box.top) / this.row)];
     if (!r || x < t.gutter) return this.onHover(null, e);
     const [, i] = this.columns(r)[Math.min(Math.floor(x - t.gutter), Math.floor(t.width - t.gutter) - 1)];
-    const rows = r.names.map((name, k) => [memoryWords(name), memoryBytes(r.own[k][i]), r.own[k][i]]);
+    const rows = r.names.map((name, k) => [memoryWords(name), bytes(r.own[k][i]), r.own[k][i]]);
     this.onHover({ rank: r.rank, at: t.t(x), total: r.total[i],
       rows: rows.filter((row) => row[2] > 0).reverse().map((row) => row.slice(0, 2)) }, e);
   }
 }
 
-/* The card; kit: what report.js makes elements with. NULL where nothing is known. */
-function memoryCard(report, data, kit) {
-  const { middle, withTip, toggle, showTip, hideTip, ns, share, pct } = kit, memory = report.memory;
+/* The card; null where nothing is known. */
+function memoryCard(report, data) {
+  const memory = report.memory;
   if (!memory) return null;
-  const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), table = scrolling();
+  const ranks = decodeMemory(data.memory, memory.ranks), canvas = el("canvas"), holding = el("div");
   const highest = memory.ranks.reduce((a, b) => (b.peak_bytes > a.peak_bytes ? b : a));
   canvas.setAttribute("aria-label", "what each rank holds over the replayed iteration");
   let view = null, whole = true, shown = highest;
-
-  function swatch(category) {
-    const s = el("span", "swatch");
-    s.style.backgroundColor = "var(--" + MEMORY_COLOR[category] + ")";
-    return s;
-  }
 
   function place(r) {
     if (r.at.op === null) return "when the iteration begins";
@@ -168,7 +152,7 @@ function memoryCard(report, data, kit) {
   }
 
   function holders() {
-    const r = shown, MOST = 12, modules = new Map(), body = el("tbody");
+    const r = shown, MOST = 12, modules = new Map();
     for (const h of r.holders) {
       const name = h.module === null ? "no module" : (whole ? wholeBlock(h.module) : h.module) || "the model itself";
       if (!modules.has(name)) modules.set(name, { name, bytes: 0, blocks: 0, parts: {} });
@@ -179,59 +163,44 @@ function memoryCard(report, data, kit) {
       }
     }
     const list = [...modules.values()].sort((a, b) => b.bytes - a.bytes);
-    for (const m of list.slice(0, MOST)) {
-      const bar = el("div", "bar");
-      for (const category of Object.keys(MEMORY_COLOR)) {
-        const part = m.parts[category], s = el("span");
-        if (!part) continue;
-        s.style.width = share(part.bytes, list[0].bytes) + "%";
-        s.style.backgroundColor = "var(--" + MEMORY_COLOR[category] + ")";
-        bar.append(withTip(s, m.name, [[memoryWords(category), memoryBytes(part.bytes)], ["blocks", String(part.blocks)]]));
-      }
-      body.append(el("tr", "", el("td", "op", middle(m.name)), el("td", "num", memoryBytes(m.bytes)),
-        el("td", "num", pct(share(m.bytes, r.peak_bytes))), el("td", "held", bar), el("td", "num", String(m.blocks))));
-    }
     const rest = r.peak_bytes - list.slice(0, MOST).reduce((sum, m) => sum + m.bytes, 0);
-    const head = el("tr", "", el("th", "", "module"), el("th", "num", "holds"), el("th", "num", "share"), el("th", "", "of it"), el("th", "num", "blocks"));
-    table.replaceChildren(el("h3", "", "Who holds the peak of rank " + r.rank + ", " + memoryBytes(r.peak_bytes) + ", " + place(r)),
-      el("table", "", el("thead", "", head), body),
-      ...(rest > 0 ? [el("p", "dim", "Other modules hold " + memoryBytes(rest) + "; replay.json has more.")] : []));
+    const parts = (m) => Object.keys(MEMORY_COLOR).filter((c) => m.parts[c]).map((c) => [m.name, m.parts[c].bytes, MEMORY_COLOR[c],
+      [[memoryWords(c), bytes(m.parts[c].bytes)], ["blocks", String(m.parts[c].blocks)]]]);
+    holding.replaceChildren(el("h3", "", "Who holds the peak of rank " + r.rank + ", " + bytes(r.peak_bytes) + ", " + place(r)), table([
+      { title: "module", className: "op", cell: (m) => middle(m.name) }, { title: "holds", num: true, cell: (m) => bytes(m.bytes) },
+      { title: "share", num: true, cell: (m) => pct(share(m.bytes, r.peak_bytes)) },
+      { title: "of it", className: "held", cell: (m) => bar(parts(m), list[0].bytes) },
+      { title: "blocks", num: true, cell: (m) => String(m.blocks) }], list.slice(0, MOST)),
+      ...(rest > 0 ? [el("p", "dim", "Other modules hold " + bytes(rest) + "; replay.json has more.")] : []));
   }
 
-  const choice = el("select");
-  choice.setAttribute("aria-label", "rank");
-  for (const r of memory.ranks.slice(0, 512)) {
-    const o = el("option", "", "rank " + r.rank);
-    o.value = r.rank;
-    o.selected = r === highest;
-    choice.append(o);
-  }
-  choice.addEventListener("change", () => {
-    shown = memory.ranks.find((r) => String(r.rank) === choice.value);
+  const listed = memory.ranks.slice(0, 512), ofRank = choice("rank", listed.map((r) => "rank " + r.rank), (at) => {
+    shown = listed[at];
     holders();
   });
+  ofRank.selectedIndex = listed.indexOf(highest);
   holders();
   const used = Object.keys(MEMORY_COLOR).filter((c) => ranks.some((r) => r.names.includes(c)));
   const drawn = ranks.length < memory.ranks.length ? " The " + ranks.length + " ranks with the highest peaks of " + memory.ranks.length + " can be drawn." : "";
-  const card = el("section", "card", el("div", "bar-tools", el("h2", "", "Memory"),
+  const section = card(null, el("div", "bar-tools", el("h2", "", "Memory"),
     ranks.length > 4 ? toggle("all ranks", false, (on) => view.showAll(on)) : null,
     memory.ranks.some((r) => r.holders.some((h) => h.module && wholeBlock(h.module) !== h.module)) ?
       toggle("whole blocks", true, (on) => { whole = on; holders(); }) : null,
-    el("span", "grow"), memory.ranks.length > 1 ? choice : null),
+    el("span", "grow"), memory.ranks.length > 1 ? ofRank : null),
     el("div", "", canvas),
-    el("div", "legend", used.map((c) => el("span", "", swatch(c), memoryWords(c)))),
+    legend(used.map((c) => [MEMORY_COLOR[c], memoryWords(c)])),
     ...memory.ranks.filter((r) => r.growth_bytes).slice(0, 16).map((r) => el("p", "growth", "Rank " + r.rank + " grows by " +
-      memoryBytes(r.growth_bytes) + " in each iteration" + (r.grows_since === null ? " from the first recorded one on" : " since iteration " + r.grows_since) +
-      ", which is not given back (a leak?). What had come together is part of \"other\".")), table,
+      bytes(r.growth_bytes) + " in each iteration" + (r.grows_since === null ? " from the first recorded one on" : " since iteration " + r.grows_since) +
+      ", which is not given back (a leak?). What had come together is part of \"other\".")), holding,
     el("p", "dim", "Known " + memory.note + "." + drawn));
 
   function start(timeline) {
     view = new MemoryTimeline(canvas, ranks, timeline, (hit, e) => {
       if (!hit) return hideTip();
-      showTip(e, "rank " + hit.rank + ": " + memoryBytes(hit.total), [["at", ns(Math.round(hit.at))], ...hit.rows]);
+      showTip(e, "rank " + hit.rank + ": " + bytes(hit.total), [["at", ns(Math.round(hit.at))], ...hit.rows]);
     });
     timeline.options.onDraw = () => view.draw();
     view.draw();
   }
-  return { card, start };
+  return { card: section, start };
 }

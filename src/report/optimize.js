@@ -3,35 +3,7 @@
 "use strict";
 
 (function () {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const report = data.report;
-
-  /* ---- small helpers ---- */
-
-  const pct = (v) => v.toFixed(1) + " %";
-  const mb = (bytes) => bytes > 0 && bytes < 1e4 ? (bytes / 1e3).toFixed(2) + " kB" : (bytes / 1e6).toFixed(bytes < 995000 ? 2 : 1) + " MB";
-
-  function titled(element, ...lines) {
-    element.append(svg("title", {}, lines.join("\n")));
-    return element;
-  }
-
-  /* A picture is drawn as wide as the page has room for, so that its text keeps its size. */
-  const ROOM = Math.max(280, Math.min(700, document.documentElement.clientWidth - 46)), NARROW = ROOM < 500;
-
-  function picture(width, height, label) {
-    const s = svg("svg", { viewBox: "0 0 " + width + " " + height, role: "img", "aria-label": label });
-    s.style.maxWidth = width + "px";
-    return s;
-  }
-
-  /* Round values from 0 to max, at most six. */
-  function ticks(max) {
-    const raw = max / (NARROW ? 3 : 5), power = Math.pow(10, Math.floor(Math.log10(raw)));
-    const step = [1, 2, 5, 10].find((s) => s * power >= raw) * power, list = [];
-    for (let i = 0; i * step <= max * 1.0001; i++) list.push(i * step);
-    return list;
-  }
+  const data = pageData(), { report } = data;
 
   /* ---- the top ---- */
 
@@ -46,7 +18,7 @@
     const sizes = communication.buckets.map((b) => b.size_bytes);
     const parts = Math.max(...communication.buckets.map((b) => b.partitions));
     const least = Math.min(...sizes), most = Math.max(...sizes);
-    return plural(sizes.length, "bucket") + " of " + (least === most ? mb(most) : mb(least) + " to " + mb(most)) +
+    return plural(sizes.length, "bucket") + " of " + (least === most ? bytes(most) : bytes(least) + " to " + bytes(most)) +
       (parts > 1 ? ", in up to " + parts + " parts" : "") +
       (communication.compression === "none" ? "" : ", as " + communication.compression) +
       (report.servers.length ? ", on " + plural(communication.servers, "parameter server") : "");
@@ -76,7 +48,7 @@
       return of.modules ? "nothing is compiled or in 16 bits: what that wins is less than it is unsure by" :
         "nothing tells what the job's modules take compiled or in 16 bits; a recording with --probe does";
     return [compile.length ? "compiled: " + some(compile) : "", bf16.length ? "in 16 bits: " + some(bf16) : "",
-      of.communication_ms ? pct(100 * (1 - best.iteration_ms / of.communication_ms)) + " less time than with the best of communication alone" : "",
+      of.communication_ms ? pct(100 * (1 - best.iteration_ms / of.communication_ms), 1) + " less time than with the best of communication alone" : "",
       of.assumed_modules ? "what 16 bits win was not measured of all of them: it is assumed" : ""].filter((t) => t).join("; ");
   }
 
@@ -86,41 +58,41 @@
     const say = (name, title, text) => list.append(el("dt", name, title), el("dd", name, text));
     const memory = report.memory, budget = memory && memory.budget_bytes;
     if (memory && memory.choices.length) {
-      const cost = (data.less_pct < 0 ? pct(-data.less_pct) + " more" : pct(data.less_pct) + " less") + " time an iteration (± " +
+      const cost = (data.less_pct < 0 ? pct(-data.less_pct, 1) + " more" : pct(data.less_pct, 1) + " less") + " time an iteration (± " +
         data.less_half_pct.toFixed(1) + " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms);
-      say("first", "Verdict", memory.fits ? mb(memory.peak_bytes) + " at the peak instead of " + mb(memory.baseline_peak_bytes) +
-        ", which fits " + mb(budget) + ", for " + cost : "Nothing that was tried fits " + mb(budget) + ": the job holds " +
-        mb(memory.baseline_peak_bytes) + " at its peak, and at least " + mb(memory.least_budget_bytes));
+      say("first", "Verdict", memory.fits ? bytes(memory.peak_bytes) + " at the peak instead of " + bytes(memory.baseline_peak_bytes) +
+        ", which fits " + bytes(budget) + ", for " + cost : "Nothing that was tried fits " + bytes(budget) + ": the job holds " +
+        bytes(memory.baseline_peak_bytes) + " at its peak, and at least " + bytes(memory.least_budget_bytes));
       if (memory.fits) say("", "Change", found + changed(best.computation, memory) + ", instead of " + before);
     } else if (best.helps && best.computation.fused_ops.length) {
       const less = 100 * (1 - best.apart_ms / report.replayed_ms);
-      say("first", "Verdict", pct(Math.abs(less)) + (less < 0 ? " more" : " less") + " time an iteration by what a job can be given: " +
+      say("first", "Verdict", pct(Math.abs(less), 1) + (less < 0 ? " more" : " less") + " time an iteration by what a job can be given: " +
         ms(best.apart_ms) + " instead of " + ms(report.replayed_ms) + "; with " + plural(best.computation.fused_ops.length, "fused op") +
         ", which no job can be given, " + ms(best.iteration_ms));
       say("", "Change", found + ", instead of " + before);
     } else if (best.helps) {
-      say("first", "Verdict", pct(data.less_pct) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
+      say("first", "Verdict", pct(data.less_pct, 1) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
         " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
       say("", "Change", found + changed(best.computation, null) + ", instead of " + before);
       if (best.setting)
         say("", "Setting", best.setting + " of DistributedDataParallel does this without a plan");
       if (report.search.algorithm === "default" && !report.units.length) say("", "Choice", best.found_ms && best.iteration_ms / best.found_ms >= 1.0005 ?
-        "the simplest of the strategies that are equally fast (the fastest takes " + pct(100 * (best.iteration_ms / best.found_ms - 1)) +
+        "the simplest of the strategies that are equally fast (the fastest takes " + pct(100 * (best.iteration_ms / best.found_ms - 1), 1) +
         " less, within half a percent or half a standard error)" : "the fastest of the strategies that were tried, by expected time");
     } else {
       const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
       const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
       say("first", "Verdict", title + ": the best strategy found takes " +
-        pct(Math.abs(data.less_pct)) + (data.less_pct < 0 ? " more" : " less") + " time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
+        pct(Math.abs(data.less_pct), 1) + (data.less_pct < 0 ? " more" : " less") + " time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
       say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
     }
     if (report.computing) say("", "Computing", computing());
     if (memory && !memory.choices.length)
-      say("", "Memory", mb(best.helps ? memory.peak_bytes : memory.baseline_peak_bytes) + " at its peak" +
-        (budget ? ", which fits " + mb(budget) + (memory.leaked_bytes ? " without the " + mb(memory.leaked_bytes) + " that had leaked when the job was recorded" : "") : ""));
+      say("", "Memory", bytes(best.helps ? memory.peak_bytes : memory.baseline_peak_bytes) + " at its peak" +
+        (budget ? ", which fits " + bytes(budget) + (memory.leaked_bytes ? " without the " + bytes(memory.leaked_bytes) + " that had leaked when the job was recorded" : "") : ""));
     if (memory && memory.choices.length)
       say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
-    else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct) +
+    else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct, 1) +
       ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
     if (best.script) say("", "Script", best.script);
     if (data.next.length) {
@@ -168,7 +140,7 @@
           style: "fill:none;stroke:var(--mark);stroke-width:1.2" }));
       }
       s.append(svg("text", { x: x(value + (doubt || 0)) + 6, y: y + 14 }, ms(value) +
-        (i === 0 ? "" : " (" + (change <= -0.05 ? "−" : change >= 0.05 ? "+" : "") + pct(Math.abs(change)) + ")")));
+        (i === 0 ? "" : " (" + (change <= -0.05 ? "−" : change >= 0.05 ? "+" : "") + pct(Math.abs(change), 1) + ")")));
     });
     if (report.lower_bound_ms) {
       const bound = x(report.lower_bound_ms), room = NARROW ? 95 : 0;
@@ -176,7 +148,7 @@
       s.append(svg("text", { x: Math.min(bound, W - room), y: H - 5, "text-anchor": "middle", style: "fill:var(--bad)" },
         "no bucketing gets below " + ms(report.lower_bound_ms)));
     }
-    return el("section", "card", el("h2", "", "Iteration time by strategy, all by the same model"), el("figure", "", s),
+    return card("Iteration time by strategy, all by the same model", el("figure", "", s),
       rows.some(([, , , , doubt]) => doubt) ? el("p", "dim", "Lines: the 95 % interval of the difference to how it ran.") : null,
       both ? el("p", "dim", "Bars: the expected time, a mean over the model's errors and the measured iterations, by which strategies are chosen. " +
         "Points: the most likely time, by the model's best guess of each number" + (data.as_whatif ? ", which is what dpro whatif prints." : ".")) : null);
@@ -190,7 +162,7 @@
     const points = memory.choices;
     const most = Math.max(budget, ...points.map((p) => p.peak_bytes)) * 1.06 / 1e6;
     const times = points.map((p) => p.iteration_ms), slow = Math.max(...times), fast = Math.min(...times);
-    const span = slow - fast || 1, x = (bytes) => left + (bytes / 1e6 / most) * (W - left - right);
+    const span = slow - fast || 1, x = (size) => left + (size / 1e6 / most) * (W - left - right);
     const y = (v) => top + ((slow - v) / span) * (H - top - bottom);
     const s = picture(W, H, "iteration time against peak memory of each choice");
     for (const tick of ticks(most)) {
@@ -201,7 +173,7 @@
     s.append(svg("line", { x1: x(budget), x2: x(budget), y1: top - 8, y2: H - bottom + 8,
       style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
     s.append(svg("text", { x: x(budget), y: top - 11, "text-anchor": x(budget) > W / 2 ? "end" : "start", style: "fill:var(--bad)" },
-      "budget " + mb(budget)));
+      "budget " + bytes(budget)));
     /* A label goes where it touches no other point, above or below its own, to its right or left. */
     const radius = (p) => (p.chosen ? 6 : 4), labels = [];
     function label(p) {
@@ -221,17 +193,12 @@
     for (const p of points) {
       const fill = p.chosen ? "UPDATE" : p.fits ? "FW" : "IDLE";
       s.append(titled(svg("circle", { cx: x(p.peak_bytes), cy: y(p.iteration_ms), r: radius(p), style: "fill:var(--" + fill + ")" }),
-        p.name, ms(p.iteration_ms) + ", " + mb(p.peak_bytes), p.chosen ? "chosen" : p.fits ? "fits" : "does not fit"));
+        p.name, ms(p.iteration_ms) + ", " + bytes(p.peak_bytes), p.chosen ? "chosen" : p.fits ? "fits" : "does not fit"));
       if (p.chosen || p === points[0]) s.append(label(p));
     }
     s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "peak of the rank that holds most"));
     return el("figure", "", s);
   }
-
-  const HELD = { /* as in memory.js */
-    parameter: "BW", optimizer_state: "UPDATE", gradient: "COMM", bucket: "WAIT", communication: "INPUT",
-    input: "BATCH", activation: "FW", temporary: "COPY", workspace: "LAUNCH", other: "IDLE",
-  };
 
   /* What is held at the peak, as it ran and as found. */
   function held(memory) {
@@ -243,32 +210,27 @@
       let from = 0;
       const y = i * line + 4;
       s.append(svg("text", { x: left - 8, y: y + 15, "text-anchor": "end" }, name));
-      for (const category in HELD) {
-        const bytes = categories[category] || 0;
-        if (bytes <= 0) continue;
+      for (const category in MEMORY_COLOR) {
+        const size = categories[category] || 0;
+        if (size <= 0) continue;
         seen.add(category);
-        s.append(titled(svg("rect", { x: x(from), y, width: Math.max(0.5, x(from + bytes) - x(from)), height: line - 8,
-          style: "fill:var(--" + HELD[category] + ")" }), category.replace("_", " ") + ": " + mb(bytes)));
-        from += bytes;
+        s.append(titled(svg("rect", { x: x(from), y, width: Math.max(0.5, x(from + size) - x(from)), height: line - 8,
+          style: "fill:var(--" + MEMORY_COLOR[category] + ")" }), memoryWords(category) + ": " + bytes(size)));
+        from += size;
       }
       const end = x(Math.max(from, total)), bound = x(memory.budget_bytes || 0), crossed = bound > end - 4 && bound < end + 76;
-      s.append(svg("text", { x: (crossed ? bound : end) + 6, y: y + 15 }, mb(total)));
+      s.append(svg("text", { x: (crossed ? bound : end) + 6, y: y + 15 }, bytes(total)));
     });
     if (memory.budget_bytes)
       s.append(svg("line", { x1: x(memory.budget_bytes), x2: x(memory.budget_bytes), y1: 0, y2: H,
         style: "stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3" }));
-    const legend = Object.keys(HELD).filter((category) => seen.has(category)).map((category) => {
-      const swatch = el("span", "swatch");
-      swatch.style.backgroundColor = "var(--" + HELD[category] + ")";
-      return el("span", "", swatch, category.replace("_", " "));
-    });
-    return el("div", "", el("div", "legend above", legend), el("figure", "", s));
+    return el("div", "", legend(Object.keys(MEMORY_COLOR).filter((c) => seen.has(c)).map((c) => [MEMORY_COLOR[c], memoryWords(c)]), "above"), el("figure", "", s));
   }
 
   function memory() {
     const m = report.memory;
     if (!m) return null;
-    return el("section", "card", el("h2", "", "Memory"), m.choices.length ? scatter(m) : null, held(m));
+    return card("Memory", m.choices.length ? scatter(m) : null, held(m));
   }
 
   /* ---- buckets on the wire ---- */
@@ -284,7 +246,7 @@
     for (let b = 0; b < shown; b++) {
       const [ready, start, done] = times[b], bucket = communication.buckets[b], y = top + b * line;
       const names = bucket.parameters, more = names.length > 6 ? "… and " + (names.length - 6) + " more" : "";
-      const tell = [mb(bucket.size_bytes) + ", " + plural(names.length, "gradient") +
+      const tell = [bytes(bucket.size_bytes) + ", " + plural(names.length, "gradient") +
         (bucket.partitions > 1 ? ", " + bucket.partitions + " parts" : ""),
         "ready " + ms(ready) + ", under way " + ms(start) + " to " + ms(done), ...names.slice(0, 6), more];
       const group = svg("g", {});
@@ -303,13 +265,8 @@
     if (data.best_times.length === 0) return null;
     const ends = (times) => times.map((t) => t[2]);
     const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.baseline_times), ...ends(data.best_times));
-    const swatch = (name, text) => {
-      const s = el("span", "swatch");
-      s.style.backgroundColor = "var(--" + name + ")";
-      return el("span", "", s, text);
-    };
-    return el("section", "card", el("h2", "", "Buckets in an iteration"),
-      el("div", "legend above", swatch("WAIT", "ready, waiting for its turn"), swatch("COMM", "under way")),
+    return card("Buckets in an iteration",
+      legend([["WAIT", "ready, waiting for its turn"], ["COMM", "under way"]], "above"),
       timeline("As it ran: " + sentence(report.baseline.communication), report.baseline.communication, data.baseline_times, end),
       timeline(RESULT[0].toUpperCase() + RESULT.slice(1) + ": " + sentence(report.best.communication), report.best.communication, data.best_times, end));
   }
@@ -318,10 +275,10 @@
 
   function curve() {
     const found = report.search.improvements, W = ROOM, H = 190, left = 70, right = 14, top = 10, bottom = 34;
-    const card = el("section", "card", el("h2", "", "The search"), el("p", "dim",
+    const section = card("The search", el("p", "dim",
       report.search.algorithm + ", " + plural(report.search.candidates, "candidate") + " in " +
       report.search.seconds.toFixed(2) + " s, " + plural(report.search.rounds, "round") + ", stopped by: " + report.search.stopped_by));
-    if (found.length === 0) return card;
+    if (found.length === 0) return section;
     const last = Math.max(report.search.candidates, 2);
     const values = [report.replayed_ms, ...found.map((f) => f.iteration_ms)];
     const bound = report.lower_bound_ms, low = Math.min(bound || Infinity, ...values), high = Math.max(...values), span = high - low || 1;
@@ -344,20 +301,19 @@
       s.append(svg("text", { x: atEnd ? W : x(n), y: H - 18, "text-anchor": atEnd ? "end" : "middle" }, n.toLocaleString("en")));
     }
     s.append(svg("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, "candidates evaluated"));
-    card.append(el("figure", "", s));
-    return card;
+    section.append(el("figure", "", s));
+    return section;
   }
 
   function decisions() {
     if (report.strategy.length === 0) return null;
-    return el("section", "card", el("h2", "", "Changes to the job's strategy"), scrolling(el("table", "wrapped",
-      el("tr", "", ["pass", "target", "decision"].map((t) => el("th", "", t))),
-      report.strategy.map((d) => el("tr", "", el("td", "kind", d.pass), el("td", "", cuttable(d.target)), el("td", "", cuttable(d.decision)))))));
+    return card("Changes to the job's strategy", table([{ title: "pass", className: "kind", cell: (d) => d.pass },
+      { title: "target", cell: (d) => cuttable(d.target) }, { title: "decision", cell: (d) => cuttable(d.decision) }], report.strategy, { className: "wrapped" }));
   }
 
   function warnings() {
     if (report.warnings.length === 0) return null;
-    return el("section", "card", el("h2", "", "Warnings"), el("ul", "", report.warnings.map((w) => el("li", "", w))));
+    return card("Warnings", el("ul", "", report.warnings.map((w) => el("li", "", w))));
   }
 
   const main = el("main", "",

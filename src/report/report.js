@@ -3,8 +3,7 @@
 "use strict";
 
 (function () {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const report = data.report;
+  const data = pageData(), { report } = data;
   const model = decodeData(data);
   const PARTS = [
     ["forward_ms", "forward", "FW"], ["backward_ms", "backward", "BW"], ["update_ms", "update", "UPDATE"],
@@ -19,58 +18,6 @@
     LAUNCH: "CPU launch and sync calls", GAP: "gaps between ops",
   };
 
-  /* ---- small helpers ---- */
-
-  const ns = (v) => (Math.abs(v) >= 1e6 ? ms(v / 1e6) : Math.abs(v) >= 1e3 ? (v / 1e3).toFixed(2) + " µs" : v + " ns");
-  const pct = (v) => (Math.abs(v) < 9.95 ? v.toFixed(1) : v.toFixed(0)) + " %";
-  const signed = (v) => (Math.abs(v) < 0.05 ? "" : v > 0 ? "+" : "−") + pct(Math.abs(v));
-  const share = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
-  const color = (name) => "var(--" + name + ")";
-
-  function bytes(n) {
-    if (!known(n)) return "size not recorded";
-    const units = ["B", "kB", "MB", "GB", "TB"];
-    let u = 0;
-    while (n >= 1000 && u < 4) { n /= 1000; u++; }
-    return (u ? n.toFixed(1) : n) + " " + units[u];
-  }
-
-  function swatch(name) {
-    const s = el("span", "swatch" + (name === "WAIT" ? " hatched" : ""));
-    s.style.backgroundColor = color(name);
-    return s;
-  }
-
-  /* A long name of which both ends stay visible. */
-  function middle(text) {
-    text = text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, " ");
-    const tail = text.length > 40 ? 18 : 0;
-    return el("span", "mid", el("span", "head", text.slice(0, text.length - tail)), el("span", "tail", tail ? text.slice(-tail) : ""));
-  }
-
-  /* ---- tooltip ---- */
-
-  const tip = el("div");
-  tip.id = "tip";
-
-  function showTip(event, title, rows) {
-    const table = el("table", "", rows.map(([k, v]) => el("tr", "", el("td", "", k), el("td", "", v))));
-    tip.replaceChildren(el("div", "name", title.length > 300 ? title.slice(0, 300) + "…" : title), table);
-    tip.style.display = "block";
-    const box = tip.getBoundingClientRect();
-    tip.style.left = Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8)) + "px";
-    const below = event.clientY + 16;
-    tip.style.top = Math.max(4, below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below) + "px";
-  }
-
-  function hideTip() { tip.style.display = "none"; }
-
-  function withTip(element, title, rows) {
-    element.addEventListener("pointermove", (e) => showTip(e, title, rows));
-    element.addEventListener("pointerleave", hideTip);
-    return element;
-  }
-
   /* ---- the top of the page ---- */
 
   function header() {
@@ -79,15 +26,6 @@
       plural(trace.iterations, "measured iteration")];
     return el("header", "", el("h1", "", report.what_if ? "What-if replay" : "Replay"),
       el("span", "dim", what.join(" · ")), el("span", "grow"), el("span", "dim", "dpro " + report.version));
-  }
-
-  function verdict() {
-    const list = el("dl", "verdict");
-    report.verdict.forEach((line, i) => {
-      const name = i === 0 ? "first" : i === report.verdict.length - 1 ? "next" : "";
-      list.append(el("dt", name, line.title), el("dd", name, line.text));
-    });
-    return el("section", "card", list);
   }
 
   function tile(label, value, unit, note, tone) {
@@ -133,7 +71,7 @@
     const slow = report.slow_iterations, times = report.measured.per_iteration_ms, numbers = report.measured.iterations;
     if (times.length < 2 || numbers.length !== times.length || report.what_if) return null;
     const most = Math.max(...times), odd = new Set(slow.iterations.map((row) => row.at));
-    const drawn = numbers.indexOf(report.critical_path.iteration), about = el("div", "about"), choice = el("select");
+    const drawn = numbers.indexOf(report.critical_path.iteration), about = el("div", "about");
     const nameOf = (i) => "iteration " + numbers[i] + ": " + ms(times[i]) + (odd.has(i) ? ", slow" : "") + (i === drawn ? ", drawn" : "");
     const bars = times.map((time, i) => {
       const bar = el("span", (odd.has(i) ? "slow" : "") + (i === drawn ? " drawn" : ""));
@@ -141,8 +79,10 @@
       bar.addEventListener("click", () => choose(i));
       return withTip(bar, nameOf(i), [["measured", ms(time)]]);
     });
+    const list = choice("iteration", ["mean of all", ...times.map((_, i) => nameOf(i))], (at) => choose(at - 1));
+
     function choose(i) {
-      choice.value = i;
+      list.selectedIndex = i + 1;
       bars.forEach((bar, k) => bar.classList.toggle("chosen", k === i));
       about.replaceChildren();
       onChoose(i);
@@ -154,35 +94,12 @@
       if (i !== drawn) about.append(el("p", "dim", "The timeline and the critical path are those of iteration " + numbers[drawn] + ". To draw this one:"),
         command(["dpro", "replay", "--iteration", String(numbers[i]), "-o", "FOLDER", "TRACE"]));
     }
-    choice.setAttribute("aria-label", "iteration");
-    choice.append(el("option", "", "mean of all"), ...times.map((_, i) => el("option", "", nameOf(i))));
-    [...choice.children].forEach((option, i) => { option.value = i - 1; });
-    choice.addEventListener("change", () => choose(Number(choice.value)));
     return el("section", "card", el("div", "bar-tools", el("h2", "", known(slow.text) ? "Iterations, some of them slow" : "Iterations"),
-      el("span", "grow"), choice), el("div", "iterations", bars), about,
+      el("span", "grow"), list), el("div", "iterations", bars), about,
       known(slow.text) ? el("p", "", slow.text + "; they cost " + ms(slow.lost_ms) + " of the mean iteration") : null);
   }
 
   /* ---- the timeline ---- */
-
-  function toggle(text, pressed, onChange) {
-    const b = el("button", "", text);
-    b.type = "button";
-    b.setAttribute("aria-pressed", pressed);
-    b.addEventListener("click", () => {
-      const now = b.getAttribute("aria-pressed") !== "true";
-      b.setAttribute("aria-pressed", now);
-      onChange(now);
-    });
-    return b;
-  }
-
-  function action(text, onClick) {
-    const b = el("button", "", text);
-    b.type = "button";
-    b.addEventListener("click", onClick);
-    return b;
-  }
 
   function describe(op, track, i) {
     const device = model.opDevice[op] >= 0 ? model.devices[model.opDevice[op]] : null;
@@ -268,22 +185,22 @@
       action("fit", () => view.fitAll()), el("span", "grow"), box,
       join(action("‹", () => step(-1)), action("›", () => step(1))), found);
 
-    const key = (k) => el("kbd", "", k);
+    const kbd = (k) => el("kbd", "", k);
     const shades = new Set(model.opKind.map((k) => KIND_COLOR[model.kinds[k]] || "LAUNCH"));
     if (model.tracks.some((t) => t.waiting.some((w) => w >= 0))) shades.add("WAIT");
-    const legend = el("div", "legend",
+    const key = el("div", "legend",
       [["FW", PARTS[0][1]], ["BW", "backward"], ["UPDATE", "update"], ["INPUT", "input"], ["COMM", "communication"],
         ["WAIT", "waiting for peers"], ["COPY", "copy, reduce"], ["LAUNCH", "launch, sync"]]
         .filter(([name]) => shades.has(name)).map(([name, text]) => el("span", "", swatch(name), text)),
       el("span", "", el("span", "swatch mark"), "on the critical path"), el("span", "grow"),
-      el("span", "", "wheel zooms, drag pans, ", key("w"), " ", key("a"), " ", key("s"), " ", key("d"), ", ", key("f"),
-        " or double click fits, ", key("shift"), "+wheel scrolls"));
+      el("span", "", "wheel zooms, drag pans, ", kbd("w"), " ", kbd("a"), " ", kbd("s"), " ", kbd("d"), ", ", kbd("f"),
+        " or double click fits, ", kbd("shift"), "+wheel scrolls"));
 
     const [shown, drawn, shortest] = data.drawn;
     const cut = shown < drawn ? el("p", "dim", "Of " + drawn + " ops the " + shown + " that are critical or longer than " + ns(shortest) +
       " are in this page; timeline.json.gz beside it has all (open it at ui.perfetto.dev).") : null;
     const holder = el("div", "", canvas);
-    const card = el("section", "card", tools, holder, panel, legend, cut);
+    const section = card(null, tools, holder, panel, key, cut);
 
     function start() {
       view = new Timeline(canvas, model, {
@@ -295,23 +212,10 @@
         },
       });
     }
-    return { card, start, view: () => view, find: (text) => { box.value = text; search(text); step(1); card.scrollIntoView({ behavior: "smooth" }); } };
+    return { card: section, start, view: () => view, find: (text) => { box.value = text; search(text); step(1); section.scrollIntoView({ behavior: "smooth" }); } };
   }
 
   /* ---- bars ---- */
-
-  function barRow(rows, label, parts, whole, sum) {
-    const bar = el("div", "bar");
-    for (const [name, value, shade] of parts) {
-      if (!(value > 0)) continue;
-      const width = share(value, whole), s = el("span", shade === "WAIT" ? "hatched" : "", width >= 7 ? width.toFixed(0) + " %" : "");
-      s.style.width = width + "%";
-      s.style.backgroundColor = color(shade);
-      s.style.color = color(shade + "-ink");
-      bar.append(withTip(s, name, [["time", ms(value)], ["share", pct(width)]]));
-    }
-    rows.append(el("span", "what", label), bar, el("span", "sum", sum));
-  }
 
   /* Of the mean iteration, or of the one at a place. */
   function breakdown(at) {
@@ -323,12 +227,9 @@
     });
     const longest = Math.max(...ranks.map((r) => r.iteration_ms), 0);
     const used = PARTS.filter(([key]) => ranks.some((r) => r[key] > 0));
-    const rows = el("div", "rows" + (ranks.length > 16 ? " long" : ""));
-    for (const r of ranks.slice(0, MOST))
-      barRow(rows, "rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), longest, ms(r.iteration_ms));
-    return el("section", "card", el("h2", "", at >= 0 ? "Where each rank's iteration " + report.measured.iterations[at] + " goes, as replayed" :
-      "Where each rank's predicted iteration goes"),
-      el("div", "legend above", used.map(([, name, shade]) => el("span", "", swatch(shade), name))), rows,
+    return card(at >= 0 ? "Where each rank's iteration " + report.measured.iterations[at] + " goes, as replayed" :
+      "Where each rank's predicted iteration goes", legend(used.map(([, name, shade]) => [shade, name]), "above"),
+      barRows(ranks.slice(0, MOST).map((r) => ["rank " + r.rank, used.map(([key, name, shade]) => [name, r[key], shade]), ms(r.iteration_ms)]), longest),
       at >= 0 ? el("p", "dim", "Replayed with the durations that ops had in it: " + ms(longest) + "; it was measured as " + ms(report.measured.per_iteration_ms[at]) + ".") : null,
       report.micro_batches > 1 ? el("p", "dim", report.micro_batches + " micro-batches an iteration: as many forward and backward passes before an update.") : null,
       ranks.some((r) => !known(r.idle_ms)) ? el("p", "dim", "Where no computation was recorded, hidden communication and idle time are unknown.") : null,
@@ -337,41 +238,31 @@
 
   function pathBars() {
     const path = report.critical_path, whole = path.length_ms;
-    const card = el("section", "card", el("h2", "", "Critical path" +
-      (known(path.iteration) && report.trace.iterations > 1 ? " (iteration " + path.iteration + ", replayed)" : "") + ": " + ms(whole)));
-    if (!(whole > 0)) { card.append(el("p", "dim", "Empty: no op takes time on it.")); return card; }
-    const kinds = Object.entries(path.by_kind_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1]);
-    const rows = el("div", "rows");
-    for (const [kind, v] of kinds)
-      barRow(rows, KIND_WORDS[kind] || kind, [[KIND_WORDS[kind] || kind, v, kind === "GAP" ? "IDLE" : KIND_COLOR[kind] || "LAUNCH"]], kinds[0][1], ms(v) + " · " + pct(share(v, whole)));
-    card.append(el("h3", "", "by kind"), rows);
-    const ranks = Object.entries(path.by_rank_ms).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
-    if (report.ranks.length > 1 && ranks.length) {
-      const list = el("div", "rows");
-      for (const [rank, v] of ranks.slice(0, 16))
-        barRow(list, "rank " + rank, [["rank " + rank, v, "FW"]], ranks[0][1], ms(v) + " · " + pct(share(v, whole)));
-      card.append(el("h3", "", "by rank" + (ranks.length > 16 ? ", the first 16 of " + ranks.length : "")), list);
-    }
+    const title = "Critical path" + (known(path.iteration) && report.trace.iterations > 1 ? " (iteration " + path.iteration + ", replayed)" : "") + ": " + ms(whole);
+    if (!(whole > 0)) return card(title, el("p", "dim", "Empty: no op takes time on it."));
     /* the bars are as long as the longest; shares are printed beside them */
-    for (const s of card.querySelectorAll(".bar > span")) s.textContent = "";
-    return card;
+    const rows = (list) => barRows(list.map(([name, v, shade]) => {
+      const part = pct(share(v, whole));
+      return [name, [[name, v, shade, [["time", ms(v)], ["share", part]]]], ms(v) + " · " + part];
+    }), list[0][1]);
+    const longest = (of) => Object.entries(of).filter(([, v]) => v > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+    const kinds = longest(path.by_kind_ms), ranks = report.ranks.length > 1 ? longest(path.by_rank_ms) : [];
+    return card(title, el("h3", "", "by kind"),
+      rows(kinds.map(([kind, v]) => [KIND_WORDS[kind] || kind, v, kind === "GAP" ? "IDLE" : KIND_COLOR[kind] || "LAUNCH"])),
+      ranks.length ? [el("h3", "", "by rank" + (ranks.length > 16 ? ", the first 16 of " + ranks.length : "")),
+        rows(ranks.slice(0, 16).map(([rank, v]) => ["rank " + rank, v, "FW"]))] : null);
   }
 
   function topOps(find) {
-    const whole = report.critical_path.length_ms, body = el("tbody");
-    for (const [name, kind, rank, nRanks, count, dur] of data.names.slice(0, 25)) {
-      const b = el("button", "", middle(name));
-      b.type = "button";
-      b.addEventListener("click", () => find(name));
-      withTip(b, name, [["click", "find in the timeline"]]);
-      body.append(el("tr", "", el("td", "op", b), el("td", "kind", swatch(KIND_COLOR[kind] || "LAUNCH"), kind),
-        el("td", "num", nRanks === 1 ? processName(data, rank) : nRanks + " ranks"), el("td", "num", String(count)),
-        el("td", "num", (dur / 1e6).toFixed(3)), el("td", "num", pct(share(dur / 1e6, whole)))));
-    }
-    const head = el("tr", "", el("th", "", "op"), el("th", "", "kind"), el("th", "num", "where"), el("th", "num", "count"),
-      el("th", "num", "ms"), el("th", "num", "share"));
-    return el("section", "card", el("h2", "", "Top critical ops"),
-      data.names.length ? scrolling(el("table", "", el("thead", "", head), body)) : el("p", "dim", "None."));
+    const whole = report.critical_path.length_ms;
+    const columns = [
+      { title: "op", className: "op", cell: ([name]) => withTip(action(middle(name), () => find(name)), name, [["click", "find in the timeline"]]) },
+      { title: "kind", className: "kind", cell: ([, kind]) => [swatch(KIND_COLOR[kind] || "LAUNCH"), kind] },
+      { title: "where", num: true, cell: ([, , rank, nRanks]) => (nRanks === 1 ? processName(data, rank) : nRanks + " ranks") },
+      { title: "count", num: true, cell: ([, , , , count]) => String(count) },
+      { title: "ms", num: true, cell: (row) => (row[5] / 1e6).toFixed(3) },
+      { title: "share", num: true, cell: (row) => pct(share(row[5] / 1e6, whole)) }];
+    return card("Top critical ops", data.names.length ? table(columns, data.names.slice(0, 25)) : el("p", "dim", "None."));
   }
 
   /* ---- how far to trust it ---- */
@@ -423,8 +314,7 @@
   }
 
   function validation() {
-    const v = report.validation, list = el("dl", "facts");
-    const fact = (k, value) => list.append(el("dt", "", k), el("dd", "", value));
+    const v = report.validation, list = [], fact = (name, value) => list.push([name, value]);
     if (known(v.mean_abs_error_pct)) {
       fact("method", v.method + ", " + plural(v.predictions, "prediction"));
       fact("error of left-out iterations, mean", pct(v.mean_abs_error_pct));
@@ -453,15 +343,13 @@
     if (known(wire.predicted_ms))
       fact("so the profiler cost", ms(wire.profiler_ms) + (known(wire.standard_error_ms) ? " (standard error " + ms(wire.standard_error_ms) + ")" : ""));
     if (wire.profiler_ms > 0) fact("expected without it", ms(wire.predicted_ms));
-    return el("section", "card", el("h2", "", "How sure: measured iterations against the replay"), el("figure", "", validationChart()), list);
+    return card("How sure: measured iterations against the replay", el("figure", "", validationChart()), facts(list));
   }
 
   function notes() {
-    const card = el("section", "card");
-    if (report.warnings.length)
-      card.append(el("h2", "", plural(report.warnings.length, "warning")), el("ul", "", report.warnings.map((w) => el("li", "", w))), el("h3"));
-    card.append(el("h2", "", "What this assumes"), el("ul", "", data.assumptions.map((a) => el("li", "", a))));
-    return card;
+    const list = (texts) => el("ul", "", texts.map((text) => el("li", "", text))), n = report.warnings.length;
+    return card(null, n ? [el("h2", "", plural(n, "warning")), list(report.warnings), el("h3")] : null,
+      el("h2", "", "What this assumes"), list(data.assumptions));
   }
 
   /* How far a clock was off as recorded, and, on a scale of its own, what the facts leave around the correction. */
@@ -497,50 +385,42 @@
     return el("figure", "wide", el("figcaption", "dim", clock.host), root);
   }
 
+  function clocks() {
+    const clock = report.clock, hosts = clock.hosts, number = (v, places, unknown) => (known(v) ? v.toFixed(places) : unknown);
+    if (clock.method === "none" || hosts.length < 2) return null;
+    return [el("h2", "", "Clocks"), table([{ title: "host", cell: (h) => h.host }, { title: "tied by", cell: (h) => h.method },
+      { title: "offset, ms", num: true, cell: (h) => number(h.offset_ms, 3, "unknown") },
+      { title: "drift, ppm", num: true, cell: (h) => number(h.drift_ppm, 2, "–") },
+      { title: "uncertainty", num: true, cell: (h) => (known(h.uncertainty_ms) ? ms(h.uncertainty_ms) : "–") }], hosts),
+      clock.pairs ? el("p", "dim", plural(clock.pairs, "pair") + " of what came before what: " + clock.violations_before + " violated as recorded, " +
+        clock.violations_after + " as aligned.") : null, ...data.clocks.slice(0, 8).map(clockPicture), el("h3")];
+  }
+
   function clockAndFiles() {
-    const card = el("section", "card"), clock = report.clock, hosts = clock.hosts;
-    if (clock.method !== "none" && hosts.length > 1) {
-      const body = el("tbody", "", hosts.slice(0, 512).map((h) => el("tr", "", el("td", "", h.host), el("td", "", h.method),
-        el("td", "num", known(h.offset_ms) ? h.offset_ms.toFixed(3) : "unknown"), el("td", "num", known(h.drift_ppm) ? h.drift_ppm.toFixed(2) : "–"),
-        el("td", "num", known(h.uncertainty_ms) ? ms(h.uncertainty_ms) : "–"))));
-      card.append(el("h2", "", "Clocks"), scrolling(el("table", "", el("thead", "", el("tr", "",
-        el("th", "", "host"), el("th", "", "tied by"), el("th", "num", "offset, ms"), el("th", "num", "drift, ppm"), el("th", "num", "uncertainty"))), body)));
-      if (clock.pairs)
-        card.append(el("p", "dim", plural(clock.pairs, "pair") + " of what came before what: " + clock.violations_before + " violated as recorded, " + clock.violations_after + " as aligned."));
-      data.clocks.slice(0, 8).forEach((c) => card.append(clockPicture(c)));
-      card.append(el("h3"));
-    }
-    const t = report.transport;
-    if (known(t) && t.calls > 0)
-      card.append(el("h2", "", "Transport"), el("dl", "facts",
-        el("dt", "", plural(t.connections + t.one_sided_connections, "connection") + ", " + plural(t.calls, "socket call")), el("dd", "", bytes(t.sent_bytes) + " sent"),
-        el("dt", "", "seen at one end only"), el("dd", "", t.connections ? bytes(t.unpaired_bytes) : "all: one end was recorded"),
-        t.collectives ? [el("dt", "", "collectives matched with their messages"), el("dd", "", t.collectives_tied + " of " + t.collectives)] : null,
-        el("dt", "", "records lost"), el("dd", "", String(t.records_lost))), el("h3"));
-    const sent = report.collectives.filter((c) => known(c.pattern));
-    if (sent.length)
-      card.append(el("h2", "", "Collectives, read from their messages"), el("dl", "facts", sent.flatMap((c) => [
-        el("dt", "", c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + (known(c.bytes) ? " a rank" : "")),
-        el("dd", "", c.pattern + ", " + plural(c.messages, "message"))])), el("h3"));
-    const files = report.trace.files;
-    const list = el("details", "", el("summary", "", plural(files.length, "trace file")),
-      el("ul", "", files.slice(0, 512).map((f) => el("li", "", f.path + " (" + f.kind + (f.rank >= 0 ? ", rank " + f.rank : "") + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")"))));
-    card.append(list);
-    return card;
+    const t = report.transport, sent = report.collectives.filter((c) => known(c.pattern)), files = report.trace.files;
+    return card(null, clocks(), known(t) && t.calls > 0 ? [el("h2", "", "Transport"), facts([
+      [plural(t.connections + t.one_sided_connections, "connection") + ", " + plural(t.calls, "socket call"), bytes(t.sent_bytes) + " sent"],
+      ["seen at one end only", t.connections ? bytes(t.unpaired_bytes) : "all: one end was recorded"],
+      ...(t.collectives ? [["collectives matched with their messages", t.collectives_tied + " of " + t.collectives]] : []),
+      ["records lost", String(t.records_lost)]]), el("h3")] : null,
+      sent.length ? [el("h2", "", "Collectives, read from their messages"), facts(sent.map((c) => [
+        c.count + " " + c.kind + ", " + plural(c.ranks, "rank") + ", " + bytes(c.bytes) + (known(c.bytes) ? " a rank" : ""),
+        c.pattern + ", " + plural(c.messages, "message")])), el("h3")] : null,
+      el("details", "", el("summary", "", plural(files.length, "trace file")), el("ul", "", files.slice(0, 512).map((f) =>
+        el("li", "", f.path + " (" + f.kind + (f.rank >= 0 ? ", rank " + f.rank : "") + ", " + bytes(f.bytes) + (f.truncated ? ", cut off" : "") + ")")))));
   }
 
   const timeline = timelineCard();
-  const parallelism = dimensionsCard(report, { withTip, barRow, bytes });
-  const memory = memoryCard(report, data, { middle, withTip, toggle, showTip, hideTip, ns, share, pct });
+  const memory = memoryCard(report, data);
   let parts = breakdown(-1);
   const iterations = iterationsCard((at) => {
     const now = breakdown(data.iterations.length ? at : -1);
     parts.replaceWith(now);
     parts = now;
   });
-  document.body.append(el("main", "", header(), verdict(), tiles(), iterations || "", timeline.card, memory ? memory.card : null, parallelism,
+  document.body.append(el("main", "", header(), verdict(report.verdict), tiles(), iterations, timeline.card, memory ? memory.card : null, dimensionsCard(report),
     el("div", "grid", el("div", "stack", parts, topOps(timeline.find), notes()),
-      el("div", "stack", pathBars(), validation(), clockAndFiles()))), tip);
+      el("div", "stack", pathBars(), validation(), clockAndFiles()))));
   timeline.start();
   if (memory) memory.start(timeline.view());
 })();

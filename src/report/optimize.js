@@ -26,83 +26,10 @@
 
   const whole = (names) => names.includes("");
 
-  /* How modules are computed, and what is done for memory. */
-  function changed(computation, memory) {
-    const { compile, bf16 } = computation;
-    return (whole(compile) ? ", compiling the model" : compile.length ? ", compiling " + plural(compile.length, "module") : "") +
-      (whole(bf16) ? ", all in 16 bits" : bf16.length ? ", " + plural(bf16.length, "module") + " in 16 bits" : "") +
-      (memory ? given(memory) : "");
-  }
-
-  function given(memory) {
-    return (memory.recompute.length ? ", recomputing " + plural(memory.recompute.length, "module") : "") +
-      (memory.micro_batches > 1 ? ", in " + memory.micro_batches + " micro-batches" : "");
-  }
-
-  /* Which modules are compiled and in 16 bits, and what that wins. */
-  function computing() {
-    const { compile, bf16 } = report.best.computation, of = report.computing, best = report.best;
-    const some = (names) => whole(names) ? "the whole model" : names.length > 4 ?
-      names[0] + " … " + names[names.length - 1] + " (" + plural(names.length, "module") + ")" : names.join(", ");
-    if (!best.helps || compile.length + bf16.length === 0)
-      return of.modules ? "nothing is compiled or in 16 bits: what that wins is less than it is unsure by" :
-        "nothing tells what the job's modules take compiled or in 16 bits; a recording with --probe does";
-    return [compile.length ? "compiled: " + some(compile) : "", bf16.length ? "in 16 bits: " + some(bf16) : "",
-      of.communication_ms ? pct(100 * (1 - best.iteration_ms / of.communication_ms), 1) + " less time than with the best of communication alone" : "",
-      of.assumed_modules ? "what 16 bits win was not measured of all of them: it is assumed" : ""].filter((t) => t).join("; ");
-  }
-
-  function verdict() {
-    const list = el("dl", "verdict"), best = report.best;
-    const before = sentence(report.baseline.communication), found = sentence(best.communication);
-    const say = (name, title, text) => list.append(el("dt", name, title), el("dd", name, text));
-    const memory = report.memory, budget = memory && memory.budget_bytes;
-    if (memory && memory.choices.length) {
-      const cost = (data.less_pct < 0 ? pct(-data.less_pct, 1) + " more" : pct(data.less_pct, 1) + " less") + " time an iteration (± " +
-        data.less_half_pct.toFixed(1) + " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms);
-      say("first", "Verdict", memory.fits ? bytes(memory.peak_bytes) + " at the peak instead of " + bytes(memory.baseline_peak_bytes) +
-        ", which fits " + bytes(budget) + ", for " + cost : "Nothing that was tried fits " + bytes(budget) + ": the job holds " +
-        bytes(memory.baseline_peak_bytes) + " at its peak, and at least " + bytes(memory.least_budget_bytes));
-      if (memory.fits) say("", "Change", found + changed(best.computation, memory) + ", instead of " + before);
-    } else if (best.helps && best.computation.fused_ops.length) {
-      const less = 100 * (1 - best.apart_ms / report.replayed_ms);
-      say("first", "Verdict", pct(Math.abs(less), 1) + (less < 0 ? " more" : " less") + " time an iteration by what a job can be given: " +
-        ms(best.apart_ms) + " instead of " + ms(report.replayed_ms) + "; with " + plural(best.computation.fused_ops.length, "fused op") +
-        ", which no job can be given, " + ms(best.iteration_ms));
-      say("", "Change", found + ", instead of " + before);
-    } else if (best.helps) {
-      say("first", "Verdict", pct(data.less_pct, 1) + " less time an iteration (± " + data.less_half_pct.toFixed(1) +
-        " points): " + ms(best.iteration_ms) + " instead of " + ms(report.replayed_ms));
-      say("", "Change", found + changed(best.computation, null) + ", instead of " + before);
-      if (best.setting)
-        say("", "Setting", best.setting + " of DistributedDataParallel does this without a plan");
-      if (report.search.algorithm === "default" && !report.units.length) say("", "Choice", best.found_ms && best.iteration_ms / best.found_ms >= 1.0005 ?
-        "the simplest of the strategies that are equally fast (the fastest takes " + pct(100 * (best.iteration_ms / best.found_ms - 1), 1) +
-        " less, within half a percent or half a standard error)" : "the fastest of the strategies that were tried, by expected time");
-    } else {
-      const sure = data.less_pct > data.less_half_pct, may = !sure && data.less_pct >= 1;
-      const title = may ? "Nothing is sure to help" : sure ? "Nothing helps enough to be worth a plan" : "Nothing helps";
-      say("first", "Verdict", title + ": the best strategy found takes " +
-        pct(Math.abs(data.less_pct), 1) + (data.less_pct < 0 ? " more" : " less") + " time by the model, " + (sure ? "± " : "which is unsure by ") + data.less_half_pct.toFixed(1) + " points");
-      say("", "Change", "none: keep " + before + (may && best.setting ? ", or measure " + best.setting : ""));
-    }
-    if (report.computing) say("", "Computing", computing());
-    if (memory && !memory.choices.length)
-      say("", "Memory", bytes(best.helps ? memory.peak_bytes : memory.baseline_peak_bytes) + " at its peak" +
-        (budget ? ", which fits " + bytes(budget) + (memory.leaked_bytes ? " without the " + bytes(memory.leaked_bytes) + " that had leaked when the job was recorded" : "") : ""));
-    if (memory && memory.choices.length)
-      say("", "At most", "no bucketing without compression makes such an iteration shorter than " + ms(report.lower_bound_ms));
-    else if (report.lower_bound_ms) say("", "At most", "no bucketing without compression can win more than " + pct(data.at_most_pct, 1) +
-      ", even if every number of the model is two standard errors off: an iteration takes at least " + ms(report.lower_bound_ms));
-    if (best.script) say("", "Script", best.script);
-    if (data.next.length) {
-      say("next", "Next step", data.next_does + (data.next_where ? ", " + data.next_where : "") + ", with the job's own command behind --:");
-      list.lastChild.append(command(data.next));
-    }
-    if (best.communication.compression !== "none")
-      say("", "Note", "gradients are rounded for the transfer: the job does not train to the same numbers");
-    return el("section", "card", list);
-  }
+  /* How modules are computed. */
+  const changed = ({ compile, bf16 }) =>
+    (whole(compile) ? ", compiling the model" : compile.length ? ", compiling " + plural(compile.length, "module") : "") +
+    (whole(bf16) ? ", all in 16 bits" : bf16.length ? ", " + plural(bf16.length, "module") + " in 16 bits" : "");
 
   /* ---- strategies side by side ---- */
 
@@ -114,7 +41,7 @@
   function bars() {
     const rows = [
       ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
-      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation, null) +
+      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation) +
         (RESULT === "chosen" ? "; " + report.best.setting : ""), half(report.best), report.best.likely_ms],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
@@ -316,9 +243,11 @@
     return card("Warnings", el("ul", "", report.warnings.map((w) => el("li", "", w))));
   }
 
+  const said = verdict(report.verdict);
+  if (report.next.length) said.querySelector("dd:last-child").append(command(report.next));
   const main = el("main", "",
     el("header", "", el("h1", "", "Optimize"), el("span", "grow"), el("span", "dim", "dpro " + report.version)),
-    verdict(),
+    said,
     el("div", "grid", el("div", "stack", bars(), memory(), curve()), el("div", "stack", timelines(), decisions())),
     warnings());
   document.body.append(main);

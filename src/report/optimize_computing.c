@@ -70,7 +70,7 @@ static void computing_name(struct words *words, const char *what, const struct c
         words_add(words, "", "%.80s ... %.80s (%u modules)", of->first, of->last, of->n);
 }
 
-static void write_changed(struct writer *w, const struct optimize_facts *f)
+static void say_changed(struct lines *to, const struct optimize_facts *f)
 {
     const struct dpro_computing_search *s = &f->computing;
     struct words words = {.n = 0};
@@ -81,7 +81,7 @@ static void write_changed(struct writer *w, const struct optimize_facts *f)
                   NUMBER(100 * (1 - (double)f->found.best_ns / (double)s->communication_ns), 1));
     if (s->n_assumed > 0)
         words_add(&words, "", "; what 16 bits win was not measured of all of them: it is assumed");
-    table_paragraph(w, "Computing", 10, "%s", words.text);
+    lines_say(to, "Computing", "%s", words.text);
 }
 
 /* The best of what people do; iteration_ns 0: none was looked at. */
@@ -96,48 +96,47 @@ static struct dpro_baseline best_usual(const struct dpro_optimum *optimum)
     return best;
 }
 
-static void write_unchanged(struct writer *w, const struct optimize_facts *f)
+static void say_unchanged(struct lines *to, const struct optimize_facts *f)
 {
     const struct dpro_computing_search *s = &f->computing;
     const struct dpro_model *model = f->report->model;
     struct dpro_baseline best = best_usual(f->report->optimum);
     if (f->computes && s->n_assumed > 0)
-        table_wrapped(w, "Computing", 10,
-                      "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
-                      "enough; 'dpro profile --probe compile,bf16' measures it");
+        lines_say(to, "Computing",
+                  "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
+                  "enough; 'dpro profile --probe compile,bf16' measures it");
     else if (f->computes)
-        table_wrapped(w, "Computing", 10,
-                      "nothing is compiled or in 16 bits: the best found would change that, and "
-                      "what it wins is less than it is unsure by");
+        lines_say(to, "Computing",
+                  "nothing is compiled or in 16 bits: the best found would change that, and "
+                  "what it wins is less than it is unsure by");
     else if (model->n_modules == 1 && model->modules[0].is_step)
-        table_wrapped(w, "Computing", 10,
-                      "no plan has a step of this framework compiled or in 16 bits; what that "
-                      "wins, 'dpro whatif --compile all' and '--precision bf16' tell");
+        lines_say(to, "Computing",
+                  "no plan has a step of this framework compiled or in 16 bits; what that "
+                  "wins, 'dpro whatif --compile all' and '--precision bf16' tell");
     else if (s->n_modules == 0)
-        table_paragraph(w, "Computing", 10,
-                        "nothing tells what the job's modules take compiled or in 16 bits: record "
-                        "it with 'dpro profile --probe compile,bf16', or give the probes of "
-                        "another run with --probes%s",
-                        s->n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
-                                             "bits"
-                                           : "");
+        lines_say(to, "Computing",
+                  "nothing tells what the job's modules take compiled or in 16 bits: record "
+                  "it with 'dpro profile --probe compile,bf16', or give the probes of "
+                  "another run with --probes%s",
+                  s->n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
+                                       "bits"
+                                     : "");
     else if (best.name)
-        table_paragraph(
-            w, "Computing", 10,
-            "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
-            "changes an iteration by %s %%, and nothing else that was tried wins more "
-            "than it is unsure by",
-            best.name,
-            SIGNED(100 * ((double)best.iteration_ns / (double)f->found.baseline_ns - 1)));
+        lines_say(to, "Computing",
+                  "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
+                  "changes an iteration by %s %%, and nothing else that was tried wins more "
+                  "than it is unsure by",
+                  best.name,
+                  SIGNED(100 * ((double)best.iteration_ns / (double)f->found.baseline_ns - 1)));
     else
-        table_wrapped(w, "Computing", 10,
-                      "nothing is compiled or in 16 bits: that wins less than it is unsure by");
+        lines_say(to, "Computing",
+                  "nothing is compiled or in 16 bits: that wins less than it is unsure by");
 }
 
-void optimize_computing_text(struct writer *w, const struct optimize_facts *f)
+void optimize_computing_say(struct lines *to, const struct optimize_facts *f)
 {
     if (f->computing.allowed != 0)
-        (f->helps && f->computes ? write_changed : write_unchanged)(w, f);
+        (f->helps && f->computes ? say_changed : say_unchanged)(to, f);
 }
 
 void optimize_computing_modules(struct writer *w, const char *key,

@@ -56,10 +56,9 @@ uint32_t optimize_n_recomputed(const struct dpro_optimum *optimum, enum dpro_whi
 /* ---- optimize_memory.c ---- */
 
 void optimize_memory_fill(struct optimize_facts *facts); /* its part of the facts */
-/* A paragraph. If a budget made the search change the job, or nothing fits, it is the verdict;
+/* A line. If a budget made the search change the job, or nothing fits, it is the verdict;
  * `time` is the text of what it costs. */
-void optimize_memory_text(struct writer *writer, const struct optimize_facts *facts,
-                          const char *time);
+void optimize_memory_say(struct lines *lines, const struct optimize_facts *facts, const char *time);
 /* What was tried; nothing where nothing had to be. */
 void optimize_memory_table(struct writer *writer, const struct optimize_facts *facts);
 /* The key "memory"; null where nothing is known. */
@@ -71,9 +70,9 @@ void optimize_memory_words(struct words *words, const struct dpro_optimum *optim
 /* ---- optimize_computing.c ---- */
 
 void optimize_computing_fill(struct optimize_facts *facts); /* its part of the facts */
-/* A paragraph: what is changed, what that brings and costs; or why nothing is. Nothing where
+/* A line: what is changed, what that brings and costs; or why nothing is. Nothing where
  * nothing was allowed. */
-void optimize_computing_text(struct writer *writer, const struct optimize_facts *facts);
+void optimize_computing_say(struct lines *lines, const struct optimize_facts *facts);
 /* ", compiling the model, 4 modules in 16 bits"; nothing where all are as they are. */
 void optimize_computing_words(struct words *words, const struct optimize_facts *facts,
                               enum dpro_which which);

@@ -34,7 +34,7 @@ static struct dpro_memory_choice lowest_choice(const struct dpro_optimum *optimu
 }
 
 /* What is left of a budget beside the peak goes to what the job never gives back. */
-static void write_leak(struct writer *w, const struct dpro_memory_budget *b, uint64_t peak_bytes)
+static void say_leak(struct lines *to, const struct dpro_memory_budget *b, uint64_t peak_bytes)
 {
     uint64_t left = b->budget_bytes > peak_bytes ? b->budget_bytes - peak_bytes : 0;
     struct words words = {.n = 0};
@@ -47,10 +47,10 @@ static void write_leak(struct writer *w, const struct dpro_memory_budget *b, uin
     else
         words_add(&words, " ", "fits %s for %llu iterations more", BYTES_TEXT(b->budget_bytes),
                   (unsigned long long)((left - b->leaked_bytes) / MAX(b->growth_bytes, 1)));
-    table_paragraph(w, "Leak", 10, "%s", words.text);
+    lines_say(to, "Leak", "%s", words.text);
 }
 
-void optimize_memory_text(struct writer *w, const struct optimize_facts *f, const char *time)
+void optimize_memory_say(struct lines *to, const struct optimize_facts *f, const char *time)
 {
     const struct dpro_memory_budget b = f->budget;
     const struct dpro_memory_peak before = f->peaks[DPRO_BASELINE], best = f->peaks[DPRO_BEST];
@@ -58,28 +58,28 @@ void optimize_memory_text(struct writer *w, const struct optimize_facts *f, cons
     if (before.bytes == 0)
         return;
     if (b.needed && b.fits) {
-        table_paragraph(w, "Verdict", 10, "%s at the peak instead of %s, which fits the %s, %s",
-                        BYTES_TEXT(best.bytes), BYTES_TEXT(before.bytes),
-                        BYTES_TEXT(b.budget_bytes), time);
+        lines_say(to, "Verdict", "%s at the peak instead of %s, which fits the %s, %s",
+                  BYTES_TEXT(best.bytes), BYTES_TEXT(before.bytes), BYTES_TEXT(b.budget_bytes),
+                  time);
     } else if (b.needed) {
         struct dpro_memory_choice lowest = lowest_choice(f->report->optimum);
-        table_paragraph(w, "Verdict", 10,
-                        "nothing that was tried fits %s: the job holds %s at its peak (%s), "
-                        "and at least %s (%s), which is %s too much; the smallest budget that "
-                        "it fits is %s (--memory %llu)",
-                        BYTES_TEXT(b.budget_bytes), BYTES_TEXT(before.bytes), PLACE(&before),
-                        BYTES_TEXT(b.least_bytes), lowest.name,
-                        BYTES_TEXT(b.least_bytes - b.budget_bytes), BYTES_TEXT(b.least_bytes),
-                        (unsigned long long)b.least_bytes);
+        lines_say(to, "Verdict",
+                  "nothing that was tried fits %s: the job holds %s at its peak (%s), "
+                  "and at least %s (%s), which is %s too much; the smallest budget that "
+                  "it fits is %s (--memory %llu)",
+                  BYTES_TEXT(b.budget_bytes), BYTES_TEXT(before.bytes), PLACE(&before),
+                  BYTES_TEXT(b.least_bytes), lowest.name,
+                  BYTES_TEXT(b.least_bytes - b.budget_bytes), BYTES_TEXT(b.least_bytes),
+                  (unsigned long long)b.least_bytes);
     } else {
         char fits[NUMBER_TEXT + 24] = "";
         if (b.budget_bytes > 0)
             snprintf(fits, sizeof fits, ", which fits %s", BYTES_TEXT(b.budget_bytes));
-        table_paragraph(w, "Memory", 10, "%s at its peak by the model (%s)%s",
-                        BYTES_TEXT(kept.bytes), PLACE(&kept), fits);
+        lines_say(to, "Memory", "%s at its peak by the model (%s)%s", BYTES_TEXT(kept.bytes),
+                  PLACE(&kept), fits);
     }
     if (b.leaked_bytes > 0 && b.budget_bytes > 0 && (b.fits || !b.needed))
-        write_leak(w, &b, kept.bytes);
+        say_leak(to, &b, kept.bytes);
 }
 
 uint32_t optimize_n_recomputed(const struct dpro_optimum *optimum, enum dpro_which which)

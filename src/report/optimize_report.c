@@ -89,7 +89,7 @@ static struct launcher launcher_of(const struct optimize_facts *f)
 }
 
 /* How the job is started with the plan. */
-static void write_next(struct writer *w, const struct optimize_facts *f)
+static void say_next(struct lines *to, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
     struct launcher job = launcher_of(f);
@@ -101,129 +101,126 @@ static void write_next(struct writer *w, const struct optimize_facts *f)
     char safe[200];
     utf8_escape(safe, sizeof safe, plan, strlen(plan));
     if (f->script[0] != '\0')
-        table_paragraph(w, "Script", 10, "%s", f->script);
+        lines_say(to, "Script", "%s", f->script);
     if (!f->is_for_job)
-        table_wrapped(w, "Next", 10,
-                      "no plan changes the passes of a job whose ranks share out the model: change "
-                      "the script so, record the job again, and 'dpro compare' shows what that "
-                      "brought");
+        lines_say(to, "Next",
+                  "no plan changes the passes of a job whose ranks share out the model: change "
+                  "the script so, record the job again, and 'dpro compare' shows what that "
+                  "brought");
     else if (!f->is_named)
-        table_paragraph(w, "Next", 10,
-                        "dpro profile -o TRACE -- %s records the job with its parameters' names; "
-                        "dpro optimize TRACE -o %s then writes a plan that the job can be given",
-                        launcher, safe);
+        lines_say(to, "Next",
+                  "dpro profile -o TRACE -- %s records the job with its parameters' names; "
+                  "dpro optimize TRACE -o %s then writes a plan that the job can be given",
+                  launcher, safe);
     else if (!r->plan)
-        table_paragraph(w, "Next", 10, "-o plan/ writes this strategy as a plan for the job");
+        lines_say(to, "Next", "-o plan/ writes this strategy as a plan for the job");
     else if (dpro_model_stack(r->model) != DPRO_STACK_BYTEPS)
-        table_paragraph(
-            w, "Next", 10,
-            "%sdpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s "
-            "-- %s runs the job with it",
-            parts > 1 ? "put dpro.micro_batches() into the script; then " : "", safe, launcher,
-            safe, launcher);
+        lines_say(to, "Next",
+                  "%sdpro verify --plan %s -- %s shows what it brings; dpro profile --plan %s "
+                  "-- %s runs the job with it",
+                  parts > 1 ? "put dpro.micro_batches() into the script; then " : "", safe,
+                  launcher, safe, launcher);
     else
-        table_paragraph(w, "Next", 10,
-                        "dpro profile --plan %s -o TRACE2 -- %s runs the job with it; dpro compare "
-                        "of this trace and TRACE2 shows what it brings",
-                        safe, launcher);
+        lines_say(to, "Next",
+                  "dpro profile --plan %s -o TRACE2 -- %s runs the job with it; dpro compare "
+                  "of this trace and TRACE2 shows what it brings",
+                  safe, launcher);
 }
 
 /* What no plan can do in the job: its servers are there before it. */
-static void write_servers_needed(struct writer *w, const struct optimize_facts *f)
+static void say_servers_needed(struct lines *to, const struct optimize_facts *f)
 {
     bool session = dpro_model_stack(f->report->model) == DPRO_STACK_TENSORFLOW_PS;
     uint32_t had = dpro_model_n_servers(f->report->model);
     uint32_t n = dpro_model_n_servers(dpro_optimum_model(f->report->optimum, f->planned));
     if (n == had)
         return;
-    table_paragraph(w, "Servers", 10,
-                    "the plan is for %u parameter server%s, the job ran with %u, and it can't "
-                    "change that by itself: %s %u",
-                    n, PLURAL(n), had,
-                    session ? "start it with another list of 'ps' tasks in its cluster, of"
-                            : "start it with as many processes of DMLC_ROLE=server, all of its "
-                              "processes with DMLC_NUM_SERVER of",
-                    n);
+    lines_say(to, "Servers",
+              "the plan is for %u parameter server%s, the job ran with %u, and it can't "
+              "change that by itself: %s %u",
+              n, PLURAL(n), had,
+              session ? "start it with another list of 'ps' tasks in its cluster, of"
+                      : "start it with as many processes of DMLC_ROLE=server, all of its "
+                        "processes with DMLC_NUM_SERVER of",
+              n);
 }
 
 /* Why this strategy: the default algorithm chooses among all that it looked at. */
-static void write_choice(struct writer *w, const struct optimize_facts *f)
+static void say_choice(struct lines *to, const struct optimize_facts *f)
 {
     double more_pct = 100 * ((double)f->found.apart_ns / (double)f->found.found_ns - 1);
     if (f->is_of_units || strcmp(f->found.algorithm, "default") != 0)
         return;
     if (f->found.setting)
-        table_paragraph(w, "Setting", 10, "%s of DistributedDataParallel does this without a plan",
-                        f->found.setting);
+        lines_say(to, "Setting", "%s of DistributedDataParallel does this without a plan",
+                  f->found.setting);
     if (more_pct >= 0.05)
-        table_paragraph(w, "Choice", 10,
-                        "the simplest of the strategies that are equally fast (the fastest takes "
-                        "%s %% less, within half a percent or half a standard error)",
-                        NUMBER(more_pct, 1));
+        lines_say(to, "Choice",
+                  "the simplest of the strategies that are equally fast (the fastest takes "
+                  "%s %% less, within half a percent or half a standard error)",
+                  NUMBER(more_pct, 1));
     else
-        table_wrapped(w, "Choice", 10,
-                      "the fastest of the strategies that were tried, by expected time");
+        lines_say(to, "Choice", "the fastest of the strategies that were tried, by expected time");
 }
 
 /* Of a job that does not fit its budget. */
-static void write_memory_verdict(struct writer *w, const struct optimize_facts *f)
+static void say_memory_verdict(struct lines *to, const struct optimize_facts *f)
 {
     char time[160];
     snprintf(time, sizeof time, "for %s %% %s time an iteration (+- %s points): %s instead of %s",
              NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
              NUMBER(f->less_half_pct, 1), TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
-    optimize_memory_text(w, f, time);
+    optimize_memory_say(to, f, time);
     if (!f->helps)
         return;
-    table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
-                    STRATEGY_OF(f, DPRO_BASELINE));
+    lines_say(to, "Change", "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
+              STRATEGY_OF(f, DPRO_BASELINE));
     if (f->is_for_job &&
         dpro_strategy_micro_batches(dpro_optimum_strategy(f->report->optimum, DPRO_BEST)) > 1)
-        table_wrapped(w, "Script", 10,
-                      "a plan can't cut the job's batch by itself: its script has to, which takes "
-                      "two lines (dpro.micro_batches); --no-accumulate does without");
+        lines_say(to, "Script",
+                  "a plan can't cut the job's batch by itself: its script has to, which takes "
+                  "two lines (dpro.micro_batches); --no-accumulate does without");
     if (dpro_model_n_tensors(f->report->model) > 0) {
-        table_paragraph(w, "At most", 10,
-                        "no bucketing without compression makes such an iteration shorter than %s",
-                        TIME(f->found.lower_bound_ns));
-        table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
+        lines_say(to, "At most",
+                  "no bucketing without compression makes such an iteration shorter than %s",
+                  TIME(f->found.lower_bound_ns));
+        lines_say(to, "Within", "%s", dpro_model_capabilities(f->report->model));
     }
-    optimize_computing_text(w, f);
-    write_next(w, f);
+    optimize_computing_say(to, f);
+    say_next(to, f);
 }
 
-static void write_verdict(struct writer *w, const struct optimize_facts *f)
+static void say_verdict(struct lines *to, const struct optimize_facts *f)
 {
     if (f->is_for_memory) {
-        write_memory_verdict(w, f);
+        say_memory_verdict(to, f);
         return;
     }
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
     if (f->helps) {
-        table_paragraph(w, "Verdict", 10,
-                        "%s %% less time an iteration (+- %s points): %s instead of %s", less, half,
-                        TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
-        table_paragraph(w, "Change", 10, "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
-                        STRATEGY_OF(f, DPRO_BASELINE));
-        write_choice(w, f);
+        lines_say(to, "Verdict", "%s %% less time an iteration (+- %s points): %s instead of %s",
+                  less, half, TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
+        lines_say(to, "Change", "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
+                  STRATEGY_OF(f, DPRO_BASELINE));
+        say_choice(to, f);
     } else if (communicates || f->is_of_units || f->is_of_pipeline ||
                dpro_optimum_memory_budget(f->report->optimum).budget_bytes == 0) {
-        table_paragraph(w, "Verdict", 10,
-                        "%s: the best strategy found takes %s %% %s time by the model, %s %s "
-                        "points; keep %s%s%s",
-                        may    ? "nothing is sure to help"
-                        : sure ? "nothing helps enough to be worth a plan"
-                               : "nothing helps",
-                        NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
-                        sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_BASELINE),
-                        may && f->found.setting ? ", or measure " : "",
-                        may && f->found.setting ? f->found.setting : "");
+        lines_say(to, "Verdict",
+                  "%s: the best strategy found takes %s %% %s time by the model, %s %s "
+                  "points; keep %s%s%s",
+                  may    ? "nothing is sure to help"
+                  : sure ? "nothing helps enough to be worth a plan"
+                         : "nothing helps",
+                  NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
+                  sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_BASELINE),
+                  may && f->found.setting ? ", or measure " : "",
+                  may && f->found.setting ? f->found.setting : "");
     }
     if (communicates)
-        table_paragraph(
-            w, "At most", 10,
+        lines_say(
+            to, "At most",
             "%sno bucketing without compression can win more than %s %%, even if every number of "
             "the model is two standard errors off: an iteration takes at least %s; if 'dpro "
             "replay' shows more exposed communication, only compression or faster links can reduce "
@@ -232,13 +229,13 @@ static void write_verdict(struct writer *w, const struct optimize_facts *f)
             : f->computes ? "with these modules computed so "
                           : "",
             NUMBER(f->at_most_pct, 1), TIME(f->found.lower_bound_ns));
-    optimize_computing_text(w, f);
-    optimize_memory_text(w, f, "");
+    optimize_computing_say(to, f);
+    optimize_memory_say(to, f, "");
     if (communicates)
-        table_wrapped(w, "Within", 10, dpro_model_capabilities(f->report->model));
-    write_servers_needed(w, f);
+        lines_say(to, "Within", "%s", dpro_model_capabilities(f->report->model));
+    say_servers_needed(to, f);
     if (f->helps)
-        write_next(w, f);
+        say_next(to, f);
 }
 
 static void cell_times(struct table *t, const struct optimize_facts *f, int64_t ns)
@@ -335,7 +332,10 @@ static void write_decisions(struct writer *w, const struct optimize_facts *f)
 static void write_text(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
-    write_verdict(w, f);
+    struct lines verdict = {.n = 0};
+    say_verdict(&verdict, f);
+    for (size_t i = 0; i < verdict.n; i++)
+        table_wrapped(w, verdict.at[i].title, 10, verdict.at[i].said.text);
     write_table(w, f);
     write_counts(w, f);
     optimize_memory_table(w, f);
@@ -490,12 +490,44 @@ static void write_search(struct writer *w, const struct optimize_facts *f)
     writer_close(w, ']');
 }
 
+/* The command that follows, without the job's own arguments; none where nothing is to be done. */
+static void write_next_command(struct writer *w, const struct optimize_facts *f)
+{
+    struct launcher job = launcher_of(f);
+    bool planned = f->is_named && f->report->plan;
+    bool measures = dpro_model_stack(f->report->model) != DPRO_STACK_BYTEPS;
+    writer_begin(w, "next", '[');
+    if (f->helps && f->is_for_job && (planned || !f->is_named)) {
+        writer_string(w, "dpro");
+        writer_string(w, planned && measures ? "verify" : "profile");
+        if (planned) {
+            writer_string(w, "--plan");
+            writer_string(w, f->report->plan);
+        }
+        if (!planned || !measures) {
+            writer_string(w, "-o");
+            writer_string(w, planned ? "TRACE2" : "TRACE");
+        }
+        writer_string(w, "--");
+        writer_string(w, job.program);
+        writer_string(w, job.script);
+    }
+    writer_close(w, ']');
+}
+
 static void write_report(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimize_report *r = f->report;
+    struct lines verdict = {.n = 0};
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.optimize/1"), TEXT("version", dpro_version()),
                   MS_IF("measured_ms", f->found.measured_ns > 0, f->found.measured_ns));
+    say_verdict(&verdict, f);
+    writer_begin(w, "verdict", '[');
+    for (size_t i = 0; i < verdict.n; i++)
+        writer_object(w, TEXT("title", verdict.at[i].title), TEXT("text", verdict.at[i].said.text));
+    writer_close(w, ']');
+    write_next_command(w, f);
     model_write_pace(w, r->model);
     writer_fields(w, MS("replayed_ms", f->found.baseline_ns));
     write_best(w, f);
@@ -546,36 +578,6 @@ static void write_times(struct writer *w, const char *key, const struct optimize
     writer_close(w, ']');
 }
 
-/* The command that follows, without the job's own arguments; none where nothing is to be done. */
-static void write_next_command(struct writer *w, const struct optimize_facts *f)
-{
-    struct launcher job = launcher_of(f);
-    bool planned = f->is_named && f->report->plan;
-    bool measures = dpro_model_stack(f->report->model) != DPRO_STACK_BYTEPS;
-    writer_section(w, "next", '[');
-    if (f->helps && f->is_for_job && (planned || !f->is_named)) {
-        writer_string(w, "dpro");
-        writer_string(w, planned && measures ? "verify" : "profile");
-        if (planned) {
-            writer_string(w, "--plan");
-            writer_string(w, f->report->plan);
-        }
-        if (!planned || !measures) {
-            writer_string(w, "-o");
-            writer_string(w, planned ? "TRACE2" : "TRACE");
-        }
-        writer_string(w, "--");
-        writer_string(w, job.program);
-        writer_string(w, job.script);
-    }
-    writer_close(w, ']');
-    writer_newline(w);
-    writer_fields(w, TEXT("next_where", job.where),
-                  TEXT("next_does", !planned   ? "record the job with its parameters' names"
-                                    : measures ? "measure what the plan brings"
-                                               : "run the job with the plan, to compare it"));
-}
-
 static void write_page(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
@@ -586,7 +588,6 @@ static void write_page(struct writer *w, const void *facts)
     writer_newline(w);
     writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
                   FIXED("at_most_pct", f->at_most_pct, 3), BOOL("as_whatif", !f->beside[0]));
-    write_next_command(w, f);
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');

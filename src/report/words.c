@@ -1,6 +1,8 @@
 /* Writes numbers and sentences for people. */
 #include "report/words.h"
 
+#include <assert.h>
+
 #include "base/writer.h"
 
 const char *words_time(char out[NUMBER_TEXT], int64_t ns)
@@ -57,17 +59,32 @@ const char *words_bytes(char out[NUMBER_TEXT], uint64_t bytes)
     return out;
 }
 
+static void words_put(struct words *words, const char *format, va_list args)
+{
+    size_t room = sizeof words->text - words->n;
+    int n = vsnprintf(words->text + words->n, room, format, args);
+    words->n += n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}
+
 void words_add(struct words *words, const char *separator, const char *format, ...)
 {
-    size_t room = sizeof words->text - words->n, len = strlen(separator);
+    size_t len = strlen(separator);
     va_list args;
-    if (words->n > 0 && room > len) {
+    if (words->n > 0 && sizeof words->text - words->n > len) {
         strcpy(words->text + words->n, separator);
         words->n += len;
-        room -= len;
     }
     va_start(args, format);
-    int n = vsnprintf(words->text + words->n, room, format, args);
+    words_put(words, format, args);
     va_end(args);
-    words->n += n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}
+
+void lines_say(struct lines *lines, const char *title, const char *format, ...)
+{
+    va_list args;
+    assert(lines->n < sizeof lines->at / sizeof *lines->at);
+    lines->at[lines->n].title = title;
+    va_start(args, format);
+    words_put(&lines->at[lines->n++].said, format, args);
+    va_end(args);
 }

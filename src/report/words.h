@@ -37,3 +37,15 @@ struct words {
 /* Puts `separator` before it, unless it is the first. */
 void words_add(struct words *words, const char *separator, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Sentences with titles, as a verdict consists of: a terminal, JSON and a page say the same. */
+struct lines {
+    struct {
+        const char *title; /* static */
+        struct words said;
+    } at[12];
+    size_t n;
+};
+
+void lines_say(struct lines *lines, const char *title, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));

@@ -393,6 +393,9 @@ class Optimize(Case):
         self.assertFalse(facts["best"]["helps"])
         said = " ".join(dpro("optimize", BUNDLED).out.split())
         self.assertRegex(said, r"Verdict nothing is sure to help: .* keep 4 buckets of [^;]* MB At most")
+        self.assertEqual([line["title"] for line in facts["verdict"]], ["Verdict", "At most", "Memory", "Within"])
+        for line in facts["verdict"]:
+            self.assertIn(f"{line['title']} {line['text']}", said)
 
     def test_a_bucket_for_each_tensor_costs_the_cores_more_than_it_hides(self):
         """On jobs never shown such rows promised 9 to 23 % and lost 1 to 45."""

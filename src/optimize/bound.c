@@ -64,6 +64,7 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
             bound = fmax(bound, longest_tail(model, class, wire_ns, least_ns, order));
     }
     bound = fmax(bound, bytes * wire_ns);
+    bound = fmax(bound, (double)model->launching_ns);
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);
     return (int64_t)(bound + model->pause_ns);

@@ -5,7 +5,6 @@
  * one must be better by more than the usual error of such predictions. */
 
 #include "base/options.h"
-#include "cost/change/whatif_result.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/cost.h"
 #include "cost/program/server_placement.h"
@@ -271,29 +270,37 @@ static int optimize_optimize(const struct dpro_model *model, const struct dpro_o
                       : search_one(model, sync_n_servers(&model->net), o, optimum, err);
 }
 
-static int optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                        struct dpro_optimum **optimum, struct dpro_error *err)
+/* What the launches of a GPU's work keep buckets from, and what the model leaves out of them. */
+static void tell_launching(const struct dpro_optimize_options *o, const struct dpro_optimum *found)
 {
     enum { LAUNCH_BOUND_PCT = 90 }; /* of the iteration, in launches alone */
-    int64_t launching_ns = 0;
-    int rc = optimize_optimize(model, o, optimum, err);
-    if (rc == 0 && model->n_tensors > 0)
-        rc = launching_alone(o->graph, &launching_ns, err);
-    if (rc < 0)
-        return rc;
-    result_scale(*optimum);
-    if (result_raise(*optimum, launching_ns))
+    const struct dpro_model *ran = found->models[DPRO_BASELINE];
+    int64_t least_ns = found->summary.likely_ns, ran_ns = found->summary.baseline_ns;
+    EACH (const struct dpro_baseline, row, found->baselines)
+        least_ns = row->computes ? least_ns : MIN(least_ns, row->likely_ns);
+    if (ran->launching_ns == 0 || ran->n_tensors == 0)
+        return;
+    if (least_ns <= scaled_ns(model_job_scale(ran, ran->paced_ns), ran->launching_ns))
         log_line(&o->sink, DPRO_LOG_WARN,
                  "the CPU alone takes %.2f ms an iteration, so that no less is expected of any "
                  "buckets, though the GPU and its communication would take less",
-                 (double)launching_ns / 1e6);
-    int64_t ran_ns = dpro_optimum_summary(*optimum).baseline_ns;
-    if (launching_ns >= ran_ns / 100 * LAUNCH_BOUND_PCT)
+                 (double)ran->launching_ns / 1e6);
+    if (ran->launching_ns >= ran_ns / 100 * LAUNCH_BOUND_PCT && !launches_run_ahead(o->graph))
         log_line(&o->sink, DPRO_LOG_WARN,
                  "the CPU's launches alone take %.2f of %.2f ms an iteration: what buckets add to "
                  "communication may go on beside them, so that buckets that are slower here may "
                  "be no slower",
-                 (double)launching_ns / 1e6, (double)ran_ns / 1e6);
+                 (double)ran->launching_ns / 1e6, (double)ran_ns / 1e6);
+}
+
+static int optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                        struct dpro_optimum **optimum, struct dpro_error *err)
+{
+    int rc = optimize_optimize(model, o, optimum, err);
+    if (rc < 0)
+        return rc;
+    result_scale(*optimum);
+    tell_launching(o, *optimum);
     return 0;
 }
 

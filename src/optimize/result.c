@@ -139,31 +139,6 @@ void result_scale(struct dpro_optimum *o)
         better->best_ns = scaled_ns(ratio, better->best_ns);
 }
 
-static bool raise_to(const struct dpro_optimum *o, int64_t least_ns, int64_t *ns)
-{
-    int64_t least = MIN(least_ns, o->summary.baseline_ns);
-    bool raises = *ns < least;
-    *ns = MAX(*ns, least);
-    return raises;
-}
-
-bool result_raise(struct dpro_optimum *o, int64_t least_ns)
-{
-    struct dpro_optimum_summary *s = &o->summary;
-    bool any = false;
-    if (!computing_is_changed(o->models[DPRO_BEST], &o->strategies[DPRO_BEST])) {
-        int64_t *const times[] = {&s->best_ns, &s->likely_ns, &s->found_ns, &s->apart_ns};
-        for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-            any |= raise_to(o, least_ns, times[i]);
-    }
-    EACH (struct dpro_baseline, baseline, o->baselines)
-        if (!baseline->computes) {
-            any |= raise_to(o, least_ns, &baseline->iteration_ns);
-            any |= raise_to(o, least_ns, &baseline->likely_ns);
-        }
-    return any;
-}
-
 /* ---- looking at it ---- */
 
 const char *dpro_algorithm_name(enum dpro_algorithm algorithm)

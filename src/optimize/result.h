@@ -35,8 +35,5 @@ void result_tell_search(struct dpro_optimum *optimum, const struct search *searc
 int result_never_ends(struct dpro_error *err);
 /* result.c: the job as it ran gets its own time, and all else its share of that. */
 void result_scale(struct dpro_optimum *optimum);
-/* result.c: no strategy of buckets is faster than the threads that launch a GPU's work, alone.
- * Returns whether any was said to be. */
-bool result_raise(struct dpro_optimum *optimum, int64_t launching_ns);
 /* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */
 void result_decide(struct dpro_optimum *optimum);

@@ -188,7 +188,21 @@ class BoundByGpu(Case):
             for times in ("2x", "100x"):
                 predicted_us = 1000 * self.assert_json("whatif", ours[0], "--bandwidth", times)["predicted"]["iteration_ms"]
                 self.assertAlmostEqual(predicted_us, faster[1][0]["period_us"], delta=0.01 * predicted_us)
-            self.assertIn("may be no slower", " ".join(self.assert_json("optimize", ours[0])["warnings"]))
+            searched = self.assert_json("optimize", ours[0])
+            self.assertEqual("may be no slower" in " ".join(searched["warnings"]), sync is not None)
+            if not sync:  # what goes on beside the launches costs nothing, until the GPU has more to do than these
+                rows = {row["name"]: row["likely_ms"] for row in searched["baselines"]}
+                for what, job, ms in (("one", dict(buckets=1, transfer_us=5200.0), rows["one-bucket"]),
+                                      ("slower", dict(buckets=4, transfer_us=4000.0),
+                                       self.assert_json("whatif", ours[0], "--bandwidth", "0.325x")["predicted"]["iteration_ms"])):
+                    _, other = gpu_job.write(self, Job(kernels=300, kernel_us=20.0, cpu_us=30.0, world=2, **job), folder="launches-" + what)
+                    self.assertAlmostEqual(1000 * ms, other[0]["period_us"], delta=30 * ms)
+                for speed, cpu_us in (("1.4x", 20.0), ("0.5x", 65.0)):  # of an op and its launch, 35 us
+                    facts = self.assert_json("whatif", ours[0], "--compute", "cpu=" + speed, "--bandwidth", "100x")
+                    _, other = gpu_job.write(self, Job(kernels=300, kernel_us=20.0, cpu_us=cpu_us, world=2, buckets=4, transfer_us=13.0),
+                                             folder="launches-cpu" + speed)
+                    predicted_us = 1000 * facts["predicted"]["iteration_ms"]
+                    self.assertAlmostEqual(predicted_us, other[0]["period_us"], delta=0.03 * predicted_us)
         waits, _ = gpu_job.write(self, Job(world=2, buckets=5, transfer_us=4000.0, sync="loss"), folder="waits")
         self.assertNotIn(told, dpro("whatif", waits, "--bandwidth", "4x").out)
 

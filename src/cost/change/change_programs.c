@@ -347,16 +347,26 @@ static double delay_net(const struct dpro_graph *g, const struct dpro_graph *del
 
 /* What a replay says beside that, such as of ops that run side by side, is told of the work; where
  * the links or a GPU's threads take part in it, of both. */
-static void delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                        const struct dpro_changes *c, struct arena *arena, struct dpro_model *m)
+static int delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                       const struct dpro_changes *c, struct arena *arena, struct dpro_model *m,
+                       struct dpro_error *err)
 {
     struct measured_replay replay;
+    int64_t before_ns, after_ns = 0;
+    int rc = launching_alone(graph, &before_ns, err);
+    if (rc == 0)
+        rc = launching_alone(delayed, &after_ns, err);
+    if (rc < 0)
+        return rc;
+    if (before_ns > 0)
+        m->launching_ns = scaled_ns((double)after_ns / (double)before_ns, m->launching_ns);
     measured_replay_run(delayed, &c->sink, &replay);
     program_edit(m->recorded, graph, NULL, 0, op_work_as_in(delayed, m->pace.work, arena), arena,
                  m);
     bool net = delay_net(graph, delayed, arena, m) != 1 || job_has_gpu(graph);
     model_pace_by(&replay, (struct model_pace){1, net}, arena, m);
     measured_replay_fini(&replay);
+    return 0;
 }
 
 /* Changes the programs' work and FSDP's units. `share`: how a rank's part of shards and batch
@@ -532,7 +542,11 @@ int change_programs(const struct dpro_graph *graph, const struct dpro_changes *a
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
     else
-        delay_model(graph, &delayed, c, notes->arena, m);
+        rc = delay_model(graph, &delayed, c, notes->arena, m, err);
+    if (rc < 0)
+        return rc;
+    if (change->has_modules)
+        m->launching_ns = 0; /* other ops are launched */
     struct dpro_model recorded = *m;
     rc = (asks_for_pipeline(c) ? change_stages : change_groups)(graph, &delayed, c, share, notes,
                                                                 change, m, err);

@@ -255,6 +255,8 @@ static int change_job(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc == 0)
         rc = change_apply(graph, told, changes, &w->model, &w->notes, err);
     w->programs.passes.pause_ns = 0; /* once an iteration */
+    if (rc == 0 && changes_ask(changes, OF_LAUNCHES))
+        w->model.launching_ns = w->programs.passes.launching_ns = 0;
     if (rc == 0 && w->programs.n_passes > 0)
         rc = change_apply(graph, told, changes, &w->programs.passes, &same, err);
     array_fini(&same.lines);
@@ -305,77 +307,25 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
     memcpy(w->answer.uncertainty, u.parts, sizeof w->answer.uncertainty);
 }
 
-static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, struct arena *arena)
+/* The model has a GPU's work, which goes on no faster than threads launch it. */
+static void tell_launching(const struct dpro_model *model, const struct dpro_changes *changes,
+                           struct dpro_whatif *w)
 {
-    int64_t *kept = arena_array(arena, g->n_ops, sizeof *kept);
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (ns && g->device[op] != DPRO_NO_DEVICE && !(g->flags[op] & GRAPH_OP_GPU) &&
-            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD)
-            kept[op] = ns[op];
-    return kept;
-}
-
-/* Whether the threads that launch a GPU's work do what they did. */
-static bool launches_alike(const struct dpro_changes *c, const struct dpro_whatif *w)
-{
-    for (size_t i = 0; i < c->n_compute; i++)
-        if (c->compute[i].processor == DPRO_PROCESSOR_CPU)
-            return false;
-    return !w->programs.has_modules && !changes_ask(c, OF_LAUNCHES);
-}
-
-static void raise_to(int64_t *ns, int64_t least_ns)
-{
-    if (*ns < least_ns)
-        *ns = least_ns;
-}
-
-int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
-{
-    struct arena arena = {0};
-    *alone_ns = 0;
-    if (!graph || !job_has_gpu(graph))
-        return 0;
-    struct dpro_graph launching = *graph;
-    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &arena);
-    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &arena);
-    launching.sample_dur_ns = launching.sample_gap_ns = NULL;
-    launching.lead_dur_ns = launching.lead_gap_ns = NULL;
-    launching.n_samples = 0;
-    int rc = dpro_replay_predict(&launching, NULL, alone_ns, err);
-    arena_fini(&arena);
-    return rc;
-}
-
-/* The model has a GPU's work, and not that of the threads which launch it: what these would take
- * for an iteration if nothing but them took time is the least. */
-static int heed_launching(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                          struct dpro_whatif *w, struct dpro_error *err)
-{
-    int64_t alone_ns, model_ns = w->answer.predicted.iteration_ns;
-    if (model_ns >= w->answer.baseline.iteration_ns)
-        return 0;
-    int rc = launching_alone(graph, &alone_ns, err);
-    if (rc < 0 || model_ns >= alone_ns)
-        return rc;
-    if (launches_alike(changes, w)) {
-        int64_t least_ns = alone_ns;
-        if (least_ns > w->answer.baseline.iteration_ns)
-            least_ns = w->answer.baseline.iteration_ns;
-        raise_to(&w->answer.predicted.iteration_ns, least_ns);
-        raise_to(&w->answer.predicted.p50_ns, least_ns);
-        raise_to(&w->answer.predicted.p95_ns, least_ns);
-        note(&w->notes,
-             "the CPU alone takes %.2f ms an iteration, so that no less is predicted; the GPU and "
-             "its communication would take %.2f ms",
-             (double)alone_ns / 1e6, (double)model_ns / 1e6);
-    } else {
+    struct dpro_model unbound = w->model;
+    unbound.launching_ns = 0;
+    if (w->model.launching_ns == 0 && model->launching_ns > w->answer.predicted.iteration_ns)
         note(&w->notes,
              "the CPU alone takes %.2f ms an iteration, which is more than is predicted: unless it "
              "gets faster, too, iterations get no shorter than that",
-             (double)alone_ns / 1e6);
-    }
-    return 0;
+             (double)model->launching_ns / 1e6);
+    if (w->model.launching_ns == 0 || w->programs.n_passes > 0 || !changes_ask(changes, 0))
+        return;
+    int64_t gpu_ns = evaluate_once(&unbound);
+    if (gpu_ns < MIN(w->model.launching_ns, w->answer.baseline.iteration_ns))
+        note(&w->notes,
+             "the CPU alone takes %.2f ms an iteration, so that no less is predicted; the GPU and "
+             "its communication would take %.2f ms",
+             (double)w->model.launching_ns / 1e6, (double)gpu_ns / 1e6);
 }
 
 /* What was changed, by the job's parts. */
@@ -430,9 +380,7 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
                         &w->answer.predicted);
     measured_percentiles(model, &draws[0], scale, &w->answer.baseline);
     tell_parts(model, w);
-    rc = heed_launching(graph, changes, w, err);
-    if (rc < 0)
-        return rc;
+    tell_launching(model, changes, w);
     bool other_ranks = w->model.n_ranks != model->n_ranks;
     double slowest_ns = other_ranks ? noise_after - noise_before : 0;
     if (other_ranks)

@@ -105,8 +105,9 @@ static int model_learn(const struct measured_replay *replay, struct dpro_model *
     learn_module_costs(replay, &coarse, model);
     learn_batch_curve(model);
     describe_stack(replay->graph, model);
+    rc = learn_launching(replay->graph, &coarse, model, err);
     arena_fini(&coarse.arena);
-    return 0;
+    return rc;
 }
 
 /* When the first rank is through with an iteration: a thread may be ahead of its GPU. */

@@ -76,13 +76,10 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
 {
     model->pace = pace;
     model_net_scale(&model->net, pace.net);
+    model->launching_ns = scaled_ns(pace.work, model->launching_ns);
     EACH_OF (struct model_program, p, model->programs, model->n_programs) {
-        EACH_OF (struct model_op, op, p->ops, p->n_ops) {
-            op->work_ns = llround(pace.work * (double)op->work_ns);
-            op->beside_ns = llround(pace.work * (double)op->beside_ns);
-            op->once_ns = llround(pace.work * (double)op->once_ns);
-            op->fixed_ns = llround(pace.work * (double)op->fixed_ns);
-        }
+        EACH_OF (struct model_op, op, p->ops, p->n_ops)
+            model_scale_op(op, pace.work);
         EACH_OF (struct model_call, call, p->calls, p->n_calls)
             model_scale_call(call, pace.work, pace.work);
     }

@@ -141,6 +141,18 @@ int model_coarsen(const struct measured_replay *replay, struct dpro_model *model
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
                    struct dpro_model *model);
 
+/* ---- launching.c ---- */
+
+/* What the threads that launch a GPU's work would take for an iteration if nothing but them took
+ * time; 0: no rank has any. */
+int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err);
+/* Whether no thread ever waits for its GPU. */
+bool launches_run_ahead(const struct dpro_graph *graph);
+/* The model's least time of launches. Where these fill an iteration and run ahead, programs are
+ * what the GPU works, without its waiting for them. */
+int learn_launching(const struct dpro_graph *graph, const struct coarse *coarse,
+                    struct dpro_model *model, struct dpro_error *err);
+
 /* ---- batch_share.c ---- */
 
 /* Of an op, what it takes on nothing: PyTorch's dispatch and allocation on a CPU, a kernel's launch

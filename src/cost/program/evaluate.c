@@ -60,6 +60,15 @@ static uint32_t first_counted(const struct evaluator *e, uint32_t n)
     return e->strategy->cycle_ns > 0 ? n / 3 + 1 : n - 1;
 }
 
+/* A GPU's work goes on no faster than the slowest rank launches it. */
+static double least_ns(const struct dpro_model *m)
+{
+    double scale = 0;
+    EACH_OF (const struct model_rank, rank, m->ranks, m->n_ranks)
+        scale = fmax(scale, rank->work_scale);
+    return scale * (double)m->launching_ns;
+}
+
 int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strategy)
 {
     struct simulation *s = &e->sim;
@@ -70,7 +79,8 @@ int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strat
     if (n < 2 && !s->is_settled)
         return INT64_MAX; /* a program that waits for what never comes */
     uint32_t first = first_counted(e, n);
-    return llround((done_ns(s, n) - done_ns(s, first)) / (n - first) + e->model->pause_ns);
+    return llround(fmax((done_ns(s, n) - done_ns(s, first)) / (n - first), least_ns(e->model)) +
+                   e->model->pause_ns);
 }
 
 int64_t evaluate_once(const struct dpro_model *model)

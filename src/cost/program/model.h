@@ -368,8 +368,10 @@ struct dpro_model {
     int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
     int64_t paced_ns;       /* an iteration by the model with it */
-    double pause_ns;        /* of an iteration, what ranks' pauses cost all: no work, so that it
-                               stays as it is whatever changes */
+    int64_t launching_ns; /* what the threads that launch a GPU's work take for an iteration alone,
+                             which is the least that one takes; 0: there are none */
+    double pause_ns;      /* of an iteration, what ranks' pauses cost all: no work, so that it
+                             stays as it is whatever changes */
     double moving_pause_ns; /* of these, of some ranks alone */
     double misfit; /* relative error of the model against median_ns, before it was scaled */
     double measured_std_ns; /* of the iterations */

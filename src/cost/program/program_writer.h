@@ -36,6 +36,13 @@ static inline uint32_t communication_of(const struct dpro_model *model, uint32_t
 void model_own_programs(struct dpro_model *model, struct arena *arena);
 void model_scale_call(struct model_call *call, double forward, double backward);
 
+static inline void model_scale_op(struct model_op *op, double by)
+{
+    int64_t *const times[] = {&op->work_ns, &op->beside_ns, &op->once_ns, &op->fixed_ns};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        *times[i] = llround(by * (double)*times[i]);
+}
+
 static inline double program_work_ns(const struct model_program *program)
 {
     double ns = 0;

@@ -344,45 +344,38 @@ static void write_iterations(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
-static void write_data(struct writer *w, const struct report_facts *f, const struct slices *slices,
-                       struct page *page)
+static void write_data(struct writer *w, const void *arg)
 {
+    const struct report_facts *f = &((const struct drawn_facts *)arg)->facts;
+    const struct slices *slices = &((const struct drawn_facts *)arg)->slices;
+    struct page page;
+    page_init(&page, f, slices);
     writer_open(w, '{');
     writer_key(w, "report");
     json_write_report(w, f, false);
     write_assumptions(w, f);
     writer_section(w, "drawn", '[');
-    write_ints(w, 3, (const int64_t[]){page->n_ops, page->n_drawn, page->shortest_ns});
+    write_ints(w, 3, (const int64_t[]){page.n_ops, page.n_drawn, page.shortest_ns});
     writer_close(w, ']');
-    write_strings(w, page);
-    write_processes(w, page);
-    write_devices(w, page);
-    write_ops(w, page);
+    write_strings(w, &page);
+    write_processes(w, &page);
+    write_devices(w, &page);
+    write_ops(w, &page);
     writer_section(w, "tracks", '[');
     for (uint32_t t = 0; t < slices->n_tracks; t++)
-        write_track(w, page, &slices->tracks[t]);
+        write_track(w, &page, &slices->tracks[t]);
     writer_close(w, ']');
-    write_path(w, f, page);
-    write_clocks(w, page->graph);
+    write_path(w, f, &page);
+    write_clocks(w, page.graph);
     write_iterations(w, f);
     memory_write_timelines(w, f);
     writer_close(w, '}');
+    arena_fini(&page.arena);
 }
 
-static void html_write(struct writer *w, const void *arg)
+static void html_write(struct writer *w, const void *drawn)
 {
-    const struct drawn_facts *drawn = arg;
-    struct page page;
-    page_init(&page, &drawn->facts, &drawn->slices);
-    page_begin(w, "dpro replay", "replay.json");
-    write_data(w, &drawn->facts, &drawn->slices, &page);
-    page_scripts(w);
-    writer_put(w, asset_timeline_js, asset_timeline_js_size);
-    writer_put(w, asset_memory_js, asset_memory_js_size);
-    writer_put(w, asset_dimensions_js, asset_dimensions_js_size);
-    writer_put(w, asset_report_js, asset_report_js_size);
-    page_end(w);
-    arena_fini(&page.arena);
+    page_write(w, &page_replay, write_data, drawn);
 }
 
 /* ---- the folder of a report ---- */

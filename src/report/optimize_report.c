@@ -578,10 +578,9 @@ static void write_times(struct writer *w, const char *key, const struct optimize
     writer_close(w, ']');
 }
 
-static void write_page(struct writer *w, const void *facts)
+static void write_page_data(struct writer *w, const void *facts)
 {
     const struct optimize_facts *f = facts;
-    page_begin(w, "dpro optimize", "optimize.json");
     writer_open(w, '{');
     writer_key(w, "report");
     write_report(w, f);
@@ -591,9 +590,11 @@ static void write_page(struct writer *w, const void *facts)
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');
-    page_scripts(w);
-    writer_put(w, asset_optimize_js, asset_optimize_js_size);
-    page_end(w);
+}
+
+static void write_page(struct writer *w, const void *facts)
+{
+    page_write(w, &page_optimize, write_page_data, facts);
 }
 
 /* Of an earlier search, which a plan of this one would have replaced. */

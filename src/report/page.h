@@ -1,28 +1,19 @@
-/* What all pages begin and end with. A page is one file that opens offline. Its data is embedded,
- * its script makes text of it, never markup, and a content security policy shuts the network
- * out. */
+/* A page is one file that opens offline: a command's JSON in the static shell page.html, with the
+ * style and the scripts that draw all else. The scripts make text of the JSON, never markup, and a
+ * content security policy shuts the network out. */
 #pragma once
 
 #include "base/writer.h"
 
-/* Files of this folder that are part of the binary; made by tools/embed.py. */
-extern const unsigned char asset_page_js[];
-extern const size_t asset_page_js_size;
-extern const unsigned char asset_report_js[];
-extern const size_t asset_report_js_size;
-extern const unsigned char asset_timeline_js[];
-extern const size_t asset_timeline_js_size;
-extern const unsigned char asset_memory_js[];
-extern const size_t asset_memory_js_size;
-extern const unsigned char asset_dimensions_js[];
-extern const size_t asset_dimensions_js_size;
-extern const unsigned char asset_optimize_js[];
-extern const size_t asset_optimize_js_size;
-extern const unsigned char asset_report_css[];
-extern const size_t asset_report_css_size;
+/* What stands before and behind a page's data; made by tools/embed.py, as meson.build lists. */
+struct page_shell {
+    const unsigned char *head;
+    size_t head_size;
+    const unsigned char *foot;
+    size_t foot_size;
+};
+extern const struct page_shell page_replay, page_optimize;
 
-/* What is written next is the page's data, a JSON value; `beside` holds the same for programs. */
-void page_begin(struct writer *writer, const char *title, const char *beside);
-/* Ends the data; then come scripts. */
-void page_scripts(struct writer *writer);
-void page_end(struct writer *writer);
+/* The page whose data, a JSON value, `write` writes. */
+void page_write(struct writer *writer, const struct page_shell *shell,
+                void (*write)(struct writer *writer, const void *arg), const void *arg);

@@ -191,7 +191,8 @@ const struct cmd cmd_help = {
     .description = "Tells what a command does and which options it takes.",
     .opts = cmd_help_only,
     .values_size = sizeof(struct cmd_values),
-    .words = (const char *const[]){"profile", "attach", "replay", "whatif", "optimize", "verify",
-                                   "compare", "align", "export", "completion", "help", NULL},
+    .words =
+        (const char *const[]){"profile", "attach", "replay", "diagnose", "whatif", "optimize",
+                              "verify", "compare", "align", "export", "completion", "help", NULL},
     .run = run_help,
 };

@@ -3,6 +3,7 @@
 #define DPRO_DPRO_H
 
 #include <dpro/attach.h>
+#include <dpro/diagnose.h>
 #include <dpro/dimensions.h>
 #include <dpro/error.h>
 #include <dpro/graph.h>

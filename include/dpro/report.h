@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <dpro/diagnose.h>
 #include <dpro/graph.h>
 #include <dpro/optimize.h>
 #include <dpro/replay.h>
@@ -71,6 +72,20 @@ DPRO_API int dpro_compare_text(const struct dpro_comparison *comparison, FILE *o
                                struct dpro_error *err);
 DPRO_API int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out,
                                struct dpro_error *err); /* dpro.compare/1 */
+
+/* What a diagnosis's report is made of; everything is borrowed. */
+struct dpro_diagnose_report {
+    const struct dpro_trace *trace;
+    const struct dpro_graph *graph;
+    const struct dpro_diagnosis *diagnosis;
+    struct dpro_job_time job; /* what an iteration takes: the ideal, all blames, and what the replay
+                                 does not explain */
+    int64_t profiler_ns;      /* of the replay, which was subtracted */
+};
+DPRO_API int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out,
+                                struct dpro_error *err);
+DPRO_API int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out,
+                                struct dpro_error *err); /* dpro.diagnose/1 */
 
 /* What a search's report is made of; everything is borrowed. */
 struct dpro_optimize_report {

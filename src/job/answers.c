@@ -3,6 +3,7 @@
 #include "base/options.h"
 #include "graph/graph.h"
 #include "job/job.h"
+#include "replay/job_time.h"
 
 /* ---- replay ---- */
 
@@ -124,6 +125,37 @@ int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
                                           .model = model,
                                           .changes = &job->changes,
                                           .whatif = whatif};
+    return 0;
+}
+
+/* ---- diagnoses ---- */
+
+int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *given,
+                      struct dpro_diagnose_report *report, struct dpro_error *err)
+{
+    struct dpro_diagnose_options options;
+    const struct dpro_graph *graph;
+    struct job_doubt doubt;
+    int rc = OPTIONS_TAKE(&options, given, err);
+    if (rc < 0 || (rc = dpro_job_graph(job, &graph, err)) < 0)
+        return rc;
+    job_begin_stage(job);
+    if ((rc = job_take_out_profiler(job, err)) < 0)
+        return rc;
+    options.threads = job->threads;
+    options.sink = job->options.sink;
+    options.profiler_ns = job->profiler.ns;
+    dpro_diagnosis_destroy(job->diagnosis);
+    job->diagnosis = NULL;
+    if ((rc = dpro_diagnose_run(graph, &options, &job->diagnosis, err)) < 0)
+        return rc;
+    int64_t replay_ns = dpro_diagnosis_view(job->diagnosis)->explained_ns;
+    *report = (struct dpro_diagnose_report){.trace = job->trace,
+                                            .graph = graph,
+                                            .diagnosis = job->diagnosis,
+                                            .profiler_ns = job->profiler.ns};
+    report->job = job_time_of(graph, replay_ns, job->profiler.ns, &doubt);
+    dpro_job_tell_stage(job, "diagnosed");
     return 0;
 }
 

@@ -42,6 +42,7 @@ struct dpro_job {
     struct dpro_changes changes; /* the last, of the what-if */
     struct dpro_whatif *whatif;
     struct dpro_optimum *optimum;
+    struct dpro_diagnosis *diagnosis;
     struct job_line *lines;  /* the last first */
     const char **line_texts; /* [n_lines + 1], in order */
     size_t n_lines;

@@ -345,8 +345,8 @@ static void set_up_engine(struct chain *c)
     c->event = (struct event_options){.n_copies = c->n_copies, .release_ns = c->release_ns};
     if (!c->only_time) { /* the critical path hardly ever goes back further than the copy before */
         uint32_t shown = chain_shown_copy(c);
-        c->event.first_prev = shown > 2 ? shown - 2 : 0;
-        c->event.end_prev = shown + 2;
+        c->event.first_prev = shown > 2 && !c->all_prev ? shown - 2 : 0;
+        c->event.end_prev = c->all_prev ? c->n_kept : shown + 2;
     }
     if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
         c->event.n_needed = c->n_warm_up + c->n_main;

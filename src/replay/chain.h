@@ -43,6 +43,7 @@ struct chain {
     uint32_t n_copies; /* those and the drawn ones */
     uint32_t n_closed;
     bool only_time; /* only what the iteration times need is kept */
+    bool all_prev;  /* what its device ran before each op is kept of all copies */
     int64_t *mean_dur_ns,
         *mean_gap_ns;           /* means without the left-out sample; NULL: the graph's own */
     int64_t *draining_gap_ns;   /* of the last warm-up copy, if it drains */

@@ -69,7 +69,7 @@ class Help(Case):
 
     def test_manual_pages_have_every_option_and_no_other(self):
         shared = documented_options("dpro.1")
-        for command in ("profile", "verify", "attach", "replay", "whatif", "optimize", "compare", "align", "export"):
+        for command in ("profile", "verify", "attach", "replay", "diagnose", "whatif", "optimize", "compare", "align", "export"):
             options = long_options(dpro("help", command).out.split("\nOptions:\n")[1].split("\nExamples:\n")[0])
             documented = documented_options(f"dpro-{command}.1")
             self.assertLessEqual(documented, options, command)
@@ -243,6 +243,7 @@ class Streams(Case):
     WRITES = (["replay", BUNDLED], ["replay", BUNDLED, "--json"], ["whatif", BUNDLED, "--bandwidth", "2x"],
               ["whatif", BUNDLED, "--bandwidth", "2x", "--json"], ["align", BUNDLED], ["align", BUNDLED, "--json"],
               ["optimize", BUNDLED, "--budget", "0.1"], ["optimize", BUNDLED, "--budget", "0.1", "--json"],
+              ["diagnose", BUNDLED], ["diagnose", BUNDLED, "--json"],
               ["compare", BUNDLED, BUNDLED], ["compare", BUNDLED, BUNDLED, "--json"],
               ["--help"], ["--version"], ["help", "replay"], ["completion", "bash"])
 

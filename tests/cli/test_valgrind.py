@@ -51,6 +51,7 @@ RUNS = {
                  ["TRACE", "-o", "OUT", "--memory", "100MB", "--budget", "2"],
                  ["TRACE", "--json", "--memory", "50%", "--no-accumulate", "--budget", "2"],
                  ["TRACE", "--rank-regex", "([0-9]+)", "--ranks-from", "host", "--budget", "1"], ["--help"]],
+    "diagnose": [["TRACE"], ["TRACE", "--json", "--steps", "1:1000", *READ], ["--help"]],
     "compare": [["TRACE", BUNDLED], ["TRACE", "TRACE", "--json", "--steps", "1:1000", *READ],
                 ["TRACE", "TRACE", "-q", "--rank-regex", "([0-9]+)"], ["--help"]],
     "align": [["TRACE", "-v"], ["TRACE", "--json", "--perfetto-manifest", "OUT", "-q", "--threads", "1"],

@@ -1,0 +1,96 @@
+/* Diagnosis: what an iteration is longer for than it had to be, by causes whose times add up.
+ *
+ *     iteration = ideal + blames of all causes + what the replay does not explain
+ *
+ * A cause is something that can be taken away from the replayed iterations: some of the durations
+ * of ops and of the gaps before them, or an edge. v(S) is the mean replayed iteration with the
+ * causes of S there and all others taken away: v(all) is the replay, v(none) the ideal, in which
+ * each rank computes as fast as its peers do on the same work and waits for nothing else. Ops run
+ * in the order of the replay. So no cause's time is negative: taking time away makes no op end
+ * later. */
+#ifndef DPRO_DIAGNOSE_H
+#define DPRO_DIAGNOSE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <dpro/error.h>
+#include <dpro/graph.h>
+#include <dpro/log.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dpro_diagnose_options {
+    size_t size;         /* of the struct (error.h) */
+    int threads;         /* 0: one a core; results are the same at any number */
+    int64_t profiler_ns; /* of an iteration, what recording cost and was taken out of the graph */
+    struct dpro_sink sink;
+};
+
+struct dpro_diagnosis; /* owns its memory */
+
+struct dpro_cause_part { /* of a cause: a rank, bucket, module, dimension or reason */
+    const char *what;    /* "rank 3", "bucket 2 (dp)", ... */
+    int64_t blame_ns;    /* the parts' add up to the cause's */
+};
+
+struct dpro_evidence { /* an op */
+    dpro_op_id op;
+    int rank;
+    int64_t iteration; /* the job's number of the one in which it costs most; -1: not known */
+    int64_t start_ns;  /* its start there, replayed, from that iteration's start */
+    int64_t ns;        /* its blame in a mean iteration */
+};
+
+struct dpro_cause {
+    const char *cause;         /* key: "slow_rank"; static */
+    const char *title;         /* "a rank computes slower than its peers"; static */
+    int64_t blame_ns;          /* Shapley value; all causes' and the ideal add up */
+    int64_t uncertainty_ns;    /* half of its 95 % interval; -1: of one iteration there is none */
+    int64_t alone_ns;          /* what taking away this cause alone wins */
+    int64_t in_order_ns;       /* what it wins when those before it in `order` are gone */
+    uint32_t order;            /* 1: to be taken away first, as it wins most */
+    const int *ranks;          /* whose ops cost most of it */
+    const int64_t *iterations; /* the job's numbers of those that it is in; none: in all */
+    const struct dpro_cause_part *parts; /* the largest first */
+    const struct dpro_evidence *evidence;
+    uint32_t n_ranks, n_iterations, n_parts, n_evidence;
+    const char *next_step;   /* a sentence; NULL: none */
+    const char *command;     /* a `dpro whatif` of it; NULL: there is none */
+    int64_t command_gain_ns; /* what that answers */
+};
+
+struct dpro_abstained {
+    const char *cause; /* key; static */
+    const char *title; /* static */
+    const char *needs; /* what to record for it to be told; NULL: its blame is small, or unsure */
+    int64_t blame_ns;  /* counted in small_ns; 0 where it can't be told */
+};
+
+/* What a diagnosis found; all of it is borrowed. */
+struct dpro_diagnosis_view {
+    int64_t ideal_ns;
+    int64_t explained_ns; /* the replay: ideal_ns + blames + small_ns */
+    int64_t small_ns;     /* blames of causes that are small or unsure */
+    uint32_t n_iterations;
+    uint32_t n_causes, n_abstained;
+    const struct dpro_cause *causes; /* by blame, largest first */
+    const struct dpro_abstained *abstained;
+    int is_sampled;     /* 1: blames are of permutations drawn with a fixed seed */
+    uint64_t n_replays; /* that it took */
+};
+
+/* *diagnosis is the caller's. Fails with DPRO_EEMPTY where the graph has no ops. */
+DPRO_API int dpro_diagnose_run(const struct dpro_graph *graph,
+                               const struct dpro_diagnose_options *options,
+                               struct dpro_diagnosis **diagnosis, struct dpro_error *err);
+DPRO_API void dpro_diagnosis_destroy(struct dpro_diagnosis *diagnosis); /* NULL is fine */
+DPRO_API const struct dpro_diagnosis_view *
+dpro_diagnosis_view(const struct dpro_diagnosis *diagnosis);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,359 @@
+/* Diagnoses a job: finds what each cause takes away, blames the causes for the iteration, and says
+ * of each on which ranks, in which iterations and by which ops. */
+#include "base/options.h"
+#include "diagnose/shapley.h"
+#include "replay/job_time.h"
+
+enum { MOST_EVIDENCE = 10, N_SHARES = 8 };
+#define LEAST_SHARE 0.02 /* of the iteration: what is less is small */
+#define LEAST_PART  0.1  /* of the largest: a rank or an iteration with less isn't named */
+
+struct dpro_diagnosis {
+    struct arena arena;
+    struct dpro_diagnosis_view view;
+};
+
+/* ---- what causes claim ---- */
+
+/* Cuts the row's pieces to what is left, and takes them. */
+static void claim_pieces(struct diagnosed *d, struct cause_found *found)
+{
+    EACH (struct piece, piece, found->pieces) {
+        int64_t *ns = arena_array(found->arena, d->n_iterations, sizeof *ns);
+        for (uint32_t i = 0; i < d->n_iterations; i++) {
+            int64_t *left = &d->left_ns[piece->gap][(size_t)i * d->g->n_ops + piece->op];
+            ns[i] = piece->ns ? MAX(MIN(piece->ns[i], *left), 0) : *left;
+            *left -= ns[i];
+        }
+        piece->ns = ns;
+    }
+    if (found->parts.n == 0) /* of a cause that has none */
+        array_push(&found->parts, "");
+}
+
+static void find_pieces(struct diagnosed *d, struct arena *arena, struct cause_found *found)
+{
+    size_t n = (size_t)d->n_iterations * d->g->n_ops;
+    for (int gap = 0; gap < 2; gap++)
+        d->left_ns[gap] = arena_array(arena, n + 1, sizeof *d->left_ns[gap]);
+    for (uint32_t i = 0; i < d->n_iterations; i++)
+        for (uint32_t op = 0; op < d->g->n_ops; op++) {
+            size_t at = (size_t)i * d->g->n_ops + op;
+            d->left_ns[0][at] = d->copies[i].dur_ns[op];
+            d->left_ns[1][at] = d->copies[i].gap_ns ? d->copies[i].gap_ns[op] : 0;
+        }
+    for (uint32_t c = 0; c < n_cause_rows; c++) {
+        found[c].arena = arena;
+        cause_rows[c].find(d, &found[c]);
+        claim_pieces(d, &found[c]);
+    }
+}
+
+/* ---- numbers that add up ---- */
+
+/* Shares a whole in proportion to weights, to the nanosecond: what rounding down leaves goes to the
+ * largest fractions. */
+static void share_out(int64_t whole_ns, const double *weights, size_t n, int64_t *ns)
+{
+    double sum = 0;
+    int64_t left = whole_ns;
+    SCRATCH double *rest = mem_array(n + 1, sizeof *rest);
+    for (size_t i = 0; i < n; i++)
+        sum += weights[i];
+    for (size_t i = 0; i < n; i++) {
+        double exact =
+            sum > 0 ? (double)whole_ns * (weights[i] / sum) : (double)whole_ns / (double)n;
+        ns[i] = (int64_t)floor(exact);
+        rest[i] = exact - floor(exact);
+        left -= ns[i];
+    }
+    for (; n > 0 && left != 0; left += left > 0 ? -1 : 1) {
+        size_t most = 0;
+        for (size_t i = 1; i < n; i++)
+            most = rest[i] > rest[most] ? i : most;
+        ns[most] += left > 0 ? 1 : -1;
+        rest[most] -= 1;
+    }
+}
+
+/* ---- where a cause's time is ---- */
+
+/* By path integral: each piece of time counts as often as it is on the critical path, while all
+ * causes shrink together from their whole time to nothing. */
+static double *find_weights(const struct unrolled *s)
+{
+    double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
+    SCRATCH double *weight = mem_array(s->n_cells + (size_t)1, sizeof *weight);
+    SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
+    for (uint32_t k = 0; k < N_SHARES; k++) {
+        unrolled_path(s, (k + 0.5) / N_SHARES, cells, weight);
+        for (uint32_t i = 0; i < s->n_cells; i++)
+            sum[i] += weight[i] / N_SHARES;
+    }
+    return sum;
+}
+
+struct op_blame {
+    uint32_t op, worst; /* the iteration in which it costs most */
+    double ns, most_ns;
+};
+
+ORDER(by_blame, struct op_blame, DESCENDING(ns) ?: ASCENDING(op));
+ORDER(by_part_blame, struct dpro_cause_part, DESCENDING(blame_ns) ?: strcmp(x->what, y->what));
+ORDER(by_cause_blame, struct dpro_cause, DESCENDING(blame_ns) ?: strcmp(x->cause, y->cause));
+
+struct located { /* of one cause */
+    const struct diagnosed *d;
+    const struct chain *chain;
+    const struct unrolled *unrolled;
+    struct arena *arena;
+    double *of_part, *of_rank, *of_iteration;
+    ARRAY(struct op_blame) ops;
+};
+
+static void locate_time(struct located *l, uint32_t cause, const double *weights)
+{
+    const struct unrolled *s = l->unrolled;
+    SCRATCH struct map numbers = {0};
+    EACH (const struct taken, taken, s->taken[cause]) {
+        double ns = (double)taken->path * weights[taken->cell];
+        uint32_t op = s->op[taken->cell];
+        l->of_part[taken->part] += ns;
+        l->of_iteration[s->iteration[taken->cell]] += ns;
+        if (op == DPRO_NO_OP || ns <= 0)
+            continue;
+        l->of_rank[l->d->g->rank[op]] += ns;
+        size_t number = (size_t)map_number(&numbers, map_key(op));
+        if (number == l->ops.n)
+            array_add(&l->ops, .op = op);
+        struct op_blame *of = &l->ops.at[number];
+        of->ns += ns;
+        if (ns > of->most_ns) {
+            of->most_ns = ns;
+            of->worst = s->iteration[taken->cell];
+        }
+    }
+}
+
+/* When an iteration began, on the replay's axis. */
+static int64_t begin_of(const struct chain *c, uint32_t iteration)
+{
+    int64_t latest = INT64_MIN;
+    if (c->g->single_iteration)
+        return c->first_ns;
+    for (uint32_t r = 0; r < c->g->n_ranks; r++)
+        latest =
+            MAX(latest, c->boundary_ns[(size_t)(c->n_warm_up + iteration - 1) * c->g->n_ranks + r]);
+    return latest;
+}
+
+static int64_t number_of(const struct diagnosed *d, uint32_t iteration)
+{
+    return d->g->sample_dur_ns && d->g->sample_number ? d->g->sample_number[iteration] : -1;
+}
+
+static void tell_evidence(struct located *l, struct dpro_cause *cause)
+{
+    double all = 0;
+    EACH (const double, part, ((struct {
+              double *at;
+              size_t n;
+          }){l->of_part, cause->n_parts}))
+        all += *part;
+    if (l->ops.n > 0)
+        qsort(l->ops.at, l->ops.n, sizeof *l->ops.at, by_blame);
+    cause->n_evidence = (uint32_t)MIN(l->ops.n, MOST_EVIDENCE);
+    struct dpro_evidence *evidence = arena_array(l->arena, MOST_EVIDENCE, sizeof *evidence);
+    for (uint32_t i = 0; i < cause->n_evidence; i++) {
+        const struct op_blame *of = &l->ops.at[i];
+        const struct replay_copy *copy = &l->d->copies[of->worst];
+        evidence[i] = (struct dpro_evidence){
+            .op = of->op,
+            .rank = l->d->g->ranks[l->d->g->rank[of->op]].rank,
+            .iteration = number_of(l->d, of->worst),
+            .start_ns = copy->end_ns[of->op] - copy->dur_ns[of->op] - begin_of(l->chain, of->worst),
+            .ns = llround(of->ns * (double)cause->blame_ns / all)};
+    }
+    cause->evidence = evidence;
+}
+
+/* Those of n with a tenth of the largest one's blame or more; returns how many. */
+static uint32_t name_some(const double *of, uint32_t n, uint32_t *which)
+{
+    double most = 0;
+    uint32_t named = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = MAX(most, of[i]);
+    for (uint32_t i = 0; i < n && most > 0; i++)
+        if (of[i] >= LEAST_PART * most)
+            which[named++] = i;
+    return named;
+}
+
+static void tell_where(struct located *l, struct dpro_cause *cause)
+{
+    const struct dpro_graph *g = l->d->g;
+    uint32_t n_ranks = g->n_ranks + g->n_servers, n_iterations = l->d->n_iterations;
+    SCRATCH uint32_t *which = mem_array(MAX(n_ranks, n_iterations) + (size_t)1, sizeof *which);
+    int *ranks = arena_array(l->arena, n_ranks + (size_t)1, sizeof *ranks);
+    int64_t *iterations = arena_array(l->arena, n_iterations + (size_t)1, sizeof *iterations);
+    cause->n_ranks = name_some(l->of_rank, n_ranks, which);
+    for (uint32_t i = 0; i < cause->n_ranks; i++)
+        ranks[i] = g->ranks[which[i]].rank;
+    uint32_t n = name_some(l->of_iteration, n_iterations, which);
+    cause->n_iterations = n < n_iterations ? n : 0;
+    for (uint32_t i = 0; i < cause->n_iterations; i++)
+        iterations[i] = number_of(l->d, which[i]);
+    cause->ranks = ranks;
+    cause->iterations = iterations;
+}
+
+static void tell_parts(struct located *l, const struct cause_found *found, struct dpro_cause *cause)
+{
+    size_t n = found->parts.n;
+    int64_t *ns = arena_array(l->arena, n + 1, sizeof *ns);
+    struct dpro_cause_part *parts = arena_array(l->arena, n + 1, sizeof *parts);
+    cause->parts = parts;
+    share_out(cause->blame_ns, l->of_part, n, ns);
+    for (size_t i = 0; i < n; i++)
+        if (ns[i] != 0 && found->parts.at[i][0])
+            parts[cause->n_parts++] = (struct dpro_cause_part){
+                arena_copy_string(l->arena, found->parts.at[i], strlen(found->parts.at[i])), ns[i]};
+    if (cause->n_parts > 0)
+        qsort(parts, cause->n_parts, sizeof *parts, by_part_blame);
+}
+
+/* ---- the diagnosis ---- */
+
+static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
+                        const struct cause_found *found, const struct blame *blames,
+                        const double *weights)
+{
+    struct dpro_diagnosis_view *view = &diagnosis->view;
+    uint32_t n = n_cause_rows;
+    struct dpro_cause *causes = arena_array(&diagnosis->arena, n, sizeof *causes);
+    struct dpro_abstained *abstained = arena_array(&diagnosis->arena, n, sizeof *abstained);
+    double shares[32];
+    int64_t ns[32];
+    view->causes = causes;
+    view->abstained = abstained;
+    for (uint32_t c = 0; c < n; c++)
+        shares[c] = blames[c].ns;
+    share_out(view->explained_ns - view->ideal_ns, shares, n, ns);
+    for (uint32_t c = 0; c < n; c++) {
+        double half = HALF_OF_95_PCT * blames[c].error_ns;
+        struct dpro_cause cause = {.cause = cause_rows[c].key,
+                                   .title = cause_rows[c].title,
+                                   .blame_ns = ns[c],
+                                   .uncertainty_ns = isnan(half) ? -1 : llround(half),
+                                   .alone_ns = llround(blames[c].alone_ns),
+                                   .in_order_ns = llround(blames[c].in_order_ns),
+                                   .order = blames[c].order};
+        bool small = (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
+                     ns[c] < cause.uncertainty_ns;
+        if (small && (ns[c] != 0 || found[c].needs)) {
+            view->small_ns += ns[c];
+            abstained[view->n_abstained++] =
+                (struct dpro_abstained){cause.cause, cause.title, found[c].needs, ns[c]};
+        }
+        if (small)
+            continue;
+        memset(l->of_part, 0, (found[c].parts.n + 1) * sizeof *l->of_part);
+        memset(l->of_rank, 0, (l->d->g->n_ranks + l->d->g->n_servers) * sizeof *l->of_rank);
+        memset(l->of_iteration, 0, l->d->n_iterations * sizeof *l->of_iteration);
+        l->ops.n = 0;
+        locate_time(l, c, weights);
+        tell_parts(l, &found[c], &cause);
+        tell_where(l, &cause);
+        tell_evidence(l, &cause);
+        if (cause_rows[c].advise)
+            cause_rows[c].advise(l->d, &diagnosis->arena, &cause);
+        causes[view->n_causes++] = cause;
+    }
+    if (view->n_causes > 0)
+        qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);
+}
+
+static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct chain *chain,
+                              struct diagnosed *d, int threads, struct arena *work)
+{
+    struct cause_found *found = arena_array(work, n_cause_rows, sizeof *found);
+    struct blame *blames = arena_array(work, n_cause_rows, sizeof *blames);
+    struct unrolled unrolled;
+    struct values values = {.unrolled = &unrolled, .threads = threads};
+    size_t most_parts = 0;
+    find_pieces(d, work, found);
+    unrolled_make(&unrolled, chain, d, found, n_cause_rows);
+    for (uint32_t c = 0; c < n_cause_rows; c++) {
+        values.causes |= unrolled.taken[c].n > 0 ? 1U << c : 0;
+        most_parts = MAX(most_parts, found[c].parts.n);
+    }
+    diagnosis->view.is_sampled = shapley_find(&values, blames);
+    diagnosis->view.n_replays = values.sets.n;
+    diagnosis->view.ideal_ns = MAX(llround(values_mean(&values, 0)), 0);
+    diagnosis->view.explained_ns = llround(values_mean(&values, values.causes));
+    struct located l = {.d = d, .chain = chain, .unrolled = &unrolled, .arena = &diagnosis->arena};
+    l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
+    l.of_rank = arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.of_rank);
+    l.of_iteration = arena_array(work, d->n_iterations + (size_t)1, sizeof *l.of_iteration);
+    double *weights = find_weights(&unrolled);
+    tell_causes(diagnosis, &l, found, blames, weights);
+    for (uint32_t c = 0; c < n_cause_rows; c++)
+        FREE_ALL(&found[c].pieces, &found[c].cuts, &found[c].parts, &found[c].part_numbers);
+    FREE_ALL(&weights, &l.ops);
+    values_fini(&values);
+    unrolled_fini(&unrolled);
+}
+
+static int run_diagnosis(const struct dpro_graph *graph,
+                         const struct dpro_diagnose_options *options, struct dpro_diagnosis **made,
+                         struct dpro_error *err)
+{
+    struct dpro_replay_options replay = {.threads = options->threads, .sink = options->sink};
+    struct chain chain;
+    struct arena work = {0};
+    if (graph->n_ops == 0)
+        return dpro_error_set(err, DPRO_EEMPTY, "diagnose: the graph has no ops");
+    int rc = chain_init(&chain, graph, &replay, NULL, err);
+    if (rc < 0)
+        return rc;
+    chain.all_prev = true;
+    chain_run(&chain);
+    int64_t *iterations_ns = arena_array(&work, chain.n_main, sizeof *iterations_ns);
+    chain_periods(&chain, iterations_ns);
+    struct diagnosed d = {.g = graph,
+                          .n_iterations = chain.n_main,
+                          .copies = chain.copies + chain.n_warm_up,
+                          .iteration_ns = chain_predicted_ns(&chain, iterations_ns),
+                          .profiler_ns = options->profiler_ns};
+    struct dpro_diagnosis *diagnosis = mem_array(1, sizeof *diagnosis);
+    diagnosis->view.n_iterations = chain.n_main;
+    diagnose_replayed(diagnosis, &chain, &d, options->threads, &work);
+    chain_fini(&chain);
+    arena_fini(&work);
+    *made = diagnosis;
+    return 0;
+}
+
+int dpro_diagnose_run(const struct dpro_graph *graph, const struct dpro_diagnose_options *options,
+                      struct dpro_diagnosis **diagnosis, struct dpro_error *err)
+{
+    struct dpro_diagnose_options mine;
+    int rc = OPTIONS_TAKE(&mine, options, err);
+    return rc < 0
+               ? rc
+               : WITHIN_SCOPE(dpro_error_nomem(err), run_diagnosis(graph, &mine, diagnosis, err));
+}
+
+void dpro_diagnosis_destroy(struct dpro_diagnosis *diagnosis)
+{
+    if (!diagnosis)
+        return;
+    arena_fini(&diagnosis->arena);
+    mem_free(diagnosis);
+}
+
+const struct dpro_diagnosis_view *dpro_diagnosis_view(const struct dpro_diagnosis *diagnosis)
+{
+    return &diagnosis->view;
+}

@@ -1,0 +1,464 @@
+/* Makes the list of cells from the replayed copies, and passes over it. */
+#include "diagnose/unrolled.h"
+
+enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_LAST, NODE_FIXED };
+
+/* A cell that has no place yet. */
+struct cell_node {
+    uint8_t kind;
+    uint8_t state; /* of the walk: 0: not reached, 1: what it waits for is not placed, 2: placed */
+    uint32_t copy; /* of those from the first that counts on */
+    uint32_t op;
+    uint32_t cell;
+    int64_t end_ns;  /* in the replay; of a cut edge when it was late */
+    size_t first, n; /* of the nodes that it waits for */
+};
+
+struct unrolled_build {
+    const struct chain *chain;
+    const struct dpro_graph *g;
+    const struct replay_copy *copies; /* from the first that counts on */
+    uint32_t n_before, n_copies;      /* those that led up to them; with one that follows */
+    struct pull same, next;
+    bool *split;                   /* by op: its gap is a node of its own */
+    struct map cut_edges;          /* 1 + the number of a cut, of all rows together */
+    ARRAY(struct cell_node) nodes; /* ops first, by copy and id */
+    ARRAY(uint32_t) waits;
+    ARRAY(uint32_t) gaps; /* [copy * n_ops + op]: their nodes; of those that are split */
+    ARRAY(uint32_t) cut_nodes, cut_numbers;
+    ARRAY(uint32_t) order;
+};
+
+static uint64_t edge_key(uint32_t from, uint32_t to, bool next)
+{
+    return map_key(((uint64_t)from << 32 | to) ^ (next ? 0x8000000080000000u : 0));
+}
+
+static struct cell_node *add_node(struct unrolled_build *b, enum node_kind kind, uint32_t copy,
+                                  uint32_t op, int64_t end_ns)
+{
+    array_add(&b->nodes, .kind = (uint8_t)kind, .copy = copy, .op = op, .end_ns = end_ns,
+              .first = b->waits.n);
+    return &b->nodes.at[b->nodes.n - 1];
+}
+
+/* What waits for nothing but what is known, or for a moment. */
+static uint32_t add_fixed(struct unrolled_build *b, int64_t end_ns)
+{
+    add_node(b, NODE_FIXED, 0, DPRO_NO_OP, end_ns);
+    return (uint32_t)b->nodes.n - 1;
+}
+
+static uint32_t op_node(const struct unrolled_build *b, uint32_t copy, uint32_t op)
+{
+    return copy * b->g->n_ops + op;
+}
+
+/* ---- what an op waited for ---- */
+
+struct waited { /* for an op of a copy, which may have led up to those that count */
+    int64_t end_ns;
+    uint32_t copy, op; /* copy: of all that were kept */
+    bool next;
+};
+typedef ARRAY(struct waited) waited_array;
+
+static void add_waited(const struct unrolled_build *b, const struct pull *pull, uint32_t op,
+                       uint32_t copy, bool next, waited_array *waited)
+{
+    for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
+        array_add(waited, b->chain->copies[copy].end_ns[pull->pred[e]], copy, pull->pred[e], next);
+}
+
+/* What its device ran before: which copy's is not stored, but the latest that had ended is. */
+static void add_device(const struct unrolled_build *b, uint32_t op, uint32_t copy, int64_t free_ns,
+                       waited_array *waited)
+{
+    const struct replay_copy *copies = b->chain->copies;
+    uint32_t prev = copies[copy].device_prev[op], last = b->chain->n_kept - 1;
+    if (prev == DPRO_NO_OP)
+        return;
+    for (uint32_t c = MIN(copy + 1, last) + 1; c-- > 0;) {
+        bool later = c > copy && copies[c].end_ns[prev] <= copies[copy].end_ns[prev];
+        if (copies[c].end_ns[prev] <= free_ns && !later && !(c == copy && prev == op)) {
+            array_add(waited, copies[c].end_ns[prev], c, prev, false);
+            return;
+        }
+    }
+}
+
+/* Without those that a free thread made needless, the latest. */
+static void leave_spare(uint32_t spare, waited_array *waited)
+{
+    for (; spare > 0 && waited->n > 0; spare--) {
+        size_t latest = 0;
+        for (size_t i = 1; i < waited->n; i++)
+            latest = waited->at[i].end_ns > waited->at[latest].end_ns ? i : latest;
+        waited->at[latest] = waited->at[--waited->n];
+    }
+}
+
+/* A cut edge's node, between its ends. */
+static uint32_t add_cut(struct unrolled_build *b, uint32_t from, uint32_t copy, uint64_t number)
+{
+    struct cell_node *node = add_node(b, NODE_CUT, copy, DPRO_NO_OP, b->nodes.at[from].end_ns);
+    node->n = 1;
+    array_push(&b->waits, from);
+    array_push(&b->cut_nodes, (uint32_t)b->nodes.n - 1);
+    array_push(&b->cut_numbers, (uint32_t)number);
+    return (uint32_t)b->nodes.n - 1;
+}
+
+/* Gives a node, by its number, what it waits for, and what is known at once as one moment. */
+static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array *waited,
+                      int64_t least_ns)
+{
+    uint32_t op = b->nodes.at[at].op, copy = b->nodes.at[at].copy;
+    SCRATCH ARRAY(uint32_t) all = {0};
+    uint64_t number;
+    EACH (const struct waited, w, *waited) {
+        if (w->copy < b->n_before) {
+            least_ns = MAX(least_ns, w->end_ns);
+            continue;
+        }
+        uint32_t from = op_node(b, w->copy - b->n_before, w->op);
+        if (w->copy < b->n_before + b->n_copies) {
+            if (map_get(&b->cut_edges, edge_key(w->op, op, w->next), &number))
+                from = add_cut(b, from, copy, number);
+            array_push(&all, from);
+        }
+    }
+    if (least_ns > 0) {
+        uint32_t fixed = add_fixed(b, least_ns);
+        array_push(&all, fixed);
+    }
+    b->nodes.at[at].first = b->waits.n;
+    b->nodes.at[at].n = all.n;
+    array_append(&b->waits, all.at, all.n);
+}
+
+static bool in_pool(const struct dpro_graph *g, uint32_t op)
+{
+    return g->device[op] != DPRO_NO_DEVICE && g->devices[g->device[op]].n_slots > 0;
+}
+
+static void connect_op(struct unrolled_build *b, uint32_t copy, uint32_t op, waited_array *waited)
+{
+    const struct dpro_graph *g = b->g;
+    const struct replay_copy *times = &b->copies[copy];
+    uint32_t number = b->n_before + copy, node = op_node(b, copy, op);
+    int64_t start = times->end_ns[op] - times->dur_ns[op];
+    int64_t gap = times->gap_ns ? times->gap_ns[op] : 0;
+    bool pool = in_pool(g, op);
+    waited->n = 0;
+    add_waited(b, &b->same, op, number, false, waited);
+    bool is_root = waited->n == 0 && number == 0;
+    if (number > 0)
+        add_waited(b, &b->next, op, number - 1, true, waited);
+    leave_spare(g->spare ? g->spare[op] : 0, waited);
+    int64_t least = is_root && b->chain->release_ns ? b->chain->release_ns[g->rank[op]] : 0;
+    if (!pool)
+        add_device(b, op, number, start - gap, waited);
+    if (!b->split[op]) {
+        set_waits(b, node, waited, least);
+        return;
+    }
+    int64_t ready = least;
+    EACH (const struct waited, w, *waited)
+        ready = MAX(ready, w->end_ns);
+    add_node(b, NODE_GAP, copy, op, pool ? MIN(time_add(ready, gap), start) : start);
+    uint32_t before = (uint32_t)b->nodes.n - 1;
+    b->gaps.at[node] = before;
+    set_waits(b, before, waited, least);
+    waited->n = 0;
+    if (pool)
+        add_device(b, op, number, start, waited);
+    set_waits(b, node, waited, 0);
+    array_push(&b->waits, before); /* right behind them, but for what a fixed one took */
+    b->nodes.at[node].n++;
+}
+
+/* ---- where iterations end ---- */
+
+static void add_last(struct unrolled_build *b, uint32_t copy, uint32_t first, uint32_t n, bool all)
+{
+    struct cell_node *node = add_node(b, NODE_LAST, copy, DPRO_NO_OP, 0);
+    for (uint32_t op = first; op < first + n; op++)
+        if (all || b->g->device[op] != DPRO_NO_DEVICE || b->copies[copy].dur_ns[op] > 0) {
+            array_push(&b->waits, op_node(b, copy, op));
+            node->end_ns = MAX(node->end_ns, b->copies[copy].end_ns[op]);
+            node->n++;
+        }
+}
+
+/* Nodes with whose ends an iteration ends. */
+static uint32_t end_of_rank(struct unrolled_build *b, uint32_t copy, uint32_t r)
+{
+    const struct graph_rank *rank = &b->g->ranks[r];
+    if (rank->on_device)
+        return b->gaps.at[op_node(b, copy + 1, rank->first_work)];
+    if (rank->boundary != DPRO_NO_OP)
+        return op_node(b, copy, rank->boundary);
+    add_last(b, copy, rank->first_op, rank->n_ops, true);
+    return (uint32_t)b->nodes.n - 1;
+}
+
+static void add_ends(struct unrolled_build *b, struct unrolled *s)
+{
+    const struct chain *c = b->chain;
+    bool single = b->g->single_iteration;
+    s->n_ends = single ? 1 : b->g->n_ranks;
+    s->end = mem_array((size_t)s->n_iterations * s->n_ends + 1, sizeof *s->end);
+    s->begin_ns = mem_array(s->n_ends + (size_t)1, sizeof *s->begin_ns);
+    for (uint32_t i = 0; i < s->n_iterations; i++)
+        for (uint32_t r = 0; r < s->n_ends; r++) {
+            if (single) {
+                add_last(b, 0, 0, b->g->n_ops, false);
+                if (b->nodes.at[b->nodes.n - 1].n == 0)
+                    add_last(b, 0, 0, b->g->n_ops, true);
+                s->begin_ns[0] = c->first_ns;
+            }
+            s->end[(size_t)i * s->n_ends + r] =
+                single ? (uint32_t)b->nodes.n - 1 : end_of_rank(b, i, r);
+            if (!single)
+                s->begin_ns[r] = c->boundary_ns[(size_t)(c->n_warm_up - 1) * b->g->n_ranks + r];
+        }
+}
+
+/* ---- placing ---- */
+
+/* What an iteration's end waits for comes before it, each chain side by side. An edge that would
+ * close a circle (of ops that take no time) is left out. */
+static void place_node(struct unrolled_build *b, uint32_t node)
+{
+    SCRATCH ARRAY(uint32_t) stack = {0};
+    SCRATCH ARRAY(uint32_t) looked = {0};
+    if (b->nodes.at[node].state)
+        return;
+    array_push(&stack, node);
+    array_push(&looked, 0);
+    b->nodes.at[node].state = 1;
+    while (stack.n > 0) {
+        struct cell_node *top = &b->nodes.at[stack.at[stack.n - 1]];
+        uint32_t i = looked.at[looked.n - 1]++;
+        if (i == top->n) {
+            top->state = 2;
+            top->cell = (uint32_t)b->order.n;
+            array_push(&b->order, stack.at[stack.n - 1]);
+            stack.n--;
+            looked.n--;
+            continue;
+        }
+        uint32_t *wait = &b->waits.at[top->first + i];
+        if (b->nodes.at[*wait].state == 1) {
+            *wait = b->waits.at[top->first + --top->n];
+            looked.at[looked.n - 1]--;
+        } else if (b->nodes.at[*wait].state == 0) {
+            b->nodes.at[*wait].state = 1;
+            array_push(&stack, *wait);
+            array_push(&looked, 0);
+        }
+    }
+}
+
+static void place_all(struct unrolled_build *b, struct unrolled *s)
+{
+    size_t n_ends = (size_t)s->n_iterations * s->n_ends, n_waits = 0;
+    for (uint32_t i = 0; i < b->nodes.n; i++)
+        if (b->nodes.at[i].kind == NODE_FIXED)
+            place_node(b, i);
+    s->n_fixed = (uint32_t)b->order.n;
+    for (size_t i = 0; i < n_ends; i++)
+        place_node(b, s->end[i]);
+    s->n_cells = (uint32_t)b->order.n;
+    EACH (const uint32_t, node, b->order)
+        n_waits += b->nodes.at[*node].n;
+    s->row = mem_alloc((s->n_cells + (size_t)1) * sizeof *s->row);
+    s->wait = mem_alloc((n_waits + 1) * sizeof *s->wait);
+    s->own_ns = mem_alloc((s->n_cells + (size_t)1) * sizeof *s->own_ns);
+    s->op = mem_alloc((s->n_cells + (size_t)1) * sizeof *s->op);
+    s->iteration = mem_alloc((s->n_cells + (size_t)1) * sizeof *s->iteration);
+    uint32_t at = 0;
+    for (uint32_t cell = 0; cell < s->n_cells; cell++) {
+        const struct cell_node *node = &b->nodes.at[b->order.at[cell]];
+        int64_t ready = 0;
+        s->row[cell] = at;
+        s->op[cell] = node->op;
+        s->iteration[cell] = node->copy;
+        for (size_t i = 0; i < node->n; i++) {
+            const struct cell_node *wait = &b->nodes.at[b->waits.at[node->first + i]];
+            s->wait[at++] = wait->cell;
+            ready = MAX(ready, wait->end_ns);
+        }
+        s->own_ns[cell] = MAX(node->end_ns - ready, 0); /* its gap and duration */
+    }
+    s->row[s->n_cells] = at;
+    for (size_t i = 0; i < n_ends; i++)
+        s->end[i] = b->nodes.at[s->end[i]].cell;
+}
+
+/* ---- what causes take away ---- */
+
+ORDER(by_part, struct taken, ASCENDING(part) ?: ASCENDING(cell));
+
+static void take_piece(struct unrolled_build *b, struct unrolled *s, int64_t *left, uint32_t cause,
+                       const struct piece *piece)
+{
+    for (uint32_t i = 0; i < s->n_iterations; i++) {
+        uint32_t at = op_node(b, i, piece->op);
+        if (piece->gap && b->split[piece->op])
+            at = b->gaps.at[at];
+        const struct cell_node *node = &b->nodes.at[at];
+        int64_t ns = node->state == 2 ? MIN(piece->ns[i], left[node->cell]) : 0;
+        if (ns <= 0)
+            continue;
+        left[node->cell] -= ns;
+        array_add(&s->taken[cause], node->cell, piece->part, ns, ns);
+    }
+}
+
+/* How much later than without the edge its end was ready. */
+static int64_t lateness_of(const struct unrolled_build *b, uint32_t node, uint32_t to)
+{
+    int64_t others = 0;
+    const struct cell_node *end = &b->nodes.at[to];
+    for (size_t i = 0; i < end->n; i++)
+        if (b->waits.at[end->first + i] != node)
+            others = MAX(others, b->nodes.at[b->waits.at[end->first + i]].end_ns);
+    return MAX(b->nodes.at[node].end_ns - others, 0);
+}
+
+static void take_all(struct unrolled_build *b, struct unrolled *s, const struct cause_found *found)
+{
+    SCRATCH int64_t *left = mem_alloc((s->n_cells + (size_t)1) * sizeof *left);
+    SCRATCH uint32_t *to = mem_array(b->nodes.n + 1, sizeof *to); /* of each cut */
+    uint32_t first = 0;
+    memcpy(left, s->own_ns, s->n_cells * sizeof *left);
+    for (uint32_t i = 0; i < b->nodes.n; i++)
+        for (size_t k = 0; k < b->nodes.at[i].n; k++)
+            if (b->nodes.at[b->waits.at[b->nodes.at[i].first + k]].kind == NODE_CUT)
+                to[b->waits.at[b->nodes.at[i].first + k]] = i;
+    for (uint32_t c = 0; c < s->n_causes; c++) {
+        EACH (const struct piece, piece, found[c].pieces)
+            take_piece(b, s, left, c, piece);
+        for (size_t i = 0; i < b->cut_nodes.n; i++) {
+            uint32_t node = b->cut_nodes.at[i], number = b->cut_numbers.at[i] - 1;
+            if (number < first || number >= first + found[c].cuts.n || b->nodes.at[node].state != 2)
+                continue;
+            array_add(&s->taken[c], b->nodes.at[node].cell, found[c].cuts.at[number - first].part,
+                      INT64_MAX / 4, lateness_of(b, node, to[node]));
+        }
+        first += (uint32_t)found[c].cuts.n;
+        if (s->taken[c].n > 0)
+            qsort(s->taken[c].at, s->taken[c].n, sizeof *s->taken[c].at, by_part);
+        s->n_parts[c] = (uint32_t)found[c].parts.n;
+    }
+}
+
+static void connect_all(struct unrolled_build *b, struct unrolled *s)
+{
+    size_t n = (size_t)b->n_copies * b->g->n_ops;
+    SCRATCH waited_array waited = {0};
+    array_reserve(&b->nodes, n);
+    for (uint32_t copy = 0; copy < b->n_copies; copy++)
+        for (uint32_t op = 0; op < b->g->n_ops; op++)
+            add_node(b, NODE_OP, copy, op, b->copies[copy].end_ns[op]);
+    b->gaps.at = mem_array(n + 1, sizeof *b->gaps.at);
+    for (uint32_t copy = 0; copy < b->n_copies; copy++)
+        for (uint32_t op = 0; op < b->g->n_ops; op++)
+            connect_op(b, copy, op, &waited);
+    add_ends(b, s);
+}
+
+void unrolled_make(struct unrolled *s, const struct chain *chain, const struct diagnosed *d,
+                   const struct cause_found *found, uint32_t n_found)
+{
+    SCRATCH_ARENA struct arena work = {0};
+    const struct dpro_graph *g = d->g;
+    struct unrolled_build b = {.chain = chain, .g = g, .copies = d->copies};
+    b.n_before = chain->n_warm_up;
+    b.n_copies = chain->n_kept - chain->n_warm_up;
+    b.same = pull_make(g->n_ops, g->row, g->succ, &work);
+    b.next = pull_make(g->n_ops, g->next_row, g->next_succ, &work);
+    b.split = arena_array(&work, g->n_ops + (size_t)1, sizeof *b.split);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        b.split[op] = in_pool(g, op);
+    for (uint32_t r = 0; r < g->n_ranks && !g->single_iteration; r++)
+        if (g->ranks[r].on_device)
+            b.split[g->ranks[r].first_work] = true;
+    uint64_t number = 0;
+    for (uint32_t c = 0; c < n_found; c++)
+        EACH (const struct cut, cut, found[c].cuts)
+            map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), ++number);
+    *s = (struct unrolled){.n_iterations = d->n_iterations, .n_causes = n_found};
+    s->taken = mem_array(n_found + (size_t)1, sizeof *s->taken);
+    connect_all(&b, s);
+    place_all(&b, s);
+    take_all(&b, s, found);
+    map_fini(&b.cut_edges);
+    FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order);
+}
+
+void unrolled_fini(struct unrolled *s)
+{
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        array_fini(&s->taken[c]);
+    FREE_ALL(&s->row, &s->wait, &s->own_ns, &s->op, &s->iteration, &s->end, &s->begin_ns,
+             &s->taken);
+}
+
+/* ---- passes ---- */
+
+static void run_pass(const struct unrolled *s, int64_t *cells)
+{
+    for (uint32_t i = s->n_fixed; i < s->n_cells; i++) {
+        int64_t ready = 0;
+        for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
+            ready = MAX(ready, cells[s->wait[e]]);
+        cells[i] = time_add(ready, cells[i]);
+    }
+}
+
+void unrolled_pass(const struct unrolled *s, uint32_t causes, int64_t *cells, double *iterations_ns)
+{
+    memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        if (!(causes >> c & 1))
+            EACH (const struct taken, taken, s->taken[c])
+                cells[taken->cell] -= taken->ns;
+    run_pass(s, cells);
+    for (uint32_t i = 0; i < s->n_iterations; i++) {
+        const uint32_t *end = s->end + (size_t)i * s->n_ends;
+        iterations_ns[i] = 0;
+        for (uint32_t r = 0; r < s->n_ends; r++) {
+            int64_t before = i > 0 ? cells[end[(ptrdiff_t)r - s->n_ends]] : s->begin_ns[r];
+            iterations_ns[i] += (double)(cells[end[r]] - before) / s->n_ends;
+        }
+    }
+}
+
+void unrolled_path(const struct unrolled *s, double share, int64_t *cells, double *weight)
+{
+    memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        EACH (const struct taken, taken, s->taken[c])
+            cells[taken->cell] -= llround((1 - share) * (double)taken->path);
+    run_pass(s, cells);
+    memset(weight, 0, s->n_cells * sizeof *weight);
+    const uint32_t *end = s->end + (size_t)(s->n_iterations - 1) * s->n_ends;
+    for (uint32_t r = 0; r < s->n_ends; r++)
+        weight[end[r]] += 1.0 / s->n_ends / s->n_iterations;
+    for (uint32_t i = s->n_cells; i-- > s->n_fixed;) {
+        int64_t ready = 1;
+        uint32_t n = 0;
+        if (weight[i] == 0)
+            continue;
+        for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
+            ready = MAX(ready, cells[s->wait[e]]);
+        for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
+            n += cells[s->wait[e]] == ready;
+        for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
+            if (cells[s->wait[e]] == ready)
+                weight[s->wait[e]] += weight[i] / n;
+    }
+}

@@ -1,0 +1,48 @@
+/* The replayed iterations as a list of *cells*, in an order in which each comes after all that it
+ * waits for: v(S) is one pass over them.
+ *
+ * A cell is an op in an iteration, with the gap before it; a gap that passes before its device is
+ * free, or after which an iteration begins, is a cell of its own. A cell waits for what the op
+ * waited for in the replay: its predecessors, but those that a free thread of its pool made
+ * needless, and what its device ran before. So the order of ops, the threads they run on and how
+ * connections share a link stay as they were, and the pass with all causes is the replay.
+ *
+ * Causes are taken away in the iterations that count only. What led up to them is as it was, so
+ * that the end of the last one tells, and no time can be negative. */
+#pragma once
+
+#include "diagnose/pieces.h"
+
+struct taken { /* time of a cell that a cause takes away */
+    uint32_t cell, part;
+    int64_t ns;   /* more than any cell has: an edge that it cuts */
+    int64_t path; /* the same, but of an edge: by how much it was late */
+};
+typedef ARRAY(struct taken) taken_array;
+
+struct unrolled {
+    uint32_t n_cells, n_fixed; /* the first n_fixed are known: their time is their end */
+    uint32_t *row, *wait;      /* cell i waits for wait[row[i] .. row[i + 1]) */
+    int64_t *own_ns;           /* by cell, all causes there */
+    uint32_t *op;              /* by cell; DPRO_NO_OP: none */
+    uint32_t *iteration;       /* by cell */
+    uint32_t n_iterations, n_ends;
+    uint32_t *end; /* [iteration * n_ends + i]: cells with whose ends iterations end: a rank's */
+    int64_t *begin_ns; /* [n_ends]: where the first iteration begins */
+    uint32_t n_causes;
+    taken_array *taken; /* by cause, ordered by part */
+    uint32_t n_parts[32];
+};
+
+/* `found`: of each row, with its pieces cut to what was left. */
+void unrolled_make(struct unrolled *unrolled, const struct chain *chain, const struct diagnosed *d,
+                   const struct cause_found *found, uint32_t n_found);
+void unrolled_fini(struct unrolled *unrolled);
+
+/* The times of the iterations with the causes of a set there. `cells`: room for n_cells. */
+void unrolled_pass(const struct unrolled *unrolled, uint32_t causes, int64_t *cells,
+                   double *iterations_ns);
+/* A pass with all causes there at `share` of their time. `weight` becomes, for each cell, how much
+ * of it the mean iteration takes: the critical path, where several are equally late in equal parts.
+ */
+void unrolled_path(const struct unrolled *unrolled, double share, int64_t *cells, double *weight);

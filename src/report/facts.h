@@ -302,14 +302,12 @@ void align_write_table(struct writer *writer, const struct dpro_graph *graph, ui
 void align_write_fields(struct writer *writer, const struct dpro_alignment *alignment);
 void align_write_host(struct writer *writer, const struct dpro_clock *clock);
 
-/* What the ranks' devices hold: for a terminal; the member "memory" of JSON; the same over time, a
- * list of which the page draws pictures. */
+/* What the ranks' devices hold: for a terminal; the member "memory" of JSON. */
 void memory_write_text(struct writer *writer, const struct report_facts *facts);
 void memory_write_json(struct writer *writer, const struct report_facts *facts);
 /* A member of JSON: bytes by category. */
 void memory_write_categories(struct writer *writer, const char *key,
                              const struct memory_fact *fact);
-void memory_write_timelines(struct writer *writer, const struct report_facts *facts);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);

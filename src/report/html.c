@@ -8,6 +8,9 @@
 /* About 50 bytes an op: what a browser still opens at once. */
 #define MAX_PAGE_OPS 250000u
 
+#define MOST_DRAWN  16    /* ranks whose memory is drawn, those with the highest peaks */
+#define MOST_POINTS 16000 /* of them together */
+
 /* Ops of the page: the critical ones and the longest others, in order of their ids. */
 struct page {
     struct arena arena;
@@ -76,6 +79,22 @@ static void write_ints(struct writer *w, size_t n, const int64_t *values)
         writer_json_int(w, values[i]);
 }
 
+/* A list, in which most numbers are small as each is the difference to the one before. */
+static void write_rising(struct writer *w, const char *key, size_t n, const int64_t *values)
+{
+    writer_begin(w, key, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_json_int(w, values[i] - (i ? values[i - 1] : 0));
+    writer_close(w, ']');
+}
+
+static void write_column(struct writer *w, const char *key, size_t n, const int64_t *values)
+{
+    writer_begin(w, key, '[');
+    write_ints(w, n, values);
+    writer_close(w, ']');
+}
+
 /* Writes the strings that ops use, and remembers their places. */
 static void write_strings(struct writer *w, struct page *page)
 {
@@ -136,98 +155,81 @@ static void write_devices(struct writer *w, struct page *page)
 static void write_ops(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
+    size_t n = page->n_ops;
+    SCRATCH int64_t *columns = mem_array(7 * n + 1, sizeof *columns);
+    int64_t *id = columns, *name = id + n, *kind = name + n, *device = kind + n, *gap = device + n,
+            *bytes = gap + n, *tensor = bytes + n;
+    for (size_t i = 0; i < n; i++) {
+        dpro_op_id op = page->ops[i];
+        id[i] = op;
+        name[i] = page->text_at[g->name[op]];
+        kind[i] = g->kind[op];
+        device[i] = g->device[op] < g->n_devices ? (int64_t)g->device[op] : -1;
+        gap[i] = g->gap_ns ? g->gap_ns[op] : 0;
+        bytes[i] = g->size_bytes ? (int64_t)g->size_bytes[op] : 0;
+        tensor[i] = g->tensor && g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0;
+    }
     writer_section(w, "kinds", '[');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
         writer_string(w, dpro_op_kind_name(k));
     writer_close(w, ']');
-    static const char *const columns[] = {"id", "name", "kind", "device", "gap", "bytes", "tensor"};
     writer_section(w, "ops", '{');
-    for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
-        if ((c == 4 && !g->gap_ns) || (c == 5 && !g->size_bytes) || (c == 6 && !g->tensor))
-            continue;
-        writer_section(w, columns[c], '[');
-        for (uint32_t i = 0, before = 0; i < page->n_ops; i++) {
-            dpro_op_id op = page->ops[i];
-            const int64_t value[] = {
-                (int64_t)op - before,
-                page->text_at[g->name[op]],
-                g->kind[op],
-                g->device[op] < g->n_devices ? (int64_t)g->device[op] : -1,
-                c == 4 ? g->gap_ns[op] : 0,
-                c == 5 ? (int64_t)g->size_bytes[op] : 0,
-                c == 6 ? (g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0) : 0,
-            };
-            before = op;
-            writer_json_int(w, value[c]);
-        }
-        writer_close(w, ']');
-    }
+    write_rising(w, "id", n, id);
+    write_column(w, "name", n, name);
+    write_column(w, "kind", n, kind);
+    write_column(w, "device", n, device);
+    write_column(w, "gap", g->gap_ns ? n : 0, gap);
+    write_column(w, "bytes", g->size_bytes ? n : 0, bytes);
+    write_column(w, "tensor", g->tensor ? n : 0, tensor);
     writer_close(w, '}');
 }
 
-/* A track's slices as columns: op (place in ops, difference to the slice before), start
- * (difference), duration, and which slices are waiting, for which collective. */
+/* A track's slices as columns: op (place in ops), start, duration, and which slices are waiting,
+ * for which collective. */
 static void write_track(struct writer *w, const struct page *page, const struct slice_track *track)
 {
-    static const char *const columns[] = {"op", "start", "dur", "waiting"};
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < track->n; i++)
-        n += page->index[track->at[i].op] != UINT32_MAX;
+    size_t n = 0, n_waiting = 0, most = track->n;
+    SCRATCH int64_t *columns = mem_array(5 * most + 1, sizeof *columns);
+    int64_t *op = columns, *start = op + most, *dur = start + most, *waiting = dur + most;
+    EACH (const struct drawn_slice, s, *track) {
+        if (page->index[s->op] == UINT32_MAX)
+            continue;
+        if (s->waiting) {
+            waiting[n_waiting++] = (int64_t)n;
+            waiting[n_waiting++] = page->kind_at[page->graph->collectives[s->collective].kind];
+        }
+        op[n] = page->index[s->op];
+        start[n] = s->start_ns;
+        dur[n++] = s->dur_ns;
+    }
     if (n == 0)
         return;
     writer_item(w);
     writer_fields(w, INT("device", track->device), INT("replayed", track->replayed));
-    for (int c = 0; c < 4; c++) {
-        int64_t before = 0;
-        uint32_t at = 0;
-        writer_begin(w, columns[c], '[');
-        EACH (const struct drawn_slice, s, *track) {
-            uint32_t op = page->index[s->op];
-            if (op == UINT32_MAX)
-                continue;
-            if (c == 3 && s->waiting) {
-                writer_json_int(w, at);
-                writer_json_int(w, page->kind_at[page->graph->collectives[s->collective].kind]);
-            } else if (c < 3) {
-                int64_t value = c == 0 ? (int64_t)op : c == 1 ? s->start_ns : s->dur_ns;
-                writer_json_int(w, c == 2 ? value : value - before);
-                before = value;
-            }
-            at++;
-        }
-        writer_close(w, ']');
-    }
+    write_rising(w, "op", n, op);
+    write_rising(w, "start", n, start);
+    write_column(w, "dur", n, dur);
+    write_column(w, "waiting", n_waiting, waiting);
     writer_close(w, '}');
 }
 
 static void write_path(struct writer *w, const struct report_facts *f, const struct page *page)
 {
-    static const char *const columns[] = {"op", "start", "dur", "gap"};
+    size_t n = f->n_path;
+    SCRATCH int64_t *columns = mem_array(4 * n + 1, sizeof *columns);
+    int64_t *op = columns, *start = op + n, *dur = start + n, *gap = dur + n;
+    for (size_t i = 0; i < n; i++) {
+        op[i] = page->index[f->path[i].op];
+        start[i] = f->path[i].start_ns;
+        dur[i] = f->path[i].dur_ns;
+        gap[i] = f->path[i].gap_ns;
+    }
     writer_section(w, "path", '{');
-    for (int c = 0; c < 4; c++) {
-        int64_t before = 0;
-        writer_begin(w, columns[c], '[');
-        EACH_OF (const struct dpro_critical_op, p, f->path, f->n_path) {
-            int64_t value = c == 0   ? (int64_t)page->index[p->op]
-                            : c == 1 ? p->start_ns
-                            : c == 2 ? p->dur_ns
-                                     : p->gap_ns;
-            writer_json_int(w, c < 2 ? value - before : value);
-            before = value;
-        }
-        writer_close(w, ']');
-    }
+    write_rising(w, "op", n, op);
+    write_rising(w, "start", n, start);
+    write_column(w, "dur", n, dur);
+    write_column(w, "gap", n, gap);
     writer_close(w, '}');
-    writer_section(w, "names", '[');
-    for (uint32_t i = 0; i < f->n_names && i < 200; i++) {
-        const struct name_fact *name = &f->names[i];
-        writer_open(w, '[');
-        writer_string(w, name->name);
-        writer_string(w, dpro_op_kind_name(name->kind));
-        write_ints(w, 4, (const int64_t[]){name->rank, name->n_ranks, name->count, name->dur_ns});
-        writer_close(w, ']');
-    }
-    writer_close(w, ']');
 }
 
 /* For each clock that is not the reference: its host, and over time how far it was off as recorded
@@ -269,65 +271,6 @@ static void write_clocks(struct writer *w, const struct dpro_graph *g)
     writer_close(w, ']');
 }
 
-/* What the replay rests on. */
-static void write_assumptions(struct writer *w, const struct report_facts *f)
-{
-    char text[400];
-    const char *clock = align_method(f->report->graph);
-    writer_section(w, "assumptions", '[');
-#define ASSUME(...) (snprintf(text, sizeof text, __VA_ARGS__), writer_string(w, text))
-    if (f->n_measured == 0)
-        ASSUME("Nothing was measured: op durations come from the trace.");
-    else if (f->n_measured == 1)
-        ASSUME("Durations are those of the only measured iteration.");
-    else
-        ASSUME("Each of the %u measured iterations is replayed with its own durations, so the "
-               "prediction is near their mean when the graph is right; the left-out error is the "
-               "check.",
-               f->n_measured);
-    ASSUME("A device (CPU thread, GPU stream, link direction) runs one op at a time, the one that "
-           "became ready first.");
-    ASSUME("A collective starts transferring when its last rank arrives; the time before that is "
-           "waiting for peers, not communication.");
-    ASSUME("Gaps between an op being ready and starting that no dependency explains are kept as "
-           "they were measured.");
-    if (f->world_size > f->n_ranks)
-        ASSUME("%u of %u ranks are in the trace%s; the others are assumed to arrive at each "
-               "collective as late as when it was measured.",
-               f->n_ranks, f->world_size,
-               f->report->graph->n_blind && !f->lacks_gpu ? " with their GPU's work" : "");
-    else if (f->n_ranks == 1 && f->n_comms > 0)
-        ASSUME("Only one rank is in the trace; its peers are assumed to arrive as late as when it "
-               "was measured.");
-    else
-        ASSUME("Every rank of the job is in the trace (%u).", f->n_ranks);
-    if (f->profiler.op_ns > 0)
-        ASSUME("Recording an op cost the thread that ran it %.2f us, half before its start and "
-               "half after its end; this is subtracted.",
-               (double)f->profiler.op_ns / 1e3);
-    else if (f->report->graph->is_scaled)
-        ASSUME(
-            "Tracing made iterations longer, and which ops is not recorded: all times are scaled "
-            "to the steps without it.");
-    else
-        ASSUME("The profiler's own cost is part of the durations and gaps%s",
-               f->wire_profiler_ns > 0
-                   ? "; the transport logs of iterations without it show its total."
-                   : ".");
-    if (strcmp(clock, "none") == 0)
-        ASSUME("The ranks' clocks are used as recorded.");
-    else
-        ASSUME("The hosts' clocks were aligned by their own communication (%s).", clock);
-    if (f->fusion.n_tensors > 0)
-        ASSUME("Horovod's thread is known from rank 0's timeline. Other ranks are assumed to move "
-               "the same bytes, at the times of their transport logs, or at rank 0's times where "
-               "they have none. %u of %u rounds were fused as in the graph; in the others the time "
-               "of a group is divided among its tensors.",
-               f->fusion.n_alike, f->fusion.n_rounds);
-#undef ASSUME
-    writer_close(w, ']');
-}
-
 /* What each rank's single iterations consist of: for each the parts of each rank, us. */
 static void write_iterations(struct writer *w, const struct report_facts *f)
 {
@@ -344,6 +287,63 @@ static void write_iterations(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
+/* ---- what ranks hold over time ---- */
+
+ORDER_OF_INDICES(by_peak, struct memory_fact, DESCENDING(memory.peak_bytes) ?: ASCENDING(index));
+
+/* Columns of the points of one rank, each as the difference to the point before; categories that
+ * never hold anything are left out. Of too many points every `step`th is kept, as the one of its
+ * step at which most is held. */
+static void write_held(struct writer *w, const struct memory_fact *fact, uint32_t most)
+{
+    uint32_t n = fact->memory.n_points, n_kept = 0;
+    const struct dpro_memory_point *points = fact->memory.points;
+    uint32_t step = n / most + 1;
+    SCRATCH uint32_t *kept = mem_array(n / step + (size_t)2, sizeof *kept);
+    for (uint32_t first = 0; first < n; first += step) {
+        uint64_t most_held = 0;
+        kept[n_kept] = first;
+        for (uint32_t i = first; i < n && i < first + step; i++) {
+            uint64_t held = 0;
+            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
+                held += points[i].by_category[c];
+            if (held > most_held) {
+                most_held = held;
+                kept[n_kept] = i;
+            }
+        }
+        n_kept++;
+    }
+    SCRATCH int64_t *column = mem_array(n_kept + (size_t)1, sizeof *column);
+    writer_item(w);
+    writer_fields(w, INT("rank", fact->memory.rank));
+    for (uint32_t k = 0; k < n_kept; k++)
+        column[k] = points[kept[k]].at_ns;
+    write_rising(w, "at", n_kept, column);
+    writer_begin(w, "held", '{');
+    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
+        int64_t any = 0;
+        for (uint32_t k = 0; k < n_kept; k++)
+            any |= column[k] = (int64_t)points[kept[k]].by_category[c];
+        if (any != 0)
+            write_rising(w, dpro_memory_category_name(c), n_kept, column);
+    }
+    writer_close(w, '}');
+    writer_close(w, '}');
+}
+
+static void write_memory(struct writer *w, const struct report_facts *f)
+{
+    const struct memory_facts *all = &f->memory;
+    SCRATCH uint32_t *order = sorted_indices(all->n_ranks, all->ranks, by_peak);
+    uint32_t n = MIN(all->n_ranks, (uint32_t)MOST_DRAWN);
+    sort_u32(order, n);
+    writer_section(w, "memory", '[');
+    for (uint32_t i = 0; i < n; i++)
+        write_held(w, &all->ranks[order[i]], MOST_POINTS / n);
+    writer_close(w, ']');
+}
+
 static void write_data(struct writer *w, const void *arg)
 {
     const struct report_facts *f = &((const struct drawn_facts *)arg)->facts;
@@ -353,7 +353,6 @@ static void write_data(struct writer *w, const void *arg)
     writer_open(w, '{');
     writer_key(w, "report");
     json_write_report(w, f, false);
-    write_assumptions(w, f);
     writer_section(w, "drawn", '[');
     write_ints(w, 3, (const int64_t[]){page.n_ops, page.n_drawn, page.shortest_ns});
     writer_close(w, ']');
@@ -368,7 +367,7 @@ static void write_data(struct writer *w, const void *arg)
     write_path(w, f, &page);
     write_clocks(w, page.graph);
     write_iterations(w, f);
-    memory_write_timelines(w, f);
+    write_memory(w, f);
     writer_close(w, '}');
     arena_fini(&page.arena);
 }

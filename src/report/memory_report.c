@@ -8,8 +8,6 @@
 #define ALL_SHOWN    4   /* ranks whose peaks differ; of more, the highest and the lowest */
 #define MOST_HOLDERS 500 /* of a rank, in JSON; fewer where the ranks are many */
 #define MOST_IN_ALL  16000
-#define MOST_DRAWN   16    /* ranks on the page, those with the highest peaks */
-#define MOST_POINTS  16000 /* of them together */
 
 /* What a source can't know. */
 static const char *const source_notes[DPRO_MEMORY_UNKNOWN] = {
@@ -288,66 +286,4 @@ void memory_write_json(struct writer *w, const struct report_facts *f)
         write_json_rank(w, f, &all->ranks[i]);
     writer_close(w, ']');
     writer_close(w, '}');
-}
-
-/* ---- over time ---- */
-
-ORDER_OF_INDICES(by_peak, struct memory_fact, DESCENDING(memory.peak_bytes) ?: ASCENDING(index));
-
-/* Columns of the points of one rank, each as the difference to the point before; categories that
- * never hold anything are left out. Of too many points every `step`th is kept, as the one of its
- * step at which most is held. */
-static void write_timeline(struct writer *w, const struct memory_fact *fact, uint32_t most)
-{
-    uint32_t n = fact->memory.n_points, n_kept = 0;
-    const struct dpro_memory_point *points = fact->memory.points;
-    uint32_t step = n / most + 1, *kept = mem_alloc((n / step + 2) * sizeof *kept);
-    for (uint32_t first = 0; first < n; first += step) {
-        uint64_t most_held = 0;
-        kept[n_kept] = first;
-        for (uint32_t i = first; i < n && i < first + step; i++) {
-            uint64_t held = 0;
-            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-                held += points[i].by_category[c];
-            if (held > most_held) {
-                most_held = held;
-                kept[n_kept] = i;
-            }
-        }
-        n_kept++;
-    }
-    writer_item(w);
-    writer_fields(w, INT("rank", fact->memory.rank));
-    writer_begin(w, "at", '[');
-    for (uint32_t k = 0; k < n_kept; k++)
-        writer_json_int(w, points[kept[k]].at_ns - (k ? points[kept[k - 1]].at_ns : 0));
-    writer_close(w, ']');
-    writer_begin(w, "held", '{');
-    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
-        uint64_t any = 0;
-        for (uint32_t k = 0; k < n_kept; k++)
-            any |= points[kept[k]].by_category[c];
-        if (any == 0)
-            continue;
-        writer_begin(w, dpro_memory_category_name(c), '[');
-        for (uint32_t k = 0; k < n_kept; k++)
-            writer_json_int(w, (int64_t)points[kept[k]].by_category[c] -
-                                   (int64_t)(k ? points[kept[k - 1]].by_category[c] : 0));
-        writer_close(w, ']');
-    }
-    writer_close(w, '}');
-    writer_close(w, '}');
-    mem_free(kept);
-}
-
-void memory_write_timelines(struct writer *w, const struct report_facts *f)
-{
-    const struct memory_facts *all = &f->memory;
-    SCRATCH uint32_t *order = sorted_indices(all->n_ranks, all->ranks, by_peak);
-    uint32_t n = MIN(all->n_ranks, (uint32_t)MOST_DRAWN);
-    sort_u32(order, n);
-    writer_section(w, "memory", '[');
-    for (uint32_t i = 0; i < n; i++)
-        write_timeline(w, &all->ranks[order[i]], MOST_POINTS / n);
-    writer_close(w, ']');
 }

@@ -202,7 +202,8 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
             MS_KNOWN("p50_ms", f->p50_ns), MS_KNOWN("p95_ms", f->p95_ns),
             INT("samples", f->n_drawn), MS_IF("changed_ms", f->what_if, f->changed_ns));
     SECTION(w, "profiler", INT_IF("op_ns", f->profiler.op_ns > 0, f->profiler.op_ns),
-            MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns));
+            MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns),
+            BOOL("scaled", f->report->graph->is_scaled));
     SECTION(w, "validation", TEXT("method", v->method),
             FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),
             FIXED_IF("max_abs_error_pct", v->n > 0, v->max_abs_error_pct, 3),
@@ -313,6 +314,22 @@ static void write_path_ops(struct writer *w, const struct report_facts *f)
     writer_close(w, ']');
 }
 
+/* Those that take longest on the path, by name and kind. */
+static void write_top_ops(struct writer *w, const struct report_facts *f)
+{
+    enum { MOST_NAMES = 100 };
+    writer_begin(w, "top_ops", '[');
+    EACH_OF (const struct name_fact, name, f->names, MIN(f->n_names, (uint32_t)MOST_NAMES)) {
+        writer_item(w);
+        writer_fields(w, TEXT("name", name->name), TEXT("kind", dpro_op_kind_name(name->kind)));
+        key_process(w, name->rank);
+        writer_fields(w, INT("ranks", name->n_ranks), INT("count", name->count),
+                      MS("ms", name->dur_ns));
+        writer_close(w, '}');
+    }
+    writer_close(w, ']');
+}
+
 static void write_path(struct writer *w, const struct report_facts *f, bool with_ops)
 {
     writer_section(w, "critical_path", '{');
@@ -332,6 +349,7 @@ static void write_path(struct writer *w, const struct report_facts *f, bool with
     writer_close(w, '}');
     if (f->servers_path_ns > 0)
         writer_fields(w, MS("servers_ms", f->servers_path_ns));
+    write_top_ops(w, f);
     if (with_ops)
         write_path_ops(w, f);
     writer_close(w, '}');

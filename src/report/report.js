@@ -254,15 +254,14 @@
   }
 
   function topOps(find) {
-    const whole = report.critical_path.length_ms;
-    const columns = [
-      { title: "op", className: "op", cell: ([name]) => withTip(action(middle(name), () => find(name)), name, [["click", "find in the timeline"]]) },
-      { title: "kind", className: "kind", cell: ([, kind]) => [swatch(KIND_COLOR[kind] || "LAUNCH"), kind] },
-      { title: "where", num: true, cell: ([, , rank, nRanks]) => (nRanks === 1 ? processName(data, rank) : nRanks + " ranks") },
-      { title: "count", num: true, cell: ([, , , , count]) => String(count) },
-      { title: "ms", num: true, cell: (row) => (row[5] / 1e6).toFixed(3) },
-      { title: "share", num: true, cell: (row) => pct(share(row[5] / 1e6, whole)) }];
-    return card("Top critical ops", data.names.length ? table(columns, data.names.slice(0, 25)) : el("p", "dim", "None."));
+    const path = report.critical_path;
+    return card("Top critical ops", path.top_ops.length ? table([
+      { title: "op", className: "op", cell: (op) => withTip(action(middle(op.name), () => find(op.name)), op.name, [["click", "find in the timeline"]]) },
+      { title: "kind", className: "kind", cell: (op) => [swatch(KIND_COLOR[op.kind] || "LAUNCH"), op.kind] },
+      { title: "where", num: true, cell: (op) => (op.ranks > 1 ? op.ranks + " ranks" : op.process || "rank " + op.rank) },
+      { title: "count", num: true, cell: (op) => String(op.count) },
+      { title: "ms", num: true, cell: (op) => op.ms.toFixed(3) },
+      { title: "share", num: true, cell: (op) => pct(share(op.ms, path.length_ms)) }], path.top_ops.slice(0, 25)) : el("p", "dim", "None."));
   }
 
   /* ---- how far to trust it ---- */
@@ -346,10 +345,36 @@
     return card("How sure: measured iterations against the replay", el("figure", "", validationChart()), facts(list));
   }
 
+  /* What the replay rests on. */
+  function assumptions() {
+    const n = report.trace.iterations, ranks = report.ranks.length, world = report.trace.world_size, { profiler, horovod } = report;
+    const wire = report.unprofiled_iterations.profiler_ms > 0, seeing = report.trace.gpu_recorded && report.trace.ranks_without_gpu.length;
+    return [
+      n === 0 ? "Nothing was measured: op durations come from the trace." : n === 1 ? "Durations are those of the only measured iteration." :
+        "Each of the " + n + " measured iterations is replayed with its own durations, so the prediction is near their mean when the graph is right; " +
+        "the left-out error is the check.",
+      "A device (CPU thread, GPU stream, link direction) runs one op at a time, the one that became ready first.",
+      "A collective starts transferring when its last rank arrives; the time before that is waiting for peers, not communication.",
+      "Gaps between an op being ready and starting that no dependency explains are kept as they were measured.",
+      world > ranks ? ranks + " of " + world + " ranks are in the trace" + (seeing ? " with their GPU's work" : "") +
+        "; the others are assumed to arrive at each collective as late as when it was measured." :
+        ranks === 1 && report.collectives.length ? "Only one rank is in the trace; its peers are assumed to arrive as late as when it was measured." :
+        "Every rank of the job is in the trace (" + ranks + ").",
+      profiler.op_ns > 0 ? "Recording an op cost the thread that ran it " + (profiler.op_ns / 1000).toFixed(2) +
+        " µs, half before its start and half after its end; this is subtracted." :
+        profiler.scaled ? "Tracing made iterations longer, and which ops is not recorded: all times are scaled to the steps without it." :
+        "The profiler's own cost is part of the durations and gaps" + (wire ? "; the transport logs of iterations without it show its total." : "."),
+      report.clock.method === "none" ? "The ranks' clocks are used as recorded." :
+        "The hosts' clocks were aligned by their own communication (" + report.clock.method + ").",
+      horovod ? "Horovod's thread is known from rank 0's timeline. Other ranks are assumed to move the same bytes, at the times of their transport " +
+        "logs, or at rank 0's times where they have none. " + horovod.rounds_fused_alike + " of " + horovod.rounds + " rounds were fused as in the " +
+        "graph; in the others the time of a group is divided among its tensors." : null].filter(known);
+  }
+
   function notes() {
     const list = (texts) => el("ul", "", texts.map((text) => el("li", "", text))), n = report.warnings.length;
     return card(null, n ? [el("h2", "", plural(n, "warning")), list(report.warnings), el("h3")] : null,
-      el("h2", "", "What this assumes"), list(data.assumptions));
+      el("h2", "", "What this assumes"), list(assumptions()));
   }
 
   /* How far a clock was off as recorded, and, on a scale of its own, what the facts leave around the correction. */

@@ -42,11 +42,11 @@ function undelta(list) {
 /* Turns the page's columns into tracks and ops. */
 function decodeData(data) {
   const ops = data.ops, n = ops.name.length;
-  const zeros = new Uint8Array(n);
+  const zeros = new Uint8Array(n), column = (list) => (list.length ? list : zeros);
   const model = {
     strings: data.strings, kinds: data.kinds, devices: data.devices, processes: data.processes, nOps: n,
     opName: ops.name, opKind: ops.kind, opDevice: ops.device,
-    opGap: ops.gap || zeros, opBytes: ops.bytes || zeros, opTensor: ops.tensor || zeros,
+    opGap: column(ops.gap), opBytes: column(ops.bytes), opTensor: column(ops.tensor),
     tracks: [], critical: new Uint8Array(n),
     /* where an op is drawn: track and index, -1 when nowhere */
     replayedTrack: new Int32Array(n).fill(-1), replayedAt: new Int32Array(n),

@@ -12,6 +12,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
+CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
 CAPTURED = os.path.join(ROOT, "tests", "captures")
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
@@ -109,6 +110,12 @@ class Case(unittest.TestCase):
         self.assertNotRegex(result.err[:-1], r"[\x00-\x1f\x7f]")
         for pattern in patterns:
             self.assertRegex(result.err, pattern)
+
+    def dom(self, page):
+        """A page's elements once its scripts have run."""
+        return subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
+                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.decode()
 
     def assert_json(self, *args, **more):
         """The command did its work; returns the JSON."""

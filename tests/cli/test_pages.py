@@ -4,15 +4,13 @@ import html
 import json
 import os
 import re
-import shutil
 import subprocess
 import unittest
 
 import gpu_job
 from gpu_job import Job
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, CHROMIUM, Case, dpro
 
-CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
 WIDTHS = (360, 390, 768, 1280)
 
 # In the page: text that its card or the window cuts off, text over other text, and labels without a gap. A box that scrolls may be
@@ -119,11 +117,6 @@ class Pages(Case):
             with self.subTest(name):
                 self.assert_readable(self.replay(os.path.join(os.path.dirname(BUNDLED), name)))
 
-    def dom(self, page):
-        return subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
-                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.decode()
-
     def test_the_reader_chooses_an_iteration(self):
         """Its table is that of the iteration; the timeline's is said, and how another one is drawn."""
         def within(rank, number):
@@ -159,6 +152,15 @@ class Pages(Case):
         self.assertRegex(shown, "Replayed with the durations that ops had in it: [0-9.]+ ms; it was measured as [0-9.]+ ms")
         self.assertRegex(shown, "iteration 3: [0-9.]+ ms, slow, as measured")
         self.assertIn("<code>dpro replay --iteration 3 -o FOLDER TRACE</code>", shown)
+
+    def test_it_is_said_what_the_replay_rests_on(self):
+        one = os.path.join(BUNDLED, "kineto_rank1.json.gz")
+        for path, ranks in ((BUNDLED, "Every rank of the job is in the trace (2)."), (one, "1 of 2 ranks are in the trace; the others")):
+            shown = self.dom(self.replay(path)).rpartition("</script>")[2]
+            assumed = shown[shown.index("What this assumes"):]
+            self.assertIn(ranks, assumed)
+            self.assertRegex(assumed, "Each of the [0-9]+ measured iterations is replayed")
+            self.assertRegex(assumed, "cost the thread that ran it [0-9.]+ µs|profiler's own cost is part")
 
     def test_iterations_have_the_same_numbers_wherever_they_are(self):
         folder, _ = gpu_job.write(self, Job(kernels=30, kernel_us=1000.0, sync="end"), before=20, steps=6, folder="later")

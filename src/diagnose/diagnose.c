@@ -5,8 +5,9 @@
 #include "replay/job_time.h"
 
 enum { MOST_EVIDENCE = 10, N_SHARES = 8 };
-#define LEAST_SHARE 0.02 /* of the iteration: what is less is small */
-#define LEAST_PART  0.1  /* of the largest: a rank or an iteration with less isn't named */
+#define LEAST_SHARE      0.02        /* of the iteration: what is less is small */
+#define MOST_PART_VISITS 200000000.0 /* of cells, to share causes among their parts */
+#define LEAST_PART       0.1 /* of the largest: a rank or an iteration with less isn't named */
 
 struct dpro_diagnosis {
     struct arena arena;
@@ -106,20 +107,32 @@ struct located { /* of one cause */
     const struct diagnosed *d;
     const struct chain *chain;
     const struct unrolled *unrolled;
+    struct values *values;
+    double most_visits; /* of cells, to share a cause among its parts */
     struct arena *arena;
     double *of_part, *of_rank, *of_iteration;
     ARRAY(struct op_blame) ops;
 };
 
-static void locate_time(struct located *l, uint32_t cause, const double *weights)
+/* Shares a cause among its parts, and each part's among its pieces of time: by how often they are
+ * on the critical path; where none of them is, by their length. */
+static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, const double *weights)
 {
     const struct unrolled *s = l->unrolled;
     SCRATCH struct map numbers = {0};
+    SCRATCH double *path = mem_array(n_parts, sizeof *path);
+    SCRATCH double *length = mem_array(n_parts, sizeof *length);
     EACH (const struct taken, taken, s->taken[cause]) {
-        double ns = (double)taken->path * weights[taken->cell];
-        uint32_t op = s->op[taken->cell];
-        l->of_part[taken->part] += ns;
-        l->of_iteration[s->iteration[taken->cell]] += ns;
+        path[taken->part] += (double)taken->path * weights[taken->cell];
+        length[taken->part] += (double)taken->path;
+    }
+    memcpy(l->of_part, path, n_parts * sizeof *path);
+    owen_find(l->values, cause, n_parts, l->most_visits, l->of_part);
+    EACH (const struct taken, taken, s->taken[cause]) {
+        uint32_t op = s->op[taken->cell], p = taken->part, iteration = s->iteration[taken->cell];
+        double share = path[p] > 0 ? weights[taken->cell] / path[p] : 1 / MAX(length[p], 1);
+        double ns = l->of_part[p] * share * (double)taken->path;
+        l->of_iteration[iteration] += ns;
         if (op == DPRO_NO_OP || ns <= 0)
             continue;
         l->of_rank[l->d->g->rank[op]] += ns;
@@ -130,7 +143,7 @@ static void locate_time(struct located *l, uint32_t cause, const double *weights
         of->ns += ns;
         if (ns > of->most_ns) {
             of->most_ns = ns;
-            of->worst = s->iteration[taken->cell];
+            of->worst = iteration;
         }
     }
 }
@@ -155,11 +168,8 @@ static int64_t number_of(const struct diagnosed *d, uint32_t iteration)
 static void tell_evidence(struct located *l, struct dpro_cause *cause)
 {
     double all = 0;
-    EACH (const double, part, ((struct {
-              double *at;
-              size_t n;
-          }){l->of_part, cause->n_parts}))
-        all += *part;
+    for (uint32_t i = 0; i < l->d->n_iterations; i++)
+        all += l->of_iteration[i];
     if (l->ops.n > 0)
         qsort(l->ops.at, l->ops.n, sizeof *l->ops.at, by_blame);
     cause->n_evidence = (uint32_t)MIN(l->ops.n, MOST_EVIDENCE);
@@ -249,7 +259,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
-        bool small = (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
+        bool small = ns[c] == 0 || (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
                      ns[c] < cause.uncertainty_ns;
         if (small && (ns[c] != 0 || found[c].needs)) {
             view->small_ns += ns[c];
@@ -258,11 +268,10 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         }
         if (small)
             continue;
-        memset(l->of_part, 0, (found[c].parts.n + 1) * sizeof *l->of_part);
         memset(l->of_rank, 0, (l->d->g->n_ranks + l->d->g->n_servers) * sizeof *l->of_rank);
         memset(l->of_iteration, 0, l->d->n_iterations * sizeof *l->of_iteration);
         l->ops.n = 0;
-        locate_time(l, c, weights);
+        locate_time(l, c, (uint32_t)found[c].parts.n, weights);
         tell_parts(l, &found[c], &cause);
         tell_where(l, &cause);
         tell_evidence(l, &cause);
@@ -289,15 +298,17 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
         most_parts = MAX(most_parts, found[c].parts.n);
     }
     diagnosis->view.is_sampled = shapley_find(&values, blames);
-    diagnosis->view.n_replays = values.sets.n;
-    diagnosis->view.ideal_ns = MAX(llround(values_mean(&values, 0)), 0);
-    diagnosis->view.explained_ns = llround(values_mean(&values, values.causes));
+    diagnosis->view.ideal_ns = MAX(llround(values_mean(&values, WHOLE(0))), 0);
+    diagnosis->view.explained_ns = MAX(d->iteration_ns, diagnosis->view.ideal_ns);
     struct located l = {.d = d, .chain = chain, .unrolled = &unrolled, .arena = &diagnosis->arena};
+    l.values = &values;
+    l.most_visits = MOST_PART_VISITS / MAX(1, __builtin_popcount(values.causes));
     l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
     l.of_rank = arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.of_rank);
     l.of_iteration = arena_array(work, d->n_iterations + (size_t)1, sizeof *l.of_iteration);
     double *weights = find_weights(&unrolled);
     tell_causes(diagnosis, &l, found, blames, weights);
+    diagnosis->view.n_replays = values.sets.n;
     for (uint32_t c = 0; c < n_cause_rows; c++)
         FREE_ALL(&found[c].pieces, &found[c].cuts, &found[c].parts, &found[c].part_numbers);
     FREE_ALL(&weights, &l.ops);

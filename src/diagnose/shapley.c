@@ -14,11 +14,18 @@ void values_fini(struct values *v)
     FREE_ALL(&v->number, &v->sets, &v->ns);
 }
 
-void values_want(struct values *v, uint32_t causes)
+/* Equal sets get equal keys. */
+static uint64_t set_key(const struct values *v, struct cause_set *set)
 {
-    causes |= ~v->causes;
-    if (map_insert(&v->number, map_key(causes), v->sets.n))
-        array_push(&v->sets, causes);
+    uint32_t players = set->partly == NOT_PARTLY ? 0 : set->players;
+    set->causes |= ~v->causes;
+    return map_key(((uint64_t)set->causes << 32 | players) + map_mix(set->partly));
+}
+
+void values_want(struct values *v, struct cause_set set)
+{
+    if (map_insert(&v->number, set_key(v, &set), v->sets.n))
+        array_push(&v->sets, set);
 }
 
 struct values_work {
@@ -47,16 +54,16 @@ void values_make(struct values *v)
     v->n_made = v->sets.n;
 }
 
-const double *values_of(const struct values *v, uint32_t causes)
+const double *values_of(const struct values *v, struct cause_set set)
 {
     uint64_t number = 0;
-    map_get(&v->number, map_key(causes | ~v->causes), &number);
+    map_get(&v->number, set_key(v, &set), &number);
     return v->ns.at + (size_t)number * v->unrolled->n_iterations;
 }
 
-double values_mean(const struct values *v, uint32_t causes)
+double values_mean(const struct values *v, struct cause_set set)
 {
-    return stats_mean_std(values_of(v, causes), v->unrolled->n_iterations).mean;
+    return stats_mean_std(values_of(v, set), v->unrolled->n_iterations).mean;
 }
 
 /* ---- gains ---- */
@@ -78,8 +85,8 @@ static uint32_t set_of(const struct gains *g, uint32_t members)
 
 static void add_gain(struct gains *g, uint32_t i, uint32_t before, double weight)
 {
-    const double *with = values_of(g->values, before | 1U << g->cause[i]);
-    const double *without = values_of(g->values, before);
+    const double *with = values_of(g->values, WHOLE(before | 1U << g->cause[i]));
+    const double *without = values_of(g->values, WHOLE(before));
     uint32_t n = g->values->unrolled->n_iterations;
     for (uint32_t k = 0; k < n; k++)
         g->ns[(size_t)i * n + k] += weight * (with[k] - without[k]);
@@ -90,7 +97,7 @@ static void find_exact(struct gains *g)
     uint32_t n_sets = 1U << g->n;
     double weight[MOST_EXACT + 1]; /* by the size of a set that a cause joins */
     for (uint32_t set = 0; set < n_sets; set++)
-        values_want(g->values, set_of(g, set));
+        values_want(g->values, WHOLE(set_of(g, set)));
     values_make(g->values);
     weight[0] = 1.0 / g->n;
     for (uint32_t size = 1; size < g->n; size++)
@@ -114,13 +121,13 @@ static void draw_order(uint64_t seed, uint32_t n, uint32_t *order)
 static void walk_order(struct gains *g, const uint32_t *order, bool back, bool adds, double weight)
 {
     uint32_t set = 0;
-    values_want(g->values, set);
+    values_want(g->values, WHOLE(set));
     for (uint32_t k = 0; k < g->n; k++) {
         uint32_t i = order[back ? g->n - 1 - k : k];
         if (adds)
             add_gain(g, i, set, weight);
         set |= 1U << g->cause[i];
-        values_want(g->values, set);
+        values_want(g->values, WHOLE(set));
     }
 }
 
@@ -153,27 +160,39 @@ static void find_drawn(struct gains *g)
     }
 }
 
-/* What to do first: what wins most, then what does without that, ... */
+/* What to do first: what wins most, then what does without that, ... Where that takes too many
+ * passes, those with more blame come first. */
 static void find_order(struct gains *g, struct blame *blames)
 {
     struct values *v = g->values;
     uint32_t left = v->causes;
+    bool all = 0.5 * g->n * g->n * v->unrolled->n_cells <= MOST_VISITS / 4;
     for (uint32_t place = 1; left != 0; place++) {
-        uint32_t best = 0;
-        for (uint32_t i = 0; i < g->n; i++)
-            if (left >> g->cause[i] & 1)
-                values_want(v, left & ~(1U << g->cause[i]));
-        values_make(v);
-        double most = -1, now = values_mean(v, left);
+        uint32_t best = UINT32_MAX;
+        double most = -1;
         for (uint32_t i = 0; i < g->n; i++) {
-            if (!(left >> g->cause[i] & 1))
+            uint32_t c = g->cause[i];
+            if (!(left >> c & 1))
                 continue;
-            double gain = MAX(now - values_mean(v, left & ~(1U << g->cause[i])), 0);
+            if (all || place == 1)
+                values_want(v, WHOLE(left & ~(1U << c)));
+            if (!all && (best == UINT32_MAX || blames[c].ns > blames[best].ns))
+                best = c;
+        }
+        if (!all)
+            values_want(v, WHOLE(left & ~(1U << best)));
+        values_make(v);
+        double now = values_mean(v, WHOLE(left));
+        for (uint32_t i = 0; i < g->n; i++) {
+            uint32_t c = g->cause[i];
+            if (!(left >> c & 1) || !(all || place == 1 || c == best))
+                continue;
+            double gain = MAX(now - values_mean(v, WHOLE(left & ~(1U << c))), 0);
             if (place == 1)
-                blames[g->cause[i]].alone_ns = gain;
-            if (gain > most) {
+                blames[c].alone_ns = gain;
+            if (all ? gain > most : c == best) {
                 most = gain;
-                best = g->cause[i];
+                best = c;
             }
         }
         blames[best].order = place;
@@ -193,8 +212,8 @@ bool shapley_find(struct values *v, struct blame *blames)
     SCRATCH double *ns = mem_array((size_t)g.n * n_iterations + 1, sizeof *ns);
     g.ns = ns;
     bool exact = g.n <= MOST_EXACT && (double)(1U << g.n) * v->unrolled->n_cells <= MOST_VISITS;
-    values_want(v, 0);
-    values_want(v, v->causes);
+    values_want(v, WHOLE(0));
+    values_want(v, WHOLE(v->causes));
     values_make(v);
     if (g.n > 0)
         exact ? find_exact(&g) : find_drawn(&g);
@@ -207,4 +226,117 @@ bool shapley_find(struct values *v, struct blame *blames)
     }
     find_order(&g, blames);
     return !exact;
+}
+
+/* ---- parts of a cause ---- */
+
+enum { MOST_PLAYERS = 12, MOST_EXACT_PLAYERS = 6, PLAYER_PAIRS = 4, MOST_OTHERS = 8 };
+
+struct owen {
+    struct values *values;
+    uint32_t cause, n;                      /* players */
+    uint32_t n_others, others[MOST_OTHERS]; /* sets of other causes that it joins */
+    double gain[MOST_PLAYERS];
+};
+
+/* The largest parts each are a player, the others together the last. */
+static uint32_t set_players(const double *of_part, uint32_t n_parts, uint8_t *player)
+{
+    uint32_t n = MIN(n_parts, MOST_PLAYERS);
+    memset(player, (int)n - 1, n_parts);
+    for (uint8_t i = 0; i + 1U < n; i++) {
+        uint32_t most = UINT32_MAX;
+        for (uint32_t p = 0; p < n_parts; p++)
+            if (player[p] == n - 1 && (most == UINT32_MAX || of_part[p] > of_part[most]))
+                most = p;
+        player[most] = i;
+    }
+    return n;
+}
+
+/* What the cause's group may join: those before it in drawn orders, and in their reverses. */
+static void draw_others(struct owen *o, uint32_t n_sets)
+{
+    uint32_t order[32], cause[32], n = 0;
+    for (uint32_t c = 0; c < 32; c++)
+        if (o->values->causes >> c & 1)
+            cause[n++] = c;
+    for (uint32_t pair = 0; o->n_others + 2 <= n_sets; pair++) {
+        uint32_t before = 0, after = 0, k = 0;
+        draw_order(pair + 1, n, order);
+        for (; cause[order[k]] != o->cause; k++)
+            before |= 1U << cause[order[k]];
+        while (++k < n)
+            after |= 1U << cause[order[k]];
+        o->others[o->n_others++] = before;
+        o->others[o->n_others++] = after;
+    }
+}
+
+/* Asks for a set of players with a set of other causes, or adds what `player` wins there. */
+static void join_players(struct owen *o, uint32_t others, uint32_t player, uint32_t players,
+                         bool adds, double weight)
+{
+    struct cause_set without = {others, o->cause, players}, with = without;
+    with.players |= 1U << player;
+    if (adds) {
+        o->gain[player] +=
+            weight * (values_mean(o->values, with) - values_mean(o->values, without));
+        return;
+    }
+    values_want(o->values, without);
+    values_want(o->values, with);
+}
+
+static void find_players(struct owen *o, uint32_t others, bool adds)
+{
+    uint32_t order[32];
+    double weight[MOST_PLAYERS + 1] = {1.0 / o->n / o->n_others};
+    for (uint32_t size = 1; size < o->n; size++)
+        weight[size] = weight[size - 1] * size / (o->n - size);
+    for (uint32_t set = 0; o->n <= MOST_EXACT_PLAYERS && set < 1U << o->n; set++)
+        for (uint32_t i = 0; i < o->n; i++)
+            if (!(set >> i & 1))
+                join_players(o, others, i, set, adds, weight[__builtin_popcount(set)]);
+    for (uint32_t pair = 0; o->n > MOST_EXACT_PLAYERS && pair < PLAYER_PAIRS; pair++) {
+        draw_order(pair + 1, o->n, order);
+        for (int back = 0; back < 2; back++)
+            for (uint32_t k = 0, set = 0; k < o->n; k++) {
+                uint32_t i = order[back ? o->n - 1 - k : k];
+                join_players(o, others, i, set, adds, 0.5 / PLAYER_PAIRS / o->n_others);
+                set |= 1U << i;
+            }
+    }
+}
+
+void owen_find(struct values *v, uint32_t cause, uint32_t n_parts, double most_visits,
+               double *of_part)
+{
+    struct owen o = {.values = v, .cause = cause};
+    double last = 0;
+    uint32_t n_last = 0;
+    if (n_parts < 2)
+        return;
+    uint8_t *player = mem_alloc(n_parts);
+    v->unrolled->players[cause] = player;
+    o.n = set_players(of_part, n_parts, player);
+    double passes = o.n <= MOST_EXACT_PLAYERS ? 1U << o.n : 2 * PLAYER_PAIRS * o.n;
+    draw_others(&o, (uint32_t)MIN(MOST_OTHERS, most_visits / passes / v->unrolled->n_cells));
+    if (o.n_others == 0)
+        return;
+    for (int adds = 0; adds < 2; adds++) {
+        for (uint32_t k = 0; k < o.n_others; k++)
+            find_players(&o, o.others[k], adds);
+        values_make(v);
+    }
+    for (uint32_t p = 0; p < n_parts; p++)
+        if (player[p] + 1U == o.n) {
+            last += of_part[p];
+            n_last++;
+        }
+    for (uint32_t p = 0; p < n_parts; p++) {
+        double gain = MAX(o.gain[player[p]], 0);
+        bool alone = player[p] + 1U < o.n;
+        of_part[p] = alone ? gain : last > 0 ? gain * of_part[p] / last : gain / n_last;
+    }
 }

@@ -299,8 +299,6 @@ static void place_all(struct unrolled_build *b, struct unrolled *s)
 
 /* ---- what causes take away ---- */
 
-ORDER(by_part, struct taken, ASCENDING(part) ?: ASCENDING(cell));
-
 static void take_piece(struct unrolled_build *b, struct unrolled *s, int64_t *left, uint32_t cause,
                        const struct piece *piece)
 {
@@ -349,9 +347,6 @@ static void take_all(struct unrolled_build *b, struct unrolled *s, const struct 
                       INT64_MAX / 4, lateness_of(b, node, to[node]));
         }
         first += (uint32_t)found[c].cuts.n;
-        if (s->taken[c].n > 0)
-            qsort(s->taken[c].at, s->taken[c].n, sizeof *s->taken[c].at, by_part);
-        s->n_parts[c] = (uint32_t)found[c].parts.n;
     }
 }
 
@@ -402,7 +397,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
 void unrolled_fini(struct unrolled *s)
 {
     for (uint32_t c = 0; c < s->n_causes; c++)
-        array_fini(&s->taken[c]);
+        FREE_ALL(&s->taken[c], &s->players[c]);
     FREE_ALL(&s->row, &s->wait, &s->own_ns, &s->op, &s->iteration, &s->end, &s->begin_ns,
              &s->taken);
 }
@@ -419,13 +414,18 @@ static void run_pass(const struct unrolled *s, int64_t *cells)
     }
 }
 
-void unrolled_pass(const struct unrolled *s, uint32_t causes, int64_t *cells, double *iterations_ns)
+void unrolled_pass(const struct unrolled *s, struct cause_set set, int64_t *cells,
+                   double *iterations_ns)
 {
     memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
-    for (uint32_t c = 0; c < s->n_causes; c++)
-        if (!(causes >> c & 1))
-            EACH (const struct taken, taken, s->taken[c])
+    for (uint32_t c = 0; c < s->n_causes; c++) {
+        const uint8_t *player = c == set.partly ? s->players[c] : NULL;
+        if (!player && set.causes >> c & 1)
+            continue;
+        EACH (const struct taken, taken, s->taken[c])
+            if (!player || !(set.players >> player[taken->part] & 1))
                 cells[taken->cell] -= taken->ns;
+    }
     run_pass(s, cells);
     for (uint32_t i = 0; i < s->n_iterations; i++) {
         const uint32_t *end = s->end + (size_t)i * s->n_ends;

@@ -30,8 +30,9 @@ struct unrolled {
     uint32_t *end; /* [iteration * n_ends + i]: cells with whose ends iterations end: a rank's */
     int64_t *begin_ns; /* [n_ends]: where the first iteration begins */
     uint32_t n_causes;
-    taken_array *taken; /* by cause, ordered by part */
-    uint32_t n_parts[32];
+    taken_array *taken;   /* by cause */
+    uint8_t *players[32]; /* by cause and part: the number of those parts that go together; below
+                             32; NULL: they are not told apart */
 };
 
 /* `found`: of each row, with its pieces cut to what was left. */
@@ -39,8 +40,15 @@ void unrolled_make(struct unrolled *unrolled, const struct chain *chain, const s
                    const struct cause_found *found, uint32_t n_found);
 void unrolled_fini(struct unrolled *unrolled);
 
-/* The times of the iterations with the causes of a set there. `cells`: room for n_cells. */
-void unrolled_pass(const struct unrolled *unrolled, uint32_t causes, int64_t *cells,
+/* Causes that are there; of `partly`, only those parts whose players are. */
+struct cause_set {
+    uint32_t causes, partly, players;
+};
+#define NOT_PARTLY UINT32_MAX
+#define WHOLE(of)  ((struct cause_set){(of), NOT_PARTLY, 0})
+
+/* The times of the iterations with a set of causes there. `cells`: room for n_cells. */
+void unrolled_pass(const struct unrolled *unrolled, struct cause_set set, int64_t *cells,
                    double *iterations_ns);
 /* A pass with all causes there at `share` of their time. `weight` becomes, for each cell, how much
  * of it the mean iteration takes: the critical path, where several are equally late in equal parts.

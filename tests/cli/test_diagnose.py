@@ -17,6 +17,8 @@ class Diagnose(Case):
             with self.subTest(trace=trace):
                 facts = self.assert_json("diagnose", trace)
                 self.assertEqual(facts["schema"], "dpro.diagnose/1")
+                replayed = dpro("replay", trace, "--json", "--no-validate").json["predicted"]
+                self.assertEqual(facts["explained_ms"], replayed["iteration_ms"])
                 self.assertEqual(sum(blames(facts).values()) + Decimal(str(facts["ideal_ms"])), Decimal(str(facts["iteration_ms"])))
                 for cause in facts["causes"]:
                     if cause["parts"]:

@@ -95,16 +95,30 @@ static void write_column(struct writer *w, const char *key, size_t n, const int6
     writer_close(w, ']');
 }
 
+/* The string id of the innermost module that an op is of; MEMORY_NONE: of none, or not known. */
+static uint32_t module_of(const struct dpro_graph *g, dpro_op_id op)
+{
+    uint32_t rank = g->rank[op];
+    if (!g->memory || rank >= g->n_ranks)
+        return MEMORY_NONE;
+    const struct graph_memory *memory = &g->memory[rank];
+    uint32_t at = op - g->ranks[rank].first_op;
+    uint32_t call = at < memory->n_op_calls ? memory->op_calls[at] : MEMORY_NONE;
+    return call == MEMORY_NONE ? MEMORY_NONE : memory->calls[call / 2].module;
+}
+
 /* Writes the strings that ops use, and remembers their places. */
 static void write_strings(struct writer *w, struct page *page)
 {
     const struct dpro_graph *g = page->graph;
     uint32_t n = 0;
     writer_section(w, "strings", '[');
-    for (int what = 0; what < 2; what++) {
-        const uint32_t *ids = what == 0 ? g->name : g->tensor;
-        for (uint32_t i = 0; i < page->n_ops && ids; i++) {
-            uint32_t id = ids[page->ops[i]];
+    for (uint32_t i = 0; i < page->n_ops; i++) {
+        dpro_op_id op = page->ops[i];
+        const uint32_t ids[] = {g->name[op], g->tensor ? g->tensor[op] : MEMORY_NONE,
+                                module_of(g, op)};
+        EACH_OF (const uint32_t, at, ids, 3) {
+            uint32_t id = *at;
             if (id >= g->names.n || page->text_at[id] != UINT32_MAX)
                 continue;
             page->text_at[id] = n++;
@@ -156,9 +170,9 @@ static void write_ops(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
     size_t n = page->n_ops;
-    SCRATCH int64_t *columns = mem_array(7 * n + 1, sizeof *columns);
+    SCRATCH int64_t *columns = mem_array(8 * n + 1, sizeof *columns);
     int64_t *id = columns, *name = id + n, *kind = name + n, *device = kind + n, *gap = device + n,
-            *bytes = gap + n, *tensor = bytes + n;
+            *bytes = gap + n, *tensor = bytes + n, *module = tensor + n;
     for (size_t i = 0; i < n; i++) {
         dpro_op_id op = page->ops[i];
         id[i] = op;
@@ -168,6 +182,8 @@ static void write_ops(struct writer *w, const struct page *page)
         gap[i] = g->gap_ns ? g->gap_ns[op] : 0;
         bytes[i] = g->size_bytes ? (int64_t)g->size_bytes[op] : 0;
         tensor[i] = g->tensor && g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0;
+        uint32_t of = module_of(g, op);
+        module[i] = of == MEMORY_NONE ? 0 : (int64_t)page->text_at[of] + 1;
     }
     writer_section(w, "kinds", '[');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
@@ -178,9 +194,14 @@ static void write_ops(struct writer *w, const struct page *page)
     write_column(w, "name", n, name);
     write_column(w, "kind", n, kind);
     write_column(w, "device", n, device);
-    write_column(w, "gap", g->gap_ns ? n : 0, gap);
-    write_column(w, "bytes", g->size_bytes ? n : 0, bytes);
-    write_column(w, "tensor", g->tensor ? n : 0, tensor);
+    if (g->gap_ns)
+        write_column(w, "gap", n, gap);
+    if (g->size_bytes)
+        write_column(w, "bytes", n, bytes);
+    if (g->tensor)
+        write_column(w, "tensor", n, tensor);
+    if (g->memory)
+        write_column(w, "module", n, module);
     writer_close(w, '}');
 }
 

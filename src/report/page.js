@@ -173,6 +173,8 @@ function scrolling(...children) {
   const observer = new ResizeObserver(look);
   observer.observe(box);
   for (const child of children) observer.observe(child);
+  box.look = () => queueMicrotask(look); /* once it is in the page */
+  box.look();
   return box;
 }
 
@@ -195,11 +197,12 @@ function table(columns, items, { most = 512, className = "" } = {}) {
     body.replaceChildren(...list.slice(0, shown).map((item) => el("tr", "",
       columns.map((c) => el("td", c.num ? "num" : c.className || "", c.cell(item))))));
     more.hidden = list.length <= shown;
+    inner.look();
     more.textContent = more.hidden ? "" : "show " + Math.min(most, list.length - shown) + " more of " + list.length;
   }
 
+  const inner = scrolling(el("table", className, el("thead", "", el("tr", "", heads)), body)), box = el("div", "", inner, more);
   draw();
-  const box = el("div", "", scrolling(el("table", className, el("thead", "", el("tr", "", heads)), body)), more);
   box.show = (now) => { items = now; shown = most; draw(); };
   return box;
 }

@@ -110,13 +110,14 @@
     if (track && track.isPath && track.gap[i]) rows.push(["gap on the path", ns(track.gap[i])]);
     else if (model.opGap[op]) rows.push(["gap before", ns(model.opGap[op])]);
     if (model.opBytes[op]) rows.push(["bytes", bytes(model.opBytes[op])]);
+    if (model.opModule[op]) rows.push(["module", moduleName(model, op)]);
     if (model.opTensor[op]) rows.push(["tensor", model.strings[model.opTensor[op] - 1]]);
     if (model.critical[op]) rows.push(["critical", "yes"]);
     return rows;
   }
 
   function timelineCard() {
-    const canvas = el("canvas"), panel = el("div"), found = el("span", "found dim");
+    const canvas = el("canvas"), panel = el("div"), range = el("div"), found = el("span", "found dim");
     canvas.tabIndex = 0;
     canvas.setAttribute("aria-label", "timeline of the measured and the replayed iteration");
     let view = null, matches = [], at = -1;
@@ -134,6 +135,14 @@
       }
       panel.append(el("div", "name", model.strings[model.opName[op]]),
         ...items.map(([k, v]) => el("div", "", el("span", "label", k), v)));
+    }
+
+    function onMeasure(measured) {
+      if (!measured) return range.replaceChildren();
+      const [from, to] = measured;
+      range.replaceChildren(el("h3", "", "Measured: " + ns(Math.round(to - from)) + ", from " + ns(Math.round(from)) + " to " + ns(Math.round(to)) +
+        (report.predicted.iteration_ms > 0 ? ", " + pct(share((to - from) / 1e6, report.predicted.iteration_ms)) + " of the iteration" : "")),
+      rangeTable(model, from, to), action("clear", () => view.measure(null)));
     }
 
     function step(by) {
@@ -182,7 +191,7 @@
       join(toggle("measured", true, set("measured")), toggle("replayed", true, set("replayed"))),
       toggle("critical path only", false, set("criticalOnly")),
       many ? join(action("open all", () => view.openAll(true)), action("close all", () => view.openAll(false))) : null,
-      action("fit", () => view.fitAll()), el("span", "grow"), box,
+      action("fit", () => view.fitAll()), toggle("measure", false, (on) => { view.measuring = on; }), el("span", "grow"), box,
       join(action("‹", () => step(-1)), action("›", () => step(1))), found);
 
     const kbd = (k) => el("kbd", "", k);
@@ -194,18 +203,19 @@
         .filter(([name]) => shades.has(name)).map(([name, text]) => el("span", "", swatch(name), text)),
       el("span", "", el("span", "swatch mark"), "on the critical path"), el("span", "grow"),
       el("span", "", "wheel zooms, drag pans, ", kbd("w"), " ", kbd("a"), " ", kbd("s"), " ", kbd("d"), ", ", kbd("f"),
-        " or double click fits, ", kbd("shift"), "+wheel scrolls"));
+        " or double click fits, ", kbd("shift"), "+wheel scrolls, ", kbd("shift"), "+drag measures a range, ", kbd("m"), " what is in view"));
 
     const [shown, drawn, shortest] = data.drawn;
     const cut = shown < drawn ? el("p", "dim", "Of " + drawn + " ops the " + shown + " that are critical or longer than " + ns(shortest) +
       " are in this page; timeline.json.gz beside it has all (open it at ui.perfetto.dev).") : null;
     const holder = el("div", "", canvas);
-    const section = card(null, tools, holder, panel, key, cut);
+    const section = card(null, tools, holder, range, panel, key, cut);
 
     function start() {
       view = new Timeline(canvas, model, {
         iterationNs: report.predicted.iteration_ms > 0 ? report.predicted.iteration_ms * 1e6 : -1,
         onSelect,
+        onMeasure,
         onHover: (hit, e) => {
           if (!hit) return hideTip();
           showTip(e, view.nameOf(hit.track, hit.i), describe(hit.track.op[hit.i], hit.track, hit.i));
@@ -443,7 +453,7 @@
     parts.replaceWith(now);
     parts = now;
   });
-  document.body.append(el("main", "", header(), verdict(report.verdict), tiles(), iterations, timeline.card, memory ? memory.card : null, dimensionsCard(report),
+  document.body.append(el("main", "", header(), verdict(report.verdict), tiles(), iterations, timeline.card, memory ? memory.card : null, dimensionsCard(report), opsCard(model, timeline.find),
     el("div", "grid", el("div", "stack", parts, topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))));
   timeline.start();

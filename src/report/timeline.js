@@ -42,11 +42,11 @@ function undelta(list) {
 /* Turns the page's columns into tracks and ops. */
 function decodeData(data) {
   const ops = data.ops, n = ops.name.length;
-  const zeros = new Uint8Array(n), column = (list) => (list.length ? list : zeros);
+  const zeros = new Uint8Array(n), column = (list) => list || zeros;
   const model = {
     strings: data.strings, kinds: data.kinds, devices: data.devices, processes: data.processes, nOps: n,
     opName: ops.name, opKind: ops.kind, opDevice: ops.device,
-    opGap: column(ops.gap), opBytes: column(ops.bytes), opTensor: column(ops.tensor),
+    opGap: column(ops.gap), opBytes: column(ops.bytes), opTensor: column(ops.tensor), opModule: column(ops.module),
     tracks: [], critical: new Uint8Array(n),
     /* where an op is drawn: track and index, -1 when nowhere */
     replayedTrack: new Int32Array(n).fill(-1), replayedAt: new Int32Array(n),
@@ -85,11 +85,13 @@ class Timeline {
   constructor(canvas, model, options) {
     this.canvas = canvas;
     this.model = model;
-    this.options = options; /* iterationNs, measuredNs, onHover, onSelect, onDraw */
+    this.options = options; /* iterationNs, onHover, onSelect, onMeasure, onDraw */
     this.context = canvas.getContext("2d");
     this.show = { measured: true, replayed: true, criticalOnly: false };
     this.match = null;
     this.selected = -1;
+    this.measuring = false; /* dragging measures a range, else it moves the view */
+    this.measured = null; /* [from, to] */
     this.scroll = 0;
     this.gutter = 264;
     this.axis = 26;
@@ -249,6 +251,7 @@ class Timeline {
     this.drawScrollbar();
     c.restore();
     this.drawAxis();
+    this.drawRange();
     if (this.options.onDraw) this.options.onDraw();
   }
 
@@ -305,6 +308,30 @@ class Timeline {
     const w = c.measureText(text).width;
     c.fillStyle = this.color.accent;
     c.fillText(text, x - w - 2, 10);
+  }
+
+  drawRange() {
+    if (!this.measured) return;
+    const c = this.context, [from, to] = this.measured.map((t) => Math.max(this.gutter, Math.min(this.width, this.x(t))));
+    if (to <= this.gutter || from >= this.width) return;
+    c.fillStyle = this.color.accent;
+    c.globalAlpha = 0.16;
+    c.fillRect(from, 0, Math.max(1, to - from), this.height);
+    c.globalAlpha = 1;
+    for (const x of [from, to]) c.fillRect(Math.round(x), 0, 1, this.height);
+    const text = ns(Math.round(this.measured[1] - this.measured[0])), width = c.measureText(text).width + 8;
+    const left = Math.max(this.gutter, Math.min(this.width - width, (from + to - width) / 2));
+    c.fillRect(left, 1, width, 17);
+    c.fillStyle = this.color.card;
+    c.textAlign = "left";
+    c.fillText(text, left + 4, 10);
+  }
+
+  /* From one moment to another one, in either order; null: nothing. */
+  measure(a, b) {
+    this.measured = a === null ? null : [Math.max(this.min, Math.min(a, b)), Math.min(this.max, Math.max(a, b))];
+    this.redraw();
+    this.options.onMeasure(this.measured);
   }
 
   label(text, x, y, width, color, bold) {
@@ -551,7 +578,8 @@ class Timeline {
       if (e.button !== 0) return;
       const [x, y] = place(e);
       canvas.setPointerCapture(e.pointerId);
-      drag = { x, y, t0: this.t0, scroll: this.scroll, moved: false, bar: x > this.width - 10 };
+      const range = (this.measuring || e.shiftKey) && x >= this.gutter;
+      drag = { x, y, t0: this.t0, scroll: this.scroll, moved: false, bar: x > this.width - 10, from: range ? this.t(x) : null };
     });
     canvas.addEventListener("pointermove", (e) => {
       const [x, y] = place(e);
@@ -565,6 +593,7 @@ class Timeline {
       drag.moved = true;
       this.options.onHover(null, e);
       const view = this.height - this.axis;
+      if (drag.from !== null) return this.measure(drag.from, this.t(Math.max(x, this.gutter)));
       if (drag.bar) this.scroll = drag.scroll + ((y - drag.y) * this.total) / view;
       else {
         canvas.style.cursor = "grabbing";
@@ -602,6 +631,7 @@ class Timeline {
     const keys = {
       w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle),
       a: () => this.pan(-0.2), d: () => this.pan(0.2), f: () => this.fitAll(),
+      m: () => this.measure(this.t0, this.t0 + this.span), escape: () => this.measure(null),
     };
     const arrows = {
       ArrowLeft: () => this.pan(-0.1), ArrowRight: () => this.pan(0.1),

@@ -153,6 +153,52 @@ class Pages(Case):
         self.assertRegex(shown, "iteration 3: [0-9.]+ ms, slow, as measured")
         self.assertIn("<code>dpro replay --iteration 3 -o FOLDER TRACE</code>", shown)
 
+    def after(self, page, script):
+        """The page's elements after a script, and the data that it draws."""
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        data = json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])
+        changed = self.write("changed.html", text.replace("</body>", "<script>setTimeout(() => {" + script + "}, 100);</script></body>"))
+        self.assert_readable(changed)
+        return self.dom(changed).rpartition("</script>")[0], data
+
+    def rows_of(self, card):
+        rows = re.findall("<tr>(.*?)</tr>", card)[1:]
+        return [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row, re.S)] for row in rows]
+
+    def test_all_ops_are_listed_by_module_sorted_and_filtered(self):
+        page = self.replay(BUNDLED + "-memory")
+        shown, data = self.after(page, """const c = document.querySelector("select[aria-label='group ops']"), card = c.closest(".card");
+            c.selectedIndex = 1; c.dispatchEvent(new Event("change"));
+            [...card.querySelectorAll("th button")].find((b) => b.textContent === "count").click();""")
+        ops, strings = data["ops"], data["strings"]
+        of = [strings[m - 1] or "the model itself" if m else "no module" for m in ops["module"]]
+        rows = self.rows_of(re.search("All ops</h2>.*?</section>", shown, re.S)[0])
+        counts = [int(row[3]) for row in rows]
+        self.assertEqual(counts, sorted(counts, reverse=True))
+        self.assertEqual(dict(zip([row[0] for row in rows], counts)).get("blocks.0.attention"), of.count("blocks.0.attention"))
+        self.assertIn('aria-sort="descending"', shown)
+        shown, _ = self.after(page, """const f = document.querySelector("input[aria-label='filter by op or module']");
+            f.value = "attention.qkv"; f.dispatchEvent(new Event("input"));""")
+        rows = self.rows_of(re.search("All ops</h2>.*?</section>", shown, re.S)[0])
+        self.assertGreater(len(rows), 2)
+        self.assertEqual([row for row in rows if "attention.qkv" not in row[0]], [])
+
+    def test_a_range_of_the_timeline_is_measured(self):
+        shown, data = self.after(self.replay(BUNDLED + "-memory"),
+                                 """document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "m", bubbles: true }));""")
+        card = re.search("<h3>Measured: [0-9.]+ ms, from .*?clear</button>", shown, re.S)[0]
+        took = {row[0]: row[2] for row in self.rows_of(card)}
+        kinds, ops = data["kinds"], data["ops"]
+        forward = 0
+        for track in data["tracks"]:
+            at, waiting = 0, set(track["waiting"][::2])
+            for i, (op, dur) in enumerate(zip(track["op"], track["dur"])):
+                at += op
+                if track["replayed"] and i not in waiting and kinds[ops["kind"][at]] == "FW":
+                    forward += dur / 1e6
+        self.assertAlmostEqual(float(took["FW"].split()[0]), forward, delta=0.01 * forward)
+
     def test_it_is_said_what_the_replay_rests_on(self):
         one = os.path.join(BUNDLED, "kineto_rank1.json.gz")
         for path, ranks in ((BUNDLED, "Every rank of the job is in the trace (2)."), (one, "1 of 2 ranks are in the trace; the others")):

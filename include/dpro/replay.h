@@ -168,6 +168,9 @@ struct dpro_replay_view {
     const struct dpro_critical_op *critical;
     int64_t critical_ns;
     const struct dpro_rank_memory *memory; /* by rank */
+    /* Who waits for whom: what a rank waits for another as the last one to come, in an iteration,
+     * mean: [rank * n_ranks + other]. NULL: there are more than 1,024 ranks. */
+    const int64_t *waited_for_ns;
 };
 DPRO_API const struct dpro_replay_view *dpro_replay_view(const struct dpro_replay *replay);
 DPRO_API int64_t dpro_replay_percentile_ns(const struct dpro_replay *replay,

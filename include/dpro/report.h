@@ -81,6 +81,7 @@ struct dpro_diagnose_report {
     struct dpro_job_time job; /* what an iteration takes: the ideal, all blames, and what the replay
                                  does not explain */
     int64_t profiler_ns;      /* of the replay, which was subtracted */
+    const struct dpro_measures *measures; /* the field's own; NULL: none */
 };
 DPRO_API int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out,
                                 struct dpro_error *err);

@@ -8,6 +8,7 @@
 #include "base/column.h"
 #include "graph/memory/graph_memory.h"
 #include "graph/names/names.h"
+#include "ingest/arithmetic.h"
 
 enum graph_op_flag {
     GRAPH_OP_BOUNDARY = 1, /* ends its rank's iteration; exactly one a rank, kind BARRIER */
@@ -209,6 +210,16 @@ enum {
     PROFILED_BEFORE = 4, /* shift: starts and ends of ops in the gap before it */
 };
 
+/* What a rank computes in an iteration by family and precision, of ops with known shapes. */
+struct family_work {
+    double flops, bytes, ns;
+    double best; /* most FLOP/s of a single op */
+};
+struct rank_work {
+    const char *device; /* the name of its GPU; "": not known */
+    struct family_work of[N_FAMILIES][N_PRECISIONS];
+};
+
 /* By op id. What most ops lack is NULL when no op has a value. */
 #define GRAPH_OPS(COLUMN, ROW)                                                                     \
     COLUMN(ROW, int64_t, dur_ns, NS, "duration, mean over the measured iterations")                \
@@ -283,6 +294,8 @@ struct dpro_graph {
                                recording began with it, and nothing before held it up; NULL: all */
 
     struct graph_memory *memory; /* [n_ranks]; NULL: not known */
+
+    struct rank_work *work; /* [n_ranks]; NULL: not known */
 
     struct graph_device *devices;
     struct graph_rank *ranks;

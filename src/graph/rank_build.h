@@ -230,6 +230,8 @@ struct rank_build {
 
     struct graph_memory *memory; /* see graph/memory; NULL: not known */
 
+    struct family_work work[N_FAMILIES][N_PRECISIONS];
+
     bool autocast;     /* see autocast_rules.c */
     bool hides_phases; /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
                         */
@@ -282,6 +284,9 @@ void build_forget_keys(struct rank_build *rank);
 
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);
+
+/* rank_work.c: what it computes in an iteration. Needs slices. */
+void build_sum_work(struct rank_build *rank);
 
 void build_alloc_free_ns(struct rank_build *rank);
 

@@ -38,6 +38,8 @@ void rank_describe(struct trace_rank *rank, const struct source *source, struct 
         rank->host = source->names[part->process.host];
     if (!rank->backend)
         rank->backend = source->names[part->process.backend];
+    if (!rank->device)
+        rank->device = source->names[part->process.device_name];
     if (rank->n_groups || part->groups.n == 0)
         return;
     rank->groups = arena_array(arena, part->groups.n, sizeof *rank->groups);

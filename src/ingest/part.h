@@ -63,11 +63,11 @@ struct part_process {
     bool has_rank;
     int rank, world_size;
     uint64_t pid;
-    uint32_t host, backend; /* string ids */
-    bool of_job;            /* it describes the job, not a process */
-    bool may_be_server;     /* its name may say that it is of a process that is no rank */
-    bool is_device;         /* the part is one device of the file */
-    uint64_t device;        /* its number, as the file gives it */
+    uint32_t host, backend, device_name; /* string ids */
+    bool of_job;                         /* it describes the job, not a process */
+    bool may_be_server; /* its name may say that it is of a process that is no rank */
+    bool is_device;     /* the part is one device of the file */
+    uint64_t device;    /* its number, as the file gives it */
 };
 
 /* Of a file of a session of several processes. */

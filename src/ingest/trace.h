@@ -9,6 +9,7 @@
 
 #include "adapters/horovod/rounds.h"
 #include "ingest/allocator_history.h"
+#include "ingest/arithmetic.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/nccl.h"
 #include "ingest/transport/runs.h"
@@ -99,6 +100,7 @@ struct trace_detail {
     int32_t sync;               /* enum sync_kind */
     int64_t wait_stream;        /* cuda_sync: wait_on_stream; -1: none */
     uint64_t wait_correlation;  /* cuda_sync: wait_on_cuda_event_record_corr_id; 0: none */
+    struct arithmetic work;
 };
 
 /* The same of a detail. */
@@ -228,6 +230,7 @@ struct trace_rank {
     uint64_t pid;     /* process id of the CPU side, 0: unknown */
     uint32_t host;    /* string id of host_name; 0: unknown */
     uint32_t backend; /* string id of distributedInfo.backend */
+    uint32_t device;  /* string id of its GPU's name; 0: not known */
     bool in_session;  /* its windows are a session's steps, each of all processes together */
     struct trace_track *tracks;   /* a block of its own, as are all that RANK_PUSH() adds to */
     struct trace_window *windows; /* ascending in time */

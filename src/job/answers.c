@@ -140,8 +140,13 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     if (rc < 0 || (rc = dpro_job_graph(job, &graph, err)) < 0)
         return rc;
     job_begin_stage(job);
-    if ((rc = job_take_out_profiler(job, err)) < 0)
+    if ((rc = job_replay(job, err)) < 0)
         return rc;
+    struct dpro_measures *measures = &job->measures;
+    measures->replay = dpro_replay_view(job->replayed);
+    if ((rc = pop_make(graph, measures->replay, job->threads, &measures->pop, err)) < 0)
+        return rc;
+    roofline_make(graph, measures->replay->iteration_ns, &measures->roofline);
     options.threads = job->threads;
     options.sink = job->options.sink;
     options.profiler_ns = job->profiler.ns;
@@ -153,6 +158,7 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     *report = (struct dpro_diagnose_report){.trace = job->trace,
                                             .graph = graph,
                                             .diagnosis = job->diagnosis,
+                                            .measures = measures,
                                             .profiler_ns = job->profiler.ns};
     report->job = job_time_of(graph, replay_ns, job->profiler.ns, &doubt);
     dpro_job_tell_stage(job, "diagnosed");

@@ -206,14 +206,19 @@ int dpro_job_model(struct dpro_job *job, int all_communication, const struct dpr
     return rc;
 }
 
+int job_replay(struct dpro_job *job, struct dpro_error *err)
+{
+    struct dpro_replay_options options = {.threads = job->threads, .sink = job->options.sink};
+    int rc = job_take_out_profiler(job, err);
+    return rc < 0 || job->replayed ? rc
+                                   : dpro_replay_run(job->graph, &options, &job->replayed, err);
+}
+
 int dpro_job_memory(struct dpro_job *job, uint32_t rank_index, struct dpro_rank_memory *memory,
                     struct dpro_error *err)
 {
     int rc = make_graph(job, err);
-    if (rc < 0 || (rc = job_take_out_profiler(job, err)) < 0)
-        return rc;
-    struct dpro_replay_options options = {.threads = job->threads, .sink = job->options.sink};
-    if (!job->replayed && (rc = dpro_replay_run(job->graph, &options, &job->replayed, err)) < 0)
+    if (rc < 0 || (rc = job_replay(job, err)) < 0)
         return rc;
     const struct dpro_replay_view *found = dpro_replay_view(job->replayed);
     *memory = rank_index < found->n_ranks

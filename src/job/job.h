@@ -6,6 +6,8 @@
 
 #include <dpro/job.h>
 
+#include "diagnose/measures.h"
+
 struct job_line { /* said by a search */
     struct job_line *next;
     char text[];
@@ -43,6 +45,7 @@ struct dpro_job {
     struct dpro_whatif *whatif;
     struct dpro_optimum *optimum;
     struct dpro_diagnosis *diagnosis;
+    struct dpro_measures measures;
     struct job_line *lines;  /* the last first */
     const char **line_texts; /* [n_lines + 1], in order */
     size_t n_lines;
@@ -51,4 +54,6 @@ struct dpro_job {
 void job_begin_stage(struct dpro_job *job); /* stages count from now */
 /* What recording cost is taken out of the graph, which is there. */
 int job_take_out_profiler(struct dpro_job *job, struct dpro_error *err);
+/* Replays it as it runs, once; the graph is there. */
+int job_replay(struct dpro_job *job, struct dpro_error *err);
 void job_forget_lines(struct dpro_job *job);

@@ -47,6 +47,7 @@ struct breakdown {
     struct dpro_rank_time *ranks;
     struct dpro_dimension_time *dimensions;
     struct dpro_rank_time *of_iterations; /* NULL: not asked for */
+    int64_t *waited_for_ns;               /* [rank * n_ranks + other]; NULL: not asked for */
     _Atomic int64_t *waited_ns;           /* as last: what ranks wait in it, the sum over them */
     struct dpro_lateness *lateness;
     struct accounting *of_thread;
@@ -77,7 +78,7 @@ struct accounting {
     size_t n_spare;
 };
 
-static bool is_transfer(enum dpro_op_kind kind)
+bool breakdown_is_transfer(enum dpro_op_kind kind)
 {
     return kind == DPRO_OP_SEND || kind == DPRO_OP_RECV || kind == DPRO_OP_PUSH ||
            kind == DPRO_OP_PULL || kind == DPRO_OP_REDUCE || kind == DPRO_OP_COLLECTIVE;
@@ -93,10 +94,11 @@ static enum use use_of(const struct dpro_graph *g, uint32_t op, bool has_gpu)
     uint32_t device = g->device[op];
     bool on_cpu = device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_CPU_THREAD;
     bool on_gpu = g->flags[op] & GRAPH_OP_GPU;
-    bool computes = phase <= DPRO_OP_INPUT && kind != DPRO_OP_LAUNCH && !is_transfer(kind);
+    bool computes =
+        phase <= DPRO_OP_INPUT && kind != DPRO_OP_LAUNCH && !breakdown_is_transfer(kind);
     if (computes && (has_gpu ? on_gpu : on_cpu))
         return computing[phase];
-    if (is_transfer(kind) || phase == DPRO_OP_COLLECTIVE)
+    if (breakdown_is_transfer(kind) || phase == DPRO_OP_COLLECTIVE)
         return USE_TRANSFER;
     if (computes && phase == DPRO_OP_INPUT && has_gpu && on_cpu)
         return USE_CPU_INPUT;
@@ -395,11 +397,14 @@ static void fill_rank(const struct accounting *work, uint32_t r, struct dpro_ran
     *out = time_of(g->ranks[r].rank, span->to_ns[r] - span->from_ns[r], work->sums.use, n);
     out->communication_ns = work->sums.transfer / n;
     int64_t most = 0;
-    for (uint32_t other = 0; other < g->n_ranks; other++)
+    for (uint32_t other = 0; other < g->n_ranks; other++) {
         if (work->waited_for[other] > most) {
             most = work->waited_for[other];
             out->waited_most_for = g->ranks[other].rank;
         }
+        if (work->all->waited_for_ns)
+            work->all->waited_for_ns[(size_t)r * g->n_ranks + other] = work->waited_for[other] / n;
+    }
 }
 
 static void account_for(struct accounting *work, uint32_t r, struct dpro_rank_time *out)
@@ -511,7 +516,8 @@ static void count_latenesses(void *arg, size_t iteration)
 
 void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations)
+                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations,
+                    int64_t *waited_for_ns)
 {
     size_t n_met = (size_t)span->n_copies * g->n_collectives + 1;
     struct breakdown all = {.g = g,
@@ -519,7 +525,8 @@ void breakdown_fill(const struct dpro_graph *g, const struct breakdown_span *spa
                             .ranks = ranks,
                             .dimensions = dimensions,
                             .lateness = lateness,
-                            .of_iterations = of_iterations};
+                            .of_iterations = of_iterations,
+                            .waited_for_ns = waited_for_ns};
     for (uint32_t r = 0; r < g->n_ranks; r++)
         all.most_ops = MAX(all.most_ops, g->ranks[r].n_ops);
     for (uint32_t c = 0; c < g->n_collectives; c++)

@@ -7,6 +7,7 @@
 
 #define NO_RANK    UINT32_MAX
 #define MOST_TIMES 20000 /* of ranks in single iterations */
+#define MOST_RANKS 1024  /* of which it is kept who waits for whom */
 
 struct dpro_replay {
     struct arena arena;
@@ -91,8 +92,13 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
         arena_array(&r->arena, (size_t)c->n_main * n + 1, sizeof *lateness);
     struct dpro_dimension_time *dimensions =
         arena_array(&r->arena, ((size_t)n + 1) * (c->g->n_dimensions + 1), sizeof *dimensions);
-    breakdown_fill(c->g, &span, c->options->threads, ranks, dimensions, lateness, ranks_in);
+    int64_t *waited_for_ns = NULL;
+    if (n <= MOST_RANKS)
+        waited_for_ns = arena_array(&r->arena, (size_t)n * n + 1, sizeof *waited_for_ns);
+    breakdown_fill(c->g, &span, c->options->threads, ranks, dimensions, lateness, ranks_in,
+                   waited_for_ns);
     r->view.ranks = ranks;
+    r->view.waited_for_ns = waited_for_ns;
     r->view.ranks_in = ranks_in;
     r->view.lateness = lateness;
     r->view.dimensions = dimensions;

@@ -150,6 +150,9 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
 
 /* ---- breakdown.c ---- */
 
+/* Whether its time counts as that of a transfer. */
+bool breakdown_is_transfer(enum dpro_op_kind kind);
+
 struct breakdown_span {
     const struct replay_copy *copies; /* by number; end_ns NULL where it was not kept */
     uint32_t n_copies;
@@ -160,10 +163,12 @@ struct breakdown_span {
 };
 
 /* `dimensions`: of each rank 1 + the graph's number of dimensions; the first for communication that
- * is in none. lateness[iteration * n_ranks + rank], and of_iterations where it is not NULL. */
+ * is in none. lateness[iteration * n_ranks + rank], and of_iterations and waited_for_ns where they
+ * are not NULL. */
 void breakdown_fill(const struct dpro_graph *graph, const struct breakdown_span *span, int threads,
                     struct dpro_rank_time *ranks, struct dpro_dimension_time *dimensions,
-                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations);
+                    struct dpro_lateness *lateness, struct dpro_rank_time *of_iterations,
+                    int64_t *waited_for_ns);
 
 /* ---- replay_memory.c ---- */
 

@@ -1,7 +1,7 @@
 /* A diagnosis as text and as JSON (dpro.diagnose/1; keys are never renamed or dropped). */
 #include <dpro/report.h>
 
-#include "graph/graph.h"
+#include "report/measures_report.h"
 #include "report/table.h"
 #include "report/warnings.h"
 #include "report/words.h"
@@ -84,6 +84,8 @@ static void write_text(struct writer *w, const void *arg)
             table_paragraph(w, "", 2, "\nCan't be told: %s. %s", a->title, a->needs);
     if (v->n_iterations == 1)
         writer_text(w, "\nOf one iteration there are no intervals.\n");
+    if (r->measures)
+        measures_write_text(w, r->measures);
     warnings_write_text(w, &warnings, 1);
 }
 
@@ -161,6 +163,8 @@ static void write_json(struct writer *w, const void *arg)
         writer_row(w, TEXT("cause", a->cause), TEXT("title", a->title), TEXT("needs", a->needs),
                    MS("blame_ms", a->blame_ns));
     writer_close(w, ']');
+    if (r->measures)
+        measures_write_json(w, r->measures);
     warnings_write_json(w, &warnings, 1);
     writer_close(w, '}');
     writer_text(w, "\n");

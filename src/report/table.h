@@ -4,7 +4,7 @@
 #include "base/writer.h"
 
 #define TABLE_COLUMNS 100
-#define TABLE_MOST    12 /* columns of a table */
+#define TABLE_MOST    17 /* columns of a table */
 #define NAME_COLUMNS  54 /* a cell holds that much of a name */
 
 /* Width of valid UTF-8 on a terminal. */

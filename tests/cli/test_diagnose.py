@@ -4,7 +4,7 @@ import os
 import unittest
 from decimal import Decimal
 
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, Case, dpro, span
 
 
 def blames(facts):
@@ -31,6 +31,46 @@ class Diagnose(Case):
         text = dpro("diagnose", BUNDLED).out
         self.assertRegex(text, r"(?m)^  ideal +[0-9.]+ m?s +[0-9.]+%")
         self.assertRegex(text, r"communication that nothing hides: [0-9.]+ m?s\n +all_reduce")
+
+    def test_efficiencies_multiply_and_who_waits_for_whom_adds_up(self):
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
+            with self.subTest(trace=trace):
+                measures = self.assert_json("diagnose", trace)["measures"]
+                pop = measures["pop"]
+                if pop["parallel_efficiency"] is not None:
+                    product = pop["load_balance"] * pop["serialisation"] * pop["transfer"]
+                    self.assertAlmostEqual(product, pop["parallel_efficiency"], places=8)
+                    self.assertTrue(all(0 <= factor <= 1 for factor in pop.values() if factor is not None))
+                waits = {}
+                for wait in measures["waiting"]:
+                    self.assertNotEqual(wait["rank"], wait["for"])
+                    waits[wait["rank"]] = waits.get(wait["rank"], 0) + wait["ms"]
+                for rank in self.assert_json("replay", trace, "--no-validate")["ranks"]:
+                    self.assertLessEqual(waits.get(rank["rank"], 0), rank["wait_for_peers_ms"] + 1e-3)
+
+    def test_arithmetic_is_set_against_the_peak_where_shapes_are_recorded(self):
+        def with_shapes(dims):
+            def trace(rank, step_ms=20):
+                events = []
+                for step in range(4):
+                    begin = step * step_ms * 1000 + 1000
+                    events.append(span(f"ProfilerStep#{step}", begin, step_ms * 1000 - 20, cat="user_annotation"))
+                    events.append(span("aten::mm", begin + 100, 90, **dims))
+                    events.append(span("cudaLaunchKernel", begin + 120, 5, cat="cuda_runtime", correlation=step + 1))
+                    events.append(span("gemm", begin + 200, 8000, 7, "kernel", 0, correlation=step + 1, stream=7, device=0))
+                    events.append(span("cudaDeviceSynchronize", begin + 300, 19000, cat="cuda_runtime"))
+                return {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}], "traceEvents": events}
+            return trace
+        dims = {"Input Dims": [[8192, 8192], [8192, 8192]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+        measures = self.assert_json("diagnose", self.write("shapes.json", with_shapes(dims)(0)))["measures"]
+        family, = measures["families"]
+        self.assertEqual((family["family"], family["precision"], measures["peak_source"]), ("matmul", "16-bit", "data sheet"))
+        self.assertAlmostEqual(family["gflop"], 2 * 8192**3 / 1e9, places=3)
+        self.assertAlmostEqual(family["tflops_per_s"], 2 * 8192**3 / 8e-3 / 1e12, places=2)
+        self.assertAlmostEqual(measures["mfu"], 2 * 8192**3 / 312e12 / 20e-3, places=3)
+        measures = self.assert_json("diagnose", self.write("bare.json", with_shapes({})(0)))["measures"]
+        self.assertIsNone(measures["mfu"])
+        self.assertIn("record_shapes", measures["mfu_needs"])
 
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,

@@ -2,6 +2,7 @@
 
 #include "case.h"
 #include "ingest/pytorch/kineto.h"
+#include "ingest/pytorch/op_shapes.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 
@@ -497,4 +498,50 @@ TEST(chunks_of_any_size_give_the_same)
             assert_string_equal(name_of(&got, i), name_of(&want, i));
         assert_true(got.base_ns == 12);
     }
+}
+
+static double flops_of(const char *name, const char *dims, const char *values)
+{
+    struct op_shapes inputs, others;
+    struct arithmetic work = {0};
+    op_shapes_read(&inputs, dims, strlen(dims));
+    op_shapes_read(&others, values, strlen(values));
+    op_arithmetic(name, strlen(name), &inputs, &others, 4, &work);
+    return work.flops;
+}
+
+TEST(arithmetic_of_ops_is_that_of_torch_flop_counter)
+{
+    /* as torch.utils.flop_counter.FlopCounterMode says of the same calls */
+    static const struct {
+        const char *name, *dims, *values;
+        double flops;
+    } cases[] = {
+        {"aten::mm", "[[2, 3], [3, 5]]", "[\"\", \"\"]", 60},
+        {"aten::addmm", "[[5], [2, 3], [3, 5], [], []]", "[]", 60},
+        {"aten::bmm", "[[7, 2, 3], [7, 3, 5]]", "[]", 420},
+        {"aten::baddbmm", "[[7, 2, 5], [7, 2, 3], [7, 3, 5]]", "[]", 420},
+        {"aten::convolution", "[[8, 3, 32, 32], [64, 3, 7, 7], [], [], [], [], [], [], []]",
+         "[\"\", \"\", \"\", \"[2, 2]\", \"[3, 3]\", \"[1, 1]\", \"False\", \"[0, 0]\", \"1\"]",
+         38535168},
+        {"aten::convolution", "[[8, 64, 16, 16], [64, 32, 2, 2], [], [], [], [], [], [], []]",
+         "[\"\", \"\", \"\", \"[2, 2]\", \"[0, 0]\", \"[1, 1]\", \"True\", \"[0, 0]\", \"1\"]",
+         33554432},
+        {"aten::convolution_backward",
+         "[[8, 64, 16, 16], [8, 3, 32, 32], [64, 3, 7, 7], [], [], [], [], [], [], [], []]",
+         "[\"\", \"\", \"\", \"[0]\", \"[2, 2]\", \"[3, 3]\", \"[1, 1]\", \"False\", \"[0, 0]\", "
+         "\"1\", "
+         "\"[True, True, False]\"]",
+         2 * 38535168},
+        {"aten::_scaled_dot_product_flash_attention",
+         "[[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [], []]", "[]", 65536},
+        {"aten::_scaled_dot_product_flash_attention_backward",
+         "[[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [], []]", "[]", 163840},
+        {"aten::mm", "[[2, 3], []]", "[]", 0},
+        {"aten::convolution", "[[8, 3, 32, 32], [64, 3, 7, 7]]", "[]", 0},
+        {"aten::add", "[[2, 3], [2, 3]]", "[]", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_float_equal(flops_of(cases[i].name, cases[i].dims, cases[i].values), cases[i].flops,
+                           0.5);
 }

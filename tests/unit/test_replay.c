@@ -2,6 +2,7 @@
  * validation, the Daydream baseline. */
 
 #include "case.h"
+#include "diagnose/measures.h"
 #include "graph_ask.h"
 #include "graph_text.h"
 #include "replay/replay.h"
@@ -256,6 +257,9 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
         assert_int_equal(t.wait_for_peers_ns, (i == 2 ? 0 : 7) * MS);
         assert_int_equal(t.waited_most_for, i == 2 ? -1 : 2);
         assert_int_equal(t.idle_ns, 0);
+        for (uint32_t peer = 0; peer < 4; peer++)
+            assert_int_equal(dpro_replay_view(r)->waited_for_ns[i * 4 + peer],
+                             i != 2 && peer == 2 ? 7 * MS : 0);
     }
     assert_int_equal(dpro_replay_view(r)->critical_ns, 112 * MS);
     uint32_t n, seen = 0;
@@ -268,6 +272,26 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
     assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "bw0")], 90 * MS);
     assert_int_equal(dpro_replay_view(r)->start_ns[op_named(g, "tr0")], 97 * MS);
     assert_int_equal(dpro_replay_view(r)->end_ns[op_named(g, "e3")], 112 * MS);
+}
+
+TEST(efficiencies_multiply_to_what_computing_is_of_the_ranks_iterations)
+{
+    struct pop pop;
+    struct dpro_error err;
+    struct dpro_graph *g = four_ranks("67000000");
+    assert_int_equal(pop_make(g, dpro_replay_view(replay_of(g, NULL)), 1, &pop, &err), 0);
+    assert_float_equal(pop.load_balance, (3 * 95 + 102) / 4. / 102, 1e-12);
+    assert_float_equal(pop.serialisation, 1, 1e-12);
+    assert_float_equal(pop.transfer, 102. / 112, 1e-12);
+    assert_float_equal(pop.parallel, (3 * 95 + 102) / 4. / 112, 1e-12);
+    assert_float_equal(pop.launch, 1, 1e-12);
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        g = random_graph(seed);
+        assert_int_equal(pop_make(g, dpro_replay_view(replay_of(g, NULL)), 1, &pop, &err), 0);
+        double factors[] = {pop.load_balance, pop.serialisation, pop.transfer, pop.parallel};
+        for (size_t i = 0; pop.known && i < sizeof factors / sizeof *factors; i++)
+            assert_true(factors[i] > 0 && factors[i] <= 1);
+    }
 }
 
 TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)

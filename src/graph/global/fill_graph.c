@@ -273,10 +273,14 @@ static void fill_cycles(struct assembly *a)
 static void fill_ranks(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
+    g->work = arena_array(&g->arena, assembly_n_processes(a) + (size_t)1, sizeof *g->work);
     for (uint32_t r = 0, n = 0; r < assembly_n_processes(a); r++) {
         const struct rank_build *rank = &a->join->ranks[r];
         if (a->first_op[r + 1] == a->first_op[r])
             continue; /* a server that took no part */
+        g->work[n].device =
+            arena_format(&g->arena, "%s", strtab_get(&a->trace->names, rank->trace->device));
+        memcpy(g->work[n].of, rank->work, sizeof rank->work);
         if (rank->trace->recording) {
             g->ranks[n].gradient_bytes = rank->trace->recording->gradient_bytes;
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;

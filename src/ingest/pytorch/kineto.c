@@ -38,6 +38,7 @@ enum { NAME_CACHE = 4096 };
     ARGUMENT(KEY_DST_RANK, "Dst Rank", I32, DETAIL, peer)                                          \
     WORD(KEY_INPUT_DIMS, "Input Dims")                                                             \
     WORD(KEY_INPUT_TYPE, "Input type")                                                             \
+    WORD(KEY_CONCRETE_INPUTS, "Concrete Inputs")                                                   \
     ARGUMENT(KEY_GROUP_SIZE, "Group size", I32_OR_0, DETAIL, group_size)                           \
     ARGUMENT(KEY_CORRELATION, "correlation", U64, EVENT, correlation)                              \
     ARGUMENT(KEY_EXTERNAL_ID, "External id", U32, EVENT, external)                                 \
@@ -303,6 +304,17 @@ static const struct argument {
     uint16_t offset;
 } arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
 
+static bool read_shapes(struct json *js, struct op_shapes *shapes)
+{
+    const char *text;
+    size_t len;
+    bool cut;
+    if (!json_raw(js, JSON_TEXT_MAX, &text, &len, &cut) || cut)
+        return false;
+    op_shapes_read(shapes, text, len);
+    return true;
+}
+
 static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
 {
     struct json *js = k->js;
@@ -310,8 +322,20 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     size_t len;
     int64_t v;
     switch (key) {
+    case KEY_CONCRETE_INPUTS:
+        if (!ev->has_name || !(kineto_name_flags(&k->to, ev->name) & NAME_COUNTED))
+            break;
+        ev->has_values = read_shapes(js, &k->to.values);
+        return;
     case KEY_INPUT_DIMS:
     case KEY_INPUT_TYPE:
+        if (ev->has_name && kineto_name_flags(&k->to, ev->name) & NAME_COUNTED) {
+            if (key == KEY_INPUT_DIMS)
+                ev->has_inputs = read_shapes(js, &k->to.inputs);
+            else
+                ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
+            return;
+        }
         if (ev->has_name && !(kineto_name_flags(&k->to, ev->name) & NAME_COMMUNICATION))
             break;
         if (key == KEY_INPUT_DIMS)
@@ -540,6 +564,8 @@ static void read_document(struct kineto *k)
             read_array(k, false);
         } else if (c == '{' && json_is(key, len, "distributedInfo")) {
             kineto_job(js, k->to.part);
+        } else if (c == '[' && json_is(key, len, "deviceProperties")) {
+            kineto_devices(js, k->to.part);
         } else if (json_is(key, len, "baseTimeNanoseconds")) {
             int64_t base;
             if (json_read_decimal(js, 0, &base) == JSON_VALUE)

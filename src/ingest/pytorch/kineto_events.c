@@ -23,6 +23,7 @@ uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name)
                      : kineto_asked(text, len, &asked)    ? NAME_ASKED
                      : json_is(text, len, "[memory]")     ? NAME_MEMORY
                      : kineto_is_communication(text, len) ? NAME_COMMUNICATION
+                     : op_is_counted(text, len)           ? NAME_COUNTED
                                                           : 0;
     flags |= kineto_posted(text, len) ? NAME_POSTED : 0;
     return to->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
@@ -259,9 +260,25 @@ static void add_label(struct kineto_events *to, const struct kineto_event *ev)
         array_add(&to->more->processes, ev->pid, strcmp(name, "process_name") == 0, ev->label);
 }
 
+static void take_work(struct kineto_events *to, struct kineto_event *ev)
+{
+    const struct strtab *names = &to->part->names;
+    struct arithmetic work = {0};
+    if (!ev->has_values)
+        to->values = (struct op_shapes){0};
+    op_arithmetic(strtab_get(names, ev->name), strtab_len(names, ev->name), &to->inputs,
+                  &to->values, kineto_dtype_bytes(strtab_get(names, ev->dims_type)), &work);
+    if (work.flops > 0) {
+        to->detail.work = work;
+        to->detail_used = ev->has_detail = true;
+    }
+}
+
 void kineto_take(struct kineto_events *to, struct kineto_event *ev)
 {
     to->part->n_events++;
+    if (ev->has_inputs && ev->kind == SPAN_CPU_OP)
+        take_work(to, ev);
     switch (ev->ph) {
     case 'X':
         add_span(to, ev);

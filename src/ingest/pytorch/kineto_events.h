@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ingest/pytorch/kineto.h"
+#include "ingest/pytorch/op_shapes.h"
 
 struct kineto_event {
     int64_t ts_ns, dur_ns;
@@ -18,6 +19,7 @@ struct kineto_event {
     uint32_t category; /* of KINETO_OTHER_KIND: string id */
     uint64_t dims_numel;
     uint32_t dims_type;
+    bool has_inputs, has_values; /* of ops that op_arithmetic() counts */
     bool dims_blank,
         type_first; /* the first input: its dimensions are [], it has an element type */
 };
@@ -36,12 +38,13 @@ struct kineto_events {
     struct kineto_part *more;
     struct trace_detail detail; /* of the event being read; none unless detail_used */
     bool detail_used;
-    struct kineto_memory memory;   /* of the instant being read */
-    ARRAY(uint8_t) name_flags;     /* by name id */
-    struct map tracks;             /* hash of (pid, tid, whether of a GPU) -> index */
-    uint32_t last_track[2];        /* of the CPU, of the GPU */
-    uint32_t call_name, wait_name; /* of the recorder's marks, without what they tell; 0: none */
-    struct map stacks;             /* hash of (pid, tid) -> index + 1 of the innermost open span */
+    struct op_shapes inputs, values; /* of the event being read, if it is counted; see has_shapes */
+    struct kineto_memory memory;     /* of the instant being read */
+    ARRAY(uint8_t) name_flags;       /* by name id */
+    struct map tracks;               /* hash of (pid, tid, whether of a GPU) -> index */
+    uint32_t last_track[2];          /* of the CPU, of the GPU */
+    uint32_t call_name, wait_name;   /* of the recorder's marks, without what they tell; 0: none */
+    struct map stacks; /* hash of (pid, tid) -> index + 1 of the innermost open span */
     ARRAY(struct kineto_open) open;
     uint32_t free_open; /* list of unused slots in `open`, index + 1 */
 };
@@ -66,8 +69,9 @@ enum kineto_name_flag {
     NAME_COMMUNICATION = 2,
     NAME_MODULE = 4,
     NAME_MEMORY = 8,
-    NAME_ASKED = 16, /* the recorder's mark around a call of a process group, or around a wait */
-    NAME_POSTED = 32 /* a transfer that goes on beside the thread which asked for it */
+    NAME_ASKED = 16,  /* the recorder's mark around a call of a process group, or around a wait */
+    NAME_POSTED = 32, /* a transfer that goes on beside the thread which asked for it */
+    NAME_COUNTED = 64 /* op_arithmetic() counts it */
 };
 
 /* What a name is, looked at once. */

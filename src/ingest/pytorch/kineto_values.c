@@ -148,3 +148,14 @@ void kineto_job(struct json *js, struct trace_part *part)
     part_set_rank(part, info.rank, info.world_size);
     part->process.backend = info.backend;
 }
+
+void kineto_devices(struct json *js, struct trace_part *part)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct part_process, "name", TEXT, device_name), {NULL}};
+    struct json_reader r = {.js = js, .strings = &part->names};
+    JSON_EACH (js) {
+        struct part_process of = {.device_name = part->process.device_name};
+        json_read_object(&r, members, part->process.device_name ? &of : &part->process);
+    }
+}

@@ -65,3 +65,5 @@ enum argument_type {
 void kineto_number(void *at, enum argument_type type, const char *text, size_t len);
 /* What "distributedInfo" says of the job. */
 void kineto_job(struct json *js, struct trace_part *part);
+/* What "deviceProperties" says: the name of the first GPU. */
+void kineto_devices(struct json *js, struct trace_part *part);

@@ -1,0 +1,19 @@
+/* What an op computes, by the shapes of its inputs. */
+#pragma once
+
+#include "ingest/trace.h"
+
+enum { MOST_INPUTS = 12, MOST_DIMS = 6 };
+/* Of "Input Dims", or of the numbers in "Concrete Inputs", where True is 1 and False 0. */
+struct op_shapes {
+    uint8_t n_inputs, n[MOST_INPUTS];
+    int64_t at[MOST_INPUTS][MOST_DIMS];
+};
+
+/* Whether op_arithmetic() has a formula for ops of that name. */
+bool op_is_counted(const char *name, size_t len);
+/* Of a value's JSON text; what is too much or no number is left out. */
+void op_shapes_read(struct op_shapes *shapes, const char *text, size_t len);
+/* `values`: the inputs that are no tensors. Leaves `work` as it is where shapes are missing. */
+void op_arithmetic(const char *name, size_t len, const struct op_shapes *inputs,
+                   const struct op_shapes *values, uint64_t item_bytes, struct arithmetic *work);

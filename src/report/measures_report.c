@@ -1,0 +1,142 @@
+/* POP's efficiencies, MFU and the roofline, and who waits for whom. */
+#include "report/measures_report.h"
+
+#include "report/table.h"
+#include "report/words.h"
+
+enum { MATRIX_RANKS = 16 };
+
+static const char *const families[N_FAMILIES] = {"matmul", "convolution", "attention"};
+static const char *const precisions[N_PRECISIONS] = {"fp64", "fp32", "16-bit", "8-bit"};
+static const char no_shapes[] =
+    "shapes of ops: record with torch.profiler.profile(record_shapes=True)";
+
+static const char *peak_source(const struct roofline *roofline)
+{
+    return roofline->is ? "data sheet" : "fastest op of the recording";
+}
+
+/* ---- text ---- */
+
+static void put_roofline(struct writer *w, const struct roofline *r)
+{
+    struct table table = {.n_cols = 6, .left = {true}};
+    writer_text(w, "\n");
+    table_paragraph(w, "", 2, "MFU: %s %% of the peak (%s%s%s)", NUMBER(100 * r->mfu, 1), r->device,
+                    r->device[0] ? ", " : "", peak_source(r));
+    table_cells(&table, "of a rank", "GFLOP", "busy", "TFLOP/s", "GB/s", "of its limit");
+    for (int f = 0; f < N_FAMILIES; f++)
+        for (int p = 0; p < N_PRECISIONS; p++) {
+            const struct family_work *of = &r->of[f][p];
+            if (of->flops <= 0 || of->ns <= 0)
+                continue;
+            table_cell(&table, "%s, %s", families[f], precisions[p]);
+            table_fixed(&table, of->flops / 1e9, 1, "");
+            table_cell(&table, "%s", TIME((int64_t)of->ns));
+            table_fixed(&table, of->flops / of->ns / 1e3, 2, "");
+            table_fixed(&table, of->bytes / of->ns, 1, "");
+            table_fixed(&table,
+                        100 * of->flops / of->ns * 1e9 /
+                            roofline_limit(r, p, of->flops / of->bytes),
+                        0, "%");
+        }
+    table_write(w, &table);
+}
+
+static void put_waits(struct writer *w, const struct dpro_replay_view *v)
+{
+    struct table table = {.n_cols = (int)v->n_ranks + 1, .left = {true}};
+    int64_t all_ns = 0;
+    for (size_t i = 0; v->waited_for_ns && i < (size_t)v->n_ranks * v->n_ranks; i++)
+        all_ns += v->waited_for_ns[i];
+    if (v->n_ranks > MATRIX_RANKS || all_ns == 0)
+        return;
+    writer_text(w, "\nWho waits for whom, ms an iteration:\n");
+    table_cells(&table, "rank, for");
+    for (uint32_t r = 0; r < v->n_ranks; r++)
+        table_cell(&table, "%d", v->ranks[r].rank);
+    for (uint32_t r = 0; r < v->n_ranks; r++) {
+        table_cell(&table, "%d", v->ranks[r].rank);
+        for (uint32_t other = 0; other < v->n_ranks; other++)
+            table_fixed(&table, (double)v->waited_for_ns[(size_t)r * v->n_ranks + other] / 1e6,
+                        v->n_ranks > 8 ? 1 : 2, "");
+    }
+    table_write(w, &table);
+}
+
+void measures_write_text(struct writer *w, const struct dpro_measures *m)
+{
+    const struct pop *pop = &m->pop;
+    writer_text(w, "\n");
+    if (pop->known)
+        table_paragraph(w, "", 2,
+                        "Parallel efficiency %s %% (POP): load balance %s %% x serialisation %s "
+                        "%% x transfer "
+                        "%s %%%s%s%s",
+                        NUMBER(100 * pop->parallel, 1), NUMBER(100 * pop->load_balance, 1),
+                        NUMBER(100 * pop->serialisation, 1), NUMBER(100 * pop->transfer, 1),
+                        pop->launch >= 0 ? "; launch " : "",
+                        pop->launch >= 0 ? NUMBER(100 * pop->launch, 1) : "",
+                        pop->launch >= 0 ? " %" : "");
+    if (m->roofline.n_ranks > 0)
+        put_roofline(w, &m->roofline);
+    else
+        table_paragraph(w, "", 2, "MFU can't be told: it needs %s", no_shapes);
+    put_waits(w, m->replay);
+}
+
+/* ---- JSON ---- */
+
+static void put_json_roofline(struct writer *w, const struct roofline *r)
+{
+    bool known = r->n_ranks > 0;
+    writer_fields(w, FIXED_IF("mfu", known, r->mfu, 6), TEXT("device", r->device),
+                  TEXT("peak_source", known ? peak_source(r) : NULL),
+                  TEXT("mfu_needs", known ? NULL : no_shapes));
+    writer_begin(w, "families", '[');
+    for (int f = 0; f < N_FAMILIES; f++)
+        for (int p = 0; p < N_PRECISIONS; p++) {
+            const struct family_work *of = &r->of[f][p];
+            double limit = roofline_limit(r, p, of->flops / MAX(of->bytes, 1));
+            if (of->flops <= 0)
+                continue;
+            writer_row(w, TEXT("family", families[f]), TEXT("precision", precisions[p]),
+                       FIXED("gflop", of->flops / 1e9, 6), FIXED("gbytes", of->bytes / 1e9, 6),
+                       MS("busy_ms", (int64_t)of->ns),
+                       FIXED_IF("tflops_per_s", of->ns > 0, of->flops / of->ns / 1e3, 6),
+                       FIXED_IF("gbytes_per_s", of->ns > 0, of->bytes / of->ns, 6),
+                       FIXED("peak_tflops_per_s", r->peak[p] / 1e12, 6),
+                       FIXED("limit_tflops_per_s", limit / 1e12, 6),
+                       TEXT("bound_by", limit < r->peak[p] ? "memory" : "arithmetic"));
+        }
+    writer_close(w, ']');
+}
+
+static void put_json_waits(struct writer *w, const struct dpro_replay_view *v)
+{
+    writer_begin(w, "waiting", '[');
+    for (uint32_t r = 0; v->waited_for_ns && r < v->n_ranks; r++)
+        for (uint32_t other = 0; other < v->n_ranks; other++) {
+            int64_t ns = v->waited_for_ns[(size_t)r * v->n_ranks + other];
+            if (ns > 0)
+                writer_row(w, INT("rank", v->ranks[r].rank), INT("for", v->ranks[other].rank),
+                           MS("ms", ns));
+        }
+    writer_close(w, ']');
+}
+
+void measures_write_json(struct writer *w, const struct dpro_measures *m)
+{
+    const struct pop *pop = &m->pop;
+    writer_section(w, "measures", '{');
+    writer_begin(w, "pop", '{');
+    writer_fields(w, FIXED_IF("parallel_efficiency", pop->known, pop->parallel, 9),
+                  FIXED_IF("load_balance", pop->known, pop->load_balance, 9),
+                  FIXED_IF("serialisation", pop->known, pop->serialisation, 9),
+                  FIXED_IF("transfer", pop->known, pop->transfer, 9),
+                  FIXED_IF("launch", pop->known && pop->launch >= 0, pop->launch, 9));
+    writer_close(w, '}');
+    put_json_roofline(w, &m->roofline);
+    put_json_waits(w, m->replay);
+    writer_close(w, '}');
+}

@@ -1,0 +1,9 @@
+/* The field's own measures of a job, for a terminal and as JSON. */
+#pragma once
+
+#include "base/writer.h"
+#include "diagnose/measures.h"
+
+void measures_write_text(struct writer *writer, const struct dpro_measures *measures);
+/* "measures": {...} */
+void measures_write_json(struct writer *writer, const struct dpro_measures *measures);

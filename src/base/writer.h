@@ -71,6 +71,22 @@ void writer_key(struct writer *writer, const char *key);
 /* A value that is an object or a list: its key and opening bracket; and that on a new line. */
 void writer_begin(struct writer *writer, const char *key, char bracket);
 void writer_section(struct writer *writer, const char *key, char bracket);
+/* A list under its key, with what the statement that follows writes for each i from 0 to n - 1, or
+ * for each of the n elements at `at`; ROWS: on a new line. The statement must not leave the loop.
+ */
+#define WRITER_LIST(w, key, i, n) WRITER_LOOP_(w, writer_begin(w, key, '['), i, n)
+#define WRITER_ROWS(w, key, i, n) WRITER_LOOP_(w, writer_section(w, key, '['), i, n)
+#define WRITER_LIST_OF(w, key, type, x, at, n)                                                     \
+    WRITER_LOOP_OF_(w, writer_begin(w, key, '['), type, x, at, n)
+#define WRITER_ROWS_OF(w, key, type, x, at, n)                                                     \
+    WRITER_LOOP_OF_(w, writer_section(w, key, '['), type, x, at, n)
+#define WRITER_LOOP_(w, open, i, n)                                                                \
+    for (__typeof__((n) + 0) i = (open, 0), i##_end_ = (n);                                        \
+         i < i##_end_ || (writer_close(w, ']'), false); i++)
+#define WRITER_LOOP_OF_(w, open, type, x, at, n)                                                   \
+    for (type *x = (open, (at)), *x##_end_ = (n) > 0 ? x + (n) : x;                                \
+         x < x##_end_ || (writer_close(w, ']'), false); x++)
+
 /* An object in a list, on a new line. */
 void writer_item(struct writer *writer);
 
@@ -126,3 +142,6 @@ void writer_put_fields(struct writer *writer, const struct writer_field *fields,
     (writer_open(w, '{'), writer_fields(w, __VA_ARGS__), writer_close(w, '}'))
 #define writer_object_at(w, key, ...) (writer_key(w, key), writer_object(w, __VA_ARGS__))
 #define writer_row(w, ...)            (writer_newline(w), writer_object(w, __VA_ARGS__))
+/* As the value of a key; null where it is not known. */
+#define writer_object_if(w, key, known, ...)                                                       \
+    ((known) ? writer_object_at(w, key, __VA_ARGS__) : writer_fields(w, NUL(key)))

@@ -13,21 +13,18 @@ static void write_job(struct writer *w, const struct plan_file *plan)
                   TEXT("stack", name_of(plan, plan->stack)), INT("world_size", plan->world_size));
     if (plan->device)
         writer_fields(w, TEXT("device", name_of(plan, plan->device)));
-    writer_begin(w, "models", '[');
-    for (uint32_t m = 0; m < plan->models.n; m++) {
+    WRITER_LIST (w, "models", m, plan->models.n) {
         writer_item(w);
         writer_fields(w, TEXT("name", name_of(plan, plan->models.at[m])));
-        writer_begin(w, "parameters", '[');
-        EACH (const struct plan_file_parameter, parameter, plan->parameters) {
+        WRITER_LIST_OF (w, "parameters", const struct plan_file_parameter, parameter,
+                        plan->parameters.at, plan->parameters.n) {
             if (parameter->model != m)
                 continue;
             writer_row(w, TEXT("name", name_of(plan, parameter->name)),
                        INT("size_bytes", parameter->size_bytes));
         }
-        writer_close(w, ']');
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -36,10 +33,9 @@ static void write_bucket(struct writer *w, const struct plan_file *plan,
 {
     writer_item(w);
     writer_fields(w, INT("model", bucket->model));
-    writer_begin(w, "parameters", '[');
-    for (size_t i = bucket->first; i < bucket->first + bucket->n; i++)
-        writer_string(w, name_of(plan, plan->parameters.at[plan->members.at[i]].name));
-    writer_close(w, ']');
+    WRITER_LIST (w, "parameters", i, bucket->n)
+        writer_string(w,
+                      name_of(plan, plan->parameters.at[plan->members.at[bucket->first + i]].name));
     writer_fields(w, INT("size_bytes", bucket->size_bytes), INT("partitions", bucket->partitions),
                   INT("priority", bucket->priority));
     if (bucket->server >= 0)
@@ -59,20 +55,16 @@ static void write_communication(struct writer *w, const struct plan_file *plan)
         writer_fields(w, INT("fusion_threshold_bytes", plan->fusion_bytes));
     if (plan->n_servers > 0)
         writer_fields(w, INT("servers", plan->n_servers));
-    writer_begin(w, "buckets", '[');
-    for (size_t b = 0; b < plan->buckets.n; b++)
+    WRITER_LIST (w, "buckets", b, plan->buckets.n)
         write_bucket(w, plan, &plan->buckets.at[b]);
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
 static void write_modules(struct writer *w, const struct plan_file *plan, const char *key,
                           const uint32_t *names, size_t n)
 {
-    writer_begin(w, key, '[');
-    for (size_t i = 0; i < n; i++)
+    WRITER_LIST (w, key, i, n)
         writer_string(w, name_of(plan, names[i]));
-    writer_close(w, ']');
 }
 
 static void write_computation(struct writer *w, const struct plan_file *plan)
@@ -103,11 +95,9 @@ static void write_sharding(struct writer *w, const struct plan_file *plan)
 {
     writer_section(w, "sharding", '{');
     writer_fields(w, INT("prefetch", plan->prefetch));
-    writer_begin(w, "units", '[');
-    for (size_t i = 0; i < plan->units.n; i++)
+    WRITER_LIST (w, "units", i, plan->units.n)
         writer_row(w, TEXT("name", name_of(plan, plan->units.at[i].name)),
                    BOOL("reshard_after_forward", plan->units.at[i].reshards));
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 

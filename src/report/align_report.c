@@ -120,22 +120,19 @@ static void write_json(struct writer *w, const void *of)
     writer_fields(w, TEXT("schema", "dpro.align/1"), TEXT("version", dpro_version()));
     align_write_fields(w, &clocks->alignment);
     warnings_write_json(w, &clocks->warnings, 1);
-    writer_section(w, "hosts", '[');
-    for (uint32_t c = 0; c < dpro_graph_n_clocks(clocks->graph); c++) {
+    WRITER_ROWS (w, "hosts", c, dpro_graph_n_clocks(clocks->graph)) {
         struct dpro_clock clock = dpro_graph_clock(clocks->graph, c);
         writer_item(w);
         align_write_host(w, &clock);
-        writer_begin(w, "segments", '[');
-        EACH_OF (const struct dpro_clock_segment, segment, clock.segments, clock.n_segments) {
+        WRITER_LIST_OF (w, "segments", const struct dpro_clock_segment, segment, clock.segments,
+                        clock.n_segments) {
             writer_object(
                 w, INT("start_ns", segment->start_ns), INT("end_ns", segment->end_ns),
                 INT("offset_ns", segment->offset_ns), FIXED("drift_ppm", segment->drift_ppm, 6),
                 INT_IF("uncertainty_ns", segment->uncertainty_ns >= 0, segment->uncertainty_ns));
         }
-        writer_close(w, ']');
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     writer_close(w, '}');
     writer_text(w, "\n");
 }
@@ -209,14 +206,12 @@ static void write_manifest(struct writer *w, const void *of)
     writer_begin(w, "perfetto_manifest", '{');
     writer_fields(w, INT("version", 1));
     writer_object_at(w, "trace_time", TEXT("clock", "REALTIME"));
-    writer_begin(w, "files", '[');
-    for (size_t f = 0; f < dpro_trace_n_files(clocks->trace); f++) {
+    WRITER_LIST (w, "files", f, dpro_trace_n_files(clocks->trace)) {
         struct dpro_file_info file = dpro_trace_file(clocks->trace, f);
         struct dpro_clock clock;
         if (is_profile(&file) && find_clock(clocks->graph, file.rank, &clock))
             write_profile(w, file.path + folder, &file, &clock);
     }
-    writer_close(w, ']');
     writer_close(w, '}');
     writer_close(w, '}');
     writer_text(w, "\n");

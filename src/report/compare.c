@@ -387,14 +387,12 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
         memory_write_categories(w, "peak_by_category", memory);
     writer_section(w, "communication", '{');
     writer_fields(w, compare_field("ms", s->communication_ns));
-    writer_begin(w, "collectives", '[');
-    for (uint32_t i = 0; i < dpro_graph_n_collectives(g); i++) {
+    WRITER_LIST (w, "collectives", i, dpro_graph_n_collectives(g)) {
         struct dpro_collective one = dpro_graph_collective(g, i);
         writer_object(w, TEXT("kind", dpro_collective_kind_name(one.kind)),
                       INT_IF("size_bytes", facts_is_sized(&one), one.size_bytes),
                       INT("messages", one.n_messages));
     }
-    writer_close(w, ']');
     writer_close(w, '}');
     writer_close(w, '}');
 }
@@ -404,11 +402,8 @@ static void write_plan(struct writer *w, const struct comparison *c)
     const struct side *b = &c->sides[1];
     struct promise p = promise_of(c);
     writer_newline(w);
-    if (!b->plan) {
-        writer_fields(w, NUL("plan"));
-        return;
-    }
-    writer_object_at(w, "plan", TEXT("path", b->plan_path), BOOL("applied", b->plan->applied),
+    writer_object_if(w, "plan", b->plan, TEXT("path", b->plan_path),
+                     BOOL("applied", b->plan->applied),
                      TEXT("reason", b->plan_reason[0] ? b->plan_reason : NULL),
                      FIXED_IF("expected_less_pct", p.verdict, p.less_pct, 3),
                      FIXED_IF("expected_half_pct", p.verdict, p.half_pct, 3),
@@ -417,19 +412,15 @@ static void write_plan(struct writer *w, const struct comparison *c)
 
 static void write_rows(struct writer *w, const struct comparison *c)
 {
-    writer_section(w, "phases", '[');
-    for (int p = 0; p < N_RANK_PARTS; p++)
+    WRITER_ROWS (w, "phases", p, N_RANK_PARTS)
         writer_row(w, TEXT("name", rank_parts[p].name),
                    compare_field("a_ms", c->sides[0].phase_ns[p]),
                    compare_field("b_ms", c->sides[1].phase_ns[p]));
-    writer_close(w, ']');
-    writer_section(w, "ops", '[');
-    EACH (const struct compare_family, f, c->families)
+    WRITER_ROWS_OF (w, "ops", const struct compare_family, f, c->families.at, c->families.n)
         writer_row(w, TEXT("name", f->name),
                    TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
                    compare_field("a_ms", f->ns[0]), compare_field("b_ms", f->ns[1]),
                    INT("a_count", f->count[0]), INT("b_count", f->count[1]));
-    writer_close(w, ']');
 }
 
 static void write_json(struct writer *w, const void *comparison)

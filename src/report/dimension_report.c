@@ -163,48 +163,35 @@ static void write_parts(struct writer *w, const struct report_facts *f)
                   INT_IF("stages_a_rank", of_pipeline, pipeline->n_chunks),
                   TEXT("schedule", *schedule ? schedule : NULL),
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
-    writer_section(w, "stages", '[');
-    for (uint32_t s = 0; s < p->n_stages; s++)
+    WRITER_ROWS (w, "stages", s, p->n_stages)
         if (p->stages[s].n_ranks > 0)
             writer_row(w, INT("stage", s), MS("fill_ms", p->stages[s].fill_ns),
                        MS("late_stage_ms", p->stages[s].late_ns),
                        MS("transfer_ms", p->stages[s].transfer_ns));
-    writer_close(w, ']');
-    writer_section(w, "traffic", '[');
-    EACH_OF (const struct traffic_fact, t, p->traffic, p->n_traffic) {
+    WRITER_ROWS_OF (w, "traffic", const struct traffic_fact, t, p->traffic, p->n_traffic) {
         bool has_one = t->dimension != DPRO_NO_DIMENSION;
         writer_row(w, INT("from", t->from), INT("to", t->to),
                    TEXT("dimension",
                         has_one ? dpro_graph_dimension(f->report->graph, t->dimension).name : NULL),
                    INT("bytes", MIN(t->bytes, INT64_MAX)), BOOL("assumed", t->assumed));
     }
-    writer_close(w, ']');
 }
 
 void dimensions_write_json(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     const char *note = dpro_graph_dimensions_note(g);
-    writer_section(w, "dimensions", '[');
-    for (uint32_t i = 0; i < dpro_graph_n_dimensions(g); i++) {
+    WRITER_ROWS (w, "dimensions", i, dpro_graph_n_dimensions(g)) {
         struct dpro_dimension d = dpro_graph_dimension(g, i);
         writer_item(w);
         writer_fields(w, TEXT("name", d.name), INT("size", d.size));
-        writer_begin(w, "groups", '[');
-        for (uint32_t k = 0; k < d.n_groups; k++) {
-            writer_open(w, '[');
-            const int *ranks = dpro_graph_dimension_group(g, i, k);
-            for (uint32_t r = 0; r < d.size; r++)
-                writer_json_int(w, ranks[r]);
-            writer_close(w, ']');
-        }
-        writer_close(w, ']');
+        WRITER_LIST (w, "groups", k, d.n_groups)
+            writer_json_ints(w, dpro_graph_dimension_group(g, i, k), d.size);
         writer_fields(w, TEXT("evidence", d.evidence), BOOL("lies_over", d.lies_over),
                       INT("communications", d.n_per_rank), INT("bytes", d.bytes_per_rank));
         write_time(w, &f->parallel.dimensions[i].mean);
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     write_between(w, f);
     write_parts(w, f);
     writer_fields(w, TEXT("dimensions_note", *note ? note : NULL));

@@ -82,10 +82,8 @@ static void write_ints(struct writer *w, size_t n, const int64_t *values)
 /* A list, in which most numbers are small as each is the difference to the one before. */
 static void write_rising(struct writer *w, const char *key, size_t n, const int64_t *values)
 {
-    writer_begin(w, key, '[');
-    for (size_t i = 0; i < n; i++)
+    WRITER_LIST (w, key, i, n)
         writer_json_int(w, values[i] - (i ? values[i - 1] : 0));
-    writer_close(w, ']');
 }
 
 static void write_column(struct writer *w, const char *key, size_t n, const int64_t *values)
@@ -153,8 +151,7 @@ static void write_devices(struct writer *w, struct page *page)
 {
     const struct dpro_graph *g = page->graph;
     const uint32_t *dimensions = dimensions_of_devices(g, &page->arena);
-    writer_section(w, "devices", '[');
-    for (dpro_device_id d = 0; d < g->n_devices; d++) {
+    WRITER_ROWS (w, "devices", d, g->n_devices) {
         struct dpro_device device = dpro_graph_device(g, d);
         char name[256];
         writer_open(w, '[');
@@ -162,7 +159,6 @@ static void write_devices(struct writer *w, struct page *page)
         writer_string(w, dimensions_name_device(g, d, dimensions, name, sizeof name));
         writer_close(w, ']');
     }
-    writer_close(w, ']');
 }
 
 /* Columns by op; a missing column means zeros. */
@@ -185,10 +181,8 @@ static void write_ops(struct writer *w, const struct page *page)
         uint32_t of = module_of(g, op);
         module[i] = of == MEMORY_NONE ? 0 : (int64_t)page->text_at[of] + 1;
     }
-    writer_section(w, "kinds", '[');
-    for (int k = 0; k < DPRO_N_OP_KINDS; k++)
+    WRITER_ROWS (w, "kinds", k, DPRO_N_OP_KINDS)
         writer_string(w, dpro_op_kind_name(k));
-    writer_close(w, ']');
     writer_section(w, "ops", '{');
     write_rising(w, "id", n, id);
     write_column(w, "name", n, name);
@@ -297,15 +291,13 @@ static void write_iterations(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_rank_time *times = f->replay->ranks_in; /* a rank's after the other */
     bool known = times && f->n_ranks > 0 && f->n_replayed == f->n_measured;
-    writer_section(w, "iterations", '[');
-    for (uint32_t i = 0; known && i < f->n_replayed; i++) {
+    WRITER_ROWS (w, "iterations", i, known ? f->n_replayed : 0) {
         writer_open(w, '[');
         for (uint32_t r = 0; r < f->n_ranks; r++, times++)
             for (int p = 0; p < N_RANK_PARTS; p++)
                 writer_json_int(w, rank_part_ns(times, p) / 1000);
         writer_close(w, ']');
     }
-    writer_close(w, ']');
 }
 
 /* ---- what ranks hold over time ---- */
@@ -359,10 +351,8 @@ static void write_memory(struct writer *w, const struct report_facts *f)
     SCRATCH uint32_t *order = sorted_indices(all->n_ranks, all->ranks, by_peak);
     uint32_t n = MIN(all->n_ranks, (uint32_t)MOST_DRAWN);
     sort_u32(order, n);
-    writer_section(w, "memory", '[');
-    for (uint32_t i = 0; i < n; i++)
+    WRITER_ROWS (w, "memory", i, n)
         write_held(w, &all->ranks[order[i]], MOST_POINTS / n);
-    writer_close(w, ']');
 }
 
 static void write_data(struct writer *w, const void *arg)
@@ -381,10 +371,8 @@ static void write_data(struct writer *w, const void *arg)
     write_processes(w, &page);
     write_devices(w, &page);
     write_ops(w, &page);
-    writer_section(w, "tracks", '[');
-    for (uint32_t t = 0; t < slices->n_tracks; t++)
+    WRITER_ROWS (w, "tracks", t, slices->n_tracks)
         write_track(w, &page, &slices->tracks[t]);
-    writer_close(w, ']');
     write_path(w, f, &page);
     write_clocks(w, page.graph);
     write_iterations(w, f);

@@ -218,13 +218,11 @@ static void write_holders(struct writer *w, const struct report_facts *f,
                           const struct memory_fact *fact)
 {
     uint32_t n = fact->memory.n_holders, most = MAX(MOST_IN_ALL / f->memory.n_ranks, 16u);
-    const struct dpro_memory_holder *holders = fact->memory.holders;
-    writer_begin(w, "holders", '[');
-    for (uint32_t i = 0; i < n && i < MIN(most, (uint32_t)MOST_HOLDERS); i++)
-        writer_object(w, TEXT("module", holders[i].module),
-                      TEXT("category", dpro_memory_category_name(holders[i].category)),
-                      BYTES("bytes", holders[i].size_bytes), INT("blocks", holders[i].n_blocks));
-    writer_close(w, ']');
+    WRITER_LIST_OF (w, "holders", const struct dpro_memory_holder, holder, fact->memory.holders,
+                    MIN(n, MIN(most, (uint32_t)MOST_HOLDERS)))
+        writer_object(w, TEXT("module", holder->module),
+                      TEXT("category", dpro_memory_category_name(holder->category)),
+                      BYTES("bytes", holder->size_bytes), INT("blocks", holder->n_blocks));
     writer_fields(w, INT("holders_in_all", n));
 }
 
@@ -281,9 +279,7 @@ void memory_write_json(struct writer *w, const struct report_facts *f)
             words_add(&note, "; ", "%s", notes[i].text);
     writer_section(w, "memory", '{');
     writer_fields(w, TEXT("source", dpro_memory_source_name(source)), TEXT("note", note.text));
-    writer_begin(w, "ranks", '[');
-    for (uint32_t i = 0; i < all->n_ranks; i++)
+    WRITER_LIST (w, "ranks", i, all->n_ranks)
         write_json_rank(w, f, &all->ranks[i]);
-    writer_close(w, ']');
     writer_close(w, '}');
 }

@@ -51,11 +51,7 @@ static double relative_pct(struct dpro_estimate estimate)
 void job_write_json(struct writer *w, const struct dpro_job_time *job)
 {
     writer_newline(w);
-    if (job->ns <= 0) {
-        writer_fields(w, NUL("job"));
-        return;
-    }
-    writer_object_at(w, "job", MS("iteration_ms", job->ns), MS("low_ms", job->low_ns),
+    writer_object_if(w, "job", job->ns > 0, MS("iteration_ms", job->ns), MS("low_ms", job->low_ns),
                      MS("high_ms", job->high_ns), TEXT("source", dpro_job_source_name(job->source)),
                      INT("from", job->n), INT("warm_up", job->n_warm_up));
 }
@@ -166,8 +162,7 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
         writer_fields(w, INT("fusion_threshold_bytes", cycles.fusion_bytes));
     if (dpro_model_n_servers(model) > 0)
         writer_fields(w, INT("servers", dpro_model_n_servers(model)));
-    writer_begin(w, "buckets", '[');
-    for (uint32_t i = 0; i < dpro_strategy_n_buckets(strategy); i++) {
+    WRITER_LIST (w, "buckets", i, dpro_strategy_n_buckets(strategy)) {
         struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, i);
         writer_item(w);
         writer_fields(w, INT("size_bytes", bucket.size_bytes),
@@ -175,13 +170,10 @@ void model_write_strategy(struct writer *w, const struct dpro_model *model,
         if (bucket.server >= 0)
             writer_fields(w, INT("server", bucket.server));
         writer_fields(w, INT("priority", bucket.priority));
-        writer_begin(w, "parameters", '[');
-        for (uint32_t t = 0; t < bucket.n_tensors; t++)
+        WRITER_LIST (w, "parameters", t, bucket.n_tensors)
             writer_string(w, dpro_model_tensor(model, bucket.tensors[t]).name);
-        writer_close(w, ']');
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -189,13 +181,11 @@ void model_write_communications(struct writer *w, const struct dpro_model *model
 {
     if (dpro_model_n_kinds(model) == 0)
         return;
-    writer_section(w, "communications", '[');
-    for (uint32_t k = 0; k < dpro_model_n_kinds(model); k++) {
+    WRITER_ROWS (w, "communications", k, dpro_model_n_kinds(model)) {
         struct dpro_communications all = dpro_model_communications(model, k);
         writer_object(w, TEXT("kind", dpro_collective_kind_name(all.kind)), INT("count", all.n),
                       INT("size_bytes", all.size_bytes), MS("took_ms", all.took_ns));
     }
-    writer_close(w, ']');
 }
 
 void model_write_peaks(struct writer *w, const struct dpro_memory_peak *before,
@@ -221,13 +211,11 @@ void model_write_categories(struct writer *w, const char *key, const struct dpro
 void model_write_modules(struct writer *w, const char *key, const struct dpro_model *model,
                          const struct dpro_strategy *strategy, unsigned ways)
 {
-    writer_begin(w, key, '[');
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
+    WRITER_LIST (w, key, m, dpro_model_n_modules(model)) {
         struct dpro_module module = dpro_strategy_module(model, strategy, m);
         if (ways ? (module.computing & ways) != 0 : module.recomputed != 0)
             writer_string(w, module.name);
     }
-    writer_close(w, ']');
 }
 
 void model_write_link(struct writer *w, const struct dpro_model *model)

@@ -144,11 +144,9 @@ void optimize_computing_modules(struct writer *w, const char *key,
 {
     const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
     const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, DPRO_BEST);
-    writer_begin(w, key, '[');
-    for (uint32_t m = 0; m < dpro_model_n_modules(model); m++)
+    WRITER_LIST (w, key, m, dpro_model_n_modules(model))
         if (computing_way(model, strategy, m) & bit)
             writer_string(w, dpro_strategy_module(model, strategy, m).name);
-    writer_close(w, ']');
 }
 
 void optimize_computing_json(struct writer *w, const struct optimize_facts *f)

@@ -149,15 +149,13 @@ void optimize_memory_fill(struct optimize_facts *f)
 
 static void write_choices(struct writer *w, const struct dpro_optimum *optimum)
 {
-    writer_begin(w, "choices", '[');
-    for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(optimum); i++) {
+    WRITER_LIST (w, "choices", i, dpro_optimum_n_memory_choices(optimum)) {
         struct dpro_memory_choice c = dpro_optimum_memory_choice(optimum, i);
         writer_row(w, TEXT("name", c.name), INT("computed", c.n_computed),
                    INT("recomputed", c.n_recomputed), INT("micro_batches", c.micro_batches),
                    MS("iteration_ms", c.iteration_ns), INT("peak_bytes", c.peak_bytes),
                    BOOL("fits", c.fits), BOOL("chosen", c.chosen), BOOL("exact", c.exact));
     }
-    writer_close(w, ']');
 }
 
 void optimize_memory_json(struct writer *w, const struct optimize_facts *f)

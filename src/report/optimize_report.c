@@ -366,8 +366,7 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
 
 static void write_fusions(struct writer *w, const void *optimum)
 {
-    writer_begin(w, "fused_ops", '[');
-    for (uint32_t i = 0; i < dpro_optimum_n_op_fusions(optimum); i++) {
+    WRITER_LIST (w, "fused_ops", i, dpro_optimum_n_op_fusions(optimum)) {
         struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
         writer_item(w);
         writer_key(w, "ops");
@@ -377,7 +376,6 @@ static void write_fusions(struct writer *w, const void *optimum)
         writer_fields(w, MS("fused_ms", fusion.work_ns), MS("apart_ms", fusion.apart_ns));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 static void write_best(struct writer *w, const struct optimize_facts *f)
@@ -410,8 +408,7 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
 static void write_baselines(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
-    writer_section(w, "baselines", '[');
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
+    WRITER_ROWS (w, "baselines", b, dpro_optimum_n_baselines(optimum)) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
         writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
                    MS("iteration_ms", baseline.iteration_ns), MS("likely_ms", baseline.likely_ns),
@@ -422,24 +419,18 @@ static void write_baselines(struct writer *w, const struct optimize_facts *f)
                    INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
                    BOOL("computes", baseline.computes));
     }
-    writer_close(w, ']');
-    writer_section(w, "servers", '[');
-    for (uint32_t i = 0; i < dpro_optimum_n_server_counts(optimum); i++) {
+    WRITER_ROWS (w, "servers", i, dpro_optimum_n_server_counts(optimum)) {
         struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
         writer_row(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
                    MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
     }
-    writer_close(w, ']');
 }
 
 static void write_run(struct writer *w, const char *key, struct dpro_pipeline_run run)
 {
-    writer_begin(w, key, '{');
-    writer_fields(w, INT("micro_batches", run.n_micro_batches),
-                  TEXT("schedule", run.schedule != DPRO_SCHEDULE_UNKNOWN
-                                       ? dpro_schedule_name(run.schedule)
-                                       : NULL));
-    writer_close(w, '}');
+    const char *schedule =
+        run.schedule == DPRO_SCHEDULE_UNKNOWN ? NULL : dpro_schedule_name(run.schedule);
+    writer_object_at(w, key, INT("micro_batches", run.n_micro_batches), TEXT("schedule", schedule));
 }
 
 static void write_runs(struct writer *w, const struct optimize_facts *f)
@@ -458,13 +449,11 @@ static void write_units(struct writer *w, const struct dpro_optimum *optimum)
 {
     writer_newline(w);
     writer_fields(w, INT("prefetch", dpro_optimum_summary(optimum).prefetch));
-    writer_section(w, "units", '[');
-    for (uint32_t u = 0; u < dpro_optimum_n_units(optimum); u++) {
+    WRITER_ROWS (w, "units", u, dpro_optimum_n_units(optimum)) {
         struct dpro_unit unit = dpro_optimum_unit(optimum, u);
         writer_row(w, TEXT("name", unit.name), BOOL("reshards_before", unit.reshards_before),
                    BOOL("reshards", unit.reshards));
     }
-    writer_close(w, ']');
 }
 
 static void write_search(struct writer *w, const struct optimize_facts *f)
@@ -474,20 +463,16 @@ static void write_search(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, TEXT("algorithm", f->found.algorithm), FIXED("seconds", f->found.seconds, 3),
                   INT("candidates", f->found.n_candidates), INT("rounds", f->found.n_rounds),
                   TEXT("stopped_by", f->found.stopped_by));
-    writer_begin(w, "improvements", '[');
-    for (uint32_t i = 0; i < dpro_optimum_n_improvements(optimum); i++) {
+    WRITER_LIST (w, "improvements", i, dpro_optimum_n_improvements(optimum)) {
         struct dpro_improvement better = dpro_optimum_improvement(optimum, i);
         writer_object(w, FIXED("seconds", better.seconds, 6),
                       INT("candidates", better.n_candidates), MS("iteration_ms", better.best_ns));
     }
-    writer_close(w, ']');
     writer_close(w, '}');
-    writer_section(w, "strategy", '[');
-    for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++) {
+    WRITER_ROWS (w, "strategy", i, dpro_optimum_n_decisions(optimum)) {
         struct dpro_decision d = dpro_optimum_decision(optimum, i);
         writer_row(w, TEXT("pass", d.pass), TEXT("target", d.target), TEXT("decision", d.decision));
     }
-    writer_close(w, ']');
 }
 
 /* The command that follows, without the job's own arguments; none where nothing is to be done. */
@@ -523,10 +508,8 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, TEXT("schema", "dpro.optimize/1"), TEXT("version", dpro_version()),
                   MS_IF("measured_ms", f->found.measured_ns > 0, f->found.measured_ns));
     say_verdict(&verdict, f);
-    writer_begin(w, "verdict", '[');
-    for (size_t i = 0; i < verdict.n; i++)
+    WRITER_LIST (w, "verdict", i, verdict.n)
         writer_object(w, TEXT("title", verdict.at[i].title), TEXT("text", verdict.at[i].said.text));
-    writer_close(w, ']');
     write_next_command(w, f);
     model_write_pace(w, r->model);
     writer_fields(w, MS("replayed_ms", f->found.baseline_ns));
@@ -570,12 +553,10 @@ static void write_times(struct writer *w, const char *key, const struct optimize
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     uint32_t n = dpro_strategy_n_buckets(dpro_optimum_strategy(optimum, which));
-    writer_section(w, key, '[');
-    for (uint32_t b = 0; b < n; b++) {
+    WRITER_ROWS (w, key, b, n) {
         struct dpro_bucket_times times = dpro_optimum_times(optimum, which, b);
         writer_json_times(w, (const int64_t[]){times.ready_ns, times.start_ns, times.end_ns}, 3);
     }
-    writer_close(w, ']');
 }
 
 static void write_page_data(struct writer *w, const void *facts)

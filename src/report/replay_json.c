@@ -8,35 +8,28 @@ static void write_verdict(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
     writer_fields(w, FIXED("error_pct", f->error_pct, 3), BOOL("what_if", f->what_if));
-    writer_begin(w, "left_out", '[');
-    for (size_t i = 0; i < dpro_graph_n_left_out(g); i++) {
+    WRITER_LIST (w, "left_out", i, dpro_graph_n_left_out(g)) {
         struct dpro_left_out left_out = dpro_graph_left_out(g, i);
         writer_object(w, INT("iteration", left_out.number), TEXT("reason", left_out.reason));
     }
-    writer_close(w, ']');
-    writer_begin(w, "verdict", '[');
-    for (int i = 0; i < N_VERDICT; i++)
+    WRITER_LIST (w, "verdict", i, N_VERDICT)
         writer_object(w, TEXT("title", f->verdict[i].title), TEXT("text", f->verdict[i].text));
-    writer_close(w, ']');
 }
 
 static void write_collectives(struct writer *w, const struct report_facts *f)
 {
-    writer_begin(w, "collectives", '[');
-    EACH_OF (const struct comm_fact, c, f->comms, f->n_comms) {
+    WRITER_LIST_OF (w, "collectives", const struct comm_fact, c, f->comms, f->n_comms) {
         writer_row(w, TEXT("kind", c->kind), INT("ranks", c->n_ranks), INT("count", c->count),
                    INT_IF("bytes", c->sized, MIN(c->size_bytes, INT64_MAX)),
                    INT("messages", c->n_messages),
                    TEXT("pattern", c->pattern[0] ? c->pattern : NULL),
                    INT("chunks", c->most_chunks), INT("channels", c->most_channels));
     }
-    writer_close(w, ']');
 }
 
 static void write_ranks(struct writer *w, const struct report_facts *f)
 {
-    writer_begin(w, "ranks", '[');
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
+    WRITER_LIST (w, "ranks", r, f->n_ranks) {
         const struct dpro_rank_time *t = &f->ranks[r].time;
         writer_item(w);
         writer_fields(w, INT("rank", t->rank), MS("iteration_ms", t->iteration_ns));
@@ -49,7 +42,6 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
         writer_fields(w, INT_IF("waited_most_for", t->waited_most_for >= 0, t->waited_most_for));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 static void write_lateness(struct writer *w, const struct report_facts *f)
@@ -59,12 +51,9 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
                   INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns),
                   INT_IF("alike_slow", f->n_slow > 0, f->n_slow));
-    writer_begin(w, "stragglers", '[');
-    for (uint32_t i = 0; i < f->n_stragglers; i++)
+    WRITER_LIST (w, "stragglers", i, f->n_stragglers)
         writer_json_int(w, f->ranks[f->late[i]].time.rank);
-    writer_close(w, ']');
-    writer_begin(w, "ranks", '[');
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
+    WRITER_LIST (w, "ranks", r, f->n_ranks) {
         if (f->ranks[r].waited_ns == 0 && !f->ranks[r].straggles)
             continue;
         for (uint32_t i = 0; i < f->n_replayed; i++)
@@ -76,7 +65,6 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
         writer_json_times(w, waited, f->n_replayed);
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -86,8 +74,7 @@ static void write_clock(struct writer *w, const struct dpro_graph *g)
     writer_begin(w, "clock", '{');
     writer_fields(w, TEXT("method", align_method(g)));
     align_write_fields(w, &alignment);
-    writer_begin(w, "hosts", '[');
-    for (uint32_t c = 0; c < dpro_graph_n_clocks(g); c++) {
+    WRITER_LIST (w, "hosts", c, dpro_graph_n_clocks(g)) {
         struct dpro_clock clock = dpro_graph_clock(g, c);
         bool tied = clock.n_segments > 0; /* to the reference */
         int64_t most_ns = -1;
@@ -100,7 +87,6 @@ static void write_clock(struct writer *w, const struct dpro_graph *g)
                       MS_KNOWN("uncertainty_ms", most_ns));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -117,26 +103,22 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     const struct dpro_trace *trace = f->report->trace;
     writer_section(w, "trace", '{');
     writer_fields(w, TEXT("framework", f->framework), INT("world_size", f->world_size));
-    writer_begin(w, "ranks_present", '[');
-    for (size_t r = 0; r < dpro_trace_n_ranks(trace); r++)
+    WRITER_LIST (w, "ranks_present", r, dpro_trace_n_ranks(trace))
         if (!is_cut(f->report->graph, dpro_trace_rank(trace, r)))
             writer_json_int(w, dpro_trace_rank(trace, r));
-    writer_close(w, ']');
     writer_key(w, "ranks_without_gpu");
     writer_json_ints(w, f->report->graph->blind, f->report->graph->n_blind);
     writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
                   BOOL("phases_known", !f->report->graph->hides_phases),
                   BOOL("communication_recognised", f->communicates),
                   INT("iterations", f->n_measured));
-    writer_begin(w, "files", '[');
-    for (size_t i = 0; i < dpro_trace_n_files(trace); i++) {
+    WRITER_LIST (w, "files", i, dpro_trace_n_files(trace)) {
         struct dpro_file_info info = dpro_trace_file(trace, i);
         if (info.format)
             writer_row(w, TEXT("path", info.path), TEXT("kind", info.format),
                        INT("rank", info.rank), INT("bytes", info.size_bytes),
                        INT("events", info.n_events), BOOL("truncated", info.truncated));
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -151,10 +133,9 @@ static void write_measured(struct writer *w, const struct report_facts *f)
                   MS_KNOWN("std_ms", f->std_ns));
     writer_key(w, "per_iteration_ms");
     writer_json_times(w, f->measured, f->n_measured);
-    writer_begin(w, "iterations", '[');
-    for (uint32_t s = 0; f->report->graph->sample_number && s < f->n_measured; s++)
-        writer_json_int(w, f->report->graph->sample_number[s]);
-    writer_close(w, ']');
+    const int64_t *number = f->report->graph->sample_number;
+    WRITER_LIST (w, "iterations", s, number ? f->n_measured : 0)
+        writer_json_int(w, number[s]);
     writer_close(w, '}');
     struct dpro_steps steps = dpro_graph_steps(f->report->graph);
     SECTION(w, "steps", INT("found", steps.n), TEXT("found_by", steps.found_by),
@@ -174,14 +155,11 @@ static void write_slow(struct writer *w, const struct report_facts *f)
     writer_fields(w, TEXT("text", slow->text), INT_IF("every", slow->every > 0, slow->every),
                   MS_IF("usual_ms", slow->n > 0, slow->usual_ns),
                   MS_IF("more_ms", slow->n > 0, slow->more_ns), MS("lost_ms", slow->lost_ns));
-    writer_begin(w, "iterations", '[');
-    for (uint32_t i = 0; i < slow->n; i++)
+    WRITER_LIST (w, "iterations", i, slow->n)
         writer_row(w, INT_IF("iteration", number, number ? number[slow->samples[i]] : 0),
                    INT("at", slow->samples[i]), MS("ms", f->measured[slow->samples[i]]),
                    MS("more_ms", f->measured[slow->samples[i]] - slow->usual_ns));
-    writer_close(w, ']');
-    writer_begin(w, "causes", '[');
-    EACH_OF (const struct slow_cause, cause, slow->causes, slow->n_causes) {
+    WRITER_LIST_OF (w, "causes", const struct slow_cause, cause, slow->causes, slow->n_causes) {
         writer_row(w,
                    TEXT("kind", cause->is_gap ? "gap"
                                 : cause->kind ? cause->kind + 3
@@ -190,7 +168,6 @@ static void write_slow(struct writer *w, const struct report_facts *f)
                    INT("iterations", cause->n_iterations),
                    INT_IF("rank", cause->rank >= 0, cause->rank));
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -217,14 +194,12 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
     writer_fields(w, BOOL("contradicts", f->contradicts),
                   MS_KNOWN("measured_known_to_ms", f->known_to_ns),
                   TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
-    writer_begin(w, "parts", '[');
-    EACH_OF (const struct part_fact, part, f->parts, f->n_parts) {
+    WRITER_LIST_OF (w, "parts", const struct part_fact, part, f->parts, f->n_parts) {
         writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
                    MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
                    MS("measured_sum_ms", part->measured_sum_ns),
                    MS("replayed_sum_ms", part->replayed_sum_ns));
     }
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -254,15 +229,11 @@ static void write_transport(struct writer *w, const struct report_facts *f)
     const struct dpro_transport_info *t = &f->transport;
     bool joined = t->n_connections > 0;
     writer_newline(w);
-    if (t->n_processes == 0) {
-        writer_fields(w, NUL("transport"));
-        return;
-    }
-    writer_object_at(
-        w, "transport", INT("processes", t->n_processes), INT("connections", t->n_connections),
-        INT("one_sided_connections", t->n_one_sided), INT("calls", t->n_calls),
-        INT("sent_bytes", t->sent_bytes), INT("received_bytes", t->received_bytes),
-        INT_IF("paired_bytes", joined, t->paired_bytes),
+    writer_object_if(
+        w, "transport", t->n_processes > 0, INT("processes", t->n_processes),
+        INT("connections", t->n_connections), INT("one_sided_connections", t->n_one_sided),
+        INT("calls", t->n_calls), INT("sent_bytes", t->sent_bytes),
+        INT("received_bytes", t->received_bytes), INT_IF("paired_bytes", joined, t->paired_bytes),
         INT_IF("unpaired_bytes", joined, t->unpaired_bytes), INT_IF("gaps", joined, t->n_gaps),
         INT("edge_bytes", t->edge_bytes), INT("gloo_messages", t->n_messages),
         INT("zmtp_frames", t->n_zmtp_frames), INT("pushes", t->n_pushes), INT("pulls", t->n_pulls),
@@ -276,14 +247,11 @@ static void write_horovod(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_fusion_info *h = &f->fusion;
     writer_newline(w);
-    if (h->n_tensors == 0)
-        writer_fields(w, NUL("horovod"));
-    else
-        writer_object_at(w, "horovod", INT("tensors", h->n_tensors), INT("groups", h->n_groups),
-                         INT("rounds", h->n_rounds), INT("rounds_fused_alike", h->n_alike),
-                         MS_IF("cycle_ms", h->cycle_ns > 0, h->cycle_ns),
-                         MS_KNOWN("negotiate_ms", f->negotiate_ns), MS_KNOWN("copy_ms", f->copy_ns),
-                         MS_KNOWN("callback_ms", f->callback_ns));
+    writer_object_if(
+        w, "horovod", h->n_tensors > 0, INT("tensors", h->n_tensors), INT("groups", h->n_groups),
+        INT("rounds", h->n_rounds), INT("rounds_fused_alike", h->n_alike),
+        MS_IF("cycle_ms", h->cycle_ns > 0, h->cycle_ns), MS_KNOWN("negotiate_ms", f->negotiate_ns),
+        MS_KNOWN("copy_ms", f->copy_ns), MS_KNOWN("callback_ms", f->callback_ns));
 }
 
 /* A server has no rank, but a name. */
@@ -299,8 +267,7 @@ static void key_process(struct writer *w, int rank)
 static void write_path_ops(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
-    writer_begin(w, "ops", '[');
-    for (uint32_t i = 0; i < f->n_path; i++) {
+    WRITER_LIST (w, "ops", i, f->n_path) {
         struct dpro_op op = dpro_graph_op(g, f->path[i].op);
         bool on_device = op.device != DPRO_NO_DEVICE;
         writer_item(w);
@@ -311,15 +278,14 @@ static void write_path_ops(struct writer *w, const struct report_facts *f)
                       MS("duration_ms", f->path[i].dur_ns), MS("gap_ms", f->path[i].gap_ns));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 /* Those that take longest on the path, by name and kind. */
 static void write_top_ops(struct writer *w, const struct report_facts *f)
 {
     enum { MOST_NAMES = 100 };
-    writer_begin(w, "top_ops", '[');
-    EACH_OF (const struct name_fact, name, f->names, MIN(f->n_names, (uint32_t)MOST_NAMES)) {
+    WRITER_LIST_OF (w, "top_ops", const struct name_fact, name, f->names,
+                    MIN(f->n_names, (uint32_t)MOST_NAMES)) {
         writer_item(w);
         writer_fields(w, TEXT("name", name->name), TEXT("kind", dpro_op_kind_name(name->kind)));
         key_process(w, name->rank);
@@ -327,7 +293,6 @@ static void write_top_ops(struct writer *w, const struct report_facts *f)
                       MS("ms", name->dur_ns));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 static void write_path(struct writer *w, const struct report_facts *f, bool with_ops)

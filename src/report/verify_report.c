@@ -151,20 +151,14 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     if (c > 0)
         key_gain(w, "gain_pct", config->gain);
     writer_fields(w, INT_IF("peak_bytes", config->peak_bytes > 0, config->peak_bytes));
-    writer_begin(w, "per_turn_ms", '[');
-    for (size_t h = 0; h < 2 * v->n_blocks; h++)
+    WRITER_LIST (w, "per_turn_ms", h, 2 * v->n_blocks)
         writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);
-    writer_close(w, ']');
-    writer_begin(w, "per_turn_page_faults", '[');
-    for (size_t h = 0; h < 2 * v->n_blocks; h++) {
+    WRITER_LIST (w, "per_turn_page_faults", h, 2 * v->n_blocks) {
         const struct turn *turn = verify_turn(v, h, c);
         writer_json_fixed(w, (double)turn->page_faults / (double)turn->n, 1);
     }
-    writer_close(w, ']');
-    writer_begin(w, "bucket_bytes", '[');
-    for (size_t i = 0; i < config->n_buckets; i++)
+    WRITER_LIST (w, "bucket_bytes", i, config->n_buckets)
         writer_json_int(w, v->bucket_bytes.at[config->first_bucket + i]);
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 
@@ -182,10 +176,8 @@ static void write_json(struct writer *w, const void *verify)
                   INT("warmup", v->warmup), TEXT("turns", v->one_run ? "steps" : "runs"),
                   INT("runs", v->n_runs), BOOL("complete", v->complete),
                   TEXT("problem", v->problem));
-    writer_section(w, "configurations", '[');
-    for (size_t c = 0; c < v->n_configurations; c++)
+    WRITER_ROWS (w, "configurations", c, v->n_configurations)
         write_configuration(w, v, c);
-    writer_close(w, ']');
     writer_newline(w);
     key_gain(w, "gain_pct", v->configurations[1].gain);
     writer_fields(

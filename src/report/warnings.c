@@ -48,8 +48,6 @@ void warnings_write_text(struct writer *w, const struct warnings *sets, size_t n
 void warnings_write_json(struct writer *w, const struct warnings *sets, size_t n)
 {
     struct warnings_listing to = {.w = w, .as_json = true};
-    writer_section(w, "warnings", '[');
-    for (size_t i = 0; i < n; i++)
+    WRITER_ROWS (w, "warnings", i, n)
         say_all(&to, &sets[i]);
-    writer_close(w, ']');
 }

@@ -107,8 +107,7 @@ static void say_changes(struct words *words, const struct dpro_changes *c)
 
 static void write_compute(struct writer *w, const struct dpro_changes *c)
 {
-    writer_begin(w, "compute", '[');
-    for (size_t i = 0; i < c->n_compute; i++) {
+    WRITER_LIST (w, "compute", i, c->n_compute) {
         const int ranks[] = {c->compute[i].first_rank, c->compute[i].last_rank};
         writer_open(w, '{');
         writer_fields(w, FIXED("speed", c->compute[i].speed, 6));
@@ -120,7 +119,6 @@ static void write_compute(struct writer *w, const struct dpro_changes *c)
         writer_fields(w, TEXT("processor", processor_name(&c->compute[i])));
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 static void write_change(struct writer *w, const struct dpro_change_field *f,
@@ -208,8 +206,7 @@ static void write_questions(struct writer *w, const struct dpro_whatif_answer *a
 {
     if (a->n_questions == 0)
         return;
-    writer_section(w, "questions", '[');
-    for (size_t i = 0; i < a->n_questions; i++) {
+    WRITER_ROWS (w, "questions", i, a->n_questions) {
         const struct dpro_question *q = &a->questions[i];
         writer_item(w);
         writer_fields(w, TEXT("option", q->kind->option), TEXT("argument", q->kind->argument),
@@ -223,7 +220,6 @@ static void write_questions(struct writer *w, const struct dpro_whatif_answer *a
         writer_close(w, ']');
         writer_close(w, '}');
     }
-    writer_close(w, ']');
 }
 
 /* ---- text ---- */
@@ -421,11 +417,9 @@ static void write_units(struct writer *w, const struct dpro_whatif_answer *a)
 {
     if (a->n_units == 0)
         return;
-    writer_section(w, "units", '[');
-    EACH_OF (const struct dpro_unit, unit, a->units, a->n_units)
+    WRITER_ROWS_OF (w, "units", const struct dpro_unit, unit, a->units, a->n_units)
         writer_object(w, TEXT("name", unit->name), BOOL("reshards_before", unit->reshards_before),
                       BOOL("reshards", unit->reshards));
-    writer_close(w, ']');
 }
 
 static void write_run(struct writer *w, const struct dpro_whatif_answer *a, int after)
@@ -434,10 +428,8 @@ static void write_run(struct writer *w, const struct dpro_whatif_answer *a, int 
     writer_begin(w, after ? "predicted" : "baseline", '{');
     writer_fields(w, INT("micro_batches", run.n_micro_batches),
                   TEXT("schedule", run.schedule ? dpro_schedule_name(run.schedule) : NULL));
-    writer_begin(w, "bubble_pct", '[');
-    for (uint32_t s = 0; s < a->n_stages; s++)
+    WRITER_LIST (w, "bubble_pct", s, a->n_stages)
         writer_json_fixed(w, 100 * a->bubbles[2 * s + after], 3);
-    writer_close(w, ']');
     writer_close(w, '}');
 }
 

@@ -35,9 +35,12 @@ struct roofline {
     const struct device_peak *is; /* NULL: its peak is the fastest op of the recording */
     double peak[N_PRECISIONS];    /* FLOP/s; 0: nothing of that precision is computed */
     struct family_work of[N_FAMILIES][N_PRECISIONS]; /* of the mean rank */
-    double mfu; /* time that the arithmetic takes at the peak, of the iteration */
+    double mfu;         /* time that the arithmetic takes at the peak, of the iteration */
+    double busy;        /* what ops with shapes take, of all computing */
+    bool lacks_strides; /* of convolutions: MFU is not known */
 };
-void roofline_make(const struct dpro_graph *graph, int64_t iteration_ns, struct roofline *roofline);
+void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
+                   struct roofline *roofline);
 /* FLOP/s that memory allows for ops that compute so much for each byte; the peak where it does not
  * limit, or where it is not known. */
 double roofline_limit(const struct roofline *roofline, enum op_precision precision,

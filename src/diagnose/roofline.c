@@ -2,9 +2,10 @@
  * CACM 2009). */
 #include "diagnose/measures.h"
 
-void roofline_make(const struct dpro_graph *graph, int64_t iteration_ns, struct roofline *roofline)
+void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
+                   struct roofline *roofline)
 {
-    double best[N_PRECISIONS] = {0}, busy_ns = 0;
+    double best[N_PRECISIONS] = {0}, at_peak_ns = 0, busy_ns = 0, computing_ns = 0;
     *roofline = (struct roofline){.device = ""};
     for (uint32_t r = 0; graph->work && r < graph->n_ranks; r++) {
         bool known = false;
@@ -16,10 +17,15 @@ void roofline_make(const struct dpro_graph *graph, int64_t iteration_ns, struct 
                 sum->flops += work->flops;
                 sum->bytes += work->bytes;
                 sum->ns += work->ns;
+                busy_ns += work->ns;
                 sum->best = MAX(sum->best, work->best);
                 best[p] = MAX(best[p], work->best);
             }
         roofline->n_ranks += known;
+        roofline->lacks_strides |= graph->work[r].lacks_strides;
+        const struct dpro_rank_time *time = &replay->ranks[r];
+        computing_ns +=
+            known ? (double)(time->forward_ns + time->backward_ns + time->update_ns) : 0;
         if (!roofline->device[0] && graph->work[r].device)
             roofline->device = graph->work[r].device;
     }
@@ -36,10 +42,11 @@ void roofline_make(const struct dpro_graph *graph, int64_t iteration_ns, struct 
             struct family_work *of = &roofline->of[f][p];
             double n = MAX(roofline->n_ranks, 1);
             *of = (struct family_work){of->flops / n, of->bytes / n, of->ns / n, of->best};
-            busy_ns +=
+            at_peak_ns +=
                 of->flops > 0 && roofline->peak[p] > 0 ? of->flops / roofline->peak[p] * 1e9 : 0;
         }
-    roofline->mfu = iteration_ns > 0 ? busy_ns / (double)iteration_ns : 0;
+    roofline->mfu = replay->iteration_ns > 0 ? at_peak_ns / (double)replay->iteration_ns : 0;
+    roofline->busy = computing_ns > 0 ? MIN(busy_ns / computing_ns, 1) : 0;
 }
 
 double roofline_limit(const struct roofline *roofline, enum op_precision precision,

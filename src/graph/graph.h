@@ -218,6 +218,7 @@ struct family_work {
 struct rank_work {
     const char *device; /* the name of its GPU; "": not known */
     struct family_work of[N_FAMILIES][N_PRECISIONS];
+    bool lacks_strides; /* of convolutions, which are not in it */
 };
 
 /* By op id. What most ops lack is NULL when no op has a value. */

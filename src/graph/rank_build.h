@@ -232,11 +232,12 @@ struct rank_build {
 
     struct family_work work[N_FAMILIES][N_PRECISIONS];
 
-    bool autocast;     /* see autocast_rules.c */
-    bool hides_phases; /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
-                        */
-    bool lacks_gpu;    /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
-    uint32_t n_called; /* calls of NCCL, where it lacks its GPU */
+    bool autocast;      /* see autocast_rules.c */
+    bool lacks_strides; /* of convolutions, so that some of its work is not known */
+    bool hides_phases;  /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
+                         */
+    bool lacks_gpu;     /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
+    uint32_t n_called;  /* calls of NCCL, where it lacks its GPU */
 
     ARRAY(struct grown_time)
     grown; /* what takes longer in a slow sample than usual; string ids are

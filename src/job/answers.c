@@ -146,7 +146,7 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     measures->replay = dpro_replay_view(job->replayed);
     if ((rc = pop_make(graph, measures->replay, job->threads, &measures->pop, err)) < 0)
         return rc;
-    roofline_make(graph, measures->replay->iteration_ns, &measures->roofline);
+    roofline_make(graph, measures->replay, &measures->roofline);
     options.threads = job->threads;
     options.sink = job->options.sink;
     options.profiler_ns = job->profiler.ns;

@@ -8,8 +8,15 @@ enum { MATRIX_RANKS = 16 };
 
 static const char *const families[N_FAMILIES] = {"matmul", "convolution", "attention"};
 static const char *const precisions[N_PRECISIONS] = {"fp64", "fp32", "16-bit", "8-bit"};
-static const char no_shapes[] =
-    "shapes of ops: record with torch.profiler.profile(record_shapes=True)";
+
+/* What MFU lacks; NULL: nothing. */
+static const char *mfu_needs(const struct roofline *r)
+{
+    if (r->lacks_strides)
+        return "strides of convolutions, which PyTorch records since 2.0";
+    return r->n_ranks > 0 ? NULL
+                          : "shapes of ops: record with torch.profiler.profile(record_shapes=True)";
+}
 
 static const char *peak_source(const struct roofline *roofline)
 {
@@ -21,9 +28,17 @@ static const char *peak_source(const struct roofline *roofline)
 static void put_roofline(struct writer *w, const struct roofline *r)
 {
     struct table table = {.n_cols = 6, .left = {true}};
+    const char *needs = mfu_needs(r);
     writer_text(w, "\n");
-    table_paragraph(w, "", 2, "MFU: %s %% of the peak (%s%s%s)", NUMBER(100 * r->mfu, 1), r->device,
-                    r->device[0] ? ", " : "", peak_source(r));
+    if (needs)
+        table_paragraph(w, "", 2, "MFU can't be told: it needs %s", needs);
+    else
+        table_paragraph(w, "", 2,
+                        "MFU: %s %% of the peak (%s%s%s); ops with shapes are %s %% of computing",
+                        NUMBER(100 * r->mfu, 1), r->device, r->device[0] ? ", " : "",
+                        peak_source(r), NUMBER(100 * r->busy, 0));
+    if (r->n_ranks == 0)
+        return;
     table_cells(&table, "of a rank", "GFLOP", "busy", "TFLOP/s", "GB/s", "of its limit");
     for (int f = 0; f < N_FAMILIES; f++)
         for (int p = 0; p < N_PRECISIONS; p++) {
@@ -78,10 +93,7 @@ void measures_write_text(struct writer *w, const struct dpro_measures *m)
                         pop->launch >= 0 ? "; launch " : "",
                         pop->launch >= 0 ? NUMBER(100 * pop->launch, 1) : "",
                         pop->launch >= 0 ? " %" : "");
-    if (m->roofline.n_ranks > 0)
-        put_roofline(w, &m->roofline);
-    else
-        table_paragraph(w, "", 2, "MFU can't be told: it needs %s", no_shapes);
+    put_roofline(w, &m->roofline);
     put_waits(w, m->replay);
 }
 
@@ -90,9 +102,9 @@ void measures_write_text(struct writer *w, const struct dpro_measures *m)
 static void put_json_roofline(struct writer *w, const struct roofline *r)
 {
     bool known = r->n_ranks > 0;
-    writer_fields(w, FIXED_IF("mfu", known, r->mfu, 6), TEXT("device", r->device),
-                  TEXT("peak_source", known ? peak_source(r) : NULL),
-                  TEXT("mfu_needs", known ? NULL : no_shapes));
+    writer_fields(w, FIXED_IF("mfu", !mfu_needs(r), r->mfu, 6), TEXT("mfu_needs", mfu_needs(r)),
+                  FIXED_IF("mfu_counted", known, r->busy, 6), TEXT("device", r->device),
+                  TEXT("peak_source", known ? peak_source(r) : NULL));
     writer_begin(w, "families", '[');
     for (int f = 0; f < N_FAMILIES; f++)
         for (int p = 0; p < N_PRECISIONS; p++) {

@@ -49,13 +49,13 @@ class Diagnose(Case):
                     self.assertLessEqual(waits.get(rank["rank"], 0), rank["wait_for_peers_ms"] + 1e-3)
 
     def test_arithmetic_is_set_against_the_peak_where_shapes_are_recorded(self):
-        def with_shapes(dims):
+        def with_shapes(dims, op="aten::mm"):
             def trace(rank, step_ms=20):
                 events = []
                 for step in range(4):
                     begin = step * step_ms * 1000 + 1000
                     events.append(span(f"ProfilerStep#{step}", begin, step_ms * 1000 - 20, cat="user_annotation"))
-                    events.append(span("aten::mm", begin + 100, 90, **dims))
+                    events.append(span(op, begin + 100, 90, **dims))
                     events.append(span("cudaLaunchKernel", begin + 120, 5, cat="cuda_runtime", correlation=step + 1))
                     events.append(span("gemm", begin + 200, 8000, 7, "kernel", 0, correlation=step + 1, stream=7, device=0))
                     events.append(span("cudaDeviceSynchronize", begin + 300, 19000, cat="cuda_runtime"))
@@ -71,6 +71,10 @@ class Diagnose(Case):
         measures = self.assert_json("diagnose", self.write("bare.json", with_shapes({})(0)))["measures"]
         self.assertIsNone(measures["mfu"])
         self.assertIn("record_shapes", measures["mfu_needs"])
+        dims = {"Input Dims": [[32, 3, 224, 224], [64, 3, 7, 7]]}
+        measures = self.assert_json("diagnose", self.write("old.json", with_shapes(dims, "aten::convolution")(0)))["measures"]
+        self.assertIsNone(measures["mfu"])
+        self.assertIn("strides", measures["mfu_needs"])
 
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,

@@ -281,6 +281,7 @@ static void fill_ranks(struct assembly *a)
         g->work[n].device =
             arena_format(&g->arena, "%s", strtab_get(&a->trace->names, rank->trace->device));
         memcpy(g->work[n].of, rank->work, sizeof rank->work);
+        g->work[n].lacks_strides = rank->lacks_strides;
         if (rank->trace->recording) {
             g->ranks[n].gradient_bytes = rank->trace->recording->gradient_bytes;
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;

@@ -2,10 +2,12 @@
  * takes: on a CPU the ops themselves, on a GPU what they launch. */
 #include "graph/rank_build.h"
 
+#define LEAST_NS 20000 /* of what is shorter the clock's steps tell no rate */
+
 static struct arithmetic *work_of(const struct rank_build *rank, uint32_t span)
 {
     uint32_t detail = rank->trace->spans[span].detail;
-    return detail != NO_ID && rank->trace->details[detail].work.flops > 0
+    return detail != NO_ID && rank->trace->details[detail].work.flops != 0
                ? &rank->trace->details[detail].work
                : NULL;
 }
@@ -49,10 +51,14 @@ void build_sum_work(struct rank_build *rank)
             continue;
         int64_t ns = on_gpu ? kernels_ns[trace->spans[i].detail] : trace->spans[i].dur_ns;
         struct family_work *sum = &rank->work[work->family][work->precision];
+        if (work->flops < 0) {
+            rank->lacks_strides = true;
+            continue;
+        }
         sum->flops += work->flops / rank->n_samples;
         sum->bytes += work->bytes / rank->n_samples;
         sum->ns += (double)ns / rank->n_samples;
-        if (ns > 0)
+        if (ns >= LEAST_NS)
             sum->best = MAX(sum->best, work->flops / ((double)ns / 1e9));
     }
 }

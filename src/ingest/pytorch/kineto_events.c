@@ -268,7 +268,7 @@ static void take_work(struct kineto_events *to, struct kineto_event *ev)
         to->values = (struct op_shapes){0};
     op_arithmetic(strtab_get(names, ev->name), strtab_len(names, ev->name), &to->inputs,
                   &to->values, kineto_dtype_bytes(strtab_get(names, ev->dims_type)), &work);
-    if (work.flops > 0) {
+    if (work.flops != 0) {
         to->detail.work = work;
         to->detail_used = ev->has_detail = true;
     }

@@ -111,7 +111,7 @@ static double of_convolution(const struct op_shapes *in, const struct op_shapes 
         unsigned d = i - 2;
         if (values->n[stride] <= d || values->n[stride + 1] <= d || values->n[stride + 2] <= d ||
             values->at[stride][d] == 0)
-            return 0;
+            return -1;
         int64_t step = values->at[stride][d], reach = values->at[stride + 2][d] * (weight[i] - 1);
         int64_t pad = 2 * values->at[stride + 1][d];
         found[i] = transposed ? (input[i] - 1) * step - pad + reach + 1
@@ -150,6 +150,8 @@ void op_arithmetic(const char *name, size_t len, const struct op_shapes *inputs,
         flops = of_convolution(inputs, values, of->first, of->backward, &out);
     else if (of)
         flops = of_attention(inputs, of->first, of->backward, &out);
+    if (of && flops < 0)
+        work->flops = flops;
     if (flops <= 0 || !of)
         return;
     /* backward it writes gradients of what it reads, beside that of its output */

@@ -14,6 +14,6 @@ struct op_shapes {
 bool op_is_counted(const char *name, size_t len);
 /* Of a value's JSON text; what is too much or no number is left out. */
 void op_shapes_read(struct op_shapes *shapes, const char *text, size_t len);
-/* `values`: the inputs that are no tensors. Leaves `work` as it is where shapes are missing. */
+/* `values`: the inputs that are no tensors. Leaves `work` as it is where nothing is counted. */
 void op_arithmetic(const char *name, size_t len, const struct op_shapes *inputs,
                    const struct op_shapes *values, uint64_t item_bytes, struct arithmetic *work);

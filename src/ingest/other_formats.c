@@ -15,7 +15,10 @@
 #define INSPECTOR "what NCCL's Inspector plugin wrote (a line a collective)" GIVE
 #define PICKLE    "a Python pickle" GIVE
 #define PERFETTO  "a trace of Perfetto (protobuf)" GIVE
-#define UNPACK    ": unpack it, and give what is in it"
+#define PARQUET                                                                                    \
+    "a Parquet table; dpro does not read it: convert it to CSV, with python3 -c 'import sys, "     \
+    "pandas; pandas.read_parquet(sys.argv[1]).to_csv(sys.argv[2])' TABLE TABLE.csv"
+#define UNPACK ": unpack it, and give what is in it"
 
 /* Where it begins, and what else stands in the bytes that were read. */
 static const struct {
@@ -40,7 +43,7 @@ static const struct {
     {BEGINS(0, "\x80\x05"), "", PICKLE},
     {BEGINS(12, "\x09"),
      "brain.Event:", "TensorBoard's event file (tfevents), which holds no times of ops" GIVE},
-    {BEGINS(0, "PAR1"), "", "a Parquet table" GIVE},
+    {BEGINS(0, "PAR1"), "", PARQUET},
     {BEGINS(257, "ustar"), "", "a tar archive" UNPACK},
     {BEGINS(0, "PK\3\4"), "", "a ZIP archive" UNPACK},
     {BEGINS(0, "\x28\xb5\x2f\xfd"), "", "compressed with zstd" UNPACK},

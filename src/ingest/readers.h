@@ -13,6 +13,8 @@
     ROW(transport_reader)     /* dpro's transport log */                                           \
     ROW(transport_csv_reader) /* the same as CSV */                                                \
     ROW(nccl_reader)          /* dpro's log of NCCL's profiler events */                           \
+    ROW(stage_reader)         /* a timeline of pipeline stages, Chrome trace JSON */               \
+    ROW(stage_csv_reader)     /* the same as CSV */                                                \
     ROW(timeline_reader)      /* of Horovod or BytePS, Chrome trace JSON */                        \
     ROW(mxnet_reader)         /* MXNet's profile (mx.profiler), Chrome trace JSON */               \
     ROW(mxnet_text_reader)    /* what MXNet's executor or symbol says of itself (debug_str) */     \

@@ -1,5 +1,6 @@
 /* Asking a loaded trace. */
 #include "ingest/part.h"
+#include "ingest/stages/stage_ranks.h"
 
 void trace_free_spans(struct trace_rank *rank)
 {
@@ -26,6 +27,7 @@ void dpro_trace_destroy(struct dpro_trace *trace)
         payload_destroy(&nccl_payload, trace->nccl_logs[i]);
     mem_free(trace->nccl_logs);
     dpro_probes_destroy(trace->probes);
+    payload_destroy(&stage_payload, trace->stages);
     array_fini(&trace->warnings);
     strtab_fini(&trace->names);
     arena_fini(&trace->arena);

@@ -274,6 +274,7 @@ struct dpro_trace {
     uint32_t n_nccl_logs;
     struct fusion *fusion;      /* what Horovod fused; NULL: nothing tells */
     struct dpro_probes *probes; /* NULL: there are none */
+    struct stage_table *stages; /* of a stage timeline; NULL: it is none */
     struct dpro_unprofiled unprofiled;
     struct slow_ones unprofiled_ones; /* of the same steps, in the first rank's order */
     struct dpro_file_info *files;

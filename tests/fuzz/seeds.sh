@@ -3,7 +3,7 @@
 # picks a chunk size, but for attach, buckets, topology and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot timeline topology verify xplane; do
+for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot stages timeline topology verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -43,6 +43,21 @@ put runmeta/deep 'I\032\020\012\016\052\014\012\001s\022\007\012\005\012\003\012
 put allocator/settings 'max_split_size_mb:64,roundup_power2_divisions:[64:8,4:2,>:4],garbage_collection_threshold:0.5,per_process_memory_fraction:0.5\000\000\001\000\024\000\000\000\000\001\001\000\000\000\000\000\000'
 { printf 'expandable_segments:True\000' && head -c 2000 "$0"; } >"$out/allocator/expandable"
 { printf 'large_segment_size_mb:33,max_split_size_mb:33\000' && head -c 3000 "$0" | tail -c 1500; } >"$out/allocator/any"
+
+# a pipeline of two stages with two data-parallel ranks; model chunks; times within steps
+rows='optype,step,start_ts,duration,stage,dp_rank,rank,seq_id,mc,mb_id\\n'
+for step in 0 1; do
+    for rank in 0 1 2 3; do
+        at="$((rank / 2)),$((rank % 2)),$rank"
+        rows="${rows}forward-compute,$step,0.1,0.2,$at,0,0,0\\nforward-compute,$step,0.3,0.2,$at,1,1,0\\nbackward-compute,$step,0.6,0.3,$at,0,1,0\\n"
+        rows="${rows}backward-compute,$step,0.9,0.3,$at,1,0,0\\nforward-send,$step,0.3,0.01,$at,0,,\\nforward-recv,$step,0.3,0.02,$at,0,,\\n"
+        rows="${rows}backward-send,$step,0.5,1e-2,$at,0,-1,-1\\nbackward-recv,$step,0.5,0.02,$at,0,-1,-1\\nparams-all-gather,$step,0,0.1,$at,0,0,\\n"
+        rows="${rows}grads-reduce-scatter,$step,1.2,0.1,$at,0,0,\\noptimizer-clip-main-grad,$step,1.3,0.1,$at,0,,\\noptimizer,$step,1.4,0.1,$at,0,,\\n"
+    done
+done
+put stages/csv "A$rows"
+put stages/units 'BOp_Type,start_us,duration_ns,step,pp_rank\\ngc,1.5,20,7,0\\ngc,-1,nan,7,99999999999\\n'
+put stages/json 'C[{"name":"forward-compute","cat":"c","pid":0,"tid":0,"ts":1.5,"dur":2,"ph":"X","args":{"step":3,"model_chunk":0,"mb_id":0,"seq_id":0}},{"name":"forward-send","pid":0,"tid":1,"ts":3.5,"dur":1,"ph":"X","args":{"step":3,"model_chunk":-1,"mb_id":-1,"seq_id":0}},{"name":"forward-recv","pid":0,"tid":6,"ts":3.5,"dur":1,"ph":"X","args":{"step":3,"seq_id":0}},{"name":"forward-compute","pid":0,"tid":5,"ts":4.5,"dur":2,"ph":"X","args":{"step":3,"seq_id":0}},{"name":"thread_name","pid":0,"tid":0,"ph":"M","args":{"name":"PP rank 0, TP rank 0, compute"}},{"name":"thread_name","pid":0,"tid":1,"ph":"M","args":{"name":"PP rank 0, TP rank 0, pp-comm"}},{"name":"thread_name","pid":0,"tid":5,"ph":"M","args":{"name":"PP rank 1, TP rank 0, compute"}},{"name":"thread_name","pid":0,"tid":6,"ph":"M","args":{"name":"PP rank 1"}}]'
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
 put json/cut '\000\012\173\212'

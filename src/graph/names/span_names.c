@@ -49,6 +49,9 @@ static const struct row names[] = {
     {NAME_BACKWARD_NODE, {"_backward_", "[_backward_"}},
     {NAME_BACKWARD_NODE, {"gradient_tape/", "*/gradient_tape/", "gradients/", "*/gradients/"}},
     {NAME_UPDATE_NODE, {"$_update"}},
+    /* a stage timeline's */
+    {NAME_BACKWARD_NODE, {"=backward-compute"}},
+    {NAME_UPDATE_NODE, {"=optimizer"}},
     {0},
 };
 

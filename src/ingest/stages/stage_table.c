@@ -1,0 +1,124 @@
+/* The rows of a stage timeline in order. */
+#include "ingest/stages/stage_table.h"
+
+#include "ingest/trace.h"
+
+#define STAGE_OP_KIND(id, name, comm, median) {name, STAGE_##comm, median},
+const struct stage_op_kind stage_op_kinds[N_STAGE_OPS] = {STAGE_OPS(STAGE_OP_KIND)};
+
+enum stage_op_type stage_op_find(const char *name, size_t len)
+{
+    int type = 0;
+    while (type < N_STAGE_OPS && !text_n_is(name, len, stage_op_kinds[type].name))
+        type++;
+    return (enum stage_op_type)type;
+}
+
+void stage_table_fini(struct stage_table *table)
+{
+    FREE_ALL(&table->ops, &table->workers, &table->steps, &table->first, &table->worker_at);
+}
+
+ORDER(by_place, struct stage_op,
+      ASCENDING(type) ?: ASCENDING(sequence) ?: ASCENDING(start_ns) ?: ASCENDING(dur_ns));
+
+ORDER_OF_INDICES(by_number, struct stage_worker,
+                 ASCENDING(number) ?: ASCENDING(stage) ?: ASCENDING(replica));
+
+static void order_workers(struct stage_table *table)
+{
+    size_t n = table->workers.n;
+    SCRATCH uint32_t *order = sorted_indices(n, table->workers.at, by_number);
+    SCRATCH uint32_t *index = mem_alloc((n + 1) * sizeof *index);
+    SCRATCH struct stage_worker *before = mem_alloc((n + 1) * sizeof *before);
+    memcpy(before, table->workers.at, n * sizeof *before);
+    for (size_t i = 0; i < n; i++) {
+        index[order[i]] = (uint32_t)i;
+        table->workers.at[i] = before[order[i]];
+        table->n_replicas = MAX(table->n_replicas, before[i].replica + 1);
+        table->n_stages = MAX(table->n_stages, before[i].stage + 1);
+    }
+    EACH (struct stage_op, op, table->ops) {
+        op->worker = index[op->worker];
+        table->n_chunks = MAX(table->n_chunks, op->chunk + UINT32_C(1));
+    }
+    size_t n_places = (size_t)table->n_replicas * table->n_stages;
+    table->worker_at = mem_alloc((n_places + 1) * sizeof *table->worker_at);
+    memset(table->worker_at, 0xFF, n_places * sizeof *table->worker_at);
+    for (size_t i = 0; i < n; i++)
+        table->worker_at[table->workers.at[i].replica * table->n_stages +
+                         table->workers.at[i].stage] = (uint32_t)i;
+}
+
+static void order_steps(struct stage_table *table)
+{
+    size_t n = table->steps.n;
+    SCRATCH int64_t *numbers = mem_alloc((n + 1) * sizeof *numbers);
+    SCRATCH uint32_t *index = mem_alloc((n + 1) * sizeof *index);
+    memcpy(numbers, table->steps.at, n * sizeof *numbers);
+    sort_i64(table->steps.at, n);
+    for (size_t i = 0; i < n; i++)
+        index[i] = (uint32_t)LOWER_BOUND(k, (size_t)0, n, table->steps.at[k] < numbers[i]);
+    EACH (struct stage_op, op, table->ops)
+        op->step = index[op->step];
+}
+
+/* Where each step counts time from its own beginning, one after the other. */
+static void lay_out_steps(struct stage_table *table)
+{
+    struct bounds {
+        int64_t start_ns, end_ns, shift_ns;
+    };
+    size_t n = table->steps.n;
+    SCRATCH struct bounds *bounds = mem_alloc((n + 1) * sizeof *bounds);
+    for (size_t s = 0; s < n; s++)
+        bounds[s] = (struct bounds){INT64_MAX, INT64_MIN, 0};
+    EACH (const struct stage_op, op, table->ops) {
+        struct bounds *step = &bounds[op->step];
+        step->start_ns = MIN(step->start_ns, op->start_ns);
+        step->end_ns = MAX(step->end_ns, op->start_ns + op->dur_ns);
+    }
+    for (size_t s = 1; s < n; s++) {
+        struct bounds *step = &bounds[s], *last = step - 1;
+        int64_t shift_ns = last->end_ns - step->start_ns, end_ns;
+        if (step->start_ns >= last->start_ns / 2 + last->end_ns / 2 ||
+            __builtin_add_overflow(step->end_ns, shift_ns, &end_ns) || !trace_time_fits(end_ns))
+            continue;
+        *step = (struct bounds){last->end_ns, end_ns, shift_ns};
+    }
+    EACH (struct stage_op, op, table->ops)
+        op->start_ns += bounds[op->step].shift_ns;
+}
+
+/* Each worker's step first, which is far faster than sorting all at once. */
+static void order_ops(struct stage_table *table)
+{
+    size_t n_places = table->workers.n * table->steps.n;
+    struct stage_op *ordered = mem_alloc((table->ops.n + 1) * sizeof *ordered);
+    size_t *first = table->first = mem_array(n_places + 2, sizeof *first);
+    EACH (const struct stage_op, op, table->ops)
+        first[op->worker * table->steps.n + op->step + 2]++;
+    for (size_t i = 1; i <= n_places; i++)
+        first[i + 1] += first[i];
+    EACH (const struct stage_op, op, table->ops)
+        ordered[first[op->worker * table->steps.n + op->step + 1]++] = *op;
+    mem_free(table->ops.at);
+    table->ops.at = ordered;
+    table->ops.cap = table->ops.n;
+    for (size_t i = 0; i < n_places; i++)
+        if (first[i + 1] - first[i] > 1)
+            qsort(ordered + first[i], first[i + 1] - first[i], sizeof *ordered, by_place);
+    for (size_t i = 0; i < n_places; i++)
+        for (size_t k = first[i]; k < first[i + 1]; k++) {
+            bool goes_on = k > first[i] && ordered[k - 1].type == ordered[k].type;
+            ordered[k].sequence = goes_on ? ordered[k - 1].sequence + 1 : 0;
+        }
+}
+
+void stage_table_order(struct stage_table *table)
+{
+    order_workers(table);
+    order_steps(table);
+    lay_out_steps(table);
+    order_ops(table);
+}

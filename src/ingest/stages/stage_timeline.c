@@ -1,0 +1,439 @@
+/* Timelines of pipeline stages, as Chrome trace JSON or as CSV; see doc/formats/stage-timeline.md.
+ *
+ * In JSON a process is a data-parallel rank, and names of threads say of which stage they are. In
+ * CSV columns may come in any order, and ones that we don't know are passed over. */
+#include "ingest/readers.h"
+#include "ingest/stages/stage_ranks.h"
+
+enum { MOST_AT = 1 << 16, MOST_PLACES = 1 << 22, MOST_FIELDS = 64 };
+
+/* A thread of the JSON, or a rank of the CSV: whose worker it is shows at the end. */
+struct stage_source {
+    uint64_t replica, stage, tensor_rank;
+    int64_t number;
+    bool known; /* of which stage it is */
+};
+
+struct stage_row {
+    uint64_t replica, stage, sequence, chunk;
+    int64_t number, step, micro_batch, start_ns, dur_ns;
+    enum json_value has_step, has_start, has_dur;
+    enum stage_op_type type;
+};
+
+struct stage_reader {
+    struct json *js;
+    struct trace_part *part;
+    struct stage_table table;
+    struct map steps, places;
+    ARRAY(struct stage_source) sources; /* whom an op is of, until workers are known */
+};
+
+static uint32_t source_at(struct stage_reader *r, uint64_t replica, int64_t number, uint64_t stage)
+{
+    uint64_t key = map_mix(map_mix(replica + 1) + (uint64_t)number) + stage;
+    size_t at = (size_t)map_number(&r->places, map_mix(key) | 1);
+    if (at == r->sources.n)
+        array_add(&r->sources, .replica = replica, .stage = stage, .number = number);
+    return (uint32_t)at;
+}
+
+static void add_row(struct stage_reader *r, const struct stage_row *row, uint32_t source)
+{
+    struct part_losses *losses = &r->part->losses;
+    int64_t end_ns;
+    if (row->has_start == JSON_NO_VALUE) {
+        losses->n_no_time++;
+    } else if (row->has_dur == JSON_NO_VALUE) {
+        losses->n_no_dur++;
+    } else if (row->dur_ns < 0) {
+        losses->n_negative++;
+    } else if (row->has_start == JSON_SATURATED || row->has_dur == JSON_SATURATED ||
+               __builtin_add_overflow(row->start_ns, row->dur_ns, &end_ns) ||
+               !trace_time_fits(row->start_ns) || !trace_time_fits(end_ns)) {
+        losses->n_overflow++;
+    } else if (row->has_step != JSON_VALUE || row->step < 0 || row->step > INT32_MAX) {
+        losses->n_broken_records++;
+    } else {
+        size_t step = (size_t)map_number(&r->steps, map_key((uint64_t)row->step));
+        if (step == r->table.steps.n)
+            array_push(&r->table.steps, row->step);
+        array_add(&r->table.ops, .start_ns = row->start_ns, .dur_ns = row->dur_ns, .worker = source,
+                  .step = (uint32_t)step, .sequence = (uint32_t)MIN(row->sequence, UINT32_MAX),
+                  .micro_batch = row->micro_batch < 0 || row->micro_batch > INT32_MAX
+                                     ? -1
+                                     : (int32_t)row->micro_batch,
+                  .chunk = row->chunk < MOST_AT ? (uint16_t)row->chunk : 0,
+                  .type = (uint8_t)row->type);
+    }
+}
+
+/* ---- workers ---- */
+
+ORDER_OF_INDICES(by_worker, struct stage_source,
+                 -ASCENDING(known) ?: ASCENDING(replica) ?: ASCENDING(stage)
+                     ?: ASCENDING(tensor_rank) ?: ASCENDING(number));
+
+/* Of the tensor-parallel ranks of a worker the first stands for all: what the others did is left
+ * out, and so is that of which no stage is known. Returns how many workers there are at most. */
+static uint64_t find_workers(struct stage_reader *r)
+{
+    struct stage_table *table = &r->table;
+    SCRATCH uint32_t *worker = mem_alloc((r->sources.n + 1) * sizeof *worker);
+    SCRATCH uint32_t *order = sorted_indices(r->sources.n, r->sources.at, by_worker);
+    const struct stage_source *last = NULL;
+    uint64_t n_replicas = 0, n_stages = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < r->sources.n; i++) {
+        const struct stage_source *it = &r->sources.at[order[i]];
+        bool valid = it->known && it->replica < MOST_AT && it->stage < MOST_AT;
+        bool same = last && last->replica == it->replica && last->stage == it->stage;
+        worker[order[i]] = UINT32_MAX;
+        if (!valid || (same && last->tensor_rank != it->tensor_rank))
+            continue;
+        if (!same) {
+            last = it;
+            array_add(&table->workers, it->number, (uint32_t)it->replica, (uint32_t)it->stage);
+            n_replicas = MAX(n_replicas, it->replica + 1);
+            n_stages = MAX(n_stages, it->stage + 1);
+        }
+        worker[order[i]] = (uint32_t)table->workers.n - 1;
+    }
+    EACH (const struct stage_op, op, table->ops)
+        if (worker[op->worker] != UINT32_MAX) {
+            table->ops.at[kept] = *op;
+            table->ops.at[kept++].worker = worker[op->worker];
+        }
+    r->part->losses.n_broken_records += table->ops.n - kept;
+    table->ops.n = kept;
+    return n_replicas * n_stages;
+}
+
+static int finish_reading(struct stage_reader *r, struct dpro_error *err)
+{
+    struct stage_table *table = &r->table;
+    uint64_t n_places = find_workers(r);
+    int rc = 0;
+    if (n_places > MOST_PLACES || table->workers.n * table->steps.n > 16 * table->ops.n + MOST_AT) {
+        rc = dpro_error_set(err, DPRO_EFORMAT,
+                            "a stage timeline of %zu ops numbers its ranks, stages and steps up to "
+                            "%" PRIu64 " workers and %zu steps; number them from 0 on",
+                            table->ops.n, n_places, table->steps.n);
+    } else if (table->ops.n > 0) {
+        stage_table_order(table);
+        stage_ranks_make(r->part, table);
+    }
+    stage_table_fini(table);
+    FREE_ALL(&r->steps, &r->places, &r->sources);
+    return rc;
+}
+
+/* ---- Chrome trace JSON ---- */
+
+/* "PP rank 1, TP rank 0, dp-comm" */
+static void name_thread(struct stage_reader *r, uint32_t thread, const char *name)
+{
+    unsigned stage, tensor_rank = 0;
+    struct stage_source *source = &r->sources.at[thread];
+    if (sscanf(name, "PP rank %u, TP rank %u", &stage, &tensor_rank) < 1)
+        return;
+    source->stage = stage;
+    source->tensor_rank = tensor_rank;
+    source->known = true;
+}
+
+static void read_arguments(struct stage_reader *r, struct stage_row *row, char name[64])
+{
+    struct json *js = r->js;
+    const char *text;
+    size_t n;
+    JSON_KEYS (js, json_open(js, '{'), key, len) {
+        if (json_is(key, len, "step"))
+            row->has_step = json_read_decimal(js, 0, &row->step);
+        else if (json_is(key, len, "seq_id"))
+            row->sequence = json_read_unsigned(js, &row->sequence) ? row->sequence : UINT64_MAX;
+        else if (json_is(key, len, "model_chunk"))
+            row->chunk = json_u64(js);
+        else if (json_is(key, len, "mb_id"))
+            row->micro_batch = json_read_decimal(js, 0, &row->micro_batch) ? row->micro_batch : -1;
+        else if (json_is(key, len, "name") && json_scalar(js, &text, &n))
+            snprintf(name, 64, "%.*s", (int)MIN(n, 63), text);
+        else if (!json_is(key, len, "name"))
+            json_skip(js);
+    }
+}
+
+static void read_event(void *reader)
+{
+    struct stage_reader *r = reader;
+    struct json *js = r->js;
+    struct stage_row row = {.type = N_STAGE_OPS, .sequence = UINT64_MAX, .micro_batch = -1};
+    char name[64] = "";
+    bool names_thread = false;
+    const char *text;
+    JSON_KEYS (js, json_open(js, '{'), key, len) {
+        if (json_is(key, len, "name") && json_scalar(js, &text, &len)) {
+            row.type = stage_op_find(text, len);
+            names_thread = json_is(text, len, "thread_name");
+        } else if (json_is(key, len, "pid")) {
+            row.replica = json_u64(js);
+        } else if (json_is(key, len, "tid")) {
+            row.number = (int64_t)(json_u64(js) & INT64_MAX);
+        } else if (json_is(key, len, "ts")) {
+            row.has_start = json_read_decimal(js, 3, &row.start_ns);
+        } else if (json_is(key, len, "dur")) {
+            row.has_dur = json_read_decimal(js, 3, &row.dur_ns);
+        } else if (json_is(key, len, "args")) {
+            read_arguments(r, &row, name);
+        } else {
+            json_skip(js);
+        }
+    }
+    if (js->fail != JSON_OK)
+        return; /* an event that is cut off is left out */
+    r->part->n_events++;
+    if (!names_thread && row.type == N_STAGE_OPS)
+        return;
+    uint32_t thread = source_at(r, row.replica, row.number, 0);
+    if (names_thread)
+        name_thread(r, thread, name);
+    else
+        add_row(r, &row, thread);
+}
+
+static int read_stage_json(struct json *js, struct trace_part *part, struct dpro_error *err)
+{
+    struct stage_reader r = {.js = js, .part = part};
+    part_read_events(part, js, read_event, &r);
+    return finish_reading(&r, err);
+}
+
+static bool recognise_stages(const struct head *head)
+{
+    const char *name = head->piece == HEAD_EVENT ? head_field(head, "name") : NULL;
+    return name && stage_op_find(name, strlen(name)) != N_STAGE_OPS &&
+           head_field(head, "args.step") && head_field(head, "args.seq_id");
+}
+
+/* ---- CSV ---- */
+
+enum stage_column {
+    COLUMN_OTHER,
+    COLUMN_TYPE,
+    COLUMN_STEP,
+    COLUMN_START,
+    COLUMN_DURATION,
+    COLUMN_REPLICA,
+    COLUMN_STAGE,
+    COLUMN_RANK,
+    COLUMN_SEQUENCE,
+    COLUMN_CHUNK,
+    COLUMN_MICRO_BATCH,
+    N_STAGE_COLUMNS
+};
+
+/* As they are called, compared without case and '_'. */
+static const char *const column_names[N_STAGE_COLUMNS][4] = {
+    [COLUMN_TYPE] = {"optype", "op"},
+    [COLUMN_STEP] = {"step", "iteration"},
+    [COLUMN_START] = {"startts", "start", "ts"},
+    [COLUMN_DURATION] = {"duration", "dur"},
+    [COLUMN_REPLICA] = {"dprank", "dp"},
+    [COLUMN_STAGE] = {"stage", "pprank", "pp"},
+    [COLUMN_RANK] = {"rank"},
+    [COLUMN_SEQUENCE] = {"seqid", "sequence"},
+    [COLUMN_CHUNK] = {"mc", "modelchunk", "chunk"},
+    [COLUMN_MICRO_BATCH] = {"mbid", "microbatch"},
+};
+
+struct stage_columns {
+    uint8_t at[MOST_FIELDS]; /* enum stage_column of each field */
+    size_t n;
+    int scale[N_STAGE_COLUMNS]; /* decimals of a time down to nanoseconds */
+};
+
+/* "start_us" is "start" in microseconds; without a unit it is seconds. */
+static uint8_t column_of(const char *text, size_t len, int *scale)
+{
+    static const struct {
+        const char *end;
+        int scale;
+    } units[] = {{"_ns", 0}, {"_us", 3}, {"_ms", 6}, {"_s", 9}};
+    char plain[32];
+    size_t n = 0;
+    *scale = 9;
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++)
+        if (text_n_ends(text, len, units[u].end)) {
+            *scale = units[u].scale;
+            len -= strlen(units[u].end);
+            break;
+        }
+    for (size_t i = 0; i < len && n + 1 < sizeof plain; i++)
+        if (isalnum((unsigned char)text[i]))
+            plain[n++] = (char)tolower((unsigned char)text[i]);
+    plain[n] = '\0';
+    for (uint8_t c = 1; c < N_STAGE_COLUMNS; c++)
+        for (size_t i = 0; i < 4 && column_names[c][i]; i++)
+            if (strcmp(plain, column_names[c][i]) == 0)
+                return c;
+    return COLUMN_OTHER;
+}
+
+/* The next field of a line; false: there is none. Quotes around it are taken off. */
+static bool next_field(const char **line, const char *end, const char **text, size_t *len)
+{
+    if (*line > end)
+        return false;
+    const char *comma = memchr(*line, ',', (size_t)(end - *line));
+    const char *stop = comma ? comma : end;
+    *text = *line;
+    *len = (size_t)(stop - *line);
+    *line = stop + 1;
+    if (*len >= 2 && **text == '"' && (*text)[*len - 1] == '"') {
+        ++*text;
+        *len -= 2;
+    }
+    return true;
+}
+
+/* Whether a line names the columns that are needed. */
+static bool read_header(struct stage_columns *columns, const char *line, size_t len)
+{
+    const char *end = line + len, *text;
+    bool seen[N_STAGE_COLUMNS] = {false};
+    size_t n;
+    columns->n = 0;
+    while (columns->n < MOST_FIELDS && next_field(&line, end, &text, &n)) {
+        int scale;
+        uint8_t column = column_of(text, n, &scale);
+        column = seen[column] ? (uint8_t)COLUMN_OTHER : column;
+        seen[column] = true;
+        columns->scale[column] = scale;
+        columns->at[columns->n++] = column;
+    }
+    return seen[COLUMN_TYPE] && seen[COLUMN_STEP] && seen[COLUMN_START] && seen[COLUMN_DURATION] &&
+           seen[COLUMN_STAGE];
+}
+
+/* False: no valid line. */
+static bool read_row(struct stage_reader *r, const struct stage_columns *columns, const char *line,
+                     size_t len)
+{
+    struct stage_row row = {.sequence = UINT64_MAX, .micro_batch = -1, .type = N_STAGE_OPS};
+    const char *end = line + len, *text;
+    bool valid = true;
+    size_t n, i = 0;
+    for (; i < columns->n && next_field(&line, end, &text, &n); i++) {
+        uint8_t column = columns->at[i];
+        int64_t value = 0;
+        enum json_value has = JSON_NO_VALUE;
+        if (column == COLUMN_TYPE)
+            row.type = stage_op_find(text, n);
+        else if (column != COLUMN_OTHER)
+            has = json_decimal(
+                text, n,
+                column == COLUMN_START || column == COLUMN_DURATION ? columns->scale[column] : 0,
+                &value);
+        uint64_t count = has == JSON_VALUE && value >= 0 ? (uint64_t)value : 0;
+        bool counts = has == JSON_VALUE && value >= 0;
+        switch (column) {
+        case COLUMN_STEP:
+            row.step = value;
+            row.has_step = has;
+            break;
+        case COLUMN_START:
+            row.start_ns = value;
+            row.has_start = has;
+            break;
+        case COLUMN_DURATION:
+            row.dur_ns = value;
+            row.has_dur = has;
+            break;
+        case COLUMN_REPLICA:
+            row.replica = count;
+            valid &= counts;
+            break;
+        case COLUMN_STAGE:
+            row.stage = count;
+            valid &= counts;
+            break;
+        case COLUMN_RANK:
+            row.number = (int64_t)count;
+            break;
+        case COLUMN_SEQUENCE:
+            row.sequence = counts ? count : UINT64_MAX;
+            break;
+        case COLUMN_CHUNK:
+            row.chunk = count;
+            break;
+        case COLUMN_MICRO_BATCH:
+            row.micro_batch = counts ? value : -1;
+            break;
+        default:
+            break;
+        }
+    }
+    if (i < columns->n || !valid || row.type == N_STAGE_OPS)
+        return false;
+    uint32_t source = source_at(r, row.replica, row.number, row.stage);
+    r->sources.at[source].known = true;
+    r->sources.at[source].tensor_rank = (uint64_t)row.number;
+    add_row(r, &row, source);
+    return true;
+}
+
+static int read_stage_csv(struct bytes *bytes, struct trace_part *part, struct dpro_error *err)
+{
+    struct stage_reader r = {.part = part};
+    struct stage_columns columns;
+    const char *line;
+    size_t len;
+    if (!bytes_line(bytes, &line, &len) || !read_header(&columns, line, len))
+        part->damage.cut = true;
+    while (!part->damage.cut && bytes_line(bytes, &line, &len)) {
+        if (len == 0)
+            continue;
+        /* a line that is cut loses digits and still looks like one */
+        if (bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n') {
+            part->damage.cut = true;
+            break;
+        }
+        part->n_events++;
+        part->losses.n_broken_records += !read_row(&r, &columns, line, len);
+    }
+    part->damage.cut |= bytes->rc < 0;
+    return finish_reading(&r, err);
+}
+
+static bool recognise_csv(const struct head *head)
+{
+    struct stage_columns columns;
+    const char *end = head->piece == HEAD_BYTES ? memchr(head->bytes, '\n', head->n_bytes) : NULL;
+    if (!end)
+        return false;
+    size_t len = (size_t)(end - head->bytes);
+    return read_header(&columns, head->bytes, len > 0 && end[-1] == '\r' ? len - 1 : len);
+}
+
+const struct reader stage_reader = {
+    .name = "stages",
+    .word = "stage timeline",
+    ITEMS("event", "events"),
+    .encoding = "JSON",
+    .flags = READER_VIEWED,
+    .missing = {"ops of stages", "do its threads' names say 'PP rank 0'?",
+                "a stage timeline without an op; do its threads' names say 'PP rank 0'?"},
+    .recognise = recognise_stages,
+    .read_json = read_stage_json,
+    .join = stage_ranks_join,
+};
+
+const struct reader stage_csv_reader = {
+    .name = "stages-csv",
+    .word = "stage timeline",
+    ITEMS("row", "rows"),
+    .missing = {"ops of stages", "are its op types those of doc/formats/stage-timeline.md?",
+                "a stage timeline without an op"},
+    .recognise = recognise_csv,
+    .read_bytes = read_stage_csv,
+};

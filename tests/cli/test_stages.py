@@ -1,0 +1,110 @@
+"""Timelines of pipeline stages: CSV and Chrome trace JSON, without kernels."""
+import gzip
+import json
+import random
+
+from stage_job import COLUMNS, StageJob
+from support import DONE, INPUT, Case, dpro, shared
+
+
+def uneven(seed, slow=(0, 1), by=2):
+    """Times that differ, with one slow worker (stage, dp rank)."""
+    source, known = random.Random(seed), {}
+
+    def times(optype, replica, stage, step, n):
+        usual = {"forward-compute": 0.02, "backward-compute": 0.04, "optimizer": 0.005, "gc": 0}.get(optype, 0.001)
+        slowed = by if (stage, replica) == slow and "compute" in optype else 1
+        return known.setdefault((optype, replica, stage, step, n), round(usual * slowed * (1 + 0.1 * source.random()), 6))
+    return times
+
+
+class TestStages(Case):
+    def replayed(self, name, content):
+        return self.assert_replays(self.write(name, content))
+
+    def assert_is(self, job, facts, apart=0.0):
+        """The job's ranks, dimensions and iteration."""
+        self.assertEqual(facts["trace"]["ranks_present"], list(range(job.dp * job.stages)))
+        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("fsdp", job.dp), ("pp", job.stages)])
+        self.assertEqual((facts["micro_batches"], facts["stages_a_rank"]), (job.micro_batches, job.chunks))
+        self.assertEqual(facts["trace"]["iterations"], job.steps)
+        longer = apart * (job.steps - 1) / job.steps
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], 1000 * (job.iteration() + longer), delta=0.01)
+        self.assertLess(abs(facts["error_pct"]), 0.5)
+
+    def test_csv_is_replayed_with_its_stages_and_steps(self):
+        for options in ({}, {"chunks": 2}, {"chunks": 2, "strays": False, "overlaps": True}):
+            job = StageJob(dp=2, stages=4, micro_batches=8, times=uneven(1), **options)
+            self.assert_is(job, self.replayed("job.csv.gz", job.csv(apart=0.01)), apart=0.01)
+
+    def test_steps_that_each_count_from_0_follow_each_other(self):
+        job = StageJob(stages=4, times=uneven(2))
+        self.assert_is(job, self.replayed("job.csv", job.csv(apart=None)))
+
+    def test_chrome_json_says_the_same_also_without_its_waiting(self):
+        job = StageJob(dp=3, stages=4, times=uneven(3))
+        by_csv = self.replayed("job.csv", job.csv())
+        for cut in (False, True):
+            facts = self.replayed("job.json", job.chrome(cut=cut))
+            self.assert_is(job, facts)
+            for rank, other in zip(facts["ranks"], by_csv["ranks"]):
+                for key in ("forward_ms", "backward_ms", "update_ms", "exposed_communication_ms"):
+                    self.assertAlmostEqual(rank[key], other[key], delta=0.02 * job.iteration() * 1000, msg=key)
+        waits = [rank["wait_for_peers_ms"] for rank in facts["ranks"]]
+        self.assertEqual(waits.index(min(waits)), 1)  # the slow worker waits least
+
+    def test_columns_go_by_other_names_and_units_in_any_order(self):
+        job = StageJob(times=uneven(4))
+        names = {"optype": "Op_Type", "dp_rank": "dp", "stage": "pp_rank", "mb_id": "micro-batch", "mc": "model_chunk",
+                 "start_ts": "start_us", "duration": "duration_ms", "step": "step"}
+        lines = ["host," + ",".join(names.values())]
+        for row in job.rows():
+            row.update(start_ts=row["start_ts"] * 1e6, duration=row["duration"] * 1e3)
+            lines.append("h," + ",".join(str(row[column]) for column in names))
+        self.assert_is(job, self.replayed("job.csv", "\n".join(lines) + "\n"))
+
+    def test_a_tensor_parallel_group_counts_as_one_worker(self):
+        job = StageJob(times=uneven(5))
+        lines = [",".join(COLUMNS)]
+        for row in job.rows():
+            for tp in range(2):
+                lines.append(",".join(str({**row, "rank": 2 * row["rank"] + tp}[column]) for column in COLUMNS))
+        result = dpro("replay", "--json", self.write("job.csv", "\n".join(lines) + "\n"))
+        self.assert_code(result, DONE)
+        self.assert_is(job, result.json)
+
+    def test_rows_that_make_no_sense_are_counted(self):
+        job = StageJob(times=uneven(6))
+        lines = job.csv().splitlines()
+        lines[2:2] = ["dance,0,0,0,10,0,0,0,0,1", "gc,0,0,0,10,0", "gc,0,x,0,10,0,0,0,0,1"]
+        facts = self.replayed("job.csv", "\n".join(lines) + "\n")
+        self.assert_is(job, facts)
+        self.assertRegex(" ".join(facts["warnings"]), "3 records or lines make no sense")
+
+    def test_a_file_that_is_cut_off_gives_what_is_whole(self):
+        job = StageJob(steps=4, times=uneven(7))
+        text = job.csv()
+        facts = self.replayed("job.csv", text[:len(text) - 20])
+        self.assertIn("job.csv", " ".join(facts["warnings"]))
+        text = json.dumps(job.chrome())
+        result = dpro("replay", self.write("job.json", text[:len(text) // 2]))
+        self.assert_error(result, INPUT, "PP rank 0")
+
+    def test_a_table_without_an_op_and_numbers_out_of_range_are_told_of(self):
+        head = "optype,step,start,duration,stage,dp_rank\n"
+        self.assert_error(dpro("replay", self.write("none.csv", head)), INPUT, "without an op")
+        far = head + "gc,1,0,1,60000,60000\n"
+        self.assert_error(dpro("replay", self.write("far.csv", far)), INPUT, "number them from 0")
+
+    def test_parquet_is_named_with_the_way_to_csv(self):
+        self.assert_error(dpro("replay", self.write("job.parquet", b"PAR1" + bytes(60))), INPUT, "Parquet", "to_csv")
+
+    def test_the_public_timelines_replay_to_what_was_recorded(self):
+        for name, dp, batches in (("ST", 2, 4), ("AR", 4, 32)):
+            path = f"{shared('stragglers')}/timeline-{name}.json.gz"
+            facts = self.assert_replays(path)
+            self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("fsdp", dp), ("pp", 4)])
+            self.assertEqual((facts["micro_batches"], facts["schedule"]), (batches, "1f1b"))
+            self.assertLess(abs(facts["error_pct"]), 2)
+            with gzip.open(path) as file:
+                self.assertEqual(facts["trace"]["iterations"], len({e["args"]["step"] for e in json.load(file) if e["ph"] == "X"}))

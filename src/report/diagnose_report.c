@@ -2,6 +2,7 @@
 #include <dpro/report.h>
 
 #include "report/measures_report.h"
+#include "report/straggler_report.h"
 #include "report/table.h"
 #include "report/warnings.h"
 #include "report/words.h"
@@ -86,6 +87,7 @@ static void write_text(struct writer *w, const void *arg)
         writer_text(w, "\nOf one iteration there are no intervals.\n");
     if (r->measures)
         measures_write_text(w, r->measures);
+    straggler_write_text(w, r->trace);
     warnings_write_text(w, &warnings, 1);
 }
 
@@ -164,7 +166,7 @@ static void write_json(struct writer *w, const void *arg)
                    MS("blame_ms", a->blame_ns));
     writer_close(w, ']');
     if (r->measures)
-        measures_write_json(w, r->measures);
+        measures_write_json(w, r->measures, r->trace);
     warnings_write_json(w, &warnings, 1);
     writer_close(w, '}');
     writer_text(w, "\n");

@@ -1,6 +1,7 @@
 /* POP's efficiencies, MFU and the roofline, and who waits for whom. */
 #include "report/measures_report.h"
 
+#include "report/straggler_report.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -137,7 +138,8 @@ static void put_json_waits(struct writer *w, const struct dpro_replay_view *v)
     writer_close(w, ']');
 }
 
-void measures_write_json(struct writer *w, const struct dpro_measures *m)
+void measures_write_json(struct writer *w, const struct dpro_measures *m,
+                         const struct dpro_trace *trace)
 {
     const struct pop *pop = &m->pop;
     writer_section(w, "measures", '{');
@@ -150,5 +152,6 @@ void measures_write_json(struct writer *w, const struct dpro_measures *m)
     writer_close(w, '}');
     put_json_roofline(w, &m->roofline);
     put_json_waits(w, m->replay);
+    straggler_write_json(w, trace);
     writer_close(w, '}');
 }

@@ -5,5 +5,6 @@
 #include "diagnose/measures.h"
 
 void measures_write_text(struct writer *writer, const struct dpro_measures *measures);
-/* "measures": {...} */
-void measures_write_json(struct writer *writer, const struct dpro_measures *measures);
+/* "measures": {...}; of a stage timeline with those of stragglers. */
+void measures_write_json(struct writer *writer, const struct dpro_measures *measures,
+                         const struct dpro_trace *trace);

@@ -1,0 +1,138 @@
+/* The measures of stragglers as text and as JSON. */
+#include "report/straggler_report.h"
+
+#include "diagnose/straggler_measures.h"
+#include "ingest/trace.h"
+#include "report/table.h"
+#include "report/words.h"
+
+enum { MAP_COLUMNS = 10, TEXT_ITEMS = 4, DIGITS = 9 };
+
+/* Slowdowns and what each is of, the largest first. */
+struct slowed {
+    double s;
+    const char *name; /* NULL: a number */
+    size_t number;
+};
+
+ORDER(by_slowdown, struct slowed, DESCENDING(s) ?: ASCENDING(number));
+
+static void put_largest(struct writer *w, const char *what, struct slowed *all, size_t n)
+{
+    struct words words = {.n = 0};
+    qsort(all, n, sizeof *all, by_slowdown);
+    for (size_t i = 0; i < n && i < TEXT_ITEMS; i++)
+        if (all[i].name)
+            words_add(&words, ", ", "%s %.3f", all[i].name, all[i].s);
+        else
+            words_add(&words, ", ", "%zu: %.3f", all[i].number, all[i].s);
+    if (n > TEXT_ITEMS)
+        words_add(&words, ", ", "%zu more", n - TEXT_ITEMS);
+    table_paragraph(w, "  ", 4, "%s %s", what, words.text);
+}
+
+static void put_parts(struct writer *w, const struct straggler_measures *m)
+{
+    size_t n = MAX(MAX(m->n_replicas, m->n_stages), (uint32_t)MOST_MEASURED_TYPES);
+    SCRATCH struct slowed *all = mem_array(n, sizeof *all);
+    for (uint32_t i = 0; i < m->n_types; i++)
+        all[i] = (struct slowed){m->of_type[i].s, m->of_type[i].name, i};
+    put_largest(w, "by op type:", all, m->n_types);
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        all[i] = (struct slowed){m->of_stage[i], NULL, i};
+    put_largest(w, "by stage:", all, m->n_stages);
+    for (uint32_t i = 0; i < m->n_replicas; i++)
+        all[i] = (struct slowed){m->of_replica[i], NULL, i};
+    put_largest(w, "by data-parallel rank:", all, m->n_replicas);
+}
+
+/* Stages by data-parallel ranks, the worst of them where they are many. */
+static void put_map(struct writer *w, const struct straggler_measures *m)
+{
+    struct table table = {.n_cols = 1 + (int)MIN(m->n_replicas, MAP_COLUMNS), .left = {true}};
+    SCRATCH struct slowed *ranks = mem_array(m->n_replicas, sizeof *ranks);
+    for (uint32_t r = 0; r < m->n_replicas; r++)
+        ranks[r] = (struct slowed){m->of_replica[r], NULL, r};
+    if (m->n_replicas > MAP_COLUMNS)
+        qsort(ranks, m->n_replicas, sizeof *ranks, by_slowdown);
+    table_cells(&table, "S_w");
+    for (int c = 0; c + 1 < table.n_cols; c++)
+        table_cell(&table, "dp %zu", ranks[c].number);
+    for (uint32_t s = 0; s < m->n_stages; s++) {
+        table_cell(&table, "stage %u", s);
+        for (int c = 0; c + 1 < table.n_cols; c++)
+            table_fixed(&table, m->of_worker[ranks[c].number * m->n_stages + s], 3, "");
+    }
+    table_write(w, &table);
+}
+
+void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct straggler_measures m;
+    if (!trace->stages)
+        return;
+    straggler_measures_find(trace->stages, &m, &arena);
+    if (m.unknown) {
+        table_paragraph(w, "\n", 2, "No measures of stragglers: %s.", m.unknown);
+        return;
+    }
+    table_paragraph(w, "\n", 2,
+                    "Stragglers, by the definitions of OSDI'25: S %.3f. Without delays between ops "
+                    "an iteration takes %.4g s, and %.4g s where each op takes what its type does "
+                    "on average. What follows does not add up, and may be below 1.",
+                    m.s, m.t_s, m.ideal_s);
+    put_parts(w, &m);
+    if (m.has_shares)
+        table_paragraph(w, "  ", 4,
+                        "of what is lost, the slowest 3 %% of workers cost %.1f %% (M_W), the last "
+                        "stage %.1f %% (M_S)",
+                        100 * m.m_w, 100 * m.m_s);
+    if (m.n_left_out > 0)
+        table_paragraph(w, "  ", 4, "%u of %u steps are left out: workers did other ops in them",
+                        m.n_left_out, m.n_left_out + m.n_steps);
+    put_map(w, &m);
+}
+
+static void put_json_list(struct writer *w, const char *key, const double *values, size_t n,
+                          size_t stride)
+{
+    if (key)
+        writer_key(w, key);
+    writer_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        writer_json_fixed(w, values[i * stride], DIGITS);
+    writer_close(w, ']');
+}
+
+void straggler_write_json(struct writer *w, const struct dpro_trace *trace)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct straggler_measures m;
+    if (!trace->stages)
+        return;
+    straggler_measures_find(trace->stages, &m, &arena);
+    writer_fields(w, TEXT("stragglers_unknown", m.unknown));
+    if (m.unknown)
+        return;
+    writer_fields(
+        w, FIXED("S", m.s, DIGITS), FIXED_IF("M_W", m.has_shares, m.m_w, DIGITS),
+        FIXED_IF("M_S", m.has_shares, m.m_s, DIGITS), FIXED("T_ms", 1000 * m.t_s, DIGITS - 3),
+        FIXED("T_ideal_ms", 1000 * m.ideal_s, DIGITS - 3),
+        FIXED("recorded_ms", 1000 * m.recorded_s, DIGITS - 3), INT("steps_left_out", m.n_left_out));
+    writer_section(w, "S_t", '{');
+    for (uint32_t i = 0; i < m.n_types; i++)
+        writer_fields(w, FIXED(m.of_type[i].name, m.of_type[i].s, DIGITS));
+    writer_close(w, '}');
+    put_json_list(w, "S_dp", m.of_replica, m.n_replicas, 1);
+    put_json_list(w, "S_pp", m.of_stage, m.n_stages, 1);
+    writer_section(w, "S_w", '[');
+    for (uint32_t s = 0; s < m.n_stages; s++)
+        put_json_list(w, NULL, m.of_worker + s, m.n_replicas, m.n_stages);
+    writer_close(w, ']');
+    writer_section(w, "steps", '[');
+    for (uint32_t s = 0; s < m.n_steps; s++)
+        writer_row(w, INT("step", m.step[s]), FIXED("T_ms", 1000 * m.step_t_s[s], DIGITS - 3),
+                   FIXED("S", m.step_s[s], DIGITS));
+    writer_close(w, ']');
+}

@@ -131,24 +131,10 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
     write_stages(w, f);
 }
 
-static void write_time(struct writer *w, const struct dpro_dimension_time *time)
-{
-    writer_fields(w, MS("exposed_communication_ms", time->exposed_communication_ns),
-                  MS("wait_for_peers_ms", time->wait_for_peers_ns),
-                  MS("communication_ms", time->communication_ns));
-}
-
-static void write_between(struct writer *w, const struct report_facts *f)
-{
-    const struct parallel_facts *p = &f->parallel;
-    if (p->n_dimensions <= dpro_graph_n_dimensions(f->report->graph)) {
-        writer_fields(w, NUL("between_dimensions"));
-        return;
-    }
-    writer_begin(w, "between_dimensions", '{');
-    write_time(w, &p->dimensions[p->n_dimensions - 1].mean);
-    writer_close(w, '}');
-}
+#define TIME_FIELDS(time)                                                                          \
+    MS("exposed_communication_ms", (time)->exposed_communication_ns),                              \
+        MS("wait_for_peers_ms", (time)->wait_for_peers_ns),                                        \
+        MS("communication_ms", (time)->communication_ns)
 
 /* Stages and traffic. */
 static void write_parts(struct writer *w, const struct report_facts *f)
@@ -188,11 +174,13 @@ void dimensions_write_json(struct writer *w, const struct report_facts *f)
         WRITER_LIST (w, "groups", k, d.n_groups)
             writer_json_ints(w, dpro_graph_dimension_group(g, i, k), d.size);
         writer_fields(w, TEXT("evidence", d.evidence), BOOL("lies_over", d.lies_over),
-                      INT("communications", d.n_per_rank), INT("bytes", d.bytes_per_rank));
-        write_time(w, &f->parallel.dimensions[i].mean);
+                      INT("communications", d.n_per_rank), INT("bytes", d.bytes_per_rank),
+                      TIME_FIELDS(&f->parallel.dimensions[i].mean));
         writer_close(w, '}');
     }
-    write_between(w, f);
+    const struct parallel_facts *p = &f->parallel;
+    writer_object_if(w, "between_dimensions", p->n_dimensions > dpro_graph_n_dimensions(g),
+                     TIME_FIELDS(&p->dimensions[p->n_dimensions - 1].mean));
     write_parts(w, f);
     writer_fields(w, TEXT("dimensions_note", *note ? note : NULL));
 }

@@ -5,32 +5,6 @@
 (function () {
   const data = pageData(), { report } = data;
 
-  /* ---- the top ---- */
-
-  const resharded = (key) => report.units.filter((unit) => unit[key]).length + " of " + plural(report.units.length, "unit") + " resharded";
-
-  function sentence(communication) {
-    if (report.pipeline) {
-      const run = report.pipeline[communication === report.best.communication ? "best" : "baseline"];
-      return run.micro_batches + " micro-batch" + (run.micro_batches === 1 ? "" : "es") + ", schedule " + (run.schedule || "of its own");
-    }
-    if (report.units.length) return resharded(communication === report.best.communication ? "reshards" : "reshards_before");
-    const sizes = communication.buckets.map((b) => b.size_bytes);
-    const parts = Math.max(...communication.buckets.map((b) => b.partitions));
-    const least = Math.min(...sizes), most = Math.max(...sizes);
-    return plural(sizes.length, "bucket") + " of " + (least === most ? bytes(most) : bytes(least) + " to " + bytes(most)) +
-      (parts > 1 ? ", in up to " + parts + " parts" : "") +
-      (communication.compression === "none" ? "" : ", as " + communication.compression) +
-      (report.servers.length ? ", on " + plural(communication.servers, "parameter server") : "");
-  }
-
-  const whole = (names) => names.includes("");
-
-  /* How modules are computed. */
-  const changed = ({ compile, bf16 }) =>
-    (whole(compile) ? ", compiling the model" : compile.length ? ", compiling " + plural(compile.length, "module") : "") +
-    (whole(bf16) ? ", all in 16 bits" : bf16.length ? ", " + plural(bf16.length, "module") + " in 16 bits" : "");
-
   /* ---- strategies side by side ---- */
 
   const RESULT = report.best.setting && report.best.helps ? "chosen" : "best found";
@@ -40,9 +14,9 @@
 
   function bars() {
     const rows = [
-      ["as it ran", report.replayed_ms, "IDLE", sentence(report.baseline.communication)],
-      [RESULT, report.best.iteration_ms, "UPDATE", sentence(report.best.communication) + changed(report.best.computation) +
-        (RESULT === "chosen" ? "; " + report.best.setting : ""), half(report.best), report.best.likely_ms],
+      ["as it ran", report.replayed_ms, "IDLE", report.baseline.text],
+      [RESULT, report.best.iteration_ms, "UPDATE", report.best.text + (RESULT === "chosen" ? "; " + report.best.setting : ""),
+        half(report.best), report.best.likely_ms],
       ...report.servers.map((s) => [plural(s.servers, "server"), s.iteration_ms, "UPDATE",
         "the best found with this number; placed as usual: " + ms(s.usual_ms)]),
       ...report.baselines.map((b) => [b.name, b.iteration_ms, "FW", b.text + (b.buckets ? ", " + plural(b.buckets, "bucket") : ""), half(b), b.likely_ms]),
@@ -194,8 +168,8 @@
     const end = Math.max(report.replayed_ms, report.best.iteration_ms, ...ends(data.baseline_times), ...ends(data.best_times));
     return card("Buckets in an iteration",
       legend([["WAIT", "ready, waiting for its turn"], ["COMM", "under way"]], "above"),
-      timeline("As it ran: " + sentence(report.baseline.communication), report.baseline.communication, data.baseline_times, end),
-      timeline(RESULT[0].toUpperCase() + RESULT.slice(1) + ": " + sentence(report.best.communication), report.best.communication, data.best_times, end));
+      timeline("As it ran: " + report.baseline.text, report.baseline.communication, data.baseline_times, end),
+      timeline(RESULT[0].toUpperCase() + RESULT.slice(1) + ": " + report.best.text, report.best.communication, data.best_times, end));
   }
 
   /* ---- the search ---- */

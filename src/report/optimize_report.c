@@ -382,8 +382,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     writer_section(w, "best", '{');
-    writer_fields(w, MS("iteration_ms", f->found.best_ns), FIXED("speedup", f->speedup, 6),
-                  FIXED("uncertainty_pct", f->uncertainty_pct, 3),
+    writer_fields(w, TEXT("text", STRATEGY_OF(f, DPRO_BEST)), MS("iteration_ms", f->found.best_ns),
+                  FIXED("speedup", f->speedup, 6), FIXED("uncertainty_pct", f->uncertainty_pct, 3),
                   MS("apart_ms", f->found.apart_ns), MS("found_ms", f->found.found_ns),
                   MS("likely_ms", f->found.likely_ns), TEXT("setting", f->found.setting),
                   TEXT("script", f->script[0] != '\0' ? f->script : NULL), BOOL("helps", f->helps),
@@ -400,6 +400,7 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
                          dpro_optimum_strategy(optimum, DPRO_BEST));
     writer_close(w, '}');
     writer_section(w, "baseline", '{');
+    writer_fields(w, TEXT("text", STRATEGY_OF(f, DPRO_BASELINE)));
     writer_key(w, "communication");
     model_write_strategy(w, f->report->model, dpro_optimum_strategy(optimum, DPRO_BASELINE));
     writer_close(w, '}');
@@ -566,8 +567,7 @@ static void write_page_data(struct writer *w, const void *facts)
     writer_key(w, "report");
     write_report(w, f);
     writer_newline(w);
-    writer_fields(w, FIXED("less_pct", f->less_pct, 3), FIXED("less_half_pct", f->less_half_pct, 3),
-                  FIXED("at_most_pct", f->at_most_pct, 3), BOOL("as_whatif", !f->beside[0]));
+    writer_fields(w, BOOL("as_whatif", !f->beside[0]));
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');

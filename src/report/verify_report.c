@@ -137,9 +137,9 @@ int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *
     return writer_write_file(out, write_text, v, err);
 }
 
-static void key_gain(struct writer *w, const char *key, struct gain gain)
+static void key_gain(struct writer *w, const char *key, bool known, struct gain gain)
 {
-    writer_object_at(w, key, FIXED("mean", gain.mean, 3), FIXED("low", gain.low, 3),
+    writer_object_if(w, key, known, FIXED("mean", gain.mean, 3), FIXED("low", gain.low, 3),
                      FIXED("high", gain.high, 3));
 }
 
@@ -149,7 +149,7 @@ static void write_configuration(struct writer *w, const struct dpro_verify *v, s
     writer_item(w);
     writer_fields(w, TEXT("name", config->name), FIXED("iteration_ms", config->iteration_ms, 6));
     if (c > 0)
-        key_gain(w, "gain_pct", config->gain);
+        key_gain(w, "gain_pct", true, config->gain);
     writer_fields(w, INT_IF("peak_bytes", config->peak_bytes > 0, config->peak_bytes));
     WRITER_LIST (w, "per_turn_ms", h, 2 * v->n_blocks)
         writer_json_fixed(w, v->times[h * v->n_configurations + c], 6);
@@ -179,16 +179,13 @@ static void write_json(struct writer *w, const void *verify)
     WRITER_ROWS (w, "configurations", c, v->n_configurations)
         write_configuration(w, v, c);
     writer_newline(w);
-    key_gain(w, "gain_pct", v->configurations[1].gain);
+    key_gain(w, "gain_pct", true, v->configurations[1].gain);
     writer_fields(
         w, FIXED("expected_gain_pct", expected, 3),
         FIXED_IF("expected_uncertainty_pct", !isnan(expected), verify_expected_uncertainty(v), 3),
         TEXT("verdict", verdicts[verify_verdict(v)].key),
         TEXT("best_other", v->best >= 0 ? v->configurations[v->best].name : NULL));
-    if (v->best >= 0)
-        key_gain(w, "gain_over_best_other_pct", v->over_best);
-    else
-        writer_fields(w, NUL("gain_over_best_other_pct"));
+    key_gain(w, "gain_over_best_other_pct", v->best >= 0, v->over_best);
     writer_newline(w);
     writer_key(w, "warnings");
     writer_json_strings(w, v->warnings.at, v->warnings.n);

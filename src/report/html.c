@@ -211,7 +211,7 @@ static void write_track(struct writer *w, const struct page *page, const struct 
             continue;
         if (s->waiting) {
             waiting[n_waiting++] = (int64_t)n;
-            waiting[n_waiting++] = page->kind_at[page->graph->collectives[s->collective].kind];
+            waiting[n_waiting++] = s->collective;
         }
         op[n] = page->index[s->op];
         start[n] = s->start_ns;
@@ -225,6 +225,30 @@ static void write_track(struct writer *w, const struct page *page, const struct 
     write_rising(w, "start", n, start);
     write_column(w, "dur", n, dur);
     write_column(w, "waiting", n_waiting, waiting);
+    writer_close(w, '}');
+}
+
+/* By collective: its kind, and the ops of the rank that arrived last when it was measured and in
+ * the replay; -1: not in the page. */
+static void write_collectives(struct writer *w, const struct page *page,
+                              const struct dpro_replay_view *replay)
+{
+    static const char *const keys[] = {"measured", "replayed"};
+    const struct dpro_graph *g = page->graph;
+    SCRATCH int64_t *column = mem_array(g->n_collectives + (size_t)1, sizeof *column);
+    writer_section(w, "collectives", '{');
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        column[c] = page->kind_at[g->collectives[c].kind];
+    write_column(w, "kind", g->n_collectives, column);
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t c = 0; c < g->n_collectives; c++) {
+            uint32_t last = slices_last_member(g, k ? replay : NULL, c);
+            uint32_t at = g->collectives[c].n_members > 0 ? page->index[g->members[last].transfer]
+                                                          : UINT32_MAX;
+            column[c] = at == UINT32_MAX ? -1 : (int64_t)at;
+        }
+        write_column(w, keys[k], g->n_collectives, column);
+    }
     writer_close(w, '}');
 }
 
@@ -373,6 +397,7 @@ static void write_data(struct writer *w, const void *arg)
     write_ops(w, &page);
     WRITER_ROWS (w, "tracks", t, slices->n_tracks)
         write_track(w, &page, &slices->tracks[t]);
+    write_collectives(w, &page, f->replay);
     write_path(w, f, &page);
     write_clocks(w, page.graph);
     write_iterations(w, f);

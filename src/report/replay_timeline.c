@@ -175,28 +175,16 @@ static void write_message_arrow(void *timeline, dpro_op_id send, dpro_op_id rece
 static void write_collective_arrows(struct replay_timeline *t)
 {
     const struct dpro_graph *g = t->graph;
-    for (uint32_t c = 0; c < g->n_collectives; c++) {
-        const struct graph_collective *all = &g->collectives[c];
-        const struct graph_member *m = g->members + all->first_member;
-        const struct graph_member *last = g->members + slices_last_member(g, t->replay, c);
-        uint32_t seen_last = 0;
-        struct timeline_endpoint from = timeline_place(t, m[0].transfer, false);
-        for (uint32_t i = 1; i < all->n_members; i++) {
-            struct timeline_endpoint other = timeline_place(t, m[i].transfer, false);
-            if (other.known && (!from.known || other.start_ns > from.start_ns)) {
-                from = other;
-                seen_last = i;
-            }
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        for (int replayed = 0; replayed < 2; replayed++) {
+            const struct graph_collective *all = &g->collectives[c];
+            uint32_t last = slices_last_member(g, replayed ? t->replay : NULL, c);
+            for (uint32_t m = all->first_member; m < all->first_member + all->n_members; m++)
+                if (m != last)
+                    write_arrow(t, "last arrival",
+                                timeline_place(t, g->members[last].transfer, replayed),
+                                timeline_place(t, g->members[m].transfer, replayed), replayed);
         }
-        for (uint32_t i = 0; i < all->n_members; i++) {
-            if (&m[i] != last)
-                write_arrow(t, "last arrival", timeline_place(t, last->transfer, true),
-                            timeline_place(t, m[i].transfer, true), true);
-            if (i != seen_last)
-                write_arrow(t, "last arrival", from, timeline_place(t, m[i].transfer, false),
-                            false);
-        }
-    }
 }
 
 static void write_critical_path(struct replay_timeline *t, const struct report_facts *f,

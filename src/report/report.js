@@ -105,6 +105,8 @@
     const device = model.opDevice[op] >= 0 ? model.devices[model.opDevice[op]] : null;
     const kind = model.kinds[model.opKind[op]], rows = [];
     rows.push(["kind", track && track.waiting[i] >= 0 ? "waiting for peers" : kind + ", " + (KIND_WORDS[kind] || "")]);
+    const last = track ? timeline.view().waitsFor(track, i) : -1, late = last >= 0 ? model.devices[model.opDevice[last]] : null;
+    if (late) rows.push(["waits for", processName(model, late[0])]);
     if (device) rows.push(["rank, device", processName(model, device[0]) + ", " + device[2]]);
     if (track) rows.push([track.isPath ? "on the path" : track.replayed ? "replayed" : "measured", ns(track.end[i] - track.start[i]) + " from " + ns(track.start[i])]);
     if (track && track.isPath && track.gap[i]) rows.push(["gap on the path", ns(track.gap[i])]);
@@ -190,6 +192,7 @@
     const tools = el("div", "bar-tools", el("h2", "", "Timeline" + (numbered ? " of iteration " + report.critical_path.iteration : "")),
       join(toggle("measured", true, set("measured")), toggle("replayed", true, set("replayed"))),
       toggle("critical path only", false, set("criticalOnly")),
+      model.tracks.some((t) => t.waiting.some((c) => c >= 0)) ? toggle("who waits for whom", false, set("arrows")) : null,
       many ? join(action("open all", () => view.openAll(true)), action("close all", () => view.openAll(false))) : null,
       action("fit", () => view.fitAll()), toggle("measure", false, (on) => { view.measuring = on; }), el("span", "grow"), box,
       join(action("‹", () => step(-1)), action("›", () => step(1))), found);

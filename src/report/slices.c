@@ -202,13 +202,22 @@ void slices_fini(struct slices *slices)
     arena_fini(&slices->arena);
 }
 
+static int64_t arrival_of(const struct dpro_graph *g, const struct dpro_replay_view *replay,
+                          const struct graph_member *member)
+{
+    if (replay)
+        return replay->end_ns[member->arrival];
+    bool seen = g->seen_start_ns && g->seen_dur_ns && g->seen_dur_ns[member->transfer] >= 0;
+    return seen ? g->seen_start_ns[member->transfer] : INT64_MIN;
+}
+
 uint32_t slices_last_member(const struct dpro_graph *g, const struct dpro_replay_view *replay,
                             uint32_t collective)
 {
     const struct graph_collective *c = &g->collectives[collective];
     uint32_t last = c->first_member;
     for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
-        if (replay->end_ns[g->members[m].arrival] > replay->end_ns[g->members[last].arrival])
+        if (arrival_of(g, replay, &g->members[m]) > arrival_of(g, replay, &g->members[last]))
             last = m;
     return last;
 }

@@ -31,7 +31,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *graph,
                  const struct dpro_replay_view *replay);
 void slices_fini(struct slices *slices);
 
-/* When a collective's last rank arrived in the replay, and which member that was (index into the
- * graph's members). */
+/* Which member of a collective arrived last (index into the graph's members) in the replay; when it
+ * was measured (NULL for the replay): of those that were seen, else the first one. */
 uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
                             uint32_t collective);

@@ -47,7 +47,7 @@ function decodeData(data) {
     strings: data.strings, kinds: data.kinds, devices: data.devices, processes: data.processes, nOps: n,
     opName: ops.name, opKind: ops.kind, opDevice: ops.device,
     opGap: column(ops.gap), opBytes: column(ops.bytes), opTensor: column(ops.tensor), opModule: column(ops.module),
-    tracks: [], critical: new Uint8Array(n),
+    collectives: data.collectives, tracks: [], critical: new Uint8Array(n),
     /* where an op is drawn: track and index, -1 when nowhere */
     replayedTrack: new Int32Array(n).fill(-1), replayedAt: new Int32Array(n),
     measuredTrack: new Int32Array(n).fill(-1), measuredAt: new Int32Array(n),
@@ -87,7 +87,7 @@ class Timeline {
     this.model = model;
     this.options = options; /* iterationNs, onHover, onSelect, onMeasure, onDraw */
     this.context = canvas.getContext("2d");
-    this.show = { measured: true, replayed: true, criticalOnly: false };
+    this.show = { measured: true, replayed: true, criticalOnly: false, arrows: false };
     this.match = null;
     this.selected = -1;
     this.measuring = false; /* dragging measures a range, else it moves the view */
@@ -248,6 +248,7 @@ class Timeline {
       else if (row.type === "path") this.drawPathRow(row, y);
       else this.drawTrackRow(row, y);
     }
+    if (this.show.arrows) this.drawArrows();
     this.drawScrollbar();
     c.restore();
     this.drawAxis();
@@ -476,8 +477,45 @@ class Timeline {
   }
 
   nameOf(track, i) {
-    const s = this.model.strings;
-    return track.waiting[i] >= 0 ? "waiting for peers: " + s[track.waiting[i]] : s[this.model.opName[track.op[i]]];
+    const s = this.model.strings, c = track.waiting[i];
+    return c >= 0 ? "waiting for peers: " + s[this.model.collectives.kind[c]] : s[this.model.opName[track.op[i]]];
+  }
+
+  /* The op of the rank that a waiting slice waits for; -1: not waiting, or not known. */
+  waitsFor(track, i) {
+    const last = track.waiting[i] < 0 ? -1 : this.model.collectives[track.replayed ? "replayed" : "measured"][track.waiting[i]];
+    return last === track.op[i] ? -1 : last;
+  }
+
+  /* From the rank that arrived last to those that waited for it, at the moment when it arrived. */
+  drawArrows() {
+    const c = this.context, m = this.model, scale = (this.width - this.gutter) / this.span, rowOf = new Map();
+    for (const row of this.rows) {
+      if (row.type === "track") rowOf.set(row.track, row);
+      else if (row.type === "rank" && !row.rank.open) for (const d of row.rank.devices) for (const t of d.tracks) rowOf.set(t, row);
+    }
+    const middle = (row) => this.axis + row.y - this.scroll + (row.type === "track" ? 9 : row.h / 2);
+    c.fillStyle = c.strokeStyle = this.color.text;
+    c.lineWidth = 1;
+    for (const [track, row] of rowOf) {
+      if (row.type !== "track") continue;
+      for (let i = upperBound(track.lastEnd, this.t0); i < track.start.length && track.start[i] < this.t0 + this.span; i++) {
+        const last = (track.end[i] - track.start[i]) * scale >= 4 ? this.waitsFor(track, i) : -1;
+        const from = last < 0 ? null : rowOf.get(m.tracks[(track.replayed ? m.replayedTrack : m.measuredTrack)[last]]);
+        const x = Math.round(this.x(track.end[i])) + 0.5, y = middle(row);
+        if (!from || x < this.gutter || x > this.width) continue;
+        const up = middle(from) > y ? 1 : -1;
+        c.beginPath();
+        c.moveTo(x, middle(from));
+        c.lineTo(x, y);
+        c.stroke();
+        c.beginPath();
+        c.moveTo(x - 4, y + 7 * up);
+        c.lineTo(x + 4, y + 7 * up);
+        c.lineTo(x, y);
+        c.fill();
+      }
+    }
   }
 
   drawScrollbar() {

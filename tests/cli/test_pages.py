@@ -184,6 +184,20 @@ class Pages(Case):
         self.assertGreater(len(rows), 2)
         self.assertEqual([row for row in rows if "attention.qkv" not in row[0]], [])
 
+    def test_arrows_lead_from_the_late_rank_to_those_that_wait_for_it(self):
+        page = self.replay(self.write_job("job", world=4, slow=(2, 8_000)))
+        _, data = self.after(page, """const buttons = [...document.querySelectorAll("button")];
+            buttons.find((b) => b.textContent === "who waits for whom").click();""")
+        ops, devices = data["ops"], data["devices"]
+        waited = []
+        for track in data["tracks"]:
+            last = data["collectives"]["replayed" if track["replayed"] else "measured"]
+            for slice_at, collective in zip(track["waiting"][::2], track["waiting"][1::2]):
+                if track["dur"][slice_at] > 1_000_000:
+                    waited.append((devices[track["device"]][0], devices[ops["device"][last[collective]]][0]))
+        self.assertEqual({waiting for waiting, _ in waited}, {0, 1, 3})
+        self.assertEqual({late for _, late in waited}, {2})
+
     def test_a_range_of_the_timeline_is_measured(self):
         shown, data = self.after(self.replay(BUNDLED + "-memory"),
                                  """document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "m", bubbles: true }));""")

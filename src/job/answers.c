@@ -213,12 +213,15 @@ static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
     return stops;
 }
 
-static bool job_has_pipeline(const struct dpro_job *job)
+/* Whether ranks exchange more than gradients and shards, as stages or experts do. */
+static bool exchanges_in_passes(const struct dpro_graph *graph)
 {
-    bool has = false;
-    for (uint32_t d = 0; job->graph && d < dpro_graph_n_dimensions(job->graph); d++)
-        has |= dpro_graph_dimension(job->graph, d).parallelism == DPRO_STAGES;
-    return has;
+    bool any = false;
+    for (uint32_t d = 0; d < dpro_graph_n_dimensions(graph); d++) {
+        enum dpro_parallelism of = dpro_graph_dimension(graph, d).parallelism;
+        any |= of != DPRO_REPLICATES && of != DPRO_SHARDS;
+    }
+    return any;
 }
 
 int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *given,
@@ -231,9 +234,13 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
         return rc;
     struct watched watched = {.progress = options.progress, .arg = options.arg, .sink = sink};
     const struct dpro_model *model;
-    bool for_memory = options.memory_bytes > 0 || options.memory_share > 0;
-    rc = dpro_job_model(job, for_memory, &model, err);
-    if (rc == DPRO_EEMPTY && job_has_pipeline(job)) /* but maybe no gradients */
+    const struct dpro_graph *graph;
+    if ((rc = dpro_job_graph(job, &graph, err)) < 0)
+        return rc;
+    bool beside = exchanges_in_passes(graph),
+         for_memory = options.memory_bytes > 0 || options.memory_share > 0;
+    rc = dpro_job_model(job, for_memory || (beside && !options.computing), &model, err);
+    if (rc == DPRO_EEMPTY && beside) /* but maybe no gradients */
         rc = dpro_job_model(job, 1, &model, err);
     if (rc < 0)
         return rc;

@@ -63,7 +63,10 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
         if (work->drains)
             bound = fmax(bound, longest_tail(model, class, wire_ns, least_ns, order));
     }
+    double largest, beside_ns = model_sent_bytes(model, model->n_ranks, false, &largest) *
+                                net->link.byte_ns.value;
     bound = fmax(bound, bytes * wire_ns);
+    bound = fmax(bound, model->carried_share * (bytes * wire_ns + beside_ns));
     bound = fmax(bound, (double)model->launching_ns);
     if (work->min_cycle_ns > 0)
         bound = fmax(bound, work->min_cycle_ns + least_ns);

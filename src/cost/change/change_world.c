@@ -225,6 +225,7 @@ static void world_grow(struct world *w, struct model_communication *c, struct ex
     double bytes = byte > 0 ? wire / byte : c->link_bytes * ratio;
     c->more_steps += now.n_steps - c->n_steps;
     c->more_bytes += bytes - c->link_bytes;
+    c->sent_bytes *= ratio;
     c->n_steps = now.n_steps;
     c->link_bytes = bytes;
     c->took_ns = (wire + latency) / pace;
@@ -294,7 +295,7 @@ static int change_communication(struct world *w, struct model_communication *c,
         return refuse(err, UNKNOWN_HOSTS, is->n, dpro_collective_kind_name(c->kind),
                       (int)w->number[w->m->groups[c->group].ranks[0]]);
     if (is->n == 1 && w->r->splits) { /* nothing is split */
-        c->took_ns = c->waits_ns = c->link_bytes = c->n_steps = 0;
+        c->took_ns = c->waits_ns = c->link_bytes = c->sent_bytes = c->n_steps = 0;
         c->more_bytes = c->more_steps = 0;
     } else if (grows || is->n_hosts > 1 || is->within != was->within)
         world_grow(w, c, *was, *is);
@@ -352,7 +353,7 @@ static struct model_communication new_all_reduce(struct world *w, uint64_t size_
         .kind = DPRO_ALL_REDUCE, .collective = UINT32_MAX, .size_bytes = size_bytes};
     struct traffic t = grown_traffic(w, &c, is, true, byte_ns, message_ns);
     c.n_steps = t.n_steps;
-    c.link_bytes = t.share * (double)size_bytes * (is.within ? 1 : times);
+    c.link_bytes = c.sent_bytes = t.share * (double)size_bytes * (is.within ? 1 : times);
     c.took_ns =
         (c.link_bytes * byte_ns + t.n_steps * message_ns + beside_ns) / w->m->net.took_ratio;
     return c;

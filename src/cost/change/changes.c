@@ -69,7 +69,7 @@ const struct change_row change_rows[] = {
               .form = "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such "
                       "as 'BW=0.5' or 'FW@1=+20'",
               .fields = {FIELD(delays, TEXTS, "delays", NULL)}},
-     JOB(0, OF_LAUNCHES, NULL, NULL, TELL_NOTHING)},
+     JOB(0, 0, NULL, NULL, TELL_NOTHING)},
     {.kind = {OPTION("bandwidth", "BW",
                      "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, "
                      "12.5GB/s); inter=BW: those\nbetween hosts, intra=BW: those within"),

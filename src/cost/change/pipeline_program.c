@@ -119,6 +119,7 @@ static void add_mean(struct model_communication *mean, const struct model_commun
     *mean = *from;
     mean->size_bytes = sum.size_bytes + from->size_bytes / n;
     mean->link_bytes = sum.link_bytes + from->link_bytes / n;
+    mean->sent_bytes = sum.sent_bytes + from->sent_bytes / n;
     mean->took_ns = sum.took_ns + from->took_ns / n;
     mean->waits_ns = sum.waits_ns + from->waits_ns / n;
 }

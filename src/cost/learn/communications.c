@@ -229,6 +229,7 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
                                          .collective = j,
                                          .size_bytes = c->size_bytes,
                                          .link_bytes = traffic.share * (double)c->size_bytes,
+                                         .sent_bytes = traffic.share * (double)c->size_bytes,
                                          .n_steps = traffic.n_steps,
                                          .waits_ns = (double)c->missing_wait_ns};
         coarse->collective_of[k] = j;

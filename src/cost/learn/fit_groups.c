@@ -103,35 +103,16 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
     }
 }
 
-/* The bytes of an iteration on the link that carries most of them, and of the largest
- * communication there. */
-static double most_bytes(const struct fitting *f, bool within, double *largest)
-{
-    const struct dpro_model *m = f->model;
-    double most = 0, *sent = mem_array(f->g->n_ranks + (size_t)1, sizeof *sent);
-    EACH_OF (const struct model_communication, c, m->communications, m->n_communications) {
-        const struct model_group *group = &m->groups[c->group];
-        for (uint32_t i = 0; i < group->n_ranks && group->within == within; i++) {
-            *largest = fmax(*largest, c->link_bytes);
-            sent[group->ranks[i]] += i == 0 || !group->sends ? c->link_bytes : 0;
-            most = fmax(most, sent[group->ranks[i]]);
-        }
-    }
-    mem_free(sent);
-    return most;
-}
-
 /* What buffers hold passes at their speed, not at that of the link: of that only whole iterations
  * tell, which can't have had more bytes than it carries. */
 static void doubt_rate(const struct fitting *f, bool within, struct dpro_estimate *byte_ns)
 {
-    /* as much may be on its way in a socket's buffers and in a burst that a limiter of rates lets
-     * pass; a link that was in use for half of an iteration at least was not idle before */
-    enum { BUFFER_BYTES = 256 * 1024, IN_USE = 2 };
+    enum { IN_USE = 2 }; /* a link that was for half of an iteration was not idle before */
     struct dpro_model *m = f->model;
-    double largest = 0, bytes = most_bytes(f, within, &largest);
+    double largest = 0, bytes = model_sent_bytes(m, f->g->n_ranks, within, &largest);
     double slowest_ns = bytes > 0 ? (double)m->measured_ns / bytes : 0;
-    if (byte_ns->value <= 0 || largest > BUFFER_BYTES || slowest_ns <= IN_USE * byte_ns->value)
+    if (byte_ns->value <= 0 || largest > MODEL_BUFFER_BYTES ||
+        slowest_ns <= IN_USE * byte_ns->value)
         return;
     byte_ns->std = fmax(byte_ns->std, (slowest_ns - byte_ns->value) / sqrt(12)); /* any as likely */
     if (within || f->net->link.byte_ns.std <= 0) /* else buckets tell */

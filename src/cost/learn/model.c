@@ -105,7 +105,7 @@ static int model_learn(const struct measured_replay *replay, struct dpro_model *
     learn_module_costs(replay, &coarse, model);
     learn_batch_curve(model);
     describe_stack(replay->graph, model);
-    rc = learn_launching(replay->graph, &coarse, model, err);
+    rc = learn_least_times(replay->graph, &coarse, model, err);
     arena_fini(&coarse.arena);
     return rc;
 }

@@ -76,7 +76,6 @@ void set_pace(struct dpro_model *model, struct model_pace pace)
 {
     model->pace = pace;
     model_net_scale(&model->net, pace.net);
-    model->launching_ns = scaled_ns(pace.work, model->launching_ns);
     EACH_OF (struct model_program, p, model->programs, model->n_programs) {
         EACH_OF (struct model_op, op, p->ops, p->n_ops)
             model_scale_op(op, pace.work);
@@ -192,7 +191,11 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
                               "that it can't tell what changes do; does 'dpro replay' warn of the "
                               "trace?",
                               1 + model->misfit);
-    set_pace(model, pace_to(model, pace_direction(model, ns), ns, (double)model->job.ns));
+    double target_ns = (double)model->job.ns;
+    model->launching_ns = scaled_ns((target_ns - model->pause_ns) / (ns - model->pause_ns),
+                                    model->launching_ns); /* as before, of an iteration */
+    ns = fmax(ns, (double)model->launching_ns + model->pause_ns);
+    set_pace(model, pace_to(model, pace_direction(model, ns), ns, target_ns));
     model->paced_ns = evaluate_once(model);
     return 0;
 }

@@ -141,17 +141,17 @@ int model_coarsen(const struct measured_replay *replay, struct dpro_model *model
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
                    struct dpro_model *model);
 
-/* ---- launching.c ---- */
+/* ---- least_times.c ---- */
 
 /* What the threads that launch a GPU's work would take for an iteration if nothing but them took
  * time; 0: no rank has any. */
 int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err);
 /* Whether no thread ever waits for its GPU. */
 bool launches_run_ahead(const struct dpro_graph *graph);
-/* The model's least time of launches. Where these fill an iteration and run ahead, programs are
- * what the GPU works, without its waiting for them. */
-int learn_launching(const struct dpro_graph *graph, const struct coarse *coarse,
-                    struct dpro_model *model, struct dpro_error *err);
+/* The model's least times. Where launches fill an iteration and run ahead, programs are what the
+ * GPU works, without its waiting for them. */
+int learn_least_times(const struct dpro_graph *graph, const struct coarse *coarse,
+                      struct dpro_model *model, struct dpro_error *err);
 
 /* ---- batch_share.c ---- */
 

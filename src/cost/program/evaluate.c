@@ -60,13 +60,21 @@ static uint32_t first_counted(const struct evaluator *e, uint32_t n)
     return e->strategy->cycle_ns > 0 ? n / 3 + 1 : n - 1;
 }
 
-/* A GPU's work goes on no faster than the slowest rank launches it. */
-static double least_ns(const struct dpro_model *m)
+double evaluator_carried_ns(const struct evaluator *e)
 {
-    double scale = 0;
-    EACH_OF (const struct model_rank, rank, m->ranks, m->n_ranks)
-        scale = fmax(scale, rank->work_scale);
-    return scale * (double)m->launching_ns;
+    double largest, ns = model_sent_bytes(e->model, e->model->n_ranks, false, &largest) *
+                         e->model->net.link.byte_ns.value;
+    for (uint32_t b = 0; b < e->strategy->n_buckets; b++)
+        ns += (double)sync_get(e->costs, e->buckets[b].size_bytes).wire_ns;
+    return ns;
+}
+
+/* A GPU's work goes on no faster than the slowest rank launches it, and what is sent no faster than
+ * links carry it, once their buffers are full. */
+static double least_ns(const struct evaluator *e)
+{
+    double share = e->model->carried_share, carried_ns = share > 0 ? evaluator_carried_ns(e) : 0;
+    return fmax((double)e->model->launching_ns, share * carried_ns);
 }
 
 int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strategy)
@@ -79,7 +87,7 @@ int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strat
     if (n < 2 && !s->is_settled)
         return INT64_MAX; /* a program that waits for what never comes */
     uint32_t first = first_counted(e, n);
-    return llround(fmax((done_ns(s, n) - done_ns(s, first)) / (n - first), least_ns(e->model)) +
+    return llround(fmax((done_ns(s, n) - done_ns(s, first)) / (n - first), least_ns(e)) +
                    e->model->pause_ns);
 }
 

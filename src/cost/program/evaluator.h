@@ -52,6 +52,8 @@ static inline double evaluator_rate(double cpu_ns, double byte_ns)
     return 1 - (lost > most ? most : lost);
 }
 
+/* The time in which the busiest link would carry all bytes of an iteration of e->strategy. */
+double evaluator_carried_ns(const struct evaluator *e);
 /* The executors, channels and resources of the model. */
 void schedule_init(struct evaluator *e);
 /* The actions, communications and flows of e->strategy. */

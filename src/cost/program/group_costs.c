@@ -51,5 +51,22 @@ void model_resize(const struct dpro_model *model, struct model_communication *c,
                       ? (cost.latency_ns + ratio * cost.wire_ns) / (cost.latency_ns + cost.wire_ns)
                       : 1;
     c->link_bytes *= ratio;
+    c->sent_bytes *= ratio;
     c->size_bytes = (uint64_t)llround((double)c->size_bytes * ratio);
+}
+
+double model_sent_bytes(const struct dpro_model *m, uint32_t n_ranks, bool within, double *largest)
+{
+    SCRATCH double *sent = mem_array(n_ranks + (size_t)1, sizeof *sent);
+    double most = 0;
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications) {
+        const struct model_group *group = &m->groups[c->group];
+        for (uint32_t i = 0; i < group->n_ranks && group->within == within; i++) {
+            double *of = &sent[group->ranks[i]];
+            *largest = fmax(*largest, c->sent_bytes);
+            *of += i == 0 || !group->sends ? c->sent_bytes : 0;
+            most = fmax(most, *of);
+        }
+    }
+    return most;
 }

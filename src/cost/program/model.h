@@ -49,6 +49,7 @@ struct model_communication {
     uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
     double link_bytes;
+    double sent_bytes; /* with those that passed an idle link's buffers */
     double n_steps;
     double took_ns;
     double waits_ns;               /* part of it that is waiting for ranks that were not recorded */
@@ -368,6 +369,9 @@ struct dpro_model {
     int64_t cpu_ns;         /* of a rank's process in a step; -1: not known */
     struct model_pace pace; /* already applied to programs and net */
     int64_t paced_ns;       /* an iteration by the model with it */
+    double
+        carried_share; /* of the time of all bytes on the busiest link, the least of an iteration:
+                          1, or what the recorded ones show; 0: its rate is not known so well */
     int64_t launching_ns; /* what the threads that launch a GPU's work take for an iteration alone,
                              which is the least that one takes; 0: there are none */
     double pause_ns;      /* of an iteration, what ranks' pauses cost all: no work, so that it
@@ -381,6 +385,15 @@ struct dpro_model {
     double machine_std;           /* how much faster or slower the machine is at another time */
     ARRAY(const char *) warnings; /* static, or in the arena */
 };
+
+/* As much may be on its way in a socket's buffers and in a burst that a limiter of rates lets pass:
+ * only what is larger tells a link's rate. */
+enum { MODEL_BUFFER_BYTES = 256 * 1024 };
+
+/* The bytes of groups on the rank's link, within hosts or between them, that carries most of them
+ * in an iteration, and of the largest communication there. */
+double model_sent_bytes(const struct dpro_model *model, uint32_t n_ranks, bool within,
+                        double *largest);
 
 /* What is left between the job's time and that of its model, as paces only get near: a factor of
  * all predictions. */

@@ -1,7 +1,8 @@
-/* What the threads of a GPU's job, which launch its work, take by themselves. */
+/* What no iteration goes below, whatever overlaps: what the threads of a GPU's job take, which
+ * launch its work, and what links carry. */
 
 #include "cost/program/cost.h"
-#include "cost/program/evaluate.h"
+#include "cost/program/evaluator.h"
 #include "cost/program/program_writer.h"
 #include "replay/replay.h"
 
@@ -73,19 +74,39 @@ static double stream_work_ns(const struct dpro_graph *g, const struct graph_rank
     return ns;
 }
 
-int learn_launching(const struct dpro_graph *g, const struct coarse *coarse,
-                    struct dpro_model *model, struct dpro_error *err)
+/* Returns the model's iteration. */
+static int64_t learn_carried(struct dpro_model *model)
+{
+    struct evaluator *e = evaluator_create(model);
+    int64_t ns = evaluate_strategy(e, &model->baseline);
+    double largest = 0, carried_ns = evaluator_carried_ns(e);
+    model_sent_bytes(model, model->n_ranks, false, &largest);
+    for (uint32_t b = 0; b < e->strategy->n_buckets; b++)
+        largest = fmax(largest, (double)e->buckets[b].size_bytes);
+    if (model->n_communications > 0 && largest > MODEL_BUFFER_BYTES && carried_ns > 0)
+        model->carried_share = fmin(1, (double)ns / carried_ns);
+    evaluator_destroy(e);
+    return ns;
+}
+
+int learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
+                      struct dpro_model *model, struct dpro_error *err)
 {
     const double LAUNCH_BOUND = 0.9; /* of the iteration */
-    int64_t alone_ns, ns = 0, model_ns = evaluate_once(model);
+    int64_t alone_ns, ns = 0, model_ns = learn_carried(model);
     int rc = launching_alone(g, &alone_ns, err);
     if (rc == 0 && alone_ns > 0)
         rc = dpro_replay_predict(g, NULL, &ns, err);
     if (rc < 0 || ns <= 0 || model_ns == INT64_MAX)
         return rc;
-    double share = fmin((double)alone_ns / (double)ns, 1);
+    double paused_ns = 0; /* which programs do not have */
+    for (uint32_t s = 0; s < model->n_samples; s++)
+        paused_ns += model_sample_pause(model->ranks, model->n_ranks, s) / model->n_samples;
+    double share = ((double)alone_ns - paused_ns) / ((double)ns - paused_ns);
+    share = paused_ns < (double)ns ? fmax(0, fmin(share, 1)) : 0;
     model->launching_ns = scaled_ns(share, model_ns);
-    for (uint32_t r = 0; r < g->n_ranks && share > LAUNCH_BOUND && launches_run_ahead(g); r++) {
+    bool ahead = share > LAUNCH_BOUND && !g->single_iteration && launches_run_ahead(g);
+    for (uint32_t r = 0; r < g->n_ranks && ahead; r++) {
         const struct model_program *program = &model->programs[r];
         double works = stream_work_ns(g, &g->ranks[r], coarse) / program_work_ns(program);
         EACH_OF (struct model_op, op, program->ops, program->n_ops)

@@ -168,6 +168,13 @@ class WhatIf(Case):
         self.assertLess(self.time("--compress", "fp16"), base)
         self.assertGreater(self.time("--world-size", "8"), base)
 
+    def test_no_faster_link_makes_an_iteration_longer(self):
+        """Cores that hold up transfers and are held up by them take no longer for both at once than one after the other."""
+        for name in ("torch-ddp-gloo-conv-n2-memory", "torch-ddp-gloo-lstm-n2-2gbit", "torch-ep-gloo-n2"):
+            times = [dpro("whatif", "--json", os.path.join(os.path.dirname(BUNDLED), name), "--bandwidth", ratio)
+                     .json["predicted"]["iteration_ms"] for ratio in ("0.5x", "1x", "1.1x", "1.5x", "2x", "4x")]
+            self.assertEqual(times, sorted(times, reverse=True), name)
+
     def test_a_rate_is_that_of_the_link(self):
         # the bundled job ran on links of 1 Gbit/s
         self.assertAlmostEqual(self.time("--bandwidth", "1gbit") / self.time(), 1, delta=0.03)

@@ -86,8 +86,8 @@ static double rate_of(const struct slow *s, uint32_t rank)
         within |= here && (uses(s, c, rank, true, true) || uses(s, c, rank, false, true));
     }
     const struct model_link *link = &s->m->net.link;
-    return between  ? evaluator_rate(link->cpu_ns.value, link->byte_ns.value)
-           : within ? evaluator_rate(link->cpu_ns.value, link->within_ns.value)
+    return between  ? evaluator_rate(link, link->byte_ns.value)
+           : within ? evaluator_rate(link, link->within_ns.value)
                     : 1;
 }
 

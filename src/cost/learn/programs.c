@@ -207,8 +207,7 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
 {
     const double MORE = 0.05;
     const struct dpro_graph *g = r->graph;
-    double lost_on_links =
-        1 - evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
+    double lost_on_links = 1 - evaluator_rate(&model->net.link, model->net.link.byte_ns.value);
     model->n_ranks = model->n_programs = g->n_ranks;
     model->n_samples = g->sample_dur_ns ? g->n_samples : 0;
     model->ranks = arena_array(&model->arena, g->n_ranks, sizeof *model->ranks);

@@ -113,7 +113,8 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
 {
     *moved = *model;
     struct dpro_estimate *estimate = model_number(&moved->net, number);
-    double rate = evaluator_rate(model->net.link.cpu_ns.value, model->net.link.byte_ns.value);
+    double byte_ns = model->net.link.byte_ns.value,
+           rate = evaluator_rate(&model->net.link, byte_ns);
     learn_uncertainty_move(estimate, errors);
     for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
         if (estimate == number_at(&moved->net.link, groups_numbers[i])) {
@@ -121,8 +122,7 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
             move_growth(model, arena, moved);
         }
     if (estimate == &moved->net.link.cpu_ns && estimate->std != 0)
-        move_work(moved, rate - evaluator_rate(estimate->value, model->net.link.byte_ns.value),
-                  arena);
+        move_work(moved, rate - evaluator_rate(&moved->net.link, byte_ns), arena);
 }
 
 static void uncertainty_add(struct uncertainty *u, enum dpro_uncertainty_source source,
@@ -185,7 +185,7 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
  * is computed meanwhile is slower. */
 static double overlap_of(const struct dpro_model *m)
 {
-    double rate = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
+    double rate = evaluator_rate(&m->net.link, m->net.link.byte_ns.value);
     struct evaluator *evaluator = evaluator_create(m);
     const struct evaluation *e = evaluate_detail(evaluator, &m->baseline);
     const struct model_rank *rank = &m->ranks[e->last_rank];
@@ -352,7 +352,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
     /* which ranks pause when may change as well */
     double pauses = before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns;
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * fabs(gain));
+    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * ratio);
     struct computing_change computing = computing_of(after);
     double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
     if (count_collectives(&before->baseline) != count_collectives(&after->baseline))

@@ -44,12 +44,13 @@ struct evaluator {
 };
 
 /* The share of its rate that computation keeps during communication, if a byte takes byte_ns on the
- * link and costs cpu_ns of computing. */
-static inline double evaluator_rate(double cpu_ns, double byte_ns)
+ * link and costs cpu_ns of computing: at least what communication loses to it, as both at once take
+ * no longer than one after the other. */
+static inline double evaluator_rate(const struct model_link *link, double byte_ns)
 {
-    const double most = 0.9;
-    double lost = byte_ns > 0 ? cpu_ns / byte_ns : 0;
-    return 1 - (lost > most ? most : lost);
+    const double least = 0.1;
+    double lost = byte_ns > 0 ? link->cpu_ns.value / byte_ns : 0;
+    return fmax(1 - lost, fmax(least, link->held_share.value));
 }
 
 /* The time in which the busiest link would carry all bytes of an iteration of e->strategy. */

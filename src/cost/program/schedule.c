@@ -654,8 +654,8 @@ void schedule_init(struct evaluator *e)
         s->channels[i].clock = s->is_fair ? first + i : s->n_clocks - 1;
     for (uint32_t i = 0; i < s->n_resources; i++)
         s->resources[i].clock = first + i; /* of equal shares */
-    s->rates[0] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.byte_ns.value);
-    s->rates[1] = evaluator_rate(m->net.link.cpu_ns.value, m->net.link.within_ns.value);
+    s->rates[0] = evaluator_rate(&m->net.link, m->net.link.byte_ns.value);
+    s->rates[1] = evaluator_rate(&m->net.link, m->net.link.within_ns.value);
     s->held_share = m->net.link.held_share.value;
     s->first_join = SIM_NONE;
     s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;

@@ -257,6 +257,7 @@ struct report_facts {
     bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
     struct dpro_error no_optimize; /* else why not */
     bool can_reshard;              /* 'dpro optimize' chooses FSDP's units */
+    bool can_save;                 /* 'dpro optimize --memory' chooses what is recomputed */
 
     bool contradicts;        /* the replay is off by more than known_to_ns */
     int64_t known_to_ns;     /* half the 95 % interval of the measured mean; -1: unknown */

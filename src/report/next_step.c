@@ -229,6 +229,8 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
     else if (!f->can_optimize && f->parallel.n_stages > 0 && !f->parallel.pipeline.unknown)
         line_say(line, "'dpro optimize' predicts the gain from other micro-batches and schedules, "
                        "'dpro whatif' the gain from faster links");
+    else if (f->can_save && f->memory.n_ranks > 0)
+        line_say(line, "'dpro optimize' works with --memory alone: %s", f->no_optimize.text);
     else if (!f->can_optimize)
         line_say(line, "'dpro optimize' does not work with this trace: %s", f->no_optimize.text);
     else if (with_servers_ns(f) > 0)

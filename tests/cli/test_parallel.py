@@ -1,4 +1,6 @@
 """Pipelines, and collectives of several process groups: what waits for what over their ranks."""
+import glob
+import gzip
 import os
 import re
 import shutil
@@ -258,7 +260,26 @@ class Recorded(Case):
         self.assertGreater(ms("--accumulate", "2"), ms())
         self.assert_error(dpro("whatif", MIXED, "--recompute", "all"), USAGE)
 
+    def test_a_rank_whose_file_is_cut_before_a_thread_that_communicates_is_left_out(self):
+        """The profiler writes that thread's spans last, so that all iterations lack them."""
+        folder = self.path("cut")
+        shutil.copytree(MIXED, folder)
+        path = glob.glob(os.path.join(folder, "*", "rank3", "kineto.json.gz"))[0]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            text = file.read()
+        for part in 0.99, 0.7:
+            with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+                file.write(text[:int(part * len(text))])
+            facts = self.assert_json("replay", folder)
+            self.assertLess(abs(facts["predicted"]["iteration_ms"] / facts["measured"]["iteration_ms"] - 1), 0.05, part)
+            self.assertIn("rank 3 is left out", " ".join(facts["warnings"]))
+            whole, cut = (self.assert_json("whatif", trace, "--dp", "4") for trace in (MIXED, folder))
+            self.assertAlmostEqual(cut["speedup"], whole["speedup"], delta=0.03)
+            self.assertLess(cut["speedup_std"], 1.2 * whole["speedup_std"])
+
     def test_a_budget_of_ranks_with_split_tensors_is_searched(self):
+        self.assertIn("'dpro optimize' works with --memory alone: no gradients were found",
+                      self.assert_json("replay", TENSORS)["verdict"][-1]["text"])
         result = dpro("optimize", TENSORS, "--memory", "11.6MB", "--json")
         self.assert_code(result, 1)  # what it holds at its peak is the optimizer's
         tried = {choice["name"]: choice for choice in result.json["memory"]["choices"]}

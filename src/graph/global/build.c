@@ -230,13 +230,16 @@ static void build_destroy(struct job *job)
     dimensions_fini(&job->dimensions);
 }
 
-/* Ranks whose files are cut off within their first iteration are left out, where others are whole.
+/* Ranks whose files are cut off within their first iteration, or lack a thread that communicates,
+ * are left out, where others are whole.
  * Not where several processes have them: each has built its own by now. */
 static void leave_out_cut(struct build *build, struct chooser *chooser)
 {
     struct join *join = &build->job.join;
     uint32_t n = build->trace->n_ranks, to = 0;
     bool *kept = arena_array(&build->arena, n + (size_t)1, sizeof *kept);
+    if (!build->processes)
+        steps_leave_out_lacking(chooser);
     for (uint32_t r = 0; r < n; r++) {
         kept[r] = steps_cut_window(chooser, r) == NO_ID;
         to += kept[r];

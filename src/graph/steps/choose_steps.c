@@ -186,16 +186,49 @@ static bool may_be_cut(const struct rank_build *rank, uint32_t s)
     return step->n_slices < least;
 }
 
+static uint32_t first_cut(const struct rank_build *rank)
+{
+    uint32_t w = 0;
+    while (w < rank->trace->n_windows && !rank->trace->windows[w].is_cut)
+        w++;
+    return w < rank->trace->n_windows ? w : NO_ID;
+}
+
 uint32_t steps_cut_window(const struct chooser *c, uint32_t rank)
 {
-    const struct rank_build *build = &c->ranks[rank];
-    uint32_t w = 0;
-    EACH (const struct step, step, build->steps)
+    EACH (const struct step, step, c->ranks[rank].steps)
         if (steps_wanted(c, step))
             return NO_ID;
-    while (w < build->trace->n_windows && !build->trace->windows[w].is_cut)
-        w++;
-    return w < build->trace->n_windows ? w : NO_ID;
+    return first_cut(&c->ranks[rank]);
+}
+
+/* The most collectives of an iteration of the rank that is wanted. */
+static int64_t most_collectives(const struct chooser *c, const struct rank_build *rank)
+{
+    int64_t most = 0;
+    EACH (const struct step, step, rank->steps)
+        if (steps_wanted(c, step))
+            most = MAX(most, step->holds.n_collectives);
+    return most;
+}
+
+void steps_leave_out_lacking(struct chooser *c)
+{
+    int64_t least = INT64_MAX;
+    for (uint32_t r = 0; r < c->n_ranks; r++)
+        if (first_cut(&c->ranks[r]) == NO_ID)
+            least = MIN(least, most_collectives(c, &c->ranks[r]));
+    for (uint32_t r = 0; r < c->n_ranks && least < INT64_MAX; r++) {
+        size_t kept = 0;
+        if (first_cut(&c->ranks[r]) == NO_ID || most_collectives(c, &c->ranks[r]) >= least)
+            continue;
+        EACH (struct step, step, c->ranks[r].steps)
+            step->timed = false;
+        EACH (const struct left_out, odd, c->choice.left_out)
+            if (odd->rank != r)
+                c->choice.left_out.at[kept++] = *odd;
+        c->choice.left_out.n = kept;
+    }
 }
 
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded

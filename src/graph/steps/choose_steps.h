@@ -22,6 +22,10 @@ struct chooser {
 /* Leaves out iterations that were not recorded to their end. Comes first. */
 void steps_leave_out_incomplete(struct chooser *chooser);
 
+/* Does not time ranks whose files are cut off and that hold fewer collectives in each iteration
+ * than any whole one: a thread that communicates was to come behind the cut. */
+void steps_leave_out_lacking(struct chooser *chooser);
+
 /* Of a rank of which no iteration is left: the window whose file is cut off; NO_ID: there is none,
  * or iterations are left. */
 uint32_t steps_cut_window(const struct chooser *chooser, uint32_t rank);

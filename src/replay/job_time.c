@@ -23,7 +23,63 @@ struct time_measured {
     struct slow_ones of;
     double median, correlation;
     uint32_t n, n_warm_up; /* slow ones at the beginning, which `of` leaves out */
+    uint32_t n_paused;     /* iterations with pauses, which are not in those that are usual */
+    double paused_ns;      /* of their mean */
 };
+
+/* Of a measured iteration, the longest time that one of its ranks waits in long gaps which others
+ * don't have. least_ns: of each op, in any iteration. */
+static double pause_ns(const struct dpro_graph *g, uint32_t sample, const int64_t *least_ns,
+                       double long_ns)
+{
+    const int64_t *gap_ns = g->sample_gap_ns + (size_t)sample * g->n_ops;
+    double longest = 0;
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        const struct graph_rank *rank = &g->ranks[r];
+        double sum = 0;
+        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+            double more = (double)gap_ns[op] - (double)least_ns[op];
+            sum += more >= long_ns ? more : 0;
+        }
+        longest = fmax(longest, sum);
+    }
+    return longest;
+}
+
+/* Where pauses are in so many iterations that none stands out as slow, and these differ by little
+ * else, they are no noise of the machine: the rest is usual. Of a pause, what others would have
+ * waited for anyway makes no iteration longer: the share that does is that which fits best. */
+static void find_pauses(const struct dpro_graph *g, const int64_t *ns, struct time_measured *m)
+{
+    const double LONG = 0.1, LITTLE = 1.0 / 3; /* of an iteration; of how much they differ */
+    double mean = 0, products = 0, squares = 0;
+    if (!g->sample_gap_ns || g->n_samples != m->n || m->n < 3)
+        return;
+    SCRATCH int64_t *least_ns = mem_alloc((g->n_ops + (size_t)1) * sizeof *least_ns);
+    SCRATCH int64_t *rest_ns = mem_alloc(m->n * sizeof *rest_ns);
+    SCRATCH double *pauses = mem_alloc(m->n * sizeof *pauses);
+    memcpy(least_ns, g->sample_gap_ns, g->n_ops * sizeof *least_ns);
+    for (size_t i = g->n_ops; i < (size_t)m->n * g->n_ops; i++)
+        least_ns[i % g->n_ops] = MIN(least_ns[i % g->n_ops], g->sample_gap_ns[i]);
+    for (uint32_t s = 0; s < m->n; s++) {
+        pauses[s] = pause_ns(g, s, least_ns, LONG * m->of.all.mean);
+        mean += pauses[s] / m->n;
+    }
+    for (uint32_t s = 0; s < m->n; s++) {
+        products += (pauses[s] - mean) * ((double)ns[s] - m->of.all.mean);
+        squares += (pauses[s] - mean) * (pauses[s] - mean);
+    }
+    double share = squares > 0 ? fmax(0, fmin(products / squares, 1)) : 0;
+    for (uint32_t s = 0; s < m->n; s++)
+        rest_ns[s] = ns[s] - llround(share * pauses[s]);
+    struct mean_std rest = stats_mean_std_i64(rest_ns, m->n);
+    if (rest.std > LITTLE * m->of.usual.std || rest.mean <= 0)
+        return;
+    for (uint32_t s = 0; s < m->n; s++)
+        m->n_paused += pauses[s] > 0;
+    m->paused_ns = share * mean;
+    m->of = (struct slow_ones){.n_all = m->n, .usual = rest, .all = m->of.all};
+}
 
 static struct time_measured measured_of(const struct dpro_graph *g)
 {
@@ -49,6 +105,8 @@ static struct time_measured measured_of(const struct dpro_graph *g)
         m.of.n_all -= m.of.n;
         m.of.n = 0;
         m.of.in_a_row = false;
+    } else if (m.n > 0) {
+        find_pauses(g, ns, &m);
     }
     return m;
 }
@@ -141,6 +199,11 @@ static void set_noise(const struct time_measured *m, struct job_doubt *doubt)
 {
     double independent = (1 - m->correlation) / (1 + m->correlation);
     doubt->noise = error_of_mean(&m->of, m->of.n_all, independent, &doubt->of_usual);
+    doubt->n_paused = m->n_paused;
+    if (m->n_paused == 0)
+        return;
+    doubt->paused_ns = llround(m->paused_ns);
+    doubt->noise = m->of.all.std / m->of.all.mean / sqrt(m->n); /* as iterations drawn anew tell */
 }
 
 /* Slow ones that recur are a part of the job; else the median tells of it. Ranks' steps are pooled,

@@ -13,6 +13,8 @@ struct job_doubt {
     double correlation; /* of a measured iteration with the one before */
     double without;     /* factor on a measured iteration: without what dpro cost it */
     int64_t median_ns;  /* of the measured iterations, without what the profiler cost */
+    int64_t paused_ns;  /* of their mean, pauses of ranks by which they differ most */
+    uint32_t n_paused;  /* iterations with pauses; 0: these are not what makes them differ */
 };
 /* replay_ns: of the graph as it is; profiler_ns: what of the profiler's cost was taken out of it.
  * Without measured iterations, the replay. */

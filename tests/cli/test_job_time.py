@@ -1,5 +1,6 @@
 """How long the job takes without dpro: one number in replay, whatif and optimize, and what it is from."""
 import os
+import random
 import re
 import statistics
 
@@ -169,6 +170,16 @@ class JobTime(Case):
                 self.assertAlmostEqual(found["p95_ms"], max(truth), delta=1)
                 self.assertAlmostEqual(found["iteration_ms"], statistics.mean(truth), delta=1)
 
+    def test_pauses_in_most_iterations_are_no_noise_of_the_machine(self):
+        """How unsure their mean is, iterations drawn anew tell."""
+        for name, slow in (("alike", dict.fromkeys(range(20), 150)), ("growing", {number: 25 * number for number in range(20)})):
+            trace = self.slowed(name, slow, moves=True)  # in two of three
+            facts = self.ask("replay", trace)
+            times = facts["measured"]["per_iteration_ms"]
+            drawn = [statistics.mean(random.Random(i).choices(times, k=len(times))) for i in range(1000)]
+            self.assertAlmostEqual(self.half_pct(facts), 196 * statistics.stdev(drawn) / statistics.mean(times), delta=8)
+            self.assertIn("as ranks pause in 8 of 12 iterations", facts["verdict"][0]["text"])
+
     def test_pauses_that_move_from_rank_to_rank_are_told_and_stay(self):
         """Whatever else changes; which of them meet is no surer than usual."""
         often = dict.fromkeys(range(20), 90)
@@ -186,6 +197,10 @@ class JobTime(Case):
                 self.assertAlmostEqual(float(said.group(1)), paused_ms, delta=1)
                 self.assertGreaterEqual(found["predicted"]["uncertainty_pct"], found["baseline"]["uncertainty_pct"])
                 self.assertNotIn("pauses of ranks", " ".join(without["warnings"]))
+        found = self.ask("whatif", trace, "--compute", "gpu=2x")  # what makes its time unsure makes its gain unsure
+        part = found["uncertainty"]["extrapolation"]
+        self.assertGreater(part["predicted_pct"], 10)
+        self.assertGreater(100 * part["speedup"] / found["speedup"], 0.99 * part["predicted_pct"])
         self.assertIn("pauses of ranks are", " ".join(self.ask("optimize", trace)["warnings"]))
         more = self.ask("whatif", trace, "--world-size", "8")["predicted"]  # which pause as often: some rank always does
         self.assertGreater(more["p50_ms"], max(usual) + paused_ms)

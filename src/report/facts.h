@@ -35,18 +35,6 @@ const char *facts_reason(const struct report_facts *f, const int64_t *more, int6
 uint32_t facts_last_rank(const struct dpro_replay_view *view,
                          uint32_t iteration); /* that is waited for most; by index */
 
-/* What a CPU call of a GPU's runtime is for. */
-enum call_class {
-    CALL_LAUNCH, /* also if not known */
-    CALL_SYNC,
-    CALL_MEMORY, /* allocates or frees */
-    CALL_COPY,
-    CALL_LOAD, /* of code onto the GPU, once */
-    N_CALL_CLASSES,
-};
-enum call_class call_classify(const char *name);
-const char *call_class_words(enum call_class class); /* "waiting for the GPU"; static */
-
 /* Critical ops of one name and kind. */
 struct name_fact {
     const char *name; /* borrowed from the graph */
@@ -130,7 +118,7 @@ struct parallel_facts {
 
 /* What slow iterations do longer than the others. */
 struct slow_cause {
-    const char *kind, *advice; /* "of DataLoader"; NULL: no known kind */
+    const char *kind, *advice; /* "DataLoader"; NULL: no known kind */
     const char *name;          /* of its longest part; of a gap, of the op that follows */
     uint32_t n_names;          /* of ops that are one cause together; else 0 */
     bool is_gap;               /* no op was recorded */

@@ -162,7 +162,7 @@ static void write_slow(struct writer *w, const struct report_facts *f)
     WRITER_LIST_OF (w, "causes", const struct slow_cause, cause, slow->causes, slow->n_causes) {
         writer_row(w,
                    TEXT("kind", cause->is_gap ? "gap"
-                                : cause->kind ? cause->kind + 3
+                                : cause->kind ? cause->kind
                                               : "op"),
                    TEXT("name", cause->name), MS("more_ms", cause->more_ns),
                    INT("iterations", cause->n_iterations),

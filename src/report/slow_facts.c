@@ -1,55 +1,8 @@
 /* Iterations that take longer than the others, whether they recur, and what they do longer. */
-#include <strings.h>
-
 #include "graph/graph.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
-
-/* What a name stands for, by a part of it; the first that fits. */
-static const struct slow_kind {
-    const char *parts[6];
-    int call; /* or the class of a GPU's runtime calls; 0: none */
-    const char *what, *advice;
-} kinds[] = {
-    {{"DataLoader"},
-     .what = "of DataLoader",
-     .advice = "load input ahead of time, with more workers or a longer queue"},
-    {{"dynamo_timed", "compile"},
-     .what = "of torch.compile",
-     .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
-    {{"Python GC", "gc.collect", "garbage"},
-     .what = "of garbage collection",
-     .advice = "collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)"},
-    {{"torch.save", "serialization", "state_dict", "save_", "checkpoint_save", "saving"},
-     .what = "of saving a checkpoint",
-     .advice = "save checkpoints asynchronously, or less often"},
-    {.call = CALL_MEMORY,
-     .what = "of allocating and freeing GPU memory",
-     .advice = "leave the allocator more room, or give it expandable segments: it returns memory "
-               "to the GPU and asks for it again"},
-    {.call = CALL_LOAD, .what = "of loading GPU code", .advice = "record later"},
-};
-
-static bool has_part(const char *name, const char *part)
-{
-    for (size_t len = strlen(part); *name; name++)
-        if (strncasecmp(name, part, len) == 0)
-            return true;
-    return false;
-}
-
-static const struct slow_kind *kind_of(const char *name)
-{
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        for (size_t p = 0; p < sizeof kinds[k].parts / sizeof *kinds[k].parts; p++)
-            if (kinds[k].parts[p] && has_part(name, kinds[k].parts[p]))
-                return &kinds[k];
-        if (kinds[k].call && (int)call_classify(name) == kinds[k].call)
-            return &kinds[k];
-    }
-    return NULL;
-}
 
 static bool facts_alike(const struct slow_cause *cause, const struct slow_kind *kind, bool is_gap,
                         const char *name)
@@ -110,7 +63,7 @@ static void find_causes(struct report_facts *f)
         is_slow[slow->samples[s]] = true;
     for (size_t i = 0; i < n; i++) {
         const char *name = strtab_get(&g->names, g->grown[i].name);
-        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : kind_of(name);
+        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : slow_kind_of(name);
         uint32_t at = 0;
         while (at < slow->n_causes && !facts_alike(&causes[at], kind, g->grown[i].is_gap, name))
             at++;
@@ -223,7 +176,7 @@ static void add_causes(struct report_facts *f, struct words *line)
         columns_shorten(name, sizeof name, cause->name, 40);
         const char *before = c == 0 ? ": " : ", ";
         if (cause->kind)
-            words_add(line, before, "%s %s", TIME(cause->more_ns), cause->kind);
+            words_add(line, before, "%s of %s", TIME(cause->more_ns), cause->kind);
         else if (cause->is_gap)
             words_add(line, before,
                       "%s in which no op was recorded, before %s (such as Python that collects "

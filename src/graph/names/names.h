@@ -91,3 +91,27 @@ bool comm_name_of_kernel(const char *name, size_t len, struct comm_name *found);
 /* Whether a CPU op or a user's range is named for a collective. A kernel launched right inside such
  * a one communicates, whatever its own name. */
 bool comm_name_is_scope(const char *name, size_t len);
+
+/* ---- gpu_calls.c ---- */
+
+/* What a CPU call of a GPU's runtime is for. */
+enum call_class {
+    CALL_LAUNCH, /* also if not known */
+    CALL_SYNC,
+    CALL_MEMORY, /* allocates or frees */
+    CALL_COPY,
+    CALL_LOAD, /* of code onto the GPU, once */
+    N_CALL_CLASSES,
+};
+enum call_class call_classify(const char *name);
+const char *call_class_words(enum call_class class); /* "waiting for the GPU"; static */
+
+/* ---- slow_names.c: what makes some iterations slow ---- */
+
+struct slow_kind {
+    const char *parts[6];      /* of names, any of them */
+    int call;                  /* or the class of a GPU's runtime calls; 0: none */
+    const char *what, *advice; /* "DataLoader" */
+};
+/* What a name stands for; NULL: no known kind. */
+const struct slow_kind *slow_kind_of(const char *name);

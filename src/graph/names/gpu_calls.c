@@ -1,6 +1,6 @@
 /* What a CPU call of a GPU's runtime is for, by its name, and so what would make it shorter. */
 
-#include "report/facts.h"
+#include "graph/names/names.h"
 
 static const char *const prefixes[] = {"cuda", "hip", "cu"}; /* CUDA, HIP, CUDA's driver */
 

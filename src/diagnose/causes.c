@@ -1,113 +1,106 @@
-/* The table of causes: what each takes away from the replayed iterations. */
-#include "diagnose/pieces.h"
+/* The table of causes. Rows claim time in the table's order: what is told apart best comes first,
+ * what takes the rest last. */
+#include "diagnose/causes.h"
 
-#include <dpro/dimensions.h>
+#include "graph/names/names.h"
 
-/* ---- a rank that computes slower than its peers ---- */
-
-struct work { /* an op, by what its rank does for how many times */
-    uint64_t key;
-    uint32_t op;
+/* Next steps, %s: the cause's largest part. */
+static const struct next_step {
+    const char *cause, *text;
+} next_steps[] = {
+    {"recompilation",
+     "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
+    {"garbage_collection",
+     "Collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)."},
+    {"slow_iterations", "Find out what takes longer in these iterations (%s)."},
+    {"slow_link",
+     "Look at the network of %s (cables, ports, other jobs), or place ranks so that less "
+     "is sent over it."},
+    {"uneven_work",
+     "Even out the work: samples of like length in one batch, packed sequences, tokens "
+     "balanced over ranks. Most of it is on %s."},
+    {"noise", "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
+              "gc.disable), other processes on the host, a device that throttles."},
+    {"slow_rank",
+     "Look at %s: other processes on its host, temperature and clocks of its device, the "
+     "cores that it is bound to."},
+    {"uneven_stages", "Move layers from %s to other stages."},
+    {"input", "Load input ahead of time (more DataLoader workers, a longer queue) and copy it from "
+              "pinned memory on a stream of its own. Most of it is %s."},
+    {"allocator",
+     "Keep memory instead of allocating and freeing it in each iteration, or leave the "
+     "allocator more room (expandable segments). Most of it is %s."},
+    {"recomputation",
+     "Recompute fewer modules, as far as memory allows; 'dpro optimize' chooses them."},
+    {"sync",
+     "Wait for the GPU less often: read losses and lengths back seldom (.item(), .cpu()), and "
+     "copy with non_blocking=True from pinned memory. Most of it is %s."},
+    {"copies", "Copy less between the host and the GPU, and from pinned memory. Most of it is %s."},
+    {"python_gaps",
+     "Find out what the job does between ops, most of all %s: a profile with Python's stacks "
+     "(PyTorch: with_stack=True) names it."},
+    {"small_messages",
+     "Send fewer, larger messages: larger buckets (bucket_cap_mb), or several tensors "
+     "in one collective. Most of it is %s."},
+    {"launch", "Launch less: CUDA or HIP graphs, torch.compile, fused kernels or a larger batch."},
+    {"pipeline_bubbles",
+     "Use more micro-batches, or a schedule that idles less (interleaved 1F1B, zero "
+     "bubble). Most of it: %s."},
+    {"communication",
+     "Hide or shrink communication: 'dpro optimize' searches for it, 'dpro whatif' tells "
+     "the gain of faster links and of compression. Most of it is %s."},
 };
 
-ORDER(by_key, struct work, ASCENDING(key) ?: ASCENDING(op));
-
-static bool is_computing(const struct dpro_graph *g, uint32_t op)
+static void advise_next_step(const struct diagnosed *d, struct arena *arena,
+                             struct dpro_cause *cause)
 {
-    return g->kind[op] == DPRO_OP_FW || g->kind[op] == DPRO_OP_BW || g->kind[op] == DPRO_OP_UPDATE;
-}
-
-/* All ranks' ops, those that do the same side by side. */
-static struct work *same_work(const struct diagnosed *d, size_t *n)
-{
-    const struct dpro_graph *g = d->g;
-    SCRATCH struct map times = {0};
-    struct work *all = mem_array(g->n_ops + (size_t)1, sizeof *all);
-    *n = 0;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!is_computing(g, op))
+    const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
+    const struct slow_kind *kind =
+        strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
+    (void)d;
+    if (kind)
+        cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
+    for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {
+        const char *text = next_steps[i].text, *at = strstr(text, "%s");
+        if (strcmp(next_steps[i].cause, cause->cause) != 0)
             continue;
-        uint64_t what = map_mix((uint64_t)g->name[op] << 8 | g->kind[op]);
-        uint64_t time = map_add(&times, map_key(what ^ map_mix(g->rank[op] + (uint64_t)1)), 1);
-        all[(*n)++] = (struct work){map_mix(what + time), op};
-    }
-    if (*n > 0)
-        qsort(all, *n, sizeof *all, by_key);
-    return all;
-}
-
-static void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
-{
-    size_t n;
-    SCRATCH struct work *all = same_work(d, &n);
-    SCRATCH int64_t *peers = mem_array(n + 1, sizeof *peers);
-    for (size_t first = 0, end; first < n; first = end) {
-        for (end = first; end < n && all[end].key == all[first].key;)
-            end++;
-        size_t n_peers = end - first;
-        if (n_peers < 2)
-            continue;
-        int64_t *more = arena_array(found->arena, n_peers * d->n_iterations, sizeof *more);
-        for (uint32_t i = 0; i < d->n_iterations; i++) {
-            for (size_t k = 0; k < n_peers; k++)
-                peers[k] = left_of(d, i, all[first + k].op, false);
-            sort_i64(peers, n_peers);
-            for (size_t k = 0; k < n_peers; k++)
-                more[k * d->n_iterations + i] =
-                    MAX(left_of(d, i, all[first + k].op, false) - peers[(n_peers - 1) / 2], 0);
-        }
-        for (size_t k = 0; k < n_peers; k++) {
-            uint32_t op = all[first + k].op, rank = d->g->rank[op];
-            uint32_t part = found_part(found, rank, "rank %d", d->g->ranks[rank].rank);
-            array_add(&found->pieces, .op = op, .part = part, .ns = more + k * d->n_iterations);
-        }
+        cause->next_step =
+            at ? arena_format(arena, "%.*s%s%s", (int)(at - text), text, part, at + 2) : text;
     }
 }
 
-/* ---- communication ---- */
+/* Faults are taken away first, then what lets a fault be felt (were there no call that waits for
+ * the GPU, the CPU would be ahead of it, and pauses and launches would hold nothing up), then what
+ * every job has some of. */
+enum { FAULT, HABIT, COST };
 
-static bool is_communication(const struct dpro_graph *g, uint32_t op)
-{
-    return g->kind[op] == DPRO_OP_COLLECTIVE ||
-           (g->kind[op] >= DPRO_OP_SEND && g->kind[op] <= DPRO_OP_REDUCE);
-}
-
-static void find_communication(const struct diagnosed *d, struct cause_found *found)
-{
-    const struct dpro_graph *g = d->g;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!is_communication(g, op))
-            continue;
-        uint32_t dimension = g->dimension ? g->dimension[op] : 0;
-        const char *tensor = g->tensor ? strtab_get(&g->names, g->tensor[op]) : "";
-        const char *name = tensor[0] ? tensor : strtab_get(&g->names, g->name[op]);
-        uint32_t part =
-            dimension ? found_part(found, map_text_key(name) ^ dimension, "%s (%s)", name,
-                                   dpro_parallelism_name(g->dimensions[dimension - 1].parallelism))
-                      : found_part(found, map_text_key(name), "%s", name);
-        array_add(&found->pieces, .op = op, .part = part);
-        array_add(&found->pieces, .op = op, .part = part, .gap = true);
+#define ROW(key, title, tier, find)                                                                \
+    {                                                                                              \
+        key, title, tier, find, advise_next_step                                                   \
     }
-}
-
-/* ---- launching ---- */
-
-static void find_launch(const struct diagnosed *d, struct cause_found *found)
-{
-    const struct dpro_graph *g = d->g;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->kind[op] != DPRO_OP_LAUNCH)
-            continue;
-        uint32_t rank = g->rank[op];
-        uint32_t part = found_part(found, rank, "rank %d", g->ranks[rank].rank);
-        array_add(&found->pieces, .op = op, .part = part);
-        array_add(&found->pieces, .op = op, .part = part, .gap = true);
-    }
-}
 
 const struct cause_row cause_rows[] = {
-    {"slow_rank", "a rank computes slower than its peers on the same work", find_slow_ranks, NULL},
-    {"communication", "communication that nothing hides", find_communication, NULL},
-    {"launch", "the CPU is behind the GPU: launching its work", find_launch, NULL},
+    ROW("input", "loading and copying input", FAULT, find_input),
+    ROW("allocator", "allocating and freeing GPU memory", FAULT, find_allocator),
+    ROW("recompilation", "torch.compile compiles again", FAULT, find_compiling),
+    ROW("garbage_collection", "Python collects garbage", FAULT, find_garbage),
+    ROW("slow_iterations", "unusual iterations take longer than the others", FAULT,
+        find_slow_iterations),
+    ROW("slow_link", "slow links: slower than others of their class", FAULT, find_slow_links),
+    ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT,
+        find_uneven_work),
+    ROW("noise", "pauses and noise: times that vary between iterations", FAULT, find_noise),
+    ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT,
+        find_slow_ranks),
+    ROW("uneven_stages", "uneven stages: some of the pipeline compute more", FAULT,
+        find_uneven_stages),
+    ROW("recomputation", "the forward pass is computed again", FAULT, find_recomputing),
+    ROW("python_gaps", "gaps between ops of CPU threads: Python, the framework", FAULT, find_gaps),
+    ROW("sync", "the CPU waits for the GPU", HABIT, find_syncs),
+    ROW("copies", "copies of memory", HABIT, find_copies),
+    ROW("small_messages", "messages too small for their latency", HABIT, find_small_messages),
+    ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
+    ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
+    ROW("communication", "communication that nothing hides", COST, find_communication),
 };
 const uint32_t n_cause_rows = sizeof cause_rows / sizeof *cause_rows;

@@ -128,6 +128,11 @@ static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, con
     }
     memcpy(l->of_part, path, n_parts * sizeof *path);
     owen_find(l->values, cause, n_parts, l->most_visits, l->of_part);
+    double all = 0;
+    for (uint32_t p = 0; p < n_parts; p++)
+        all += l->of_part[p];
+    if (all <= 0) /* critical only where other causes are gone */
+        memcpy(l->of_part, length, n_parts * sizeof *length);
     EACH (const struct taken, taken, s->taken[cause]) {
         uint32_t op = s->op[taken->cell], p = taken->part, iteration = s->iteration[taken->cell];
         double share = path[p] > 0 ? weights[taken->cell] / path[p] : 1 / MAX(length[p], 1);
@@ -259,8 +264,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
-        bool small = ns[c] == 0 || (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
-                     ns[c] < cause.uncertainty_ns;
+        bool small = ns[c] == 0 || (double)ns[c] < LEAST_SHARE * (double)view->explained_ns;
         if (small && (ns[c] != 0 || found[c].needs)) {
             view->small_ns += ns[c];
             abstained[view->n_abstained++] =
@@ -297,6 +301,10 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
         values.causes |= unrolled.taken[c].n > 0 ? 1U << c : 0;
         most_parts = MAX(most_parts, found[c].parts.n);
     }
+    uint8_t tiers[32];
+    for (uint32_t c = 0; c < n_cause_rows; c++)
+        tiers[c] = cause_rows[c].tier;
+    values.tiers = tiers;
     diagnosis->view.is_sampled = shapley_find(&values, blames);
     diagnosis->view.ideal_ns = MAX(llround(values_mean(&values, WHOLE(0))), 0);
     diagnosis->view.explained_ns = MAX(d->iteration_ns, diagnosis->view.ideal_ns);

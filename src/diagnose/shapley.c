@@ -70,14 +70,15 @@ double values_mean(const struct values *v, struct cause_set set)
 
 struct gains {
     struct values *values;
-    uint32_t n, cause[32]; /* those that take any time */
+    uint32_t n, cause[32]; /* those of a tier that take any time */
+    uint32_t later;        /* those of later tiers, which stay */
     double *ns;            /* [cause's number here * n_iterations + iteration] */
     double spread[32];     /* of permutations, squared standard error */
 };
 
 static uint32_t set_of(const struct gains *g, uint32_t members)
 {
-    uint32_t set = 0;
+    uint32_t set = g->later;
     for (uint32_t i = 0; i < g->n; i++)
         set |= (members >> i & 1) << g->cause[i];
     return set;
@@ -120,7 +121,7 @@ static void draw_order(uint64_t seed, uint32_t n, uint32_t *order)
 /* Goes through a permutation forwards or back; with gains or, at first, to ask for the sets. */
 static void walk_order(struct gains *g, const uint32_t *order, bool back, bool adds, double weight)
 {
-    uint32_t set = 0;
+    uint32_t set = g->later;
     values_want(g->values, WHOLE(set));
     for (uint32_t k = 0; k < g->n; k++) {
         uint32_t i = order[back ? g->n - 1 - k : k];
@@ -162,16 +163,14 @@ static void find_drawn(struct gains *g)
 
 /* What to do first: what wins most, then what does without that, ... Where that takes too many
  * passes, those with more blame come first. */
-static void find_order(struct gains *g, struct blame *blames)
+static void find_order(struct values *v, struct blame *blames)
 {
-    struct values *v = g->values;
-    uint32_t left = v->causes;
-    bool all = 0.5 * g->n * g->n * v->unrolled->n_cells <= MOST_VISITS / 4;
+    uint32_t left = v->causes, n = (uint32_t)__builtin_popcount(left);
+    bool all = 0.5 * n * n * v->unrolled->n_cells <= MOST_VISITS / 4;
     for (uint32_t place = 1; left != 0; place++) {
         uint32_t best = UINT32_MAX;
         double most = -1;
-        for (uint32_t i = 0; i < g->n; i++) {
-            uint32_t c = g->cause[i];
+        for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
             if (!(left >> c & 1))
                 continue;
             if (all || place == 1)
@@ -183,8 +182,7 @@ static void find_order(struct gains *g, struct blame *blames)
             values_want(v, WHOLE(left & ~(1U << best)));
         values_make(v);
         double now = values_mean(v, WHOLE(left));
-        for (uint32_t i = 0; i < g->n; i++) {
-            uint32_t c = g->cause[i];
+        for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
             if (!(left >> c & 1) || !(all || place == 1 || c == best))
                 continue;
             double gain = MAX(now - values_mean(v, WHOLE(left & ~(1U << c))), 0);
@@ -201,30 +199,56 @@ static void find_order(struct gains *g, struct blame *blames)
     }
 }
 
+/* The causes of a tier; `later` are those of later ones. */
+static uint32_t tier_of(const struct values *v, uint8_t tier, uint32_t *later)
+{
+    uint32_t members = 0;
+    *later = 0;
+    for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
+        uint8_t its = v->tiers ? v->tiers[c] : 0;
+        members |= its == tier ? v->causes & 1U << c : 0;
+        *later |= its > tier ? v->causes & 1U << c : 0;
+    }
+    return members;
+}
+
+/* Returns whether the blames are exact. */
+static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
+{
+    const struct unrolled *u = g->values->unrolled;
+    uint32_t n = u->n_iterations;
+    g->n = 0;
+    for (uint32_t c = 0; c < u->n_causes; c++)
+        if (members >> c & 1)
+            g->cause[g->n++] = c;
+    SCRATCH double *ns = mem_array((size_t)g->n * n + 1, sizeof *ns);
+    g->ns = ns;
+    memset(g->spread, 0, sizeof g->spread);
+    bool exact = g->n <= MOST_EXACT && (double)(1U << g->n) * u->n_cells <= MOST_VISITS;
+    if (g->n > 0)
+        exact ? find_exact(g) : find_drawn(g);
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct mean_std of = stats_mean_std(ns + (size_t)i * n, n);
+        struct blame *blame = &blames[g->cause[i]];
+        blame->ns = MAX(of.mean, 0);
+        blame->error_ns = n > 1 ? sqrt(of.std * of.std / n + g->spread[i]) : NAN;
+    }
+    return exact;
+}
+
 bool shapley_find(struct values *v, struct blame *blames)
 {
-    struct gains g = {.values = v};
-    uint32_t n_iterations = v->unrolled->n_iterations;
+    struct gains g = {.values = v, .later = v->causes};
+    bool exact = true;
     memset(blames, 0, v->unrolled->n_causes * sizeof *blames);
-    for (uint32_t c = 0; c < v->unrolled->n_causes; c++)
-        if (v->causes >> c & 1)
-            g.cause[g.n++] = c;
-    SCRATCH double *ns = mem_array((size_t)g.n * n_iterations + 1, sizeof *ns);
-    g.ns = ns;
-    bool exact = g.n <= MOST_EXACT && (double)(1U << g.n) * v->unrolled->n_cells <= MOST_VISITS;
     values_want(v, WHOLE(0));
     values_want(v, WHOLE(v->causes));
     values_make(v);
-    if (g.n > 0)
-        exact ? find_exact(&g) : find_drawn(&g);
-    for (uint32_t i = 0; i < g.n; i++) {
-        struct mean_std of = stats_mean_std(ns + (size_t)i * n_iterations, n_iterations);
-        struct blame *blame = &blames[g.cause[i]];
-        blame->ns = MAX(of.mean, 0);
-        blame->error_ns =
-            n_iterations > 1 ? sqrt(of.std * of.std / n_iterations + g.spread[i]) : NAN;
+    for (uint8_t tier = 0; g.later != 0; tier++) {
+        uint32_t members = tier_of(v, tier, &g.later);
+        exact &= blame_tier(&g, members, blames);
     }
-    find_order(&g, blames);
+    find_order(v, blames);
     return !exact;
 }
 
@@ -257,12 +281,13 @@ static uint32_t set_players(const double *of_part, uint32_t n_parts, uint8_t *pl
 /* What the cause's group may join: those before it in drawn orders, and in their reverses. */
 static void draw_others(struct owen *o, uint32_t n_sets)
 {
-    uint32_t order[32], cause[32], n = 0;
+    uint32_t order[32], cause[32], later, n = 0;
+    uint32_t tier = tier_of(o->values, o->values->tiers ? o->values->tiers[o->cause] : 0, &later);
     for (uint32_t c = 0; c < 32; c++)
-        if (o->values->causes >> c & 1)
+        if (tier >> c & 1)
             cause[n++] = c;
     for (uint32_t pair = 0; o->n_others + 2 <= n_sets; pair++) {
-        uint32_t before = 0, after = 0, k = 0;
+        uint32_t before = later, after = later, k = 0;
         draw_order(pair + 1, n, order);
         for (; cause[order[k]] != o->cause; k++)
             before |= 1U << cause[order[k]];

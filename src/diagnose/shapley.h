@@ -8,8 +8,10 @@
 struct values {
     struct unrolled *unrolled;
     int threads;
-    uint32_t causes;   /* those that take any time: sets differ in these only */
-    struct map number; /* of a set */
+    uint32_t causes;      /* those that take any time: sets differ in these only */
+    const uint8_t *tiers; /* by cause; NULL: there is one. Tiers are taken away one after the other,
+                             from 0 on: what causes of two take together is the earlier one's */
+    struct map number;    /* of a set */
     ARRAY(struct cause_set) sets;
     ARRAY(double) ns; /* [set * n_iterations + iteration] */
     size_t n_made;

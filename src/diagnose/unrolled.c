@@ -1,7 +1,7 @@
 /* Makes the list of cells from the replayed copies, and passes over it. */
 #include "diagnose/unrolled.h"
 
-enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_LAST, NODE_FIXED };
+enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_LAST, NODE_BEHIND, NODE_FIXED };
 
 /* A cell that has no place yet. */
 struct cell_node {
@@ -98,10 +98,11 @@ static void leave_spare(uint32_t spare, waited_array *waited)
     }
 }
 
-/* A cut edge's node, between its ends. */
-static uint32_t add_cut(struct unrolled_build *b, uint32_t from, uint32_t copy, uint64_t number)
+/* A cut edge's node, between its ends; it tells of the op that waits. */
+static uint32_t add_cut(struct unrolled_build *b, uint32_t from, uint32_t copy, uint32_t to,
+                        uint64_t number)
 {
-    struct cell_node *node = add_node(b, NODE_CUT, copy, DPRO_NO_OP, b->nodes.at[from].end_ns);
+    struct cell_node *node = add_node(b, NODE_CUT, copy, to, b->nodes.at[from].end_ns);
     node->n = 1;
     array_push(&b->waits, from);
     array_push(&b->cut_nodes, (uint32_t)b->nodes.n - 1);
@@ -124,7 +125,7 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         uint32_t from = op_node(b, w->copy - b->n_before, w->op);
         if (w->copy < b->n_before + b->n_copies) {
             if (map_get(&b->cut_edges, edge_key(w->op, op, w->next), &number))
-                from = add_cut(b, from, copy, number);
+                from = add_cut(b, from, copy, op, number);
             array_push(&all, from);
         }
     }
@@ -191,6 +192,28 @@ static void add_last(struct unrolled_build *b, uint32_t copy, uint32_t first, ui
         }
 }
 
+/* An iteration that ends with its CPU's mark is over when the mark has come and its GPU is no
+ * further behind than it was. Else it would last no longer than its launches, where no call waits
+ * for the GPU any more. */
+static uint32_t end_with_gpu(struct unrolled_build *b, uint32_t copy, const struct graph_rank *rank)
+{
+    const int64_t *end_ns = b->copies[copy].end_ns;
+    uint32_t last = DPRO_NO_OP, end = op_node(b, copy, rank->boundary);
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
+        if ((b->g->flags[op] & GRAPH_OP_GPU) && b->copies[copy].dur_ns[op] > 0 &&
+            (last == DPRO_NO_OP || end_ns[op] > end_ns[last]))
+            last = op;
+    if (last == DPRO_NO_OP)
+        return end;
+    add_node(b, NODE_BEHIND, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 1;
+    array_push(&b->waits, op_node(b, copy, last));
+    uint32_t behind = (uint32_t)b->nodes.n - 1;
+    add_node(b, NODE_LAST, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 2;
+    array_push(&b->waits, end);
+    array_push(&b->waits, behind);
+    return (uint32_t)b->nodes.n - 1;
+}
+
 /* Nodes with whose ends an iteration ends. */
 static uint32_t end_of_rank(struct unrolled_build *b, uint32_t copy, uint32_t r)
 {
@@ -198,7 +221,7 @@ static uint32_t end_of_rank(struct unrolled_build *b, uint32_t copy, uint32_t r)
     if (rank->on_device)
         return b->gaps.at[op_node(b, copy + 1, rank->first_work)];
     if (rank->boundary != DPRO_NO_OP)
-        return op_node(b, copy, rank->boundary);
+        return end_with_gpu(b, copy, rank);
     add_last(b, copy, rank->first_op, rank->n_ops, true);
     return (uint32_t)b->nodes.n - 1;
 }
@@ -290,7 +313,9 @@ static void place_all(struct unrolled_build *b, struct unrolled *s)
             s->wait[at++] = wait->cell;
             ready = MAX(ready, wait->end_ns);
         }
-        s->own_ns[cell] = MAX(node->end_ns - ready, 0); /* its gap and duration */
+        s->own_ns[cell] = node->kind == NODE_BEHIND
+                              ? node->end_ns - ready
+                              : MAX(node->end_ns - ready, 0); /* its gap and duration */
     }
     s->row[s->n_cells] = at;
     for (size_t i = 0; i < n_ends; i++)
@@ -323,7 +348,7 @@ static int64_t lateness_of(const struct unrolled_build *b, uint32_t node, uint32
     for (size_t i = 0; i < end->n; i++)
         if (b->waits.at[end->first + i] != node)
             others = MAX(others, b->nodes.at[b->waits.at[end->first + i]].end_ns);
-    return MAX(b->nodes.at[node].end_ns - others, 0);
+    return MAX(b->nodes.at[node].end_ns - others, 1);
 }
 
 static void take_all(struct unrolled_build *b, struct unrolled *s, const struct cause_found *found)

@@ -13,7 +13,7 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None):
+                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -25,6 +25,7 @@ class Job:
         # called with a rank and a step's number: before its forward pass, and between that and the backward one
         self.before_forward, self.within = before_forward, within
         self.program = program  # called with a rank: what it does in place of passes forward and back
+        self.factor = factor  # called with a rank and an op's name: how much longer its kernels take there
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -38,6 +39,8 @@ class Rank:
         self.events = []
         self.correlation = 0
         self.cpu_factor = job.slow[1] if job.slow and job.slow[0] == rank else 1.0
+        self.transfer_us = None  # of the collective that it is in, if not the job's
+        self.group = ("0", list(range(job.world)))  # whose
         self.marks, self.begins = [], []  # begins of steps, on the CPU and on the GPU
 
     def vary(self, us):
@@ -70,6 +73,8 @@ class Rank:
             self.now = ends[-QUEUE_DEPTH]
         self.correlation += 1
         start = max(self.now + LAUNCH_DELAY_US, self.free.get(stream, 0) + 1.0, after)
+        if self.job.factor:
+            us *= self.job.factor(self, op)
         end = start + self.vary(us) if kernel.find("nccl") < 0 else (yield start)
         self.free[stream] = end
         ends.append(end)
@@ -96,16 +101,16 @@ class Rank:
         self.emit("cpu_op", "aten::item", begin, self.now - begin + 1.0, 100, 1)
         self.now += 2.0
 
-    def communicate(self, kind, after, tid):
-        job, elements = self.job, 1_000_000
+    def communicate(self, kind, after, tid, elements=1_000_000, transfer_us=None):
+        job, self.transfer_us = self.job, transfer_us
         received, sent = {"_allgather_base": (1, job.world), "_reduce_scatter_base": (job.world, 1)}.get(kind, (1, 1))
         name = {"_allgather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter_Sum_f32"}.get(kind, "AllReduce_Sum_f32")
         self.let_stream_wait(tid)
         return (yield from self.launch(
             "c10d::%s_" % kind, f"ncclDevKernel_{name}_RING_LL(ncclDevComm*, unsigned long)", job.transfer_us, COMMUNICATE, tid=tid,
             after=after, **{"Collective name": kind, "In msg nelems": elements * received, "Out msg nelems": elements * sent,
-                            "Group size": job.world, "dtype": "Float", "Process Group Name": "0",
-                            "Process Group Ranks": str(list(range(job.world)))}))
+                            "Group size": len(self.group[1]), "dtype": "Float", "Process Group Name": self.group[0],
+                            "Process Group Ranks": str(self.group[1])}))
 
     def passes_of_units(self):
         """Forward and back over all units, each of which waits for its parameters; the next ones' are asked for before."""
@@ -146,14 +151,13 @@ class Rank:
             yield from self.launch("aten::_foreach_add_", f"update_{k}", self.job.kernel_us, COMPUTE, after=after)
 
     def step(self, number, startup_us=0.0):
-        job, begin = self.job, self.now
+        job, begin, self.number = self.job, self.now, number
         self.marks.append(begin)
         kernels = job.kernels + (job.uneven if number % 3 == 0 else 0)
         self.op("aten::zero_", 20)
         self.now += startup_us
         yield from self.launch("aten::copy_", "Memcpy HtoD (Pinned -> Device)", job.kernel_us, COMPUTE, cat="gpu_memcpy")
         self.begins.append(self.free[COMPUTE])
-        self.number = number
         if job.before_forward:
             job.before_forward(self, number)
         yield from (job.program(self) if job.program else self.passes_of_units() if job.units else self.passes(kernels))
@@ -207,8 +211,7 @@ def run_ranks(job, first, last, synced_at, startup=(0, 0.0)):
                 starts.append(None)
         if None in starts:
             break
-        over = max(starts) + job.transfer_us
-        send = [over] * job.world
+        send = [max(starts[r] for r in rank.group[1]) + (rank.transfer_us or job.transfer_us) for rank in ranks]
     return ranks
 
 

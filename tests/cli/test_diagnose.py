@@ -30,7 +30,7 @@ class Diagnose(Case):
     def test_the_text_names_the_causes_and_their_parts(self):
         text = dpro("diagnose", BUNDLED).out
         self.assertRegex(text, r"(?m)^  ideal +[0-9.]+ m?s +[0-9.]+%")
-        self.assertRegex(text, r"communication that nothing hides: [0-9.]+ m?s\n +all_reduce")
+        self.assertRegex(text, r"communication that nothing hides: [0-9.]+ m?s\n +dp all_reduce")
 
     def test_efficiencies_multiply_and_who_waits_for_whom_adds_up(self):
         for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):

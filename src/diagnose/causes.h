@@ -1,0 +1,85 @@
+/* What the finders of causes share: what an op's time is spent on, and its time by rank. */
+#pragma once
+
+#include "diagnose/pieces.h"
+
+/* What an op's duration, or the gap before it, is spent on. */
+enum work {
+    WORK_NONE, /* virtual ops, and what only waits */
+    WORK_COMPUTE,
+    WORK_LAUNCH, /* CPU work of a rank that computes on a GPU, and a GPU's delay after a launch */
+    WORK_GAP,    /* a CPU thread has no op, though nothing that it waits for goes on */
+    WORK_INPUT,
+    WORK_SYNC, /* calls that wait for the GPU, beside the waiting */
+    WORK_MEMORY,
+    WORK_COPY,
+    WORK_TRANSFER,
+    N_WORKS
+};
+
+/* By [gap * n_ops + op], in the arena. */
+uint8_t *works_of(const struct dpro_graph *g, struct arena *arena);
+
+static inline bool of_works(enum work work, uint32_t works)
+{
+    return works >> work & 1;
+}
+
+/* All times with one key, such as those of one kind of op on a rank. */
+struct time_group {
+    uint64_t key;
+    uint32_t rank;         /* index */
+    ARRAY(uint32_t) times; /* gap * n_ops + op */
+    int64_t *ns;           /* [n_iterations] their sum */
+    int64_t usual_ns;      /* its median */
+};
+typedef ARRAY(struct time_group) time_groups;
+
+/* Adds a time to the group with this key on its rank; groups_sum() when all are there: what is left
+ * of them, or all of durations. */
+void groups_add(time_groups *groups, struct map *numbers, const struct diagnosed *d, uint64_t key,
+                uint32_t op, bool gap);
+void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena);
+void groups_fini(time_groups *groups);
+
+/* The median, of an even count the lower one; reorders. */
+int64_t lower_median(int64_t *ns, size_t n);
+
+/* A piece of that share of a time, the same in all iterations, or by iteration. */
+void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t time, uint32_t part,
+                 const double *shares, bool one_for_all);
+/* All that is left. */
+void piece_all(struct cause_found *found, const struct diagnosed *d, uint32_t op, bool gap,
+               uint32_t part);
+
+/* "rank 3"; where all ranks of its host are among `are`, "host of ranks 2, 3". NULL: all are one by
+ * one. */
+uint32_t part_of_rank(struct cause_found *found, const struct diagnosed *d, uint32_t rank,
+                      const bool *are);
+
+/* causes_peers.c: ranks of the same work, beside one another */
+void find_slow_ranks(const struct diagnosed *d, struct cause_found *found);
+void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
+void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
+/* Whether the work of passes forward and back moves between ranks and iterations. */
+bool work_moves(const struct diagnosed *d);
+/* causes_iterations.c: iterations beside one another */
+/* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */
+void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked);
+void find_compiling(const struct diagnosed *d, struct cause_found *found);
+void find_garbage(const struct diagnosed *d, struct cause_found *found);
+void find_slow_iterations(const struct diagnosed *d, struct cause_found *found);
+void find_noise(const struct diagnosed *d, struct cause_found *found);
+/* causes_cpu.c: what CPUs do beside computing, and what ranks compute twice */
+void find_input(const struct diagnosed *d, struct cause_found *found);
+void find_syncs(const struct diagnosed *d, struct cause_found *found);
+void find_allocator(const struct diagnosed *d, struct cause_found *found);
+void find_copies(const struct diagnosed *d, struct cause_found *found);
+void find_recomputing(const struct diagnosed *d, struct cause_found *found);
+void find_gaps(const struct diagnosed *d, struct cause_found *found);
+void find_launches(const struct diagnosed *d, struct cause_found *found);
+/* causes_communication.c */
+void find_slow_links(const struct diagnosed *d, struct cause_found *found);
+void find_small_messages(const struct diagnosed *d, struct cause_found *found);
+void find_bubbles(const struct diagnosed *d, struct cause_found *found);
+void find_communication(const struct diagnosed *d, struct cause_found *found);

@@ -1,0 +1,320 @@
+/* What communication takes: slow links and small messages first, waiting of a pipeline's stages,
+ * and all other transfers. */
+#include "diagnose/causes.h"
+
+#include "graph/dimensions/pipeline.h"
+
+/* By op, 1 + the collective that it is part of, as transfer or message; 0: none. */
+static uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena)
+{
+    uint32_t *of = arena_array(arena, g->n_ops + (size_t)1, sizeof *of);
+    struct pull pull = pull_make(g->n_ops, g->row, g->succ, arena);
+    SCRATCH ARRAY(uint32_t) queue = {0};
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        EACH_OF (const struct graph_member, m, &g->members[g->collectives[c].first_member],
+                 g->collectives[c].n_members) {
+            of[m->arrival] = of[m->transfer] = c + 1;
+            array_push(&queue, m->transfer);
+        }
+    for (int back = 1; back >= 0 && g->row; back--) { /* sends, too, that nothing waits for */
+        const uint32_t *row = back ? pull.row : g->row, *ends = back ? pull.pred : g->succ;
+        for (size_t at = 0; at < queue.n; at++)
+            for (uint32_t e = row[queue.at[at]]; e < row[queue.at[at] + 1]; e++)
+                if (of[ends[e]] == 0 && graph_is_of_message(g, ends[e])) {
+                    of[ends[e]] = of[queue.at[at]];
+                    array_push(&queue, ends[e]);
+                }
+    }
+    return of;
+}
+
+static bool is_sized(const struct diagnosed *d, const uint8_t *work, uint32_t op)
+{
+    return work[op] == WORK_TRANSFER && d->g->size_bytes && d->g->size_bytes[op] > 0 &&
+           d->g->dur_ns[op] > 0 && d->g->kind[op] != DPRO_OP_LAUNCH &&
+           d->g->kind[op] != DPRO_OP_REDUCE;
+}
+
+/* ---- slow links ---- */
+
+/* Transfers of one kind and size by those who take part. */
+struct timed_link {
+    uint64_t class, who;
+    uint32_t n;
+    int from, to; /* ranks of a message; the first and the last of a collective's */
+    bool is_pair;
+    double *ns; /* by iteration, of all its ops */
+    ARRAY(uint32_t) ops;
+};
+
+ORDER(by_class, struct timed_link, ASCENDING(class) ?: ASCENDING(who));
+
+static void note_message(void *arg, dpro_op_id send, dpro_op_id receive)
+{
+    uint32_t *peer = arg;
+    peer[send] = receive;
+    peer[receive] = send;
+}
+
+/* The ranks of a collective: process groups have names, but not of all frameworks. */
+static struct timed_link group_link(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    const struct graph_member *members = &g->members[c->first_member];
+    uint32_t first = g->rank[members[0].arrival], last = g->rank[members[c->n_members - 1].arrival];
+    bool near = g->rank_hosts && g->rank_hosts[first] == g->rank_hosts[last];
+    return (struct timed_link){.class = 2 + near,
+                               .who =
+                                   map_mix(c->group + UINT64_C(1)) ^ ((uint64_t)first << 32 | last),
+                               .from = g->ranks[first].rank,
+                               .to = g->ranks[last].rank};
+}
+
+/* Links whose transfers take a fifth longer than those of most links of their class, of three or
+ * more, in nearly all iterations and by more than chance explains. */
+void find_slow_links(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    uint32_t n = d->n_iterations;
+    const uint8_t *work = works_of(g, &arena);
+    const uint32_t *collective = collectives_of(g, &arena);
+    uint32_t *peer = arena_array(&arena, g->n_ops + (size_t)1, sizeof *peer);
+    SCRATCH struct map numbers = {0};
+    ARRAY(struct timed_link) links = {0};
+    memset(peer, 0xff, g->n_ops * sizeof *peer);
+    graph_each_message(g, note_message, peer);
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (!is_sized(d, work, op) || g->rank[op] >= g->n_ranks)
+            continue;
+        struct timed_link link = {.class = g->kind[op]};
+        if (peer[op] != DPRO_NO_OP && g->rank[peer[op]] < g->n_ranks) {
+            bool sends = g->kind[op] == DPRO_OP_SEND;
+            uint32_t from = g->rank[sends ? op : peer[op]], to = g->rank[sends ? peer[op] : op];
+            bool near = g->rank_hosts && g->rank_hosts[from] == g->rank_hosts[to];
+            link = (struct timed_link){.class = link.class * 4 + near,
+                                       .who = (uint64_t)from << 32 | to,
+                                       .from = g->ranks[from].rank,
+                                       .to = g->ranks[to].rank,
+                                       .is_pair = true};
+        } else if (collective[op] > 0 && !graph_is_of_message(g, op) &&
+                   g->collectives[collective[op] - 1].n_messages == 0) {
+            const struct graph_collective *c = &g->collectives[collective[op] - 1];
+            link = group_link(g, c);
+            link.class = (link.class * 64 + c->kind) * 65536 + c->n_members;
+        } else {
+            continue;
+        }
+        link.class = map_mix(link.class ^ map_mix(g->size_bytes[op]) ^
+                             (g->dimension ? g->dimension[op] : 0));
+        uint64_t key = map_mix(link.class ^ link.who * 0x100000001b3u) | 1;
+        size_t at = (size_t)map_number(&numbers, key);
+        if (at == links.n) {
+            link.ns = arena_array(&arena, n + (size_t)1, sizeof(double));
+            array_push(&links, link);
+        }
+        array_push(&links.at[at].ops, op);
+        for (uint32_t i = 0; i < n; i++)
+            links.at[at].ns[i] += (double)left_of(d, i, op, false);
+    }
+    array_sort(&links, by_class);
+    SCRATCH double *usual = mem_array(links.n + 1, sizeof *usual);
+    for (size_t i = 0, end; i < links.n; i = end) {
+        end = RUN_END(k, i, links.n, links.at[k].class == links.at[i].class);
+        for (size_t k = i; k < end; k++)
+            usual[k - i] = stats_mean_std(links.at[k].ns, n).mean / (double)links.at[k].ops.n;
+        double most = select_double(usual, end - i, (end - i - 1) / 2);
+        for (size_t k = i; k < end && end - i > 2; k++) {
+            const struct timed_link *link = &links.at[k];
+            double n_ops = (double)link->ops.n, mean = stats_mean_std(link->ns, n).mean / n_ops;
+            uint32_t n_longer = 0;
+            for (uint32_t s = 0; s < n; s++)
+                n_longer += link->ns[s] > most * n_ops;
+            double error = stats_mean_std(link->ns, n).std / n_ops / sqrt((double)n);
+            if (mean < 1.2 * most || n_longer * 4 < n * 3 || mean - most < 3 * error)
+                continue;
+            double share = 1 - most / mean;
+            EACH (const uint32_t, op, link->ops)
+                piece_share(found, d, *op,
+                            found_part(found, map_key(link->who),
+                                       link->is_pair ? "rank %d to rank %d" : "ranks %d to %d",
+                                       link->from, link->to),
+                            &share, true);
+        }
+    }
+    EACH (struct timed_link, link, links)
+        array_fini(&link->ops);
+    array_fini(&links);
+}
+
+/* ---- small messages ---- */
+
+struct sized {
+    uint64_t class;
+    uint64_t bytes;
+    double ns;
+    uint32_t op;
+};
+ORDER(by_size, struct sized, ASCENDING(class) ?: ASCENDING(bytes) ?: ASCENDING(op));
+
+/* What any transfer of a class takes, however small: of a line through all, a point as heavy as it
+ * is short. */
+static double latency_of(const struct sized *all, size_t n, double *ns_per_byte)
+{
+    double w = 0, x = 0, y = 0, xx = 0, xy = 0, least = all[0].ns;
+    for (size_t i = 0; i < n; i++) {
+        double weight = 1 / (all[i].ns * all[i].ns), bytes = (double)all[i].bytes;
+        w += weight;
+        x += weight * bytes;
+        y += weight * all[i].ns;
+        xx += weight * bytes * bytes;
+        xy += weight * bytes * all[i].ns;
+        least = MIN(least, all[i].ns);
+    }
+    double below = w * xx - x * x;
+    *ns_per_byte = below > 0 ? MAX((w * xy - x * y) / below, 0) : 0;
+    return MIN(MAX((y - *ns_per_byte * x) / w, 0), least);
+}
+
+/* Transfers that their size does not explain, but that there are many. */
+void find_small_messages(const struct diagnosed *d, struct cause_found *found)
+{
+    enum { LEAST = 4, SIZES_APART = 4, MANY = 32 };
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    const uint32_t *collective = collectives_of(g, &arena);
+    SCRATCH ARRAY(struct sized) all = {0};
+    size_t most_alike = 0;
+    bool told = false;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (!is_sized(d, work, op))
+            continue;
+        const struct graph_collective *c =
+            collective[op] ? &g->collectives[collective[op] - 1] : NULL;
+        bool of_messages = c && c->n_messages > 0 && !graph_is_of_message(g, op);
+        double ns = 0;
+        for (uint32_t i = 0; i < d->n_iterations; i++)
+            ns += (double)left_of(d, i, op, false) / d->n_iterations;
+        if (!of_messages && ns > 0)
+            array_add(&all,
+                      map_mix(g->kind[op] * 256 + (g->dimension ? g->dimension[op] : 0)) ^
+                          (c ? c->kind * UINT64_C(65537) + c->n_members : 0),
+                      g->size_bytes[op], ns, op);
+    }
+    array_sort(&all, by_size);
+    for (size_t i = 0, end; i < all.n; i = end) {
+        end = RUN_END(k, i, all.n, all.at[k].class == all.at[i].class);
+        most_alike = MAX(most_alike, end - i);
+        if (end - i < LEAST || all.at[end - 1].bytes < SIZES_APART * all.at[i].bytes)
+            continue;
+        told = true;
+        double rate, latency = latency_of(all.at + i, end - i, &rate);
+        for (size_t k = i; k < end; k++) {
+            const struct sized *s = &all.at[k];
+            double share = latency / s->ns;
+            if (3 * latency < rate * (double)s->bytes)
+                continue;
+            piece_share(found, d, s->op,
+                        found_part(found, map_key(s->bytes), "transfers of %llu bytes",
+                                   (unsigned long long)s->bytes),
+                        &share, true);
+        }
+    }
+    if (most_alike > MANY && !told)
+        found->needs =
+            "All transfers are of nearly one size: record the job with other buckets, too, to "
+            "see what each transfer takes whatever its size.";
+}
+
+/* ---- bubbles ---- */
+
+/* A stage waits for another one's message: by the edges to the barrier, and from the messages. */
+void find_bubbles(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    struct pipeline pipeline;
+    pipeline_find(g, &arena, &pipeline);
+    if (pipeline.dimension == DPRO_NO_DIMENSION)
+        return;
+    struct pull pull = pull_make(g->n_ops, g->row, g->succ, &arena);
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        const struct graph_collective *of = &g->collectives[c];
+        const struct graph_member *members = &g->members[of->first_member];
+        if (of->dimension != pipeline.dimension || of->n_members != 2)
+            continue;
+        for (int m = 0; m < 2; m++) {
+            uint32_t own = pipeline.stage_of[g->rank[members[m].arrival]];
+            uint32_t other = pipeline.stage_of[g->rank[members[!m].arrival]];
+            uint32_t part = found_part(found, (uint64_t)own << 32 | (other + 1),
+                                       "stage %u waits for stage %u", own, other);
+            if (of->barrier != DPRO_NO_OP)
+                array_add(&found->cuts, .from = members[!m].arrival, .to = of->barrier,
+                          .part = part);
+            for (uint32_t e = pull.row[members[m].transfer]; e < pull.row[members[m].transfer + 1];
+                 e++)
+                if (graph_is_of_message(g, pull.pred[e]))
+                    array_add(&found->cuts, .from = pull.pred[e], .to = members[m].transfer,
+                              .part = part);
+        }
+    }
+}
+
+/* ---- all other transfers ---- */
+
+static const char *dimension_name(const struct dpro_graph *g, uint32_t dimension)
+{
+    return dimension < g->n_dimensions ? dpro_graph_dimension(g, dimension).name : "";
+}
+
+/* "all_reduce 3 of 12 (dp)"; where there are more than a few of them, all as one. */
+void find_communication(const struct diagnosed *d, struct cause_found *found)
+{
+    enum { MOST_ALONE = 32 };
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    const uint32_t *collective = collectives_of(g, &arena);
+    uint32_t *number = arena_array(&arena, g->n_collectives + (size_t)1, sizeof *number);
+    SCRATCH struct map counts = {0};
+    for (uint32_t c = 0; c < g->n_collectives; c++) {
+        const struct graph_collective *of = &g->collectives[c];
+        uint64_t who =
+            map_key(((uint64_t)of->dimension << 8 | of->kind) * 65536 +
+                    (of->n_members > 0 ? g->rank[g->members[of->first_member].arrival] : 0));
+        number[c] = (uint32_t)map_add(&counts, who, 1);
+        uint64_t key = map_key((uint64_t)of->dimension << 8 | of->kind) ^ 2, most = 0;
+        map_get(&counts, key, &most);
+        map_set(&counts, key, MAX(most, number[c]));
+    }
+    for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+        uint32_t op = time % g->n_ops, part;
+        if (work[time] != WORK_TRANSFER)
+            continue;
+        if (collective[op] == 0) {
+            bool calls = g->kind[op] == DPRO_OP_LAUNCH;
+            part = found_part(
+                found, calls ? map_key(g->name[op]) : g->kind[op] + UINT64_C(1), "%.60s",
+                calls ? strtab_get(&g->names, g->name[op]) : dpro_op_kind_name(g->kind[op]));
+        } else {
+            uint32_t c = collective[op] - 1;
+            const struct graph_collective *of = &g->collectives[c];
+            const char *name = dpro_collective_kind_name(of->kind);
+            const char *dimension = dimension_name(g, of->dimension);
+            uint64_t key = (uint64_t)of->dimension << 8 | of->kind, most = 0;
+            map_get(&counts, map_key(key) ^ 2, &most);
+            if (most <= MOST_ALONE)
+                part = found_part(found, map_key(key << 16 | number[c]), "%s%s%s %u of %llu",
+                                  dimension, *dimension ? " " : "", name, number[c],
+                                  (unsigned long long)most);
+            else
+                part = found_part(found, map_key(key << 16), "%s%s%s", dimension,
+                                  *dimension ? " " : "", name);
+        }
+        piece_all(found, d, op, time >= g->n_ops, part);
+    }
+    if (found->pieces.n == 0 && g->world_size > 1)
+        found->needs =
+            "No communication was recognised in most iterations, so it counts as computing "
+            "or as gaps: record all ranks with the framework's own profiler.";
+}

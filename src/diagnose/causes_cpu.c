@@ -1,0 +1,198 @@
+/* What CPUs do beside computing, and what ranks compute twice. Each takes all that the rows before
+ * it left. */
+#include "diagnose/causes.h"
+
+/* All time of one sort of work; parts by the names of the ops. */
+static void find_all(const struct diagnosed *d, struct cause_found *found, enum work sort)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+        uint32_t op = time % g->n_ops;
+        if (work[time] == sort)
+            piece_all(found, d, op, time >= g->n_ops,
+                      found_part(found, map_key(g->name[op]), "%.60s",
+                                 strtab_get(&g->names, g->name[op])));
+    }
+}
+
+void find_input(const struct diagnosed *d, struct cause_found *found)
+{
+    find_all(d, found, WORK_INPUT);
+    find_unusual(d, found, "DataLoader");
+}
+
+void find_allocator(const struct diagnosed *d, struct cause_found *found)
+{
+    find_all(d, found, WORK_MEMORY);
+    find_unusual(d, found, "allocating and freeing GPU memory");
+}
+
+void find_copies(const struct diagnosed *d, struct cause_found *found)
+{
+    find_all(d, found, WORK_COPY);
+}
+
+static bool on_thread(const struct dpro_graph *g, uint32_t op)
+{
+    uint32_t device = g->device[op];
+    return device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_CPU_THREAD;
+}
+
+/* A call that waits for the GPU, and the edge from the work that it awaits. */
+void find_syncs(const struct diagnosed *d, struct cause_found *found)
+{
+    const struct dpro_graph *g = d->g;
+    if (g->lacks_gpu) { /* all that the GPU does is waited for */
+        found->needs = "The GPU's work was not recorded.";
+        return;
+    }
+    find_all(d, found, WORK_SYNC);
+    for (int next = 0; next < 2; next++) {
+        const uint32_t *row = next ? g->next_row : g->row, *succ = next ? g->next_succ : g->succ;
+        for (uint32_t op = 0; op < g->n_ops && row; op++)
+            for (uint32_t e = row[op]; (g->flags[op] & GRAPH_OP_GPU) && e < row[op + 1]; e++) {
+                uint32_t to = succ[e];
+                if (!on_thread(g, to) || (g->flags[to] & GRAPH_OP_GPU))
+                    continue;
+                const char *name = strtab_get(&g->names, g->name[to]);
+                array_add(&found->cuts, .from = op, .to = to, .next = next,
+                          .part = found_part(found, map_key(g->name[to]), "%.60s", name));
+            }
+    }
+}
+
+/* ---- recomputation ---- */
+
+enum { GRAM = 6, LEAST_NAMES = 3 }; /* ops in a row, of so many names that count */
+
+/* A rank's ops of a phase on one CPU thread in order; calls left out, and cut ops counted once. */
+typedef ARRAY(uint32_t) thread_ops;
+
+static void list_thread(const struct dpro_graph *g, uint32_t rank, uint32_t device, uint32_t phase,
+                        thread_ops *ops)
+{
+    ops->n = 0;
+    for (uint32_t op = g->ranks[rank].first_op; op < g->ranks[rank].first_op + g->ranks[rank].n_ops;
+         op++)
+        if (g->device[op] == device && g->kind[op] == phase &&
+            (ops->n == 0 || g->name[ops->at[ops->n - 1]] != g->name[op]))
+            array_push(ops, op);
+}
+
+/* Whether an op computes: not those that look at memory in another way, allocate or copy it, of
+ * which autograd and FSDP call the same in passes forward and back. */
+static bool name_computes(const char *name)
+{
+    static const char others[] = " t transpose as_strided view slice select split narrow chunk "
+                                 "expand permute reshape squeeze "
+                                 "unsqueeze detach alias unbind split_with_sizes empty empty_like "
+                                 "empty_strided resize_ copy_ to "
+                                 "_to_copy clone contiguous zeros zero_ fill_ set_ cat ";
+    char word[64];
+    if (!text_begins(name, "aten::"))
+        return false;
+    int n = snprintf(word, sizeof word, " %s ", name + strlen("aten::"));
+    return n >= (int)sizeof word || !strstr(others, word);
+}
+
+/* 0: ops of too few names that count. */
+static uint64_t gram_of(const struct dpro_graph *g, const uint32_t *ops)
+{
+    uint64_t key = 1;
+    uint32_t n_names = 0;
+    for (int i = 0; i < GRAM; i++) {
+        bool is_new = name_computes(strtab_get(&g->names, g->name[ops[i]]));
+        for (int k = 0; k < i; k++)
+            is_new &= g->name[ops[k]] != g->name[ops[i]];
+        n_names += is_new;
+        key = map_mix(key * 31 + g->name[ops[i]]);
+    }
+    return n_names >= LEAST_NAMES ? key | 1 : 0;
+}
+
+/* Ops of the backward pass that follow each other as ops of the forward pass do: autograd's own
+ * ones do not. */
+static void mark_recomputed(const struct dpro_graph *g, uint32_t rank, bool *are)
+{
+    SCRATCH struct map grams = {0};
+    SCRATCH thread_ops ops = {0};
+    for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
+        for (uint32_t device = 0; device < g->n_devices; device++) {
+            if (g->devices[device].kind != DPRO_DEVICE_CPU_THREAD ||
+                g->devices[device].rank != g->ranks[rank].rank)
+                continue;
+            list_thread(g, rank, device, phase, &ops);
+            for (size_t i = 0; i + GRAM <= ops.n; i++) {
+                uint64_t gram = gram_of(g, ops.at + i);
+                if (gram && phase == DPRO_OP_FW)
+                    map_set(&grams, gram, 1);
+                if (!gram || phase == DPRO_OP_FW || !map_get(&grams, gram, NULL))
+                    continue;
+                uint32_t end = i + GRAM < ops.n ? ops.at[i + GRAM] : ops.at[ops.n - 1] + 1;
+                for (uint32_t op = ops.at[i]; op < end; op++)
+                    are[op] |= g->device[op] == device;
+            }
+        }
+}
+
+/* On a GPU, what marked calls launch. */
+void find_recomputing(const struct diagnosed *d, struct cause_found *found)
+{
+    const struct dpro_graph *g = d->g;
+    SCRATCH bool *are = mem_array(g->n_ops + (size_t)1, sizeof *are);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        mark_recomputed(g, r, are);
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (!are[op] || (g->flags[op] & GRAPH_OP_GPU))
+            continue;
+        uint32_t part = part_of_rank(found, d, g->rank[op], NULL);
+        piece_all(found, d, op, false, part);
+        piece_all(found, d, op, true, part);
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+            if ((g->flags[g->succ[e]] & GRAPH_OP_GPU) && g->kind[g->succ[e]] <= DPRO_OP_UPDATE)
+                piece_all(found, d, g->succ[e], false, part);
+    }
+}
+
+/* ---- launches and gaps ---- */
+
+/* Gaps on threads that are a twentieth of the iteration in the median; of ranks without a GPU all
+ * of them, as nothing is launched there. */
+void find_gaps(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    bool *has_gpu = arena_array(&arena, g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
+    SCRATCH int64_t *ns = mem_array(d->n_iterations + (size_t)1, sizeof *ns);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        has_gpu[g->rank[op]] |= (g->flags[op] & GRAPH_OP_GPU) != 0;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        if (work[g->n_ops + op] != WORK_GAP)
+            continue;
+        for (uint32_t i = 0; i < d->n_iterations; i++)
+            ns[i] = left_of(d, i, op, true);
+        bool is_long = lower_median(ns, d->n_iterations) > d->iteration_ns / 20;
+        if (is_long || !has_gpu[g->rank[op]])
+            piece_all(found, d, op, true,
+                      found_part(found, map_key(g->name[op]), "before %.60s",
+                                 strtab_get(&g->names, g->name[op])));
+    }
+}
+
+void find_launches(const struct diagnosed *d, struct cause_found *found)
+{
+    static const char *const phases[] = {"forward", "backward", "update"};
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+        uint32_t op = time % g->n_ops, phase = g->phase[op];
+        if (work[time] == WORK_LAUNCH || work[time] == WORK_GAP)
+            piece_all(found, d, op, time >= g->n_ops,
+                      found_part(found, phase + UINT64_C(1), "%s",
+                                 phase <= DPRO_OP_UPDATE ? phases[phase] : "between passes"));
+    }
+}

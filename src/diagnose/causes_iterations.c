@@ -1,0 +1,205 @@
+/* What single iterations and ranks take longer than usual. An op that varies a little is longer
+ * than its median half of the time, though the sum of many such ops hardly varies. So what the ops
+ * of a rank take longer counts as far as their sum does. */
+#include "diagnose/causes.h"
+
+#include "graph/names/names.h"
+
+enum { LEAST_SAMPLES = 4 }; /* of which one may be unusual */
+
+/* What is longer than usual: all work of one sort on a rank, and of which iterations. */
+struct excess {
+    const struct diagnosed *d;
+    struct cause_found *found;
+    const bool *wanted;    /* by iteration */
+    const uint32_t *parts; /* [rank * n_iterations + iteration] */
+    int64_t *sorted;
+};
+
+static int64_t usual_of(const struct excess *e, uint32_t op, bool gap)
+{
+    uint32_t n = e->d->n_iterations;
+    for (uint32_t i = 0; i < n; i++)
+        e->sorted[i] = left_of(e->d, i, op, gap);
+    return lower_median(e->sorted, n);
+}
+
+static void excess_claim(const struct excess *e, const struct time_group *group)
+{
+    uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
+    SCRATCH double *more = mem_array(n + (size_t)1, sizeof *more);
+    SCRATCH double *all = mem_array(n + (size_t)1, sizeof *all);
+    SCRATCH int64_t *usual = mem_array(group->times.n + 1, sizeof *usual);
+    for (size_t k = 0; k < group->times.n; k++) {
+        uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
+        usual[k] = usual_of(e, op, gap);
+        for (uint32_t i = 0; i < n; i++) {
+            double over = (double)(left_of(e->d, i, op, gap) - usual[k]);
+            all[i] += over;
+            more[i] += MAX(over, 0);
+        }
+    }
+    for (size_t k = 0; k < group->times.n; k++) {
+        uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
+        const uint32_t *parts = e->parts + (size_t)group->rank * n;
+        for (uint32_t i = 0, part; i < n; i++) { /* a piece for each part */
+            int64_t *ns = NULL;
+            part = parts[i];
+            for (uint32_t j = 0; j < i; j++)
+                part = parts[j] == part ? UINT32_MAX : part;
+            for (uint32_t j = i; j < n && part != UINT32_MAX; j++) {
+                int64_t over = left_of(e->d, j, op, gap) - usual[k];
+                if (parts[j] != part || !e->wanted[j] || over <= 0 || all[j] <= 0)
+                    continue;
+                ns = ns ?: arena_array(e->found->arena, n, sizeof *ns);
+                ns[j] = llround((double)over * (all[j] / more[j]));
+            }
+            if (ns)
+                array_add(&e->found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);
+        }
+    }
+}
+
+/* Groups of each rank's work of each of these sorts, its gaps apart. */
+static void excess_claim_all(struct excess *e, uint32_t works)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = e->d->g;
+    const uint8_t *work = works_of(g, &arena);
+    SCRATCH struct map numbers = {0};
+    time_groups groups = {0};
+    e->sorted = arena_array(&arena, e->d->n_iterations + (size_t)1, sizeof *e->sorted);
+    for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+        uint32_t op = time % g->n_ops;
+        if (of_works(work[time], works) && g->rank[op] < g->n_ranks)
+            groups_add(&groups, &numbers, e->d, work[time] * UINT64_C(2) + (time >= g->n_ops), op,
+                       time >= g->n_ops);
+    }
+    EACH (const struct time_group, group, groups)
+        excess_claim(e, group);
+    groups_fini(&groups);
+}
+
+/* By iteration, whether it is unusually long. */
+static bool *unusual_iterations(const struct diagnosed *d, struct arena *arena, uint32_t *n_slow,
+                                struct slow_ones *ones)
+{
+    const struct dpro_graph *g = d->g;
+    bool *are = arena_array(arena, d->n_iterations + (size_t)1, sizeof *are);
+    *n_slow = 0;
+    if (g->n_samples != d->n_iterations || !g->measured_ns)
+        return are;
+    *ones = stats_slow_ones(g->measured_ns, g->sample_number, g->n_samples);
+    for (uint32_t i = 0; i < d->n_iterations; i++) {
+        are[i] = g->measured_ns[i] > ones->usual_most;
+        *n_slow += are[i];
+    }
+    return are;
+}
+
+/* What a rank did most longer in an iteration: of a known kind, where there is one. UINT32_MAX: it
+ * is not what is asked for. */
+static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, uint32_t rank,
+                          uint32_t iteration, uint32_t every, const char *asked)
+{
+    const struct dpro_graph *g = d->g;
+    const struct grown_time *most = NULL;
+    const struct slow_kind *kind = NULL;
+    int64_t most_ns = 0;
+    EACH_OF (const struct grown_time, grown, g->grown, g->n_grown) {
+        if (grown->sample != iteration || (rank != UINT32_MAX && grown->rank != rank))
+            continue;
+        const struct slow_kind *its =
+            grown->is_gap ? NULL : slow_kind_of(strtab_get(&g->names, grown->name));
+        if ((its && !kind) || (!its == !kind && grown->more_ns > most_ns)) {
+            most = grown;
+            kind = its;
+            most_ns = grown->more_ns;
+        }
+    }
+    char again[40] = "";
+    if (every > 0)
+        snprintf(again, sizeof again, ", every %u iterations", every);
+    if (asked && (!kind || strcmp(kind->what, asked) != 0))
+        return UINT32_MAX;
+    if (!most)
+        return found_part(found, 1, "other ops and communication%s", again);
+    if (kind)
+        return found_part(found, map_text_key(kind->what), "%s%s", kind->what, again);
+    const char *name = strtab_get(&g->names, most->name);
+    return most->is_gap ? found_part(found, map_key(most->name) ^ 2,
+                                     "no op was recorded, before %.60s%s", name, again)
+                        : found_part(found, map_key(most->name), "%.60s%s", name, again);
+}
+
+void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct slow_ones ones = {0};
+    uint32_t n = d->n_iterations, n_slow;
+    if (d->g->n_samples < LEAST_SAMPLES)
+        return;
+    const bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
+    if (n_slow == 0)
+        return;
+    uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        for (uint32_t i = 0; i < n; i++)
+            parts[r * n + i] = are[i] ? reason_of(d, found, r, i, ones.every, asked) : UINT32_MAX;
+    struct excess e = {.d = d, .found = found, .wanted = are, .parts = parts};
+    excess_claim_all(
+        &e, ~(1U << WORK_NONE | 1U << WORK_SYNC | (work_moves(d) ? 1U << WORK_COMPUTE : 0)));
+}
+
+void find_slow_iterations(const struct diagnosed *d, struct cause_found *found)
+{
+    if (d->g->n_samples < LEAST_SAMPLES)
+        found->needs = "Record 4 iterations or more: of fewer, none is unusual.";
+    find_unusual(d, found, NULL);
+}
+
+/* All ops that are named so (but kernels, and those that run what was compiled), and what they make
+ * unusual iterations longer by: what is in some iterations only is no op of the graph. */
+static void find_named(const struct diagnosed *d, struct cause_found *found, const char *what)
+{
+    const struct dpro_graph *g = d->g;
+    SCRATCH bool *are = mem_array(g->names.n + (size_t)1, sizeof *are);
+    for (uint32_t id = 0; id < g->names.n; id++) {
+        const char *name = strtab_get(&g->names, id);
+        const struct slow_kind *kind = slow_kind_of(name);
+        are[id] = kind && strcmp(kind->what, what) == 0 && !strstr(name, "ompiled");
+    }
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (are[g->name[op]] && !(g->flags[op] & GRAPH_OP_GPU))
+            piece_all(found, d, op, false, part_of_rank(found, d, g->rank[op], NULL));
+    find_unusual(d, found, what);
+}
+
+void find_compiling(const struct diagnosed *d, struct cause_found *found)
+{
+    find_named(d, found, "torch.compile");
+}
+
+void find_garbage(const struct diagnosed *d, struct cause_found *found)
+{
+    find_named(d, found, "garbage collection");
+}
+
+void find_noise(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    uint32_t n = d->n_iterations;
+    if (d->g->n_samples < 3) {
+        found->needs = "Record 3 iterations or more.";
+        return;
+    }
+    bool *all = arena_array(&arena, n + (size_t)1, sizeof *all), moves = work_moves(d);
+    uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
+    memset(all, true, n);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        for (uint32_t i = 0; i < n; i++)
+            parts[r * n + i] = part_of_rank(found, d, r, NULL);
+    struct excess e = {.d = d, .found = found, .wanted = all, .parts = parts};
+    excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
+                             1U << WORK_MEMORY | 1U << WORK_COPY);
+}

@@ -1,0 +1,332 @@
+/* Ranks beside their peers, which do the same work: ops of one name and phase, as many of them. A
+ * rank that takes longer for them in nearly every iteration is slow. But where forward and backward
+ * passes take longer together, by turns on all ranks, or without the update, which knows nothing of
+ * the batch, it is the work that is uneven. */
+#include "diagnose/causes.h"
+
+#include "graph/dimensions/pipeline.h"
+
+/* Times by rank of one kind of op. */
+struct peers {
+    time_groups groups; /* in runs of one key */
+    struct map numbers;
+    const uint8_t *work;
+    struct pipeline pipeline;
+};
+
+ORDER(by_key, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
+
+/* Ranks of one stage are peers; all are where no stage has two ranks. */
+static bool stages_have_peers(const struct peers *p, const struct dpro_graph *g)
+{
+    return p->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > p->pipeline.n_stages;
+}
+
+static bool is_phase(const struct dpro_graph *g, uint32_t op, uint32_t phase)
+{
+    return phase >= DPRO_N_OP_KINDS || g->phase[op] == phase;
+}
+
+/* Groups of the times of these sorts. Kinds of op that a rank has more or fewer of than another one
+ * are other kinds. */
+static void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
+                       struct arena *arena)
+{
+    const struct dpro_graph *g = d->g;
+    SCRATCH struct map counts = {0};
+    SCRATCH uint64_t *keys = mem_array(2 * (size_t)g->n_ops + 1, sizeof *keys);
+    p->work = works_of(g, arena);
+    pipeline_find(g, arena, &p->pipeline);
+    bool by_stage = stages_have_peers(p, g);
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+            uint32_t op = time % g->n_ops, r = g->rank[op];
+            bool gap = time >= g->n_ops;
+            if (!of_works(p->work[time], works) || r >= g->n_ranks)
+                continue;
+            if (pass == 0) {
+                uint64_t stage = by_stage ? p->pipeline.stage_of[r] : 0;
+                keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + p->work[time] * 64 +
+                                     g->phase[op] * 2 + gap);
+                map_add(&counts, map_mix(keys[time] + r + 1) | 1, 1);
+            } else {
+                uint64_t count = 0;
+                map_get(&counts, map_mix(keys[time] + r + 1) | 1, &count);
+                groups_add(&p->groups, &p->numbers, d, keys[time] ^ count, op, gap);
+            }
+        }
+    groups_sum(&p->groups, d, all, arena);
+    array_sort(&p->groups, by_key);
+}
+
+static void peers_fini(struct peers *p)
+{
+    groups_fini(&p->groups);
+    map_fini(&p->numbers);
+}
+
+/* What a rank takes of what it shares with peers: by iteration, and how much of it more than they
+ * do; share of a group: how much of its time is more than its peers usually take. */
+struct beside {
+    double *own, *more; /* [rank * n_iterations + iteration] */
+    double *share;      /* by group */
+};
+
+/* Of each kind of op the lower median counts, so that all ranks take a little longer than their
+ * peers: what the fastest of them does is taken off all. */
+static void beside_the_fastest(struct beside *b, const struct peers *p, uint32_t n_ranks,
+                               uint32_t n)
+{
+    double least = 1;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
+        double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
+        least = own > 0 ? MIN(least, more / own) : least;
+    }
+    least = MAX(least, 0);
+    for (size_t k = 0; k < p->groups.n; k++) {
+        uint32_t r = p->groups.at[k].rank;
+        double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
+        double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
+        b->share[k] *= more > 0 ? MAX(1 - least * own / more, 0) : 0;
+    }
+    for (size_t i = 0; i < (size_t)n_ranks * n; i++)
+        b->more[i] -= least * b->own[i];
+}
+
+static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, uint32_t phase,
+                                  struct arena *arena)
+{
+    uint32_t n = d->n_iterations;
+    size_t n_all = (size_t)d->g->n_ranks * n + 1;
+    struct beside b = {arena_array(arena, n_all, sizeof *b.own),
+                       arena_array(arena, n_all, sizeof *b.more),
+                       arena_array(arena, p->groups.n + 1, sizeof *b.share)};
+    SCRATCH int64_t *ns = mem_array(d->g->n_ranks + (size_t)1, sizeof *ns);
+    for (size_t i = 0, end; i < p->groups.n; i = end) {
+        const struct time_group *groups = p->groups.at;
+        end = RUN_END(k, i, (size_t)p->groups.n, groups[k].key == groups[i].key);
+        if (end - i < 2 || !is_phase(d->g, groups[i].times.at[0] % d->g->n_ops, phase))
+            continue;
+        for (uint32_t s = 0; s <= n; s++) { /* the last is that of the usual times */
+            for (size_t k = i; k < end; k++)
+                ns[k - i] = s < n ? groups[k].ns[s] : groups[k].usual_ns;
+            int64_t usual = lower_median(ns, end - i);
+            for (size_t k = i; k < end; k++) {
+                size_t at = (size_t)groups[k].rank * n + s;
+                if (s < n) {
+                    b.own[at] += (double)groups[k].ns[s];
+                    b.more[at] += (double)(groups[k].ns[s] - usual);
+                } else if (groups[k].usual_ns > usual) {
+                    b.share[k] = (double)(groups[k].usual_ns - usual) / (double)groups[k].usual_ns;
+                }
+            }
+        }
+    }
+    beside_the_fastest(&b, p, d->g->n_ranks, n);
+    return b;
+}
+
+enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
+
+/* Whether the rank takes longer than its peers in nearly all iterations, by 2 % in the mean and by
+ * more than chance explains; where there are too few of them to tell, by 5 %. */
+static bool is_slower(const struct beside *b, uint32_t rank, uint32_t n, double *ratio)
+{
+    const double *own = b->own + (size_t)rank * n, *more = b->more + (size_t)rank * n;
+    struct mean_std of_own = stats_mean_std(own, n), of_more = stats_mean_std(more, n);
+    uint32_t n_longer = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_longer += more[i] > 0;
+    double others = of_own.mean - of_more.mean;
+    *ratio = others > 0 ? of_own.mean / others : 1;
+    return *ratio > (n < LEAST_OFTEN ? 1.05 : 1.02) && n_longer * 4 >= n * 3 &&
+           of_more.mean > 3 * of_more.std / sqrt((double)n);
+}
+
+/* ---- uneven work ---- */
+
+/* By rank and iteration, how much the two vary together, around each rank's mean: the correlation,
+ * and how much y varies for one of x. */
+static double vary_together(const double *x, const double *y, uint32_t n_ranks, uint32_t n,
+                            double *slope, double *spread)
+{
+    double xx = 0, xy = 0, yy = 0;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        double mx = stats_mean_std(x + (size_t)r * n, n).mean;
+        double my = stats_mean_std(y + (size_t)r * n, n).mean;
+        for (uint32_t i = 0; i < n && mx > 0 && my > 0; i++) {
+            double dx = x[(size_t)r * n + i] / mx - 1, dy = y[(size_t)r * n + i] / my - 1;
+            xx += dx * dx;
+            xy += dx * dy;
+            yy += dy * dy;
+        }
+    }
+    *slope = xx > 0 ? xy / xx : 0;
+    *spread = sqrt(xx / ((double)n_ranks * n));
+    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
+}
+
+/* Passes forward and back vary alike by turns, and the update does not. */
+static bool varies_as_work(const struct diagnosed *d, const struct beside *of_phase)
+{
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    double slope, spread, update_slope, unused;
+    if (d->g->n_samples < 4)
+        return false;
+    double together = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_BW].own, n_ranks, n,
+                                    &slope, &spread);
+    double update = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_UPDATE].own, n_ranks,
+                                  n, &update_slope, &unused);
+    return spread > 0.02 && together > 0.7 && slope > 1.0 / 3 && slope < 3 &&
+           !(update > 0.7 && update_slope > slope / 3);
+}
+
+/* A rank has more work than its peers: both passes take longer, the update does not. */
+static bool has_more_work(const struct diagnosed *d, const struct beside *of_phase, uint32_t rank)
+{
+    double ratio[DPRO_OP_UPDATE + 1];
+    uint32_t n = d->n_iterations;
+    bool forward = is_slower(&of_phase[DPRO_OP_FW], rank, n, &ratio[DPRO_OP_FW]);
+    bool backward = is_slower(&of_phase[DPRO_OP_BW], rank, n, &ratio[DPRO_OP_BW]);
+    is_slower(&of_phase[DPRO_OP_UPDATE], rank, n, &ratio[DPRO_OP_UPDATE]);
+    double least = MIN(ratio[DPRO_OP_FW], ratio[DPRO_OP_BW]);
+    double update = stats_mean_std(of_phase[DPRO_OP_UPDATE].own + (size_t)rank * n, n).mean;
+    double forwards = stats_mean_std(of_phase[DPRO_OP_FW].own + (size_t)rank * n, n).mean;
+    return forward && backward && update > forwards / 50 &&
+           ratio[DPRO_OP_UPDATE] - 1 < (least - 1) / 4;
+}
+
+static void phases_beside(const struct peers *p, const struct diagnosed *d, struct beside *of_phase,
+                          struct arena *arena)
+{
+    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
+        of_phase[phase] = beside_peers(p, d, phase, arena);
+}
+
+bool work_moves(const struct diagnosed *d)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct beside of_phase[DPRO_OP_UPDATE + 1];
+    struct peers p = {0};
+    peers_make(&p, d, 1U << WORK_COMPUTE, true, &arena);
+    phases_beside(&p, d, of_phase, &arena);
+    bool moves = varies_as_work(d, of_phase);
+    peers_fini(&p);
+    return moves;
+}
+
+/* Of work that moves each rank would have the mean of the iteration. */
+void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct beside of_phase[DPRO_OP_UPDATE + 1];
+    struct peers p = {0};
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    if (n_ranks < 2)
+        return;
+    peers_make(&p, d, 1U << WORK_COMPUTE, false, &arena);
+    phases_beside(&p, d, of_phase, &arena);
+    bool moves = varies_as_work(d, of_phase);
+    double *shares = arena_array(&arena, (size_t)n_ranks * n + 1, sizeof *shares);
+    bool *more = arena_array(&arena, n_ranks + (size_t)1, sizeof *more);
+    uint32_t n_stages = stages_have_peers(&p, d->g) ? p.pipeline.n_stages : 1;
+    for (uint32_t i = 0; i < n && moves; i++)
+        for (uint32_t stage = 0; stage < n_stages; stage++) {
+            double sum = 0, n_of = 0;
+            for (uint32_t r = 0; r < n_ranks; r++)
+                if (n_stages == 1 || p.pipeline.stage_of[r] == stage) {
+                    sum +=
+                        of_phase[DPRO_OP_FW].own[r * n + i] + of_phase[DPRO_OP_BW].own[r * n + i];
+                    n_of++;
+                }
+            for (uint32_t r = 0; r < n_ranks; r++) {
+                double own =
+                    of_phase[DPRO_OP_FW].own[r * n + i] + of_phase[DPRO_OP_BW].own[r * n + i];
+                if (own > 0 && (n_stages == 1 || p.pipeline.stage_of[r] == stage))
+                    shares[r * n + i] = MAX(1 - sum / n_of / own, 0);
+            }
+        }
+    for (uint32_t r = 0; r < n_ranks; r++)
+        more[r] = !moves && has_more_work(d, of_phase, r);
+    for (size_t k = 0; k < p.groups.n; k++) {
+        const struct time_group *group = &p.groups.at[k];
+        const double *share = more[group->rank] ? &of_phase[DPRO_OP_FW].share[k] : NULL;
+        EACH (const uint32_t, time, group->times) {
+            uint32_t phase = d->g->phase[*time % d->g->n_ops];
+            if (phase > DPRO_OP_BW || !(moves || share))
+                continue;
+            uint32_t part = part_of_rank(found, d, group->rank, NULL);
+            if (moves)
+                piece_share(found, d, *time, part, shares + (size_t)group->rank * n, false);
+            else
+                piece_share(found, d, *time, part, &of_phase[phase].share[k], true);
+        }
+    }
+    peers_fini(&p);
+}
+
+/* ---- slow ranks ---- */
+
+/* What a rank computes, and what its CPU does, each by itself. */
+void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
+{
+    if (d->g->n_ranks < 2 && d->g->world_size > 1)
+        found->needs = "Record all ranks: one alone has no peers.";
+    static const uint32_t sorts[] = {1U << WORK_COMPUTE, 1U << WORK_LAUNCH | 1U << WORK_GAP};
+    for (int sort = 0; sort < 2 && d->g->n_ranks > 1; sort++) {
+        SCRATCH_ARENA struct arena arena = {0};
+        struct peers p = {0};
+        bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
+        double ratio;
+        peers_make(&p, d, sorts[sort], false, &arena);
+        struct beside b = beside_peers(&p, d, DPRO_N_OP_KINDS, &arena);
+        for (uint32_t r = 0; r < d->g->n_ranks; r++)
+            slow[r] = is_slower(&b, r, d->n_iterations, &ratio);
+        for (size_t k = 0; k < p.groups.n; k++) {
+            const struct time_group *group = &p.groups.at[k];
+            uint32_t part =
+                slow[group->rank] ? part_of_rank(found, d, group->rank, slow) : UINT32_MAX;
+            EACH (const uint32_t, time, group->times)
+                if (part != UINT32_MAX)
+                    piece_share(found, d, *time, part, &b.share[k], true);
+        }
+        peers_fini(&p);
+    }
+}
+
+/* ---- stages ---- */
+
+/* Stages that compute more than the mean of all: their ranks' mean. */
+void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    struct pipeline pipeline;
+    pipeline_find(g, &arena, &pipeline);
+    if (pipeline.dimension == DPRO_NO_DIMENSION || pipeline.n_stages < 2)
+        return;
+    const uint8_t *work = works_of(g, &arena);
+    double *of_stage = arena_array(&arena, pipeline.n_stages, sizeof *of_stage), mean = 0;
+    double *n_of = arena_array(&arena, pipeline.n_stages, sizeof *n_of);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        uint32_t stage = pipeline.stage_of[r];
+        for (uint32_t op = g->ranks[r].first_op;
+             stage != UINT32_MAX && op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
+            for (uint32_t i = 0; i < d->n_iterations && work[op] == WORK_COMPUTE; i++)
+                of_stage[stage] += (double)left_of(d, i, op, false);
+        if (stage != UINT32_MAX)
+            n_of[stage]++;
+    }
+    for (uint32_t s = 0; s < pipeline.n_stages; s++) {
+        of_stage[s] /= MAX(n_of[s], 1);
+        mean += of_stage[s] / pipeline.n_stages;
+    }
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        uint32_t stage = g->rank[op] < g->n_ranks ? pipeline.stage_of[g->rank[op]] : UINT32_MAX;
+        if (work[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= mean * 1.02)
+            continue;
+        double share = 1 - mean / of_stage[stage];
+        piece_share(found, d, op, found_part(found, stage + 1, "stage %u", stage), &share, true);
+    }
+}

@@ -1,0 +1,132 @@
+/* What each op's time is spent on, times in groups, and pieces of them. */
+#include "diagnose/causes.h"
+
+#include "graph/names/names.h"
+
+static uint8_t work_of(const struct dpro_graph *g, uint32_t op, bool on_gpu_rank,
+                       const uint8_t *of_names)
+{
+    uint32_t kind = g->kind[op], device = g->device[op];
+    int device_kind = device == DPRO_NO_DEVICE ? -1 : g->devices[device].kind;
+    bool on_gpu = (g->flags[op] & GRAPH_OP_GPU) || device_kind == DPRO_DEVICE_GPU_STREAM;
+    if (kind >= DPRO_OP_IN)
+        return WORK_NONE;
+    if (graph_is_of_message(g, op))
+        return WORK_TRANSFER;
+    if (kind == DPRO_OP_INPUT || g->phase[op] == DPRO_OP_INPUT)
+        return WORK_INPUT;
+    if ((kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE) || kind == DPRO_OP_COLLECTIVE ||
+        device_kind > DPRO_DEVICE_GPU_STREAM)
+        return WORK_TRANSFER;
+    if (kind == DPRO_OP_COPY)
+        return WORK_COPY;
+    if (kind == DPRO_OP_LAUNCH) /* of other ranks: it asks for, or awaits, communication */
+        return on_gpu_rank ? of_names[g->name[op]] : WORK_TRANSFER;
+    return on_gpu || !on_gpu_rank ? WORK_COMPUTE : WORK_LAUNCH;
+}
+
+uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
+{
+    static const uint8_t of_calls[N_CALL_CLASSES] = {WORK_LAUNCH, WORK_SYNC, WORK_MEMORY, WORK_COPY,
+                                                     WORK_LAUNCH};
+    uint8_t *works = arena_array(arena, 2 * (size_t)g->n_ops + 1, 1);
+    SCRATCH uint8_t *of_names = mem_array(g->names.n + (size_t)1, 1);
+    for (uint32_t id = 0; id < g->names.n; id++)
+        of_names[id] = of_calls[call_classify(strtab_get(&g->names, id))];
+    for (uint32_t r = 0; r < g->n_ranks + g->n_servers; r++) {
+        uint32_t first = g->ranks[r].first_op, end = first + g->ranks[r].n_ops;
+        bool has_gpu = g->lacks_gpu != NULL;
+        for (uint32_t op = first; op < end; op++)
+            has_gpu |= (g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE;
+        for (uint32_t op = first; op < end; op++) {
+            bool on_gpu = g->flags[op] & GRAPH_OP_GPU;
+            works[op] = work_of(g, op, has_gpu, of_names);
+            bool talks = g->device[op] != DPRO_NO_DEVICE &&
+                         g->devices[g->device[op]].kind > DPRO_DEVICE_GPU_STREAM;
+            bool moves = works[op] == WORK_TRANSFER || works[op] == WORK_INPUT;
+            works[g->n_ops + op] = moves    ? works[op]
+                                   : talks  ? WORK_TRANSFER
+                                   : on_gpu ? WORK_LAUNCH
+                                            : WORK_GAP;
+        }
+    }
+    return works;
+}
+
+void groups_add(time_groups *groups, struct map *numbers, const struct diagnosed *d, uint64_t key,
+                uint32_t op, bool gap)
+{
+    uint32_t rank = d->g->rank[op];
+    size_t at = (size_t)map_number(numbers, map_mix(key * 0x100000001b3u + rank + 1) | 1);
+    if (at == groups->n)
+        array_add(groups, .key = key, .rank = rank);
+    array_push(&groups->at[at].times, gap * d->g->n_ops + op);
+}
+
+void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena)
+{
+    uint32_t n = d->n_iterations, n_ops = d->g->n_ops;
+    SCRATCH int64_t *sorted = mem_array(n + (size_t)1, sizeof *sorted);
+    EACH (struct time_group, group, *groups) {
+        group->ns = arena_array(arena, n + (size_t)1, sizeof *group->ns);
+        for (uint32_t i = 0; i < n; i++)
+            EACH (const uint32_t, time, group->times) {
+                uint32_t op = *time % n_ops;
+                bool gap = *time >= n_ops;
+                group->ns[i] = time_add(group->ns[i], all && !gap ? d->copies[i].dur_ns[op]
+                                                                  : left_of(d, i, op, gap));
+            }
+        memcpy(sorted, group->ns, n * sizeof *sorted);
+        group->usual_ns = stats_median_i64(sorted, n);
+    }
+}
+
+void groups_fini(time_groups *groups)
+{
+    EACH (struct time_group, group, *groups)
+        array_fini(&group->times);
+    array_fini(groups);
+}
+
+int64_t lower_median(int64_t *ns, size_t n)
+{
+    return n > 0 ? select_i64(ns, n, (n - 1) / 2) : 0;
+}
+
+void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t time, uint32_t part,
+                 const double *shares, bool one_for_all)
+{
+    uint32_t op = time % d->g->n_ops;
+    bool gap = time >= d->g->n_ops, any = false;
+    int64_t *ns = arena_array(found->arena, d->n_iterations + (size_t)1, sizeof *ns);
+    for (uint32_t i = 0; i < d->n_iterations; i++) {
+        double share = one_for_all ? *shares : shares[i];
+        ns[i] = share > 0 ? llround(share * (double)left_of(d, i, op, gap)) : 0;
+        any |= ns[i] > 0;
+    }
+    if (any)
+        array_add(&found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);
+}
+
+void piece_all(struct cause_found *found, const struct diagnosed *d, uint32_t op, bool gap,
+               uint32_t part)
+{
+    (void)d;
+    array_add(&found->pieces, .op = op, .part = part, .gap = gap);
+}
+
+uint32_t part_of_rank(struct cause_found *found, const struct diagnosed *d, uint32_t rank,
+                      const bool *are)
+{
+    const struct dpro_graph *g = d->g;
+    uint32_t n = 0, n_are = 0, host = are && g->rank_hosts ? g->rank_hosts[rank] : 0;
+    for (uint32_t r = 0; are && g->rank_hosts && r < g->n_ranks; r++)
+        if (g->rank_hosts[r] == host) {
+            n++;
+            n_are += are[r];
+        }
+    if (n > 1 && n_are == n && n < g->n_ranks)
+        return found_part(found, g->n_ranks + (uint64_t)host + 1, "host of rank %d (%u ranks)",
+                          g->ranks[host].rank, n);
+    return found_part(found, rank + (uint64_t)1, "rank %d", g->ranks[rank].rank);
+}

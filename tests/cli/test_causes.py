@@ -1,0 +1,199 @@
+"""The causes of dpro diagnose, on made-up jobs whose truth is known: each with a fault and without it. The difference of the
+iterations that were recorded is what the fault costs."""
+import glob
+import os
+import random
+import unittest
+
+import gpu_job
+from support import BUNDLED, Case
+
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+UPDATE = "aten::_foreach_add_"
+BLOCK = ["aten::linear", "aten::layer_norm", "aten::gelu", "aten::dropout", "aten::softmax", "aten::add"]
+STEPS = 12
+
+
+def job(**changed):
+    return gpu_job.Job(**{"kernels": 60, "kernel_us": 300.0, "cpu_us": 15.0, "world": 4, "buckets": 4, "transfer_us": 1000.0,
+                          "jitter": 0.03, **changed})
+
+
+def pause(us, name="", when=lambda rank, number: True):
+    """The CPU is busy with what is named, or nobody knows with what."""
+    def hook(rank, number):
+        if when(rank.rank, number):
+            if name:
+                rank.emit("user_annotation", name, rank.now, us, 100, 1)
+            rank.now += us
+    return hook
+
+
+def draw(*seed):
+    return random.Random(repr(seed))
+
+
+def lengths(rank, op):
+    return 1 if op == UPDATE else draw(rank.rank, rank.number).uniform(0.6, 1.4)
+
+
+def slower(rank, op):
+    return 1.3 if rank.rank == 2 else 1
+
+
+def mallocs(rank, number):
+    for _ in range(10):
+        rank.call("cudaMalloc", 800.0)
+
+
+def backward(rank, kernels):
+    rank.now += 5
+    for k in range(kernels):
+        end = yield from rank.launch("ConvolutionBackward0", f"conv_backward_{k}", rank.job.kernel_us, 7, tid=2)
+    return end
+
+
+def update(rank, reduced):
+    rank.let_stream_wait(tid=1)
+    yield from rank.update(10, reduced)
+
+
+def reading_back(every):
+    """After so many kernels of the forward pass the CPU waits for them."""
+    def program(rank):
+        for k in range(30):
+            yield from rank.launch("aten::conv2d", f"conv_forward_{k % 17}", rank.job.kernel_us, 7)
+            if every and k % every == every - 1:
+                rank.wait_for_gpu()
+        reduced = yield from rank.communicate("allreduce", (yield from backward(rank, 30)), 2)
+        yield from update(rank, reduced)
+    return program
+
+
+def checkpointed(again):
+    def program(rank):
+        for _ in range(4):
+            for name in BLOCK:
+                yield from rank.launch(name, f"k_{name}", rank.job.kernel_us, 7)
+        rank.now += 5
+        for block in range(4):
+            for name in BLOCK if again and block % 2 == 0 else []:
+                yield from rank.launch(name, f"k_{name}", rank.job.kernel_us, 7, tid=2)
+            for name in BLOCK[::-1]:
+                end = yield from rank.launch(name[6:] + "Backward0", f"b_{name}", rank.job.kernel_us, 7, tid=2)
+            reduced = yield from rank.communicate("allreduce", end, 2)
+        yield from update(rank, reduced)
+    return program
+
+
+def buckets(*sizes):
+    """Each takes 200 us, whatever its size."""
+    def program(rank):
+        yield from rank.forward(20)
+        end = yield from backward(rank, 20)
+        for size in sizes:
+            reduced = yield from rank.communicate("allreduce", end, 2, size, 200 + size / 2000)
+        yield from update(rank, reduced)
+    return program
+
+
+def pairs(slow):
+    """Tensors are split over pairs of ranks."""
+    def program(rank):
+        first = rank.rank // 2 * 2
+        for k in range(10):
+            end = yield from rank.launch("aten::mm", f"gemm_{k % 3}", rank.job.kernel_us, 7)
+            rank.group = (str(1 + first), [first, first + 1])
+            reduced = yield from rank.communicate("allreduce", end, 1, 500_000, 900 if slow and first == 2 else 400)
+            rank.let_stream_wait(1)
+            rank.free[7] = max(rank.free[7], reduced)
+        rank.group = ("0", list(range(rank.job.world)))
+        reduced = yield from rank.communicate("allreduce", (yield from backward(rank, 20)), 2)
+        yield from update(rank, reduced)
+    return program
+
+
+WAITS = {"sync": "end"}  # for its GPU, at the end of each step
+BOUND = {"cpu_us": 80.0, "kernel_us": 100.0}
+FAULTS = [  # cause, its part, the job without, what changes with it
+    ("slow_rank", "rank 2", {}, {"factor": slower}),
+    ("slow_rank", "rank 1", {"kernel_us": 60.0, "cpu_us": 60.0}, {"slow": (1, 1.8)}),
+    ("uneven_work", "", {}, {"factor": lengths}),
+    ("uneven_work", "rank 2", {}, {"factor": lambda rank, op: 1.3 if rank.rank == 2 and op != UPDATE else 1}),
+    ("input", "DataLoader, every 4 iterations", WAITS,
+     {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}),
+    ("slow_iterations", "saving a checkpoint", WAITS,
+     {"before_forward": pause(60_000.0, "torch.save", lambda rank, number: rank == 0 and number == 7)}),
+    ("recompilation", "torch.compile, every 4 iterations", WAITS,
+     {"before_forward": pause(40_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number % 4 == 2)}),
+    ("garbage_collection", "garbage collection", WAITS,
+     {"before_forward": pause(40_000.0, "Python GC", lambda rank, number: rank == 1 and number % 5 == 2)}),
+    ("noise", "", WAITS, {"before_forward": pause(15_000.0, "", lambda rank, number: draw(number).randrange(4) == rank)}),
+    ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER)}),
+    ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER, lambda rank, number: rank == 1)}),
+    ("sync", "cudaStreamSynchronize", {**BOUND, "program": reading_back(0)}, {"program": reading_back(3)}),
+    ("launch", "backward", WAITS, {"cpu_us": 400.0}),
+    ("allocator", "cudaMalloc", {"sync": "loss"}, {"within": mallocs}),
+    ("python_gaps", "before ", {"sync": "loss"}, {"within": pause(7_000.0)}),
+    ("communication", "dp all_reduce", {}, {"transfer_us": 6000.0}),
+    ("recomputation", "rank", {"program": checkpointed(False)}, {"program": checkpointed(True)}),
+    ("slow_link", "ranks 2 to 3", {"world": 8, "program": pairs(False)}, {"program": pairs(True)}),
+    ("small_messages", "transfers of 800000 bytes", {"program": buckets(4_000_000, 8_000_000)},
+     {"program": buckets(*[200_000] * 20, 8_000_000)}),
+]
+BOTH = [  # faults of the list above, at once
+    (("input", "slow_rank"), WAITS, {"before_forward": pause(8_000.0, LOADER)}, {"factor": slower}),
+    (("communication", "slow_rank"), {"buckets": 1}, {"transfer_us": 4000.0}, {"factor": slower}),
+    (("input", "allocator"), WAITS,
+     {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}, {"within": mallocs}),
+]
+
+
+class Causes(Case):
+    def diagnose(self, **changed):
+        folder, _ = gpu_job.write(self, job(**changed), steps=STEPS, folder=f"job{random.random()}")
+        facts = self.assert_json("diagnose", folder)
+        return facts["iteration_ms"], {cause["cause"]: cause for cause in facts["causes"]}
+
+    def assert_blamed(self, key, causes, others, cost_ms, share):
+        """For what it costs, beside what it was to blame for without the fault."""
+        more = causes.get(key, {"blame_ms": 0})["blame_ms"] - others.get(key, {"blame_ms": 0})["blame_ms"]
+        self.assertAlmostEqual(more, cost_ms, delta=share * cost_ms, msg=str({k: c["blame_ms"] for k, c in causes.items()}))
+
+    def test_each_fault_is_blamed_for_what_it_costs_and_nothing_else_is(self):
+        for key, part, without, fault in FAULTS:
+            with self.subTest(cause=key, part=part):
+                before_ms, usual = self.diagnose(**without)
+                after_ms, causes = self.diagnose(**{**without, **fault})
+                self.assert_blamed(key, causes, usual, after_ms - before_ms, 0.2)
+                self.assertTrue(causes[key]["parts"][0]["what"].startswith(part), causes[key]["parts"])
+                self.assertTrue(causes[key]["next_step"])
+                for other in causes:
+                    grown = causes[other]["blame_ms"] - usual.get(other, {"blame_ms": 0})["blame_ms"]
+                    self.assertTrue(other == key or grown < 0.03 * after_ms, f"{other} by {grown:.2f} of {after_ms:.2f} ms")
+                for other in set(usual) - {"communication", "launch", "small_or_unsure", "not_explained"}:
+                    self.assertLess(usual[other]["blame_ms"], 0.03 * before_ms, other)
+
+    def test_recorded_jobs_are_not_blamed_for_what_they_do_not_do(self):
+        absent = {"recomputation", "recompilation", "garbage_collection", "slow_link", "allocator"}
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "torch-*"))):
+            with self.subTest(trace=trace):
+                self.assertFalse(absent & {cause["cause"] for cause in self.assert_json("diagnose", trace)["causes"]})
+
+    def test_what_a_recording_lacks_is_said(self):
+        folder, _ = gpu_job.write(self, job(), steps=2)
+        needs = {a["cause"]: a["needs"] for a in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["abstained"]}
+        self.assertIn("Record all ranks", needs["slow_rank"])
+        self.assertIn("4 iterations", needs["slow_iterations"])
+
+    def test_two_faults_at_once_are_both_found(self):
+        for keys, without, *faults in BOTH:
+            with self.subTest(causes=keys):
+                before_ms, usual = self.diagnose(**without)
+                _, causes = self.diagnose(**{**without, **faults[0], **faults[1]})
+                for key, fault in zip(keys, faults):
+                    self.assert_blamed(key, causes, usual, self.diagnose(**{**without, **fault})[0] - before_ms, 0.25)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -155,26 +155,34 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
     graph_builder_add_op(builder, &out, 0);
 }
 
+/* The op that begins a collective's transfer on all its ranks. */
+static void add_barrier(struct assembly *a, struct graph_builder *builder,
+                        const struct joined *joined)
+{
+    char text[64];
+    snprintf(text, sizeof text, "all at %s",
+             dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind));
+    struct dpro_op barrier = {.kind = DPRO_OP_BARRIER,
+                              .rank = a->join->ranks[joined->rank].trace->rank,
+                              .device = DPRO_NO_DEVICE,
+                              .name = text};
+    graph_builder_add_op(builder, &barrier, 0);
+}
+
 static void add_ops(struct assembly *a, struct graph_builder *builder)
 {
+    const struct join *join = a->join;
+    uint32_t *joined_at = arena_alloc(&a->scratch, a->n_ops * sizeof *joined_at); /* by barrier */
+    for (size_t j = 0; j < join->joined.n; j++)
+        if (a->barriers[j] != DPRO_NO_OP)
+            joined_at[a->barriers[j]] = (uint32_t)j;
     for (uint32_t r = 0; r < assembly_n_processes(a); r++) {
-        const struct rank_build *rank = &a->join->ranks[r];
-        for (uint32_t o = 0; o < rank->ops.n; o++)
+        uint32_t n = (uint32_t)join->ranks[r].ops.n, op = a->first_op[r] + n;
+        for (uint32_t o = 0; o < n; o++)
             add_op(a, builder, r, o);
-        for (size_t j = 0; j < a->join->joined.n; j++) {
-            const struct joined *joined = &a->join->joined.at[j];
-            char text[64];
-            if (joined->rank != r || a->barriers[j] == DPRO_NO_OP)
-                continue;
-            snprintf(text, sizeof text, "all at %s",
-                     dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind));
-            struct dpro_op barrier = {.kind = DPRO_OP_BARRIER,
-                                      .rank = rank->trace->rank,
-                                      .device = DPRO_NO_DEVICE,
-                                      .name = text};
-            graph_builder_add_op(builder, &barrier, 0);
-        }
-        for (uint32_t op = a->first_message[r]; op < a->first_op[r + 1]; op++)
+        for (; op < a->first_message[r]; op++)
+            add_barrier(a, builder, &join->joined.at[joined_at[op]]);
+        for (; op < a->first_op[r + 1]; op++)
             add_message_op(a, builder, r, op);
     }
 }

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel faults lint install clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -106,6 +106,12 @@ accuracy-blind: ## what-ifs of jobs drawn at random against the same jobs run th
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/accuracy_blind.py --build $(BUILD)
+
+faults: ## what diagnose says of real jobs with a fault put in, against the same jobs without; 1 minute a fault, wants a quiet machine and root
+	@tools/install.sh build
+	@tools/venv.sh
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/faults.py --build $(BUILD) --live
 
 accuracy-memory: ## peaks of memory and what-ifs of it against the same jobs run that way; 5 minutes a network, wants a quiet machine
 	@tools/install.sh build

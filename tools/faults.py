@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Faults whose cost is known, and what `dpro diagnose` says of them: tools/faults.py [--readme]; `make faults` injects them live.
+
+Made-up jobs (tools/fault_jobs.py) are simulated with a fault and without, from several seeds; the difference is the truth. Against it
+stands by how much the blame of the fault's cause differs between the two. Prints a table of all faults, with --readme also into
+doc/accuracy.md. With --live real jobs train on two hosts (network namespaces) by turns with and without a fault."""
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+
+import accuracy_tables
+import fault_jobs
+from accuracy_blind import on_hosts
+from demo_live import ROOT, can_make_hosts, go_first, live_python
+from figures import ask, facts_of, fixed, markdown, show
+
+SEEDS = 3
+BESIDE = ("small_or_unsure", "not_explained")  # rows that are no causes
+NEAR_PCT, NEAR_MS, NOISE_PCT = 20.0, 3.0, 3.0  # the targets: blame within the larger of the first two; no cause above the third
+
+
+def for_one(victim, value, otherwise):
+    return lambda rank, step: value if rank == victim else otherwise
+
+
+def some_steps(every, value, otherwise):
+    return lambda rank, step: value if step % every == 0 else otherwise
+
+
+def lengths(job):
+    """Work of a rank in a step, 1 in the mean over the ranks."""
+    def work(rank, step):
+        rng = random.Random(f"{job['seed']} {step}")
+        drawn = [rng.uniform(0.5, 1.5) for _ in range(job["world"])]
+        return drawn[rank] * job["world"] / sum(drawn)
+    return work
+
+
+def paused(job, ms):
+    """A pause of one rank in every 2nd step, by turns of another one."""
+    return lambda rank, step: ms * 1000.0 if step % 2 == 0 and step // 2 % job["world"] == rank else 0.0
+
+
+# Name: kinds of jobs, causes that are right (any of them; their blames add up), and what a drawn job gets.
+FAULTS = {
+    "none": (("gpu", "cpu", "pipeline", "fsdp"), (), lambda job: {}),
+    "one rank's core shared": (("gpu", "cpu", "fsdp"), ("slow_rank",), lambda job: {"slow": for_one(job["victim"], 1.4, 1.0)}),
+    "link at half its rate": (("gpu", "cpu", "fsdp"), ("slow_link", "communication"), lambda job: {"bytes_us": 2 * job["bytes_us"]}),
+    "latency added": (("gpu", "cpu"), ("slow_link", "small_messages", "communication"), lambda job: {"latency_us": 10_000.0}),
+    "slow loader, all ranks": (("gpu", "cpu", "fsdp"), ("input",), lambda job: {"loader_us": fault_jobs.always(15_000.0)}),
+    "slow loader, one rank": (("gpu", "cpu"), ("input",), lambda job: {"loader_us": for_one(job["victim"], 15_000.0, 300.0)}),
+    "slow loader, every 4th step": (("gpu", "cpu"), ("input",), lambda job: {"loader_us": some_steps(4, 60_000.0, 300.0)}),
+    ".item() in each step": (("gpu",), ("sync",), lambda job: {"item": fault_jobs.always(True)}),
+    "garbage collection": (("gpu", "cpu", "fsdp"), ("garbage_collection", "noise", "slow_iterations"),
+                           lambda job: {"pause_us": paused(job, 60)}),
+    "small buckets": (("gpu", "cpu"), ("small_messages",), lambda job: {"buckets": 15 * job["buckets"]}),
+    "unbalanced stages": (("pipeline",), ("uneven_stages", "uneven_work"), lambda job: {"layers": for_one(job["world"] - 1, 1.3, 0.7)}),
+    "uneven lengths": (("gpu", "cpu", "fsdp"), ("uneven_work",), lambda job: {"work": lengths(job)}),
+    "recompilation": (("gpu", "cpu", "fsdp"), ("recompilation",), lambda job: {"compile_us": some_steps(4, 120_000.0, 0.0)}),
+    "buckets in the wrong order": (("gpu", "cpu"), ("bucket_order", "communication"), lambda job: {"reversed": True}),
+    "memory pressure": (("gpu", "fsdp"), ("allocator",), lambda job: {"retry_us": some_steps(2, (12_000.0, 12_000.0), ())}),
+}
+# Two at once: each cause is set against what its fault costs alone.
+PAIRS = (("one rank's core shared", "slow loader, all ranks"), ("latency added", "recompilation"),
+         ("slow loader, all ranks", "garbage collection"))
+
+
+def blames_of(facts):
+    """In ms by cause, the largest first; those that are abstained from too, as all add up."""
+    of = {cause["cause"]: cause["blame_ms"] for cause in facts["causes"]}
+    return dict(sorted(of.items(), key=lambda item: -item[1]))
+
+
+class Lab:
+    """Records made-up jobs in a folder and asks dpro of each once."""
+
+    def __init__(self, dpro, folder):
+        self.dpro, self.folder, self.known = dpro, folder, {}
+
+    def diagnosed(self, kind, seed, faults):
+        """(true ms, blames, problem) of a job with these faults."""
+        key = kind, seed, faults
+        if key not in self.known:
+            path = os.path.join(self.folder, f"job{len(self.known)}")
+            job = fault_jobs.draw(kind, seed)
+            for fault in faults:
+                job.update(FAULTS[fault][2](job))
+            truth = fault_jobs.write(path, job)
+            facts, problem = ask(self.dpro, "diagnose", path)
+            shutil.rmtree(path)
+            self.known[key] = truth, None if problem else blames_of(facts), problem
+        return self.known[key]
+
+    def row(self, kind, seed, faults):
+        """What is asked of dpro where these faults are: for each, what it costs alone and what it is blamed for."""
+        plain_ms, plain, problem = self.diagnosed(kind, seed, ())
+        with_ms, blames, problem2 = self.diagnosed(kind, seed, faults)
+        row = {"kind": kind, "seed": seed, "faults": faults, "problem": problem or problem2, "plain_ms": plain_ms,
+               "cost_ms": with_ms - plain_ms}
+        if row["problem"]:
+            return row
+        row.update(blames=blames, plain=plain, each=[])
+        for fault in faults:
+            right = FAULTS[fault][1]
+            truth = self.diagnosed(kind, seed, (fault,))[0] - plain_ms if len(faults) > 1 else row["cost_ms"]
+            more = sum(blames.get(cause, 0) - plain.get(cause, 0) for cause in right)
+            row["each"].append({"fault": fault, "truth_ms": truth, "blame_ms": more, "error_ms": more - truth,
+                                "near": abs(more - truth) <= max(NEAR_MS, truth * NEAR_PCT / 100)})
+        first = [cause for cause in blames if cause not in BESIDE][:len(faults)]
+        row["first"] = first
+        row["right"] = all(any(cause in FAULTS[fault][1] for cause in first) for fault in faults)
+        return row
+
+
+def rows_of(lab, seeds, wanted):
+    rows = [lab.row(kind, seed, (fault,) if right else ()) for fault, (kinds, right, _) in FAULTS.items()
+            for kind in kinds for seed in seeds if wanted in fault]
+    pairs = [pair for pair in PAIRS if wanted in " and ".join(pair)]
+    return rows + [lab.row(kind, seed, pair) for pair in pairs for kind in ("gpu", "cpu") for seed in seeds]
+
+
+HEAD = ("fault", "jobs:", "cost, ms:", "cause first:", "blame within 20 % or 3 ms:", "off by, ms, at most:", "causes that came first")
+
+
+def unfaulty(rows):
+    """Of jobs without a fault: the causes above 3 %."""
+    found = {}
+    for row in rows:
+        for cause, ms in row.get("blames", {}).items() if not row["faults"] else ():
+            if 100 * ms > NOISE_PCT * row["plain_ms"]:
+                found.setdefault(cause, []).append(100 * ms / row["plain_ms"])
+    told = [f"{cause} {fixed(min(pct), 0)} to {fixed(max(pct), 0)} % in {len(pct)}" for cause, pct in sorted(found.items())]
+    return ", ".join(told) or "none"
+
+
+def table_of(rows):
+    lines = []
+    for faults in dict.fromkeys(row["faults"] for row in rows):
+        these = [row for row in rows if row["faults"] == faults and not row["problem"]]
+        if not faults and these:
+            lines.append(("`no fault`", str(len(these)), "0", "–", "–", "–", f"above {NOISE_PCT:g} %: {unfaulty(these)}"))
+        if not faults or not these:
+            continue
+        parts, costs = [part for row in these for part in row["each"]], [row["cost_ms"] for row in these]
+        first = collections.Counter(cause for row in these for cause in row["first"])
+        lines.append((f"`{' and '.join(faults)}`", str(len(these)), f"{fixed(min(costs), 0)} to {fixed(max(costs), 0)}",
+                      f"{sum(row['right'] for row in these)}", f"{sum(part['near'] for part in parts)} of {len(parts)}",
+                      fixed(max((part["error_ms"] for part in parts), key=abs), 1, True),
+                      ", ".join(f"{cause} {n}" for cause, n in first.most_common())))
+    return lines
+
+
+def print_row(row):
+    what = f"{' and '.join(row['faults']) or 'none'} ({row['kind']} {row['seed']})"
+    if row["problem"]:
+        print(f"{what}: {row['problem']}")
+        return
+    says = ", ".join(f"{cause} {ms:.1f}" for cause, ms in row["blames"].items() if ms >= 0.05)
+    costs = "; ".join(f"{part['truth_ms']:.1f} ms, blamed {part['blame_ms']:.1f}{'' if part['near'] else ' !'}" for part in row["each"])
+    print(f"{what}: {row['plain_ms']:.1f} + {costs or '0'}{'' if row['right'] else ' WRONG FIRST'}: {says}", flush=True)
+
+
+def made_up(args, dpro):
+    folder = tempfile.mkdtemp(prefix="dpro-faults-")
+    try:
+        rows = rows_of(Lab(dpro, folder), range(args.seeds), args.only)
+    finally:
+        shutil.rmtree(folder)
+    for row in rows:
+        print_row(row)
+    lines, judged = table_of(rows), [row for row in rows if row["faults"] and not row["problem"]]
+    show("faults", HEAD, lines)
+    print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}")
+    if args.readme and lines:
+        path = os.path.join(ROOT, "doc", "accuracy.md")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(accuracy_tables.renewed(text, {"faults": markdown(HEAD, lines)}))
+    return 0 if judged and not any(row["problem"] for row in rows) else 1
+
+
+# Of real jobs: options of bench/train_blind.py that put a fault in, and the causes that are right.
+LIVE = {"one rank's core shared": ("fault=core", ("slow_rank",)), "link at half its rate": ("rate=250", ("slow_link", "communication")),
+        "slow loader, all ranks": ("fault=loader", ("input",)), "slow loader, one rank": ("fault=loader-one", ("input",)),
+        "slow loader, every 4th step": ("fault=loader-4th", ("input",)), "uneven lengths": ("fault=lengths", ("uneven_work",)),
+        "garbage collection": ("fault=gc", ("noise", "slow_rank", "python_gaps", "garbage_collection")),
+        "buckets in the wrong order": ("fault=order", ("bucket_order", "communication")),
+        "small buckets": ("cap=0.05", ("small_messages", "communication"))}
+LIVE_JOB = {"kind": "transformer", "width": 128, "layers": 4, "batch_size": 16, "bucket_cap_mb": 2, "rate": 500}
+
+
+def live_row(dpro, python, folder, fault):
+    """A real job on two hosts, recorded with a fault; one more run trains by turns with it and without."""
+    (config, right), plain = LIVE[fault], f"rate={LIVE_JOB['rate']}"
+    trace = os.path.join(folder, "trace")
+    on_hosts(python, LIVE_JOB, [dpro, "profile", "-q", "-o", trace, "--"], "--steps=60", f"--config={config}")
+    turns = json.loads(on_hosts(python, LIVE_JOB, [], "--steps=12", "--configs", plain, config))
+    plain_ms, with_ms = (statistics.mean(ms for turn in turns[name] for ms in turn) for name in (plain, config))
+    blames = blames_of(facts_of(dpro, "diagnose", trace))
+    shutil.rmtree(trace)
+    named, blame = [cause for cause in blames if cause not in BESIDE], sum(blames.get(cause, 0) for cause in right)
+    says = ", ".join(f"{cause} {ms:.1f}" for cause, ms in blames.items() if ms >= 0.05)
+    print(f"{fault}: {plain_ms:.1f} + {with_ms - plain_ms:.1f} ms, blamed {blame:.1f}: {says}", flush=True)
+    return fault, with_ms - plain_ms, blame, bool(named) and named[0] in right
+
+
+def live(args, dpro):
+    if not can_make_hosts():
+        raise SystemExit("faults: this needs root, ip and tc")
+    python = live_python()
+    go_first()
+    folder = tempfile.mkdtemp(prefix="dpro-faults-")
+    try:
+        rows = [live_row(dpro, python, folder, fault) for fault in LIVE if args.only in fault]
+    finally:
+        shutil.rmtree(folder)
+    print(f"right cause first in {sum(right for *_, right in rows)} of {len(rows)}")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description="what dpro diagnose says of faults whose cost is known")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="jobs of each kind and fault")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
+    parser.add_argument("--readme", action="store_true", help="renew the table of doc/accuracy.md")
+    parser.add_argument("--live", action="store_true", help="real jobs in place of made-up ones")
+    args = parser.parse_args()
+    return (live if args.live else made_up)(args, os.path.join(ROOT, args.build, "dpro"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,6 +17,7 @@
 #include <dpro/error.h>
 #include <dpro/graph.h>
 #include <dpro/log.h>
+#include <dpro/model.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +27,9 @@ struct dpro_diagnose_options {
     size_t size;         /* of the struct (error.h) */
     int threads;         /* 0: one a core; results are the same at any number */
     int64_t profiler_ns; /* of an iteration, what recording cost and was taken out of the graph */
+    const struct dpro_model *model; /* of the graph, of all communication: what-ifs of it say what
+                                       fixing a cause wins; NULL: none are asked */
+    const char *trace;              /* what their commands are told to read; NULL: "TRACE" */
     struct dpro_sink sink;
 };
 

@@ -97,10 +97,9 @@ DPRO_API int dpro_job_replay(struct dpro_job *job, const struct dpro_job_replay_
  * dpro_whatif_run do. */
 DPRO_API int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
                              struct dpro_whatif_report *report, struct dpro_error *err);
-/* What `dpro diagnose` says. The job's threads and sink, and what was taken out of its graph, take
- * the place of those in the options. NULL for the options: all are 0. Fails as dpro_diagnose_run
- * does.
- */
+/* What `dpro diagnose` says. The job's threads, sink, path and model, and what was taken out of its
+ * graph, take the place of those in the options. NULL for the options: all are 0. Fails as
+ * dpro_diagnose_run does. */
 DPRO_API int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *options,
                                struct dpro_diagnose_report *report, struct dpro_error *err);
 /* What `dpro optimize` says. The job's threads, sink and graph take the place of those in the

@@ -1,6 +1,7 @@
 /* Diagnoses a job: finds what each cause takes away, blames the causes for the iteration, and says
  * of each on which ranks, in which iterations and by which ops. */
 #include "base/options.h"
+#include "diagnose/commands.h"
 #include "diagnose/shapley.h"
 #include "replay/job_time.h"
 
@@ -107,6 +108,7 @@ struct located { /* of one cause */
     const struct diagnosed *d;
     const struct chain *chain;
     const struct unrolled *unrolled;
+    const struct dpro_diagnose_options *options;
     struct values *values;
     double most_visits; /* of cells, to share a cause among its parts */
     struct arena *arena;
@@ -260,7 +262,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         struct dpro_cause cause = {.cause = cause_rows[c].key,
                                    .title = cause_rows[c].title,
                                    .blame_ns = ns[c],
-                                   .uncertainty_ns = isnan(half) ? -1 : llround(half),
+                                   .uncertainty_ns = view->n_iterations > 1 ? llround(half) : -1,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
@@ -281,6 +283,9 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         tell_evidence(l, &cause);
         if (cause_rows[c].advise)
             cause_rows[c].advise(l->d, &diagnosis->arena, &cause);
+        if (l->options->model)
+            command_find(&cause, l->d->g, l->options->model, l->options->trace ?: "TRACE",
+                         l->arena);
         causes[view->n_causes++] = cause;
     }
     if (view->n_causes > 0)
@@ -288,12 +293,13 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
 }
 
 static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct chain *chain,
-                              struct diagnosed *d, int threads, struct arena *work)
+                              struct diagnosed *d, const struct dpro_diagnose_options *options,
+                              struct arena *work)
 {
     struct cause_found *found = arena_array(work, n_cause_rows, sizeof *found);
     struct blame *blames = arena_array(work, n_cause_rows, sizeof *blames);
     struct unrolled unrolled;
-    struct values values = {.unrolled = &unrolled, .threads = threads};
+    struct values values = {.unrolled = &unrolled, .threads = options->threads};
     size_t most_parts = 0;
     find_pieces(d, work, found);
     unrolled_make(&unrolled, chain, d, found, n_cause_rows);
@@ -309,6 +315,7 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
     diagnosis->view.ideal_ns = MAX(llround(values_mean(&values, WHOLE(0))), 0);
     diagnosis->view.explained_ns = MAX(d->iteration_ns, diagnosis->view.ideal_ns);
     struct located l = {.d = d, .chain = chain, .unrolled = &unrolled, .arena = &diagnosis->arena};
+    l.options = options;
     l.values = &values;
     l.most_visits = MOST_PART_VISITS / MAX(1, __builtin_popcount(values.causes));
     l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
@@ -346,8 +353,8 @@ static int run_diagnosis(const struct dpro_graph *graph,
                           .iteration_ns = chain_predicted_ns(&chain, iterations_ns),
                           .profiler_ns = options->profiler_ns};
     struct dpro_diagnosis *diagnosis = mem_array(1, sizeof *diagnosis);
-    diagnosis->view.n_iterations = chain.n_main;
-    diagnose_replayed(diagnosis, &chain, &d, options->threads, &work);
+    diagnosis->view.n_iterations = graph->sample_dur_ns ? chain.n_main : 1;
+    diagnose_replayed(diagnosis, &chain, &d, options, &work);
     chain_fini(&chain);
     arena_fini(&work);
     *made = diagnosis;

@@ -130,15 +130,22 @@ int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
 
 /* ---- diagnoses ---- */
 
+/* Of more there would be no answer within seconds. */
+enum { MOST_MODELLED_OPS = 300000 };
+
 int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *given,
                       struct dpro_diagnose_report *report, struct dpro_error *err)
 {
     struct dpro_diagnose_options options;
+    struct dpro_error without; /* why there is no model: then no what-ifs are asked */
     const struct dpro_graph *graph;
     struct job_doubt doubt;
     int rc = OPTIONS_TAKE(&options, given, err);
     if (rc < 0 || (rc = dpro_job_graph(job, &graph, err)) < 0)
         return rc;
+    if (dpro_graph_n_ops(graph) <= MOST_MODELLED_OPS &&
+        dpro_job_model(job, 1, &options.model, &without) == DPRO_ENOMEM)
+        return dpro_error_nomem(err);
     job_begin_stage(job);
     if ((rc = job_replay(job, err)) < 0)
         return rc;
@@ -148,6 +155,7 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
         return rc;
     roofline_make(graph, measures->replay, &measures->roofline);
     options.threads = job->threads;
+    options.trace = job->n_paths == 1 ? job->paths[0] : NULL;
     options.sink = job->options.sink;
     options.profiler_ns = job->profiler.ns;
     dpro_diagnosis_destroy(job->diagnosis);

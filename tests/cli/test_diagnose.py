@@ -76,6 +76,14 @@ class Diagnose(Case):
         self.assertIsNone(measures["mfu"])
         self.assertIn("strides", measures["mfu_needs"])
 
+    def test_a_what_if_says_what_fixing_a_cause_wins(self):
+        facts = self.assert_json("diagnose", BUNDLED)
+        told = {cause["cause"]: cause for cause in facts["causes"]}["communication"]
+        self.assertEqual(told["command"], f"dpro whatif {BUNDLED} --bandwidth 2x")
+        asked = dpro("whatif", BUNDLED, "--bandwidth", "2x", "--json").json
+        self.assertGreater(told["command_gain_ms"], 0)
+        self.assertIn(told["command_gain_ms"], [round(asked["baseline"]["iteration_ms"] - asked["predicted"]["iteration_ms"], 6)])
+
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,
                          dpro("diagnose", BUNDLED, "--json", "--threads", "3").out)

@@ -64,6 +64,23 @@ static void export_tables(const struct dpro_graph *graph)
     dpro_replay_destroy(replay);
 }
 
+static void diagnose(const struct dpro_graph *graph)
+{
+    long n_before = nomem_n_blocks, n = 0;
+    for (int rc = DPRO_ENOMEM; rc != 0; n++) {
+        struct dpro_error err = {0};
+        struct dpro_diagnose_options options = {.size = sizeof options, .threads = 1};
+        struct dpro_diagnosis *diagnosis = NULL;
+        nomem_n_left = n;
+        rc = dpro_diagnose_run(graph, &options, &diagnosis, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && diagnosis == NULL));
+        dpro_diagnosis_destroy(diagnosis);
+        assert_int_equal(nomem_n_blocks, n_before);
+    }
+    assert_true(n > 50);
+}
+
 static void check_all(const struct job *job, unsigned n_messages)
 {
     assert_int_equal(make_folder(NULL), 0);
@@ -86,6 +103,7 @@ static void check_all(const struct job *job, unsigned n_messages)
     assert_int_equal(dpro_graph_collective(graph, 0).n_messages, n_messages);
     assert_int_equal(make_folder(NULL), 0);
     export_tables(graph);
+    diagnose(graph);
     assert_int_equal(remove_folder(NULL), 0);
     dpro_graph_destroy(graph);
     dpro_trace_destroy(trace);

@@ -1,0 +1,138 @@
+/* Asks what-ifs about the causes of a diagnosis. */
+#include "diagnose/commands.h"
+
+#include <dpro/whatif.h>
+
+#include "graph/dimensions/pipeline.h"
+
+struct remedy_asked {
+    const struct dpro_graph *graph;
+    const struct dpro_cause *cause;
+    struct dpro_changes changes;
+    struct dpro_compute_change speed;
+    enum dpro_compression compression;
+    char option[96]; /* of `dpro whatif`; "": it makes no sense here */
+};
+
+/* The rank that the cause is on most computes as fast as its peers. */
+static void ask_speed(struct remedy_asked *a)
+{
+    const struct dpro_graph *g = a->graph;
+    int64_t all_ns = 0, most_ns = 0;
+    bool gpu = false;
+    int rank;
+    if (a->cause->n_parts == 0 || sscanf(a->cause->parts[0].what, "rank %d", &rank) != 1)
+        return;
+    for (int on_gpu = 1; on_gpu >= 0 && all_ns == 0; on_gpu--)
+        for (uint32_t op = 0; op < g->n_ops; op++) {
+            gpu = (g->flags[op] & GRAPH_OP_GPU) != 0;
+            if (g->ranks[g->rank[op]].rank == rank && g->kind[op] <= DPRO_OP_UPDATE &&
+                gpu == on_gpu)
+                all_ns += g->dur_ns[op];
+        }
+    most_ns = all_ns - a->cause->parts[0].blame_ns;
+    if (most_ns <= 0)
+        return;
+    a->speed = (struct dpro_compute_change){.first_rank = rank, .last_rank = rank};
+    a->speed.speed = round(1000.0 * (double)all_ns / (double)most_ns) / 1000;
+    a->changes.compute = &a->speed;
+    a->changes.n_compute = 1;
+    snprintf(a->option, sizeof a->option, "--compute %gx@%d", a->speed.speed, rank);
+}
+
+static void ask_launch(struct remedy_asked *a)
+{
+    a->speed = (struct dpro_compute_change){2, -1, -1, DPRO_PROCESSOR_CPU};
+    a->changes.compute = &a->speed;
+    a->changes.n_compute = 1;
+    snprintf(a->option, sizeof a->option, "--compute cpu=2x");
+}
+
+static void ask_compile(struct remedy_asked *a)
+{
+    a->changes.compile = "all";
+    snprintf(a->option, sizeof a->option, "--compile all");
+}
+
+static void ask_bandwidth(struct remedy_asked *a)
+{
+    a->changes.bandwidth_ratio = 2;
+    snprintf(a->option, sizeof a->option, "--bandwidth 2x");
+}
+
+static void ask_buckets(struct remedy_asked *a)
+{
+    enum { MB = 100 };
+    a->changes.bucket_cap_bytes = (uint64_t)MB << 20;
+    snprintf(a->option, sizeof a->option, "--bucket-cap-mb %d", MB);
+}
+
+static void ask_no_recomputing(struct remedy_asked *a)
+{
+    a->changes.recompute = "none";
+    snprintf(a->option, sizeof a->option, "--recompute none");
+}
+
+static void ask_micro_batches(struct remedy_asked *a)
+{
+    struct arena work = {0};
+    struct pipeline pipeline;
+    pipeline_find(a->graph, &work, &pipeline);
+    if (pipeline.dimension != DPRO_NO_DIMENSION && pipeline.n_micro_batches > 0) {
+        a->changes.pipeline_micro_batches = 2 * pipeline.n_micro_batches;
+        snprintf(a->option, sizeof a->option, "--microbatches %u", 2 * pipeline.n_micro_batches);
+    }
+    arena_fini(&work);
+}
+
+static void ask_schedule(struct remedy_asked *a)
+{
+    a->changes.schedule = DPRO_SCHEDULE_ZERO_BUBBLE;
+    snprintf(a->option, sizeof a->option, "--schedule %s", dpro_schedule_name(a->changes.schedule));
+}
+
+static const struct {
+    const char *cause;
+    void (*ask)(struct remedy_asked *asked);
+} remedies[] = {
+    {"slow_rank", ask_speed},
+    {"slow_link", ask_bandwidth},
+    {"communication", ask_bandwidth},
+    {"small_messages", ask_buckets},
+    {"launch", ask_compile},
+    {"launch", ask_launch},
+    {"recomputation", ask_no_recomputing},
+    {"pipeline_bubbles", ask_micro_batches},
+    {"pipeline_bubbles", ask_schedule},
+};
+
+/* What it wins; 0: nothing, or the job can't be asked. */
+static int64_t answer_of(struct remedy_asked *a, const struct dpro_model *model)
+{
+    struct dpro_whatif *whatif;
+    struct dpro_error refused;
+    a->changes.size = sizeof a->changes;
+    if (!a->option[0] || dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused) < 0)
+        return 0;
+    const struct dpro_whatif_answer *answer = dpro_whatif_answer(whatif);
+    int64_t gain_ns =
+        answer->untimed ? 0 : answer->baseline.iteration_ns - answer->predicted.iteration_ns;
+    dpro_whatif_destroy(whatif);
+    return gain_ns;
+}
+
+void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
+                  const struct dpro_model *model, const char *trace, struct arena *arena)
+{
+    for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
+        struct remedy_asked asked = {.graph = graph, .cause = cause};
+        if (strcmp(remedies[i].cause, cause->cause) != 0)
+            continue;
+        remedies[i].ask(&asked);
+        int64_t gain_ns = answer_of(&asked, model);
+        if (gain_ns <= cause->command_gain_ns)
+            continue;
+        cause->command_gain_ns = gain_ns;
+        cause->command = arena_format(arena, "dpro whatif %s %s", trace, asked.option);
+    }
+}

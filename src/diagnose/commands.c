@@ -5,6 +5,9 @@
 
 #include "graph/dimensions/pipeline.h"
 
+/* A what-if that wins less of a cause is none of it. */
+enum { LEAST_PART_WON = 100 };
+
 struct remedy_asked {
     const struct dpro_graph *graph;
     const struct dpro_cause *cause;
@@ -38,14 +41,6 @@ static void ask_speed(struct remedy_asked *a)
     a->changes.compute = &a->speed;
     a->changes.n_compute = 1;
     snprintf(a->option, sizeof a->option, "--compute %gx@%d", a->speed.speed, rank);
-}
-
-static void ask_launch(struct remedy_asked *a)
-{
-    a->speed = (struct dpro_compute_change){2, -1, -1, DPRO_PROCESSOR_CPU};
-    a->changes.compute = &a->speed;
-    a->changes.n_compute = 1;
-    snprintf(a->option, sizeof a->option, "--compute cpu=2x");
 }
 
 static void ask_compile(struct remedy_asked *a)
@@ -100,7 +95,6 @@ static const struct {
     {"communication", ask_bandwidth},
     {"small_messages", ask_buckets},
     {"launch", ask_compile},
-    {"launch", ask_launch},
     {"recomputation", ask_no_recomputing},
     {"pipeline_bubbles", ask_micro_batches},
     {"pipeline_bubbles", ask_schedule},
@@ -121,6 +115,14 @@ static int64_t answer_of(struct remedy_asked *a, const struct dpro_model *model)
     return gain_ns;
 }
 
+/* As a shell takes it. */
+static const char *quoted_path(const char *path, struct arena *arena)
+{
+    bool plain = path[strspn(path, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                   "_./+:=@%,-")] == '\0';
+    return plain ? path : strchr(path, '\'') ? "TRACE" : arena_format(arena, "'%s'", path);
+}
+
 void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
                   const struct dpro_model *model, const char *trace, struct arena *arena)
 {
@@ -130,9 +132,10 @@ void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
             continue;
         remedies[i].ask(&asked);
         int64_t gain_ns = answer_of(&asked, model);
-        if (gain_ns <= cause->command_gain_ns)
+        if (gain_ns <= MAX(cause->command_gain_ns, cause->blame_ns / LEAST_PART_WON))
             continue;
         cause->command_gain_ns = gain_ns;
-        cause->command = arena_format(arena, "dpro whatif %s %s", trace, asked.option);
+        cause->command =
+            arena_format(arena, "dpro whatif %s %s", quoted_path(trace, arena), asked.option);
     }
 }

@@ -5,7 +5,7 @@
 #include "diagnose/shapley.h"
 #include "replay/job_time.h"
 
-enum { MOST_EVIDENCE = 10, N_SHARES = 8 };
+enum { MOST_EVIDENCE = 10, N_SHARES = 8, FEW_SHARES = 3, MANY_CELLS = 1000000 };
 #define LEAST_SHARE      0.02        /* of the iteration: what is less is small */
 #define MOST_PART_VISITS 200000000.0 /* of cells, to share causes among their parts */
 #define LEAST_PART       0.1 /* of the largest: a rank or an iteration with less isn't named */
@@ -87,10 +87,11 @@ static double *find_weights(const struct unrolled *s)
     double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
     SCRATCH double *weight = mem_array(s->n_cells + (size_t)1, sizeof *weight);
     SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
-    for (uint32_t k = 0; k < N_SHARES; k++) {
-        unrolled_path(s, (k + 0.5) / N_SHARES, cells, weight);
+    uint32_t n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
+    for (uint32_t k = 0; k < n; k++) {
+        unrolled_path(s, (k + 0.5) / n, cells, weight);
         for (uint32_t i = 0; i < s->n_cells; i++)
-            sum[i] += weight[i] / N_SHARES;
+            sum[i] += weight[i] / n;
     }
     return sum;
 }
@@ -247,7 +248,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                         const double *weights)
 {
     struct dpro_diagnosis_view *view = &diagnosis->view;
-    uint32_t n = n_cause_rows;
+    uint32_t n = n_cause_rows, n_large = 0;
     struct dpro_cause *causes = arena_array(&diagnosis->arena, n, sizeof *causes);
     struct dpro_abstained *abstained = arena_array(&diagnosis->arena, n, sizeof *abstained);
     double shares[32];
@@ -257,6 +258,9 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
     for (uint32_t c = 0; c < n; c++)
         shares[c] = blames[c].ns;
     share_out(view->explained_ns - view->ideal_ns, shares, n, ns);
+    for (uint32_t c = 0; c < n; c++)
+        n_large += (double)ns[c] >= LEAST_SHARE * (double)view->explained_ns;
+    l->most_visits = MOST_PART_VISITS / MAX(1, n_large);
     for (uint32_t c = 0; c < n; c++) {
         double half = HALF_OF_95_PCT * blames[c].error_ns;
         struct dpro_cause cause = {.cause = cause_rows[c].key,
@@ -266,7 +270,8 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
-        bool small = ns[c] == 0 || (double)ns[c] < LEAST_SHARE * (double)view->explained_ns;
+        bool small = (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
+                     (ns[c] < cause.uncertainty_ns && !blames[c].seldom) || ns[c] == 0;
         if (small && (ns[c] != 0 || found[c].needs)) {
             view->small_ns += ns[c];
             abstained[view->n_abstained++] =

@@ -5,12 +5,15 @@
 #include "base/parallel.h"
 
 enum { MOST_EXACT = 10, MOST_PAIRS = 32, LEAST_PAIRS = 4 };
+#define MOST_ROOM   50000000    /* cells of all passes that run at once, but two */
 #define MOST_VISITS 400000000.0 /* of cells, before permutations are drawn instead */
 
 /* ---- passes ---- */
 
 void values_fini(struct values *v)
 {
+    for (uint32_t i = 0; i < v->n_rooms; i++)
+        mem_free(v->rooms[i]);
     FREE_ALL(&v->number, &v->sets, &v->ns);
 }
 
@@ -28,29 +31,23 @@ void values_want(struct values *v, struct cause_set set)
         array_push(&v->sets, set);
 }
 
-struct values_work {
-    struct values *values;
-    size_t n_items;
-};
-
 static void make_some(void *arg, size_t item)
 {
-    const struct values_work *work = arg;
-    struct values *v = work->values;
+    struct values *v = arg;
     const struct unrolled *s = v->unrolled;
-    int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
-    for (size_t i = v->n_made + item; i < v->sets.n; i += work->n_items)
-        unrolled_pass(s, v->sets.at[i], cells, v->ns.at + i * s->n_iterations);
-    mem_free(cells);
+    for (size_t i = v->n_made + item; i < v->sets.n; i += v->n_rooms)
+        unrolled_pass(s, v->sets.at[i], v->rooms[item], v->ns.at + i * s->n_iterations);
 }
 
 void values_make(struct values *v)
 {
-    size_t n = v->sets.n - v->n_made;
-    struct values_work work = {v, MIN(n, (size_t)parallel_share(v->threads, 1))};
-    array_reserve(&v->ns, n * v->unrolled->n_iterations);
-    v->ns.n += n * v->unrolled->n_iterations;
-    parallel_for(work.n_items, v->threads, make_some, &work);
+    const struct unrolled *s = v->unrolled;
+    size_t n = v->sets.n - v->n_made, most = MAX(2, MOST_ROOM / (s->n_cells + (size_t)1));
+    while (v->n_rooms < MIN(MOST_ROOMS, most) && (int)v->n_rooms < parallel_share(v->threads, 1))
+        v->rooms[v->n_rooms++] = mem_alloc((s->n_cells + (size_t)1) * sizeof **v->rooms);
+    array_reserve(&v->ns, n * s->n_iterations);
+    v->ns.n += n * s->n_iterations;
+    parallel_for(MIN(n, v->n_rooms), v->threads, make_some, v);
     v->n_made = v->sets.n;
 }
 
@@ -199,6 +196,23 @@ static void find_order(struct values *v, struct blame *blames)
     }
 }
 
+/* The standard error of a mean gain: by leaving iterations out, that is by their spread. Where slow
+ * ones recur with a period, how many there are is known. */
+static double error_of_gain(const struct unrolled *u, const double *gains, bool *seldom)
+{
+    uint32_t n = u->n_iterations;
+    SCRATCH int64_t *ns = mem_array(n, sizeof *ns);
+    for (uint32_t k = 0; k < n; k++)
+        ns[k] = llround(gains[k]);
+    struct slow_ones of = stats_slow_ones(ns, u->numbers, n);
+    *seldom = of.n > 0 && of.usual.mean < of.all.mean / 2;
+    if (n < 2)
+        return NAN;
+    if (of.every == 0)
+        return of.all.std / sqrt(n);
+    return hypot(of.slow.std * sqrt(of.n), of.usual.std * sqrt(n - of.n)) / n;
+}
+
 /* The causes of a tier; `later` are those of later ones. */
 static uint32_t tier_of(const struct values *v, uint8_t tier, uint32_t *later)
 {
@@ -231,7 +245,8 @@ static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
         struct mean_std of = stats_mean_std(ns + (size_t)i * n, n);
         struct blame *blame = &blames[g->cause[i]];
         blame->ns = MAX(of.mean, 0);
-        blame->error_ns = n > 1 ? sqrt(of.std * of.std / n + g->spread[i]) : NAN;
+        blame->error_ns =
+            hypot(error_of_gain(u, ns + (size_t)i * n, &blame->seldom), sqrt(g->spread[i]));
     }
     return exact;
 }
@@ -258,7 +273,8 @@ enum { MOST_PLAYERS = 12, MOST_EXACT_PLAYERS = 6, PLAYER_PAIRS = 4, MOST_OTHERS 
 
 struct owen {
     struct values *values;
-    uint32_t cause, n;                      /* players */
+    uint32_t cause, n; /* players */
+    uint32_t n_pairs;  /* of permutations of them, with each set of others; 0: all sets */
     uint32_t n_others, others[MOST_OTHERS]; /* sets of other causes that it joins */
     double gain[MOST_PLAYERS];
 };
@@ -319,19 +335,29 @@ static void find_players(struct owen *o, uint32_t others, bool adds)
     double weight[MOST_PLAYERS + 1] = {1.0 / o->n / o->n_others};
     for (uint32_t size = 1; size < o->n; size++)
         weight[size] = weight[size - 1] * size / (o->n - size);
-    for (uint32_t set = 0; o->n <= MOST_EXACT_PLAYERS && set < 1U << o->n; set++)
+    for (uint32_t set = 0; o->n_pairs == 0 && set < 1U << o->n; set++)
         for (uint32_t i = 0; i < o->n; i++)
             if (!(set >> i & 1))
                 join_players(o, others, i, set, adds, weight[__builtin_popcount(set)]);
-    for (uint32_t pair = 0; o->n > MOST_EXACT_PLAYERS && pair < PLAYER_PAIRS; pair++) {
+    for (uint32_t pair = 0; pair < o->n_pairs; pair++) {
         draw_order(pair + 1, o->n, order);
         for (int back = 0; back < 2; back++)
             for (uint32_t k = 0, set = 0; k < o->n; k++) {
                 uint32_t i = order[back ? o->n - 1 - k : k];
-                join_players(o, others, i, set, adds, 0.5 / PLAYER_PAIRS / o->n_others);
+                join_players(o, others, i, set, adds, 0.5 / o->n_pairs / o->n_others);
                 set |= 1U << i;
             }
     }
+}
+
+/* As many sets of players and of others as so many passes allow; of the latter two, or none. */
+static void plan_players(struct owen *o, double passes)
+{
+    bool exact = o->n <= MOST_EXACT_PLAYERS && 2.0 * (1U << o->n) <= passes;
+    double of_pair = 2.0 * o->n;
+    o->n_pairs = exact ? 0 : (uint32_t)MAX(1, MIN(PLAYER_PAIRS, passes / 2 / of_pair));
+    draw_others(o,
+                (uint32_t)MIN(MOST_OTHERS, passes / (exact ? 1U << o->n : o->n_pairs * of_pair)));
 }
 
 void owen_find(struct values *v, uint32_t cause, uint32_t n_parts, double most_visits,
@@ -345,8 +371,7 @@ void owen_find(struct values *v, uint32_t cause, uint32_t n_parts, double most_v
     uint8_t *player = mem_alloc(n_parts);
     v->unrolled->players[cause] = player;
     o.n = set_players(of_part, n_parts, player);
-    double passes = o.n <= MOST_EXACT_PLAYERS ? 1U << o.n : 2 * PLAYER_PAIRS * o.n;
-    draw_others(&o, (uint32_t)MIN(MOST_OTHERS, most_visits / passes / v->unrolled->n_cells));
+    plan_players(&o, most_visits / v->unrolled->n_cells);
     if (o.n_others == 0)
         return;
     for (int adds = 0; adds < 2; adds++) {

@@ -4,6 +4,8 @@
 
 #include "diagnose/unrolled.h"
 
+enum { MOST_ROOMS = 16 };
+
 /* v(S): the iterations' times with the causes of a set there. Each set is passed over once. */
 struct values {
     struct unrolled *unrolled;
@@ -15,6 +17,8 @@ struct values {
     ARRAY(struct cause_set) sets;
     ARRAY(double) ns; /* [set * n_iterations + iteration] */
     size_t n_made;
+    int64_t *rooms[MOST_ROOMS]; /* of passes that run at once */
+    uint32_t n_rooms;
 };
 
 void values_fini(struct values *values);
@@ -28,6 +32,7 @@ double values_mean(const struct values *values, struct cause_set set);
 struct blame {
     double ns, alone_ns, in_order_ns;
     double error_ns; /* standard error; NAN: of one iteration there is none */
+    bool seldom;     /* it strikes in a few iterations, so that the error is of how many */
     uint32_t order;  /* from 1 */
 };
 

@@ -10,8 +10,8 @@ struct cell_node {
     uint32_t copy; /* of those from the first that counts on */
     uint32_t op;
     uint32_t cell;
-    int64_t end_ns;  /* in the replay; of a cut edge when it was late */
-    size_t first, n; /* of the nodes that it waits for */
+    int64_t end_ns;    /* in the replay; of a cut edge when it was late */
+    uint32_t first, n; /* of the nodes that it waits for */
 };
 
 struct unrolled_build {
@@ -38,7 +38,7 @@ static struct cell_node *add_node(struct unrolled_build *b, enum node_kind kind,
                                   uint32_t op, int64_t end_ns)
 {
     array_add(&b->nodes, .kind = (uint8_t)kind, .copy = copy, .op = op, .end_ns = end_ns,
-              .first = b->waits.n);
+              .first = (uint32_t)b->waits.n);
     return &b->nodes.at[b->nodes.n - 1];
 }
 
@@ -133,8 +133,8 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         uint32_t fixed = add_fixed(b, least_ns);
         array_push(&all, fixed);
     }
-    b->nodes.at[at].first = b->waits.n;
-    b->nodes.at[at].n = all.n;
+    b->nodes.at[at].first = (uint32_t)b->waits.n;
+    b->nodes.at[at].n = (uint32_t)all.n;
     array_append(&b->waits, all.at, all.n);
 }
 
@@ -411,6 +411,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
         EACH (const struct cut, cut, found[c].cuts)
             map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), ++number);
     *s = (struct unrolled){.n_iterations = d->n_iterations, .n_causes = n_found};
+    s->numbers = g->sample_dur_ns ? g->sample_number : NULL;
     s->taken = mem_array(n_found + (size_t)1, sizeof *s->taken);
     connect_all(&b, s);
     place_all(&b, s);
@@ -467,7 +468,7 @@ void unrolled_path(const struct unrolled *s, double share, int64_t *cells, doubl
     memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
     for (uint32_t c = 0; c < s->n_causes; c++)
         EACH (const struct taken, taken, s->taken[c])
-            cells[taken->cell] -= llround((1 - share) * (double)taken->path);
+            cells[taken->cell] -= (int64_t)((1 - share) * (double)taken->path);
     run_pass(s, cells);
     memset(weight, 0, s->n_cells * sizeof *weight);
     const uint32_t *end = s->end + (size_t)(s->n_iterations - 1) * s->n_ends;

@@ -76,6 +76,20 @@ class Diagnose(Case):
         self.assertIsNone(measures["mfu"])
         self.assertIn("strides", measures["mfu_needs"])
 
+    def test_one_rank_or_one_iteration_is_told_of_as_far_as_it_goes(self):
+        alone = self.assert_json("diagnose", *glob.glob(os.path.join(BUNDLED, "*rank0*")))
+        self.assertNotIn("slow_rank", blames(alone))
+        self.assertIn("communication", blames(alone))
+        self.assertTrue(any("1 of 2 ranks are here" in warning for warning in alone["warnings"]), alone["warnings"])
+        single = self.assert_json("diagnose", BUNDLED, "--steps", "5")
+        self.assertEqual({cause["uncertainty_ms"] for cause in single["causes"]}, {None})
+        self.assertIn("Of one iteration there are no intervals.", dpro("diagnose", BUNDLED, "--steps", "5").out)
+
+    def test_a_job_that_does_not_communicate(self):
+        facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory"))
+        self.assertNotIn("communication", blames(facts))
+        self.assertGreater(facts["ideal_ms"], 0)
+
     def test_a_what_if_says_what_fixing_a_cause_wins(self):
         facts = self.assert_json("diagnose", BUNDLED)
         told = {cause["cause"]: cause for cause in facts["causes"]}["communication"]

@@ -287,3 +287,19 @@ TEST(a_diagnosis_adds_up_to_the_nanosecond_at_any_number_of_threads)
             dpro_diagnosis_destroy(made[i]);
     }
 }
+
+TEST(hostile_and_empty_jobs_are_diagnosed_too)
+{
+    static const char *const jobs[] = {
+        "a:9223372036854775807@d0 -> b:9223372036854775807@d0 -> e* => a; c:9#1@d1 -> e", "a:0",
+        "a:5@d0; b:0", "a:4611686018427387904!COLLECTIVE -> e* => a"};
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct dpro_graph *g = graph_of(jobs[i]);
+        struct dpro_diagnosis *made;
+        assert_int_equal(dpro_diagnose_run(g, NULL, &made, NULL), 0);
+        const struct dpro_diagnosis_view *v = dpro_diagnosis_view(made);
+        assert_true(v->ideal_ns >= 0 && v->explained_ns >= v->ideal_ns);
+        assert_int_equal(v->n_iterations, 1);
+        dpro_diagnosis_destroy(made);
+    }
+}

@@ -81,6 +81,10 @@ static void add_device(const struct unrolled_build *b, uint32_t op, uint32_t cop
     for (uint32_t c = MIN(copy + 1, last) + 1; c-- > 0;) {
         bool later = c > copy && copies[c].end_ns[prev] <= copies[copy].end_ns[prev];
         if (copies[c].end_ns[prev] <= free_ns && !later && !(c == copy && prev == op)) {
+            EACH (const struct waited, w, *waited)
+                if (w->copy == c && w->op == prev && /* it waits for that anyway */
+                    !map_get(&b->cut_edges, edge_key(prev, op, w->next), NULL))
+                    return;
             array_add(waited, copies[c].end_ns[prev], c, prev, false);
             return;
         }

@@ -12,7 +12,8 @@ static const struct next_step {
      "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
     {"garbage_collection",
      "Collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)."},
-    {"slow_iterations", "Find out what takes longer in these iterations (%s)."},
+    {"slow_iterations", "Find out what takes longer in these iterations (%s), or leave them out "
+                        "(--steps) if the job was warming up."},
     {"slow_link",
      "Look at the network of %s (cables, ports, other jobs), or place ranks so that less "
      "is sent over it."},

@@ -100,7 +100,7 @@ static bool *unusual_iterations(const struct diagnosed *d, struct arena *arena, 
 /* What a rank did most longer in an iteration: of a known kind, where there is one. UINT32_MAX: it
  * is not what is asked for. */
 static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, uint32_t rank,
-                          uint32_t iteration, uint32_t every, const char *asked)
+                          uint32_t iteration, const struct slow_ones *ones, const char *asked)
 {
     const struct dpro_graph *g = d->g;
     const struct grown_time *most = NULL;
@@ -118,8 +118,10 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
         }
     }
     char again[40] = "";
-    if (every > 0)
-        snprintf(again, sizeof again, ", every %u iterations", every);
+    if (ones->every > 0)
+        snprintf(again, sizeof again, ", every %u iterations", ones->every);
+    else if (ones->are_first)
+        snprintf(again, sizeof again, ", in the first iterations");
     if (asked && (!kind || strcmp(kind->what, asked) != 0))
         return UINT32_MAX;
     if (!most)
@@ -143,9 +145,14 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
     if (n_slow == 0)
         return;
     uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
+    bool any = false;
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        for (uint32_t i = 0; i < n; i++)
-            parts[r * n + i] = are[i] ? reason_of(d, found, r, i, ones.every, asked) : UINT32_MAX;
+        for (uint32_t i = 0; i < n; i++) {
+            parts[r * n + i] = are[i] ? reason_of(d, found, r, i, &ones, asked) : UINT32_MAX;
+            any |= parts[r * n + i] != UINT32_MAX;
+        }
+    if (!any)
+        return;
     struct excess e = {.d = d, .found = found, .wanted = are, .parts = parts};
     excess_claim_all(
         &e, ~(1U << WORK_NONE | 1U << WORK_SYNC | (work_moves(d) ? 1U << WORK_COMPUTE : 0)));

@@ -180,6 +180,11 @@ class Causes(Case):
             with self.subTest(trace=trace):
                 self.assertFalse(absent & {cause["cause"] for cause in self.assert_json("diagnose", trace)["causes"]})
 
+    def test_iterations_that_warm_up_are_named_so_and_what_is_precompiled_is_not_compiled(self):
+        _, causes = self.diagnose(**WAITS, before_forward=pause(40_000.0, "precompiled", lambda rank, number: number < 3))
+        self.assertEqual(causes["slow_iterations"]["parts"][0]["what"], "precompiled, in the first iterations")
+        self.assertIn("--steps", causes["slow_iterations"]["next_step"])
+
     def test_what_a_recording_lacks_is_said(self):
         folder, _ = gpu_job.write(self, job(), steps=2)
         needs = {a["cause"]: a["needs"] for a in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["abstained"]}

@@ -9,6 +9,7 @@ static const struct slow_kind kinds[] = {
      .what = "DataLoader",
      .advice = "load input ahead of time, with more workers or a longer queue"},
     {{"dynamo_timed", "compile"},
+     .without = "precompiled", /* kernels */
      .what = "torch.compile",
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
     {{"Python GC", "gc.collect", "garbage"},
@@ -36,7 +37,8 @@ const struct slow_kind *slow_kind_of(const char *name)
 {
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         for (size_t p = 0; p < sizeof kinds[k].parts / sizeof *kinds[k].parts; p++)
-            if (kinds[k].parts[p] && has_part(name, kinds[k].parts[p]))
+            if (kinds[k].parts[p] && has_part(name, kinds[k].parts[p]) &&
+                !(kinds[k].without && has_part(name, kinds[k].without)))
                 return &kinds[k];
         if (kinds[k].call && (int)call_classify(name) == kinds[k].call)
             return &kinds[k];

@@ -1,11 +1,29 @@
 /* dpro diagnose: why an iteration is slow, in milliseconds that add up. */
+#include <string.h>
+
 #include <dpro/dpro.h>
 
 #include "cmd.h"
+#include "gate.h"
 #include "job.h"
 
+struct values {
+    struct cmd_values common;
+    const char *output, *fail_on, *save, *against;
+};
+
+#define AT(member) offsetof(struct values, member)
 static const struct opt diagnose_opts[] = {
+    OPT_OUTPUT("also write a page, a timeline and JSON into DIR:\nreport.html, which opens on the "
+               "diagnosis,\ntimeline.json.gz (for Perfetto), replay.json,\ndiagnose.json"),
     CMD_OPT_JSON("dpro.diagnose/1", ""),
+    OPT_PATH("against", "FILE", against, "a file of --save",
+             "compare with a diagnosis that was saved"),
+    OPT_PATH("save", "FILE", save, "a file", "save the diagnosis, for --against"),
+    OPT_VALUE("fail-on", "LIST", opt_read_string, fail_on,
+              "thresholds such as 'exposed>15%,lost>20%'",
+              "exit 1 when one of these thresholds is exceeded, such\nas "
+              "'straggler>5ms,exposed>15%,lost>20%'"),
     CMD_OPT_DIMS,
     CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
@@ -14,20 +32,122 @@ static const struct opt diagnose_opts[] = {
     {.name = NULL},
 };
 
+/* ---- thresholds ---- */
+
+enum { MOST_NAMES = 64 };
+
+/* Sums of causes. */
+static const struct {
+    const char *name, *causes[6];
+} sums[] = {{"lost", {NULL}}, /* all of the replay beyond the ideal */
+            {"exposed", {"communication", "small_messages", "slow_link"}},
+            {"straggler", {"slow_rank", "uneven_work"}}};
+enum { N_SUMS = sizeof sums / sizeof *sums };
+
+static void list_names(const char *names[MOST_NAMES])
+{
+    size_t n = 0;
+    while (n < N_SUMS) {
+        names[n] = sums[n].name;
+        n++;
+    }
+    for (size_t i = 0; dpro_cause_key(i) != NULL && n + 1 < MOST_NAMES; i++)
+        names[n++] = dpro_cause_key(i);
+    names[n] = NULL;
+}
+
+/* The blame of a cause; 0 where it is small or unsure. False: this recording can't tell it. */
+static bool blame_of(const struct dpro_diagnosis_view *view, const char *cause, int64_t *ns)
+{
+    *ns = 0;
+    for (uint32_t i = 0; i < view->n_causes; i++)
+        if (strcmp(view->causes[i].cause, cause) == 0)
+            *ns = view->causes[i].blame_ns;
+    for (uint32_t i = 0; i < view->n_abstained; i++)
+        if (strcmp(view->abstained[i].cause, cause) == 0 && view->abstained[i].needs != NULL)
+            return false;
+    return true;
+}
+
+static bool value_of(const void *of, const char *name, double *ms, double *pct)
+{
+    const struct dpro_diagnose_report *report = of;
+    const struct dpro_diagnosis_view *view = dpro_diagnosis_view(report->diagnosis);
+    int64_t sum = 0, ns;
+    const char *const *causes = (const char *const[]){name, NULL};
+    bool told = false;
+    for (size_t i = 0; i < N_SUMS; i++)
+        if (strcmp(name, sums[i].name) == 0)
+            causes = sums[i].causes;
+    for (; *causes != NULL; causes++) {
+        told |= blame_of(view, *causes, &ns);
+        sum += ns;
+    }
+    if (strcmp(name, "lost") == 0) {
+        sum = view->explained_ns - view->ideal_ns;
+        told = true;
+    }
+    *ms = (double)sum / 1e6;
+    *pct = view->explained_ns > 0 ? 100.0 * (double)sum / (double)view->explained_ns : 0;
+    return told;
+}
+
+/* ---- the command ---- */
+
+static int write_files(const struct values *values, struct dpro_job *job,
+                       const struct dpro_diagnose_report *report)
+{
+    struct dpro_error err = {.code = 0};
+    struct dpro_report replayed;
+    if (values->save != NULL && dpro_diagnose_save(report, values->save, &err) < 0)
+        return cmd_fail(&err);
+    if (values->output == NULL)
+        return CMD_DONE;
+    if (dpro_job_replay(job, NULL, &replayed, &err) < 0)
+        return cmd_fail(&err);
+    replayed.diagnosis = report;
+    if (dpro_report_folder(&replayed, values->output, &err) < 0)
+        return cmd_fail(&err);
+    if (!values->common.quiet)
+        cmd_say("wrote report.html, timeline.json.gz, replay.json and diagnose.json to %s",
+                values->output);
+    return CMD_DONE;
+}
+
 static int run(const void *given, const struct opt_list *paths)
 {
-    const struct cmd_values *values = given;
+    const struct values *values = given;
+    const char *names[MOST_NAMES];
     struct dpro_diagnose_report report;
-    struct dpro_job *job;
+    struct dpro_saved_diagnosis *baseline = NULL;
+    struct dpro_job *job = NULL;
     struct dpro_error err = {.code = 0};
-    int code = job_open(paths->items, paths->n, given, &job);
+    int code = 0;
+    list_names(names);
+    if (values->fail_on != NULL)
+        code = gate_parse(values->fail_on, names);
+    if (code == 0 && values->against != NULL)
+        code = cmd_done(dpro_saved_diagnosis_read(values->against, &baseline, &err), &err);
+    if (code == CMD_SYSTEM && err.code == DPRO_EIO)
+        code = CMD_INPUT; /* a file that can't be read is bad input */
+    if (code == 0)
+        code = job_open(paths->items, paths->n, given, &job);
     if (code == 0)
         code = cmd_done(dpro_job_diagnose(job, NULL, &report, &err), &err);
+    if (code == 0) {
+        report.baseline = baseline;
+        code = write_files(values, job, &report);
+    }
     if (code == 0)
-        code = cmd_done(
-            (values->json ? dpro_diagnose_json : dpro_diagnose_text)(&report, cmd_output(), &err),
-            &err);
+        code = cmd_done((values->common.json ? dpro_diagnose_json
+                                             : dpro_diagnose_text)(&report, cmd_output(), &err),
+                        &err);
+    if (code == 0)
+        code = cmd_finish_output(CMD_DONE);
+    if (code == 0 && values->fail_on != NULL)
+        code = gate_check(values->fail_on, value_of, &report);
     dpro_job_close(job);
+    dpro_saved_diagnosis_destroy(baseline);
     return code;
 }
 
@@ -40,10 +160,11 @@ const struct cmd cmd_diagnose = {
         "communication, launching, ...) and blames the causes for what an iteration takes longer\n"
         "than it had to: the ideal, all blames and what the replay does not explain add up to the\n"
         "iteration.",
-    .examples = "  dpro diagnose TRACE\n"
-                "  dpro diagnose TRACE --json                      for programs",
+    .examples = "  dpro diagnose TRACE -o out/                     and a page to look at\n"
+                "  dpro diagnose TRACE --save good.json            and later:\n"
+                "  dpro diagnose TRACE2 --against good.json --fail-on 'exposed>15%'",
     .opts = diagnose_opts,
-    .values_size = sizeof(struct cmd_values),
+    .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,
     .processes = CMD_TOGETHER,
     .run = run,

@@ -9,7 +9,8 @@ import textwrap
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OUTPUT = os.path.join(ROOT, "python", "dpro", "layouts.py")
 # What the package names itself; what these hold comes with them.
-STRUCTS = ("error", "job_options", "job_replay_options", "report", "compute_change", "change_kind", "whatif_report",
+STRUCTS = ("error", "job_options", "job_replay_options", "report", "diagnose_options", "diagnose_report",
+           "compute_change", "change_kind", "whatif_report",
            "optimize_options", "optimize_report", "memory_budget", "pass", "table", "column")
 OPAQUE = ("changes",)  # which the library itself describes, by its table of what-ifs
 CONSTANTS = ("PASS_ABI", "PASS_MAX_EDITS")

@@ -94,6 +94,18 @@ DPRO_API void dpro_diagnosis_destroy(struct dpro_diagnosis *diagnosis); /* NULL 
 DPRO_API const struct dpro_diagnosis_view *
 dpro_diagnosis_view(const struct dpro_diagnosis *diagnosis);
 
+/* The keys of all causes; NULL behind the last. */
+DPRO_API const char *dpro_cause_key(size_t index);
+
+struct dpro_saved_diagnosis; /* a diagnosis that was saved; owns its memory */
+
+/* Reads a file of dpro_diagnose_save() or dpro_diagnose_json(); *baseline is the caller's. Fails
+ * with DPRO_EFORMAT where the file is damaged, or of a version that this library does not read. */
+DPRO_API int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **baseline,
+                                       struct dpro_error *err);
+DPRO_API void
+dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline); /* NULL is fine */
+
 #ifdef __cplusplus
 }
 #endif

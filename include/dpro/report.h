@@ -2,6 +2,7 @@
 #ifndef DPRO_REPORT_H
 #define DPRO_REPORT_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -16,6 +17,8 @@
 extern "C" {
 #endif
 
+struct dpro_diagnose_report;
+
 /* What a replay report is made of; everything is borrowed. */
 struct dpro_report {
     const struct dpro_trace *trace;
@@ -26,9 +29,10 @@ struct dpro_report {
     uint32_t n_samples; /* drawn iterations that the percentiles are over; 0: the replayed ones */
     int64_t profiler_op_ns; /* what recording an op cost; 0: not known, or left in */
     int64_t profiler_ns;    /* its share of an iteration, which was subtracted */
-    int what_if;           /* 1: delays were applied, so predicted and measured can't be compared */
-    int64_t as_it_is_ns;   /* of a what-if: the replay without delays; else the replay counts */
-    struct dpro_sink sink; /* progress of writing a folder */
+    int what_if;         /* 1: delays were applied, so predicted and measured can't be compared */
+    int64_t as_it_is_ns; /* of a what-if: the replay without delays; else the replay counts */
+    const struct dpro_diagnose_report *diagnosis; /* for the folder; NULL: none */
+    struct dpro_sink sink;                        /* progress of writing a folder */
 };
 
 /* All write the whole report or fail with DPRO_EIO; files are written beside their place and
@@ -36,7 +40,8 @@ struct dpro_report {
 DPRO_API int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err);
 DPRO_API int dpro_report_json(const struct dpro_report *report, FILE *out,
                               struct dpro_error *err); /* dpro.replay/1 */
-/* Writes timeline.json.gz, report.html and replay.json into `folder`, made when missing. */
+/* Writes timeline.json.gz, report.html and replay.json into `folder`, made when missing; of a
+ * diagnosis diagnose.json, too, and report.html opens on it. */
 DPRO_API int dpro_report_folder(const struct dpro_report *report, const char *folder,
                                 struct dpro_error *err);
 
@@ -72,6 +77,16 @@ DPRO_API int dpro_compare_text(const struct dpro_comparison *comparison, FILE *o
                                struct dpro_error *err);
 DPRO_API int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out,
                                struct dpro_error *err); /* dpro.compare/1 */
+/* The iteration and what a rank spends it on, by their names; NULL behind the last. Their times in
+ * A and B; below 0: not known. A difference of iterations within their noise is none. */
+#define DPRO_N_COMPARED 8
+struct dpro_compared_time {
+    double ns[2];
+};
+DPRO_API const char *dpro_compare_part(size_t index);
+DPRO_API int dpro_compare_times(const struct dpro_comparison *comparison,
+                                struct dpro_compared_time times[DPRO_N_COMPARED],
+                                struct dpro_error *err);
 
 /* What a diagnosis's report is made of; everything is borrowed. */
 struct dpro_diagnose_report {
@@ -81,12 +96,16 @@ struct dpro_diagnose_report {
     struct dpro_job_time job; /* what an iteration takes: the ideal, all blames, and what the replay
                                  does not explain */
     int64_t profiler_ns;      /* of the replay, which was subtracted */
-    const struct dpro_measures *measures; /* the field's own; NULL: none */
+    const struct dpro_measures *measures;        /* the field's own; NULL: none */
+    const struct dpro_saved_diagnosis *baseline; /* to compare with; NULL: nothing */
 };
 DPRO_API int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out,
                                 struct dpro_error *err);
 DPRO_API int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out,
                                 struct dpro_error *err); /* dpro.diagnose/1 */
+/* Writes what dpro_baseline_read() needs of it. */
+DPRO_API int dpro_diagnose_save(const struct dpro_diagnose_report *report, const char *path,
+                                struct dpro_error *err);
 
 /* What a search's report is made of; everything is borrowed. */
 struct dpro_optimize_report {

@@ -9,7 +9,8 @@
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Job", "Recorder", "apply", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "tables", "whatif"]
+__all__ = ["Error", "Job", "Recorder", "apply", "diagnose", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "tables",
+           "whatif"]
 
 
 class Error(Exception):
@@ -79,6 +80,12 @@ def replay(trace, **options):
     """`dpro replay` from Python. Options are those of a dpro.Job and of its replay()."""
     from . import optimizer
     return optimizer.ask("replay", trace, options)
+
+
+def diagnose(trace, **options):
+    """`dpro diagnose` from Python. Options are those of a dpro.Job and of its diagnose()."""
+    from . import optimizer
+    return optimizer.ask("diagnose", trace, options)
 
 
 def whatif(trace, **changes):

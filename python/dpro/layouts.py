@@ -12,11 +12,14 @@ ChangeKind = _struct("ChangeKind")
 Column = _struct("Column")
 ComputeChange = _struct("ComputeChange")
 Daydream = _struct("Daydream")
+DiagnoseOptions = _struct("DiagnoseOptions")
+DiagnoseReport = _struct("DiagnoseReport")
 Edit = _struct("Edit")
 Error = _struct("Error")
 FusedOp = _struct("FusedOp")
 JobOptions = _struct("JobOptions")
 JobReplayOptions = _struct("JobReplayOptions")
+JobTime = _struct("JobTime")
 MemoryBudget = _struct("MemoryBudget")
 OptimizeOptions = _struct("OptimizeOptions")
 OptimizeProgress = _struct("OptimizeProgress")
@@ -47,7 +50,12 @@ JobReplayOptions._fields_ = [("size", c.c_size_t), ("samples", c.c_uint32), ("se
 Report._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("replay", c.c_void_p),
     ("validation", c.POINTER(Validation)), ("daydream", c.POINTER(Daydream)), ("n_samples", c.c_uint32),
     ("profiler_op_ns", c.c_int64), ("profiler_ns", c.c_int64), ("what_if", c.c_int), ("as_it_is_ns", c.c_int64),
-    ("sink", Sink)]
+    ("diagnosis", c.POINTER(DiagnoseReport)), ("sink", Sink)]
+DiagnoseOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("profiler_ns", c.c_int64), ("sink", Sink)]
+JobTime._fields_ = [("ns", c.c_int64), ("low_ns", c.c_int64), ("high_ns", c.c_int64), ("source", c.c_int),
+    ("n", c.c_uint32), ("n_warm_up", c.c_uint32)]
+DiagnoseReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("diagnosis", c.c_void_p), ("job", JobTime),
+    ("profiler_ns", c.c_int64), ("measures", c.c_void_p), ("baseline", c.c_void_p)]
 ComputeChange._fields_ = [("speed", c.c_double), ("first_rank", c.c_int), ("last_rank", c.c_int),
     ("processor", c.c_int)]
 ChangeField._fields_ = [("name", c.c_char_p), ("key", c.c_char_p), ("said", c.c_char_p), ("offset", c.c_size_t),

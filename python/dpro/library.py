@@ -13,8 +13,9 @@ _NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "p
           "schedule": layouts.SCHEDULE}
 _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
 # What this package calls: a library that is older than it may lack some.
-CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_whatif", "dpro_job_optimize",
-          "dpro_report_json", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
+CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif", "dpro_job_optimize",
+          "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_destroy",
+          "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
           "dpro_tables_create", "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
           "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy", "dpro_n_change_kinds",
           "dpro_change_kind")
@@ -245,6 +246,20 @@ class Job:
         dpro_job_replay_options: samples, seed, delays (as for --delay), bandwidth_bytes_per_s, no_validate."""
         asked = struct(layouts.JobReplayOptions, **options)
         return _answer("dpro_report_json", self.asked("replay", asked, layouts.Report()))
+
+    def diagnose(self, against=None):
+        """What `dpro diagnose` says, an Answer of schema dpro.diagnose/1. `against`: the file of a diagnosis to compare with, that
+        `dpro diagnose --save` or --json wrote."""
+        report = self.asked("diagnose", struct(layouts.DiagnoseOptions), layouts.DiagnoseReport())
+        if against is None:
+            return _answer("dpro_diagnose_json", report)
+        baseline = c.c_void_p()
+        call("dpro_saved_diagnosis_read", c.c_char_p(text_of("against", against)), c.byref(baseline))
+        try:
+            report.baseline = baseline
+            return _answer("dpro_diagnose_json", report)
+        finally:
+            library().dpro_saved_diagnosis_destroy(baseline)
 
     def whatif(self, **changes):
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1; without changes, its "questions" are what can be asked

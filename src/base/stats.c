@@ -62,6 +62,46 @@ struct mean_std stats_mean_std_i64(const int64_t *values, size_t n)
     MEAN_STD(values, n);
 }
 
+/* The regularised incomplete beta function, by its continued fraction (Lentz's method). */
+static double incomplete_beta(double a, double b, double x)
+{
+    enum { MOST_TERMS = 300 };
+    const double least = 1e-300;
+    if (x <= 0 || x >= 1)
+        return x > 0;
+    if (x > (a + 1) / (a + b + 2))
+        return 1 - incomplete_beta(b, a, 1 - x);
+    double d = 1 / (1 - (a + b) * x / (a + 1)), c = 1, fraction = d;
+    for (int m = 1; m <= MOST_TERMS; m++) {
+        double even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), before = fraction;
+        double odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+        for (int half = 0; half < 2; half++) {
+            double term = half ? odd : even;
+            d = 1 + term * d;
+            d = 1 / (fabs(d) < least ? least : d);
+            c = 1 + term / c;
+            c = fabs(c) < least ? least : c;
+            fraction *= d * c;
+        }
+        if (fabs(fraction - before) <= 1e-14 * fabs(fraction))
+            break;
+    }
+    return fraction * exp(a * log(x) + b * log(1 - x) + lgamma(a + b) - lgamma(a) - lgamma(b)) / a;
+}
+
+double stats_welch_p(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b)
+{
+    if (n_a < 2 || n_b < 2)
+        return NAN;
+    double of_a = a.std * a.std / (double)n_a, of_b = b.std * b.std / (double)n_b;
+    double apart = a.mean - b.mean, sum = of_a + of_b;
+    if (sum == 0)
+        return apart == 0;
+    double freedom =
+        sum * sum / (of_a * of_a / (double)(n_a - 1) + of_b * of_b / (double)(n_b - 1));
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + apart * apart / sum));
+}
+
 int64_t stats_mean_i64(const int64_t *values, size_t n)
 {
     __int128 sum = (__int128)(n / 2);

@@ -28,6 +28,10 @@ struct mean_std {
 struct mean_std stats_mean_std(const double *values, size_t n);
 struct mean_std stats_mean_std_i64(const int64_t *values, size_t n);
 
+/* Welch's test: how probable it is that two samples whose true means are equal have means at least
+ * as far apart. NAN where one of them has fewer than two values. */
+double stats_welch_p(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b);
+
 /* The mean, to the nearest integer; no sum overflows. */
 int64_t stats_mean_i64(const int64_t *values, size_t n);
 

@@ -388,3 +388,8 @@ const struct dpro_diagnosis_view *dpro_diagnosis_view(const struct dpro_diagnosi
 {
     return &diagnosis->view;
 }
+
+const char *dpro_cause_key(size_t index)
+{
+    return index < n_cause_rows ? cause_rows[index].key : NULL;
+}

@@ -1,110 +1,325 @@
 /* A diagnosis as text and as JSON (dpro.diagnose/1; keys are never renamed or dropped). */
 #include <dpro/report.h>
 
+#include "diagnose/baseline.h"
+#include "graph/graph.h"
+#include "ingest/trace.h"
+#include "report/facts.h"
 #include "report/measures_report.h"
 #include "report/straggler_report.h"
 #include "report/table.h"
-#include "report/warnings.h"
 #include "report/words.h"
 
-enum { TEXT_PARTS = 4 };
+enum { INDENT = 11, MOST_TOLD = 3, TEXT_PARTS = 4 };
+#define NOISE_FROM   0.05 /* a p-value above it */
+#define REST_TO_TELL 0.02 /* of the replay, which it does not explain */
 
-/* What the replay does not explain: less than 0 where the job is faster than its profile. */
-static int64_t unexplained_of(const struct dpro_diagnose_report *r)
+/* What is shown of steps is rounded so that they add up as they are printed: each is the difference
+ * of two rounded sums. */
+struct diagnosis_step {
+    struct dpro_cause cause; /* order 0: no cause that was told */
+    int64_t shown_ns;
+};
+
+/* From the ideal, the first step, to the iteration. */
+struct diagnosis_facts {
+    const struct dpro_diagnose_report *r;
+    const struct dpro_diagnosis_view *view;
+    ARRAY(struct diagnosis_step) steps;
+    int digits; /* of milliseconds, in the text */
+    struct words verdict;
+    struct warnings warnings;
+};
+
+static void add_step(struct diagnosis_facts *d, const char *key, const char *title, int64_t ns)
 {
-    return r->job.ns - dpro_diagnosis_view(r->diagnosis)->explained_ns;
+    struct dpro_cause none = {.cause = key, .title = title, .blame_ns = ns, .uncertainty_ns = -1};
+    if (ns != 0)
+        array_add(&d->steps, .cause = none);
 }
 
-static struct warnings warnings_of(const struct dpro_diagnose_report *r)
+static void find_steps(struct diagnosis_facts *d)
 {
-    return (struct warnings){.trace = r->trace, .graph = r->graph};
+    const struct dpro_diagnosis_view *v = d->view;
+    int64_t sum = 0, shown = 0, unit = 1000;
+    add_step(d, "ideal", "ideal", v->ideal_ns);
+    EACH_OF (const struct dpro_cause, c, v->causes, v->n_causes)
+        array_add(&d->steps, .cause = *c);
+    add_step(d, "small_or_unsure", "causes that are small or unsure", v->small_ns);
+    add_step(d, "not_explained", "not explained by the replay", d->r->job.ns - v->explained_ns);
+    d->digits = 3;
+    for (int64_t at = 10000000; d->digits > 1 && d->r->job.ns >= at; at *= 10, d->digits--)
+        unit *= 10;
+    EACH (struct diagnosis_step, step, d->steps) {
+        sum += step->cause.blame_ns;
+        step->shown_ns = llround((double)sum / (double)unit) * unit - shown;
+        shown += step->shown_ns;
+    }
+}
+
+#define SHOWN(d, ns) NUMBER((double)(ns) / 1e6, (d)->digits)
+
+/* " (rank 3)", " (ranks 3, 5 and 2 others)"; "": of all, or of none in particular. */
+static void say_ranks(struct words *words, const struct dpro_graph *g, const struct dpro_cause *c)
+{
+    enum { MOST = 4 };
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_ranks; i++)
+        n += c->ranks[i] >= 0; /* not servers */
+    if (n == 0 || n == g->n_ranks)
+        return;
+    for (uint32_t i = 0, said = 0; i < c->n_ranks && said < MOST; i++)
+        if (c->ranks[i] >= 0)
+            words_add(words, "", "%s%d",
+                      said++ > 0 ? ", "
+                      : n > 1    ? " (ranks "
+                                 : " (rank ",
+                      c->ranks[i]);
+    if (n > MOST)
+        words_add(words, "", " and %u other%s", n - MOST, PLURAL(n - MOST));
+    words_add(words, "", ")");
+}
+
+static void say_verdict(struct diagnosis_facts *d)
+{
+    int64_t all = d->view->explained_ns, lost = all - d->view->ideal_ns;
+    int64_t rest = d->r->job.ns - all;
+    bool differs = llabs(rest) > REST_TO_TELL * (double)all;
+    uint32_t n = 0;
+    words_add(&d->verdict, "", "%s of %s ms %s iteration (%s %%) are lost", SHOWN(d, lost),
+              SHOWN(d, all), differs ? "a replayed" : "an", NUMBER(facts_pct(lost, all), 1));
+    EACH (const struct diagnosis_step, step, d->steps) {
+        if (step->cause.order == 0 || n == MOST_TOLD)
+            continue;
+        words_add(&d->verdict, "", "%s %s ms, %s", n++ == 0 ? ":" : ";", SHOWN(d, step->shown_ns),
+                  step->cause.title);
+        say_ranks(&d->verdict, d->r->graph, &step->cause);
+    }
+    if (n == 0)
+        words_add(&d->verdict, "", "; no cause is large and sure enough to be told");
+    if (differs)
+        words_add(&d->verdict, "", "; without dpro the job takes %s ms %s, which is not explained",
+                  SHOWN(d, llabs(rest)), rest < 0 ? "less" : "more");
+}
+
+static void diagnosis_find(struct diagnosis_facts *d, const struct dpro_diagnose_report *r)
+{
+    *d = (struct diagnosis_facts){.r = r, .view = dpro_diagnosis_view(r->diagnosis)};
+    d->warnings = (struct warnings){.trace = r->trace, .graph = r->graph};
+    find_steps(d);
+    say_verdict(d);
 }
 
 /* ---- text ---- */
 
-static void put_row(struct table *table, const struct dpro_diagnose_report *r, const char *what,
-                    int64_t ns)
+static void put_step(struct table *t, const struct diagnosis_facts *d, const char *title,
+                     int64_t ns, const struct dpro_cause *c)
 {
-    table_cells(table, what);
-    table_cell(table, "%s", TIME(ns));
-    table_fixed(table, 100.0 * (double)ns / (double)MAX(r->job.ns, 1), 1, "%");
+    bool told = c && c->order > 0;
+    table_cells(t, title, SHOWN(d, ns),
+                !told                   ? ""
+                : c->uncertainty_ns < 0 ? "?"
+                                        : SHOWN(d, c->uncertainty_ns),
+                NUMBER(facts_pct(ns, d->r->job.ns), 1), told ? SHOWN(d, c->alone_ns) : "",
+                told ? SHOWN(d, c->in_order_ns) : "", told ? NUMBER(c->order, 0) : "");
 }
 
-static void put_causes(struct writer *w, const struct dpro_diagnose_report *r)
+static void write_steps(struct writer *w, const struct diagnosis_facts *d)
 {
-    const struct dpro_diagnosis_view *v = dpro_diagnosis_view(r->diagnosis);
-    struct table table = {.n_cols = 6, .left = {true}};
-    table_cells(&table, "Cause", "Blame", "Share", "+-", "Alone", "In order");
-    put_row(&table, r, "ideal", v->ideal_ns);
-    table_cells(&table, "", "", "");
-    EACH_OF (const struct dpro_cause, cause, v->causes, v->n_causes) {
-        put_row(&table, r, cause->title, cause->blame_ns);
-        table_cell(&table, "%s", cause->uncertainty_ns < 0 ? "?" : TIME(cause->uncertainty_ns));
-        table_cell(&table, "%s", TIME(cause->alone_ns));
-        table_cell(&table, "%u. %s", cause->order, TIME(cause->in_order_ns));
-    }
-    if (v->small_ns != 0) {
-        put_row(&table, r, "small or unsure", v->small_ns);
-        table_cells(&table, "", "", "");
-    }
-    if (unexplained_of(r) != 0) {
-        put_row(&table, r, "not explained by the replay", unexplained_of(r));
-        table_cells(&table, "", "", "");
-    }
-    put_row(&table, r, "iteration", r->job.ns);
-    table_cells(&table, "", "", "");
-    table_write(w, &table);
+    struct table t = {.n_cols = 7, .left = {true}};
+    table_cells(&t, "From the ideal to the iteration", "ms", "+-", "%", "alone", "in order",
+                "order");
+    EACH (const struct diagnosis_step, step, d->steps)
+        put_step(&t, d, step->cause.title, step->shown_ns, &step->cause);
+    put_step(&t, d, "iteration", d->r->job.ns, NULL);
+    writer_text(w, "\n");
+    table_write(w, &t);
+    table_wrapped(w, "", 2,
+                  "ms: a cause's blame, with half of its 95 % interval; these add up; alone: what "
+                  "the iteration wins without this cause only; in order: what it wins where causes "
+                  "are taken away in this order");
 }
 
-static void put_cause(struct writer *w, const struct dpro_cause *cause)
+static void write_cause(struct writer *w, const struct diagnosis_facts *d,
+                        const struct diagnosis_step *step)
 {
+    const struct dpro_cause *c = &step->cause;
     struct words parts = {.n = 0};
-    table_paragraph(w, "", 0, "\n%s: %s", cause->title, TIME(cause->blame_ns));
-    for (uint32_t i = 0; i < cause->n_parts && i < TEXT_PARTS; i++)
-        words_add(&parts, ", ", "%s %s", cause->parts[i].what, TIME(cause->parts[i].blame_ns));
-    if (cause->n_parts > TEXT_PARTS)
-        words_add(&parts, ", ", "%u more", cause->n_parts - TEXT_PARTS);
+    writer_text(w, "\n");
+    table_paragraph(w, "", 2, "%s: %s ms", c->title, SHOWN(d, step->shown_ns));
+    for (uint32_t i = 0; i < MIN(c->n_parts, TEXT_PARTS); i++)
+        words_add(&parts, ", ", "%s %s ms", c->parts[i].what, SHOWN(d, c->parts[i].blame_ns));
+    if (c->n_parts > TEXT_PARTS)
+        words_add(&parts, ", ", "%u more", c->n_parts - TEXT_PARTS);
     if (parts.n > 0)
-        table_escaped(w, "  ", 2, parts.text);
-    if (cause->next_step)
-        table_escaped(w, "  ", 2, cause->next_step);
-    if (cause->command)
-        table_paragraph(w, "  ", 2, "%s: %s less", cause->command, TIME(cause->command_gain_ns));
+        table_escaped(w, "  of", 7, parts.text);
+    if (c->next_step)
+        table_escaped(w, "  next", 7, c->next_step);
+    if (c->command)
+        writer_printf(w, "       %s   # wins %s\n", c->command, TIME(c->command_gain_ns));
 }
 
-static void write_text(struct writer *w, const void *arg)
+static void write_abstained(struct writer *w, const struct diagnosis_facts *d)
 {
-    const struct dpro_diagnose_report *r = arg;
-    const struct dpro_diagnosis_view *v = dpro_diagnosis_view(r->diagnosis);
-    struct warnings warnings = warnings_of(r);
-    put_causes(w, r);
-    EACH_OF (const struct dpro_cause, cause, v->causes, v->n_causes)
-        put_cause(w, cause);
-    EACH_OF (const struct dpro_abstained, a, v->abstained, v->n_abstained)
-        if (a->needs)
-            table_paragraph(w, "", 2, "\nCan't be told: %s. %s", a->title, a->needs);
-    if (v->n_iterations == 1)
-        writer_text(w, "\nOf one iteration there are no intervals.\n");
-    if (r->measures)
-        measures_write_text(w, r->measures);
-    straggler_write_text(w, r->trace);
-    warnings_write_text(w, &warnings, 1);
+    struct words small = {.n = 0};
+    uint32_t n = 0;
+    EACH_OF (const struct dpro_abstained, a, d->view->abstained, d->view->n_abstained)
+        if (a->blame_ns != 0)
+            words_add(&small, "; ", "%s ms, %s", SHOWN(d, a->blame_ns), a->title);
+    writer_text(w, small.n > 0 ? "\nSmall or unsure\n" : "");
+    if (small.n > 0)
+        table_wrapped(w, "  ", 2, small.text);
+    EACH_OF (const struct dpro_abstained, a, d->view->abstained, d->view->n_abstained) {
+        if (!a->needs)
+            continue;
+        writer_text(w, n++ == 0 ? "\nWhat this recording can't tell\n" : "");
+        table_paragraph(w, "  ", 4, "%s: %s", a->title, a->needs);
+    }
+}
+
+/* ---- against a baseline ---- */
+
+struct cause_change {
+    const char *cause, *title;
+    int64_t then_ns, now_ns, half_ns; /* half of its 95 % interval; -1: not known */
+};
+
+struct baseline_change {
+    ARRAY(struct cause_change) causes;
+    double p; /* that iterations are as long as then; NAN: too few were measured */
+    struct words differs;
+};
+
+static void change_add(struct baseline_change *change, const char *cause, const char *title,
+                       const struct baseline_cause *then, const struct diagnosis_step *now)
+{
+    int64_t half_then = then ? then->uncertainty_ns : 0;
+    int64_t half_now = now ? now->cause.uncertainty_ns : 0;
+    array_add(
+        &change->causes, cause, title, then ? then->blame_ns : 0, now ? now->cause.blame_ns : 0,
+        half_then < 0 || half_now < 0 ? -1 : llround(hypot((double)half_then, (double)half_now)));
+}
+
+static void find_change(struct baseline_change *change, const struct diagnosis_facts *d)
+{
+    const struct dpro_saved_diagnosis *b = d->r->baseline;
+    const char *framework_now = dpro_trace_framework(d->r->trace);
+    int ranks_now = dpro_trace_world_size(d->r->trace);
+    uint32_t n;
+    array_add(&change->causes, "ideal", "ideal", b->ideal_ns, d->view->ideal_ns, -1);
+    EACH_OF (const struct diagnosis_step, step, d->steps.at + 1, d->steps.n - 1)
+        change_add(change, step->cause.cause, step->cause.title,
+                   baseline_cause(b, step->cause.cause), step);
+    EACH (const struct baseline_cause, then, b->causes) {
+        const char *cause = strtab_get(&b->strings, then->cause);
+        bool there = false;
+        EACH (const struct diagnosis_step, step, d->steps)
+            there |= strcmp(step->cause.cause, cause) == 0;
+        if (!there)
+            change_add(change, cause, strtab_get(&b->strings, then->title), then, NULL);
+    }
+    const int64_t *now = dpro_graph_measured_ns(d->r->graph, &n);
+    change->p = stats_welch_p(stats_mean_std_i64(b->measured_ns.at, b->measured_ns.n),
+                              b->measured_ns.n, stats_mean_std_i64(now, n), n);
+    const char *framework = strtab_get(&b->strings, b->framework);
+    const char *version = strtab_get(&b->strings, b->version);
+    if (b->world_size != ranks_now)
+        words_add(&change->differs, "; ", "%" PRId64 " ranks then, %d now", b->world_size,
+                  ranks_now);
+    if (strcmp(framework, framework_now) != 0)
+        words_add(&change->differs, "; ", "framework %.40s then, %s now", framework, framework_now);
+    if (strcmp(version, dpro_version()) != 0)
+        words_add(&change->differs, "; ", "diagnosed by dpro %.40s then, %s now", version,
+                  dpro_version());
+}
+
+/* "12.3 ms (2.4 %) more an iteration than good.json's 518.3 ms, p = 0.003". */
+static void say_change(const struct diagnosis_facts *d, const struct baseline_change *change,
+                       struct words *words)
+{
+    int64_t then = d->r->baseline->iteration_ns, more = d->r->job.ns - then;
+    words_add(words, "", "%s (%s %%) %s an iteration than the %s of %s", TIME(llabs(more)),
+              NUMBER(100.0 * (double)llabs(more) / (double)then, 1), more < 0 ? "less" : "more",
+              TIME(then), d->r->baseline->path);
+    if (isnan(change->p))
+        words_add(words, "; ", "too few iterations were measured to tell whether that is noise");
+    else
+        words_add(words, ", ", "%sp = %s", change->p > NOISE_FROM ? "which may be noise: " : "",
+                  change->p < 0.0005 ? "0.000" : NUMBER(change->p, 3));
+}
+
+static void write_change(struct writer *w, const struct diagnosis_facts *d)
+{
+    struct baseline_change change = {.p = NAN};
+    struct table t = {.n_cols = 5, .left = {true}};
+    struct words said = {.n = 0};
+    find_change(&change, d);
+    say_change(d, &change, &said);
+    table_escaped(w, "Against", INDENT, said.text);
+    if (change.differs.n > 0)
+        table_escaped(w, "Differs", INDENT, change.differs.text);
+    writer_text(w, "\n");
+    table_cells(&t, "Against the baseline, in ms", "then", "now", "change", "+-");
+    array_add(&change.causes, "iteration", "iteration", d->r->baseline->iteration_ns, d->r->job.ns,
+              -1);
+    EACH (const struct cause_change, c, change.causes) {
+        char title[NAME_COLUMNS * 4];
+        columns_shorten(title, sizeof title, c->title, NAME_COLUMNS);
+        table_cells(&t, title, SHOWN(d, c->then_ns), SHOWN(d, c->now_ns),
+                    SHOWN(d, c->now_ns - c->then_ns), c->half_ns < 0 ? "" : SHOWN(d, c->half_ns));
+    }
+    table_write(w, &t);
+    array_fini(&change.causes);
+}
+
+static void write_against(struct writer *w, const struct diagnosis_facts *d)
+{
+    struct baseline_change change = {.p = NAN};
+    struct words said = {.n = 0};
+    if (!d->r->baseline) {
+        writer_fields(w, NUL("against"));
+        return;
+    }
+    find_change(&change, d);
+    say_change(d, &change, &said);
+    writer_section(w, "against", '{');
+    writer_fields(w, TEXT("path", d->r->baseline->path), TEXT("text", said.text),
+                  MS("iteration_ms", d->r->baseline->iteration_ns),
+                  MS("difference_ms", d->r->job.ns - d->r->baseline->iteration_ns),
+                  FIXED("p_value", change.p, 6),
+                  TEXT("differs", change.differs.n > 0 ? change.differs.text : NULL));
+    writer_begin(w, "causes", '[');
+    EACH (const struct cause_change, c, change.causes)
+        writer_row(w, TEXT("cause", c->cause), TEXT("title", c->title), MS("then_ms", c->then_ns),
+                   MS("now_ms", c->now_ns), MS("difference_ms", c->now_ns - c->then_ns),
+                   MS_KNOWN("uncertainty_ms", c->half_ns));
+    writer_close(w, ']');
+    writer_close(w, '}');
+    array_fini(&change.causes);
 }
 
 /* ---- JSON ---- */
 
-static void put_json_cause(struct writer *w, const struct dpro_diagnose_report *r,
-                           const struct dpro_cause *cause)
+/* A baseline does not need all. */
+static void write_json_step(struct writer *w, const struct diagnosis_facts *d,
+                            const struct dpro_cause *cause, bool for_baseline)
 {
     writer_item(w);
     writer_fields(w, TEXT("cause", cause->cause), TEXT("title", cause->title),
                   MS("blame_ms", cause->blame_ns),
-                  MS_KNOWN("uncertainty_ms", cause->uncertainty_ns),
-                  MS_IF("alone_ms", cause->order > 0, cause->alone_ns),
+                  MS_KNOWN("uncertainty_ms", cause->uncertainty_ns));
+    if (for_baseline) {
+        writer_close(w, '}');
+        return;
+    }
+    writer_fields(w, MS_IF("alone_ms", cause->order > 0, cause->alone_ns),
                   MS_IF("in_order_ms", cause->order > 0, cause->in_order_ns),
                   INT_IF("order", cause->order > 0, cause->order));
-    writer_key(w, "ranks");
-    writer_json_ints(w, cause->ranks, cause->n_ranks);
+    writer_begin(w, "ranks", '[');
+    EACH_OF (const int, rank, cause->ranks, cause->n_ranks)
+        if (*rank >= 0) /* no server */
+            writer_json_int(w, *rank);
+    writer_close(w, ']');
     writer_begin(w, "iterations", '[');
     EACH_OF (const int64_t, number, cause->iterations, cause->n_iterations)
         writer_json_int(w, *number);
@@ -115,8 +330,9 @@ static void put_json_cause(struct writer *w, const struct dpro_diagnose_report *
     writer_close(w, ']');
     writer_begin(w, "evidence", '[');
     EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
-        writer_object(w, TEXT("op", dpro_graph_op(r->graph, e->op).name), INT("id", e->op),
-                      INT("rank", e->rank), INT_IF("iteration", e->iteration >= 0, e->iteration),
+        writer_object(w, TEXT("op", dpro_graph_op(d->r->graph, e->op).name), INT("id", e->op),
+                      INT_IF("rank", e->rank >= 0, e->rank),
+                      INT_IF("iteration", e->iteration >= 0, e->iteration),
                       MS("start_ms", e->start_ns), MS("ms", e->ns));
     writer_close(w, ']');
     writer_fields(w, TEXT("next_step", cause->next_step), TEXT("command", cause->command),
@@ -125,59 +341,101 @@ static void put_json_cause(struct writer *w, const struct dpro_diagnose_report *
 }
 
 /* With rows for what no cause is told of, so that ideal and blames add up to the iteration. */
-static void put_json_causes(struct writer *w, const struct dpro_diagnose_report *r)
+static void write_object(struct writer *w, const struct diagnosis_facts *d, bool for_baseline)
 {
-    const struct dpro_diagnosis_view *v = dpro_diagnosis_view(r->diagnosis);
-    struct dpro_cause small = {.cause = "small_or_unsure",
-                               .title = "causes that are small or unsure",
-                               .blame_ns = v->small_ns,
-                               .uncertainty_ns = -1};
-    struct dpro_cause rest = {.cause = "not_explained",
-                              .title = "what the replay does not explain",
-                              .blame_ns = unexplained_of(r),
-                              .uncertainty_ns = -1};
-    writer_section(w, "causes", '[');
-    EACH_OF (const struct dpro_cause, cause, v->causes, v->n_causes)
-        put_json_cause(w, r, cause);
-    if (small.blame_ns != 0)
-        put_json_cause(w, r, &small);
-    if (rest.blame_ns != 0)
-        put_json_cause(w, r, &rest);
-    writer_close(w, ']');
-}
-
-static void write_json(struct writer *w, const void *arg)
-{
-    const struct dpro_diagnose_report *r = arg;
-    const struct dpro_diagnosis_view *v = dpro_diagnosis_view(r->diagnosis);
-    struct warnings warnings = warnings_of(r);
+    const struct dpro_diagnose_report *r = d->r;
+    const struct dpro_diagnosis_view *v = d->view;
+    uint32_t n;
+    const int64_t *measured = dpro_graph_measured_ns(r->graph, &n);
     writer_open(w, '{');
-    writer_fields(w, TEXT("schema", "dpro.diagnose/1"), TEXT("dpro_version", dpro_version()),
-                  MS("iteration_ms", r->job.ns), MS("iteration_low_ms", r->job.low_ns),
-                  MS("iteration_high_ms", r->job.high_ns),
+    writer_fields(w, TEXT("schema", "dpro.diagnose/1"), TEXT("version", dpro_version()),
+                  TEXT("verdict", d->verdict.text),
+                  TEXT("framework", dpro_trace_framework(r->trace)),
+                  INT("world_size", dpro_trace_world_size(r->trace)), MS("iteration_ms", r->job.ns),
+                  MS("iteration_low_ms", r->job.low_ns), MS("iteration_high_ms", r->job.high_ns),
                   TEXT("iteration_source", dpro_job_source_name(r->job.source)),
                   MS("ideal_ms", v->ideal_ns), MS("explained_ms", v->explained_ns),
                   MS("profiler_ms", r->profiler_ns), INT("n_iterations", v->n_iterations),
                   BOOL("sampled", v->is_sampled), INT("replays", v->n_replays));
-    put_json_causes(w, r);
-    writer_section(w, "abstained", '[');
-    EACH_OF (const struct dpro_abstained, a, v->abstained, v->n_abstained)
-        writer_row(w, TEXT("cause", a->cause), TEXT("title", a->title), TEXT("needs", a->needs),
-                   MS("blame_ms", a->blame_ns));
+    writer_key(w, "measured_ms");
+    writer_json_times(w, measured, n);
+    writer_section(w, "causes", '[');
+    EACH (const struct diagnosis_step, step, d->steps)
+        if (step != d->steps.at)
+            write_json_step(w, d, &step->cause, for_baseline);
     writer_close(w, ']');
-    if (r->measures)
-        measures_write_json(w, r->measures, r->trace);
-    warnings_write_json(w, &warnings, 1);
+    if (!for_baseline) {
+        writer_section(w, "abstained", '[');
+        EACH_OF (const struct dpro_abstained, a, v->abstained, v->n_abstained)
+            writer_row(w, TEXT("cause", a->cause), TEXT("title", a->title), TEXT("needs", a->needs),
+                       MS("blame_ms", a->blame_ns));
+        writer_close(w, ']');
+        if (r->measures)
+            measures_write_json(w, r->measures, r->trace);
+        write_against(w, d);
+        warnings_write_json(w, &d->warnings, 1);
+    }
     writer_close(w, '}');
+}
+
+void diagnosis_write_json(struct writer *w, const struct dpro_diagnose_report *report)
+{
+    struct diagnosis_facts d;
+    diagnosis_find(&d, report);
+    write_object(w, &d, false);
+    array_fini(&d.steps);
+}
+
+void diagnosis_write(struct writer *w, const void *report)
+{
+    diagnosis_write_json(w, report);
     writer_text(w, "\n");
+}
+
+static void write_baseline(struct writer *w, const void *report)
+{
+    struct diagnosis_facts d;
+    diagnosis_find(&d, report);
+    write_object(w, &d, true);
+    writer_text(w, "\n");
+    array_fini(&d.steps);
+}
+
+int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        writer_write_file(out, diagnosis_write, report, err));
+}
+
+int dpro_diagnose_save(const struct dpro_diagnose_report *report, const char *path,
+                       struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err),
+                        writer_write_path(path, false, write_baseline, report, err));
+}
+
+static void write_text(struct writer *w, const void *report)
+{
+    struct diagnosis_facts d;
+    diagnosis_find(&d, report);
+    table_escaped(w, "Verdict", INDENT, d.verdict.text);
+    if (d.r->baseline)
+        write_change(w, &d);
+    write_steps(w, &d);
+    EACH (const struct diagnosis_step, step, d.steps)
+        if (step->cause.order > 0)
+            write_cause(w, &d, step);
+    write_abstained(w, &d);
+    if (d.view->n_iterations == 1)
+        table_wrapped(w, "\n", 2, "Of one iteration there are no intervals.");
+    if (d.r->measures)
+        measures_write_text(w, d.r->measures);
+    straggler_write_text(w, d.r->trace);
+    warnings_write_text(w, &d.warnings, 1);
+    array_fini(&d.steps);
 }
 
 int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
 {
     return WITHIN_SCOPE(dpro_error_nomem(err), writer_write_file(out, write_text, report, err));
-}
-
-int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
-{
-    return WITHIN_SCOPE(dpro_error_nomem(err), writer_write_file(out, write_json, report, err));
 }

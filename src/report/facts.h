@@ -301,6 +301,9 @@ void memory_write_categories(struct writer *writer, const char *key,
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);
 void json_write(struct writer *writer, const void *facts);
+/* The dpro.diagnose/1 object; its file. */
+void diagnosis_write_json(struct writer *writer, const struct dpro_diagnose_report *report);
+void diagnosis_write(struct writer *writer, const void *report);
 struct drawn_facts {
     struct report_facts facts;
     struct slices slices;

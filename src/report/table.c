@@ -130,19 +130,19 @@ int table_widths(const struct table *t, int widths[TABLE_MOST])
 
 void table_write(struct writer *w, struct table *t)
 {
-    int widths[TABLE_MOST];
+    int widths[TABLE_MOST], blanks = 0;
     table_widths(t, widths);
     for (size_t i = 0; i < t->cells.n; i++) {
         int c = (int)(i % (size_t)t->n_cols);
-        bool last = c == t->n_cols - 1;
         const char *text = t->cells.at[i].text;
-        int pad = widths[c] - columns_of(text);
-        if (!last || text[0] != '\0')
-            writer_printf(w, "  %*s%s", t->left[c] ? 0 : pad, "", text);
-        if (t->left[c] && !last)
-            writer_printf(w, "%*s", pad, "");
-        if (last)
+        int pad = widths[c] - columns_of(text), before = t->left[c] ? 0 : pad;
+        if (text[0] != '\0') /* no line ends with blanks */
+            writer_printf(w, "%*s%s", blanks + 2 + before, "", text);
+        blanks = text[0] == '\0' ? blanks + 2 + pad : pad - before;
+        if (c == t->n_cols - 1) {
             writer_text(w, "\n");
+            blanks = 0;
+        }
     }
     array_fini(&t->cells);
 }

@@ -1,10 +1,12 @@
 """dpro diagnose: causes, in milliseconds that add up."""
 import glob
+import json
 import os
+import re
 import unittest
 from decimal import Decimal
 
-from support import BUNDLED, Case, dpro, span
+from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro, span
 
 
 def blames(facts):
@@ -27,10 +29,75 @@ class Diagnose(Case):
                     if cause["cause"] != "not_explained":
                         self.assertGreaterEqual(cause["blame_ms"], 0)
 
-    def test_the_text_names_the_causes_and_their_parts(self):
-        text = dpro("diagnose", BUNDLED).out
-        self.assertRegex(text, r"(?m)^  ideal +[0-9.]+ m?s +[0-9.]+%")
-        self.assertRegex(text, r"communication that nothing hides: [0-9.]+ m?s\n +dp all_reduce")
+    def test_rows_of_the_text_add_up_as_they_are_printed(self):
+        done = dpro("diagnose", BUNDLED)
+        self.assert_code(done, 0)
+        self.assertRegex(done.out, r"^Verdict +[0-9.]+ of [0-9.]+ ms (a replayed|an) iteration \([0-9.]+ %\) are lost: [0-9.]+ ms, ")
+        self.assertLessEqual(max(len(line) for line in done.out.splitlines()), 100)
+        self.assertNotRegex(done.out, r"(?m) $")
+        self.assertRegex(done.out, r"communication that nothing hides: [0-9.]+ ms\n +of +dp all_reduce")
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
+            with self.subTest(trace=trace):
+                rows = re.search(r"(?ms)^  From the ideal.*?$(.*?)^  iteration +([0-9.]+)", dpro("diagnose", trace).out)
+                values = re.findall(r"(?m)^  \S.*?  +(-?[0-9.]+)(?: |$)", rows[1])
+                self.assertEqual(sum(map(Decimal, values)), Decimal(rows[2]), rows[0])
+
+    def test_thresholds_fail_in_one_line(self):
+        done = dpro("diagnose", BUNDLED, "--fail-on", "exposed>15%, lost > 20%,slow_rank>5000ms,launch>0ms", "-q")
+        self.assert_code(done, CHECK_FAILED)
+        self.assertRegex(done.err, r"^dpro: --fail-on: exposed is 1[0-9.]+ %, more than 15 %; lost is [0-9.]+ %, more than 20 %\n$")
+        self.assertIn("From the ideal", done.out)
+        done = dpro("diagnose", BUNDLED, "--fail-on", "lost>99%", "-q")
+        self.assert_code(done, DONE)
+        self.assertEqual(done.err, "")
+
+    def test_a_threshold_that_is_none_says_what_there_are(self):
+        for text in ("exposed", "exposed>", "exposed>5", "exposed>5s", "nothing>5ms", "lost>5%,", ",lost>5%", "lost>-1ms", "lost>5%%",
+                     "lost>nanms", "lost>5ms lost>6ms", "x" * 5000 + ">1ms", "lost>" + "1" * 5000 + "ms"):
+            with self.subTest(text[:30]):
+                done = dpro("diagnose", "no such trace", "--fail-on", text)
+                self.assert_code(done, USAGE)
+                self.assertIn("names: lost, exposed, straggler, ", done.err)
+
+    def test_a_saved_diagnosis_is_compared_by_cause(self):
+        other, good = BUNDLED + "-default", self.path("good.json")
+        self.assert_code(dpro("diagnose", BUNDLED, "--save", good, "-q"), DONE)
+        self.assertLess(os.path.getsize(good), 4000)
+        same = self.assert_json("diagnose", BUNDLED, "--against", good)
+        self.assertEqual(same["against"]["difference_ms"], 0)
+        self.assertEqual(same["against"]["p_value"], 1)
+        self.assertIsNone(same["against"]["differs"])
+        self.assertIn("which may be noise: p = 1.000", dpro("diagnose", BUNDLED, "--against", good).out)
+        facts = self.assert_json("diagnose", other, "--against", good)
+        against = facts["against"]
+        self.assertEqual(sum(Decimal(str(c["difference_ms"])) for c in against["causes"]), Decimal(str(against["difference_ms"])))
+        for cause in against["causes"]:
+            self.assertEqual(Decimal(str(cause["now_ms"])) - Decimal(str(cause["then_ms"])), Decimal(str(cause["difference_ms"])))
+        self.assertLess(against["p_value"], 0.001)
+        for saved in ("json", "save"):  # --json can be a baseline, too
+            path = self.write("all.json", dpro("diagnose", BUNDLED, "--json").out) if saved == "json" else good
+            self.assertEqual(self.assert_json("diagnose", other, "--against", path)["against"]["causes"], against["causes"])
+        self.assertRegex(dpro("diagnose", other, "--against", good).out, r"Against +[0-9.]+ ms \([0-9.]+ %\) (more|less) an iteration than")
+
+    def test_a_baseline_that_is_none_is_refused_in_one_line(self):
+        good = self.path("good.json")
+        self.assert_code(dpro("diagnose", BUNDLED, "--save", good, "-q"), DONE)
+        with open(good, encoding="utf-8") as file:
+            text = file.read()
+        facts = json.loads(text)
+        for name, content, said in (
+                ("another version", json.dumps({**facts, "schema": "dpro.diagnose/2"}),
+                 "saved as dpro.diagnose/2, which dpro .* does not read"),
+                ("of something else", json.dumps({**facts, "schema": "dpro.replay/1"}), "no diagnosis"),
+                ("without a time", json.dumps({**facts, "iteration_ms": None}), "no iteration time"),
+                ("cut", text[:len(text) // 2], ""), ("empty", "", ""), ("no object", "[1, 2]", ""), ("no JSON", "\0" * 100, ""),
+                ("deep", "[" * 100000, ""), ("huge numbers", text.replace('"blame_ms":', '"blame_ms":1e300'), "blame_ms"),
+                ("many causes", json.dumps({**facts, "causes": facts["causes"] * 1000}), "more than")):
+            with self.subTest(name):
+                done = dpro("diagnose", BUNDLED, "--against", self.write("bad.json", content))
+                self.assert_code(done, INPUT)
+                self.assertRegex(done.err, "^dpro: .*bad.json: .*%s.*\n$" % said)
+        self.assert_code(dpro("diagnose", BUNDLED, "--against", self.path("missing.json")), INPUT)
 
     def test_efficiencies_multiply_and_who_waits_for_whom_adds_up(self):
         for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):

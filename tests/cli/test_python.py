@@ -99,6 +99,7 @@ class Commands(Case):
             trace = os.path.join(ROOT, "tests", "data", name)
             with self.subTest(name):
                 self.same("replay", trace)
+                self.same("diagnose", trace)
                 self.same("whatif", trace, ["--bandwidth", "0.5x"], bandwidth_ratio=0.5)
                 self.same("optimize", trace)
 
@@ -106,6 +107,10 @@ class Commands(Case):
         data = GPT
         self.same("replay", data, ["--samples", "20", "--seed", "3", "--delay", "BW@1=0.5", "--steps", "18:20", "--no-validate"],
                   samples=20, seed=3, delays=["BW@1=0.5"], steps=(18, 20), no_validate=1)
+        good = self.path("good.json")
+        self.assert_code(dpro("diagnose", data, "--save", good, "-q"), DONE)
+        self.same("diagnose", data, ["--steps", "18:20", "--against", good], steps=(18, 20), against=good)
+        self.assertIn("no diagnosis", self.error(package.diagnose, data, against=self.write("bad.json", "{}")))
         self.same("replay", data, ["--keep-profiler", "--iteration", "18", "--bandwidth", "8gbit"], keep_profiler=1, shown=18,
                   bandwidth_bytes_per_s=1e9)
         self.same("whatif", data, ["--bucket-cap-mb", "1,2", "--compress", "bf16", "--compute", "1.2x@0-1", "--delay", "FW=+3"],

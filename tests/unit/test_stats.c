@@ -66,6 +66,19 @@ TEST(the_deviation_is_of_a_sample)
     assert_true(stats_mean_std(NULL, 0).mean == 0);
 }
 
+/* The p-value is by integrating the density of t numerically. */
+TEST(welchs_test_tells_noise_from_a_difference)
+{
+    double a[] = {27.5, 21.0, 19.0, 23.6, 17.0, 17.9, 16.9, 20.1, 21.9, 22.6, 23.1, 19.6},
+           b[] = {27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0, 24.8, 20.2};
+    struct mean_std of_a = stats_mean_std(a, 12), of_b = stats_mean_std(b, 10);
+    assert_true(fabs(stats_welch_p(of_a, 12, of_b, 10) - 0.04222535709526) < 1e-9);
+    assert_true(stats_welch_p(of_a, 12, of_a, 12) == 1);
+    assert_true(isnan(stats_welch_p(of_a, 12, of_b, 1)));
+    of_a.std = of_b.std = 0;
+    assert_true(stats_welch_p(of_a, 12, of_b, 10) == 0);
+}
+
 TEST(slow_ones_recur_come_first_or_in_a_row)
 {
     static const struct {

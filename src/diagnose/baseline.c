@@ -1,0 +1,113 @@
+/* Reads dpro.diagnose/1, as far as a comparison needs it. */
+#include "diagnose/baseline.h"
+
+#include "base/json_members.h"
+
+#include <dpro/diagnose.h>
+
+#define SCHEMA "dpro.diagnose/"
+
+enum { MOST_CAUSES = 256, MOST_ITERATIONS = 1 << 20 };
+#define MOST_NS INT64_C(1000000000000000000) /* sums of a few of them don't overflow */
+
+static void read_blame(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct baseline_cause *cause = out;
+    if (json_read_decimal(r->js, 6, &cause->blame_ns) != JSON_VALUE ||
+        llabs(cause->blame_ns) > MOST_NS)
+        json_refuse(r, "has no 'blame_ms' in milliseconds");
+}
+
+static void read_causes(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct baseline_cause, "cause", TEXT, cause),
+        MEMBER(struct baseline_cause, "title", TEXT, title),
+        MEMBER_BY("blame_ms", read_blame, 0),
+        MEMBER(struct baseline_cause, "uncertainty_ms", MS, uncertainty_ns),
+        {NULL}};
+    struct dpro_saved_diagnosis *baseline = out;
+    bool is_list = json_must_open(r);
+    while (is_list && json_next_item(r)) {
+        struct baseline_cause cause = {.uncertainty_ns = -1};
+        json_read_object(r, members, &cause);
+        cause.uncertainty_ns = MIN(cause.uncertainty_ns, MOST_NS);
+        if (baseline->causes.n == MOST_CAUSES)
+            json_refuse(r, "is more than the %d causes that there can be", MOST_CAUSES);
+        else if (cause.cause)
+            array_push(&baseline->causes, cause);
+    }
+}
+
+static void read_times(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    struct dpro_saved_diagnosis *baseline = out;
+    int64_t ns;
+    JSON_EACH (r->js)
+        if (json_read_decimal(r->js, 6, &ns) == JSON_VALUE && ns >= 0 && ns <= MOST_NS &&
+            baseline->measured_ns.n < MOST_ITERATIONS)
+            array_push(&baseline->measured_ns, ns);
+}
+
+void dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline)
+{
+    if (!baseline)
+        return;
+    strtab_fini(&baseline->strings);
+    FREE_ALL(&baseline->measured_ns, &baseline->causes, &baseline->path, &baseline);
+}
+
+static int check_baseline(const struct dpro_saved_diagnosis *b, struct dpro_error *err)
+{
+    const char *schema = strtab_get(&b->strings, b->schema);
+    if (!text_begins(schema, SCHEMA))
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: no diagnosis; 'dpro diagnose TRACE --save FILE' writes one",
+                              b->path);
+    if (strcmp(schema, SCHEMA "1") != 0)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: saved as %.40s, which dpro %s does not read: save it again",
+                              b->path, schema, dpro_version());
+    if (b->iteration_ns <= 0 || b->iteration_ns > MOST_NS || b->ideal_ns > MOST_NS)
+        return dpro_error_set(err, DPRO_EFORMAT, "%s: no iteration time in it: save it again",
+                              b->path);
+    return 0;
+}
+
+static int read_baseline(const char *path, struct dpro_saved_diagnosis **baseline,
+                         struct dpro_error *err)
+{
+    static const struct json_member members[] = {
+        MEMBER(struct dpro_saved_diagnosis, "schema", TEXT, schema),
+        MEMBER(struct dpro_saved_diagnosis, "version", TEXT, version),
+        MEMBER(struct dpro_saved_diagnosis, "framework", TEXT, framework),
+        MEMBER(struct dpro_saved_diagnosis, "world_size", INT, world_size),
+        MEMBER(struct dpro_saved_diagnosis, "iteration_ms", MS, iteration_ns),
+        MEMBER(struct dpro_saved_diagnosis, "ideal_ms", MS, ideal_ns),
+        MEMBER_BY("measured_ms", read_times, 0),
+        MEMBER_BY("causes", read_causes, 0),
+        {NULL}};
+    struct dpro_saved_diagnosis *b = mem_array(1, sizeof *b);
+    struct json_reader r = {.strings = &b->strings};
+    b->path = mem_copy_string(path);
+    int rc = json_read_file(&r, path, members, b, "not a diagnosis", err);
+    if (rc == 0)
+        rc = check_baseline(b, err);
+    if (rc == 0)
+        *baseline = b;
+    return rc;
+}
+
+int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **baseline,
+                              struct dpro_error *err)
+{
+    return WITHIN_SCOPE(dpro_error_nomem(err), read_baseline(path, baseline, err));
+}
+
+const struct baseline_cause *baseline_cause(const struct dpro_saved_diagnosis *b, const char *key)
+{
+    EACH (const struct baseline_cause, cause, b->causes)
+        if (strcmp(strtab_get(&b->strings, cause->cause), key) == 0)
+            return cause;
+    return NULL;
+}

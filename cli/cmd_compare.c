@@ -1,11 +1,23 @@
 /* dpro compare: two traces of a job, side by side. */
+#include <string.h>
+
 #include <dpro/dpro.h>
 
 #include "cmd.h"
+#include "gate.h"
 #include "job.h"
 
+struct values {
+    struct cmd_values common;
+    const char *fail_on;
+};
+
+#define AT(member) offsetof(struct values, member)
 static const struct opt compare_opts[] = {
     CMD_OPT_JSON("dpro.compare/1", ""),
+    OPT_VALUE("fail-on", "LIST", opt_read_string, fail_on, "thresholds such as 'iteration>3%'",
+              "exit 1 when B takes longer than A by more than one of\nthese, such as "
+              "'iteration>3%,backward>5ms'"),
     CMD_OPTS_GRAPH(
         "use iterations A to B of both, both included, in the\njobs' own numbers (default: "
         "all)",
@@ -23,11 +35,38 @@ static int load_side(const char *path, const struct cmd_values *values, struct d
     return code != 0 ? code : cmd_done(dpro_job_replay(*job, &options, report, &err), &err);
 }
 
+/* How much longer B takes; in percent of A's iteration. */
+static bool value_of(const void *of, const char *name, double *ms, double *pct)
+{
+    const struct dpro_compared_time *times = of, *part = times;
+    for (size_t i = 0; strcmp(dpro_compare_part(i), name) != 0; i++)
+        part++;
+    *ms = (part->ns[1] - part->ns[0]) / 1e6;
+    *pct = times->ns[0] > 0 ? 1e8 * *ms / times->ns[0] : 0;
+    return part->ns[0] >= 0 && part->ns[1] >= 0 && times->ns[0] > 0;
+}
+
+static int check_thresholds(const char *fail_on, const struct dpro_comparison *comparison)
+{
+    struct dpro_compared_time times[DPRO_N_COMPARED];
+    struct dpro_error err = {.code = 0};
+    int code = cmd_finish_output(CMD_DONE);
+    if (code == 0)
+        code = cmd_done(dpro_compare_times(comparison, times, &err), &err);
+    return code == 0 ? gate_check(fail_on, value_of, times) : code;
+}
+
 static int run(const void *given, const struct opt_list *paths)
 {
+    const struct values *all = given;
     const struct cmd_values *values = given;
+    const char *names[DPRO_N_COMPARED + 1];
     if (paths->n != 2)
         return cmd_needs(&cmd_compare);
+    for (size_t i = 0; i <= DPRO_N_COMPARED; i++)
+        names[i] = dpro_compare_part(i);
+    if (all->fail_on != NULL && gate_parse(all->fail_on, names) != 0)
+        return CMD_USAGE;
     struct dpro_job *jobs[2] = {NULL, NULL};
     struct dpro_report reports[2];
     struct dpro_error err = {.code = 0};
@@ -40,6 +79,8 @@ static int run(const void *given, const struct opt_list *paths)
         code = cmd_done(
             (values->json ? dpro_compare_json : dpro_compare_text)(&comparison, cmd_output(), &err),
             &err);
+    if (code == 0 && all->fail_on != NULL)
+        code = check_thresholds(all->fail_on, &comparison);
     for (int i = 0; i < 2; i++)
         dpro_job_close(jobs[i]);
     return code;
@@ -57,7 +98,7 @@ const struct cmd cmd_compare = {
     .examples = "  dpro compare before/ after/\n"
                 "  dpro compare TRACE TRACE2 --json                 for programs",
     .opts = compare_opts,
-    .values_size = sizeof(struct cmd_values),
+    .values_size = sizeof(struct values),
     .needs = "two folders, files or globs (in quotes) of traces",
     .run = run,
 };

@@ -441,25 +441,60 @@ static void write_json(struct writer *w, const void *comparison)
     writer_text(w, "\n");
 }
 
+static void comparison_init(struct comparison *c, const struct dpro_comparison *of)
+{
+    *c = (struct comparison){.sides = {{.name = of->a_name}, {.name = of->b_name}}};
+    for (int i = 0; i < 2; i++) {
+        facts_init(&c->sides[i].facts, i ? of->b : of->a);
+        sum_phases(&c->sides[i]);
+        find_plan(&c->sides[i]);
+    }
+    c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
+    set_basis(c);
+    find_warnings(c);
+    if (!c->lacks_gpu)
+        find_families(c);
+}
+
+static void comparison_fini(struct comparison *c)
+{
+    for (int i = 0; i < 2; i++)
+        facts_fini(&c->sides[i].facts);
+    array_fini(&c->families);
+}
+
 static int write_comparison(const struct dpro_comparison *of, FILE *out,
                             void (*write)(struct writer *, const void *), struct dpro_error *err)
 {
-    struct comparison c = {.sides = {{.name = of->a_name}, {.name = of->b_name}}};
-    for (int i = 0; i < 2; i++) {
-        facts_init(&c.sides[i].facts, i ? of->b : of->a);
-        sum_phases(&c.sides[i]);
-        find_plan(&c.sides[i]);
-    }
-    c.lacks_gpu = c.sides[0].facts.lacks_gpu || c.sides[1].facts.lacks_gpu;
-    set_basis(&c);
-    find_warnings(&c);
-    if (!c.lacks_gpu)
-        find_families(&c);
+    struct comparison c;
+    comparison_init(&c, of);
     int rc = writer_write_file(out, write, &c, err);
-    for (int i = 0; i < 2; i++)
-        facts_fini(&c.sides[i].facts);
-    array_fini(&c.families);
+    comparison_fini(&c);
     return rc;
+}
+
+const char *dpro_compare_part(size_t index)
+{
+    return index == 0 ? "iteration" : index <= N_RANK_PARTS ? rank_parts[index - 1].column : NULL;
+}
+
+static int find_times(const struct dpro_comparison *of, struct dpro_compared_time *times)
+{
+    struct comparison c;
+    comparison_init(&c, of);
+    bool noise = fabs(c.less_pct) <= c.half_pct;
+    for (int p = 0; p <= N_RANK_PARTS; p++)
+        for (int i = 0; i < 2; i++)
+            times[p].ns[i] = p > 0 ? c.sides[i].phase_ns[p - 1] : c.sides[noise ? 0 : i].mean_ns;
+    comparison_fini(&c);
+    return 0;
+}
+
+int dpro_compare_times(const struct dpro_comparison *comparison,
+                       struct dpro_compared_time times[DPRO_N_COMPARED], struct dpro_error *err)
+{
+    _Static_assert(DPRO_N_COMPARED == N_RANK_PARTS + 1, "the iteration and its parts");
+    return WITHIN_SCOPE(dpro_error_nomem(err), find_times(comparison, times));
 }
 
 int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)

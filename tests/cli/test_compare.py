@@ -1,7 +1,7 @@
 """dpro compare: two traces of a job, and what a plan promised with what it brought."""
 
 import gpu_job
-from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro
+from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro
 
 
 class Compare(Case):
@@ -36,6 +36,16 @@ class Compare(Case):
         text = dpro("compare", self.path("a"), self.path("b"))
         self.assertRegex(text.out, r"B takes [0-9.]+ % more time an iteration")
         self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 100)
+
+    def test_thresholds_fail_in_one_line(self):
+        a, b = self.put("a"), self.put("b", backward_us=30_000)
+        done = dpro("compare", a, b, "-q", "--fail-on", "iteration>5%,backward>20ms,forward>1ms")
+        self.assert_code(done, CHECK_FAILED)
+        self.assertRegex(done.err, r"^dpro: --fail-on: iteration is [0-9.]+ %, more than 5 %; backward is [0-9.]+ ms, more than 20 ms\n$")
+        self.assert_code(dpro("compare", b, a, "--fail-on", "iteration>0%,backward>0ms"), DONE)
+        done = dpro("compare", a, b, "--fail-on", "lost>5%")
+        self.assert_code(done, USAGE)
+        self.assertIn("names: iteration, forward, backward, update, input, exposed, waiting, idle", done.err)
 
     def test_slow_iterations_that_recur_are_a_difference(self):
         def load(rank, number):

@@ -11,7 +11,8 @@
 #define MOST_DRAWN  16    /* ranks whose memory is drawn, those with the highest peaks */
 #define MOST_POINTS 16000 /* of them together */
 
-/* Ops of the page: the critical ones and the longest others, in order of their ids. */
+/* Ops of the page: the critical ones, those of a diagnosis and the longest others, in order of
+ * their ids. */
 struct page {
     struct arena arena;
     const struct dpro_graph *graph;
@@ -31,6 +32,14 @@ static void note_drawn(const struct slices *slices, int64_t *longest)
             longest[s->op] = MAX(longest[s->op], s->dur_ns);
 }
 
+/* Ops that a diagnosis leads to are kept, where they are drawn. */
+static void keep_evidence(const struct dpro_diagnosis_view *view, int64_t *longest)
+{
+    EACH_OF (const struct dpro_cause, cause, view->causes, view->n_causes)
+        EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
+            longest[e->op] = longest[e->op] < 0 ? -1 : INT64_MAX;
+}
+
 /* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. `sorted` has room
  * for as many. */
 static void choose_ops(struct page *page, const struct report_facts *f, int64_t *longest,
@@ -39,6 +48,8 @@ static void choose_ops(struct page *page, const struct report_facts *f, int64_t 
     uint32_t n = page->graph->n_ops;
     for (uint32_t i = 0; i < f->n_path; i++)
         longest[f->path[i].op] = INT64_MAX;
+    if (f->report->diagnosis)
+        keep_evidence(dpro_diagnosis_view(f->report->diagnosis->diagnosis), longest);
     for (uint32_t op = 0; op < n; op++)
         page->n_drawn += longest[op] >= 0;
     if (page->n_drawn > MAX_PAGE_OPS) {
@@ -388,6 +399,10 @@ static void write_data(struct writer *w, const void *arg)
     writer_open(w, '{');
     writer_key(w, "report");
     json_write_report(w, f, false);
+    if (f->report->diagnosis) {
+        writer_key(w, "diagnosis");
+        diagnosis_write_json(w, f->report->diagnosis);
+    }
     writer_section(w, "drawn", '[');
     write_ints(w, 3, (const int64_t[]){page.n_ops, page.n_drawn, page.shortest_ns});
     writer_close(w, ']');
@@ -419,11 +434,11 @@ static int write_folder(const struct dpro_report *report, const char *folder,
     struct drawn_facts drawn;
     const struct set_file files[] = {{"timeline.json.gz", true, timeline_write, &drawn},
                                      {"report.html", false, html_write, &drawn},
-                                     {"replay.json", false, json_write, &drawn.facts}};
+                                     {"replay.json", false, json_write, &drawn.facts},
+                                     {"diagnose.json", false, diagnosis_write, report->diagnosis}};
     facts_init(&drawn.facts, report);
     slices_init(&drawn.slices, report->graph, drawn.facts.replay);
-    int rc =
-        file_set_write(folder, "report", files, sizeof files / sizeof *files, &report->sink, err);
+    int rc = file_set_write(folder, "report", files, report->diagnosis ? 4 : 3, &report->sink, err);
     slices_fini(&drawn.slices);
     facts_fini(&drawn.facts);
     return rc;

@@ -13,7 +13,7 @@
                                                        is a gap, as in a waterfall; the interval is drawn as a line
    barRows([[label, parts, sum, interval], ...], whole)    bars below one another, with what stands at their left and right
    legend([["FW", "forward"], ...]), swatch("FW")      shades are the colours of report.css; "WAIT" is hatched
-   command(["dpro", "replay", ...])                    to be copied, words quoted as a shell needs it
+   command(["dpro", "replay", ...])                    to be copied, words quoted as a shell needs it; or a whole text
    toggle(text, pressed, onChange), action(text, onClick), choice("label", ["text", ...], onChange)
    withTip(element, title, [["name", "value"], ...])   a tooltip; in pictures titled(element, line, ...)
    picture(width, height, label), svg(tag, attributes, ...), ticks(max), ROOM      pictures as wide as there is room
@@ -146,7 +146,7 @@ function choice(label, texts, onChange) {
 
 /* A command as a shell reads it, to be copied. */
 function command(words) {
-  const text = words.map((w) => (/^[\w.\/:@%+=,~-]+$/.test(w) ? w : "'" + w.replace(/'/g, "'\\''") + "'")).join(" ");
+  const text = typeof words === "string" ? words : words.map((w) => (/^[\w.\/:@%+=,~-]+$/.test(w) ? w : "'" + w.replace(/'/g, "'\\''") + "'")).join(" ");
   const code = el("code", "", text), button = action("copy", async () => {
     try {
       await navigator.clipboard.writeText(text);

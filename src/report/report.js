@@ -214,6 +214,15 @@
     const holder = el("div", "", canvas);
     const section = card(null, tools, holder, range, panel, key, cut);
 
+    /* An op, by its id in the graph. */
+    function show(id) {
+      const at = lowerBound(model.opId, id);
+      if (model.opId[at] !== id || !view.goTo(at, true)) return false;
+      section.scrollIntoView({ behavior: "smooth" });
+      canvas.focus({ preventScroll: true });
+      return true;
+    }
+
     function start() {
       view = new Timeline(canvas, model, {
         iterationNs: report.predicted.iteration_ms > 0 ? report.predicted.iteration_ms * 1e6 : -1,
@@ -225,7 +234,7 @@
         },
       });
     }
-    return { card: section, start, view: () => view, find: (text) => { box.value = text; search(text); step(1); section.scrollIntoView({ behavior: "smooth" }); } };
+    return { card: section, start, view: () => view, show, find: (text) => { box.value = text; search(text); step(1); section.scrollIntoView({ behavior: "smooth" }); } };
   }
 
   /* ---- bars ---- */
@@ -450,13 +459,15 @@
 
   const timeline = timelineCard();
   const memory = memoryCard(report, data);
+  const diagnosis = data.diagnosis ? diagnosisCard(data.diagnosis, timeline.show, report.critical_path.iteration) : null;
   let parts = breakdown(-1);
   const iterations = iterationsCard((at) => {
     const now = breakdown(data.iterations.length ? at : -1);
     parts.replaceWith(now);
     parts = now;
   });
-  document.body.append(el("main", "", header(), verdict(report.verdict), tiles(), iterations, timeline.card, memory ? memory.card : null, dimensionsCard(report), opsCard(model, timeline.find),
+  document.body.append(el("main", "", header(), diagnosis, verdict(report.verdict), tiles(), iterations, timeline.card, memory ? memory.card : null, dimensionsCard(report), opsCard(model, timeline.find),
+    data.diagnosis && data.diagnosis.measures ? measuresCard(data.diagnosis.measures) : null,
     el("div", "grid", el("div", "stack", parts, topOps(timeline.find), notes()),
       el("div", "stack", pathBars(), validation(), clockAndFiles()))));
   timeline.start();

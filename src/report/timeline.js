@@ -45,7 +45,7 @@ function decodeData(data) {
   const zeros = new Uint8Array(n), column = (list) => list || zeros;
   const model = {
     strings: data.strings, kinds: data.kinds, devices: data.devices, processes: data.processes, nOps: n,
-    opName: ops.name, opKind: ops.kind, opDevice: ops.device,
+    opId: undelta(ops.id), opName: ops.name, opKind: ops.kind, opDevice: ops.device,
     opGap: column(ops.gap), opBytes: column(ops.bytes), opTensor: column(ops.tensor), opModule: column(ops.module),
     collectives: data.collectives, tracks: [], critical: new Uint8Array(n),
     /* where an op is drawn: track and index, -1 when nowhere */
@@ -570,12 +570,12 @@ class Timeline {
   setMatch(match) { this.match = match; this.redraw(); }
   select(op) { this.selected = op; this.redraw(); this.options.onSelect(op); }
 
-  /* Brings an op into view, opening its rank. */
-  goTo(op) {
+  /* Brings an op into view, opening its rank; false: it is drawn nowhere. */
+  goTo(op, near) {
     const m = this.model;
     const useReplayed = m.replayedTrack[op] >= 0 && (this.show.replayed || m.measuredTrack[op] < 0);
     const track = m.tracks[useReplayed ? m.replayedTrack[op] : m.measuredTrack[op]];
-    if (!track) return;
+    if (!track) return false;
     const i = useReplayed ? m.replayedAt[op] : m.measuredAt[op];
     const rank = this.ranks.find((r) => r.rank === m.devices[track.device][0]);
     if (!rank.open) { rank.open = true; this.layout(); this.resize(); }
@@ -585,11 +585,13 @@ class Timeline {
       if (row.y < this.scroll || row.y + row.h > this.scroll + view) this.scroll = row.y - view / 2;
     }
     const length = track.end[i] - track.start[i];
-    if (length < this.span / 400) this.span = Math.max(length * 60, 2000);
+    if (near) this.span = Math.max(length * 8, 2000);
+    else if (length < this.span / 400) this.span = Math.max(length * 60, 2000);
     else if (length > this.span) this.span = length * 1.5;
     this.t0 = (track.start[i] + track.end[i]) / 2 - this.span / 2;
     this.moved();
     this.select(op);
+    return true;
   }
 
   openAll(open) {

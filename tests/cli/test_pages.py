@@ -232,6 +232,31 @@ class Pages(Case):
             self.assertRegex(shown, f"<option[^>]*>iteration {number}: ")
             self.assertRegex(shown, f'<text [^>]*text-anchor="middle"[^>]*>{number}</text>')
 
+    def test_a_diagnosis_opens_its_evidence_in_the_timeline(self):
+        self.assert_code(dpro("diagnose", "-q", BUNDLED, "-o", self.path("out")), 0)
+        page = self.path("out", "report.html")
+        self.assert_readable(page)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
+            causes = json.load(file)["causes"]
+        self.assertEqual(json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])["diagnosis"]["causes"], causes)
+        told = [cause for cause in causes if cause["order"]]
+        text = text.replace("<style>", """<script>addEventListener("error", (e) => { if (!e.message.startsWith("ResizeObserver"))
+            document.documentElement.append(document.createTextNode("ERR" + "OR " + e.message)); });</script><style>""", 1)
+        opened = self.write("opened.html", text.replace("</body>", """<script>setTimeout(() => {
+            for (const cause of document.querySelectorAll("details.cause")) cause.querySelector("summary").click();
+            setTimeout(() => document.querySelector("details.cause td.op button").click(), 50);
+            setTimeout(() => document.body.append("focus " + document.activeElement.tagName), 150); }, 50);</script></body>"""))
+        self.assert_readable(opened)
+        shown = self.dom(opened)
+        self.assertNotIn("ERROR", shown)
+        self.assertEqual(shown.count('<details class="cause" open=""'), len(told) + 1)
+        self.assertIn(html.escape(told[0]["title"]), shown)
+        self.assertIn("focus CANVAS", shown)
+        self.assertRegex(shown, '<div class="selected"><div class="name">' + re.escape(html.escape(told[0]["evidence"][0]["op"])))
+        self.assertIn("SELECT s.ts, s.dur, s.name", shown)
+
     def test_a_search_is_readable_at_every_width(self):
         folder = self.path("a plan")
         self.assert_code(dpro("optimize", "-q", "--budget", "1", BUNDLED + "-default", "-o", folder), 0)

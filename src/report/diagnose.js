@@ -1,0 +1,96 @@
+/* diagnose.js: the diagnosis, drawn from dpro.diagnose/1. One bar goes from the ideal to the iteration; below it each of
+   its steps is a row, which opens what is known of it. */
+"use strict";
+
+/* goTo(op) selects the op in the timeline, which draws one iteration, and says whether it is there. */
+function diagnosisCard(d, goTo, iteration) {
+  const SHADES = ["COMM", "WAIT", "COPY", "UPDATE", "INPUT", "FW", "BATCH", "LAUNCH"], whole = Math.max(d.iteration_ms, 0);
+  const of = (v) => pct(share(v, whole));
+  const doubt = (c) => (known(c.uncertainty_ms) ? " ± " + ms(c.uncertainty_ms) : "");
+  const listed = (name, list) => (list.length ? (list.length === 1 ? name : name + "s") + " " + list.slice(0, 24).join(", ") + (list.length > 24 ? ", ..." : "") : "");
+  const told = d.causes.filter((c) => known(c.order));
+  const steps = [{ title: "ideal", blame_ms: d.ideal_ms, shade: "BW" }, ...d.causes.map((cause) => {
+    const at = told.indexOf(cause), small = cause.cause === "small_or_unsure";
+    return { ...cause, shade: at < 0 ? "IDLE" : SHADES[at % SHADES.length], body: at >= 0 ? () => details(cause) : small ? abstained : null };
+  })];
+
+  function abstained() {
+    return [el("p", "dim", "Each is below 2 % of the iteration, or below its own uncertainty."),
+      facts(d.abstained.filter((a) => a.blame_ms).map((a) => [a.title, ms(a.blame_ms)]))];
+  }
+
+  /* The ops in timeline.json.gz beside the page, in Perfetto's SQL. */
+  function query(evidence) {
+    const quoted = (list) => [...new Set(list)].map((v) => "'" + v.replace(/'/g, "''") + "'").join(", ");
+    const ranks = quoted(evidence.filter((e) => known(e.rank)).map((e) => "rank " + e.rank));
+    return "SELECT s.ts, s.dur, s.name, process.name AS rank, thread.name AS track FROM slice s JOIN thread_track t ON s.track_id = t.id " +
+      "JOIN thread USING (utid) JOIN process USING (upid) WHERE s.name IN (" + quoted(evidence.map((e) => e.op)) + ")" +
+      (ranks ? " AND process.name IN (" + ranks + ")" : "") + " ORDER BY s.dur DESC";
+  }
+
+  function evidenceTable(list) {
+    const show = (e) => {
+      const link = action(middle(e.op), () => { link.nextSibling.textContent = goTo(e.id) ? "" : "not in this page's timeline"; });
+      return el("span", "", link, el("span", "dim"));
+    };
+    return table([{ title: "op", cell: show, className: "op" }, { title: "rank", num: true, cell: (e) => (known(e.rank) ? String(e.rank) : "server"), by: (e) => (known(e.rank) ? e.rank : Infinity) },
+      { title: "iteration", num: true, cell: (e) => (known(e.iteration) ? String(e.iteration) : ""), by: (e) => e.iteration },
+      { title: "start, ms", num: true, cell: (e) => e.start_ms.toFixed(3), by: (e) => e.start_ms },
+      { title: "ms", num: true, cell: (e) => e.ms.toFixed(3), by: (e) => e.ms }], list, { most: 20 });
+  }
+
+  function details(c) {
+    return [
+      facts([["blame: its share of what is lost; the rows add up", ms(c.blame_ms) + doubt(c) + ", " + of(c.blame_ms)],
+        ["alone: what the iteration wins without this cause only", ms(c.alone_ms)],
+        ["in order: what it wins as number " + c.order + " of those taken away", ms(c.in_order_ms)],
+        ["where", [listed("rank", c.ranks), listed("iteration", c.iterations)].filter(Boolean).join("; ") || "all ranks and iterations"]]),
+      c.next_step ? el("p", "", el("strong", "", "Next: "), c.next_step) : null,
+      c.command ? [command(c.command), el("p", "dim", "wins " + ms(c.command_gain_ms) + ", as dpro whatif answers")] : null,
+      c.parts.length ? [el("h3", "", "Its parts"), barRows(c.parts.slice(0, 24).map((p) => [p.what, [[p.what, p.blame_ms, "FW"]], ms(p.blame_ms)]), c.blame_ms)] : null,
+      c.evidence.length ? [el("h3", "", "Its ops, the largest first; each selects and zooms its place in the timeline" + (known(iteration) ? " (iteration " + iteration + ")" : "")), evidenceTable(c.evidence),
+        el("h3", "", "The same ops in ui.perfetto.dev, with timeline.json.gz: a query (SQL)"), command(query(c.evidence))] : null,
+    ].flat();
+  }
+
+  let before = 0;
+  const rows = steps.map((s) => {
+    const from = before, to = (before += s.blame_ms);
+    const half = s.uncertainty_ms, interval = half ? [to - half, to + half] : null;
+    const head = [el("span", "what", swatch(s.shade), s.title), bar([["", Math.min(from, to), null], [s.title, Math.abs(s.blame_ms), s.shade]], whole, interval),
+      el("span", "sum", ms(s.blame_ms) + doubt(s) + " · " + of(s.blame_ms))];
+    if (!s.body) return el("div", "cause", el("div", "summary", head));
+    const row = el("details", "cause", el("summary", "", head));
+    row.addEventListener("toggle", () => row.append(el("div", "", s.body())), { once: true });
+    return row;
+  });
+  /* What differs from a diagnosis of before. */
+  function against(a) {
+    const column = (title, key) => ({ title, num: true, cell: (c) => (known(c[key]) ? c[key].toFixed(digits(c[key])) : ""), by: (c) => c[key] });
+    return [el("h3", "", a.text), a.differs ? el("p", "dim", a.differs) : null,
+      table([{ title: "cause", cell: (c) => c.title }, column("then, ms", "then_ms"), column("now, ms", "now_ms"), column("change, ms", "difference_ms"),
+        column("±", "uncertainty_ms")], a.causes)];
+  }
+
+  const needs = d.abstained.filter((a) => a.needs);
+  return card("Diagnosis", el("p", "said", d.verdict), bar(steps.map((s) => [s.title, s.blame_ms, s.shade]), whole), ...rows,
+    el("div", "cause total", el("div", "summary", el("span", "what", "iteration"), el("span"), el("span", "sum", ms(whole)))),
+    ...(d.against ? against(d.against) : []),
+    needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs])) : null);
+}
+
+/* The field's own measures: POP's efficiencies, MFU by family of ops, who waits for whom. */
+function measuresCard(m) {
+  const part = (v) => (known(v) ? pct(100 * v, 1) : "unknown"), pop = m.pop || {}, waits = m.waiting || [];
+  const column = (title, key, places) => ({ title, num: true, cell: (f) => (known(f[key]) ? f[key].toFixed(places) : ""), by: (f) => f[key] });
+  return card("Measures", known(pop.parallel_efficiency) ? facts([["parallel efficiency (POP), the product of", part(pop.parallel_efficiency)],
+    ["load balance", part(pop.load_balance)], ["serialisation", part(pop.serialisation)], ["transfer", part(pop.transfer)]]) : null,
+  facts([known(pop.launch) ? ["launch efficiency: the GPU's computing, of that and of its waiting for launches", part(pop.launch)] : null,
+    ["MFU" + (m.device ? ", of " + m.device : ""), known(m.mfu) ? part(m.mfu) + ", peak by " + m.peak_source : m.mfu_needs ? "can't be told without " + m.mfu_needs : "unknown"]].filter(known)),
+  m.families && m.families.length ? table([{ title: "ops", cell: (f) => f.family + ", " + f.precision }, column("GFLOP", "gflop", 1), column("busy, ms", "busy_ms", 2),
+    column("TFLOP/s", "tflops_per_s", 2), column("GB/s", "gbytes_per_s", 1), column("limit, TFLOP/s", "limit_tflops_per_s", 2),
+    { title: "limited by", cell: (f) => f.bound_by }], m.families) : null,
+  waits.length ? el("h3", "", "Who waits for whom") : null,
+  waits.length ? table([{ title: "rank", num: true, cell: (v) => String(v.rank), by: (v) => v.rank }, { title: "waits for", num: true, cell: (v) => String(v.for), by: (v) => v.for },
+    { title: "ms an iteration", num: true, cell: (v) => v.ms.toFixed(digits(v.ms)), by: (v) => v.ms }], [...waits].sort((a, b) => b.ms - a.ms), { most: 16 }) : null);
+}

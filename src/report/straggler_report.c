@@ -66,6 +66,28 @@ static void put_map(struct writer *w, const struct straggler_measures *m)
     table_write(w, &table);
 }
 
+static void put_measures(struct writer *w, const struct straggler_measures *m)
+{
+    table_paragraph(w, "", 0,
+                    "Stragglers, by the definitions of OSDI'25: S %.3f. Without delays between ops "
+                    "an iteration takes %.4g s, and %.4g s where each op takes what its type does "
+                    "on average.%s",
+                    m->s, m->t_s, m->ideal_s,
+                    m->has_shares ? " What follows does not add up, and may be below 1."
+                                  : " Below 1.03 nothing is shared out.");
+    if (m->n_left_out > 0)
+        table_paragraph(w, "  ", 4, "%u of %u steps are left out: workers did other ops in them",
+                        m->n_left_out, m->n_left_out + m->n_steps);
+    if (!m->has_shares)
+        return;
+    put_parts(w, m);
+    table_paragraph(w, "  ", 4,
+                    "of what is lost, the slowest 3 %% of workers cost %.1f %% (M_W), the last "
+                    "stage %.1f %% (M_S)",
+                    100 * m->m_w, 100 * m->m_s);
+    put_map(w, m);
+}
+
 void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -73,25 +95,11 @@ void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
     if (!trace->stages)
         return;
     straggler_measures_find(trace->stages, &m, &arena);
-    if (m.unknown) {
-        table_paragraph(w, "\n", 2, "No measures of stragglers: %s.", m.unknown);
-        return;
-    }
-    table_paragraph(w, "\n", 2,
-                    "Stragglers, by the definitions of OSDI'25: S %.3f. Without delays between ops "
-                    "an iteration takes %.4g s, and %.4g s where each op takes what its type does "
-                    "on average. What follows does not add up, and may be below 1.",
-                    m.s, m.t_s, m.ideal_s);
-    put_parts(w, &m);
-    if (m.has_shares)
-        table_paragraph(w, "  ", 4,
-                        "of what is lost, the slowest 3 %% of workers cost %.1f %% (M_W), the last "
-                        "stage %.1f %% (M_S)",
-                        100 * m.m_w, 100 * m.m_s);
-    if (m.n_left_out > 0)
-        table_paragraph(w, "  ", 4, "%u of %u steps are left out: workers did other ops in them",
-                        m.n_left_out, m.n_left_out + m.n_steps);
-    put_map(w, &m);
+    writer_text(w, "\n");
+    if (m.unknown)
+        table_paragraph(w, "", 0, "No measures of stragglers: %s.", m.unknown);
+    else
+        put_measures(w, &m);
 }
 
 static void put_json_list(struct writer *w, const char *key, const double *values, size_t n,

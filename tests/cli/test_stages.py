@@ -96,6 +96,14 @@ class TestStages(Case):
         far = head + "gc,1,0,1,60000,60000\n"
         self.assert_error(dpro("replay", self.write("far.csv", far)), INPUT, "number them from 0")
 
+    def test_of_two_timelines_one_is_taken(self):
+        job = StageJob(times=uneven(10))
+        paths = [self.write("job/%s.csv" % name, job.csv()) for name in "ab"]
+        for given in (paths, [self.path("job")]):
+            facts = self.assert_replays(*given)
+            self.assert_is(job, facts)
+            self.assertRegex(" ".join(facts["warnings"]), "b.csv: left out, as .*a.csv is a stage timeline")
+
     def test_parquet_is_named_with_the_way_to_csv(self):
         self.assert_error(dpro("replay", self.write("job.parquet", b"PAR1" + bytes(60))), INPUT, "Parquet", "to_csv")
 

@@ -347,3 +347,23 @@ void stage_ranks_join(struct trace_build *build)
                 link_rank(table, &plan, rank, (uint32_t)rank->rank);
     }
 }
+
+/* Workers are numbered within a file. */
+void stage_ranks_choose(struct trace_build *build)
+{
+    const struct source *first = NULL, *told = NULL;
+    EACH (struct source, source, build->list) {
+        if (!source_usable(source) || source->reader->join != stage_ranks_join)
+            continue;
+        first = first ?: source;
+        if (strcmp(source->path, first->path) == 0)
+            continue;
+        if (!told || strcmp(source->path, told->path) != 0)
+            build_warn(build,
+                       "%s: left out, as %s is a stage timeline, too; put all of a job's "
+                       "rows into one file",
+                       source->path, first->path);
+        told = source;
+        source->reader = NULL;
+    }
+}

@@ -425,6 +425,7 @@ const struct reader stage_reader = {
                 "a stage timeline without an op; do its threads' names say 'PP rank 0'?"},
     .recognise = recognise_stages,
     .read_json = read_stage_json,
+    .correct_ranks = stage_ranks_choose,
     .join = stage_ranks_join,
 };
 
@@ -436,4 +437,5 @@ const struct reader stage_csv_reader = {
                 "a stage timeline without an op"},
     .recognise = recognise_csv,
     .read_bytes = read_stage_csv,
+    .join = stage_ranks_join,
 };

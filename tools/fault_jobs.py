@@ -69,7 +69,9 @@ class Rank(gpu_job.Rank):
         if self.job.on_gpu:
             return (yield from self.launch(op, kernel, us, COMPUTE, tid=tid, after=after))
         self.now = max(self.now, after)
-        us = self.vary(us)
+        us, slice_us = self.vary(us), self.option("slice_us", 0.0)
+        if self.random.random() * slice_us < us and slice_us:
+            us += slice_us  # another process has the core for as long
         name = op if op.startswith("aten") else f"autograd::engine::evaluate_function: {op}"
         self.emit("cpu_op", name, self.now, us, 100, MAIN, **args)
         self.now += us + 5.0

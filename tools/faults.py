@@ -50,7 +50,8 @@ def paused(job, ms):
 # Name: kinds of jobs, causes that are right (any of them; their blames add up), and what a drawn job gets.
 FAULTS = {
     "none": (("gpu", "cpu", "pipeline", "fsdp"), (), lambda job: {}),
-    "one rank's core shared": (("gpu", "cpu", "fsdp"), ("slow_rank",), lambda job: {"slow": for_one(job["victim"], 1.4, 1.0)}),
+    "one rank is slower": (("gpu", "cpu", "fsdp"), ("slow_rank",), lambda job: {"slow": for_one(job["victim"], 1.4, 1.0)}),
+    "one rank's core shared by turns": (("cpu",), ("slow_rank",), lambda job: {"slice_us": for_one(job["victim"], 4_000.0, 0.0)}),
     "link at half its rate": (("gpu", "cpu", "fsdp"), ("slow_link", "communication"), lambda job: {"bytes_us": 2 * job["bytes_us"]}),
     "latency added": (("gpu", "cpu"), ("slow_link", "small_messages", "communication"), lambda job: {"latency_us": 10_000.0}),
     "slow loader, all ranks": (("gpu", "cpu", "fsdp"), ("input",), lambda job: {"loader_us": fault_jobs.always(15_000.0)}),
@@ -67,7 +68,7 @@ FAULTS = {
     "memory pressure": (("gpu", "fsdp"), ("allocator",), lambda job: {"retry_us": some_steps(2, (12_000.0, 12_000.0), ())}),
 }
 # Two at once: each cause is set against what its fault costs alone.
-PAIRS = (("one rank's core shared", "slow loader, all ranks"), ("latency added", "recompilation"),
+PAIRS = (("one rank is slower", "slow loader, all ranks"), ("latency added", "recompilation"),
          ("slow loader, all ranks", "garbage collection"))
 
 

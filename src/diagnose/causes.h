@@ -31,7 +31,7 @@ struct time_group {
     uint32_t rank;         /* index */
     ARRAY(uint32_t) times; /* gap * n_ops + op */
     int64_t *ns;           /* [n_iterations] their sum */
-    int64_t usual_ns;      /* its median */
+    int64_t mean_ns;       /* of these */
 };
 typedef ARRAY(struct time_group) time_groups;
 

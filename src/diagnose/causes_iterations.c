@@ -1,6 +1,7 @@
 /* What single iterations and ranks take longer than usual. An op that varies a little is longer
  * than its median half of the time, though the sum of many such ops hardly varies. So what the ops
- * of a rank take longer counts as far as their sum does. */
+ * of a rank take longer counts as far as their sum is longer than its own median: where another
+ * process shares a core, other ops are cut in each iteration. */
 #include "diagnose/causes.h"
 
 #include "graph/names/names.h"
@@ -29,6 +30,7 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
     uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
     SCRATCH double *more = mem_array(n + (size_t)1, sizeof *more);
     SCRATCH double *all = mem_array(n + (size_t)1, sizeof *all);
+    SCRATCH double *sums = mem_array(n + (size_t)1, sizeof *sums);
     SCRATCH int64_t *usual = mem_array(group->times.n + 1, sizeof *usual);
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
@@ -39,6 +41,8 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
             more[i] += MAX(over, 0);
         }
     }
+    memcpy(sums, all, n * sizeof *sums);
+    double usual_sum = select_double(sums, n, (n - 1) / 2);
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
         const uint32_t *parts = e->parts + (size_t)group->rank * n;
@@ -49,10 +53,10 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
                 part = parts[j] == part ? UINT32_MAX : part;
             for (uint32_t j = i; j < n && part != UINT32_MAX; j++) {
                 int64_t over = left_of(e->d, j, op, gap) - usual[k];
-                if (parts[j] != part || !e->wanted[j] || over <= 0 || all[j] <= 0)
+                if (parts[j] != part || !e->wanted[j] || over <= 0 || all[j] <= usual_sum)
                     continue;
                 ns = ns ?: arena_array(e->found->arena, n, sizeof *ns);
-                ns[j] = llround((double)over * (all[j] / more[j]));
+                ns[j] = llround((double)over * MIN((all[j] - usual_sum) / more[j], 1));
             }
             if (ns)
                 array_add(&e->found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);

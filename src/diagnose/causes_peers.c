@@ -73,7 +73,7 @@ struct beside {
 };
 
 /* Of each kind of op the lower median counts, so that all ranks take a little longer than their
- * peers: what the fastest of them does is taken off all. */
+ * peers: what the fastest of them does, of what its peers take, is taken off all. */
 static void beside_the_fastest(struct beside *b, const struct peers *p, uint32_t n_ranks,
                                uint32_t n)
 {
@@ -81,17 +81,17 @@ static void beside_the_fastest(struct beside *b, const struct peers *p, uint32_t
     for (uint32_t r = 0; r < n_ranks; r++) {
         double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
         double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
-        least = own > 0 ? MIN(least, more / own) : least;
+        least = own > more ? MIN(least, more / (own - more)) : least;
     }
     least = MAX(least, 0);
     for (size_t k = 0; k < p->groups.n; k++) {
         uint32_t r = p->groups.at[k].rank;
         double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
         double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
-        b->share[k] *= more > 0 ? MAX(1 - least * own / more, 0) : 0;
+        b->share[k] *= more > 0 ? MAX(1 - least * (own - more) / more, 0) : 0;
     }
     for (size_t i = 0; i < (size_t)n_ranks * n; i++)
-        b->more[i] -= least * b->own[i];
+        b->more[i] -= least * (b->own[i] - b->more[i]);
 }
 
 static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, uint32_t phase,
@@ -108,17 +108,17 @@ static struct beside beside_peers(const struct peers *p, const struct diagnosed 
         end = RUN_END(k, i, (size_t)p->groups.n, groups[k].key == groups[i].key);
         if (end - i < 2 || !is_phase(d->g, groups[i].times.at[0] % d->g->n_ops, phase))
             continue;
-        for (uint32_t s = 0; s <= n; s++) { /* the last is that of the usual times */
+        for (uint32_t s = 0; s <= n; s++) { /* the last is that of the means */
             for (size_t k = i; k < end; k++)
-                ns[k - i] = s < n ? groups[k].ns[s] : groups[k].usual_ns;
+                ns[k - i] = s < n ? groups[k].ns[s] : groups[k].mean_ns;
             int64_t usual = lower_median(ns, end - i);
             for (size_t k = i; k < end; k++) {
                 size_t at = (size_t)groups[k].rank * n + s;
                 if (s < n) {
                     b.own[at] += (double)groups[k].ns[s];
                     b.more[at] += (double)(groups[k].ns[s] - usual);
-                } else if (groups[k].usual_ns > usual) {
-                    b.share[k] = (double)(groups[k].usual_ns - usual) / (double)groups[k].usual_ns;
+                } else if (groups[k].mean_ns > usual) {
+                    b.share[k] = (double)(groups[k].mean_ns - usual) / (double)groups[k].mean_ns;
                 }
             }
         }

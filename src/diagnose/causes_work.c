@@ -66,7 +66,6 @@ void groups_add(time_groups *groups, struct map *numbers, const struct diagnosed
 void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena)
 {
     uint32_t n = d->n_iterations, n_ops = d->g->n_ops;
-    SCRATCH int64_t *sorted = mem_array(n + (size_t)1, sizeof *sorted);
     EACH (struct time_group, group, *groups) {
         group->ns = arena_array(arena, n + (size_t)1, sizeof *group->ns);
         for (uint32_t i = 0; i < n; i++)
@@ -76,8 +75,10 @@ void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct
                 group->ns[i] = time_add(group->ns[i], all && !gap ? d->copies[i].dur_ns[op]
                                                                   : left_of(d, i, op, gap));
             }
-        memcpy(sorted, group->ns, n * sizeof *sorted);
-        group->usual_ns = stats_median_i64(sorted, n);
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++)
+            sum += (double)group->ns[i];
+        group->mean_ns = (int64_t)(sum / MAX(n, 1));
     }
 }
 

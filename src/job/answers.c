@@ -245,11 +245,8 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
     const struct dpro_graph *graph;
     if ((rc = dpro_job_graph(job, &graph, err)) < 0)
         return rc;
-    bool beside = exchanges_in_passes(graph),
-         for_memory = options.memory_bytes > 0 || options.memory_share > 0;
-    rc = dpro_job_model(job, for_memory || (beside && !options.computing), &model, err);
-    if (rc == DPRO_EEMPTY && beside) /* but maybe no gradients */
-        rc = dpro_job_model(job, 1, &model, err);
+    bool all = options.memory_bytes > 0 || options.memory_share > 0 || exchanges_in_passes(graph);
+    rc = dpro_job_model(job, all, &model, err);
     if (rc < 0)
         return rc;
     options.threads = job->threads;

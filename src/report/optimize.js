@@ -52,7 +52,7 @@
     return card("Iteration time by strategy, all by the same model", el("figure", "", s),
       rows.some(([, , , , doubt]) => doubt) ? el("p", "dim", "Lines: the 95 % interval of the difference to how it ran.") : null,
       both ? el("p", "dim", "Bars: the expected time, a mean over the model's errors and the measured iterations, by which strategies are chosen. " +
-        "Points: the most likely time, by the model's best guess of each number" + (data.as_whatif ? ", which is what dpro whatif prints." : ".")) : null);
+        "Points: the most likely time, by the model's best guess of each number, which is what dpro whatif prints.") : null);
   }
 
   /* ---- memory ---- */

@@ -37,22 +37,6 @@ static void say_script(struct optimize_facts *f)
     snprintf(f->script, sizeof f->script, "%.300s", words.text);
 }
 
-/* Of a job with gradients and other communication in passes, a search may know of gradients alone.
- */
-static const char *say_beside(const struct dpro_optimize_report *report)
-{
-    bool any = false;
-    for (uint32_t d = 0; d < dpro_graph_n_dimensions(report->graph); d++) {
-        enum dpro_parallelism of = dpro_graph_dimension(report->graph, d).parallelism;
-        any |= of != DPRO_REPLICATES && of != DPRO_SHARDS;
-    }
-    if (!any || report->model->n_communications > 0 || report->model->n_tensors == 0)
-        return "";
-    return "what ranks exchange within passes takes as long as recorded here, whatever the "
-           "buckets; 'dpro whatif --buckets' has both share the link, and answers otherwise: it "
-           "may be off, too, so measure with 'dpro verify'";
-}
-
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
     *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
@@ -77,7 +61,6 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
         f->is_likely_other |= baseline.likely_ns != baseline.iteration_ns;
     }
     say_script(f);
-    f->beside = say_beside(report);
     f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
     if (f->n_fusions > 0)
         snprintf(f->fusions, sizeof f->fusions,
@@ -109,8 +92,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  f->is_named ? ""
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
-                 f->fusions, f->unsure_peak, f->beside,
-                 f->helps ? optimize_computing_warning(f) : "", f->cut_changes,
+                 f->fusions, f->unsure_peak, f->helps ? optimize_computing_warning(f) : "",
+                 f->cut_changes,
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "

@@ -37,8 +37,7 @@ struct optimize_facts {
     char script[320];        /* how the script does it where no plan can; "": a plan can */
     bool computes;           /* the best strategy compiles modules, or computes them in 16 bits */
     char misfit[224];        /* a warning; "": the model fits the measured iterations */
-    const char *beside;    /* a warning: what 'dpro whatif' knows of and the search does not; "" */
-    char unsure_peak[224]; /* a warning; "": it fits for sure */
+    char unsure_peak[224];   /* a warning; "": it fits for sure */
     struct dpro_memory_budget budget;
     struct dpro_memory_peak peaks[2]; /* by enum dpro_which, as all pairs here */
     struct dpro_computing_search computing;

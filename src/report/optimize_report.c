@@ -343,8 +343,7 @@ static void write_text(struct writer *w, const void *facts)
         table_paragraph(w, " ", 2,
                         "expected: the mean over the model's errors and the measured iterations, "
                         "by which strategies are chosen; likely: by the model's best guess of each "
-                        "number%s",
-                        f->beside[0] ? "" : ", which is what 'dpro whatif' prints");
+                        "number, which is what 'dpro whatif' prints");
     write_decisions(w, f);
     writer_text(w, "\n");
     table_paragraph(w, " ", 2, "search: %s, %llu candidate%s in %s s, %u round%s, stopped by: %s",
@@ -566,8 +565,6 @@ static void write_page_data(struct writer *w, const void *facts)
     writer_open(w, '{');
     writer_key(w, "report");
     write_report(w, f);
-    writer_newline(w);
-    writer_fields(w, BOOL("as_whatif", !f->beside[0]));
     write_times(w, "baseline_times", f, DPRO_BASELINE);
     write_times(w, "best_times", f, DPRO_BEST);
     writer_close(w, '}');

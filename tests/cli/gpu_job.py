@@ -30,8 +30,8 @@ class Job:
 
 
 class Rank:
-    def __init__(self, job, rank):
-        self.job, self.rank = job, rank
+    def __init__(self, job, rank, is_recorded=True):
+        self.job, self.rank, self.is_recorded = job, rank, is_recorded
         self.random, self.noise = random.Random(job.seed * 1000 + rank), random.Random(rank)
         self.now = job.start_us
         self.free = {}  # stream -> when its last work is over
@@ -47,6 +47,8 @@ class Rank:
         return us * (1 + self.job.jitter * self.random.uniform(-1, 1))
 
     def emit(self, cat, name, start, dur, pid, tid, **args):
+        if not self.is_recorded:
+            return
         late = (self.job.rounding_us if pid == 100 else self.job.gpu_rounding_us) * self.noise.randrange(2)
         begin, end = round(start, 3), round(start + dur + late, 3)
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": begin,
@@ -197,9 +199,9 @@ class Rank:
             yield from self.step(number, startup[1] if number == startup[0] else 0.0)
 
 
-def run_ranks(job, first, last, synced_at, startup=(0, 0.0)):
+def run_ranks(job, first, last, synced_at, startup=(0, 0.0), is_recorded=True):
     """All ranks' programs at once: each runs up to its next collective; then all know when it is over."""
-    ranks = [Rank(job, r) for r in range(job.world)]
+    ranks = [Rank(job, r, is_recorded) for r in range(job.world)]
     running = [rank.run(first, last, synced_at, startup) for rank in ranks]
     send = [None] * job.world
     while running:
@@ -224,7 +226,7 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
     iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
     first, last = before + 1, before + steps
     ranks = run_ranks(job, 1, last, first if synced else None, (first, startup_us))
-    endless = run_ranks(job, 1, last + 20, None)
+    endless = run_ranks(job, 1, last + 20, None, is_recorded=False)
     facts = []
     for rank, longer in zip(ranks, endless):
         begin = rank.marks[before]

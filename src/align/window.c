@@ -475,7 +475,7 @@ static void apply_wishes(struct window_work *work)
         return;
     for (size_t p = 0; p < a->pairs.n; p++)
         most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
-    double *scratch = mem_alloc(most * sizeof *scratch);
+    SCRATCH double *scratch = mem_alloc(most * sizeof *scratch);
     for (uint32_t c = 0; c < a->n_clocks; c++)
         work->known[c] = c == 0 || !a->clocks[c].keeps;
     /* again as long as one more is known: clocks may hang together only through others */
@@ -494,7 +494,6 @@ static void apply_wishes(struct window_work *work)
             work->known[low ? pair->high : pair->low] = more = true;
         }
     }
-    mem_free(scratch);
     for (uint32_t c = 0; c < a->n_clocks; c++) {
         const struct line *line = &work->window->lines[c];
         if (!work->known[c])

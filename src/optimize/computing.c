@@ -236,7 +236,7 @@ static bool holds_only(const struct question *q, uint32_t bucket, const bool *gr
  * ready at once, become one. */
 static void propose_with_buckets(const struct question *q, uint32_t module, unsigned way)
 {
-    bool *gradient_of = mem_array(q->model->n_tensors + (size_t)1, sizeof *gradient_of);
+    SCRATCH bool *gradient_of = mem_array(q->model->n_tensors + (size_t)1, sizeof *gradient_of);
     size_t first = q->candidates->edits.n, n = 0;
     uint32_t at = 0; /* as the edits before leave them */
     if (q->model->capabilities.together &&
@@ -251,7 +251,6 @@ static void propose_with_buckets(const struct question *q, uint32_t module, unsi
             at += b > 0 && !joins;
         }
     }
-    mem_free(gradient_of);
     if (n == 0)
         q->candidates->edits.n = first;
     candidates_add(q->candidates, first);

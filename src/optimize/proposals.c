@@ -63,7 +63,7 @@ static void proposals_sift(const struct question *q, struct registered *entry,
 void registry_collect(const struct question *q)
 {
     struct registry *r = q->registry;
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     struct dpro_strategy copy = buckets_copy(q->model, q->strategy, &arena);
     q->candidates->list.n = q->candidates->edits.n = 0;
     EACH (struct registered, entry, r->passes) {
@@ -79,5 +79,4 @@ void registry_collect(const struct question *q)
             fuse_propose(q, entry);
         proposals_sift(q, entry, &copy, first);
     }
-    arena_fini(&arena);
 }

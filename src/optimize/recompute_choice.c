@@ -88,7 +88,8 @@ static bool choice_solve(const struct recompute_problem *p, int64_t budget, bool
 {
     struct recompute_rows rows;
     uint32_t n = p->n_modules;
-    bool *chain = mem_array(n + (size_t)1, sizeof *chain), chain_suffices, is_exact = false;
+    SCRATCH bool *chain = mem_array(n + (size_t)1, sizeof *chain);
+    bool chain_suffices, is_exact = false;
     rows_init(p, budget, &rows);
     memset(chosen, 0, n * sizeof *chosen);
     bool suffices = suffices_in(&rows, chosen);
@@ -106,7 +107,6 @@ static bool choice_solve(const struct recompute_problem *p, int64_t budget, bool
     }
     result->is_exact = is_exact;
     arena_fini(&rows.arena);
-    mem_free(chain);
     return suffices;
 }
 

@@ -73,7 +73,7 @@ int setting_change(const struct program_search *s, const struct setting *setting
 static int settings_predict(const struct program_search *s, struct setting *setting,
                             struct dpro_memory_peak *before, struct dpro_error *err)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     struct changed_job job;
     bool same = true;
     int rc = setting_change(s, setting, &arena, &job, err);
@@ -89,7 +89,6 @@ static int settings_predict(const struct program_search *s, struct setting *sett
     setting->peak = changed ? job.change.memory[DPRO_BEST] : s->as_ran.peak;
     before->module = setting->peak.module = NULL;
     arena_fini(&job.model.arena);
-    arena_fini(&arena);
     return 0;
 }
 

@@ -156,7 +156,8 @@ static bool is_usable(const struct allocator_segment *segment)
 void allocator_restore(struct allocator *a, const struct allocator_segment *segments, uint32_t n,
                        const struct allocator_block *blocks)
 {
-    uint32_t *numbers = mem_array(n + 1, sizeof *numbers), n_plain = 0, n_kept = 0;
+    SCRATCH uint32_t *numbers = mem_array(n + 1, sizeof *numbers);
+    uint32_t n_plain = 0, n_kept = 0;
     for (uint32_t s = 0; s < n; s++)
         if (is_usable(&segments[s]) && segments[s].size_bytes > 0 && !segments[s].expandable)
             numbers[n_plain++] = s;
@@ -175,6 +176,5 @@ void allocator_restore(struct allocator *a, const struct allocator_segment *segm
     qsort_r(numbers, n_kept, sizeof *numbers, by_range, (void *)segments);
     for (uint32_t i = 0; i < n_kept;)
         i += restore_range(a, segments, numbers + i, n_kept - i, blocks);
-    mem_free(numbers);
     note_peaks(a);
 }

@@ -73,7 +73,7 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
                                        const struct critical_span *span, struct arena *arena,
                                        uint32_t *n)
 {
-    struct arena work = {0};
+    SCRATCH_ARENA struct arena work = {0};
     struct pull same = pull_make(graph->n_ops, graph->row, graph->succ, &work);
     struct pull next = pull_make(graph->n_ops, graph->next_row, graph->next_succ, &work);
     SCRATCH ARRAY(struct dpro_critical_op) ops = {0};
@@ -107,6 +107,5 @@ struct dpro_critical_op *critical_find(const struct dpro_graph *graph,
     for (size_t i = 0; i < ops.n; i++)
         path[i] = ops.at[ops.n - 1 - i];
     *n = (uint32_t)ops.n;
-    arena_fini(&work);
     return path;
 }

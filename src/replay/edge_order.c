@@ -14,7 +14,7 @@ static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, u
 
 bool *edge_ordered_devices(const struct dpro_graph *g, bool one_copy, struct arena *arena)
 {
-    struct arena work = {0};
+    SCRATCH_ARENA struct arena work = {0};
     bool *ordered = arena_alloc(arena, g->n_devices + (size_t)1);
     uint32_t *first = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *first);
     uint32_t *last = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *last);
@@ -36,7 +36,6 @@ bool *edge_ordered_devices(const struct dpro_graph *g, bool one_copy, struct are
         ordered[d] |= g->devices[d].kind == DPRO_DEVICE_COMM_THREAD;
         ordered[d] &= g->devices[d].n_slots == 0 && g->devices[d].n_sharing == 0;
     }
-    arena_fini(&work);
     return ordered;
 }
 
@@ -61,11 +60,10 @@ static void sort_ops(const struct dpro_graph *g, uint32_t *order)
 
 bool edge_order(const struct dpro_graph *g, bool one_copy, uint32_t *order)
 {
-    struct arena work = {0};
+    SCRATCH_ARENA struct arena work = {0};
     bool *ordered = edge_ordered_devices(g, one_copy, &work), all = !g->spare;
     for (uint32_t d = 0; d < g->n_devices; d++)
         all &= ordered[d];
-    arena_fini(&work);
     if (all)
         sort_ops(g, order);
     return all;

@@ -185,7 +185,7 @@ static void fixed_encode(struct fixed *f, const struct pull *same, const struct 
                          struct arena *work)
 {
     const struct dpro_graph *g = f->g;
-    cells_array preds = {0};
+    SCRATCH cells_array preds = {0};
     find_last(f);
     list_carried(f);
     for (uint32_t d = 0; d < g->n_devices; d++) /* cells from here on */
@@ -202,7 +202,6 @@ static void fixed_encode(struct fixed *f, const struct pull *same, const struct 
         if (device != DPRO_NO_DEVICE)
             f->last_op[device] = cell;
     }
-    array_fini(&preds);
     mark_checked(f, work);
     /* growing left room */
     f->code.at = mem_resize(f->code.at, f->code.n + 1, sizeof *f->code.at);
@@ -224,7 +223,7 @@ static void make_cells(struct fixed *f)
 
 struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order)
 {
-    struct arena work = {0};
+    SCRATCH_ARENA struct arena work = {0};
     size_t n = graph->n_ops;
     struct fixed *f = mem_array(1, sizeof *f);
     if (2 * n >= UINT32_MAX)
@@ -240,7 +239,6 @@ struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order
     for (uint32_t i = 0; i < n; i++)
         position[order[i]] = i;
     fixed_encode(f, &same, &next, &work);
-    arena_fini(&work);
     make_cells(f);
     fixed_release(f, NULL);
     return f;

@@ -86,7 +86,7 @@ static struct time_measured measured_of(const struct dpro_graph *g)
     struct time_measured m = {.n = 0};
     const int64_t *ns = dpro_graph_measured_ns(g, &m.n);
     double squares = 0, products = 0, before = 0;
-    double *values = mem_array(m.n + (size_t)1, sizeof *values);
+    SCRATCH double *values = mem_array(m.n + (size_t)1, sizeof *values);
     m.of = stats_slow_ones(ns, g->sample_number, m.n);
     for (uint32_t i = 0; i < m.n; i++) {
         values[i] = (double)ns[i] - m.of.all.mean;
@@ -99,7 +99,6 @@ static struct time_measured measured_of(const struct dpro_graph *g)
     m.correlation = squares > 0 && products > 0 ? products / squares : 0;
     /* one odd iteration says nothing: the median counts */
     m.median = m.n > 0 ? m.of.all.mean + stats_median(values, m.n) : 0;
-    mem_free(values);
     if (m.of.are_first) {
         m.n_warm_up = m.of.n;
         m.of.n_all -= m.of.n;

@@ -46,13 +46,12 @@ static void count_spared(struct pending *p, const uint32_t *row, const uint32_t 
 static void find_spared(struct pending *p, const uint16_t *counts, struct arena *arena)
 {
     const struct dpro_graph *g = p->g;
-    ARRAY(struct spared) found = {0};
+    SCRATCH ARRAY(struct spared) found = {0};
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (counts[op] > COUNT || (g->spare && g->spare[op]))
             array_add(&found, .op = op);
     p->spared = arena_copy(arena, found.at, found.n, sizeof *p->spared);
     p->n_spared = (uint32_t)found.n;
-    array_fini(&found);
     if (p->n_spared == 0)
         return;
     count_spared(p, g->row, g->succ, false);

@@ -230,7 +230,7 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
     struct dpro_replay_options options = {.threads = c->options->threads};
     struct dpro_graph usual = *c->g;
     struct chain chain;
-    struct arena scratch = {0};
+    SCRATCH_ARENA struct arena scratch = {0};
     size_t n = (size_t)usual.n_samples * usual.n_ops;
     int64_t waited = 0;
     struct dpro_replay_view *v = &r->view;
@@ -256,7 +256,6 @@ static void find_late_ns(const struct chain *c, struct dpro_replay *r)
         v->late_ns = MAX(v->iteration_ns - chain_predicted_ns(&chain, periods), 0);
     }
     chain_fini(&chain);
-    arena_fini(&scratch);
 }
 
 static void fill_shown(const struct chain *c, struct dpro_replay *r)

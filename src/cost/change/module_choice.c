@@ -140,9 +140,8 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
                               "the job's model repeats no block that keeps anything; name the "
                               "modules that are meant");
     }
-    char *names = mem_copy_string(text);
+    SCRATCH char *names = mem_copy_string(text);
     int rc = choose_names(model, names, chosen, err);
-    mem_free(names);
     if (rc == 0 || !is_path(text))
         return rc;
     memset(chosen, 0, model->n_modules * sizeof *chosen);

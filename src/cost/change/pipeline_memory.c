@@ -103,7 +103,7 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
 {
     static const struct dpro_strategy as_it_is;
     struct dpro_model own = *modules;
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     if (!memory_is_known(modules))
         return;
     own.memory = (struct memory_setting){0};
@@ -130,5 +130,4 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
                   change->runs[1].schedule == DPRO_SCHEDULE_ZERO_BUBBLE;
     unsure = hypot(unsure, (splits ? SPLIT_ERROR : FLIGHT_ERROR) * moved);
     peaks[1].std_bytes = hypot(peaks[0].std_bytes, unsure);
-    arena_fini(&arena);
 }

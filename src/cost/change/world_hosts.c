@@ -216,7 +216,7 @@ void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struc
     struct model_link *link = &w->m->net.link;
     if (!link->rank_hosts)
         return;
-    struct map first = {0};
+    SCRATCH struct map first = {0};
     uint32_t *hosts = arena_array(w->arena, n, sizeof *hosts);
     for (uint32_t r = 0; r < n; r++) {
         uint32_t old = old_of[r];
@@ -228,6 +228,5 @@ void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struc
             map_set(&first, map_key(key), r);
         hosts[r] = (uint32_t)of;
     }
-    map_fini(&first);
     link->rank_hosts = hosts;
 }

@@ -50,7 +50,7 @@ static void curve_over(struct dpro_estimate *sum, double work)
 /* Of the outermost modules that were probed with that batch; false: they are too little. */
 static bool measure_point(const struct dpro_model *model, double ratio, struct batch_point *point)
 {
-    bool *taken = mem_array(model->n_modules, sizeof *taken);
+    SCRATCH bool *taken = mem_array(model->n_modules, sizeof *taken);
     struct curve_work probed = {0, 0}, all = {0, 0};
     double faults = page_fault_share(model), launches = probed_launches(model);
     *point = (struct batch_point){.ratio = ratio};
@@ -73,7 +73,6 @@ static bool measure_point(const struct dpro_model *model, double ratio, struct b
         curve_add(&point->backward, work.backward,
                   probe_in_step(cost->backward, &cost->backward_bounds, launches));
     }
-    mem_free(taken);
     curve_over(&point->forward, probed.forward);
     curve_over(&point->backward, probed.backward);
     point->forward = with_page_faults(point->forward, faults, ratio);

@@ -6,14 +6,6 @@
 
 #include "cost/learn/fit.h"
 
-static double mean_of(const double *values, uint32_t n)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += values[i];
-    return n > 0 ? sum / n : 0;
-}
-
 /* When each rank has it, with the links to itself: of ranks that take turns in being the last, all
  * are. What the first one has it earlier than the last is no part of its time. */
 static void measure_lags(const struct fitting *f)
@@ -222,13 +214,12 @@ void fit_groups(const struct fitting *f)
     struct dpro_model *m = f->model;
     struct model_link *link = &f->net->link;
     const double *times = f->times;
-    double *room = mem_alloc((f->r->n + (size_t)1) * sizeof *room);
     for (uint32_t k = 0; k < m->n_communications; k++) {
+        double sum = 0;
         for (uint32_t s = 0; s < f->r->n; s++)
-            room[s] = times[(size_t)s * m->n_communications + k];
-        m->communications[k].took_ns = mean_of(room, f->r->n);
+            sum += times[(size_t)s * m->n_communications + k];
+        m->communications[k].took_ns = f->r->n > 0 ? sum / f->r->n : 0;
     }
-    mem_free(room);
     measure_lags(f);
     copy_hosts(f);
     link->own_links = !f->on_cpu;

@@ -36,11 +36,10 @@ static void measure_form(const reduction_array *seen, struct form *form)
 static struct form with_base(const reduction_array *seen)
 {
     struct dpro_estimate byte, base;
-    fit_points points = {0};
+    SCRATCH fit_points points = {0};
     for (size_t i = 0; i < seen->n; i++)
         array_push(&points, ((struct fit_point){seen->at[i].bytes, seen->at[i].kept_ns, 1, 0}));
     fit_line(&points, &byte, &base);
-    array_fini(&points);
     struct form form = {.byte_ns = byte.value, .base_ns = base.value};
     measure_form(seen, &form);
     return form;

@@ -78,7 +78,7 @@ static bool leads_to_tensor(const struct dpro_graph *g, uint32_t transfer, const
 
 bool unnamed_are_gradients(const struct dpro_graph *g)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     uint8_t *makes = arena_array(&arena, g->n_ops, 1), *seen = arena_array(&arena, g->n_ops, 1);
     uint32_t *stack = arena_alloc(&arena, (g->n_ops + (size_t)1) * sizeof *stack);
     bool leads = false, pytorch = g->framework && strcmp(g->framework, "pytorch") == 0;
@@ -96,7 +96,6 @@ bool unnamed_are_gradients(const struct dpro_graph *g)
         uint32_t first = g->collectives[tensor->collective].first_member;
         leads = leads_to_tensor(g, g->members[first].transfer, makes, seen, stack);
     }
-    arena_fini(&arena);
     return !leads;
 }
 

@@ -23,7 +23,7 @@ static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, s
 
 int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     *alone_ns = 0;
     if (!job_has_gpu(graph))
         return 0;
@@ -33,9 +33,7 @@ int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dp
     launching.sample_dur_ns = launching.sample_gap_ns = NULL;
     launching.lead_dur_ns = launching.lead_gap_ns = NULL;
     launching.n_samples = 0;
-    int rc = dpro_replay_predict(&launching, NULL, alone_ns, err);
-    arena_fini(&arena);
-    return rc;
+    return dpro_replay_predict(&launching, NULL, alone_ns, err);
 }
 
 static bool launches_work(const struct dpro_graph *g, uint32_t op)

@@ -339,7 +339,7 @@ static const struct model_memory *memory_with(const struct dpro_model *model, ui
 
 static void measure_module(const struct memory_learning *l, uint32_t module, bool *recomputed)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_model *model = l->model;
     struct model_module *to = &model->modules[module];
     recomputed[module] = true;
@@ -369,7 +369,6 @@ static void measure_module(const struct memory_learning *l, uint32_t module, boo
     if (holds_units(l, to->name))
         to->kept_bytes = 0; /* not to be chosen */
     recomputed[module] = false;
-    arena_fini(&arena);
 }
 
 /* By rank: the one whose memory was recorded, itself if it can be: ranks that reduce the same
@@ -409,8 +408,8 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
     model->n_memories = model->n_modules = 0;
     if (!told)
         return;
-    struct arena arena = {0};
-    struct map alike = {0};
+    SCRATCH_ARENA struct arena arena = {0};
+    SCRATCH struct map alike = {0};
     l.module_of = arena_alloc(&arena, g->names.n * sizeof *l.module_of);
     memset(l.module_of, 0xff, g->names.n * sizeof *l.module_of);
     for (uint32_t r = 0; r < g->n_ranks; r++)
@@ -426,9 +425,7 @@ void model_memory_learn(const struct measured_replay *replay, const struct coars
         model->ranks[r].memory = (uint32_t)i;
         add_program_calls(&l, r, told[r], &model->memories[i]);
     }
-    map_fini(&alike);
     bool *recomputed = arena_array(&arena, model->n_modules, sizeof *recomputed);
     for (uint32_t module = 0; module < model->n_modules; module++)
         measure_module(&l, module, recomputed);
-    arena_fini(&arena);
 }

@@ -150,7 +150,8 @@ void pace_changed(struct dpro_model *changed, struct model_pace along, double ta
 static double set_pauses(struct dpro_model *m)
 {
     uint32_t n = m->n_samples;
-    double *pause_ns = mem_alloc((n + (size_t)1) * sizeof *pause_ns), sum = 0, moving = 0;
+    double sum = 0, moving = 0;
+    SCRATCH double *pause_ns = mem_alloc((n + (size_t)1) * sizeof *pause_ns);
     for (uint32_t s = 0; s < n; s++) {
         pause_ns[s] = model_sample_pause(m->ranks, m->n_ranks, s);
         sum += s < m->job.n_warm_up ? 0 : pause_ns[s];
@@ -159,7 +160,6 @@ static double set_pauses(struct dpro_model *m)
     bool of_median =
         m->job.source == DPRO_JOB_OWN_STEPS && !m->recorded->graph->unprofiled_ones->every;
     double median = stats_median(pause_ns, n);
-    mem_free(pause_ns);
     m->pause_ns = of_median ? median : n > m->job.n_warm_up ? sum / (n - m->job.n_warm_up) : 0;
     m->pause_ns = fmin(m->pause_ns, MOST_PAUSES * (double)m->job.ns);
     m->moving_pause_ns = sum > 0 ? moving / sum * m->pause_ns : 0;

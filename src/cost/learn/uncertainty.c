@@ -161,7 +161,7 @@ static double moved_ns(const struct dpro_model *model, size_t number, double err
 static void add_learnt(const struct dpro_model *const models[2], const struct change_beside *beside,
                        struct uncertainty *u)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
         double times[2][2]; /* model, lower and upper */
         bool counts = is_unsure(models[0], n) || is_unsure(models[1], n);
@@ -177,7 +177,6 @@ static void add_learnt(const struct dpro_model *const models[2], const struct ch
                         (upper - lower) / 2);
         log_progress(beside->sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
     }
-    arena_fini(&arena);
 }
 
 /* Of an iteration, the time in which its last rank computes beside communication, waits of that
@@ -338,37 +337,33 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double between_ns = on_links_of(before, after, beside, after_ns);
     double of_links = share_of(between_ns, after_ns), of_rest = share_of(before_ns, between_ns);
     u.misfit = before->misfit;
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, fabs(beside->rewritten) * of_rest,
-                    fabs(beside->rewritten) * of_rest * ratio);
-    if (beside->resharded)
-        uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, GATHER_ERROR * of_rest,
-                        GATHER_ERROR * of_rest * ratio);
     uncertainty_add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
     uncertainty_add(&u, DPRO_UNCERTAIN_MACHINE, machine, machine, RATIO_SHARE * machine * ratio);
     /* the model was scaled to the job's time, so that only what changes is off */
     uncertainty_add(&u, DPRO_UNCERTAIN_MODEL, 0, fabs(u.misfit * gain / ratio),
                     fabs(u.misfit * gain));
-    double unseen = hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns;
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, unseen, unseen * ratio);
-    /* which ranks pause when may change as well */
-    double pauses = before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns;
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, pauses, pauses * ratio);
     struct computing_change computing = computing_of(after);
-    double unhidden = 0; /* in truth anything from none to all of what is hidden may be */
-    if (count_collectives(&before->baseline) != count_collectives(&after->baseline))
-        unhidden = fabs(hidden_of(after) - hidden_of(before)) / sqrt(3) / after_ns;
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, unhidden, unhidden * ratio);
+    bool other_number = count_collectives(&before->baseline) != count_collectives(&after->baseline);
+    bool other_servers = sync_n_servers(&before->net) != sync_n_servers(&after->net);
     /* What no recording of the job as it ran can show. Losing overlap is mostly what makes an
      * iteration longer, so the larger of both counts. */
     double gain_ns = measured_gain_ns(before, after);
     double unmeasured = fmax(share_of(before_ns, after_ns + gain_ns),
                              share_of(before_ns, between_ns + gain_ns) + of_links);
     double overlap = fabs(overlap_of(before) - overlap_of(after)) / fmax(before_ns, after_ns);
-    double change = USUAL_ERROR * fmax(unmeasured, overlap);
-    uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, change, change * ratio);
-    if (sync_n_servers(&before->net) != sync_n_servers(&after->net))
-        uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, UNCERTAINTY_SERVERS,
-                        UNCERTAINTY_SERVERS * ratio);
+    const double changes[] = {
+        USUAL_ERROR * fmax(unmeasured, overlap),
+        beside->rewritten * of_rest,
+        beside->resharded ? GATHER_ERROR * of_rest : 0,
+        hypot(beside->slowest_error_ns, beside->calls_error_ns) / after_ns,
+        /* which ranks pause when may change as well */
+        before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns,
+        /* in truth anything from none to all of what is hidden may be */
+        other_number ? (hidden_of(after) - hidden_of(before)) / sqrt(3) / after_ns : 0,
+        other_servers ? UNCERTAINTY_SERVERS : 0,
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        uncertainty_add(&u, DPRO_UNCERTAIN_CHANGE, 0, changes[i], changes[i] * ratio);
     double faults = strategy_fault_ns(after, &after->baseline, after->ranks[0].program).std;
     double batch = hypot(uncertainty_of_batch(before, after), faults / after_ns);
     batch = hypot(batch, beside->batch);

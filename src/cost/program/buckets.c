@@ -273,7 +273,7 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
     int rc = plan_file_read(path, &plan, err);
     if (rc < 0)
         return rc;
-    bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
+    SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
     strategy->fuses = plan.fuses && model->net.gate.cycle_ns > 0;
     strategy->fusion_bytes = plan.fusion_bytes;
@@ -298,7 +298,6 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
     rc = take_buckets(model, &plan, taken, strategy, err);
     if (rc == 0)
         rc = take_servers(model, &plan, strategy, err);
-    mem_free(taken);
     plan_file_fini(&plan);
     return rc;
 }

@@ -108,7 +108,7 @@ static uint32_t made_for(const struct join *join, const struct local_collective 
 static void find_passing(struct traffics *t, struct join *join)
 {
     uint32_t n = (uint32_t)MAX(join->world_size, 1);
-    ARRAY(int32_t) ranks = {0};
+    SCRATCH ARRAY(int32_t) ranks = {0};
     t->parents = mem_alloc(n * sizeof *t->parents);
     t->set_of = mem_alloc(n * sizeof *t->set_of);
     for (uint32_t i = 0; i < n; i++)
@@ -135,7 +135,6 @@ static void find_passing(struct traffics *t, struct join *join)
             t->set_of[root] =
                 made_for(join, c, member_sets_add(&join->sets, ranks.at, (uint32_t)ranks.n));
         }
-    array_fini(&ranks);
     t->is_back_and_forth = mem_array(n, sizeof *t->is_back_and_forth);
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
         int number = rank->trace->rank;
@@ -359,12 +358,11 @@ static void traffic_judge(const struct traffics *all, struct group_traffic *t)
 
 void traffics_find(struct traffics *t, struct join *join)
 {
-    ARRAY(int32_t) ranks = {0};
+    SCRATCH ARRAY(int32_t) ranks = {0};
     t->join = join;
     for (int rank = 0; rank < join->world_size; rank++)
         array_push(&ranks, rank);
     t->all_ranks = member_sets_add(&join->sets, ranks.at, (uint32_t)ranks.n);
-    array_fini(&ranks);
     find_passing(t, join);
     find_whole(t, join);
     EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks)

@@ -57,7 +57,8 @@ static void sort_edges(struct assembly *a)
 {
     size_t n = a->edges.n, n_kept = 0;
     struct local_edge *sorted = mem_alloc(n * sizeof *sorted);
-    uint32_t *end = mem_array(a->n_ops + (size_t)1, sizeof *end), begin = 0; /* of each op's */
+    SCRATCH uint32_t *end = mem_array(a->n_ops + (size_t)1, sizeof *end); /* of each op's */
+    uint32_t begin = 0;
     EACH (const struct local_edge, edge, a->edges)
         end[edge->to + 1]++;
     for (uint32_t op = 0; op < a->n_ops; op++)
@@ -71,7 +72,6 @@ static void sort_edges(struct assembly *a)
                 sorted[e].next != sorted[n_kept - 1].next)
                 sorted[n_kept++] = sorted[e];
     }
-    mem_free(end);
     mem_free(a->edges.at);
     a->edges.at = sorted;
     a->edges.n = n_kept;

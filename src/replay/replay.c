@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "base/parallel.h"
+#include "graph/dimensions/pipeline.h"
 #include "replay/chain.h"
 
 #define NO_RANK    UINT32_MAX
@@ -66,6 +67,45 @@ static void fill_iterations(const struct chain *c, struct dpro_replay *r)
     r->view.iteration_ns = chain_predicted_ns(c, iterations_ns);
 }
 
+/* In a pipeline a rank comes late as another stage does: only what it computes longer than the
+ * other ranks of its stage is its own, and these wait for the longest. */
+static void find_late_in_stage(const struct pipeline *pipeline, uint32_t stage, uint32_t n_ranks,
+                               const struct dpro_rank_time *times, int64_t *of_stage,
+                               struct dpro_lateness *late)
+{
+    uint32_t n = 0, last = 0;
+    for (uint32_t k = 0; k < n_ranks; k++) {
+        if (pipeline->stage_of[k] != stage)
+            continue;
+        late[k].late_ns = times[k].forward_ns + times[k].backward_ns + times[k].update_ns;
+        last = n == 0 || late[k].late_ns > late[last].late_ns ? k : last;
+        of_stage[n++] = late[k].late_ns;
+    }
+    int64_t middle = n > 0 ? select_i64(of_stage, n, (n - 1) / 2) : 0;
+    for (uint32_t k = 0; k < n_ranks; k++)
+        late[k].late_ns -= pipeline->stage_of[k] == stage ? middle : 0;
+    if (n > 0)
+        late[last].waited_ns = late[last].late_ns / n * (n - 1);
+}
+
+static void find_late_in_stages(const struct dpro_graph *g, const struct dpro_replay_view *v,
+                                struct dpro_lateness *lateness)
+{
+    struct arena scratch = {0};
+    struct pipeline pipeline;
+    pipeline_find(g, &scratch, &pipeline);
+    int64_t *of_stage = arena_array(&scratch, v->n_ranks + (size_t)1, sizeof *of_stage);
+    bool any = pipeline.dimension != DPRO_NO_DIMENSION && pipeline.n_stages > 1;
+    for (uint32_t i = 0; any && i < v->n_iterations; i++) {
+        size_t at = (size_t)i * v->n_ranks;
+        memset(lateness + at, 0, v->n_ranks * sizeof *lateness);
+        for (uint32_t stage = 0; stage < pipeline.n_stages; stage++)
+            find_late_in_stage(&pipeline, stage, v->n_ranks,
+                               v->ranks_in ? v->ranks_in + at : v->ranks, of_stage, lateness + at);
+    }
+    arena_fini(&scratch);
+}
+
 static void fill_ranks(struct chain *c, struct dpro_replay *r)
 {
     uint32_t n = c->g->n_ranks;
@@ -100,6 +140,7 @@ static void fill_ranks(struct chain *c, struct dpro_replay *r)
     r->view.ranks = ranks;
     r->view.waited_for_ns = waited_for_ns;
     r->view.ranks_in = ranks_in;
+    find_late_in_stages(c->g, &r->view, lateness);
     r->view.lateness = lateness;
     r->view.dimensions = dimensions;
     r->view.n_dimensions = c->g->n_dimensions;

@@ -130,6 +130,27 @@ static void say_cheaper(const struct report_facts *f, struct verdict_line *line)
     line_say(line, "computation dominates: make it cheaper, first %s (%s)", short_name, TIME(ns));
 }
 
+/* The stage of a pipeline that computes longest, and how much longer than the mean one; 0: there
+ * are no stages. */
+static int64_t find_longest_stage(const struct report_facts *f, uint32_t *longest)
+{
+    const struct pipeline *pipeline = &f->parallel.pipeline;
+    int64_t sum_ns = 0, most_ns = 0;
+    for (uint32_t stage = 0; stage < f->parallel.n_stages; stage++) {
+        int64_t ns = 0;
+        for (uint32_t r = 0; r < f->n_ranks; r++) {
+            const struct dpro_rank_time *t = &f->ranks[r].time;
+            if (pipeline->stage_of[r] == stage)
+                ns += t->forward_ns + t->backward_ns + t->update_ns;
+        }
+        ns /= MAX(f->parallel.stages[stage].n_ranks, 1);
+        sum_ns += ns;
+        *longest = ns > most_ns ? stage : *longest;
+        most_ns = MAX(most_ns, ns);
+    }
+    return most_ns - sum_ns / MAX(f->parallel.n_stages, 1);
+}
+
 static void say_even(const struct report_facts *f, struct verdict_line *line, const char *end)
 {
     line_say(line, "even out the ranks: they wait %s for each other%s", TIME(f->wait_ns),
@@ -151,8 +172,8 @@ static void say_reason(const struct report_facts *f, struct verdict_line *line, 
 
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
 {
-    uint32_t world = f->world_size;
-    int64_t excess;
+    uint32_t world = f->world_size, stage = 0;
+    int64_t excess, stage_ns = find_longest_stage(f, &stage);
     const char *a = TIME(f->wait_ns);
     if (f->n_slow > 0) {
         line_say(
@@ -183,6 +204,9 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
             say_even(f, line, "");
     } else if (world > f->n_ranks) {
         line_say(line, "record all %u ranks, to see which of them is waited for: %s", world, a);
+    } else if (facts_pct(stage_ns, f->predicted_ns) >= 5) {
+        line_say(line, "even out the stages: stage %u computes %s longer than they do on average",
+                 stage, TIME(stage_ns));
     } else {
         line_say(line, "even out the ranks: they wait %s for each other", a);
     }

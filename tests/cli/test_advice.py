@@ -31,7 +31,8 @@ class Advice(Case):
             return ""
         said = next_step(replayed.json)
         if "dpro optimize" in said:
-            tried = dpro("optimize", "-q", "--json", "--budget", "0.05", *paths)
+            memory = ["--memory", "1TiB"] if "works with --memory alone" in said else []
+            tried = dpro("optimize", "-q", "--json", "--budget", "0.05", *memory, *paths)
             if "does not work" not in said:
                 self.assert_code(tried, DONE)
             else:

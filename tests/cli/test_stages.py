@@ -63,6 +63,16 @@ class TestStages(Case):
             lines.append("h," + ",".join(str(row[column]) for column in names))
         self.assert_is(job, self.replayed("job.csv", "\n".join(lines) + "\n"))
 
+    def test_a_straggler_is_slower_than_the_ranks_of_its_stage_not_late_as_another_stage_is(self):
+        job = StageJob(dp=4, stages=4, micro_batches=8, steps=4, times=uneven(7, slow=(1, 2), by=2))
+        facts = self.replayed("rank.csv", job.csv())
+        self.assertEqual(facts["lateness"]["stragglers"], [6])
+        job = StageJob(dp=4, stages=4, micro_batches=8, steps=4, times=lambda optype, dp, stage, step, n:
+                       uneven(8)(optype, 0, 0, step, n) * (1.5 if stage == 2 and "compute" in optype else 1))
+        facts = self.replayed("stage.csv", job.csv())
+        self.assertEqual(facts["lateness"]["stragglers"], [])
+        self.assertIn("even out the stages: stage 2 computes", facts["verdict"][-1]["text"])
+
     def test_a_tensor_parallel_group_counts_as_one_worker(self):
         job = StageJob(times=uneven(5))
         lines = [",".join(COLUMNS)]

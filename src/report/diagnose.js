@@ -79,6 +79,29 @@ function diagnosisCard(d, goTo, iteration) {
     needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs])) : null);
 }
 
+/* The slowdown of each worker: stages below one another, data-parallel ranks side by side; the darkest is 1.5 or more. */
+function stragglerMap(slowdowns) {
+  const ranks = slowdowns[0].length, size = Math.max(3, Math.min(34, (ROOM - 64) / ranks)), top = 18;
+  const root = picture(Math.max(240, 64 + ranks * size), top + slowdowns.length * size, "slowdown of each worker");
+  root.append(svg("text", { x: 64, y: 12 }, "data-parallel ranks 0 to " + (ranks - 1)));
+  slowdowns.forEach((row, stage) => {
+    if (size >= 10 || stage === 0) root.append(svg("text", { x: 56, y: top + (stage + 0.5) * size + 4, "text-anchor": "end" }, "stage " + stage));
+    row.forEach((s, rank) => root.append(titled(svg("rect", { x: 64 + rank * size, y: top + stage * size, width: size - 1, height: size - 1,
+      style: "fill: var(--COMM); stroke: var(--line); fill-opacity: " + Math.max(0, Math.min(1, (s - 1) / 0.5)).toFixed(3) }),
+      "stage " + stage + ", data-parallel rank " + rank, "slowdown S_w " + s.toFixed(3))));
+  });
+  return el("figure", "", el("figcaption", "dim", "S_w of each worker: white is 1, the darkest 1.5 or more"), root);
+}
+
+function stragglerFacts(m) {
+  const types = Object.entries(m.S_t || {}).filter(([, s]) => s > 1.001).sort((a, b) => b[1] - a[1]).slice(0, 8);
+  return [el("h3", "", "Stragglers, by the definitions of OSDI'25: ratios, which do not add up"), facts([["slowdown S", m.S.toFixed(3)],
+    known(m.M_W) ? ["M_W: the slowest 3 % of workers, of what is lost", pct(100 * m.M_W, 1)] : null,
+    known(m.M_S) ? ["M_S: the last stage, of what is lost", pct(100 * m.M_S, 1)] : null,
+    ...types.map(([type, s]) => ["S_t of " + type, s.toFixed(3)])].filter(known)),
+  (m.S_w || []).length && m.S_w[0].length ? stragglerMap(m.S_w) : null];
+}
+
 /* The field's own measures: POP's efficiencies, MFU by family of ops, who waits for whom. */
 function measuresCard(m) {
   const part = (v) => (known(v) ? pct(100 * v, 1) : "unknown"), pop = m.pop || {}, waits = m.waiting || [];
@@ -90,6 +113,7 @@ function measuresCard(m) {
   m.families && m.families.length ? table([{ title: "ops", cell: (f) => f.family + ", " + f.precision }, column("GFLOP", "gflop", 1), column("busy, ms", "busy_ms", 2),
     column("TFLOP/s", "tflops_per_s", 2), column("GB/s", "gbytes_per_s", 1), column("limit, TFLOP/s", "limit_tflops_per_s", 2),
     { title: "limited by", cell: (f) => f.bound_by }], m.families) : null,
+  ...(known(m.S) ? stragglerFacts(m) : []),
   waits.length ? el("h3", "", "Who waits for whom") : null,
   waits.length ? table([{ title: "rank", num: true, cell: (v) => String(v.rank), by: (v) => v.rank }, { title: "waits for", num: true, cell: (v) => String(v.for), by: (v) => v.for },
     { title: "ms an iteration", num: true, cell: (v) => v.ms.toFixed(digits(v.ms)), by: (v) => v.ms }], [...waits].sort((a, b) => b.ms - a.ms), { most: 16 }) : null);

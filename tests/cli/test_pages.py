@@ -9,7 +9,9 @@ import unittest
 
 import gpu_job
 from gpu_job import Job
+from stage_job import StageJob
 from support import BUNDLED, CHROMIUM, Case, dpro
+from test_stages import uneven
 
 WIDTHS = (360, 390, 768, 1280)
 
@@ -256,6 +258,14 @@ class Pages(Case):
         self.assertIn("focus CANVAS", shown)
         self.assertRegex(shown, '<div class="selected"><div class="name">' + re.escape(html.escape(told[0]["evidence"][0]["op"])))
         self.assertIn("SELECT s.ts, s.dur, s.name", shown)
+
+    def test_the_slowdown_of_each_worker_is_a_map(self):
+        trace = self.write("job.csv", StageJob(dp=3, stages=4, times=uneven(3)).csv(apart=0.01))
+        self.assert_code(dpro("diagnose", "-q", trace, "-o", self.path("out")), 0)
+        page = self.path("out", "report.html")
+        self.assert_readable(page)
+        shown = self.dom(page)
+        self.assertEqual(len(re.findall("<title>stage [0-3], data-parallel rank [0-2]\nslowdown S_w [0-9.]+</title>", shown)), 12)
 
     def test_a_search_is_readable_at_every_width(self):
         folder = self.path("a plan")

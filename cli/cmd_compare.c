@@ -25,16 +25,6 @@ static const struct opt compare_opts[] = {
     {.name = NULL},
 };
 
-/* Opens a side as it runs without a profiler; *job is closed in any case. */
-static int load_side(const char *path, const struct cmd_values *values, struct dpro_job **job,
-                     struct dpro_report *report)
-{
-    struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
-    struct dpro_error err = {.code = 0};
-    int code = job_open(&path, 1, values, job);
-    return code != 0 ? code : cmd_done(dpro_job_replay(*job, &options, report, &err), &err);
-}
-
 /* How much longer B takes; in percent of A's iteration. */
 static bool value_of(const void *of, const char *name, double *ms, double *pct)
 {
@@ -61,20 +51,31 @@ static int run(const void *given, const struct opt_list *paths)
     const struct values *all = given;
     const struct cmd_values *values = given;
     const char *names[DPRO_N_COMPARED + 1];
-    if (paths->n != 2)
-        return cmd_needs(&cmd_compare);
     for (size_t i = 0; i <= DPRO_N_COMPARED; i++)
         names[i] = dpro_compare_part(i);
     if (all->fail_on != NULL && gate_parse(all->fail_on, names) != 0)
         return CMD_USAGE;
+    if (paths->n != 2)
+        return cmd_needs(&cmd_compare);
     struct dpro_job *jobs[2] = {NULL, NULL};
     struct dpro_report reports[2];
     struct dpro_error err = {.code = 0};
+    struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
+    struct dpro_against_report against;
     int code = 0;
     for (int i = 0; i < 2 && code == 0; i++)
-        code = load_side(paths->items[i], values, &jobs[i], &reports[i]);
-    struct dpro_comparison comparison = {
-        .a = &reports[0], .b = &reports[1], .a_name = paths->items[0], .b_name = paths->items[1]};
+        code = job_open(&paths->items[i], 1, values, &jobs[i]);
+    if (code == 0)
+        code = cmd_done(dpro_job_against(jobs[1], jobs[0], &against, &err), &err);
+    for (int i = 0; i < 2 && code == 0; i++)
+        code = cmd_done(dpro_job_replay(jobs[i], &options, &reports[i], &err), &err);
+    against.a_name = paths->items[0];
+    against.b_name = paths->items[1];
+    struct dpro_comparison comparison = {.a = &reports[0],
+                                         .b = &reports[1],
+                                         .a_name = paths->items[0],
+                                         .b_name = paths->items[1],
+                                         .against = &against};
     if (code == 0)
         code = cmd_done(
             (values->json ? dpro_compare_json : dpro_compare_text)(&comparison, cmd_output(), &err),

@@ -3,9 +3,12 @@
 
 #include <dpro/dpro.h>
 
+#include <sys/stat.h>
+
 #include "cmd.h"
 #include "gate.h"
 #include "job.h"
+#include "progress.h"
 
 struct values {
     struct cmd_values common;
@@ -17,8 +20,9 @@ static const struct opt diagnose_opts[] = {
     OPT_OUTPUT("also write a page, a timeline and JSON into DIR:\nreport.html, which opens on the "
                "diagnosis,\ntimeline.json.gz (for Perfetto), replay.json,\ndiagnose.json"),
     CMD_OPT_JSON("dpro.diagnose/1", ""),
-    OPT_PATH("against", "FILE", against, "a file of --save",
-             "compare with a diagnosis that was saved"),
+    OPT_PATH("against", "GOOD", against, "traces, or a file of --save",
+             "why the job is slower than in GOOD, another trace\nof it; or compare with a file of "
+             "--save"),
     OPT_PATH("save", "FILE", save, "a file", "save the diagnosis, for --against"),
     OPT_VALUE("fail-on", "LIST", opt_read_string, fail_on,
               "thresholds such as 'exposed>15%,lost>20%'",
@@ -114,28 +118,63 @@ static int write_files(const struct values *values, struct dpro_job *job,
     return CMD_DONE;
 }
 
+/* A file that can't be read is bad input. */
+static int code_of(struct dpro_error *err)
+{
+    int code = err->code < 0 ? cmd_fail(err) : 0;
+    return code == CMD_SYSTEM && err->code == DPRO_EIO ? CMD_INPUT : code;
+}
+
+/* Whether --against names a diagnosis: a small file is one, else traces. */
+static bool is_saved(const char *path)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    const char *end = strrchr(path, '.');
+    struct stat is;
+    return stat(path, &is) == 0 && S_ISREG(is.st_mode) && is.st_size < MOST_BYTES &&
+           (end == NULL || strcmp(end, ".gz") != 0);
+}
+
+/* The other job, which this process alone reads; it is closed in any case. */
+static int set_against(const struct values *values, const char *path, struct dpro_job *job,
+                       struct dpro_job **than, struct dpro_against_report *against)
+{
+    struct dpro_job_options options = values->common.job;
+    struct dpro_error err = {.code = 0};
+    options.size = sizeof options;
+    options.sink = progress_start(values->common.verbosity, values->common.quiet);
+    if (dpro_job_open(&values->against, 1, &options, than, &err) == 0)
+        dpro_job_against(job, *than, against, &err);
+    against->a_name = values->against;
+    against->b_name = path;
+    return code_of(&err);
+}
+
 static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
     const char *names[MOST_NAMES];
     struct dpro_diagnose_report report;
     struct dpro_saved_diagnosis *baseline = NULL;
-    struct dpro_job *job = NULL;
+    struct dpro_against_report against;
+    struct dpro_job *job = NULL, *than = NULL;
     struct dpro_error err = {.code = 0};
     int code = 0;
     list_names(names);
     if (values->fail_on != NULL)
         code = gate_parse(values->fail_on, names);
-    if (code == 0 && values->against != NULL)
-        code = cmd_done(dpro_saved_diagnosis_read(values->against, &baseline, &err), &err);
-    if (code == CMD_SYSTEM && err.code == DPRO_EIO)
-        code = CMD_INPUT; /* a file that can't be read is bad input */
+    bool saved = values->against != NULL && is_saved(values->against);
+    if (code == 0 && saved && dpro_saved_diagnosis_read(values->against, &baseline, &err) < 0)
+        code = code_of(&err);
     if (code == 0)
         code = job_open(paths->items, paths->n, given, &job);
+    if (code == 0 && values->against != NULL && !saved)
+        code = set_against(values, paths->items[0], job, &than, &against);
     if (code == 0)
         code = cmd_done(dpro_job_diagnose(job, NULL, &report, &err), &err);
     if (code == 0) {
         report.baseline = baseline;
+        report.against = than != NULL ? &against : NULL;
         code = write_files(values, job, &report);
     }
     if (code == 0)
@@ -147,6 +186,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (code == 0 && values->fail_on != NULL)
         code = gate_check(values->fail_on, value_of, &report);
     dpro_job_close(job);
+    dpro_job_close(than);
     dpro_saved_diagnosis_destroy(baseline);
     return code;
 }
@@ -161,6 +201,7 @@ const struct cmd cmd_diagnose = {
         "than it had to: the ideal, all blames and what the replay does not explain add up to the\n"
         "iteration.",
     .examples = "  dpro diagnose TRACE -o out/                     and a page to look at\n"
+                "  dpro diagnose TRACE --against LAST_WEEKS        why slower than that trace\n"
                 "  dpro diagnose TRACE --save good.json            and later:\n"
                 "  dpro diagnose TRACE2 --against good.json --fail-on 'exposed>15%'",
     .opts = diagnose_opts,

@@ -106,6 +106,30 @@ DPRO_API int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagn
 DPRO_API void
 dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline); /* NULL is fine */
 
+/* Why one job is slower than another.
+ *
+ *     b_ns - a_ns = blames of all causes + not_matched_ns
+ *
+ * Ops are matched by rank, name and order, never by time. The blames are Shapley values of v(S),
+ * the mean replayed iteration of the slower job with the causes of S there and all else as in the
+ * faster one. Below 0: B takes less for it. A cause's parts are ops of a name. */
+struct dpro_against;
+struct dpro_against_view {
+    int64_t a_ns, b_ns;              /* replayed iterations */
+    int64_t not_matched_ns;          /* such as another order of what runs side by side */
+    uint32_t n_matched;              /* ops */
+    double a_matched, b_matched;     /* share of ops' time that the other job has, too */
+    const struct dpro_cause *causes; /* by size */
+    uint32_t n_causes;
+};
+
+/* *against is the caller's. Fails with DPRO_EEMPTY where a graph has no ops. */
+DPRO_API int dpro_against_run(const struct dpro_graph *a, const struct dpro_graph *b,
+                              const struct dpro_diagnose_options *options,
+                              struct dpro_against **against, struct dpro_error *err);
+DPRO_API void dpro_against_destroy(struct dpro_against *against); /* NULL is fine */
+DPRO_API const struct dpro_against_view *dpro_against_view(const struct dpro_against *against);
+
 #ifdef __cplusplus
 }
 #endif

@@ -102,6 +102,12 @@ DPRO_API int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *ch
  * dpro_diagnose_run does. */
 DPRO_API int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *options,
                                struct dpro_diagnose_report *report, struct dpro_error *err);
+/* Why `job` is slower than `than`; the names are not set. Both are taken without what the profiler
+ * cost where that is known of both, else as recorded: it must be asked before a replay, a model or
+ * a diagnosis of theirs. Fails as dpro_against_run does, and with DPRO_EFORMAT where they are
+ * different jobs. */
+DPRO_API int dpro_job_against(struct dpro_job *job, struct dpro_job *than,
+                              struct dpro_against_report *report, struct dpro_error *err);
 /* What `dpro optimize` says. The job's threads, sink and graph take the place of those in the
  * options; what the search warned of is in the report. NULL for the options: all are 0. Fails as
  * dpro_job_model and dpro_optimize_run do. */

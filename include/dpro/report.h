@@ -68,10 +68,19 @@ DPRO_API int dpro_whatif_text(const struct dpro_whatif_report *report, FILE *out
 DPRO_API int dpro_whatif_json(const struct dpro_whatif_report *report, FILE *out,
                               struct dpro_error *err); /* dpro.whatif/1 */
 
+/* Why B is slower than A; everything is borrowed. */
+struct dpro_against_report {
+    const struct dpro_trace *a_trace, *b_trace;
+    const struct dpro_graph *a, *b;
+    const char *a_name, *b_name;
+    const struct dpro_against *against; /* NULL: the work of GPUs was not recorded in both */
+};
+
 /* Two traces of a job, each with its replay; everything is borrowed. */
 struct dpro_comparison {
     const struct dpro_report *a, *b; /* no validation, no Daydream needed */
     const char *a_name, *b_name;
+    const struct dpro_against_report *against;
 };
 DPRO_API int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out,
                                struct dpro_error *err);
@@ -98,6 +107,7 @@ struct dpro_diagnose_report {
     int64_t profiler_ns;      /* of the replay, which was subtracted */
     const struct dpro_measures *measures;        /* the field's own; NULL: none */
     const struct dpro_saved_diagnosis *baseline; /* to compare with; NULL: nothing */
+    const struct dpro_against_report *against; /* why it is slower than another; NULL: not asked */
 };
 DPRO_API int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out,
                                 struct dpro_error *err);

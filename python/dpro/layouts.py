@@ -6,6 +6,7 @@ def _struct(name):
     return type(name, (c.Structure,), {})
 
 
+AgainstReport = _struct("AgainstReport")
 Candidate = _struct("Candidate")
 ChangeField = _struct("ChangeField")
 ChangeKind = _struct("ChangeKind")
@@ -51,11 +52,13 @@ Report._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("replay", c.c_
     ("validation", c.POINTER(Validation)), ("daydream", c.POINTER(Daydream)), ("n_samples", c.c_uint32),
     ("profiler_op_ns", c.c_int64), ("profiler_ns", c.c_int64), ("what_if", c.c_int), ("as_it_is_ns", c.c_int64),
     ("diagnosis", c.POINTER(DiagnoseReport)), ("sink", Sink)]
-DiagnoseOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("profiler_ns", c.c_int64), ("sink", Sink)]
+DiagnoseOptions._fields_ = [("size", c.c_size_t), ("threads", c.c_int), ("profiler_ns", c.c_int64),
+    ("model", c.c_void_p), ("trace", c.c_char_p), ("sink", Sink)]
 JobTime._fields_ = [("ns", c.c_int64), ("low_ns", c.c_int64), ("high_ns", c.c_int64), ("source", c.c_int),
     ("n", c.c_uint32), ("n_warm_up", c.c_uint32)]
 DiagnoseReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("diagnosis", c.c_void_p), ("job", JobTime),
-    ("profiler_ns", c.c_int64), ("measures", c.c_void_p), ("baseline", c.c_void_p)]
+    ("profiler_ns", c.c_int64), ("measures", c.c_void_p), ("baseline", c.c_void_p),
+    ("against", c.POINTER(AgainstReport))]
 ComputeChange._fields_ = [("speed", c.c_double), ("first_rank", c.c_int), ("last_rank", c.c_int),
     ("processor", c.c_int)]
 ChangeField._fields_ = [("name", c.c_char_p), ("key", c.c_char_p), ("said", c.c_char_p), ("offset", c.c_size_t),
@@ -87,6 +90,8 @@ Validation._fields_ = [("method", c.c_char_p), ("n", c.c_uint32), ("mean_abs_err
     ("max_abs_error_pct", c.c_double), ("measured_std_pct", c.c_double), ("mean_error_pct", c.c_double)]
 Daydream._fields_ = [("iteration_ns", c.c_int64), ("bandwidth_bytes_per_s", c.c_double),
     ("bandwidth_was_given", c.c_int)]
+AgainstReport._fields_ = [("a_trace", c.c_void_p), ("b_trace", c.c_void_p), ("a", c.c_void_p), ("b", c.c_void_p),
+    ("a_name", c.c_char_p), ("b_name", c.c_char_p), ("against", c.c_void_p)]
 OptimizeProgress._fields_ = [("n_candidates", c.c_uint64), ("baseline_ns", c.c_int64), ("best_ns", c.c_int64)]
 PassView._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
     ("tensors", c.POINTER(PassTensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(PassBucket)),

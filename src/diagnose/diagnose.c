@@ -5,7 +5,7 @@
 #include "diagnose/shapley.h"
 #include "replay/job_time.h"
 
-enum { MOST_EVIDENCE = 10, N_SHARES = 8, FEW_SHARES = 3, MANY_CELLS = 1000000 };
+enum { MOST_EVIDENCE = 10 };
 #define LEAST_SHARE      0.02        /* of the iteration: what is less is small */
 #define MOST_PART_VISITS 200000000.0 /* of cells, to share causes among their parts */
 #define LEAST_PART       0.1 /* of the largest: a rank or an iteration with less isn't named */
@@ -79,22 +79,6 @@ static void share_out(int64_t whole_ns, const double *weights, size_t n, int64_t
 }
 
 /* ---- where a cause's time is ---- */
-
-/* By path integral: each piece of time counts as often as it is on the critical path, while all
- * causes shrink together from their whole time to nothing. */
-static double *find_weights(const struct unrolled *s)
-{
-    double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
-    SCRATCH double *weight = mem_array(s->n_cells + (size_t)1, sizeof *weight);
-    SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
-    uint32_t n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
-    for (uint32_t k = 0; k < n; k++) {
-        unrolled_path(s, (k + 0.5) / n, cells, weight);
-        for (uint32_t i = 0; i < s->n_cells; i++)
-            sum[i] += weight[i] / n;
-    }
-    return sum;
-}
 
 struct op_blame {
     uint32_t op, worst; /* the iteration in which it costs most */
@@ -256,7 +240,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
     view->causes = causes;
     view->abstained = abstained;
     for (uint32_t c = 0; c < n; c++)
-        shares[c] = blames[c].ns;
+        shares[c] = MAX(blames[c].ns, 0);
     share_out(view->explained_ns - view->ideal_ns, shares, n, ns);
     for (uint32_t c = 0; c < n; c++)
         n_large += (double)ns[c] >= LEAST_SHARE * (double)view->explained_ns;
@@ -326,7 +310,7 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
     l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
     l.of_rank = arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.of_rank);
     l.of_iteration = arena_array(work, d->n_iterations + (size_t)1, sizeof *l.of_iteration);
-    double *weights = find_weights(&unrolled);
+    double *weights = unrolled_weights(&unrolled);
     tell_causes(diagnosis, &l, found, blames, weights);
     diagnosis->view.n_replays = values.sets.n;
     for (uint32_t c = 0; c < n_cause_rows; c++)

@@ -20,6 +20,8 @@ struct diagnosed {
                                          cause has claimed yet */
     int64_t iteration_ns;             /* of the replay */
     int64_t profiler_ns;              /* as in the options */
+    bool ends_on_cpu; /* an iteration that is measured there ends there, however far behind the GPU
+                         is */
 };
 
 /* What is left of an op's duration (gap: of the gap before it) in an iteration. */
@@ -39,6 +41,7 @@ struct cut {
     uint32_t from, to;
     uint32_t part;
     bool next; /* an edge into the next iteration */
+    bool gone; /* the graph lacks the edge: there is one only while the cause is taken away */
 };
 
 /* What a row's `find` fills; zeroed is nothing. */

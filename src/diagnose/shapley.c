@@ -6,6 +6,7 @@
 
 enum { MOST_EXACT = 10, MOST_PAIRS = 32, LEAST_PAIRS = 4 };
 #define MOST_ROOM   50000000    /* cells of all passes that run at once, but two */
+#define ROUNDING    1e-3        /* nanoseconds that come of adding up */
 #define MOST_VISITS 400000000.0 /* of cells, before permutations are drawn instead */
 
 /* ---- passes ---- */
@@ -244,7 +245,7 @@ static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
     for (uint32_t i = 0; i < g->n; i++) {
         struct mean_std of = stats_mean_std(ns + (size_t)i * n, n);
         struct blame *blame = &blames[g->cause[i]];
-        blame->ns = MAX(of.mean, 0);
+        blame->ns = fabs(of.mean) > ROUNDING ? of.mean : 0;
         blame->error_ns =
             hypot(error_of_gain(u, ns + (size_t)i * n, &blame->seldom), sqrt(g->spread[i]));
     }

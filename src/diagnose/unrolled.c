@@ -1,7 +1,8 @@
 /* Makes the list of cells from the replayed copies, and passes over it. */
 #include "diagnose/unrolled.h"
 
-enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_LAST, NODE_BEHIND, NODE_FIXED };
+enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_GONE, NODE_LAST, NODE_BEHIND, NODE_FIXED };
+#define NEVER (INT64_MAX / 4) /* more than any cell has */
 
 /* A cell that has no place yet. */
 struct cell_node {
@@ -14,14 +15,22 @@ struct cell_node {
     uint32_t first, n; /* of the nodes that it waits for */
 };
 
+/* An edge that the graph lacks; its number, as of those that are cut. */
+struct gone_edge {
+    uint32_t from, to, number;
+    bool next;
+};
+
 struct unrolled_build {
     const struct chain *chain;
     const struct dpro_graph *g;
     const struct replay_copy *copies; /* from the first that counts on */
     uint32_t n_before, n_copies;      /* those that led up to them; with one that follows */
     struct pull same, next;
+    bool ends_on_cpu;
     bool *split;                   /* by op: its gap is a node of its own */
     struct map cut_edges;          /* 1 + the number of a cut, of all rows together */
+    ARRAY(struct gone_edge) gone;  /* by their ends */
     ARRAY(struct cell_node) nodes; /* ops first, by copy and id */
     ARRAY(uint32_t) waits;
     ARRAY(uint32_t) gaps; /* [copy * n_ops + op]: their nodes; of those that are split */
@@ -103,10 +112,10 @@ static void leave_spare(uint32_t spare, waited_array *waited)
 }
 
 /* A cut edge's node, between its ends; it tells of the op that waits. */
-static uint32_t add_cut(struct unrolled_build *b, uint32_t from, uint32_t copy, uint32_t to,
-                        uint64_t number)
+static uint32_t add_cut(struct unrolled_build *b, enum node_kind kind, uint32_t from, uint32_t copy,
+                        uint32_t to, uint64_t number)
 {
-    struct cell_node *node = add_node(b, NODE_CUT, copy, to, b->nodes.at[from].end_ns);
+    struct cell_node *node = add_node(b, kind, copy, to, b->nodes.at[from].end_ns);
     node->n = 1;
     array_push(&b->waits, from);
     array_push(&b->cut_nodes, (uint32_t)b->nodes.n - 1);
@@ -129,10 +138,17 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         uint32_t from = op_node(b, w->copy - b->n_before, w->op);
         if (w->copy < b->n_before + b->n_copies) {
             if (map_get(&b->cut_edges, edge_key(w->op, op, w->next), &number))
-                from = add_cut(b, from, copy, op, number);
+                from = add_cut(b, NODE_CUT, from, copy, op, number);
             array_push(&all, from);
         }
     }
+    size_t first = LOWER_BOUND(i, (size_t)0, b->gone.n, b->gone.at[i].to < op);
+    for (size_t i = first; i < b->gone.n && b->gone.at[i].to == op; i++)
+        if (copy >= b->gone.at[i].next) {
+            uint32_t from = op_node(b, copy - b->gone.at[i].next, b->gone.at[i].from);
+            from = add_cut(b, NODE_GONE, from, copy, op, b->gone.at[i].number);
+            array_push(&all, from);
+        }
     if (least_ns > 0) {
         uint32_t fixed = add_fixed(b, least_ns);
         array_push(&all, fixed);
@@ -225,7 +241,7 @@ static uint32_t end_of_rank(struct unrolled_build *b, uint32_t copy, uint32_t r)
     if (rank->on_device)
         return b->gaps.at[op_node(b, copy + 1, rank->first_work)];
     if (rank->boundary != DPRO_NO_OP)
-        return end_with_gpu(b, copy, rank);
+        return b->ends_on_cpu ? op_node(b, copy, rank->boundary) : end_with_gpu(b, copy, rank);
     add_last(b, copy, rank->first_op, rank->n_ops, true);
     return (uint32_t)b->nodes.n - 1;
 }
@@ -315,11 +331,12 @@ static void place_all(struct unrolled_build *b, struct unrolled *s)
         for (size_t i = 0; i < node->n; i++) {
             const struct cell_node *wait = &b->nodes.at[b->waits.at[node->first + i]];
             s->wait[at++] = wait->cell;
-            ready = MAX(ready, wait->end_ns);
+            ready = MAX(ready, wait->kind == NODE_GONE ? 0 : wait->end_ns);
         }
-        s->own_ns[cell] = node->kind == NODE_BEHIND
-                              ? node->end_ns - ready
-                              : MAX(node->end_ns - ready, 0); /* its gap and duration */
+        /* its gap and duration */
+        s->own_ns[cell] = node->kind == NODE_GONE     ? -NEVER
+                          : node->kind == NODE_BEHIND ? node->end_ns - ready
+                                                      : MAX(node->end_ns - ready, 0);
     }
     s->row[s->n_cells] = at;
     for (size_t i = 0; i < n_ends; i++)
@@ -327,6 +344,8 @@ static void place_all(struct unrolled_build *b, struct unrolled *s)
 }
 
 /* ---- what causes take away ---- */
+
+ORDER(by_end, struct gone_edge, ASCENDING(to) ?: ASCENDING(number));
 
 static void take_piece(struct unrolled_build *b, struct unrolled *s, int64_t *left, uint32_t cause,
                        const struct piece *piece)
@@ -337,7 +356,7 @@ static void take_piece(struct unrolled_build *b, struct unrolled *s, int64_t *le
             at = b->gaps.at[at];
         const struct cell_node *node = &b->nodes.at[at];
         int64_t ns = node->state == 2 ? MIN(piece->ns[i], left[node->cell]) : 0;
-        if (ns <= 0)
+        if (ns == 0)
             continue;
         left[node->cell] -= ns;
         array_add(&s->taken[cause], node->cell, piece->part, ns, ns);
@@ -350,7 +369,8 @@ static int64_t lateness_of(const struct unrolled_build *b, uint32_t node, uint32
     int64_t others = 0;
     const struct cell_node *end = &b->nodes.at[to];
     for (size_t i = 0; i < end->n; i++)
-        if (b->waits.at[end->first + i] != node)
+        if (b->waits.at[end->first + i] != node &&
+            b->nodes.at[b->waits.at[end->first + i]].kind != NODE_GONE)
             others = MAX(others, b->nodes.at[b->waits.at[end->first + i]].end_ns);
     return MAX(b->nodes.at[node].end_ns - others, 1);
 }
@@ -372,8 +392,9 @@ static void take_all(struct unrolled_build *b, struct unrolled *s, const struct 
             uint32_t node = b->cut_nodes.at[i], number = b->cut_numbers.at[i] - 1;
             if (number < first || number >= first + found[c].cuts.n || b->nodes.at[node].state != 2)
                 continue;
+            bool gone = b->nodes.at[node].kind == NODE_GONE;
             array_add(&s->taken[c], b->nodes.at[node].cell, found[c].cuts.at[number - first].part,
-                      INT64_MAX / 4, lateness_of(b, node, to[node]));
+                      gone ? -NEVER : NEVER, gone ? 0 : lateness_of(b, node, to[node]));
         }
         first += (uint32_t)found[c].cuts.n;
     }
@@ -399,7 +420,8 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
 {
     SCRATCH_ARENA struct arena work = {0};
     const struct dpro_graph *g = d->g;
-    struct unrolled_build b = {.chain = chain, .g = g, .copies = d->copies};
+    struct unrolled_build b = {
+        .chain = chain, .g = g, .copies = d->copies, .ends_on_cpu = d->ends_on_cpu};
     b.n_before = chain->n_warm_up;
     b.n_copies = chain->n_kept - chain->n_warm_up;
     b.same = pull_make(g->n_ops, g->row, g->succ, &work);
@@ -413,7 +435,11 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     uint64_t number = 0;
     for (uint32_t c = 0; c < n_found; c++)
         EACH (const struct cut, cut, found[c].cuts)
-            map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), ++number);
+            if (++number && cut->gone)
+                array_add(&b.gone, cut->from, cut->to, (uint32_t)number, cut->next);
+            else
+                map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), number);
+    array_sort(&b.gone, by_end);
     *s = (struct unrolled){.n_iterations = d->n_iterations, .n_causes = n_found};
     s->numbers = g->sample_dur_ns ? g->sample_number : NULL;
     s->taken = mem_array(n_found + (size_t)1, sizeof *s->taken);
@@ -421,7 +447,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     place_all(&b, s);
     take_all(&b, s, found);
     map_fini(&b.cut_edges);
-    FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order);
+    FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order, &b.gone);
 }
 
 void unrolled_fini(struct unrolled *s)
@@ -467,7 +493,10 @@ void unrolled_pass(const struct unrolled *s, struct cause_set set, int64_t *cell
     }
 }
 
-void unrolled_path(const struct unrolled *s, double share, int64_t *cells, double *weight)
+/* A pass with all causes there at `share` of their time. `weight` becomes, for each cell, how much
+ * of it the mean iteration takes: the critical path, where several are equally late in equal parts.
+ */
+static void unrolled_path(const struct unrolled *s, double share, int64_t *cells, double *weight)
 {
     memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
     for (uint32_t c = 0; c < s->n_causes; c++)
@@ -491,4 +520,19 @@ void unrolled_path(const struct unrolled *s, double share, int64_t *cells, doubl
             if (cells[s->wait[e]] == ready)
                 weight[s->wait[e]] += weight[i] / n;
     }
+}
+
+double *unrolled_weights(const struct unrolled *s)
+{
+    enum { N_SHARES = 8, FEW_SHARES = 3, MANY_CELLS = 1000000 };
+    double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
+    SCRATCH double *weight = mem_array(s->n_cells + (size_t)1, sizeof *weight);
+    SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
+    uint32_t n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
+    for (uint32_t k = 0; k < n; k++) {
+        unrolled_path(s, (k + 0.5) / n, cells, weight);
+        for (uint32_t i = 0; i < s->n_cells; i++)
+            sum[i] += weight[i] / n;
+    }
+    return sum;
 }

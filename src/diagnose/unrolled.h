@@ -51,7 +51,6 @@ struct cause_set {
 /* The times of the iterations with a set of causes there. `cells`: room for n_cells. */
 void unrolled_pass(const struct unrolled *unrolled, struct cause_set set, int64_t *cells,
                    double *iterations_ns);
-/* A pass with all causes there at `share` of their time. `weight` becomes, for each cell, how much
- * of it the mean iteration takes: the critical path, where several are equally late in equal parts.
- */
-void unrolled_path(const struct unrolled *unrolled, double share, int64_t *cells, double *weight);
+/* By path integral, of each cell how much the mean iteration takes, mean over the way on which all
+ * causes shrink together from their whole time to nothing; to be freed. */
+double *unrolled_weights(const struct unrolled *unrolled);

@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "graph/names/names.h"
+#include "graph/ops/sequence_match.h"
 #include "ingest/trace.h"
 
 enum { LEFT_OUT_TEXT = 200 };
@@ -302,14 +303,6 @@ void build_learn_collective(const struct rank_build *rank, uint32_t span,
  * slices. */
 void build_find_scopes(struct rank_build *rank);
 bool build_communicates(const struct rank_build *rank, uint32_t slice);
-
-/* sequence_match.c: aligns sequence b with sequence a: to[i] = index in b of a's slice i, or NO_ID.
- * The longest common subsequence where the sequences differ by little, else by name and count. */
-void match_sequences(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b,
-                     uint32_t *to);
-
-/* The k-th of each key in a with the k-th of that key in b, in whatever order they come. */
-void match_by_count(const uint64_t *a, uint32_t n_a, const uint64_t *b, uint32_t n_b, uint32_t *to);
 
 /* edge_rules.c: edges within a rank, kept only where every measured iteration agrees. */
 void build_local_edges(struct rank_build *rank);

@@ -2,6 +2,8 @@
 
 #include "base/options.h"
 #include "graph/graph.h"
+#include "ingest/rank_json.h"
+#include "ingest/trace.h"
 #include "job/job.h"
 #include "replay/job_time.h"
 
@@ -171,6 +173,71 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     report->job = job_time_of(graph, replay_ns, job->profiler.ns, &doubt);
     dpro_job_tell_stage(job, "diagnosed");
     return 0;
+}
+
+#define LEAST_COMMON 0.5 /* of what one of two jobs computes: they are the same */
+
+static bool knows_profiler(const struct dpro_job *job)
+{
+    return dpro_graph_profiler_op_ns(job->graph) > 0 || graph_tracing_ratio(job->graph) != 1;
+}
+
+/* The gradients of the first rank that says; 0: none does. */
+static uint64_t gradients_of(const struct dpro_trace *trace)
+{
+    for (uint32_t r = 0; r < trace->n_ranks; r++)
+        if (trace->ranks[r].recording && trace->ranks[r].recording->gradient_bytes > 0)
+            return trace->ranks[r].recording->gradient_bytes;
+    return 0;
+}
+
+static int check_frameworks(const struct dpro_against_report *r, struct dpro_error *err)
+{
+    const char *a = r->a->framework, *b = r->b->framework;
+    return !a || !b || strcmp(a, b) == 0
+               ? 0
+               : dpro_error_set(err, DPRO_EFORMAT,
+                                "A is a job of %s, B of %s: they are different jobs", a, b);
+}
+
+/* A job whose modules are compiled has other ops, but the same gradients. */
+static int check_ops(const struct dpro_against_report *r, struct dpro_error *err)
+{
+    const struct dpro_against_view *v = dpro_against_view(r->against);
+    uint64_t a = gradients_of(r->a_trace), b = gradients_of(r->b_trace);
+    return MAX(v->a_matched, v->b_matched) >= LEAST_COMMON || (a > 0 && a == b)
+               ? 0
+               : dpro_error_set(err, DPRO_EFORMAT,
+                                "ops that both have take %.0f %% of what A computes and %.0f %% of "
+                                "what B does: they are different jobs",
+                                100 * v->a_matched, 100 * v->b_matched);
+}
+
+int dpro_job_against(struct dpro_job *job, struct dpro_job *than,
+                     struct dpro_against_report *report, struct dpro_error *err)
+{
+    struct dpro_diagnose_options options = {
+        .size = sizeof options, .threads = job->threads, .sink = job->options.sink};
+    *report = (struct dpro_against_report){.a = NULL};
+    int rc = dpro_job_graph(than, &report->a, err);
+    if (rc < 0 || (rc = dpro_job_graph(job, &report->b, err)) < 0)
+        return rc;
+    report->a_trace = than->trace;
+    report->b_trace = job->trace;
+    options.threads = job->threads;
+    if ((rc = check_frameworks(report, err)) < 0 || report->a->lacks_gpu || report->b->lacks_gpu)
+        return rc;
+    job_begin_stage(job);
+    if (knows_profiler(than) && knows_profiler(job) &&
+        ((rc = job_take_out_profiler(than, err)) < 0 || (rc = job_take_out_profiler(job, err)) < 0))
+        return rc;
+    dpro_against_destroy(job->against);
+    job->against = NULL;
+    if ((rc = dpro_against_run(report->a, report->b, &options, &job->against, err)) < 0)
+        return rc;
+    report->against = job->against;
+    dpro_job_tell_stage(job, "compared");
+    return check_ops(report, err);
 }
 
 /* ---- searches ---- */

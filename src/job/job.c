@@ -70,6 +70,7 @@ void dpro_job_close(struct dpro_job *job)
     job_forget_lines(job);
     dpro_optimum_destroy(job->optimum);
     dpro_diagnosis_destroy(job->diagnosis);
+    dpro_against_destroy(job->against);
     dpro_whatif_destroy(job->whatif);
     dpro_replay_destroy(job->replay);
     dpro_replay_destroy(job->replayed);

@@ -46,6 +46,7 @@ struct dpro_job {
     struct dpro_optimum *optimum;
     struct dpro_diagnosis *diagnosis;
     struct dpro_measures measures;
+    struct dpro_against *against;
     struct job_line *lines;  /* the last first */
     const char **line_texts; /* [n_lines + 1], in order */
     size_t n_lines;

@@ -5,13 +5,12 @@
 
 #include "graph/graph.h"
 #include "ingest/trace.h"
-#include "replay/job_time.h"
+#include "report/against_report.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
 
 #define DRIFT_TO_TELL 0.05 /* of the forward pass, which no plan changes */
-#define TOP_OPS       12
 
 /* Ops of one name and kind; messages of a kind are one family. */
 struct compare_family {
@@ -24,7 +23,6 @@ struct compare_family {
 struct side {
     struct report_facts facts;
     const char *name;
-    double mean_ns, error_ns; /* of the iteration, on the common basis; its standard error */
     double phase_ns[N_RANK_PARTS], communication_ns; /* means over the ranks; -1: not known */
     const struct recorded_plan *plan;                /* NULL: none was asked for */
     const char *plan_path, *plan_reason;
@@ -32,10 +30,9 @@ struct side {
 
 struct comparison {
     struct side sides[2];
-    bool lacks_gpu;            /* in A or B its work was not recorded: only whole ones count */
-    bool unprofiled;           /* the basis: steps without a profiler, of both */
-    double less_pct, half_pct; /* how much less B takes than A; half of its 95 % interval, NAN
-                                  where one of them was measured once */
+    bool lacks_gpu; /* in A or B its work was not recorded: only whole ones count */
+    struct against_facts basis;
+    const struct dpro_against_report *against;
     ARRAY(struct compare_family) families; /* by how much they differ, most first */
     char unlike[120], drifted[240], refused[520], bare[160]; /* "": not so */
     struct warnings warnings[3];
@@ -69,27 +66,6 @@ static void find_plan(struct side *s)
         s->plan_path = strtab_get(&trace->names, recording->plan.path);
         s->plan_reason = strtab_get(&trace->names, recording->plan.reason);
     }
-}
-
-static void set_basis(struct comparison *c)
-{
-    c->unprofiled = true;
-    for (int i = 0; i < 2; i++)
-        c->unprofiled &= c->sides[i].facts.unprofiled.n_steps > 1;
-    EACH_OF (struct side, s, c->sides, 2) {
-        const struct report_facts *f = &s->facts;
-        double std = c->unprofiled ? (double)f->unprofiled.std_ns : (double)f->std_ns;
-        uint32_t n = c->unprofiled ? f->unprofiled.n_steps : f->n_measured;
-        s->mean_ns = c->unprofiled ? (double)f->unprofiled.mean_ns : (double)f->measured_ns;
-        double recurring = job_recurring_noise(f->report->graph, c->unprofiled);
-        s->error_ns = n < 2 ? NAN : recurring < 0 ? std / sqrt(n) : recurring * s->mean_ns;
-    }
-    double a = c->sides[0].mean_ns, b = c->sides[1].mean_ns;
-    if (a <= 0 || b <= 0)
-        return;
-    double relative = hypot(c->sides[0].error_ns / a, c->sides[1].error_ns / b);
-    c->less_pct = 100 * (1 - b / a);
-    c->half_pct = 100 * HALF_OF_95_PCT * relative * b / a;
 }
 
 ORDER(by_name, struct compare_family, strcmp(x->name, y->name) ?: ASCENDING(kind));
@@ -161,12 +137,12 @@ static struct promise promise_of(const struct comparison *c)
     double left = (double)plan->iteration_ns / (double)plan->baseline_ns;
     p.less_pct = 100 * (1 - left);
     p.half_pct = plan->uncertainty_pct * left;
-    if (isnan(c->half_pct))
+    if (isnan(c->basis.half_pct))
         return p;
-    double apart = c->less_pct - p.less_pct;
-    p.verdict = fabs(apart) <= hypot(p.half_pct, c->half_pct) ? "as expected"
-                : apart < 0                                   ? "less"
-                                                              : "more";
+    double apart = c->basis.less_pct - p.less_pct;
+    p.verdict = fabs(apart) <= hypot(p.half_pct, c->basis.half_pct) ? "as expected"
+                : apart < 0                                         ? "less"
+                                                                    : "more";
     return p;
 }
 
@@ -206,26 +182,7 @@ static void find_warnings(struct comparison *c)
 static void write_verdict(struct writer *w, const struct comparison *c)
 {
     const struct side *a = &c->sides[0], *b = &c->sides[1];
-    const char *less = NUMBER(fabs(c->less_pct), 1), *half = NUMBER(c->half_pct, 1);
-    const char *more = c->less_pct >= 0 ? "less" : "more";
-    const char *a_time = TIME((int64_t)a->mean_ns), *b_time = TIME((int64_t)b->mean_ns);
-    if (a->mean_ns <= 0 || b->mean_ns <= 0)
-        table_paragraph(w, "Verdict", 9, "no iteration was measured in %s",
-                        a->mean_ns <= 0 ? "A" : "B");
-    else if (isnan(c->half_pct))
-        table_paragraph(w, "Verdict", 9,
-                        "B takes %s %% %s time an iteration: %s instead of %s; one iteration was "
-                        "measured in %s, so this may be noise",
-                        less, more, b_time, a_time, isnan(a->error_ns) ? "A" : "B");
-    else if (fabs(c->less_pct) <= c->half_pct)
-        table_paragraph(w, "Verdict", 9,
-                        "no difference beyond noise: B takes %s, A %s an "
-                        "iteration (%s %% %s, +- %s points)",
-                        b_time, a_time, less, more, half);
-    else
-        table_paragraph(w, "Verdict", 9,
-                        "B takes %s %% %s time an iteration (+- %s points): %s instead of %s", less,
-                        more, half, b_time, a_time);
+    against_write_verdict(w, &c->basis);
     if (c->lacks_gpu)
         table_paragraph(w, "GPU", 9,
                         "not recorded in %s: what an iteration consists of is not compared",
@@ -235,7 +192,7 @@ static void write_verdict(struct writer *w, const struct comparison *c)
     struct promise p = promise_of(c);
     if (p.verdict)
         table_paragraph(w, "Plan", 9, "expected %s %% less (+- %s points), achieved %s %%: %s",
-                        NUMBER(p.less_pct, 1), NUMBER(p.half_pct, 1), NUMBER(c->less_pct, 1),
+                        NUMBER(p.less_pct, 1), NUMBER(p.half_pct, 1), NUMBER(c->basis.less_pct, 1),
                         p.verdict);
 }
 
@@ -333,32 +290,18 @@ static void write_memory(struct writer *w, const struct comparison *c)
     table_write(w, &t);
 }
 
-static void write_families(struct writer *w, const struct comparison *c)
-{
-    struct table t = table_of("op");
-    writer_text(w, "\nOps that differ most, in ms on a rank\n");
-    for (size_t i = 0; i < c->families.n && i < TOP_OPS; i++) {
-        const struct compare_family *f = &c->families.at[i];
-        char name[NAME_COLUMNS * 4], text[NAME_COLUMNS * 4 + 16];
-        columns_shorten(name, sizeof name, f->name, NAME_COLUMNS - 12);
-        snprintf(text, sizeof text, "%s %s", dpro_op_kind_name((enum dpro_op_kind)f->kind), name);
-        compare_row(&t, text, f->ns[0], f->ns[1]);
-    }
-    table_write(w, &t);
-}
-
 static void write_text(struct writer *w, const void *comparison)
 {
     const struct comparison *c = comparison;
     table_escaped(w, "A", 9, c->sides[0].name);
     table_escaped(w, "B", 9, c->sides[1].name);
     write_verdict(w, c);
+    against_write_text(w, c->against);
     write_phases(w, c);
     if (!c->lacks_gpu) {
         writer_text(w, "\nCommunication\n");
         write_communication(w, "  A", &c->sides[0]);
         write_communication(w, "  B", &c->sides[1]);
-        write_families(w, c);
     }
     write_memory(w, c);
     warnings_write_text(w, c->warnings, 3);
@@ -407,7 +350,7 @@ static void write_plan(struct writer *w, const struct comparison *c)
                      TEXT("reason", b->plan_reason[0] ? b->plan_reason : NULL),
                      FIXED_IF("expected_less_pct", p.verdict, p.less_pct, 3),
                      FIXED_IF("expected_half_pct", p.verdict, p.half_pct, 3),
-                     FIXED("achieved_less_pct", c->less_pct, 3), TEXT("verdict", p.verdict));
+                     FIXED("achieved_less_pct", c->basis.less_pct, 3), TEXT("verdict", p.verdict));
 }
 
 static void write_rows(struct writer *w, const struct comparison *c)
@@ -431,11 +374,16 @@ static void write_json(struct writer *w, const void *comparison)
     write_side(w, "a", &c->sides[0]);
     write_side(w, "b", &c->sides[1]);
     writer_newline(w);
-    writer_object_at(w, "difference", TEXT("basis", c->unprofiled ? "unprofiled" : "measured"),
-                     MS("less_ms", (int64_t)(c->sides[0].mean_ns - c->sides[1].mean_ns)),
-                     FIXED("less_pct", c->less_pct, 3), FIXED("less_half_pct", c->half_pct, 3));
+    writer_object_at(w, "difference",
+                     TEXT("basis", c->basis.unprofiled ? "unprofiled" : "measured"),
+                     MS("less_ms", (int64_t)(c->basis.mean_ns[0] - c->basis.mean_ns[1])),
+                     FIXED("less_pct", c->basis.less_pct, 3),
+                     FIXED("less_half_pct", c->basis.half_pct, 3), FIXED("p", c->basis.p, 4));
     write_plan(w, c);
     write_rows(w, c);
+    writer_section(w, "against", '{');
+    against_write_json(w, c->against);
+    writer_close(w, '}');
     warnings_write_json(w, c->warnings, 3);
     writer_close(w, '}');
     writer_text(w, "\n");
@@ -443,14 +391,15 @@ static void write_json(struct writer *w, const void *comparison)
 
 static void comparison_init(struct comparison *c, const struct dpro_comparison *of)
 {
-    *c = (struct comparison){.sides = {{.name = of->a_name}, {.name = of->b_name}}};
+    *c = (struct comparison){.sides = {{.name = of->a_name}, {.name = of->b_name}},
+                             .against = of->against};
     for (int i = 0; i < 2; i++) {
         facts_init(&c->sides[i].facts, i ? of->b : of->a);
         sum_phases(&c->sides[i]);
         find_plan(&c->sides[i]);
     }
     c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
-    set_basis(c);
+    against_find_facts(&c->basis, of->a->graph, of->b->graph);
     find_warnings(c);
     if (!c->lacks_gpu)
         find_families(c);
@@ -482,10 +431,10 @@ static int find_times(const struct dpro_comparison *of, struct dpro_compared_tim
 {
     struct comparison c;
     comparison_init(&c, of);
-    bool noise = fabs(c.less_pct) <= c.half_pct;
+    bool noise = fabs(c.basis.less_pct) <= c.basis.half_pct;
     for (int p = 0; p <= N_RANK_PARTS; p++)
         for (int i = 0; i < 2; i++)
-            times[p].ns[i] = p > 0 ? c.sides[i].phase_ns[p - 1] : c.sides[noise ? 0 : i].mean_ns;
+            times[p].ns[i] = p > 0 ? c.sides[i].phase_ns[p - 1] : c.basis.mean_ns[noise ? 0 : i];
     comparison_fini(&c);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "diagnose/baseline.h"
 #include "graph/graph.h"
 #include "ingest/trace.h"
+#include "report/against_report.h"
 #include "report/facts.h"
 #include "report/measures_report.h"
 #include "report/straggler_report.h"
@@ -276,6 +277,12 @@ static void write_against(struct writer *w, const struct diagnosis_facts *d)
 {
     struct baseline_change change = {.p = NAN};
     struct words said = {.n = 0};
+    if (d->r->against) {
+        writer_section(w, "against", '{');
+        against_write_json(w, d->r->against);
+        writer_close(w, '}');
+        return;
+    }
     if (!d->r->baseline) {
         writer_fields(w, NUL("against"));
         return;
@@ -304,40 +311,12 @@ static void write_against(struct writer *w, const struct diagnosis_facts *d)
 static void write_json_step(struct writer *w, const struct diagnosis_facts *d,
                             const struct dpro_cause *cause, bool for_baseline)
 {
-    writer_item(w);
-    writer_fields(w, TEXT("cause", cause->cause), TEXT("title", cause->title),
-                  MS("blame_ms", cause->blame_ns),
-                  MS_KNOWN("uncertainty_ms", cause->uncertainty_ns));
-    if (for_baseline) {
-        writer_close(w, '}');
+    if (!for_baseline) {
+        diagnosis_write_cause(w, d->r->graph, cause);
         return;
     }
-    writer_fields(w, MS_IF("alone_ms", cause->order > 0, cause->alone_ns),
-                  MS_IF("in_order_ms", cause->order > 0, cause->in_order_ns),
-                  INT_IF("order", cause->order > 0, cause->order));
-    writer_begin(w, "ranks", '[');
-    EACH_OF (const int, rank, cause->ranks, cause->n_ranks)
-        if (*rank >= 0) /* no server */
-            writer_json_int(w, *rank);
-    writer_close(w, ']');
-    writer_begin(w, "iterations", '[');
-    EACH_OF (const int64_t, number, cause->iterations, cause->n_iterations)
-        writer_json_int(w, *number);
-    writer_close(w, ']');
-    writer_begin(w, "parts", '[');
-    EACH_OF (const struct dpro_cause_part, part, cause->parts, cause->n_parts)
-        writer_object(w, TEXT("what", part->what), MS("blame_ms", part->blame_ns));
-    writer_close(w, ']');
-    writer_begin(w, "evidence", '[');
-    EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
-        writer_object(w, TEXT("op", dpro_graph_op(d->r->graph, e->op).name), INT("id", e->op),
-                      INT_IF("rank", e->rank >= 0, e->rank),
-                      INT_IF("iteration", e->iteration >= 0, e->iteration),
-                      MS("start_ms", e->start_ns), MS("ms", e->ns));
-    writer_close(w, ']');
-    writer_fields(w, TEXT("next_step", cause->next_step), TEXT("command", cause->command),
-                  MS_IF("command_gain_ms", cause->command, cause->command_gain_ns));
-    writer_close(w, '}');
+    writer_row(w, TEXT("cause", cause->cause), TEXT("title", cause->title),
+               MS("blame_ms", cause->blame_ns), MS_KNOWN("uncertainty_ms", cause->uncertainty_ns));
 }
 
 /* With rows for what no cause is told of, so that ideal and blames add up to the iteration. */
@@ -418,6 +397,15 @@ static void write_text(struct writer *w, const void *report)
 {
     struct diagnosis_facts d;
     diagnosis_find(&d, report);
+    if (d.r->against) {
+        struct against_facts facts;
+        against_find_facts(&facts, d.r->against->a, d.r->against->b);
+        table_escaped(w, "A", 9, d.r->against->a_name);
+        table_escaped(w, "B", 9, d.r->against->b_name);
+        against_write_verdict(w, &facts);
+        against_write_text(w, d.r->against);
+        writer_text(w, "\nWhy B takes as long as it does\n");
+    }
     table_escaped(w, "Verdict", INDENT, d.verdict.text);
     if (d.r->baseline)
         write_change(w, &d);

@@ -1,0 +1,39 @@
+/* What makes one job slower than another: the slower one's graph, with what only the faster one has
+ * added to it, and by causes the times and edges that are not the faster one's. */
+#pragma once
+
+#include "diagnose/match_jobs.h"
+#include "diagnose/pieces.h"
+
+/* Why times differ. */
+enum between_cause {
+    BETWEEN_FORWARD,
+    BETWEEN_BACKWARD,
+    BETWEEN_UPDATE,
+    BETWEEN_INPUT,
+    BETWEEN_COMMUNICATION, /* with ops that only one of them has: buckets that are cut otherwise */
+    BETWEEN_LAUNCH,
+    BETWEEN_GAPS,
+    BETWEEN_MORE, /* ops that only the slower one has */
+    BETWEEN_LESS, /* ops that only the faster one has */
+    BETWEEN_WAITS,
+    N_BETWEEN,
+};
+
+struct between_jobs {
+    const struct dpro_graph *faster, *slower;
+    struct dpro_graph graph;   /* the slower one; its ops are followed by those that only the faster
+                                  one has, in which no time passes. Not to be destroyed */
+    const uint32_t *faster_op; /* [graph.n_ops] the faster one's op; DPRO_NO_OP: it has none */
+    uint32_t *place;           /* by op of the faster one: that of `graph` */
+    struct cause_found found[N_BETWEEN]; /* of edges so far */
+};
+
+/* Of the faster and the slower job. Borrows from them; all else is in the arena, but for what
+ * between_fini() frees. */
+void between_make(struct between_jobs *between, const struct job_match *match, struct arena *arena);
+void between_fini(struct between_jobs *between);
+/* By how much ops and gaps of the slower job are longer; d: of its graph, replayed as the faster
+ * one was. */
+void between_find_times(struct between_jobs *between, const struct diagnosed *d,
+                        const struct chain *faster);

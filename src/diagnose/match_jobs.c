@@ -1,0 +1,153 @@
+/* Each rank's ops fall into sequences: one for each thread and stream, as these run one op after
+ * the other, and one for all that a kind of other device runs. The sequences are aligned. */
+#include "diagnose/match_jobs.h"
+
+#include "graph/ops/sequence_match.h"
+
+struct matching {
+    struct job_match *match;
+    struct map sizes[2]; /* of collectives, by the string id of what their ops are of */
+};
+
+static bool runs_in_turn(const struct dpro_graph *g, uint32_t device)
+{
+    return device != DPRO_NO_DEVICE && (g->devices[device].kind == DPRO_DEVICE_CPU_THREAD ||
+                                        g->devices[device].kind == DPRO_DEVICE_GPU_STREAM);
+}
+
+static void find_sizes(struct matching *m, int side)
+{
+    const struct dpro_graph *g = m->match->jobs[side];
+    for (uint32_t c = 0; g->tensor && c < g->n_collectives; c++)
+        if (g->collectives[c].n_members > 0)
+            map_set(&m->sizes[side],
+                    map_key(g->tensor[g->members[g->collectives[c].first_member].transfer]),
+                    g->collectives[c].size_bytes);
+}
+
+/* What it does; of communication also how much, as another size is other work. */
+static uint64_t key_of(const struct matching *m, int side, uint32_t op)
+{
+    const struct dpro_graph *g = m->match->jobs[side];
+    uint64_t size = 0, key = map_text_key(strtab_get(&g->names, g->name[op]));
+    if (g->tensor)
+        map_get(&m->sizes[side], map_key(g->tensor[op]), &size);
+    if (g->size_bytes && g->kind[op] >= DPRO_OP_SEND && g->kind[op] <= DPRO_OP_COLLECTIVE)
+        size = map_mix(size) + g->size_bytes[op];
+    return map_mix(key + size);
+}
+
+/* The ops of a rank that make a sequence: those of a device, or of all of its kind. */
+struct sequence {
+    uint32_t device; /* DPRO_NO_DEVICE: those of all of its kind */
+    int kind;        /* -1: without a device */
+    ARRAY(uint32_t) ops;
+    ARRAY(uint64_t) keys;
+    bool used;
+};
+typedef ARRAY(struct sequence) sequences;
+
+static struct sequence *sequence_for(sequences *all, const struct dpro_graph *g, uint32_t device)
+{
+    int kind = device == DPRO_NO_DEVICE ? -1 : (int)g->devices[device].kind;
+    uint32_t alone = runs_in_turn(g, device) ? device : DPRO_NO_DEVICE;
+    EACH (struct sequence, s, *all)
+        if (s->device == alone && s->kind == kind)
+            return s;
+    array_add(all, .device = alone, .kind = kind);
+    return &all->at[all->n - 1];
+}
+
+static void find_sequences(const struct matching *m, int side, const struct graph_rank *rank,
+                           sequences *all)
+{
+    const struct dpro_graph *g = m->match->jobs[side];
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        struct sequence *s = sequence_for(all, g, g->device[op]);
+        array_push(&s->ops, op);
+        array_push(&s->keys, key_of(m, side, op));
+    }
+}
+
+/* How many ops the two have in common, in whatever order. */
+static uint32_t n_common(const struct sequence *x, const struct sequence *y)
+{
+    SCRATCH struct map left = {0};
+    uint32_t n = 0;
+    EACH (uint64_t, key, x->keys)
+        map_add(&left, *key | 1, 1);
+    EACH (uint64_t, key, y->keys) {
+        uint64_t more = 0;
+        if (map_get(&left, *key | 1, &more) && more > 0) {
+            map_set(&left, *key | 1, more - 1);
+            n++;
+        }
+    }
+    return n;
+}
+
+static void align_ops(struct job_match *match, struct sequence *x, struct sequence *y)
+{
+    SCRATCH uint32_t *y_of_x = mem_alloc((x->ops.n + 1) * sizeof *y_of_x);
+    match_sequences(x->keys.at, (uint32_t)x->keys.n, y->keys.at, (uint32_t)y->keys.n, y_of_x);
+    x->used = true;
+    if (y->device != DPRO_NO_DEVICE)
+        match->devices[y->device] = x->device;
+    for (size_t i = 0; i < x->ops.n; i++) {
+        if (y_of_x[i] == UINT32_MAX)
+            continue;
+        match->other[0][x->ops.at[i]] = y->ops.at[y_of_x[i]];
+        match->other[1][y->ops.at[y_of_x[i]]] = x->ops.at[i];
+        match->n_matched++;
+    }
+}
+
+ORDER(by_length, struct sequence, COMPARE(y->ops.n, x->ops.n) ?: ASCENDING(device));
+
+static void match_ranks(struct matching *m, const struct graph_rank *a, const struct graph_rank *b)
+{
+    sequences of_a = {0}, of_b = {0};
+    find_sequences(m, 0, a, &of_a);
+    find_sequences(m, 1, b, &of_b);
+    array_sort(&of_a, by_length);
+    array_sort(&of_b, by_length);
+    EACH (struct sequence, y, of_b) {
+        struct sequence *best = NULL;
+        uint32_t most = 0;
+        EACH (struct sequence, x, of_a) {
+            uint32_t n = x->used || x->kind != y->kind ? 0 : n_common(x, y);
+            if (n > most) {
+                most = n;
+                best = x;
+            }
+        }
+        if (best)
+            align_ops(m->match, best, y);
+    }
+    EACH (struct sequence, s, of_a)
+        FREE_ALL(&s->ops, &s->keys);
+    EACH (struct sequence, s, of_b)
+        FREE_ALL(&s->ops, &s->keys);
+    FREE_ALL(&of_a, &of_b);
+}
+
+struct job_match match_jobs(const struct dpro_graph *a, const struct dpro_graph *b,
+                            struct arena *arena)
+{
+    struct job_match match = {.jobs = {a, b}};
+    struct matching m = {.match = &match};
+    for (int side = 0; side < 2; side++) {
+        uint32_t n = match.jobs[side]->n_ops;
+        match.other[side] = arena_alloc(arena, ((size_t)n + 1) * sizeof(uint32_t));
+        memset(match.other[side], 0xff, n * sizeof(uint32_t));
+        find_sizes(&m, side);
+    }
+    match.devices = arena_alloc(arena, ((size_t)b->n_devices + 1) * sizeof(uint32_t));
+    memset(match.devices, 0xff, b->n_devices * sizeof(uint32_t));
+    EACH_OF (const struct graph_rank, x, a->ranks, a->n_ranks + a->n_servers)
+        EACH_OF (const struct graph_rank, y, b->ranks, b->n_ranks + b->n_servers)
+            if (x->rank == y->rank)
+                match_ranks(&m, x, y);
+    FREE_ALL(&m.sizes[0], &m.sizes[1]);
+    return match;
+}

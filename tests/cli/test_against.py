@@ -1,0 +1,109 @@
+"""dpro diagnose --against: why one trace of a job is slower than another, by pairs whose difference is known."""
+import glob
+import os
+import unittest
+
+import gpu_job
+from support import BUNDLED, DONE, INPUT, Case, dpro
+
+
+class Against(Case):
+    def put(self, folder, **job):
+        more = {"kernels": 90, "sync": "end", "jitter": 0.01}
+        more.update(job)
+        path, facts = gpu_job.write(self, gpu_job.Job(**more), steps=8, folder=folder)
+        return path, facts[0]["period_us"] / 1000
+
+    def against(self, good, bad):
+        facts = self.assert_json("diagnose", bad, "--against", good)["against"]
+        total = facts["not_matched_ms"] + sum(cause["blame_ms"] for cause in facts["causes"])
+        self.assertAlmostEqual(total, facts["b_ms"] - facts["a_ms"], places=5)
+        return facts
+
+    def blames(self, a, b):
+        """By cause; the causes together are the true difference."""
+        (good, before), (bad, after) = self.put("a", **a), self.put("b", **b)
+        facts = self.against(good, bad)
+        self.assertAlmostEqual(facts["b_ms"] - facts["a_ms"], after - before, delta=0.2)
+        self.assertLess(abs(facts["not_matched_ms"]), 0.05 * abs(after - before) + 0.1)
+        return facts, {cause["cause"]: cause for cause in facts["causes"]}, after - before
+
+    def test_an_op_family_that_is_slower_is_blamed(self):
+        facts, causes, true = self.blames({"cpu_us": 150.0}, {"cpu_us": 180.0})
+        for cause in ("forward", "backward", "update"):
+            self.assertAlmostEqual(causes[cause]["blame_ms"], true / 3, delta=0.2 * true / 3)
+        self.assertEqual(causes["forward"]["parts"][0]["what"], "aten::conv2d")
+        self.assertLess(facts["p"], 0.001)
+        self.assertFalse(facts["is_noise"])
+
+    def test_an_op_more_in_each_step_is_a_cause_of_its_own(self):
+        facts, causes, true = self.blames({}, {"before_forward": lambda rank, number: rank.op("aten::load", 7_000.0)})
+        self.assertAlmostEqual(causes["new_ops"]["blame_ms"], true, delta=0.1 * true)
+        self.assertEqual(causes["new_ops"]["parts"][0]["what"], "aten::load")
+        back = self.against(self.path("b"), self.path("a"))
+        self.assertEqual({cause["cause"]: -cause["blame_ms"] for cause in back["causes"]}["gone_ops"],
+                         causes["new_ops"]["blame_ms"])
+
+    def test_a_wait_for_the_gpu_more_is_one(self):
+        _, causes, true = self.blames({"cpu_us": 90.0}, {"cpu_us": 90.0, "within": lambda rank, number: rank.wait_for_gpu()})
+        self.assertAlmostEqual(causes["new_ops"]["blame_ms"], true, delta=0.1 * true)
+
+    def test_a_rank_that_became_slow_is_named(self):
+        job = {"world": 2, "buckets": 3, "cpu_us": 200.0}
+        _, causes, true = self.blames(job, dict(job, slow=(1, 1.3)))
+        computing = [causes[cause] for cause in ("forward", "backward", "update")]
+        self.assertAlmostEqual(sum(cause["blame_ms"] for cause in computing), true, delta=0.1 * true)
+        self.assertEqual([cause["ranks"] for cause in computing], [[1]] * 3)
+
+    def test_a_slower_link_is_communication(self):
+        job = {"world": 2, "buckets": 3}
+        _, causes, true = self.blames(job, dict(job, transfer_us=8000.0))
+        self.assertAlmostEqual(causes["communication"]["blame_ms"], true, delta=0.05 * true)
+        self.assertEqual(causes["communication"]["ranks"], [0, 1])
+
+    def test_other_buckets_are_communication_and_a_difference(self):
+        job = {"world": 2, "transfer_us": 4000.0}
+        facts, causes, true = self.blames(dict(job, buckets=2), dict(job, buckets=6))
+        self.assertAlmostEqual(causes["communication"]["blame_ms"], true, delta=0.05 * true)
+        self.assertEqual([row["what"] for row in facts["differences"]], ["communication"])
+
+    def test_what_only_some_steps_have_is_found(self):
+        def compiles(rank, number):
+            if number % 4 == 0:
+                rank.now += 90_000.0
+        (good, _), (bad, _) = self.put("a"), self.put("b", before_forward=compiles)
+        facts = self.against(good, bad)
+        self.assertEqual(facts["causes"][0]["cause"], "gaps")
+        self.assertAlmostEqual(facts["causes"][0]["blame_ms"], 90 / 4, delta=0.5)
+        self.assertEqual({number % 4 for number in facts["causes"][0]["iterations"]}, {0})
+
+    def test_noise_is_called_noise(self):
+        (good, _), (bad, _) = self.put("a", jitter=0.1, seed=1), self.put("b", jitter=0.1, seed=5)
+        self.assertTrue(self.against(good, bad)["is_noise"])
+        self.assertIn("no difference beyond noise (p = ", dpro("diagnose", bad, "--against", good).out)
+
+    def test_a_trace_is_no_slower_than_itself(self):
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
+            with self.subTest(trace=trace):
+                facts = self.against(trace, trace)
+                self.assertEqual([facts["causes"], facts["not_matched_ms"], facts["differences"]], [[], 0, []])
+                self.assertEqual((facts["a_matched"], facts["b_matched"]), (1, 1))
+
+    def test_real_buckets_of_another_size_are_told_from_the_machine(self):
+        other = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
+        text = dpro("diagnose", other, "--against", BUNDLED)
+        self.assert_code(text, DONE)
+        self.assertRegex(text.out, r"Differs  communication: all_reduce of ")
+        self.assertRegex(text.out, r"(?m)^  all, replayed ")
+        self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 110)
+
+    def test_different_jobs_are_refused(self):
+        def other(name):
+            return os.path.join(os.path.dirname(BUNDLED), name)
+        self.assert_error(dpro("diagnose", BUNDLED, "--against", other("hvd-mx-n2")), INPUT, "a job of mxnet, B of pytorch")
+        self.assert_error(dpro("diagnose", BUNDLED, "--against", other("torch-ddp-gloo-conv-n2-memory")), INPUT, "different jobs")
+        self.assert_error(dpro("diagnose", BUNDLED, "--against", self.path("absent")), INPUT, "absent")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -214,7 +214,8 @@ void against_write_text(struct writer *w, const struct dpro_against_report *r)
             words_add(&parts, ", ", "%s %s", cause->parts[i].what,
                       SIGNED((double)cause->parts[i].blame_ns / 1e6));
         for (uint32_t i = 0; i < cause->n_iterations; i++)
-            words_add(&parts, i ? " " : "; most in iteration ", "%" PRId64, cause->iterations[i]);
+            words_add(&parts, i ? ", " : "; ", "%s%" PRId64, i ? "" : "most in iteration ",
+                      cause->iterations[i]);
         if (parts.n > 0 &&
             (double)llabs(cause->blame_ns) >= LEAST_SHARE * (double)MAX(v->a_ns, v->b_ns))
             table_paragraph(w, "", 2, "%s: %s", cause->title, parts.text);

@@ -67,9 +67,12 @@ function diagnosisCard(d, goTo, iteration) {
   /* What differs from a diagnosis of before. */
   function against(a) {
     const column = (title, key) => ({ title, num: true, cell: (c) => (known(c[key]) ? c[key].toFixed(digits(c[key])) : ""), by: (c) => c[key] });
-    return [el("h3", "", a.text), a.differs ? el("p", "dim", a.differs) : null,
-      table([{ title: "cause", cell: (c) => c.title }, column("then, ms", "then_ms"), column("now, ms", "now_ms"), column("change, ms", "difference_ms"),
-        column("±", "uncertainty_ms")], a.causes)];
+    const saved = a.text !== undefined, noise = a.is_noise ? ", which may be noise" : "";
+    const title = saved ? a.text : "An iteration takes " + ms(Math.abs(a.more_ms)) + (a.more_ms < 0 ? " less" : " more") + " than in " + a.a + " (p = " + a.p + noise + ")";
+    const differs = saved ? a.differs : a.differences.map((d) => d.what + ": " + d.b + " instead of " + d.a).join("; ");
+    const change = saved ? [column("then, ms", "then_ms"), column("now, ms", "now_ms"), column("change, ms", "difference_ms")] : [column("change, ms", "blame_ms")];
+    return [el("h3", "", title), differs ? el("p", "dim", differs) : null,
+      table([{ title: "cause", cell: (c) => c.title }, ...change, column("±", "uncertainty_ms")], a.causes || [])];
   }
 
   const needs = d.abstained.filter((a) => a.needs);

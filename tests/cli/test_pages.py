@@ -259,6 +259,16 @@ class Pages(Case):
         self.assertRegex(shown, '<div class="selected"><div class="name">' + re.escape(html.escape(told[0]["evidence"][0]["op"])))
         self.assertIn("SELECT s.ts, s.dur, s.name", shown)
 
+    def test_why_a_trace_is_slower_than_another_stands_below_its_diagnosis(self):
+        self.assert_code(dpro("diagnose", "-q", BUNDLED, "--against", BUNDLED + "-default", "-o", self.path("out")), 0)
+        with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
+            against = json.load(file)["against"]
+        page = self.path("out", "report.html")
+        self.assert_readable(page)
+        shown = self.dom(page).rpartition("</script>")[2]
+        self.assertRegex(shown, "An iteration takes [0-9.]+ ms (more|less) than in ")
+        self.assertRegex(shown, f"<td[^>]*>{re.escape(against['causes'][0]['title'])}</td><td[^>]*>-?[0-9.]+</td><td[^>]*>[0-9.]+</td>")
+
     def test_the_slowdown_of_each_worker_is_a_map(self):
         trace = self.write("job.csv", StageJob(dp=3, stages=4, times=uneven(3)).csv(apart=0.01))
         self.assert_code(dpro("diagnose", "-q", trace, "-o", self.path("out")), 0)

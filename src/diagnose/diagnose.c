@@ -87,6 +87,7 @@ struct op_blame {
 
 ORDER(by_blame, struct op_blame, DESCENDING(ns) ?: ASCENDING(op));
 ORDER(by_part_blame, struct dpro_cause_part, DESCENDING(blame_ns) ?: strcmp(x->what, y->what));
+ORDER(by_small_blame, struct dpro_abstained, DESCENDING(blame_ns) ?: strcmp(x->cause, y->cause));
 ORDER(by_cause_blame, struct dpro_cause, DESCENDING(blame_ns) ?: strcmp(x->cause, y->cause));
 
 struct located { /* of one cause */
@@ -277,8 +278,8 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                          l->arena);
         causes[view->n_causes++] = cause;
     }
-    if (view->n_causes > 0)
-        qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);
+    qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);
+    qsort(abstained, view->n_abstained, sizeof *abstained, by_small_blame);
 }
 
 static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct chain *chain,

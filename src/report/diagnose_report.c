@@ -49,8 +49,11 @@ static void find_steps(struct diagnosis_facts *d)
     add_step(d, "small_or_unsure", "causes that are small or unsure", v->small_ns);
     add_step(d, "not_explained", "not explained by the replay", d->r->job.ns - v->explained_ns);
     d->digits = 3;
-    for (int64_t at = 10000000; d->digits > 1 && d->r->job.ns >= at; at *= 10, d->digits--)
-        unit *= 10;
+    EACH_OF (const int64_t, at, ((const int64_t[]){10000000, 100000000, 10000000000}), 3)
+        if (d->r->job.ns >= *at) {
+            d->digits--;
+            unit *= 10;
+        }
     EACH (struct diagnosis_step, step, d->steps) {
         sum += step->cause.blame_ns;
         step->shown_ns = llround((double)sum / (double)unit) * unit - shown;
@@ -415,7 +418,7 @@ static void write_text(struct writer *w, const void *report)
             write_cause(w, &d, step);
     write_abstained(w, &d);
     if (d.view->n_iterations == 1)
-        table_wrapped(w, "\n", 2, "Of one iteration there are no intervals.");
+        writer_text(w, "\n  Of one iteration there are no intervals.\n");
     if (d.r->measures)
         measures_write_text(w, d.r->measures);
     straggler_write_text(w, d.r->trace);

@@ -5,7 +5,7 @@
 #include "report/table.h"
 #include "report/words.h"
 
-enum { MATRIX_RANKS = 16 };
+enum { MATRIX_RANKS = TABLE_MOST - 1, LONGEST_WAITS = 8 };
 
 static const char *const families[N_FAMILIES] = {"matmul", "convolution", "attention"};
 static const char *const precisions[N_PRECISIONS] = {"fp64", "fp32", "16-bit", "8-bit"};
@@ -46,38 +46,73 @@ static void put_roofline(struct writer *w, const struct roofline *r)
             const struct family_work *of = &r->of[f][p];
             if (of->flops <= 0 || of->ns <= 0)
                 continue;
+            double limit = roofline_limit(r, p, of->flops / of->bytes) / 1e9;
             table_cell(&table, "%s, %s", families[f], precisions[p]);
-            table_fixed(&table, of->flops / 1e9, 1, "");
-            table_cell(&table, "%s", TIME((int64_t)of->ns));
-            table_fixed(&table, of->flops / of->ns / 1e3, 2, "");
-            table_fixed(&table, of->bytes / of->ns, 1, "");
-            table_fixed(&table,
-                        100 * of->flops / of->ns * 1e9 /
-                            roofline_limit(r, p, of->flops / of->bytes),
-                        0, "%");
+            table_cells(&table, NUMBER(of->flops / 1e9, 1), TIME((int64_t)of->ns),
+                        NUMBER(of->flops / of->ns / 1e3, 2), NUMBER(of->bytes / of->ns, 1));
+            table_fixed(&table, 100 * of->flops / of->ns / limit, 0, "%");
         }
     table_write(w, &table);
 }
 
+struct rank_wait {
+    int rank, other;
+    int64_t ns;
+};
+
+ORDER(by_wait, struct rank_wait, DESCENDING(ns) ?: ASCENDING(rank) ?: ASCENDING(other));
+
+struct rank_waits {
+    ARRAY(struct rank_wait) of;
+};
+
+/* Where a rank waits, by rank and by who is waited for. */
+static void find_waits(struct rank_waits *waits, const struct dpro_replay_view *v)
+{
+    *waits = (struct rank_waits){.of = {0}};
+    for (size_t i = 0; v->waited_for_ns && i < (size_t)v->n_ranks * v->n_ranks; i++)
+        if (v->waited_for_ns[i] > 0)
+            array_add(&waits->of, v->ranks[i / v->n_ranks].rank, v->ranks[i % v->n_ranks].rank,
+                      v->waited_for_ns[i]);
+}
+
+/* Ranks by ranks, with as many digits as lines have room for; false: there is no room. */
+static bool put_matrix(struct writer *w, const struct dpro_replay_view *v)
+{
+    int widths[TABLE_MOST];
+    for (int digits = 2; v->n_ranks <= MATRIX_RANKS && digits >= 0; digits--) {
+        struct table table = {.n_cols = (int)v->n_ranks + 1, .left = {true}};
+        table_cells(&table, "rank, for");
+        for (uint32_t r = 0; r < v->n_ranks; r++)
+            table_cell(&table, "%d", v->ranks[r].rank);
+        for (size_t i = 0; i < (size_t)v->n_ranks * v->n_ranks; i++) {
+            if (i % v->n_ranks == 0)
+                table_cell(&table, "%d", v->ranks[i / v->n_ranks].rank);
+            table_fixed(&table, (double)v->waited_for_ns[i] / 1e6, digits, "");
+        }
+        if (table_widths(&table, widths) <= TABLE_COLUMNS) {
+            table_write(w, &table);
+            return true;
+        }
+        array_fini(&table.cells);
+    }
+    return false;
+}
+
 static void put_waits(struct writer *w, const struct dpro_replay_view *v)
 {
-    struct table table = {.n_cols = (int)v->n_ranks + 1, .left = {true}};
-    int64_t all_ns = 0;
-    for (size_t i = 0; v->waited_for_ns && i < (size_t)v->n_ranks * v->n_ranks; i++)
-        all_ns += v->waited_for_ns[i];
-    if (v->n_ranks > MATRIX_RANKS || all_ns == 0)
-        return;
-    writer_text(w, "\nWho waits for whom, ms an iteration:\n");
-    table_cells(&table, "rank, for");
-    for (uint32_t r = 0; r < v->n_ranks; r++)
-        table_cell(&table, "%d", v->ranks[r].rank);
-    for (uint32_t r = 0; r < v->n_ranks; r++) {
-        table_cell(&table, "%d", v->ranks[r].rank);
-        for (uint32_t other = 0; other < v->n_ranks; other++)
-            table_fixed(&table, (double)v->waited_for_ns[(size_t)r * v->n_ranks + other] / 1e6,
-                        v->n_ranks > 8 ? 1 : 2, "");
+    struct words longest = {.n = 0};
+    struct rank_waits waits;
+    find_waits(&waits, v);
+    writer_text(w, waits.of.n > 0 ? "\nWho waits for whom, ms an iteration:\n" : "");
+    if (waits.of.n > 0 && !put_matrix(w, v)) {
+        array_sort(&waits.of, by_wait);
+        EACH_OF (const struct rank_wait, wait, waits.of.at, MIN(waits.of.n, LONGEST_WAITS))
+            words_add(&longest, "; ", "%d for %d: %s", wait->rank, wait->other,
+                      NUMBER((double)wait->ns / 1e6, 2));
+        table_paragraph(w, "", 2, "most: rank %s", longest.text);
     }
-    table_write(w, &table);
+    array_fini(&waits.of);
 }
 
 void measures_write_text(struct writer *w, const struct dpro_measures *m)
@@ -127,15 +162,13 @@ static void put_json_roofline(struct writer *w, const struct roofline *r)
 
 static void put_json_waits(struct writer *w, const struct dpro_replay_view *v)
 {
+    struct rank_waits waits;
+    find_waits(&waits, v);
     writer_begin(w, "waiting", '[');
-    for (uint32_t r = 0; v->waited_for_ns && r < v->n_ranks; r++)
-        for (uint32_t other = 0; other < v->n_ranks; other++) {
-            int64_t ns = v->waited_for_ns[(size_t)r * v->n_ranks + other];
-            if (ns > 0)
-                writer_row(w, INT("rank", v->ranks[r].rank), INT("for", v->ranks[other].rank),
-                           MS("ms", ns));
-        }
+    EACH (const struct rank_wait, wait, waits.of)
+        writer_row(w, INT("rank", wait->rank), INT("for", wait->other), MS("ms", wait->ns));
     writer_close(w, ']');
+    array_fini(&waits.of);
 }
 
 void measures_write_json(struct writer *w, const struct dpro_measures *m,

@@ -31,6 +31,12 @@ static void put_largest(struct writer *w, const char *what, struct slowed *all, 
     table_paragraph(w, "  ", 4, "%s %s", what, words.text);
 }
 
+static void number_slowdowns(struct slowed *all, const double *slowdowns, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        all[i] = (struct slowed){slowdowns[i], NULL, i};
+}
+
 static void put_parts(struct writer *w, const struct straggler_measures *m)
 {
     size_t n = MAX(MAX(m->n_replicas, m->n_stages), (uint32_t)MOST_MEASURED_TYPES);
@@ -38,11 +44,9 @@ static void put_parts(struct writer *w, const struct straggler_measures *m)
     for (uint32_t i = 0; i < m->n_types; i++)
         all[i] = (struct slowed){m->of_type[i].s, m->of_type[i].name, i};
     put_largest(w, "by op type:", all, m->n_types);
-    for (uint32_t i = 0; i < m->n_stages; i++)
-        all[i] = (struct slowed){m->of_stage[i], NULL, i};
+    number_slowdowns(all, m->of_stage, m->n_stages);
     put_largest(w, "by stage:", all, m->n_stages);
-    for (uint32_t i = 0; i < m->n_replicas; i++)
-        all[i] = (struct slowed){m->of_replica[i], NULL, i};
+    number_slowdowns(all, m->of_replica, m->n_replicas);
     put_largest(w, "by data-parallel rank:", all, m->n_replicas);
 }
 
@@ -51,8 +55,7 @@ static void put_map(struct writer *w, const struct straggler_measures *m)
 {
     struct table table = {.n_cols = 1 + (int)MIN(m->n_replicas, MAP_COLUMNS), .left = {true}};
     SCRATCH struct slowed *ranks = mem_array(m->n_replicas, sizeof *ranks);
-    for (uint32_t r = 0; r < m->n_replicas; r++)
-        ranks[r] = (struct slowed){m->of_replica[r], NULL, r};
+    number_slowdowns(ranks, m->of_replica, m->n_replicas);
     if (m->n_replicas > MAP_COLUMNS)
         qsort(ranks, m->n_replicas, sizeof *ranks, by_slowdown);
     table_cells(&table, "S_w");
@@ -68,7 +71,7 @@ static void put_map(struct writer *w, const struct straggler_measures *m)
 
 static void put_measures(struct writer *w, const struct straggler_measures *m)
 {
-    table_paragraph(w, "", 0,
+    table_paragraph(w, "", 2,
                     "Stragglers, by the definitions of OSDI'25: S %.3f. Without delays between ops "
                     "an iteration takes %.4g s, and %.4g s where each op takes what its type does "
                     "on average.%s",
@@ -97,7 +100,7 @@ void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
     straggler_measures_find(trace->stages, &m, &arena);
     writer_text(w, "\n");
     if (m.unknown)
-        table_paragraph(w, "", 0, "No measures of stragglers: %s.", m.unknown);
+        table_paragraph(w, "", 2, "No measures of stragglers: %s.", m.unknown);
     else
         put_measures(w, &m);
 }

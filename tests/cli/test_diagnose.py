@@ -6,7 +6,9 @@ import re
 import unittest
 from decimal import Decimal
 
+from stage_job import StageJob
 from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro, span
+from test_stages import uneven
 
 
 def blames(facts):
@@ -41,6 +43,22 @@ class Diagnose(Case):
                 rows = re.search(r"(?ms)^  From the ideal.*?$(.*?)^  iteration +([0-9.]+)", dpro("diagnose", trace).out)
                 values = re.findall(r"(?m)^  \S.*?  +(-?[0-9.]+)(?: |$)", rows[1])
                 self.assertEqual(sum(map(Decimal, values)), Decimal(rows[2]), rows[0])
+
+    def test_small_causes_are_told_by_size(self):
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
+            with self.subTest(trace=trace):
+                told = re.search(r"(?s)\nSmall or unsure\n(.*?)(\n\n|\Z)", dpro("diagnose", trace).out)
+                small = [float(ms) for ms in re.findall(r"([0-9.]+) +ms, ", told[1].replace("\n", " "))] if told else []
+                self.assertEqual(small, sorted(small, reverse=True))
+
+    def test_the_text_of_sixteen_ranks_fits_into_its_lines(self):
+        for longer, waits in ((1, "rank, for +0 +1 +2 +.*\n +0 +0 +[0-9]+ "), (100, "most: rank [0-9]+ for [0-9]+: [0-9.]+; ")):
+            times = uneven(4)
+            trace = self.write("job.csv", StageJob(dp=4, stages=4, times=lambda *op: longer * times(*op)).csv(apart=0.01))
+            text = dpro("diagnose", trace).out
+            self.assertLessEqual(max(len(line) for line in text.splitlines()), 100)
+            self.assertRegex(text, "\nWho waits for whom, ms an iteration:\n  " + waits)
+            self.assertIn("\n\n  Stragglers, by the definitions of OSDI'25", text)
 
     def test_thresholds_fail_in_one_line(self):
         done = dpro("diagnose", BUNDLED, "--fail-on", "exposed>15%, lost > 20%,slow_rank>5000ms,launch>0ms", "-q")
@@ -150,7 +168,7 @@ class Diagnose(Case):
         self.assertTrue(any("1 of 2 ranks are here" in warning for warning in alone["warnings"]), alone["warnings"])
         single = self.assert_json("diagnose", BUNDLED, "--steps", "5")
         self.assertEqual({cause["uncertainty_ms"] for cause in single["causes"]}, {None})
-        self.assertIn("Of one iteration there are no intervals.", dpro("diagnose", BUNDLED, "--steps", "5").out)
+        self.assertIn("\n\n  Of one iteration there are no intervals.", dpro("diagnose", BUNDLED, "--steps", "5").out)
 
     def test_a_job_that_does_not_communicate(self):
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory"))

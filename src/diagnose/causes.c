@@ -8,6 +8,9 @@
 static const struct next_step {
     const char *cause, *text;
 } next_steps[] = {
+    {"start_apart",
+     "Record 3 iterations or more: of a single one it isn't known whether ranks begin it apart, "
+     "or their recorders did. Most of it is %s."},
     {"recompilation",
      "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
     {"garbage_collection",
@@ -81,6 +84,7 @@ enum { FAULT, HABIT, COST };
     }
 
 const struct cause_row cause_rows[] = {
+    ROW("start_apart", "ranks start apart", FAULT, find_start_apart),
     ROW("input", "loading and copying input", FAULT, find_input),
     ROW("allocator", "allocating and freeing GPU memory", FAULT, find_allocator),
     ROW("recompilation", "torch.compile compiles again", FAULT, find_compiling),

@@ -70,6 +70,7 @@ void find_compiling(const struct diagnosed *d, struct cause_found *found);
 void find_garbage(const struct diagnosed *d, struct cause_found *found);
 void find_slow_iterations(const struct diagnosed *d, struct cause_found *found);
 void find_noise(const struct diagnosed *d, struct cause_found *found);
+void find_start_apart(const struct diagnosed *d, struct cause_found *found);
 /* causes_cpu.c: what CPUs do beside computing, and what ranks compute twice */
 void find_input(const struct diagnosed *d, struct cause_found *found);
 void find_syncs(const struct diagnosed *d, struct cause_found *found);

@@ -214,3 +214,20 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
     excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
                              1U << WORK_MEMORY | 1U << WORK_COPY);
 }
+
+/* Of a single iteration, ranks that begin later than the first one. */
+void find_start_apart(const struct diagnosed *d, struct cause_found *found)
+{
+    const struct dpro_graph *g = d->g;
+    int64_t earliest_ns = INT64_MAX;
+    SCRATCH bool *follows = mem_array(g->n_ops + (size_t)1, sizeof *follows);
+    for (uint32_t e = 0; e < g->row[g->n_ops]; e++)
+        follows[g->succ[e]] = true;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        earliest_ns = MIN(earliest_ns, g->ranks[r].offset_ns);
+    for (uint32_t op = 0; op < g->n_ops && g->single_iteration; op++)
+        if (!follows[op] && g->rank[op] < g->n_ranks &&
+            g->ranks[g->rank[op]].offset_ns > earliest_ns)
+            array_add(&found->cuts, .from = DPRO_NO_OP, .to = op,
+                      .part = part_of_rank(found, d, g->rank[op], NULL));
+}

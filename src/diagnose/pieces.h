@@ -38,7 +38,7 @@ struct piece {
 };
 
 struct cut {
-    uint32_t from, to;
+    uint32_t from, to; /* from DPRO_NO_OP: the recorded start of a single iteration's rank */
     uint32_t part;
     bool next; /* an edge into the next iteration */
     bool gone; /* the graph lacks the edge: there is one only while the cause is taken away */

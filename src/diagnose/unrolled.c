@@ -151,6 +151,8 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         }
     if (least_ns > 0) {
         uint32_t fixed = add_fixed(b, least_ns);
+        if (map_get(&b->cut_edges, edge_key(DPRO_NO_OP, op, false), &number))
+            fixed = add_cut(b, NODE_CUT, fixed, copy, op, number);
         array_push(&all, fixed);
     }
     b->nodes.at[at].first = (uint32_t)b->waits.n;

@@ -288,6 +288,23 @@ TEST(a_diagnosis_adds_up_to_the_nanosecond_at_any_number_of_threads)
     }
 }
 
+/* Else that time would be in the ideal, though no one computes. */
+TEST(ranks_of_a_single_iteration_that_start_apart_are_a_cause)
+{
+    struct dpro_graph *g = graph_of("a:20@d0 -> w:1 -> e*; b:20@d1#1 -> w -> f*#1");
+    struct dpro_diagnosis *made;
+    g->ranks[1].offset_ns = 50;
+    assert_true(g->single_iteration);
+    assert_int_equal(dpro_diagnose_run(g, NULL, &made, NULL), 0);
+    const struct dpro_diagnosis_view *v = dpro_diagnosis_view(made);
+    assert_int_equal(v->explained_ns, 71);
+    assert_int_equal(v->ideal_ns, 21);
+    assert_int_equal(v->n_causes, 1);
+    assert_string_equal(v->causes[0].cause, "start_apart");
+    assert_string_equal(v->causes[0].parts[0].what, "rank 1");
+    dpro_diagnosis_destroy(made);
+}
+
 TEST(hostile_and_empty_jobs_are_diagnosed_too)
 {
     static const char *const jobs[] = {

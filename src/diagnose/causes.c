@@ -4,6 +4,8 @@
 
 #include "graph/names/names.h"
 
+#define COMMUNICATION_OF_STAGES "communication of stages" /* commands refuse their timelines */
+
 /* Next steps, %s: the cause's largest part. */
 static const struct next_step {
     const char *cause, *text;
@@ -50,6 +52,7 @@ static const struct next_step {
     {"pipeline_bubbles",
      "Use more micro-batches, or a schedule that idles less (interleaved 1F1B, zero "
      "bubble). Most of it: %s."},
+    {COMMUNICATION_OF_STAGES, "Hide or shrink communication. Most of it is %s."},
     {"communication",
      "Hide or shrink communication: 'dpro optimize' searches for it, 'dpro whatif' tells "
      "the gain of faster links and of compression. Most of it is %s."},
@@ -61,12 +64,14 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
     const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
-    (void)d;
+    const char *name = d->g->of_stages && strcmp(cause->cause, "communication") == 0
+                           ? COMMUNICATION_OF_STAGES
+                           : cause->cause;
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
     for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {
         const char *text = next_steps[i].text, *at = strstr(text, "%s");
-        if (strcmp(next_steps[i].cause, cause->cause) != 0)
+        if (strcmp(next_steps[i].cause, name) != 0)
             continue;
         cause->next_step =
             at ? arena_format(arena, "%.*s%s%s", (int)(at - text), text, part, at + 2) : text;

@@ -38,6 +38,7 @@ struct roofline {
     double mfu;         /* time that the arithmetic takes at the peak, of the iteration */
     double busy;        /* what ops with shapes take, of all computing */
     bool lacks_strides; /* of convolutions: MFU is not known */
+    bool of_stages;     /* a timeline of stages: it has no shapes */
 };
 void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
                    struct roofline *roofline);

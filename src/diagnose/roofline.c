@@ -6,7 +6,7 @@ void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view
                    struct roofline *roofline)
 {
     double best[N_PRECISIONS] = {0}, at_peak_ns = 0, busy_ns = 0, computing_ns = 0;
-    *roofline = (struct roofline){.device = ""};
+    *roofline = (struct roofline){.device = "", .of_stages = graph->of_stages};
     for (uint32_t r = 0; graph->work && r < graph->n_ranks; r++) {
         bool known = false;
         for (int f = 0; f < N_FAMILIES; f++)

@@ -330,6 +330,7 @@ struct dpro_graph {
     ARRAY(struct dpro_left_out) left_out; /* text in the arena */
     struct clocks clocks;
     bool is_scaled;        /* its times: the tracing's cost is taken out */
+    bool of_stages;        /* of a timeline of stages: no kernels, shapes or sizes */
     bool hides_phases;     /* forward is computation of an unknown phase, as of CUDA graphs */
     const char *lacks_gpu; /* what was not recorded of GPUs, and why; NULL: nothing is lacking on
                               the ranks that are here */

@@ -350,6 +350,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
         f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
     f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
+    f->of_stages = report->graph->of_stages;
     f->can_reshard = !f->can_optimize && dpro_graph_is_sharded(report->graph);
     for (uint32_t d = 0; d < dpro_graph_n_dimensions(report->graph) && !f->can_optimize; d++) {
         enum dpro_parallelism of = dpro_graph_dimension(report->graph, d).parallelism;

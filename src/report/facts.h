@@ -244,6 +244,7 @@ struct report_facts {
 
     bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
     struct dpro_error no_optimize; /* else why not */
+    bool of_stages;                /* of a timeline of stages: 'dpro whatif' refuses it, too */
     bool can_reshard;              /* 'dpro optimize' chooses FSDP's units */
     bool can_save;                 /* 'dpro optimize --memory' chooses what is recomputed */
 

@@ -13,6 +13,8 @@ static const char *const precisions[N_PRECISIONS] = {"fp64", "fp32", "16-bit", "
 /* What MFU lacks; NULL: nothing. */
 static const char *mfu_needs(const struct roofline *r)
 {
+    if (r->of_stages)
+        return "shapes of ops, and a timeline of stages has none";
     if (r->lacks_strides)
         return "strides of convolutions, which PyTorch records since 2.0";
     return r->n_ranks > 0 ? NULL

@@ -250,7 +250,8 @@ static void say_shrink(const struct report_facts *f, struct verdict_line *line)
         line_say(line,
                  "'dpro optimize' predicts the gain from other units that are kept between their "
                  "passes, 'dpro whatif' the gain from faster links");
-    else if (!f->can_optimize && f->parallel.n_stages > 0 && !f->parallel.pipeline.unknown)
+    else if (!f->can_optimize && !f->of_stages && f->parallel.n_stages > 0 &&
+             !f->parallel.pipeline.unknown)
         line_say(line, "'dpro optimize' predicts the gain from other micro-batches and schedules, "
                        "'dpro whatif' the gain from faster links");
     else if (f->can_save && f->memory.n_ranks > 0)

@@ -25,7 +25,7 @@ class TestStages(Case):
     def assert_is(self, job, facts, apart=0.0):
         """The job's ranks, dimensions and iteration."""
         self.assertEqual(facts["trace"]["ranks_present"], list(range(job.dp * job.stages)))
-        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("fsdp", job.dp), ("pp", job.stages)])
+        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("dp", job.dp), ("pp", job.stages)])
         self.assertEqual((facts["micro_batches"], facts["stages_a_rank"]), (job.micro_batches, job.chunks))
         self.assertEqual(facts["trace"]["iterations"], job.steps)
         longer = apart * (job.steps - 1) / job.steps
@@ -156,6 +156,16 @@ class TestStages(Case):
     def test_a_trace_of_another_kind_has_no_measures_of_stragglers(self):
         self.assertNotIn("S", self.assert_json("diagnose", self.write_job("job"))["measures"])
 
+    def test_what_a_timeline_of_stages_cannot_answer_is_refused_in_one_line_and_not_advised(self):
+        path = self.write("job.csv", StageJob(dp=3, stages=3, times=uneven(11)).csv())
+        for asked in (["whatif"], ["optimize"], ["whatif", "--bandwidth", "2x"], ["optimize", "--memory", "1GB"]):
+            self.assert_error(dpro(*asked, path), INPUT, "a timeline of stages has no sizes of messages and no kernels")
+        for command in ("diagnose", "replay"):
+            text = dpro(command, path).out
+            self.assertNotIn("torch.profiler", text)
+            self.assertNotRegex(text, "dpro optimize' (searches|predicts)")
+        self.assertRegex(dpro("diagnose", path).out, "a timeline of stages has none")
+
     def test_a_slow_worker_is_to_blame_also_where_ranks_meet_in_what_is_not_listed(self):
         for meets in (False, True):
             fair = StageJob(dp=3, stages=3, micro_batches=6, meets=meets, times=uneven(9, by=1))
@@ -171,7 +181,7 @@ class TestStages(Case):
         for name, dp, batches in (("ST", 2, 4), ("AR", 4, 32)):
             path = f"{shared('stragglers')}/timeline-{name}.json.gz"
             facts = self.assert_replays(path)
-            self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("fsdp", dp), ("pp", 4)])
+            self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("dp", dp), ("pp", 4)])
             self.assertEqual((facts["micro_batches"], facts["schedule"]), (batches, "1f1b"))
             self.assertLess(abs(facts["error_pct"]), 0.5)
             with gzip.open(path) as file:

@@ -114,6 +114,11 @@ int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
     uint32_t size = job_size(g);
     if (g->lacks_gpu)
         return dpro_error_set(err, DPRO_EEMPTY, "%s", g->lacks_gpu);
+    if (g->of_stages)
+        return dpro_error_set(err, DPRO_EEMPTY,
+                              "a timeline of stages has no sizes of messages and no kernels, which "
+                              "'dpro whatif' and 'dpro optimize' need; 'dpro diagnose' says what "
+                              "slow workers and stages cost");
     if (is_of_xla(g))
         return dpro_error_set(
             err, DPRO_EEMPTY,

@@ -194,7 +194,7 @@ static int model_build(const struct dpro_graph *graph, const struct dpro_model_o
     m->all_communication = options->all_communication;
     measure_iterations(graph, options, m);
     int rc = dpro_model_check(graph, err);
-    if (rc < 0 && !graph->lacks_gpu &&
+    if (rc < 0 && !graph->lacks_gpu && !graph->of_stages &&
         (is_single(graph) || (m->all_communication && has_communications(graph)))) {
         m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
         rc = 0;

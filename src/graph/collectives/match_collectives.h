@@ -52,6 +52,7 @@ struct join {
     ARRAY(struct blind_rank) blind; /* left out, as the GPUs of `ranks` were recorded */
     ARRAY(struct cut_rank) cut;     /* left out */
     int world_size;
+    bool of_stages;          /* a timeline of stages */
     struct member_sets sets; /* process groups by their ranks */
     ARRAY(struct joined) joined;
     ARRAY(struct member) members;

@@ -336,6 +336,8 @@ static int does_of(const struct traffics *all, const struct group_traffic *t)
     if (scatters || (gathers && t->gradient_bytes == 0))
         if (is_named_within_layers(t) || t->named == DPRO_SHARDS)
             return t->named;
+    if (all->join->of_stages && t->named == DPRO_REPLICATES)
+        return DPRO_REPLICATES; /* each optimizer's state is shared out, by what these files list */
     if (gathers &&
         (scatters || (t->gradient_bytes > 0 && gathered_bytes * size >= t->gradient_bytes)))
         return DPRO_SHARDS;

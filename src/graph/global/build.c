@@ -355,6 +355,7 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     messages_find(&job->messages, &job->join, build->trace);
     servers_build(&job->servers);
     tell_stage(build);
+    job->join.of_stages = build->trace->stages != NULL;
     status = dimensions_find(&job->dimensions, &job->join, build->options.dimensions, err);
     if (status < 0)
         return status;

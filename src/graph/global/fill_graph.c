@@ -306,6 +306,7 @@ static void fill_ranks(struct assembly *a)
     g->n_servers = g->n_ranks - n_workers;
     g->n_ranks = n_workers;
     g->framework = dpro_trace_framework(a->trace);
+    g->of_stages = a->trace->stages != NULL;
     g->in_session = a->join->n_ranks > 0 && a->join->ranks[0].trace->in_session;
     g->world_size = (uint32_t)a->join->world_size;
 }

@@ -172,6 +172,8 @@ static int run(const void *given, const struct opt_list *paths)
         code = set_against(values, paths->items[0], job, &than, &against);
     if (code == 0)
         code = cmd_done(dpro_job_diagnose(job, NULL, &report, &err), &err);
+    if (code == 0 && baseline != NULL)
+        code = cmd_done(dpro_saved_diagnosis_check(baseline, report.trace, &err), &err);
     if (code == 0) {
         report.baseline = baseline;
         report.against = than != NULL ? &against : NULL;

@@ -103,6 +103,9 @@ struct dpro_saved_diagnosis; /* a diagnosis that was saved; owns its memory */
  * with DPRO_EFORMAT where the file is damaged, or of a version that this library does not read. */
 DPRO_API int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **baseline,
                                        struct dpro_error *err);
+/* Fails with DPRO_EFORMAT where it is of a job of another framework than the trace's. */
+DPRO_API int dpro_saved_diagnosis_check(const struct dpro_saved_diagnosis *baseline,
+                                        const struct dpro_trace *trace, struct dpro_error *err);
 DPRO_API void
 dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline); /* NULL is fine */
 

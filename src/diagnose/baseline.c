@@ -71,6 +71,14 @@ static int check_baseline(const struct dpro_saved_diagnosis *b, struct dpro_erro
     if (b->iteration_ns <= 0 || b->iteration_ns > MOST_NS || b->ideal_ns > MOST_NS)
         return dpro_error_set(err, DPRO_EFORMAT, "%s: no iteration time in it: save it again",
                               b->path);
+    int64_t sum_ns = b->ideal_ns;
+    EACH (const struct baseline_cause, cause, b->causes)
+        sum_ns = time_add(sum_ns, cause->blame_ns);
+    if (sum_ns != b->iteration_ns)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: the ideal and the causes add up to %.3f ms, not to the %.3f ms "
+                              "of its iteration: save it again",
+                              b->path, (double)sum_ns / 1e6, (double)b->iteration_ns / 1e6);
     return 0;
 }
 
@@ -102,6 +110,18 @@ int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **ba
                               struct dpro_error *err)
 {
     return WITHIN_SCOPE(dpro_error_nomem(err), read_baseline(path, baseline, err));
+}
+
+int dpro_saved_diagnosis_check(const struct dpro_saved_diagnosis *b, const struct dpro_trace *trace,
+                               struct dpro_error *err)
+{
+    const char *then = strtab_get(&b->strings, b->framework), *now = dpro_trace_framework(trace);
+    return !*then || strcmp(then, now) == 0
+               ? 0
+               : dpro_error_set(err, DPRO_EFORMAT,
+                                "%s: of a job of %.40s with %" PRId64 " ranks, but this one is of "
+                                "%s with %d: they are different jobs",
+                                b->path, then, b->world_size, now, dpro_trace_world_size(trace));
 }
 
 const struct baseline_cause *baseline_cause(const struct dpro_saved_diagnosis *b, const char *key)

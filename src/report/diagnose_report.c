@@ -207,7 +207,6 @@ static void change_add(struct baseline_change *change, const char *cause, const 
 static void find_change(struct baseline_change *change, const struct diagnosis_facts *d)
 {
     const struct dpro_saved_diagnosis *b = d->r->baseline;
-    const char *framework_now = dpro_trace_framework(d->r->trace);
     int ranks_now = dpro_trace_world_size(d->r->trace);
     uint32_t n;
     array_add(&change->causes, "ideal", "ideal", b->ideal_ns, d->view->ideal_ns, -1);
@@ -225,13 +224,10 @@ static void find_change(struct baseline_change *change, const struct diagnosis_f
     const int64_t *now = dpro_graph_measured_ns(d->r->graph, &n);
     change->p = stats_welch_p(stats_mean_std_i64(b->measured_ns.at, b->measured_ns.n),
                               b->measured_ns.n, stats_mean_std_i64(now, n), n);
-    const char *framework = strtab_get(&b->strings, b->framework);
     const char *version = strtab_get(&b->strings, b->version);
     if (b->world_size != ranks_now)
         words_add(&change->differs, "; ", "%" PRId64 " ranks then, %d now", b->world_size,
                   ranks_now);
-    if (strcmp(framework, framework_now) != 0)
-        words_add(&change->differs, "; ", "framework %.40s then, %s now", framework, framework_now);
     if (strcmp(version, dpro_version()) != 0)
         words_add(&change->differs, "; ", "diagnosed by dpro %.40s then, %s now", version,
                   dpro_version());
@@ -248,8 +244,8 @@ static void say_change(const struct diagnosis_facts *d, const struct baseline_ch
     if (isnan(change->p))
         words_add(words, "; ", "too few iterations were measured to tell whether that is noise");
     else
-        words_add(words, ", ", "%sp = %s", change->p > NOISE_FROM ? "which may be noise: " : "",
-                  change->p < 0.0005 ? "0.000" : NUMBER(change->p, 3));
+        words_add(words, ", ", "%sp %s %s", change->p > NOISE_FROM ? "which may be noise: " : "",
+                  change->p < 0.001 ? "<" : "=", NUMBER(MAX(change->p, 0.001), 3));
 }
 
 static void write_change(struct writer *w, const struct diagnosis_facts *d)

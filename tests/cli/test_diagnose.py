@@ -108,6 +108,8 @@ class Diagnose(Case):
                  "saved as dpro.diagnose/2, which dpro .* does not read"),
                 ("of something else", json.dumps({**facts, "schema": "dpro.replay/1"}), "no diagnosis"),
                 ("without a time", json.dumps({**facts, "iteration_ms": None}), "no iteration time"),
+                ("of another framework", json.dumps({**facts, "framework": "mxnet"}), "of a job of mxnet with 2 ranks"),
+                ("without its causes", json.dumps({**facts, "causes": []}), "add up to"),
                 ("cut", text[:len(text) // 2], ""), ("empty", "", ""), ("no object", "[1, 2]", ""), ("no JSON", "\0" * 100, ""),
                 ("deep", "[" * 100000, ""), ("huge numbers", text.replace('"blame_ms":', '"blame_ms":1e300'), "blame_ms"),
                 ("many causes", json.dumps({**facts, "causes": facts["causes"] * 1000}), "more than")):

@@ -38,9 +38,8 @@ static bool read_percent(const char *text, void *field)
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt replay_opts[] = {
-    OPT_OUTPUT(
-        "also write a page, a timeline and JSON into DIR:\nreport.html, timeline.json.gz (for "
-        "Perfetto),\nreplay.json"),
+    OPT_OUTPUT("also write a page, a timeline and JSON into DIR:\nreport.html, which opens on the "
+               "diagnosis,\ntimeline.json.gz (for Perfetto), replay.json,\ndiagnose.json"),
     CMD_OPT_JSON("dpro.replay/1", ""),
     CMD_OPT_DELAY(
         "what if ops took longer or shorter: KIND=RATIO or\nOP=RATIO times as long, OP=+MS "
@@ -85,6 +84,17 @@ static double error_pct(const struct dpro_report *results)
     return 100.0 * ((double)predicted * n / sum - 1.0);
 }
 
+/* For the page, which is the same without it where a job can't be diagnosed. */
+static void diagnose(struct dpro_job *job, struct dpro_diagnose_report *diagnosis,
+                     struct dpro_report *results)
+{
+    enum { MOST_OPS = 2000000 }; /* more take many seconds */
+    struct dpro_error unknown;
+    if (!results->what_if && dpro_graph_n_ops(results->graph) <= MOST_OPS &&
+        dpro_job_diagnose(job, NULL, diagnosis, &unknown) == 0)
+        results->diagnosis = diagnosis;
+}
+
 static int report(const struct values *values, const struct dpro_report *results)
 {
     struct dpro_error err = {.code = 0};
@@ -92,7 +102,9 @@ static int report(const struct values *values, const struct dpro_report *results
         if (dpro_report_folder(results, values->output, &err) < 0)
             return cmd_fail(&err);
         if (!values->common.quiet)
-            cmd_say("wrote report.html, timeline.json.gz and replay.json to %s", values->output);
+            cmd_say("wrote report.html, timeline.json.gz%s to %s",
+                    results->diagnosis ? ", replay.json and diagnose.json" : " and replay.json",
+                    values->output);
     }
     if ((values->common.json ? dpro_report_json : dpro_report_text)(results, cmd_output(), &err) <
         0)
@@ -111,6 +123,7 @@ static int run(const void *given, const struct opt_list *paths)
 {
     const struct values *values = given;
     struct dpro_job_replay_options options = values->options;
+    struct dpro_diagnose_report diagnosis;
     struct dpro_report results;
     struct dpro_job *job;
     struct dpro_error err = {.code = 0};
@@ -125,6 +138,8 @@ static int run(const void *given, const struct opt_list *paths)
     int code = job_open(paths->items, paths->n, given, &job);
     if (code == 0)
         code = cmd_done(dpro_job_replay(job, &options, &results, &err), &err);
+    if (code == 0 && values->output != NULL)
+        diagnose(job, &diagnosis, &results);
     if (code == 0) {
         code = report(values, &results);
         dpro_job_tell_stage(job, "reported");

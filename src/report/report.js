@@ -73,8 +73,13 @@
     const most = Math.max(...times), odd = new Set(slow.iterations.map((row) => row.at));
     const drawn = numbers.indexOf(report.critical_path.iteration), about = el("div", "about");
     const nameOf = (i) => "iteration " + numbers[i] + ": " + ms(times[i]) + (odd.has(i) ? ", slow" : "") + (i === drawn ? ", drawn" : "");
+    /* Bars that bear their number and time: each where there is room, else the drawn one, slow ones, and some of the others. */
+    const apart = Math.ceil((times.length * 80) / (document.documentElement.clientWidth - 46)), edge = apart >> 1, labelled = [];
+    for (const i of [drawn, ...odd, ...times.keys()])
+      if (i >= edge && i < times.length - edge && labelled.every((k) => Math.abs(k - i) >= apart)) labelled.push(i);
     const bars = times.map((time, i) => {
-      const bar = el("span", (odd.has(i) ? "slow" : "") + (i === drawn ? " drawn" : ""));
+      const bar = el("span", (odd.has(i) ? "slow" : "") + (i === drawn ? " drawn" : ""),
+        labelled.includes(i) ? el("span", "bears", el("strong", "", String(numbers[i])), el("span", "", ms(time))) : null);
       bar.style.height = Math.max(share(time, most), 1) + "%";
       bar.addEventListener("click", () => choose(i));
       return withTip(bar, nameOf(i), [["measured", ms(time)]]);

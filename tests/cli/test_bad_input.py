@@ -457,7 +457,7 @@ class BadOutput(Case):
         try:
             self.assert_error(dpro("replay", BUNDLED, "-o", small), SYSTEM, "No space left")
             for name in os.listdir(small):
-                self.assertIn(name, ("replay.json", "report.html", "timeline.json.gz"))
+                self.assertIn(name, ("diagnose.json", "replay.json", "report.html", "timeline.json.gz"))
                 if name == "replay.json":
                     with open(os.path.join(small, name), encoding="utf-8") as file:
                         json.load(file)

@@ -234,12 +234,33 @@ class Pages(Case):
             self.assertRegex(shown, f"<option[^>]*>iteration {number}: ")
             self.assertRegex(shown, f'<text [^>]*text-anchor="middle"[^>]*>{number}</text>')
 
+    def test_bars_of_iterations_bear_their_numbers_and_times(self):
+        for folder, steps in (("few", 6), ("many", 60)):
+            job = Job(kernels=3, kernel_us=1000.0, sync="end", within=lambda rank, number: setattr(
+                rank, "now", rank.now + 20_000 * (number == 4)))
+            page = self.replay(gpu_job.write(self, job, steps=steps, folder=folder)[0])
+            self.assert_readable(page)
+            shown = self.dom(page).rpartition("</script>")[2]
+            borne = [int(n) for n in re.findall(r'class="bears"><strong>([0-9]+)</strong><span>[0-9.]+ ms</span>', shown)]
+            self.assertEqual(borne, list(range(borne[0], borne[-1] + 1)) if steps == 6 else sorted(set(borne)))
+            self.assertIn(4, borne)
+            self.assertGreaterEqual(len(borne), 5)
+
+    def test_a_replay_opens_on_the_diagnosis_but_not_a_what_if(self):
+        shown = self.dom(self.replay(BUNDLED)).rpartition("</script>")[2]
+        self.assertLess(shown.index("<h2>Diagnosis</h2>"), shown.index("Critical path"))
+        self.assertNotIn("<h2>Diagnosis</h2>", self.dom(self.replay(BUNDLED, "--delay", "BW=2")).rpartition("</script>")[2])
+
     def test_a_diagnosis_opens_its_evidence_in_the_timeline(self):
-        self.assert_code(dpro("diagnose", "-q", BUNDLED, "-o", self.path("out")), 0)
         page = self.path("out", "report.html")
-        self.assert_readable(page)
-        with open(page, encoding="utf-8") as file:
-            text = file.read()
+        data = []
+        for command in ("diagnose", "replay"):
+            self.assert_code(dpro(command, "-q", BUNDLED, "-o", self.path("out")), 0)
+            self.assert_readable(page)
+            with open(page, encoding="utf-8") as file:
+                text = file.read()
+            data.append(json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])["diagnosis"])
+        self.assertEqual(*data)
         with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
             causes = json.load(file)["causes"]
         self.assertEqual(json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])["diagnosis"]["causes"], causes)

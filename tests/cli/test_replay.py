@@ -288,11 +288,12 @@ class Bundled(Case):
         self.assert_code(dpro("replay", folder, "-o", os.path.join(folder, "out")), DONE)
         self.assertEqual(dpro("replay", folder).out, before.out)
 
-    def test_the_output_folder_holds_three_files(self):
+    def test_the_output_folder_holds_a_page_a_timeline_and_json(self):
         out = self.path("deep", "out")
         result = dpro("replay", BUNDLED, "-o", out)
         self.assert_code(result, DONE)
-        self.assertEqual(sorted(os.listdir(out)), ["replay.json", "report.html", "timeline.json.gz"])
+        self.assertEqual(sorted(os.listdir(out)), ["diagnose.json", "replay.json", "report.html", "timeline.json.gz"])
+        self.assertEqual(result.out, dpro("replay", BUNDLED).out)
         with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
             written = json.load(file)
         self.assertEqual(written["predicted"], self.assert_replays(BUNDLED)["predicted"])
@@ -304,7 +305,9 @@ class Bundled(Case):
         again = dpro("replay", BUNDLED, "-o", out, "-q")
         self.assert_code(again, DONE)
         self.assertEqual(again.err, "")
-        self.assertEqual(sorted(os.listdir(out)), ["replay.json", "report.html", "timeline.json.gz"])
+        changed = self.path("changed")
+        self.assertIn("wrote report.html, timeline.json.gz and replay.json", dpro("replay", BUNDLED, "--delay", "BW=2", "-o", changed).err)
+        self.assertEqual(sorted(os.listdir(changed)), ["replay.json", "report.html", "timeline.json.gz"])
 
     def test_the_text_begins_with_a_short_verdict(self):
         result = dpro("replay", BUNDLED)

@@ -21,7 +21,7 @@ from demo_live import ROOT, can_make_hosts, go_first, live_python
 from figures import ask, facts_of, fixed, markdown, show
 
 SEEDS = 3
-BESIDE = ("small_or_unsure", "not_explained")  # rows that are no causes
+BESIDE = ("small_or_unsure", "profiler", "warm_up", "not_explained")  # rows that are no causes
 NEAR_PCT, NEAR_MS, NOISE_PCT = 20.0, 3.0, 3.0  # the targets: blame within the larger of the first two; no cause above the third
 
 

@@ -85,32 +85,36 @@ enum { FAULT, HABIT, COST };
 
 #define ROW(key, title, tier, find)                                                                \
     {                                                                                              \
-        key, title, tier, find, advise_next_step                                                   \
+        key, title, tier, false, find, advise_next_step                                            \
+    }
+#define GPU_ROW(key, title, tier, find)                                                            \
+    {                                                                                              \
+        key, title, tier, true, find, advise_next_step                                             \
     }
 
 const struct cause_row cause_rows[] = {
     ROW("start_apart", "ranks start apart", FAULT, find_start_apart),
     ROW("input", "loading and copying input", FAULT, find_input),
-    ROW("allocator", "allocating and freeing GPU memory", FAULT, find_allocator),
+    GPU_ROW("allocator", "allocating and freeing GPU memory", FAULT, find_allocator),
     ROW("recompilation", "torch.compile compiles again", FAULT, find_compiling),
     ROW("garbage_collection", "Python collects garbage", FAULT, find_garbage),
     ROW("slow_iterations", "unusual iterations take longer than the others", FAULT,
         find_slow_iterations),
-    ROW("slow_link", "slow links: slower than others of their class", FAULT, find_slow_links),
-    ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT,
-        find_uneven_work),
+    GPU_ROW("slow_link", "slow links: slower than others of their class", FAULT, find_slow_links),
+    GPU_ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT,
+            find_uneven_work),
     ROW("noise", "pauses and noise: times that vary between iterations", FAULT, find_noise),
-    ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT,
-        find_slow_ranks),
-    ROW("uneven_stages", "uneven stages: some of the pipeline compute more", FAULT,
-        find_uneven_stages),
-    ROW("recomputation", "the forward pass is computed again", FAULT, find_recomputing),
+    GPU_ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT,
+            find_slow_ranks),
+    GPU_ROW("uneven_stages", "uneven stages: some of the pipeline compute more", FAULT,
+            find_uneven_stages),
+    GPU_ROW("recomputation", "the forward pass is computed again", FAULT, find_recomputing),
     ROW("python_gaps", "gaps between ops of CPU threads: Python, the framework", FAULT, find_gaps),
-    ROW("sync", "the CPU waits for the GPU", HABIT, find_syncs),
-    ROW("copies", "copies of memory", HABIT, find_copies),
-    ROW("small_messages", "messages too small for their latency", HABIT, find_small_messages),
-    ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
-    ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
-    ROW("communication", "communication that nothing hides", COST, find_communication),
+    GPU_ROW("sync", "the CPU waits for the GPU", HABIT, find_syncs),
+    GPU_ROW("copies", "copies of memory", HABIT, find_copies),
+    GPU_ROW("small_messages", "messages too small for their latency", HABIT, find_small_messages),
+    GPU_ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
+    GPU_ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
+    GPU_ROW("communication", "communication that nothing hides", COST, find_communication),
 };
 const uint32_t n_cause_rows = sizeof cause_rows / sizeof *cause_rows;

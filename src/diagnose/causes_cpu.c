@@ -44,10 +44,6 @@ static bool on_thread(const struct dpro_graph *g, uint32_t op)
 void find_syncs(const struct diagnosed *d, struct cause_found *found)
 {
     const struct dpro_graph *g = d->g;
-    if (g->lacks_gpu) { /* all that the GPU does is waited for */
-        found->needs = "The GPU's work was not recorded.";
-        return;
-    }
     find_all(d, found, WORK_SYNC);
     for (int next = 0; next < 2; next++) {
         const uint32_t *row = next ? g->next_row : g->row, *succ = next ? g->next_succ : g->succ;

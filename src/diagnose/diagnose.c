@@ -46,7 +46,10 @@ static void find_pieces(struct diagnosed *d, struct arena *arena, struct cause_f
         }
     for (uint32_t c = 0; c < n_cause_rows; c++) {
         found[c].arena = arena;
-        cause_rows[c].find(d, &found[c]);
+        if (d->g->lacks_gpu && cause_rows[c].needs_gpu)
+            found[c].needs = "The GPU's work was not recorded.";
+        else
+            cause_rows[c].find(d, &found[c]);
         claim_pieces(d, &found[c]);
     }
 }

@@ -62,7 +62,8 @@ uint32_t found_part(struct cause_found *found, uint64_t key, const char *format,
  * first, what takes the rest last. */
 struct cause_row {
     const char *key, *title;
-    uint8_t tier; /* see shapley_find */
+    uint8_t tier;   /* see shapley_find */
+    bool needs_gpu; /* of a job that computes on GPUs: that their work was recorded */
     void (*find)(const struct diagnosed *d, struct cause_found *found);
     /* Fills next_step (and command), text in the arena; NULL: there is no advice. */
     void (*advise)(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause);

@@ -50,7 +50,7 @@ int pop_make(const struct dpro_graph *graph, const struct dpro_replay_view *repl
         return rc;
     *pop = (struct pop){.known = false};
     int64_t sum_ns = sum_useful(graph, replay, &most_ns, &pop->launch);
-    if (most_ns == 0)
+    if (most_ns == 0 || graph->lacks_gpu)
         return 0;
     /* Two threads that computed beside each other may do so less, or more, on the ideal network. */
     ideal_ns = MIN(MAX(ideal_ns, most_ns), replay->iteration_ns);

@@ -4,8 +4,8 @@
 
 /* goTo(op) selects the op in the timeline, which draws one iteration, and says whether it is there. */
 function diagnosisCard(d, goTo, iteration) {
-  const SHADES = ["COMM", "WAIT", "COPY", "UPDATE", "INPUT", "FW", "BATCH", "LAUNCH"], whole = Math.max(d.iteration_ms, 0);
-  const of = (v) => pct(share(v, whole));
+  const SHADES = ["COMM", "WAIT", "COPY", "UPDATE", "INPUT", "FW", "BATCH", "LAUNCH"], whole = Math.max(d.iteration_ms, d.explained_ms, 0);
+  const of = (v) => pct(share(v, d.explained_ms));
   const doubt = (c) => (known(c.uncertainty_ms) ? " ± " + ms(c.uncertainty_ms) : "");
   const listed = (name, list) => (list.length ? (list.length === 1 ? name : name + "s") + " " + list.slice(0, 24).join(", ") + (list.length > 24 ? ", ..." : "") : "");
   const told = d.causes.filter((c) => known(c.order));
@@ -77,7 +77,7 @@ function diagnosisCard(d, goTo, iteration) {
 
   const needs = d.abstained.filter((a) => a.needs);
   return card("Diagnosis", el("p", "said", d.verdict), bar(steps.map((s) => [s.title, s.blame_ms, s.shade]), whole), ...rows,
-    el("div", "cause total", el("div", "summary", el("span", "what", "iteration"), el("span"), el("span", "sum", ms(whole)))),
+    el("div", "cause total", el("div", "summary", el("span", "what", "iteration"), el("span"), el("span", "sum", ms(d.iteration_ms)))),
     ...(d.against ? against(d.against) : []),
     needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs])) : null);
 }

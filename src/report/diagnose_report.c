@@ -14,6 +14,7 @@
 enum { INDENT = 11, MOST_TOLD = 3, TEXT_PARTS = 4 };
 #define NOISE_FROM   0.05 /* a p-value above it */
 #define REST_TO_TELL 0.02 /* of the replay, which it does not explain */
+#define REST_TO_WARN 0.05
 
 /* What is shown of steps is rounded so that they add up as they are printed: each is the difference
  * of two rounded sums. */
@@ -29,6 +30,7 @@ struct diagnosis_facts {
     ARRAY(struct diagnosis_step) steps;
     int digits; /* of milliseconds, in the text */
     struct words verdict;
+    struct words differs; /* why the iteration is not the replay; none: it is, nearly */
     struct warnings warnings;
 };
 
@@ -39,15 +41,43 @@ static void add_step(struct diagnosis_facts *d, const char *key, const char *tit
         array_add(&d->steps, .cause = none);
 }
 
+/* What the iteration is other than the replay: by how it was found. */
+static void add_rest(struct diagnosis_facts *d, int64_t rest_ns)
+{
+    const struct dpro_job_time *job = &d->r->job;
+    double replay_ns = (double)d->view->explained_ns;
+    struct words why = {.n = 0};
+    if (job->source == DPRO_JOB_LOGS) {
+        add_step(d, "profiler", "the profiler, without which the job runs", rest_ns);
+        words_add(&why, "", "recording costs the difference, by transport logs of the same run");
+    } else if (job->n_warm_up > 0) {
+        add_step(d, "warm_up", "the first iterations, which take longer and do not count", rest_ns);
+        words_add(&why, "", "the first %u iteration%s, which take%s longer, are in the replay only",
+                  job->n_warm_up, PLURAL(job->n_warm_up), job->n_warm_up == 1 ? "s" : "");
+    } else {
+        add_step(d, "not_explained", "not explained by the replay", rest_ns);
+        words_add(&why, "", "that was found from %u step%s of the same run without the profiler",
+                  job->n, PLURAL(job->n));
+    }
+    if (fabs((double)rest_ns) >= REST_TO_WARN * replay_ns)
+        words_add(
+            &d->differs, "",
+            "the replay takes %s, the job %s: %s; blames, and their shares, are of the replay",
+            TIME(d->view->explained_ns), TIME(job->ns), why.text);
+}
+
 static void find_steps(struct diagnosis_facts *d)
 {
     const struct dpro_diagnosis_view *v = d->view;
     int64_t sum = 0, shown = 0, unit = 1000;
-    add_step(d, "ideal", "ideal", v->ideal_ns);
+    add_step(d, "ideal",
+             d->r->graph->lacks_gpu ? "ideal, and waiting for GPUs that were not recorded"
+                                    : "ideal",
+             v->ideal_ns);
     EACH_OF (const struct dpro_cause, c, v->causes, v->n_causes)
         array_add(&d->steps, .cause = *c);
     add_step(d, "small_or_unsure", "causes that are small or unsure", v->small_ns);
-    add_step(d, "not_explained", "not explained by the replay", d->r->job.ns - v->explained_ns);
+    add_rest(d, d->r->job.ns - v->explained_ns);
     d->digits = 3;
     EACH_OF (const int64_t, at, ((const int64_t[]){10000000, 100000000, 10000000000}), 3)
         if (d->r->job.ns >= *at) {
@@ -102,15 +132,20 @@ static void say_verdict(struct diagnosis_facts *d)
     if (n == 0)
         words_add(&d->verdict, "", "; no cause is large and sure enough to be told");
     if (differs)
-        words_add(&d->verdict, "", "; without dpro the job takes %s ms %s, which is not explained",
-                  SHOWN(d, llabs(rest)), rest < 0 ? "less" : "more");
+        words_add(&d->verdict, "", "; without dpro the job takes %s ms %s", SHOWN(d, llabs(rest)),
+                  rest < 0 ? "less" : "more");
+    if (d->r->graph->lacks_gpu)
+        words_add(&d->verdict, "",
+                  "; the GPU's work was not recorded, so what else is lost "
+                  "can't be told");
 }
 
 static void diagnosis_find(struct diagnosis_facts *d, const struct dpro_diagnose_report *r)
 {
     *d = (struct diagnosis_facts){.r = r, .view = dpro_diagnosis_view(r->diagnosis)};
-    d->warnings = (struct warnings){.trace = r->trace, .graph = r->graph};
     find_steps(d);
+    d->warnings =
+        (struct warnings){.trace = r->trace, .graph = r->graph, .more = {d->differs.text}};
     say_verdict(d);
 }
 
@@ -124,7 +159,7 @@ static void put_step(struct table *t, const struct diagnosis_facts *d, const cha
                 !told                   ? ""
                 : c->uncertainty_ns < 0 ? "?"
                                         : SHOWN(d, c->uncertainty_ns),
-                NUMBER(facts_pct(ns, d->r->job.ns), 1), told ? SHOWN(d, c->alone_ns) : "",
+                NUMBER(facts_pct(ns, d->view->explained_ns), 1), told ? SHOWN(d, c->alone_ns) : "",
                 told ? SHOWN(d, c->in_order_ns) : "", told ? NUMBER(c->order, 0) : "");
 }
 
@@ -139,8 +174,9 @@ static void write_steps(struct writer *w, const struct diagnosis_facts *d)
     writer_text(w, "\n");
     table_write(w, &t);
     table_wrapped(w, "", 2,
-                  "ms: a cause's blame, with half of its 95 % interval; these add up; alone: what "
-                  "the iteration wins without this cause only; in order: what it wins where causes "
+                  "ms: a cause's blame, with half of its 95 % interval; these add up; %: of the "
+                  "replay; alone: what the iteration wins without this cause only; in order: what "
+                  "it wins where causes "
                   "are taken away in this order");
 }
 
@@ -173,11 +209,17 @@ static void write_abstained(struct writer *w, const struct diagnosis_facts *d)
     writer_text(w, small.n > 0 ? "\nSmall or unsure\n" : "");
     if (small.n > 0)
         table_wrapped(w, "  ", 2, small.text);
-    EACH_OF (const struct dpro_abstained, a, d->view->abstained, d->view->n_abstained) {
+    struct words titles = {.n = 0};
+    for (uint32_t i = 0; i < d->view->n_abstained; i++) {
+        const struct dpro_abstained *a = &d->view->abstained[i];
         if (!a->needs)
             continue;
+        words_add(&titles, "; ", "%s", a->title);
+        if (i + 1 < d->view->n_abstained && a[1].needs && strcmp(a->needs, a[1].needs) == 0)
+            continue; /* several need the same */
         writer_text(w, n++ == 0 ? "\nWhat this recording can't tell\n" : "");
-        table_paragraph(w, "  ", 4, "%s: %s", a->title, a->needs);
+        table_paragraph(w, "  ", 4, "%s: %s", titles.text, a->needs);
+        titles = (struct words){.n = 0};
     }
 }
 

@@ -120,7 +120,7 @@ static void put_waits(struct writer *w, const struct dpro_replay_view *v)
 void measures_write_text(struct writer *w, const struct dpro_measures *m)
 {
     const struct pop *pop = &m->pop;
-    writer_text(w, "\n");
+    writer_text(w, pop->known ? "\n" : "");
     if (pop->known)
         table_paragraph(w, "", 2,
                         "Parallel efficiency %s %% (POP): load balance %s %% x serialisation %s "

@@ -1,6 +1,8 @@
 """The causes of dpro diagnose, on made-up jobs whose truth is known: each with a fault and without it. The difference of the
 iterations that were recorded is what the fault costs."""
 import glob
+import gzip
+import json
 import os
 import random
 import unittest
@@ -190,6 +192,20 @@ class Causes(Case):
         needs = {a["cause"]: a["needs"] for a in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["abstained"]}
         self.assertIn("Record all ranks", needs["slow_rank"])
         self.assertIn("4 iterations", needs["slow_iterations"])
+
+    def test_without_the_gpu_nothing_is_said_of_what_needs_it(self):
+        folder, _ = gpu_job.write(self, job())
+        for path in glob.glob(f"{folder}/*"):
+            with gzip.open(path) as file:
+                trace = json.load(file)
+            trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] not in ("kernel", "gpu_memcpy")]
+            self.write(path, trace)
+        facts = self.assert_json("diagnose", folder)
+        absent = {a["cause"] for a in facts["abstained"] if a["needs"] == "The GPU's work was not recorded."}
+        self.assertLessEqual({"sync", "launch", "communication", "slow_rank"}, absent)
+        self.assertFalse(absent & {cause["cause"] for cause in facts["causes"]})
+        self.assertIn("the GPU's work was not recorded", facts["verdict"])
+        self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
 
     def test_two_faults_at_once_are_both_found(self):
         for keys, without, *faults in BOTH:

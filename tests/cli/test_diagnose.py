@@ -172,6 +172,18 @@ class Diagnose(Case):
         self.assertEqual({cause["uncertainty_ms"] for cause in single["causes"]}, {None})
         self.assertIn("\n\n  Of one iteration there are no intervals.", dpro("diagnose", BUNDLED, "--steps", "5").out)
 
+    def test_what_the_iteration_is_other_than_the_replay_is_named(self):
+        data = os.path.dirname(BUNDLED)
+        for trace, row, source in (("hvd-mx-n2", "not_explained", "steps of the same run without the profiler"),
+                                   ("../captures/mxnet-ps-gluon", "profiler", "transport logs")):
+            facts = self.assert_json("diagnose", os.path.join(data, trace))
+            rest = facts["iteration_ms"] - facts["explained_ms"]
+            self.assertGreater(abs(rest), 0.05 * facts["explained_ms"])
+            self.assertAlmostEqual(float(blames(facts)[row]), rest, places=6)
+            said, = (warning for warning in facts["warnings"] if warning.startswith("the replay takes"))
+            self.assertIn(source, said)
+        self.assertFalse(any("the replay takes" in warning for warning in self.assert_json("diagnose", BUNDLED)["warnings"]))
+
     def test_a_job_that_does_not_communicate(self):
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory"))
         self.assertNotIn("communication", blames(facts))

@@ -1,9 +1,9 @@
 #!/bin/sh
 # seeds.sh FOLDER: writes small inputs to begin fuzzing with, FOLDER/TARGET/*. The first byte of each
-# picks a chunk size, but for attach, buckets, topology and verify.
+# picks a chunk size, but for attach, baseline, buckets, topology and verify.
 set -eu
 out=${1:?usage: seeds.sh FOLDER}
-for target in align allocator attach buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot stages timeline topology verify xplane; do
+for target in align allocator attach baseline buckets csv et held json kineto load log memory mxnet probes recording replay runmeta snapshot stages timeline topology verify xplane; do
     mkdir -p "$out/$target"
 done
 put() { printf '%b' "$2" >"$out/$1"; }
@@ -45,7 +45,7 @@ put allocator/settings 'max_split_size_mb:64,roundup_power2_divisions:[64:8,4:2,
 { printf 'large_segment_size_mb:33,max_split_size_mb:33\000' && head -c 3000 "$0" | tail -c 1500; } >"$out/allocator/any"
 
 # a pipeline of two stages with two data-parallel ranks; model chunks; times within steps
-rows='optype,step,start_ts,duration,stage,dp_rank,rank,seq_id,mc,mb_id\\n'
+rows='optype,step,start_ts,duration,stage,dp_rank,rank,seq_id,mc,mb_id\n'
 for step in 0 1; do
     for rank in 0 1 2 3; do
         at="$((rank / 2)),$((rank % 2)),$rank"
@@ -56,7 +56,8 @@ for step in 0 1; do
     done
 done
 put stages/csv "A$rows"
-put stages/units 'BOp_Type,start_us,duration_ns,step,pp_rank\\ngc,1.5,20,7,0\\ngc,-1,nan,7,99999999999\\n'
+put stages/alone 'Aoptype,step,start_ts,duration,stage,dp_rank,rank,seq_id,mc,mb_id\nforward-compute,0,0.1,0.2,0,0,0,0,0,0\n'
+put stages/units 'BOp_Type,start_us,duration_ns,step,pp_rank\ngc,1.5,20,7,0\ngc,-1,nan,7,99999999999\n'
 put stages/json 'C[{"name":"forward-compute","cat":"c","pid":0,"tid":0,"ts":1.5,"dur":2,"ph":"X","args":{"step":3,"model_chunk":0,"mb_id":0,"seq_id":0}},{"name":"forward-send","pid":0,"tid":1,"ts":3.5,"dur":1,"ph":"X","args":{"step":3,"model_chunk":-1,"mb_id":-1,"seq_id":0}},{"name":"forward-recv","pid":0,"tid":6,"ts":3.5,"dur":1,"ph":"X","args":{"step":3,"seq_id":0}},{"name":"forward-compute","pid":0,"tid":5,"ts":4.5,"dur":2,"ph":"X","args":{"step":3,"seq_id":0}},{"name":"thread_name","pid":0,"tid":0,"ph":"M","args":{"name":"PP rank 0, TP rank 0, compute"}},{"name":"thread_name","pid":0,"tid":1,"ph":"M","args":{"name":"PP rank 0, TP rank 0, pp-comm"}},{"name":"thread_name","pid":0,"tid":5,"ph":"M","args":{"name":"PP rank 1, TP rank 0, compute"}},{"name":"thread_name","pid":0,"tid":6,"ph":"M","args":{"name":"PP rank 1"}}]'
 
 put json/values 'A{"a":[1,-2.5e3,"x\\u00e9\\\\\\"",null,true,NaN],"bb":{"c":"]}"},"skip":[[1,2],"[\\"]"],"ddd":18446744073709551615}'
@@ -81,6 +82,12 @@ put topology/least '{"inter":{"bytes_per_s":1e3},"intra":{"bytes_per_s":1e15},"r
 put topology/wrong '{"schema":"dpro.topology/1","ranks_per_host":-8,"intra":[{}]}'
 put topology/cut '{"schema":"dpro.topology/1","inter":{"rails":'
 put topology/name '2x400g'
+
+put baseline/saved '{"schema":"dpro.diagnose/1","version":"0.1.0","verdict":"v","framework":"pytorch","world_size":2,"iteration_ms":530.621494,"ideal_ms":409.403032,"measured_ms":[487.336090,527.910154,538.642125],"causes":[{"cause":"communication","title":"communication that nothing hides","blame_ms":98.758567,"uncertainty_ms":4.699314,"parts":[{}]},{"cause":"small_or_unsure","title":"","blame_ms":-8.183336,"uncertainty_ms":null}]}'
+put baseline/large '{"schema":"dpro.diagnose/1","world_size":-9223372036854775808,"iteration_ms":1e12,"ideal_ms":1000000000000,"measured_ms":[1e12,0,-1,NaN,"3"],"causes":[{"cause":"launch","title":"\\u0001\\\\","blame_ms":-1e12,"uncertainty_ms":9e12},{"cause":"launch","blame_ms":1e12}]}'
+put baseline/least '{"schema":"dpro.diagnose/1","iteration_ms":0.000001}'
+put baseline/wrong '{"schema":"dpro.diagnose/1","causes":[{"cause":"launch","blame_ms":-9223372036854.775808}],"iteration_ms":1}'
+put baseline/later '{"schema":"dpro.diagnose/2"}'
 
 put buckets/lists '[["a","c"],["d"],["b"]]'
 put buckets/plan '{"schema":"dpro.plan/1","communication":{"compression":"bf16","buckets":[{"parameters":["a","d"],"partitions":3,"priority":-1},{"model":0,"parameters":["c","b"]}]},"more":[{}]}'

@@ -305,8 +305,8 @@ static void order_groups(struct plan_maker *m, struct arena *arena)
     struct stage_plan *plan = m->plan;
     uint32_t *pending = arena_array(&m->scratch, plan->n_groups + (size_t)1, sizeof *pending);
     uint32_t *order = arena_array(arena, plan->n_groups + (size_t)1, sizeof *order), n = 0;
-    uint32_t *first,
-        *after = list_by_key(&m->scratch, &m->waits.at->before, 2, m->waits.n, plan->n, &first);
+    const uint32_t *keys = m->waits.n > 0 ? &m->waits.at->before : NULL; /* nothing waits */
+    uint32_t *first, *after = list_by_key(&m->scratch, keys, 2, m->waits.n, plan->n, &first);
     EACH (const struct stage_wait, wait, m->waits)
         pending[plan->ops[wait->op].group]++;
     for (uint32_t g = 0; g < plan->n_groups; g++)

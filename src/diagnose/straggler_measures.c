@@ -10,12 +10,7 @@
 static const double NS_PER_S = 1e9, LEAST_DELAY_S = -0.01, LEAST_SLOWDOWN = 1.03,
                     SLOWEST_SHARE = 0.03;
 
-/* Whose ops keep their own times, or, with `others`, all but whose. */
-struct own_times {
-    const bool *types, *stages, *workers; /* NULL: all; [replica * n_stages + stage] */
-    uint32_t replica;                     /* UINT32_MAX: all */
-    bool others;
-};
+enum { ALL = UINT32_MAX };
 
 struct simulated {
     double *step_s, *whole_s; /* by step: when its last optimizer ends; its last op */
@@ -31,17 +26,14 @@ struct measuring {
     size_t n_lanes;       /* data-parallel ranks */
     double *own_s;        /* [(step * plan.n + op) * n_lanes + replica] */
     double usual_s[N_STAGE_OPS];
+    bool
+        *keeps; /* whose ops keep their own times [(type * n_stages + stage) * n_lanes + replica] */
     double *end_s; /* [op * n_lanes + lane], of one step */
 };
 
 static double *times_of(const struct measuring *m, uint32_t step, uint32_t op)
 {
     return m->own_s + ((size_t)step * m->plan.n + op) * m->n_lanes;
-}
-
-static enum stage_comm comm_of(const struct measuring *m, uint32_t op)
-{
-    return stage_op_kinds[m->plan.ops[op].type].comm;
 }
 
 /* ---- times ---- */
@@ -79,27 +71,25 @@ static void read_group(struct measuring *m, uint32_t step, uint32_t group, doubl
 {
     const uint32_t *members = m->plan.members + m->plan.first_member[group];
     uint32_t n = m->plan.first_member[group + 1] - m->plan.first_member[group];
-    enum stage_comm comm = comm_of(m, members[0]);
-    int64_t origin_ns = row_of(m, step, members[0], 0)->start_ns;
+    uint8_t type = m->plan.ops[members[0]].type;
+    int64_t origin_ns = m->table->bounds[m->steps[step]][0];
     for (size_t r = 0; r < m->n_lanes; r++)
         begun_s[r] = -INFINITY;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t r = 0; r < m->n_lanes; r++) {
-            double start_s =
-                (double)(row_of(m, step, members[i], r)->start_ns - origin_ns) / NS_PER_S;
-            begun_s[r] = MAX(begun_s[r], start_s);
+            double *own_s = &times_of(m, step, members[i])[r];
+            *own_s = (double)(row_of(m, step, members[i], r)->start_ns - origin_ns) / NS_PER_S;
+            begun_s[r] = MAX(begun_s[r], *own_s);
         }
     double all_s = max_of(begun_s, m->n_lanes);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t r = 0; r < m->n_lanes; r++) {
-            const struct stage_op *row = row_of(m, step, members[i], r);
             double *own_s = &times_of(m, step, members[i])[r];
-            *own_s = (double)row->dur_ns / NS_PER_S;
-            if (comm == STAGE_COMPUTES)
-                continue;
-            *own_s += (double)(row->start_ns - origin_ns) / NS_PER_S -
-                      (comm == STAGE_OF_STAGE || comm == STAGE_OF_ALL ? all_s : begun_s[r]);
-            if (*own_s <= LEAST_DELAY_S)
+            double dur_s = (double)row_of(m, step, members[i], r)->dur_ns / NS_PER_S;
+            *own_s += dur_s - (stage_op_of_replicas(type) ? all_s : begun_s[r]);
+            if (stage_op_kinds[type].comm == STAGE_COMPUTES)
+                *own_s = dur_s;
+            else if (*own_s <= LEAST_DELAY_S)
                 *own_s = 0;
         }
 }
@@ -112,16 +102,10 @@ static void read_times(struct measuring *m)
         arena_alloc(&m->scratch, (size_t)out->n_steps * m->plan.n * m->n_lanes * sizeof *m->own_s);
     m->end_s = arena_alloc(&m->scratch, m->plan.n * m->n_lanes * sizeof *m->end_s);
     for (uint32_t s = 0; s < out->n_steps; s++) {
-        int64_t first_ns = INT64_MAX, last_ns = INT64_MIN;
+        const int64_t *bounds = m->table->bounds[m->steps[s]];
         for (uint32_t g = 0; g < m->plan.n_groups; g++)
             read_group(m, s, g, begun_s);
-        for (uint32_t op = 0; op < m->plan.n; op++)
-            for (uint32_t r = 0; r < m->n_lanes; r++) {
-                const struct stage_op *row = row_of(m, s, op, r);
-                first_ns = MIN(first_ns, row->start_ns);
-                last_ns = MAX(last_ns, row->start_ns + row->dur_ns);
-            }
-        out->recorded_s += (double)(last_ns - first_ns) / NS_PER_S / out->n_steps;
+        out->recorded_s += (double)(bounds[1] - bounds[0]) / NS_PER_S / out->n_steps;
     }
 }
 
@@ -140,57 +124,53 @@ static void find_usual_times(struct measuring *m)
 
 /* ---- simulating ---- */
 
-/* Whether the ops of a stage and type keep their own times in a data-parallel rank. */
-static bool keeps_own_time(const struct measuring *m, const struct own_times *kept, uint32_t op,
-                           uint32_t replica)
+static bool *keeps_of(const struct measuring *m, uint32_t type, uint32_t stage)
 {
-    uint32_t stage = m->plan.ops[op].stage;
-    bool is_in = (!kept->types || kept->types[m->plan.ops[op].type]) &&
-                 (!kept->stages || kept->stages[stage]) &&
-                 (!kept->workers || kept->workers[replica * m->table->n_stages + stage]) &&
-                 (kept->replica == UINT32_MAX || kept->replica == replica);
-    return is_in != kept->others;
+    return m->keeps + (type * m->out->n_stages + stage) * m->n_lanes;
+}
+
+/* Whether ops of a type, a stage and a data-parallel rank, or of all, keep their own times. */
+static void keep_times(struct measuring *m, uint32_t type, uint32_t stage, uint32_t replica,
+                       bool keeps)
+{
+    for (uint32_t t = 0; t < N_STAGE_OPS; t++)
+        for (uint32_t s = 0; s < m->out->n_stages; s++)
+            for (uint32_t r = 0; r < m->n_lanes; r++)
+                if ((type == ALL || type == t) && (stage == ALL || stage == s) &&
+                    (replica == ALL || replica == r))
+                    keeps_of(m, t, s)[r] = keeps;
 }
 
 /* Of one step; lanes: the data-parallel ranks that are simulated. */
-static void simulate_step(struct measuring *m, const struct own_times *kept, uint32_t step,
-                          const uint32_t *lanes, size_t n_lanes, double *begun_s,
-                          struct simulated *out)
+static void simulate_step(struct measuring *m, uint32_t step, const uint32_t *lanes, size_t n_lanes,
+                          double *begun_s, struct simulated *out)
 {
     const struct stage_plan *plan = &m->plan;
     double end_s = 0, optimized_s = 0;
-    bool by_lane = kept->workers || kept->replica != UINT32_MAX;
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         uint32_t first = plan->first_member[plan->order[g]];
         uint32_t end = plan->first_member[plan->order[g] + 1];
-        enum stage_comm comm = comm_of(m, plan->members[first]);
-        for (size_t l = 0; l < n_lanes; l++)
-            begun_s[l] = 0;
+        memset(begun_s, 0, n_lanes * sizeof *begun_s);
         for (uint32_t i = first; i < end; i++) {
             const struct stage_plan_op *op = &plan->ops[plan->members[i]];
-            for (uint32_t k = op->first_before; k < op->first_before + op->n_before; k++) {
-                const double *before_s = m->end_s + plan->before[k] * n_lanes;
+            for (uint32_t k = op->first_before; k < op->first_before + op->n_before; k++)
                 for (size_t l = 0; l < n_lanes; l++)
-                    begun_s[l] = MAX(begun_s[l], before_s[l]);
-            }
+                    begun_s[l] = MAX(begun_s[l], m->end_s[plan->before[k] * n_lanes + l]);
         }
-        if (comm == STAGE_OF_STAGE || comm == STAGE_OF_ALL) {
-            double all_s = max_of(begun_s, n_lanes);
-            for (size_t l = 0; l < n_lanes; l++)
-                begun_s[l] = all_s;
-        }
+        double all_s = max_of(begun_s, n_lanes);
+        bool together = stage_op_of_replicas(plan->ops[plan->members[first]].type);
         for (uint32_t i = first; i < end; i++) {
             uint32_t op = plan->members[i];
+            uint8_t type = plan->ops[op].type;
             const double *own_s = times_of(m, step, op);
-            double usual_s = m->usual_s[plan->ops[op].type], *op_end_s = m->end_s + op * n_lanes;
-            bool keeps = keeps_own_time(m, kept, op, lanes[0]);
-            for (size_t l = 0; l < n_lanes; l++) {
-                keeps = by_lane ? keeps_own_time(m, kept, op, lanes[l]) : keeps;
-                op_end_s[l] = begun_s[l] + (keeps ? own_s[lanes[l]] : usual_s);
-            }
+            const bool *keeps = keeps_of(m, type, plan->ops[op].stage);
+            double *op_end_s = m->end_s + op * n_lanes;
+            for (size_t l = 0; l < n_lanes; l++)
+                op_end_s[l] = (together ? all_s : begun_s[l]) +
+                              (keeps[lanes[l]] ? own_s[lanes[l]] : m->usual_s[type]);
             double last_s = max_of(op_end_s, n_lanes);
             end_s = MAX(end_s, last_s);
-            if (plan->ops[op].type == STAGE_OPTIMIZER)
+            if (type == STAGE_OPTIMIZER)
                 optimized_s = MAX(optimized_s, last_s);
         }
     }
@@ -198,20 +178,18 @@ static void simulate_step(struct measuring *m, const struct own_times *kept, uin
     out->step_s[step] = optimized_s > 0 ? optimized_s : end_s;
 }
 
-static struct simulated simulate_steps(struct measuring *m, const struct own_times *kept)
+/* `replica`: no other one keeps times of its own, so one of them stands for all; or ALL. */
+static struct simulated simulate_steps(struct measuring *m, uint32_t replica)
 {
     uint32_t n_steps = m->out->n_steps;
     struct simulated out = {arena_array(&m->scratch, n_steps, sizeof(double)),
                             arena_array(&m->scratch, n_steps, sizeof(double)), 0, 0};
     double *begun_s = arena_array(&m->scratch, m->n_lanes, sizeof *begun_s);
-    uint32_t *lanes = arena_array(&m->scratch, m->n_lanes, sizeof *lanes);
-    size_t n_lanes = 0;
+    uint32_t *lanes = arena_array(&m->scratch, m->n_lanes + 1, sizeof *lanes);
     for (uint32_t r = 0; r < m->n_lanes; r++)
-        if (kept->replica == UINT32_MAX || r == kept->replica || n_lanes == 0 ||
-            (n_lanes == 1 && lanes[0] == kept->replica))
-            lanes[n_lanes++] = r;
+        lanes[r] = r == 1 && replica != ALL ? MAX(replica, 1) : r;
     for (uint32_t s = 0; s < n_steps; s++)
-        simulate_step(m, kept, s, lanes, n_lanes, begun_s, &out);
+        simulate_step(m, s, lanes, replica == ALL ? m->n_lanes : MIN(m->n_lanes, 2), begun_s, &out);
     out.mean_s = stats_mean_std(out.step_s, n_steps).mean;
     out.mean_whole_s = stats_mean_std(out.whole_s, n_steps).mean;
     return out;
@@ -220,104 +198,90 @@ static struct simulated simulate_steps(struct measuring *m, const struct own_tim
 /* ---- measures ---- */
 
 /* The slowdown where only some ops of the ideal step keep their own times. */
-static double slowdown_of(struct measuring *m, const struct own_times *kept)
+static double slowdown_of(struct measuring *m, uint32_t type, uint32_t stage, uint32_t replica)
 {
-    return simulate_steps(m, kept).mean_s / m->out->ideal_s;
+    keep_times(m, ALL, ALL, ALL, false);
+    keep_times(m, type, stage, replica, true);
+    if (type != ALL && stage_op_sends((uint8_t)type))
+        keep_times(m, type + 1, stage, replica, true); /* receives follow their sends */
+    return simulate_steps(m, replica).mean_s / m->out->ideal_s;
 }
 
-static void measure_types(struct measuring *m)
-{
-    struct straggler_measures *out = m->out;
-    for (int type = 0; type < N_STAGE_OPS; type++) {
-        bool types[N_STAGE_OPS] = {false}, is_there = false;
-        bool sends = type == STAGE_FORWARD_SEND || type == STAGE_BACKWARD_SEND;
-        if (type == STAGE_FORWARD_RECV || type == STAGE_BACKWARD_RECV)
-            continue;
-        types[type] = types[type + sends] = true; /* receives follow their sends */
-        for (uint32_t op = 0; op < m->plan.n; op++)
-            is_there |= types[m->plan.ops[op].type];
-        if (!is_there)
-            continue;
-        out->of_type[out->n_types].name = type == STAGE_FORWARD_SEND    ? "forward-pp-comm"
-                                          : type == STAGE_BACKWARD_SEND ? "backward-pp-comm"
-                                                                        : stage_op_kinds[type].name;
-        out->of_type[out->n_types++].s =
-            slowdown_of(m, &(struct own_times){.types = types, .replica = UINT32_MAX});
-    }
-}
-
-static void measure_workers(struct measuring *m, struct arena *arena)
+static void measure_parts(struct measuring *m, struct arena *arena)
 {
     struct straggler_measures *out = m->out;
     uint32_t n_stages = out->n_stages, n_replicas = out->n_replicas;
-    double *of_replica = arena_array(arena, n_replicas, sizeof *of_replica);
-    double *of_stage = arena_array(arena, n_stages, sizeof *of_stage);
+    const char **names = arena_array(arena, N_STAGE_OPS, sizeof *names);
     double *of_worker = arena_array(arena, (size_t)n_replicas * n_stages, sizeof *of_worker);
-    for (uint32_t r = 0; r < n_replicas; r++)
-        of_replica[r] = slowdown_of(m, &(struct own_times){.replica = r});
-    for (uint32_t s = 0; s < n_stages; s++) {
-        bool *stages = arena_array(&m->scratch, n_stages, sizeof *stages);
-        stages[s] = true;
-        of_stage[s] = slowdown_of(m, &(struct own_times){.stages = stages, .replica = UINT32_MAX});
+    struct slowdowns *types = &out->of[SLOW_TYPES];
+    *types = (struct slowdowns){"S_t", "op type", names, .n = 0};
+    out->of[SLOW_STAGES] = (struct slowdowns){"S_pp", "stage", .n = n_stages};
+    out->of[SLOW_REPLICAS] = (struct slowdowns){"S_dp", "data-parallel rank", .n = n_replicas};
+    for (int i = 0; i < N_SLOWDOWNS; i++)
+        out->of[i].s = arena_array(arena, MAX(out->of[i].n, N_STAGE_OPS), sizeof(double));
+    for (uint32_t t = 0; t < N_STAGE_OPS; t++) {
+        bool is_there = false;
+        for (uint32_t op = 0; op < m->plan.n; op++)
+            is_there |= m->plan.ops[op].type == t ||
+                        (stage_op_sends((uint8_t)t) && m->plan.ops[op].type == t + 1);
+        if (!is_there || stage_op_receives((uint8_t)t))
+            continue;
+        names[types->n] = t == STAGE_FORWARD_SEND    ? "forward-pp-comm"
+                          : t == STAGE_BACKWARD_SEND ? "backward-pp-comm"
+                                                     : stage_op_kinds[t].name;
+        types->s[types->n++] = slowdown_of(m, t, ALL, ALL);
     }
-    for (size_t w = 0; w < (size_t)n_replicas * n_stages; w++)
-        of_worker[w] = MIN(of_replica[w / n_stages], of_stage[w % n_stages]);
-    out->of_replica = of_replica;
-    out->of_stage = of_stage;
+    for (uint32_t s = 0; s < n_stages; s++)
+        out->of[SLOW_STAGES].s[s] = slowdown_of(m, ALL, s, ALL);
+    for (uint32_t r = 0; r < n_replicas; r++) {
+        out->of[SLOW_REPLICAS].s[r] = slowdown_of(m, ALL, ALL, r);
+        for (uint32_t s = 0; s < n_stages; s++)
+            of_worker[r * n_stages + s] =
+                MIN(out->of[SLOW_REPLICAS].s[r], out->of[SLOW_STAGES].s[s]);
+    }
     out->of_worker = of_worker;
 }
 
 struct slow_worker {
     double s;
     uint32_t worker; /* index of the table: by its number */
-    size_t place;
 };
 
 ORDER(by_slowdown, struct slow_worker, DESCENDING(s) ?: ASCENDING(worker));
 
-static void measure_shares(struct measuring *m, const struct simulated *own,
-                           const struct simulated *ideal)
+static void measure_shares(struct measuring *m, double own_s, double ideal_s)
 {
     struct straggler_measures *out = m->out;
+    const struct stage_worker *workers = m->table->workers.at;
     size_t n = m->table->workers.n;
     size_t n_slowest = (size_t)ceil(SLOWEST_SHARE * (double)n - 1e-9);
     struct slow_worker *ranked = arena_array(&m->scratch, n, sizeof *ranked);
-    bool *slowest = arena_array(&m->scratch, n, sizeof *slowest);
-    bool *last = arena_array(&m->scratch, out->n_stages, sizeof *last);
-    for (uint32_t w = 0; w < n; w++) {
-        const struct stage_worker *worker = &m->table->workers.at[w];
-        size_t place = (size_t)worker->replica * out->n_stages + worker->stage;
-        ranked[w] = (struct slow_worker){out->of_worker[place], w, place};
-    }
+    for (uint32_t w = 0; w < n; w++)
+        ranked[w] = (struct slow_worker){
+            out->of_worker[workers[w].replica * out->n_stages + workers[w].stage], w};
     qsort(ranked, n, sizeof *ranked, by_slowdown);
+    keep_times(m, ALL, ALL, ALL, true);
     for (size_t i = 0; i < n_slowest; i++)
-        slowest[ranked[i].place] = true;
-    last[out->n_stages - 1] = true;
-    double lost_s = own->mean_whole_s - ideal->mean_whole_s;
-    out->m_w = (own->mean_whole_s - simulate_steps(m, &(struct own_times){.workers = slowest,
-                                                                          .replica = UINT32_MAX,
-                                                                          .others = true})
-                                        .mean_whole_s) /
-               lost_s;
-    out->m_s = (own->mean_whole_s -
-                simulate_steps(
-                    m, &(struct own_times){.stages = last, .replica = UINT32_MAX, .others = true})
-                    .mean_whole_s) /
-               lost_s;
+        keep_times(m, ALL, workers[ranked[i].worker].stage, workers[ranked[i].worker].replica,
+                   false);
+    out->m_w = (own_s - simulate_steps(m, ALL).mean_whole_s) / (own_s - ideal_s);
+    keep_times(m, ALL, ALL, ALL, true);
+    keep_times(m, ALL, out->n_stages - 1, ALL, false);
+    out->m_s = (own_s - simulate_steps(m, ALL).mean_whole_s) / (own_s - ideal_s);
     out->has_shares = true;
 }
 
 static void measure_all(struct measuring *m, struct arena *arena)
 {
     struct straggler_measures *out = m->out;
-    const bool none[N_STAGE_OPS] = {false};
     int64_t *numbers = arena_array(arena, out->n_steps, sizeof *numbers);
     double *step_s = arena_array(arena, out->n_steps, sizeof *step_s);
     read_times(m);
     find_usual_times(m);
-    struct simulated own = simulate_steps(m, &(struct own_times){.replica = UINT32_MAX});
-    struct simulated ideal =
-        simulate_steps(m, &(struct own_times){.types = none, .replica = UINT32_MAX});
+    m->keeps = arena_array(&m->scratch, N_STAGE_OPS * m->n_lanes * out->n_stages, sizeof(bool));
+    struct simulated ideal = simulate_steps(m, ALL);
+    keep_times(m, ALL, ALL, ALL, true);
+    struct simulated own = simulate_steps(m, ALL);
     for (uint32_t s = 0; s < out->n_steps; s++) {
         numbers[s] = m->table->steps.at[m->steps[s]];
         step_s[s] = own.whole_s[s] / ideal.step_s[s];
@@ -328,10 +292,9 @@ static void measure_all(struct measuring *m, struct arena *arena)
     out->t_s = own.mean_whole_s;
     out->ideal_s = ideal.mean_s;
     out->s = out->t_s / out->ideal_s;
-    measure_types(m);
-    measure_workers(m, arena);
+    measure_parts(m, arena);
     if (out->s >= LEAST_SLOWDOWN)
-        measure_shares(m, &own, &ideal);
+        measure_shares(m, own.mean_whole_s, ideal.mean_whole_s);
 }
 
 void straggler_measures_find(const struct stage_table *table, struct straggler_measures *measures,

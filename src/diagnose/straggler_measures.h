@@ -10,22 +10,25 @@
 
 #include "ingest/stages/stage_table.h"
 
-/* A type's sends and receives count together, by direction. */
-enum { MOST_MEASURED_TYPES = N_STAGE_OPS - 2 };
+/* Of parts of one kind. */
+struct slowdowns {
+    const char *key, *by;     /* in JSON; in text */
+    const char *const *names; /* NULL: they are numbers */
+    double *s;
+    uint32_t n;
+};
+enum { SLOW_TYPES, SLOW_STAGES, SLOW_REPLICAS, N_SLOWDOWNS };
 
 struct straggler_measures {
     const char *unknown; /* why there are none, static text; NULL: there are */
-    uint32_t n_replicas, n_stages, n_types;
+    uint32_t n_replicas, n_stages;
     uint32_t n_steps, n_left_out;    /* steps in which a worker did other ops are left out */
     double recorded_s, t_s, ideal_s; /* means of an iteration: as recorded, T, T* */
     double s;                        /* T / T* */
     const int64_t *step;             /* [n_steps] numbers; of each: */
     const double *step_t_s, *step_s; /* T and T / T* */
-    struct {
-        const char *name;
-        double s;
-    } of_type[MOST_MEASURED_TYPES];
-    const double *of_replica, *of_stage; /* S_dp, S_pp */
+    /* S_t, S_pp, S_dp. A type's sends and receives count together, by direction. */
+    struct slowdowns of[N_SLOWDOWNS];
     const double *of_worker; /* S_w [replica * n_stages + stage]: the lesser of its two */
     bool has_shares;         /* false: S is below 1.03, too little to be shared out */
     double m_w; /* the part of T - T* that goes where the slowest 3 % of the workers take usual

@@ -17,45 +17,34 @@ struct slowed {
 
 ORDER(by_slowdown, struct slowed, DESCENDING(s) ?: ASCENDING(number));
 
-static void put_largest(struct writer *w, const char *what, struct slowed *all, size_t n)
+static struct slowed *list_slowed(const struct slowdowns *of)
+{
+    struct slowed *all = mem_array(of->n + (size_t)1, sizeof *all);
+    for (uint32_t i = 0; i < of->n; i++)
+        all[i] = (struct slowed){of->s[i], of->names ? of->names[i] : NULL, i};
+    return all;
+}
+
+static void put_largest(struct writer *w, const struct slowdowns *of)
 {
     struct words words = {.n = 0};
-    qsort(all, n, sizeof *all, by_slowdown);
-    for (size_t i = 0; i < n && i < TEXT_ITEMS; i++)
+    SCRATCH struct slowed *all = list_slowed(of);
+    qsort(all, of->n, sizeof *all, by_slowdown);
+    for (size_t i = 0; i < of->n && i < TEXT_ITEMS; i++)
         if (all[i].name)
             words_add(&words, ", ", "%s %.3f", all[i].name, all[i].s);
         else
             words_add(&words, ", ", "%zu: %.3f", all[i].number, all[i].s);
-    if (n > TEXT_ITEMS)
-        words_add(&words, ", ", "%zu more", n - TEXT_ITEMS);
-    table_paragraph(w, "  ", 4, "%s %s", what, words.text);
-}
-
-static void number_slowdowns(struct slowed *all, const double *slowdowns, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        all[i] = (struct slowed){slowdowns[i], NULL, i};
-}
-
-static void put_parts(struct writer *w, const struct straggler_measures *m)
-{
-    size_t n = MAX(MAX(m->n_replicas, m->n_stages), (uint32_t)MOST_MEASURED_TYPES);
-    SCRATCH struct slowed *all = mem_array(n, sizeof *all);
-    for (uint32_t i = 0; i < m->n_types; i++)
-        all[i] = (struct slowed){m->of_type[i].s, m->of_type[i].name, i};
-    put_largest(w, "by op type:", all, m->n_types);
-    number_slowdowns(all, m->of_stage, m->n_stages);
-    put_largest(w, "by stage:", all, m->n_stages);
-    number_slowdowns(all, m->of_replica, m->n_replicas);
-    put_largest(w, "by data-parallel rank:", all, m->n_replicas);
+    if (of->n > TEXT_ITEMS)
+        words_add(&words, ", ", "%u more", of->n - TEXT_ITEMS);
+    table_paragraph(w, "  ", 4, "by %s: %s", of->by, words.text);
 }
 
 /* Stages by data-parallel ranks, the worst of them where they are many. */
 static void put_map(struct writer *w, const struct straggler_measures *m)
 {
     struct table table = {.n_cols = 1 + (int)MIN(m->n_replicas, MAP_COLUMNS), .left = {true}};
-    SCRATCH struct slowed *ranks = mem_array(m->n_replicas, sizeof *ranks);
-    number_slowdowns(ranks, m->of_replica, m->n_replicas);
+    SCRATCH struct slowed *ranks = list_slowed(&m->of[SLOW_REPLICAS]);
     if (m->n_replicas > MAP_COLUMNS)
         qsort(ranks, m->n_replicas, sizeof *ranks, by_slowdown);
     table_cells(&table, "S_w");
@@ -83,7 +72,8 @@ static void put_measures(struct writer *w, const struct straggler_measures *m)
                         m->n_left_out, m->n_left_out + m->n_steps);
     if (!m->has_shares)
         return;
-    put_parts(w, m);
+    for (int i = 0; i < N_SLOWDOWNS; i++)
+        put_largest(w, &m->of[i]);
     table_paragraph(w, "  ", 4,
                     "of what is lost, the slowest 3 %% of workers cost %.1f %% (M_W), the last "
                     "stage %.1f %% (M_S)",
@@ -105,17 +95,6 @@ void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
         put_measures(w, &m);
 }
 
-static void put_json_list(struct writer *w, const char *key, const double *values, size_t n,
-                          size_t stride)
-{
-    if (key)
-        writer_key(w, key);
-    writer_open(w, '[');
-    for (size_t i = 0; i < n; i++)
-        writer_json_fixed(w, values[i * stride], DIGITS);
-    writer_close(w, ']');
-}
-
 void straggler_write_json(struct writer *w, const struct dpro_trace *trace)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -131,15 +110,22 @@ void straggler_write_json(struct writer *w, const struct dpro_trace *trace)
         FIXED_IF("M_S", m.has_shares, m.m_s, DIGITS), FIXED("T_ms", 1000 * m.t_s, DIGITS - 3),
         FIXED("T_ideal_ms", 1000 * m.ideal_s, DIGITS - 3),
         FIXED("recorded_ms", 1000 * m.recorded_s, DIGITS - 3), INT("steps_left_out", m.n_left_out));
-    writer_section(w, "S_t", '{');
-    for (uint32_t i = 0; i < m.n_types; i++)
-        writer_fields(w, FIXED(m.of_type[i].name, m.of_type[i].s, DIGITS));
-    writer_close(w, '}');
-    put_json_list(w, "S_dp", m.of_replica, m.n_replicas, 1);
-    put_json_list(w, "S_pp", m.of_stage, m.n_stages, 1);
+    EACH_OF (const struct slowdowns, of, m.of, N_SLOWDOWNS) {
+        writer_section(w, of->key, of->names ? '{' : '[');
+        for (uint32_t i = 0; i < of->n; i++) {
+            if (of->names)
+                writer_key(w, of->names[i]);
+            writer_json_fixed(w, of->s[i], DIGITS);
+        }
+        writer_close(w, of->names ? '}' : ']');
+    }
     writer_section(w, "S_w", '[');
-    for (uint32_t s = 0; s < m.n_stages; s++)
-        put_json_list(w, NULL, m.of_worker + s, m.n_replicas, m.n_stages);
+    for (uint32_t s = 0; s < m.n_stages; s++) {
+        writer_open(w, '[');
+        for (uint32_t r = 0; r < m.n_replicas; r++)
+            writer_json_fixed(w, m.of_worker[r * m.n_stages + s], DIGITS);
+        writer_close(w, ']');
+    }
     writer_close(w, ']');
     writer_section(w, "steps", '[');
     for (uint32_t s = 0; s < m.n_steps; s++)

@@ -21,9 +21,10 @@ static struct straggler_measures measures_of(const char *path)
 
 static double of_type(const struct straggler_measures *m, const char *name)
 {
-    for (uint32_t i = 0; i < m->n_types; i++)
-        if (strcmp(m->of_type[i].name, name) == 0)
-            return m->of_type[i].s;
+    const struct slowdowns *types = &m->of[SLOW_TYPES];
+    for (uint32_t i = 0; i < types->n; i++)
+        if (strcmp(types->names[i], name) == 0)
+            return types->s[i];
     fail_msg("no %s", name);
     return 0;
 }
@@ -57,9 +58,9 @@ TEST_IN_FOLDER(a_slow_data_parallel_rank_is_all_that_is_lost)
     assert_near(of_type(&m, "forward-compute"), 46.0 / 41);
     assert_near(of_type(&m, "backward-compute"), 1);
     assert_near(of_type(&m, "grads-reduce-scatter"), 1);
-    assert_near(m.of_replica[0], 1);
-    assert_near(m.of_replica[1], 46.0 / 41);
-    assert_near(m.of_stage[0], 46.0 / 41);
+    assert_near(m.of[SLOW_REPLICAS].s[0], 1);
+    assert_near(m.of[SLOW_REPLICAS].s[1], 46.0 / 41);
+    assert_near(m.of[SLOW_STAGES].s[0], 46.0 / 41);
     assert_near(m.of_worker[0], 1);
     assert_near(m.of_worker[1], 46.0 / 41);
     assert_true(m.has_shares);
@@ -141,7 +142,7 @@ TEST(messages_belong_to_passes_and_scatters_follow_all_of_them)
     assert_true(waits(0, STAGE_GRADS_SCATTER, 0, STAGE_BACKWARD, 1));
     assert_true(waits(0, STAGE_OPTIMIZER, 0, STAGE_GRADS_SCATTER, 0));
     for (uint32_t op = 0; op < plan.n; op++) {
-        bool message = stage_op_kinds[plan.ops[op].type].comm == STAGE_MESSAGE;
+        bool message = stage_op_is_message(plan.ops[op].type);
         assert_int_equal(plan.ops[op].peer != UINT32_MAX, message);
         if (message)
             assert_int_equal(plan.ops[plan.ops[op].peer].group, plan.ops[op].group);
@@ -176,10 +177,10 @@ TEST(measures_of_a_slow_last_stage_are_those_published)
     struct straggler_measures m = assert_published(
         "stragglers/timeline-ST.json.gz",
         &(struct published){2.172696813, 1.843295824, 1.178702184, 0.031404269, 1.219356379});
-    assert_near(m.of_stage[3], 1.232255954);
-    assert_near(m.of_stage[0], 0.998045064);
-    assert_near(m.of_replica[0], 1.173082820);
-    assert_near(m.of_replica[1], 1.177870424);
+    assert_near(m.of[SLOW_STAGES].s[3], 1.232255954);
+    assert_near(m.of[SLOW_STAGES].s[0], 0.998045064);
+    assert_near(m.of[SLOW_REPLICAS].s[0], 1.173082820);
+    assert_near(m.of[SLOW_REPLICAS].s[1], 1.177870424);
     assert_near(m.of_worker[3], 1.173082820);
     assert_near(of_type(&m, "forward-compute"), 1.087498966);
     assert_near(of_type(&m, "embedding-grads-all-reduce"), 1.009550402);
@@ -194,10 +195,10 @@ TEST(measures_of_a_slow_worker_are_those_published)
         "stragglers/timeline-AR.json.gz",
         &(struct published){46.336372597, 23.484700210, 1.973045097, 1.001701278, -0.001211964});
     assert_int_equal(m.n_steps, 44);
-    assert_near(m.of_replica[0], 1.973044410);
-    assert_near(m.of_replica[3], 1.011142949);
-    assert_near(m.of_stage[0], 1.979188638);
-    assert_near(m.of_stage[2], 0.995604113);
+    assert_near(m.of[SLOW_REPLICAS].s[0], 1.973044410);
+    assert_near(m.of[SLOW_REPLICAS].s[3], 1.011142949);
+    assert_near(m.of[SLOW_STAGES].s[0], 1.979188638);
+    assert_near(m.of[SLOW_STAGES].s[2], 0.995604113);
     assert_near(m.of_worker[0], 1.973044410);
 }
 

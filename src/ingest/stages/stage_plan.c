@@ -17,10 +17,10 @@ struct stage_wait {
 struct plan_maker {
     const struct stage_table *table;
     struct stage_plan *plan;
-    struct arena scratch;                 /* what follows */
-    const struct stage_op **rows;         /* by op of the plan: what it was read off */
-    uint32_t (*first)[N_STAGE_OPS + 1];   /* by stage: the first op of each type */
-    index_array (*crossing)[N_STAGE_OPS]; /* by stage: messages that pass a border */
+    struct arena scratch;               /* what follows */
+    const struct stage_op **rows;       /* by op of the plan: what it was read off */
+    uint32_t (*first)[N_STAGE_OPS + 1]; /* by stage: the first op of each type */
+    bool *crosses;                      /* by op: messages that pass a border */
     ARRAY(struct stage_wait) waits;
 };
 
@@ -48,7 +48,7 @@ static void list_ops(struct plan_maker *m, struct arena *arena)
     plan->first_of_stage = arena_array(arena, table->n_stages + (size_t)1, sizeof(uint32_t));
     m->rows = arena_array(&m->scratch, room + 1, sizeof *m->rows);
     m->first = arena_array(&m->scratch, table->n_stages, sizeof *m->first);
-    m->crossing = arena_array(&m->scratch, table->n_stages, sizeof *m->crossing);
+    m->crosses = arena_array(&m->scratch, room + 1, sizeof *m->crosses);
     for (uint32_t s = 0; s < table->n_stages; s++) {
         uint32_t worker = table->worker_at[s];
         size_t n = worker == UINT32_MAX ? 0 : stage_table_count(table, worker, 0);
@@ -75,19 +75,6 @@ static int by_start(const void *a, const void *b, void *rows)
                                                                 stage_op_kinds[y->type].name);
 }
 
-/* A stage's ops of two types, in the order in which they began. */
-static index_array list_in_turn(const struct plan_maker *m, uint32_t stage, enum stage_op_type a,
-                                enum stage_op_type b)
-{
-    index_array list = {0};
-    for (uint32_t op = m->first[stage][a]; op < m->first[stage][a + 1]; op++)
-        array_push(&list, op);
-    for (uint32_t op = m->first[stage][b]; op < m->first[stage][b + 1]; op++)
-        array_push(&list, op);
-    array_sort_by(&list, by_start, m->rows);
-    return list;
-}
-
 /* ---- waits ---- */
 
 static void add_wait(struct plan_maker *m, uint32_t op, uint32_t before)
@@ -95,23 +82,16 @@ static void add_wait(struct plan_maker *m, uint32_t op, uint32_t before)
     array_add(&m->waits, op, before);
 }
 
-static void add_turns(struct plan_maker *m, const index_array *list)
+/* A stage's ops of a type and the next one run in turn, in the order in which they began. */
+static index_array add_turns(struct plan_maker *m, uint32_t stage, enum stage_op_type type)
 {
-    for (size_t i = 1; i < list->n; i++)
-        add_wait(m, list->at[i], list->at[i - 1]);
-}
-
-/* Whether a message was recorded that belongs to no pass. */
-static bool is_stray(const struct plan_maker *m, uint32_t op, bool sends, uint32_t first_pass,
-                     uint32_t n_passes)
-{
-    int64_t last_start_ns = INT64_MIN, first_end_ns = INT64_MAX;
-    for (uint32_t pass = first_pass; pass < first_pass + n_passes; pass++) {
-        last_start_ns = MAX(last_start_ns, m->rows[pass]->start_ns);
-        first_end_ns = MIN(first_end_ns, end_ns(m, pass));
-    }
-    return sends ? end_ns(m, op) < first_end_ns - ROUNDING_NS
-                 : m->rows[op]->start_ns > last_start_ns + ROUNDING_NS;
+    index_array list = {0};
+    for (uint32_t op = m->first[stage][type]; op < m->first[stage][type + 2]; op++)
+        array_push(&list, op);
+    array_sort_by(&list, by_start, m->rows);
+    for (size_t i = 1; i < list.n; i++)
+        add_wait(m, list.at[i], list.at[i - 1]);
+    return list;
 }
 
 /* Whether what follows, or precedes, a pass is another stage's: the model begins and ends with
@@ -125,19 +105,25 @@ static bool crosses_border(const struct plan_maker *m, uint32_t pass, bool later
 
 /* The sends, or the receives, of one direction: the k-th is of the k-th pass, also where it leaves
  * the model; or of the k-th pass that passes a border, where only those are there. */
-static void add_messages(struct plan_maker *m, uint32_t stage, enum stage_op_type passes,
-                         enum stage_op_type messages, bool sends)
+static void add_messages(struct plan_maker *m, uint32_t stage, enum stage_op_type messages)
 {
+    enum stage_op_type passes = messages < STAGE_BACKWARD_SEND ? STAGE_FORWARD : STAGE_BACKWARD;
+    bool sends = stage_op_sends(messages);
     uint32_t first_pass = m->first[stage][passes], n_passes = count_ops(m, stage, passes),
              n_cross = 0;
     bool later = sends == (passes == STAGE_FORWARD);
     SCRATCH index_array own = {0};
-    for (uint32_t pass = first_pass; pass < first_pass + n_passes; pass++)
+    int64_t last_start_ns = INT64_MIN, first_end_ns = INT64_MAX;
+    for (uint32_t pass = first_pass; pass < first_pass + n_passes; pass++) {
         n_cross += crosses_border(m, pass, later);
+        last_start_ns = MAX(last_start_ns, m->rows[pass]->start_ns);
+        first_end_ns = MIN(first_end_ns, end_ns(m, pass));
+    }
     for (uint32_t op = m->first[stage][messages]; op < m->first[stage][messages + 1]; op++) {
         if (op > m->first[stage][messages])
             add_wait(m, op, op - 1);
-        if (n_passes > 0 && !is_stray(m, op, sends, first_pass, n_passes))
+        if (sends ? end_ns(m, op) >= first_end_ns - ROUNDING_NS /* else it belongs to no pass */
+                  : m->rows[op]->start_ns <= last_start_ns + ROUNDING_NS)
             array_push(&own, op);
     }
     bool all = own.n != n_cross; /* those, too, that leave it */
@@ -155,8 +141,7 @@ static void add_messages(struct plan_maker *m, uint32_t stage, enum stage_op_typ
             if (pass > first_pass)
                 add_wait(m, op, pass - 1);
         }
-        if (passes_border)
-            array_push(&m->crossing[stage][messages], op);
+        m->crosses[op] = passes_border;
     }
 }
 
@@ -168,44 +153,42 @@ static void hold_first_backward(struct plan_maker *m, uint32_t stage, const inde
         first++;
     if (first < 2 || first == passes->n)
         return;
-    if (count_ops(m, stage, STAGE_BACKWARD_RECV) > 0)
-        add_wait(m, m->first[stage][STAGE_BACKWARD_RECV], passes->at[first - 2]);
-    if (count_ops(m, stage, STAGE_BACKWARD_SEND) > 0)
-        add_wait(m, m->first[stage][STAGE_BACKWARD_SEND], passes->at[first - 2]);
+    for (enum stage_op_type type = STAGE_BACKWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
+        if (count_ops(m, stage, type) > 0)
+            add_wait(m, m->first[stage][type], passes->at[first - 2]);
 }
 
-/* The first forward pass of a chunk, or its last backward pass; UINT32_MAX: there is none. */
-static uint32_t outer_pass(const struct plan_maker *m, const index_array *passes,
-                           enum stage_op_type type, uint32_t chunk)
+/* Of a chunk's forward or backward passes. */
+static uint64_t chunk_key(uint32_t chunk, enum stage_op_type type)
 {
-    uint32_t found = UINT32_MAX;
-    for (size_t i = 0; i < passes->n; i++) {
-        uint32_t pass = passes->at[i];
-        if (m->rows[pass]->type != type || m->rows[pass]->chunk != chunk)
-            continue;
-        if (found == UINT32_MAX || (type == STAGE_BACKWARD && end_ns(m, pass) > end_ns(m, found)))
-            found = pass;
-    }
-    return found;
+    return chunk * UINT64_C(2) + type + 1;
 }
 
-/* A chunk's passes wait for the last gather of its parameters; the first scatter of its gradients
- * waits for its passes, where that is done meanwhile. */
+/* A chunk's first forward pass waits for the last gather of its parameters; the first scatter of
+ * its gradients for its last backward pass, where that is done meanwhile. */
 static void add_chunks(struct plan_maker *m, uint32_t stage, const index_array *passes,
                        bool meanwhile)
 {
     const uint32_t *first = m->first[stage];
-    SCRATCH struct map gathered = {0}, scattered = {0};
+    SCRATCH struct map outer = {0}, seen = {0};
+    uint64_t pass;
+    for (size_t i = 0; i < passes->n; i++) {
+        enum stage_op_type type = m->rows[passes->at[i]]->type;
+        uint64_t key = chunk_key(m->rows[passes->at[i]]->chunk, type);
+        pass = map_first(&outer, key, passes->at[i]);
+        if (type == STAGE_BACKWARD && end_ns(m, passes->at[i]) > end_ns(m, (uint32_t)pass))
+            map_set(&outer, key, passes->at[i]);
+    }
     for (uint32_t op = first[STAGE_PARAMS_GATHER + 1]; op-- > first[STAGE_PARAMS_GATHER];) {
-        uint32_t pass = outer_pass(m, passes, STAGE_FORWARD, m->rows[op]->chunk);
-        if (map_insert(&gathered, m->rows[op]->chunk + UINT64_C(1), 1) && pass != UINT32_MAX)
-            add_wait(m, pass, op);
+        uint64_t key = chunk_key(m->rows[op]->chunk, STAGE_FORWARD);
+        if (map_insert(&seen, key, 1) && map_get(&outer, key, &pass))
+            add_wait(m, (uint32_t)pass, op);
     }
     for (uint32_t op = first[STAGE_GRADS_SCATTER]; meanwhile && op < first[STAGE_GRADS_SCATTER + 1];
          op++) {
-        uint32_t pass = outer_pass(m, passes, STAGE_BACKWARD, m->rows[op]->chunk);
-        if (map_insert(&scattered, m->rows[op]->chunk + UINT64_C(1), 1) && pass != UINT32_MAX)
-            add_wait(m, op, pass);
+        uint64_t key = chunk_key(m->rows[op]->chunk, STAGE_BACKWARD);
+        if (map_insert(&seen, key, 1) && map_get(&outer, key, &pass))
+            add_wait(m, op, (uint32_t)pass);
     }
 }
 
@@ -242,14 +225,10 @@ static void add_end(struct plan_maker *m, uint32_t stage, const index_array *pas
 
 static void add_stage(struct plan_maker *m, uint32_t stage, bool meanwhile)
 {
-    SCRATCH index_array passes = list_in_turn(m, stage, STAGE_FORWARD, STAGE_BACKWARD);
-    SCRATCH index_array shards = list_in_turn(m, stage, STAGE_PARAMS_GATHER, STAGE_GRADS_SCATTER);
-    add_turns(m, &passes);
-    add_turns(m, &shards);
-    add_messages(m, stage, STAGE_FORWARD, STAGE_FORWARD_SEND, true);
-    add_messages(m, stage, STAGE_FORWARD, STAGE_FORWARD_RECV, false);
-    add_messages(m, stage, STAGE_BACKWARD, STAGE_BACKWARD_SEND, true);
-    add_messages(m, stage, STAGE_BACKWARD, STAGE_BACKWARD_RECV, false);
+    SCRATCH index_array passes = add_turns(m, stage, STAGE_FORWARD);
+    SCRATCH index_array shards = add_turns(m, stage, STAGE_PARAMS_GATHER);
+    for (enum stage_op_type type = STAGE_FORWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
+        add_messages(m, stage, type);
     hold_first_backward(m, stage, &passes);
     add_chunks(m, stage, &passes, meanwhile);
     add_end(m, stage, &passes, meanwhile);
@@ -259,10 +238,15 @@ static void add_stage(struct plan_maker *m, uint32_t stage, bool meanwhile)
 static void pair_messages(struct plan_maker *m, uint32_t stage, enum stage_op_type sends,
                           uint32_t taker, enum stage_op_type receives)
 {
-    const index_array *from = &m->crossing[stage][sends], *to = &m->crossing[taker][receives];
-    for (size_t i = 0; i < MIN(from->n, to->n); i++) {
-        m->plan->ops[from->at[i]].peer = to->at[i];
-        m->plan->ops[to->at[i]].peer = from->at[i];
+    uint32_t from = m->first[stage][sends], to = m->first[taker][receives];
+    while (from < m->first[stage][sends + 1] && to < m->first[taker][receives + 1]) {
+        bool sent = m->crosses[from], taken = m->crosses[to];
+        if (sent && taken) {
+            m->plan->ops[from].peer = to;
+            m->plan->ops[to].peer = from;
+        }
+        from += taken || !sent;
+        to += sent || !taken;
     }
 }
 
@@ -351,9 +335,6 @@ void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, s
     plan->members = list_by_key(arena, &plan->ops->group, sizeof *plan->ops / 4, plan->n,
                                 plan->n_groups, &plan->first_member);
     order_groups(&m, arena);
-    for (uint32_t s = 0; s < table->n_stages; s++)
-        for (int type = 0; type < N_STAGE_OPS; type++)
-            array_fini(&m.crossing[s][type]);
     FREE_ALL(&m.waits, &m.scratch);
 }
 

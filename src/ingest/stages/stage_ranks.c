@@ -11,56 +11,13 @@ static void stages_fini(void *payload)
 
 const struct payload_kind stage_payload = {sizeof(struct stage_table), stages_fini, NULL};
 
-enum {
-    PASSES,
-    SENDS_FORWARD,
-    RECEIVES_FORWARD,
-    SENDS_BACKWARD,
-    RECEIVES_BACKWARD,
-    SHARDS,
-    N_TRACKS
-};
+enum { PASSES, SENDS_FORWARD, SHARDS = SENDS_FORWARD + 4, N_TRACKS };
 
 static uint32_t track_of(const struct stage_op *op)
 {
-    switch (op->type) {
-    case STAGE_FORWARD_SEND:
-        return SENDS_FORWARD;
-    case STAGE_FORWARD_RECV:
-        return RECEIVES_FORWARD;
-    case STAGE_BACKWARD_SEND:
-        return SENDS_BACKWARD;
-    case STAGE_BACKWARD_RECV:
-        return RECEIVES_BACKWARD;
-    default:
-        return stage_op_kinds[op->type].comm == STAGE_COMPUTES ? PASSES : SHARDS;
-    }
-}
-
-/* ---- process groups ---- */
-
-enum worker_group {
-    GROUP_FORWARD,
-    GROUP_BACKWARD,
-    GROUP_STAGE,
-    GROUP_EMBEDDING,
-    GROUP_ALL,
-    N_GROUPS
-};
-
-static enum worker_group group_of(const struct stage_op *op)
-{
-    switch (stage_op_kinds[op->type].comm) {
-    case STAGE_MESSAGE:
-        return op->type == STAGE_FORWARD_SEND || op->type == STAGE_FORWARD_RECV ? GROUP_FORWARD
-                                                                                : GROUP_BACKWARD;
-    case STAGE_OF_STAGE:
-        return GROUP_STAGE;
-    case STAGE_OF_REPLICA:
-        return GROUP_EMBEDDING;
-    default:
-        return GROUP_ALL;
-    }
+    return stage_op_is_message(op->type) ? SENDS_FORWARD + op->type - STAGE_FORWARD_SEND
+           : stage_op_kinds[op->type].comm == STAGE_COMPUTES ? PASSES
+                                                             : SHARDS;
 }
 
 struct ranks_maker {
@@ -74,9 +31,8 @@ struct part_maker {
     const struct ranks_maker *all;
     struct trace_part *part;
     uint32_t rank;
-    uint32_t names[N_STAGE_OPS], groups[N_GROUPS]; /* string ids */
-    uint32_t details[N_STAGE_OPS];                 /* of the type's collectives; NO_ID: none yet */
-    bool alone[N_GROUPS];                          /* nobody else is in the group */
+    uint32_t names[N_STAGE_OPS], groups[N_STAGE_COMMS]; /* string ids */
+    bool alone[N_STAGE_COMMS];                          /* nobody else is in the group */
 };
 
 static uint32_t intern_name(struct part_maker *m, const char *text)
@@ -88,34 +44,34 @@ static void add_groups(struct part_maker *m)
 {
     static const struct {
         const char *name, *description;
-    } kinds[N_GROUPS] = {{"pp forward", "pipeline parallel"},
-                         {"pp backward", "pipeline parallel"},
-                         {"dp", "data parallel"},
-                         {"embeddings", "pipeline parallel, embeddings"},
-                         {"all", ""}};
+    } kinds[N_STAGE_COMMS] = {[STAGE_FORWARDS] = {"pp forward", "pipeline parallel"},
+                              {"pp backward", "pipeline parallel"},
+                              {"dp", "data parallel"},
+                              {"embeddings", "pipeline parallel, embeddings"},
+                              {"all", ""}};
     const struct stage_table *table = m->all->table;
     const struct stage_worker *own = &table->workers.at[m->rank];
     char name[64];
-    for (int g = 0; g < N_GROUPS; g++) {
-        bool over_replicas = g == GROUP_STAGE;
+    for (int g = STAGE_FORWARDS; g < N_STAGE_COMMS; g++) {
+        bool over_replicas = g == STAGE_OF_STAGE;
         uint32_t n = over_replicas ? table->n_replicas : table->n_stages;
         int32_t *ranks = arena_alloc(&m->part->arena, (n + (size_t)1) * sizeof *ranks);
         struct trace_group group = {.ranks = ranks,
                                     .description = intern_name(m, kinds[g].description)};
-        for (uint32_t i = 0; i < n && g != GROUP_ALL; i++) {
+        for (uint32_t i = 0; i < n && g != STAGE_OF_ALL; i++) {
             size_t at = over_replicas ? (size_t)i * table->n_stages + own->stage
                                       : (size_t)own->replica * table->n_stages + i;
-            bool inner = g == GROUP_EMBEDDING && i > 0 && i + 1 < n;
+            bool inner = g == STAGE_OF_REPLICA && i > 0 && i + 1 < n;
             if (table->worker_at[at] != UINT32_MAX && !inner)
                 ranks[group.n_ranks++] = (int32_t)table->worker_at[at];
         }
-        if (n > 1 || g == GROUP_ALL)
+        if (n > 1 || g == STAGE_OF_ALL)
             sort_u32((uint32_t *)ranks, group.n_ranks);
-        m->alone[g] = g == GROUP_ALL ? table->workers.n < 2 : group.n_ranks < 2;
+        m->alone[g] = g == STAGE_OF_ALL ? table->workers.n < 2 : group.n_ranks < 2;
         snprintf(name, sizeof name, "%s %u", kinds[g].name,
-                 g == GROUP_ALL  ? 0
-                 : over_replicas ? own->stage
-                                 : own->replica);
+                 g == STAGE_OF_ALL ? 0
+                 : over_replicas   ? own->stage
+                                   : own->replica);
         group.name = m->groups[g] = intern_name(m, name);
         array_push(&m->part->groups, group);
     }
@@ -123,16 +79,14 @@ static void add_groups(struct part_maker *m)
 
 /* ---- spans ---- */
 
-static uint32_t detail_of(struct part_maker *m, const struct stage_op *op, uint32_t peer)
+static uint32_t add_detail(struct part_maker *m, enum stage_comm group, uint32_t collective,
+                           int32_t peer)
 {
-    struct trace_detail detail = {DETAIL_UNKNOWN, .process_group = m->groups[group_of(op)]};
-    bool message = stage_op_kinds[op->type].comm == STAGE_MESSAGE;
-    if (!message && m->details[op->type] != NO_ID)
-        return m->details[op->type];
-    detail.collective = op->type == STAGE_CLIP ? intern_name(m, "all_reduce") : m->names[op->type];
-    detail.peer = message ? (int32_t)peer : -1;
+    struct trace_detail detail = {DETAIL_UNKNOWN, .process_group = m->groups[group],
+                                  .collective = collective};
+    detail.peer = peer;
     array_push(&m->part->details, detail);
-    return m->details[op->type] = (uint32_t)m->part->details.n - 1;
+    return (uint32_t)m->part->details.n - 1;
 }
 
 /* The worker at the other end of a message; UINT32_MAX: nothing tells. */
@@ -159,7 +113,9 @@ static void add_op(struct part_maker *m, const struct stage_op *op, size_t place
                               .external = number,
                               .kind = SPAN_CPU_OP,
                               SPAN_UNKNOWN};
-    uint32_t peer = stage_op_kinds[op->type].comm == STAGE_MESSAGE ? peer_of(m, op, place) : 0;
+    enum stage_comm comm = stage_op_kinds[op->type].comm;
+    bool message = stage_op_is_message(op->type);
+    uint32_t peer = message ? peer_of(m, op, place) : 0;
     if (op->type == STAGE_FORWARD || op->type == STAGE_BACKWARD) {
         char mark[64]; /* as PyTorch's schedules mark a pass */
         struct trace_span pass = span;
@@ -170,9 +126,11 @@ static void add_op(struct part_maker *m, const struct stage_op *op, size_t place
         pass.kind = SPAN_ANNOTATION;
         pass.external = 0;
         part_place_span(part, &pass);
-    } else if (span.track != PASSES && peer != UINT32_MAX && !m->alone[group_of(op)]) {
+    } else if (span.track != PASSES && peer != UINT32_MAX && !m->alone[comm]) {
         span.kind = SPAN_COLLECTIVE;
-        span.detail = detail_of(m, op, peer);
+        span.detail = add_detail(
+            m, comm, op->type == STAGE_CLIP ? intern_name(m, "all_reduce") : m->names[op->type],
+            message ? (int32_t)peer : -1);
     }
     part_place_span(part, &span);
 }
@@ -180,7 +138,6 @@ static void add_op(struct part_maker *m, const struct stage_op *op, size_t place
 /* Of data-parallel ranks, before an op, in something that the file does not list. */
 static void add_meeting(struct part_maker *m, const struct stage_meeting *meeting, uint32_t number)
 {
-    struct trace_detail detail = {DETAIL_UNKNOWN, .process_group = m->groups[GROUP_STAGE]};
     struct trace_span span = {.start_ns = meeting->start_ns,
                               .dur_ns = meeting->end_ns - meeting->start_ns,
                               .name = intern_name(m, "not recorded: ranks wait for each other"),
@@ -188,9 +145,7 @@ static void add_meeting(struct part_maker *m, const struct stage_meeting *meetin
                               .external = number,
                               .kind = SPAN_COLLECTIVE,
                               SPAN_UNKNOWN};
-    detail.collective = intern_name(m, "barrier");
-    span.detail = (uint32_t)m->part->details.n;
-    array_push(&m->part->details, detail);
+    span.detail = add_detail(m, STAGE_OF_STAGE, intern_name(m, "barrier"), -1);
     part_place_span(m->part, &span);
 }
 
@@ -204,8 +159,8 @@ static void add_spans(struct part_maker *m)
         const struct stage_op *ops = stage_table_ops(table, m->rank, s);
         if (n == 0)
             continue;
-        struct trace_span step = {.start_ns = m->all->times.bounds[s][0],
-                                  .dur_ns = m->all->times.bounds[s][1] - m->all->times.bounds[s][0],
+        struct trace_span step = {.start_ns = table->bounds[s][0],
+                                  .dur_ns = table->bounds[s][1] - table->bounds[s][0],
                                   .name = intern_name(m, "step"),
                                   .track = PASSES,
                                   .kind = SPAN_STEP,
@@ -234,7 +189,6 @@ static void make_part(const struct ranks_maker *all, uint32_t rank, struct trace
         "passes",         "forward sends",     "forward receives",
         "backward sends", "backward receives", "data-parallel communication"};
     struct part_maker m = {.all = all, .part = part, .rank = rank};
-    memset(m.details, 0xFF, sizeof m.details);
     part_intern(part, "", 0);
     part_set_rank(part, rank, (int64_t)all->table->workers.n);
     part->process.host = intern_name(&m, "stage timeline"); /* one clock */

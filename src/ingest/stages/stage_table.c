@@ -16,7 +16,8 @@ enum stage_op_type stage_op_find(const char *name, size_t len)
 
 void stage_table_fini(struct stage_table *table)
 {
-    FREE_ALL(&table->ops, &table->workers, &table->steps, &table->first, &table->worker_at);
+    FREE_ALL(&table->ops, &table->workers, &table->steps, &table->bounds, &table->first,
+             &table->worker_at);
 }
 
 ORDER(by_place, struct stage_op,
@@ -66,28 +67,31 @@ static void order_steps(struct stage_table *table)
 /* Where each step counts time from its own beginning, one after the other. */
 static void lay_out_steps(struct stage_table *table)
 {
-    struct bounds {
-        int64_t start_ns, end_ns, shift_ns;
-    };
     size_t n = table->steps.n;
-    SCRATCH struct bounds *bounds = mem_alloc((n + 1) * sizeof *bounds);
-    for (size_t s = 0; s < n; s++)
-        bounds[s] = (struct bounds){INT64_MAX, INT64_MIN, 0};
+    int64_t(*bounds)[2] = table->bounds = mem_alloc((n + 1) * sizeof *bounds);
+    SCRATCH int64_t *shifts_ns = mem_array(n + 1, sizeof *shifts_ns);
+    for (size_t s = 0; s < n; s++) {
+        bounds[s][0] = INT64_MAX;
+        bounds[s][1] = INT64_MIN;
+    }
     EACH (const struct stage_op, op, table->ops) {
-        struct bounds *step = &bounds[op->step];
-        step->start_ns = MIN(step->start_ns, op->start_ns);
-        step->end_ns = MAX(step->end_ns, op->start_ns + op->dur_ns);
+        bounds[op->step][0] = MIN(bounds[op->step][0], op->start_ns);
+        bounds[op->step][1] = MAX(bounds[op->step][1], op->start_ns + op->dur_ns);
     }
     for (size_t s = 1; s < n; s++) {
-        struct bounds *step = &bounds[s], *last = step - 1;
-        int64_t shift_ns = last->end_ns - step->start_ns, end_ns;
-        if (step->start_ns >= last->start_ns / 2 + last->end_ns / 2 ||
-            __builtin_add_overflow(step->end_ns, shift_ns, &end_ns) || !trace_time_fits(end_ns))
+        int64_t *step = bounds[s], *last = bounds[s - 1], shift_ns = last[1] - step[0], end_ns;
+        if (step[0] >= last[0] / 2 + last[1] / 2 ||
+            __builtin_add_overflow(step[1], shift_ns, &end_ns) || !trace_time_fits(end_ns))
             continue;
-        *step = (struct bounds){last->end_ns, end_ns, shift_ns};
+        shifts_ns[s] = shift_ns;
+        step[0] = last[1];
+        step[1] = end_ns;
     }
+    for (size_t s = 0; s + 1 < n; s++)
+        if (bounds[s + 1][0] > bounds[s][0])
+            bounds[s][1] = MIN(bounds[s][1], bounds[s + 1][0]);
     EACH (struct stage_op, op, table->ops)
-        op->start_ns += bounds[op->step].shift_ns;
+        op->start_ns += shifts_ns[op->step];
 }
 
 /* Each worker's step first, which is far faster than sorting all at once. */

@@ -7,23 +7,25 @@
 
 #include "base/base.h"
 
-/* How an op ends. */
+/* How an op ends, and whom its group is of. */
 enum stage_comm {
-    STAGE_COMPUTES,   /* when it has taken its time */
-    STAGE_MESSAGE,    /* a send or a receive: its time after both ends have begun */
-    STAGE_OF_REPLICA, /* its time after the members of its data-parallel rank have begun */
-    STAGE_OF_STAGE,   /* ... after this stage of all data-parallel ranks has */
-    STAGE_OF_ALL      /* ... after all workers have */
+    STAGE_COMPUTES, /* when it has taken its time */
+    STAGE_FORWARDS, /* a send or a receive of a forward pass: its time after both ends have begun */
+    STAGE_BACKWARDS,
+    STAGE_OF_STAGE,   /* its time after this stage of all data-parallel ranks has begun */
+    STAGE_OF_REPLICA, /* ... after the members of its data-parallel rank have */
+    STAGE_OF_ALL,     /* ... after all workers have */
+    N_STAGE_COMMS
 };
 
 /* name, how it ends, whether a usual time is a median (of what communicates) rather than a mean */
 #define STAGE_OPS(OP)                                                                              \
     OP(FORWARD, "forward-compute", COMPUTES, false)                                                \
     OP(BACKWARD, "backward-compute", COMPUTES, false)                                              \
-    OP(FORWARD_SEND, "forward-send", MESSAGE, true)                                                \
-    OP(FORWARD_RECV, "forward-recv", MESSAGE, true)                                                \
-    OP(BACKWARD_SEND, "backward-send", MESSAGE, true)                                              \
-    OP(BACKWARD_RECV, "backward-recv", MESSAGE, true)                                              \
+    OP(FORWARD_SEND, "forward-send", FORWARDS, true)                                               \
+    OP(FORWARD_RECV, "forward-recv", FORWARDS, true)                                               \
+    OP(BACKWARD_SEND, "backward-send", BACKWARDS, true)                                            \
+    OP(BACKWARD_RECV, "backward-recv", BACKWARDS, true)                                            \
     OP(PARAMS_GATHER, "params-all-gather", OF_STAGE, true)                                         \
     OP(GRADS_SCATTER, "grads-reduce-scatter", OF_STAGE, true)                                      \
     OP(SEPARATE_GRADS, "separate-grads-all-reduce", OF_STAGE, true)                                \
@@ -44,6 +46,20 @@ extern const struct stage_op_kind stage_op_kinds[N_STAGE_OPS];
 static inline bool stage_op_receives(uint8_t type)
 {
     return type == STAGE_FORWARD_RECV || type == STAGE_BACKWARD_RECV;
+}
+static inline bool stage_op_sends(uint8_t type)
+{
+    return type == STAGE_FORWARD_SEND || type == STAGE_BACKWARD_SEND;
+}
+static inline bool stage_op_is_message(uint8_t type)
+{
+    return type >= STAGE_FORWARD_SEND && type <= STAGE_BACKWARD_RECV;
+}
+/* Whether its members are of all data-parallel ranks. */
+static inline bool stage_op_of_replicas(uint8_t type)
+{
+    enum stage_comm comm = stage_op_kinds[type].comm;
+    return comm == STAGE_OF_STAGE || comm == STAGE_OF_ALL;
 }
 /* N_STAGE_OPS: no op has that name. */
 enum stage_op_type stage_op_find(const char *name, size_t len);
@@ -67,6 +83,7 @@ struct stage_table {
     ARRAY(struct stage_worker) workers; /* ascending by number; the index is dpro's rank */
     ARRAY(int64_t) steps;               /* numbers, ascending */
     uint32_t n_replicas, n_stages, n_chunks;
+    int64_t (*bounds)[2]; /* of each step, over all workers, but before the next one */
     size_t *first; /* ops of a step of a worker: [worker * steps + step], one more at the end */
     uint32_t *worker_at; /* [replica * n_stages + stage]; UINT32_MAX: there is none */
 };

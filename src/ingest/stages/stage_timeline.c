@@ -14,11 +14,43 @@ struct stage_source {
     bool known; /* of which stage it is */
 };
 
+/* What a row says. Those from COLUMN_STEP on are arguments of an event in JSON. */
+enum stage_column {
+    COLUMN_OTHER,
+    COLUMN_TYPE,
+    COLUMN_RANK,
+    COLUMN_REPLICA,
+    COLUMN_STAGE,
+    COLUMN_START,
+    COLUMN_DURATION,
+    COLUMN_STEP,
+    COLUMN_SEQUENCE,
+    COLUMN_CHUNK,
+    COLUMN_MICRO_BATCH,
+    N_STAGE_COLUMNS
+};
+
+/* Keys in JSON; names in CSV, compared without case and '_'. */
+static const struct {
+    const char *key, *names[4];
+} columns_named[N_STAGE_COLUMNS] = {
+    [COLUMN_TYPE] = {"name", {"optype", "op"}},
+    [COLUMN_RANK] = {"tid", {"rank"}},
+    [COLUMN_REPLICA] = {"pid", {"dprank", "dp"}},
+    [COLUMN_STAGE] = {NULL, {"stage", "pprank", "pp"}},
+    [COLUMN_START] = {"ts", {"startts", "start", "ts"}},
+    [COLUMN_DURATION] = {"dur", {"duration", "dur"}},
+    [COLUMN_STEP] = {"step", {"step", "iteration"}},
+    [COLUMN_SEQUENCE] = {"seq_id", {"seqid", "sequence"}},
+    [COLUMN_CHUNK] = {"model_chunk", {"mc", "modelchunk", "chunk"}},
+    [COLUMN_MICRO_BATCH] = {"mb_id", {"mbid", "microbatch"}},
+};
+
 struct stage_row {
-    uint64_t replica, stage, sequence, chunk;
-    int64_t number, step, micro_batch, start_ns, dur_ns;
-    enum json_value has_step, has_start, has_dur;
+    int64_t value[N_STAGE_COLUMNS];
+    enum json_value has[N_STAGE_COLUMNS];
     enum stage_op_type type;
+    bool names_thread; /* an event of JSON that does */
 };
 
 struct stage_reader {
@@ -29,8 +61,32 @@ struct stage_reader {
     ARRAY(struct stage_source) sources; /* whom an op is of, until workers are known */
 };
 
-static uint32_t source_at(struct stage_reader *r, uint64_t replica, int64_t number, uint64_t stage)
+/* `scale`: decimals of a time down to nanoseconds. */
+static void put_field(struct stage_row *row, enum stage_column column, const char *text, size_t len,
+                      int scale)
 {
+    bool is_time = column == COLUMN_START || column == COLUMN_DURATION;
+    if (column == COLUMN_TYPE) {
+        row->type = stage_op_find(text, len);
+        row->names_thread = json_is(text, len, "thread_name");
+    } else if (column != COLUMN_OTHER) {
+        row->has[column] = json_decimal(text, len, is_time ? scale : 0, &row->value[column]);
+    }
+}
+
+/* A count up to `most`; `unknown`: there is none, or more. */
+static int64_t count_of(const struct stage_row *row, enum stage_column column, int64_t most,
+                        int64_t unknown)
+{
+    bool counts = row->has[column] != JSON_NO_VALUE && row->value[column] >= 0;
+    return counts && row->value[column] <= most ? row->value[column] : unknown;
+}
+
+static uint32_t source_at(struct stage_reader *r, const struct stage_row *row)
+{
+    uint64_t replica = (uint64_t)count_of(row, COLUMN_REPLICA, INT64_MAX, 0);
+    uint64_t stage = (uint64_t)count_of(row, COLUMN_STAGE, INT64_MAX, 0);
+    int64_t number = count_of(row, COLUMN_RANK, INT64_MAX, 0);
     uint64_t key = map_mix(map_mix(replica + 1) + (uint64_t)number) + stage;
     size_t at = (size_t)map_number(&r->places, map_mix(key) | 1);
     if (at == r->sources.n)
@@ -41,29 +97,30 @@ static uint32_t source_at(struct stage_reader *r, uint64_t replica, int64_t numb
 static void add_row(struct stage_reader *r, const struct stage_row *row, uint32_t source)
 {
     struct part_losses *losses = &r->part->losses;
-    int64_t end_ns;
-    if (row->has_start == JSON_NO_VALUE) {
+    int64_t start_ns = row->value[COLUMN_START], dur_ns = row->value[COLUMN_DURATION], end_ns;
+    int64_t number = count_of(row, COLUMN_STEP, INT32_MAX, -1);
+    if (row->has[COLUMN_START] == JSON_NO_VALUE) {
         losses->n_no_time++;
-    } else if (row->has_dur == JSON_NO_VALUE) {
+    } else if (row->has[COLUMN_DURATION] == JSON_NO_VALUE) {
         losses->n_no_dur++;
-    } else if (row->dur_ns < 0) {
+    } else if (dur_ns < 0) {
         losses->n_negative++;
-    } else if (row->has_start == JSON_SATURATED || row->has_dur == JSON_SATURATED ||
-               __builtin_add_overflow(row->start_ns, row->dur_ns, &end_ns) ||
-               !trace_time_fits(row->start_ns) || !trace_time_fits(end_ns)) {
+    } else if (row->has[COLUMN_START] == JSON_SATURATED ||
+               row->has[COLUMN_DURATION] == JSON_SATURATED ||
+               __builtin_add_overflow(start_ns, dur_ns, &end_ns) || !trace_time_fits(start_ns) ||
+               !trace_time_fits(end_ns)) {
         losses->n_overflow++;
-    } else if (row->has_step != JSON_VALUE || row->step < 0 || row->step > INT32_MAX) {
+    } else if (number < 0) {
         losses->n_broken_records++;
     } else {
-        size_t step = (size_t)map_number(&r->steps, map_key((uint64_t)row->step));
+        size_t step = (size_t)map_number(&r->steps, map_key((uint64_t)number));
         if (step == r->table.steps.n)
-            array_push(&r->table.steps, row->step);
-        array_add(&r->table.ops, .start_ns = row->start_ns, .dur_ns = row->dur_ns, .worker = source,
-                  .step = (uint32_t)step, .sequence = (uint32_t)MIN(row->sequence, UINT32_MAX),
-                  .micro_batch = row->micro_batch < 0 || row->micro_batch > INT32_MAX
-                                     ? -1
-                                     : (int32_t)row->micro_batch,
-                  .chunk = row->chunk < MOST_AT ? (uint16_t)row->chunk : 0,
+            array_push(&r->table.steps, number);
+        array_add(&r->table.ops, .start_ns = start_ns, .dur_ns = dur_ns, .worker = source,
+                  .step = (uint32_t)step,
+                  .sequence = (uint32_t)count_of(row, COLUMN_SEQUENCE, UINT32_MAX, UINT32_MAX),
+                  .micro_batch = (int32_t)count_of(row, COLUMN_MICRO_BATCH, INT32_MAX, -1),
+                  .chunk = (uint16_t)count_of(row, COLUMN_CHUNK, MOST_AT - 1, 0),
                   .type = (uint8_t)row->type);
     }
 }
@@ -142,60 +199,43 @@ static void name_thread(struct stage_reader *r, uint32_t thread, const char *nam
     source->known = true;
 }
 
-static void read_arguments(struct stage_reader *r, struct stage_row *row, char name[64])
+static void read_keys(struct json *js, struct stage_row *row, bool of_arguments, char name[64])
 {
-    struct json *js = r->js;
-    const char *text;
-    size_t n;
     JSON_KEYS (js, json_open(js, '{'), key, len) {
-        if (json_is(key, len, "step"))
-            row->has_step = json_read_decimal(js, 0, &row->step);
-        else if (json_is(key, len, "seq_id"))
-            row->sequence = json_read_unsigned(js, &row->sequence) ? row->sequence : UINT64_MAX;
-        else if (json_is(key, len, "model_chunk"))
-            row->chunk = json_u64(js);
-        else if (json_is(key, len, "mb_id"))
-            row->micro_batch = json_read_decimal(js, 0, &row->micro_batch) ? row->micro_batch : -1;
-        else if (json_is(key, len, "name") && json_scalar(js, &text, &n))
-            snprintf(name, 64, "%.*s", (int)MIN(n, 63), text);
-        else if (!json_is(key, len, "name"))
+        const char *text;
+        size_t n;
+        bool is_name = of_arguments && json_is(key, len, "name");
+        int column = of_arguments ? COLUMN_STEP : COLUMN_TYPE;
+        int end = of_arguments ? N_STAGE_COLUMNS : COLUMN_STEP;
+        while (column < end &&
+               !(columns_named[column].key && text_n_is(key, len, columns_named[column].key)))
+            column++;
+        if (!of_arguments && json_is(key, len, "args"))
+            read_keys(js, row, true, name);
+        else if (column == end && !is_name)
             json_skip(js);
+        else if (!json_scalar(js, &text, &n))
+            continue;
+        else if (is_name)
+            snprintf(name, 64, "%.*s", (int)MIN(n, 63), text);
+        else
+            put_field(row, (enum stage_column)column, text, n, 3);
     }
 }
 
 static void read_event(void *reader)
 {
     struct stage_reader *r = reader;
-    struct json *js = r->js;
-    struct stage_row row = {.type = N_STAGE_OPS, .sequence = UINT64_MAX, .micro_batch = -1};
+    struct stage_row row = {.type = N_STAGE_OPS};
     char name[64] = "";
-    bool names_thread = false;
-    const char *text;
-    JSON_KEYS (js, json_open(js, '{'), key, len) {
-        if (json_is(key, len, "name") && json_scalar(js, &text, &len)) {
-            row.type = stage_op_find(text, len);
-            names_thread = json_is(text, len, "thread_name");
-        } else if (json_is(key, len, "pid")) {
-            row.replica = json_u64(js);
-        } else if (json_is(key, len, "tid")) {
-            row.number = (int64_t)(json_u64(js) & INT64_MAX);
-        } else if (json_is(key, len, "ts")) {
-            row.has_start = json_read_decimal(js, 3, &row.start_ns);
-        } else if (json_is(key, len, "dur")) {
-            row.has_dur = json_read_decimal(js, 3, &row.dur_ns);
-        } else if (json_is(key, len, "args")) {
-            read_arguments(r, &row, name);
-        } else {
-            json_skip(js);
-        }
-    }
-    if (js->fail != JSON_OK)
+    read_keys(r->js, &row, false, name);
+    if (r->js->fail != JSON_OK)
         return; /* an event that is cut off is left out */
     r->part->n_events++;
-    if (!names_thread && row.type == N_STAGE_OPS)
+    if (!row.names_thread && row.type == N_STAGE_OPS)
         return;
-    uint32_t thread = source_at(r, row.replica, row.number, 0);
-    if (names_thread)
+    uint32_t thread = source_at(r, &row);
+    if (row.names_thread)
         name_thread(r, thread, name);
     else
         add_row(r, &row, thread);
@@ -216,35 +256,6 @@ static bool recognise_stages(const struct head *head)
 }
 
 /* ---- CSV ---- */
-
-enum stage_column {
-    COLUMN_OTHER,
-    COLUMN_TYPE,
-    COLUMN_STEP,
-    COLUMN_START,
-    COLUMN_DURATION,
-    COLUMN_REPLICA,
-    COLUMN_STAGE,
-    COLUMN_RANK,
-    COLUMN_SEQUENCE,
-    COLUMN_CHUNK,
-    COLUMN_MICRO_BATCH,
-    N_STAGE_COLUMNS
-};
-
-/* As they are called, compared without case and '_'. */
-static const char *const column_names[N_STAGE_COLUMNS][4] = {
-    [COLUMN_TYPE] = {"optype", "op"},
-    [COLUMN_STEP] = {"step", "iteration"},
-    [COLUMN_START] = {"startts", "start", "ts"},
-    [COLUMN_DURATION] = {"duration", "dur"},
-    [COLUMN_REPLICA] = {"dprank", "dp"},
-    [COLUMN_STAGE] = {"stage", "pprank", "pp"},
-    [COLUMN_RANK] = {"rank"},
-    [COLUMN_SEQUENCE] = {"seqid", "sequence"},
-    [COLUMN_CHUNK] = {"mc", "modelchunk", "chunk"},
-    [COLUMN_MICRO_BATCH] = {"mbid", "microbatch"},
-};
 
 struct stage_columns {
     uint8_t at[MOST_FIELDS]; /* enum stage_column of each field */
@@ -273,8 +284,8 @@ static uint8_t column_of(const char *text, size_t len, int *scale)
             plain[n++] = (char)tolower((unsigned char)text[i]);
     plain[n] = '\0';
     for (uint8_t c = 1; c < N_STAGE_COLUMNS; c++)
-        for (size_t i = 0; i < 4 && column_names[c][i]; i++)
-            if (strcmp(plain, column_names[c][i]) == 0)
+        for (const char *const *name = columns_named[c].names; *name; name++)
+            if (strcmp(plain, *name) == 0)
                 return c;
     return COLUMN_OTHER;
 }
@@ -319,66 +330,23 @@ static bool read_header(struct stage_columns *columns, const char *line, size_t 
 static bool read_row(struct stage_reader *r, const struct stage_columns *columns, const char *line,
                      size_t len)
 {
-    struct stage_row row = {.sequence = UINT64_MAX, .micro_batch = -1, .type = N_STAGE_OPS};
+    struct stage_row row = {.type = N_STAGE_OPS};
     const char *end = line + len, *text;
     bool valid = true;
     size_t n, i = 0;
     for (; i < columns->n && next_field(&line, end, &text, &n); i++) {
-        uint8_t column = columns->at[i];
-        int64_t value = 0;
-        enum json_value has = JSON_NO_VALUE;
-        if (column == COLUMN_TYPE)
-            row.type = stage_op_find(text, n);
-        else if (column != COLUMN_OTHER)
-            has = json_decimal(
-                text, n,
-                column == COLUMN_START || column == COLUMN_DURATION ? columns->scale[column] : 0,
-                &value);
-        uint64_t count = has == JSON_VALUE && value >= 0 ? (uint64_t)value : 0;
-        bool counts = has == JSON_VALUE && value >= 0;
-        switch (column) {
-        case COLUMN_STEP:
-            row.step = value;
-            row.has_step = has;
-            break;
-        case COLUMN_START:
-            row.start_ns = value;
-            row.has_start = has;
-            break;
-        case COLUMN_DURATION:
-            row.dur_ns = value;
-            row.has_dur = has;
-            break;
-        case COLUMN_REPLICA:
-            row.replica = count;
-            valid &= counts;
-            break;
-        case COLUMN_STAGE:
-            row.stage = count;
-            valid &= counts;
-            break;
-        case COLUMN_RANK:
-            row.number = (int64_t)count;
-            break;
-        case COLUMN_SEQUENCE:
-            row.sequence = counts ? count : UINT64_MAX;
-            break;
-        case COLUMN_CHUNK:
-            row.chunk = count;
-            break;
-        case COLUMN_MICRO_BATCH:
-            row.micro_batch = counts ? value : -1;
-            break;
-        default:
-            break;
-        }
+        enum stage_column column = columns->at[i];
+        put_field(&row, column, text, n, columns->scale[column]);
+        if (column == COLUMN_REPLICA || column == COLUMN_STAGE)
+            valid &= count_of(&row, column, INT64_MAX, -1) >= 0;
     }
     if (i < columns->n || !valid || row.type == N_STAGE_OPS)
         return false;
-    uint32_t source = source_at(r, row.replica, row.number, row.stage);
-    r->sources.at[source].known = true;
-    r->sources.at[source].tensor_rank = (uint64_t)row.number;
-    add_row(r, &row, source);
+    uint32_t at = source_at(r, &row);
+    struct stage_source *source = &r->sources.at[at];
+    source->known = true;
+    source->tensor_rank = (uint64_t)source->number;
+    add_row(r, &row, at);
     return true;
 }
 

@@ -43,7 +43,7 @@ static int64_t last_pass_ns(const struct arrivals_finder *f, const struct stage_
 static int64_t ready_ns(const struct arrivals_finder *f, uint32_t op, uint32_t replica)
 {
     const struct stage_plan_op *at = &f->plan->ops[op];
-    int64_t ns = at->n_before == 0 ? f->times->bounds[f->step][0] : INT64_MIN;
+    int64_t ns = at->n_before == 0 ? f->table->bounds[f->step][0] : INT64_MIN;
     for (uint32_t k = at->first_before; k < at->first_before + at->n_before; k++) {
         const struct stage_op *before = op_at(f, f->plan->before[k], replica);
         ns = MAX(ns, before->start_ns + before->dur_ns);
@@ -200,10 +200,9 @@ static void find_arrivals(struct arrivals_finder *f)
         if (s == 0)
             f->are_after = begin_together(f);
         for (uint32_t g = 0; g < plan->n_groups; g++) {
-            enum stage_comm comm =
-                stage_op_kinds[plan->ops[plan->members[plan->first_member[g]]].type].comm;
-            bool of_all = comm == STAGE_OF_STAGE || comm == STAGE_OF_ALL;
-            for (uint32_t r = 0; r < n_replicas && comm != STAGE_COMPUTES;
+            uint8_t type = plan->ops[plan->members[plan->first_member[g]]].type;
+            bool of_all = stage_op_of_replicas(type);
+            for (uint32_t r = 0; r < n_replicas && stage_op_kinds[type].comm != STAGE_COMPUTES;
                  r = of_all ? n_replicas : r + 1)
                 find_arrivals_of(f, g, r, of_all ? n_replicas : r + 1);
         }
@@ -211,26 +210,6 @@ static void find_arrivals(struct arrivals_finder *f)
             for (uint32_t r = 0; r < n_replicas; r++)
                 end_before(f, op, r);
     }
-}
-
-/* A step begins and ends with its first and last op of all workers, but before the next one. */
-static void find_bounds(const struct stage_table *table, struct stage_times *times,
-                        struct arena *arena)
-{
-    size_t n = table->steps.n;
-    times->bounds = arena_array(arena, n, sizeof *times->bounds);
-    for (size_t s = 0; s < n; s++) {
-        times->bounds[s][0] = INT64_MAX;
-        times->bounds[s][1] = INT64_MIN;
-    }
-    EACH (const struct stage_op, op, table->ops) {
-        int64_t *bounds = times->bounds[op->step];
-        bounds[0] = MIN(bounds[0], op->start_ns);
-        bounds[1] = MAX(bounds[1], op->start_ns + op->dur_ns);
-    }
-    for (size_t s = 0; s + 1 < n; s++)
-        if (times->bounds[s + 1][0] > times->bounds[s][0])
-            times->bounds[s][1] = MIN(times->bounds[s][1], times->bounds[s + 1][0]);
 }
 
 void stage_times_find(const struct stage_table *table, const struct stage_plan *plan,
@@ -246,7 +225,6 @@ void stage_times_find(const struct stage_table *table, const struct stage_plan *
         times->arrived_ns[i] = table->ops.at[i].start_ns;
         times->ended_ns[i] = times->arrived_ns[i] + table->ops.at[i].dur_ns;
     }
-    find_bounds(table, times, arena);
     find_arrivals(&f);
     find_meetings(&f, arena);
 }

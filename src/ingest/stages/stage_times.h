@@ -11,9 +11,8 @@ struct stage_meeting {
 };
 
 struct stage_times {
-    int64_t (*bounds)[2]; /* of each step, over all workers */
-    int64_t *arrived_ns;  /* of each op: when its worker asked for it */
-    int64_t *ended_ns;    /* of each op: when those that wait for it could go on, at the latest */
+    int64_t *arrived_ns; /* of each op: when its worker asked for it */
+    int64_t *ended_ns;   /* of each op: when those that wait for it could go on, at the latest */
     ARRAY(struct stage_meeting) meetings; /* by op */
 };
 

@@ -290,6 +290,56 @@ class Pages(Case):
         self.assertRegex(shown, "An iteration takes [0-9.]+ ms (more|less) than in ")
         self.assertRegex(shown, f"<td[^>]*>{re.escape(against['causes'][0]['title'])}</td><td[^>]*>-?[0-9.]+</td><td[^>]*>[0-9.]+</td>")
 
+    def pressed(self, page, keys, look):
+        """What `look`, a script, says of a page after each of the keys, which are real ones."""
+        (to, into), (out, back) = os.pipe(), os.pipe()
+        browser = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{to} 4>&{back}', "bash", CHROMIUM, "--headless", "--no-sandbox",
+                                    "--disable-gpu", f"--user-data-dir={self.path('chromium')}", "--remote-debugging-pipe"],
+                                   pass_fds=(to, back), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to)
+        os.close(back)
+        asked, session = 0, {}
+        with open(into, "wb", buffering=0) as requests, open(out, "rb") as answers:
+            def call(method, **params):
+                nonlocal asked
+                asked += 1
+                requests.write(json.dumps({"id": asked, "method": method, "params": params, **session}).encode() + b"\0")
+                while True:
+                    text = b"".join(iter(lambda: answers.read(1), b"\0"))
+                    if json.loads(text).get("id") == asked:
+                        return json.loads(text)["result"]
+
+            target = call("Target.createTarget", url="about:blank")["targetId"]
+            session = {"sessionId": call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+            call("Page.navigate", url="file://" + page)
+            loaded = """new Promise((done) => {
+                const look = () => (document.readyState === "complete" ? done() : setTimeout(look, 50)); look(); })"""
+            call("Runtime.evaluate", expression=loaded, awaitPromise=True)
+            said = []
+            for key, code in keys:
+                for kind in ("keyDown", "keyUp"):
+                    text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+                    call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+                after = f"new Promise((done) => setTimeout(() => done({look}), 100))"
+                said.append(call("Runtime.evaluate", expression=after, awaitPromise=True, returnByValue=True)["result"]["value"])
+            session = {}
+            call("Browser.close")
+        browser.wait(timeout=60)
+        return said
+
+    def test_causes_and_their_evidence_are_opened_by_keys(self):
+        tab, enter = ("Tab", 9), ("Enter", 13)
+        said = self.pressed(self.replay(BUNDLED), [tab, enter] + 12 * [tab] + [enter], """[document.activeElement.tagName,
+            document.querySelectorAll("details.cause[open]").length, !!document.activeElement.closest("td.op"),
+            (document.querySelector(".selected .name") || {}).textContent || ""].join(" ")""")
+        self.assertEqual(said[0], "SUMMARY 0 false ")
+        self.assertEqual(said[1], "SUMMARY 1 false ")
+        at = next(i for i, now in enumerate(said) if " true " in now)
+        said = self.pressed(self.path("out", "report.html"), [tab, enter] + (at - 1) * [tab] + [enter], """document.activeElement.tagName +
+            " " + (document.querySelector(".selected .name") || {}).textContent""")
+        self.assertRegex(said[-1], "^CANVAS .*[a-z]")
+        self.assertNotIn("undefined", said[-1])
+
     def test_the_slowdown_of_each_worker_is_a_map(self):
         trace = self.write("job.csv", StageJob(dp=3, stages=4, times=uneven(3)).csv(apart=0.01))
         self.assert_code(dpro("diagnose", "-q", trace, "-o", self.path("out")), 0)

@@ -146,39 +146,65 @@ static bool is_slower(const struct beside *b, uint32_t rank, uint32_t n, double 
 
 /* ---- uneven work ---- */
 
-/* By rank and iteration, how much the two vary together, around each rank's mean: the correlation,
- * and how much y varies for one of x. */
+/* By [rank * n + iteration]: a rank's times against their median, less what all are off. */
+static double *vary_from_others(const double *x, uint32_t n_ranks, uint32_t n)
+{
+    double *off = mem_array((size_t)n_ranks * n + 1, sizeof *off);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        double *of = memcpy(off + (size_t)r * n, x + (size_t)r * n, n * sizeof *of);
+        double usual = select_double(of, n, (n - 1) / 2);
+        for (uint32_t i = 0; i < n; i++)
+            of[i] = usual > 0 ? x[(size_t)r * n + i] / usual - 1 : 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        double all = 0;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            all += off[(size_t)r * n + i] / n_ranks;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            off[(size_t)r * n + i] -= all;
+    }
+    return off;
+}
+
+/* How much the two vary together by rank and iteration: the correlation, and how much y varies for
+ * one of x; how much x varies, and in how many iterations by half of that or more. */
 static double vary_together(const double *x, const double *y, uint32_t n_ranks, uint32_t n,
-                            double *slope, double *spread)
+                            double *slope, double *spread, uint32_t *n_vary)
 {
     double xx = 0, xy = 0, yy = 0;
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        double mx = stats_mean_std(x + (size_t)r * n, n).mean;
-        double my = stats_mean_std(y + (size_t)r * n, n).mean;
-        for (uint32_t i = 0; i < n && mx > 0 && my > 0; i++) {
-            double dx = x[(size_t)r * n + i] / mx - 1, dy = y[(size_t)r * n + i] / my - 1;
-            xx += dx * dx;
-            xy += dx * dy;
-            yy += dy * dy;
-        }
+    SCRATCH double *dx = vary_from_others(x, n_ranks, n);
+    SCRATCH double *dy = vary_from_others(y, n_ranks, n);
+    for (size_t i = 0; i < (size_t)n_ranks * n; i++) {
+        xx += dx[i] * dx[i];
+        xy += dx[i] * dy[i];
+        yy += dy[i] * dy[i];
     }
     *slope = xx > 0 ? xy / xx : 0;
     *spread = sqrt(xx / ((double)n_ranks * n));
+    *n_vary = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double most = 0;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            most = MAX(most, fabs(dx[(size_t)r * n + i]));
+        *n_vary += most > *spread / 2;
+    }
     return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-/* Passes forward and back vary alike by turns, and the update does not. */
+/* Passes forward and back of a rank vary alike, otherwise than those of others, in a third of
+ * iterations; and the update does not. */
 static bool varies_as_work(const struct diagnosed *d, const struct beside *of_phase)
 {
     uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
     double slope, spread, update_slope, unused;
+    uint32_t n_vary, n_updates;
     if (d->g->n_samples < 4)
         return false;
     double together = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_BW].own, n_ranks, n,
-                                    &slope, &spread);
+                                    &slope, &spread, &n_vary);
     double update = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_UPDATE].own, n_ranks,
-                                  n, &update_slope, &unused);
-    return spread > 0.02 && together > 0.7 && slope > 1.0 / 3 && slope < 3 &&
+                                  n, &update_slope, &unused, &n_updates);
+    return spread > 0.02 && n_vary * 3 > n && together > 0.7 && slope > 1.0 / 3 && slope < 3 &&
            !(update > 0.7 && update_slope > slope / 3);
 }
 

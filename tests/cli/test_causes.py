@@ -126,6 +126,8 @@ FAULTS = [  # cause, its part, the job without, what changes with it
      {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}),
     ("slow_iterations", "saving a checkpoint", WAITS,
      {"before_forward": pause(60_000.0, "torch.save", lambda rank, number: rank == 0 and number == 7)}),
+    ("slow_iterations", "", WAITS, {"factor": lambda rank, op: 2 if rank.number == 9 else 1}),
+    ("slow_iterations", "", WAITS, {"factor": lambda rank, op: 2 if rank.number == 9 and rank.rank == 1 else 1}),
     ("recompilation", "torch.compile, every 4 iterations", WAITS,
      {"before_forward": pause(40_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number % 4 == 2)}),
     ("garbage_collection", "garbage collection", WAITS,

@@ -14,6 +14,7 @@ struct excess {
     struct cause_found *found;
     const bool *wanted;    /* by iteration */
     const uint32_t *parts; /* [rank * n_iterations + iteration] */
+    bool evens_out;        /* what the short iterations are shorter is set against it */
     int64_t *sorted;
 };
 
@@ -25,13 +26,20 @@ static int64_t usual_of(const struct excess *e, uint32_t op, bool gap)
     return lower_median(e->sorted, n);
 }
 
-static void excess_claim(const struct excess *e, const struct time_group *group)
+/* What is longer of a group, and its whole against the median. */
+struct group_excess {
+    int64_t *usual;      /* by time of the group */
+    double *more, *over; /* by iteration: what its longer times are longer; all of it, signed */
+};
+
+static struct group_excess excess_of(const struct excess *e, const struct time_group *group,
+                                     struct arena *arena)
 {
     uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
-    SCRATCH double *more = mem_array(n + (size_t)1, sizeof *more);
-    SCRATCH double *all = mem_array(n + (size_t)1, sizeof *all);
-    SCRATCH double *sums = mem_array(n + (size_t)1, sizeof *sums);
-    SCRATCH int64_t *usual = mem_array(group->times.n + 1, sizeof *usual);
+    int64_t *usual = arena_array(arena, group->times.n + 1, sizeof *usual);
+    double *more = arena_array(arena, n + (size_t)1, sizeof *more);
+    double *all = arena_array(arena, n + (size_t)1, sizeof *all);
+    double *sums = arena_array(arena, n + (size_t)1, sizeof *sums);
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
         usual[k] = usual_of(e, op, gap);
@@ -43,6 +51,15 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
     }
     memcpy(sums, all, n * sizeof *sums);
     double usual_sum = select_double(sums, n, (n - 1) / 2);
+    for (uint32_t i = 0; i < n; i++)
+        all[i] -= usual_sum;
+    return (struct group_excess){usual, more, all};
+}
+
+static void excess_claim(const struct excess *e, const struct time_group *group,
+                         const struct group_excess *of, double share)
+{
+    uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
         const uint32_t *parts = e->parts + (size_t)group->rank * n;
@@ -52,11 +69,11 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
             for (uint32_t j = 0; j < i; j++)
                 part = parts[j] == part ? UINT32_MAX : part;
             for (uint32_t j = i; j < n && part != UINT32_MAX; j++) {
-                int64_t over = left_of(e->d, j, op, gap) - usual[k];
-                if (parts[j] != part || !e->wanted[j] || over <= 0 || all[j] <= usual_sum)
+                int64_t over = left_of(e->d, j, op, gap) - of->usual[k];
+                if (parts[j] != part || !e->wanted[j] || over <= 0 || of->over[j] <= 0)
                     continue;
                 ns = ns ?: arena_array(e->found->arena, n, sizeof *ns);
-                ns[j] = llround((double)over * MIN((all[j] - usual_sum) / more[j], 1));
+                ns[j] = llround(share * (double)over * MIN(of->over[j] / of->more[j], 1));
             }
             if (ns)
                 array_add(&e->found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);
@@ -64,7 +81,24 @@ static void excess_claim(const struct excess *e, const struct time_group *group)
     }
 }
 
-/* Groups of each rank's work of each of these sorts, its gaps apart. */
+/* Iterations end when the rank that takes longest does. What all of them are shorter in some is
+ * no less noise than what one is longer in others, so it pays for as much of that: a mean hardly
+ * changes where single ranks' sums vary. */
+static double share_of_longer(const struct group_excess *of, size_t n_groups, uint32_t n)
+{
+    double longer = 0, shorter = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double most = n_groups > 0 ? of[0].over[i] : 0;
+        for (size_t k = 1; k < n_groups; k++)
+            most = MAX(most, of[k].over[i]);
+        longer += MAX(most, 0);
+        shorter += MAX(-most, 0);
+    }
+    return longer > 0 ? MAX(1 - shorter / longer, 0) : 0;
+}
+
+/* Groups of each rank's work of these sorts: of each of them, its gaps apart, or of all together.
+ */
 static void excess_claim_all(struct excess *e, uint32_t works)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -76,11 +110,16 @@ static void excess_claim_all(struct excess *e, uint32_t works)
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (of_works(work[time], works) && g->rank[op] < g->n_ranks)
-            groups_add(&groups, &numbers, e->d, work[time] * UINT64_C(2) + (time >= g->n_ops), op,
+            groups_add(&groups, &numbers, e->d,
+                       e->evens_out ? 0 : work[time] * UINT64_C(2) + (time >= g->n_ops), op,
                        time >= g->n_ops);
     }
-    EACH (const struct time_group, group, groups)
-        excess_claim(e, group);
+    struct group_excess *of = arena_array(&arena, groups.n + 1, sizeof *of);
+    for (size_t k = 0; k < groups.n; k++)
+        of[k] = excess_of(e, &groups.at[k], &arena);
+    double share = e->evens_out ? share_of_longer(of, groups.n, e->d->n_iterations) : 1;
+    for (size_t k = 0; k < groups.n; k++)
+        excess_claim(e, &groups.at[k], &of[k], share);
     groups_fini(&groups);
 }
 
@@ -210,7 +249,7 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
         for (uint32_t i = 0; i < n; i++)
             parts[r * n + i] = part_of_rank(found, d, r, NULL);
-    struct excess e = {.d = d, .found = found, .wanted = all, .parts = parts};
+    struct excess e = {.d = d, .found = found, .wanted = all, .parts = parts, .evens_out = true};
     excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
                              1U << WORK_MEMORY | 1U << WORK_COPY);
 }

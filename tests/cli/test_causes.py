@@ -209,6 +209,12 @@ class Causes(Case):
         self.assertIn("the GPU's work was not recorded", facts["verdict"])
         self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
 
+    def test_what_some_iterations_are_longer_and_others_shorter_is_no_noise(self):
+        folder, _ = gpu_job.write(self, job(factor=lambda rank, op: 0.9 + 0.1 * (rank.number % 3), sync="end"), steps=STEPS)
+        facts = self.assert_json("diagnose", folder)
+        noise = [cause["blame_ms"] for cause in facts["causes"] + facts["abstained"] if cause["cause"] == "noise"]
+        self.assertLess(sum(noise), 0.005 * facts["iteration_ms"])
+
     def test_two_faults_at_once_are_both_found(self):
         for keys, without, *faults in BOTH:
             with self.subTest(causes=keys):

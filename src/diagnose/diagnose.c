@@ -258,8 +258,10 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
-        bool small = (double)ns[c] < LEAST_SHARE * (double)view->explained_ns ||
-                     (ns[c] < cause.uncertainty_ns && !blames[c].seldom) || ns[c] == 0;
+        /* what another cause is blamed for may be won by this one, too */
+        int64_t most_ns = MAX(ns[c], cause.alone_ns);
+        bool small = (double)most_ns < LEAST_SHARE * (double)view->explained_ns ||
+                     (most_ns < cause.uncertainty_ns && !blames[c].seldom) || most_ns == 0;
         if (small && (ns[c] != 0 || found[c].needs)) {
             view->small_ns += ns[c];
             abstained[view->n_abstained++] =

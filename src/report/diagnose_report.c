@@ -91,6 +91,7 @@ static void find_steps(struct diagnosis_facts *d)
     }
 }
 
+#define LEAST_TOLD   0.02 /* of the iteration, in the verdict */
 #define SHOWN(d, ns) NUMBER((double)(ns) / 1e6, (d)->digits)
 
 /* " (rank 3)", " (ranks 3, 5 and 2 others)"; "": of all, or of none in particular. */
@@ -123,7 +124,8 @@ static void say_verdict(struct diagnosis_facts *d)
     words_add(&d->verdict, "", "%s of %s ms %s iteration (%s %%) are lost", SHOWN(d, lost),
               SHOWN(d, all), differs ? "a replayed" : "an", NUMBER(facts_pct(lost, all), 1));
     EACH (const struct diagnosis_step, step, d->steps) {
-        if (step->cause.order == 0 || n == MOST_TOLD)
+        if (step->cause.order == 0 || n == MOST_TOLD ||
+            (double)step->cause.blame_ns < LEAST_TOLD * (double)all)
             continue;
         words_add(&d->verdict, "", "%s %s ms, %s", n++ == 0 ? ":" : ";", SHOWN(d, step->shown_ns),
                   step->cause.title);
@@ -175,9 +177,9 @@ static void write_steps(struct writer *w, const struct diagnosis_facts *d)
     table_write(w, &t);
     table_wrapped(w, "", 2,
                   "ms: a cause's blame, with half of its 95 % interval; these add up; %: of the "
-                  "replay; alone: what the iteration wins without this cause only; in order: what "
-                  "it wins where causes "
-                  "are taken away in this order");
+                  "replay; alone: what the iteration wins without this cause only, also what "
+                  "others are blamed for; in order: what it wins where causes are taken away in "
+                  "this order");
 }
 
 static void write_cause(struct writer *w, const struct diagnosis_facts *d,

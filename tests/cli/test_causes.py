@@ -223,6 +223,14 @@ class Causes(Case):
                 for key, fault in zip(keys, faults):
                     self.assert_blamed(key, causes, usual, self.diagnose(**{**without, **fault})[0] - before_ms, 0.25)
 
+    def test_what_would_win_alone_is_told_also_where_another_cause_is_blamed_for_it(self):
+        """A loader that would hide behind the GPU's work, were the loss not read back in each step: either one can be mended."""
+        both, no_wait, no_load = {"sync": "end"}, {"sync": "none"}, {"sync": "end"}
+        both["before_forward"] = no_wait["before_forward"] = pause(8000.0, LOADER)
+        iteration_ms, causes = self.diagnose(**both)
+        for key, without in (("sync", no_wait), ("input", no_load)):
+            self.assertAlmostEqual(causes[key]["alone_ms"], iteration_ms - self.diagnose(**without)[0], delta=1, msg=key)
+
 
 if __name__ == "__main__":
     unittest.main()

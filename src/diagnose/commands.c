@@ -106,7 +106,11 @@ static int64_t answer_of(struct remedy_asked *a, const struct dpro_model *model)
     struct dpro_whatif *whatif;
     struct dpro_error refused;
     a->changes.size = sizeof a->changes;
-    if (!a->option[0] || dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused) < 0)
+    if (!a->option[0])
+        return 0;
+    int rc = dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused);
+    memory_check();
+    if (rc < 0)
         return 0;
     const struct dpro_whatif_answer *answer = dpro_whatif_answer(whatif);
     int64_t gain_ns =

@@ -135,13 +135,23 @@ int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
 /* Of more there would be no answer within seconds. */
 enum { MOST_MODELLED_OPS = 300000 };
 
+static int measure_job(struct dpro_job *job, struct dpro_job_time *time, struct dpro_error *err)
+{
+    struct job_doubt doubt;
+    struct dpro_measures *measures = &job->measures;
+    int64_t replay_ns = dpro_diagnosis_view(job->diagnosis)->explained_ns;
+    measures->replay = dpro_replay_view(job->replayed);
+    roofline_make(job->graph, measures->replay, &measures->roofline);
+    *time = job_time_of(job->graph, replay_ns, job->profiler.ns, &doubt);
+    return pop_make(job->graph, measures->replay, job->threads, &measures->pop, err);
+}
+
 int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *given,
                       struct dpro_diagnose_report *report, struct dpro_error *err)
 {
     struct dpro_diagnose_options options;
     struct dpro_error without; /* why there is no model: then no what-ifs are asked */
     const struct dpro_graph *graph;
-    struct job_doubt doubt;
     int rc = OPTIONS_TAKE(&options, given, err);
     if (rc < 0 || (rc = dpro_job_graph(job, &graph, err)) < 0)
         return rc;
@@ -151,11 +161,6 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     job_begin_stage(job);
     if ((rc = job_replay(job, err)) < 0)
         return rc;
-    struct dpro_measures *measures = &job->measures;
-    measures->replay = dpro_replay_view(job->replayed);
-    if ((rc = pop_make(graph, measures->replay, job->threads, &measures->pop, err)) < 0)
-        return rc;
-    roofline_make(graph, measures->replay, &measures->roofline);
     options.threads = job->threads;
     options.trace = job->n_paths == 1 ? job->paths[0] : NULL;
     options.sink = job->options.sink;
@@ -164,15 +169,15 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     job->diagnosis = NULL;
     if ((rc = dpro_diagnose_run(graph, &options, &job->diagnosis, err)) < 0)
         return rc;
-    int64_t replay_ns = dpro_diagnosis_view(job->diagnosis)->explained_ns;
     *report = (struct dpro_diagnose_report){.trace = job->trace,
                                             .graph = graph,
                                             .diagnosis = job->diagnosis,
-                                            .measures = measures,
+                                            .measures = &job->measures,
                                             .profiler_ns = job->profiler.ns};
-    report->job = job_time_of(graph, replay_ns, job->profiler.ns, &doubt);
-    dpro_job_tell_stage(job, "diagnosed");
-    return 0;
+    rc = WITHIN_SCOPE(dpro_error_nomem(err), measure_job(job, &report->job, err));
+    if (rc == 0)
+        dpro_job_tell_stage(job, "diagnosed");
+    return rc;
 }
 
 #define LEAST_COMMON 0.5 /* of what one of two jobs computes: they are the same */

@@ -167,3 +167,74 @@ TEST(a_job_survives_any_failed_allocation)
     dpro_job_close(job);
     assert_int_equal(remove_folder(NULL), 0);
 }
+
+/* With its baseline, as text and as JSON. */
+static void diagnose_job(const char *path)
+{
+    struct dpro_job_options options = {.size = sizeof options, .threads = 1};
+    struct dpro_saved_diagnosis *baseline = NULL;
+    struct dpro_diagnose_report report;
+    const struct dpro_graph *graph;
+    struct dpro_job *job = NULL;
+    struct dpro_error err = {0};
+    FILE *nowhere = fopen("/dev/null", "w");
+    const char *saved = in_folder("good.json");
+    long n_before = nomem_n_blocks, n = 0;
+    assert_int_equal(dpro_job_open(&path, 1, &options, &job, &err), 0);
+    for (int rc = DPRO_ENOMEM; rc != 0; n++) {
+        nomem_n_left = n;
+        rc = dpro_job_diagnose(job, NULL, &report, &err);
+        nomem_n_left = -1;
+        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+        if (dpro_job_graph(job, &graph, &err) < 0) { /* all else it does again */
+            dpro_job_close(job);
+            assert_int_equal(dpro_job_open(&path, 1, &options, &job, &err), 0);
+        }
+    }
+    assert_true(n > 100);
+    for (int step = 0; step < 4; step++) {
+        int rc = DPRO_ENOMEM;
+        for (n = 0; rc != 0; n++) {
+            nomem_n_left = n;
+            rc = step == 0   ? dpro_diagnose_save(&report, saved, &err)
+                 : step == 1 ? dpro_saved_diagnosis_read(saved, &baseline, &err)
+                 : step == 2 ? dpro_diagnose_text(&report, nowhere, &err)
+                             : dpro_diagnose_json(&report, nowhere, &err);
+            nomem_n_left = -1;
+            assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+        }
+        assert_true(n > 2);
+        report.baseline = baseline;
+    }
+    dpro_saved_diagnosis_destroy(baseline);
+    dpro_job_close(job);
+    assert_true(nomem_n_blocks <= n_before); /* what libc allocated is not counted, but freed */
+    fclose(nowhere);
+}
+
+TEST(a_diagnosis_of_a_job_survives_any_failed_allocation)
+{
+    struct job written = ring(2, 2, 50, 5, 100);
+    assert_int_equal(make_folder(NULL), 0);
+    write_job(&written, folder);
+    diagnose_job(folder);
+    assert_int_equal(remove_folder(NULL), 0);
+}
+
+/* Of a timeline of 2 stages: 3 steps of many micro-batches, so that no arena has one block only. */
+TEST(a_diagnosis_of_stages_survives_any_failed_allocation)
+{
+    enum { N_BATCHES = 100 };
+    assert_int_equal(make_folder(NULL), 0);
+    FILE *file = fopen(in_folder("stages.csv"), "w");
+    fprintf(file, "optype,step,start_ts,duration,stage,dp_rank,mb_id\n");
+    for (int i = 0; i < 3 * 2 * N_BATCHES; i++) {
+        int step = i / (2 * N_BATCHES), stage = i / N_BATCHES % 2, batch = i % N_BATCHES;
+        for (int backward = 0; backward < 2; backward++)
+            fprintf(file, "%s-compute,%d,%d.%d,0.5,%d,0,%d\n", backward ? "backward" : "forward",
+                    step, 1000 * step + 2 * batch + backward, stage, stage, batch);
+    }
+    fclose(file);
+    diagnose_job(in_folder("stages.csv"));
+    assert_int_equal(remove_folder(NULL), 0);
+}

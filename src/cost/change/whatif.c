@@ -371,8 +371,10 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     if (rc == 0)
         rc = whatif_predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
                             &w->answer.predicted.iteration_ns, &noise_after, err);
-    if (rc < 0)
+    if (rc < 0) { /* the scope of a caller may last */
+        dpro_whatif_destroy(w);
         return rc;
+    }
     double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
     w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
     w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
@@ -426,8 +428,7 @@ static int try_question(const struct dpro_graph *graph, const struct dpro_model 
                    : change_check_row(row, model, err);
     if (rc == 0 && w->notes.untimed)
         dpro_error_set(err, 0, "%s", w->notes.untimed);
-    if (rc == 0)
-        dpro_whatif_destroy(w);
+    dpro_whatif_destroy(w);
     return rc;
 }
 
@@ -438,8 +439,7 @@ static int try_plain(const struct dpro_graph *graph, const struct dpro_model *mo
     struct dpro_changes changes = {.size = sizeof changes};
     *(const char **)((char *)&changes + row->kind.fields[0].offset) = row->plain;
     int rc = change_job(graph, model, &changes, NULL, w, err);
-    if (rc == 0)
-        dpro_whatif_destroy(w);
+    dpro_whatif_destroy(w);
     return rc;
 }
 

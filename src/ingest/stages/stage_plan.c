@@ -335,7 +335,8 @@ void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, s
     plan->members = list_by_key(arena, &plan->ops->group, sizeof *plan->ops / 4, plan->n,
                                 plan->n_groups, &plan->first_member);
     order_groups(&m, arena);
-    FREE_ALL(&m.waits, &m.scratch);
+    array_fini(&m.waits);
+    arena_fini(&m.scratch);
 }
 
 bool stage_table_fits(const struct stage_table *table, const struct stage_plan *plan,

@@ -14,8 +14,8 @@ _NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "p
 _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
 # What this package calls: a library that is older than it may lack some.
 CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif", "dpro_job_optimize",
-          "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_destroy",
-          "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
+          "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_check",
+          "dpro_saved_diagnosis_destroy", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
           "dpro_tables_create", "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
           "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy", "dpro_n_change_kinds",
           "dpro_change_kind")
@@ -256,6 +256,7 @@ class Job:
         baseline = c.c_void_p()
         call("dpro_saved_diagnosis_read", c.c_char_p(text_of("against", against)), c.byref(baseline))
         try:
+            call("dpro_saved_diagnosis_check", baseline, c.c_void_p(report.trace))
             report.baseline = baseline
             return _answer("dpro_diagnose_json", report)
         finally:

@@ -111,6 +111,7 @@ class Commands(Case):
         self.assert_code(dpro("diagnose", data, "--save", good, "-q"), DONE)
         self.same("diagnose", data, ["--steps", "18:20", "--against", good], steps=(18, 20), against=good)
         self.assertIn("no diagnosis", self.error(package.diagnose, data, against=self.write("bad.json", "{}")))
+        self.assertIn("different jobs", self.error(package.diagnose, os.path.join(os.path.dirname(BUNDLED), "hvd-mx-n2"), against=good))
         self.same("replay", data, ["--keep-profiler", "--iteration", "18", "--bandwidth", "8gbit"], keep_profiler=1, shown=18,
                   bandwidth_bytes_per_s=1e9)
         self.same("whatif", data, ["--bucket-cap-mb", "1,2", "--compress", "bf16", "--compute", "1.2x@0-1", "--delay", "FW=+3"],

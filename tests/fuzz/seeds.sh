@@ -83,9 +83,9 @@ put topology/wrong '{"schema":"dpro.topology/1","ranks_per_host":-8,"intra":[{}]
 put topology/cut '{"schema":"dpro.topology/1","inter":{"rails":'
 put topology/name '2x400g'
 
-put baseline/saved '{"schema":"dpro.diagnose/1","version":"0.1.0","verdict":"v","framework":"pytorch","world_size":2,"iteration_ms":530.621494,"ideal_ms":409.403032,"measured_ms":[487.336090,527.910154,538.642125],"causes":[{"cause":"communication","title":"communication that nothing hides","blame_ms":98.758567,"uncertainty_ms":4.699314,"parts":[{}]},{"cause":"small_or_unsure","title":"","blame_ms":-8.183336,"uncertainty_ms":null}]}'
+put baseline/saved '{"schema":"dpro.diagnose/1","version":"0.1.0","verdict":"v","framework":"pytorch","world_size":2,"iteration_ms":530.621494,"ideal_ms":409.403032,"measured_ms":[487.336090,527.910154,538.642125],"causes":[{"cause":"communication","title":"communication that nothing hides","blame_ms":98.758567,"uncertainty_ms":4.699314,"parts":[{}]},{"cause":"small_or_unsure","title":"","blame_ms":22.459895,"uncertainty_ms":null}]}'
 put baseline/large '{"schema":"dpro.diagnose/1","world_size":-9223372036854775808,"iteration_ms":1e12,"ideal_ms":1000000000000,"measured_ms":[1e12,0,-1,NaN,"3"],"causes":[{"cause":"launch","title":"\\u0001\\\\","blame_ms":-1e12,"uncertainty_ms":9e12},{"cause":"launch","blame_ms":1e12}]}'
-put baseline/least '{"schema":"dpro.diagnose/1","iteration_ms":0.000001}'
+put baseline/least '{"schema":"dpro.diagnose/1","iteration_ms":0.000001,"ideal_ms":0.000001}'
 put baseline/wrong '{"schema":"dpro.diagnose/1","causes":[{"cause":"launch","blame_ms":-9223372036854.775808}],"iteration_ms":1}'
 put baseline/later '{"schema":"dpro.diagnose/2"}'
 

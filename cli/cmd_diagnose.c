@@ -44,7 +44,7 @@ enum { MOST_NAMES = 64 };
 static const struct {
     const char *name, *causes[6];
 } sums[] = {{"lost", {NULL}}, /* all of the replay beyond the ideal */
-            {"exposed", {"communication", "small_messages", "slow_link"}},
+            {"exposed", {"communication", "bucket_order", "small_messages", "slow_link"}},
             {"straggler", {"slow_rank", "uneven_work"}}};
 enum { N_SUMS = sizeof sums / sizeof *sums };
 

@@ -45,6 +45,10 @@ static const struct next_step {
     {"python_gaps",
      "Find out what the job does between ops, most of all %s: a profile with Python's stacks "
      "(PyTorch: with_stack=True) names it."},
+    {"bucket_order",
+     "Send each bucket when it is ready: gradients in buckets by the order in which they are "
+     "ready (DDP does so from the 2nd iteration, but not with find_unused_parameters), and no "
+     "hook that holds them back. Most of it is %s."},
     {"small_messages",
      "Send fewer, larger messages: larger buckets (bucket_cap_mb), or several tensors "
      "in one collective. Most of it is %s."},
@@ -113,6 +117,8 @@ const struct cause_row cause_rows[] = {
     GPU_ROW("sync", "the CPU waits for the GPU", HABIT, find_syncs),
     GPU_ROW("copies", "copies of memory", HABIT, find_copies),
     GPU_ROW("small_messages", "messages too small for their latency", HABIT, find_small_messages),
+    GPU_ROW("bucket_order", "gradients are sent only when the backward pass is over", HABIT,
+            find_bucket_order),
     GPU_ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
     GPU_ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
     GPU_ROW("communication", "communication that nothing hides", COST, find_communication),

@@ -81,6 +81,7 @@ void find_gaps(const struct diagnosed *d, struct cause_found *found);
 void find_launches(const struct diagnosed *d, struct cause_found *found);
 /* causes_communication.c */
 void find_slow_links(const struct diagnosed *d, struct cause_found *found);
+void find_bucket_order(const struct diagnosed *d, struct cause_found *found);
 void find_small_messages(const struct diagnosed *d, struct cause_found *found);
 void find_bubbles(const struct diagnosed *d, struct cause_found *found);
 void find_communication(const struct diagnosed *d, struct cause_found *found);

@@ -19,7 +19,8 @@ static int64_t sum_useful(const struct dpro_graph *graph, const struct dpro_repl
                           int64_t *most_ns, double *launch)
 {
     int64_t sum_ns = 0, on_gpu_ns = 0, idle_ns = 0;
-    SCRATCH bool *has_gpu = mem_array((size_t)graph->n_ranks + 1, sizeof *has_gpu);
+    SCRATCH bool *has_gpu =
+        mem_array((size_t)graph->n_ranks + graph->n_servers + 1, sizeof *has_gpu);
     for (uint32_t op = 0; op < graph->n_ops; op++)
         has_gpu[graph->rank[op]] |= (graph->flags[op] & GRAPH_OP_GPU) != 0;
     *most_ns = 0;

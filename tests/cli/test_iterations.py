@@ -324,9 +324,9 @@ class SlowIterations(Case):
                   compile_first(rank, number) if number in (5, 8) else None)
         run_ranks = gpu_job.run_ranks
 
-        def with_regions(*args):
+        def with_regions(*args, **options):
             self.regions.clear()
-            ranks = run_ranks(*args)
+            ranks = run_ranks(*args, **options)
             for rank, begin in self.regions:
                 rank.emit("cpu_op", "Torch-Compiled Region: 0/0", begin - 5, 400_000 + KERNELS // 3 * 40.0, 100, 1)
             return ranks

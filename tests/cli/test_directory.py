@@ -66,11 +66,11 @@ class Directory(Case):
         facts = self.assert_replays(path)
         self.assertEqual(facts["measured"]["iteration_ms"], 1)
         self.assertEqual(facts["predicted"]["iteration_ms"], 0.984)  # four ops
-        self.assertEqual(facts["profiler"], {"op_ns": 4000, "iteration_ms": 0.016})
+        self.assertEqual(facts["profiler"], {"op_ns": 4000, "iteration_ms": 0.016, "scaled": False})
         self.assertEqual(facts["error_pct"], 0)  # what was measured has the profiler in it
         kept = self.assert_replays(path, "--keep-profiler")
         self.assertEqual(kept["predicted"]["iteration_ms"], 1)
-        self.assertEqual(kept["profiler"], {"op_ns": None, "iteration_ms": None})
+        self.assertEqual(kept["profiler"], {"op_ns": None, "iteration_ms": None, "scaled": False})
         slower = self.assert_replays(path, "--delay", "aten::relu=+1")
         self.assertEqual(slower["predicted"]["iteration_ms"], 1.984)
         text = dpro("replay", path).out

@@ -102,6 +102,10 @@ class Case(unittest.TestCase):
     def assert_code(self, result, *codes):
         self.assertIn(result.code, codes, f"stdout:\n{result.out[-2000:]}\nstderr:\n{result.err[-2000:]}")
 
+    def assert_fits(self, text, columns=100):
+        """That no line is longer; commands to copy are never folded, and hold the checkout's path, wherever that is."""
+        self.assertLessEqual(max(len(line.replace(ROOT, "")) for line in text.splitlines()), columns)
+
     def assert_error(self, result, code, *patterns):
         """The command failed as it should: that code, nothing on stdout, one line on stderr."""
         self.assert_code(result, code)

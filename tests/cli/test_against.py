@@ -95,7 +95,7 @@ class Against(Case):
         self.assert_code(text, DONE)
         self.assertRegex(text.out, r"Differs  communication: all_reduce of ")
         self.assertRegex(text.out, r"(?m)^  all, replayed ")
-        self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 110)
+        self.assert_fits(text.out, 110)
 
     def test_different_jobs_are_refused(self):
         def other(name):

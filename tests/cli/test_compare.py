@@ -35,7 +35,7 @@ class Compare(Case):
         self.assertLess(facts["difference"]["less_pct"], -10)
         text = dpro("compare", self.path("a"), self.path("b"))
         self.assertRegex(text.out, r"B takes [0-9.]+ % more time an iteration")
-        self.assertLessEqual(max(len(line) for line in text.out.splitlines()), 100)
+        self.assert_fits(text.out)
 
     def test_thresholds_fail_in_one_line(self):
         a, b = self.put("a"), self.put("b", backward_us=30_000)

@@ -407,7 +407,7 @@ class Optimize(Case):
         self.assert_code(result, DONE)
         self.assertRegex(result.out, r"\AVerdict ")
         self.assertIn("lower bound", result.out)
-        self.assertLessEqual(max(len(line) for line in result.out.splitlines()), 100)
+        self.assert_fits(result.out)
         self.assertEqual(result.err, "")
 
     def test_a_trace_that_names_no_parameters_is_warned_of(self):

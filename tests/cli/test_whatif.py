@@ -218,7 +218,7 @@ class WhatIf(Case):
         options = [option for option, _ in options_of("whatif")]
         for option in options[:options.index("--probes")]:
             self.assertRegex(out, option + r"[\s,:]")
-        self.assertLessEqual(max(len(line) for line in out.splitlines()), 100)
+        self.assert_fits(out)
 
     def test_the_text_says_the_same(self):
         result = dpro("whatif", BUNDLED, "--bandwidth", "0.5x")
@@ -226,7 +226,7 @@ class WhatIf(Case):
         self.assertIn("links 0.5 times as fast", result.out)
         self.assertRegex(result.out, r"Verdict +[0-9.]+ ms more an iteration, 0\.[0-9]+ times as fast")
         self.assertEqual(result.err, "")
-        self.assertLessEqual(max(len(line) for line in result.out.splitlines()), 100)
+        self.assert_fits(result.out)
 
     def test_the_parts_of_the_interval_add_up(self):
         facts = self.ask(BUNDLED, "--bucket-cap-mb", "100")

@@ -56,6 +56,9 @@ static const struct next_step {
     {"pipeline_bubbles",
      "Use more micro-batches, or a schedule that idles less (interleaved 1F1B, zero "
      "bubble). Most of it: %s."},
+    {"contention",
+     "Send fewer bytes (compression, larger batches), or leave communication cores or "
+     "multiprocessors of its own; it is felt most %s."},
     {COMMUNICATION_OF_STAGES, "Hide or shrink communication. Most of it is %s."},
     {"communication",
      "Hide or shrink communication: 'dpro optimize' searches for it, 'dpro whatif' tells "
@@ -84,8 +87,8 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
 
 /* Faults are taken away first, then what lets a fault be felt (were there no call that waits for
  * the GPU, the CPU would be ahead of it, and pauses and launches would hold nothing up), then what
- * every job has some of. */
-enum { FAULT, HABIT, COST };
+ * every job has some of, and what that does to others last. */
+enum { FAULT, HABIT, COST, EFFECT };
 
 #define ROW(key, title, tier, find)                                                                \
     {                                                                                              \
@@ -122,5 +125,7 @@ const struct cause_row cause_rows[] = {
     GPU_ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
     GPU_ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
     GPU_ROW("communication", "communication that nothing hides", COST, find_communication),
+    GPU_ROW("contention", "communication slows down the computation beside it", EFFECT,
+            find_contention),
 };
 const uint32_t n_cause_rows = sizeof cause_rows / sizeof *cause_rows;

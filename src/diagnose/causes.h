@@ -84,4 +84,5 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found);
 void find_bucket_order(const struct diagnosed *d, struct cause_found *found);
 void find_small_messages(const struct diagnosed *d, struct cause_found *found);
 void find_bubbles(const struct diagnosed *d, struct cause_found *found);
+void find_contention(const struct diagnosed *d, struct cause_found *found);
 void find_communication(const struct diagnosed *d, struct cause_found *found);

@@ -1,5 +1,6 @@
 /* What communication takes: slow links and small messages first, waiting of a pipeline's stages,
  * and all other transfers. */
+#include "cost/program/cost.h"
 #include "diagnose/causes.h"
 
 #include "graph/dimensions/pipeline.h"
@@ -490,6 +491,98 @@ void find_bubbles(const struct diagnosed *d, struct cause_found *found)
                               .part = part);
         }
     }
+}
+
+/* ---- what transfers do to computing ---- */
+
+/* From then on computing loses this much of its rate more, or less. */
+struct rate_change {
+    int64_t at_ns;
+    double rate, lost_ns; /* summed: the rate from then on; what was lost until then */
+};
+typedef ARRAY(struct rate_change) rate_changes;
+ORDER(by_time, struct rate_change, ASCENDING(at_ns));
+
+/* The bytes on its rank's link for which a transfer stands; of a ring's messages those sent. */
+static double link_bytes(const struct dpro_graph *g, uint32_t op, uint32_t collective)
+{
+    const struct graph_collective *c = collective > 0 ? &g->collectives[collective - 1] : NULL;
+    double share = 1;
+    if (c && c->n_messages > 0)
+        share = graph_is_of_message(g, op) && g->kind[op] != DPRO_OP_RECV;
+    else if (c)
+        share = communication_traffic(c->kind, NULL, MAX(c->n_expected, c->n_members)).share;
+    return share * (double)g->size_bytes[op];
+}
+
+static void sum_losses(rate_changes *changes)
+{
+    const double most = 0.9; /* both at once take no longer than one after the other, nearly */
+    double rate = 0, lost_ns = 0;
+    array_sort(changes, by_time);
+    for (size_t i = 0; i < changes->n; i++) {
+        struct rate_change *change = &changes->at[i];
+        if (i > 0)
+            lost_ns += change[-1].rate * (double)(change->at_ns - change[-1].at_ns);
+        rate += change->rate;
+        *change = (struct rate_change){change->at_ns, MAX(MIN(rate, most), 0), lost_ns};
+    }
+}
+
+static double lost_until(const rate_changes *changes, int64_t ns)
+{
+    size_t after = LOWER_BOUND(i, (size_t)0, changes->n, changes->at[i].at_ns <= ns);
+    const struct rate_change *last = changes->at + after - 1;
+    return after == 0 ? 0 : last->lost_ns + last->rate * (double)(ns - last->at_ns);
+}
+
+/* What the model learnt that a byte on the link costs computing, of the computing beside it. */
+void find_contention(const struct diagnosed *d, struct cause_found *found)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    const uint8_t *work = works_of(g, &arena);
+    const uint32_t *collective = collectives_of(g, &arena);
+    double byte_ns = d->link_cpu_ns.value, half = HALF_OF_95_PCT * d->link_cpu_ns.std;
+    for (uint32_t r = 0; r < g->n_ranks && byte_ns > half; r++) {
+        uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
+        int64_t *ns = arena_array(found->arena, (size_t)d->n_iterations * n + 1, sizeof *ns);
+        SCRATCH rate_changes changes = {0};
+        for (uint32_t i = 0; i < d->n_iterations; i++) {
+            const struct replay_copy *copy = &d->copies[i];
+            changes.n = 0;
+            for (uint32_t op = first; op < first + n; op++) {
+                int64_t end = copy->end_ns[op], took = copy->dur_ns[op];
+                if (!is_sized(d, work, op) || took <= 0)
+                    continue;
+                double rate = byte_ns * link_bytes(g, op, collective[op]) / (double)took;
+                array_add(&changes, end - took, rate, 0);
+                array_add(&changes, end, -rate, 0);
+            }
+            sum_losses(&changes);
+            for (uint32_t op = first; op < first + n; op++) {
+                int64_t end = copy->end_ns[op], took = copy->dur_ns[op];
+                if (work[op] == WORK_COMPUTE && took > 0)
+                    ns[(size_t)(op - first) * d->n_iterations + i] =
+                        llround((lost_until(&changes, end) - lost_until(&changes, end - took)) *
+                                (double)left_of(d, i, op, false) / (double)took);
+            }
+        }
+        for (uint32_t op = first; op < first + n && changes.n > 0; op++)
+            if (work[op] == WORK_COMPUTE)
+                array_add(&found->pieces, .op = op,
+                          .part = found_part(found, r, "on rank %d", g->ranks[r].rank),
+                          .ns = ns + (size_t)(op - first) * d->n_iterations);
+    }
+    if (byte_ns > half)
+        found->doubt = d->link_cpu_ns.std / byte_ns;
+    else if (byte_ns > 0)
+        found->needs = arena_format(
+            found->arena,
+            "Computing may lose %.1f +- %.1f ns for each byte on the link, which what-ifs reckon "
+            "with: record a job in which the same modules compute both beside communication and "
+            "without it.",
+            byte_ns, half);
 }
 
 /* ---- all other transfers ---- */

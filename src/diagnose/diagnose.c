@@ -250,7 +250,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         n_large += (double)ns[c] >= LEAST_SHARE * (double)view->explained_ns;
     l->most_visits = MOST_PART_VISITS / MAX(1, n_large);
     for (uint32_t c = 0; c < n; c++) {
-        double half = HALF_OF_95_PCT * blames[c].error_ns;
+        double half = HALF_OF_95_PCT * hypot(blames[c].error_ns, found[c].doubt * (double)ns[c]);
         struct dpro_cause cause = {.cause = cause_rows[c].key,
                                    .title = cause_rows[c].title,
                                    .blame_ns = ns[c],
@@ -263,9 +263,11 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         bool small = (double)most_ns < LEAST_SHARE * (double)view->explained_ns ||
                      (most_ns < cause.uncertainty_ns && !blames[c].seldom) || most_ns == 0;
         if (small && (ns[c] != 0 || found[c].needs)) {
+            const char *needs = found[c].needs;
             view->small_ns += ns[c];
+            needs = needs ? arena_copy_string(l->arena, needs, strlen(needs)) : NULL;
             abstained[view->n_abstained++] =
-                (struct dpro_abstained){cause.cause, cause.title, found[c].needs, ns[c]};
+                (struct dpro_abstained){cause.cause, cause.title, needs, ns[c]};
         }
         if (small)
             continue;
@@ -347,6 +349,8 @@ static int run_diagnosis(const struct dpro_graph *graph,
                           .copies = chain.copies + chain.n_warm_up,
                           .iteration_ns = chain_predicted_ns(&chain, iterations_ns),
                           .profiler_ns = options->profiler_ns};
+    if (options->model)
+        d.link_cpu_ns = dpro_model_link(options->model).interference_ns;
     struct dpro_diagnosis *diagnosis = mem_array(1, sizeof *diagnosis);
     diagnosis->view.n_iterations = graph->sample_dur_ns ? chain.n_main : 1;
     diagnose_replayed(diagnosis, &chain, &d, options, &work);

@@ -20,6 +20,7 @@ struct diagnosed {
                                          cause has claimed yet */
     int64_t iteration_ns;             /* of the replay */
     int64_t profiler_ns;              /* as in the options */
+    struct dpro_estimate link_cpu_ns; /* computing time lost for each byte on a rank's link */
     bool ends_on_cpu; /* an iteration that is measured there ends there, however far behind the GPU
                          is */
 };
@@ -51,6 +52,7 @@ struct cause_found {
     ARRAY(struct cut) cuts;
     ARRAY(const char *) parts; /* names, in the arena */
     struct map part_numbers;   /* for found_part: 1 + index, by its key */
+    double doubt;              /* of what it takes: a standard error, relative */
     const char *needs; /* it can't be told from this recording: what to record; NULL: it can */
 };
 

@@ -197,6 +197,15 @@ class Diagnose(Case):
         self.assertGreater(told["command_gain_ms"], 0)
         self.assertIn(told["command_gain_ms"], [round(asked["baseline"]["iteration_ms"] - asked["predicted"]["iteration_ms"], 6)])
 
+    def test_no_links_are_faster_than_the_ideal(self):
+        """Where communication is known to slow computing down beside it, faster links win that, too; where it is assumed, that is said."""
+        facts = self.assert_json("diagnose", BUNDLED + "-default")
+        asked = dpro("whatif", BUNDLED + "-default", "--bandwidth", "1000x", "--json").json
+        faster = asked["predicted"]["iteration_ms"] / asked["baseline"]["iteration_ms"]
+        self.assertLess(facts["ideal_ms"], faster * facts["explained_ms"])
+        unsure = {a["cause"]: a for a in self.assert_json("diagnose", BUNDLED)["abstained"]}["contention"]
+        self.assertRegex(unsure["needs"], r"[0-9.]+ \+- [0-9.]+ ns for each byte")
+
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,
                          dpro("diagnose", BUNDLED, "--json", "--threads", "3").out)

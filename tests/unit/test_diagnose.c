@@ -1,6 +1,7 @@
 /* The laws of a diagnosis, on random graphs and random causes. */
 
 #include "case.h"
+#include "diagnose/causes.h"
 #include "diagnose/shapley.h"
 #include "graph_text.h"
 
@@ -256,6 +257,43 @@ TEST(parts_that_are_alike_are_blamed_alike)
     assert_true(is_near(of_part[0], 5) && is_near(of_part[1], 5));
     values_fini(&values);
     example_free(&e);
+}
+
+/* What is taken of `b`, which computes beside a message of 10 bytes for 40 of its 100 ns. */
+static int64_t lost_beside(struct dpro_estimate byte_ns, const char **needs)
+{
+    struct dpro_graph *g = graph_of("a:20@d0 -> s:40@l0!SEND -> e* => a; a -> b:100@d0 -> e");
+    struct example e = {.g = g};
+    static const struct dpro_replay_options options = {.size = sizeof options};
+    uint32_t b = op_named(g, "b");
+    int64_t lost_ns = 0;
+    assert_int_equal(chain_init(&e.chain, g, &options, NULL, NULL), 0);
+    chain_run(&e.chain);
+    e.d = (struct diagnosed){.g = g,
+                             .n_iterations = 1,
+                             .copies = e.chain.copies + e.chain.n_warm_up,
+                             .link_cpu_ns = byte_ns};
+    e.d.left_ns[0] = arena_copy(&e.arena, e.d.copies->dur_ns, g->n_ops, sizeof(int64_t));
+    g->size_bytes = arena_array(&g->arena, g->n_ops, sizeof *g->size_bytes);
+    g->size_bytes[op_named(g, "s")] = 10;
+    e.found[0].arena = &e.arena;
+    find_contention(&e.d, &e.found[0]);
+    EACH (const struct piece, piece, e.found[0].pieces)
+        if (piece->op == b)
+            lost_ns += *piece->ns;
+    *needs = e.found[0].needs;
+    example_free(&e);
+    return lost_ns;
+}
+
+TEST(computing_loses_what_was_learnt_of_bytes_beside_it_where_that_is_sure)
+{
+    const char *needs;
+    assert_int_equal(lost_beside((struct dpro_estimate){2, 0.1}, &needs), 20);
+    assert_null(needs);
+    assert_int_equal(lost_beside((struct dpro_estimate){90, 1}, &needs), 36); /* nearly all */
+    assert_int_equal(lost_beside((struct dpro_estimate){2, 1.1}, &needs), 0);
+    assert_non_null(needs);
 }
 
 TEST(a_diagnosis_adds_up_to_the_nanosecond_at_any_number_of_threads)

@@ -311,7 +311,7 @@ void straggler_measures_find(const struct stage_table *table, struct straggler_m
     if (!complete)
         measures->unknown = "the timeline lacks stages of some data-parallel ranks";
     else if (!m.plan.order)
-        measures->unknown = "ops of the first step wait for each other in a circle";
+        measures->unknown = "ops of the usual step wait for each other in a circle";
     else if (measures->n_steps == 0)
         measures->unknown = "in no step do all data-parallel ranks do the same ops";
     else

@@ -63,6 +63,25 @@ class TestStages(Case):
             lines.append("h," + ",".join(str(row[column]) for column in names))
         self.assert_is(job, self.replayed("job.csv", "\n".join(lines) + "\n"))
 
+    def test_op_types_in_another_case_and_rows_that_are_there_twice_change_nothing(self):
+        job = StageJob(times=uneven(12))
+        head, *rows = job.csv().splitlines()
+        facts = self.replayed("case.csv", "\n".join([head] + [row.upper().replace("-", "_") for row in rows]) + "\n")
+        self.assert_is(job, facts)
+        path = self.write("twice.csv", "\n".join([head] + rows + rows[5:25]) + "\n")
+        facts = self.replayed("twice.csv", "\n".join([head] + rows + rows[5:25]) + "\n")
+        self.assert_is(job, facts)
+        self.assertRegex(" ".join(facts["warnings"]), "rows that it holds twice count once")
+        self.assert_measured(job, self.assert_json("diagnose", path))
+
+    def test_a_first_step_that_only_evaluates_does_not_stand_for_the_others(self):
+        job = StageJob(stages=4, steps=5, times=uneven(13))
+        path = self.write("job.csv", "\n".join(line for line in job.csv().splitlines() if not (
+            line.split(",")[4] == "10" and line.split(",")[0] not in ("forward-compute", "forward-send", "forward-recv"))) + "\n")
+        measures = self.assert_json("diagnose", path)["measures"]
+        self.assertEqual(([step["step"] for step in measures["steps"]], measures["steps_left_out"]), ([11, 12, 13, 14], 1))
+        self.assertIn("optimizer", measures["S_t"])
+
     def test_a_straggler_is_slower_than_the_ranks_of_its_stage_not_late_as_another_stage_is(self):
         job = StageJob(dp=4, stages=4, micro_batches=8, steps=4, times=uneven(7, slow=(1, 2), by=2))
         facts = self.replayed("rank.csv", job.csv())

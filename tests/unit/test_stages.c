@@ -106,11 +106,12 @@ static struct stage_plan plan;
 static bool waits(uint32_t stage, enum stage_op_type type, uint32_t k, enum stage_op_type before,
                   uint32_t before_k)
 {
-    for (uint32_t o = plan.first_of_stage[stage]; o < plan.first_of_stage[stage + 1]; o++) {
+    for (uint32_t o = stage_plan_of_stage(&plan, stage); o < stage_plan_of_stage(&plan, stage + 1);
+         o++) {
         const struct stage_plan_op *op = &plan.ops[o];
-        for (uint32_t i = 0; i < op->n_before && op->type == type && op->sequence == k; i++) {
+        for (uint32_t i = 0; i < op->n_before && op->type == type && op->row->sequence == k; i++) {
             const struct stage_plan_op *at = &plan.ops[plan.before[op->first_before + i]];
-            if (at->type == before && at->sequence == before_k)
+            if (at->type == before && at->row->sequence == before_k)
                 return true;
         }
     }

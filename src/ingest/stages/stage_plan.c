@@ -17,60 +17,52 @@ struct stage_wait {
 struct plan_maker {
     const struct stage_table *table;
     struct stage_plan *plan;
-    struct arena scratch;               /* what follows */
-    const struct stage_op **rows;       /* by op of the plan: what it was read off */
-    uint32_t (*first)[N_STAGE_OPS + 1]; /* by stage: the first op of each type */
-    bool *crosses;                      /* by op: messages that pass a border */
+    bool *crosses; /* by op: messages that pass a border */
     ARRAY(struct stage_wait) waits;
 };
 
 /* ---- what it is read off ---- */
 
-static uint32_t count_ops(const struct plan_maker *m, uint32_t stage, enum stage_op_type type)
+/* The ops of a stage and a type are those from first_of(m, stage, type) on to that of the next. */
+static uint32_t first_of(const struct plan_maker *m, uint32_t stage, uint32_t type)
 {
-    return m->first[stage][type + 1] - m->first[stage][type];
+    return m->plan->first[stage * N_STAGE_OPS + type];
 }
 
 static int64_t end_ns(const struct plan_maker *m, uint32_t op)
 {
-    return m->rows[op]->start_ns + m->rows[op]->dur_ns;
+    return m->plan->ops[op].row->start_ns + m->plan->ops[op].row->dur_ns;
 }
 
 static void list_ops(struct plan_maker *m, struct arena *arena)
 {
     const struct stage_table *table = m->table;
     struct stage_plan *plan = m->plan;
-    size_t room = 0;
+    size_t room = 0, key = 0, n_keys = (size_t)table->n_stages * N_STAGE_OPS;
     for (uint32_t s = 0; s < table->n_stages; s++)
         if (table->worker_at[s] != UINT32_MAX)
-            room += stage_table_count(table, table->worker_at[s], 0);
+            room += stage_table_count(table, table->worker_at[s], table->usual);
     plan->ops = arena_array(arena, room + 1, sizeof *plan->ops);
-    plan->first_of_stage = arena_array(arena, table->n_stages + (size_t)1, sizeof(uint32_t));
-    m->rows = arena_array(&m->scratch, room + 1, sizeof *m->rows);
-    m->first = arena_array(&m->scratch, table->n_stages, sizeof *m->first);
-    m->crosses = arena_array(&m->scratch, room + 1, sizeof *m->crosses);
+    plan->first = arena_array(arena, n_keys + 1, sizeof *plan->first);
+    m->crosses = arena_array(arena, room + 1, sizeof *m->crosses);
     for (uint32_t s = 0; s < table->n_stages; s++) {
         uint32_t worker = table->worker_at[s];
-        size_t n = worker == UINT32_MAX ? 0 : stage_table_count(table, worker, 0);
-        plan->first_of_stage[s] = plan->n;
+        size_t n = worker == UINT32_MAX ? 0 : stage_table_count(table, worker, table->usual);
         for (size_t i = 0; i < n; i++) {
-            const struct stage_op *row = stage_table_ops(table, worker, 0) + i;
-            m->rows[plan->n] = row;
-            m->first[s][row->type + 1]++;
-            plan->ops[plan->n++] = (struct stage_plan_op){
-                .stage = s, .sequence = row->sequence, .type = row->type, .peer = UINT32_MAX};
+            const struct stage_op *row = stage_table_ops(table, worker, table->usual) + i;
+            while (key <= (size_t)s * N_STAGE_OPS + row->type)
+                plan->first[key++] = plan->n;
+            plan->ops[plan->n++] = (struct stage_plan_op){row, s, row->type, .peer = UINT32_MAX};
         }
-        m->first[s][0] = plan->first_of_stage[s];
-        for (int type = 0; type < N_STAGE_OPS; type++)
-            m->first[s][type + 1] += m->first[s][type];
     }
-    plan->first_of_stage[table->n_stages] = plan->n;
+    while (key <= n_keys)
+        plan->first[key++] = plan->n;
 }
 
-static int by_start(const void *a, const void *b, void *rows)
+static int by_start(const void *a, const void *b, void *ops)
 {
-    const struct stage_op *x = ((const struct stage_op **)rows)[*(const uint32_t *)a];
-    const struct stage_op *y = ((const struct stage_op **)rows)[*(const uint32_t *)b];
+    const struct stage_op *x = ((const struct stage_plan_op *)ops)[*(const uint32_t *)a].row;
+    const struct stage_op *y = ((const struct stage_plan_op *)ops)[*(const uint32_t *)b].row;
     return ASCENDING(start_ns) ?: ASCENDING(sequence) ?: strcmp(stage_op_kinds[x->type].name,
                                                                 stage_op_kinds[y->type].name);
 }
@@ -86,9 +78,9 @@ static void add_wait(struct plan_maker *m, uint32_t op, uint32_t before)
 static index_array add_turns(struct plan_maker *m, uint32_t stage, enum stage_op_type type)
 {
     index_array list = {0};
-    for (uint32_t op = m->first[stage][type]; op < m->first[stage][type + 2]; op++)
+    for (uint32_t op = first_of(m, stage, type); op < first_of(m, stage, type + 2); op++)
         array_push(&list, op);
-    array_sort_by(&list, by_start, m->rows);
+    array_sort_by(&list, by_start, m->plan->ops);
     for (size_t i = 1; i < list.n; i++)
         add_wait(m, list.at[i], list.at[i - 1]);
     return list;
@@ -99,7 +91,8 @@ static index_array add_turns(struct plan_maker *m, uint32_t stage, enum stage_op
 static bool crosses_border(const struct plan_maker *m, uint32_t pass, bool later)
 {
     const struct stage_table *table = m->table;
-    uint32_t chunk = m->rows[pass]->chunk * table->n_stages + m->plan->ops[pass].stage;
+    const struct stage_plan_op *op = &m->plan->ops[pass];
+    uint32_t chunk = op->row->chunk * table->n_stages + op->stage;
     return later ? chunk + 1 < table->n_chunks * table->n_stages : chunk > 0;
 }
 
@@ -108,39 +101,33 @@ static bool crosses_border(const struct plan_maker *m, uint32_t pass, bool later
 static void add_messages(struct plan_maker *m, uint32_t stage, enum stage_op_type messages)
 {
     enum stage_op_type passes = messages < STAGE_BACKWARD_SEND ? STAGE_FORWARD : STAGE_BACKWARD;
-    bool sends = stage_op_sends(messages);
-    uint32_t first_pass = m->first[stage][passes], n_passes = count_ops(m, stage, passes),
-             n_cross = 0;
-    bool later = sends == (passes == STAGE_FORWARD);
-    SCRATCH index_array own = {0};
+    uint32_t first_pass = first_of(m, stage, passes), end_pass = first_of(m, stage, passes + 1);
+    uint32_t first = first_of(m, stage, messages), n_cross = 0;
+    bool sends = stage_op_sends(messages), later = sends == (passes == STAGE_FORWARD);
     int64_t last_start_ns = INT64_MIN, first_end_ns = INT64_MAX;
-    for (uint32_t pass = first_pass; pass < first_pass + n_passes; pass++) {
+    SCRATCH index_array own = {0};
+    for (uint32_t pass = first_pass; pass < end_pass; pass++) {
         n_cross += crosses_border(m, pass, later);
-        last_start_ns = MAX(last_start_ns, m->rows[pass]->start_ns);
+        last_start_ns = MAX(last_start_ns, m->plan->ops[pass].row->start_ns);
         first_end_ns = MIN(first_end_ns, end_ns(m, pass));
     }
-    for (uint32_t op = m->first[stage][messages]; op < m->first[stage][messages + 1]; op++) {
-        if (op > m->first[stage][messages])
+    for (uint32_t op = first; op < first_of(m, stage, messages + 1); op++) {
+        if (op > first)
             add_wait(m, op, op - 1);
         if (sends ? end_ns(m, op) >= first_end_ns - ROUNDING_NS /* else it belongs to no pass */
-                  : m->rows[op]->start_ns <= last_start_ns + ROUNDING_NS)
+                  : m->plan->ops[op].row->start_ns <= last_start_ns + ROUNDING_NS)
             array_push(&own, op);
     }
     bool all = own.n != n_cross; /* those, too, that leave it */
-    uint32_t pass =
-        first_pass + (all && !sends && own.n + 1 == n_passes); /* the first takes none */
-    for (size_t i = 0; i < own.n && pass < first_pass + n_passes; pass++) {
+    bool skips = all && !sends && own.n + 1 == end_pass - first_pass; /* the first takes none */
+    for (uint32_t i = 0, pass = first_pass + skips; i < own.n && pass < end_pass; pass++) {
         bool passes_border = crosses_border(m, pass, later);
         if (!all && !passes_border)
             continue;
         uint32_t op = own.at[i++];
-        if (sends) {
-            add_wait(m, op, pass);
-        } else {
-            add_wait(m, pass, op);
-            if (pass > first_pass)
-                add_wait(m, op, pass - 1);
-        }
+        add_wait(m, sends ? op : pass, sends ? pass : op);
+        if (!sends && pass > first_pass)
+            add_wait(m, op, pass - 1);
         m->crosses[op] = passes_border;
     }
 }
@@ -151,44 +138,34 @@ static void hold_first_backward(struct plan_maker *m, uint32_t stage, const inde
     size_t first = 0;
     while (first < passes->n && m->plan->ops[passes->at[first]].type != STAGE_BACKWARD)
         first++;
-    if (first < 2 || first == passes->n)
-        return;
-    for (enum stage_op_type type = STAGE_BACKWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
-        if (count_ops(m, stage, type) > 0)
-            add_wait(m, m->first[stage][type], passes->at[first - 2]);
-}
-
-/* Of a chunk's forward or backward passes. */
-static uint64_t chunk_key(uint32_t chunk, enum stage_op_type type)
-{
-    return chunk * UINT64_C(2) + type + 1;
+    for (uint32_t type = STAGE_BACKWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
+        if (first >= 2 && first < passes->n &&
+            first_of(m, stage, type) < first_of(m, stage, type + 1))
+            add_wait(m, first_of(m, stage, type), passes->at[first - 2]);
 }
 
 /* A chunk's first forward pass waits for the last gather of its parameters; the first scatter of
- * its gradients for its last backward pass, where that is done meanwhile. */
+ * its gradients for its last backward pass. */
 static void add_chunks(struct plan_maker *m, uint32_t stage, const index_array *passes,
-                       bool meanwhile)
+                       bool gathers)
 {
-    const uint32_t *first = m->first[stage];
-    SCRATCH struct map outer = {0}, seen = {0};
-    uint64_t pass;
-    for (size_t i = 0; i < passes->n; i++) {
-        enum stage_op_type type = m->rows[passes->at[i]]->type;
-        uint64_t key = chunk_key(m->rows[passes->at[i]]->chunk, type);
-        pass = map_first(&outer, key, passes->at[i]);
-        if (type == STAGE_BACKWARD && end_ns(m, passes->at[i]) > end_ns(m, (uint32_t)pass))
-            map_set(&outer, key, passes->at[i]);
-    }
-    for (uint32_t op = first[STAGE_PARAMS_GATHER + 1]; op-- > first[STAGE_PARAMS_GATHER];) {
-        uint64_t key = chunk_key(m->rows[op]->chunk, STAGE_FORWARD);
-        if (map_insert(&seen, key, 1) && map_get(&outer, key, &pass))
-            add_wait(m, (uint32_t)pass, op);
-    }
-    for (uint32_t op = first[STAGE_GRADS_SCATTER]; meanwhile && op < first[STAGE_GRADS_SCATTER + 1];
-         op++) {
-        uint64_t key = chunk_key(m->rows[op]->chunk, STAGE_BACKWARD);
-        if (map_insert(&seen, key, 1) && map_get(&outer, key, &pass))
-            add_wait(m, op, (uint32_t)pass);
+    uint32_t type = gathers ? STAGE_PARAMS_GATHER : STAGE_GRADS_SCATTER;
+    uint32_t first = first_of(m, stage, type), end = first_of(m, stage, type + 1);
+    SCRATCH bool *seen = mem_array(m->table->n_chunks + (size_t)1, sizeof *seen);
+    for (uint32_t k = 0; k < end - first; k++) {
+        uint32_t op = gathers ? end - 1 - k : first + k, pass = UINT32_MAX;
+        uint16_t chunk = m->plan->ops[op].row->chunk;
+        if (seen[chunk])
+            continue;
+        seen[chunk] = true;
+        EACH (const uint32_t, at, *passes) {
+            const struct stage_plan_op *other = &m->plan->ops[*at];
+            if (other->row->chunk == chunk && (other->type == STAGE_FORWARD) == gathers &&
+                (pass == UINT32_MAX || (!gathers && end_ns(m, *at) > end_ns(m, pass))))
+                pass = *at;
+        }
+        if (pass != UINT32_MAX)
+            add_wait(m, gathers ? pass : op, gathers ? op : pass);
     }
 }
 
@@ -202,44 +179,43 @@ static void add_end(struct plan_maker *m, uint32_t stage, const index_array *pas
                                                STAGE_GRADS_SCATTER,
                                                STAGE_CLIP,
                                                STAGE_OPTIMIZER};
-    const uint32_t *first = m->first[stage];
-    uint32_t last = UINT32_MAX;
-    for (size_t i = 0; i < passes->n; i++)
-        if (last == UINT32_MAX || end_ns(m, passes->at[i]) > end_ns(m, last))
-            last = passes->at[i];
-    bool scattered = meanwhile && count_ops(m, stage, STAGE_GRADS_SCATTER) > 0;
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        if (types[t] == STAGE_GRADS_SCATTER && meanwhile)
-            continue;
-        for (uint32_t op = first[types[t]]; op < first[types[t] + 1]; op++) {
+    uint32_t last = UINT32_MAX, scattered = first_of(m, stage, STAGE_GRADS_SCATTER + 1);
+    bool follows = meanwhile && scattered > first_of(m, stage, STAGE_GRADS_SCATTER);
+    EACH (const uint32_t, pass, *passes)
+        if (last == UINT32_MAX || end_ns(m, *pass) > end_ns(m, last))
+            last = *pass;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (uint32_t op = first_of(m, stage, types[t]);
+             op < first_of(m, stage, types[t] + 1) &&
+             !(types[t] == STAGE_GRADS_SCATTER && meanwhile);
+             last = op++) {
             if (last != UINT32_MAX)
                 add_wait(m, op, last);
-            if (scattered && types[t] != STAGE_GC) {
-                add_wait(m, op, first[STAGE_GRADS_SCATTER + 1] - 1);
-                scattered = false;
+            if (follows && types[t] != STAGE_GC) {
+                add_wait(m, op, scattered - 1);
+                follows = false;
             }
-            last = op;
         }
-    }
 }
 
 static void add_stage(struct plan_maker *m, uint32_t stage, bool meanwhile)
 {
     SCRATCH index_array passes = add_turns(m, stage, STAGE_FORWARD);
     SCRATCH index_array shards = add_turns(m, stage, STAGE_PARAMS_GATHER);
-    for (enum stage_op_type type = STAGE_FORWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
+    for (uint32_t type = STAGE_FORWARD_SEND; type <= STAGE_BACKWARD_RECV; type++)
         add_messages(m, stage, type);
     hold_first_backward(m, stage, &passes);
-    add_chunks(m, stage, &passes, meanwhile);
+    add_chunks(m, stage, &passes, true);
+    if (meanwhile)
+        add_chunks(m, stage, &passes, false);
     add_end(m, stage, &passes, meanwhile);
 }
 
 /* The k-th message that leaves a stage is the k-th that its neighbour takes. */
-static void pair_messages(struct plan_maker *m, uint32_t stage, enum stage_op_type sends,
-                          uint32_t taker, enum stage_op_type receives)
+static void pair_messages(struct plan_maker *m, uint32_t stage, uint32_t sends, uint32_t taker)
 {
-    uint32_t from = m->first[stage][sends], to = m->first[taker][receives];
-    while (from < m->first[stage][sends + 1] && to < m->first[taker][receives + 1]) {
+    uint32_t from = first_of(m, stage, sends), to = first_of(m, taker, sends + 1);
+    while (from < first_of(m, stage, sends + 1) && to < first_of(m, taker, sends + 2)) {
         bool sent = m->crosses[from], taken = m->crosses[to];
         if (sent && taken) {
             m->plan->ops[from].peer = to;
@@ -252,7 +228,9 @@ static void pair_messages(struct plan_maker *m, uint32_t stage, enum stage_op_ty
 
 /* ---- groups, and their order ---- */
 
-static void number_groups(struct stage_plan *plan)
+ORDER_OF_INDICES(by_group, struct stage_plan_op, ASCENDING(group));
+
+static void make_groups(struct stage_plan *plan, struct arena *arena)
 {
     SCRATCH struct map shared = {0}; /* of collectives over stages: the k-th of a type */
     for (uint32_t op = 0; op < plan->n; op++) {
@@ -260,51 +238,37 @@ static void number_groups(struct stage_plan *plan)
         enum stage_comm comm = stage_op_kinds[at->type].comm;
         uint64_t group = plan->n_groups;
         if (comm == STAGE_OF_REPLICA || comm == STAGE_OF_ALL)
-            group = map_first(&shared, map_key((uint64_t)at->type << 32 | at->sequence), group);
+            group =
+                map_first(&shared, map_key((uint64_t)at->type << 32 | at->row->sequence), group);
         else if (at->peer < op)
             group = plan->ops[at->peer].group;
         at->group = (uint32_t)group;
         plan->n_groups += group == plan->n_groups;
     }
+    SCRATCH uint32_t *members = sorted_indices(plan->n, plan->ops, by_group);
+    plan->members = arena_copy(arena, members, plan->n, sizeof *members);
+    plan->first_member = arena_array(arena, plan->n_groups + (size_t)1, sizeof(uint32_t));
+    for (uint32_t i = 0; i < plan->n; i++)
+        plan->first_member[plan->ops[members[i]].group + 1] = i + 1;
 }
 
-/* Lists numbers of [n] by a key below `n_keys`: those of key k from first[k] on. */
-static uint32_t *list_by_key(struct arena *arena, const uint32_t *keys, uint32_t stride, size_t n,
-                             uint32_t n_keys, uint32_t **first)
+/* Puts a group into the order behind those that its members wait for. False: in a circle, or in a
+ * chain that no schedule makes and no stack bears. */
+static bool place_group(struct stage_plan *plan, uint32_t group, uint8_t *state, uint32_t depth)
 {
-    uint32_t *list = arena_array(arena, n + 1, sizeof *list);
-    uint32_t *begin = arena_array(arena, n_keys + (size_t)2, sizeof *begin);
-    for (size_t i = 0; i < n; i++)
-        begin[keys[i * stride] + 2]++;
-    for (uint32_t k = 0; k < n_keys; k++)
-        begin[k + 1] += begin[k];
-    for (size_t i = 0; i < n; i++)
-        list[begin[keys[i * stride] + 1]++] = (uint32_t)i;
-    *first = begin;
-    return list;
-}
-
-static void order_groups(struct plan_maker *m, struct arena *arena)
-{
-    struct stage_plan *plan = m->plan;
-    uint32_t *pending = arena_array(&m->scratch, plan->n_groups + (size_t)1, sizeof *pending);
-    uint32_t *order = arena_array(arena, plan->n_groups + (size_t)1, sizeof *order), n = 0;
-    const uint32_t *keys = m->waits.n > 0 ? &m->waits.at->before : NULL; /* nothing waits */
-    uint32_t *first, *after = list_by_key(&m->scratch, keys, 2, m->waits.n, plan->n, &first);
-    EACH (const struct stage_wait, wait, m->waits)
-        pending[plan->ops[wait->op].group]++;
-    for (uint32_t g = 0; g < plan->n_groups; g++)
-        if (pending[g] == 0)
-            order[n++] = g;
-    for (uint32_t done = 0; done < n; done++)
-        for (uint32_t i = plan->first_member[order[done]]; i < plan->first_member[order[done] + 1];
-             i++)
-            for (uint32_t k = first[plan->members[i]]; k < first[plan->members[i] + 1]; k++) {
-                uint32_t group = plan->ops[m->waits.at[after[k]].op].group;
-                if (--pending[group] == 0)
-                    order[n++] = group;
-            }
-    plan->order = n == plan->n_groups ? order : NULL;
+    enum { ASKED = 1, PLACED, DEEPEST = 20000 };
+    if (state[group] || depth > DEEPEST)
+        return state[group] == PLACED;
+    state[group] = ASKED;
+    for (uint32_t i = plan->first_member[group]; i < plan->first_member[group + 1]; i++) {
+        const struct stage_plan_op *op = &plan->ops[plan->members[i]];
+        for (uint32_t k = op->first_before; k < op->first_before + op->n_before; k++)
+            if (!place_group(plan, plan->ops[plan->before[k]].group, state, depth + 1))
+                return false;
+    }
+    state[group] = PLACED;
+    plan->order[plan->n_placed++] = group;
+    return true;
 }
 
 ORDER(by_op, struct stage_wait, ASCENDING(op) ?: ASCENDING(before));
@@ -312,7 +276,7 @@ ORDER(by_op, struct stage_wait, ASCENDING(op) ?: ASCENDING(before));
 void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, struct arena *arena)
 {
     struct plan_maker m = {.table = table, .plan = plan};
-    bool meanwhile = false;
+    bool meanwhile = false, in_order = true;
     *plan = (struct stage_plan){.n = 0};
     EACH (const struct stage_op, op, table->ops)
         meanwhile |= op->type == STAGE_SEPARATE_GRADS;
@@ -320,11 +284,10 @@ void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, s
     for (uint32_t s = 0; s < table->n_stages; s++)
         add_stage(&m, s, meanwhile);
     for (uint32_t s = 0; s < table->n_stages; s++) {
-        uint32_t next = (s + 1) % table->n_stages;
-        pair_messages(&m, s, STAGE_FORWARD_SEND, next, STAGE_FORWARD_RECV);
-        pair_messages(&m, next, STAGE_BACKWARD_SEND, s, STAGE_BACKWARD_RECV);
+        pair_messages(&m, s, STAGE_FORWARD_SEND, (s + 1) % table->n_stages);
+        pair_messages(&m, (s + 1) % table->n_stages, STAGE_BACKWARD_SEND, s);
     }
-    number_groups(plan);
+    make_groups(plan, arena);
     array_sort(&m.waits, by_op);
     plan->before = arena_array(arena, m.waits.n + 1, sizeof *plan->before);
     for (size_t i = 0; i < m.waits.n; i++) {
@@ -332,11 +295,12 @@ void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, s
         op->first_before = op->n_before++ == 0 ? (uint32_t)i : op->first_before;
         plan->before[i] = m.waits.at[i].before;
     }
-    plan->members = list_by_key(arena, &plan->ops->group, sizeof *plan->ops / 4, plan->n,
-                                plan->n_groups, &plan->first_member);
-    order_groups(&m, arena);
     array_fini(&m.waits);
-    arena_fini(&m.scratch);
+    plan->order = arena_array(arena, plan->n_groups + (size_t)1, sizeof *plan->order);
+    SCRATCH uint8_t *state = mem_array(plan->n_groups + (size_t)1, sizeof *state);
+    for (uint32_t g = 0; g < plan->n_groups && in_order; g++)
+        in_order = place_group(plan, g, state, 0);
+    plan->order = in_order ? plan->order : NULL;
 }
 
 bool stage_table_fits(const struct stage_table *table, const struct stage_plan *plan,
@@ -344,12 +308,9 @@ bool stage_table_fits(const struct stage_table *table, const struct stage_plan *
 {
     const struct stage_op *ops = stage_table_ops(table, worker, step);
     size_t n = stage_table_count(table, worker, step);
-    uint32_t stage = table->workers.at[worker].stage;
-    const struct stage_plan_op *first = plan->ops + plan->first_of_stage[stage];
-    if (n != plan->first_of_stage[stage + 1] - plan->first_of_stage[stage])
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (ops[i].type != first[i].type || ops[i].sequence != first[i].sequence)
-            return false;
-    return true;
+    uint32_t first = stage_plan_of_stage(plan, table->workers.at[worker].stage);
+    bool fits = n == stage_plan_of_stage(plan, table->workers.at[worker].stage + 1) - first;
+    for (size_t i = 0; i < n && fits; i++)
+        fits = ops[i].type == plan->ops[first + i].type;
+    return fits;
 }

@@ -1,8 +1,10 @@
 /* A stage timeline as ranks. A worker runs passes on one thread, and sends, receives and
- * collectives on others, each in turn, as streams of a GPU would. */
+ * collectives on others, each in turn, as streams of a GPU would.
+ *
+ * Ops begin and end as the graph has them: with their waiting, also where that was cut off before
+ * the file was written, and in the order in which they wait for each other. */
 #include "ingest/stages/stage_ranks.h"
 #include "ingest/rank_job.h"
-#include "ingest/stages/stage_times.h"
 
 static void stages_fini(void *payload)
 {
@@ -10,6 +12,216 @@ static void stages_fini(void *payload)
 }
 
 const struct payload_kind stage_payload = {sizeof(struct stage_table), stages_fini, NULL};
+
+/* Two ends of one moment differ by the rounding of floats, of seconds in 32 bits; order between
+ * streams by what events are late. */
+enum { TOGETHER_NS = 10000, LATE_NS = 10000000 };
+
+/* Data-parallel ranks that wait for each other before an op, in something that was not recorded. */
+struct stage_meeting {
+    size_t op; /* of the table */
+    int64_t start_ns, end_ns;
+};
+
+struct ranks_maker {
+    struct stage_table *table;
+    struct stage_plan plan;
+    bool *fits;        /* by worker and step, as table.first */
+    bool are_after;    /* communication begins when the last member has */
+    int64_t *begun_ns; /* of each op: when its worker asked for it */
+    int64_t *ended_ns; /* of each op: when those that wait for it could go on, at the latest */
+    ARRAY(struct stage_meeting) meetings; /* by op */
+};
+
+/* The op of a data-parallel rank; NULL: the rank has none like it in that step. */
+static const struct stage_op *op_at(const struct ranks_maker *m, uint32_t op, uint32_t step,
+                                    uint32_t replica)
+{
+    const struct stage_table *table = m->table;
+    uint32_t worker = table->worker_at[(size_t)replica * table->n_stages + m->plan.ops[op].stage];
+    return worker != UINT32_MAX && m->fits[worker * table->steps.n + step]
+               ? stage_plan_row(table, &m->plan, op, step, replica)
+               : NULL;
+}
+
+static size_t index_of(const struct ranks_maker *m, const struct stage_op *op)
+{
+    return (size_t)(op - m->table->ops.at);
+}
+
+/* ---- when ops began and ended ---- */
+
+/* The worker's last pass of the step that was over by then, or nearly; NULL: none was. */
+static const struct stage_op *last_pass(const struct ranks_maker *m, const struct stage_op *op,
+                                        int64_t by_ns, bool nearly)
+{
+    const struct stage_op *pass = stage_table_ops(m->table, op->worker, op->step), *last = NULL;
+    size_t n = stage_table_count(m->table, op->worker, op->step);
+    for (size_t i = 0; i < n && pass[i].type <= STAGE_BACKWARD; i++) {
+        int64_t end_ns = m->ended_ns[index_of(m, &pass[i])];
+        if (end_ns - (nearly ? MIN(pass[i].dur_ns / 10, LATE_NS) : 0) <= by_ns &&
+            (!last || end_ns > m->ended_ns[index_of(m, last)]))
+            last = &pass[i];
+    }
+    return last;
+}
+
+/* When all was over that the op waits for, or its step began. A pass's result is sent
+ * at once; what comes in is asked for by the program that runs the passes, between two of them. */
+static int64_t ready_ns(const struct ranks_maker *m, uint32_t op, uint32_t step, uint32_t replica)
+{
+    const struct stage_plan_op *at = &m->plan.ops[op];
+    const struct stage_op *own = op_at(m, op, step, replica), *pass = NULL;
+    int64_t ns = at->n_before == 0 ? m->table->bounds[step][0] : INT64_MIN;
+    for (uint32_t k = at->first_before; k < at->first_before + at->n_before; k++) {
+        const struct stage_op *before = op_at(m, m->plan.before[k], step, replica);
+        ns = MAX(ns, before->start_ns + before->dur_ns);
+    }
+    if (stage_op_receives(at->type))
+        pass = last_pass(m, own, own->start_ns, true);
+    return pass ? MAX(ns, pass->start_ns + pass->dur_ns) : ns;
+}
+
+/* Whoever was ready last began last, when the file says; the others, as soon as they were ready. */
+static void find_begins(struct ranks_maker *m, uint32_t group, uint32_t step,
+                        uint32_t first_replica, uint32_t end_replica)
+{
+    const struct stage_plan *plan = &m->plan;
+    int64_t last_ns = INT64_MIN;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = plan->first_member[group]; i < plan->first_member[group + 1]; i++)
+            for (uint32_t r = first_replica; r < end_replica; r++) {
+                const struct stage_op *op = op_at(m, plan->members[i], step, r);
+                if (!op)
+                    continue;
+                int64_t ns = ready_ns(m, plan->members[i], step, r);
+                int64_t *begun_ns = &m->begun_ns[index_of(m, op)];
+                if (pass == 0)
+                    last_ns = MAX(last_ns, ns);
+                else if ((m->are_after && ns < last_ns && ns < *begun_ns) ||
+                         (ns > *begun_ns && ns - *begun_ns < LATE_NS))
+                    *begun_ns = MIN(ns, op->start_ns + op->dur_ns);
+            }
+}
+
+/* What an op waits for was over when it began; messages that begin earlier were moved. */
+static void end_before(struct ranks_maker *m, uint32_t op, uint32_t step, uint32_t replica)
+{
+    const struct stage_plan_op *at = &m->plan.ops[op];
+    const struct stage_op *own = op_at(m, op, step, replica);
+    bool computes = stage_op_kinds[at->type].comm == STAGE_COMPUTES;
+    for (uint32_t k = at->first_before; own && k < at->first_before + at->n_before; k++) {
+        const struct stage_op *before = op_at(m, m->plan.before[k], step, replica);
+        int64_t *ended_ns = &m->ended_ns[index_of(m, before)];
+        int64_t begun_ns = m->begun_ns[index_of(m, own)];
+        if ((stage_op_kinds[before->type].comm != STAGE_COMPUTES || computes) &&
+            *ended_ns > begun_ns && *ended_ns - begun_ns < LATE_NS)
+            *ended_ns = MAX(begun_ns, m->begun_ns[index_of(m, before)]);
+    }
+}
+
+/* Of the messages of the usual step, whether both ends always begin together: then waiting was cut
+ * off before the file was written. */
+static bool begin_together(const struct ranks_maker *m)
+{
+    const struct stage_plan *plan = &m->plan;
+    uint32_t n = 0, n_together = 0;
+    for (uint32_t op = 0; op < plan->n; op++) {
+        if (plan->ops[op].peer >= op) /* each pair once; and none */
+            continue;
+        n++;
+        n_together += llabs(plan->ops[op].row->start_ns -
+                            plan->ops[plan->ops[op].peer].row->start_ns) < TOGETHER_NS;
+    }
+    return n > 0 && n_together * 20 >= n * 19;
+}
+
+static void find_times(struct ranks_maker *m)
+{
+    const struct stage_plan *plan = &m->plan;
+    uint32_t n_replicas = m->table->n_replicas;
+    m->are_after = begin_together(m);
+    for (uint32_t s = 0; s < m->table->steps.n; s++) {
+        for (uint32_t g = 0; g < plan->n_groups; g++) {
+            uint8_t type = plan->ops[plan->members[plan->first_member[g]]].type;
+            uint32_t n = stage_op_of_replicas(type) ? n_replicas : 1;
+            for (uint32_t r = 0; r < n_replicas && stage_op_kinds[type].comm != STAGE_COMPUTES;
+                 r += n)
+                find_begins(m, g, s, r, r + n);
+        }
+        for (uint32_t op = 0; op < plan->n; op++)
+            for (uint32_t r = 0; r < n_replicas; r++)
+                end_before(m, op, s, r);
+    }
+}
+
+/* ---- meetings ---- */
+
+ORDER(by_op, struct stage_meeting, ASCENDING(op));
+
+/* Whether all data-parallel ranks begin an op of a stage when the last one is ready, and some have
+ * waited long for that. Ranks that were ready late may begin later still. Their meetings are added
+ * behind the others. */
+static bool meet_before(struct ranks_maker *m, uint32_t op, uint32_t step, bool *waited)
+{
+    int64_t last_ready_ns = INT64_MIN, last_start_ns = INT64_MIN;
+    size_t n = m->meetings.n;
+    bool together = true, any = false;
+    for (uint32_t r = 0; r < m->table->n_replicas; r++)
+        if (op_at(m, op, step, r))
+            last_ready_ns = MAX(last_ready_ns, ready_ns(m, op, step, r));
+    for (uint32_t r = 0; r < m->table->n_replicas && together; r++) {
+        const struct stage_op *row = op_at(m, op, step, r);
+        if (!row || row->start_ns < last_ready_ns - LATE_NS) {
+            together = false;
+            break;
+        }
+        int64_t ready = ready_ns(m, op, step, r), waited_ns = row->start_ns - ready;
+        array_add(&m->meetings, index_of(m, row), ready, row->start_ns);
+        if (last_ready_ns - ready <= LATE_NS)
+            continue;
+        together = row->start_ns - last_ready_ns <= waited_ns / 10;
+        any |= waited_ns > 0;
+        last_start_ns = MAX(last_start_ns, row->start_ns);
+    }
+    for (size_t i = n; i < m->meetings.n; i++)
+        m->meetings.at[i].end_ns =
+            MAX(m->meetings.at[i].start_ns, MIN(m->meetings.at[i].end_ns, last_start_ns));
+    *waited = !together || any;
+    if (!together || !any)
+        m->meetings.n = n;
+    return together && any;
+}
+
+/* Jobs average losses, or look for overflows, over data-parallel ranks, and few monitors list that:
+ * in nine of ten steps in which ranks wait before an op, they begin it together. */
+static void find_meetings(struct ranks_maker *m)
+{
+    size_t n_steps = m->table->steps.n;
+    for (uint32_t op = 0; op < m->plan.n && m->table->n_replicas > 1; op++) {
+        uint8_t type = m->plan.ops[op].type;
+        size_t n = m->meetings.n, n_waited = 0, n_together = 0;
+        if (stage_op_kinds[type].comm != STAGE_COMPUTES || type <= STAGE_BACKWARD)
+            continue;
+        for (uint32_t s = 0; s < n_steps; s++) {
+            bool waited;
+            n_together += meet_before(m, op, s, &waited);
+            n_waited += waited;
+        }
+        if (n_together * 2 <= n_steps || n_together * 10 < n_waited * 9)
+            m->meetings.n = n;
+    }
+    array_sort(&m->meetings, by_op);
+}
+
+static const struct stage_meeting *meeting_before(const struct ranks_maker *m, size_t op)
+{
+    const struct stage_meeting *at = m->meetings.at;
+    size_t i = LOWER_BOUND(k, (size_t)0, m->meetings.n, at[k].op < op);
+    return i < m->meetings.n && at[i].op == op ? &at[i] : NULL;
+}
+
+/* ---- spans, and what waits for what ---- */
 
 enum { PASSES, SENDS_FORWARD, SHARDS = SENDS_FORWARD + 4, N_TRACKS };
 
@@ -20,15 +232,9 @@ static uint32_t track_of(const struct stage_op *op)
                                                              : SHARDS;
 }
 
-struct ranks_maker {
-    const struct stage_table *table;
-    const struct stage_plan *plan;
-    struct stage_times times;
-};
-
 /* One worker on its way to be a part. */
 struct part_maker {
-    const struct ranks_maker *all;
+    struct ranks_maker *all;
     struct trace_part *part;
     uint32_t rank;
     uint32_t names[N_STAGE_OPS], groups[N_STAGE_COMMS]; /* string ids */
@@ -77,113 +283,143 @@ static void add_groups(struct part_maker *m)
     }
 }
 
-/* ---- spans ---- */
-
-static uint32_t add_detail(struct part_maker *m, enum stage_comm group, uint32_t collective,
-                           int32_t peer)
+/* The numbers of a worker's spans: of its n ops in order, of the meetings before them, and of the
+ * begins of steps. */
+static uint32_t number_of(const struct part_maker *m, const struct stage_op *op)
 {
-    struct trace_detail detail = {DETAIL_UNKNOWN, .process_group = m->groups[group],
-                                  .collective = collective};
-    detail.peer = peer;
-    array_push(&m->part->details, detail);
-    return (uint32_t)m->part->details.n - 1;
+    return (uint32_t)(index_of(m->all, op) -
+                      m->all->table->first[m->rank * m->all->table->steps.n]);
+}
+
+static uint32_t n_ops_of(const struct part_maker *m)
+{
+    const size_t *first = &m->all->table->first[m->rank * m->all->table->steps.n];
+    return (uint32_t)(first[m->all->table->steps.n] - first[0]);
+}
+
+static void add_span(struct part_maker *m, enum span_kind kind, uint32_t name, uint32_t track,
+                     int64_t start_ns, int64_t end_ns, uint32_t number)
+{
+    struct trace_span span = {.start_ns = start_ns,
+                              .dur_ns = end_ns - start_ns,
+                              .name = name,
+                              .track = track,
+                              .external = number + 1,
+                              .kind = (uint16_t)kind,
+                              SPAN_UNKNOWN};
+    if (kind == SPAN_COLLECTIVE)
+        span.detail = (uint32_t)m->part->details.n - 1;
+    part_place_span(m->part, &span);
+}
+
+static void add_detail(struct part_maker *m, enum stage_comm group, uint32_t collective,
+                       uint32_t peer)
+{
+    array_add(&m->part->details, DETAIL_UNKNOWN, .process_group = m->groups[group],
+              .collective = collective);
+    m->part->details.at[m->part->details.n - 1].peer = (int32_t)peer;
 }
 
 /* The worker at the other end of a message; UINT32_MAX: nothing tells. */
 static uint32_t peer_of(const struct part_maker *m, const struct stage_op *op, size_t place)
 {
     const struct stage_table *table = m->all->table;
-    const struct stage_plan *plan = m->all->plan;
+    const struct stage_plan *plan = &m->all->plan;
     const struct stage_worker *own = &table->workers.at[m->rank];
-    size_t at = plan->first_of_stage[own->stage] + place;
-    if (at >= plan->first_of_stage[own->stage + 1] || plan->ops[at].type != op->type ||
+    size_t at = stage_plan_of_stage(plan, own->stage) + place;
+    if (at >= stage_plan_of_stage(plan, own->stage + 1) || plan->ops[at].type != op->type ||
         plan->ops[at].peer == UINT32_MAX)
         return UINT32_MAX;
     return table->worker_at[own->replica * table->n_stages + plan->ops[plan->ops[at].peer].stage];
 }
 
-static void add_op(struct part_maker *m, const struct stage_op *op, size_t place, uint32_t number)
+static void add_op(struct part_maker *m, const struct stage_op *op, size_t place)
 {
-    struct trace_part *part = m->part;
-    size_t at = (size_t)(op - m->all->table->ops.at);
-    struct trace_span span = {.start_ns = m->all->times.arrived_ns[at],
-                              .dur_ns = m->all->times.ended_ns[at] - m->all->times.arrived_ns[at],
-                              .name = m->names[op->type],
-                              .track = track_of(op),
-                              .external = number,
-                              .kind = SPAN_CPU_OP,
-                              SPAN_UNKNOWN};
+    size_t at = index_of(m->all, op);
+    int64_t start_ns = m->all->begun_ns[at], end_ns = m->all->ended_ns[at];
     enum stage_comm comm = stage_op_kinds[op->type].comm;
-    bool message = stage_op_is_message(op->type);
-    uint32_t peer = message ? peer_of(m, op, place) : 0;
-    if (op->type == STAGE_FORWARD || op->type == STAGE_BACKWARD) {
+    bool message = stage_op_is_message(op->type), alone = m->alone[comm];
+    uint32_t peer = message ? peer_of(m, op, place) : 0, track = track_of(op);
+    enum span_kind kind = SPAN_CPU_OP;
+    if (op->type <= STAGE_BACKWARD) {
         char mark[64]; /* as PyTorch's schedules mark a pass */
-        struct trace_span pass = span;
         snprintf(mark, sizeof mark, "PP:%u%c%d",
                  op->chunk * m->all->table->n_stages + m->all->table->workers.at[m->rank].stage,
                  op->type == STAGE_FORWARD ? 'F' : 'B', op->micro_batch);
-        pass.name = intern_name(m, mark);
-        pass.kind = SPAN_ANNOTATION;
-        pass.external = 0;
-        part_place_span(part, &pass);
-    } else if (span.track != PASSES && peer != UINT32_MAX && !m->alone[comm]) {
-        span.kind = SPAN_COLLECTIVE;
-        span.detail = add_detail(
-            m, comm, op->type == STAGE_CLIP ? intern_name(m, "all_reduce") : m->names[op->type],
-            message ? (int32_t)peer : -1);
+        add_span(m, SPAN_ANNOTATION, intern_name(m, mark), track, start_ns, end_ns, UINT32_MAX);
+    } else if (track != PASSES && peer != UINT32_MAX && !alone) {
+        kind = SPAN_COLLECTIVE;
+        add_detail(m, comm,
+                   op->type == STAGE_CLIP ? intern_name(m, "all_reduce") : m->names[op->type],
+                   message ? peer : UINT32_MAX);
     }
-    part_place_span(part, &span);
+    add_span(m, kind, m->names[op->type], track, start_ns, end_ns, number_of(m, op));
 }
 
-/* Of data-parallel ranks, before an op, in something that the file does not list. */
-static void add_meeting(struct part_maker *m, const struct stage_meeting *meeting, uint32_t number)
+static void add_edge(struct part_maker *m, uint32_t from, uint32_t to)
 {
-    struct trace_span span = {.start_ns = meeting->start_ns,
-                              .dur_ns = meeting->end_ns - meeting->start_ns,
-                              .name = intern_name(m, "not recorded: ranks wait for each other"),
-                              .track = SHARDS,
-                              .external = number,
-                              .kind = SPAN_COLLECTIVE,
-                              SPAN_UNKNOWN};
-    span.detail = add_detail(m, STAGE_OF_STAGE, intern_name(m, "barrier"), -1);
-    part_place_span(m->part, &span);
+    array_add(&m->all->table->edges, m->rank, from, to);
 }
 
-static void add_spans(struct part_maker *m)
+/* Communication follows the last pass that was over when it was asked for. */
+static void add_pass_edge(struct part_maker *m, const struct stage_op *op, int64_t by_ns,
+                          uint32_t to)
+{
+    const struct stage_op *pass = last_pass(m->all, op, by_ns, false);
+    if (pass)
+        add_edge(m, number_of(m, pass), to);
+}
+
+/* The edges to an op in a step that fits, and to the meeting of data-parallel ranks before it, in
+ * something that the file does not list. */
+static void add_waits(struct part_maker *m, const struct stage_op *op, size_t place)
+{
+    const struct stage_plan *plan = &m->all->plan;
+    uint32_t first = stage_plan_of_stage(plan, m->all->table->workers.at[m->rank].stage);
+    const struct stage_plan_op *at = &plan->ops[first + place];
+    const struct stage_meeting *meeting = meeting_before(m->all, index_of(m->all, op));
+    uint32_t own = number_of(m, op), to = meeting ? n_ops_of(m) + own : own;
+    if (at->n_before == 0)
+        add_edge(m, 2 * n_ops_of(m) + op->step, own);
+    for (uint32_t k = at->first_before; k < at->first_before + at->n_before; k++)
+        add_edge(m, own - (uint32_t)place + (plan->before[k] - first), to);
+    if (meeting) {
+        add_detail(m, STAGE_OF_STAGE, intern_name(m, "barrier"), UINT32_MAX);
+        add_span(m, SPAN_COLLECTIVE, intern_name(m, "not recorded: ranks wait for each other"),
+                 SHARDS, meeting->start_ns, meeting->end_ns, to);
+        add_edge(m, to, own);
+        add_pass_edge(m, op, meeting->start_ns, to); /* what lies between may be empty */
+    }
+    if (stage_op_receives(op->type))
+        add_pass_edge(m, op, m->all->begun_ns[index_of(m->all, op)], own);
+}
+
+static void add_step(struct part_maker *m, uint32_t s)
 {
     const struct stage_table *table = m->all->table;
-    const size_t *first = &table->first[m->rank * table->steps.n];
-    uint32_t number = 0, n_all = (uint32_t)(first[table->steps.n] - first[0]);
-    for (uint32_t s = 0; s < table->steps.n; s++) {
-        size_t n = stage_table_count(table, m->rank, s);
-        const struct stage_op *ops = stage_table_ops(table, m->rank, s);
-        if (n == 0)
-            continue;
-        struct trace_span step = {.start_ns = table->bounds[s][0],
-                                  .dur_ns = table->bounds[s][1] - table->bounds[s][0],
-                                  .name = intern_name(m, "step"),
-                                  .track = PASSES,
-                                  .kind = SPAN_STEP,
-                                  SPAN_UNKNOWN};
-        struct trace_span begin = step;
-        step.sequence = (int32_t)table->steps.at[s];
-        begin.name = intern_name(m, "begin of the step");
-        begin.dur_ns = 1; /* what takes no time is no op */
-        begin.kind = SPAN_CPU_OP;
-        begin.external = 2 * n_all + s + 1;
-        part_place_span(m->part, &step);
-        part_place_span(m->part, &begin);
-        for (size_t i = 0; i < n; i++) {
-            const struct stage_meeting *meeting =
-                stage_meeting_before(&m->all->times, (size_t)(&ops[i] - table->ops.at));
-            add_op(m, &ops[i], i, ++number);
-            if (meeting)
-                add_meeting(m, meeting, n_all + number);
-        }
+    const struct stage_op *ops = stage_table_ops(table, m->rank, s);
+    size_t n = stage_table_count(table, m->rank, s);
+    const int64_t *bounds = table->bounds[s];
+    struct trace_span step = {.start_ns = bounds[0],
+                              .dur_ns = bounds[1] - bounds[0],
+                              .name = intern_name(m, "step"),
+                              .track = PASSES,
+                              .kind = SPAN_STEP,
+                              SPAN_UNKNOWN};
+    step.sequence = (int32_t)table->steps.at[s];
+    if (n == 0)
+        return;
+    part_place_span(m->part, &step);
+    add_span(m, SPAN_CPU_OP, intern_name(m, "begin of the step"), PASSES, bounds[0],
+             bounds[0] + 1 /* what takes no time is no op */, 2 * n_ops_of(m) + s);
+    for (size_t i = 0; i < n; i++) {
+        add_op(m, &ops[i], i);
+        if (m->all->fits[m->rank * table->steps.n + s])
+            add_waits(m, &ops[i], i);
     }
 }
 
-static void make_part(const struct ranks_maker *all, uint32_t rank, struct trace_part *part)
+static void make_part(struct ranks_maker *all, uint32_t rank, struct trace_part *part)
 {
     static const char *const tracks[N_TRACKS] = {
         "passes",         "forward sends",     "forward receives",
@@ -200,105 +436,70 @@ static void make_part(const struct ranks_maker *all, uint32_t rank, struct trace
     for (int type = 0; type < N_STAGE_OPS; type++)
         m.names[type] = intern_name(&m, stage_op_kinds[type].name);
     add_groups(&m);
-    add_spans(&m);
+    for (uint32_t s = 0; s < all->table->steps.n; s++)
+        add_step(&m, s);
 }
 
 void stage_ranks_make(struct trace_part *part, struct stage_table *table)
 {
     SCRATCH_ARENA struct arena scratch = {0};
-    struct stage_plan plan;
-    struct ranks_maker all = {.table = table, .plan = &plan};
+    struct ranks_maker all = {.table = table};
     struct trace_part *last = part;
-    stage_plan_make(table, &plan, &scratch);
-    stage_times_find(table, &plan, &all.times, &scratch);
+    stage_plan_make(table, &all.plan, &scratch);
+    all.fits = arena_array(&scratch, table->workers.n * table->steps.n, sizeof *all.fits);
+    all.begun_ns = arena_alloc(&scratch, table->ops.n * sizeof *all.begun_ns);
+    all.ended_ns = arena_alloc(&scratch, table->ops.n * sizeof *all.ended_ns);
+    for (uint32_t w = 0; w < table->workers.n; w++)
+        for (uint32_t s = 0; s < table->steps.n; s++)
+            all.fits[w * table->steps.n + s] = stage_table_fits(table, &all.plan, w, s);
+    EACH (const struct stage_op, op, table->ops) {
+        all.begun_ns[index_of(&all, op)] = op->start_ns;
+        all.ended_ns[index_of(&all, op)] = op->start_ns + op->dur_ns;
+    }
+    find_times(&all);
+    find_meetings(&all);
     for (uint32_t rank = 0; rank < table->workers.n; rank++) {
         if (rank > 0)
             last = last->next = mem_array(1, sizeof *last);
         make_part(&all, rank, last);
     }
-    array_fini(&all.times.meetings);
+    array_fini(&all.meetings);
     *(struct stage_table *)part_make_payload(part, &stage_payload) = *table;
     *table = (struct stage_table){.n_stages = 0};
 }
 
-/* ---- what waits for what ---- */
+/* ---- joining ---- */
 
-/* The spans of a worker's n ops, by their number: none was dropped, as no two have the same. Behind
- * them those of the meetings before them; NO_ID: there is none. Then begins of steps. */
-static uint32_t *spans_by_number(const struct trace_rank *rank, size_t n, size_t n_steps)
+/* Gives a worker its edges, from edge `i` on; where those of the next one are. */
+static size_t link_rank(const struct stage_table *table, struct trace_rank *rank, size_t i)
 {
-    size_t n_numbers = 2 * n + n_steps;
-    uint32_t *spans = mem_alloc((n_numbers + 1) * sizeof *spans);
-    memset(spans, 0xFF, (n_numbers + 1) * sizeof *spans);
-    for (uint32_t i = 0; i < rank->n_spans; i++)
-        if (rank->spans[i].external > 0 && rank->spans[i].external <= n_numbers)
-            spans[rank->spans[i].external - 1] = i;
-    return spans;
-}
-
-/* Communication follows the last pass that was over when it was asked for. */
-static void link_to_pass(struct trace_rank *rank, const struct stage_plan_op *ops, uint32_t n,
-                         const uint32_t *spans, uint32_t to)
-{
-    uint32_t last = NO_ID;
-    for (uint32_t i = 0; i < n && ops[i].type <= STAGE_BACKWARD; i++) {
-        bool over = span_end_ns(&rank->spans[spans[i]]) <= rank->spans[to].start_ns;
-        if (over && (last == NO_ID ||
-                     span_end_ns(&rank->spans[spans[i]]) > span_end_ns(&rank->spans[last])))
-            last = spans[i];
-    }
-    if (last != NO_ID)
-        RANK_PUSH(rank, links, (struct trace_link){last, to});
-}
-
-static void link_step(struct trace_rank *rank, const struct stage_plan *plan, uint32_t stage,
-                      const uint32_t *spans, const uint32_t *meetings, uint32_t begin)
-{
-    const struct stage_plan_op *ops = plan->ops + plan->first_of_stage[stage];
-    uint32_t n = plan->first_of_stage[stage + 1] - plan->first_of_stage[stage];
-    for (uint32_t i = 0; i < n; i++) {
-        if (ops[i].n_before == 0)
-            RANK_PUSH(rank, links, (struct trace_link){begin, spans[i]});
-        for (uint32_t k = ops[i].first_before; k < ops[i].first_before + ops[i].n_before; k++) {
-            uint32_t before = spans[plan->before[k] - plan->first_of_stage[stage]];
-            uint32_t to = meetings[i] == NO_ID ? spans[i] : meetings[i];
-            RANK_PUSH(rank, links, (struct trace_link){before, to});
-        }
-        if (meetings[i] != NO_ID) {
-            RANK_PUSH(rank, links, (struct trace_link){meetings[i], spans[i]});
-            link_to_pass(rank, ops, n, spans, meetings[i]); /* what lies between may be empty */
-        }
-        if (stage_op_receives(ops[i].type))
-            link_to_pass(rank, ops, n, spans, spans[i]);
-    }
-}
-
-/* Steps whose ops are those of the plan. */
-static void link_rank(const struct stage_table *table, const struct stage_plan *plan,
-                      struct trace_rank *rank, uint32_t worker)
-{
-    const size_t *first = &table->first[worker * table->steps.n];
-    size_t n = first[table->steps.n] - first[0];
-    SCRATCH uint32_t *spans = spans_by_number(rank, n, table->steps.n);
-    for (uint32_t s = 0; s < table->steps.n; s++)
-        if (stage_table_fits(table, plan, worker, s))
-            link_step(rank, plan, table->workers.at[worker].stage, spans + (first[s] - first[0]),
-                      spans + n + (first[s] - first[0]), spans[2 * n + s]);
+    const size_t *first = &table->first[(size_t)rank->rank * table->steps.n];
+    size_t n_numbers = 2 * (first[table->steps.n] - first[0]) + table->steps.n;
+    SCRATCH uint32_t *spans = mem_array(n_numbers + 1, sizeof *spans); /* by number, + 1 */
+    for (uint32_t s = 0; s < rank->n_spans; s++)
+        if (rank->spans[s].external <= n_numbers)
+            spans[rank->spans[s].external] = s;
+    while (i < table->edges.n && table->edges.at[i].worker < (uint32_t)rank->rank)
+        i++;
+    for (; i < table->edges.n && table->edges.at[i].worker == (uint32_t)rank->rank; i++)
+        RANK_PUSH(rank, links,
+                  (struct trace_link){spans[table->edges.at[i].from + 1],
+                                      spans[table->edges.at[i].to + 1]});
+    return i;
 }
 
 void stage_ranks_join(struct trace_build *build)
 {
     EACH (struct source, source, build->list) {
         struct stage_table *table = source_payload(source, &stage_payload);
-        struct stage_plan plan;
-        SCRATCH_ARENA struct arena scratch = {0};
+        size_t edge = 0;
         if (!table || build->trace->stages)
             continue;
         build->trace->stages = part_take_payload(&source->part, &stage_payload);
-        stage_plan_make(table, &plan, &scratch);
         EACH_OF (struct trace_rank, rank, build->trace->ranks, build->trace->n_ranks)
             if ((size_t)rank->rank < table->workers.n && rank->spans)
-                link_rank(table, &plan, rank, (uint32_t)rank->rank);
+                edge = link_rank(table, rank, edge);
+        array_fini(&table->edges);
     }
 }
 

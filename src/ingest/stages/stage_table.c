@@ -6,10 +6,25 @@
 #define STAGE_OP_KIND(id, name, comm, median) {name, STAGE_##comm, median},
 const struct stage_op_kind stage_op_kinds[N_STAGE_OPS] = {STAGE_OPS(STAGE_OP_KIND)};
 
+bool stage_word_is(const char *text, size_t len, const char *word)
+{
+    const char *end = text + len;
+    for (;; text++, word++) {
+        while (text < end && !isalnum((unsigned char)*text))
+            text++;
+        while (*word && !isalnum((unsigned char)*word))
+            word++;
+        if (text == end || !*word)
+            return text == end && !*word;
+        if (tolower((unsigned char)*text) != *word)
+            return false;
+    }
+}
+
 enum stage_op_type stage_op_find(const char *name, size_t len)
 {
     int type = 0;
-    while (type < N_STAGE_OPS && !text_n_is(name, len, stage_op_kinds[type].name))
+    while (type < N_STAGE_OPS && !stage_word_is(name, len, stage_op_kinds[type].name))
         type++;
     return (enum stage_op_type)type;
 }
@@ -17,7 +32,7 @@ enum stage_op_type stage_op_find(const char *name, size_t len)
 void stage_table_fini(struct stage_table *table)
 {
     FREE_ALL(&table->ops, &table->workers, &table->steps, &table->bounds, &table->first,
-             &table->worker_at);
+             &table->worker_at, &table->edges);
 }
 
 ORDER(by_place, struct stage_op,
@@ -94,6 +109,20 @@ static void lay_out_steps(struct stage_table *table)
         op->start_ns += shifts_ns[op->step];
 }
 
+/* In order, and numbered anew; a row that is there twice counts once. Returns how many are kept. */
+static size_t order_step(struct stage_op *ops, size_t n)
+{
+    size_t kept = MIN(n, 1);
+    if (n > 1)
+        qsort(ops, n, sizeof *ops, by_place);
+    for (size_t k = 1; k < n; k++)
+        if (by_place(&ops[kept - 1], &ops[k]) != 0)
+            ops[kept++] = ops[k];
+    for (size_t k = 0; k < kept; k++)
+        ops[k].sequence = k > 0 && ops[k - 1].type == ops[k].type ? ops[k - 1].sequence + 1 : 0;
+    return kept;
+}
+
 /* Each worker's step first, which is far faster than sorting all at once. */
 static void order_ops(struct stage_table *table)
 {
@@ -109,14 +138,31 @@ static void order_ops(struct stage_table *table)
     mem_free(table->ops.at);
     table->ops.at = ordered;
     table->ops.cap = table->ops.n;
-    for (size_t i = 0; i < n_places; i++)
-        if (first[i + 1] - first[i] > 1)
-            qsort(ordered + first[i], first[i + 1] - first[i], sizeof *ordered, by_place);
-    for (size_t i = 0; i < n_places; i++)
-        for (size_t k = first[i]; k < first[i + 1]; k++) {
-            bool goes_on = k > first[i] && ordered[k - 1].type == ordered[k].type;
-            ordered[k].sequence = goes_on ? ordered[k - 1].sequence + 1 : 0;
-        }
+    for (size_t i = 0, n, begin = 0; i < n_places; i++, begin += n) {
+        n = first[i + 1] - begin;
+        memmove(ordered + first[i], ordered + begin, n * sizeof *ordered);
+        first[i + 1] = first[i] + order_step(ordered + first[i], n);
+    }
+    table->n_twice = table->ops.n - first[n_places];
+    table->ops.n = first[n_places];
+}
+
+/* The first of the steps in which the most workers do the same. */
+static void choose_usual(struct stage_table *table)
+{
+    size_t n = table->steps.n, most = 0;
+    SCRATCH uint64_t *did = mem_array(n + 1, sizeof *did);
+    SCRATCH struct map counts = {0};
+    EACH (const struct stage_op, op, table->ops)
+        did[op->step] +=
+            map_mix(((uint64_t)op->worker << 32 | op->sequence) * N_STAGE_OPS + op->type);
+    for (size_t s = 0; s < n; s++)
+        most = MAX(most, map_add(&counts, did[s] | 1, 1));
+    for (size_t s = n; s-- > 0;) {
+        uint64_t same = 0;
+        if (map_get(&counts, did[s] | 1, &same) && same == most)
+            table->usual = (uint32_t)s;
+    }
 }
 
 void stage_table_order(struct stage_table *table)
@@ -125,4 +171,5 @@ void stage_table_order(struct stage_table *table)
     order_steps(table);
     lay_out_steps(table);
     order_ops(table);
+    choose_usual(table);
 }

@@ -61,6 +61,8 @@ static inline bool stage_op_of_replicas(uint8_t type)
     enum stage_comm comm = stage_op_kinds[type].comm;
     return comm == STAGE_OF_STAGE || comm == STAGE_OF_ALL;
 }
+/* Whether a text is a word of lower case, whatever its case and what stands between. */
+bool stage_word_is(const char *text, size_t len, const char *word);
 /* N_STAGE_OPS: no op has that name. */
 enum stage_op_type stage_op_find(const char *name, size_t len);
 
@@ -78,14 +80,22 @@ struct stage_worker {
     uint32_t replica, stage;
 };
 
+/* What waits for what in a worker, by the numbers of its spans. */
+struct stage_edge {
+    uint32_t worker, from, to;
+};
+
 struct stage_table {
     ARRAY(struct stage_op) ops;         /* by worker, step, type, sequence */
     ARRAY(struct stage_worker) workers; /* ascending by number; the index is dpro's rank */
     ARRAY(int64_t) steps;               /* numbers, ascending */
+    size_t n_twice;                     /* rows that were there twice */
     uint32_t n_replicas, n_stages, n_chunks;
+    uint32_t usual;       /* step, index: most do the same as it */
     int64_t (*bounds)[2]; /* of each step, over all workers, but before the next one */
     size_t *first; /* ops of a step of a worker: [worker * steps + step], one more at the end */
-    uint32_t *worker_at; /* [replica * n_stages + stage]; UINT32_MAX: there is none */
+    uint32_t *worker_at;            /* [replica * n_stages + stage]; UINT32_MAX: there is none */
+    ARRAY(struct stage_edge) edges; /* between spans, by worker */
 };
 void stage_table_fini(struct stage_table *table);
 
@@ -108,7 +118,8 @@ static inline size_t stage_table_count(const struct stage_table *table, uint32_t
 
 /* Which op waits for which, of one data-parallel rank in one step: the same in all. */
 struct stage_plan_op {
-    uint32_t stage, sequence;
+    const struct stage_op *row; /* that it was read off */
+    uint32_t stage;
     uint8_t type;
     uint32_t peer;                   /* of a message: its other end; UINT32_MAX: it has none */
     uint32_t group;                  /* whose members end together */
@@ -117,16 +128,22 @@ struct stage_plan_op {
 
 struct stage_plan {
     struct stage_plan_op *ops; /* by stage, type, sequence */
-    uint32_t n, n_groups;
-    uint32_t *first_of_stage; /* [n_stages + 1] */
+    uint32_t n, n_groups, n_placed;
+    uint32_t
+        *first; /* ops of a type of a stage: [stage * N_STAGE_OPS + type], one more at the end */
     uint32_t *before;
     uint32_t *members, *first_member; /* of group g: members[first_member[g] ..] */
     uint32_t *order; /* groups, each after those that its members wait for; NULL: there is none */
 };
 /* By the definitions of "Understanding Stragglers in Large Model Training Using What-if Analysis"
  * (OSDI'25) and its published code: pipelines with one pass forward and one back in turn, with
- * model chunks or without. Read off the first step of the first data-parallel rank. */
+ * model chunks or without. Read off the usual step of the first data-parallel rank. */
 void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, struct arena *arena);
+
+static inline uint32_t stage_plan_of_stage(const struct stage_plan *plan, uint32_t stage)
+{
+    return plan->first[stage * N_STAGE_OPS];
+}
 
 /* What an op of the plan was in a step that fits it, of a data-parallel rank that has its stage. */
 static inline const struct stage_op *stage_plan_row(const struct stage_table *table,
@@ -135,7 +152,7 @@ static inline const struct stage_op *stage_plan_row(const struct stage_table *ta
 {
     uint32_t stage = plan->ops[op].stage;
     uint32_t worker = table->worker_at[(size_t)replica * table->n_stages + stage];
-    return stage_table_ops(table, worker, step) + (op - plan->first_of_stage[stage]);
+    return stage_table_ops(table, worker, step) + (op - stage_plan_of_stage(plan, stage));
 }
 
 /* Whether a worker did in a step what the plan says. */

@@ -30,7 +30,7 @@ enum stage_column {
     N_STAGE_COLUMNS
 };
 
-/* Keys in JSON; names in CSV, compared without case and '_'. */
+/* Keys in JSON; names in CSV, compared without case, '_' and '-'. */
 static const struct {
     const char *key, *names[4];
 } columns_named[N_STAGE_COLUMNS] = {
@@ -178,6 +178,8 @@ static int finish_reading(struct stage_reader *r, struct dpro_error *err)
                             table->ops.n, n_places, table->steps.n);
     } else if (table->ops.n > 0) {
         stage_table_order(table);
+        if (table->n_twice > 0)
+            r->part->note = "rows that it holds twice count once";
         stage_ranks_make(r->part, table);
     }
     stage_table_fini(table);
@@ -270,8 +272,6 @@ static uint8_t column_of(const char *text, size_t len, int *scale)
         const char *end;
         int scale;
     } units[] = {{"_ns", 0}, {"_us", 3}, {"_ms", 6}, {"_s", 9}};
-    char plain[32];
-    size_t n = 0;
     *scale = 9;
     for (size_t u = 0; u < sizeof units / sizeof *units; u++)
         if (text_n_ends(text, len, units[u].end)) {
@@ -279,13 +279,9 @@ static uint8_t column_of(const char *text, size_t len, int *scale)
             len -= strlen(units[u].end);
             break;
         }
-    for (size_t i = 0; i < len && n + 1 < sizeof plain; i++)
-        if (isalnum((unsigned char)text[i]))
-            plain[n++] = (char)tolower((unsigned char)text[i]);
-    plain[n] = '\0';
     for (uint8_t c = 1; c < N_STAGE_COLUMNS; c++)
         for (const char *const *name = columns_named[c].names; *name; name++)
-            if (strcmp(plain, *name) == 0)
+            if (stage_word_is(text, len, *name))
                 return c;
     return COLUMN_OTHER;
 }

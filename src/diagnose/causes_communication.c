@@ -88,11 +88,20 @@ static bool *find_buckets(const struct dpro_graph *g, struct arena *arena)
     return bears;
 }
 
+static bool is_timed(const struct diagnosed *d, const uint8_t *work, uint32_t op)
+{
+    return work[op] == WORK_TRANSFER && d->g->dur_ns[op] > 0 && d->g->kind[op] != DPRO_OP_LAUNCH &&
+           d->g->kind[op] != DPRO_OP_REDUCE;
+}
+
+static uint64_t size_of(const struct diagnosed *d, uint32_t op)
+{
+    return d->g->size_bytes ? d->g->size_bytes[op] : 0;
+}
+
 static bool is_sized(const struct diagnosed *d, const uint8_t *work, uint32_t op)
 {
-    return work[op] == WORK_TRANSFER && d->g->size_bytes && d->g->size_bytes[op] > 0 &&
-           d->g->dur_ns[op] > 0 && d->g->kind[op] != DPRO_OP_LAUNCH &&
-           d->g->kind[op] != DPRO_OP_REDUCE;
+    return is_timed(d, work, op) && size_of(d, op) > 0;
 }
 
 /* ---- slow links ---- */
@@ -116,13 +125,21 @@ static void note_message(void *arg, dpro_op_id send, dpro_op_id receive)
     peer[receive] = send;
 }
 
-/* The ranks of a collective: process groups have names, but not of all frameworks. */
+/* The ranks of a collective: process groups have names, but not of all frameworks. What stages of a
+ * timeline send each other, activations and their gradients, is of one size. */
 static struct timed_link group_link(const struct dpro_graph *g, const struct graph_collective *c)
 {
     const struct graph_member *members = &g->members[c->first_member];
     uint32_t first = g->rank[members[0].arrival], last = g->rank[members[c->n_members - 1].arrival];
     bool near = g->rank_hosts && g->rank_hosts[first] == g->rank_hosts[last];
-    return (struct timed_link){.class = 2 + near,
+    if (g->of_stages && c->n_members == 2 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV)) {
+        uint32_t from = c->kind == DPRO_SEND ? first : last, to = from == first ? last : first;
+        return (struct timed_link){.who = (uint64_t)from << 32 | to,
+                                   .from = g->ranks[from].rank,
+                                   .to = g->ranks[to].rank,
+                                   .is_pair = true};
+    }
+    return (struct timed_link){.class = ((2 + near) * 64 + c->kind) * 65536 + c->n_members,
                                .who =
                                    map_mix(c->group + UINT64_C(1)) ^ ((uint64_t)first << 32 | last),
                                .from = g->ranks[first].rank,
@@ -144,7 +161,7 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
     memset(peer, 0xff, g->n_ops * sizeof *peer);
     graph_each_message(g, note_message, peer);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!is_sized(d, work, op) || g->rank[op] >= g->n_ranks)
+        if (!is_timed(d, work, op) || g->rank[op] >= g->n_ranks)
             continue;
         struct timed_link link = {.class = g->kind[op]};
         if (peer[op] != DPRO_NO_OP && g->rank[peer[op]] < g->n_ranks) {
@@ -158,14 +175,14 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
                                        .is_pair = true};
         } else if (collective[op] > 0 && !graph_is_of_message(g, op) &&
                    g->collectives[collective[op] - 1].n_messages == 0) {
-            const struct graph_collective *c = &g->collectives[collective[op] - 1];
-            link = group_link(g, c);
-            link.class = (link.class * 64 + c->kind) * 65536 + c->n_members;
+            link = group_link(g, &g->collectives[collective[op] - 1]);
         } else {
             continue;
         }
-        link.class = map_mix(link.class ^ map_mix(g->size_bytes[op]) ^
-                             (g->dimension ? g->dimension[op] : 0));
+        if (size_of(d, op) == 0 && !(g->of_stages && link.is_pair))
+            continue;
+        link.class =
+            map_mix(link.class ^ map_mix(size_of(d, op)) ^ (g->dimension ? g->dimension[op] : 0));
         uint64_t key = map_mix(link.class ^ link.who * 0x100000001b3u) | 1;
         size_t at = (size_t)map_number(&numbers, key);
         if (at == links.n) {

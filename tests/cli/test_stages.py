@@ -196,6 +196,23 @@ class TestStages(Case):
             self.assertEqual(cause["parts"][0]["what"], "rank 1")
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.1 * lost_ms)
 
+    def test_a_slow_link_between_two_stages_is_named_with_what_it_costs(self):
+        usual, ends = uneven(14, by=1), {(0, "forward-send"), (1, "forward-recv"), (1, "backward-send"), (0, "backward-recv")}
+
+        def on_link(optype, replica, stage, step, n):
+            return 0.03 if replica == 1 and (stage, optype) in ends else usual(optype, replica, stage, step, n)
+        for dp, stages in ((2, 2), (3, 4)):
+            fair = StageJob(dp=dp, stages=stages, micro_batches=6, times=usual)
+            job = StageJob(dp=dp, stages=stages, micro_batches=6, times=on_link)
+            lost_ms = 1000 * (job.iteration() - fair.iteration())
+            facts = self.assert_json("diagnose", self.write("job.csv.gz", job.csv()))
+            cause = next(cause for cause in facts["causes"] if cause["cause"] == "slow_link")
+            self.assertEqual(cause["ranks"], [1, dp + 1])
+            self.assertEqual({part["what"] for part in cause["parts"]}, {f"rank 1 to rank {dp + 1}", f"rank {dp + 1} to rank 1"})
+            self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.02 * lost_ms)
+            facts = self.assert_json("diagnose", self.write("fair.csv.gz", fair.csv()))
+            self.assertNotIn("slow_link", [cause["cause"] for cause in facts["causes"]])
+
     def test_the_public_timelines_replay_to_what_was_recorded(self):
         for name, dp, batches in (("ST", 2, 4), ("AR", 4, 32)):
             path = f"{shared('stragglers')}/timeline-{name}.json.gz"

@@ -36,10 +36,8 @@ has()
 mapfile -t c_files < <(sources '*.c' '*.h')
 # other versions format otherwise
 if has clang-format-14; then
-    for file in "${c_files[@]}"; do
-        clang-format-14 --dry-run --Werror "$file" >/dev/null 2>&1 ||
-            { echo "lint: clang-format would change $file"; bad=1; }
-    done
+    check "clang-format would change these" bash -c 'clang-format-14 --dry-run --Werror "$@" 2>&1 |
+        sed -n "s/^\([^ :]*\):[0-9:]* error:.*/\1/p" | uniq | grep . && exit 1 || exit 0' clang-format "${c_files[@]}"
 fi
 
 work=$(mktemp -d)

@@ -9,10 +9,11 @@ import sys
 import tempfile
 import unittest
 
+from browser import browser
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
-CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if path), None)
 BUNDLED = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2")
 CAPTURED = os.path.join(ROOT, "tests", "captures")
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")
@@ -115,11 +116,9 @@ class Case(unittest.TestCase):
         for pattern in patterns:
             self.assertRegex(result.err, pattern)
 
-    def dom(self, page):
+    def dom(self, page, **more):
         """A page's elements once its scripts have run."""
-        return subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.path('chromium')}",
-                               "--virtual-time-budget=3000", "--dump-dom", "file://" + page],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120).stdout.decode()
+        return browser().dom(page, **more)
 
     def assert_json(self, *args, **more):
         """The command did its work; returns the JSON."""

@@ -6,8 +6,9 @@ import os
 import random
 
 import gpu_job
+from browser import CHROMIUM
 from gpu_job import Job
-from support import BUNDLED, CHROMIUM, DONE, Case, dpro, recording, shared, span
+from support import BUNDLED, DONE, Case, dpro, recording, shared, span
 
 def idle_pct(rank):
     return 100 * rank["idle_ms"] / rank["iteration_ms"]

@@ -4,13 +4,13 @@ import html
 import json
 import os
 import re
-import subprocess
 import unittest
 
 import gpu_job
+from browser import CHROMIUM, browser
 from gpu_job import Job
 from stage_job import StageJob
-from support import BUNDLED, CHROMIUM, Case, dpro
+from support import BUNDLED, Case, dpro
 from test_stages import uneven
 
 WIDTHS = (360, 390, 768, 1280)
@@ -83,12 +83,9 @@ class Pages(Case):
             text = file.read()
         probed = self.write("probed.html", text.replace("</body>", PROBE + "</body>"))
         frames = "".join(f'<iframe src="file://{probed}" style="border:0" width="{width}" height="900"></iframe>' for width in WIDTHS)
-        done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                               "--allow-file-access-from-files", f"--user-data-dir={self.path('chromium')}", "--window-size=1600,4000",
-                               "--virtual-time-budget=8000", "--dump-dom", "file://" + self.write("frames.html", FRAMES % frames)],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120)
+        shown = self.dom(self.write("frames.html", FRAMES % frames), width=1600, height=4000)
         found = {}
-        for told in re.findall(r"<pre>(.*?)</pre>", done.stdout.decode(), re.S):
+        for told in re.findall(r"<pre>(.*?)</pre>", shown, re.S):
             facts = json.loads(html.unescape(told))
             self.assertGreater(facts["n"], 20)
             found[facts["width"]] = facts["bad"]
@@ -292,39 +289,12 @@ class Pages(Case):
 
     def pressed(self, page, keys, look):
         """What `look`, a script, says of a page after each of the keys, which are real ones."""
-        (to, into), (out, back) = os.pipe(), os.pipe()
-        browser = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{to} 4>&{back}', "bash", CHROMIUM, "--headless", "--no-sandbox",
-                                    "--disable-gpu", f"--user-data-dir={self.path('chromium')}", "--remote-debugging-pipe"],
-                                   pass_fds=(to, back), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(to)
-        os.close(back)
-        asked, session = 0, {}
-        with open(into, "wb", buffering=0) as requests, open(out, "rb") as answers:
-            def call(method, **params):
-                nonlocal asked
-                asked += 1
-                requests.write(json.dumps({"id": asked, "method": method, "params": params, **session}).encode() + b"\0")
-                while True:
-                    text = b"".join(iter(lambda: answers.read(1), b"\0"))
-                    if json.loads(text).get("id") == asked:
-                        return json.loads(text)["result"]
-
-            target = call("Target.createTarget", url="about:blank")["targetId"]
-            session = {"sessionId": call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
-            call("Page.navigate", url="file://" + page)
-            loaded = """new Promise((done) => {
-                const look = () => (document.readyState === "complete" ? done() : setTimeout(look, 50)); look(); })"""
-            call("Runtime.evaluate", expression=loaded, awaitPromise=True)
-            said = []
-            for key, code in keys:
-                for kind in ("keyDown", "keyUp"):
-                    text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
-                    call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
-                after = f"new Promise((done) => setTimeout(() => done({look}), 100))"
-                said.append(call("Runtime.evaluate", expression=after, awaitPromise=True, returnByValue=True)["result"]["value"])
-            session = {}
-            call("Browser.close")
-        browser.wait(timeout=60)
+        said = []
+        with browser().page(page):
+            for key in keys:
+                browser().press(*key)
+                browser().wait(100)
+                said.append(browser().evaluate(look))
         return said
 
     def test_causes_and_their_evidence_are_opened_by_keys(self):

@@ -22,8 +22,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 from ports import free_ports  # noqa: E402
 
+import warm  # noqa: E402
+
 BUILD = os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build"))
 DPRO = os.path.join(BUILD, "dpro")
+TRACER = os.path.join(BUILD, "tracer", "libdpro_tracer.so")
 SITE = os.path.join(ROOT, "python", "dpro", "site")
 PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
 LONG = bool(os.environ.get("DPRO_LONG"))  # make test-long
@@ -35,7 +38,7 @@ if not CACHE:
 
 
 def _torch_version():
-    asked = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], stdout=subprocess.PIPE,
+    asked = subprocess.run([PYTHON, "-c", "import importlib.metadata as m; print(m.version('torch'))"], stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     return asked.stdout.decode().strip() if asked.returncode == 0 else None
 
@@ -122,9 +125,23 @@ class Run:
         return sorted(line for line in self.out.splitlines() if line.startswith("DIGEST"))
 
 
+def plain_environment(**more):
+    return {**{k: v for k, v in os.environ.items()
+               if not k.startswith(("DPRO_", "PYTHON")) and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")},
+            "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+
+
+@functools.cache
+def _server(traced):
+    """Of warm processes; with dpro's tracer in them, or without."""
+    return warm.Server(os.path.join(CACHE, "traced" if traced else "warm"), PYTHON,
+                       plain_environment(**({"DPRO": "1", "LD_PRELOAD": TRACER} if traced else {})))
+
+
 @unittest.skipIf(TORCH is None, "no torch in %s (DPRO_PYTHON names another interpreter)" % PYTHON)
 class Case(unittest.TestCase):
     maxDiff = 4000
+    WARM = False  # ranks() begin with torch loaded; not where the case is about how dpro gets into a process
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="dpro-live-")
@@ -140,10 +157,7 @@ class Case(unittest.TestCase):
         return self.path(name)
 
     def environment(self, dpro=True, out=None, **more):
-        environment = {k: v for k, v in os.environ.items()
-                       if not k.startswith(("DPRO_", "PYTHON")) and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")}
-        environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", GLOO_SOCKET_IFNAME="lo",
-                           DPRO_ITERATIONS="3", DPRO_WARMUP="3")
+        environment = plain_environment(DPRO_ITERATIONS="3", DPRO_WARMUP="3")
         if dpro:
             environment.update(DPRO="1", DPRO_OUT=out or self.trace, PYTHONPATH=SITE)
         environment.update(more)
@@ -173,11 +187,21 @@ class Case(unittest.TestCase):
         for rank in range(world):
             outs = open(self.path("out%d" % rank), "w+b"), open(self.path("err%d" % rank), "w+b")
             own = dict(environment, **({"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {}))
-            process = subprocess.Popen([PYTHON, path, *arguments], env=own, cwd=self.folder, preexec_fn=preexec_fn,
-                                       stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
+            process = self._start_rank([path, *arguments], own, outs, preexec_fn)
             self.addCleanup(self._end, process)
             started.append((process, outs))
         return self._collect(started, timeout)
+
+    def _start_rank(self, command, environment, outs, preexec_fn):
+        if self.WARM and preexec_fn is None:
+            traced = environment.get("DPRO") == "1" and os.path.exists(TRACER)
+            server = _server(traced)
+            # as dpro's tracer is found by an interpreter that was executed again with it
+            given = dict(environment, LD_PRELOAD=TRACER) if traced and "LD_PRELOAD" not in environment else environment
+            if server.fits(given):
+                return server.start(command[0], command[1:], given, self.folder, *outs)
+        return subprocess.Popen([PYTHON, *command], env=environment, cwd=self.folder, preexec_fn=preexec_fn,
+                                stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
 
     def command(self, command, timeout=300, **environment):
         outs = open(self.path("out"), "w+b"), open(self.path("err"), "w+b")

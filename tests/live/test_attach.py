@@ -7,16 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tools"))
-from ports import free_ports  # noqa: E402
-
-DPRO = os.path.join(os.environ.get("DPRO_BUILD", os.path.join(ROOT, "build")), "dpro")
-PYTHON = os.environ.get("DPRO_PYTHON", sys.executable)
+from live import DPRO, PYTHON, TORCH
+from ports import free_ports
 
 STEPS = 1000  # with pauses, until a file "done" is there
 TRAIN = f"""
@@ -55,11 +50,6 @@ if __name__ == "__main__":
 """
 
 
-def has_torch():
-    return subprocess.run([PYTHON, "-c", "import torch"], stdin=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL).returncode == 0
-
-
 def dynolog_is_taken():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         try:
@@ -69,7 +59,7 @@ def dynolog_is_taken():
     return False
 
 
-@unittest.skipUnless(has_torch(), f"no torch for {PYTHON}")
+@unittest.skipUnless(TORCH, f"no torch for {PYTHON}")
 class Attach(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="dpro-live-")

@@ -98,6 +98,8 @@ def plan(*names, world_size=1, **more):
 
 
 class Case(live.Case):
+    WARM = True
+
     def run_planned(self, body, value, world=1, **more):
         os.makedirs(self.path("plan"), exist_ok=True)
         with open(self.path("plan", "plan.json"), "w", encoding="utf-8") as file:

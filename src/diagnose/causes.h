@@ -49,8 +49,7 @@ int64_t lower_median(int64_t *ns, size_t n);
 void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t time, uint32_t part,
                  const double *shares, bool one_for_all);
 /* All that is left. */
-void piece_all(struct cause_found *found, const struct diagnosed *d, uint32_t op, bool gap,
-               uint32_t part);
+void piece_all(struct cause_found *found, uint32_t op, bool gap, uint32_t part);
 
 /* "rank 3"; where all ranks of its host are among `are`, "host of ranks 2, 3". NULL: all are one by
  * one. */

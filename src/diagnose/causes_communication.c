@@ -618,7 +618,7 @@ void find_communication(const struct diagnosed *d, struct cause_found *found)
         const char *name = collective[op] > 0              ? names[collective[op] - 1]
                            : g->kind[op] == DPRO_OP_LAUNCH ? strtab_get(&g->names, g->name[op])
                                                            : dpro_op_kind_name(g->kind[op]);
-        piece_all(found, d, op, time >= g->n_ops,
+        piece_all(found, op, time >= g->n_ops,
                   found_part(found, map_text_key(name), "%.60s", name));
     }
     if (found->pieces.n == 0 && g->world_size > 1)

@@ -2,6 +2,17 @@
  * it left. */
 #include "diagnose/causes.h"
 
+/* "cudaStreamSynchronize of aten::item in train.py(30): step", as far as it is known. */
+static uint32_t part_of_op(struct cause_found *found, const struct dpro_graph *g, uint32_t op,
+                           enum work sort)
+{
+    uint32_t name = g->name[op], where = g->where && sort == WORK_SYNC ? g->where[op] : 0;
+    if (where == 0)
+        return found_part(found, map_key(name), "%.60s", strtab_get(&g->names, name));
+    return found_part(found, map_mix(name) + where, "%.60s of %.120s", strtab_get(&g->names, name),
+                      strtab_get(&g->names, where));
+}
+
 /* All time of one sort of work; parts by the names of the ops. */
 static void find_all(const struct diagnosed *d, struct cause_found *found, enum work sort)
 {
@@ -11,9 +22,7 @@ static void find_all(const struct diagnosed *d, struct cause_found *found, enum 
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (work[time] == sort)
-            piece_all(found, d, op, time >= g->n_ops,
-                      found_part(found, map_key(g->name[op]), "%.60s",
-                                 strtab_get(&g->names, g->name[op])));
+            piece_all(found, op, time >= g->n_ops, part_of_op(found, g, op, sort));
     }
 }
 
@@ -52,9 +61,8 @@ void find_syncs(const struct diagnosed *d, struct cause_found *found)
                 uint32_t to = succ[e];
                 if (!on_thread(g, to) || (g->flags[to] & GRAPH_OP_GPU))
                     continue;
-                const char *name = strtab_get(&g->names, g->name[to]);
                 array_add(&found->cuts, .from = op, .to = to, .next = next,
-                          .part = found_part(found, map_key(g->name[to]), "%.60s", name));
+                          .part = part_of_op(found, g, to, WORK_SYNC));
             }
     }
 }
@@ -144,15 +152,30 @@ void find_recomputing(const struct diagnosed *d, struct cause_found *found)
         if (!are[op] || (g->flags[op] & GRAPH_OP_GPU))
             continue;
         uint32_t part = part_of_rank(found, d, g->rank[op], NULL);
-        piece_all(found, d, op, false, part);
-        piece_all(found, d, op, true, part);
+        piece_all(found, op, false, part);
+        piece_all(found, op, true, part);
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
             if ((g->flags[g->succ[e]] & GRAPH_OP_GPU) && g->kind[g->succ[e]] <= DPRO_OP_UPDATE)
-                piece_all(found, d, g->succ[e], false, part);
+                piece_all(found, g->succ[e], false, part);
     }
 }
 
 /* ---- launches and gaps ---- */
+
+/* By the range that the gap is in, the module whose op follows, or that op. */
+static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *g, uint32_t op)
+{
+    uint32_t where = g->where ? g->where[op] : 0, module = graph_module_of(g, op);
+    if (where > 0)
+        return found_part(found, map_mix(where), "in %.120s", strtab_get(&g->names, where));
+    if (module != MEMORY_NONE && strtab_len(&g->names, module) > 0)
+        return found_part(found, map_mix(module) ^ 2, "before ops of module %.100s",
+                          strtab_get(&g->names, module));
+    if (g->flags[op] & GRAPH_OP_BOUNDARY)
+        return found_part(found, 1, "before the iteration's end");
+    return found_part(found, map_key(g->name[op]), "before %.60s",
+                      strtab_get(&g->names, g->name[op]));
+}
 
 /* Gaps on threads that are a twentieth of the iteration in the median; of ranks without a GPU all
  * of them, as nothing is launched there. */
@@ -172,9 +195,7 @@ void find_gaps(const struct diagnosed *d, struct cause_found *found)
             ns[i] = left_of(d, i, op, true);
         bool is_long = lower_median(ns, d->n_iterations) > d->iteration_ns / 20;
         if (is_long || !has_gpu[g->rank[op]])
-            piece_all(found, d, op, true,
-                      found_part(found, map_key(g->name[op]), "before %.60s",
-                                 strtab_get(&g->names, g->name[op])));
+            piece_all(found, op, true, part_of_gap(found, g, op));
     }
 }
 
@@ -187,7 +208,7 @@ void find_launches(const struct diagnosed *d, struct cause_found *found)
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops, phase = g->phase[op];
         if (work[time] == WORK_LAUNCH || work[time] == WORK_GAP)
-            piece_all(found, d, op, time >= g->n_ops,
+            piece_all(found, op, time >= g->n_ops,
                       found_part(found, phase + UINT64_C(1), "%s",
                                  phase <= DPRO_OP_UPDATE ? phases[phase] : "between passes"));
     }

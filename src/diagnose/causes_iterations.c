@@ -221,7 +221,7 @@ static void find_named(const struct diagnosed *d, struct cause_found *found, con
     }
     for (uint32_t op = 0; op < g->n_ops; op++)
         if (are[g->name[op]] && !(g->flags[op] & GRAPH_OP_GPU))
-            piece_all(found, d, op, false, part_of_rank(found, d, g->rank[op], NULL));
+            piece_all(found, op, false, part_of_rank(found, d, g->rank[op], NULL));
     find_unusual(d, found, what);
 }
 

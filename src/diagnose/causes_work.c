@@ -109,10 +109,8 @@ void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t 
         array_add(&found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);
 }
 
-void piece_all(struct cause_found *found, const struct diagnosed *d, uint32_t op, bool gap,
-               uint32_t part)
+void piece_all(struct cause_found *found, uint32_t op, bool gap, uint32_t part)
 {
-    (void)d;
     array_add(&found->pieces, .op = op, .part = part, .gap = gap);
 }
 

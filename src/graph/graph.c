@@ -346,3 +346,14 @@ void graph_each_message(const struct dpro_graph *g,
             }
         }
 }
+
+uint32_t graph_module_of(const struct dpro_graph *g, uint32_t op)
+{
+    uint32_t rank = g->rank[op];
+    if (!g->memory || rank >= g->n_ranks)
+        return MEMORY_NONE;
+    const struct graph_memory *memory = &g->memory[rank];
+    uint32_t at = op - g->ranks[rank].first_op;
+    uint32_t call = at < memory->n_op_calls ? memory->op_calls[at] : MEMORY_NONE;
+    return call == MEMORY_NONE ? MEMORY_NONE : memory->calls[call / 2].module;
+}

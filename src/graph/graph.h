@@ -238,6 +238,9 @@ struct rank_work {
     COLUMN(ROW, uint64_t, size_bytes, BYTES, "what it communicates or copies; 0: not known")       \
     COLUMN(ROW, uint64_t, transaction, NUMBER,                                                     \
            "equal for ops that are one communication; 0: none")                                    \
+    COLUMN(ROW, uint32_t, where, NAME,                                                             \
+           "the range, function of Python or module around a long gap before it, or around a "     \
+           "call that waits for the GPU, behind the op that calls; empty: none, or not asked")     \
     COLUMN(ROW, uint32_t, gather, NUMBER,                                                          \
            "of FSDP: 1 + twice the number of the unit whose parameters it gathers, and 1 more "    \
            "for the backward pass; 0: none")                                                       \
@@ -357,6 +360,9 @@ double graph_tracing_ratio(const struct dpro_graph *g);
  * the transaction. */
 void graph_each_message(const struct dpro_graph *graph,
                         void (*do_it)(void *arg, dpro_op_id send, dpro_op_id receive), void *arg);
+
+/* The string id of the innermost module that an op is of; MEMORY_NONE: of none, or not known. */
+uint32_t graph_module_of(const struct dpro_graph *graph, uint32_t op);
 
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);

@@ -94,6 +94,9 @@ struct local_op {
     uint32_t collective; /* index into the rank's collectives; NO_ID: none */
     uint32_t gather;     /* as in struct dpro_graph; units are the recording's buckets */
     uint32_t pass;       /* as in struct dpro_graph */
+    uint32_t range,
+        caller; /* string ids, 0: none: what the job says that it is at in the gap before
+                   it, or around a call that waits for the GPU; the op that calls */
 };
 
 struct local_edge {
@@ -334,6 +337,9 @@ void build_pool(struct rank_build *rank);
 /* slow_steps.c: fills rank->grown, of iterations that take longer than the others. Before ops are
  * forgotten. */
 void slow_steps_find(struct rank_build *rank);
+
+/* job_ranges.c: fills `range` and `caller` of its ops. Before ops are forgotten. */
+void build_where(struct rank_build *rank);
 
 /* Frees what only the rank itself needed, once its edges are known: slices, tracks, matches,
  * phases. */

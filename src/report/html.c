@@ -104,18 +104,6 @@ static void write_column(struct writer *w, const char *key, size_t n, const int6
     writer_close(w, ']');
 }
 
-/* The string id of the innermost module that an op is of; MEMORY_NONE: of none, or not known. */
-static uint32_t module_of(const struct dpro_graph *g, dpro_op_id op)
-{
-    uint32_t rank = g->rank[op];
-    if (!g->memory || rank >= g->n_ranks)
-        return MEMORY_NONE;
-    const struct graph_memory *memory = &g->memory[rank];
-    uint32_t at = op - g->ranks[rank].first_op;
-    uint32_t call = at < memory->n_op_calls ? memory->op_calls[at] : MEMORY_NONE;
-    return call == MEMORY_NONE ? MEMORY_NONE : memory->calls[call / 2].module;
-}
-
 /* Writes the strings that ops use, and remembers their places. */
 static void write_strings(struct writer *w, struct page *page)
 {
@@ -125,7 +113,7 @@ static void write_strings(struct writer *w, struct page *page)
     for (uint32_t i = 0; i < page->n_ops; i++) {
         dpro_op_id op = page->ops[i];
         const uint32_t ids[] = {g->name[op], g->tensor ? g->tensor[op] : MEMORY_NONE,
-                                module_of(g, op)};
+                                graph_module_of(g, op)};
         EACH_OF (const uint32_t, at, ids, 3) {
             uint32_t id = *at;
             if (id >= g->names.n || page->text_at[id] != UINT32_MAX)
@@ -189,7 +177,7 @@ static void write_ops(struct writer *w, const struct page *page)
         gap[i] = g->gap_ns ? g->gap_ns[op] : 0;
         bytes[i] = g->size_bytes ? (int64_t)g->size_bytes[op] : 0;
         tensor[i] = g->tensor && g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0;
-        uint32_t of = module_of(g, op);
+        uint32_t of = graph_module_of(g, op);
         module[i] = of == MEMORY_NONE ? 0 : (int64_t)page->text_at[of] + 1;
     }
     WRITER_ROWS (w, "kinds", k, DPRO_N_OP_KINDS)

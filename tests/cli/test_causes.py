@@ -21,12 +21,15 @@ def job(**changed):
                           "jitter": 0.03, **changed})
 
 
-def pause(us, name="", when=lambda rank, number: True):
-    """The CPU is busy with what is named, or nobody knows with what."""
+def pause(us, name="", when=lambda rank, number: True, cat="user_annotation"):
+    """The CPU is busy with what is named, or nobody knows with what; a function of Python is called from main()."""
     def hook(rank, number):
         if when(rank.rank, number):
+            if cat == "python_function":
+                rank.emit(cat, "train.py(3): main", rank.job.start_us, 1e9, 100, 1)
+                rank.emit(cat, "<built-in function sleep>", rank.now + 2, us - 4, 100, 1)
             if name:
-                rank.emit("user_annotation", name, rank.now, us, 100, 1)
+                rank.emit(cat, name, rank.now + 1, us - 2, 100, 1)
             rank.now += us
     return hook
 
@@ -149,10 +152,14 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("noise", "", WAITS, {"before_forward": pause(15_000.0, "", lambda rank, number: draw(number).randrange(4) == rank)}),
     ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER)}),
     ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER, lambda rank, number: rank == 1)}),
-    ("sync", "cudaStreamSynchronize", {**BOUND, "program": reading_back(0)}, {"program": reading_back(3)}),
+    ("sync", "cudaStreamSynchronize of aten::item", {**BOUND, "program": reading_back(0)}, {"program": reading_back(3)}),
     ("launch", "backward", WAITS, {"cpu_us": 400.0}),
     ("allocator", "cudaMalloc", {"sync": "loss"}, {"within": mallocs}),
     ("python_gaps", "before ", {"sync": "loss"}, {"within": pause(7_000.0)}),
+    ("python_gaps", "in augment", {"sync": "loss"}, {"within": pause(7_000.0, "augment")}),
+    ("python_gaps", "in train.py(30): augment", {"sync": "loss"},
+     {"within": pause(7_000.0, "train.py(30): augment", cat="python_function")}),
+    ("python_gaps", "in blocks.3", {"sync": "loss"}, {"within": pause(7_000.0, "dpro.module:blocks.3")}),
     ("communication", "dp all_reduce", {}, {"transfer_us": 6000.0}),
     ("recomputation", "rank", {"program": checkpointed(False)}, {"program": checkpointed(True)}),
     ("slow_link", "ranks 2 to 3", {"world": 8, "program": pairs(False)}, {"program": pairs(True)}),

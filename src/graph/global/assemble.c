@@ -72,7 +72,7 @@ static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r
 {
     const struct rank_build *rank = &a->join->ranks[r];
     const struct local_op *op = &rank->ops.at[o];
-    char tensor_name[TENSOR_NAME] = "", text[TENSOR_NAME + 8];
+    char tensor_name[TENSOR_NAME] = "", text[TENSOR_NAME + 8], where[200];
     size_t index;
     const struct local_tensor *tensor = o >= rank->n_timed ? tensor_of(rank, o, &index) : NULL;
     const char *name = NULL;
@@ -107,6 +107,13 @@ static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r
             name = text;
         }
     }
+    if (op->range && op->caller)
+        snprintf(where, sizeof where, "%s in %s", strtab_get(&a->trace->names, op->caller),
+                 strtab_get(&a->trace->names, op->range));
+    else
+        snprintf(where, sizeof where, "%s",
+                 strtab_get(&a->trace->names, op->range ? op->range : op->caller));
+    row.where = graph_builder_add_name(builder, where);
     row.name = name ? graph_builder_add_name(builder, name) : known_name(a, builder, op->name);
     row.tensor = graph_builder_add_name(builder, tensor_name);
     graph_builder_add(builder, rank->trace->rank, &row);

@@ -100,6 +100,7 @@ static void link_rank(void *arg, size_t r)
     rank->autocast = build_finds_autocast(rank);
     rank->memory = build_memory(rank, build->options.last_step);
     slow_steps_find(rank);
+    build_where(rank);
     build_sum_work(rank);
     build_forget(rank);
     if (build->spent && r < build->trace->n_ranks)

@@ -3,6 +3,7 @@
  * or for the GPU, is no cause. */
 #include "graph/rank_build.h"
 
+#include "graph/ops/job_ranges.h"
 #include "graph/ops/match_slices.h"
 
 /* Time by sample of what has one key: a name, or the gaps before ops of it. */
@@ -72,46 +73,17 @@ static bool steps_waits(const struct rank_build *rank, uint32_t slice)
            (rank->trace->tracks[span->track].gpu && build_communicates(rank, slice));
 }
 
-/* Spans that are no ops: ranges that the job marks, functions of Python. */
-static slice_list list_ranges(const struct rank_build *rank)
-{
-    const uint32_t marks = NAME_STEP | NAME_OPTIMIZER_STEP | NAME_ZERO_GRAD;
-    slice_list ranges = {0};
-    for (uint32_t i = 0; i < rank->trace->n_spans; i++) {
-        const struct trace_span *span = &rank->trace->spans[i];
-        if ((span->kind == SPAN_ANNOTATION || span->kind == SPAN_PYTHON ||
-             span->kind == SPAN_OTHER) &&
-            !rank->trace->tracks[span->track].gpu && !(rank->classes[span->name] & marks))
-            array_push(&ranges, i);
-    }
-    return ranges;
-}
-
-/* The name of the shortest range that covers most of a gap; NO_ID: none does. */
-static uint32_t range_in(const struct rank_build *rank, const slice_list *ranges, int64_t start_ns,
-                         int64_t end_ns)
-{
-    const struct trace_span *best = NULL;
-    for (size_t i = 0; i < ranges->n; i++) {
-        const struct trace_span *span = &rank->trace->spans[ranges->at[i]];
-        int64_t end = time_add(span->start_ns, span->dur_ns);
-        int64_t covered = MIN(end, end_ns) - MAX(span->start_ns, start_ns);
-        if (covered >= (end_ns - start_ns) / 5 * 4 && (!best || span->dur_ns < best->dur_ns))
-            best = span;
-    }
-    return best ? best->name : NO_ID;
-}
-
 static void add_gap(const struct rank_build *rank, const struct sample_window *windows,
-                    struct key_times *times, const slice_list *ranges, uint32_t before,
+                    struct key_times *times, const job_ranges *ranges, uint32_t before,
                     int64_t start_ns, int64_t end_ns)
 {
     enum { SHORT = 100 }; /* parts of the iteration: shorter ones explain nothing */
     uint32_t sample = window_at(windows, rank->n_samples, start_ns), range = NO_ID;
     if (sample == NO_ID)
         return;
-    if (end_ns - start_ns > (windows[sample].end_ns - windows[sample].start_ns) / SHORT)
-        range = range_in(rank, ranges, start_ns, end_ns);
+    int64_t ns = windows[sample].end_ns - windows[sample].start_ns;
+    if (end_ns - start_ns > ns / SHORT)
+        range = range_in(ranges, start_ns, end_ns, ns);
     add_time(times, range == NO_ID ? (uint64_t)before << 1 | 1 : (uint64_t)range << 1,
              rank->n_samples, sample, end_ns - start_ns);
 }
@@ -119,7 +91,7 @@ static void add_gap(const struct rank_build *rank, const struct sample_window *w
 static void sum_times(const struct rank_build *rank, const struct sample_window *windows,
                       struct key_times *times)
 {
-    slice_list ranges = list_ranges(rank);
+    SCRATCH job_ranges ranges = list_ranges(rank, INT64_MIN, INT64_MAX);
     int64_t busy_until = INT64_MIN;
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         slice_list slices = slices_by_start(rank, s, is_of_process);
@@ -142,7 +114,6 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
         }
         array_fini(&slices);
     }
-    array_fini(&ranges);
 }
 
 ORDER(by_excess, struct grown_time, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));

@@ -294,7 +294,8 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- slow ranks ---- */
 
-/* What a rank computes, and what its CPU does, each by itself. */
+/* What a rank computes, and what its CPU does, each by itself. What comes before a stage's passes
+ * is its own, such as loading input: there, ranks of other stages are no peers. */
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
 {
     if (d->g->n_ranks < 2 && d->g->world_size > 1)
@@ -307,8 +308,10 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
         double ratio;
         peers_make(&p, d, sorts[sort], false, &arena);
         struct beside b = beside_peers(&p, d, DPRO_N_OP_KINDS, &arena);
+        bool peers =
+            sort == 0 || p.pipeline.dimension == DPRO_NO_DIMENSION || stages_have_peers(&p, d->g);
         for (uint32_t r = 0; r < d->g->n_ranks; r++)
-            slow[r] = is_slower(&b, r, d->n_iterations, &ratio);
+            slow[r] = peers && is_slower(&b, r, d->n_iterations, &ratio);
         for (size_t k = 0; k < p.groups.n; k++) {
             const struct time_group *group = &p.groups.at[k];
             uint32_t part =

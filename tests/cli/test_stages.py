@@ -213,6 +213,18 @@ class TestStages(Case):
             facts = self.assert_json("diagnose", self.write("fair.csv.gz", fair.csv()))
             self.assertNotIn("slow_link", [cause["cause"] for cause in facts["causes"]])
 
+    def test_what_the_first_stage_waits_for_before_a_step_is_no_slow_rank(self):
+        job = StageJob(dp=1, stages=4, micro_batches=8, steps=5, times=uneven(15, by=1))
+        rows, late = [], 0.03
+        for row in job.rows():  # each step begins 30 ms late on stage 0, and all else with it
+            first = row["stage"] == 0 and row["optype"] == "params-all-gather"
+            row["start_ts"] += late * (row["step"] - 10 + (not first))
+            rows.append(",".join(str(row[column]) for column in COLUMNS))
+        facts = self.assert_json("diagnose", self.write("job.csv", "\n".join([",".join(COLUMNS)] + rows) + "\n"))
+        causes = {cause["cause"]: cause["blame_ms"] for cause in facts["causes"]}
+        self.assertNotIn("slow_rank", causes)
+        self.assertGreater(causes["python_gaps"], 20)
+
     def test_the_public_timelines_replay_to_what_was_recorded(self):
         for name, dp, batches in (("ST", 2, 4), ("AR", 4, 32)):
             path = f"{shared('stragglers')}/timeline-{name}.json.gz"

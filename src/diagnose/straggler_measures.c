@@ -26,6 +26,7 @@ struct measuring {
     size_t n_lanes;       /* data-parallel ranks */
     double *own_s;        /* [(step * plan.n + op) * n_lanes + replica] */
     double usual_s[N_STAGE_OPS];
+    bool is_there[N_STAGE_OPS];
     bool
         *keeps; /* whose ops keep their own times [(type * n_stages + stage) * n_lanes + replica] */
     double *end_s; /* [op * n_lanes + lane], of one step */
@@ -117,6 +118,7 @@ static void find_usual_times(struct measuring *m)
             for (uint32_t op = 0; op < m->plan.n; op++)
                 if (m->plan.ops[op].type == type)
                     array_append(&values, times_of(m, s, op), m->n_lanes);
+        m->is_there[type] = values.n > 0;
         m->usual_s[type] = stage_op_kinds[type].median ? stats_median(values.at, values.n)
                                                        : stats_mean_std(values.at, values.n).mean;
     }
@@ -220,10 +222,7 @@ static void measure_parts(struct measuring *m, struct arena *arena)
     for (int i = 0; i < N_SLOWDOWNS; i++)
         out->of[i].s = arena_array(arena, MAX(out->of[i].n, N_STAGE_OPS), sizeof(double));
     for (uint32_t t = 0; t < N_STAGE_OPS; t++) {
-        bool is_there = false;
-        for (uint32_t op = 0; op < m->plan.n; op++)
-            is_there |= m->plan.ops[op].type == t ||
-                        (stage_op_sends((uint8_t)t) && m->plan.ops[op].type == t + 1);
+        bool is_there = m->is_there[t] || (stage_op_sends((uint8_t)t) && m->is_there[t + 1]);
         if (!is_there || stage_op_receives((uint8_t)t))
             continue;
         names[types->n] = t == STAGE_FORWARD_SEND    ? "forward-pp-comm"
@@ -242,12 +241,7 @@ static void measure_parts(struct measuring *m, struct arena *arena)
     out->of_worker = of_worker;
 }
 
-struct slow_worker {
-    double s;
-    uint32_t worker; /* index of the table: by its number */
-};
-
-ORDER(by_slowdown, struct slow_worker, DESCENDING(s) ?: ASCENDING(worker));
+ORDER_OF_INDICES(by_slowdown, double, COMPARE(*y, *x));
 
 static void measure_shares(struct measuring *m, double own_s, double ideal_s)
 {
@@ -255,15 +249,13 @@ static void measure_shares(struct measuring *m, double own_s, double ideal_s)
     const struct stage_worker *workers = m->table->workers.at;
     size_t n = m->table->workers.n;
     size_t n_slowest = (size_t)ceil(SLOWEST_SHARE * (double)n - 1e-9);
-    struct slow_worker *ranked = arena_array(&m->scratch, n, sizeof *ranked);
+    double *slowdowns = arena_array(&m->scratch, n, sizeof *slowdowns);
     for (uint32_t w = 0; w < n; w++)
-        ranked[w] = (struct slow_worker){
-            out->of_worker[workers[w].replica * out->n_stages + workers[w].stage], w};
-    qsort(ranked, n, sizeof *ranked, by_slowdown);
+        slowdowns[w] = out->of_worker[workers[w].replica * out->n_stages + workers[w].stage];
+    SCRATCH uint32_t *slowest = sorted_indices(n, slowdowns, by_slowdown);
     keep_times(m, ALL, ALL, ALL, true);
     for (size_t i = 0; i < n_slowest; i++)
-        keep_times(m, ALL, workers[ranked[i].worker].stage, workers[ranked[i].worker].replica,
-                   false);
+        keep_times(m, ALL, workers[slowest[i]].stage, workers[slowest[i]].replica, false);
     out->m_w = (own_s - simulate_steps(m, ALL).mean_whole_s) / (own_s - ideal_s);
     keep_times(m, ALL, ALL, ALL, true);
     keep_times(m, ALL, out->n_stages - 1, ALL, false);

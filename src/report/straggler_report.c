@@ -8,33 +8,17 @@
 
 enum { MAP_COLUMNS = 10, TEXT_ITEMS = 4, DIGITS = 9 };
 
-/* Slowdowns and what each is of, the largest first. */
-struct slowed {
-    double s;
-    const char *name; /* NULL: a number */
-    size_t number;
-};
-
-ORDER(by_slowdown, struct slowed, DESCENDING(s) ?: ASCENDING(number));
-
-static struct slowed *list_slowed(const struct slowdowns *of)
-{
-    struct slowed *all = mem_array(of->n + (size_t)1, sizeof *all);
-    for (uint32_t i = 0; i < of->n; i++)
-        all[i] = (struct slowed){of->s[i], of->names ? of->names[i] : NULL, i};
-    return all;
-}
+ORDER_OF_INDICES(by_slowdown, double, COMPARE(*y, *x));
 
 static void put_largest(struct writer *w, const struct slowdowns *of)
 {
     struct words words = {.n = 0};
-    SCRATCH struct slowed *all = list_slowed(of);
-    qsort(all, of->n, sizeof *all, by_slowdown);
+    SCRATCH uint32_t *order = sorted_indices(of->n, of->s, by_slowdown);
     for (size_t i = 0; i < of->n && i < TEXT_ITEMS; i++)
-        if (all[i].name)
-            words_add(&words, ", ", "%s %.3f", all[i].name, all[i].s);
+        if (of->names)
+            words_add(&words, ", ", "%s %.3f", of->names[order[i]], of->s[order[i]]);
         else
-            words_add(&words, ", ", "%zu: %.3f", all[i].number, all[i].s);
+            words_add(&words, ", ", "%u: %.3f", order[i], of->s[order[i]]);
     if (of->n > TEXT_ITEMS)
         words_add(&words, ", ", "%u more", of->n - TEXT_ITEMS);
     table_paragraph(w, "  ", 4, "by %s: %s", of->by, words.text);
@@ -44,16 +28,16 @@ static void put_largest(struct writer *w, const struct slowdowns *of)
 static void put_map(struct writer *w, const struct straggler_measures *m)
 {
     struct table table = {.n_cols = 1 + (int)MIN(m->n_replicas, MAP_COLUMNS), .left = {true}};
-    SCRATCH struct slowed *ranks = list_slowed(&m->of[SLOW_REPLICAS]);
-    if (m->n_replicas > MAP_COLUMNS)
-        qsort(ranks, m->n_replicas, sizeof *ranks, by_slowdown);
+    SCRATCH uint32_t *worst = sorted_indices(m->n_replicas, m->of[SLOW_REPLICAS].s, by_slowdown);
+    bool all = m->n_replicas <= MAP_COLUMNS;
     table_cells(&table, "S_w");
     for (int c = 0; c + 1 < table.n_cols; c++)
-        table_cell(&table, "dp %zu", ranks[c].number);
+        table_cell(&table, "dp %u", all ? (uint32_t)c : worst[c]);
     for (uint32_t s = 0; s < m->n_stages; s++) {
         table_cell(&table, "stage %u", s);
         for (int c = 0; c + 1 < table.n_cols; c++)
-            table_fixed(&table, m->of_worker[ranks[c].number * m->n_stages + s], 3, "");
+            table_fixed(&table, m->of_worker[(all ? (uint32_t)c : worst[c]) * m->n_stages + s], 3,
+                        "");
     }
     table_write(w, &table);
 }

@@ -225,6 +225,14 @@ class TestStages(Case):
         self.assertNotIn("slow_rank", causes)
         self.assertGreater(causes["python_gaps"], 20)
 
+    def test_ranks_whose_clocks_differ_are_told_of(self):
+        job = StageJob(dp=2, stages=4, times=uneven(16))
+        rows = [",".join(str(dict(row, start_ts=row["start_ts"] + 0.05 * (row["stage"] // 2))[c]) for c in COLUMNS) for row in job.rows()]
+        for skewed in (True, False):
+            text = "\n".join([",".join(COLUMNS)] + rows) + "\n" if skewed else job.csv()
+            warnings = " ".join(self.assert_json("diagnose", self.write("job.csv", text))["warnings"])
+            self.assertEqual("its ranks' clocks differ" in warnings, skewed)
+
     def test_the_public_timelines_replay_to_what_was_recorded(self):
         for name, dp, batches in (("ST", 2, 4), ("AR", 4, 32)):
             path = f"{shared('stragglers')}/timeline-{name}.json.gz"

@@ -136,6 +136,22 @@ static bool begin_together(const struct ranks_maker *m)
     return n > 0 && n_together * 20 >= n * 19;
 }
 
+/* Whether one message in ten of the usual step is over before it is sent: clocks differ. */
+static bool clocks_differ(const struct ranks_maker *m)
+{
+    uint32_t n = 0, n_before = 0, step = m->table->usual;
+    for (uint32_t op = 0; op < m->plan.n; op++)
+        for (uint32_t r = 0; r < m->table->n_replicas && stage_op_sends(m->plan.ops[op].type);
+             r++) {
+            uint32_t peer = m->plan.ops[op].peer;
+            const struct stage_op *sent = op_at(m, op, step, r);
+            const struct stage_op *got = peer < m->plan.n ? op_at(m, peer, step, r) : NULL;
+            n += sent && got;
+            n_before += sent && got && got->start_ns + got->dur_ns < sent->start_ns - LATE_NS;
+        }
+    return n_before * 10 > n;
+}
+
 static void find_times(struct ranks_maker *m)
 {
     const struct stage_plan *plan = &m->plan;
@@ -456,6 +472,9 @@ void stage_ranks_make(struct trace_part *part, struct stage_table *table)
         all.begun_ns[index_of(&all, op)] = op->start_ns;
         all.ended_ns[index_of(&all, op)] = op->start_ns + op->dur_ns;
     }
+    if (clocks_differ(&all))
+        part->note = "messages end before they are sent, as its ranks' clocks differ: waiting, "
+                     "transfers and gaps are off by as much; record with synchronized clocks";
     find_times(&all);
     find_meetings(&all);
     for (uint32_t rank = 0; rank < table->workers.n; rank++) {

@@ -1,25 +1,72 @@
 /* dpro export: what a trace holds, in forms that other programs read. */
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
 #include <dpro/dpro.h>
 
 #include "cmd.h"
 #include "job.h"
 
+enum form { CSV, SQLITE, GRAPHML, CHAKRA, PERFETTO, N_FORMS };
+
+struct rank_range {
+    int first, n; /* 0: all */
+};
+
 struct values {
     struct cmd_values common;
-    const char *output, *csv;
+    const char *output, *to[N_FORMS];
+    struct rank_range ranks;
     bool net_csv, list;
 };
+
+/* R or A-B. */
+static bool read_rank_range(const char *text, void *field)
+{
+    struct rank_range *range = field;
+    int last, end = 0;
+    char *dash = strchr(text, '-');
+    if (text[strspn(text, "0123456789-")] || !isdigit((unsigned char)text[0]))
+        return false;
+    if (sscanf(text, dash ? "%9d-%9d%n" : "%9d%n", &range->first, dash ? &last : &end, &end) < 1)
+        return false;
+    last = dash ? last : range->first;
+    range->n = last - range->first + 1;
+    return text[end] == '\0' && range->n > 0;
+}
 
 #define AT(member) offsetof(struct values, member)
 static const struct opt export_opts[] = {
     {.name = "csv",
      .arg = "DIR",
      .read = opt_read_string,
-     .offset = AT(csv),
+     .offset = AT(to[CSV]),
      .form = "a folder",
      .help = "every table of the job, NAME.csv in DIR: ops, edges,\ncollectives, messages, "
              "iterations, memory, critical\npath, ...",
      .complete = OPT_COMPLETE_FOLDER},
+    OPT_PATH(
+        "sqlite", "FILE", to[SQLITE], "a file",
+        "the same tables as a SQLite database; its table\n'columns' says what the columns are"),
+    OPT_PATH("graphml", "FILE", to[GRAPHML], "a file",
+             "the global data-flow graph as GraphML; compressed\nif FILE ends in .gz"),
+    {.name = "chakra",
+     .arg = "DIR",
+     .read = opt_read_string,
+     .offset = AT(to[CHAKRA]),
+     .form = "a folder",
+     .help = "the graph as Chakra execution traces, job.RANK.et\nand comm_group.json in DIR",
+     .complete = OPT_COMPLETE_FOLDER},
+    OPT_PATH("perfetto", "FILE", to[PERFETTO], "a file",
+             "the timeline, measured and replayed, as Perfetto's\nown trace format"),
+    OPT_VALUE("ranks", "A-B", read_rank_range, ranks, "a rank, or A-B",
+              "of --graphml: only the ops of these ranks"),
+    OPT_VALUE("iteration", "N", cmd_read_iteration, common, "the number of an iteration",
+              "of --graphml and --perfetto: the times of iteration\nN (default: means, the one "
+              "nearest to the prediction)"),
     OPT_FLAG("list", list, "list the tables and their columns, as Markdown"),
     OPT_FLAG("net-csv", net_csv,
              "the transport logs, one line a socket call:\nnet_rank<R>.csv.gz for each rank"),
@@ -43,22 +90,97 @@ static int export_net(const struct values *values, struct dpro_job *job)
     return CMD_DONE;
 }
 
-static int export_tables(const struct values *values, struct dpro_job *job)
+/* Whether it is one of the files that the job was read from. */
+static bool is_input(struct dpro_job *job, const char *path)
 {
-    struct dpro_report report;
+    const struct dpro_trace *trace;
+    struct dpro_error err;
+    struct stat to, from;
+    if (stat(path, &to) < 0 || dpro_job_trace(job, &trace, &err) < 0)
+        return false;
+    for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
+        struct dpro_file_info file = dpro_trace_file(trace, f);
+        if (stat(file.path, &from) == 0 && to.st_dev == from.st_dev && to.st_ino == from.st_ino)
+            return true;
+    }
+    return false;
+}
+
+/* Writes the one form that was asked for. */
+static int write_form(const struct values *values, const struct dpro_report *report,
+                      struct dpro_error *err)
+{
+    struct dpro_graphml graphml = {.graph = report->graph,
+                                   .shown_iteration = values->common.job.shown != NULL,
+                                   .first_rank = values->ranks.first,
+                                   .n_ranks = values->ranks.n};
     struct dpro_tables *tables = NULL;
+    int rc = 0;
+    if (values->to[GRAPHML])
+        return dpro_graphml_write(&graphml, values->to[GRAPHML], err);
+    if (values->to[CHAKRA])
+        return dpro_chakra_write(report->graph, report->replay, values->to[CHAKRA], &report->sink,
+                                 err);
+    if (values->to[PERFETTO])
+        return dpro_report_perfetto(report, values->to[PERFETTO], err);
+    rc = dpro_tables_create(report->graph, report->replay, &tables, err);
+    if (rc == 0 && values->to[CSV])
+        rc = dpro_tables_csv(tables, values->to[CSV], &report->sink, err);
+    else if (rc == 0)
+        rc = dpro_tables_sqlite(tables, values->to[SQLITE], err);
+    dpro_tables_destroy(tables);
+    return rc;
+}
+
+static int export_job(const struct values *values, struct dpro_job *job, enum form form)
+{
+    static const char *const wrote[N_FORMS] = {
+        [CSV] = "tables to %s; 'dpro export --list' says what their columns are",
+        [SQLITE] = "tables to %s; try: sqlite3 %s 'SELECT * FROM columns'",
+        [GRAPHML] = "the graph to %s",
+        [CHAKRA] = "Chakra traces to %s",
+        [PERFETTO] = "the timeline to %s; open it in ui.perfetto.dev"};
+    struct dpro_report report;
     struct dpro_error err = {.code = 0};
     const struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
-    int rc = dpro_job_replay(job, &options, &report, &err);
+    int rc = 0;
+    if (is_input(job, values->to[form])) {
+        cmd_say("%s is a part of the job's own trace; name another place", values->to[form]);
+        return CMD_USAGE;
+    }
+    rc = dpro_job_replay(job, &options, &report, &err);
     if (rc == 0)
-        rc = dpro_tables_create(report.graph, report.replay, &tables, &err);
-    if (rc == 0)
-        rc = dpro_tables_csv(tables, values->csv, &report.sink, &err);
-    dpro_tables_destroy(tables);
-    if (rc == 0 && !values->common.quiet)
-        cmd_say("wrote %u tables to %s; 'dpro export --list' says what their columns are",
-                dpro_n_tables(), values->csv);
-    return rc < 0 ? cmd_fail(&err) : CMD_DONE;
+        rc = write_form(values, &report, &err);
+    if (rc < 0)
+        return cmd_fail(&err);
+    if (!values->common.quiet) {
+        char text[64 + 2 * PATH_MAX];
+        snprintf(text, sizeof text, wrote[form], values->to[form], values->to[form]);
+        cmd_say("wrote %s", text);
+    }
+    return CMD_DONE;
+}
+
+/* What is asked for makes no sense together; NULL: it does. */
+static const char *find_contradiction(const struct values *values, int n_asked, size_t n_paths)
+{
+    if (n_asked != 1)
+        return "export needs to be told what, by one of --csv DIR, --sqlite FILE, --graphml FILE, "
+               "--chakra DIR, --perfetto FILE, --net-csv and --list; see 'dpro help export'";
+    if (values->output && !values->net_csv)
+        return "-o is where --net-csv writes; the others name their own place, and --list writes "
+               "none";
+    if (values->ranks.n > 0 && !values->to[GRAPHML])
+        return "--ranks chooses what --graphml writes; leave it out";
+    if (values->common.job.shown && !values->to[GRAPHML] && !values->to[PERFETTO])
+        return "--iteration chooses what --graphml and --perfetto write; leave it out";
+    if (values->list)
+        return NULL;
+    if (n_paths == 0)
+        return "export needs a trace: a folder, files or a glob; see 'dpro help export'";
+    return values->net_csv && !values->output
+               ? "export needs a folder to write into: -o DIR; see 'dpro help export'"
+               : NULL;
 }
 
 static int run(const void *given, const struct opt_list *paths)
@@ -66,29 +188,25 @@ static int run(const void *given, const struct opt_list *paths)
     struct values values = *(const struct values *)given;
     struct dpro_error err = {.code = 0};
     struct dpro_job *job;
-    if (values.list + values.net_csv + (values.csv != NULL) != 1) {
-        cmd_say(
-            "export needs to be told what, by one of --csv DIR, --net-csv and --list; see 'dpro "
-            "help export'");
-        return CMD_USAGE;
-    }
-    if (values.output && !values.net_csv) {
-        cmd_say("-o is where --net-csv writes; --csv names its own folder, and --list writes none");
+    enum form form = CSV;
+    int n_asked = values.list + values.net_csv;
+    for (enum form f = CSV; f < N_FORMS; f++)
+        if (values.to[f]) {
+            form = f;
+            n_asked++;
+        }
+    const char *wrong = find_contradiction(&values, n_asked, paths->n);
+    if (wrong) {
+        cmd_say("%s", wrong);
         return CMD_USAGE;
     }
     if (values.list)
         return dpro_tables_list(cmd_output(), &err) < 0 ? cmd_fail(&err)
                                                         : cmd_finish_output(CMD_DONE);
-    if (paths->n == 0 || (values.net_csv && !values.output)) {
-        cmd_say("export needs %s; see 'dpro help export'",
-                paths->n == 0 ? "a trace: a folder, files or a glob"
-                              : "a folder to write into: -o DIR");
-        return CMD_USAGE;
-    }
     values.common.job.without_profile = values.net_csv;
     int code = job_open(paths->items, paths->n, &values.common, &job);
     if (code == 0)
-        code = (values.csv ? export_tables : export_net)(&values, job);
+        code = values.net_csv ? export_net(&values, job) : export_job(&values, job, form);
     dpro_job_close(job);
     return code;
 }
@@ -99,13 +217,21 @@ const struct cmd cmd_export = {
     .usage = "--csv DIR PATH...",
     .description =
         "Reads the traces of a job (PATH is a trace directory, a file or a glob), and writes the\n"
-        "tables of the job as CSV: its ops and edges, collectives, messages, iterations, memory,\n"
-        "aligned clocks and critical path. Or the transport logs of its ranks, one line a socket\n"
-        "call: when, which bytes of which connection, and which gloo message began with them.",
-    .examples = "  dpro export --csv tables/ dpro_trace/\n"
-                "  python3 -c 'import pandas; print(pandas.read_csv(\"tables/ops.csv\"))'\n"
-                "  dpro export --list                            what the columns are\n"
-                "  dpro export --net-csv -o csv/ dpro_trace/",
+        "tables of the job as CSV or SQLite: its ops and edges, collectives, messages, "
+        "iterations,\n"
+        "memory, aligned clocks and critical path; or its global data-flow graph as GraphML or as\n"
+        "Chakra execution traces; or its timeline for Perfetto; or the transport logs of its "
+        "ranks,\n"
+        "one line a socket call: when, which bytes of which connection, and which gloo message\n"
+        "began with them.",
+    .examples =
+        "  dpro export --csv tables/ dpro_trace/\n"
+        "  python3 -c 'import pandas; print(pandas.read_csv(\"tables/ops.csv\"))'\n"
+        "  dpro export --sqlite job.db dpro_trace/\n"
+        "  sqlite3 job.db 'SELECT kind, SUM(dur_ns) / 1e6 FROM ops GROUP BY kind'\n"
+        "  dpro export --perfetto job.pftrace dpro_trace/        open it in ui.perfetto.dev\n"
+        "  dpro export --list                            what the columns are\n"
+        "  dpro export --net-csv -o csv/ dpro_trace/",
     .opts = export_opts,
     .values_size = sizeof(struct values),
     .run = run,

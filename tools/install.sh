@@ -38,6 +38,7 @@ for group in "$@"; do
         need ninja-build command -v ninja
         need pkg-config command -v pkg-config
         need libisal-dev pkg-config --exists libisal
+        need libsqlite3-dev pkg-config --exists sqlite3
         need libcmocka-dev pkg-config --exists cmocka # the build folder holds the tests too
         ;;
     test)

@@ -55,6 +55,11 @@ DPRO_API int dpro_align_json(const struct dpro_trace *trace, const struct dpro_g
 DPRO_API int dpro_align_manifest(const struct dpro_trace *trace, const struct dpro_graph *graph,
                                  const char *path, struct dpro_error *err);
 
+/* The timeline, measured and replayed, with aligned clocks, arrows and memory, in Perfetto's own
+ * format; gzip-compressed where the path ends in .gz. */
+DPRO_API int dpro_report_perfetto(const struct dpro_report *report, const char *path,
+                                  struct dpro_error *err);
+
 /* What a what-if's report is made of; everything is borrowed. */
 struct dpro_whatif_report {
     const struct dpro_trace *trace;

@@ -66,6 +66,25 @@ DPRO_API const char *dpro_tables_name(const struct dpro_tables *tables, uint32_t
 /* Writes a file NAME.csv for each table into `folder`, made when missing: all or none. */
 DPRO_API int dpro_tables_csv(const struct dpro_tables *tables, const char *folder,
                              const struct dpro_sink *sink, struct dpro_error *err);
+/* Writes all tables into a SQLite database, and what their columns mean as the table `columns`;
+ * what is there is replaced. */
+DPRO_API int dpro_tables_sqlite(const struct dpro_tables *tables, const char *path,
+                                struct dpro_error *err);
+
+/* The global data-flow graph for other programs; everything is borrowed. */
+struct dpro_graphml {
+    const struct dpro_graph *graph;
+    int shown_iteration;     /* 1: times of the iteration that is shown; 0: means over all */
+    int first_rank, n_ranks; /* only these ranks' ops, and the edges between them; 0: all */
+};
+/* As GraphML, gzip-compressed where the path ends in .gz. */
+DPRO_API int dpro_graphml_write(const struct dpro_graphml *asked, const char *path,
+                                struct dpro_error *err);
+/* As Chakra execution traces, job.RANK.et each, with comm_group.json, into `folder`, which is made
+ * when missing. DPRO_EUSAGE for jobs with parameter servers. */
+DPRO_API int dpro_chakra_write(const struct dpro_graph *graph, const struct dpro_replay *replay,
+                               const char *folder, const struct dpro_sink *sink,
+                               struct dpro_error *err);
 
 #ifdef __cplusplus
 }

@@ -270,19 +270,24 @@ static __attribute__((noinline)) int try_to_write(struct writer *w, struct file_
     return WITHIN_SCOPE(DPRO_ENOMEM, write_in_set(w, set, file, err));
 }
 
-/* All or none. */
+/* All or none; of more than are to be open at once those that were written before one failed. */
 static int write_all(struct file_set *set, const struct set_file *files, size_t n,
                      struct dpro_error *err)
 {
-    enum { MOST_FILES = 40 };
-    struct writer writers[MOST_FILES] = {0};
+    enum { MOST_OPEN = 40 };
+    struct writer writers[MOST_OPEN] = {0};
     int rc = 0;
-    assert(n <= MOST_FILES);
-    for (size_t i = 0; i < n && rc == 0; i++)
-        rc = try_to_write(&writers[i], set, &files[i], err);
-    for (size_t i = 0; i < n && rc == 0; i++)
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct writer *w = &writers[n > MOST_OPEN ? 0 : i];
+        rc = try_to_write(w, set, &files[i], err);
+        if (rc == 0 && n > MOST_OPEN)
+            rc = writer_commit(w, err);
+        if (n > MOST_OPEN)
+            writer_fini(w);
+    }
+    for (size_t i = 0; i < n && n <= MOST_OPEN && rc == 0; i++)
         rc = writer_commit(&writers[i], err);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && n <= MOST_OPEN; i++)
         writer_fini(&writers[i]);
     return rc;
 }

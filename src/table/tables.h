@@ -83,3 +83,36 @@ struct dpro_tables {
     const struct dpro_graph *graph;
     struct made_tables made;
 };
+
+/* A value as other programs take it. */
+enum cell_kind { CELL_NONE, CELL_INT, CELL_COUNT, CELL_REAL, CELL_TEXT };
+struct cell {
+    enum cell_kind kind;
+    union {
+        int64_t integer;
+        uint64_t count; /* of 64 bits without a sign */
+        double real;
+        const char *text; /* borrowed */
+    };
+};
+
+/* The rows of a table, a rank's of those that each rank has. */
+struct table_view {
+    const struct dpro_tables *tables;
+    struct dpro_table is;
+    uint32_t number;
+    uint64_t n_rows;
+    struct view_column {
+        struct dpro_column is;
+        const char *at; /* NULL: no row has a value */
+        size_t stride;
+    } * columns;
+};
+
+/* Its columns are the arena's; it is at the first rank, of all of them. */
+struct table_view table_view_open(struct arena *arena, const struct dpro_tables *tables,
+                                  uint32_t table);
+void table_view_turn(struct table_view *view, uint32_t rank_index);
+struct cell table_view_cell(const struct table_view *view, uint64_t row, uint32_t column);
+/* Ranks whose tables follow each other: 1 where all have one together. */
+uint32_t table_view_n_ranks(const struct table_view *view);

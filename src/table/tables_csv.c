@@ -1,6 +1,6 @@
 /* The tables of a job as CSV files (RFC 4180, UTF-8), and the list of them as Markdown. */
 
-#include <dpro/table.h>
+#include "table/tables.h"
 
 #include "base/utf8.h"
 #include "base/writer.h"
@@ -28,99 +28,52 @@ static void put_real(struct writer *w, double value)
         writer_text(w, text);
 }
 
-static int64_t read_int(enum dpro_column_type type, const void *value)
-{
-    switch (type) {
-    case DPRO_COLUMN_UINT8:
-        return *(const uint8_t *)value;
-    case DPRO_COLUMN_BOOL:
-        return *(const bool *)value;
-    case DPRO_COLUMN_UINT16:
-        return *(const uint16_t *)value;
-    case DPRO_COLUMN_INT32:
-        return *(const int32_t *)value;
-    case DPRO_COLUMN_UINT32:
-        return *(const uint32_t *)value;
-    default:
-        return *(const int64_t *)value;
-    }
-}
-
-static void put_value(struct writer *w, const struct dpro_tables *tables,
-                      const struct dpro_column *column, const void *value)
-{
-    int64_t number;
-    switch (column->type) {
-    case DPRO_COLUMN_TEXT:
-        put_text(w, *(const char *const *)value);
-        return;
-    case DPRO_COLUMN_FLOAT:
-        put_real(w, (double)*(const float *)value);
-        return;
-    case DPRO_COLUMN_DOUBLE:
-        put_real(w, *(const double *)value);
-        return;
-    case DPRO_COLUMN_UINT64:
-        writer_printf(w, "%llu", (unsigned long long)*(const uint64_t *)value);
-        return;
-    default:
-        number = read_int(column->type, value);
-    }
-    if (column->is_name)
-        put_text(w, dpro_tables_name(tables, (uint32_t)number));
-    else if (column->word)
-        put_text(w, column->word(number));
-    else if (!column->table || number != UINT32_MAX)
-        writer_int(w, number);
-}
-
 struct csv_file {
     const struct dpro_tables *tables;
     uint32_t table;
 };
 
-struct csv_column {
-    struct dpro_column is;
-    const char *at; /* NULL: no row has a value */
-    size_t stride;
-};
-
-static void write_rows(struct writer *w, const struct csv_file *file, uint32_t rank,
-                       const char *prefix, struct csv_column *columns)
+static void put_cell(struct writer *w, struct cell cell)
 {
-    uint32_t n_columns = dpro_table(file->table).n_columns;
-    uint64_t n_rows = dpro_tables_n_rows(file->tables, file->table, rank);
-    for (uint32_t c = 0; c < n_columns; c++)
-        columns[c].at = dpro_tables_values(file->tables, file->table, c, rank, &columns[c].stride);
-    for (uint64_t row = 0; row < n_rows; row++) {
-        writer_text(w, prefix);
-        writer_int(w, (int64_t)row);
-        for (uint32_t c = 0; c < n_columns; c++) {
-            writer_put(w, ",", 1);
-            if (columns[c].at)
-                put_value(w, file->tables, &columns[c].is, columns[c].at + row * columns[c].stride);
-        }
-        writer_put(w, "\n", 1);
+    switch (cell.kind) {
+    case CELL_INT:
+        writer_int(w, cell.integer);
+        return;
+    case CELL_COUNT:
+        writer_printf(w, "%llu", (unsigned long long)cell.count);
+        return;
+    case CELL_REAL:
+        put_real(w, cell.real);
+        return;
+    case CELL_TEXT:
+        put_text(w, cell.text);
+        return;
+    case CELL_NONE:
+        return;
     }
 }
 
 static void write_csv(struct writer *w, const void *of)
 {
+    SCRATCH_ARENA struct arena arena = {0};
     const struct csv_file *file = of;
-    struct dpro_table table = dpro_table(file->table);
-    SCRATCH struct csv_column *columns = mem_array(table.n_columns, sizeof *columns);
-    writer_text(w, table.of_ranks ? "in_rank,id" : "id");
-    for (uint32_t c = 0; c < table.n_columns; c++) {
-        columns[c].is = dpro_table_column(file->table, c);
-        writer_printf(w, ",%s", columns[c].is.name);
-    }
+    struct table_view view = table_view_open(&arena, file->tables, file->table);
+    writer_text(w, view.is.of_ranks ? "in_rank,id" : "id");
+    for (uint32_t c = 0; c < view.is.n_columns; c++)
+        writer_printf(w, ",%s", view.columns[c].is.name);
     writer_text(w, "\n");
-    if (!table.of_ranks)
-        write_rows(w, file, 0, "", columns);
-    for (uint32_t r = 0; table.of_ranks && r < dpro_tables_n_ranks(file->tables); r++) {
-        char prefix[16];
-        snprintf(prefix, sizeof prefix, "%u,", r);
-        write_rows(w, file, r, prefix, columns);
+    for (uint32_t r = 0; r < table_view_n_ranks(&view); r++) {
+        table_view_turn(&view, r);
+        for (uint64_t row = 0; row < view.n_rows; row++) {
+            if (view.is.of_ranks)
+                writer_printf(w, "%u,", r);
+            writer_int(w, (int64_t)row);
+            for (uint32_t c = 0; c < view.is.n_columns; c++) {
+                writer_put(w, ",", 1);
+                put_cell(w, table_view_cell(&view, row, c));
+            }
+            writer_put(w, "\n", 1);
+        }
     }
 }
 
@@ -152,10 +105,10 @@ static void write_list(struct writer *w, const void *unused)
 {
     (void)unused;
     writer_text(w, "# Tables\n\n"
-                   "`dpro export --csv DIR TRACE` writes them, a file each; `dpro export --list` "
-                   "prints this page. "
-                   "In Python,\n`dpro.tables(\"TRACE\")` has them, with columns that numpy sees "
-                   "without a copy.\n\n"
+                   "`dpro export --csv DIR TRACE` writes them, a file each, `--sqlite F` as a "
+                   "database; `dpro export --list` prints this\npage. In Python, "
+                   "`dpro.tables(\"TRACE\")` has them, with columns that numpy sees without a "
+                   "copy.\n\n"
                    "Each table begins with the column `id`, a row's number from 0; an `id of` a "
                    "table is that number "
                    "there, and empty\nwhere there is none. A table of a rank begins with "

@@ -38,7 +38,7 @@ class TablesTest(Case):
     def test_an_output_beside_the_folder_is_refused(self):
         for what in (["--csv", self.path("a")], ["--list"]):
             self.assert_error(dpro("export", *what, "-o", self.path("b"), os.path.join(DATA, JOBS[0])), USAGE,
-                              "-o is where --net-csv writes; --csv names its own folder")
+                              "-o is where --net-csv writes; the others name their own place")
         self.assertFalse(os.path.exists(self.path("a")) or os.path.exists(self.path("b")))
 
     def test_the_document_lists_the_columns(self):
@@ -101,4 +101,4 @@ class TablesTest(Case):
         self.write("file", "")
         self.assert_error(dpro("export", "--csv", self.path("file"), trace), SYSTEM, "file")
         self.assertFalse(os.path.exists(self.path("csv")))
-        self.assertTrue(re.search(r"wrote \d+ tables", dpro("export", "--csv", self.path("csv"), trace).err))
+        self.assertTrue(re.search("wrote tables to ", dpro("export", "--csv", self.path("csv"), trace).err))

@@ -19,14 +19,6 @@ struct pop {
 int pop_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay, int threads,
              struct pop *pop, struct dpro_error *err);
 
-/* What a device can do at most, in FLOP/s of dense matrices; 0: it can't, or nobody says. */
-struct device_peak {
-    const char *words[2]; /* that its name has; the second may be NULL */
-    double flops[N_PRECISIONS], tf32, bytes_per_s;
-};
-/* NULL: it is not in the table (devices.c). */
-const struct device_peak *device_find(const char *name);
-
 /* Arithmetic of all ranks in an iteration, by family and precision, against what the device can
  * do; all but MFU are sums or means over the ranks whose shapes are known. */
 struct roofline {

@@ -210,6 +210,14 @@ enum {
     PROFILED_BEFORE = 4, /* shift: starts and ends of ops in the gap before it */
 };
 
+/* What a device can do at most, in FLOP/s of dense matrices; 0: it can't, or nobody says. */
+struct device_peak {
+    const char *words[2]; /* that its name has; the second may be NULL */
+    double flops[N_PRECISIONS], tf32, bytes_per_s;
+};
+/* NULL: it is not in the table (names/devices.c). */
+const struct device_peak *device_find(const char *name);
+
 /* What a rank computes in an iteration by family and precision, of ops with known shapes. */
 struct family_work {
     double flops, bytes, ns;

@@ -110,7 +110,7 @@ static int change_micro_batches(const struct dpro_changes *c, struct dpro_model 
         return refuse(err,
                       "a batch of %u can't be cut into %u micro-batches; up to %u can be asked for",
                       batch, n, batch);
-    if (n > 1 && m->cut.refused)
+    if (m->cut.refused)
         return refuse(err, "%s", m->cut.refused);
     m->baseline.micro_batches = n;
     if (n == 1)

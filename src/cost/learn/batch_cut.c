@@ -49,7 +49,12 @@ static const char *title_of(const struct model_module *module)
 static const char *why_not(const struct dpro_graph *g, struct dpro_model *m)
 {
     const struct model_module *some[2];
-    uint32_t n = models_called(m, some);
+    uint32_t n = models_called(m, some), n_cut = g->ranks[0].n_micro_batches;
+    if (n_cut > 1)
+        return arena_format(&m->arena,
+                            "a step of the job computes %u micro-batches already: what cutting "
+                            "its batch otherwise does can't be told",
+                            n_cut);
     if (n > 1)
         return arena_format(&m->arena,
                             "a step of the job calls %u models (%.100s, %.100s%s): what cutting "

@@ -14,6 +14,12 @@ static const struct dpro_estimate HOOK_NS = {150e3, 75e3};
  * gloo adds up 16-bit numbers slower than others, by 0 to 0.4 ns. */
 static const struct dpro_estimate CPU_CAST_NS = {0.6, 0.5};
 
+/* On a GPU the casts there and back read and write three bytes for each of the bucket, at the
+ * memory's rate: where nobody says which device it is, one of those that are in data sheets. */
+#define GPU_CAST_BYTES  3
+#define GPU_BYTES_PER_S 1e12
+#define GPU_CAST_SHARE  0.5 /* standard error */
+
 /* How much a learnt number may be off where few or alike ones were seen. */
 #define FEW_SHARE 0.3
 
@@ -192,6 +198,18 @@ static void fit_launches(const struct fitting *f)
             (struct dpro_estimate){handled_ns - within_ns, GLOO_CPU_SHARE * handled_ns};
 }
 
+/* Bytes a second of the slowest GPU's memory. */
+static double memory_rate(const struct dpro_graph *g)
+{
+    double least = 0;
+    for (uint32_t r = 0; g->work && r < g->n_ranks; r++) {
+        const struct device_peak *device = device_find(g->work[r].device);
+        if (device && (least == 0 || device->bytes_per_s < least))
+            least = device->bytes_per_s;
+    }
+    return least > 0 ? least : GPU_BYTES_PER_S;
+}
+
 static void fit_copies(const struct fitting *f)
 {
     struct model_compute *compute = &f->net->compute;
@@ -202,9 +220,10 @@ static void fit_copies(const struct fitting *f)
     for (uint32_t i = 0; i < f->g->n_ranks; i++)
         copied += (double)f->coarse->ranks[i].copy_back_ns / f->g->n_ranks;
     compute->copy_ns = fit_within(bytes ? copied / (double)bytes : 0, 0.2);
-    compute->cast_ns =
-        fit_within(compute->copy_ns.value > 0 ? 2 * compute->copy_ns.value : 0.2, 0.5);
-    if (f->on_cpu && compute->cast_ns.value < CPU_CAST_NS.value)
+    compute->cast_ns = fit_within(2 * compute->copy_ns.value, 0.5);
+    if (!f->on_cpu)
+        compute->cast_ns = fit_within(GPU_CAST_BYTES * 1e9 / memory_rate(f->g), GPU_CAST_SHARE);
+    else if (compute->cast_ns.value < CPU_CAST_NS.value)
         compute->cast_ns = CPU_CAST_NS;
     if (f->on_cpu)
         compute->hook_ns = HOOK_NS;

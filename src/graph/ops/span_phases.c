@@ -360,8 +360,8 @@ static void finish_passes(struct phases_finder *f)
         for (const struct phases_pass *p = first; p <= pass; p++) {
             uint32_t own = counted ? p->n_gradients : p->n_marks,
                      of_last = counted ? pass->n_gradients : pass->n_marks;
-            n += (counted || f->numbers.n == 0) && p->phase == DPRO_OP_BW && own > 0 &&
-                 own >= of_last / 2;
+            n += (counted || f->numbers.n == 0 || own == of_last) && p->phase == DPRO_OP_BW &&
+                 own > 0 && own >= of_last / 2;
         }
         *most = MAX(*most, counted || n > 1 ? n : 0);
         first = pass + 1;

@@ -2,7 +2,7 @@
  * data sheets (P100, V100, T4, A10, A40, A100, L4, L40, L40S, H20, H100, H200, GH200, B200; RTX
  * A6000) and architecture white papers (Turing, Ampere GA102, Ada: 16 bits with 32-bit
  * accumulation), and AMD's (CDNA 2 and CDNA 3; MI250 has two devices). */
-#include "diagnose/measures.h"
+#include "graph/graph.h"
 
 #define T 1e12
 #define ROW(word, more, fp64, fp32, tf32, bits16, bits8, gb_per_s)                                 \

@@ -67,12 +67,15 @@ class WhatIf(Case):
         self.assertGreater(more, 15)
         self.assertGreater(many["iteration_ms"] - few["iteration_ms"], 0.3 * more)
 
-    def test_longer_messages_cost_what_the_replay_says(self):
-        for trace, kind in ((BUNDLED, "SEND"), (os.path.join(os.path.dirname(BUNDLED), "byteps-torch-n2"), "COLLECTIVE")):
-            with self.subTest(kind=kind):
-                asked, own = (self.ask(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", kind + "=2"), ()))
-                replayed, seen = (self.assert_replays(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", kind + "=2"), ()))
-                self.assertGreater(replayed / seen, 1.1)
+    def test_other_durations_cost_what_the_replay_says(self):
+        """An op's time is what the replay knows best: a model beside it won 0.07 ms where 8.9 are to be won."""
+        for name, spec in (("torch-ddp-gloo-gpt-n2", "SEND=2"), ("byteps-torch-n2", "COLLECTIVE=2"), ("torch-ep-gloo-n2", "CPU=0.5"),
+                           ("torch-nccl-conv-h200-memory", "GPU=0.5"), ("torch-pp-gloo-n2", "BW@1=+1")):
+            with self.subTest(name=name, spec=spec):
+                trace = os.path.join(os.path.dirname(BUNDLED), name)
+                asked, own = (self.ask(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", spec), ()))
+                replayed, seen = (self.assert_replays(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", spec), ()))
+                self.assertGreater(abs(replayed / seen - 1), 0.05)
                 self.assertAlmostEqual(asked / own, replayed / seen, delta=0.02)
 
     def test_predictions_are_for_the_job_without_the_profiler(self):

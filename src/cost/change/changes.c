@@ -63,13 +63,13 @@ const struct change_row change_rows[] = {
                      "jobs on GPUs these, or gpu=2x and\ncpu=2x apart; may be repeated"),
               .form = "a speed such as 1.2x, 0.8x@3, 2x@0-7, gpu=2x or cpu=2x",
               .fields = {FIELD(compute, SPEEDS, "compute", NULL)}},
-     JOB(0, 0, change_speeds, NULL, TELL_RANKS)},
+     JOB(0, OF_DURATIONS, change_speeds, NULL, TELL_RANKS)},
     {.kind = {OPTION("delay", "SPEC",
                      "ops that take longer or shorter, as in dpro replay;\nmay be repeated"),
               .form = "KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, any with @RANK before the =, such "
                       "as 'BW=0.5' or 'FW@1=+20'",
               .fields = {FIELD(delays, TEXTS, "delays", NULL)}},
-     JOB(0, 0, NULL, NULL, TELL_NOTHING)},
+     JOB(0, OF_DURATIONS, NULL, NULL, TELL_NOTHING)},
     {.kind = {OPTION("bandwidth", "BW",
                      "links that are BW times as fast (0.5x), or of that\nrate (500mbit, 10gbit, "
                      "12.5GB/s); inter=BW: those\nbetween hosts, intra=BW: those within"),
@@ -261,6 +261,14 @@ bool changes_ask(const struct dpro_changes *changes, unsigned of)
         if ((of == 0 || (row->of & of) != 0) && change_row_is_asked(row, changes))
             return true;
     return false;
+}
+
+bool changes_ask_only(const struct dpro_changes *changes, unsigned of)
+{
+    EACH_OF (const struct change_row, row, change_rows, n_change_rows)
+        if (!(row->of & of) && change_row_is_asked(row, changes))
+            return false;
+    return true;
 }
 
 /* Why the job lacks what a change needs; NULL: it has it. */

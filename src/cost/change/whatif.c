@@ -318,7 +318,8 @@ static void tell_launching(const struct dpro_model *model, const struct dpro_cha
              "the CPU alone takes %.2f ms an iteration, which is more than is predicted: unless it "
              "gets faster, too, iterations get no shorter than that",
              (double)model->launching_ns / 1e6);
-    if (w->model.launching_ns == 0 || w->programs.n_passes > 0 || !changes_ask(changes, 0))
+    if (w->model.launching_ns == 0 || w->programs.n_passes > 0 ||
+        changes_ask_only(changes, OF_DURATIONS))
         return;
     int64_t gpu_ns = evaluate_once(&unbound);
     if (gpu_ns < MIN(w->model.launching_ns, w->answer.baseline.iteration_ns))
@@ -378,6 +379,9 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
     double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
     w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
     w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
+    if (w->model.changed_ratio > 0 && changes_ask_only(changes, OF_DURATIONS))
+        w->answer.predicted.iteration_ns =
+            scaled_ns(w->model.changed_ratio, w->answer.baseline.iteration_ns);
     changed_percentiles(&after, &draws[0], &draws[1], scale, &w->answer.baseline,
                         &w->answer.predicted);
     measured_percentiles(model, &draws[0], scale, &w->answer.baseline);

@@ -158,6 +158,7 @@ void model_pace_by(const struct measured_replay *changed, struct model_pace alon
 {
     model->modules = arena_copy(arena, model->modules, model->n_modules, sizeof *model->modules);
     double ratio = mean_iteration_ns(changed) / mean_iteration_ns(model->recorded);
+    model->changed_ratio = ratio;
     pace_changed(model, along, ratio * (double)model->paced_ns);
     pace_samples(changed, arena, model);
 }

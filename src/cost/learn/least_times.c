@@ -12,28 +12,39 @@ static bool on_thread(const struct dpro_graph *g, uint32_t op)
            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD;
 }
 
-static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, struct arena *arena)
+static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
+{
+    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
+}
+
+static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, bool passes,
+                                struct arena *arena)
 {
     int64_t *kept = arena_array(arena, g->n_ops, sizeof *kept);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (ns && on_thread(g, op))
+        if (ns && on_thread(g, op) && (passes || !is_of_pass(g, op)))
             kept[op] = ns[op];
     return kept;
 }
 
-int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
+/* With passes forward and back, or what is left without them. */
+static int threads_alone(const struct dpro_graph *graph, bool passes, int64_t *alone_ns,
+                         struct dpro_error *err)
 {
     SCRATCH_ARENA struct arena arena = {0};
-    *alone_ns = 0;
-    if (!job_has_gpu(graph))
-        return 0;
     struct dpro_graph launching = *graph;
-    launching.dur_ns = only_on_threads(graph, graph->dur_ns, &arena);
-    launching.gap_ns = only_on_threads(graph, graph->gap_ns, &arena);
+    launching.dur_ns = only_on_threads(graph, graph->dur_ns, passes, &arena);
+    launching.gap_ns = only_on_threads(graph, graph->gap_ns, passes, &arena);
     launching.sample_dur_ns = launching.sample_gap_ns = NULL;
     launching.lead_dur_ns = launching.lead_gap_ns = NULL;
     launching.n_samples = 0;
     return dpro_replay_predict(&launching, NULL, alone_ns, err);
+}
+
+int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
+{
+    *alone_ns = 0;
+    return job_has_gpu(graph) ? threads_alone(graph, true, alone_ns, err) : 0;
 }
 
 static bool launches_work(const struct dpro_graph *g, uint32_t op)
@@ -91,10 +102,12 @@ int learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
                       struct dpro_model *model, struct dpro_error *err)
 {
     const double LAUNCH_BOUND = 0.9; /* of the iteration */
-    int64_t alone_ns, ns = 0, model_ns = learn_carried(model);
+    int64_t alone_ns, rest_ns = 0, ns = 0, model_ns = learn_carried(model);
     int rc = launching_alone(g, &alone_ns, err);
     if (rc == 0 && alone_ns > 0)
         rc = dpro_replay_predict(g, NULL, &ns, err);
+    if (rc == 0 && alone_ns > 0)
+        rc = threads_alone(g, false, &rest_ns, err);
     if (rc < 0 || ns <= 0 || model_ns == INT64_MAX)
         return rc;
     double paused_ns = 0; /* which programs do not have */
@@ -103,6 +116,7 @@ int learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
     double share = ((double)alone_ns - paused_ns) / ((double)ns - paused_ns);
     share = paused_ns < (double)ns ? fmax(0, fmin(share, 1)) : 0;
     model->launching_ns = scaled_ns(share, model_ns);
+    model->launching_passes = alone_ns > 0 ? 1 - (double)rest_ns / (double)alone_ns : 0;
     bool ahead = share > LAUNCH_BOUND && !g->single_iteration && launches_run_ahead(g);
     for (uint32_t r = 0; r < g->n_ranks && ahead; r++) {
         const struct model_program *program = &model->programs[r];

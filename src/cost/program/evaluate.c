@@ -69,12 +69,14 @@ double evaluator_carried_ns(const struct evaluator *e)
     return ns;
 }
 
-/* A GPU's work goes on no faster than the slowest rank launches it, and what is sent no faster than
- * links carry it, once their buffers are full. */
+/* A GPU's work goes on no faster than the slowest rank launches it, a micro-batch as a batch, and
+ * what is sent no faster than links carry it, once their buffers are full. */
 static double least_ns(const struct evaluator *e)
 {
     double share = e->model->carried_share, carried_ns = share > 0 ? evaluator_carried_ns(e) : 0;
-    return fmax((double)e->model->launching_ns, share * carried_ns);
+    double passes = e->strategy->micro_batches > 1 ? e->strategy->micro_batches - 1.0 : 0;
+    return fmax((double)e->model->launching_ns * (1 + passes * e->model->launching_passes),
+                share * carried_ns);
 }
 
 int64_t evaluate_strategy(struct evaluator *e, const struct dpro_strategy *strategy)

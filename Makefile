@@ -59,6 +59,7 @@ example-horovod-pytorch: ## the same with Horovod and PyTorch; compiles a Horovo
 test: ## install what is missing (PyTorch too), build, run all tests; the last line counts them
 	@tools/install.sh build test
 	@tools/venv.sh
+	@tools/venv.sh notebook
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 

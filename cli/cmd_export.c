@@ -106,30 +106,30 @@ static bool is_input(struct dpro_job *job, const char *path)
     return false;
 }
 
-/* Writes the one form that was asked for. */
-static int write_form(const struct values *values, const struct dpro_report *report,
-                      struct dpro_error *err)
+static int write_tables(const struct values *values, struct dpro_job *job, struct dpro_error *err)
 {
-    struct dpro_graphml graphml = {.graph = report->graph,
+    const struct dpro_tables *tables;
+    if (dpro_job_tables(job, &tables, err) < 0)
+        return err->code;
+    return values->to[CSV] ? dpro_tables_csv(tables, values->to[CSV], NULL, err)
+                           : dpro_tables_sqlite(tables, values->to[SQLITE], err);
+}
+
+static int write_graph(const struct values *values, struct dpro_job *job, struct dpro_error *err)
+{
+    struct dpro_report report;
+    const struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
+    if (dpro_job_replay(job, &options, &report, err) < 0)
+        return err->code;
+    struct dpro_graphml graphml = {.graph = report.graph,
                                    .shown_iteration = values->common.job.shown != NULL,
                                    .first_rank = values->ranks.first,
                                    .n_ranks = values->ranks.n};
-    struct dpro_tables *tables = NULL;
-    int rc = 0;
     if (values->to[GRAPHML])
         return dpro_graphml_write(&graphml, values->to[GRAPHML], err);
-    if (values->to[CHAKRA])
-        return dpro_chakra_write(report->graph, report->replay, values->to[CHAKRA], &report->sink,
-                                 err);
     if (values->to[PERFETTO])
-        return dpro_report_perfetto(report, values->to[PERFETTO], err);
-    rc = dpro_tables_create(report->graph, report->replay, &tables, err);
-    if (rc == 0 && values->to[CSV])
-        rc = dpro_tables_csv(tables, values->to[CSV], &report->sink, err);
-    else if (rc == 0)
-        rc = dpro_tables_sqlite(tables, values->to[SQLITE], err);
-    dpro_tables_destroy(tables);
-    return rc;
+        return dpro_report_perfetto(&report, values->to[PERFETTO], err);
+    return dpro_chakra_write(report.graph, report.replay, values->to[CHAKRA], &report.sink, err);
 }
 
 static int export_job(const struct values *values, struct dpro_job *job, enum form form)
@@ -140,18 +140,12 @@ static int export_job(const struct values *values, struct dpro_job *job, enum fo
         [GRAPHML] = "the graph to %s",
         [CHAKRA] = "Chakra traces to %s",
         [PERFETTO] = "the timeline to %s; open it in ui.perfetto.dev"};
-    struct dpro_report report;
     struct dpro_error err = {.code = 0};
-    const struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
-    int rc = 0;
     if (is_input(job, values->to[form])) {
         cmd_say("%s is a part of the job's own trace; name another place", values->to[form]);
         return CMD_USAGE;
     }
-    rc = dpro_job_replay(job, &options, &report, &err);
-    if (rc == 0)
-        rc = write_form(values, &report, &err);
-    if (rc < 0)
+    if ((form <= SQLITE ? write_tables : write_graph)(values, job, &err) < 0)
         return cmd_fail(&err);
     if (!values->common.quiet) {
         char text[64 + 2 * PATH_MAX];

@@ -1,5 +1,5 @@
 #!/bin/sh
-# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch|bench]: makes .venv (torch; the default), where the live tests find
+# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch|bench|notebook]: makes .venv (torch; the default), where the live tests find
 # torch and what else they need, or .venv-NAME of another framework or of `make bench`, or completes it. What can't be had is no error: FOLDER.missing
 # holds the reason, and the tests that need it are skipped with it.
 set -eu
@@ -21,7 +21,9 @@ horovod-pytorch) # the same for PyTorch
     before='setuptools<66 wheel cmake==3.26.4'
     packages='numpy cloudpickle psutil pyyaml packaging cffi' ;;
 bench) named='' wanted='pandas scipy' packages='pandas scipy' ;; # peers
-*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch or bench" >&2; exit 2 ;;
+notebook) # what tables become, and what runs examples/notebooks
+    named='' wanted='pandas pyarrow polars nbclient ipykernel' packages='numpy pandas pyarrow polars nbclient ipykernel' ;;
+*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch, bench or notebook" >&2; exit 2 ;;
 esac
 
 [ -z "$named" ] || exit 0 # somebody's own

@@ -32,6 +32,7 @@
 #include <dpro/processes.h>
 #include <dpro/replay.h>
 #include <dpro/report.h>
+#include <dpro/table.h>
 #include <dpro/trace.h>
 #include <dpro/whatif.h>
 
@@ -68,6 +69,11 @@ DPRO_API int dpro_job_model(struct dpro_job *job, int all_communication,
  * dpro_replay_run does. */
 DPRO_API int dpro_job_memory(struct dpro_job *job, uint32_t rank_index,
                              struct dpro_rank_memory *memory, struct dpro_error *err);
+
+/* The tables of the job as it runs, of its graph and a replay, which are kept until it is closed.
+ * Fails as dpro_replay_run does. */
+DPRO_API int dpro_job_tables(struct dpro_job *job, const struct dpro_tables **tables,
+                             struct dpro_error *err);
 
 /* Warnings of all that was made so far, of the trace first. */
 DPRO_API size_t dpro_job_n_warnings(const struct dpro_job *job);

@@ -9,8 +9,8 @@
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Job", "Recorder", "apply", "diagnose", "micro_batches", "optimize", "profile", "ps_strategy", "replay", "tables",
-           "whatif"]
+__all__ = ["Error", "Job", "Recorder", "apply", "diagnose", "micro_batches", "open", "optimize",
+           "profile", "ps_strategy", "replay", "tables", "whatif"]
 
 
 class Error(Exception):
@@ -106,8 +106,17 @@ def tables(trace, **options):
 
         ops = dpro.tables("TRACE")["ops"]
         numpy.asarray(ops["dur_ns"]).sum(), ops["name"][0], ops["dur_ns"].meaning"""
-    from . import columns
-    return columns.tables(trace, **options)
+    return open(trace, **options).tables
+
+
+def open(trace, **options):
+    """The job whose traces are at `trace`, a path or several, as a dpro.Job: its tables, and what the commands say of it.
+
+        job = dpro.open("TRACE")
+        job.ops.to_pandas().groupby("kind").dur_ns.sum()
+        job.replay(), job.diagnose(), job.whatif(bucket_cap_bytes=5 << 20), job.optimize()"""
+    from . import optimizer
+    return optimizer.Job(trace, **options)
 
 
 def __getattr__(name):

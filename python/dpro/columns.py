@@ -1,8 +1,8 @@
-"""`tables`: every table of a job, with its columns as the library has them. A binding of include/dpro/table.h."""
+"""Every table of a job, with its columns as the library has them. A binding of include/dpro/table.h."""
 import ctypes as c
 import sys
 
-from . import layouts, library
+from . import frames, layouts
 
 _TYPES = {"UINT8": "u1", "BOOL": "b1", "UINT16": "u2", "INT32": "i4", "UINT32": "u4", "INT64": "i8", "UINT64": "u8",
           "FLOAT": "f4", "DOUBLE": "f8"}
@@ -11,32 +11,24 @@ _C_TYPES = {"u1": c.c_uint8, "b1": c.c_bool, "u2": c.c_uint16, "i4": c.c_int32, 
 _NONE = 0xffffffff
 
 
-def _lib():
-    lib = library.library()
+def _typed(lib):
     for name, result, arguments in (("dpro_n_tables", c.c_uint32, []), ("dpro_table", layouts.Table, [c.c_uint32]),
                                     ("dpro_table_column", layouts.Column, [c.c_uint32, c.c_uint32]),
                                     ("dpro_tables_n_rows", c.c_uint64, [c.c_void_p, c.c_uint32, c.c_uint32]),
                                     ("dpro_tables_n_ranks", c.c_uint32, [c.c_void_p]),
                                     ("dpro_tables_name", c.c_char_p, [c.c_void_p, c.c_uint32]),
-                                    ("dpro_tables_values", c.c_void_p, [c.c_void_p] + 3 * [c.c_uint32] + [c.c_void_p]),
-                                    ("dpro_tables_destroy", None, [c.c_void_p])):
+                                    ("dpro_tables_values", c.c_void_p, [c.c_void_p] + 3 * [c.c_uint32] + [c.c_void_p])):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib
 
 
 class _Owner:
-    """The job and its tables, as long as anything looks at them."""
+    """A job's tables, and what keeps the job as long as anything looks at them."""
 
-    def __init__(self, trace, options):
-        self.lib, self.at, report = _lib(), c.c_void_p(), layouts.Report()
-        self.job = library.Job(trace, **options)
-        self.job.asked("replay", library.struct(layouts.JobReplayOptions, no_validate=1), report)
-        library.call("dpro_tables_create", c.c_void_p(report.graph), c.c_void_p(report.replay), c.byref(self.at))
-
-    def __del__(self):
-        if getattr(self, "at", None):
-            self.lib.dpro_tables_destroy(self.at)
+    def __init__(self, job, lib):
+        self.lib, self.at, self.job = _typed(lib), c.c_void_p(), job.handle
+        job.call("dpro_job_tables", c.byref(self.at))
 
 
 class Column:
@@ -73,8 +65,26 @@ class Column:
         if self._is_name:
             return self._owner.lib.dpro_tables_name(self._owner.at, value).decode("utf-8", "replace")
         if self._word:
-            return self._word(value).decode()
+            return self.name_of(value)
         return None if self.table and value == _NONE else value
+
+    @property
+    def name_of(self):
+        """What a number stands for, where the numbers are those of names: a function."""
+        if self._is_name:
+            return lambda i: self._owner.lib.dpro_tables_name(self._owner.at, i).decode("utf-8", "replace")
+        return (lambda i: (self._word(i) or b"").decode() or None) if self._word else None
+
+    @property
+    def is_text(self):
+        return self._type is None
+
+    @property
+    def has_values(self):
+        return bool(self._at)
+
+    def __repr__(self):
+        return "<column %s: %d values%s: %s>" % (self.name, self._n, " in " + self.unit if self.unit else "", self.meaning)
 
     @property
     def __array_interface__(self):
@@ -95,14 +105,33 @@ class Table(dict):
         columns = (Column(owner, number, i, self.n_rows, rank) for i in range(table.n_columns))
         super().__init__((column.name, column) for column in columns)
 
+    def to_pandas(self):
+        """A pandas.DataFrame, whose index is the rows' ids."""
+        return frames.pandas_of(self)
 
-def tables(trace, **options):
-    """{name: Table} of all tables of the job whose traces are at `trace`, a path or several (doc/formats/tables.md); of a
-    table of a rank, a list with one for each rank. Options are those of Job."""
-    owner = _Owner(trace, options)
+    def to_arrow(self):
+        """A pyarrow.Table."""
+        return frames.arrow_of(self)
+
+    def to_polars(self):
+        """A polars.DataFrame."""
+        return frames.polars_of(self)
+
+    def __repr__(self):
+        return "<table %s: %d rows (%s) of %s>" % (self.name, self.n_rows, self.meaning, ", ".join(self))
+
+    def _repr_html_(self):
+        first = range(min(self.n_rows, 21))
+        return frames.rows_html(["id", *self], [[row, *(column[row] for column in self.values())] for row in first],
+                                "%s: %d rows, %s" % (self.name, self.n_rows, self.meaning))
+
+
+def tables_of(job, lib):
+    """{name: Table} of all tables of a job of the library; of a table of a rank, a list with one for each rank."""
+    owner = _Owner(job, lib)
     found = {}
     for number in range(owner.lib.dpro_n_tables()):
-        n_ranks = owner.lib.dpro_tables_n_ranks(owner.at) if owner.lib.dpro_table(number).of_ranks else 1
-        each = [Table(owner, number, rank) for rank in range(n_ranks)]
-        found[each[0].name if each else ""] = each if owner.lib.dpro_table(number).of_ranks else each[0]
+        of_ranks = owner.lib.dpro_table(number).of_ranks
+        each = [Table(owner, number, rank) for rank in range(owner.lib.dpro_tables_n_ranks(owner.at) if of_ranks else 1)]
+        found[owner.lib.dpro_table(number).name.decode()] = each if of_ranks else each[0]
     return found

@@ -2,10 +2,12 @@
 structs layouts.py has."""
 import ctypes as c
 import functools
+import html
 import json
 import operator
 import os
 import sys
+import threading
 
 from . import Error, __version__, layouts
 
@@ -16,8 +18,9 @@ _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_on
 CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif", "dpro_job_optimize",
           "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_check",
           "dpro_saved_diagnosis_destroy", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
-          "dpro_tables_create", "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
-          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_tables_destroy", "dpro_n_change_kinds",
+          "dpro_job_tables", "dpro_job_against", "dpro_report_text", "dpro_diagnose_text", "dpro_whatif_text", "dpro_optimize_text",
+          "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
+          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_n_change_kinds",
           "dpro_change_kind")
 # How a field of a what-if is given; the library's table (include/dpro/whatif.h) says which of these it is.
 _CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_count": c.c_uint64, "bytes": c.c_uint64,
@@ -27,11 +30,32 @@ _CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_c
 
 
 class Answer(dict):
-    """What a command prints with --json, as a dict; `json`: the text that it prints, to the byte."""
+    """What a command prints with --json, as a dict; `json`: the text that it prints, to the byte; `text`: what it prints for
+    people, as print() does. A notebook draws it."""
 
-    def __init__(self, text):
-        super().__init__(json.loads(text))
-        self.json = text
+    def __init__(self, printed, text=""):
+        super().__init__(json.loads(printed))
+        self.json, self.text = printed, text
+
+    def __str__(self):
+        return self.text or super().__str__()
+
+    def _repr_html_(self):
+        from . import frames
+        return "%s<pre>%s</pre>" % (frames.picture(self), html.escape(self.text))
+
+    def _repr_pretty_(self, printer, cycle):
+        printer.text("..." if cycle else str(self))
+
+    @property
+    def breakdown(self):
+        """Of a replay: where each rank's iteration goes, a list of dicts."""
+        return self["ranks"]
+
+    @property
+    def critical_path(self):
+        """Of a replay: its ops, a list of dicts, the first op first."""
+        return self["critical_path"]["ops"]
 
 
 def text_of(name, value):
@@ -151,6 +175,12 @@ def library():
     return lib
 
 
+@functools.lru_cache(maxsize=None)
+def _tables_known():
+    library().dpro_table.restype = layouts.Table
+    return [library().dpro_table(c.c_uint32(i)).name.decode() for i in range(library().dpro_n_tables())]
+
+
 def change_kinds():
     """The table of what-ifs."""
     library().dpro_change_kind.restype = c.POINTER(layouts.ChangeKind)
@@ -180,7 +210,7 @@ def call(name, *args):
         raise Error(error.text.decode("utf-8", "replace"))
 
 
-def _answer(name, report):
+def _printed(name, report):
     libc = c.CDLL(None)
     libc.open_memstream.restype = c.c_void_p
     libc.fclose.argtypes = libc.free.argtypes = [c.c_void_p]
@@ -193,9 +223,44 @@ def _answer(name, report):
     finally:
         libc.fclose(stream)
     try:
-        return Answer(c.string_at(text, size.value).decode("utf-8", "replace"))
+        return c.string_at(text, size.value).decode("utf-8", "replace")
     finally:
         libc.free(text)
+
+
+def _answer(kind, report):
+    return Answer(_printed("dpro_%s_json" % kind, report), _printed("dpro_%s_text" % kind, report))
+
+
+class _Handle:
+    """An open job of the library's, until nothing needs it: a closed Job may have given out columns."""
+
+    def __init__(self):
+        self.at = c.c_void_p()
+
+    def __del__(self):
+        if getattr(self, "at", None):
+            library().dpro_job_close(self.at)
+
+
+def _in_a_thread(work):
+    """work(), so that Ctrl-C is heard while the library computes: it goes on to the end of that call, and answers no other
+    until then."""
+    result = []
+
+    def run():
+        try:
+            result.append((work(), None))
+        except BaseException as problem:  # raised where it was asked
+            result.append((None, problem))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    value, problem = result[0]
+    if problem is not None:
+        raise problem
+    return value
 
 
 class Job:
@@ -207,7 +272,12 @@ class Job:
 
     Options are the fields of struct dpro_job_options (include/dpro/job.h): threads, rank_regex, step_mark, dimensions,
     probes, shown, no_align, raw_receives, keep_profiler; and `steps`, a pair (first, last). One thread at a time asks a
-    job; several jobs can be asked at once."""
+    job, without the interpreter's lock, and another one that does so meanwhile is refused; several jobs can be asked at once.
+
+    Its tables (doc/formats/tables.md) are attributes: job.ops, job.edges, job.collectives, job.iterations, ...; of the tables
+    that each rank has (memory_blocks, ...) a list. Those are of the job as it runs, and stay when the job is closed:
+
+        job.ops["dur_ns"], job.ops.to_pandas(), job.critical_path.to_arrow()"""
 
     def __init__(self, trace, steps=None, **options):
         one = isinstance(trace, (str, bytes, os.PathLike))
@@ -218,8 +288,9 @@ class Job:
         if steps is not None and last == 0:
             first = -1  # 0, 0 would mean all
         given = struct(layouts.JobOptions, first_step=first, last_step=last, **options)
-        self._at = c.c_void_p()
-        call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self._at))
+        self.handle, self._busy, self._tables = _Handle(), threading.Lock(), None
+        self.opened = trace, {"steps": steps, **options}
+        call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self.handle.at))
 
     def __enter__(self):
         return self
@@ -227,40 +298,85 @@ class Job:
     def __exit__(self, *problem):
         self.close()
 
-    def __del__(self):
-        if getattr(self, "_at", None):
-            self.close()
-
     def close(self):
-        library().dpro_job_close(self._at)
-        self._at = None
+        """Its memory is given back when its tables are gone, too."""
+        self.handle = self._tables = None
+
+    def _do(self, work):
+        """work(), by this thread alone."""
+        if not self.handle:
+            raise Error("the job is closed")
+        if not self._busy.acquire(blocking=False):
+            raise Error("the job is being asked already, by another thread or by a call that was interrupted; wait for that, or "
+                        "open the job once more")
+
+        def free_after():
+            try:
+                return work()
+            finally:
+                self._busy.release()
+
+        if threading.current_thread() is threading.main_thread():
+            return _in_a_thread(free_after)
+        return free_after()
+
+    def call(self, name, *args):
+        self._do(lambda: call(name, self.handle.at, *args))
 
     def asked(self, question, options, report):
-        if not self._at:
-            raise Error("the job is closed")
-        call("dpro_job_" + question, self._at, c.byref(options), c.byref(report))
+        self.call("dpro_job_" + question, c.byref(options), c.byref(report))
         return report
+
+    @property
+    def tables(self):
+        """{name: table} of all tables; of those that each rank has, lists."""
+        if self._tables is None:
+            from . import columns
+            self._tables = columns.tables_of(self, library())
+        return self._tables
+
+    def __getattr__(self, name):
+        if name[0] != "_" and name in _tables_known():
+            return self.tables[name]
+        raise AttributeError("a job has no %r; its tables are %s" % (name, ", ".join(_tables_known())))
+
+    @property
+    def memory(self):
+        """The memory's blocks, a table a rank."""
+        return self.tables["memory_blocks"]
 
     def replay(self, **options):
         """What `dpro replay` says, an Answer of schema dpro.replay/1. Options are the fields of struct
         dpro_job_replay_options: samples, seed, delays (as for --delay), bandwidth_bytes_per_s, no_validate."""
         asked = struct(layouts.JobReplayOptions, **options)
-        return _answer("dpro_report_json", self.asked("replay", asked, layouts.Report()))
+        return _answer("report", self.asked("replay", asked, layouts.Report()))
 
     def diagnose(self, against=None):
-        """What `dpro diagnose` says, an Answer of schema dpro.diagnose/1. `against`: the file of a diagnosis to compare with, that
-        `dpro diagnose --save` or --json wrote."""
+        """What `dpro diagnose` says, an Answer of schema dpro.diagnose/1. `against`: another Job to compare with, of which, as of
+        this one, the traces are read once more; or the file of a diagnosis that `dpro diagnose --save` or --json wrote."""
+        if isinstance(against, Job):
+            return self._against(against)
         report = self.asked("diagnose", struct(layouts.DiagnoseOptions), layouts.DiagnoseReport())
         if against is None:
-            return _answer("dpro_diagnose_json", report)
+            return _answer("diagnose", report)
         baseline = c.c_void_p()
         call("dpro_saved_diagnosis_read", c.c_char_p(text_of("against", against)), c.byref(baseline))
         try:
             call("dpro_saved_diagnosis_check", baseline, c.c_void_p(report.trace))
             report.baseline = baseline
-            return _answer("dpro_diagnose_json", report)
+            return _answer("diagnose", report)
         finally:
             library().dpro_saved_diagnosis_destroy(baseline)
+
+    def _against(self, other):
+        """Both as recorded, or both without what the profiler cost: as nothing was asked of them yet."""
+        trace, than = (Job(job.opened[0], **job.opened[1]) for job in (self, other))
+        between, report = layouts.AgainstReport(), layouts.DiagnoseReport()
+        trace.call("dpro_job_against", than.handle.at, c.byref(between))
+        between.a_name, between.b_name = (str(job.opened[0]).encode() for job in (other, self))
+        trace.asked("diagnose", struct(layouts.DiagnoseOptions), report)
+        report.against = c.pointer(between)
+        return _answer("diagnose", report)
 
     def whatif(self, **changes):
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1; without changes, its "questions" are what can be asked
@@ -268,7 +384,7 @@ class Job:
         compression="bf16", recompute="all", compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"].
         None: as it is; what does not fit is refused with a dpro.Error."""
         asked = struct(changes_struct(), **changes)
-        return _answer("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport()))
+        return _answer("whatif", self.asked("whatif", asked, layouts.WhatifReport()))
 
     def searched(self, options, plan):
         """`options`: a struct dpro_optimize_options. What fits no budget becomes no plan."""
@@ -277,7 +393,7 @@ class Job:
             report.plan = text_of("plan", plan)
             if library().dpro_optimum_memory_budget(report.optimum).fits:
                 call("dpro_optimize_plan", c.byref(report))
-        return _answer("dpro_optimize_json", report)
+        return _answer("optimize", report)
 
 
 def _tell_keywords():

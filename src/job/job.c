@@ -73,6 +73,7 @@ void dpro_job_close(struct dpro_job *job)
     dpro_against_destroy(job->against);
     dpro_whatif_destroy(job->whatif);
     dpro_replay_destroy(job->replay);
+    dpro_tables_destroy(job->tables);
     dpro_replay_destroy(job->replayed);
     for (int all = 0; all < 2; all++)
         dpro_model_destroy(job->models[all]);
@@ -226,6 +227,17 @@ int dpro_job_memory(struct dpro_job *job, uint32_t rank_index, struct dpro_rank_
                   ? found->memory[rank_index]
                   : (struct dpro_rank_memory){.rank = -1, .source = DPRO_MEMORY_UNKNOWN};
     return 0;
+}
+
+int dpro_job_tables(struct dpro_job *job, const struct dpro_tables **tables, struct dpro_error *err)
+{
+    int rc = make_graph(job, err);
+    if (rc == 0)
+        rc = job_replay(job, err);
+    if (rc == 0 && !job->tables)
+        rc = dpro_tables_create(job->graph, job->replayed, &job->tables, err);
+    *tables = job->tables;
+    return rc;
 }
 
 /* ---- warnings ---- */

@@ -34,6 +34,7 @@ struct dpro_job {
     } profiler;
 
     struct dpro_replay *replayed; /* as it runs */
+    struct dpro_tables *tables;   /* of that; NULL: not asked for yet */
 
     /* The last answers: */
     struct dpro_replay *replay;

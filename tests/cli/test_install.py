@@ -112,8 +112,9 @@ class Missing(Case):
         """openmpi-bin without its headers: the module is left out, and the rest is built."""
         packages, build = self.path("pkgconfig"), self.path("build")
         os.mkdir(packages)
-        folder = subprocess.run(["pkg-config", "--variable=pcfiledir", "libisal"], stdout=subprocess.PIPE, check=True, text=True)
-        shutil.copy(os.path.join(folder.stdout.strip(), "libisal.pc"), packages)
+        for name in "libisal", "sqlite3":
+            folder = subprocess.run(["pkg-config", "--variable=pcfiledir", name], stdout=subprocess.PIPE, check=True, text=True)
+            shutil.copy(os.path.join(folder.stdout.strip(), name + ".pc"), packages)
         with open(os.path.join(packages, "ompi-c.pc"), "w", encoding="utf-8") as file:
             file.write("Name: ompi-c\nDescription: MPI\nVersion: 4.1\nCflags: -I/no/such\nLibs: -lm\n")
         done = subprocess.run(["meson", "setup", build, ROOT, "-Dwheel=true", "-Dtests=false"], text=True, timeout=120,
@@ -131,7 +132,7 @@ class Missing(Case):
                                       env={**os.environ, variable: "/no/such"}, stdout=subprocess.PIPE, timeout=120)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertRegex(done.stdout.decode(), what + "[^\\n]* Debian and Ubuntu: apt install gcc libc6-dev "
-                                 "pkg-config libisal-dev\\n")
+                                 "pkg-config libisal-dev libsqlite3-dev\\n")
 
 
 class Make(Case):

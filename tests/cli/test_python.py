@@ -5,8 +5,10 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import unittest
 
 from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, Case, dpro
@@ -468,3 +470,54 @@ class Tables(Case):
     def test_what_the_command_refuses_is_raised(self):
         with self.assertRaisesRegex(package.Error, "none"):
             package.tables(self.path("none"))
+
+    def test_an_open_job_has_its_tables_and_prints_its_answers(self):
+        job = package.open(BUNDLED)
+        self.assertEqual((job.ops.n_rows, job.ops), (package.tables(BUNDLED)["ops"].n_rows, job.tables["ops"]))
+        self.assertEqual(str(job.replay()), dpro("replay", BUNDLED).out)
+        self.assertIn("<svg", job.diagnose()._repr_html_())
+        self.assertRegex(repr(job.ops), "^<table ops: 9502 rows")
+        self.assertRegex(job.ops._repr_html_(), "<th>dur_ns</th>.*aten::")
+        with self.assertRaisesRegex(AttributeError, "no 'opps'; its tables are ops, edges"):
+            job.opps
+        column = job.ops["dur_ns"]
+        job.close()
+        self.assertGreater(column[0], 0)
+        for ask in job.replay, lambda: job.ops:
+            with self.assertRaisesRegex(package.Error, "the job is closed"):
+                ask()
+
+    def test_a_job_is_compared_with_another(self):
+        other = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
+        job = package.open(other)
+        job.replay()
+        self.assertEqual(job.diagnose(against=package.open(BUNDLED))["against"]["causes"],
+                         dpro("diagnose", other, "--against", BUNDLED, "--json").json["against"]["causes"])
+
+    def test_two_threads_do_not_ask_at_once(self):
+        job, problems = package.open(BUNDLED), []
+
+        def ask():
+            try:
+                for _ in range(20):
+                    job.whatif(bandwidth_ratio=2)
+            except package.Error as problem:
+                problems.append(str(problem))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertTrue(problems and all("is being asked already" in problem for problem in problems), problems)
+        self.assertGreater(job.whatif(bandwidth_ratio=2)["speedup"], 1)
+
+    def test_an_interrupt_is_heard_while_the_library_computes(self):
+        program = ("import sys, dpro; job = dpro.open(sys.argv[1]); job.ops; print('go', flush=True)\n"
+                   "while True: job.optimize(budget_s=60)")
+        ran = subprocess.Popen([sys.executable, "-c", program, BUNDLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
+        ran.stdout.readline()
+        ran.send_signal(signal.SIGINT)
+        _, err = ran.communicate(timeout=60)
+        self.assertIn("KeyboardInterrupt", err)

@@ -8,7 +8,6 @@
 enum { MOST_EVIDENCE = 10 };
 #define LEAST_SHARE      0.02        /* of the iteration: what is less is small */
 #define MOST_PART_VISITS 200000000.0 /* of cells, to share causes among their parts */
-#define LEAST_PART       0.1 /* of the largest: a rank or an iteration with less isn't named */
 
 struct dpro_diagnosis {
     struct arena arena;
@@ -191,7 +190,7 @@ static uint32_t name_some(const double *of, uint32_t n, uint32_t *which)
     for (uint32_t i = 0; i < n; i++)
         most = MAX(most, of[i]);
     for (uint32_t i = 0; i < n && most > 0; i++)
-        if (of[i] >= LEAST_PART * most)
+        if (of[i] >= LEAST_NAMED * most)
             which[named++] = i;
     return named;
 }

@@ -197,21 +197,16 @@ static void find_order(struct values *v, struct blame *blames)
     }
 }
 
-/* The standard error of a mean gain: by leaving iterations out, that is by their spread. Where slow
- * ones recur with a period, how many there are is known. */
-static double error_of_gain(const struct unrolled *u, const double *gains, bool *seldom)
+/* Whether less than half of the iterations have a part of it worth naming. */
+static bool is_seldom(const double *gains, uint32_t n)
 {
-    uint32_t n = u->n_iterations;
-    SCRATCH int64_t *ns = mem_array(n, sizeof *ns);
+    uint32_t n_named = 0;
+    double most = 0;
     for (uint32_t k = 0; k < n; k++)
-        ns[k] = llround(gains[k]);
-    struct slow_ones of = stats_slow_ones(ns, u->numbers, n);
-    *seldom = of.n > 0 && of.usual.mean < of.all.mean / 2;
-    if (n < 2)
-        return NAN;
-    if (of.every == 0)
-        return of.all.std / sqrt(n);
-    return hypot(of.slow.std * sqrt(of.n), of.usual.std * sqrt(n - of.n)) / n;
+        most = MAX(most, gains[k]);
+    for (uint32_t k = 0; k < n; k++)
+        n_named += gains[k] >= LEAST_NAMED * most;
+    return 2 * n_named < n;
 }
 
 /* The causes of a tier; `later` are those of later ones. */
@@ -246,8 +241,10 @@ static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
         struct mean_std of = stats_mean_std(ns + (size_t)i * n, n);
         struct blame *blame = &blames[g->cause[i]];
         blame->ns = fabs(of.mean) > ROUNDING ? of.mean : 0;
-        blame->error_ns =
-            hypot(error_of_gain(u, ns + (size_t)i * n, &blame->seldom), sqrt(g->spread[i]));
+        blame->seldom = is_seldom(ns + (size_t)i * n, n);
+        /* leaving each iteration out once (Quenouille and Tukey's jackknife): of a mean, this is
+         * the spread over the root of their number */
+        blame->error_ns = n < 2 ? NAN : hypot(of.std / sqrt(n), sqrt(g->spread[i]));
     }
     return exact;
 }

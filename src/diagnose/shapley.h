@@ -5,6 +5,7 @@
 #include "diagnose/unrolled.h"
 
 enum { MOST_ROOMS = 16 };
+#define LEAST_NAMED 0.1 /* of the largest: a rank or an iteration with less isn't named */
 
 /* v(S): the iterations' times with the causes of a set there. Each set is passed over once. */
 struct values {
@@ -32,7 +33,7 @@ double values_mean(const struct values *values, struct cause_set set);
 struct blame {
     double ns, alone_ns, in_order_ns;
     double error_ns; /* standard error; NAN: of one iteration there is none */
-    bool seldom;     /* it strikes in a few iterations, so that the error is of how many */
+    bool seldom;     /* it strikes in less than half of them, so that the error is of how often */
     uint32_t order;  /* from 1 */
 };
 

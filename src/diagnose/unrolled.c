@@ -443,7 +443,6 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
                 map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), number);
     array_sort(&b.gone, by_end);
     *s = (struct unrolled){.n_iterations = d->n_iterations, .n_causes = n_found};
-    s->numbers = g->sample_dur_ns ? g->sample_number : NULL;
     s->taken = mem_array(n_found + (size_t)1, sizeof *s->taken);
     connect_all(&b, s);
     place_all(&b, s);

@@ -27,7 +27,6 @@ struct unrolled {
     uint32_t *op;              /* by cell; DPRO_NO_OP: none */
     uint32_t *iteration;       /* by cell */
     uint32_t n_iterations, n_ends;
-    const int64_t *numbers; /* of the iterations, in the job; NULL: not known */
     uint32_t *end; /* [iteration * n_ends + i]: cells with whose ends iterations end: a rank's */
     int64_t *begin_ns; /* [n_ends]: where the first iteration begins */
     uint32_t n_causes;

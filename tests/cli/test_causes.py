@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import statistics
 import unittest
 
 import gpu_job
@@ -236,6 +237,16 @@ class Causes(Case):
         facts = self.assert_json("diagnose", folder)
         noise = [cause["blame_ms"] for cause in facts["causes"] + facts["abstained"] if cause["cause"] == "noise"]
         self.assertLess(sum(noise), 0.005 * facts["iteration_ms"])
+
+    def test_the_interval_of_what_recurs_does_not_hang_on_which_iterations_are_recorded(self):
+        loader = pause(40_000.0, LOADER, lambda rank, number: number % 4 == 3)
+        for n in (11, 12, 13):
+            folder, _ = gpu_job.write(self, job(**WAITS, before_forward=loader), steps=n, folder=f"loader{n}")
+            found = {cause["cause"]: cause for cause in self.assert_json("diagnose", folder)["causes"]}["input"]
+            times = [found["blame_ms"] * n / len(found["iterations"]) * (number % 4 == 3) for number in range(n)]
+            expected = 1.96 * statistics.stdev(times) / n ** 0.5
+            self.assertEqual([number % 4 for number in found["iterations"]], [found["iterations"][0] % 4] * len(found["iterations"]))
+            self.assertAlmostEqual(found["uncertainty_ms"], expected, delta=0.25 * expected)
 
     def test_two_faults_at_once_are_both_found(self):
         for keys, without, *faults in BOTH:

@@ -63,7 +63,8 @@ struct dpro_cause {
     uint32_t n_ranks, n_iterations, n_parts, n_evidence;
     const char *next_step;   /* a sentence; NULL: none */
     const char *command;     /* a `dpro whatif` of it; NULL: there is none */
-    int64_t command_gain_ns; /* what that answers */
+    int64_t command_gain_ns; /* what that answers, 2 % of the iteration or more, and */
+    int64_t command_half_ns; /* half of its 95 % interval */
 };
 
 struct dpro_abstained {

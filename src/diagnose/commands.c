@@ -5,8 +5,7 @@
 
 #include "graph/dimensions/pipeline.h"
 
-/* A what-if that wins less of a cause is none of it. */
-enum { LEAST_PART_WON = 100 };
+#define LEAST_WON 0.02 /* of the iteration: a what-if that wins less is no answer */
 
 struct remedy_asked {
     const struct dpro_graph *graph;
@@ -100,23 +99,27 @@ static const struct {
     {"pipeline_bubbles", ask_schedule},
 };
 
-/* What it wins; 0: nothing, or the job can't be asked. */
-static int64_t answer_of(struct remedy_asked *a, const struct dpro_model *model)
+/* What it wins, and its standard error; 0: too little, or the job can't be asked. */
+static struct dpro_estimate answer_of(struct remedy_asked *a, const struct dpro_model *model)
 {
     struct dpro_whatif *whatif;
     struct dpro_error refused;
+    struct dpro_estimate none = {0, 0};
     a->changes.size = sizeof a->changes;
     if (!a->option[0])
-        return 0;
+        return none;
     int rc = dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused);
     memory_check();
     if (rc < 0)
-        return 0;
+        return none;
     const struct dpro_whatif_answer *answer = dpro_whatif_answer(whatif);
-    int64_t gain_ns =
-        answer->untimed ? 0 : answer->baseline.iteration_ns - answer->predicted.iteration_ns;
+    double before_ns = (double)answer->baseline.iteration_ns;
+    double after_ns = (double)answer->predicted.iteration_ns;
+    struct dpro_estimate speedup = answer->speedup, gain = {before_ns - after_ns, 0};
+    bool told = !answer->untimed && gain.value >= LEAST_WON * before_ns;
+    gain.std = told ? speedup.std * after_ns / speedup.value : 0;
     dpro_whatif_destroy(whatif);
-    return gain_ns;
+    return told ? gain : none;
 }
 
 /* As a shell takes it. */
@@ -135,10 +138,13 @@ void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
         if (strcmp(remedies[i].cause, cause->cause) != 0)
             continue;
         remedies[i].ask(&asked);
-        int64_t gain_ns = answer_of(&asked, model);
-        if (gain_ns <= MAX(cause->command_gain_ns, cause->blame_ns / LEAST_PART_WON))
+        struct dpro_estimate gain = answer_of(&asked, model);
+        double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
+        double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);
+        if (gain.value <= 0 || (cause->command && sure_ns <= known_ns))
             continue;
-        cause->command_gain_ns = gain_ns;
+        cause->command_gain_ns = llround(gain.value);
+        cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
         cause->command =
             arena_format(arena, "dpro whatif %s %s", quoted_path(trace, arena), asked.option);
     }

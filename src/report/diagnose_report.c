@@ -120,7 +120,15 @@ static void say_verdict(struct diagnosis_facts *d)
     int64_t all = d->view->explained_ns, lost = all - d->view->ideal_ns;
     int64_t rest = d->r->job.ns - all;
     bool differs = llabs(rest) > REST_TO_TELL * (double)all;
+    bool opens = differs && llabs(rest) > lost; /* it is more than all causes */
     uint32_t n = 0;
+    if (opens)
+        words_add(
+            &d->verdict, "",
+            "without dpro the job takes %s ms %s than the replay, which is more than all that "
+            "causes explain%s; ",
+            SHOWN(d, llabs(rest)), rest < 0 ? "less" : "more",
+            d->r->job.ns < d->view->ideal_ns ? ", so that even the replay's ideal is longer" : "");
     words_add(&d->verdict, "", "%s of %s ms %s iteration (%s %%) are lost", SHOWN(d, lost),
               SHOWN(d, all), differs ? "a replayed" : "an", NUMBER(facts_pct(lost, all), 1));
     EACH (const struct diagnosis_step, step, d->steps) {
@@ -133,7 +141,7 @@ static void say_verdict(struct diagnosis_facts *d)
     }
     if (n == 0)
         words_add(&d->verdict, "", "; no cause is large and sure enough to be told");
-    if (differs)
+    if (differs && !opens)
         words_add(&d->verdict, "", "; without dpro the job takes %s ms %s", SHOWN(d, llabs(rest)),
                   rest < 0 ? "less" : "more");
     if (d->r->graph->lacks_gpu)
@@ -198,7 +206,9 @@ static void write_cause(struct writer *w, const struct diagnosis_facts *d,
     if (c->next_step)
         table_escaped(w, "  next", 7, c->next_step);
     if (c->command)
-        writer_printf(w, "       %s   # wins %s\n", c->command, TIME(c->command_gain_ns));
+        writer_printf(w, "       %s   # wins %s +- %s ms%s\n", c->command,
+                      SHOWN(d, c->command_gain_ns), SHOWN(d, c->command_half_ns),
+                      c->command_gain_ns > c->command_half_ns ? "" : ", too little to be sure of");
 }
 
 static void write_abstained(struct writer *w, const struct diagnosis_facts *d)

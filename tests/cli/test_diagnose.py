@@ -25,6 +25,8 @@ class Diagnose(Case):
                 self.assertEqual(facts["explained_ms"], replayed["iteration_ms"])
                 self.assertEqual(sum(blames(facts).values()) + Decimal(str(facts["ideal_ms"])), Decimal(str(facts["iteration_ms"])))
                 for cause in facts["causes"]:
+                    if (cause["uncertainty_ms"] or 0) > max(cause["blame_ms"], cause["alone_ms"] or 0):  # of how often it strikes
+                        self.assertIn(2 * len(cause["iterations"]), range(1, facts["n_iterations"]), cause["cause"])
                     if cause["parts"]:
                         self.assertEqual(sum(Decimal(str(part["blame_ms"])) for part in cause["parts"]),
                                          Decimal(str(cause["blame_ms"])), cause["cause"])
@@ -196,6 +198,18 @@ class Diagnose(Case):
         asked = dpro("whatif", BUNDLED, "--bandwidth", "2x", "--json").json
         self.assertGreater(told["command_gain_ms"], 0)
         self.assertIn(told["command_gain_ms"], [round(asked["baseline"]["iteration_ms"] - asked["predicted"]["iteration_ms"], 6)])
+        self.assertIn(f" +- {told['command_uncertainty_ms']:.1f} ms\n", dpro("diagnose", BUNDLED).out)
+
+    def test_a_what_if_that_is_not_sure_says_so_and_a_small_one_is_no_answer(self):
+        told = dpro("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-lstm-n2-2gbit")).out
+        self.assertRegex(told, r"--bandwidth 2x +# wins [0-9.]+ \+- [0-9.]+ ms, too little to be sure of\n")
+        facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory"))
+        self.assertEqual([cause["command"] for cause in facts["causes"]], [None] * len(facts["causes"]))
+
+    def test_what_is_not_explained_comes_first_where_it_is_more_than_all_causes(self):
+        facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-conv-n2-memory"))
+        self.assertRegex(facts["verdict"], "^without dpro the job takes [0-9.]+ ms less than the replay, which is more than all")
+        self.assertIn("even the replay's ideal is longer", facts["verdict"])
 
     def test_no_links_are_faster_than_the_ideal(self):
         """Where communication is known to slow computing down beside it, faster links win that, too; where it is assumed, that is said."""

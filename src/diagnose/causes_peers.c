@@ -242,7 +242,31 @@ bool work_moves(const struct diagnosed *d)
     return moves;
 }
 
-/* Of work that moves each rank would have the mean of the iteration. */
+static uint32_t stage_of(const struct peers *p, uint32_t n_stages, uint32_t rank)
+{
+    return n_stages == 1 ? 0 : p->pipeline.stage_of[rank];
+}
+
+static double n_peers(const struct peers *p, uint32_t n_stages, uint32_t n_ranks, uint32_t rank)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < n_ranks; r++)
+        n += stage_of(p, n_stages, r) == stage_of(p, n_stages, rank);
+    return n;
+}
+
+/* What a rank's passes take in the mean iteration; or what of it is more than its peers'. */
+static double pass_mean(const struct beside *of_phase, bool all, uint32_t rank, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
+        sum +=
+            stats_mean_std((all ? of_phase[phase].own : of_phase[phase].more) + rank * n, n).mean;
+    return sum;
+}
+
+/* Of work that moves each rank would have the mean of the iteration; what one rank has more goes to
+ * all of its peers alike. */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -273,20 +297,27 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
                     shares[r * n + i] = MAX(1 - sum / n_of / own, 0);
             }
         }
+    double *given = arena_array(&arena, n_stages + (size_t)1, sizeof *given); /* to each rank */
+    uint32_t *giver = arena_array(&arena, n_stages + (size_t)1, sizeof *giver);
     for (uint32_t r = 0; r < n_ranks; r++)
-        more[r] = !moves && has_more_work(d, of_phase, r);
+        if ((more[r] = !moves && has_more_work(d, of_phase, r))) {
+            given[stage_of(&p, n_stages, r)] +=
+                pass_mean(of_phase, false, r, n) / n_peers(&p, n_stages, n_ranks, r);
+            giver[stage_of(&p, n_stages, r)] = r;
+        }
     for (size_t k = 0; k < p.groups.n; k++) {
         const struct time_group *group = &p.groups.at[k];
-        const double *share = more[group->rank] ? &of_phase[DPRO_OP_FW].share[k] : NULL;
+        uint32_t r = group->rank, stage = stage_of(&p, n_stages, r);
         EACH (const uint32_t, time, group->times) {
             uint32_t phase = d->g->phase[*time % d->g->n_ops];
-            if (phase > DPRO_OP_BW || !(moves || share))
+            if (phase > DPRO_OP_BW || !(moves || given[stage] > 0))
                 continue;
-            uint32_t part = part_of_rank(found, d, group->rank, NULL);
-            if (moves)
-                piece_share(found, d, *time, part, shares + (size_t)group->rank * n, false);
-            else
-                piece_share(found, d, *time, part, &of_phase[phase].share[k], true);
+            uint32_t part = part_of_rank(found, d, moves || more[r] ? r : giver[stage], NULL);
+            double share = -given[stage] / MAX(pass_mean(of_phase, true, r, n), 1);
+            if (more[r])
+                share = of_phase[phase].share[k] *
+                        (1 - given[stage] / MAX(pass_mean(of_phase, false, r, n), 1));
+            piece_share(found, d, *time, part, moves ? shares + (size_t)r * n : &share, !moves);
         }
     }
     peers_fini(&p);
@@ -327,6 +358,7 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
 /* ---- stages ---- */
 
 /* Stages that compute more than the mean of all: their ranks' mean. */
+#define LEAST_UNEVEN 1.02
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -347,15 +379,18 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
         if (stage != UINT32_MAX)
             n_of[stage]++;
     }
+    uint32_t most = 0;
     for (uint32_t s = 0; s < pipeline.n_stages; s++) {
         of_stage[s] /= MAX(n_of[s], 1);
         mean += of_stage[s] / pipeline.n_stages;
+        most = of_stage[s] > of_stage[most] ? s : most;
     }
-    for (uint32_t op = 0; op < g->n_ops; op++) {
+    for (uint32_t op = 0; op < g->n_ops && of_stage[most] > mean * LEAST_UNEVEN; op++) {
         uint32_t stage = g->rank[op] < g->n_ranks ? pipeline.stage_of[g->rank[op]] : UINT32_MAX;
-        if (work[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= mean * 1.02)
+        if (work[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= 0)
             continue;
         double share = 1 - mean / of_stage[stage];
-        piece_share(found, d, op, found_part(found, stage + 1, "stage %u", stage), &share, true);
+        uint32_t whose = of_stage[stage] > mean * LEAST_UNEVEN ? stage : most;
+        piece_share(found, d, op, found_part(found, whose + 1, "stage %u", whose), &share, true);
     }
 }

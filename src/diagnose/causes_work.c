@@ -102,8 +102,8 @@ void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t 
     int64_t *ns = arena_array(found->arena, d->n_iterations + (size_t)1, sizeof *ns);
     for (uint32_t i = 0; i < d->n_iterations; i++) {
         double share = one_for_all ? *shares : shares[i];
-        ns[i] = share > 0 ? llround(share * (double)left_of(d, i, op, gap)) : 0;
-        any |= ns[i] > 0;
+        ns[i] = llround(share * (double)left_of(d, i, op, gap));
+        any |= ns[i] != 0;
     }
     if (any)
         array_add(&found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);

@@ -23,7 +23,7 @@ static void claim_pieces(struct diagnosed *d, struct cause_found *found)
         int64_t *ns = arena_array(found->arena, d->n_iterations, sizeof *ns);
         for (uint32_t i = 0; i < d->n_iterations; i++) {
             int64_t *left = &d->left_ns[piece->gap][(size_t)i * d->g->n_ops + piece->op];
-            ns[i] = piece->ns ? MAX(MIN(piece->ns[i], *left), 0) : *left;
+            ns[i] = piece->ns ? MIN(piece->ns[i], *left) : *left;
             *left -= ns[i];
         }
         piece->ns = ns;
@@ -113,8 +113,9 @@ static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, con
     SCRATCH double *path = mem_array(n_parts, sizeof *path);
     SCRATCH double *length = mem_array(n_parts, sizeof *length);
     EACH (const struct taken, taken, s->taken[cause]) {
-        path[taken->part] += (double)taken->path * weights[taken->cell];
-        length[taken->part] += (double)taken->path;
+        double took = (double)MAX(taken->path, 0); /* not what others get */
+        path[taken->part] += took * weights[taken->cell];
+        length[taken->part] += took;
     }
     memcpy(l->of_part, path, n_parts * sizeof *path);
     owen_find(l->values, cause, n_parts, l->most_visits, l->of_part);
@@ -127,8 +128,8 @@ static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, con
         uint32_t op = s->op[taken->cell], p = taken->part, iteration = s->iteration[taken->cell];
         double share = path[p] > 0 ? weights[taken->cell] / path[p] : 1 / MAX(length[p], 1);
         double ns = l->of_part[p] * share * (double)taken->path;
-        l->of_iteration[iteration] += ns;
-        if (op == DPRO_NO_OP || ns <= 0)
+        l->of_iteration[iteration] += MAX(ns, 0);
+        if (op == DPRO_NO_OP || taken->path <= 0 || ns <= 0)
             continue;
         l->of_rank[l->d->g->rank[op]] += ns;
         size_t number = (size_t)map_number(&numbers, map_key(op));

@@ -2,8 +2,9 @@
  *
  * A *piece* is time of an op that a cause takes away: of its duration or of the gap before it, one
  * value an iteration. A nanosecond belongs to one cause at most: a piece is cut to what the rows
- * before it left of its op's time. What no cause claims is the ideal. A *cut* is an edge that a
- * cause takes away, so that nothing waits for it. */
+ * before it left of its op's time. What no cause claims is the ideal. A time below 0 is what the op
+ * gets while the cause is taken away: work that is evened out goes to others. A *cut* is an edge
+ * that a cause takes away, so that nothing waits for it. */
 #pragma once
 
 #include "replay/chain.h"

@@ -360,7 +360,7 @@ static void take_piece(struct unrolled_build *b, struct unrolled *s, int64_t *le
         int64_t ns = node->state == 2 ? MIN(piece->ns[i], left[node->cell]) : 0;
         if (ns == 0)
             continue;
-        left[node->cell] -= ns;
+        left[node->cell] -= MAX(ns, 0);
         array_add(&s->taken[cause], node->cell, piece->part, ns, ns);
     }
 }

@@ -220,6 +220,18 @@ class Diagnose(Case):
         unsure = {a["cause"]: a for a in self.assert_json("diagnose", BUNDLED)["abstained"]}["contention"]
         self.assertRegex(unsure["needs"], r"[0-9.]+ \+- [0-9.]+ ns for each byte")
 
+    def test_what_uneven_stages_have_more_goes_to_the_others(self):
+        def diagnosed(name, *of_stages):
+            job = StageJob(dp=2, stages=4, micro_batches=8, steps=5, times=lambda optype, dp, stage, step, n:
+                           0.01 * (of_stages[stage] if "compute" in optype else 0.05))
+            facts = self.assert_json("diagnose", self.write(name, job.csv()))
+            return facts["iteration_ms"], {cause["cause"]: cause for cause in facts["causes"]}
+        even_ms, even = diagnosed("even.csv", 1.125, 1.125, 1.125, 1.125)
+        uneven_ms, causes = diagnosed("uneven.csv", 1, 1, 1.5, 1)
+        self.assertNotIn("uneven_stages", even)
+        self.assertAlmostEqual(causes["uneven_stages"]["alone_ms"], uneven_ms - even_ms, delta=0.02 * (uneven_ms - even_ms))
+        self.assertEqual([part["what"] for part in causes["uneven_stages"]["parts"]], ["stage 2"])
+
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,
                          dpro("diagnose", BUNDLED, "--json", "--threads", "3").out)

@@ -50,7 +50,7 @@ struct dpro_evidence { /* an op */
 
 struct dpro_cause {
     const char *cause;         /* key: "slow_rank"; static */
-    const char *title;         /* "a rank computes slower than its peers"; static */
+    const char *title;         /* "a rank computes slower than its peers" */
     int64_t blame_ns;          /* Shapley value; all causes' and the ideal add up */
     int64_t uncertainty_ns;    /* half of its 95 % interval; -1: of one iteration there is none */
     int64_t alone_ns;          /* what taking away this cause alone wins */
@@ -69,7 +69,7 @@ struct dpro_cause {
 
 struct dpro_abstained {
     const char *cause; /* key; static */
-    const char *title; /* static */
+    const char *title;
     const char *needs; /* what to record for it to be told; NULL: its blame is small, or unsure */
     int64_t blame_ns;  /* counted in small_ns; 0 where it can't be told */
 };

@@ -4,7 +4,8 @@
 
 #include "graph/names/names.h"
 
-#define COMMUNICATION_OF_STAGES "communication of stages" /* commands refuse their timelines */
+#define COMMUNICATION_OF_STAGES "communication of stages"     /* commands refuse their timelines */
+#define COMMUNICATION_OF_SOME   "communication of some ranks" /* that holds their waiting, too */
 
 /* Next steps, %s: the cause's largest part. */
 static const struct next_step {
@@ -59,6 +60,9 @@ static const struct next_step {
     {"contention",
      "Send fewer bytes (compression, larger batches), or leave communication cores or "
      "multiprocessors of its own; it is felt most %s."},
+    {COMMUNICATION_OF_SOME,
+     "Record all ranks: of some of them, waiting for the others can't be told from transfers, so "
+     "that faster links may win little of it. Most of it is %s."},
     {COMMUNICATION_OF_STAGES, "Hide or shrink communication. Most of it is %s."},
     {"communication",
      "Hide or shrink communication: 'dpro optimize' searches for it, 'dpro whatif' tells "
@@ -71,9 +75,11 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
     const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
-    const char *name = d->g->of_stages && strcmp(cause->cause, "communication") == 0
-                           ? COMMUNICATION_OF_STAGES
-                           : cause->cause;
+    const char *name = cause->cause;
+    if (strcmp(name, "communication") == 0)
+        name = d->g->of_stages                    ? COMMUNICATION_OF_STAGES
+               : d->g->n_ranks < d->g->world_size ? COMMUNICATION_OF_SOME
+                                                  : name;
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
     for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {

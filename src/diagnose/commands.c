@@ -50,6 +50,8 @@ static void ask_compile(struct remedy_asked *a)
 
 static void ask_bandwidth(struct remedy_asked *a)
 {
+    if (a->graph->n_ranks < a->graph->world_size) /* most of it may be waiting */
+        return;
     a->changes.bandwidth_ratio = 2;
     snprintf(a->option, sizeof a->option, "--bandwidth 2x");
 }

@@ -53,6 +53,7 @@ struct cause_found {
     ARRAY(struct cut) cuts;
     ARRAY(const char *) parts; /* names, in the arena */
     struct map part_numbers;   /* for found_part: 1 + index, by its key */
+    const char *title;         /* in place of the row's; NULL: that */
     double doubt;              /* of what it takes: a standard error, relative */
     const char *needs; /* it can't be told from this recording: what to record; NULL: it can */
 };

@@ -219,6 +219,13 @@ class Causes(Case):
         self.assertIn("Record all ranks", needs["slow_rank"])
         self.assertIn("4 iterations", needs["slow_iterations"])
 
+    def test_one_rank_of_several_is_not_promised_what_links_win_of_its_waiting(self):
+        folder, _ = gpu_job.write(self, job(factor=slower), steps=STEPS)
+        told = {cause["cause"]: cause for cause in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["causes"]}
+        self.assertEqual(told["communication"]["title"], "communication or waiting: 1 of 4 ranks can't tell")
+        self.assertIn("Record all ranks", told["communication"]["next_step"])
+        self.assertIsNone(told["communication"]["command"])
+
     def test_without_the_gpu_nothing_is_said_of_what_needs_it(self):
         folder, _ = gpu_job.write(self, job())
         for path in glob.glob(f"{folder}/*"):

@@ -57,7 +57,8 @@ function diagnosisCard(d, goTo, iteration) {
   const rows = steps.map((s) => {
     const from = before, to = (before += s.blame_ms);
     const half = s.uncertainty_ms, interval = half ? [to - half, to + half] : null;
-    const head = [el("span", "what", swatch(s.shade), s.title), bar([["", Math.min(from, to), null], [s.title, Math.abs(s.blame_ms), s.shade]], whole, interval),
+    const head = [el("span", "what", swatch(s.shade), s.title), bar([["", Math.min(from, to), null],
+      [s.title, Math.abs(s.blame_ms), s.shade, s.blame_ms < 0 ? [["time", ms(s.blame_ms)], ["share", of(s.blame_ms)]] : null]], whole, interval, d.explained_ms),
       el("span", "sum", ms(s.blame_ms) + doubt(s) + " · " + of(s.blame_ms))];
     if (!s.body) return el("div", "cause", el("div", "summary", head));
     const row = el("details", "cause", el("summary", "", head));
@@ -76,7 +77,7 @@ function diagnosisCard(d, goTo, iteration) {
   }
 
   const needs = d.abstained.filter((a) => a.needs);
-  return card("Diagnosis", el("p", "said", d.verdict), bar(steps.map((s) => [s.title, s.blame_ms, s.shade]), whole), ...rows,
+  return card("Diagnosis", el("p", "said", d.verdict), bar(steps.map((s) => [s.title, s.blame_ms, s.shade]), whole, null, d.explained_ms), ...rows,
     el("div", "cause total", el("div", "summary", el("span", "what", "iteration"), el("span"), el("span", "sum", ms(d.iteration_ms)))),
     ...(d.against ? against(d.against) : []),
     needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs])) : null);

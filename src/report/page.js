@@ -207,16 +207,17 @@ function table(columns, items, { most = 512, className = "" } = {}) {
   return box;
 }
 
-function bar(parts, whole, interval) {
+function bar(parts, whole, interval, base = whole) {
   const line = el("div", "bar");
   for (const [name, value, shade, rows] of parts) {
     if (!(value > 0)) continue;
-    const width = share(value, whole), s = el("span", shade === "WAIT" ? "hatched" : "", shade && !rows && width >= 7 ? width.toFixed(0) + " %" : "");
+    const width = share(value, whole), said = share(value, base);
+    const s = el("span", shade === "WAIT" ? "hatched" : "", shade && !rows && width >= 7 ? said.toFixed(0) + " %" : "");
     s.style.width = width + "%";
     if (shade) {
       s.style.backgroundColor = color(shade);
       s.style.color = color(shade + "-ink");
-      withTip(s, name, rows || [["time", ms(value)], ["share", pct(width)]]);
+      withTip(s, name, rows || [["time", ms(value)], ["share", pct(said)]]);
     }
     line.append(s);
   }

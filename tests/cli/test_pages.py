@@ -277,6 +277,17 @@ class Pages(Case):
         self.assertRegex(shown, '<div class="selected"><div class="name">' + re.escape(html.escape(told[0]["evidence"][0]["op"])))
         self.assertIn("SELECT s.ts, s.dur, s.name", shown)
 
+    def test_shares_in_the_bars_are_those_of_the_text_and_what_is_below_0_has_none(self):
+        for trace in ("byteps-torch-n2", "torch-ddp-gloo-conv-n2-memory"):
+            self.assert_code(dpro("diagnose", "-q", os.path.join(os.path.dirname(BUNDLED), trace), "-o", self.path("out")), 0)
+            with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
+                facts = json.load(file)
+            card = self.dom(self.path("out", "report.html")).split('<p class="said">', 1)[1].split("iteration</span>", 1)[0]
+            shares = [100 * ms / facts["explained_ms"] for ms in [facts["ideal_ms"]] + [cause["blame_ms"] for cause in facts["causes"]]]
+            labels = {int(label) for label in re.findall(r">([0-9]+) %</span>", card)}
+            self.assertIn(round(shares[0]), labels)
+            self.assertLessEqual(labels, {round(share) for share in shares if share > 0})
+
     def test_why_a_trace_is_slower_than_another_stands_below_its_diagnosis(self):
         self.assert_code(dpro("diagnose", "-q", BUNDLED, "--against", BUNDLED + "-default", "-o", self.path("out")), 0)
         with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:

@@ -69,6 +69,8 @@ def all_of_it():
 
 
 class Case(test_recompute.Case):
+    WARM = False  # the compiler keeps more than modules
+
     def run_planned(self, body, value, world=1, **more):
         more.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(live.CACHE, "inductor"))
         return super().run_planned(body, value, world, **more)

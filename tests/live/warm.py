@@ -19,7 +19,7 @@ import time
 import types
 
 IDLE_S = 1200  # of a run that was killed nobody removes the folder
-READ_AT_START = ("LD_", "MALLOC_", "OMP_", "TORCH_", "KINETO_", "DPRO_NET")
+READ_AT_START = ("LD_", "MALLOC_", "OMP_", "TORCH", "KINETO_", "DPRO_NET")
 
 
 def read_at_start(environment):
@@ -54,16 +54,19 @@ class Server:
     def __init__(self, path, python, environment):
         self.fixed, self.processes, self.started = read_at_start(environment), {}, []
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        folder = os.open(os.path.dirname(path), os.O_PATH)
+        short = f"/proc/self/fd/{folder}/{os.path.basename(path)}"  # the path of a socket has 107 bytes at most
         with open(path + ".lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(path):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-                    listening.bind(path)
+                    listening.bind(short)
                     listening.listen(64)
-                    subprocess.Popen([python, os.path.abspath(__file__), str(listening.fileno())], env=environment,
+                    subprocess.Popen([python, os.path.abspath(__file__), str(listening.fileno()), path], env=environment,
                                      pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      start_new_session=True).returncode = 0  # it is not waited for
-        self.socket.connect(path)
+        self.socket.connect(short)
+        os.close(folder)
 
     def fits(self, environment):
         return self.fixed == read_at_start(environment)
@@ -158,9 +161,9 @@ def become(wanted, fds, groups):
         return compile(file.read(), wanted["script"], "exec"), main.__dict__
 
 
-def serve(listening):
+def serve(listening, path):
     """Forks for each request and tells how the processes ended; returns in the forks alone, with the script's code."""
-    path, groups, clients, whose = listening.getsockname(), load(), [], {}
+    groups, clients, whose = load(), [], {}
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
@@ -211,7 +214,7 @@ def ended():
 
 
 if __name__ == "__main__":
-    code, names = serve(socket.socket(fileno=int(sys.argv[1])))
+    code, names = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
     try:
         exec(code, names)
     except Exception as problem:  # told as a script's, without what called it

@@ -226,6 +226,8 @@ def python_suites(folder):
 
 # They need no core: they wait for daemons and for clocks that drift.
 WAITING = ("cli/agreement", "cli/attach", "cli/clocks", "live/attach")
+# They take longest of those without torch.
+LONG = ("cli/mpi", "cli/pages", "lint", "cli/wheel")
 # They compare a replay with steps that they timed, or a job with a plan with one without.
 MEASURING = ("live/framework_plans", "live/horovod", "live/mxnet", "live/server_plans", "live/tensorflow", "live/verify")
 
@@ -325,7 +327,7 @@ def in_order(jobs, build, suites):
         suites = [suite for suite in suites if not is_live(suite)]
     failed = []  # live ones, for another run of what failed in them
     # long ones first, so that none is left over at the end
-    suites.sort(key=lambda suite: not is_live(suite))
+    suites.sort(key=lambda suite: (not is_live(suite), suite.name not in LONG))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool, concurrent.futures.ThreadPoolExecutor(1) as beside:
         running = [(beside if suite.name in WAITING else pool).submit(run, suite)
                    for suite in suites if suite.name not in MEASURING]

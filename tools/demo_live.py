@@ -8,12 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 from figures import off
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HOSTS = os.path.join(ROOT, "tools", "hosts.sh")
 STEPS = 55  # what a recording needs, and a few more
+SESSIONS_START_S = 40
 
 
 def live_python():
@@ -30,13 +33,37 @@ def live_python():
     raise SystemExit(f"dpro: this needs PyTorch: {reason}")
 
 
-def go_first():
-    """Ahead of other login sessions, where this is allowed: nice alone does nothing between them."""
+def set_first(process="self"):
     try:
-        with open("/proc/self/autogroup", "w", encoding="utf-8") as file:
-            file.write("-15")
+        with open(f"/proc/{process}/autogroup", "w", encoding="utf-8") as file:
+            file.write("-20")
     except OSError:
         pass
+
+
+def go_first():
+    """Ahead of other login sessions, where this is allowed: nice alone does nothing between them."""
+    global goes_first
+    goes_first = True
+    set_first()
+
+
+goes_first = False
+
+
+def let_ranks_go_first(process):
+    """Hosts and ranks are sessions of their own, that start one after another."""
+    until = time.monotonic() + SESSIONS_START_S
+    while process.poll() is None and time.monotonic() < until:
+        found = [process.pid]
+        for parent in found:  # grows
+            set_first(parent)
+            try:
+                with open(f"/proc/{parent}/task/{parent}/children", encoding="utf-8") as file:
+                    found += file.read().split()
+            except OSError:
+                pass
+        time.sleep(0.5)
 
 
 def can_make_hosts():
@@ -68,12 +95,15 @@ def launch(command, python, script, rate="1gbit", say=None, quiet=False, direct=
             say(f"{ranks} ranks on this machine (as root: in network namespaces of their own with a slow link between them):")
             say("  " + shown.format(f"--nproc-per-node={ranks}"))
     pipe = subprocess.PIPE if quiet else None
-    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-    if done.returncode != 0:
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    if goes_first:
+        threading.Thread(target=let_ranks_go_first, args=(process,), daemon=True).start()
+    out, errors = process.communicate()
+    if process.returncode != 0:
         if quiet:
-            sys.stderr.write((done.stdout + done.stderr).decode("utf-8", "replace")[-3000:])
-        raise SystemExit(f"dpro: {script[0]} ended with status {done.returncode}")
-    return done.stdout
+            sys.stderr.write((out + errors).decode("utf-8", "replace")[-3000:])
+        raise SystemExit(f"dpro: {script[0]} ended with status {process.returncode}")
+    return out
 
 
 def train(command, python, script, steps=STEPS, arguments=(), before=(), **how):

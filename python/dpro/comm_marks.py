@@ -19,7 +19,7 @@ COLLECTIVES = ("allreduce", "allreduce_coalesced", "allgather", "_allgather_base
 POINT_TO_POINT = ("send", "recv")
 
 
-def _mark(name):
+def mark_named(name):
     fast = getattr(torch._C._profiler, "_RecordFunctionFast", None)
     return fast(name) if fast else torch.profiler.record_function(name)
 
@@ -65,7 +65,7 @@ class CommMarks:
         """The mark that is open now; None where nothing is marked any more."""
         try:
             if self._restore:
-                mark = _mark(name_of())
+                mark = mark_named(name_of())
                 mark.__enter__()
                 return mark
         except Exception as problem:

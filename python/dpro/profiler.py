@@ -80,6 +80,7 @@ class Window(JobWindow):
         self._restore = []
         self._comm_marks = comm_marks.CommMarks(lambda problem: report.say(
             "comm-marks", "what process groups are asked for is not marked: %s: %s" % (type(problem).__name__, problem), folder.rank))
+        self._collection = None  # the mark around one that goes on
         self.memory = None  # what is recorded besides in the structure window: held_memory.Watch
         self.when_stopped = None
         self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=graph is not None)
@@ -129,6 +130,17 @@ class Window(JobWindow):
             self._ours = False
         self._running = True
         self._comm_marks.begin()
+        if not self._observer:  # its trace is of the model alone
+            gc.callbacks.append(self._collecting)
+
+    def _collecting(self, phase, info):
+        """Collections of garbage but the youngest's, which are short, are ops of the thread that they pause."""
+        if phase == "start" and info["generation"] > 0 and self._running:
+            self._collection = comm_marks.mark_named("Python GC")
+            self._collection.__enter__()
+        elif self._collection:
+            mark, self._collection = self._collection, None
+            mark.__exit__(None, None, None)
 
     def begin_step(self, number):
         if self.memory:
@@ -144,6 +156,8 @@ class Window(JobWindow):
 
     def stop(self):
         self._comm_marks.end()
+        if self._collecting in gc.callbacks:
+            gc.callbacks.remove(self._collecting)
         self._unwatch()
         if self.when_stopped:
             self.when_stopped()

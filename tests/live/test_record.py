@@ -84,6 +84,17 @@ class Directory(live.Case):
         end = max(s["ts"] + s["dur"] for s in steps)
         self.assertLess(max(u["ts"] + u["dur"] for u in updates) - end, 1000)  # us; stopping takes longer
 
+    def test_what_python_takes_to_collect_garbage_is_an_op(self):
+        self.assert_ran(self.ranks("""
+import gc
+model = net()
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30, each=lambda i: gc.collect())
+end()
+""", world=1))
+        collections = [e for e in self.kineto()["traceEvents"] if e.get("name") == "Python GC"]
+        self.assertEqual({e["cat"] for e in collections}, {"cpu_op"})
+        self.assertGreaterEqual(len(collections), 2)  # between three steps
+
     def test_losses_and_gradients_are_the_same_with_and_without(self):
         for job, world in ((DDP_JOB, 2), (SINGLE_JOB, 1)):
             with self.subTest(world=world):

@@ -1,5 +1,6 @@
 """Jobs that hang on their GPU, jobs that hang on their CPU, and iterations at a recording's ends: gpu_job.py makes traces
 whose true iteration time is known."""
+import glob
 import gzip
 import json
 import os
@@ -8,7 +9,10 @@ import random
 import gpu_job
 from browser import CHROMIUM
 from gpu_job import Job
-from support import BUNDLED, DONE, Case, dpro, recording, shared, span
+from support import BUNDLED, DONE, Case, dpro, recording, shared, span  # finds tools/, too
+
+import breakdown
+
 
 def idle_pct(rank):
     return 100 * rank["idle_ms"] / rank["iteration_ms"]
@@ -522,6 +526,30 @@ class ChosenSteps(Case):
             for last in range(first + 1, 7):
                 facts = self.assert_replays(BUNDLED, "--no-validate", "--steps", f"{first}:{last}")
                 self.assertEqual(facts["measured"]["per_iteration_ms"], everything[first - 1:last])
+
+
+class Breakdown(Case):
+    """Of each iteration by itself, as of the kernels of the profile: to half a percent of it."""
+
+    def assert_as_in_profiles(self, path, *files):
+        profiles = [breakdown.of_iterations(file) for file in files]
+        for number in profiles[0]:
+            ranks = self.assert_replays(path, "--no-validate", "--steps", f"{number}:{number}")["ranks"]
+            for rank, profile in zip(ranks, profiles):
+                most = rank["iteration_ms"] / 200
+                computing, communication = profile[number]
+                self.assertAlmostEqual(breakdown.computing_ms(rank), computing, delta=most, msg=(number, rank["rank"]))
+                self.assertAlmostEqual(breakdown.communication_ms(rank), communication, delta=most, msg=(number, rank["rank"]))
+
+    def test_of_a_made_up_job(self):
+        folder, _ = gpu_job.write(self, Job(kernel_us=20, cpu_us=60, world=2, buckets=3, sync="end"))
+        self.assert_as_in_profiles(folder, *sorted(glob.glob(os.path.join(folder, "*.json*"))))
+
+    def test_of_public_traces(self):
+        for trace in ("ddp-a100-rank0of2", "ddp-a100-rank3of8", "resnet-v100-1gpu-ns"):
+            with self.subTest(trace=trace):
+                path = shared(trace)
+                self.assert_as_in_profiles(path, *sorted(glob.glob(os.path.join(path, "*.json.gz"))))
 
 
 class Graphs(Case):

@@ -18,7 +18,7 @@ import accuracy_tables
 import fault_jobs
 from accuracy_blind import on_hosts
 from demo_live import ROOT, can_make_hosts, go_first, live_python
-from figures import ask, facts_of, fixed, markdown, show
+from figures import ask, fixed, markdown, show
 
 SEEDS = 3
 BESIDE = ("small_or_unsure", "profiler", "warm_up", "not_explained")  # rows that are no causes
@@ -80,6 +80,7 @@ def blames_of(facts):
 
 class Lab:
     """Records made-up jobs in a folder and asks dpro of each once."""
+    faults = FAULTS
 
     def __init__(self, dpro, folder):
         self.dpro, self.folder, self.known = dpro, folder, {}
@@ -91,7 +92,7 @@ class Lab:
             path = os.path.join(self.folder, f"job{len(self.known)}")
             job = fault_jobs.draw(kind, seed)
             for fault in faults:
-                job.update(FAULTS[fault][2](job))
+                job.update(self.faults[fault][2](job))
             truth = fault_jobs.write(path, job)
             facts, problem = ask(self.dpro, "diagnose", path)
             shutil.rmtree(path)
@@ -108,14 +109,14 @@ class Lab:
             return row
         row.update(blames=blames, plain=plain, each=[])
         for fault in faults:
-            right = FAULTS[fault][1]
+            right = self.faults[fault][1]
             truth = self.diagnosed(kind, seed, (fault,))[0] - plain_ms if len(faults) > 1 else row["cost_ms"]
             more = sum(blames.get(cause, 0) - plain.get(cause, 0) for cause in right)
             row["each"].append({"fault": fault, "truth_ms": truth, "blame_ms": more, "error_ms": more - truth,
                                 "near": abs(more - truth) <= max(NEAR_MS, truth * NEAR_PCT / 100)})
         first = [cause for cause in blames if cause not in BESIDE][:len(faults)]
         row["first"] = first
-        row["right"] = all(any(cause in FAULTS[fault][1] for cause in first) for fault in faults)
+        row["right"] = all(any(cause in self.faults[fault][1] for cause in first) for fault in faults)
         return row
 
 
@@ -158,7 +159,7 @@ def table_of(rows):
 
 
 def print_row(row):
-    what = f"{' and '.join(row['faults']) or 'none'} ({row['kind']} {row['seed']})"
+    what = (' and '.join(row["faults"]) or "none") + ("" if row["kind"] == "live" else f" ({row['kind']} {row['seed']})")
     if row["problem"]:
         print(f"{what}: {row['problem']}")
         return
@@ -175,55 +176,112 @@ def made_up(args, dpro):
         shutil.rmtree(folder)
     for row in rows:
         print_row(row)
+    return conclude(args, "faults", rows)
+
+
+def conclude(args, table, rows):
     lines, judged = table_of(rows), [row for row in rows if row["faults"] and not row["problem"]]
-    show("faults", HEAD, lines)
+    show(table, HEAD, lines)
     print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}")
     if args.readme and lines:
         path = os.path.join(ROOT, "doc", "accuracy.md")
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:
-            file.write(accuracy_tables.renewed(text, {"faults": markdown(HEAD, lines)}))
+            file.write(accuracy_tables.renewed(text, {table: markdown(HEAD, lines)}))
     return 0 if judged and not any(row["problem"] for row in rows) else 1
 
 
-# Of real jobs: options of bench/train_blind.py that put a fault in, and the causes that are right.
-LIVE = {"one rank's core shared": ("fault=core", ("slow_rank",)), "link at half its rate": ("rate=250", ("slow_link", "communication")),
-        "slow loader, all ranks": ("fault=loader", ("input",)), "slow loader, one rank": ("fault=loader-one", ("input",)),
-        "slow loader, every 4th step": ("fault=loader-4th", ("input",)), "uneven lengths": ("fault=lengths", ("uneven_work",)),
-        "garbage collection": ("fault=gc", ("noise", "slow_rank", "python_gaps", "garbage_collection")),
-        "buckets in the wrong order": ("fault=order", ("bucket_order", "communication")),
-        "small buckets": ("cap=0.05", ("small_messages", "communication"))}
-LIVE_JOB = {"kind": "transformer", "width": 128, "layers": 4, "batch_size": 16, "bucket_cap_mb": 2, "rate": 500}
+# Of real jobs: settings of bench/train_blind.py that put a fault in, the causes that are right, and settings of the job without it.
+# Read back losses (.item()) cost a CPU nothing, and it has no allocator that retries.
+USUAL, COMPILED, PIPELINE = "rate=2000", "rate=2000,compiled=1", "rate=2000,stages=4/4"
+LIVE = {
+    "none": ("", (), USUAL),
+    "one rank's core shared": ("fault=core", ("slow_rank",), USUAL),
+    "link at half its rate": ("rate=500", ("slow_link", "communication"), "rate=1000"),
+    "latency added": ("latency=10", ("slow_link", "small_messages", "communication"), USUAL),
+    "slow loader, all ranks": ("fault=loader", ("input",), USUAL),
+    "slow loader, one rank": ("fault=loader-one", ("input",), USUAL),
+    "slow loader, every 4th step": ("fault=loader-4th", ("input",), USUAL),
+    "garbage collection": ("fault=gc", ("garbage_collection",), USUAL),
+    "small buckets": ("cap=0.05", ("small_messages", "communication"), USUAL),
+    "unbalanced stages": ("stages=6/2", ("uneven_stages", "uneven_work"), PIPELINE),
+    "uneven lengths": ("fault=lengths", ("uneven_work",), USUAL),
+    "recompilation": ("fault=recompile", ("recompilation",), COMPILED),
+    "buckets in the wrong order": ("fault=order", ("bucket_order", "communication"), USUAL),
+}
+LIVE_PAIRS = (("one rank's core shared", "slow loader, all ranks"), ("latency added", "slow loader, every 4th step"))
+LIVE_JOB = {"kind": "transformer", "width": 128, "layers": 4, "batch_size": 32, "bucket_cap_mb": 2, "rate": 2000}
 
 
-def live_row(dpro, python, folder, fault):
-    """A real job on two hosts, recorded with a fault; one more run trains by turns with it and without."""
-    (config, right), plain = LIVE[fault], f"rate={LIVE_JOB['rate']}"
-    trace = os.path.join(folder, "trace")
-    on_hosts(python, LIVE_JOB, [dpro, "profile", "-q", "-o", trace, "--"], "--steps=60", f"--config={config}")
-    turns = json.loads(on_hosts(python, LIVE_JOB, [], "--steps=12", "--configs", plain, config))
-    plain_ms, with_ms = (statistics.mean(ms for turn in turns[name] for ms in turn) for name in (plain, config))
-    blames = blames_of(facts_of(dpro, "diagnose", trace))
-    shutil.rmtree(trace)
-    named, blame = [cause for cause in blames if cause not in BESIDE], sum(blames.get(cause, 0) for cause in right)
-    says = ", ".join(f"{cause} {ms:.1f}" for cause, ms in blames.items() if ms >= 0.05)
-    print(f"{fault}: {plain_ms:.1f} + {with_ms - plain_ms:.1f} ms, blamed {blame:.1f}: {says}", flush=True)
-    return fault, with_ms - plain_ms, blame, bool(named) and named[0] in right
+def live_config(among, faults):
+    """Settings of the job with these faults, of those that it may have."""
+    settings = dict(part.split("=") for part in LIVE[among[0]][2].split(","))
+    for part in (part for fault in faults for part in LIVE[fault][0].split(",") if part):
+        key, value = part.split("=")
+        settings[key] = f"{settings[key]}+{value}" if key == "fault" and key in settings else value
+    return ",".join(f"{key}={value}" for key, value in settings.items())
+
+
+def usual_ms(turns):
+    """The mean step: of each step of a turn the median over turns, so that a busy second of the machine does not count."""
+    return statistics.mean(statistics.median(steps) for steps in zip(*turns))
+
+
+class LiveLab(Lab):
+    """Records real jobs on two hosts; and trains them by turns, which tells what their faults cost."""
+
+    faults = LIVE
+
+    def __init__(self, dpro, folder, python):
+        super().__init__(dpro, folder)
+        self.python = python
+
+    def on_hosts(self, config, command, *arguments):
+        return on_hosts(self.python, {**LIVE_JOB, "layers": 8} if "stages" in config else LIVE_JOB, command, *arguments)
+
+    def recorded(self, config):
+        """(blames, problem)"""
+        trace = os.path.join(self.folder, config.replace("/", " "))
+        if not os.path.exists(trace):
+            self.on_hosts(config, [self.dpro, "profile", "-q", "-o", trace, "--"], "--steps=60", f"--config={config}")
+        if config not in self.known:
+            facts, problem = ask(self.dpro, "diagnose", trace)
+            self.known[config] = None if problem else blames_of(facts), problem
+        return self.known[config]
+
+    def diagnosed(self, _, among, faults):
+        """`among`: the faults that take turns."""
+        config, path = live_config(among, faults), os.path.join(self.folder, " and ".join(among) + ".json")
+        if not os.path.exists(path):
+            mixes = dict.fromkeys(live_config(among, mix) for mix in ((), *((fault,) for fault in among), among))
+            printed = self.on_hosts(config, [], "--steps=8", "--configs", *mixes)
+            with open(path, "wb") as file:
+                file.write(printed)
+        with open(path, encoding="utf-8") as file:
+            return usual_ms(json.load(file)[config]), *self.recorded(config)
+
+
+def live_rows(lab, wanted):
+    for among in (*((fault,) for fault in LIVE), *LIVE_PAIRS):
+        if wanted in " and ".join(among):
+            row = lab.row("live", among, among if LIVE[among[0]][1] else ())
+            print_row(row)
+            yield row
 
 
 def live(args, dpro):
     if not can_make_hosts():
         raise SystemExit("faults: this needs root, ip and tc")
-    python = live_python()
     go_first()
-    folder = tempfile.mkdtemp(prefix="dpro-faults-")
+    folder = args.keep or tempfile.mkdtemp(prefix="dpro-faults-")
+    os.makedirs(folder, exist_ok=True)
     try:
-        rows = [live_row(dpro, python, folder, fault) for fault in LIVE if args.only in fault]
+        rows = list(live_rows(LiveLab(dpro, folder, live_python()), args.only))
     finally:
-        shutil.rmtree(folder)
-    print(f"right cause first in {sum(right for *_, right in rows)} of {len(rows)}")
-    return 0
+        if not args.keep:
+            shutil.rmtree(folder)
+    return conclude(args, "live", rows)
 
 
 def main():
@@ -233,6 +291,7 @@ def main():
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
     parser.add_argument("--readme", action="store_true", help="renew the table of doc/accuracy.md")
     parser.add_argument("--live", action="store_true", help="real jobs in place of made-up ones")
+    parser.add_argument("--keep", metavar="DIR", help="of --live: keep what was recorded there; what is there is judged again")
     args = parser.parse_args()
     return (live if args.live else made_up)(args, os.path.join(ROOT, args.build, "dpro"))
 

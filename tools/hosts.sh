@@ -60,7 +60,7 @@ for ((i = 0; i < hosts; i++)); do
 done
 
 export HOSTS=$hosts HOST0=10.77.0.1 GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0
-cores=$(nproc)
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # which these would lower
 for ((i = 0; i < hosts; i++)); do
     share=$((cores / hosts))
     first=$((i % cores)) last=$((i % cores))

@@ -238,7 +238,7 @@ class LiveLab(Lab):
         self.python = python
 
     def on_hosts(self, config, command, *arguments):
-        return on_hosts(self.python, {**LIVE_JOB, "layers": 8} if "stages" in config else LIVE_JOB, command, *arguments)
+        return on_hosts(self.python, {**LIVE_JOB, "layers": 8, "batch_size": 8} if "stages" in config else LIVE_JOB, command, *arguments)
 
     def recorded(self, config):
         """(blames, problem)"""

@@ -58,7 +58,7 @@ FAULTS = {
     "slow loader, one rank": (("gpu", "cpu"), ("input",), lambda job: {"loader_us": for_one(job["victim"], 15_000.0, 300.0)}),
     "slow loader, every 4th step": (("gpu", "cpu"), ("input",), lambda job: {"loader_us": some_steps(4, 60_000.0, 300.0)}),
     ".item() in each step": (("gpu",), ("sync",), lambda job: {"item": fault_jobs.always(True)}),
-    "garbage collection": (("gpu", "cpu", "fsdp"), ("garbage_collection", "noise", "slow_iterations"),
+    "garbage collection": (("gpu", "cpu", "fsdp"), ("garbage_collection", "noise"),
                            lambda job: {"pause_us": paused(job, 60)}),
     "small buckets": (("gpu", "cpu"), ("small_messages",), lambda job: {"buckets": 15 * job["buckets"]}),
     "unbalanced stages": (("pipeline",), ("uneven_stages", "uneven_work"), lambda job: {"layers": for_one(job["world"] - 1, 1.3, 0.7)}),

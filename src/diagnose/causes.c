@@ -6,6 +6,7 @@
 
 #define COMMUNICATION_OF_STAGES "communication of stages"     /* commands refuse their timelines */
 #define COMMUNICATION_OF_SOME   "communication of some ranks" /* that holds their waiting, too */
+#define KERNELS_OF_RANKS        "kernels of ranks"            /* noise of them */
 
 /* Next steps, %s: the cause's largest part. */
 static const struct next_step {
@@ -28,6 +29,9 @@ static const struct next_step {
      "balanced over ranks. Most of it is on %s."},
     {"noise", "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
               "gc.disable), other processes on the host, a device that throttles."},
+    {KERNELS_OF_RANKS,
+     "Find out what slows GPUs down now and then, most often %s: clocks and temperature, other "
+     "processes on them, or inputs that differ between ranks."},
     {"slow_rank",
      "Look at %s: other processes on its host, temperature and clocks of its device, the "
      "cores that it is bound to."},
@@ -80,6 +84,8 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
         name = d->g->of_stages                    ? COMMUNICATION_OF_STAGES
                : d->g->n_ranks < d->g->world_size ? COMMUNICATION_OF_SOME
                                                   : name;
+    if (strcmp(name, "noise") == 0 && text_begins(part, "kernels"))
+        name = KERNELS_OF_RANKS;
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
     for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {

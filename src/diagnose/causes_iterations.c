@@ -12,9 +12,10 @@ enum { LEAST_SAMPLES = 4 }; /* of which one may be unusual */
 struct excess {
     const struct diagnosed *d;
     struct cause_found *found;
-    const bool *wanted;    /* by iteration */
-    const uint32_t *parts; /* [rank * n_iterations + iteration] */
-    bool evens_out;        /* what the short iterations are shorter is set against it */
+    const bool *wanted;        /* by iteration */
+    const uint32_t *parts;     /* [rank * n_iterations + iteration] */
+    const uint32_t *gpu_parts; /* of work of a GPU; NULL: the same */
+    bool evens_out;            /* what the short iterations are shorter is set against it */
     int64_t *sorted;
 };
 
@@ -62,7 +63,8 @@ static void excess_claim(const struct excess *e, const struct time_group *group,
     uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
-        const uint32_t *parts = e->parts + (size_t)group->rank * n;
+        bool on_gpu = e->gpu_parts && (e->d->g->flags[op] & GRAPH_OP_GPU);
+        const uint32_t *parts = (on_gpu ? e->gpu_parts : e->parts) + (size_t)group->rank * n;
         for (uint32_t i = 0, part; i < n; i++) { /* a piece for each part */
             int64_t *ns = NULL;
             part = parts[i];
@@ -140,8 +142,8 @@ static bool *unusual_iterations(const struct diagnosed *d, struct arena *arena, 
     return are;
 }
 
-/* What a rank did most longer in an iteration: of a known kind, where there is one. UINT32_MAX: it
- * is not what is asked for. */
+/* What a rank did most longer in an iteration: of what its name tells, where there is such.
+ * UINT32_MAX: it is not what is asked for. */
 static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, uint32_t rank,
                           uint32_t iteration, const struct slow_ones *ones, const char *asked)
 {
@@ -149,14 +151,16 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
     const struct grown_time *most = NULL;
     const struct slow_kind *kind = NULL;
     int64_t most_ns = 0;
+    bool is_told = false;
     EACH_OF (const struct grown_time, grown, g->grown, g->n_grown) {
         if (grown->sample != iteration || (rank != UINT32_MAX && grown->rank != rank))
             continue;
-        const struct slow_kind *its =
-            grown->is_gap ? NULL : slow_kind_of(strtab_get(&g->names, grown->name));
-        if ((its && !kind) || (!its == !kind && grown->more_ns > most_ns)) {
+        const struct slow_kind *its = graph_slow_kind(g, grown);
+        bool told = its && !grown->is_gpu;
+        if ((told && !is_told) || (told == is_told && grown->more_ns > most_ns)) {
             most = grown;
             kind = its;
+            is_told = told;
             most_ns = grown->more_ns;
         }
     }
@@ -177,6 +181,37 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
                         : found_part(found, map_key(most->name), "%.60s%s", name, again);
 }
 
+/* Whether in each unusual iteration one rank takes longer, by turns another one, and no name tells
+ * why: ranks pause by turns, and there would be no such iterations if they did at once. */
+static bool pause_by_turns(const struct diagnosed *d, const bool *are)
+{
+    const struct dpro_graph *g = d->g;
+    SCRATCH int64_t *ns = mem_array(g->n_ranks + (size_t)1, sizeof *ns);
+    uint32_t first = UINT32_MAX;
+    bool by_turns = false;
+    for (uint32_t i = 0; i < d->n_iterations; i++) {
+        int64_t all_ns = 0;
+        uint32_t most = 0;
+        if (!are[i])
+            continue;
+        memset(ns, 0, g->n_ranks * sizeof *ns);
+        EACH_OF (const struct grown_time, grown, g->grown, g->n_grown) {
+            if (grown->sample != i)
+                continue;
+            if (!grown->is_gpu && graph_slow_kind(g, grown))
+                return false;
+            ns[grown->rank] += grown->more_ns;
+            all_ns += grown->more_ns;
+            most = ns[grown->rank] > ns[most] ? grown->rank : most;
+        }
+        if (ns[most] * 3 <= all_ns * 2)
+            return false;
+        by_turns |= first != UINT32_MAX && most != first;
+        first = most;
+    }
+    return by_turns;
+}
+
 void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -185,7 +220,7 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
     if (d->g->n_samples < LEAST_SAMPLES)
         return;
     const bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
-    if (n_slow == 0)
+    if (n_slow == 0 || pause_by_turns(d, are))
         return;
     uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
     bool any = false;
@@ -249,7 +284,16 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
         for (uint32_t i = 0; i < n; i++)
             parts[r * n + i] = part_of_rank(found, d, r, NULL);
-    struct excess e = {.d = d, .found = found, .wanted = all, .parts = parts, .evens_out = true};
+    uint32_t *gpu_parts = arena_copy(&arena, parts, (size_t)d->g->n_ranks * n, sizeof *gpu_parts);
+    for (size_t i = 0; i < (size_t)d->g->n_ranks * n; i++)
+        gpu_parts[i] =
+            found_part(found, UINT64_MAX - i / n, "kernels of rank %d", d->g->ranks[i / n].rank);
+    struct excess e = {.d = d,
+                       .found = found,
+                       .wanted = all,
+                       .parts = parts,
+                       .gpu_parts = gpu_parts,
+                       .evens_out = true};
     excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
                              1U << WORK_MEMORY | 1U << WORK_COPY);
 }

@@ -357,3 +357,10 @@ uint32_t graph_module_of(const struct dpro_graph *g, uint32_t op)
     uint32_t call = at < memory->n_op_calls ? memory->op_calls[at] : MEMORY_NONE;
     return call == MEMORY_NONE ? MEMORY_NONE : memory->calls[call / 2].module;
 }
+
+const struct slow_kind *graph_slow_kind(const struct dpro_graph *g, const struct grown_time *grown)
+{
+    return grown->is_gap
+               ? NULL
+               : slow_kind_of(grown->is_gpu ? SLOW_KERNELS : strtab_get(&g->names, grown->name));
+}

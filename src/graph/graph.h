@@ -187,10 +187,14 @@ struct graph_reduction {
     COLUMN(ROW, uint32_t, sample, ID(iterations), "the iteration, a slow one or not")              \
     COLUMN(ROW, uint32_t, name, NAME, "ops of that name took longer, or the gaps before them did") \
     COLUMN(ROW, bool, is_gap, FLAG, "it is the gaps: no thread had work then")                     \
+    COLUMN(ROW, bool, is_gpu, FLAG, "all kernels took longer, most of all those of that name")     \
     COLUMN(ROW, int64_t, more_ns, NS, "how much longer than usual")
 struct grown_time {
     GRAPH_SLOWER(COLUMN_FIELD, )
 };
+/* Of a known kind; NULL: of none. */
+const struct slow_kind *graph_slow_kind(const struct dpro_graph *graph,
+                                        const struct grown_time *grown);
 
 /* Horovod's cycles; cycle_ns 0: not Horovod, or no cycles were marked. */
 struct graph_cycles {

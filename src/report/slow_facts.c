@@ -63,7 +63,7 @@ static void find_causes(struct report_facts *f)
         is_slow[slow->samples[s]] = true;
     for (size_t i = 0; i < n; i++) {
         const char *name = strtab_get(&g->names, g->grown[i].name);
-        const struct slow_kind *kind = g->grown[i].is_gap ? NULL : slow_kind_of(name);
+        const struct slow_kind *kind = graph_slow_kind(g, &g->grown[i]);
         uint32_t at = 0;
         while (at < slow->n_causes && !facts_alike(&causes[at], kind, g->grown[i].is_gap, name))
             at++;

@@ -114,5 +114,6 @@ struct slow_kind {
     int call;                  /* or the class of a GPU's runtime calls; 0: none */
     const char *what, *advice; /* "DataLoader" */
 };
+#define SLOW_KERNELS "kernels that take longer"
 /* What a name stands for; NULL: no known kind. */
 const struct slow_kind *slow_kind_of(const char *name);

@@ -22,6 +22,11 @@ static const struct slow_kind kinds[] = {
      .what = "allocating and freeing GPU memory",
      .advice = "leave the allocator more room, or give it expandable segments: it returns memory "
                "to the GPU and asks for it again"},
+    {{SLOW_KERNELS},
+     .what = SLOW_KERNELS,
+     .advice =
+         "the GPU is slower then: look at its clocks and temperature, and for other processes "
+         "on it"},
     {.call = CALL_LOAD, .what = "loading GPU code", .advice = "record later"},
 };
 

@@ -6,11 +6,18 @@
 #include "graph/ops/job_ranges.h"
 #include "graph/ops/match_slices.h"
 
-/* Time by sample of what has one key: a name, or the gaps before ops of it. */
+/* What has time: ops of a name, gaps before them, calls of a GPU's runtime, its kernels. */
+enum time_of { OF_OPS, OF_GAPS, OF_CALLS, OF_KERNELS };
+#define TIME_KEY(name, what) ((uint64_t)(name) << 2 | (what))
+#define KEY_WHAT(key)        ((enum time_of)((key)&3))
+
+/* Time by sample of what has one key. */
 struct key_times {
     struct map numbers; /* by key */
     ARRAY(uint64_t) keys;
-    ARRAY(int64_t) ns; /* [number * samples + sample] */
+    ARRAY(int64_t) ns;               /* [number * samples + sample] */
+    int64_t *kernels_ns, *n_kernels; /* by sample: of all names */
+    int64_t *streams_ns;             /* and with what waits for other ranks */
 };
 
 struct sample_window {
@@ -84,7 +91,7 @@ static void add_gap(const struct rank_build *rank, const struct sample_window *w
     int64_t ns = windows[sample].end_ns - windows[sample].start_ns;
     if (end_ns - start_ns > ns / SHORT)
         range = range_in(ranges, start_ns, end_ns, ns);
-    add_time(times, range == NO_ID ? (uint64_t)before << 1 | 1 : (uint64_t)range << 1,
+    add_time(times, range == NO_ID ? TIME_KEY(before, OF_GAPS) : TIME_KEY(range, OF_OPS),
              rank->n_samples, sample, end_ns - start_ns);
 }
 
@@ -99,17 +106,28 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
             const struct slice *slice = &rank->slices.at[slices.at[i]];
             const struct trace_span *span = slice_span(rank, slices.at[i]);
             bool gpu = rank->trace->tracks[span->track].gpu;
-            uint64_t key = (uint64_t)span->name << 1;
-            if (!steps_waits(rank, slices.at[i]))
-                add_time(times, key, rank->n_samples,
-                         window_at(windows, rank->n_samples, slice->start_ns),
-                         slice->end_ns - slice->start_ns);
+            bool is_call = span->kind == SPAN_RUNTIME;
+            int64_t ns = slice->end_ns - slice->start_ns;
+            uint32_t sample = window_at(windows, rank->n_samples, slice->start_ns);
+            if (gpu && sample != NO_ID)
+                times->streams_ns[sample] = time_add(times->streams_ns[sample], ns);
+            if (!steps_waits(rank, slices.at[i])) {
+                add_time(times,
+                         TIME_KEY(span->name, gpu       ? OF_KERNELS
+                                              : is_call ? OF_CALLS
+                                                        : OF_OPS),
+                         rank->n_samples, sample, ns);
+                if (gpu && sample != NO_ID) {
+                    times->kernels_ns[sample] = time_add(times->kernels_ns[sample], ns);
+                    times->n_kernels[sample]++;
+                }
+            }
             if (gpu)
                 continue;
             if (busy_until != INT64_MIN && slice->start_ns > busy_until)
                 add_gap(rank, windows, times, &ranges, span->name, busy_until, slice->start_ns);
             busy_until = MAX(busy_until, slice->end_ns);
-            if (span->kind == SPAN_RUNTIME) /* cut where it blocks */
+            if (is_call) /* cut where it blocks */
                 busy_until = MAX(busy_until, time_add(span->start_ns, span->dur_ns));
         }
         array_fini(&slices);
@@ -118,42 +136,71 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
 
 ORDER(by_excess, struct grown_time, ASCENDING(sample) ?: DESCENDING(more_ns) ?: ASCENDING(name));
 
+/* By sample, what it is more than the median of all. */
+static int64_t *more_than_usual(const int64_t *of, uint32_t n, struct arena *scratch)
+{
+    int64_t *more = arena_copy(scratch, of, n, sizeof *more);
+    sort_i64(more, n);
+    int64_t usual = more[(n - 1) / 2];
+    for (uint32_t s = 0; s < n; s++)
+        more[s] = of[s] - usual;
+    return more;
+}
+
 /* What explains at least a tenth of what a slow sample takes longer; where that is less than half
  * of it, such as of an evaluation, a hundredth. Of the other samples as much as a tenth of what a
- * slow one takes longer: other ranks may do there what this one does in the slow ones. */
+ * slow one takes longer: other ranks may do there what this one does in the slow ones. Where
+ * as many kernels take longer they count together; calls that launch take longer where streams are
+ * busy for longer, as the GPU's queue is full. */
 static void keep_grown(struct rank_build *rank, const struct key_times *times, const int64_t *ns,
                        int64_t usual_most, struct arena *scratch)
 {
     uint32_t n = rank->n_samples;
-    int64_t *sorted = arena_array(scratch, n, sizeof *sorted);
-    memcpy(sorted, ns, n * sizeof *sorted);
-    sort_i64(sorted, n);
-    int64_t usual = sorted[(n - 1) / 2];
+    size_t n_keys = times->keys.n;
+    const int64_t *slower = more_than_usual(ns, n, scratch);
+    const int64_t *kernels = more_than_usual(times->kernels_ns, n, scratch);
+    const int64_t *streams = more_than_usual(times->streams_ns, n, scratch);
+    const int64_t *n_more = more_than_usual(times->n_kernels, n, scratch);
     int64_t least_slower = INT64_MAX;
+    int64_t *explained_ns = arena_array(scratch, n, sizeof *explained_ns);
+    int64_t *most_ns = arena_array(scratch, n, sizeof *most_ns);
+    uint32_t *most = arena_array(scratch, n, sizeof *most); /* the kernel that grew most */
     for (uint32_t s = 0; s < n; s++)
         if (ns[s] > usual_most)
-            least_slower = MIN(least_slower, ns[s] - usual);
-    int64_t *explained_ns = arena_array(scratch, n, sizeof *explained_ns);
-    for (size_t i = 0; i < 2 * times->keys.n; i++) {
-        bool again = i >= times->keys.n;
-        size_t k = i % times->keys.n;
-        const int64_t *took = &times->ns.at[k * n];
-        memcpy(sorted, took, n * sizeof *sorted);
-        sort_i64(sorted, n);
+            least_slower = MIN(least_slower, slower[s]);
+    for (size_t i = 0; i < 2 * n_keys && least_slower < INT64_MAX; i++) {
+        bool again = i >= n_keys;
+        uint64_t key = times->keys.at[i % n_keys];
+        enum time_of what = KEY_WHAT(key);
+        uint32_t name = (uint32_t)(key >> 2);
+        bool launches =
+            what == OF_CALLS && call_classify(strtab_get(rank->names, name)) == CALL_LAUNCH;
+        const int64_t *more = more_than_usual(&times->ns.at[i % n_keys * n], n, scratch);
         for (uint32_t s = 0; s < n; s++) {
             bool slow = ns[s] > usual_most;
-            int64_t more = took[s] - sorted[(n - 1) / 2];
-            int64_t slower = slow ? ns[s] - usual : least_slower;
-            bool is_much = more > slower / 10;
-            bool wanted = again ? slow && explained_ns[s] < slower / 2 && !is_much &&
-                                      more > slower / 100 && !(times->keys.at[k] & 1)
-                                : is_much;
+            int64_t least = (slow ? slower[s] : least_slower) / 10;
+            bool together = n_more[s] <= 0 && kernels[s] > least;
+            if (together && what == OF_KERNELS && !again && more[s] > most_ns[s]) {
+                most_ns[s] = more[s];
+                most[s] = name;
+            }
+            if ((together && what == OF_KERNELS) || (launches && streams[s] > more[s] / 2))
+                continue;
+            bool is_much = more[s] > least;
             if (!again && is_much)
-                explained_ns[s] = time_add(explained_ns[s], more);
-            if (wanted && least_slower < INT64_MAX)
-                array_add(&rank->grown, .sample = s, .name = (uint32_t)(times->keys.at[k] >> 1),
-                          .is_gap = times->keys.at[k] & 1, .more_ns = more);
+                explained_ns[s] = time_add(explained_ns[s], more[s]);
+            if (again ? slow && explained_ns[s] < 5 * least && !is_much && more[s] > least / 10 &&
+                            what != OF_GAPS
+                      : is_much)
+                array_add(&rank->grown, .sample = s, .name = name, .is_gap = what == OF_GAPS,
+                          .more_ns = more[s]);
         }
+        for (uint32_t s = 0; i + 1 == n_keys && s < n; s++)
+            if (most_ns[s] > 0) {
+                explained_ns[s] = time_add(explained_ns[s], kernels[s]);
+                array_add(&rank->grown, .sample = s, .name = most[s], .is_gpu = true,
+                          .more_ns = kernels[s]);
+            }
     }
     array_sort(&rank->grown, by_excess);
 }
@@ -168,7 +215,9 @@ void slow_steps_find(struct rank_build *rank)
     int64_t usual_most = stats_usual_most_i64(ns, n);
     if (usual_most < INT64_MAX) {
         struct sample_window *windows = arena_array(&scratch, n, sizeof *windows);
-        struct key_times times = {0};
+        struct key_times times = {.kernels_ns = arena_array(&scratch, n, sizeof(int64_t)),
+                                  .n_kernels = arena_array(&scratch, n, sizeof(int64_t)),
+                                  .streams_ns = arena_array(&scratch, n, sizeof(int64_t))};
         for (uint32_t s = 0; s < n; s++)
             windows[s] = window_of(rank, rank->sample_step[s]);
         sum_times(rank, windows, &times);

@@ -94,8 +94,9 @@ static void beside_the_fastest(struct beside *b, const struct peers *p, uint32_t
         b->more[i] -= least * (b->own[i] - b->more[i]);
 }
 
-static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, uint32_t phase,
-                                  struct arena *arena)
+/* Beside the lower median of the peers, or the fastest of them. */
+static struct beside beside_some(const struct peers *p, const struct diagnosed *d, uint32_t phase,
+                                 bool fastest, struct arena *arena)
 {
     uint32_t n = d->n_iterations;
     size_t n_all = (size_t)d->g->n_ranks * n + 1;
@@ -111,7 +112,7 @@ static struct beside beside_peers(const struct peers *p, const struct diagnosed 
         for (uint32_t s = 0; s <= n; s++) { /* the last is that of the means */
             for (size_t k = i; k < end; k++)
                 ns[k - i] = s < n ? groups[k].ns[s] : groups[k].mean_ns;
-            int64_t usual = lower_median(ns, end - i);
+            int64_t usual = select_i64(ns, end - i, fastest ? 0 : (end - i - 1) / 2);
             for (size_t k = i; k < end; k++) {
                 size_t at = (size_t)groups[k].rank * n + s;
                 if (s < n) {
@@ -129,19 +130,38 @@ static struct beside beside_peers(const struct peers *p, const struct diagnosed 
 
 enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
 
-/* Whether the rank takes longer than its peers in nearly all iterations, by 2 % in the mean and by
- * more than chance explains; where there are too few of them to tell, by 5 %. */
-static bool is_slower(const struct beside *b, uint32_t rank, uint32_t n, double *ratio)
+/* Whether the rank takes longer than its peers (sign -1: less long) in nearly all iterations, by
+ * `least` in the mean and by more than chance explains; where there are too few of them to tell, by
+ * 5 %. */
+static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t n, int sign, double least,
+                         double *ratio)
 {
     const double *own = b->own + (size_t)rank * n, *more = b->more + (size_t)rank * n;
     struct mean_std of_own = stats_mean_std(own, n), of_more = stats_mean_std(more, n);
-    uint32_t n_longer = 0;
+    uint32_t n_differ = 0;
     for (uint32_t i = 0; i < n; i++)
-        n_longer += more[i] > 0;
+        n_differ += sign * more[i] > 0;
     double others = of_own.mean - of_more.mean;
     *ratio = others > 0 ? of_own.mean / others : 1;
-    return *ratio > (n < LEAST_OFTEN ? 1.05 : 1.02) && n_longer * 4 >= n * 3 &&
-           of_more.mean > 3 * of_more.std / sqrt((double)n);
+    return sign * (*ratio - 1) > (n < LEAST_OFTEN ? 0.05 : least) && n_differ * 4 >= n * 3 &&
+           sign * of_more.mean > 3 * of_more.std / sqrt((double)n);
+}
+
+static bool is_slower(const struct beside *b, uint32_t rank, uint32_t n, double *ratio)
+{
+    return rank_differs(b, rank, n, 1, 0.02, ratio);
+}
+
+/* Where most ranks are slow alike, the few that are not show it. */
+static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, uint32_t phase,
+                                  struct arena *arena)
+{
+    struct beside b = beside_some(p, d, phase, false, arena);
+    double ratio;
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        if (rank_differs(&b, r, d->n_iterations, -1, 0.05, &ratio))
+            return beside_some(p, d, phase, true, arena);
+    return b;
 }
 
 /* ---- uneven work ---- */

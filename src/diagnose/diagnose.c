@@ -101,8 +101,22 @@ struct located { /* of one cause */
     double most_visits; /* of cells, to share a cause among its parts */
     struct arena *arena;
     double *of_part, *of_rank, *of_iteration;
+    uint32_t *collective_of; /* by op: 1 + the collective whose transfer it is; 0: none */
     ARRAY(struct op_blame) ops;
 };
+
+/* A transfer is that of all members, whichever of them the next op waits for. */
+static void add_to_ranks(struct located *l, uint32_t op, double ns)
+{
+    const struct dpro_graph *g = l->d->g;
+    if (l->collective_of[op] == 0) {
+        l->of_rank[g->rank[op]] += ns;
+        return;
+    }
+    const struct graph_collective *c = &g->collectives[l->collective_of[op] - 1];
+    for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
+        l->of_rank[g->rank[g->members[m].transfer]] += ns / c->n_members;
+}
 
 /* Shares a cause among its parts, and each part's among its pieces of time: by how often they are
  * on the critical path; where none of them is, by their length. */
@@ -131,7 +145,7 @@ static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, con
         l->of_iteration[iteration] += MAX(ns, 0);
         if (op == DPRO_NO_OP || taken->path <= 0 || ns <= 0)
             continue;
-        l->of_rank[l->d->g->rank[op]] += ns;
+        add_to_ranks(l, op, ns);
         size_t number = (size_t)map_number(&numbers, map_key(op));
         if (number == l->ops.n)
             array_add(&l->ops, .op = op);
@@ -264,8 +278,9 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                                    .alone_ns = llround(blames[c].alone_ns),
                                    .in_order_ns = llround(blames[c].in_order_ns),
                                    .order = blames[c].order};
-        /* what another cause is blamed for may be won by this one, too */
-        int64_t most_ns = MAX(ns[c], cause.alone_ns);
+        /* what another cause is blamed for may be won by this one, too; where it is in some
+         * iterations only, as of a pause that this one lets be felt, it is the other's */
+        int64_t most_ns = MAX(ns[c], MIN(cause.alone_ns, llround(blames[c].usual_ns)));
         bool small = (double)most_ns < LEAST_SHARE * (double)view->explained_ns ||
                      (most_ns < cause.uncertainty_ns && !blames[c].seldom) || most_ns == 0;
         if (small && (ns[c] != 0 || found[c].needs)) {
@@ -323,6 +338,10 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
     l.most_visits = MOST_PART_VISITS / MAX(1, __builtin_popcount(values.causes));
     l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
     l.of_rank = arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.of_rank);
+    l.collective_of = arena_array(work, d->g->n_ops + (size_t)1, sizeof *l.collective_of);
+    for (uint32_t c = 0; c < d->g->n_collectives; c++)
+        for (uint32_t m = 0; m < d->g->collectives[c].n_members; m++)
+            l.collective_of[d->g->members[d->g->collectives[c].first_member + m].transfer] = c + 1;
     l.of_iteration = arena_array(work, d->n_iterations + (size_t)1, sizeof *l.of_iteration);
     double *weights = unrolled_weights(&unrolled);
     tell_causes(diagnosis, &l, found, blames, weights);

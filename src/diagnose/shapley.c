@@ -159,6 +159,18 @@ static void find_drawn(struct gains *g)
     }
 }
 
+/* What taking one of these causes away wins of the usual iteration: the lower median. */
+static double usual_gain(const struct values *v, uint32_t causes, uint32_t cause)
+{
+    uint32_t n = v->unrolled->n_iterations;
+    const double *with = values_of(v, WHOLE(causes));
+    const double *without = values_of(v, WHOLE(causes & ~(1U << cause)));
+    SCRATCH double *gains = mem_array(n + (size_t)1, sizeof *gains);
+    for (uint32_t i = 0; i < n; i++)
+        gains[i] = with[i] - without[i];
+    return select_double(gains, n, (n - 1) / 2);
+}
+
 /* What to do first: what wins most, then what does without that, ... Where that takes too many
  * passes, those with more blame come first. */
 static void find_order(struct values *v, struct blame *blames)
@@ -184,8 +196,10 @@ static void find_order(struct values *v, struct blame *blames)
             if (!(left >> c & 1) || !(all || place == 1 || c == best))
                 continue;
             double gain = MAX(now - values_mean(v, WHOLE(left & ~(1U << c))), 0);
-            if (place == 1)
+            if (place == 1) {
                 blames[c].alone_ns = gain;
+                blames[c].usual_ns = usual_gain(v, left, c);
+            }
             if (all ? gain > most : c == best) {
                 most = gain;
                 best = c;

@@ -32,6 +32,7 @@ double values_mean(const struct values *values, struct cause_set set);
 
 struct blame {
     double ns, alone_ns, in_order_ns;
+    double usual_ns; /* what alone wins of the usual iteration */
     double error_ns; /* standard error; NAN: of one iteration there is none */
     bool seldom;     /* it strikes in less than half of them, so that the error is of how often */
     uint32_t order;  /* from 1 */

@@ -60,7 +60,7 @@ static void list_names(const char *names[MOST_NAMES])
     names[n] = NULL;
 }
 
-/* The blame of a cause; 0 where it is small or unsure. False: this recording can't tell it. */
+/* The blame of a cause, large or small. False: this recording can't tell it. */
 static bool blame_of(const struct dpro_diagnosis_view *view, const char *cause, int64_t *ns)
 {
     *ns = 0;
@@ -68,8 +68,10 @@ static bool blame_of(const struct dpro_diagnosis_view *view, const char *cause, 
         if (strcmp(view->causes[i].cause, cause) == 0)
             *ns = view->causes[i].blame_ns;
     for (uint32_t i = 0; i < view->n_abstained; i++)
-        if (strcmp(view->abstained[i].cause, cause) == 0 && view->abstained[i].needs != NULL)
-            return false;
+        if (strcmp(view->abstained[i].cause, cause) == 0) {
+            *ns = view->abstained[i].blame_ns;
+            return view->abstained[i].needs == NULL;
+        }
     return true;
 }
 
@@ -78,15 +80,22 @@ static bool value_of(const void *of, const char *name, double *ms, double *pct)
     const struct dpro_diagnose_report *report = of;
     const struct dpro_diagnosis_view *view = dpro_diagnosis_view(report->diagnosis);
     int64_t sum = 0, ns;
-    const char *const *causes = (const char *const[]){name, NULL};
+    const char *const *causes = (const char *const[]){name, NULL}, *untold[6];
+    size_t n_untold = 0;
     bool told = false;
     for (size_t i = 0; i < N_SUMS; i++)
         if (strcmp(name, sums[i].name) == 0)
             causes = sums[i].causes;
     for (; *causes != NULL; causes++) {
-        told |= blame_of(view, *causes, &ns);
+        if (blame_of(view, *causes, &ns))
+            told = true;
+        else
+            untold[n_untold++] = *causes;
         sum += ns;
     }
+    for (size_t i = 0; told && i < n_untold; i++)
+        cmd_say("--fail-on: this recording can't tell %s, which %s is therefore without", untold[i],
+                name);
     if (strcmp(name, "lost") == 0) {
         sum = view->explained_ns - view->ideal_ns;
         told = true;

@@ -9,7 +9,7 @@ import statistics
 import unittest
 
 import gpu_job
-from support import BUNDLED, Case
+from support import BUNDLED, Case, dpro
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 UPDATE = "aten::_foreach_add_"
@@ -138,6 +138,7 @@ BOUND = {"cpu_us": 80.0, "kernel_us": 100.0}
 FAULTS = [  # cause, its part, the job without, what changes with it
     ("slow_rank", "rank 2", {}, {"factor": slower}),
     ("slow_rank", "rank 1", {"kernel_us": 60.0, "cpu_us": 60.0}, {"slow": (1, 1.8)}),
+    ("slow_rank", "rank", {}, {"factor": lambda rank, op: 1.3 if rank.rank else 1}),
     ("uneven_work", "", {}, {"factor": lengths}),
     ("uneven_work", "rank 2", {"factor": lambda rank, op: 1 if op == UPDATE else 1.075},
      {"factor": lambda rank, op: 1.3 if rank.rank == 2 and op != UPDATE else 1}),
@@ -145,13 +146,16 @@ FAULTS = [  # cause, its part, the job without, what changes with it
      {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}),
     ("slow_iterations", "saving a checkpoint", WAITS,
      {"before_forward": pause(60_000.0, "torch.save", lambda rank, number: rank == 0 and number == 7)}),
-    ("slow_iterations", "", WAITS, {"factor": lambda rank, op: 2 if rank.number == 9 else 1}),
-    ("slow_iterations", "", WAITS, {"factor": lambda rank, op: 2 if rank.number == 9 and rank.rank == 1 else 1}),
+    ("slow_iterations", "kernels that take longer", {"kernels": 600}, {"factor": lambda rank, op: 2 if rank.number == 9 else 1}),
+    ("slow_iterations", "kernels that take longer", WAITS,
+     {"factor": lambda rank, op: 2 if rank.number == 9 and rank.rank == 1 else 1}),
     ("recompilation", "torch.compile, every 4 iterations", WAITS,
      {"before_forward": pause(40_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number % 4 == 2)}),
     ("garbage_collection", "garbage collection", WAITS,
      {"before_forward": pause(40_000.0, "Python GC", lambda rank, number: rank == 1 and number % 5 == 2)}),
     ("noise", "", WAITS, {"before_forward": pause(15_000.0, "", lambda rank, number: draw(number).randrange(4) == rank)}),
+    ("noise", "rank", WAITS, {"before_forward": pause(60_000.0, "", lambda rank, number: number % 2 == 0 and number // 2 % 4 == rank)}),
+    ("noise", "kernels of rank", {}, {"factor": lambda rank, op: 1.3 if rank.number % 4 == rank.rank else 1}),
     ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER)}),
     ("input", LOADER[:40], WAITS, {"before_forward": pause(8_000.0, LOADER, lambda rank, number: rank == 1)}),
     ("sync", "cudaStreamSynchronize of aten::item", {**BOUND, "program": reading_back(0)}, {"program": reading_back(3)}),
@@ -256,6 +260,14 @@ class Causes(Case):
             self.assertEqual([number % 4 for number in found["iterations"]], [found["iterations"][0] % 4] * len(found["iterations"]))
             self.assertAlmostEqual(found["uncertainty_ms"], expected, delta=0.25 * expected)
 
+    def test_communication_is_of_all_its_ranks_and_a_threshold_says_what_it_lacks(self):
+        self.assertEqual(self.diagnose(factor=slower, transfer_us=6000.0)[1]["communication"]["ranks"], [0, 1, 2, 3])
+        folder, _ = gpu_job.write(self, job(), steps=STEPS)
+        ran = dpro("diagnose", f"{folder}/rank1.pt.trace.json.gz", "--fail-on", "straggler>1ms")
+        self.assertIn("can't tell slow_rank, which straggler is therefore without", ran.err)
+        ran = dpro("diagnose", folder, "--fail-on", "launch>0.01ms")
+        self.assertIn("launch is ", ran.err)
+
     def test_two_faults_at_once_are_both_found(self):
         for keys, without, *faults in BOTH:
             with self.subTest(causes=keys):
@@ -271,6 +283,12 @@ class Causes(Case):
         iteration_ms, causes = self.diagnose(**both)
         for key, without in (("sync", no_wait), ("input", no_load)):
             self.assertAlmostEqual(causes[key]["alone_ms"], iteration_ms - self.diagnose(**without)[0], delta=1, msg=key)
+
+    def test_a_wait_that_only_lets_a_pause_be_felt_is_not_listed(self):
+        """Without it the CPU would be ahead of its GPU, and the one long compilation half hidden."""
+        compiling = pause(100_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number == 7)
+        self.assertNotIn("sync", self.diagnose(sync="end", before_forward=compiling)[1])
+        self.assertIn("sync", self.diagnose(sync="loss", within=pause(10_000.0))[1])
 
 
 if __name__ == "__main__":

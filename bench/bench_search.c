@@ -60,10 +60,9 @@ static void run_setting(const struct dpro_model *model, const struct setting *se
     struct search search = {.options = &options, .best_ns = INT64_MAX};
     struct coarsened_view view;
     struct space space;
-    struct dpro_error err;
     double start = cpu_seconds();
     search.start_s = search_seconds(&search);
-    check(registry_init(&search.registry, &options, &err), &err);
+    registry_init(&search.registry, &options);
     coarsened_view_make(model, !options.no_coarsen, !options.no_symmetry, UINT32_MAX, &view);
     space_init(&space, &search, &view.model);
     search_paper(&space);

@@ -2,17 +2,23 @@
 
 #include "base/utf8.h"
 
-int dpro_error_set(struct dpro_error *err, int code, const char *format, ...)
+int dpro_error_vset(struct dpro_error *err, int code, const char *format, va_list args)
 {
+    char text[1024];
     if (!err)
         return code;
-    char text[1024];
-    va_list args;
-    va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     utf8_escape(err->text, sizeof err->text, text, strlen(text));
     return err->code = code;
+}
+
+int dpro_error_set(struct dpro_error *err, int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    dpro_error_vset(err, code, format, args);
+    va_end(args);
+    return code;
 }
 
 int dpro_error_prefix(struct dpro_error *err, const char *format, ...)

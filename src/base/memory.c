@@ -253,6 +253,7 @@ void memory_enter(struct memory_frame *frame, struct memory_scope *scope)
     frame->outer = current;
     frame->own = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
     frame->scope = current ? current->scope : scope ? scope : &frame->own;
+    frame->is_outcome = false;
     current = frame;
 }
 
@@ -265,6 +266,67 @@ bool memory_leave(struct memory_frame *frame, bool fails)
     else if (frame->scope == &frame->own)
         memory_scope_forget(&frame->own);
     return !failed;
+}
+
+void outcome_enter(struct memory_frame *frame, struct dpro_error *err)
+{
+    struct memory_frame *outer = memory_step_out();
+    memory_enter(frame, NULL);
+    frame->outer = outer;
+    frame->err = err;
+    frame->code = 0;
+    frame->is_outcome = true;
+}
+
+/* What it made is the outer scope's. False: memory ran out. */
+static bool hand_over(const struct memory_scope *from, struct memory_scope *to)
+{
+    for (size_t i = 0; i < from->n; i++)
+        if (!expect_block(to))
+            return false;
+    for (size_t i = 0; i < from->n_slots; i++)
+        if (from->blocks[i])
+            add_block(to, from->blocks[i]);
+    return true;
+}
+
+int outcome_leave(struct memory_frame *frame)
+{
+    struct memory_frame *outer = frame->outer;
+    bool failed = frame->own.failed;
+    if (outer && !failed && frame->code == 0)
+        failed = !hand_over(&frame->own, outer->scope);
+    if (failed && outer)
+        outer->scope->failed = true;
+    memory_leave(frame, frame->code < 0 || failed);
+    return failed ? dpro_error_nomem(frame->err) : frame->code;
+}
+
+void fail_with(int code, const char *format, ...)
+{
+    struct memory_frame *frame = current;
+    struct dpro_error why;
+    va_list args;
+    va_start(args, format);
+    dpro_error_vset(&why, code, format, args);
+    va_end(args);
+    while (frame && !frame->is_outcome)
+        frame = frame->outer;
+    if (!frame) {
+        fprintf(stderr, "dpro: %s\n", why.text);
+        abort();
+    }
+    if (frame->err)
+        *frame->err = why;
+    frame->code = code;
+    current = frame;
+    longjmp(frame->env, 1);
+}
+
+void fail_on(int code, const struct dpro_error *why)
+{
+    if (code < 0)
+        fail_with(code, "%s", why->text);
 }
 
 struct memory_scope *memory_scope(void)

@@ -56,6 +56,11 @@ int mem_close_fd(int fd); /* as close() */
 
 /* Ends the work of the scope as if memory had run out. */
 _Noreturn void mem_fail(void);
+/* What can't be done, and why (printf rules): ends the work of the innermost OUTCOME(). */
+_Noreturn void fail_with(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same where `code` is negative, of what a function told that returns it. */
+struct dpro_error;
+void fail_on(int code, const struct dpro_error *why);
 
 /* What was allocated and not freed, for the case that all of it has to go. Zeroed is empty. A
  * scope that is part of an object is freed or forgotten with it. */
@@ -75,6 +80,9 @@ struct memory_frame {
     jmp_buf env;
     struct memory_scope *scope, own;
     struct memory_frame *outer;
+    struct dpro_error *err; /* of an OUTCOME(): where it tells why it fails */
+    int code;
+    bool is_outcome;
 };
 
 /* Not to be called directly. `scope` is used where the thread is in no scope yet; NULL: one for
@@ -98,6 +106,20 @@ bool memory_leave(struct memory_frame *frame, bool fails);
             result_ = (no_memory);                                                                 \
         result_;                                                                                   \
     })
+
+/* 0, or the code of what ended `work`, a call that returns nothing: *err then tells why. Its scope
+ * is its own, also within another one: what it refuses leaves nothing behind, and is no failure of
+ * the caller. All that it frees or makes larger it has allocated itself. */
+#define OUTCOME(err, work)                                                                         \
+    ({                                                                                             \
+        struct memory_frame frame_;                                                                \
+        outcome_enter(&frame_, (err));                                                             \
+        if (_setjmp(frame_.env) == 0)                                                              \
+            (work);                                                                                \
+        outcome_leave(&frame_);                                                                    \
+    })
+void outcome_enter(struct memory_frame *frame, struct dpro_error *err);
+int outcome_leave(struct memory_frame *frame);
 
 /* The scope that this thread runs in, for a thread that works for it; NULL: none. */
 struct memory_scope *memory_scope(void);

@@ -242,8 +242,8 @@ static uint64_t capacity_of(const struct dpro_model *m)
     return least == UINT64_MAX ? 0 : least;
 }
 
-int memory_search_budget(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                         struct memory_search *search, struct dpro_error *err)
+void memory_search_budget(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                          struct memory_search *search)
 {
     uint64_t capacity = capacity_of(model);
     *search =
@@ -251,23 +251,21 @@ int memory_search_budget(const struct dpro_model *model, const struct dpro_optim
     search->capacity_bytes = capacity;
     search->budget_bytes = o->memory_bytes;
     if (o->memory_bytes == 0 && o->memory_share == 0)
-        return 0;
+        return;
     if (!search->is_known)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "nothing in the trace tells what the job's ranks hold, so no budget "
-                              "of memory can be kept to; a recording by 'dpro profile' has it");
+        fail_with(DPRO_EEMPTY, "nothing in the trace tells what the job's ranks hold, so no budget "
+                               "of memory can be kept to; a recording by 'dpro profile' has it");
     if (o->memory_share > 0) {
         if (capacity == 0)
-            return dpro_error_set(err, DPRO_EEMPTY,
-                                  "the trace does not tell how much memory the job's devices have, "
-                                  "of which the budget is a share; give it in bytes");
+            fail_with(DPRO_EEMPTY,
+                      "the trace does not tell how much memory the job's devices have, "
+                      "of which the budget is a share; give it in bytes");
         search->budget_bytes = (uint64_t)fmax(1, fmin((double)capacity * o->memory_share, 1e18));
     }
     if (capacity > 0 && search->budget_bytes > capacity)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "the budget of %.4g GB is more than the %.4g GB that the job's device has",
                  (double)search->budget_bytes / 1e9, (double)capacity / 1e9);
-    return 0;
 }
 
 /* What can't be tried, of a job that does not fit. */
@@ -293,17 +291,17 @@ static void report_unknown(const struct dpro_model *model, const struct dpro_opt
         }
 }
 
-int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
-                      const struct dpro_optimize_options *options,
-                      const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
-                      struct memory_search *search, struct dpro_error *err)
+void memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
+                       const struct dpro_optimize_options *options,
+                       const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
+                       struct memory_search *search)
 {
-    int rc = memory_search_budget(model, options, search, err);
-    if (rc < 0 || !search->is_known)
-        return rc;
+    memory_search_budget(model, options, search);
+    if (!search->is_known)
+        return;
     uint64_t peak = memory_peak_bytes(model, &model->baseline);
     if (search->budget_bytes == 0 || peak <= search->budget_bytes)
-        return 0;
+        return;
     report_unknown(model, options);
     search->is_needed = true;
     search->fits = false;
@@ -337,7 +335,6 @@ int memory_search_run(const struct dpro_model *model, const struct dpro_model *f
     search->fits |= search->fits_computed;
     memory_search_tell(search, search->needs_computed);
     evaluator_destroy(c.evaluator);
-    return 0;
 }
 
 /* Equal where two strategies do the same to modules, all that memory knows of a strategy. */

@@ -25,15 +25,15 @@ struct memory_search {
 
 /* Begins a search: what is known of the job's memory, and the budget that the options give. Fails
  * with DPRO_EEMPTY when there is one and the job's memory is not known. */
-int memory_search_budget(const struct dpro_model *model,
-                         const struct dpro_optimize_options *options, struct memory_search *search,
-                         struct dpro_error *err);
+void memory_search_budget(const struct dpro_model *model,
+                          const struct dpro_optimize_options *options,
+                          struct memory_search *search);
 /* `model` is the job, `fine` the model that evaluates it; n_ways `ways` to compute modules are
  * tried, too. Fails as memory_search_budget() does. */
-int memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
-                      const struct dpro_optimize_options *options,
-                      const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
-                      struct memory_search *search, struct dpro_error *err);
+void memory_search_run(const struct dpro_model *model, const struct dpro_model *fine,
+                       const struct dpro_optimize_options *options,
+                       const struct computing_choice *ways, uint32_t n_ways, struct arena *arena,
+                       struct memory_search *search);
 /* Marks the choice that is the result: the best with modules computed otherwise, or without. */
 void memory_search_tell(struct memory_search *search, bool computed);
 /* The peak of a strategy, of any view of the job; 0: not known. `peaks` caches them, one map for

@@ -269,7 +269,7 @@ static void list_fastest(struct batch_search *x)
             program_list(x->s, name_of(x, shape), "", shape);
 }
 
-int search_micro_batches(struct program_search *s, struct dpro_error *err)
+void search_micro_batches(struct program_search *s)
 {
     struct batch_search x = {.s = s};
     pipeline_find(s->graph, &s->optimum->arena, &x.p);
@@ -277,10 +277,10 @@ int search_micro_batches(struct program_search *s, struct dpro_error *err)
         x.p = (struct pipeline){.n_stages = 0};
         try_counts(&x);
     } else if (x.p.unknown) {
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the pipeline's micro-batches are not known: %s, so that no others "
-                              "can be searched",
-                              x.p.unknown);
+        fail_with(DPRO_EEMPTY,
+                  "the pipeline's micro-batches are not known: %s, so that no others "
+                  "can be searched",
+                  x.p.unknown);
     }
     s->as_ran.run = (struct dpro_pipeline_run){x.p.n_micro_batches, x.p.schedule};
     s->optimum->pipeline[DPRO_BASELINE] = s->optimum->pipeline[DPRO_BEST] = s->as_ran.run;
@@ -294,5 +294,4 @@ int search_micro_batches(struct program_search *s, struct dpro_error *err)
     if (x.p.n_stages > 0)
         list_fastest(&x);
     array_fini(&x.shapes);
-    return 0;
 }

@@ -13,20 +13,17 @@
 
 #define WORTH_SERVERS 0.01 /* of an iteration */
 
-static int optimize_check(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                          struct dpro_error *err)
+static void optimize_check(const struct dpro_model *model, const struct dpro_optimize_options *o)
 {
     if (sync_n_servers(&model->net) == 0)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job has no parameter servers to change, its ranks exchange "
-                              "gradients among themselves; leave out --servers");
+        fail_with(DPRO_EUSAGE, "the job has no parameter servers to change, its ranks exchange "
+                               "gradients among themselves; leave out --servers");
     if (o->least_servers < 1 || o->least_servers > o->most_servers ||
         o->most_servers > SERVERS_MOST)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "%u to %u parameter servers can't be searched; 1 to %d can, the "
-                              "smaller number first",
-                              o->least_servers, o->most_servers, SERVERS_MOST);
-    return 0;
+        fail_with(DPRO_EUSAGE,
+                  "%u to %u parameter servers can't be searched; 1 to %d can, the "
+                  "smaller number first",
+                  o->least_servers, o->most_servers, SERVERS_MOST);
 }
 
 static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t usual_ns)
@@ -39,24 +36,21 @@ static struct dpro_server_count count_of(const struct dpro_optimum *o, int64_t u
 }
 
 /* One after the other, until one is stopped. */
-static int search_all(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                      struct dpro_optimum **found, uint32_t *n_found, struct dpro_error *err)
+static void search_all(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                       struct dpro_optimum **found, uint32_t *n_found)
 {
     struct dpro_optimize_options mine = *options;
     double left_s = options->budget_s;
     for (uint32_t n = options->least_servers; n <= options->most_servers; n++) {
         if (options->budget_s > 0) /* what is left of it, in equal shares */
             mine.budget_s = left_s > 0 ? left_s / (options->most_servers - n + 1) : 1e-9;
-        int rc = search_one(model, n, &mine, &found[*n_found], err);
-        if (rc < 0)
-            return rc;
+        search_one(model, n, &mine, &found[*n_found]);
         const struct dpro_optimum_summary *s = &found[(*n_found)++]->summary;
         left_s -= s->seconds;
         mine.sink.log = NULL; /* what is said of a pass is the same for all */
         if (strcmp(s->stopped_by, "stopped") == 0)
             break;
     }
-    return 0;
 }
 
 static uint32_t optimize_choose(struct dpro_optimum *const *found, uint32_t n)
@@ -93,19 +87,15 @@ static void sum_up(struct dpro_optimum *const *found, uint32_t n, struct dpro_op
     chosen->summary = sum;
 }
 
-static int search_counts(const struct dpro_model *model,
-                         const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
-                         struct dpro_error *err)
+static void search_counts(const struct dpro_model *model,
+                          const struct dpro_optimize_options *options,
+                          struct dpro_optimum **optimum)
 {
     uint32_t n_found = 0;
-    int rc = optimize_check(model, options, err);
-    if (rc < 0)
-        return rc;
+    optimize_check(model, options);
     struct dpro_optimum **found =
         mem_array(options->most_servers - options->least_servers + (size_t)1, sizeof *found);
-    rc = search_all(model, options, found, &n_found, err);
-    if (rc < 0)
-        return rc;
+    search_all(model, options, found, &n_found);
     uint32_t chosen = optimize_choose(found, n_found);
     sum_up(found, n_found, found[chosen]);
     for (uint32_t i = 0; i < n_found; i++)
@@ -113,7 +103,6 @@ static int search_counts(const struct dpro_model *model,
             dpro_optimum_destroy(found[i]);
     *optimum = found[chosen];
     mem_free(found);
-    return 0;
 }
 
 static void report_compressions(const struct dpro_model *model,
@@ -173,21 +162,15 @@ static bool is_better(const struct dpro_optimum *one, const struct dpro_optimum 
 }
 
 /* Units of FSDP, and how modules are computed: the better of the two, with the rows of both. */
-static int search_units_and_modules(const struct dpro_model *model,
-                                    const struct dpro_optimize_options *o,
-                                    struct dpro_optimum **optimum, struct dpro_error *err)
+static void search_units_and_modules(const struct dpro_model *model,
+                                     const struct dpro_optimize_options *o,
+                                     struct dpro_optimum **optimum)
 {
     struct dpro_optimum *units = NULL, *modules = NULL;
     struct dpro_optimize_options mine = *o;
-    int rc = search_programs(model, o, true, &units, err);
-    if (rc == 0) {
-        mine.budget_s = o->budget_s > 0 ? fmax(1e-9, o->budget_s - units->summary.seconds) : 0;
-        rc = search_one(model, sync_n_servers(&model->net), &mine, &modules, err);
-    }
-    if (rc < 0) {
-        dpro_optimum_destroy(units);
-        return rc;
-    }
+    search_programs(model, o, true, &units);
+    mine.budget_s = o->budget_s > 0 ? fmax(1e-9, o->budget_s - units->summary.seconds) : 0;
+    search_one(model, sync_n_servers(&model->net), &mine, &modules);
     if (modules->computing.n_modules > 0)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "which units of FSDP are resharded and how modules are computed are searched "
@@ -209,15 +192,13 @@ static int search_units_and_modules(const struct dpro_model *model,
     (*optimum)->summary.seconds = units->summary.seconds + modules->summary.seconds;
     (*optimum)->summary.n_candidates += (takes_units ? modules : units)->summary.n_candidates;
     dpro_optimum_destroy(takes_units ? modules : units);
-    return 0;
 }
 
-static int optimize_optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                             struct dpro_optimum **optimum, struct dpro_error *err)
+static void optimize_optimize(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                              struct dpro_optimum **optimum)
 {
     if (!dpro_algorithm_name(o->algorithm))
-        return dpro_error_set(err, DPRO_EUSAGE, "there is no search algorithm number %d",
-                              (int)o->algorithm);
+        fail_with(DPRO_EUSAGE, "there is no search algorithm number %d", (int)o->algorithm);
     bool for_memory = o->memory_bytes > 0 || o->memory_share > 0;
     bool of_groups = o->graph && model->n_tensors == 0;
     bool is_sharded = of_groups && dpro_graph_is_sharded(o->graph);
@@ -233,13 +214,12 @@ static int optimize_optimize(const struct dpro_model *model, const struct dpro_o
     bool compresses = o->compressions & ~(1u << DPRO_COMPRESSION_NONE);
     if (model->n_tensors == 0 && (is_sharded || of_pipeline || of_modules)) {
         if (of_servers)
-            return optimize_check(model, o, err);
+            optimize_check(model, o);
         if (compresses || o->n_pass_files + o->n_passes > 0)
-            return dpro_error_set(
-                err, DPRO_EUSAGE,
-                "%s is of gradients that travel in buckets, and the job has none; "
-                "leave it out",
-                compresses ? "--compress" : "--pass");
+            fail_with(DPRO_EUSAGE,
+                      "%s is of gradients that travel in buckets, and the job has none; "
+                      "leave it out",
+                      compresses ? "--compress" : "--pass");
     }
     report_idle(model, o, of_units || of_pipeline || in_passes);
     if (model->n_tensors > 0 && o->graph && job_dimension(o->graph, DPRO_STAGES))
@@ -249,25 +229,31 @@ static int optimize_optimize(const struct dpro_model *model, const struct dpro_o
     if (of_pipeline && o->computing)
         log_line(&o->sink, DPRO_LOG_WARN,
                  "--allow changes nothing: how a pipeline's modules are computed is not searched");
-    if (is_sharded && o->computing)
-        return search_units_and_modules(model, o, optimum, err);
+    if (is_sharded && o->computing) {
+        search_units_and_modules(model, o, optimum);
+        return;
+    }
     if (of_units) {
-        int rc = search_programs(model, o, true, optimum, err);
-        if (rc < 0 || (*optimum)->memory.fits)
-            return rc;
+        search_programs(model, o, true, optimum);
+        if ((*optimum)->memory.fits)
+            return;
         dpro_optimum_destroy(*optimum); /* more than units can give has to go */
         *optimum = NULL;
     }
-    if (of_units || of_pipeline || in_passes)
-        return search_programs(model, o, false, optimum, err);
+    if (of_units || of_pipeline || in_passes) {
+        search_programs(model, o, false, optimum);
+        return;
+    }
     if (model->n_tensors == 0 && !of_modules)
-        return dpro_error_set(err, DPRO_EEMPTY, "%s",
-                              model->no_gradients ? model->no_gradients
-                                                  : "the job communicates no gradients: there is "
-                                                    "nothing to search");
+        fail_with(DPRO_EEMPTY, "%s",
+                  model->no_gradients ? model->no_gradients
+                                      : "the job communicates no gradients: there is "
+                                        "nothing to search");
     report_compressions(model, o);
-    return of_servers ? search_counts(model, o, optimum, err)
-                      : search_one(model, sync_n_servers(&model->net), o, optimum, err);
+    if (of_servers)
+        search_counts(model, o, optimum);
+    else
+        search_one(model, sync_n_servers(&model->net), o, optimum);
 }
 
 /* What the launches of a GPU's work keep buckets from, and what the model leaves out of them. */
@@ -293,15 +279,12 @@ static void tell_launching(const struct dpro_optimize_options *o, const struct d
                  (double)ran->launching_ns / 1e6, (double)ran_ns / 1e6);
 }
 
-static int optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                        struct dpro_optimum **optimum, struct dpro_error *err)
+static void optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
+                         struct dpro_optimum **optimum)
 {
-    int rc = optimize_optimize(model, o, optimum, err);
-    if (rc < 0)
-        return rc;
+    optimize_optimize(model, o, optimum);
     result_scale(*optimum);
     tell_launching(o, *optimum);
-    return 0;
 }
 
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
@@ -309,6 +292,5 @@ int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize
 {
     struct dpro_optimize_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc
-                  : WITHIN_SCOPE(dpro_error_nomem(err), optimize_run(model, &mine, optimum, err));
+    return rc < 0 ? rc : OUTCOME(err, optimize_run(model, &mine, optimum));
 }

@@ -13,10 +13,10 @@
 static struct finalist *add_finalist(struct finals *p, struct program_search *s,
                                      const struct setting *setting)
 {
-    struct dpro_error err;
     struct changed_job *job = arena_array(&p->arena, 1, sizeof *job);
-    bool changes = setting->kind != AS_IT_RAN &&
-                   setting_change(s, setting, &s->optimum->arena, job, &err) == 0;
+    bool changes = setting->kind != AS_IT_RAN;
+    if (changes)
+        setting_change(s, setting, &s->optimum->arena, job);
     const struct dpro_model *model = changes ? &job->model : s->model;
     struct finalist *f = finals_add(p, model, &model->baseline, NULL, NULL);
     f->kind = setting->kind;
@@ -82,8 +82,7 @@ static void decide_pipeline(struct program_search *s, const struct setting *chos
                                    : dpro_schedule_name(was->schedule)));
 }
 
-static int fill_result(struct program_search *s, const struct setting *chosen,
-                       struct dpro_error *err)
+static void fill_result(struct program_search *s, const struct setting *chosen)
 {
     struct dpro_optimum *o = s->optimum;
     for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
@@ -106,10 +105,10 @@ static int fill_result(struct program_search *s, const struct setting *chosen,
     o->summary.likely_ns = chosen->ns;
     o->summary.prefetch = chosen->prefetch;
     if (chosen->kind == AS_IT_RAN)
-        return 0;
-    int rc = program_doubt(s, chosen, &o->summary.uncertainty_pct, o->peaks, err);
+        return;
+    struct dpro_error why;
+    fail_on(program_doubt(s, chosen, &o->summary.uncertainty_pct, o->peaks, &why), &why);
     o->summary.uncertainty_pct *= 100;
-    return rc;
 }
 
 /* Of what fits, by expected time. What keeping FSDP's units wins is known to a half alone, which no
@@ -143,7 +142,7 @@ static const struct setting *search_choose(struct program_search *s)
 /* ---- all of it ---- */
 
 /* The job as it ran needs no change to be predicted, and is what all else is compared with. */
-static int search_start(struct program_search *s, struct dpro_error *err)
+static void search_start(struct program_search *s)
 {
     const struct dpro_graph *g = s->graph;
     struct memory_search *memory = &s->optimum->memory;
@@ -158,7 +157,7 @@ static int search_start(struct program_search *s, struct dpro_error *err)
         }
     s->search.baseline_ns = s->as_ran.ns = evaluate_once(s->model);
     if (s->as_ran.ns == INT64_MAX)
-        return result_never_ends(err);
+        result_never_ends();
     if (memory_is_known(s->model))
         s->as_ran.peak = memory_peak_told(s->model, &s->model->baseline);
     s->as_ran.peak.module = NULL;
@@ -169,11 +168,10 @@ static int search_start(struct program_search *s, struct dpro_error *err)
     s->best = s->as_ran;
     if (memory->is_needed)
         s->best.ns = INT64_MAX;
-    return 0;
 }
 
-int search_programs(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                    bool of_units, struct dpro_optimum **optimum, struct dpro_error *err)
+void search_programs(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                     bool of_units, struct dpro_optimum **optimum)
 {
     struct dpro_optimum *o = mem_array(1, sizeof *o);
     struct program_search s = {.search = {.options = options, .told_s = -1, .best_ns = INT64_MAX},
@@ -181,17 +179,12 @@ int search_programs(const struct dpro_model *model, const struct dpro_optimize_o
                                .model = model,
                                .optimum = o};
     s.search.start_s = search_seconds(&s.search);
-    int rc = memory_search_budget(model, options, &o->memory, err);
-    if (rc == 0)
-        rc = search_start(&s, err);
-    if (rc == 0)
-        rc = of_units ? search_units(&s, err) : search_micro_batches(&s, err);
+    memory_search_budget(model, options, &o->memory);
+    search_start(&s);
+    (of_units ? search_units : search_micro_batches)(&s);
     o->memory.fits = s.best.ns < INT64_MAX;
     o->memory.least_bytes = o->memory.is_needed ? s.least_bytes : 0;
-    if (rc == 0)
-        rc = fill_result(&s, search_choose(&s), err);
+    fill_result(&s, search_choose(&s));
     FREE_ALL(&s.search.improvements, &s.pool);
-    if (rc == 0)
-        *optimum = o;
-    return rc;
+    *optimum = o;
 }

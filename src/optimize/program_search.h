@@ -45,8 +45,8 @@ struct changed_job {
     struct dpro_model model;
     struct program_change change;
 };
-int setting_change(const struct program_search *search, const struct setting *setting,
-                   struct arena *arena, struct changed_job *job, struct dpro_error *err);
+void setting_change(const struct program_search *search, const struct setting *setting,
+                    struct arena *arena, struct changed_job *job);
 /* Asks what the job takes and holds so. Fails where the what-if refuses it. */
 int program_ask(struct program_search *search, struct setting *setting, struct dpro_error *err);
 /* Whether it is answered. */
@@ -62,8 +62,8 @@ int program_doubt(const struct program_search *search, const struct setting *set
                   double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err);
 
 /* unit_search.c */
-int search_units(struct program_search *search, struct dpro_error *err);
+void search_units(struct program_search *search);
 /* Tells which units are resharded. */
 void units_decide(struct program_search *search, const struct setting *chosen);
 /* micro_batch_search.c */
-int search_micro_batches(struct program_search *search, struct dpro_error *err);
+void search_micro_batches(struct program_search *search);

@@ -11,25 +11,22 @@ static void add_pass(struct registry *r, const struct dpro_pass *pass)
     array_push(&r->passes, entry);
 }
 
-static int add_file(struct registry *r, const char *path, struct dpro_error *err)
+static void add_file(struct registry *r, const char *path)
 {
     struct child_question question = {0};
     struct child_answer answer = child_run(path, &question, NULL, NULL);
     if (*answer.why)
-        return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: this pass %s; examples/pass shows one that can be used", path,
-                              answer.why);
+        fail_with(DPRO_EFORMAT, "%s: this pass %s; examples/pass shows one that can be used", path,
+                  answer.why);
     struct registered entry = {.path = path,
                                .name = mem_copy_string(answer.name),
                                .changes_numerics = answer.changes_numerics,
                                .proposes = answer.proposes,
                                .fuses = answer.fuses};
     array_push(&r->passes, entry);
-    return 0;
 }
 
-int registry_init(struct registry *r, const struct dpro_optimize_options *options,
-                  struct dpro_error *err)
+void registry_init(struct registry *r, const struct dpro_optimize_options *options)
 {
     *r = (struct registry){.options = options,
                            .edits = mem_array(DPRO_PASS_MAX_EDITS, sizeof *r->edits),
@@ -42,16 +39,14 @@ int registry_init(struct registry *r, const struct dpro_optimize_options *option
     for (size_t i = 0; i < options->n_passes; i++) {
         const struct dpro_pass *pass = options->passes[i];
         if (pass->abi != DPRO_PASS_ABI || !pass->name || (!pass->propose && !pass->opfs_ns))
-            return dpro_error_set(err, DPRO_EUSAGE,
-                                  "pass %zu: needs abi DPRO_PASS_ABI, a name, and propose() or "
-                                  "opfs_ns()",
-                                  i);
+            fail_with(DPRO_EUSAGE,
+                      "pass %zu: needs abi DPRO_PASS_ABI, a name, and propose() or "
+                      "opfs_ns()",
+                      i);
         add_pass(r, pass);
     }
-    int rc = 0;
-    for (size_t i = 0; i < options->n_pass_files && rc == 0; i++)
-        rc = add_file(r, options->pass_files[i], err);
-    return rc;
+    for (size_t i = 0; i < options->n_pass_files; i++)
+        add_file(r, options->pass_files[i]);
 }
 
 void registry_fini(struct registry *r)

@@ -41,8 +41,7 @@ enum {
 extern const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES]; /* passes.c */
 
 /* Registers the built-in passes and those of the options. DPRO_EFORMAT when a file has no pass. */
-int registry_init(struct registry *registry, const struct dpro_optimize_options *options,
-                  struct dpro_error *err);
+void registry_init(struct registry *registry, const struct dpro_optimize_options *options);
 void registry_fini(struct registry *registry);
 /* Forgets the answers of opfs_ns(), for another model. */
 void registry_forget(struct registry *registry);

@@ -77,11 +77,10 @@ void result_tell_search(struct dpro_optimum *o, const struct search *search)
     s->stopped_by = search_end(search);
 }
 
-int result_never_ends(struct dpro_error *err)
+void result_never_ends(void)
 {
-    return dpro_error_set(err, DPRO_EEMPTY,
-                          "by its model an iteration of this job never ends: what it waits for is "
-                          "not in the trace; does 'dpro replay' warn of it?");
+    fail_with(DPRO_EEMPTY, "by its model an iteration of this job never ends: what it waits for is "
+                           "not in the trace; does 'dpro replay' warn of it?");
 }
 
 void result_fill(struct dpro_optimum *o, struct space *space)

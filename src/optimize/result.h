@@ -32,7 +32,7 @@ void result_fill(struct dpro_optimum *optimum, struct space *space);
 /* result.c: what was asked for, and how the search went. */
 void result_tell_search(struct dpro_optimum *optimum, const struct search *search);
 /* result.c: fails, as an iteration of the job's model never ends. */
-int result_never_ends(struct dpro_error *err);
+_Noreturn void result_never_ends(void);
 /* result.c: the job as it ran gets its own time, and all else its share of that. */
 void result_scale(struct dpro_optimum *optimum);
 /* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */

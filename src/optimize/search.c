@@ -327,7 +327,7 @@ static void search_computing(struct space *space, const struct dpro_strategy *ow
 }
 
 /* In a space of the job, all ranks that differ in it. */
-static int search_space(struct space *space, struct dpro_optimum *o, struct dpro_error *err)
+static void search_space(struct space *space, struct dpro_optimum *o)
 {
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
@@ -336,7 +336,7 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     struct dpro_strategy alone;
     search->baseline_ns = baseline_of(space, &model->baseline, start);
     if (search->baseline_ns == INT64_MAX)
-        return result_never_ends(err);
+        result_never_ends();
     if (o->memory.fits) {
         if (!is_asked_alone(search))
             try_defaults(space);
@@ -351,12 +351,10 @@ static int search_space(struct space *space, struct dpro_optimum *o, struct dpro
     }
     result_choose(o, space);
     result_fill(o, space);
-    return 0;
 }
 
-int search_one(const struct dpro_model *model, uint32_t n_servers,
-               const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
-               struct dpro_error *err)
+void search_one(const struct dpro_model *model, uint32_t n_servers,
+                const struct dpro_optimize_options *options, struct dpro_optimum **optimum)
 {
     struct search search = {
         .options = options, .random = options->seed, .told_s = -1, .best_ns = INT64_MAX};
@@ -369,9 +367,7 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
         change_copy(model, &o->arena, &o->changed);
         servers_change(&o->changed, n_servers, &o->arena);
     }
-    int rc = registry_init(&search.registry, options, err);
-    if (rc < 0)
-        return rc;
+    registry_init(&search.registry, options);
     search.start_s = search_seconds(&search);
     coarsened_view_make(o->models[DPRO_BEST], false,
                         alike_ranks_are_one(&search, o->models[DPRO_BEST]), UINT32_MAX, &fine);
@@ -379,21 +375,17 @@ int search_one(const struct dpro_model *model, uint32_t n_servers,
     const struct module_gain *gains = computing_gains(o->models[DPRO_BEST], options, &o->arena);
     o->computing = computing_known(o->models[DPRO_BEST], options, gains);
     search.n_ways = computing_choices(o->models[DPRO_BEST], gains, &o->arena, search.ways);
-    rc = memory_search_run(o->models[DPRO_BEST], &fine.model, options, search.ways, search.n_ways,
-                           &o->arena, &o->memory, err);
-    if (rc < 0)
-        return rc;
+    memory_search_run(o->models[DPRO_BEST], &fine.model, options, search.ways, search.n_ways,
+                      &o->arena, &o->memory);
     search.memory = &o->memory;
     if (o->memory.is_needed && o->memory.fits)
         search.modules = &o->memory.chosen;
     space_init(&space, &search, &fine.model);
-    rc = search_space(&space, o, err);
+    search_space(&space, o);
     space_fini(&space);
     coarsened_view_fini(&fine);
     registry_fini(&search.registry);
     array_fini(&search.improvements);
     array_fini(&search.pool);
-    if (rc == 0)
-        *optimum = o;
-    return rc;
+    *optimum = o;
 }

@@ -4,14 +4,13 @@
 #include "optimize/space.h"
 
 /* search.c: a whole search, of the job with n_servers parameter servers. */
-int search_one(const struct dpro_model *model, uint32_t n_servers,
-               const struct dpro_optimize_options *options, struct dpro_optimum **optimum,
-               struct dpro_error *err);
+void search_one(const struct dpro_model *model, uint32_t n_servers,
+                const struct dpro_optimize_options *options, struct dpro_optimum **optimum);
 
 /* program_search.c: of a job whose groups of ranks communicate, each try a what-if: which units of
  * FSDP are resharded, or how the micro-batches of a pipeline pass. */
-int search_programs(const struct dpro_model *model, const struct dpro_optimize_options *options,
-                    bool of_units, struct dpro_optimum **optimum, struct dpro_error *err);
+void search_programs(const struct dpro_model *model, const struct dpro_optimize_options *options,
+                     bool of_units, struct dpro_optimum **optimum);
 
 /* ---- coarsened_view.c: the same job, smaller (paper, section 4.3) ---- */
 

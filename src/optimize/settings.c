@@ -56,29 +56,25 @@ static struct dpro_changes changes_of(const struct program_search *s, const stru
     return changes;
 }
 
-int setting_change(const struct program_search *s, const struct setting *setting,
-                   struct arena *arena, struct changed_job *job, struct dpro_error *err)
+void setting_change(const struct program_search *s, const struct setting *setting,
+                    struct arena *arena, struct changed_job *job)
 {
     struct notes notes = {.arena = arena};
     struct dpro_changes changes = changes_of(s, setting, arena);
     change_copy(s->model, arena, &job->model);
-    int rc = change_check(&changes, s->model, err);
-    if (rc == 0)
-        rc = change_programs(s->graph, &changes, &job->model, &notes, &job->change, err);
+    change_check(&changes, s->model);
+    change_programs(s->graph, &changes, &job->model, &notes, &job->change);
     job->change.passes.pause_ns = 0; /* once an iteration */
     array_fini(&notes.lines);
-    return rc;
 }
 
-static int settings_predict(const struct program_search *s, struct setting *setting,
-                            struct dpro_memory_peak *before, struct dpro_error *err)
+static void settings_predict(const struct program_search *s, struct setting *setting,
+                             struct dpro_memory_peak *before)
 {
     SCRATCH_ARENA struct arena arena = {0};
     struct changed_job job;
     bool same = true;
-    int rc = setting_change(s, setting, &arena, &job, err);
-    if (rc < 0)
-        return rc;
+    setting_change(s, setting, &arena, &job);
     for (uint32_t u = 0; u < job.change.units.n_units; u++)
         same &= !job.change.units.units[u].reshards == !setting->reshards[u];
     setting->ns = same ? evaluate_once(&job.model) : INT64_MAX;
@@ -89,19 +85,15 @@ static int settings_predict(const struct program_search *s, struct setting *sett
     setting->peak = changed ? job.change.memory[DPRO_BEST] : s->as_ran.peak;
     before->module = setting->peak.module = NULL;
     arena_fini(&job.model.arena);
-    return 0;
 }
 
-/* In a scope of its own, as what can't be predicted is no failure of the search. */
+/* What can't be predicted is no failure of the search. */
 int program_ask(struct program_search *s, struct setting *setting, struct dpro_error *err)
 {
     struct dpro_memory_peak before = {.bytes = 0};
     s->search.n_candidates++;
-    struct memory_frame *frame = memory_step_out();
-    int rc = WITHIN_SCOPE(dpro_error_nomem(err), settings_predict(s, setting, &before, err));
-    memory_step_in(frame);
-    if (rc == DPRO_ENOMEM)
-        mem_fail();
+    int rc = OUTCOME(err, settings_predict(s, setting, &before));
+    memory_check();
     if (rc < 0)
         return rc;
     s->as_ran.peak = before;

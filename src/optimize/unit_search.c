@@ -82,19 +82,18 @@ static void search_fill(struct program_search *s)
 }
 
 /* With the best units, as far as the model tells. It is taken only for a gain that is sure. */
-static int try_prefetch(struct program_search *s, struct dpro_error *err)
+static void try_prefetch(struct program_search *s)
 {
     static const char *const names[] = {NULL, "prefetch 1", "prefetch 2"};
     const struct setting from = s->best;
+    struct dpro_error why;
     for (uint32_t n = 1; n <= 2 && !search_stops(&s->search); n++) {
         struct setting ahead = setting_of(s, from.reshards);
         double std = 0;
         ahead.prefetch = n;
         if (!program_try(s, &ahead))
             continue;
-        int rc = program_doubt(s, &ahead, &std, NULL, err);
-        if (rc < 0)
-            return rc;
+        fail_on(program_doubt(s, &ahead, &std, NULL, &why), &why);
         bool sure = (double)from.ns / (double)ahead.ns - 1 > SURE_ERRORS * std;
         if (sure)
             program_keep(s, &ahead);
@@ -102,16 +101,14 @@ static int try_prefetch(struct program_search *s, struct dpro_error *err)
                      sure ? "the best units, gathered ahead" : "gathered ahead: not sure to help",
                      &ahead);
     }
-    return 0;
 }
 
-int search_units(struct program_search *s, struct dpro_error *err)
+void search_units(struct program_search *s)
 {
     struct setting none = setting_of(s, NULL), all = setting_of(s, s->gathered);
+    struct dpro_error why;
     s->kept = arena_array(&s->optimum->arena, s->graph->n_units + (size_t)1, sizeof *s->kept);
-    int rc = program_ask(s, &none, err);
-    if (rc < 0)
-        return rc;
+    fail_on(program_ask(s, &none, &why), &why);
     program_keep(s, &none);
     if (program_try(s, &all))
         program_keep(s, &all);
@@ -120,7 +117,8 @@ int search_units(struct program_search *s, struct dpro_error *err)
         search_fill(s);
     program_list(s, "all kept", "no unit gathered again", &none);
     program_list(s, "all resharded", "each gathered again for its backward pass", &all);
-    return s->best.ns < INT64_MAX ? try_prefetch(s, err) : 0;
+    if (s->best.ns < INT64_MAX)
+        try_prefetch(s);
 }
 
 /* ---- what is said of it ---- */

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     strategy = buckets_make(&model, &arena);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     struct plan_beside beside;
-    if (WITHIN_SCOPE(-1, buckets_read(&model, path, &strategy, &beside, &err)) == 0) {
+    if (OUTCOME(&err, buckets_read(&model, path, &strategy, &beside)) == 0) {
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||

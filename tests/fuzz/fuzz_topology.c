@@ -10,7 +10,7 @@ static void check(const char *name)
 {
     struct topology t;
     struct dpro_error err = {.code = 0};
-    if (topology_read(name, &t, &err) < 0) {
+    if (OUTCOME(&err, topology_read(name, &t)) < 0) {
         if (err.text[0] == '\0' || strchr(err.text, '\n'))
             abort();
         return;

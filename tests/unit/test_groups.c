@@ -378,19 +378,23 @@ TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
         }
 }
 
-static int apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                 struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+static void apply_all(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                      struct dpro_model *model, int64_t *ns)
 {
     struct arena arena = {0};
     struct notes notes = {.arena = &arena};
     struct dpro_model changed;
     change_copy(model, &arena, &changed);
-    int rc = change_apply(graph, NULL, changes, &changed, &notes, err);
-    if (rc == 0)
-        *ns = evaluate_once(&changed);
+    change_apply(graph, NULL, changes, &changed, &notes);
+    *ns = evaluate_once(&changed);
     array_fini(&notes.lines);
     arena_fini(&arena);
-    return rc;
+}
+
+static int apply(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                 struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+{
+    return OUTCOME(err, apply_all(graph, changes, model, ns));
 }
 
 /* dp replicas of tp ranks: each computes, all-reduces with those that split its tensors, computes,

@@ -49,6 +49,56 @@ static int make_texts(texts_array *out, int result)
     return result;
 }
 
+static void make_or_refuse(texts_array *out, bool refuses)
+{
+    make_texts(out, 0);
+    if (refuses)
+        fail_with(DPRO_EUSAGE, "%d texts", 200);
+}
+
+/* Asks twice within a scope: what is refused leaves nothing, what is made is the scope's. */
+static int ask_twice(texts_array *out, int result)
+{
+    texts_array refused;
+    struct dpro_error err = {.code = 0};
+    long n_before = nomem_n_blocks;
+    int rc = OUTCOME(&err, make_or_refuse(&refused, true));
+    memory_check();
+    assert_int_equal(rc, DPRO_EUSAGE);
+    assert_int_equal(err.code, DPRO_EUSAGE);
+    assert_string_equal(err.text, "200 texts");
+    assert_int_equal(nomem_n_blocks, n_before);
+    rc = OUTCOME(&err, make_or_refuse(out, false));
+    memory_check();
+    assert_int_equal(rc, 0);
+    return result;
+}
+
+static int ask_within(texts_array *out, int result)
+{
+    return WITHIN_SCOPE(DPRO_ENOMEM, ask_twice(out, result));
+}
+
+TEST(a_refusal_frees_what_it_allocated_and_the_caller_goes_on)
+{
+    texts_array texts;
+    long n = 0, n_before = nomem_n_blocks;
+    int rc = DPRO_ENOMEM;
+    assert_int_equal(ask_within(&texts, DPRO_EFORMAT), DPRO_EFORMAT);
+    assert_int_equal(nomem_n_blocks, n_before);
+    for (; rc == DPRO_ENOMEM; n++) {
+        nomem_n_left = n;
+        rc = ask_within(&texts, 0);
+        nomem_n_left = -1;
+        if (rc != 0)
+            assert_int_equal(nomem_n_blocks, n_before);
+    }
+    assert_int_equal(rc, 0);
+    assert_true(n > 800);
+    free_texts(&texts);
+    assert_int_equal(nomem_n_blocks, n_before);
+}
+
 TEST(what_a_call_without_memory_allocated_is_freed)
 {
     int rc = DPRO_ENOMEM;

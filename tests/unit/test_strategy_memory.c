@@ -217,7 +217,7 @@ static void cut_batch(struct by_hand *h, struct notes *notes)
 {
     struct dpro_error err = {.code = 0};
     struct dpro_changes changes = {.micro_batches = 2};
-    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&changes, &h->model, notes, &err)), 0);
+    assert_int_equal(OUTCOME(&err, change_memory(&changes, &h->model, notes)), 0);
 }
 
 static bool is_told_of(struct by_hand *h)
@@ -241,9 +241,9 @@ TEST(a_batch_is_not_guessed_where_a_step_calls_its_model_more_than_once)
     struct dpro_error err = {.code = 0};
     struct dpro_changes number = {.batch_size = 16}, ratio = {.batch_ratio = 2};
     h->module.n_calls = 4;
-    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&number, &h->model, &notes, &err)), -1);
+    assert_int_equal(OUTCOME(&err, change_memory(&number, &h->model, &notes)), -1);
     assert_non_null(strstr(err.text, "4 times, with 8 samples"));
-    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&ratio, &h->model, &notes, &err)), 0);
+    assert_int_equal(OUTCOME(&err, change_memory(&ratio, &h->model, &notes)), 0);
     array_fini(&notes.lines);
     arena_fini(&arena);
 }
@@ -305,7 +305,7 @@ TEST(gradients_of_micro_batches_are_no_views_until_the_last_one)
     }
     h->module.n_calls = 3;
     h->model.capabilities.stack = DPRO_STACK_DDP;
-    assert_int_equal(WITHIN_SCOPE(-1, change_memory(&views, &h->model, NULL, &err)), -1);
+    assert_int_equal(OUTCOME(&err, change_memory(&views, &h->model, NULL)), -1);
     assert_non_null(strstr(err.text, "calls its model 3 times"));
 }
 
@@ -408,8 +408,7 @@ TEST(modules_are_chosen_by_words_names_and_patterns)
         bool chosen[N_SOME];
         char text[N_SOME + 1] = "";
         struct dpro_error err = {.code = 0};
-        int rc = WITHIN_SCOPE(
-            -1, modules_choose(&model, cases[i].text, chosen, MODULES_RECOMPUTED, &err));
+        int rc = OUTCOME(&err, modules_choose(&model, cases[i].text, chosen, MODULES_RECOMPUTED));
         for (int m = 0; m < N_SOME; m++)
             text[m] = chosen[m] ? '1' : '0';
         if (cases[i].chosen)

@@ -4,11 +4,16 @@
 #include "cost/program/topology.h"
 #include "temp_folder.h"
 
+static int read_told(const char *name, struct topology *t, struct dpro_error *err)
+{
+    return OUTCOME(err, topology_read(name, t));
+}
+
 static struct topology read_well(const char *name)
 {
     struct topology t;
     struct dpro_error err;
-    if (topology_read(name, &t, &err) < 0)
+    if (read_told(name, &t, &err) < 0)
         fail_msg("%s", err.text);
     return t;
 }
@@ -71,7 +76,7 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
     struct dpro_error err;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         write_text("topology.json", wrong[i].text);
-        assert_true(topology_read(in_folder("topology.json"), &t, &err) < 0);
+        assert_true(read_told(in_folder("topology.json"), &t, &err) < 0);
         if (!strstr(err.text, wrong[i].why) || strchr(err.text, '\n'))
             fail_msg("%s: %s", wrong[i].text, err.text);
     }
@@ -88,7 +93,7 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
                                         "/",
                                         ""};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        assert_int_equal(topology_read(names[i], &t, &err), DPRO_EUSAGE);
+        assert_int_equal(read_told(names[i], &t, &err), DPRO_EUSAGE);
         assert_non_null(strstr(err.text, "no file, and no ready-made topology"));
     }
 }

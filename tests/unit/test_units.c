@@ -124,6 +124,12 @@ static void drop(struct asked *a)
     free(a);
 }
 
+static void ask_all(const struct dpro_graph *g, const struct dpro_changes *changes, struct asked *a)
+{
+    units_ask(g, changes, &a->arena, &a->change);
+    units_change_programs(&a->change, g, NULL, &a->arena, &a->model);
+}
+
 static struct asked *ask(const struct dpro_graph *g, const struct dpro_model *model,
                          struct dpro_changes changes)
 {
@@ -131,9 +137,11 @@ static struct asked *ask(const struct dpro_graph *g, const struct dpro_model *mo
     assert_non_null(a);
     KEEP(a, drop);
     a->model = *model;
-    a->rc = units_ask(g, &changes, &a->arena, &a->change, &a->err);
-    if (a->rc == 0)
-        a->rc = units_change_programs(&a->change, g, NULL, &a->arena, &a->model, &a->err);
+    a->rc = OUTCOME(&a->err, ask_all(g, &changes, a));
+    if (a->rc < 0) { /* what was asked is freed */
+        a->arena = (struct arena){0};
+        a->change = (struct unit_change){0};
+    }
     return a;
 }
 
@@ -226,9 +234,8 @@ static void assert_refused(struct dpro_graph *g, const char *names, const char *
     struct arena arena = {0};
     struct dpro_error err;
     struct dpro_changes changes = {.reshard = names};
-    assert_int_equal(units_ask(g, &changes, &arena, &change, &err), DPRO_EUSAGE);
+    assert_int_equal(OUTCOME(&err, units_ask(g, &changes, &arena, &change)), DPRO_EUSAGE);
     assert_non_null(strstr(err.text, words));
-    arena_fini(&arena);
 }
 
 TEST(what_nothing_tells_is_refused)

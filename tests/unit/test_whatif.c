@@ -344,7 +344,7 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
     *err = (struct dpro_error){.code = 0};
     *strategy = buckets_make(&job->model, arena);
     struct plan_beside beside;
-    int rc = WITHIN_SCOPE(-1, buckets_read(&job->model, path, strategy, &beside, err));
+    int rc = OUTCOME(err, buckets_read(&job->model, path, strategy, &beside));
     unlink(path);
     return rc;
 }

@@ -29,24 +29,22 @@ static bool is_speed(double ratio)
     return ratio >= 1e-6 && isfinite(ratio);
 }
 
-int check_speed(const struct dpro_compute_change *change, const struct dpro_graph *g,
-                struct dpro_error *err)
+void check_speed(const struct dpro_compute_change *change, const struct dpro_graph *g)
 {
     bool gpu = job_has_gpu(g), found = !gpu || change->first_rank < 0;
     if (!is_speed(change->speed))
-        return refuse(err, "computing %g times as fast makes no sense; 0.000001 times is the least",
-                      change->speed);
+        refuse("computing %g times as fast makes no sense; 0.000001 times is the least",
+               change->speed);
     if (change->processor == DPRO_PROCESSOR_GPU && !gpu)
-        return refuse(err, "the job computes on CPUs only: give --compute cpu=%gx", change->speed);
+        refuse("the job computes on CPUs only: give --compute cpu=%gx", change->speed);
     for (uint32_t r = 0; gpu && r < g->n_ranks; r++)
         found |= g->ranks[r].rank >= change->first_rank && g->ranks[r].rank <= change->last_rank;
-    return found ? 0
-                 : refuse(err, "no rank %d to compute faster: they are %d to %d",
-                          change->first_rank, g->ranks[0].rank, g->ranks[g->n_ranks - 1].rank);
+    if (!found)
+        refuse("no rank %d to compute faster: they are %d to %d", change->first_rank,
+               g->ranks[0].rank, g->ranks[g->n_ranks - 1].rank);
 }
 
-static int change_compute(const struct dpro_compute_change *change, struct dpro_model *m,
-                          struct dpro_error *err)
+static void change_compute(const struct dpro_compute_change *change, struct dpro_model *m)
 {
     bool found = false;
     for (uint32_t r = 0; r < m->n_ranks; r++) {
@@ -55,89 +53,76 @@ static int change_compute(const struct dpro_compute_change *change, struct dpro_
             continue;
         m->ranks[r].work_scale /= change->speed;
         if (!is_speed(1 / m->ranks[r].work_scale))
-            return refuse(err,
-                          "rank %d would compute %g times as fast in all; name it in one --compute",
-                          rank, 1 / m->ranks[r].work_scale);
+            refuse("rank %d would compute %g times as fast in all; name it in one --compute", rank,
+                   1 / m->ranks[r].work_scale);
         found = true;
     }
-    return found ? 0
-                 : refuse(err, "no rank %d to compute faster: they are %d to %d",
-                          change->first_rank, m->ranks[0].rank, m->ranks[m->n_ranks - 1].rank);
+    if (!found)
+        refuse("no rank %d to compute faster: they are %d to %d", change->first_rank,
+               m->ranks[0].rank, m->ranks[m->n_ranks - 1].rank);
 }
 
-int change_speeds(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                  struct dpro_error *err)
+void change_speeds(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
-    int rc = 0;
     (void)notes;
-    for (size_t i = 0; i < c->n_compute && rc == 0; i++)
-        rc = change_compute(&c->compute[i], m, err);
-    return rc;
+    for (size_t i = 0; i < c->n_compute; i++)
+        change_compute(&c->compute[i], m);
 }
 
 /* Of a link's rate; given as one or as a ratio; 1: neither. */
-static int bandwidth_ratio(double bytes_per_s, double ratio, const struct model_link *link,
-                           double byte_ns, double *times, struct dpro_error *err)
+static void bandwidth_ratio(double bytes_per_s, double ratio, const struct model_link *link,
+                            double byte_ns, double *times)
 {
     if (bytes_per_s != 0 && ratio != 0)
-        return refuse(err, "bandwidth as a rate and as a ratio: give one");
+        refuse("bandwidth as a rate and as a ratio: give one");
     if (bytes_per_s != 0 && link->is_rate_unknown)
-        return refuse(err,
-                      "the trace does not say how many bytes ranks communicate, so the rate of "
-                      "links is not known; give --bandwidth as a ratio (0.5x)");
+        refuse("the trace does not say how many bytes ranks communicate, so the rate of "
+               "links is not known; give --bandwidth as a ratio (0.5x)");
     *times = ratio != 0         ? ratio
              : bytes_per_s != 0 ? bytes_per_s * PAYLOAD_SHARE * byte_ns / 1e9
                                 : 1;
     if (is_speed(*times))
-        return 0;
-    return refuse(err,
-                  "a link needs a bandwidth above 0.000001 times the recorded one, not %g times; "
-                  "write for example 500mbit or 0.5x",
-                  *times);
+        return;
+    refuse("a link needs a bandwidth above 0.000001 times the recorded one, not %g times; "
+           "write for example 500mbit or 0.5x",
+           *times);
 }
 
 /* Those of links between hosts and within them, which the trace has to tell apart. */
-static int check_links(const struct dpro_changes *c, const struct dpro_model *m,
-                       struct dpro_error *err)
+static void check_links(const struct dpro_changes *c, const struct dpro_model *m)
 {
     bool between = c->between_bytes_per_s != 0 || c->between_ratio != 0;
     bool within = c->within_bytes_per_s != 0 || c->within_ratio != 0;
     const struct model_link *link = &m->net.link;
     bool known = m->n_communications > 0 && link->rank_hosts;
     if (!between && !within)
-        return 0;
+        return;
     if (c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0)
-        return refuse(err, "a bandwidth of all links and one of some: give one");
+        refuse("a bandwidth of all links and one of some: give one");
     if (!known)
-        return refuse(err, "the trace does not tell which ranks are on one host: give --bandwidth "
-                           "without inter= and intra=");
+        refuse("the trace does not tell which ranks are on one host: give --bandwidth "
+               "without inter= and intra=");
     if (between && link->is_within)
-        return refuse(err, "the trace shows no communication between hosts, so their links are not "
-                           "known; give intra= for links within hosts");
+        refuse("the trace shows no communication between hosts, so their links are not "
+               "known; give intra= for links within hosts");
     if (within && !link->is_within && link->within_ns.value <= 0)
-        return refuse(err, "the trace shows no communication within a host, so intra= changes "
-                           "nothing; give inter= for links between hosts");
-    return 0;
+        refuse("the trace shows no communication within a host, so intra= changes "
+               "nothing; give inter= for links between hosts");
 }
 
-static int change_bandwidth(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                            struct dpro_error *err)
+static void change_bandwidth(const struct dpro_changes *c, struct dpro_model *m,
+                             struct notes *notes)
 {
     struct model_link *link = &m->net.link;
     double all, ratios[2] = {1, 1}; /* of byte_ns; within hosts */
-    int rc = check_links(c, m, err);
-    if (rc == 0)
-        rc = bandwidth_ratio(c->bandwidth_bytes_per_s, c->bandwidth_ratio, link,
-                             link->byte_ns.value, &all, err);
-    if (rc == 0 && !link->is_within)
-        rc = bandwidth_ratio(c->between_bytes_per_s, c->between_ratio, link, link->byte_ns.value,
-                             &ratios[0], err);
-    if (rc == 0)
-        rc = bandwidth_ratio(c->within_bytes_per_s, c->within_ratio, link,
-                             link->is_within ? link->byte_ns.value : link->within_ns.value,
-                             &ratios[!link->is_within], err);
-    if (rc < 0)
-        return rc;
+    check_links(c, m);
+    bandwidth_ratio(c->bandwidth_bytes_per_s, c->bandwidth_ratio, link, link->byte_ns.value, &all);
+    if (!link->is_within)
+        bandwidth_ratio(c->between_bytes_per_s, c->between_ratio, link, link->byte_ns.value,
+                        &ratios[0]);
+    bandwidth_ratio(c->within_bytes_per_s, c->within_ratio, link,
+                    link->is_within ? link->byte_ns.value : link->within_ns.value,
+                    &ratios[!link->is_within]);
     bool by_group = m->n_communications > 0;
     if (by_group && c->bandwidth_ratio != 0)
         ratios[1] = link->is_within ? ratios[1] : all;
@@ -154,7 +139,6 @@ static int change_bandwidth(const struct dpro_changes *c, struct dpro_model *m, 
              ratio > 1 ? ratio : 1 / ratio);
         break;
     }
-    return 0;
 }
 
 static void set_latency(struct dpro_estimate *message_ns, const struct told_link *told)
@@ -195,16 +179,12 @@ static void ask_topology(const struct topology *t, uint32_t n_ranks, struct dpro
     }
 }
 
-int change_links(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                 struct dpro_error *err)
+void change_links(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     struct model_net *net = &m->net;
-    int rc = change_bandwidth(c, m, notes, err);
-    if (rc < 0)
-        return rc;
+    change_bandwidth(c, m, notes);
     if (!(c->latency_ratio >= 0 && c->latency_ratio <= 1e6))
-        return refuse(
-            err,
+        refuse(
             "a latency of %g times the measured one makes no sense; 0 to 1000000 can be asked for",
             c->latency_ratio);
     if (c->latency_ratio != 0) {
@@ -219,37 +199,30 @@ int change_links(const struct dpro_changes *c, struct dpro_model *m, struct note
         net->link.message_ns.value = 0;
         note(notes, "a message can't take less than no time: latency is taken as 0");
     }
-    return 0;
 }
 
-static int change_server_links(const struct dpro_changes *c, struct dpro_model *m,
-                               struct dpro_error *err)
+static void change_server_links(const struct dpro_changes *c, struct dpro_model *m)
 {
     struct model_net *net = &m->net;
     bool own_hosts = false;
     if (c->server_bandwidth_bytes_per_s == 0 && c->server_bandwidth_ratio == 0)
-        return 0;
+        return;
     for (uint32_t s = 0; s < net->servers.n; s++)
         own_hosts |= !net->servers.hosts || net->servers.hosts[s] < 0;
     if (!own_hosts)
-        return refuse(
-            err,
+        refuse(
             "each server is on the host of a rank, and shares its link; --bandwidth changes both");
-    return bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, &net->link,
-                           net->link.byte_ns.value, &net->servers.link_rate, err);
+    bandwidth_ratio(c->server_bandwidth_bytes_per_s, c->server_bandwidth_ratio, &net->link,
+                    net->link.byte_ns.value, &net->servers.link_rate);
 }
 
-int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                   struct dpro_error *err)
+void change_servers(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     struct model_net *net = &m->net;
     if (c->n_servers > SERVERS_MOST)
-        return refuse(err, "%u servers can't be predicted; 1 to %d can", c->n_servers,
-                      SERVERS_MOST);
+        refuse("%u servers can't be predicted; 1 to %d can", c->n_servers, SERVERS_MOST);
     if (c->bigarray_bound != 0 && net->servers.placement != MODEL_BY_KEY)
-        return refuse(
-            err,
-            "a bound from which on arrays are parted is MXNet's; this job's servers have none");
+        refuse("a bound from which on arrays are parted is MXNet's; this job's servers have none");
     uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
         servers_change(m, c->n_servers, notes->arena);
@@ -264,50 +237,43 @@ int change_servers(const struct dpro_changes *c, struct dpro_model *m, struct no
     }
     if (c->bigarray_bound != 0)
         servers_set_bound(m, c->bigarray_bound, &m->baseline);
-    return change_server_links(c, m, err);
+    change_server_links(c, m);
 }
 
-int change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                  struct dpro_error *err)
+void change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     (void)notes;
     if (m->net.gate.cycle_ns == 0)
-        return refuse(err, "Horovod's timeline has no marks of its cycles: what another cycle time "
-                           "or threshold would do is not known; record with 'dpro profile', or "
-                           "with HOROVOD_TIMELINE_MARK_CYCLES=1");
+        refuse("Horovod's timeline has no marks of its cycles: what another cycle time "
+               "or threshold would do is not known; record with 'dpro profile', or "
+               "with HOROVOD_TIMELINE_MARK_CYCLES=1");
     if (c->fusion_bytes && (c->bucket_cap_bytes != 0 || c->buckets_path))
-        return refuse(
-            err,
-            "a fusion threshold leaves it to Horovod what travels together: give it or buckets");
+        refuse("a fusion threshold leaves it to Horovod what travels together: give it or buckets");
     if (c->cycle_ns < 0 || c->cycle_ns > MOST_CYCLE_NS)
-        return refuse(err, "a cycle of %g ms makes no sense; up to %g can be predicted",
-                      (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
+        refuse("a cycle of %g ms makes no sense; up to %g can be predicted",
+               (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
     if (c->cycle_ns != 0)
         m->baseline.cycle_ns = c->cycle_ns;
     if (c->fusion_bytes) {
         m->baseline.fuses = true;
         m->baseline.fusion_bytes = *c->fusion_bytes;
     }
-    return 0;
 }
 
-int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                    struct dpro_error *err)
+void change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
-        return refuse(err, "a bucket cap and a list of buckets: give one");
+        refuse("a bucket cap and a list of buckets: give one");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
-        return refuse(err, "a cap for the first bucket needs one for the others");
+        refuse("a cap for the first bucket needs one for the others");
     if (c->compression && model_casts(m))
-        return refuse(err, "the recorded job casts its gradients to send them already (a "
-                           "communication hook, or a plan): what --compress would change is not "
-                           "known; record it without");
+        refuse("the recorded job casts its gradients to send them already (a "
+               "communication hook, or a plan): what --compress would change is not "
+               "known; record it without");
     if (c->buckets_path) {
         struct plan_beside beside;
-        int rc = buckets_read(m, c->buckets_path, &m->baseline, &beside, err);
-        if (rc < 0)
-            return rc;
+        buckets_read(m, c->buckets_path, &m->baseline, &beside);
         if ((beside.n_recomputed > 0 && !c->recompute) ||
             (beside.micro_batches > 1 && c->micro_batches == 0))
             note(notes,
@@ -335,10 +301,8 @@ int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct n
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
             if (bucket_size_bytes(m, &m->baseline, b) / c->partition_bytes >= PLAN_MOST_PARTITIONS)
-                return refuse(
-                    err,
-                    "partitions of %llu bytes make more than %d of bucket %u; take larger ones",
-                    (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS, b);
+                refuse("partitions of %llu bytes make more than %d of bucket %u; take larger ones",
+                       (unsigned long long)c->partition_bytes, PLAN_MOST_PARTITIONS, b);
         buckets_partition(m, c->partition_bytes, &m->baseline);
     }
     if (c->compression)
@@ -349,23 +313,19 @@ int change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct n
              dpro_compression_name(m->baseline.compression));
     if (!capabilities_allow(&m->capabilities, &m->baseline))
         note(notes, "no plan can ask that of the job: %s", dpro_model_capabilities(m));
-    return 0;
 }
 
-int change_hosts(const struct dpro_graph *graph, const struct topology *told,
-                 struct dpro_changes *c, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err)
+void change_hosts(const struct dpro_graph *graph, const struct topology *told,
+                  struct dpro_changes *c, struct dpro_model *model, struct notes *notes)
 {
     struct rank_changes ranks;
     struct topology topology;
-    int rc = replicas_find(graph, c, model, notes->arena, &ranks, err);
-    if (rc == 0 && c->topology && !told) {
+    replicas_find(graph, c, model, notes->arena, &ranks);
+    if (c->topology && !told) {
         told = &topology;
-        rc = topology_read(c->topology, &topology, err);
+        topology_read(c->topology, &topology);
     }
-    if (rc == 0)
-        rc = change_world(&ranks, told, c->collectives, model, notes, err);
-    if (rc == 0 && told)
+    change_world(&ranks, told, c->collectives, model, notes);
+    if (told)
         ask_topology(told, ranks.of[ranks.n - 1].after * ranks.of[ranks.n - 1].rest, model, c);
-    return rc;
 }

@@ -14,19 +14,18 @@ struct notes {
 #define note(notes, ...) array_push(&(notes)->lines, arena_format((notes)->arena, __VA_ARGS__))
 
 /* What can't be asked for, and why. */
-#define refuse(err, ...) dpro_error_set(err, DPRO_EUSAGE, __VA_ARGS__)
+#define refuse(...) fail_with(DPRO_EUSAGE, __VA_ARGS__)
 
 /* Whether such a speed can be asked for. */
-int check_speed(const struct dpro_compute_change *change, const struct dpro_graph *graph,
-                struct dpro_error *err);
+void check_speed(const struct dpro_compute_change *change, const struct dpro_graph *graph);
 
 /* A copy of the model whose ranks, programs and own strategy can be written to. The rest is
  * borrowed; all that is new is the arena's. */
 void change_copy(const struct dpro_model *model, struct arena *arena, struct dpro_model *copy);
 
 /* Applies one kind of change, or several, to a copy. */
-typedef int change_apply_fn(const struct dpro_changes *changes, struct dpro_model *model,
-                            struct notes *notes, struct dpro_error *err);
+typedef void change_apply_fn(const struct dpro_changes *changes, struct dpro_model *model,
+                             struct notes *notes);
 change_apply_fn change_speeds, change_links, change_servers, change_cycles, change_strategy;
 /* Modules compiled, or in 16 bits; recomputed ones, the batch, views of buckets, ZeRO. */
 change_apply_fn change_computing, change_memory;
@@ -34,6 +33,5 @@ change_apply_fn change_computing, change_memory;
 /* Replicas, shards and hosts: `told`, or those that the changes name. A topology asks for the rates
  * of its links, too. */
 struct topology;
-int change_hosts(const struct dpro_graph *graph, const struct topology *told,
-                 struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err);
+void change_hosts(const struct dpro_graph *graph, const struct topology *told,
+                  struct dpro_changes *changes, struct dpro_model *model, struct notes *notes);

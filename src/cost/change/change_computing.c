@@ -10,36 +10,32 @@
 #include "ingest/rank_json.h"
 
 /* Adds the bit to the modules that are meant. */
-static int computing_choose(const struct dpro_model *m, const char *text, unsigned bit,
-                            uint8_t *ways, struct dpro_error *err)
+static void computing_choose(const struct dpro_model *m, const char *text, unsigned bit,
+                             uint8_t *ways)
 {
     SCRATCH bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
     bool all = strcmp(text, "all") == 0 && m->n_modules > 0;
-    int rc = all ? 0
-                 : modules_choose(m, text, chosen,
-                                  bit == DPRO_COMPILED ? MODULES_COMPILED : MODULES_IN_BF16, err);
-    for (uint32_t i = 0; i < m->n_modules && rc == 0; i++)
+    if (!all)
+        modules_choose(m, text, chosen, bit == DPRO_COMPILED ? MODULES_COMPILED : MODULES_IN_BF16);
+    for (uint32_t i = 0; i < m->n_modules; i++)
         if (all ? m->modules[i].parent == MODEL_NONE : chosen[i])
             ways[i] |= (uint8_t)bit;
-    return rc;
 }
 
-static int choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways,
-                            struct dpro_error *err)
+static void choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways)
 {
     if (strcmp(text, "fp32") == 0) {
         if (m->autocast)
-            return refuse(err, "the job itself computes under torch.autocast, and what its ops "
-                               "take in 32 bits can't be told from that: turn autocast off and "
-                               "record the job again");
-        return 0;
+            refuse("the job itself computes under torch.autocast, and what its ops "
+                   "take in 32 bits can't be told from that: turn autocast off and "
+                   "record the job again");
+        return;
     }
-    if (strcmp(text, "bf16") == 0)
-        return computing_choose(m, "all", DPRO_BF16, ways, err);
-    if (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0')
-        return computing_choose(m, text + 5, DPRO_BF16, ways, err);
-    return refuse(err, "a precision of '%.100s' can't be predicted: bf16, bf16=NAMES and fp32 can",
-                  text);
+    bool all = strcmp(text, "bf16") == 0;
+    if (all || (strncmp(text, "bf16=", 5) == 0 && text[5] != '\0'))
+        computing_choose(m, all ? "all" : text + 5, DPRO_BF16, ways);
+    else
+        refuse("a precision of '%.100s' can't be predicted: bf16, bf16=NAMES and fp32 can", text);
 }
 
 /* The bits of a module by those around it. */
@@ -52,17 +48,15 @@ static uint8_t computing_inherited(const struct dpro_model *m, const uint8_t *wa
 /* Of modules within each other the outermost counts. Where only some of what lies in one in 16 bits
  * is compiled, each part is in 16 bits by itself: all the same but for what the module does between
  * its parts. Outer modules come first. */
-static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_error *err)
+static void push_down(const struct dpro_model *m, uint8_t *ways)
 {
     SCRATCH bool *parted = mem_array(m->n_modules + (size_t)1, sizeof *parted);
-    int rc = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         uint8_t outer = computing_inherited(m, ways, i);
         if ((outer & DPRO_COMPILED) && (ways[i] & ~outer))
-            rc = refuse(err,
-                        "'%.100s' lies in a module that is compiled as one: it can't be in 16 "
-                        "bits by itself; name that module for both",
-                        m->modules[i].name);
+            refuse("'%.100s' lies in a module that is compiled as one: it can't be in 16 "
+                   "bits by itself; name that module for both",
+                   m->modules[i].name);
         if ((ways[i] & DPRO_COMPILED) && !(outer & DPRO_COMPILED) && (outer & DPRO_BF16))
             for (uint32_t o = m->modules[i].parent; o != MODEL_NONE; o = m->modules[o].parent)
                 parted[o] |= ways[o] != 0;
@@ -74,7 +68,6 @@ static int push_down(const struct dpro_model *m, uint8_t *ways, struct dpro_erro
     for (uint32_t i = m->n_modules; i-- > 0;)
         if (computing_inherited(m, ways, i))
             ways[i] = 0;
-    return rc;
 }
 
 /* What a probe says of why a way failed, or was not measured; NULL. */
@@ -113,8 +106,7 @@ static const char *text_of_untimed(const struct dpro_model *m, const char *name,
         late ? " --probe-limit SECONDS' and more time than before" : "'");
 }
 
-static int computing_check(const struct dpro_model *m, const uint8_t *ways, struct notes *notes,
-                           struct dpro_error *err)
+static void computing_check(const struct dpro_model *m, const uint8_t *ways, struct notes *notes)
 {
     for (uint32_t i = 0; i < m->n_modules; i++) {
         const struct computing_cost *cost = &m->modules[i].costs[ways[i]];
@@ -131,15 +123,13 @@ static int computing_check(const struct dpro_model *m, const uint8_t *ways, stru
             continue;
         }
         if (failed)
-            return refuse(err, "%.100s can't be computed that way ('%s'): %.200s", name,
-                          probe_way_name(ways[i]), reason);
-        return refuse(err,
-                      "what %.100s takes computed that way ('%s') was not measured%s%.200s: record "
-                      "with 'dpro profile --probe compile,bf16%s, or give --probes FILE",
-                      name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "",
-                      late ? " --probe-limit SECONDS' and more time than before" : "'");
+            refuse("%.100s can't be computed that way ('%s'): %.200s", name,
+                   probe_way_name(ways[i]), reason);
+        refuse("what %.100s takes computed that way ('%s') was not measured%s%.200s: record "
+               "with 'dpro profile --probe compile,bf16%s, or give --probes FILE",
+               name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "",
+               late ? " --probe-limit SECONDS' and more time than before" : "'");
     }
-    return 0;
 }
 
 /* Whether a probe measured the module, or one around it within `outer`. */
@@ -235,25 +225,20 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
              n_empty, n_empty > 1 ? "s" : "", empty);
 }
 
-int change_computing(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                     struct dpro_error *err)
+void change_computing(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     if (!c->compile && !c->precision)
-        return 0;
+        return;
     uint8_t *ways = arena_array(notes->arena, m->n_modules + (size_t)1, sizeof *ways);
-    int rc = c->compile ? computing_choose(m, c->compile, DPRO_COMPILED, ways, err) : 0;
-    if (rc == 0 && c->precision)
-        rc = choose_precision(m, c->precision, ways, err);
+    if (c->compile)
+        computing_choose(m, c->compile, DPRO_COMPILED, ways);
+    if (c->precision)
+        choose_precision(m, c->precision, ways);
     m->memory.loss_in_16_bits = c->precision && strcmp(c->precision, "bf16") == 0;
-    if (rc == 0)
-        rc = push_down(m, ways, err);
-    if (rc == 0)
-        rc = computing_check(m, ways, notes, err);
-    if (rc == 0 && notes->untimed && !memory_is_known(m)) /* nothing of it can be told */
-        rc = refuse(err, "%s", notes->untimed);
-    if (rc < 0)
-        return rc;
+    push_down(m, ways);
+    computing_check(m, ways, notes);
+    if (notes->untimed && !memory_is_known(m)) /* nothing of it can be told */
+        refuse("%s", notes->untimed);
     m->baseline.computing = ways;
     computing_tell(m, ways, notes);
-    return 0;
 }

@@ -18,14 +18,12 @@ static uint32_t batch_size(const struct dpro_model *m)
     return m->n_memories > 0 ? m->memories[0].batch_size : 0;
 }
 
-static int change_recomputation(const struct dpro_changes *c, struct dpro_model *m,
-                                struct notes *notes, struct dpro_error *err)
+static void change_recomputation(const struct dpro_changes *c, struct dpro_model *m,
+                                 struct notes *notes)
 {
     if (!c->recompute)
-        return 0;
-    int rc = modules_choose(m, c->recompute, m->baseline.recomputed, MODULES_RECOMPUTED, err);
-    if (rc < 0)
-        return rc;
+        return;
+    modules_choose(m, c->recompute, m->baseline.recomputed, MODULES_RECOMPUTED);
     uint32_t n = 0, n_probed = 0;
     uint64_t kept = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
@@ -48,7 +46,6 @@ static int change_recomputation(const struct dpro_changes *c, struct dpro_model 
              "itself costs the CPU then makes the iteration longer, too, and is not in the "
              "prediction; 'dpro profile --probe recompute' measures it",
              100 * m->launch_share);
-    return 0;
 }
 
 /* In a step, of the model that is called most. */
@@ -61,90 +58,79 @@ static uint32_t calls_of_model(const struct dpro_model *m)
     return most;
 }
 
-static int change_batch(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                        struct dpro_error *err)
+static void change_batch(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     uint32_t recorded = batch_size(m);
     if (c->batch_size == 0 && c->batch_ratio == 0)
-        return 0;
+        return;
     if (c->batch_size > 0 && recorded == 0)
-        return refuse(err, "the recording does not tell its batch size, so that another one can't "
-                           "be put against it; say how many times as large, such as 2x");
+        refuse("the recording does not tell its batch size, so that another one can't "
+               "be put against it; say how many times as large, such as 2x");
     uint32_t n_calls = calls_of_model(m);
     if (c->batch_size > 0 && n_calls > 1)
-        return refuse(err,
-                      "a step calls its model %u times, with %u samples as recorded, so that a "
-                      "batch of %u may mean either; say how many times as large, such as 2x",
-                      n_calls, recorded, c->batch_size);
+        refuse("a step calls its model %u times, with %u samples as recorded, so that a "
+               "batch of %u may mean either; say how many times as large, such as 2x",
+               n_calls, recorded, c->batch_size);
     double ratio = c->batch_size > 0 ? (double)c->batch_size / recorded : c->batch_ratio;
     if (ratio == 1)
-        return 0;
+        return;
     if (!(ratio <= 1024 && ratio >= 1.0 / 1024))
-        return refuse(
-            err,
-            "a batch %g times as large as the recorded one is too far from it; 1/1024 to 1024 "
-            "times can be asked for",
-            ratio);
+        refuse("a batch %g times as large as the recorded one is too far from it; 1/1024 to 1024 "
+               "times can be asked for",
+               ratio);
     m->memory.batch_ratio = ratio;
     model_scale_batch(m, ratio, notes->arena);
     if (m->n_batch_points > 0)
-        return 0;
+        return;
     note(notes,
          "a batch %.4g times as large: its time is assumed: ops take time in proportion to it, but "
          "for %s",
          ratio, "the optimizer, what lies between ops and their launches");
-    return 0;
 }
 
-static int change_micro_batches(const struct dpro_changes *c, struct dpro_model *m,
-                                struct notes *notes, struct dpro_error *err)
+static void change_micro_batches(const struct dpro_changes *c, struct dpro_model *m,
+                                 struct notes *notes)
 {
     double ratio = m->memory.batch_ratio > 0 ? m->memory.batch_ratio : 1;
     uint32_t n = c->micro_batches, batch = (uint32_t)lround(ratio * batch_size(m));
     if (n == 0)
-        return 0;
+        return;
     if (n > PLAN_MOST_MICRO_BATCHES)
-        return refuse(err, "%u micro-batches can't be predicted; 1 to %d can", n,
-                      PLAN_MOST_MICRO_BATCHES);
+        refuse("%u micro-batches can't be predicted; 1 to %d can", n, PLAN_MOST_MICRO_BATCHES);
     if (batch > 0 && n > batch)
-        return refuse(err,
-                      "a batch of %u can't be cut into %u micro-batches; up to %u can be asked for",
-                      batch, n, batch);
+        refuse("a batch of %u can't be cut into %u micro-batches; up to %u can be asked for", batch,
+               n, batch);
     if (m->cut.refused)
-        return refuse(err, "%s", m->cut.refused);
+        refuse("%s", m->cut.refused);
     m->baseline.micro_batches = n;
     if (n == 1)
-        return 0;
+        return;
     if (m->cut.changes)
         note(notes, "%s", m->cut.changes);
     if (batch % n != 0)
         note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
              batch, n);
     if (m->n_batch_points > 0)
-        return 0;
+        return;
     note(notes,
          "how long a micro-batch takes was not recorded: it is assumed that ops take time in "
          "proportion to it, but for what lies between ops and their launches%s",
          m->n_tensors > 0 ? "; gradients are communicated with the last one" : "");
-    return 0;
 }
 
-static int change_views(const struct dpro_changes *c, struct dpro_model *m, struct dpro_error *err)
+static void change_views(const struct dpro_changes *c, struct dpro_model *m)
 {
     if (!c->gradient_views)
-        return 0;
+        return;
     if (m->capabilities.stack != DPRO_STACK_DDP)
-        return refuse(err,
-                      "gradients are views of buckets in jobs of PyTorch's DDP only: leave out "
-                      "--gradient-views");
+        refuse("gradients are views of buckets in jobs of PyTorch's DDP only: leave out "
+               "--gradient-views");
     if (calls_of_model(m) > 1)
-        return refuse(err,
-                      "a step of the job calls its model %u times, which may be micro-batches: "
-                      "when what they add up moves into buckets can't be told; leave out "
-                      "--gradient-views",
-                      calls_of_model(m));
+        refuse("a step of the job calls its model %u times, which may be micro-batches: "
+               "when what they add up moves into buckets can't be told; leave out "
+               "--gradient-views",
+               calls_of_model(m));
     m->memory.views = true;
-    return 0;
 }
 
 /* ---- ZeRO of stage 1 ---- */
@@ -226,24 +212,22 @@ static void share_state(struct dpro_model *m, uint32_t n_shares, struct arena *a
 }
 
 /* Gradients are all-reduced as they were. */
-static int change_zero(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                       struct dpro_error *err)
+static void change_zero(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
     uint32_t n = m->net.collective.n_ranks;
     if (c->zero == 0)
-        return 0;
+        return;
     if (c->zero > 1)
-        return refuse(err, "ZeRO of stage %u can't be predicted; 1 can", c->zero);
+        refuse("ZeRO of stage %u can't be predicted; 1 can", c->zero);
     if (m->capabilities.stack != DPRO_STACK_DDP)
-        return refuse(err, "ZeRO is predicted for jobs of PyTorch's DDP "
-                           "(ZeroRedundancyOptimizer) only: leave out --zero");
+        refuse("ZeRO is predicted for jobs of PyTorch's DDP "
+               "(ZeroRedundancyOptimizer) only: leave out --zero");
     share_updates(m, n, notes->arena);
     share_state(m, n, notes->arena);
     note(notes,
          "ZeRO: each of %u ranks is taken to update as much as the others; PyTorch's "
          "ZeroRedundancyOptimizer hands out whole parameters, so that a large one makes it slower",
          n);
-    return 0;
 }
 
 /* What was there before the recording began. */
@@ -281,19 +265,12 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         }
 }
 
-int change_memory(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes,
-                  struct dpro_error *err)
+void change_memory(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)
 {
-    int rc = change_recomputation(c, m, notes, err);
-    if (rc == 0)
-        rc = change_batch(c, m, notes, err);
-    if (rc == 0)
-        rc = change_micro_batches(c, m, notes, err);
-    if (rc == 0)
-        rc = change_views(c, m, err);
-    if (rc == 0)
-        rc = change_zero(c, m, notes, err);
-    if (rc == 0)
-        tell_unknown(c, m, notes);
-    return rc;
+    change_recomputation(c, m, notes);
+    change_batch(c, m, notes);
+    change_micro_batches(c, m, notes);
+    change_views(c, m);
+    change_zero(c, m, notes);
+    tell_unknown(c, m, notes);
 }

@@ -20,43 +20,38 @@ bool asks_for_pipeline(const struct dpro_changes *changes)
 
 /* ---- what can be asked for ---- */
 
-static int check_rest(const struct pipeline_writer *w, struct dpro_error *err)
+static void check_rest(const struct pipeline_writer *w)
 {
     const struct dpro_model *m = w->m;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         if (w->p.stage_of[r] == UINT32_MAX)
-            return refuse(
-                err,
-                "rank %d is in none of the pipeline's groups that are known: --dims says how "
-                "the job is parallel",
-                m->ranks[r].rank);
-    return 0;
+            refuse("rank %d is in none of the pipeline's groups that are known: --dims says how "
+                   "the job is parallel",
+                   m->ranks[r].rank);
 }
 
-static int pipeline_check(const struct pipeline_writer *w, const struct dpro_changes *c,
-                          struct dpro_error *err)
+static void pipeline_check(const struct pipeline_writer *w, const struct dpro_changes *c)
 {
     const struct pipeline *p = &w->p;
     if (p->dimension == DPRO_NO_DIMENSION)
-        return refuse(err, "the job has no pipeline (pp): --microbatches and --schedule are for "
-                           "ranks that each have other layers; --accumulate cuts the batch of "
-                           "others");
+        refuse("the job has no pipeline (pp): --microbatches and --schedule are for "
+               "ranks that each have other layers; --accumulate cuts the batch of "
+               "others");
     if (p->unknown)
-        return refuse(err, "the pipeline's micro-batches are not known: %s", p->unknown);
+        refuse("the pipeline's micro-batches are not known: %s", p->unknown);
     if (c->pipeline_micro_batches > MOST_MICRO_BATCHES)
-        return refuse(err, "%u micro-batches make no sense; up to %d can be predicted",
-                      c->pipeline_micro_batches, MOST_MICRO_BATCHES);
+        refuse("%u micro-batches make no sense; up to %d can be predicted",
+               c->pipeline_micro_batches, MOST_MICRO_BATCHES);
     if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE && p->schedule != DPRO_SCHEDULE_ZERO_BUBBLE)
-        return refuse(err,
-                      "a zero-bubble schedule moves the gradients of weights: the trace does "
-                      "not tell their time from that of the gradients of inputs; record some "
-                      "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
-                      "or ask for --schedule %s",
-                      p->n_chunks > 1 ? "interleaved" : "1f1b");
+        refuse("a zero-bubble schedule moves the gradients of weights: the trace does "
+               "not tell their time from that of the gradients of inputs; record some "
+               "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
+               "or ask for --schedule %s",
+               p->n_chunks > 1 ? "interleaved" : "1f1b");
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
-        return refuse(err, "the order in which the recorded stages computed is none that is known: "
-                           "name one with --schedule");
-    return check_rest(w, err);
+        refuse("the order in which the recorded stages computed is none that is known: "
+               "name one with --schedule");
+    check_rest(w);
 }
 
 /* As if the recorded run took as long with micro-batches that are all alike as it does. */
@@ -133,22 +128,20 @@ static struct blocks blocks_of(const struct pipeline_writer *w, const struct dpr
     return blocks;
 }
 
-static int check_blocks(const struct pipeline_writer *w, const struct dpro_model *modules,
-                        uint32_t n_chunks, struct dpro_error *err)
+static void check_blocks(const struct pipeline_writer *w, const struct dpro_model *modules,
+                         uint32_t n_chunks)
 {
     for (uint32_t r = 0; r < w->m->n_ranks; r++) {
         uint32_t n = blocks_of(w, modules, r).n;
         if (n == 0)
-            return refuse(err, "each rank of the recorded job has one stage, and the recording "
-                               "does not tell blocks of which several could be made: record it "
-                               "with 'dpro profile'");
+            refuse("each rank of the recorded job has one stage, and the recording "
+                   "does not tell blocks of which several could be made: record it "
+                   "with 'dpro profile'");
         if (n % n_chunks != 0)
-            return refuse(err,
-                          "rank %d has %u block%s, of which %u equal stages can't be made for an "
-                          "interleaved schedule",
-                          w->m->ranks[r].rank, n, n == 1 ? "" : "s", n_chunks);
+            refuse("rank %d has %u block%s, of which %u equal stages can't be made for an "
+                   "interleaved schedule",
+                   w->m->ranks[r].rank, n, n == 1 ? "" : "s", n_chunks);
     }
-    return 0;
 }
 
 /* What is no block is at the begin of the first stage or the end of the last one. */
@@ -213,58 +206,53 @@ static void split_stages(struct pipeline_writer *w, const struct dpro_model *mod
          n_chunks);
 }
 
-static int check_shape(const struct pipeline_writer *w, const struct dpro_model *modules,
-                       struct dpro_pipeline_run before, struct dpro_pipeline_run after,
-                       struct dpro_error *err)
+static void check_shape(const struct pipeline_writer *w, const struct dpro_model *modules,
+                        struct dpro_pipeline_run before, struct dpro_pipeline_run after)
 {
     struct pipeline_shape shape = pipeline_shape_of(w, after);
     bool changes = shape.n_chunks != w->p.n_chunks ||
                    pipeline_splits(shape) != pipeline_splits(pipeline_shape_of(w, before));
     if (shape.n_chunks > 1 && !pipeline_has_rounds(shape))
-        return refuse(err,
-                      "%u micro-batches are not as many in each of %u rounds, in which stages of a "
-                      "rank take turns; try %u",
-                      shape.n_micro_batches, shape.n_micro_batches / shape.n_ranks,
-                      shape.n_micro_batches / shape.n_ranks * shape.n_ranks);
+        refuse("%u micro-batches are not as many in each of %u rounds, in which stages of a "
+               "rank take turns; try %u",
+               shape.n_micro_batches, shape.n_micro_batches / shape.n_ranks,
+               shape.n_micro_batches / shape.n_ranks * shape.n_ranks);
     for (uint32_t i = w->n_crossings; i < w->n_shares; i++) {
         const struct stage_share *share = &w->shares[i];
         uint32_t dimension = w->g->collectives[share->mean.collective].dimension;
         if (!share->once && dimension >= w->g->n_dimensions)
-            return refuse(err,
-                          "ranks communicate in no dimension that is known (%s): whether that is "
-                          "for each micro-batch can't be told",
-                          dpro_collective_kind_name(share->mean.kind));
+            refuse("ranks communicate in no dimension that is known (%s): whether that is "
+                   "for each micro-batch can't be told",
+                   dpro_collective_kind_name(share->mean.kind));
         if (!share->once && changes)
-            return refuse(err, "stages communicate within passes: how that would be in passes of "
-                               "other stages is not known; ask for other micro-batches alone");
+            refuse("stages communicate within passes: how that would be in passes of "
+                   "other stages is not known; ask for other micro-batches alone");
     }
-    return shape.n_chunks > w->p.n_chunks ? check_blocks(w, modules, shape.n_chunks, err) : 0;
+    if (shape.n_chunks > w->p.n_chunks)
+        check_blocks(w, modules, shape.n_chunks);
 }
 
 /* Where it is known how many rows a micro-batch has. */
-static int check_rows(const struct pipeline_writer *w, const struct dpro_model *modules,
-                      struct dpro_pipeline_run run, struct notes *notes, struct dpro_error *err)
+static void check_rows(const struct pipeline_writer *w, const struct dpro_model *modules,
+                       struct dpro_pipeline_run run, struct notes *notes)
 {
     uint64_t rows = modules->n_memories > 0 ? modules->memories[0].batch_size : 0;
     rows *= w->p.n_micro_batches;
     if (rows > 0 && run.n_micro_batches > rows)
-        return refuse(err, "the pipeline's batch has %llu rows, too few for %u micro-batches",
-                      (unsigned long long)rows, run.n_micro_batches);
+        refuse("the pipeline's batch has %llu rows, too few for %u micro-batches",
+               (unsigned long long)rows, run.n_micro_batches);
     if (rows % run.n_micro_batches != 0)
         note(notes, "%llu rows in %u micro-batches are not as many in each; they are taken to be",
              (unsigned long long)rows, run.n_micro_batches);
-    return 0;
 }
 
-int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                    struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
-                    struct notes *notes, struct pipeline_change *change, struct dpro_error *err)
+void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                     struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
+                     struct notes *notes, struct pipeline_change *change)
 {
     struct pipeline_writer w = {.g = graph, .m = model, .arena = notes->arena, .share = share};
     pipeline_find(graph, notes->arena, &w.p);
-    int rc = pipeline_check(&w, changes, err);
-    if (rc < 0)
-        return rc;
+    pipeline_check(&w, changes);
     struct dpro_pipeline_run before = {w.p.n_micro_batches, w.p.schedule}, after = before;
     if (changes->pipeline_micro_batches > 0)
         after.n_micro_batches = changes->pipeline_micro_batches;
@@ -279,17 +267,13 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
                                  .n_ranks = graph->n_ranks};
     double ratio = (double)before.n_micro_batches / after.n_micro_batches;
     modules->memory.batch_ratio = 1;
-    rc = check_rows(&w, modules, after, notes, err);
-    if (rc < 0)
-        return rc;
+    check_rows(&w, modules, after, notes);
     if (before.n_micro_batches == after.n_micro_batches && before.schedule == after.schedule &&
         !strategy_recomputes(modules, &modules->baseline) && share.shards == 1 &&
         share.tensors == 1)
-        return 0;
+        return;
     pipeline_measure(&w, 1, NULL);
-    rc = check_shape(&w, modules, before, after, err);
-    if (rc < 0)
-        return rc;
+    check_shape(&w, modules, before, after);
     change->averaged = even_out(&w, before);
     modules->memory.batch_ratio = ratio;
     pipeline_measure(&w, ratio, modules);
@@ -311,7 +295,6 @@ int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *c
          : modules->n_batch_points > 0
              ? ", and with other rows as probes of modules measured them"
              : "; with other rows, what its ops take beyond a launch grows in proportion");
-    return 0;
 }
 
 /* ---- what comes of it ---- */

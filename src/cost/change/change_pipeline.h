@@ -24,9 +24,9 @@ struct pipeline_change {
  * computes the same mini-batch in other parts or in another order. *modules, what ranks
  * compute and hold, gets a micro-batch of the new size. Fails with DPRO_EUSAGE where the job has no
  * pipeline, or the trace does not tell how it goes. */
-int change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                    struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
-                    struct notes *notes, struct pipeline_change *change, struct dpro_error *err);
+void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                     struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
+                     struct notes *notes, struct pipeline_change *change);
 
 /* The peaks of memory before and after, if they are known. */
 void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,

@@ -43,22 +43,20 @@ static const char *beside_pipeline(const struct dpro_changes *c)
 /* ---- modules and the batch ---- */
 
 /* A unit in a recomputed module would be gathered once more, but where it keeps its parameters. */
-static int check_units(const struct dpro_graph *graph, const struct unit_change *units,
-                       const struct dpro_model *model, struct dpro_error *err)
+static void check_units(const struct dpro_graph *graph, const struct unit_change *units,
+                        const struct dpro_model *model)
 {
     for (uint32_t m = 0; m < model->n_modules; m++)
         for (uint32_t u = 0; u < graph->n_units && model->baseline.recomputed[m]; u++) {
             const char *unit = graph_unit_name(graph, u);
             const char *name = model->modules[m].name;
             if (unit[0] && module_holds(name, unit) && units_free(units, graph, u))
-                return refuse(
-                    err,
+                refuse(
                     "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
                     "recompute it: how that goes is not known; name units, or modules in them, or "
                     "let it keep its parameters (--reshard none)",
                     name[0] ? name : "the model", unit);
         }
-    return 0;
 }
 
 /* In which dimension modules communicate in their passes; NULL: in none. */
@@ -73,21 +71,18 @@ static const struct graph_dimension *within_modules(const struct dpro_graph *gra
     return NULL;
 }
 
-static int check_sends(const struct dpro_graph *graph, const struct dpro_changes *c,
-                       const struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+static void check_sends(const struct dpro_graph *graph, const struct dpro_changes *c,
+                        const struct dpro_model *model, struct notes *notes)
 {
     const struct graph_dimension *within = within_modules(graph);
     if (within && asks_for_pipeline(c) && strategy_recomputes(model, &model->baseline))
-        return refuse(
-            err,
-            "modules of a job with %s %u communicate in their passes, and would once more when "
-            "recomputed: what that takes in other passes of a pipeline can't be told; leave out "
-            "--recompute",
-            dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
+        refuse("modules of a job with %s %u communicate in their passes, and would once more when "
+               "recomputed: what that takes in other passes of a pipeline can't be told; leave out "
+               "--recompute",
+               dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
     if (c->precision && within)
         note(notes, "activations that ranks send each other are taken to stay as large; in 16 bits "
                     "they may be half");
-    return 0;
 }
 
 /* Whether all that ranks exchange is of passes, as each micro-batch has them. */
@@ -104,22 +99,21 @@ static bool sends_in_passes(const struct dpro_graph *graph, const struct dpro_mo
 }
 
 /* `recorded`: with what ranks communicate, which `model` is without. */
-static int change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
-                          const struct unit_change *units, const struct dpro_model *recorded,
-                          struct dpro_model *model, struct notes *notes, struct dpro_error *err)
+static void change_modules(const struct dpro_graph *graph, const struct dpro_changes *c,
+                           const struct unit_change *units, const struct dpro_model *recorded,
+                           struct dpro_model *model, struct notes *notes)
 {
     if (!asks_for_modules(c))
-        return 0;
+        return;
     if (!dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
-        return refuse(err, "--recompute, --accumulate, --batch-size and --precision can be asked "
-                           "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
-                           "shows when FSDP gathers parameters here");
+        refuse("--recompute, --accumulate, --batch-size and --precision can be asked "
+               "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
+               "shows when FSDP gathers parameters here");
     bool is_known = c->recompute ? job_dimension(graph, DPRO_STAGES) || within_modules(graph)
                                  : graph->n_dimensions > 0;
     if (!dpro_graph_is_sharded(graph) &&
         (c->precision || !is_known || (c->micro_batches > 1 && !sends_in_passes(graph, recorded))))
-        return refuse(
-            err,
+        refuse(
             "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
             "(fully_shard), --recompute also of pipelines and with tp, cp or ep, --accumulate of "
             "the latter: ranks exchange more here, and "
@@ -130,17 +124,13 @@ static int change_modules(const struct dpro_graph *graph, const struct dpro_chan
                 ? "--recompute, --accumulate and --precision"
                 : "--batch-size",
             graph->n_dimensions > 0 ? " or batches (--batch-size)" : "");
-    int rc = change_computing(c, model, notes, err);
-    if (rc == 0)
-        rc = change_memory(c, model, notes, err);
-    if (rc == 0)
-        rc = check_units(graph, units, model, err);
-    if (rc == 0)
-        rc = check_sends(graph, c, model, notes, err);
-    if (rc == 0 && c->micro_batches > 1 && dpro_graph_is_sharded(graph))
+    change_computing(c, model, notes);
+    change_memory(c, model, notes);
+    check_units(graph, units, model);
+    check_sends(graph, c, model, notes);
+    if (c->micro_batches > 1 && dpro_graph_is_sharded(graph))
         note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
                     "unless the script calls set_requires_gradient_sync(False)");
-    return rc;
 }
 
 /* Of what an op on a part of tensors takes more or less, as ops need not be as efficient with
@@ -347,17 +337,11 @@ static double delay_net(const struct dpro_graph *g, const struct dpro_graph *del
 
 /* What a replay says beside that, such as of ops that run side by side, is told of the work; where
  * the links or a GPU's threads take part in it, of both. */
-static int delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                       const struct dpro_changes *c, struct arena *arena, struct dpro_model *m,
-                       struct dpro_error *err)
+static void delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                        const struct dpro_changes *c, struct arena *arena, struct dpro_model *m)
 {
     struct measured_replay replay;
-    int64_t before_ns, after_ns = 0;
-    int rc = launching_alone(graph, &before_ns, err);
-    if (rc == 0)
-        rc = launching_alone(delayed, &after_ns, err);
-    if (rc < 0)
-        return rc;
+    int64_t before_ns = launching_alone(graph), after_ns = launching_alone(delayed);
     if (before_ns > 0)
         m->launching_ns = scaled_ns((double)after_ns / (double)before_ns, m->launching_ns);
     measured_replay_run(delayed, &c->sink, &replay);
@@ -366,15 +350,13 @@ static int delay_model(const struct dpro_graph *graph, const struct dpro_graph *
     bool net = delay_net(graph, delayed, arena, m) != 1 || job_has_gpu(graph);
     model_pace_by(&replay, (struct model_pace){1, net}, arena, m);
     measured_replay_fini(&replay);
-    return 0;
 }
 
 /* Changes the programs' work and FSDP's units. `share`: how a rank's part of shards and batch
  * grows. `passes_alone`: without what a step does once. */
-static int edit_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
-                         struct rank_share share, bool passes_alone, struct arena *arena,
-                         const struct program_change *change, struct dpro_model *to,
-                         struct dpro_error *err)
+static void edit_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
+                          struct rank_share share, bool passes_alone, struct arena *arena,
+                          const struct program_change *change, struct dpro_model *to)
 {
     const struct op_work *work = NULL;
     if (change->has_modules && (asks_for_modules(c) || programs_shares(share)))
@@ -386,8 +368,8 @@ static int edit_programs(const struct dpro_graph *delayed, const struct dpro_cha
             model_resize(to, &to->communications[k], micro_batch_ratio(&change->modules));
     if (share.tensors != 1)
         resize_traffic(delayed, share, arena, to);
-    int rc = units_change_programs(&change->units, delayed, work, arena, to, err);
-    if (rc == 0 && job_has_gpu(delayed) && (work || change->units.n_edits > 0)) {
+    units_change_programs(&change->units, delayed, work, arena, to);
+    if (job_has_gpu(delayed) && (work || change->units.n_edits > 0)) {
         struct dpro_graph changed;
         struct measured_replay replay;
         op_work_graph(work, delayed, units_gone(&change->units, delayed, arena), arena, &changed);
@@ -395,13 +377,11 @@ static int edit_programs(const struct dpro_graph *delayed, const struct dpro_cha
         model_pace_by(&replay, (struct model_pace){1, 1}, arena, to);
         measured_replay_fini(&replay);
     }
-    return rc;
 }
 
 /* Of a job on GPUs a rank's work is a GPU's, launched by threads: speeds are delays of one or the
  * other. */
-static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struct dpro_changes *c,
-                      struct dpro_error *err)
+static void add_speeds(const struct dpro_graph *graph, struct arena *arena, struct dpro_changes *c)
 {
     const char **delays = arena_array(arena, c->n_delays + c->n_compute + 1, sizeof *delays);
     bool gpu = job_has_gpu(graph);
@@ -409,9 +389,7 @@ static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struc
         delays[i] = c->delays[i];
     EACH_OF (const struct dpro_compute_change, speed, c->compute, c->n_compute) {
         char ranks[40] = "";
-        int rc = check_speed(speed, graph, err);
-        if (rc < 0)
-            return rc;
+        check_speed(speed, graph);
         if (speed->first_rank >= 0)
             snprintf(ranks, sizeof ranks, "@%d-%d", speed->first_rank, speed->last_rank);
         const char *what = speed->processor == DPRO_PROCESSOR_CPU ? "THREADS" : "KERNELS";
@@ -419,57 +397,51 @@ static int add_speeds(const struct dpro_graph *graph, struct arena *arena, struc
             delays[c->n_delays++] = arena_format(arena, "%s%s=%.9g", what, ranks, 1 / speed->speed);
     }
     c->delays = gpu ? delays : c->delays;
-    return 0;
 }
 
-static int check_asked(const struct dpro_graph *graph, const struct dpro_changes *c,
-                       const struct dpro_model *m, struct dpro_error *err)
+static void check_asked(const struct dpro_graph *graph, const struct dpro_changes *c,
+                        const struct dpro_model *m)
 {
     const char *beside = asks_for_pipeline(c) ? beside_pipeline(c) : NULL;
     if (beside)
-        return refuse(err,
-                      "a pipeline's other micro-batches or schedule can't be asked for "
-                      "together with other units, modules or batches: leave out %s",
-                      beside);
+        refuse("a pipeline's other micro-batches or schedule can't be asked for "
+               "together with other units, modules or batches: leave out %s",
+               beside);
     if (!graph || !m->recorded)
-        return refuse(err, "delays, resharding and pipelines need the graph of the job");
+        refuse("delays, resharding and pipelines need the graph of the job");
     if (asks_for_units(c) && !dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
-        return refuse(err, "the job shards its parameters, but this recording does not show which "
-                           "modules are FSDP's units, which --reshard and --prefetch change: "
-                           "record it with 'dpro profile'");
+        refuse("the job shards its parameters, but this recording does not show which "
+               "modules are FSDP's units, which --reshard and --prefetch change: "
+               "record it with 'dpro profile'");
     if (asks_for_units(c) && !dpro_graph_is_sharded(graph))
-        return refuse(err, "the job shards no parameters: --reshard and --prefetch are for "
-                           "PyTorch's FSDP (fully_shard)");
-    return 0;
+        refuse("the job shards no parameters: --reshard and --prefetch are for "
+               "PyTorch's FSDP (fully_shard)");
 }
 
 /* Of a job whose groups of ranks communicate: modules, units and shares. */
-static int change_groups(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                         const struct dpro_changes *c, struct rank_share share, struct notes *notes,
-                         struct program_change *change, struct dpro_model *m,
-                         struct dpro_error *err)
+static void change_groups(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                          const struct dpro_changes *c, struct rank_share share,
+                          struct notes *notes, struct program_change *change, struct dpro_model *m)
 {
     change->passes = *m;
     change->passes.arena = (struct arena){0};
-    int rc = edit_programs(delayed, c, share, false, notes->arena, change, m, err);
-    if (rc < 0 || !change->has_modules)
-        return rc;
+    edit_programs(delayed, c, share, false, notes->arena, change, m);
+    if (!change->has_modules)
+        return;
     double again_ns = calls_communicate_again(graph, &change->modules, notes->arena, m);
     if (change->modules.baseline.micro_batches > 1) {
-        rc = edit_programs(delayed, c, share, true, notes->arena, change, &change->passes, err);
+        edit_programs(delayed, c, share, true, notes->arena, change, &change->passes);
         calls_communicate_again(graph, &change->modules, notes->arena, &change->passes);
         change->n_passes = change->modules.baseline.micro_batches - 1;
     }
     find_peaks(graph, share, notes->arena, change);
     change->computing_error_ns = (change->n_passes + 1) * again_ns;
-    return rc;
 }
 
 /* Of a pipeline: another run, too. */
-static int change_stages(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                         const struct dpro_changes *c, struct rank_share share, struct notes *notes,
-                         struct program_change *change, struct dpro_model *m,
-                         struct dpro_error *err)
+static void change_stages(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                          const struct dpro_changes *c, struct rank_share share,
+                          struct notes *notes, struct program_change *change, struct dpro_model *m)
 {
     if (!change->has_modules)
         begin_modules(m, notes->arena, &change->modules);
@@ -478,9 +450,7 @@ static int change_stages(const struct dpro_graph *graph, const struct dpro_graph
         arena_copy(notes->arena, m->communications, m->n_communications, sizeof *m->communications);
     if (share.tensors != 1)
         resize_traffic(graph, share, notes->arena, m);
-    int rc = change_pipeline(delayed, c, share, m, &change->modules, notes, &change->pipeline, err);
-    if (rc < 0)
-        return rc;
+    change_pipeline(delayed, c, share, m, &change->modules, notes, &change->pipeline);
     pipeline_peaks(&change->modules, &change->pipeline, change->memory);
     if (programs_shares(share) && memory_is_known(&change->modules)) {
         struct dpro_model other = change->modules;
@@ -491,7 +461,6 @@ static int change_stages(const struct dpro_graph *graph, const struct dpro_graph
         add_moved(&change->memory[0], (double)peaks[0].bytes, &peaks[1]);
         change->memory[1] = peaks[1];
     }
-    return 0;
 }
 
 /* Standard errors of what modules and parts of tensors take otherwise. */
@@ -509,55 +478,45 @@ static void add_errors(const struct dpro_graph *graph, struct rank_share share,
             hypot(change->computing_error_ns, off_cpu_error_ns(graph, before, after, notes));
 }
 
-int change_programs(const struct dpro_graph *graph, const struct dpro_changes *asked,
-                    struct dpro_model *m, struct notes *notes, struct program_change *change,
-                    struct dpro_error *err)
+void change_programs(const struct dpro_graph *graph, const struct dpro_changes *asked,
+                     struct dpro_model *m, struct notes *notes, struct program_change *change)
 {
     struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed;
+    struct dpro_error why;
     struct rank_changes ranks;
     *change = (struct program_change){.n_passes = 0};
-    int rc = add_speeds(graph, notes->arena, &changes, err);
-    if (rc == 0)
-        rc = replicas_find(graph, c, m, notes->arena, &ranks, err);
-    if (rc < 0)
-        return rc;
+    add_speeds(graph, notes->arena, &changes);
+    replicas_find(graph, c, m, notes->arena, &ranks);
     struct rank_share share = replicas_share(&ranks);
     change->has_modules = m->n_communications > 0 &&
                           (asks_for_modules(c) || asks_for_units(c) || programs_shares(share));
     if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))
-        return 0;
-    rc = check_asked(graph, c, m, err);
-    if (rc == 0 && asks_for_units(c))
-        rc = units_ask(graph, c, notes->arena, &change->units, err);
-    if (rc == 0 && change->has_modules) {
+        return;
+    check_asked(graph, c, m);
+    if (asks_for_units(c))
+        units_ask(graph, c, notes->arena, &change->units);
+    if (change->has_modules) {
         begin_modules(m, notes->arena, &change->modules);
-        rc = change_modules(graph, c, &change->units, m, &change->modules, notes, err);
+        change_modules(graph, c, &change->units, m, &change->modules, notes);
     }
-    if (rc == 0)
-        rc =
-            delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, err);
-    if (rc < 0)
-        return rc;
+    fail_on(
+        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, &why),
+        &why);
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
     else
-        rc = delay_model(graph, &delayed, c, notes->arena, m, err);
-    if (rc < 0)
-        return rc;
+        delay_model(graph, &delayed, c, notes->arena, m);
     if (change->has_modules)
         m->launching_ns = 0; /* other ops are launched */
     struct dpro_model recorded = *m;
-    rc = (asks_for_pipeline(c) ? change_stages : change_groups)(graph, &delayed, c, share, notes,
-                                                                change, m, err);
-    if (rc == 0 && change->has_modules)
+    (asks_for_pipeline(c) ? change_stages : change_groups)(graph, &delayed, c, share, notes, change,
+                                                           m);
+    if (change->has_modules)
         add_errors(graph, share, &recorded, m, notes, change);
-    if (rc < 0)
-        return rc;
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
         note(notes,
              "only %u units of the job follow each other, so none can ask for %u after it: each "
              "asks for all that there are",
              change->units.n_in_row, c->prefetch);
-    return 0;
 }

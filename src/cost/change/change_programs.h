@@ -22,6 +22,5 @@ struct program_change {
 /* `model` is a copy; it becomes that of the job with longer ops, other units, modules and batches.
  * Modules and batches are changed here only if groups of ranks communicate, as each micro-batch
  * does then. Fails with DPRO_EUSAGE where changes make no sense. */
-int change_programs(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                    struct dpro_model *model, struct notes *notes, struct program_change *change,
-                    struct dpro_error *err);
+void change_programs(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                     struct dpro_model *model, struct notes *notes, struct program_change *change);

@@ -53,24 +53,22 @@ static struct program_edit *add_edit(const struct asking *a, enum program_edit_k
 
 /* ---- which units free their parameters ---- */
 
-static int no_such_unit(const struct dpro_graph *g, const char *name, struct dpro_error *err)
+static void no_such_unit(const struct dpro_graph *g, const char *name)
 {
     char some[200] = "";
     for (uint32_t u = 0; u < g->n_units && strlen(some) < sizeof some - 80; u++)
         if (graph_unit_name(g, u)[0] != '\0')
             snprintf(some + strlen(some), sizeof some - strlen(some), "%s%.60s",
                      some[0] ? ", " : "", graph_unit_name(g, u));
-    return refuse(err, "no FSDP unit of the job is named '%.200s'; it has %s", name,
-                  some[0] ? some : "only the model as a whole");
+    refuse("no FSDP unit of the job is named '%.200s'; it has %s", name,
+           some[0] ? some : "only the model as a whole");
 }
 
 /* The model as a whole, whose name is empty, is meant by no pattern. */
-static int choose_names(const struct asking *a, const char *text, struct dpro_error *err)
+static void choose_names(const struct asking *a, const char *text)
 {
     char *rest = NULL, *names = mem_copy_string(text);
-    int rc = 0;
-    for (char *name = strtok_r(names, ",", &rest); name && rc == 0;
-         name = strtok_r(NULL, ",", &rest)) {
+    for (char *name = strtok_r(names, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
         bool any = false;
         name += strspn(name, " ");
         for (uint32_t u = 0; u < a->g->n_units; u++)
@@ -78,13 +76,12 @@ static int choose_names(const struct asking *a, const char *text, struct dpro_er
                 fnmatch(name, graph_unit_name(a->g, u), 0) == 0)
                 any = (a->change->units[u].reshards = true);
         if (!any)
-            rc = no_such_unit(a->g, name, err);
+            no_such_unit(a->g, name);
     }
     mem_free(names);
-    return rc;
 }
 
-static int units_choose(const struct asking *a, const char *text, struct dpro_error *err)
+static void units_choose(const struct asking *a, const char *text)
 {
     bool all = strcmp(text, "all") == 0, none = strcmp(text, "none") == 0, any = false;
     struct unit_change *change = a->change;
@@ -97,60 +94,51 @@ static int units_choose(const struct asking *a, const char *text, struct dpro_er
         any |= gathered;
     }
     if (!any)
-        return refuse(err, "nothing shows that FSDP gathers parameters: resharding can be asked "
-                           "for of jobs with fully_shard that 'dpro profile' recorded");
-    int rc = all || none ? 0 : choose_names(a, text, err);
+        refuse("nothing shows that FSDP gathers parameters: resharding can be asked "
+               "for of jobs with fully_shard that 'dpro profile' recorded");
+    if (!all && !none)
+        choose_names(a, text);
     for (uint32_t u = 0; u < change->n_units; u++)
         change->n_resharded += change->units[u].reshards_before != change->units[u].reshards;
-    return rc;
 }
 
-static int gather_again(const struct asking *a, uint32_t unit, struct dpro_error *err)
+static void gather_again(const struct asking *a, uint32_t unit)
 {
     const uint32_t *after = a->g->units[unit].request;
     bool whole = units_gathers(a->g, GATHER(unit, false));
     for (uint32_t r = 0; r < a->g->n_ranks; r++)
         whole &= after[r] != DPRO_NO_OP;
     if (!whole)
-        return refuse(err,
-                      "unit '%.200s' is not gathered in the iteration that was recorded, or has no "
-                      "backward pass there: what gathering it again takes is not known",
-                      graph_unit_name(a->g, unit));
+        refuse("unit '%.200s' is not gathered in the iteration that was recorded, or has no "
+               "backward pass there: what gathering it again takes is not known",
+               graph_unit_name(a->g, unit));
     if (on_gpu(a->g, GATHER(unit, false)))
-        return refuse(err,
-                      "unit '%.200s' kept its parameters in the job that was recorded: where on "
-                      "its GPU's streams they would be gathered again is not known; record the job "
-                      "with reshard_after_forward, and ask for '--reshard none'",
-                      graph_unit_name(a->g, unit));
+        refuse("unit '%.200s' kept its parameters in the job that was recorded: where on "
+               "its GPU's streams they would be gathered again is not known; record the job "
+               "with reshard_after_forward, and ask for '--reshard none'",
+               graph_unit_name(a->g, unit));
     add_edit(a, EDIT_REPEATS, GATHER(unit, false), 0)->after = after;
-    return 0;
 }
 
 ORDER(by_request, struct program_edit, COMPARE(x->after[0], y->after[0]) ?: ASCENDING(gather));
 
-static int units_reshard(const struct asking *a, const struct dpro_changes *c,
-                         struct dpro_error *err)
+static void units_reshard(const struct asking *a, const struct dpro_changes *c)
 {
     struct unit_change *change = a->change;
-    int rc = units_choose(a, c->reshard, err);
+    units_choose(a, c->reshard);
     uint32_t first = change->n_edits;
-    for (uint32_t u = 0; u < a->g->n_units && rc == 0; u++)
+    for (uint32_t u = 0; u < a->g->n_units; u++)
         if (change->units[u].reshards && !change->units[u].reshards_before)
-            rc = gather_again(a, u, err);
-    if (rc < 0)
-        return rc;
+            gather_again(a, u);
     for (uint32_t u = 0; u < a->g->n_units && c->prefetch > 0; u++)
         if (change->units[u].reshards && !change->units[u].reshards_before)
-            return refuse(err,
-                          "unit '%.200s' kept its parameters in the job that was recorded: from "
-                          "where it would be gathered ahead is not known; ask for --reshard alone",
-                          change->units[u].name[0] ? change->units[u].name
-                                                   : "the model as a whole");
+            refuse("unit '%.200s' kept its parameters in the job that was recorded: from "
+                   "where it would be gathered ahead is not known; ask for --reshard alone",
+                   change->units[u].name[0] ? change->units[u].name : "the model as a whole");
     qsort(change->edits + first, change->n_edits - first, sizeof *change->edits, by_request);
     for (uint32_t u = 0; u < a->g->n_units; u++)
         if (!change->units[u].reshards && change->units[u].reshards_before)
             add_edit(a, EDIT_REMOVES, GATHER(u, true), 0);
-    return 0;
 }
 
 /* ---- which units come one after the other ---- */
@@ -265,8 +253,8 @@ static bool units_stays(const struct asking *a, uint32_t gather, const struct co
 }
 
 /* In a pass, each of the chain but its first unit. */
-static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n, bool backward,
-                      uint32_t distance, struct dpro_error *err)
+static void move_units(const struct asking *a, const uint32_t *chain, uint32_t n, bool backward,
+                       uint32_t distance)
 {
     const struct dpro_graph *g = a->g;
     for (uint32_t i = 1; i < n; i++) {
@@ -277,61 +265,57 @@ static int move_units(const struct asking *a, const uint32_t *chain, uint32_t n,
         struct copying own = find_copying(g, gather, a->arena);
         struct copying of = find_copying(g, behind, a->arena);
         if (!of.all)
-            return refuse(err,
-                          "unit '%.200s' does not copy out what it gathers in the iteration that "
-                          "was recorded: from where it would ask for the next ones is not known",
-                          graph_unit_name(g, chain[asks]));
+            refuse("unit '%.200s' does not copy out what it gathers in the iteration that "
+                   "was recorded: from where it would ask for the next ones is not known",
+                   graph_unit_name(g, chain[asks]));
         if (backward && units_stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
             continue;
         if (!is_waited_for(g, gather))
-            return refuse(err,
-                          "nothing shows where a thread waits for what unit '%.200s' gathers: "
-                          "record the job anew with 'dpro profile'",
-                          graph_unit_name(g, chain[i]));
+            refuse("nothing shows where a thread waits for what unit '%.200s' gathers: "
+                   "record the job anew with 'dpro profile'",
+                   graph_unit_name(g, chain[i]));
         struct program_edit *edit = add_edit(a, EDIT_MOVES, gather, behind);
         edit->leaves = own.ops;
         edit->after = of.last;
         a->change->n_moved++;
     }
-    return 0;
 }
 
-static int units_prefetch(const struct asking *a, uint32_t distance, struct dpro_error *err)
+static void units_prefetch(const struct asking *a, uint32_t distance)
 {
     const struct dpro_graph *g = a->g;
     bool any = false, gpu = false;
-    int rc = 0;
     for (uint32_t op = 0; g->gather && op < g->n_ops; op++) {
         any |= g->gather[op] != 0;
         gpu |= g->gather[op] != 0 && (g->flags[op] & GRAPH_OP_GPU);
     }
     if (!any || !g->seen_start_ns || !g->seen_dur_ns)
-        return refuse(err,
-                      "nothing shows when FSDP gathers parameters: --prefetch can be asked for of "
-                      "jobs with fully_shard that 'dpro profile' recorded");
+        refuse("nothing shows when FSDP gathers parameters: --prefetch can be asked for of "
+               "jobs with fully_shard that 'dpro profile' recorded");
     if (gpu)
-        return refuse(err, "where on a GPU's streams parameters would be gathered ahead is not "
-                           "known: --prefetch is told of jobs on CPUs");
+        refuse("where on a GPU's streams parameters would be gathered ahead is not "
+               "known: --prefetch is told of jobs on CPUs");
     struct unit_time *units = arena_array(a->arena, g->n_units + (size_t)1, sizeof *units);
     uint32_t n = a->change->n_in_row = list_units(g, units);
     uint32_t *chain = arena_array(a->arena, n + (size_t)1, sizeof *chain);
-    for (int backward = 0; backward < 2 && rc == 0; backward++) {
+    for (int backward = 0; backward < 2; backward++) {
         for (uint32_t i = 0; i < n; i++)
             chain[i] = units[backward ? n - 1 - i : i].unit;
-        rc = move_units(a, chain, n, backward, distance, err);
+        move_units(a, chain, n, backward, distance);
     }
-    return rc;
 }
 
-int units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, struct arena *arena,
-              struct unit_change *change, struct dpro_error *err)
+void units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, struct arena *arena,
+               struct unit_change *change)
 {
     size_t most = 4 * (size_t)graph->n_units + 1;
     struct asking a = {graph, arena, change};
     *change = (struct unit_change){.edits = arena_array(arena, most, sizeof *change->edits),
                                    .behind = arena_array(arena, most, sizeof *change->behind)};
-    int rc = c->prefetch > 0 ? units_prefetch(&a, c->prefetch, err) : 0;
-    return rc == 0 && c->reshard ? units_reshard(&a, c, err) : rc;
+    if (c->prefetch > 0)
+        units_prefetch(&a, c->prefetch);
+    if (c->reshard)
+        units_reshard(&a, c);
 }
 
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
@@ -342,20 +326,19 @@ bool units_free(const struct unit_change *change, const struct dpro_graph *graph
 
 /* ---- programs ---- */
 
-int units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
-                          const struct op_work *work, struct arena *arena, struct dpro_model *model,
-                          struct dpro_error *err)
+void units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
+                           const struct op_work *work, struct arena *arena,
+                           struct dpro_model *model)
 {
     bool orders = false;
     if (change->n_edits == 0 && !work)
-        return 0;
+        return;
     program_edit(model->recorded, timed, change->edits, change->n_edits, work, arena, model);
     for (uint32_t i = 0; i < change->n_edits; i++)
         orders |= change->edits[i].kind != EDIT_REMOVES;
     if (orders && evaluate_once(model) == INT64_MAX)
-        return refuse(err, "ranks ask for the parameters of their units in different orders: where "
-                           "these would be gathered is not known");
-    return 0;
+        refuse("ranks ask for the parameters of their units in different orders: where "
+               "these would be gathered is not known");
 }
 
 const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,

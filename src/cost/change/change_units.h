@@ -18,14 +18,14 @@ struct unit_change {
 bool asks_for_units(const struct dpro_changes *changes);
 /* What is to be done for --reshard and --prefetch. Fails with DPRO_EUSAGE when the job has no such
  * units, or nothing tells when they gather. */
-int units_ask(const struct dpro_graph *graph, const struct dpro_changes *changes,
-              struct arena *arena, struct unit_change *change, struct dpro_error *err);
+void units_ask(const struct dpro_graph *graph, const struct dpro_changes *changes,
+               struct arena *arena, struct unit_change *change);
 /* Whether a unit frees its parameters after its forward pass, with the changes. */
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit);
 /* Of a model that was learnt of `timed`, the programs; `work`: as in program_edit(). */
-int units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
-                          const struct op_work *work, struct arena *arena, struct dpro_model *model,
-                          struct dpro_error *err);
+void units_change_programs(const struct unit_change *change, const struct dpro_graph *timed,
+                           const struct op_work *work, struct arena *arena,
+                           struct dpro_model *model);
 /* By op, whether it gathers what is gathered no more. */
 const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,
                        struct arena *arena);

@@ -10,7 +10,7 @@
 
 /* ---- ranks ---- */
 
-static int find_places(struct world *w, struct dpro_error *err)
+static void find_places(struct world *w)
 {
     const struct dpro_model *m = w->m;
     SCRATCH struct map at = {0};
@@ -20,18 +20,15 @@ static int find_places(struct world *w, struct dpro_error *err)
         for (uint32_t i = 0; i < d->n_groups * d->size; i++)
             map_set(&at, map_key((uint64_t)d->ranks[i]), i);
     }
-    int rc = 0;
-    for (uint32_t r = 0; r < m->n_ranks && rc == 0; r++) {
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
         uint64_t i = r;
         if (d && !map_get(&at, map_key(w->number[r]), &i))
-            rc = refuse(err,
-                        "rank %d is in no replica, so other numbers of ranks can't be asked for; "
-                        "--dims says how the job is parallel",
-                        m->ranks[r].rank);
+            refuse("rank %d is in no replica, so other numbers of ranks can't be asked for; "
+                   "--dims says how the job is parallel",
+                   m->ranks[r].rank);
         w->place[r] = (uint32_t)(i % w->r->before);
         w->row[r] = (uint32_t)(i / w->r->before);
     }
-    return rc;
 }
 
 /* The memories that ranks of a smaller job still have. */
@@ -246,23 +243,22 @@ struct group_change {
 };
 
 /* `members`: those that it will have; NULL: as replicas grow. */
-static int change_group(struct world *w, const struct model_group *group, struct group_change *c,
-                        struct model_group *to, uint32_t *room, const struct members *members,
-                        struct dpro_error *err)
+static void change_group(struct world *w, const struct model_group *group, struct group_change *c,
+                         struct model_group *to, uint32_t *room, const struct members *members)
 {
     uint32_t *ranks = arena_array(w->arena, group->n_ranks, sizeof *ranks);
     const char *kind = dpro_collective_kind_name(c->kind) ?: "nothing";
     *to = *group;
     c->was = c->is = (struct extent){.n = group->n_members, .within = group->within};
     if (group->n_ranks == 0) /* its ranks are gone */
-        return 0;
+        return;
     uint64_t rank = w->number[group->ranks[0]];
     to->ranks = ranks;
     to->n_ranks = 0;
     struct members are = members ? *members : members_of(w, group, room);
     to->n_members = are.n;
     if (are.n == 0)
-        return refuse(err, UNKNOWN_GROUP, group->n_members, kind, (int)rank, w->r->after);
+        refuse(UNKNOWN_GROUP, group->n_members, kind, (int)rank, w->r->after);
     for (uint32_t k = 0; k < group->n_ranks; k++)
         if (w->new_of[group->ranks[k]] != MODEL_NONE)
             ranks[to->n_ranks++] = w->new_of[group->ranks[k]];
@@ -273,18 +269,17 @@ static int change_group(struct world *w, const struct model_group *group, struct
             members ? world_hosts_in_row(w, rank, members) : world_count_hosts(w, group, &are);
         c->is.within = c->is.n_hosts == 1 && !w->m->net.link.is_within;
         if (c->is.n_hosts == 0)
-            return refuse(err, UNKNOWN_HOSTS, are.n, kind, (int)rank);
+            refuse(UNKNOWN_HOSTS, are.n, kind, (int)rank);
     }
     if (!w->told && are.n > c->was.n && w->m->net.link.rank_hosts)
         c->is.within = false;
     else if (!w->told && w->spreads)
         c->is.within = true;
     to->within = c->is.within;
-    return 0;
 }
 
-static int change_communication(struct world *w, struct model_communication *c,
-                                const struct group_change *group, struct dpro_error *err)
+static void change_communication(struct world *w, struct model_communication *c,
+                                 const struct group_change *group)
 {
     const struct extent *was = &group->was, *is = &group->is;
     bool grows = is->n != was->n;
@@ -292,14 +287,13 @@ static int change_communication(struct world *w, struct model_communication *c,
     w->routes |= grows && c->kind == DPRO_ALL_TO_ALL;
     if (is->n_hosts > 1 && is->n > is->n_hosts &&
         (halves || (w->collectives && is->n % is->n_hosts != 0)))
-        return refuse(err, UNKNOWN_HOSTS, is->n, dpro_collective_kind_name(c->kind),
-                      (int)w->number[w->m->groups[c->group].ranks[0]]);
+        refuse(UNKNOWN_HOSTS, is->n, dpro_collective_kind_name(c->kind),
+               (int)w->number[w->m->groups[c->group].ranks[0]]);
     if (is->n == 1 && w->r->splits) { /* nothing is split */
         c->took_ns = c->waits_ns = c->link_bytes = c->sent_bytes = c->n_steps = 0;
         c->more_bytes = c->more_steps = 0;
     } else if (grows || is->n_hosts > 1 || is->within != was->within)
         world_grow(w, c, *was, *is);
-    return 0;
 }
 
 /* ---- shards in groups of ranks ---- */
@@ -381,9 +375,8 @@ static uint64_t gradients_of(const struct world *w, uint32_t rank)
 }
 
 /* Of all gradients of a rank, which its program waits for when nothing else is left to wait for. */
-static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *group,
-                            struct model_communication *c, uint32_t number, uint32_t *room,
-                            struct dpro_error *err)
+static void reduce_gradients(struct world *w, uint32_t rank, struct model_group *group,
+                             struct model_communication *c, uint32_t number, uint32_t *room)
 {
     struct dpro_model *m = w->m;
     struct model_program *p = &m->programs[m->ranks[w->new_of[rank]].program];
@@ -392,41 +385,34 @@ static int reduce_gradients(struct world *w, uint32_t rank, struct model_group *
         .ranks = &rank, .n_ranks = 1, .n_members = 1, .n_streams = 1, .dimension = w->r->dimension};
     struct group_change change = {.kind = DPRO_ALL_REDUCE};
     struct members all = {w->r->after, 1, w->r->after};
-    int rc = change_group(w, &of, &change, group, room, &all, err);
-    if (rc < 0)
-        return rc;
+    change_group(w, &of, &change, group, room, &all);
     *c = new_all_reduce(w, gradients_of(w, rank), change.is, 1, 0);
     program_append(&writer, p->ops, p->n_ops);
     program_communicate(&writer, dpro_collective_kind_name(c->kind), m->n_tensors + number);
     program_end(&writer, w->arena, p);
-    return 0;
 }
 
 /* Each rank's all-reduce over the replicas. Ranks have programs of their own, as groups of ranks
  * communicate. */
-static int reduce_all(struct world *w, uint32_t *room, struct model_group *groups,
-                      struct model_communication *all, uint32_t *n_groups, uint32_t *n_all,
-                      struct dpro_error *err)
+static void reduce_all(struct world *w, uint32_t *room, struct model_group *groups,
+                       struct model_communication *all, uint32_t *n_groups, uint32_t *n_all)
 {
     struct dpro_model *m = w->m;
-    int rc = 0;
     m->programs = arena_copy(w->arena, m->programs, m->n_programs, sizeof *m->programs);
-    for (uint32_t r = 0; r < w->n_before && rc == 0; r++) {
+    for (uint32_t r = 0; r < w->n_before; r++) {
         if (w->before[r].copy > 0)
             continue;
-        rc = reduce_gradients(w, r, &groups[*n_groups], &all[*n_all], *n_all, room, err);
+        reduce_gradients(w, r, &groups[*n_groups], &all[*n_all], *n_all, room);
         all[*n_all].group = *n_groups;
         ++*n_all;
         ++*n_groups;
     }
-    return rc;
 }
 
 /* Each group of shards becomes one for what is sharded, and one between the replicas, all of whose
  * ranks are taken to keep step. `changes` and `m->groups` have room for them. */
-static int cut_group(struct world *w, const struct model_group *group, uint32_t g,
-                     struct group_change *changes, struct model_group *groups, uint32_t *room,
-                     struct dpro_error *err)
+static void cut_group(struct world *w, const struct model_group *group, uint32_t g,
+                      struct group_change *changes, struct model_group *groups, uint32_t *room)
 {
     const struct replicas *r = w->r;
     const struct model_link *link = &w->m->net.link;
@@ -436,22 +422,19 @@ static int cut_group(struct world *w, const struct model_group *group, uint32_t 
     across.n_members = MAX(1, r->before / r->group);
     changes[g].kind = DPRO_ALL_GATHER;
     changes[g + 1].kind = DPRO_ALL_REDUCE;
-    int rc = change_group(w, group, &changes[g], &groups[g], room, &shards, err);
-    if (rc == 0)
-        rc = change_group(w, &across, &changes[g + 1], &groups[g + 1], room, &replicas, err);
-    if (rc < 0 || w->told || !link->rank_hosts)
-        return rc;
+    change_group(w, group, &changes[g], &groups[g], room, &shards);
+    change_group(w, &across, &changes[g + 1], &groups[g + 1], room, &replicas);
+    if (w->told || !link->rank_hosts)
+        return;
     bool within = lies_within(w, group) && !link->is_within;
     changes[g].is.within = groups[g].within = within;
     if (within && !changes[g].was.within && link->within_ns.value <= 0)
-        return refuse(err,
-                      "the trace shows no communication within a host, where shards of "
-                      "%u ranks would be: give --topology",
-                      r->group);
-    return 0;
+        refuse("the trace shows no communication within a host, where shards of "
+               "%u ranks would be: give --topology",
+               r->group);
 }
 
-static int change_groups(struct world *w, struct dpro_error *err)
+static void change_groups(struct world *w)
 {
     struct dpro_model *m = w->m;
     uint32_t n_groups = m->n_groups, n = m->n_communications;
@@ -463,54 +446,47 @@ static int change_groups(struct world *w, struct dpro_error *err)
     struct model_group *groups = arena_array(w->arena, most, sizeof *groups);
     struct model_communication *all =
         arena_array(w->arena, 2 * (size_t)n + w->n_before, sizeof *all);
-    int rc = 0;
     for (uint32_t k = 0; k < n; k++) {
         changes[m->communications[k].group].kind = m->communications[k].kind;
         cut[m->communications[k].group] |= shards_move(m, w->r, &m->communications[k]);
     }
-    for (uint32_t i = 0; i < m->n_groups && rc == 0; i++) {
-        rc = change_group(w, &m->groups[i], &changes[i], &groups[i], room, NULL, err);
-        if (rc < 0 || !cut[i])
+    for (uint32_t i = 0; i < m->n_groups; i++) {
+        change_group(w, &m->groups[i], &changes[i], &groups[i], room, NULL);
+        if (!cut[i])
             continue;
         cut[i] = n_groups;
         n_groups += 2;
-        rc = cut_group(w, &m->groups[i], cut[i], changes, groups, room, err);
+        cut_group(w, &m->groups[i], cut[i], changes, groups, room);
     }
     uint32_t n_all = n;
-    for (uint32_t k = 0; k < n && rc == 0; k++) {
+    for (uint32_t k = 0; k < n; k++) {
         const struct model_communication *from = &m->communications[k];
         struct model_communication *c = &all[k];
         bool reduces_shards = shards_reduce(m, w->r, from);
         uint32_t g = shards_move(m, w->r, from) ? cut[from->group] : from->group;
         *c = *from;
-        rc = change_communication(w, c, &changes[g], err);
+        change_communication(w, c, &changes[g]);
         c->group = g;
         reduces[k] = MODEL_NONE;
-        if (rc < 0 || !reduces_shards || changes[g + 1].is.n < 2)
+        if (!reduces_shards || changes[g + 1].is.n < 2)
             continue;
         all[n_all] = reduce_shards(w, from, changes[g + 1].is);
         all[n_all].group = g + 1;
         all[n_all].follows = 1 + k;
         reduces[k] = n_all++;
     }
-    if (rc < 0)
-        return rc;
     if (w->r->group > 0 && n_all == n && w->r->after > w->r->group)
-        return refuse(err,
-                      "nothing shows how the job reduces gradients to shards: what it would "
-                      "reduce between replicas of %u ranks is not known",
-                      w->r->group);
+        refuse("nothing shows how the job reduces gradients to shards: what it would "
+               "reduce between replicas of %u ranks is not known",
+               w->r->group);
     if (n_all > n)
         shards_wait(m, reduces, w->arena);
     if (w->r->reduces && w->r->after > 1)
-        rc = reduce_all(w, room, groups, all, &n_groups, &n_all, err);
-    if (rc < 0)
-        return rc;
+        reduce_all(w, room, groups, all, &n_groups, &n_all);
     m->groups = groups;
     m->n_groups = n_groups;
     m->communications = all;
     m->n_communications = n_all;
-    return 0;
 }
 
 /* Links that were not recorded are taken to be as the others, until they are told. */
@@ -640,9 +616,9 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
 }
 
 /* `number`: the ranks' in the grid of r->graph; becomes that of the changed one. */
-static int change_dimension(const struct replicas *r, const struct topology *told,
-                            const char *collectives, const uint64_t **number, struct dpro_model *m,
-                            struct notes *notes, struct dpro_error *err)
+static void change_dimension(const struct replicas *r, const struct topology *told,
+                             const char *collectives, const uint64_t **number, struct dpro_model *m,
+                             struct notes *notes)
 {
     const struct dpro_graph *graph = r->graph;
     struct world w = {.g = graph,
@@ -659,7 +635,7 @@ static int change_dimension(const struct replicas *r, const struct topology *tol
     if (r->after == r->before && graph)
         w.size = MAX(w.size, r->world);
     if (r->after == r->before && !told && r->group == 0)
-        return 0;
+        return;
     w.place = arena_array(w.arena, m->n_ranks, sizeof *w.place);
     w.row = arena_array(w.arena, m->n_ranks, sizeof *w.row);
     w.new_of = arena_array(w.arena, m->n_ranks, sizeof *w.new_of);
@@ -667,28 +643,21 @@ static int change_dimension(const struct replicas *r, const struct topology *tol
     if (r->dimension != UINT32_MAX)
         w.stride = replicas_stride(&graph->dimensions[r->dimension], r->world);
     if (w.stride == 0 && told)
-        return refuse(err, "how ranks are numbered over the job's dimensions is not known, and so "
-                           "not which of them a topology has on one host");
+        refuse("how ranks are numbered over the job's dimensions is not known, and so "
+               "not which of them a topology has on one host");
     w.stride = MAX(w.stride, 1);
-    int rc = find_places(&w, err);
-    if (rc == 0 && told)
-        rc = world_take_hosts(&w, err);
-    if (rc < 0)
-        return rc;
+    find_places(&w);
+    if (told)
+        world_take_hosts(&w);
     spread_hosts(&w);
     if (told)
-        rc = world_check_buckets(&w, err);
-    if (rc < 0)
-        return rc;
+        world_check_buckets(&w);
     *number = copy_ranks(&w);
-    rc = change_groups(&w, err);
-    if (rc == 0 && collectives && !w.passes)
-        rc = refuse(err,
-                    "no collectives of the job are over several hosts, with several ranks on each, "
-                    "where %s could be chosen: leave out --collectives",
-                    collectives);
-    if (rc < 0)
-        return rc;
+    change_groups(&w);
+    if (collectives && !w.passes)
+        refuse("no collectives of the job are over several hosts, with several ranks on each, "
+               "where %s could be chosen: leave out --collectives",
+               collectives);
     uint32_t *n_reduce = &m->net.collective.n_ranks; /* a bucket together: of a replica, one */
     if (!r->splits)
         *n_reduce = (uint32_t)((uint64_t)*n_reduce * r->after / r->before);
@@ -696,19 +665,15 @@ static int change_dimension(const struct replicas *r, const struct topology *tol
         r->after != 2)
         m->net.collective.algorithm = MODEL_RING; /* two ranks can't tell them apart */
     world_tell(&w, w.size, notes);
-    return 0;
 }
 
-int change_world(const struct rank_changes *ranks, const struct topology *told,
-                 const char *collectives, struct dpro_model *m, struct notes *notes,
-                 struct dpro_error *err)
+void change_world(const struct rank_changes *ranks, const struct topology *told,
+                  const char *collectives, struct dpro_model *m, struct notes *notes)
 {
     uint64_t *recorded = arena_array(notes->arena, m->n_ranks + (size_t)1, sizeof *recorded);
     const uint64_t *number = recorded;
-    int rc = 0;
     for (uint32_t r = 0; r < m->n_ranks; r++)
         recorded[r] = (uint64_t)m->ranks[r].rank;
-    for (uint32_t i = 0; i < ranks->n && rc == 0; i++)
-        rc = change_dimension(&ranks->of[i], told, collectives, &number, m, notes, err);
-    return rc;
+    for (uint32_t i = 0; i < ranks->n; i++)
+        change_dimension(&ranks->of[i], told, collectives, &number, m, notes);
 }

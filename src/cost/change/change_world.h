@@ -6,6 +6,5 @@
 
 /* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass
  * over told hosts; NULL: as recorded. */
-int change_world(const struct rank_changes *ranks, const struct topology *told,
-                 const char *collectives, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err);
+void change_world(const struct rank_changes *ranks, const struct topology *told,
+                  const char *collectives, struct dpro_model *model, struct notes *notes);

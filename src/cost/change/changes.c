@@ -301,27 +301,23 @@ static const char *changes_lacks(const struct dpro_model *m, unsigned need)
     }
 }
 
-static int check_need(const struct change_row *row, unsigned need, const struct dpro_model *m,
-                      struct dpro_error *err)
+static void check_need(const struct change_row *row, unsigned need, const struct dpro_model *m)
 {
     const char *why = row->needs & need ? changes_lacks(m, need) : NULL;
     if (!why)
-        return 0;
+        return;
     if (need == NEEDS_GRADIENTS)
-        return dpro_error_set(err, DPRO_EEMPTY, "--%s: %s", row->kind.option, why);
-    return dpro_error_set(err, need == NEEDS_TRANSFERS ? DPRO_EEMPTY : DPRO_EUSAGE, "%s", why);
+        fail_with(DPRO_EEMPTY, "--%s: %s", row->kind.option, why);
+    fail_with(need == NEEDS_TRANSFERS ? DPRO_EEMPTY : DPRO_EUSAGE, "%s", why);
 }
 
-int change_check_row(const struct change_row *row, const struct dpro_model *model,
-                     struct dpro_error *err)
+void change_check_row(const struct change_row *row, const struct dpro_model *model)
 {
-    int rc = 0;
-    for (unsigned need = 1; need <= NEEDS_TRANSFERS && rc == 0; need <<= 1)
-        rc = check_need(row, need, model, err);
-    return rc;
+    for (unsigned need = 1; need <= NEEDS_TRANSFERS; need <<= 1)
+        check_need(row, need, model);
 }
 
-int change_check(const struct dpro_changes *c, const struct dpro_model *m, struct dpro_error *err)
+void change_check(const struct dpro_changes *c, const struct dpro_model *m)
 {
     bool bandwidth = c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0 ||
                      c->between_bytes_per_s != 0 || c->between_ratio != 0 ||
@@ -329,45 +325,39 @@ int change_check(const struct dpro_changes *c, const struct dpro_model *m, struc
     for (size_t i = 0; i < c->n_compute; i++) {
         int first = c->compute[i].first_rank, last = c->compute[i].last_rank;
         if (first > last || first < -1 || (first == -1 && last != -1))
-            return refuse(err,
-                          "ranks %d to %d can't compute faster: the first comes first, and -1 and "
-                          "-1 are all ranks",
-                          first, last);
+            refuse("ranks %d to %d can't compute faster: the first comes first, and -1 and "
+                   "-1 are all ranks",
+                   first, last);
     }
     if (c->topology && bandwidth)
-        return refuse(err, "a topology says how fast links are, and so does a bandwidth: give one");
+        refuse("a topology says how fast links are, and so does a bandwidth: give one");
     if (c->collectives && !c->topology)
-        return refuse(err, "how collectives pass over hosts (%s) needs hosts: give --topology, too",
-                      c->collectives);
+        refuse("how collectives pass over hosts (%s) needs hosts: give --topology, too",
+               c->collectives);
     if (c->collectives && !text_is_one(c->collectives, "ring", "tree", "hierarchical"))
-        return refuse(err,
-                      "'%.40s' is no way for collectives to pass over hosts: ring, tree or "
-                      "hierarchical is",
-                      c->collectives);
-    int rc = 0;
+        refuse("'%.40s' is no way for collectives to pass over hosts: ring, tree or "
+               "hierarchical is",
+               c->collectives);
     for (unsigned need = 1; need <= NEEDS_TRANSFERS; need <<= 1)
-        for (size_t i = 0; i < n_change_rows && rc == 0; i++)
+        for (size_t i = 0; i < n_change_rows; i++)
             if (change_row_is_asked(&change_rows[i], c))
-                rc = check_need(&change_rows[i], need, m, err);
-    return rc;
+                check_need(&change_rows[i], need, m);
 }
 
-int change_apply(const struct dpro_graph *graph, const struct topology *told,
-                 const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err)
+void change_apply(const struct dpro_graph *graph, const struct topology *told,
+                  const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes)
 {
     struct dpro_changes asked = *changes;
     change_apply_fn *last = NULL;
     if (job_has_gpu(graph)) /* then the graph was changed */
         asked.n_compute = 0;
-    int rc = change_hosts(graph, told, &asked, model, notes, err);
-    for (size_t i = 0; i < n_change_rows && rc == 0; i++) {
+    change_hosts(graph, told, &asked, model, notes);
+    for (size_t i = 0; i < n_change_rows; i++) {
         const struct change_row *row = &change_rows[i];
         bool by_graph = (row->of & OF_PASSES) && model->n_communications > 0;
         if (!row->apply || row->apply == last || by_graph || !change_row_is_asked(row, &asked))
             continue;
-        rc = row->apply(&asked, model, notes, err);
+        row->apply(&asked, model, notes);
         last = row->apply;
     }
-    return rc;
 }

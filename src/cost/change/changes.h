@@ -70,14 +70,12 @@ bool change_row_is_asked(const struct change_row *row, const struct dpro_changes
 bool changes_ask(const struct dpro_changes *changes, unsigned of);
 bool changes_ask_only(const struct dpro_changes *changes, unsigned of);
 /* Whether the job has what the row needs. */
-int change_check_row(const struct change_row *row, const struct dpro_model *model,
-                     struct dpro_error *err);
+void change_check_row(const struct change_row *row, const struct dpro_model *model);
 /* Whether it has what all changes need, and they go together. */
-int change_check(const struct dpro_changes *changes, const struct dpro_model *model,
-                 struct dpro_error *err);
+void change_check(const struct dpro_changes *changes, const struct dpro_model *model);
 /* Applies all changes but those of change_programs() to a copy, which is then to be freed by
  * arena_fini(&model->arena), too; its own strategy is the changed one. `told`: hosts in place of
  * those that the changes name; NULL. */
-int change_apply(const struct dpro_graph *graph, const struct topology *told,
-                 const struct dpro_changes *changes, struct dpro_model *model, struct notes *notes,
-                 struct dpro_error *err);
+void change_apply(const struct dpro_graph *graph, const struct topology *told,
+                  const struct dpro_changes *changes, struct dpro_model *model,
+                  struct notes *notes);

@@ -53,55 +53,50 @@ static bool choose_pattern(const struct dpro_model *model, const char *pattern, 
     return any;
 }
 
-static int no_such_module(const struct dpro_model *model, const char *name, struct dpro_error *err)
+static void no_such_module(const struct dpro_model *model, const char *name)
 {
     if (model->modules[0].is_step)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job's framework names no modules, such as '%.200s': only the "
-                              "step as a whole can be meant ('all')",
-                              name);
-    return dpro_error_set(err, DPRO_EUSAGE,
-                          "no module of the job is named '%.200s'; the nearest is '%.200s'", name,
-                          choice_nearest(model, name));
+        fail_with(DPRO_EUSAGE,
+                  "the job's framework names no modules, such as '%.200s': only the "
+                  "step as a whole can be meant ('all')",
+                  name);
+    fail_with(DPRO_EUSAGE, "no module of the job is named '%.200s'; the nearest is '%.200s'", name,
+              choice_nearest(model, name));
 }
 
 /* A list of names alone is of whatever is asked for. */
-static int choose_from_file(const struct dpro_model *model, const char *path,
-                            enum module_list of_plan, bool *chosen, struct dpro_error *err)
+static void choose_from_file(const struct dpro_model *model, const char *path,
+                             enum module_list of_plan, bool *chosen)
 {
     static const char *const keys[] = {[MODULES_RECOMPUTED] = "memory.recompute",
                                        [MODULES_COMPILED] = "computation.compile",
                                        [MODULES_IN_BF16] = "computation.bf16"};
     struct plan_file plan;
-    int rc = plan_file_read(path, &plan, err);
+    struct dpro_error err;
+    fail_on(plan_file_read(path, &plan, &err), &err);
     const name_array *const lists[] = {&plan.recomputed, &plan.compiled, &plan.in_bf16};
     const name_array *names = lists[plan.is_list ? MODULES_RECOMPUTED : of_plan];
-    if (rc == 0 && names->n == 0 && (!plan.is_list || plan.buckets.n > 0))
-        rc = dpro_error_set(err, DPRO_EFORMAT,
-                            "%s: it names no such modules (%s, or a list of names)", plan.path,
-                            keys[of_plan]);
-    for (size_t i = 0; rc == 0 && i < names->n; i++) {
+    if (names->n == 0 && (!plan.is_list || plan.buckets.n > 0))
+        fail_with(DPRO_EFORMAT, "%s: it names no such modules (%s, or a list of names)", plan.path,
+                  keys[of_plan]);
+    for (size_t i = 0; i < names->n; i++) {
         const char *name = strtab_get(&plan.strings, names->at[i]);
         if (!choose_pattern(model, name, chosen))
-            rc = no_such_module(model, name, err);
+            no_such_module(model, name);
     }
-    if (rc == 0)
-        plan_file_fini(&plan);
-    return rc;
+    plan_file_fini(&plan);
 }
 
-static int choose_names(const struct dpro_model *model, char *names, bool *chosen,
-                        struct dpro_error *err)
+/* Returns a name that no module has; NULL: there is none. */
+static const char *choose_names(const struct dpro_model *model, char *names, bool *chosen)
 {
     char *rest = NULL;
-    int rc = 0;
-    for (char *name = strtok_r(names, ",", &rest); name && rc == 0;
-         name = strtok_r(NULL, ",", &rest)) {
+    for (char *name = strtok_r(names, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
         name += strspn(name, " ");
         if (!choose_pattern(model, name, chosen))
-            rc = no_such_module(model, name, err);
+            return name;
     }
-    return rc;
+    return NULL;
 }
 
 /* Modules of a job's second model have names such as "1/blocks.0". */
@@ -111,23 +106,21 @@ static bool is_path(const char *text)
     return access(text, F_OK) == 0 || (strchr(text, '/') && (digits == 0 || text[digits] != '/'));
 }
 
-int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
-                   enum module_list of_plan, struct dpro_error *err)
+void modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
+                    enum module_list of_plan)
 {
     memset(chosen, 0, model->n_modules * sizeof *chosen);
     if (strcmp(text, "none") == 0)
-        return 0;
+        return;
     if (model->n_modules == 0 && of_plan != MODULES_RECOMPUTED)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the trace tells neither which modules the job has nor what they "
-                              "take compiled or in 16 bits, which was not measured: record with "
-                              "'dpro profile --probe compile,bf16'");
+        fail_with(DPRO_EUSAGE, "the trace tells neither which modules the job has nor what they "
+                               "take compiled or in 16 bits, which was not measured: record with "
+                               "'dpro profile --probe compile,bf16'");
     if (model->n_modules == 0)
-        return dpro_error_set(err, DPRO_EUSAGE, "%s, and recomputing can't be predicted; %s",
-                              memory_is_known(model)
-                                  ? "nothing tells which modules the job has"
-                                  : "nothing was recorded of what the ranks held",
-                              "'dpro profile' records it");
+        fail_with(DPRO_EUSAGE, "%s, and recomputing can't be predicted; %s",
+                  memory_is_known(model) ? "nothing tells which modules the job has"
+                                         : "nothing was recorded of what the ranks held",
+                  "'dpro profile' records it");
     if (strcmp(text, "all") == 0 || strcmp(text, "sqrt") == 0) {
         if (text[0] == 'a')
             memory_repeated(model, chosen);
@@ -135,15 +128,16 @@ int modules_choose(const struct dpro_model *model, const char *text, bool *chose
             memory_square_root(model, chosen);
         for (uint32_t m = 0; m < model->n_modules; m++)
             if (chosen[m])
-                return 0;
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "the job's model repeats no block that keeps anything; name the "
-                              "modules that are meant");
+                return;
+        fail_with(DPRO_EUSAGE, "the job's model repeats no block that keeps anything; name the "
+                               "modules that are meant");
     }
     SCRATCH char *names = mem_copy_string(text);
-    int rc = choose_names(model, names, chosen, err);
-    if (rc == 0 || !is_path(text))
-        return rc;
+    const char *unknown = choose_names(model, names, chosen);
+    if (!unknown)
+        return;
+    if (!is_path(text))
+        no_such_module(model, unknown);
     memset(chosen, 0, model->n_modules * sizeof *chosen);
-    return choose_from_file(model, text, of_plan, chosen, err);
+    choose_from_file(model, text, of_plan, chosen);
 }

@@ -8,5 +8,5 @@ enum module_list { MODULES_RECOMPUTED, MODULES_COMPILED, MODULES_IN_BF16 };
 
 /* Marks the modules that `text` names, as `recompute` in struct dpro_changes does. Fails with
  * DPRO_EUSAGE when the model has no such module, or none at all. */
-int modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
-                   enum module_list of_plan, struct dpro_error *err);
+void modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
+                    enum module_list of_plan);

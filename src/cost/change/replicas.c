@@ -36,8 +36,7 @@ static bool is_grid(const struct dpro_graph *g, uint32_t world)
 }
 
 /* The job becomes one replica, where tensors or stages are all that its ranks split. */
-static int add_replicas(const char *found, struct arena *arena, struct replicas *r,
-                        struct dpro_error *err)
+static void add_replicas(const char *found, struct arena *arena, struct replicas *r)
 {
     const struct dpro_graph *g = r->graph;
     struct dpro_graph *to = arena_alloc(arena, sizeof *to);
@@ -46,17 +45,15 @@ static int add_replicas(const char *found, struct arena *arena, struct replicas 
     for (uint32_t d = 0; d < n; d++)
         if (g->dimensions[d].parallelism != DPRO_TENSORS &&
             g->dimensions[d].parallelism != DPRO_STAGES)
-            return refuse(err,
-                          "no dimension of the job (%s) replicates or shards the model, and the "
-                          "others can't be asked to change; --dims overrules what was found",
-                          found);
+            refuse("no dimension of the job (%s) replicates or shards the model, and the "
+                   "others can't be asked to change; --dims overrules what was found",
+                   found);
     for (uint32_t i = 0; i < g->n_ranks; i++)
         if (g->ranks[i].gradient_bytes == 0)
-            return refuse(err,
-                          "the job (%s) has no replicas, and what they would reduce is not known: "
-                          "nothing says how large the gradients of rank %d are, as the rank.json "
-                          "of 'dpro profile' does",
-                          found, g->ranks[i].rank);
+            refuse("the job (%s) has no replicas, and what they would reduce is not known: "
+                   "nothing says how large the gradients of rank %d are, as the rank.json "
+                   "of 'dpro profile' does",
+                   found, g->ranks[i].rank);
     *to = *g;
     to->n_dimensions = n + 1;
     to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
@@ -71,33 +68,31 @@ static int add_replicas(const char *found, struct arena *arena, struct replicas 
     r->before = 1;
     r->rest = r->world;
     r->reduces = true;
-    return 0;
 }
 
 /* Shards of other groups of ranks: `replicas`, `shards`: the dimensions that there are of each, of
  * which `of` is the last. */
-static int check_shards(const struct dpro_graph *g, uint32_t shards, uint32_t replicas, uint32_t of,
-                        struct dpro_error *err)
+static void check_shards(const struct dpro_graph *g, uint32_t shards, uint32_t replicas,
+                         uint32_t of)
 {
     if (replicas > 0)
-        return refuse(err,
-                      "the job has %u replicas of its shards, or of the model: --shard is "
-                      "for FSDP over all ranks; --dp asks for other numbers of replicas",
-                      g->dimensions[of].size);
+        refuse("the job has %u replicas of its shards, or of the model: --shard is "
+               "for FSDP over all ranks; --dp asks for other numbers of replicas",
+               g->dimensions[of].size);
     if (shards == 1)
-        return 0;
-    return refuse(err, "%s: --shard is for PyTorch's FSDP (fully_shard)",
-                  shards == 0 ? "no dimension of the job shards the model"
-                              : "several dimensions of the job shard the model");
+        return;
+    refuse("%s: --shard is for PyTorch's FSDP (fully_shard)",
+           shards == 0 ? "no dimension of the job shards the model"
+                       : "several dimensions of the job shard the model");
 }
 
 /* Replicas; where there are none, ranks that have a shard each. */
-static int find_dimension(struct arena *arena, struct replicas *r, struct dpro_error *err)
+static void find_dimension(struct arena *arena, struct replicas *r)
 {
     const struct dpro_graph *g = r->graph;
     char found[200];
     if (!g)
-        return refuse(err, "other numbers of ranks need the graph of the job");
+        refuse("other numbers of ranks need the graph of the job");
     const char *note = dpro_graph_dimensions_note(g);
     uint32_t n[2] = {0, 0}, of[2] = {0, 0};
     for (uint32_t d = 0; d < g->n_dimensions; d++) {
@@ -108,24 +103,23 @@ static int find_dimension(struct arena *arena, struct replicas *r, struct dpro_e
         n[shards]++;
         of[shards] = d;
     }
-    int rc = r->group > 0 ? check_shards(g, n[1], n[0], of[0], err) : 0;
-    if (rc < 0)
-        return rc;
+    if (r->group > 0)
+        check_shards(g, n[1], n[0], of[0]);
     name_dimensions(g, found, sizeof found);
     if (g->n_dimensions == 0 || !is_grid(g, r->world))
-        return refuse(err, "other numbers of ranks can't be asked for: %s; --dims says how",
-                      *note ? note : "how the job is parallel is not known");
-    if (n[0] + n[1] == 0)
-        return add_replicas(found, arena, r, err);
+        refuse("other numbers of ranks can't be asked for: %s; --dims says how",
+               *note ? note : "how the job is parallel is not known");
+    if (n[0] + n[1] == 0) {
+        add_replicas(found, arena, r);
+        return;
+    }
     if (n[n[0] == 0] > 1)
-        return refuse(err,
-                      "which dimension of the job (%s) is to grow is not clear; say it with --dims",
-                      found);
+        refuse("which dimension of the job (%s) is to grow is not clear; say it with --dims",
+               found);
     r->shards = n[0] == 0;
     r->dimension = of[r->shards];
     r->before = g->dimensions[r->dimension].size;
     r->rest = r->world / r->before;
-    return 0;
 }
 
 uint32_t replicas_shards(const struct replicas *r)
@@ -196,8 +190,8 @@ static struct graph_dimension grow_dimension(const struct replicas *r, uint32_t 
 }
 
 /* The job with other ranks that split tensors; only its dimensions and gradients are of it. */
-static int grow_grid(const struct replicas *r, struct rank_share share, struct arena *arena,
-                     struct dpro_graph **grown, struct dpro_error *err)
+static void grow_grid(const struct replicas *r, struct rank_share share, struct arena *arena,
+                      struct dpro_graph **grown)
 {
     const struct dpro_graph *g = r->graph;
     struct dpro_graph *to = *grown = arena_copy(arena, g, 1, sizeof *to);
@@ -206,53 +200,47 @@ static int grow_grid(const struct replicas *r, struct rank_share share, struct a
     to->dimensions = arena_array(arena, g->n_dimensions + (size_t)1, sizeof *to->dimensions);
     for (uint32_t d = 0; d < g->n_dimensions; d++) {
         if (g->dimensions[d].lies_over || stride == 0)
-            return refuse(err, "--tp changes how ranks are numbered, and with other replicas too "
-                               "that can't be told of this job's dimensions: give one");
+            refuse("--tp changes how ranks are numbered, and with other replicas too "
+                   "that can't be told of this job's dimensions: give one");
         to->dimensions[d] = grow_dimension(r, d, stride, arena);
     }
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         double bytes = parameters_share(g->memory[i].blocks, g->memory[i].n_blocks, share);
         to->ranks[i].gradient_bytes = (uint64_t)llround(bytes * (double)g->ranks[i].gradient_bytes);
     }
-    return 0;
 }
 
 /* ---- what is split ---- */
 
 /* Whether ranks can share out evenly what they split; what FSDP has shards of is not looked at. */
-static int check_split(const struct dpro_graph *g, uint32_t rank, const struct replicas *r,
-                       struct dpro_error *err)
+static void check_split(const struct dpro_graph *g, uint32_t rank, const struct replicas *r)
 {
     const struct graph_memory *m = &g->memory[rank];
     uint64_t heads = (uint64_t)m->n_heads * r->before;
     if (heads % r->after != 0)
-        return refuse(err,
-                      "attention has %llu heads, which %u ranks can't share out evenly: give a "
-                      "number that divides %llu",
-                      (unsigned long long)heads, r->after, (unsigned long long)heads);
+        refuse("attention has %llu heads, which %u ranks can't share out evenly: give a "
+               "number that divides %llu",
+               (unsigned long long)heads, r->after, (unsigned long long)heads);
     for (uint32_t b = 0; b < m->n_blocks && !job_dimension(g, DPRO_SHARDS); b++) {
         const struct graph_block *block = &m->blocks[b];
         uint64_t n = block->item_bytes > 0 ? block->size_bytes / block->item_bytes : 0;
         if (block->category == DPRO_MEMORY_PARAMETER && block->split && n * r->before % r->after)
-            return refuse(err,
-                          "'%.200s' has %llu elements, which %u ranks can't share out evenly: give "
-                          "a number that divides them",
-                          strtab_get(&g->names, block->name), (unsigned long long)n * r->before,
-                          r->after);
+            refuse("'%.200s' has %llu elements, which %u ranks can't share out evenly: give "
+                   "a number that divides them",
+                   strtab_get(&g->names, block->name), (unsigned long long)n * r->before, r->after);
     }
-    return 0;
 }
 
-static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c,
-                        struct replicas *r, struct dpro_error *err)
+static void find_tensors(const struct dpro_graph *g, const struct dpro_changes *c,
+                         struct replicas *r)
 {
     char found[200];
     uint32_t n = 0;
     if (c->topology && (c->dp != 0 || c->world_size != 0 || c->shard != 0))
-        return refuse(err, "Not supported together: --topology, --tp and other replicas; ask for "
-                           "one after the other");
+        refuse("Not supported together: --topology, --tp and other replicas; ask for "
+               "one after the other");
     if (!g)
-        return refuse(err, "another number of ranks that split tensors needs the graph of the job");
+        refuse("another number of ranks that split tensors needs the graph of the job");
     name_dimensions(g, found, sizeof found);
     for (uint32_t d = 0; d < g->n_dimensions; d++)
         if (g->dimensions[d].parallelism == DPRO_TENSORS && !g->dimensions[d].lies_over) {
@@ -260,84 +248,74 @@ static int find_tensors(const struct dpro_graph *g, const struct dpro_changes *c
             n++;
         }
     if (n != 1 || !is_grid(g, r->world))
-        return refuse(err,
-                      "--tp: one dimension of the job has to split tensors, of a grid of all "
-                      "ranks, and it has %s; --dims says how it is parallel",
-                      found[0] ? found : "none that is known");
+        refuse("--tp: one dimension of the job has to split tensors, of a grid of all "
+               "ranks, and it has %s; --dims says how it is parallel",
+               found[0] ? found : "none that is known");
     r->splits = true;
     r->before = g->dimensions[r->dimension].size;
     r->after = c->tp;
     r->rest = r->world / r->before;
     if ((uint64_t)r->after * r->rest > MOST_RANKS)
-        return refuse(err, "%llu ranks can't be predicted; %u can",
-                      (unsigned long long)r->after * r->rest, (unsigned)MOST_RANKS);
+        refuse("%llu ranks can't be predicted; %u can", (unsigned long long)r->after * r->rest,
+               (unsigned)MOST_RANKS);
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         if (!g->memory || g->memory[i].n_op_splits == 0)
-            return refuse(err,
-                          "the trace does not show what of rank %d's work is on split tensors: "
-                          "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
-                          "(parallelize_module), whole, in et.json.gz and memory.json",
-                          g->ranks[i].rank);
-        int rc = check_split(g, i, r, err);
-        if (rc < 0)
-            return rc;
+            refuse("the trace does not show what of rank %d's work is on split tensors: "
+                   "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
+                   "(parallelize_module), whole, in et.json.gz and memory.json",
+                   g->ranks[i].rank);
+        check_split(g, i, r);
     }
-    return 0;
 }
 
-static int check_groups(const struct replicas *r, struct dpro_error *err)
+static void check_groups(const struct replicas *r)
 {
     if (r->group == 1)
-        return refuse(err, "--shard 1: one rank alone shards nothing; give a number from 2 on");
+        refuse("--shard 1: one rank alone shards nothing; give a number from 2 on");
     if (r->group == 0 || r->after % r->group == 0)
-        return 0;
-    return refuse(err,
-                  "the job shards over %u ranks, which are no whole number of groups of %u: give "
-                  "--world-size, too, a multiple of %llu",
-                  r->before, r->group, (unsigned long long)r->group * r->rest);
+        return;
+    refuse("the job shards over %u ranks, which are no whole number of groups of %u: give "
+           "--world-size, too, a multiple of %llu",
+           r->before, r->group, (unsigned long long)r->group * r->rest);
 }
 
 /* Replicas or shards, of r->graph. */
-static int find_replicas(const struct dpro_changes *changes, const struct dpro_model *model,
-                         struct arena *arena, struct replicas *r, struct dpro_error *err)
+static void find_replicas(const struct dpro_changes *changes, const struct dpro_model *model,
+                          struct arena *arena, struct replicas *r)
 {
     bool grows = changes->world_size != 0 || changes->dp != 0;
     if (!grows && changes->shard == 0)
-        return 0;
+        return;
     if (changes->world_size != 0 && changes->dp != 0)
-        return refuse(err, "a number of ranks and one of replicas: give one");
+        refuse("a number of ranks and one of replicas: give one");
     bool of_groups = model->n_communications > 0 || changes->shard > 0;
-    int rc = of_groups ? find_dimension(arena, r, err) : 0;
-    if (rc < 0)
-        return rc;
+    if (of_groups)
+        find_dimension(arena, r);
     uint64_t replica = (uint64_t)r->rest * MAX(r->group, 1);
     uint64_t n = !grows             ? (uint64_t)r->before * r->rest
                  : changes->dp != 0 ? changes->dp * replica
                                     : changes->world_size;
     if (changes->world_size % replica != 0)
-        return refuse(err,
-                      "%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
-                      "give a multiple of that",
-                      changes->world_size,
-                      r->group == 0  ? "other dimensions"
-                      : r->rest == 1 ? "groups of shards"
-                                     : "groups of shards, with its other dimensions,",
-                      (unsigned long long)replica);
+        refuse("%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
+               "give a multiple of that",
+               changes->world_size,
+               r->group == 0  ? "other dimensions"
+               : r->rest == 1 ? "groups of shards"
+                              : "groups of shards, with its other dimensions,",
+               (unsigned long long)replica);
     uint32_t n_servers = sync_n_servers(&model->net);
     if (n_servers > 0 && changes->n_servers > 0)
         n_servers = changes->n_servers;
     unsigned most = MIN(MOST_RANKS, MOST_CONNECTIONS / MAX(n_servers, 1));
     if (grows && ((n < 2 && changes->tp == 0) || n > most))
-        return refuse(err, "%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
-                      n == 1 ? "" : "s", n_servers > 1 ? " with so many parameter servers" : "",
-                      most);
+        refuse("%llu rank%s%s can't be predicted; 2 to %u can", (unsigned long long)n,
+               n == 1 ? "" : "s", n_servers > 1 ? " with so many parameter servers" : "", most);
     r->after = (uint32_t)(n / r->rest);
-    return check_groups(r, err);
+    check_groups(r);
 }
 
-int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                  const struct dpro_model *model, struct arena *arena, struct rank_changes *ranks,
-                  struct dpro_error *err)
+void replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                   const struct dpro_model *model, struct arena *arena, struct rank_changes *ranks)
 {
     uint32_t n_ranks = MAX(model->n_ranks, model->net.collective.n_ranks);
     struct replicas *r = &ranks->of[0];
@@ -351,17 +329,15 @@ int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *cha
                            .graph = graph};
     ranks->n = 1;
     if (changes->tp != 0) {
-        int rc = find_tensors(graph, changes, r, err);
+        find_tensors(graph, changes, r);
         r->group = 0;
-        if (rc < 0 || (changes->dp == 0 && changes->world_size == 0 && changes->shard == 0))
-            return rc;
-        rc = grow_grid(r, replicas_share(ranks), arena, &grown, err);
-        if (rc < 0)
-            return rc;
+        if (changes->dp == 0 && changes->world_size == 0 && changes->shard == 0)
+            return;
+        grow_grid(r, replicas_share(ranks), arena, &grown);
         ranks->n = 2;
         uint32_t world = r->after * r->rest;
         *++r = (struct replicas){
             world, world, 1, world, UINT32_MAX, .group = changes->shard, .graph = grown};
     }
-    return find_replicas(changes, model, arena, r, err);
+    find_replicas(changes, model, arena, r);
 }

@@ -32,9 +32,8 @@ double parameters_share(const struct graph_block *blocks, uint32_t n, struct ran
 
 /* Fails with DPRO_EUSAGE where replicas are not known, or ranks don't make whole ones. `graph` may
  * be NULL for jobs that communicate gradients only. `model` is that of the recorded job. */
-int replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
-                  const struct dpro_model *model, struct arena *arena, struct rank_changes *ranks,
-                  struct dpro_error *err);
+void replicas_find(const struct dpro_graph *graph, const struct dpro_changes *changes,
+                   const struct dpro_model *model, struct arena *arena, struct rank_changes *ranks);
 /* The number of a rank, where its dimension has other ranks, which are `stride` apart; `place`:
  * that in the dimension, UINT32_MAX: its own. */
 uint64_t replicas_number(const struct replicas *replicas, uint32_t stride, uint64_t rank,

@@ -213,54 +213,47 @@ static void changed_percentiles(const struct iteration *it, const struct draws *
     set_percentiles(draws, p);
 }
 
-static int evaluate_changed(const struct dpro_model *model, int64_t *ns, struct dpro_error *err)
+static int64_t evaluate_changed(const struct dpro_model *model)
 {
-    *ns = evaluate_once(model);
-    if (*ns < INT64_MAX)
-        return 0;
-    return refuse(err, "an iteration of the changed job never ends; change less");
+    int64_t ns = evaluate_once(model);
+    if (ns == INT64_MAX)
+        refuse("an iteration of the changed job never ends; change less");
+    return ns;
 }
 
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static int whatif_predict(const struct iteration *it, const struct spread *spread,
-                          const char *stage, const struct dpro_sink *sink, struct draws *draws,
-                          int64_t *iteration_ns, double *noise_ns, struct dpro_error *err)
+static void whatif_predict(const struct iteration *it, const struct spread *spread,
+                           const char *stage, const struct dpro_sink *sink, struct draws *draws,
+                           int64_t *iteration_ns, double *noise_ns)
 {
-    int64_t ns, others_ns = 0;
-    int rc = evaluate_changed(it->model, &ns, err);
-    if (rc == 0 && it->n_others > 0)
-        rc = evaluate_changed(it->others, &others_ns, err);
-    if (rc < 0)
-        return rc;
-    *iteration_ns = ns + it->n_others * others_ns;
+    *iteration_ns = evaluate_changed(it->model);
+    if (it->n_others > 0)
+        *iteration_ns += it->n_others * evaluate_changed(it->others);
     *noise_ns = 0;
     if (draws->n > 0)
         *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)*iteration_ns;
-    return 0;
 }
 
 /* The job with the changes, which no prediction was made of yet. What is noted of its other
  * micro-batches is said of all. */
-static int change_job(const struct dpro_graph *graph, const struct dpro_model *model,
-                      const struct dpro_changes *changes, const struct topology *told,
-                      struct dpro_whatif *w, struct dpro_error *err)
+static void change_job(const struct dpro_graph *graph, const struct dpro_model *model,
+                       const struct dpro_changes *changes, const struct topology *told,
+                       struct dpro_whatif *w)
 {
     struct notes same = {.arena = &w->arena};
     w->notes.arena = &w->arena;
     change_copy(model, &w->arena, &w->model);
-    int rc = change_check(changes, model, err);
-    if (rc == 0) /* before the world changes: it is of the recorded ranks */
-        rc = change_programs(graph, changes, &w->model, &w->notes, &w->programs, err);
-    if (rc == 0)
-        rc = change_apply(graph, told, changes, &w->model, &w->notes, err);
+    change_check(changes, model);
+    /* before the world changes: it is of the recorded ranks */
+    change_programs(graph, changes, &w->model, &w->notes, &w->programs);
+    change_apply(graph, told, changes, &w->model, &w->notes);
     w->programs.passes.pause_ns = 0; /* once an iteration */
-    if (rc == 0 && changes_ask(changes, OF_LAUNCHES))
+    if (changes_ask(changes, OF_LAUNCHES))
         w->model.launching_ns = w->programs.passes.launching_ns = 0;
-    if (rc == 0 && w->programs.n_passes > 0)
-        rc = change_apply(graph, told, changes, &w->programs.passes, &same, err);
+    if (w->programs.n_passes > 0)
+        change_apply(graph, told, changes, &w->programs.passes, &same);
     array_fini(&same.lines);
-    return rc;
 }
 
 /* More ranks: a slower slowest one. */
@@ -351,31 +344,23 @@ static void tell_parts(const struct dpro_model *model, struct dpro_whatif *w)
     answer->untimed = w->notes.untimed;
 }
 
-static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
-                      const struct dpro_changes *changes, struct dpro_whatif **whatif,
-                      struct dpro_error *err)
+static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                       const struct dpro_changes *changes, struct dpro_whatif **whatif)
 {
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
-    int rc = change_job(graph, model, changes, NULL, w, err);
+    change_job(graph, model, changes, NULL, w);
     struct iteration before = {.model = model},
                      after = {&w->model, &w->programs.passes, w->programs.n_passes};
     struct spread spread = {.mean = 0};
     struct draws draws[2];
-    if (rc == 0) {
-        find_spread(&w->model, &w->arena, &spread);
-        make_draws(model, &spread, &w->arena, &draws[0]);
-        make_draws(&w->model, &spread, &w->arena, &draws[1]);
-        rc = whatif_predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
-                            &w->answer.baseline.iteration_ns, &noise_before, err);
-    }
-    if (rc == 0)
-        rc = whatif_predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
-                            &w->answer.predicted.iteration_ns, &noise_after, err);
-    if (rc < 0) { /* the scope of a caller may last */
-        dpro_whatif_destroy(w);
-        return rc;
-    }
+    find_spread(&w->model, &w->arena, &spread);
+    make_draws(model, &spread, &w->arena, &draws[0]);
+    make_draws(&w->model, &spread, &w->arena, &draws[1]);
+    whatif_predict(&before, &spread, "predict the job as it is", &changes->sink, &draws[0],
+                   &w->answer.baseline.iteration_ns, &noise_before);
+    whatif_predict(&after, &spread, "predict the changed job", &changes->sink, &draws[1],
+                   &w->answer.predicted.iteration_ns, &noise_after);
     double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
     w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
     w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
@@ -415,36 +400,33 @@ static int run_whatif(const struct dpro_graph *graph, const struct dpro_model *m
         memset(w->answer.uncertainty, 0, sizeof w->answer.uncertainty);
     }
     *whatif = w;
-    return 0;
 }
 
 /* Whether a job can be asked for that kind. */
-static int try_question(const struct dpro_graph *graph, const struct dpro_model *model,
-                        const struct change_row *row, struct dpro_question *question,
-                        struct dpro_error *err)
+static void try_question(const struct dpro_graph *graph, const struct dpro_model *model,
+                         const struct change_row *row, struct dpro_question *question)
 {
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     struct job_facts facts = {.graph = graph, .model = model, .arena = &w->arena};
     struct dpro_changes changes = {.size = sizeof changes};
     question_tell(row, &facts, question->recorded, sizeof question->recorded);
-    bool tries = question_ask(row, &facts, &changes);
-    int rc = tries ? change_job(graph, model, &changes, facts.hosts, w, err)
-                   : change_check_row(row, model, err);
-    if (rc == 0 && w->notes.untimed)
-        dpro_error_set(err, 0, "%s", w->notes.untimed);
+    if (question_ask(row, &facts, &changes))
+        change_job(graph, model, &changes, facts.hosts, w);
+    else
+        change_check_row(row, model);
+    if (w->notes.untimed)
+        dpro_error_set(&question->why, 0, "%s", w->notes.untimed);
     dpro_whatif_destroy(w);
-    return rc;
 }
 
-static int try_plain(const struct dpro_graph *graph, const struct dpro_model *model,
-                     const struct change_row *row, struct dpro_error *err)
+static void try_plain(const struct dpro_graph *graph, const struct dpro_model *model,
+                      const struct change_row *row)
 {
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     struct dpro_changes changes = {.size = sizeof changes};
     *(const char **)((char *)&changes + row->kind.fields[0].offset) = row->plain;
-    int rc = change_job(graph, model, &changes, NULL, w, err);
+    change_job(graph, model, &changes, NULL, w);
     dpro_whatif_destroy(w);
-    return rc;
 }
 
 /* What a question needs beside its value, or of one that can't be asked the value that can. */
@@ -452,7 +434,7 @@ static int tell_plain(const struct dpro_graph *graph, const struct dpro_model *m
                       const struct change_row *row, struct dpro_question *question)
 {
     struct dpro_error why;
-    int rc = WITHIN_SCOPE(DPRO_ENOMEM, try_plain(graph, model, row, &why));
+    int rc = OUTCOME(&why, try_plain(graph, model, row));
     if (rc == DPRO_ENOMEM)
         return dpro_error_nomem(&question->why);
     if (question->why.code == 0 && rc < 0 && row->needs_text)
@@ -466,16 +448,8 @@ static int answer_question(const struct dpro_graph *graph, const struct dpro_mod
                            const struct change_row *row, struct dpro_question *question)
 {
     question->kind = &row->kind;
-    int rc = WITHIN_SCOPE(dpro_error_nomem(&question->why),
-                          try_question(graph, model, row, question, &question->why));
+    int rc = OUTCOME(&question->why, try_question(graph, model, row, question));
     return row->plain && rc != DPRO_ENOMEM ? tell_plain(graph, model, row, question) : rc;
-}
-
-static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
-                       const struct dpro_changes *changes, struct dpro_whatif **whatif,
-                       struct dpro_error *err)
-{
-    return WITHIN_SCOPE(dpro_error_nomem(err), run_whatif(graph, model, changes, whatif, err));
 }
 
 int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
@@ -485,7 +459,7 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     struct dpro_changes mine;
     struct dpro_whatif *made;
     int rc = OPTIONS_TAKE(&mine, changes, err);
-    if (rc < 0 || (rc = make_whatif(graph, model, &mine, &made, err)) < 0)
+    if (rc < 0 || (rc = OUTCOME(err, run_whatif(graph, model, &mine, &made))) < 0)
         return rc;
     for (size_t i = 0; i < made->answer.n_questions; i++)
         if (answer_question(graph, model, &change_rows[i], &made->questions[i]) == DPRO_ENOMEM) {

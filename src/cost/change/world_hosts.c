@@ -4,7 +4,7 @@
 #include "cost/program/cost.h"
 
 /* Ranks that the trace has on one host the topology has there, too, and no others. */
-static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct dpro_error *err)
+static void check_told_hosts(const struct world *w, const uint32_t *hosts)
 {
     uint32_t per_host = w->told->ranks_per_host;
     for (uint32_t r = 0; r < w->n_before; r++)
@@ -12,35 +12,33 @@ static int check_told_hosts(const struct world *w, const uint32_t *hosts, struct
             int a = (int)w->number[i], b = (int)w->number[r];
             bool one = hosts[i] == hosts[r];
             if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
-                return refuse(err,
-                              "the trace has ranks %d and %d on %s, but the topology, with %u "
-                              "rank%s a host, puts them on %s: give one with the job's own "
-                              "ranks_per_host",
-                              a, b, one ? "one host" : "two hosts", per_host,
-                              per_host == 1 ? "" : "s", one ? "two" : "one");
+                refuse("the trace has ranks %d and %d on %s, but the topology, with %u "
+                       "rank%s a host, puts them on %s: give one with the job's own "
+                       "ranks_per_host",
+                       a, b, one ? "one host" : "two hosts", per_host, per_host == 1 ? "" : "s",
+                       one ? "two" : "one");
         }
-    return 0;
 }
 
 /* How buckets of all ranks pass over hosts. */
-static int ask_buckets(struct world *w, struct dpro_error *err)
+static void ask_buckets(struct world *w)
 {
     struct model_collective *collective = &w->m->net.collective;
     bool rings = strcmp(w->collectives, "ring") == 0;
-    if (w->m->n_communications > 0 || strcmp(w->collectives, "tree") == 0)
-        return rings ? 0
-                     : refuse(err,
-                              "gradients in buckets are known to pass over hosts in one ring, "
-                              "and without other communication hierarchical: --collectives "
-                              "%s can't be asked for",
-                              w->collectives);
+    bool known = w->m->n_communications == 0 && strcmp(w->collectives, "tree") != 0;
+    if (!known && !rings)
+        refuse("gradients in buckets are known to pass over hosts in one ring, "
+               "and without other communication hierarchical: --collectives "
+               "%s can't be asked for",
+               w->collectives);
+    if (!known)
+        return;
     w->passes = true;
     collective->algorithm = rings ? MODEL_RING : MODEL_HIERARCHICAL;
     collective->ranks_per_host = w->told->ranks_per_host;
-    return 0;
 }
 
-int world_check_buckets(struct world *w, struct dpro_error *err)
+void world_check_buckets(struct world *w)
 {
     const struct model_net *net = &w->m->net;
     uint32_t per_host = w->told->ranks_per_host;
@@ -49,47 +47,42 @@ int world_check_buckets(struct world *w, struct dpro_error *err)
                  (algorithm == MODEL_DIRECT && w->r->before == 2); /* which can't be told apart */
     bool several = w->size > per_host && per_host > 1;
     if (algorithm == MODEL_SERVER)
-        return refuse(err, "a topology is not for jobs with parameter servers: --bandwidth and "
-                           "--server-bandwidth change their links");
+        refuse("a topology is not for jobs with parameter servers: --bandwidth and "
+               "--server-bandwidth change their links");
     if (w->m->n_tensors == 0 || net->link.is_within)
-        return 0;
-    int rc = w->collectives && several ? ask_buckets(w, err) : 0;
-    if (rc < 0)
-        return rc;
+        return;
+    if (w->collectives && several)
+        ask_buckets(w);
     rings |= net->collective.algorithm == MODEL_HIERARCHICAL;
     if (w->m->n_communications > 0 ? w->size <= per_host || (several && net->link.own_links)
                                    : several && !rings)
-        return refuse(err,
-                      "what of the gradients' buckets passes between hosts of %u ranks is not "
-                      "known: give --bandwidth in place of a topology",
-                      per_host);
-    return 0;
+        refuse("what of the gradients' buckets passes between hosts of %u ranks is not "
+               "known: give --bandwidth in place of a topology",
+               per_host);
 }
 
-int world_take_hosts(struct world *w, struct dpro_error *err)
+void world_take_hosts(struct world *w)
 {
     struct model_net *net = &w->m->net;
     uint32_t per_host = w->told->ranks_per_host, n = w->g ? w->r->world : w->n_before;
     if (!w->g && w->m->n_communications > 0)
-        return refuse(err, "a topology needs the graph of the job");
+        refuse("a topology needs the graph of the job");
     if (w->size > per_host && w->size % per_host != 0)
-        return refuse(err,
-                      "%u ranks are no whole number of hosts of %u ranks each, as the topology "
-                      "has them",
-                      w->size, per_host);
-    if (w->g && w->g->rank_hosts && w->n_before == w->g->n_ranks)
-        return check_told_hosts(w, w->g->rank_hosts, err);
-    if (w->m->n_communications == 0)
-        return 0;
+        refuse("%u ranks are no whole number of hosts of %u ranks each, as the topology "
+               "has them",
+               w->size, per_host);
+    bool told = w->g && w->g->rank_hosts && w->n_before == w->g->n_ranks;
+    if (told)
+        check_told_hosts(w, w->g->rank_hosts);
+    if (told || w->m->n_communications == 0)
+        return;
     if (n > per_host)
-        return refuse(err,
-                      "the trace does not tell which of its %u ranks are on one host, and the "
-                      "topology has %u there: how fast links within hosts are is not known",
-                      n, per_host);
+        refuse("the trace does not tell which of its %u ranks are on one host, and the "
+               "topology has %u there: how fast links within hosts are is not known",
+               n, per_host);
     if (w->size > per_host) /* else links stay as they were learnt: each rank's own */
         net->link.rank_hosts = arena_array(w->arena, w->n_before, sizeof *net->link.rank_hosts);
     net->link.is_within = net->learnt.is_within = w->assumes_host = true;
-    return 0;
 }
 
 static void see_host(struct world *w, uint64_t number, uint32_t *n)

@@ -35,10 +35,10 @@ struct members {
 
 /* What the topology says has to fit the trace; where that does not tell hosts, the recorded ranks
  * are on one. */
-int world_take_hosts(struct world *w, struct dpro_error *err);
+void world_take_hosts(struct world *w);
 /* What of gradients in buckets passes between hosts is known of rings only, and of these not where
  * ranks have other links, too. */
-int world_check_buckets(struct world *w, struct dpro_error *err);
+void world_check_buckets(struct world *w);
 /* On how many hosts the members of each of the groups in that rank's row will be; 0: of some groups
  * on more than of others. */
 uint32_t world_hosts_in_row(struct world *w, uint64_t rank, const struct members *m);

@@ -74,7 +74,7 @@ bool job_has_gpu(const struct dpro_graph *g)
     return g && g->n_ranks > 0 && rank_has_gpu(g, &g->ranks[0]);
 }
 
-static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
+static void check_tensors(const struct dpro_graph *g)
 {
     bool any = g->n_exchanges > 0, sized = false, unnamed = unnamed_are_gradients(g);
     for (uint32_t e = 0; e < g->n_exchanges; e++)
@@ -85,67 +85,66 @@ static int check_tensors(const struct dpro_graph *g, struct dpro_error *err)
             sized |= g->tensors[t].size_bytes > 0;
         }
     if (any && sized)
-        return 0;
+        return;
     if (any)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace does not say how large the gradients are; record it with "
-                              "dpro profile, or add the graph with its shapes");
+        fail_with(DPRO_EEMPTY, "the trace does not say how large the gradients are; record it with "
+                               "dpro profile, or add the graph with its shapes");
     if (g->n_collectives == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "most iterations show no communication%s",
-                              g->seldom ?: "; was the job run with more than one rank?");
+        fail_with(DPRO_EEMPTY, "most iterations show no communication%s",
+                  g->seldom ?: "; was the job run with more than one rank?");
     const struct graph_dimension *dp = job_dimension(g, DPRO_REPLICATES);
     if (dp && dp->n_groups > 1)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "gradients are reduced within each of %u groups of %u ranks, and "
-                              "buckets are chosen only where all ranks reduce them together; 'dpro "
-                              "whatif' answers for other links, hosts and numbers of ranks",
-                              dp->n_groups, dp->size);
-    return dpro_error_set(err, DPRO_EEMPTY,
-                          "no gradients were found in what the ranks communicate, so that there "
-                          "are no buckets to choose; 'dpro whatif' answers for other links and "
-                          "hosts%s",
-                          g->n_dimensions > 0
-                              ? " ('dpro replay' shows in which dimensions they communicate)"
-                              : "; if there are gradients, record with 'dpro profile'");
+        fail_with(DPRO_EEMPTY,
+                  "gradients are reduced within each of %u groups of %u ranks, and "
+                  "buckets are chosen only where all ranks reduce them together; 'dpro "
+                  "whatif' answers for other links, hosts and numbers of ranks",
+                  dp->n_groups, dp->size);
+    fail_with(DPRO_EEMPTY,
+              "no gradients were found in what the ranks communicate, so that there "
+              "are no buckets to choose; 'dpro whatif' answers for other links and "
+              "hosts%s",
+              g->n_dimensions > 0 ? " ('dpro replay' shows in which dimensions they communicate)"
+                                  : "; if there are gradients, record with 'dpro profile'");
 }
 
-int dpro_model_check(const struct dpro_graph *g, struct dpro_error *err)
+static void check_job(const struct dpro_graph *g)
 {
     uint32_t size = job_size(g);
     if (g->lacks_gpu)
-        return dpro_error_set(err, DPRO_EEMPTY, "%s", g->lacks_gpu);
+        fail_with(DPRO_EEMPTY, "%s", g->lacks_gpu);
     if (g->of_stages)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "a timeline of stages has no sizes of messages and no kernels, which "
-                              "'dpro whatif' and 'dpro optimize' need; 'dpro diagnose' says what "
-                              "slow workers and stages cost");
+        fail_with(DPRO_EEMPTY,
+                  "a timeline of stages has no sizes of messages and no kernels, which "
+                  "'dpro whatif' and 'dpro optimize' need; 'dpro diagnose' says what "
+                  "slow workers and stages cost");
     if (is_of_xla(g))
-        return dpro_error_set(
-            err, DPRO_EEMPTY,
-            "XLA chooses what is reduced together, and no plan changes that; 'dpro "
-            "whatif' answers for other links and hosts");
+        fail_with(DPRO_EEMPTY,
+                  "XLA chooses what is reduced together, and no plan changes that; 'dpro "
+                  "whatif' answers for other links and hosts");
     if (is_sharded(g))
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "parameters are sharded (FSDP, ZeRO): what travels together are the "
-                              "model's units, and no buckets that could be chosen; 'dpro "
-                              "whatif' answers for other links, hosts and resharding");
+        fail_with(DPRO_EEMPTY, "parameters are sharded (FSDP, ZeRO): what travels together are the "
+                               "model's units, and no buckets that could be chosen; 'dpro "
+                               "whatif' answers for other links, hosts and resharding");
     if (g->n_ranks < 2 && size < 2 && g->n_servers == 0 && g->n_collectives == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has one rank, which sends its gradients to nobody; what "
-                              "it holds and computes can be asked for ('dpro whatif --recompute', "
-                              "'--accumulate', 'dpro optimize --memory', 'dpro replay --delay')");
+        fail_with(DPRO_EEMPTY, "the trace has one rank, which sends its gradients to nobody; what "
+                               "it holds and computes can be asked for ('dpro whatif --recompute', "
+                               "'--accumulate', 'dpro optimize --memory', 'dpro replay --delay')");
     if (g->n_ranks < 2 && size < 2)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has one rank and names no other; if the job has more, "
-                              "give the traces of all of them ('dpro replay' works with one)");
+        fail_with(DPRO_EEMPTY, "the trace has one rank and names no other; if the job has more, "
+                               "give the traces of all of them ('dpro replay' works with one)");
     if (g->n_ranks < 2)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has 1 of %u %s: when the others get to a bucket is not "
-                              "known; give the traces of all ranks ('dpro replay' works with one)",
-                              size, g->n_blind ? "GPUs" : "ranks");
+        fail_with(DPRO_EEMPTY,
+                  "the trace has 1 of %u %s: when the others get to a bucket is not "
+                  "known; give the traces of all ranks ('dpro replay' works with one)",
+                  size, g->n_blind ? "GPUs" : "ranks");
     if (g->pulls_with_step && g->n_exchanges == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "no variable goes from a server to every worker and back as a "
-                              "gradient; for other questions there is 'dpro replay --delay'");
-    return g->pulls_with_step ? 0 : check_tensors(g, err);
+        fail_with(DPRO_EEMPTY, "no variable goes from a server to every worker and back as a "
+                               "gradient; for other questions there is 'dpro replay --delay'");
+    if (!g->pulls_with_step)
+        check_tensors(g);
+}
+
+int dpro_model_check(const struct dpro_graph *graph, struct dpro_error *err)
+{
+    return OUTCOME(err, check_job(graph));
 }

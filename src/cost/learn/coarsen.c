@@ -262,8 +262,7 @@ static void order_on_streams(const struct coarsening *c, const struct coarse_iss
                 MAX(points[places[i].issue].when_ns, points[places[i - 1].issue].when_ns + 1);
 }
 
-static int find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model,
-                       struct dpro_error *err)
+static void find_points(const struct coarsening *c, uint32_t r, const struct dpro_model *model)
 {
     const struct dpro_graph *g = c->g;
     struct coarse_rank *rank = &c->coarse->ranks[r];
@@ -279,11 +278,11 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
                 (struct sync_point){op, t, false, false, mean_when(c, op, false)};
     }
     if (n_ready != model->n_tensors)
-        return dpro_error_set(err, DPRO_EFORMAT,
-                              "rank %d communicates %u gradients and rank %d %u: one of their "
-                              "profiles is cut off, or of another job ('dpro replay' names files "
-                              "that are cut off); give whole ones of one job",
-                              g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
+        fail_with(DPRO_EFORMAT,
+                  "rank %d communicates %u gradients and rank %d %u: one of their "
+                  "profiles is cut off, or of another job ('dpro replay' names files "
+                  "that are cut off); give whole ones of one job",
+                  g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
     for (uint32_t i = 0; i < rank->n_issues; i++)
         rank->sync_points[n_ready + i] =
             (struct sync_point){issues[i].arrival, model->n_tensors + issues[i].communication,
@@ -292,7 +291,7 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
     rank->n_points = n_ready + rank->n_issues;
     if (rank->n_points == 0) {
         add_end(c, &g->ranks[r], rank);
-        return 0;
+        return;
     }
     /* the first gradient needs all parameters, when each is needed before shows in no order */
     if (!c->answers_at_once)
@@ -303,7 +302,6 @@ static int find_points(const struct coarsening *c, uint32_t r, const struct dpro
         n_early += rank->sync_points[a].needs && a < n_ready;
     }
     rank->drains = c->answers_at_once || (n_needs > 0 && n_early == 0 && rank->n_issues == 0);
-    return 0;
 }
 
 /* ---- what is on a rank's wires ---- */
@@ -478,8 +476,8 @@ static void share_issues(struct coarse *coarse, uint32_t n_ranks)
     }
 }
 
-int model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
-                  struct coarse *coarse, struct dpro_error *err)
+void model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
+                   struct coarse *coarse)
 {
     const struct dpro_graph *g = replay->graph;
     struct coarsening c = {.replay = replay,
@@ -494,13 +492,10 @@ int model_coarsen(const struct measured_replay *replay, struct dpro_model *model
     share_issues(coarse, g->n_ranks);
     find_waiting(&c);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
-        int rc = find_points(&c, r, model, err);
-        if (rc < 0)
-            return rc;
+        find_points(&c, r, model);
         find_families(&c, r, model);
         coarsen_measure(&c, r);
     }
     measure_issues(&c);
     array_fini(&c.entries);
-    return 0;
 }

@@ -28,23 +28,24 @@ static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, b
 }
 
 /* With passes forward and back, or what is left without them. */
-static int threads_alone(const struct dpro_graph *graph, bool passes, int64_t *alone_ns,
-                         struct dpro_error *err)
+static int64_t threads_alone(const struct dpro_graph *graph, bool passes)
 {
     SCRATCH_ARENA struct arena arena = {0};
+    struct dpro_error why;
+    int64_t alone_ns;
     struct dpro_graph launching = *graph;
     launching.dur_ns = only_on_threads(graph, graph->dur_ns, passes, &arena);
     launching.gap_ns = only_on_threads(graph, graph->gap_ns, passes, &arena);
     launching.sample_dur_ns = launching.sample_gap_ns = NULL;
     launching.lead_dur_ns = launching.lead_gap_ns = NULL;
     launching.n_samples = 0;
-    return dpro_replay_predict(&launching, NULL, alone_ns, err);
+    fail_on(dpro_replay_predict(&launching, NULL, &alone_ns, &why), &why);
+    return alone_ns;
 }
 
-int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err)
+int64_t launching_alone(const struct dpro_graph *graph)
 {
-    *alone_ns = 0;
-    return job_has_gpu(graph) ? threads_alone(graph, true, alone_ns, err) : 0;
+    return job_has_gpu(graph) ? threads_alone(graph, true) : 0;
 }
 
 static bool launches_work(const struct dpro_graph *g, uint32_t op)
@@ -98,18 +99,18 @@ static int64_t learn_carried(struct dpro_model *model)
     return ns;
 }
 
-int learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
-                      struct dpro_model *model, struct dpro_error *err)
+void learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
+                       struct dpro_model *model)
 {
     const double LAUNCH_BOUND = 0.9; /* of the iteration */
-    int64_t alone_ns, rest_ns = 0, ns = 0, model_ns = learn_carried(model);
-    int rc = launching_alone(g, &alone_ns, err);
-    if (rc == 0 && alone_ns > 0)
-        rc = dpro_replay_predict(g, NULL, &ns, err);
-    if (rc == 0 && alone_ns > 0)
-        rc = threads_alone(g, false, &rest_ns, err);
-    if (rc < 0 || ns <= 0 || model_ns == INT64_MAX)
-        return rc;
+    struct dpro_error why;
+    int64_t rest_ns = 0, ns = 0, model_ns = learn_carried(model), alone_ns = launching_alone(g);
+    if (alone_ns > 0) {
+        fail_on(dpro_replay_predict(g, NULL, &ns, &why), &why);
+        rest_ns = threads_alone(g, false);
+    }
+    if (ns <= 0 || model_ns == INT64_MAX)
+        return;
     double paused_ns = 0; /* which programs do not have */
     for (uint32_t s = 0; s < model->n_samples; s++)
         paused_ns += model_sample_pause(model->ranks, model->n_ranks, s) / model->n_samples;
@@ -124,5 +125,4 @@ int learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
         EACH_OF (struct model_op, op, program->ops, program->n_ops)
             model_scale_op(op, fmin(works, 1));
     }
-    return 0;
 }

@@ -89,13 +89,10 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
                                      "iterations vary");
 }
 
-static int model_learn(const struct measured_replay *replay, struct dpro_model *model,
-                       struct dpro_error *err)
+static void model_learn(const struct measured_replay *replay, struct dpro_model *model)
 {
     struct coarse coarse;
-    int rc = model_coarsen(replay, model, &coarse, err);
-    if (rc < 0)
-        return rc;
+    model_coarsen(replay, model, &coarse);
     fit_net(replay, &coarse, model);
     make_programs(replay, &coarse, model);
     learn_batch_shares(replay, &coarse, model);
@@ -105,9 +102,8 @@ static int model_learn(const struct measured_replay *replay, struct dpro_model *
     learn_module_costs(replay, &coarse, model);
     learn_batch_curve(model);
     describe_stack(replay->graph, model);
-    rc = learn_least_times(replay->graph, &coarse, model, err);
+    learn_least_times(replay->graph, &coarse, model);
     arena_fini(&coarse.arena);
-    return rc;
 }
 
 /* When the first rank is through with an iteration: a thread may be ahead of its GPU. */
@@ -164,54 +160,47 @@ void model_pace_by(const struct measured_replay *changed, struct model_pace alon
 }
 
 /* Probes of another run have to be of this job's modules. */
-static int check_probes(struct dpro_model *model, struct dpro_error *err)
+static void check_probes(struct dpro_model *model)
 {
     const struct dpro_probes *probes = model->probes;
     if (!probes || !probes->of_another)
-        return 0;
+        return;
     if (model->n_modules == 0)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "nothing tells which modules the job has, so that probes say nothing "
-                              "of it: record it with 'dpro profile'");
+        fail_with(DPRO_EUSAGE,
+                  "nothing tells which modules the job has, so that probes say nothing "
+                  "of it: record it with 'dpro profile'");
     if (!probes_match(model))
-        return dpro_error_set(
-            err, DPRO_EUSAGE,
-            "the probes are of none of the job's modules, by name and class: they "
-            "are of another model");
+        fail_with(DPRO_EUSAGE,
+                  "the probes are of none of the job's modules, by name and class: they "
+                  "are of another model");
     if (probes->other_threads)
         array_push(&model->warnings,
                    arena_format(&model->arena,
                                 "the probes were measured with another number of threads than the "
                                 "job ran with: what they say may not hold here"));
-    return 0;
 }
 
-static int model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
-                       struct dpro_model **model, struct dpro_error *err)
+static void model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
+                        struct dpro_model **model)
 {
     struct dpro_model *m = mem_array(1, sizeof *m);
+    struct dpro_error why;
     m->pace = (struct model_pace){1, 1};
     m->probes = options->probes;
     m->all_communication = options->all_communication;
     measure_iterations(graph, options, m);
-    int rc = dpro_model_check(graph, err);
+    int rc = dpro_model_check(graph, &why);
     if (rc < 0 && !graph->lacks_gpu && !graph->of_stages &&
-        (is_single(graph) || (m->all_communication && has_communications(graph)))) {
-        m->no_gradients = arena_copy_string(&m->arena, err->text, strlen(err->text));
-        rc = 0;
-    }
-    if (rc == 0) {
-        m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
-        measured_replay_run(graph, &options->sink, m->recorded);
-        rc = model_learn(m->recorded, m, err);
-    }
-    if (rc == 0)
-        rc = check_probes(m, err);
-    if (rc == 0)
-        rc = fit_pace(m, err);
-    if (rc == 0)
-        *model = m;
-    return rc;
+        (is_single(graph) || (m->all_communication && has_communications(graph))))
+        m->no_gradients = arena_copy_string(&m->arena, why.text, strlen(why.text));
+    else
+        fail_on(rc, &why);
+    m->recorded = arena_alloc(&m->arena, sizeof *m->recorded);
+    measured_replay_run(graph, &options->sink, m->recorded);
+    model_learn(m->recorded, m);
+    check_probes(m);
+    fit_pace(m);
+    *model = m;
 }
 
 int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_options *options,
@@ -219,5 +208,5 @@ int dpro_model_build(const struct dpro_graph *graph, const struct dpro_model_opt
 {
     struct dpro_model_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), model_build(graph, &mine, model, err));
+    return rc < 0 ? rc : OUTCOME(err, model_build(graph, &mine, model));
 }

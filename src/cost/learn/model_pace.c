@@ -22,17 +22,16 @@ void measure_iterations(const struct dpro_graph *g, const struct dpro_model_opti
 }
 
 /* The job's time without dpro, which all commands call the same. */
-static int find_job(const struct dpro_graph *g, struct dpro_model *model, struct dpro_error *err)
+static void find_job(const struct dpro_graph *g, struct dpro_model *model)
 {
     struct job_doubt doubt;
     int64_t replay_ns = 0;
     if (model->measured_ns <= 0)
-        return 0;
+        return;
     model->job = job_time_of(g, replay_ns, model->profiler_ns, &doubt);
     if (model->job.source != DPRO_JOB_OWN_STEPS) {
-        int rc = dpro_replay_predict(g, NULL, &replay_ns, err);
-        if (rc < 0)
-            return rc;
+        struct dpro_error why;
+        fail_on(dpro_replay_predict(g, NULL, &replay_ns, &why), &why);
         model->job = job_time_of(g, replay_ns, model->profiler_ns, &doubt);
     }
     uint32_t n;
@@ -46,7 +45,6 @@ static int find_job(const struct dpro_graph *g, struct dpro_model *model, struct
     model->job_noise = doubt.noise;
     model->usual_noise = doubt.of_usual;
     model->machine_std = doubt.machine;
-    return 0;
 }
 
 /* What a profiler adds, and what the machine's pace changes, is computation more than
@@ -166,17 +164,16 @@ static double set_pauses(struct dpro_model *m)
     return median;
 }
 
-int fit_pace(struct dpro_model *model, struct dpro_error *err)
+void fit_pace(struct dpro_model *model)
 {
     double ns = time_at_pace(model, (struct model_pace){1, 1});
     if (ns >= (double)INT64_MAX)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "an iteration of the job's model never ends: ranks wait for each "
-                              "other, as where sends and receives were matched wrongly; 'dpro "
-                              "replay' works with the trace");
-    int rc = find_job(model->recorded->graph, model, err);
-    if (rc < 0 || model->median_ns <= 0)
-        return rc;
+        fail_with(DPRO_EUSAGE, "an iteration of the job's model never ends: ranks wait for each "
+                               "other, as where sends and receives were matched wrongly; 'dpro "
+                               "replay' works with the trace");
+    find_job(model->recorded->graph, model);
+    if (model->median_ns <= 0)
+        return;
     model->misfit = (ns + set_pauses(model)) / (double)model->median_ns - 1;
     ns += model->pause_ns;
     if (model->pause_ns > PAUSES_TO_TELL * (double)model->job.ns)
@@ -186,16 +183,15 @@ int fit_pace(struct dpro_model *model, struct dpro_error *err)
                                 "as they are, whatever changes",
                                 model->pause_ns / 1e6, (double)model->job.ns / 1e6));
     if (model->misfit < -1 + 1 / (1 + MOST_MISFIT) || model->misfit > MOST_MISFIT)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the model of the job takes %.3g times the measured iteration, so "
-                              "that it can't tell what changes do; does 'dpro replay' warn of the "
-                              "trace?",
-                              1 + model->misfit);
+        fail_with(DPRO_EEMPTY,
+                  "the model of the job takes %.3g times the measured iteration, so "
+                  "that it can't tell what changes do; does 'dpro replay' warn of the "
+                  "trace?",
+                  1 + model->misfit);
     double target_ns = (double)model->job.ns;
     model->launching_ns = scaled_ns((target_ns - model->pause_ns) / (ns - model->pause_ns),
                                     model->launching_ns); /* as before, of an iteration */
     ns = fmax(ns, (double)model->launching_ns + model->pause_ns);
     set_pace(model, pace_to(model, pace_direction(model, ns), ns, target_ns));
     model->paced_ns = evaluate_once(model);
-    return 0;
 }

@@ -210,8 +210,8 @@ static uint32_t find_tensor(const struct dpro_model *model, const char *name)
 }
 
 /* taken[t]: tensor t is in a bucket. */
-static int take_buckets(const struct dpro_model *m, const struct plan_file *plan, bool *taken,
-                        struct dpro_strategy *s, struct dpro_error *err)
+static void take_buckets(const struct dpro_model *m, const struct plan_file *plan, bool *taken,
+                         struct dpro_strategy *s)
 {
     uint32_t n_taken = 0;
     for (size_t b = 0; b < plan->buckets.n; b++) {
@@ -222,11 +222,11 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
             const char *name = strtab_get(&plan->strings, plan->names.at[i]);
             uint32_t t = find_tensor(m, name);
             if (t == MODEL_NONE || taken[t])
-                return dpro_error_set(
-                    err, DPRO_EFORMAT, "%s: bucket %zu: '%.200s' %s", plan->path, b, name,
-                    t == MODEL_NONE ? "is no gradient of this trace; a plan fits the model that "
-                                      "it was made for"
-                                    : "is in another bucket or twice in this one; list it once");
+                fail_with(DPRO_EFORMAT, "%s: bucket %zu: '%.200s' %s", plan->path, b, name,
+                          t == MODEL_NONE
+                              ? "is no gradient of this trace; a plan fits the model that "
+                                "it was made for"
+                              : "is in another bucket or twice in this one; list it once");
             taken[t] = true;
             s->order[n_taken++] = t;
         }
@@ -235,44 +235,40 @@ static int take_buckets(const struct dpro_model *m, const struct plan_file *plan
     while (n_taken < m->n_tensors && taken[first])
         first++;
     if (n_taken < m->n_tensors)
-        return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: %u of the %u gradients of this trace are in no bucket, "
-                              "'%.200s' among them; list each once",
-                              plan->path, m->n_tensors - n_taken, m->n_tensors,
-                              m->tensors[first].name);
-    return 0;
+        fail_with(DPRO_EFORMAT,
+                  "%s: %u of the %u gradients of this trace are in no bucket, "
+                  "'%.200s' among them; list each once",
+                  plan->path, m->n_tensors - n_taken, m->n_tensors, m->tensors[first].name);
 }
 
-static int take_servers(const struct dpro_model *m, const struct plan_file *plan,
-                        struct dpro_strategy *s, struct dpro_error *err)
+static void take_servers(const struct dpro_model *m, const struct plan_file *plan,
+                         struct dpro_strategy *s)
 {
     uint32_t n = sync_n_servers(&m->net);
     if (n > 0 && plan->n_servers > 0 && plan->n_servers != n)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "%s: the plan is for %u parameter servers, this job has %u; add "
-                              "--servers %u",
-                              plan->path, plan->n_servers, n, plan->n_servers);
+        fail_with(DPRO_EUSAGE,
+                  "%s: the plan is for %u parameter servers, this job has %u; add "
+                  "--servers %u",
+                  plan->path, plan->n_servers, n, plan->n_servers);
     keep_servers(m, s);
     for (size_t b = 0; b < plan->buckets.n && m->capabilities.places; b++) {
         int number = plan->buckets.at[b].server;
         uint32_t server = number >= 0 ? servers_with_number(m, number) : s->buckets[b].server;
         if (server == MODEL_NONE)
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s: bucket %zu: there is no parameter server %d in this trace; "
-                                  "make a plan for this job",
-                                  plan->path, b, number);
+            fail_with(DPRO_EFORMAT,
+                      "%s: bucket %zu: there is no parameter server %d in this trace; "
+                      "make a plan for this job",
+                      plan->path, b, number);
         s->buckets[b].server = server;
     }
-    return 0;
 }
 
-int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 struct plan_beside *beside, struct dpro_error *err)
+void buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
+                  struct plan_beside *beside)
 {
     struct plan_file plan;
-    int rc = plan_file_read(path, &plan, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_error why;
+    fail_on(plan_file_read(path, &plan, &why), &why);
     SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
     strategy->fuses = plan.fuses && model->net.gate.cycle_ns > 0;
@@ -285,19 +281,16 @@ int buckets_read(const struct dpro_model *model, const char *path, struct dpro_s
                                    .micro_batches = plan.micro_batches,
                                    .n_computed = (uint32_t)(plan.compiled.n + plan.in_bf16.n)};
     if (plan.buckets.n == 0)
-        return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: no buckets in it; give a plan or a list of "
-                              "lists of gradients",
-                              plan.path);
+        fail_with(DPRO_EFORMAT,
+                  "%s: no buckets in it; give a plan or a list of "
+                  "lists of gradients",
+                  plan.path);
     if (plan.buckets.n > model->n_tensors)
-        return dpro_error_set(
-            err, DPRO_EFORMAT,
-            "%s: more buckets than the model has gradients (%u); list each gradient "
-            "once",
-            path, model->n_tensors);
-    rc = take_buckets(model, &plan, taken, strategy, err);
-    if (rc == 0)
-        rc = take_servers(model, &plan, strategy, err);
+        fail_with(DPRO_EFORMAT,
+                  "%s: more buckets than the model has gradients (%u); list each gradient "
+                  "once",
+                  path, model->n_tensors);
+    take_buckets(model, &plan, taken, strategy);
+    take_servers(model, &plan, strategy);
     plan_file_fini(&plan);
-    return rc;
 }

@@ -27,8 +27,8 @@ struct plan_beside {
 /* Reads a JSON list of lists of tensor names, or a plan (its folder, or plan.json) with its
  * partitions, priorities and compression. Every tensor must be in exactly one bucket. What else a
  * plan asks for is only counted. */
-int buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                 struct plan_beside *beside, struct dpro_error *err);
+void buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
+                  struct plan_beside *beside);
 
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);

@@ -132,8 +132,8 @@ void find_communications(const struct dpro_graph *graph, struct dpro_model *mode
 /* ---- coarsen.c ---- */
 
 /* Finds the model's tensors and each rank's segments between them. */
-int model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
-                  struct coarse *coarse, struct dpro_error *err);
+void model_coarsen(const struct measured_replay *replay, struct dpro_model *model,
+                   struct coarse *coarse);
 
 /* ---- programs.c ---- */
 
@@ -145,13 +145,13 @@ void make_programs(const struct measured_replay *replay, const struct coarse *co
 
 /* What the threads that launch a GPU's work would take for an iteration if nothing but them took
  * time; 0: no rank has any. */
-int launching_alone(const struct dpro_graph *graph, int64_t *alone_ns, struct dpro_error *err);
+int64_t launching_alone(const struct dpro_graph *graph);
 /* Whether no thread ever waits for its GPU. */
 bool launches_run_ahead(const struct dpro_graph *graph);
 /* The model's least times. Where launches fill an iteration and run ahead, programs are what the
  * GPU works, without its waiting for them. */
-int learn_least_times(const struct dpro_graph *graph, const struct coarse *coarse,
-                      struct dpro_model *model, struct dpro_error *err);
+void learn_least_times(const struct dpro_graph *graph, const struct coarse *coarse,
+                       struct dpro_model *model);
 
 /* ---- batch_share.c ---- */
 
@@ -216,7 +216,7 @@ void learn_batch_curve(struct dpro_model *model);
 void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_options *options,
                         struct dpro_model *model);
 /* Finds the job's time without dpro, and scales the model until an iteration takes that. */
-int fit_pace(struct dpro_model *model, struct dpro_error *err);
+void fit_pace(struct dpro_model *model);
 void set_pace(struct dpro_model *model, struct model_pace pace);
 /* Scales a model of other links or work, in that proportion, until an iteration takes target_ns, as
  * near as it gets. */

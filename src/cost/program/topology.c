@@ -113,28 +113,30 @@ static const struct json_member members[] = {
     {.key = "note", .type = JSON_ANY},
     NO_OTHERS};
 
-static int read_file(const char *path, struct topology *t, struct dpro_error *err)
+static void read_file(const char *path, struct topology *t)
 {
     struct told told = {
         .inter.rails = 1, .intra.payload = PAYLOAD_SHARE, .inter.link.payload = PAYLOAD_SHARE};
     struct strtab strings = {0};
     struct json_reader r = {.strings = &strings};
+    struct dpro_error why;
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "%s: no file, and no ready-made topology, which are named like "
-                              "h100-nvlink-400g or pcie4-2x25g",
-                              path);
-    int rc = json_read_file(&r, path, members, &told,
-                            "no JSON object; 'man dpro-whatif' describes topologies", err);
+        fail_with(DPRO_EUSAGE,
+                  "%s: no file, and no ready-made topology, which are named like "
+                  "h100-nvlink-400g or pcie4-2x25g",
+                  path);
+    fail_on(json_read_file(&r, path, members, &told,
+                           "no JSON object; 'man dpro-whatif' describes topologies", &why),
+            &why);
     strtab_fini(&strings);
     *t = (struct topology){told.ranks_per_host, told.inter.rails, told.intra, told.inter.link};
-    return rc;
 }
 
-int topology_read(const char *name, struct topology *topology, struct dpro_error *err)
+void topology_read(const char *name, struct topology *topology)
 {
-    return find_ready(name, topology) ? 0 : read_file(name, topology, err);
+    if (!find_ready(name, topology))
+        read_file(name, topology);
 }
 
 double topology_latency(const struct topology *t, double n, double n_hosts)

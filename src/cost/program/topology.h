@@ -23,7 +23,7 @@ struct topology {
 };
 
 /* `name`: of a ready-made one, or a file (doc/formats/topology.md). */
-int topology_read(const char *name, struct topology *topology, struct dpro_error *err);
+void topology_read(const char *name, struct topology *topology);
 
 /* What is left for data, in bytes a second. */
 static inline double told_rate(const struct told_link *link)

@@ -76,7 +76,7 @@ struct plan_file {
 
 /* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. A list of
  * texts is one of modules to recompute. */
-int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err);
+void plan_file_read(const char *path, struct plan_file *plan);
 void plan_file_fini(struct plan_file *plan);
 
 /* Whether it says anything of memory, or of how modules are computed, that a job is to do. */

@@ -207,11 +207,12 @@ static const struct json_member members_of_plan[] = {
     MEMBER_IN("sharding", sharding, .must = true),
     {NULL}};
 
-static int read_input(struct plan_file *plan, struct input *in, struct dpro_error *err)
+static void read_input(struct plan_file *plan, struct input *in)
 {
+    struct dpro_error why;
     struct json js;
     struct json_reader r = {.js = &js, .strings = &plan->strings, .arg = plan};
-    json_init(&js, in, 0, err);
+    json_init(&js, in, 0, &why);
     json_skip_mark(&js);
     int c = json_peek(&js);
     plan->is_list = c == '[';
@@ -224,28 +225,23 @@ static int read_input(struct plan_file *plan, struct input *in, struct dpro_erro
     if (c == '{' && !plan->has_schema)
         json_refuse(&r, "no plan: its schema is none of dpro.plan/1 to dpro.plan/5");
     plan->uncertainty_pct = plan->uncertainty_pct > 0 ? plan->uncertainty_pct : 0;
-    int rc = json_reader_result(&r, "not a list of buckets, nor a plan");
+    fail_on(json_reader_result(&r, "not a list of buckets, nor a plan"), &why);
     json_fini(&js);
-    return rc;
 }
 
-int plan_file_read(const char *path, struct plan_file *plan, struct dpro_error *err)
+void plan_file_read(const char *path, struct plan_file *plan)
 {
+    struct dpro_error why;
     struct stat info;
     struct input in;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     *plan = (struct plan_file){.path = mem_format(is_folder ? "%s/plan.json" : "%s", path)};
-    int rc = input_open(&in, plan->path, err);
-    if (rc == DPRO_EIO) { /* what was named can't be read: bad input */
-        struct dpro_error why = *err;
-        return dpro_error_set(err, DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan",
-                              why.text);
-    }
-    if (rc == 0) {
-        rc = read_input(plan, &in, err);
-        input_close(&in);
-    }
-    return rc;
+    int rc = input_open(&in, plan->path, &why);
+    if (rc == DPRO_EIO) /* what was named can't be read: bad input */
+        fail_with(DPRO_EFORMAT, "%s; 'dpro optimize TRACE -o DIR' makes a plan", why.text);
+    fail_on(rc, &why);
+    read_input(plan, &in);
+    input_close(&in);
 }
 
 void plan_file_fini(struct plan_file *plan)

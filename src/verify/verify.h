@@ -72,11 +72,11 @@ static inline const struct turn *verify_turn(const struct dpro_verify *v, size_t
 }
 
 /* verify_read.c: adds what a run wrote. */
-int verify_read_run(struct dpro_verify *verify, const char *path, struct dpro_error *err);
+void verify_read_run(struct dpro_verify *verify, const char *path);
 
 /* verify_stats.c: works out the rest of all that was read; DPRO_EFORMAT where the turns are not in
  * mirrored order. */
-int verify_work_out(struct dpro_verify *verify, struct dpro_error *err);
+void verify_work_out(struct dpro_verify *verify);
 enum verify_verdict verify_verdict(const struct dpro_verify *verify);
 /* What the plan promised, and half of its 95 % interval, in percent; NAN: it promised nothing. */
 double verify_expected_gain(const struct dpro_verify *verify);

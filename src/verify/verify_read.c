@@ -111,7 +111,7 @@ static void read_asynchronous(struct json_reader *r, void *out, size_t offset UN
         json_scalar(r->js, &text, &len) && json_is(text, len, "true");
 }
 
-int verify_read_run(struct dpro_verify *v, const char *path, struct dpro_error *err)
+void verify_read_run(struct dpro_verify *v, const char *path)
 {
     static const struct json_member members[] = {
         MEMBER(struct dpro_verify, "world_size", INT, world_size),
@@ -131,7 +131,7 @@ int verify_read_run(struct dpro_verify *v, const char *path, struct dpro_error *
         MEMBER_BY("warnings", read_texts, offsetof(struct dpro_verify, warnings)),
         {NULL}};
     struct json_reader r = {.strings = &v->strings, .arg = v};
-    int rc = json_read_file(&r, path, members, v, "not what a job writes", err);
+    struct dpro_error why;
+    fail_on(json_read_file(&r, path, members, v, "not what a job writes", &why), &why);
     v->n_runs++;
-    return rc;
 }

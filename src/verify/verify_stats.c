@@ -20,7 +20,7 @@ static double turn_ms(const struct dpro_verify *v, const struct turn *turn)
     return (double)stats_median_i64(steps, turn->n) / 1e6;
 }
 
-static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
+static void find_configurations(struct dpro_verify *v)
 {
     for (size_t i = 0; i < v->turns.n; i++) {
         size_t c = 0;
@@ -28,7 +28,7 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
                strcmp(v->configurations[c].name, v->turns.at[i].name) != 0)
             c++;
         if (c == VERIFY_MOST_CONFIGURATIONS)
-            return dpro_error_set(err, DPRO_EFORMAT, "more than %zu configurations by turns", c);
+            fail_with(DPRO_EFORMAT, "more than %zu configurations by turns", c);
         if (c == v->n_configurations)
             v->configurations[v->n_configurations++].name = v->turns.at[i].name;
         if (v->turns.at[i].peak_bytes > v->configurations[c].peak_bytes)
@@ -36,26 +36,24 @@ static int find_configurations(struct dpro_verify *v, struct dpro_error *err)
         v->configurations[c].n_buckets = v->turns.at[i].n_buckets;
         v->configurations[c].first_bucket = v->turns.at[i].first_bucket;
     }
-    return 0;
 }
 
 /* The turns of whole blocks, by half. */
-static int find_times(struct dpro_verify *v, struct dpro_error *err)
+static void find_times(struct dpro_verify *v)
 {
     size_t n = v->n_configurations;
     v->n_blocks = n < 2 ? 0 : v->turns.n / (2 * n);
     if (v->n_blocks > MOST_BLOCKS)
-        return dpro_error_set(err, DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
+        fail_with(DPRO_EFORMAT, "more than %d blocks of turns", MOST_BLOCKS);
     v->times = mem_array(2 * v->n_blocks * n, sizeof *v->times);
     for (size_t i = 0; i < 2 * v->n_blocks * n; i++) {
         const struct turn *turn = verify_turn(v, i / n, i % n);
         if (strcmp(turn->name, v->configurations[i % n].name) != 0 ||
             turn->block != (int64_t)(i / n / 2))
-            return dpro_error_set(err, DPRO_EFORMAT, "turn %zu is not in mirrored order",
-                                  (size_t)(turn - v->turns.at));
+            fail_with(DPRO_EFORMAT, "turn %zu is not in mirrored order",
+                      (size_t)(turn - v->turns.at));
         v->times[i] = turn_ms(v, turn);
     }
-    return 0;
 }
 
 /* How many of the smallest, and of the largest, means of pairs lie outside of the 95 % interval
@@ -115,14 +113,12 @@ static void compare_configurations(struct dpro_verify *v)
         v->over_best = gain_over(v, 1, (size_t)v->best, work);
 }
 
-int verify_work_out(struct dpro_verify *v, struct dpro_error *err)
+void verify_work_out(struct dpro_verify *v)
 {
-    int rc = find_configurations(v, err);
-    if (rc == 0)
-        rc = find_times(v, err);
-    if (rc == 0 && v->n_blocks > 0)
+    find_configurations(v);
+    find_times(v);
+    if (v->n_blocks > 0)
         compare_configurations(v);
-    return rc;
 }
 
 double verify_expected_gain(const struct dpro_verify *v)

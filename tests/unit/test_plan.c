@@ -71,7 +71,8 @@ TEST_IN_FOLDER(modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_w
         add_names(&plan, &plan.in_bf16, cases[i].bf16);
         add_names(&plan, &plan.recomputed, cases[i].recompute);
         write_plan(&plan);
-        if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
+        if (OUTCOME(&err, plan_file_read(folder, &back)) < 0 ||
+            dpro_plan_read(folder, &summary, &err) < 0)
             fail_msg("%s", err.text);
         check_names(&back, &back.compiled, cases[i].compile);
         check_names(&back, &back.in_bf16, cases[i].bf16);
@@ -106,7 +107,8 @@ TEST_IN_FOLDER(units_come_back_as_they_were_written)
                    ((struct plan_file_unit){strtab_add(&plan.strings, names[i], strlen(names[i])),
                                             i == 1}));
     write_plan(&plan);
-    if (plan_file_read(folder, &back, &err) < 0 || dpro_plan_read(folder, &summary, &err) < 0)
+    if (OUTCOME(&err, plan_file_read(folder, &back)) < 0 ||
+        dpro_plan_read(folder, &summary, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(back.units.n, 3);
     assert_int_equal(back.peak_bytes, 5);
@@ -140,7 +142,7 @@ TEST_IN_FOLDER(horovods_settings_come_back_as_they_were_written)
     plan.fuses = true;
     plan.fusion_bytes = 5 << 20;
     write_plan(&plan);
-    if (plan_file_read(folder, &back, &err) < 0)
+    if (OUTCOME(&err, plan_file_read(folder, &back)) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(back.cycle_ns, plan.cycle_ns);
     assert_true(back.fuses);

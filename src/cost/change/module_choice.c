@@ -72,8 +72,7 @@ static void choose_from_file(const struct dpro_model *model, const char *path,
                                        [MODULES_COMPILED] = "computation.compile",
                                        [MODULES_IN_BF16] = "computation.bf16"};
     struct plan_file plan;
-    struct dpro_error err;
-    fail_on(plan_file_read(path, &plan, &err), &err);
+    plan_file_read(path, &plan);
     const name_array *const lists[] = {&plan.recomputed, &plan.compiled, &plan.in_bf16};
     const name_array *names = lists[plan.is_list ? MODULES_RECOMPUTED : of_plan];
     if (names->n == 0 && (!plan.is_list || plan.buckets.n > 0))

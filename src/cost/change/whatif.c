@@ -452,6 +452,13 @@ static int answer_question(const struct dpro_graph *graph, const struct dpro_mod
     return row->plain && rc != DPRO_ENOMEM ? tell_plain(graph, model, row, question) : rc;
 }
 
+static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
+                       const struct dpro_changes *changes, struct dpro_whatif **whatif,
+                       struct dpro_error *err)
+{
+    return OUTCOME(err, run_whatif(graph, model, changes, whatif));
+}
+
 int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *model,
                     const struct dpro_changes *changes, struct dpro_whatif **whatif,
                     struct dpro_error *err)
@@ -459,7 +466,7 @@ int dpro_whatif_run(const struct dpro_graph *graph, const struct dpro_model *mod
     struct dpro_changes mine;
     struct dpro_whatif *made;
     int rc = OPTIONS_TAKE(&mine, changes, err);
-    if (rc < 0 || (rc = OUTCOME(err, run_whatif(graph, model, &mine, &made))) < 0)
+    if (rc < 0 || (rc = make_whatif(graph, model, &mine, &made, err)) < 0)
         return rc;
     for (size_t i = 0; i < made->answer.n_questions; i++)
         if (answer_question(graph, model, &change_rows[i], &made->questions[i]) == DPRO_ENOMEM) {

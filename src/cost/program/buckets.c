@@ -267,8 +267,7 @@ void buckets_read(const struct dpro_model *model, const char *path, struct dpro_
                   struct plan_beside *beside)
 {
     struct plan_file plan;
-    struct dpro_error why;
-    fail_on(plan_file_read(path, &plan, &why), &why);
+    plan_file_read(path, &plan);
     SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
     strategy->fuses = plan.fuses && model->net.gate.cycle_ns > 0;

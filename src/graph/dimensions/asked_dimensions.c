@@ -13,12 +13,12 @@ struct asked {
     uint32_t over; /* the one that lies over others; NO_ID: none */
 };
 
-static int dimensions_fail(const struct asked *asked, struct dpro_error *err, const char *why)
+_Noreturn static void dimensions_fail(const struct asked *asked, const char *why)
 {
-    return dpro_error_set(err, DPRO_EUSAGE, "--dims %s: %s", asked->text, why);
+    fail_with(DPRO_EUSAGE, "--dims %s: %s", asked->text, why);
 }
 
-static int dimensions_parse(struct asked *asked, struct dpro_error *err)
+static void dimensions_parse(struct asked *asked)
 {
     static const char form[] =
         "write sizes of dp, fsdp, cp, ep, tp and pp, the outermost first, as in "
@@ -32,22 +32,23 @@ static int dimensions_parse(struct asked *asked, struct dpro_error *err)
             does++;
         for (uint32_t i = 0; i < asked->n; i++)
             if (asked->does[i] == does)
-                return dimensions_fail(asked, err, "each dimension can be given once");
+                dimensions_fail(asked, "each dimension can be given once");
         if (does == DPRO_N_PARALLELISMS || at[len] != '=' || at[len + 1] < '0' || at[len + 1] > '9')
-            return dimensions_fail(asked, err, form);
+            dimensions_fail(asked, form);
         unsigned long long size = strtoull(at + len + 1, &end, 10);
         if (size < 1 || size > INT32_MAX || (*end != ',' && *end != '\0') ||
             (*end == ',' && end[1] == '\0'))
-            return dimensions_fail(asked, err, form);
+            dimensions_fail(asked, form);
         asked->does[asked->n] = does;
         asked->size[asked->n++] = (uint32_t)size;
         at = end + (*end == ',');
     }
-    return asked->n > 0 ? 0 : dimensions_fail(asked, err, form);
+    if (asked->n == 0)
+        dimensions_fail(asked, form);
 }
 
 /* Experts lie over others where they are one factor too many. */
-static int check_product(struct asked *asked, int world, struct dpro_error *err)
+static void check_product(struct asked *asked, int world)
 {
     uint64_t product = 1, without = 1;
     char why[160];
@@ -60,10 +61,10 @@ static int check_product(struct asked *asked, int world, struct dpro_error *err)
         if (asked->does[i] == DPRO_EXPERTS && without == (uint64_t)world)
             asked->over = i;
     if (product == (uint64_t)world || asked->over != NO_ID)
-        return 0;
+        return;
     snprintf(why, sizeof why, "these make %llu ranks, the job has %d", (unsigned long long)product,
              world);
-    return dimensions_fail(asked, err, why);
+    dimensions_fail(asked, why);
 }
 
 /* The boxes of the dimensions in an order, the outermost first. */
@@ -159,23 +160,21 @@ static bool choose_order(const struct finder *f, const struct asked *asked, stru
 }
 
 /* Experts that lie over others: as the trace's groups of that size do, else within the replicas. */
-static int place_over(const struct finder *f, const struct asked *asked, struct grid_box *boxes,
-                      struct dpro_error *err)
+static void place_over(const struct finder *f, const struct asked *asked, struct grid_box *boxes)
 {
     uint32_t size = asked->size[asked->over];
     EACH (const struct family, family, f->families)
         if (family->does == DPRO_EXPERTS && family->size == size && family->box.n > 0) {
             boxes[asked->over] = family->box;
-            return 0;
+            return;
         }
     for (uint32_t d = 0; d < asked->n; d++)
         if (keeps_parameters(asked->does[d]) && boxes[d].n == 1 && asked->size[d] % size == 0) {
             int32_t from = boxes[d].at[0].from;
             boxes[asked->over] = (struct grid_box){1, {{from, from * (int32_t)size}}};
-            return 0;
+            return;
         }
-    return dimensions_fail(asked, err,
-                           "no groups of the trace, and no replicas, can be divided into that many "
+    dimensions_fail(asked, "no groups of the trace, and no replicas, can be divided into that many "
                            "groups of experts");
 }
 
@@ -193,8 +192,7 @@ bool finder_lies_in(const struct finder *f, const struct family *family, const s
     return true;
 }
 
-static int give_families(struct finder *f, const struct asked *asked, const struct grid_box *boxes,
-                         struct dpro_error *err)
+static void give_families(struct finder *f, const struct asked *asked, const struct grid_box *boxes)
 {
     EACH (struct family, family, f->families) {
         bool fits = true;
@@ -206,29 +204,24 @@ static int give_families(struct finder *f, const struct asked *asked, const stru
         for (uint32_t other = 0; other < asked->n && family->box.n == 0; other++)
             d = finder_lies_in(f, family, &boxes[other]) ? other : d;
         if (family->box.n == 0 && d == asked->n)
-            return dimensions_fail(asked, err,
-                                   "the trace has groups of ranks that fit no such grid");
+            dimensions_fail(asked, "the trace has groups of ranks that fit no such grid");
         family->dimension = d < asked->n ? d : NO_ID;
     }
-    return 0;
 }
 
-int dimensions_lay_out(struct finder *f, const char *text, struct dpro_error *err)
+void dimensions_lay_out(struct finder *f, const char *text)
 {
     struct asked asked = {.text = text, .over = NO_ID};
     struct grid_box boxes[DPRO_N_PARALLELISMS] = {{0}};
-    int rc = dimensions_parse(&asked, err);
-    if (rc == 0)
-        rc = check_product(&asked, f->join->world_size, err);
-    if (rc == 0 && !choose_order(f, &asked, boxes))
-        rc = dimensions_fail(&asked, err,
-                             "the trace has groups of ranks that contradict this in any order; "
-                             "'dpro replay' without it says what they form");
-    if (rc == 0 && asked.over != NO_ID)
-        rc = place_over(f, &asked, boxes, err);
-    if (rc == 0)
-        rc = give_families(f, &asked, boxes, err);
-    for (uint32_t d = 0; rc == 0 && d < asked.n; d++) {
+    dimensions_parse(&asked);
+    check_product(&asked, f->join->world_size);
+    if (!choose_order(f, &asked, boxes))
+        dimensions_fail(&asked, "the trace has groups of ranks that contradict this in any order; "
+                                "'dpro replay' without it says what they form");
+    if (asked.over != NO_ID)
+        place_over(f, &asked, boxes);
+    give_families(f, &asked, boxes);
+    for (uint32_t d = 0; d < asked.n; d++) {
         array_add(&f->found->all, .does = asked.does[d], .box = boxes[d], .size = asked.size[d]);
         EACH (const struct family, family, f->families)
             if (family->dimension == d && family->n_ranks > 0) {
@@ -236,5 +229,4 @@ int dimensions_lay_out(struct finder *f, const char *text, struct dpro_error *er
                 f->found->all.at[d].bytes_per_rank += family->bytes / family->n_ranks;
             }
     }
-    return rc;
 }

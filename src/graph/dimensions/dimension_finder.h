@@ -39,7 +39,7 @@ static inline bool keeps_parameters(int does)
 
 /* Makes the dimensions "dp=2,tp=4", the outermost first, and gives each family
  * its dimension. Fails with DPRO_EUSAGE where the trace contradicts them. */
-int dimensions_lay_out(struct finder *finder, const char *asked, struct dpro_error *err);
+void dimensions_lay_out(struct finder *finder, const char *asked);
 /* Whether each group of a family lies in one of a dimension with this box. */
 bool finder_lies_in(const struct finder *finder, const struct family *family,
                     const struct grid_box *box);

@@ -436,31 +436,26 @@ static void dimensions_assign(struct finder *f)
         }
 }
 
-int dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked,
-                    struct dpro_error *err)
+void dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked)
 {
     struct finder f = {.join = join, .found = dimensions, .is_grid = true};
     traffics_find(&f.traffics, join);
     find_families(&f);
-    int rc = 0;
     if (asked)
-        rc = dimensions_lay_out(&f, asked, err);
+        dimensions_lay_out(&f, asked);
     else
         EACH (struct family, family, f.families)
             place_family(&f, family);
-    if (rc == 0) {
-        sort_dimensions(&f);
-        check_grid(&f);
-        fill_groups(&f);
-        say_evidence(&f, asked != NULL);
-        say_note(&f);
-        dimensions_assign(&f);
-    }
+    sort_dimensions(&f);
+    check_grid(&f);
+    fill_groups(&f);
+    say_evidence(&f, asked != NULL);
+    say_note(&f);
+    dimensions_assign(&f);
     EACH (struct family, family, f.families)
         array_fini(&family->uses);
     array_fini(&f.families);
     traffics_fini(&f.traffics);
-    return rc;
 }
 
 void dimensions_fini(struct dimensions *dimensions)

@@ -22,6 +22,5 @@ struct dimensions {
 /* Finds them, or (where it is not NULL) lays them out as `asked`, "dp=2,tp=4", and sets that of
  * each rank's collectives. Needs collectives that are matched. Fails with DPRO_EUSAGE where the job
  * contradicts what was asked. */
-int dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked,
-                    struct dpro_error *err);
+void dimensions_find(struct dimensions *dimensions, struct join *join, const char *asked);
 void dimensions_fini(struct dimensions *dimensions);

@@ -197,9 +197,10 @@ static void add_ops(struct assembly *a, struct graph_builder *builder)
 /* ---- all ---- */
 
 /* A graph of the ops and edges, which are none where only clocks are asked for. */
-static int create_graph(struct assembly *a, struct dpro_error *err)
+static void create_graph(struct assembly *a)
 {
     struct graph_builder *builder = graph_builder_create();
+    struct dpro_error why;
     if (a->n_ops > 0) {
         a->names = arena_alloc(&a->scratch, a->trace->names.n * sizeof *a->names);
         memset(a->names, 0xFF, a->trace->names.n * sizeof *a->names);
@@ -208,9 +209,8 @@ static int create_graph(struct assembly *a, struct dpro_error *err)
     }
     EACH (const struct local_edge, edge, a->edges)
         graph_builder_add_edge(builder, edge->from, edge->to, edge->next);
-    int status = graph_builder_finish(builder, &a->graph, err);
+    fail_on(graph_builder_finish(builder, &a->graph, &why), &why);
     graph_builder_destroy(builder);
-    return status;
 }
 
 static void hand_over(struct assembly *a, struct dpro_graph **graph)
@@ -220,9 +220,8 @@ static void hand_over(struct assembly *a, struct dpro_graph **graph)
     *graph = a->graph;
 }
 
-int assemble_graph(struct job *job, const struct dpro_trace *trace,
-                   const struct dpro_job_options *options, struct dpro_graph **graph,
-                   struct dpro_error *err)
+void assemble_graph(struct job *job, const struct dpro_trace *trace,
+                    const struct dpro_job_options *options, struct dpro_graph **graph)
 {
     struct join *join = &job->join;
     struct assembly a = {.join = join,
@@ -236,9 +235,7 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     assembly_number_ops(&a);
     assembly_find_lines(&a);
     assembly_order(&a);
-    int status = create_graph(&a, err);
-    if (status < 0)
-        return status;
+    create_graph(&a);
     assembly_fill(&a);
     assembly_warn(&a);
     a.graph->unprofiled = dpro_trace_unprofiled(trace);
@@ -248,17 +245,13 @@ int assemble_graph(struct job *job, const struct dpro_trace *trace,
     hand_over(&a, graph);
     arena_fini(&a.scratch);
     FREE_ALL(&a.lines, &a.edges);
-    return 0;
 }
 
-int assemble_clocks(struct join *join, const struct dpro_job_options *options,
-                    struct dpro_graph **graph, struct dpro_error *err)
+void assemble_clocks(struct join *join, const struct dpro_job_options *options,
+                     struct dpro_graph **graph)
 {
     struct assembly a = {.join = join, .options = options};
-    int status = create_graph(&a, err);
-    if (status < 0)
-        return status;
+    create_graph(&a);
     assembly_warn_clocks(&a);
     hand_over(&a, graph);
-    return 0;
 }

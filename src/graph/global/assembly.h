@@ -162,12 +162,11 @@ void assembly_warn_clocks(struct assembly *a);
 void assembly_warn(struct assembly *a);
 
 /* assemble.c: writes the joined ranks into one graph. */
-int assemble_graph(struct job *job, const struct dpro_trace *trace,
-                   const struct dpro_job_options *options, struct dpro_graph **graph,
-                   struct dpro_error *err);
+void assemble_graph(struct job *job, const struct dpro_trace *trace,
+                    const struct dpro_job_options *options, struct dpro_graph **graph);
 /* A graph of clocks and nothing else. */
-int assemble_clocks(struct join *join, const struct dpro_job_options *options,
-                    struct dpro_graph **graph, struct dpro_error *err);
+void assemble_clocks(struct join *join, const struct dpro_job_options *options,
+                     struct dpro_graph **graph);
 
 /* share_ranks.c: ranks that other processes build. They tell what their iterations hold, learn
  * which are chosen, and give what joining ranks needs: of struct rank_build, once the rank is

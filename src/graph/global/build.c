@@ -315,34 +315,33 @@ static int build_ranks(struct build *build, struct dpro_error *err)
 }
 
 /* Profiles of which no iterations can be built are no evidence; the transport may be. */
-static int build_clocks(struct build *build, struct dpro_graph **graph, struct dpro_error *err)
+static void build_clocks(struct build *build, struct dpro_graph **graph)
 {
     struct join *join = &build->job.join;
-    int status = join->n_ranks > 0 ? build_ranks(build, err)
-                                   : dpro_error_set(err, DPRO_EEMPTY,
+    struct dpro_error why;
+    int status = join->n_ranks > 0 ? build_ranks(build, &why)
+                                   : dpro_error_set(&why, DPRO_EEMPTY,
                                                     "nothing tells of the ranks' clocks: add their "
                                                     "transport logs or their profiles");
-    if (status < 0 && build->trace->n_transports == 0 && build->trace->n_nccl_logs == 0)
-        return status;
+    if (build->trace->n_transports == 0 && build->trace->n_nccl_logs == 0)
+        fail_on(status, &why);
     if (status < 0)
         join->n_ranks = 0;
     clocks_align(join, build->trace, &build->options);
-    return assemble_clocks(join, &build->options, graph, err);
+    assemble_clocks(join, &build->options, graph);
 }
 
-static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
-                                struct dpro_error *err)
+static void build_ops_and_clocks(struct build *build, struct dpro_graph **graph)
 {
     struct job *job = &build->job;
+    struct dpro_error why;
     if (build->trace->n_ranks == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              build->trace->n_servers > 0
-                                  ? "the trace holds profiles of parameter servers only; add those "
-                                    "of the workers"
-                                  : "the trace holds no rank");
-    int status = build_ranks(build, err);
-    if (status < 0)
-        return status;
+        fail_with(DPRO_EEMPTY, "%s",
+                  build->trace->n_servers > 0
+                      ? "the trace holds profiles of parameter servers only; add those "
+                        "of the workers"
+                      : "the trace holds no rank");
+    fail_on(build_ranks(build, &why), &why);
     servers_find(&job->servers, build->trace);
     clocks_align(&job->join, build->trace, &build->options);
     unprofiled_iterations_find(job->join.ranks, job->join.n_ranks, build->trace,
@@ -357,43 +356,36 @@ static int build_ops_and_clocks(struct build *build, struct dpro_graph **graph,
     servers_build(&job->servers);
     tell_stage(build);
     job->join.of_stages = build->trace->stages != NULL;
-    status = dimensions_find(&job->dimensions, &job->join, build->options.dimensions, err);
-    if (status < 0)
-        return status;
+    dimensions_find(&job->dimensions, &job->join, build->options.dimensions);
     tell_stage(build);
-    status = assemble_graph(job, build->trace, &build->options, graph, err);
+    assemble_graph(job, build->trace, &build->options, graph);
     tell_stage(build);
-    return status;
 }
 
-static int build_graph(const struct dpro_trace *trace, struct dpro_trace *spent,
-                       const struct dpro_job_options *options, struct dpro_graph **graph,
-                       struct dpro_error *err)
+static void build_graph(const struct dpro_trace *trace, struct dpro_trace *spent,
+                        const struct dpro_job_options *options, struct dpro_graph **graph)
 {
     struct build build = {.trace = trace, .spent = spent, .processes = trace->processes};
-    int status = OPTIONS_TAKE(&build.options, options, err);
-    if (status < 0)
-        return status;
+    struct dpro_error why;
+    fail_on(OPTIONS_TAKE(&build.options, options, &why), &why);
     build_create(&build);
     uint32_t n_ranks = build.job.join.n_ranks;
-    status = build.options.clocks_only ? build_clocks(&build, graph, err)
-                                       : build_ops_and_clocks(&build, graph, err);
+    (build.options.clocks_only ? build_clocks : build_ops_and_clocks)(&build, graph);
     build.job.join.n_ranks = n_ranks; /* all those that were built */
     build_destroy(&build.job);
     arena_fini(&build.arena);
-    return status;
 }
 
 int dpro_graph_build(const struct dpro_trace *trace, const struct dpro_job_options *options,
                      struct dpro_graph **graph, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, NULL, options, graph, err));
+    return OUTCOME(err, build_graph(trace, NULL, options, graph));
 }
 
 int graph_build_from(struct dpro_trace *trace, const struct dpro_job_options *options,
                      struct dpro_graph **graph, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), build_graph(trace, trace, options, graph, err));
+    return OUTCOME(err, build_graph(trace, trace, options, graph));
 }
 
 /* ---- in another process ---- */

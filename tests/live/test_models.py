@@ -63,6 +63,8 @@ SETTINGS = {"view": "gradient_as_bucket_view", "static": "static_graph", "unused
 
 
 class Buckets(live.Case):
+    WARM = True
+
     def check(self, modes, micro=1):
         """The buckets of each mode are DDP's."""
         body = BUCKETS % {"modes": modes, "micro": micro}
@@ -99,6 +101,8 @@ class Buckets(live.Case):
 
 
 class Models(live.Case):
+    WARM = True
+
     def test_a_ddp_model_wrapped_again_is_described_once(self):
         self.assert_ran(self.ranks("""
 dist.init_process_group("gloo")
@@ -389,6 +393,8 @@ end()
 
 
 class Recorder(live.Case):
+    WARM = True
+
     JOB = """
 import dpro
 model = net()

@@ -74,6 +74,8 @@ def plan(buckets=None, world_size=2, compression="none", **more):
 
 
 class Case(live.Case):
+    WARM = True
+
     def plan(self, value=None, name="plan"):
         os.makedirs(self.path(name), exist_ok=True)
         with open(self.path(name, "plan.json"), "w", encoding="utf-8") as file:

@@ -225,6 +225,16 @@ class TestStages(Case):
         self.assertNotIn("slow_rank", causes)
         self.assertGreater(causes["python_gaps"], 20)
 
+    def test_the_fewer_steps_of_other_micro_batches_are_left_out(self):
+        usual, other = (StageJob(stages=4, micro_batches=n, steps=6, times=uneven(17)) for n in (8, 6))
+        rows = [[row for row in job.rows(apart=None) if (row["step"] in (11, 14)) == (job is other)] for job in (usual, other)]
+        lines = [",".join(COLUMNS)] + [",".join(str(row[c]) for c in COLUMNS) for row in rows[0] + rows[1]]
+        facts = self.replayed("job.csv", "\n".join(lines) + "\n")
+        steps = [max(end for _, end in usual.simulate(step, usual.times).values()) for step in (0, 2, 3, 5)]
+        self.assertEqual((facts["trace"]["iterations"], facts["micro_batches"]), (4, 8))
+        self.assertAlmostEqual(facts["measured"]["iteration_ms"], 1000 * sum(steps) / 4, delta=0.01)
+        self.assertRegex(" ".join(facts["warnings"]), "do more or fewer ops than usual are left out")
+
     def test_ranks_whose_clocks_differ_are_told_of(self):
         job = StageJob(dp=2, stages=4, times=uneven(16))
         rows = [",".join(str(dict(row, start_ts=row["start_ts"] + 0.05 * (row["stage"] // 2))[c]) for c in COLUMNS) for row in job.rows()]

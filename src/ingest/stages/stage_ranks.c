@@ -31,6 +31,8 @@ struct ranks_maker {
     int64_t *begun_ns; /* of each op: when its worker asked for it */
     int64_t *ended_ns; /* of each op: when those that wait for it could go on, at the latest */
     ARRAY(struct stage_meeting) meetings; /* by op */
+    bool *is_out;                         /* by step */
+    int64_t *shift_ns; /* by step: how long those before it lasted that are left out */
 };
 
 /* The op of a data-parallel rank; NULL: the rank has none like it in that step. */
@@ -120,35 +122,23 @@ static void end_before(struct ranks_maker *m, uint32_t op, uint32_t step, uint32
     }
 }
 
-/* Of the messages of the usual step, whether both ends always begin together: then waiting was cut
- * off before the file was written. */
-static bool begin_together(const struct ranks_maker *m)
+/* Of the messages of the usual step: whether both ends always begin together, as waiting was cut
+ * off before the file was written; returns whether one in ten is over before it is sent, as clocks
+ * differ. */
+static bool look_at_messages(struct ranks_maker *m)
 {
-    const struct stage_plan *plan = &m->plan;
-    uint32_t n = 0, n_together = 0;
-    for (uint32_t op = 0; op < plan->n; op++) {
-        if (plan->ops[op].peer >= op) /* each pair once; and none */
-            continue;
-        n++;
-        n_together += llabs(plan->ops[op].row->start_ns -
-                            plan->ops[plan->ops[op].peer].row->start_ns) < TOGETHER_NS;
-    }
-    return n > 0 && n_together * 20 >= n * 19;
-}
-
-/* Whether one message in ten of the usual step is over before it is sent: clocks differ. */
-static bool clocks_differ(const struct ranks_maker *m)
-{
-    uint32_t n = 0, n_before = 0, step = m->table->usual;
+    uint32_t n = 0, n_together = 0, n_before = 0, step = m->table->usual;
     for (uint32_t op = 0; op < m->plan.n; op++)
-        for (uint32_t r = 0; r < m->table->n_replicas && stage_op_sends(m->plan.ops[op].type);
-             r++) {
+        for (uint32_t r = 0; r < m->table->n_replicas; r++) {
             uint32_t peer = m->plan.ops[op].peer;
-            const struct stage_op *sent = op_at(m, op, step, r);
-            const struct stage_op *got = peer < m->plan.n ? op_at(m, peer, step, r) : NULL;
-            n += sent && got;
-            n_before += sent && got && got->start_ns + got->dur_ns < sent->start_ns - LATE_NS;
+            bool pair = stage_op_sends(m->plan.ops[op].type) && peer < m->plan.n;
+            const struct stage_op *sent = pair ? op_at(m, op, step, r) : NULL;
+            const struct stage_op *got = sent ? op_at(m, peer, step, r) : NULL;
+            n += got != NULL;
+            n_together += got && llabs(got->start_ns - sent->start_ns) < TOGETHER_NS;
+            n_before += got && got->start_ns + got->dur_ns < sent->start_ns - LATE_NS;
         }
+    m->are_after = n > 0 && n_together * 20 >= n * 19;
     return n_before * 10 > n;
 }
 
@@ -156,7 +146,6 @@ static void find_times(struct ranks_maker *m)
 {
     const struct stage_plan *plan = &m->plan;
     uint32_t n_replicas = m->table->n_replicas;
-    m->are_after = begin_together(m);
     for (uint32_t s = 0; s < m->table->steps.n; s++) {
         for (uint32_t g = 0; g < plan->n_groups; g++) {
             uint8_t type = plan->ops[plan->members[plan->first_member[g]]].type;
@@ -237,6 +226,31 @@ static const struct stage_meeting *meeting_before(const struct ranks_maker *m, s
     return i < m->meetings.n && at[i].op == op ? &at[i] : NULL;
 }
 
+/* ---- steps that are left out ---- */
+
+/* Those in which most workers do more or fewer ops than in the usual one, as with other numbers of
+ * micro-batches, where they are the fewer: no iteration is like the mean of both. The others follow
+ * each other. Returns whether there are any. */
+static bool leave_steps_out(struct ranks_maker *m, struct arena *arena)
+{
+    const struct stage_table *table = m->table;
+    size_t n = table->steps.n, n_out = 0;
+    m->is_out = arena_array(arena, n, sizeof *m->is_out);
+    m->shift_ns = arena_array(arena, n, sizeof *m->shift_ns);
+    for (uint32_t s = 0; s < n; s++) {
+        size_t n_others = 0;
+        for (uint32_t w = 0; w < table->workers.n; w++)
+            n_others += stage_table_count(table, w, s) != stage_table_count(table, w, table->usual);
+        m->is_out[s] = n_others * 2 > table->workers.n;
+        n_out += m->is_out[s];
+    }
+    memset(m->is_out, 0, n_out * 2 < n ? 0 : n * sizeof *m->is_out);
+    for (size_t s = 1; s < n; s++)
+        m->shift_ns[s] = m->shift_ns[s - 1] +
+                         (m->is_out[s - 1] ? table->bounds[s][0] - table->bounds[s - 1][0] : 0);
+    return n_out > 0 && n_out * 2 < n;
+}
+
 /* ---- spans, and what waits for what ---- */
 
 enum { PASSES, SENDS_FORWARD, SHARDS = SENDS_FORWARD + 4, N_TRACKS };
@@ -255,6 +269,9 @@ struct part_maker {
     uint32_t rank;
     uint32_t names[N_STAGE_OPS], groups[N_STAGE_COMMS]; /* string ids */
     bool alone[N_STAGE_COMMS];                          /* nobody else is in the group */
+    size_t first;
+    uint32_t n_ops;   /* of its ops, in the table */
+    int64_t shift_ns; /* of the step */
 };
 
 static uint32_t intern_name(struct part_maker *m, const char *text)
@@ -299,24 +316,17 @@ static void add_groups(struct part_maker *m)
     }
 }
 
-/* The numbers of a worker's spans: of its n ops in order, of the meetings before them, and of the
+/* The numbers of a worker's spans: of its n_ops in order, of the meetings before them, and of the
  * begins of steps. */
 static uint32_t number_of(const struct part_maker *m, const struct stage_op *op)
 {
-    return (uint32_t)(index_of(m->all, op) -
-                      m->all->table->first[m->rank * m->all->table->steps.n]);
-}
-
-static uint32_t n_ops_of(const struct part_maker *m)
-{
-    const size_t *first = &m->all->table->first[m->rank * m->all->table->steps.n];
-    return (uint32_t)(first[m->all->table->steps.n] - first[0]);
+    return (uint32_t)(index_of(m->all, op) - m->first);
 }
 
 static void add_span(struct part_maker *m, enum span_kind kind, uint32_t name, uint32_t track,
                      int64_t start_ns, int64_t end_ns, uint32_t number)
 {
-    struct trace_span span = {.start_ns = start_ns,
+    struct trace_span span = {.start_ns = start_ns - m->shift_ns,
                               .dur_ns = end_ns - start_ns,
                               .name = name,
                               .track = track,
@@ -343,10 +353,11 @@ static uint32_t peer_of(const struct part_maker *m, const struct stage_op *op, s
     const struct stage_plan *plan = &m->all->plan;
     const struct stage_worker *own = &table->workers.at[m->rank];
     size_t at = stage_plan_of_stage(plan, own->stage) + place;
-    if (at >= stage_plan_of_stage(plan, own->stage + 1) || plan->ops[at].type != op->type ||
-        plan->ops[at].peer == UINT32_MAX)
-        return UINT32_MAX;
-    return table->worker_at[own->replica * table->n_stages + plan->ops[plan->ops[at].peer].stage];
+    bool is_there = at < stage_plan_of_stage(plan, own->stage + 1);
+    uint32_t peer = is_there && plan->ops[at].type == op->type ? plan->ops[at].peer : UINT32_MAX;
+    return peer == UINT32_MAX
+               ? UINT32_MAX
+               : table->worker_at[own->replica * table->n_stages + plan->ops[peer].stage];
 }
 
 static void add_op(struct part_maker *m, const struct stage_op *op, size_t place)
@@ -394,9 +405,9 @@ static void add_waits(struct part_maker *m, const struct stage_op *op, size_t pl
     uint32_t first = stage_plan_of_stage(plan, m->all->table->workers.at[m->rank].stage);
     const struct stage_plan_op *at = &plan->ops[first + place];
     const struct stage_meeting *meeting = meeting_before(m->all, index_of(m->all, op));
-    uint32_t own = number_of(m, op), to = meeting ? n_ops_of(m) + own : own;
+    uint32_t own = number_of(m, op), to = meeting ? m->n_ops + own : own;
     if (at->n_before == 0)
-        add_edge(m, 2 * n_ops_of(m) + op->step, own);
+        add_edge(m, 2 * m->n_ops + op->step, own);
     for (uint32_t k = at->first_before; k < at->first_before + at->n_before; k++)
         add_edge(m, own - (uint32_t)place + (plan->before[k] - first), to);
     if (meeting) {
@@ -416,18 +427,19 @@ static void add_step(struct part_maker *m, uint32_t s)
     const struct stage_op *ops = stage_table_ops(table, m->rank, s);
     size_t n = stage_table_count(table, m->rank, s);
     const int64_t *bounds = table->bounds[s];
-    struct trace_span step = {.start_ns = bounds[0],
+    m->shift_ns = m->all->shift_ns[s];
+    struct trace_span step = {.start_ns = bounds[0] - m->shift_ns,
                               .dur_ns = bounds[1] - bounds[0],
                               .name = intern_name(m, "step"),
                               .track = PASSES,
                               .kind = SPAN_STEP,
                               SPAN_UNKNOWN};
     step.sequence = (int32_t)table->steps.at[s];
-    if (n == 0)
+    if (n == 0 || m->all->is_out[s])
         return;
     part_place_span(m->part, &step);
     add_span(m, SPAN_CPU_OP, intern_name(m, "begin of the step"), PASSES, bounds[0],
-             bounds[0] + 1 /* what takes no time is no op */, 2 * n_ops_of(m) + s);
+             bounds[0] + 1 /* what takes no time is no op */, 2 * m->n_ops + s);
     for (size_t i = 0; i < n; i++) {
         add_op(m, &ops[i], i);
         if (m->all->fits[m->rank * table->steps.n + s])
@@ -440,7 +452,9 @@ static void make_part(struct ranks_maker *all, uint32_t rank, struct trace_part 
     static const char *const tracks[N_TRACKS] = {
         "passes",         "forward sends",     "forward receives",
         "backward sends", "backward receives", "data-parallel communication"};
-    struct part_maker m = {.all = all, .part = part, .rank = rank};
+    const size_t *first = &all->table->first[rank * all->table->steps.n];
+    struct part_maker m = {.all = all, .part = part, .rank = rank, .first = first[0]};
+    m.n_ops = (uint32_t)(first[all->table->steps.n] - first[0]);
     part_intern(part, "", 0);
     part_set_rank(part, rank, (int64_t)all->table->workers.n);
     part->process.host = intern_name(&m, "stage timeline"); /* one clock */
@@ -472,7 +486,9 @@ void stage_ranks_make(struct trace_part *part, struct stage_table *table)
         all.begun_ns[index_of(&all, op)] = op->start_ns;
         all.ended_ns[index_of(&all, op)] = op->start_ns + op->dur_ns;
     }
-    if (clocks_differ(&all))
+    if (leave_steps_out(&all, &scratch))
+        part->note = "steps in which workers do more or fewer ops than usual are left out";
+    if (look_at_messages(&all))
         part->note = "messages end before they are sent, as its ranks' clocks differ: waiting, "
                      "transfers and gaps are off by as much; record with synchronized clocks";
     find_times(&all);

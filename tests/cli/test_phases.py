@@ -2,7 +2,7 @@
 kernels of 1 ms, so that counts are milliseconds."""
 import gpu_job
 from gpu_job import Job
-from support import Case, dpro
+from support import Case, dpro, span
 
 
 class Phases(Case):
@@ -122,3 +122,104 @@ class Phases(Case):
         self.assertIn(", of which 5.00 ms are GPU work that only some iterations have", idle)
         causes = facts["slow_iterations"]["causes"]
         self.assertAlmostEqual(sum(cause["more_ms"] for cause in causes), 15, delta=0.1)
+
+
+class Unmarked(Case):
+    """What an iteration is, of a CPU job that nothing marks: each pass forward and back takes 30 ms, an update 4."""
+
+    def make(self, step, n=9):
+        """step(self, i) calls what follows; returns the folder."""
+        self.events, self.now, self.number = [], 0, 0
+        for i in range(n):
+            step(i)
+        self.write("job/rank0.json", {"traceEvents": self.events})
+        return self.path("job")
+
+    def call(self, name, us, tid=1, cat="cpu_op", **args):
+        self.events.append(span(name, self.now, us, tid, cat, **args))
+        self.now += us
+
+    def load(self):
+        self.call("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000, cat="user_annotation")
+
+    def train(self, numbered=True):
+        for layer in range(10):
+            self.call("aten::linear", 1000, **({"Sequence number": self.number + layer, "Fwd thread id": 0} if numbered else {}))
+        for layer in reversed(range(10)):
+            self.call("autograd::engine::evaluate_function: AddmmBackward0", 2000, 2,
+                      **({"Sequence number": self.number + layer, "Fwd thread id": 1} if numbered else {}))
+        self.number += 10
+
+    def update(self, marked=False):
+        if marked:
+            self.events.append(span("Optimizer.step#AdamW.step", self.now, 4000, cat="user_annotation"))
+        self.call("aten::_fused_adamw_", 4000)
+
+    def assert_iterations(self, folder, n, ms, found_by="optimizer"):
+        facts = self.assert_replays(folder)
+        self.assertEqual((facts["steps"]["found"], facts["steps"]["found_by"]), (n, found_by))
+        self.assertAlmostEqual(facts["job"]["iteration_ms"], ms, delta=0.02 * ms)
+        return facts
+
+    def test_a_loader_that_is_called_for_each_micro_batch_is_no_iteration(self):
+        for numbered in (True, False):
+            def accumulates(i, numbered=numbered):
+                for _ in range(4):
+                    self.load()
+                    self.train(numbered)
+                self.update()
+
+            self.assert_iterations(self.make(accumulates), 9, 4 * 31 + 4)
+            self.assert_iterations(self.make(accumulates, 1), 1, 4 * 31 + 4)
+
+    def test_nor_is_it_where_the_update_is_unknown(self):
+        def accumulates(_):
+            for _ in range(4):
+                self.load()
+                self.train()
+            self.call("my_op", 4000)
+
+        self.assert_iterations(self.make(accumulates), 9, 4 * 31 + 4, "passes")
+
+    def test_a_validation_pass_joins_no_steps(self):
+        def validates(i):
+            self.load()
+            self.train()
+            self.update(marked)
+            if i % 3 == 2:
+                for _ in range(4):
+                    self.load()
+                    self.call("aten::linear", 10_000)
+
+        for marked in (False, True):
+            facts = self.assert_iterations(self.make(validates), 9, 35 + 4 * 11 / 3)
+            self.assertEqual(facts["slow_iterations"]["every"], 3)
+
+    def test_optimizers_of_one_class_that_take_turns_are_one_iteration(self):
+        """One loads and the other does not; or each calls what the other does not."""
+        def gan(i):
+            self.load()
+            self.train()
+            self.update(True)
+            self.train()
+            self.update(True)
+
+        def plays(i):
+            for op in ("aten::tanh", "aten::relu"):
+                self.load()
+                self.call(op, 1000)
+                self.train()
+                self.update(True)
+
+        self.assert_iterations(self.make(gan), 9, 1 + 2 * 34)
+        self.assert_iterations(self.make(plays), 9, 2 * 36)
+
+    def test_optimizers_of_steps_that_only_do_more_at_times_are_not(self):
+        def logs(i):
+            self.load()
+            self.train()
+            self.update(True)
+            if i % 2 == 1:
+                self.call("aten::item", 1000)
+
+        self.assert_iterations(self.make(logs, 12), 12, 35.5)

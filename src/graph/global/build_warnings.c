@@ -308,7 +308,7 @@ static void warn_ahead(struct assembly *a)
         snprintf(ranks, sizeof ranks, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
     WARN(a,
          "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
-         "work recurs every %.2f ms, which is what the job takes and what is measured here",
+         "work recurs every %.2f ms from the first one to the last; iterations are measured there",
          ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
 }
 

@@ -13,6 +13,7 @@
  * they go with what comes next in the iteration; with what was last where nothing comes, or where a
  * backward pass does. What an op calls is of its phase. */
 
+#include "graph/names/update_names.h"
 #include "graph/ops/framework_graph.h"
 
 enum { UNKNOWN = DPRO_N_OP_KINDS, HOLDS_PASS /* and is not of one phase */ };
@@ -270,12 +271,6 @@ static int64_t end_of_step(const struct phases_finder *f, uint32_t step)
     return step < f->rank->steps.n ? f->rank->steps.at[step].end_ns : INT64_MAX;
 }
 
-static bool writes_many(const char *name)
-{
-    return (text_begins(name, "aten::_foreach_") || text_begins(name, "aten::_fused_")) &&
-           text_ends(name, "_");
-}
-
 /* Where updates end, from the optimizer's ranges, from nodes of a graph and ops that write. */
 static void find_update(struct phases_finder *f, const struct phases_place *place)
 {
@@ -294,7 +289,7 @@ static void find_update(struct phases_finder *f, const struct phases_place *plac
             pass->updated_ns = MAX(pass->updated_ns, end_ns);
     } else if (is_outer_op(f, place->at)) {
         const char *name = strtab_get(f->rank->names, span->name);
-        bool many = writes_many(name);
+        bool many = name_writes_many(name);
         bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
         if (!many && !assigns && !writes_into_input(name))
             return;

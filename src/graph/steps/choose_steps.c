@@ -231,6 +231,11 @@ void steps_leave_out_lacking(struct chooser *c)
     }
 }
 
+static bool is_first_of_window(const struct rank_build *rank, uint32_t s)
+{
+    return s == 0 || rank->steps.at[s - 1].window != rank->steps.at[s].window;
+}
+
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 void steps_leave_out_incomplete(struct chooser *c)
@@ -251,8 +256,10 @@ void steps_leave_out_incomplete(struct chooser *c)
             step->timed = false;
             struct left_out odd = {.number = step->number, .rank = r, .incomplete = true};
             snprintf(odd.reason, sizeof odd.reason, "%s",
-                     half ? "it holds less than half of the usual ops; was its file cut short?"
-                          : "it holds fewer ops than others, and its file is cut off within it");
+                     !half ? "it holds fewer ops than others, and its file is cut off within it"
+                     : rank->steps.source > STEPS_RECORDED && is_first_of_window(rank, s)
+                         ? "it holds less than half of the usual ops; the recording began within it"
+                         : "it holds less than half of the usual ops; was its file cut short?");
             array_push(&c->choice.left_out, odd);
         }
         if (steps_cut_window(c, r) != NO_ID)

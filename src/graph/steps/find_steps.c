@@ -1,8 +1,9 @@
 /* Where iterations begin and end. The first of these that the trace has: the steps of a TensorFlow
  * session; marks, ProfilerStep#N or those that --step-mark names; the steps that dpro's recorder
- * timed; the optimizer's steps; calls of an executor; ranges of the user that repeat; passes
- * forward and back; the period of the main thread's sequence of outermost ops. Where in doubt, all
- * there is is one iteration. */
+ * timed; the optimizer's steps; calls of an executor; ranges of the user that repeat; ops that
+ * update weights; passes forward and back, or a DataLoader's calls if they hold no fewer of them;
+ * the period of the main thread's sequence of outermost ops. Where in doubt, all there is is one
+ * iteration. */
 
 #include "graph/steps/training.h"
 
@@ -189,6 +190,28 @@ static const struct {
     {STEPS_PERIOD, NAME_EXECUTOR_CALL, steps_from_executor},
 };
 
+/* A DataLoader may be called for each micro-batch, or by a validation pass: of its iterations and
+ * those by passes, the ones that hold more are taken. */
+static enum step_source look_for_passes(struct rank_build *rank, const struct training *t)
+{
+    bool covered;
+    size_t first = rank->steps.n;
+    uint32_t mark = rank->steps.mark;
+    enum step_source source = steps_from_passes(rank, t) ? STEPS_PASSES : STEPS_NONE;
+    size_t middle = rank->steps.n;
+    if (!steps_from_ranges(rank, t, false, &covered))
+        return source;
+    size_t n = rank->steps.n - middle;
+    if (source == STEPS_PASSES && n > middle - first) {
+        rank->steps.n = middle;
+        rank->steps.mark = mark;
+        return source;
+    }
+    memmove(rank->steps.at + first, rank->steps.at + middle, n * sizeof *rank->steps.at);
+    rank->steps.n = first + n;
+    return STEPS_RANGES;
+}
+
 static enum step_source look_for_loop(struct rank_build *rank, uint32_t window,
                                       const bool *in_backward)
 {
@@ -196,10 +219,12 @@ static enum step_source look_for_loop(struct rank_build *rank, uint32_t window,
     struct training t;
     bool covered; /* by a range of the user: what repeats within is no iteration */
     training_find(&t, rank, window, in_backward);
-    if (steps_from_ranges(rank, &t, &covered))
+    if (steps_from_ranges(rank, &t, t.passes.n > 0, &covered))
         source = STEPS_RANGES;
+    else if (steps_from_updates(rank, &t))
+        source = STEPS_OPTIMIZER;
     else if (t.passes.n > 0)
-        source = steps_from_passes(rank, &t) ? STEPS_PASSES : STEPS_NONE;
+        source = look_for_passes(rank, &t);
     else if (!covered && steps_from_period(rank, window))
         source = STEPS_PERIOD;
     else

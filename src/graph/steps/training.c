@@ -34,6 +34,9 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
     const struct trace_track *track = &trace->tracks[t->rank->main_track];
     for (uint32_t i = track->first; i < track->first + track->n; i++) {
         const struct trace_span *span = &trace->spans[i];
+        if (span->window == t->window && span->kind == SPAN_ANNOTATION &&
+            (t->rank->classes[span->name] & NAME_LOADER))
+            array_push(&t->loads, span->start_ns);
         if (span->window != t->window || in_backward[i] ||
             (span->kind != SPAN_CPU_OP && span->kind != SPAN_RUNTIME))
             continue;
@@ -125,7 +128,7 @@ void training_find(struct training *t, const struct rank_build *rank, uint32_t w
 
 void training_fini(struct training *t)
 {
-    FREE_ALL(&t->ops, &t->backward, &t->passes, &t->lost_ns);
+    FREE_ALL(&t->ops, &t->backward, &t->passes, &t->lost_ns, &t->loads);
 }
 
 size_t training_backward_before(const struct training *t, int64_t ns)
@@ -170,10 +173,17 @@ struct step_part *step_parts_add(step_part_array *parts, const struct training *
     return part;
 }
 
-void step_parts_finish(step_part_array *parts)
+void step_parts_finish(step_part_array *parts, const struct training *t)
 {
+    size_t o = 0;
     EACH (struct step_part, part, *parts) {
         size_t n = 0;
+        part->n_loads =
+            count_before(&t->loads, part->end_ns) - count_before(&t->loads, part->start_ns);
+        for (; o < t->ops.n && t->ops.at[o]->start_ns < part->end_ns; o++)
+            if (t->ops.at[o]->kind == SPAN_CPU_OP && t->ops.at[o]->start_ns >= part->start_ns)
+                array_push(&part->ops, t->ops.at[o]->name);
+        sort_u32(part->ops.at, part->ops.n);
         sort_u32(part->backward.at, part->backward.n);
         sort_u32(part->names.at, part->names.n);
         for (size_t i = 0; i < part->names.n; i++)
@@ -186,7 +196,7 @@ void step_parts_finish(step_part_array *parts)
 void step_parts_fini(step_part_array *parts)
 {
     EACH (struct step_part, part, *parts)
-        FREE_ALL(&part->backward, &part->names);
+        FREE_ALL(&part->backward, &part->names, &part->ops);
     array_fini(parts);
 }
 
@@ -220,6 +230,36 @@ static size_t first_whole(const step_part_array *parts)
     return parts->n > 1 && parts->at[0].is_fragment;
 }
 
+static bool take_turns(const struct step_part *a, const struct step_part *b)
+{
+    return (a->n_loads > 0) != (b->n_loads > 0) ||
+           (LACKING(a, b, ops) > 0 && LACKING(b, a, ops) > 0);
+}
+
+static uint32_t hash_contents(const struct step_part *part)
+{
+    uint64_t hash = part->n_loads;
+    for (size_t i = 0; i < part->ops.n; i++)
+        hash = map_mix(hash + part->ops.at[i]);
+    return (uint32_t)hash;
+}
+
+/* Of n parts that repeat: at what period they take turns; 1: they do not; 0: they seem to, but are
+ * too few to tell. */
+static size_t period_of_turns(const struct step_part *at, size_t n)
+{
+    enum { FEW = 4 };
+    SCRATCH ARRAY(uint32_t) contents = {0};
+    bool turns = false;
+    for (size_t i = 0; i < n; i++)
+        array_push(&contents, hash_contents(&at[i]));
+    size_t period = steps_find_period(contents.at, n, 0);
+    for (size_t i = 1; i < (period > 0 ? period : n < FEW ? n : 0); i++)
+        turns |=
+            period > 0 ? take_turns(&at[0], &at[i]) : (at[i].n_loads > 0) != (at[0].n_loads > 0);
+    return turns ? period : 1;
+}
+
 size_t step_parts_period(const step_part_array *parts)
 {
     enum { ENOUGH = 1000 }; /* to see a loop; keeps the search short */
@@ -232,15 +272,29 @@ size_t step_parts_period(const step_part_array *parts)
         for (size_t i = 0; i < all && wrong <= all / 10; i++)
             wrong += !training_repeats(&at[i + period], &at[i], first + i + period + 1 == parts->n);
         if (wrong <= all / 10)
-            return period;
+            return period > 1 ? period : period_of_turns(at, n);
     }
     return 0;
 }
 
-void step_parts_push(const step_part_array *parts, size_t period, struct rank_build *rank,
-                     uint32_t window)
+void step_parts_join(step_part_array *parts, size_t period)
+{
+    size_t n = first_whole(parts);
+    for (size_t i = n; i < parts->n; i += period) {
+        size_t end = MIN(i + period, parts->n);
+        parts->at[i].end_ns = parts->at[end - 1].end_ns;
+        parts->at[i].is_fragment = end - i < period;
+        for (size_t k = i + 1; k < end; k++)
+            FREE_ALL(&parts->at[k].backward, &parts->at[k].names, &parts->at[k].ops);
+        parts->at[n++] = parts->at[i];
+    }
+    parts->n = n;
+}
+
+void step_parts_push(const step_part_array *parts, struct rank_build *rank, uint32_t window)
 {
     int64_t number = 0;
-    for (size_t i = first_whole(parts); i + period <= parts->n; i += period)
-        steps_push(rank, parts->at[i].start_ns, parts->at[i + period - 1].end_ns, number++, window);
+    EACH (const struct step_part, part, *parts)
+        if (!part->is_fragment || parts->n == 1)
+            steps_push(rank, part->start_ns, part->end_ns, number++, window);
 }

@@ -18,6 +18,7 @@ struct training {
     span_array backward; /* the outermost functions of autograd on any thread, by start */
     ARRAY(struct pass) passes;
     i64_array lost_ns; /* when functions began whose forward op was not recorded */
+    i64_array loads;   /* when the main thread asked a DataLoader for a batch, sorted */
 };
 
 /* By span: whether it is, or lies in, a function of autograd. The caller frees it. */
@@ -43,20 +44,28 @@ struct step_part {
     int64_t start_ns, end_ns;
     ARRAY(uint32_t) backward; /* names of autograd's functions in it, sorted */
     ARRAY(uint32_t) names;    /* of what else tells parts apart, each once, sorted */
-    bool is_fragment;         /* the recording began within it */
+    ARRAY(uint32_t) ops;      /* names of the main thread's outermost ops, sorted */
+    size_t n_loads;
+    bool is_fragment; /* the recording began or ended within it */
 };
 typedef ARRAY(struct step_part) step_part_array;
 
 struct step_part *step_parts_add(step_part_array *parts, const struct training *t, int64_t start_ns,
                                  int64_t end_ns);
-void step_parts_finish(step_part_array *parts); /* once all have their names */
+/* Once all have their names, and their last ends. */
+void step_parts_finish(step_part_array *parts, const struct training *t);
 void step_parts_fini(step_part_array *parts);
 
 /* How many parts in a row are an iteration: their shortest period, at which they repeat in nine of
  * ten places. A part repeats another one if it did the same work backward but for a tenth, and has
- * the same names; the last one may lack some. Leaves out a fragment at the start. 0: none. */
+ * the same names; the last one may lack some. Where all do, those that take turns are one: one of
+ * them loads a batch and another does not, or each calls ops that the other does not, as two
+ * optimizers of one class do. A validation pass or a checkpoint in some of them only adds to what
+ * they are. Leaves out a fragment at the start. 0: none. */
 size_t step_parts_period(const step_part_array *parts);
 
-/* Appends the iterations of so many parts each. */
-void step_parts_push(const step_part_array *parts, size_t period, struct rank_build *rank,
-                     uint32_t window);
+/* Makes one of each so many; a rest at the end is a fragment. */
+void step_parts_join(step_part_array *parts, size_t period);
+
+/* Appends the iterations that they are, without fragments. */
+void step_parts_push(const step_part_array *parts, struct rank_build *rank, uint32_t window);

@@ -1,6 +1,7 @@
 /* Iterations that nothing marks, by what an iteration of training is: passes forward and back, and
  * then the optimizer's step. */
 
+#include "graph/names/update_names.h"
 #include "graph/steps/training.h"
 
 static const struct trace_track *main_track(const struct training *t)
@@ -35,22 +36,25 @@ static bool lies_in_op(const struct rank_build *rank, const struct trace_span *s
     return false;
 }
 
-/* How many spans of a name lie in a gap and in no op; *first_ns: the first one's start. */
+/* How many spans of a name lie in a gap and in no op; *last_ns: the last one's start. */
 static size_t count_in_gap(const struct training *t, const struct gap *gap, uint32_t name,
-                           int64_t *first_ns)
+                           int64_t *last_ns)
 {
     const struct trace_span *spans = t->rank->trace->spans + main_track(t)->first;
     uint32_t n_spans = main_track(t)->n;
     uint32_t i = LOWER_BOUND(k, 0, n_spans, spans[k].start_ns < gap->from_ns);
     size_t n = 0;
     for (; i < n_spans && spans[i].start_ns <= gap->to_ns; i++)
-        if (spans[i].name == name && !lies_in_op(t->rank, &spans[i]) && n++ == 0)
-            *first_ns = spans[i].start_ns;
+        if (spans[i].name == name && !lies_in_op(t->rank, &spans[i])) {
+            *last_ns = spans[i].start_ns;
+            n++;
+        }
     return n;
 }
 
-/* Iterations begin with the first op or range of the window that comes once in nine of ten gaps;
- * `ends` has where each gap's iteration ends by that. */
+/* Iterations begin with the first op or range of the window that comes in nine of ten gaps, and
+ * once in most; `ends` has where each gap's iteration ends by that: where it comes for the last
+ * time, as a validation pass before it loads batches, too. */
 static void find_heads(const struct training *t, const gap_array *gaps, i64_array *ends)
 {
     enum { MOST_TRIED = 50 };
@@ -59,15 +63,18 @@ static void find_heads(const struct training *t, const gap_array *gaps, i64_arra
     int64_t until_ns = t->passes.n > 0 ? t->passes.at[0].start_ns : INT64_MAX, ns;
     uint32_t head = NO_ID;
     for (size_t n_tried = 0; span < end && head == NO_ID && n_tried < MOST_TRIED; span++) {
-        size_t once = 0;
+        size_t once = 0, found = 0;
         if (span->window != t->window || span->kind > SPAN_ANNOTATION || lies_in_op(t->rank, span))
             continue;
         if (span->start_ns > until_ns)
             break;
         n_tried++;
-        EACH (const struct gap, gap, *gaps)
-            once += count_in_gap(t, gap, span->name, &ns) == 1;
-        if (once >= gaps->n - gaps->n / 10)
+        EACH (const struct gap, gap, *gaps) {
+            size_t n = count_in_gap(t, gap, span->name, &ns);
+            once += n == 1;
+            found += n > 0;
+        }
+        if (found >= gaps->n - gaps->n / 10 && once * 2 > gaps->n)
             head = span->name;
     }
     EACH (const struct gap, gap, *gaps) {
@@ -135,9 +142,7 @@ static void cut_at_marks(const struct training *t, const span_array *marks, bool
         struct step_part *last = step_parts_add(parts, t, start, training_end_ns(t));
         array_push(&last->names, first->name);
     }
-    if (!at_start)
-        end_at_heads(t, parts);
-    step_parts_finish(parts);
+    step_parts_finish(parts, t);
 }
 
 static bool have_one_name(const step_part_array *parts)
@@ -148,19 +153,30 @@ static bool have_one_name(const step_part_array *parts)
     return true;
 }
 
-/* One step is one iteration: all there is, unless the next one had begun. */
-static void steps_of_window(struct rank_build *rank, const struct training *t,
-                            const step_part_array *parts)
+/* By what an optimizer calls in a window; one step is all there is, unless the next one had begun.
+ * False: nothing tells how many steps are an iteration. */
+static bool steps_at_marks(struct rank_build *rank, const struct training *t,
+                           const span_array *marks, bool at_start)
 {
     enum { ENOUGH = 4 }; /* of two optimizers that take turns, one would have come twice */
-    size_t period = step_parts_period(parts), n = parts->n;
-    if (period == 0 && n >= ENOUGH && have_one_name(parts))
+    step_part_array parts = {0};
+    cut_at_marks(t, marks, at_start, &parts);
+    size_t n = parts.n, period = n > 0 ? step_parts_period(&parts) : 0;
+    if (period == 0 && n >= ENOUGH && have_one_name(&parts))
         period = 1;
-    if (period == 0 ||
-        (n == 1 && training_backward_before(t, parts->at[0].end_ns) == t->backward.n))
+    bool alone = n == 1 && training_backward_before(t, parts.at[0].end_ns) == t->backward.n;
+    if (n > 0)
+        rank->steps.mark = parts.at[n - 1].names.at[0];
+    if (alone) {
         steps_whole_window(rank, t->window);
-    else
-        step_parts_push(parts, period, rank, t->window);
+    } else if (period > 0) {
+        step_parts_join(&parts, period);
+        if (!at_start)
+            end_at_heads(t, &parts);
+        step_parts_push(&parts, rank, t->window);
+    }
+    step_parts_fini(&parts);
+    return alone || period > 0;
 }
 
 void steps_from_optimizer(struct rank_build *rank, uint32_t class)
@@ -169,16 +185,23 @@ void steps_from_optimizer(struct rank_build *rank, uint32_t class)
     SCRATCH bool *in_backward = training_find_backward(rank);
     for (uint32_t w = 0; w < rank->trace->n_windows && marks.n > 0; w++) {
         struct training t;
-        step_part_array parts = {0};
+        bool has_marks = false;
+        for (size_t i = 0; i < marks.n; i++)
+            has_marks |= marks.at[i]->window == w;
         training_find(&t, rank, w, in_backward);
-        cut_at_marks(&t, &marks, class == NAME_ZERO_GRAD, &parts);
-        if (parts.n > 0)
-            steps_of_window(rank, &t, &parts);
-        if (parts.n > 0)
-            rank->steps.mark = parts.at[parts.n - 1].names.at[0];
-        step_parts_fini(&parts);
+        if (!steps_at_marks(rank, &t, &marks, class == NAME_ZERO_GRAD) && has_marks)
+            steps_whole_window(rank, w);
         training_fini(&t);
     }
+}
+
+bool steps_from_updates(struct rank_build *rank, const struct training *t)
+{
+    SCRATCH span_array marks = {0};
+    for (size_t i = 0; i < t->ops.n; i++)
+        if (name_writes_many(span_name(rank, t->ops.at[i])))
+            array_push(&marks, t->ops.at[i]);
+    return t->passes.n > 0 && steps_at_marks(rank, t, &marks, false);
 }
 
 /* ---- passes forward and back ---- */
@@ -236,11 +259,12 @@ bool steps_from_passes(struct rank_build *rank, const struct training *t)
     }
     FREE_ALL(&gaps, &ends);
     name_parts(t, &parts);
-    step_parts_finish(&parts);
+    step_parts_finish(&parts, t);
     size_t period = parts.n > 0 ? step_parts_period(&parts) : 0;
-    if (period > 0 && parts.n > 1)
-        step_parts_push(&parts, period, rank, t->window);
-    else
+    if (period > 0 && parts.n > 1) {
+        step_parts_join(&parts, period);
+        step_parts_push(&parts, rank, t->window);
+    } else
         steps_whole_window(rank, t->window);
     step_parts_fini(&parts);
     return period > 0;
@@ -271,13 +295,15 @@ static bool covers_window(const struct training *t, const struct trace_span *spa
 }
 
 /* The outermost ranges of the main thread that are no framework's marks and lie in no op. Those
- * around nearly everything are left out: returns whether there is one. */
-static bool find_ranges(const struct training *t, range_array *ranges)
+ * around nearly everything are left out: returns whether there is one. *own: whether any is the
+ * user's, and not a DataLoader's. */
+static bool find_ranges(const struct training *t, range_array *ranges, bool *own)
 {
     const struct rank_build *rank = t->rank;
     const struct trace_track *track = &rank->trace->tracks[rank->main_track];
     int64_t end = INT64_MIN;
     bool covered = false;
+    *own = false;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
         uint32_t class = rank->classes[span->name];
         if (span->window != t->window || span->start_ns < end ||
@@ -288,6 +314,7 @@ static bool find_ranges(const struct training *t, range_array *ranges)
                 covered = true;
                 continue;
             }
+            *own |= !(class & NAME_LOADER);
             array_add(ranges, span->start_ns, span_end_ns(span), span->name,
                       hash_without_digits(span_name(rank, span)));
         }
@@ -344,11 +371,14 @@ static void push_ranges(struct rank_build *rank, const struct training *t,
                    number, t->window);
 }
 
-bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool *covered)
+bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool with_own,
+                       bool *covered)
 {
     SCRATCH range_array ranges = {0};
-    bool found = false;
-    *covered = find_ranges(t, &ranges);
+    bool found = false, own;
+    *covered = find_ranges(t, &ranges, &own);
+    if (with_own && !own)
+        return false;
     for (int plain = 0; plain <= (t->passes.n > 0) && !found && ranges.n > 1; plain++) {
         size_t period = period_of_ranges(&ranges, plain);
         for (size_t first = 0; first < period && !found && first + period < ranges.n; first++) {

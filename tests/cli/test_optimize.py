@@ -465,6 +465,13 @@ class Optimize(Case):
         self.assertAlmostEqual(sum(memory["by_category"].values()), memory["peak_bytes"], delta=1)
         self.assertIn("which fits 1073.7 MB", dpro("optimize", DEMO, "--memory", "1 GiB").out)
 
+    def test_what_the_allocator_reserves_beyond_a_budget_is_said(self):
+        """5.1 GB fitted 6 GB where the recording itself has 7.7 GB reserved."""
+        trace = os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory")
+        for budget, reserved in (("6GB", "7725.9"), ("4GB", "6663.2"), ("9GB", None)):
+            lines = re.findall(r"(?m)^Reserved +([0-9.]+) MB", dpro("optimize", trace, "--memory", budget).out)
+            self.assertEqual(lines, [reserved] * bool(reserved))
+
     def test_a_budget_that_nothing_fits_is_answered_with_what_would(self):
         done = dpro("optimize", DEMO, "--memory", "1MB", "--json", "-o", self.path("plan"))
         self.assertEqual(done.code, CHECK_FAILED)

@@ -190,6 +190,25 @@ static void say_memory_verdict(struct lines *to, const struct optimize_facts *f)
     say_next(to, f);
 }
 
+/* Of a named algorithm, which chooses what it finds: that a baseline is better for sure. */
+static void say_better_row(struct lines *to, const struct optimize_facts *f)
+{
+    struct dpro_baseline best = {.name = NULL};
+    for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
+        struct dpro_baseline row = dpro_optimum_baseline(f->report->optimum, b);
+        double less = 100 * (1 - (double)row.iteration_ns / (double)f->found.baseline_ns);
+        if (less > row.uncertainty_pct && !row.computes && row.iteration_ns < f->found.apart_ns &&
+            (!best.name || row.iteration_ns < best.iteration_ns))
+            best = row;
+    }
+    if (best.name && strcmp(f->found.algorithm, "default") != 0)
+        lines_say(to, "Better",
+                  "%s (%s) is expected to take %s, %s %% less: the default search chooses among "
+                  "such rows, too, where a named algorithm tells what it finds itself",
+                  best.name, best.text, TIME(best.iteration_ns),
+                  NUMBER(100 * (1 - (double)best.iteration_ns / (double)f->found.baseline_ns), 1));
+}
+
 static void say_verdict(struct lines *to, const struct optimize_facts *f)
 {
     if (f->is_for_memory) {
@@ -199,6 +218,7 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
     bool communicates = dpro_model_n_tensors(f->report->model) > 0;
     const char *less = NUMBER(f->less_pct, 1), *half = NUMBER(f->less_half_pct, 1);
     bool sure = f->less_pct > f->less_half_pct, may = !sure && f->less_pct >= MAY_HELP_PCT;
+    bool named = strcmp(f->found.algorithm, "default") != 0;
     if (f->helps) {
         lines_say(to, "Verdict", "%s %% less time an iteration (+- %s points): %s instead of %s",
                   less, half, TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
@@ -210,7 +230,9 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
         lines_say(to, "Verdict",
                   "%s: the best strategy found takes %s %% %s time by the model, %s %s "
                   "points; keep %s%s%s",
-                  may    ? "nothing is sure to help"
+                  named
+                      ? may ? "what was found is not sure to help" : "what was found does not help"
+                  : may  ? "nothing is sure to help"
                   : sure ? "nothing helps enough to be worth a plan"
                          : "nothing helps",
                   NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
@@ -218,6 +240,7 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
                   may && f->found.setting ? ", or measure " : "",
                   may && f->found.setting ? f->found.setting : "");
     }
+    say_better_row(to, f);
     if (communicates)
         lines_say(
             to, "At most",

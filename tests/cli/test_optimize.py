@@ -465,6 +465,12 @@ class Optimize(Case):
         self.assertAlmostEqual(sum(memory["by_category"].values()), memory["peak_bytes"], delta=1)
         self.assertIn("which fits 1073.7 MB", dpro("optimize", DEMO, "--memory", "1 GiB").out)
 
+    def test_a_named_algorithm_does_not_deny_the_rows_of_its_table(self):
+        text = dpro("optimize", BUNDLED + "-default", "--algorithm", "paper").out
+        self.assertRegex(text, r"^Verdict +what was found is not sure to help")
+        self.assertRegex(text, r"\nBetter +horovod .* is expected to take\s+238\.8 ms")
+        self.assertNotIn("Better", dpro("optimize", BUNDLED + "-default").out)
+
     def test_what_the_allocator_reserves_beyond_a_budget_is_said(self):
         """5.1 GB fitted 6 GB where the recording itself has 7.7 GB reserved."""
         trace = os.path.join(os.path.dirname(BUNDLED), "torch-nccl-conv-h200-memory")

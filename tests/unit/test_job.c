@@ -179,17 +179,22 @@ TEST(what_a_search_warns_of_is_kept_and_handed_on)
     }
 }
 
-static void *ask(void *json)
+struct asked {
+    const char *path; /* made before the threads: recorded() has one place for all */
+    char *json;
+};
+
+static void *ask(void *arg)
 {
     struct dpro_job_options options = {.size = sizeof options, .threads = 1};
-    const char *path = recorded("torch-ddp-gloo-gpt-n2-default");
+    struct asked *asked = arg;
     struct dpro_report report;
     struct dpro_job *job;
     size_t size;
-    if (dpro_job_open(&path, 1, &options, &job, NULL) < 0 ||
+    if (dpro_job_open(&asked->path, 1, &options, &job, NULL) < 0 ||
         dpro_job_replay(job, NULL, &report, NULL) < 0)
         return NULL;
-    FILE *out = open_memstream(json, &size);
+    FILE *out = open_memstream(&asked->json, &size);
     dpro_report_json(&report, out, NULL);
     fclose(out);
     dpro_job_close(job);
@@ -200,14 +205,16 @@ TEST(jobs_are_asked_beside_each_other)
 {
     enum { N_JOBS = 4 };
     pthread_t threads[N_JOBS];
-    char *json[N_JOBS] = {NULL};
+    struct asked asked[N_JOBS] = {{NULL, NULL}};
     for (int i = 0; i < N_JOBS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, ask, &json[i]), 0);
+        asked[i].path = recorded("torch-ddp-gloo-gpt-n2-default");
+    for (int i = 0; i < N_JOBS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, ask, &asked[i]), 0);
     for (int i = 0; i < N_JOBS; i++) {
         pthread_join(threads[i], NULL);
-        assert_non_null(json[i]);
-        KEEP(json[i], free);
+        assert_non_null(asked[i].json);
+        KEEP(asked[i].json, free);
     }
     for (int i = 1; i < N_JOBS; i++)
-        assert_string_equal(json[i], json[0]);
+        assert_string_equal(asked[i].json, asked[0].json);
 }

@@ -148,7 +148,7 @@ struct local_transfer {
 
 struct local_tensor {
     uint32_t name;   /* string id, 0: none */
-    uint32_t output; /* output number of the node of that name */
+    uint32_t output; /* number of the named node's; without a name 1: a bucket as a whole */
     uint64_t size_bytes;
     uint64_t held_bytes; /* of the parameter, if its gradient is cast to be sent; else 0 */
     uint32_t in, out;    /* local ops */

@@ -45,6 +45,11 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
     f->less_pct = 100 * (1 - best / own);
     f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
     f->uncertainty_pct = optimize_half_pct(f, f->found.apart_ns, f->found.uncertainty_pct);
+    f->is_undivided = report->model->whole_bytes > 0;
+    if (f->is_undivided) { /* what smaller buckets can reach is not known, nor what a cap makes */
+        f->found.lower_bound_ns = 0;
+        f->found.setting = NULL;
+    }
     f->at_most_pct = 100 * (1 - (double)f->found.lower_bound_ns / own);
     f->helps = f->less_pct >= LEAST_GAIN_PCT && f->less_pct > f->less_half_pct;
     optimize_memory_fill(f);

@@ -24,7 +24,8 @@ struct optimize_facts {
     double uncertainty_pct; /* of the best iteration relative to the baseline: half of a 95 %
                                interval */
     bool helps;
-    bool is_of_units; /* of FSDP */
+    bool is_undivided; /* a bucket's gradients were not recorded, so that it is moved as a whole */
+    bool is_of_units;  /* of FSDP */
     bool is_of_pipeline;
     bool is_likely_other;    /* what 'dpro whatif' answers is another time than the expected one */
     bool is_for_job;         /* what was found can be given to the job as a plan */

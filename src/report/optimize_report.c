@@ -180,14 +180,22 @@ static void say_memory_verdict(struct lines *to, const struct optimize_facts *f)
         lines_say(to, "Script",
                   "a plan can't cut the job's batch by itself: its script has to, which takes "
                   "two lines (dpro.micro_batches); --no-accumulate does without");
-    if (dpro_model_n_tensors(f->report->model) > 0) {
+    bool communicates = dpro_model_n_tensors(f->report->model) > 0;
+    if (communicates && f->found.lower_bound_ns > 0)
         lines_say(to, "At most",
                   "no bucketing without compression makes such an iteration shorter than %s",
                   TIME(f->found.lower_bound_ns));
+    if (communicates)
         lines_say(to, "Within", "%s", dpro_model_capabilities(f->report->model));
-    }
     optimize_computing_say(to, f);
     say_next(to, f);
+}
+
+/* The others are rules for gradients. */
+static bool is_row(const struct optimize_facts *f, const struct dpro_baseline *baseline)
+{
+    return !f->is_undivided || baseline->computes ||
+           text_is_one(baseline->name, "one-bucket", "byteps", "communication");
 }
 
 /* Of a named algorithm, which chooses what it finds: that a baseline is better for sure. */
@@ -197,7 +205,8 @@ static void say_better_row(struct lines *to, const struct optimize_facts *f)
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline row = dpro_optimum_baseline(f->report->optimum, b);
         double less = 100 * (1 - (double)row.iteration_ns / (double)f->found.baseline_ns);
-        if (less > row.uncertainty_pct && !row.computes && row.iteration_ns < f->found.apart_ns &&
+        if (is_row(f, &row) && less > row.uncertainty_pct && !row.computes &&
+            row.iteration_ns < f->found.apart_ns &&
             (!best.name || row.iteration_ns < best.iteration_ns))
             best = row;
     }
@@ -232,16 +241,22 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
                   "points; keep %s%s%s",
                   named
                       ? may ? "what was found is not sure to help" : "what was found does not help"
-                  : may  ? "nothing is sure to help"
-                  : sure ? "nothing helps enough to be worth a plan"
-                         : "nothing helps",
+                  : may             ? "nothing is sure to help"
+                  : sure            ? "nothing helps enough to be worth a plan"
+                  : f->is_undivided ? "joining recorded buckets does not help"
+                                    : "nothing helps",
                   NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
                   sure ? "+-" : "which is unsure by", half, STRATEGY_OF(f, DPRO_BASELINE),
                   may && f->found.setting ? ", or measure " : "",
                   may && f->found.setting ? f->found.setting : "");
     }
     say_better_row(to, f);
-    if (communicates)
+    if (f->is_undivided)
+        lines_say(to, "At most",
+                  "what smaller buckets would win is not known: the trace does not tell which "
+                  "gradients a bucket holds, so that recorded buckets were only joined and "
+                  "reordered; 'dpro profile' records their gradients");
+    else if (communicates)
         lines_say(
             to, "At most",
             "%sno bucketing without compression can win more than %s %%, even if every number of "
@@ -302,10 +317,11 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
                s->likely_ns, is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
     for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
         struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
-        report_row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
-                   baseline.likely_ns, baseline.text);
+        if (is_row(f, &baseline))
+            report_row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
+                       baseline.likely_ns, baseline.text);
     }
-    if (communicates)
+    if (communicates && s->lower_bound_ns > 0)
         report_row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
     if (f->n_fusions > 0) {
         struct words what = {.n = 0};
@@ -433,14 +449,15 @@ static void write_baselines(struct writer *w, const struct optimize_facts *f)
     const struct dpro_optimum *optimum = f->report->optimum;
     WRITER_ROWS (w, "baselines", b, dpro_optimum_n_baselines(optimum)) {
         struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
-        writer_row(w, TEXT("name", baseline.name), TEXT("text", baseline.text),
-                   MS("iteration_ms", baseline.iteration_ns), MS("likely_ms", baseline.likely_ns),
-                   INT("buckets", baseline.n_buckets),
-                   FIXED_IF("uncertainty_pct", baseline.uncertainty_pct > 0,
-                            optimize_half_pct(f, baseline.iteration_ns, baseline.uncertainty_pct),
-                            3),
-                   INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
-                   BOOL("computes", baseline.computes));
+        if (is_row(f, &baseline))
+            writer_row(
+                w, TEXT("name", baseline.name), TEXT("text", baseline.text),
+                MS("iteration_ms", baseline.iteration_ns), MS("likely_ms", baseline.likely_ns),
+                INT("buckets", baseline.n_buckets),
+                FIXED_IF("uncertainty_pct", baseline.uncertainty_pct > 0,
+                         optimize_half_pct(f, baseline.iteration_ns, baseline.uncertainty_pct), 3),
+                INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
+                BOOL("computes", baseline.computes));
     }
     WRITER_ROWS (w, "servers", i, dpro_optimum_n_server_counts(optimum)) {
         struct dpro_server_count count = dpro_optimum_server_count(optimum, i);

@@ -13,7 +13,7 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None):
+                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None, accumulates=False):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -26,6 +26,7 @@ class Job:
         self.before_forward, self.within = before_forward, within
         self.program = program  # called with a rank: what it does in place of passes forward and back
         self.factor = factor  # called with a rank and an op's name: how much longer its kernels take there
+        self.accumulates = accumulates  # autograd's ops tell which gradients a bucket holds
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -54,10 +55,10 @@ class Rank:
         self.events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": begin,
                             "dur": round(end - begin, 3), "args": args})
 
-    def op(self, name, us, tid=1):
+    def op(self, name, us, tid=1, **args):
         """A framework's op that launches nothing."""
         us = self.vary(us) * self.cpu_factor
-        self.emit("cpu_op", name, self.now, us, 100, tid)
+        self.emit("cpu_op", name, self.now, us, 100, tid, **args)
         self.now += us
 
     def call(self, name, us, tid=1, **args):
@@ -182,6 +183,8 @@ class Rank:
         for k in range(per_stream):
             end = yield from self.launch("ConvolutionBackward0", f"conv_backward_{k % 13}", job.kernel_us, COMPUTE, tid=2)
             if job.buckets and (k + 1) % max(per_stream // job.buckets, 1) == 0:
+                if job.accumulates:
+                    self.op("torch::autograd::AccumulateGrad", 5.0, tid=2, **{"Input Dims": [[1_000_000]]})
                 reduced = yield from self.communicate("allreduce", end, 2)
         if reduced:
             self.let_stream_wait(tid=1)

@@ -147,10 +147,10 @@ LAYERS = 3
 
 
 def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
-        communicates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
+        communicates=True, accumulates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
     """The Kineto traces of a small data-parallel CPU job, one a rank: forward, backward with an all-reduce a layer on
     a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait. `transfer_us`: of
-    each all-reduce, or a list by layer."""
+    each all-reduce, or a list by layer. `accumulates`: the trace tells which gradients a bucket holds."""
     traces = []
     longest = max(0, slow[1] if slow else 0)
     transfers = transfer_us if isinstance(transfer_us, list) else layers * [transfer_us]
@@ -177,6 +177,8 @@ def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_
                                    **{"Sequence number": sequence + layer, "Fwd thread id": 1}))
                 if communicates:
                     call = now + backward_us - 200
+                    if accumulates:
+                        events.append(span("torch::autograd::AccumulateGrad", call - 60, 50, **{"Input Dims": [[1000]]}))
                     events.append(span("c10d::allreduce_", call, 150,
                                        **{"Input Dims": [[[1000]], [], [], [], [], []],
                                           "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]}))

@@ -102,7 +102,7 @@ class JobTime(Case):
         def within(rank, number):
             rank.now += 1000.0 * slow.get(number, 0) * (not moves or number % 3 == rank.rank)
 
-        job = Job(kernels=30, kernel_us=kernel_us, world=2, buckets=2, sync="end", within=within, jitter=0.02)
+        job = Job(kernels=30, kernel_us=kernel_us, world=2, buckets=2, sync="end", within=within, jitter=0.02, accumulates=True)
         return gpu_job.write(self, job, steps=n, folder=name)[0]
 
     def half_pct(self, facts):

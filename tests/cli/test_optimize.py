@@ -410,6 +410,16 @@ class Optimize(Case):
         self.assert_fits(result.out)
         self.assertEqual(result.err, "")
 
+    def test_buckets_whose_gradients_were_not_recorded_are_moved_as_a_whole(self):
+        """A profiler's trace with nothing but the collectives: no bound, and no rule for gradients, is claimed."""
+        folder = self.write_job("job", transfer_us=30_000, accumulates=False)
+        facts = self.optimize(folder)
+        self.assertIsNone(facts["lower_bound_ms"])
+        self.assertLessEqual({row["name"] for row in facts["baselines"]}, {"one-bucket", "byteps"})
+        self.assertIn("what smaller buckets would win is not known", dpro("optimize", folder).out.replace("\n          ", " "))
+        self.assertIsNotNone(self.optimize(BUNDLED)["lower_bound_ms"])
+        self.assert_error(dpro("whatif", folder, "--bucket-cap-mb", "0.001"), USAGE, "which gradients the recorded bucket of 0.0 MB holds")
+
     def test_a_trace_that_names_no_parameters_is_warned_of(self):
         self.assertTrue(any("does not name the parameters" in w for w in self.optimize(BUNDLED)["warnings"]))
         self.assertFalse(any("does not name" in w for w in self.optimize(self.put())["warnings"]))

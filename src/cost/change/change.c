@@ -290,6 +290,10 @@ void change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct 
                  "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",
                  beside.n_fused_ops);
     } else if (c->bucket_cap_bytes != 0) {
+        if (m->whole_bytes > c->bucket_cap_bytes)
+            refuse("what smaller buckets would win is not known: the trace does not tell which "
+                   "gradients the recorded bucket of %.1f MB holds; 'dpro profile' records them",
+                   (double)m->whole_bytes / 1e6);
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->baseline);
         m->baseline.compression = own;

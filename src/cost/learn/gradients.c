@@ -2,6 +2,7 @@
  * the order in which they get ready on the first rank. */
 
 #include "cost/program/cost.h"
+#include "graph/names/whole_bucket.h"
 
 struct gradients_ready {
     int64_t when_ns;
@@ -36,6 +37,8 @@ static void add_tensor(const struct dpro_graph *g, uint32_t t, uint32_t name, ui
     const char *text = strtab_get(&g->names, name);
     text = arena_copy_string(&model->arena, text, strlen(text));
     model->tensors[t] = (struct model_tensor){text, size_bytes, t, held_bytes, 0};
+    if (text_begins(text, WHOLE_BUCKET))
+        model->whole_bytes = MAX(model->whole_bytes, size_bytes);
     coarse->bucket_of[t] = bucket;
     if (coarse->first_of[bucket] == MODEL_NONE)
         coarse->first_of[bucket] = t;

@@ -326,6 +326,8 @@ struct dpro_model {
     struct arena arena;
     struct model_tensor *tensors;
     uint32_t n_tensors;
+    uint64_t whole_bytes; /* of the largest bucket whose gradients were not recorded: it is one
+                             tensor; 0: all were */
     struct model_program *programs;
     uint32_t n_programs;
     struct model_rank *ranks;

@@ -1,6 +1,7 @@
 /* The names of tensors, and which tensors a communication carries. */
 
 #include "graph/global/assembly.h"
+#include "graph/names/whole_bucket.h"
 
 void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
                           char text[TENSOR_NAME])
@@ -11,7 +12,7 @@ void assembly_name_tensor(const struct assembly *a, const struct local_tensor *t
     else if (tensor->name)
         snprintf(text, TENSOR_NAME, "%s", strtab_get(&a->trace->names, tensor->name));
     else
-        snprintf(text, TENSOR_NAME, "gradient %zu", index);
+        snprintf(text, TENSOR_NAME, tensor->output ? WHOLE_BUCKET "%zu" : "gradient %zu", index);
 }
 
 void assembly_name_carried(const struct assembly *a, const struct rank_build *rank,

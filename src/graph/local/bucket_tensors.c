@@ -192,8 +192,9 @@ static void plan_one(struct bucket_maker *m, uint32_t collective, uint32_t name,
 {
     struct rank_build *rank = m->rank;
     const struct local_collective *coll = &rank->collectives.at[collective];
+    bool whole = !in && name == 0 && coll->kind != DPRO_PUSH_PULL;
     struct bucket_planned one = {
-        {.name = name, .size_bytes = bytes, .collective = collective}, NO_ID, use};
+        {.name = name, .output = whole, .size_bytes = bytes, .collective = collective}, NO_ID, use};
     uint32_t made = in                         ? in->last
                     : coll->launch_op != NO_ID ? m->before[coll->launch_op]
                                                : NO_ID; /* it was there when it was asked for */

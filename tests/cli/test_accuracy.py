@@ -48,7 +48,7 @@ class Tables(Case):
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
-        self.assertEqual(sorted(found), ["clocks", "faults", "memory", "own", "readme", "replay", "unmarked", "unprofiled", "whatif",
+        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "unmarked", "unprofiled", "whatif",
                                          "whatif-summary"])
 
 

@@ -48,8 +48,8 @@ class Tables(Case):
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
-        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "unmarked", "unprofiled", "whatif",
-                                         "whatif-summary"])
+        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "unmarked", "unprofiled",
+                                         "whatif", "whatif-summary"])
 
 
 class Agreement(Case):

@@ -309,8 +309,15 @@ int file_set_write(const char *folder, const char *what, const struct set_file *
     char *path = mem_copy_string(folder);
     int rc = folder_make(path, &first_made, err);
     struct file_set set = {.folder = path, .progress = progress};
+    size_t n_written = n;
+    while (n_written > 0 && !files[n_written - 1].write)
+        n_written--;
     if (rc == 0)
-        rc = write_all(&set, files, n, err);
+        rc = write_all(&set, files, n_written, err);
+    for (size_t i = n_written; rc == 0 && i < n; i++) {
+        SCRATCH char *left = mem_format("%s/%s", path, files[i].name);
+        unlink(left);
+    }
     if (rc < 0)
         folder_take_back(path, first_made);
     mem_free(path);

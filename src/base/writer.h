@@ -32,7 +32,8 @@ int writer_write_path(const char *path, bool gzip,
                       struct dpro_error *err);
 
 /* Several files of one result: all or none. The folder is made when missing; `what` is for the
- * message when its name is empty. */
+ * message when its name is empty. Files without `write`, which come last, are removed then: an
+ * earlier result left them there. */
 struct set_file {
     const char *name;
     bool gzip;

@@ -99,6 +99,9 @@ static int read_baseline(const char *path, struct dpro_saved_diagnosis **baselin
     struct json_reader r = {.strings = &b->strings};
     b->path = mem_copy_string(path);
     int rc = json_read_file(&r, path, members, b, "not a diagnosis", err);
+    if (rc == DPRO_EFORMAT && err)
+        snprintf(err->text + strlen(err->text), sizeof err->text - strlen(err->text),
+                 "; 'dpro diagnose TRACE --save FILE' writes it again");
     if (rc == 0)
         rc = check_baseline(b, err);
     if (rc == 0)

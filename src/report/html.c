@@ -420,13 +420,14 @@ static int write_folder(const struct dpro_report *report, const char *folder,
                         struct dpro_error *err)
 {
     struct drawn_facts drawn;
-    const struct set_file files[] = {{"timeline.json.gz", true, timeline_write, &drawn},
-                                     {"report.html", false, html_write, &drawn},
-                                     {"replay.json", false, json_write, &drawn.facts},
-                                     {"diagnose.json", false, diagnosis_write, report->diagnosis}};
+    const struct set_file files[] = {
+        {"timeline.json.gz", true, timeline_write, &drawn},
+        {"report.html", false, html_write, &drawn},
+        {"replay.json", false, json_write, &drawn.facts},
+        {"diagnose.json", false, report->diagnosis ? diagnosis_write : NULL, report->diagnosis}};
     facts_init(&drawn.facts, report);
     slices_init(&drawn.slices, report->graph, drawn.facts.replay);
-    int rc = file_set_write(folder, "report", files, report->diagnosis ? 4 : 3, &report->sink, err);
+    int rc = file_set_write(folder, "report", files, 4, &report->sink, err);
     slices_fini(&drawn.slices);
     facts_fini(&drawn.facts);
     return rc;

@@ -1,6 +1,4 @@
 /* What a search found, as text and as JSON (dpro.optimize/1; keys are never renamed or dropped). */
-#include <unistd.h>
-
 #include <dpro/report.h>
 
 #include "base/utf8.h"
@@ -615,13 +613,6 @@ static void write_page(struct writer *w, const void *facts)
     page_write(w, &page_optimize, write_page_data, facts);
 }
 
-/* Of an earlier search, which a plan of this one would have replaced. */
-static void remove_plan(const char *folder)
-{
-    SCRATCH char *path = mem_format("%s/plan.json", folder);
-    unlink(path);
-}
-
 static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
 {
     struct optimize_facts facts;
@@ -633,11 +624,10 @@ static int write_plan(const struct dpro_optimize_report *report, struct dpro_err
     size_t n = facts.is_for_job ? plan_stack_files(&plan, files) : 0;
     files[n++] = (struct set_file){"optimize.json", false, write_json, &facts};
     files[n++] = (struct set_file){"optimize.html", false, write_page, &facts};
-    if (facts.is_for_job) /* last: who sees it sees all */
-        files[n++] = (struct set_file){"plan.json", false, plan_file_write, &plan};
+    /* last: who sees it sees all; none is left of an earlier search */
+    files[n++] =
+        (struct set_file){"plan.json", false, facts.is_for_job ? plan_file_write : NULL, &plan};
     int rc = file_set_write(report->plan, "plan", files, n, NULL, err);
-    if (rc == 0 && !facts.is_for_job)
-        remove_plan(report->plan);
     plan_file_fini(&plan);
     return rc;
 }

@@ -113,7 +113,8 @@ class Diagnose(Case):
                 ("without a time", json.dumps({**facts, "iteration_ms": None}), "no iteration time"),
                 ("of another framework", json.dumps({**facts, "framework": "mxnet"}), "of a job of mxnet with 2 ranks"),
                 ("without its causes", json.dumps({**facts, "causes": []}), "add up to"),
-                ("cut", text[:len(text) // 2], ""), ("empty", "", ""), ("no object", "[1, 2]", ""), ("no JSON", "\0" * 100, ""),
+                ("cut", text[:len(text) // 2], "ends too early; 'dpro diagnose TRACE --save FILE' writes it again"),
+                ("empty", "", ""), ("no object", "[1, 2]", ""), ("no JSON", "\0" * 100, ""),
                 ("deep", "[" * 100000, ""), ("huge numbers", text.replace('"blame_ms":', '"blame_ms":1e300'), "blame_ms"),
                 ("many causes", json.dumps({**facts, "causes": facts["causes"] * 1000}), "more than")):
             with self.subTest(name):

@@ -152,11 +152,6 @@ struct dpro_replay_view {
     const struct dpro_rank_time *ranks_in;
     const struct dpro_lateness *lateness;
     const struct dpro_rank_late *ranks_late; /* by rank */
-    /* What lateness costs an iteration. With stragglers: what the other ranks wait for them, and
-     * what they have exposed beyond the stragglers' communication, mean over these. Else what it
-     * takes longer, on average, than if the late rank had worked in each as it does in those in
-     * which it is not late. */
-    int64_t late_ns;
     /* [rank * (n_dimensions + 1) + 1 + dimension]; instead of a dimension -1: of communication that
      * is in none, or in several. */
     const struct dpro_dimension_time *dimensions;

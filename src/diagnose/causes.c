@@ -2,11 +2,10 @@
  * what takes the rest last. */
 #include "diagnose/causes.h"
 
+#include "graph/dimensions/pipeline.h"
 #include "graph/names/names.h"
 
-#define COMMUNICATION_OF_STAGES "communication of stages"     /* commands refuse their timelines */
-#define COMMUNICATION_OF_SOME   "communication of some ranks" /* that holds their waiting, too */
-#define KERNELS_OF_RANKS        "kernels of ranks"            /* noise of them */
+#define KERNELS_OF_RANKS "kernels of ranks" /* noise of them */
 
 /* Next steps, %s: the cause's largest part. */
 static const struct next_step {
@@ -64,14 +63,55 @@ static const struct next_step {
     {"contention",
      "Send fewer bytes (compression, larger batches), or leave communication cores or "
      "multiprocessors of its own; it is felt most %s."},
-    {COMMUNICATION_OF_SOME,
-     "Record all ranks: of some of them, waiting for the others can't be told from transfers, so "
-     "that faster links may win little of it. Most of it is %s."},
-    {COMMUNICATION_OF_STAGES, "Hide or shrink communication. Most of it is %s."},
-    {"communication",
-     "Hide or shrink communication: 'dpro optimize' searches for it, 'dpro whatif' tells "
-     "the gain of faster links and of compression. Most of it is %s."},
 };
+
+static bool has_micro_batches(const struct dpro_graph *g)
+{
+    SCRATCH_ARENA struct arena work = {0};
+    struct pipeline pipeline;
+    pipeline_find(g, &work, &pipeline);
+    return pipeline.dimension != DPRO_NO_DIMENSION && !pipeline.unknown;
+}
+
+/* What the commands can tell about the job's communication, or why they can't. */
+static const char *communication_step(const struct diagnosed *d, const char *part,
+                                      struct arena *arena)
+{
+    struct dpro_error why;
+    const char *searches = NULL, *tells = "faster links";
+    bool refused = dpro_model_check(d->g, &why) < 0, serves = false;
+    memory_check();
+    for (uint32_t op = 0; op < d->g->n_ops; op++)
+        serves |= d->g->kind[op] == DPRO_OP_PUSH || d->g->kind[op] == DPRO_OP_PULL;
+    if (d->g->of_stages)
+        return arena_format(arena, "Hide or shrink communication. Most of it is %s.", part);
+    if (d->g->n_ranks < d->g->world_size)
+        return arena_format(arena,
+                            "Record all ranks: of some of them, waiting for the others can't be "
+                            "told from transfers, so that faster links may win little of it. Most "
+                            "of it is %s.",
+                            part);
+    if (!refused && serves) {
+        searches = "other ways to send it";
+        tells = "more servers (--servers)";
+    } else if (!refused) {
+        searches = "other buckets";
+        tells = "faster links and of compression";
+    } else if (dpro_graph_is_sharded(d->g)) {
+        searches = "other units that are kept between their passes";
+    } else if (has_micro_batches(d->g)) {
+        searches = "other micro-batches and schedules";
+    }
+    if (!searches)
+        return arena_format(arena,
+                            "Hide or shrink communication. Most of it is %s. 'dpro optimize' can't "
+                            "change it here: %s.",
+                            part, why.text);
+    return arena_format(arena,
+                        "Hide or shrink communication: 'dpro optimize' searches for %s, 'dpro "
+                        "whatif' tells the gain of %s. Most of it is %s.",
+                        searches, tells, part);
+}
 
 static void advise_next_step(const struct diagnosed *d, struct arena *arena,
                              struct dpro_cause *cause)
@@ -80,12 +120,10 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
     const char *name = cause->cause;
-    if (strcmp(name, "communication") == 0)
-        name = d->g->of_stages                    ? COMMUNICATION_OF_STAGES
-               : d->g->n_ranks < d->g->world_size ? COMMUNICATION_OF_SOME
-                                                  : name;
     if (strcmp(name, "noise") == 0 && text_begins(part, "kernels"))
         name = KERNELS_OF_RANKS;
+    if (strcmp(name, "communication") == 0)
+        cause->next_step = communication_step(d, part, arena);
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
     for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {

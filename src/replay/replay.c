@@ -17,7 +17,6 @@ struct dpro_replay {
     uint32_t n_sorted;
     struct dpro_rank_late *ranks_late; /* view.ranks_late */
     uint32_t *late; /* by iteration: the index of the rank that is late in it; NO_RANK: none */
-    bool has_straggler;
 };
 
 static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
@@ -217,86 +216,10 @@ static void find_stragglers(struct dpro_replay *r)
         int64_t late_ns = stats_median_i64(late, n);
         bool straggles = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
                          is_no_chance(later, n);
-        r->has_straggler |= straggles;
         r->ranks_late[k].straggles = straggles;
         if (straggles)
             r->ranks_late[k].n = n_late;
     }
-}
-
-/* The times of one op, by sample, no longer in iterations in which its rank is late than the median
- * of the others. */
-static void keep_usual(const struct dpro_replay *r, const struct dpro_graph *g, uint32_t op,
-                       int64_t *values, int64_t *others)
-{
-    uint32_t rank = g->rank[op], n = 0;
-    for (uint32_t s = 0; s < g->n_samples; s++)
-        if (r->late[s] != rank)
-            others[n++] = values[(size_t)s * g->n_ops + op];
-    if (n == 0 || n == g->n_samples)
-        return;
-    sort_i64(others, n);
-    int64_t usual = stats_median_i64(others, n);
-    for (uint32_t s = 0; s < g->n_samples; s++)
-        if (r->late[s] == rank)
-            values[(size_t)s * g->n_ops + op] = MIN(values[(size_t)s * g->n_ops + op], usual);
-}
-
-/* What the others wait for stragglers, mean over them, and have more exposed than these lose by
- * each other. */
-static int64_t lost_by_stragglers(const struct dpro_replay_view *v)
-{
-    int64_t sum = 0, n_others = v->n_ranks, lost[2] = {0}, by_others = 0;
-    for (uint32_t k = 0; k < v->n_ranks; k++)
-        for (uint32_t i = 0; i < v->n_iterations && !v->ranks_late[k].straggles; i++)
-            by_others += v->lateness[(size_t)i * v->n_ranks + k].waited_ns / v->n_iterations;
-    by_others = by_others / (v->n_ranks - 1) * v->n_ranks;
-    for (uint32_t k = 0; k < v->n_ranks; k++) {
-        bool straggles = v->ranks_late[k].straggles;
-        n_others -= straggles;
-        lost[straggles] += v->ranks[k].exposed_communication_ns;
-        if (straggles)
-            lost[true] += MAX(v->ranks[k].wait_for_peers_ns - by_others, 0);
-        for (uint32_t i = 0; i < v->n_iterations && straggles; i++)
-            sum += v->lateness[(size_t)i * v->n_ranks + k].waited_ns / v->n_iterations;
-    }
-    int64_t more = lost[false] / MAX(n_others, 1) - lost[true] / MAX(v->n_ranks - n_others, 1);
-    return sum * v->n_ranks / MAX(n_others, 1) + MAX(more, 0);
-}
-
-/* Replays once more without what makes ranks late, where none is in most iterations. */
-static void find_late_ns(const struct chain *c, struct dpro_replay *r)
-{
-    enum { LEAST_PCT = 5 }; /* of an iteration; less is in every job */
-    struct dpro_replay_options options = {.threads = c->options->threads};
-    struct dpro_graph usual = *c->g;
-    struct chain chain;
-    SCRATCH_ARENA struct arena scratch = {0};
-    size_t n = (size_t)usual.n_samples * usual.n_ops;
-    int64_t waited = 0;
-    struct dpro_replay_view *v = &r->view;
-    if (r->has_straggler)
-        v->late_ns = lost_by_stragglers(v);
-    for (uint32_t k = 0; k < v->n_ranks; k++)
-        waited += v->ranks[k].wait_for_peers_ns / v->n_ranks;
-    if (r->has_straggler || waited / LEAST_PCT < v->iteration_ns / 100 || c->options->skip_sample ||
-        !usual.sample_gap_ns || usual.n_samples != v->n_iterations)
-        return;
-    usual.sample_dur_ns = arena_copy(&scratch, usual.sample_dur_ns, n, sizeof(int64_t));
-    usual.sample_gap_ns = arena_copy(&scratch, usual.sample_gap_ns, n, sizeof(int64_t));
-    int64_t *others = arena_array(&scratch, usual.n_samples, sizeof *others);
-    for (uint32_t op = 0; op < usual.n_ops; op++) {
-        keep_usual(r, &usual, op, usual.sample_dur_ns, others);
-        keep_usual(r, &usual, op, usual.sample_gap_ns, others);
-    }
-    if (chain_init(&chain, &usual, &options, NULL, NULL) == 0) {
-        int64_t *periods = arena_array(&scratch, v->n_iterations, sizeof *periods);
-        chain.only_time = true;
-        chain_run(&chain);
-        chain_periods(&chain, periods);
-        v->late_ns = MAX(v->iteration_ns - chain_predicted_ns(&chain, periods), 0);
-    }
-    chain_fini(&chain);
 }
 
 static void fill_shown(const struct chain *c, struct dpro_replay *r)
@@ -339,7 +262,6 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
     find_stragglers(result);
     result->view.memory =
         replay_memory(graph, result->view.start_ns, result->view.end_ns, &result->arena);
-    find_late_ns(&chain, result);
     chain_fini(&chain);
     *replay = result;
     return 0;

@@ -147,7 +147,30 @@ ORDER_OF_INDICES(by_lateness, struct rank_fact,
                  DESCENDING(straggles) ?: DESCENDING(n_late) ?: DESCENDING(waited_ns)
                                                              ?: ASCENDING(time.rank));
 
-/* Which ranks are late, and how often. */
+uint32_t facts_last_rank(const struct dpro_replay_view *view, uint32_t iteration)
+{
+    const struct dpro_lateness *of = view->lateness + (size_t)iteration * view->n_ranks;
+    uint32_t last = 0;
+    for (uint32_t r = 1; r < view->n_ranks; r++)
+        last = of[r].waited_ns > of[last].waited_ns ? r : last;
+    return last;
+}
+
+/* What the others have exposed more than the last one is for want of computation meanwhile. */
+static void sum_last(struct report_facts *f, uint32_t iteration)
+{
+    const struct dpro_replay_view *v = f->replay;
+    uint32_t last = facts_last_rank(v, iteration);
+    int64_t more = 0, n = v->n_iterations;
+    f->later_ns += v->lateness[(size_t)iteration * v->n_ranks + last].late_ns / n;
+    const struct dpro_rank_time *times =
+        v->ranks_in ? v->ranks_in + (size_t)iteration * v->n_ranks : NULL;
+    for (uint32_t r = 0; r < v->n_ranks && times; r++)
+        more += times[r].exposed_communication_ns - times[last].exposed_communication_ns;
+    f->meanwhile_ns += MAX(more, 0) / v->n_ranks / n;
+}
+
+/* Which ranks are late, how often and by how much. */
 static void sum_lateness(struct report_facts *f)
 {
     const struct dpro_replay_view *replay = f->replay;
@@ -166,14 +189,15 @@ static void sum_lateness(struct report_facts *f)
             f->late[f->n_late++] = r;
     }
     qsort_r(f->late, f->n_late, sizeof *f->late, by_lateness, f->ranks);
-    f->late_ns = replay->late_ns;
+    for (uint32_t i = 0; i < f->n_replayed && f->n_ranks > 1; i++)
+        sum_last(f, i);
 }
 
 /* Most of the ranks may be slow alike, and only the others wait: then none is a straggler. */
 static void find_slow_ranks(struct report_facts *f)
 {
     enum { FEWEST = 3, LEAST_PCT = 5 };
-    int64_t lost_ns[2] = {0}, most = 0;
+    int64_t wait_ns[2] = {0}, exposed_ns[2] = {0}, most = 0;
     uint32_t n[2] = {0};
     for (uint32_t r = 0; r < f->n_ranks; r++)
         most = MAX(most, f->ranks[r].time.wait_for_peers_ns);
@@ -183,16 +207,19 @@ static void find_slow_ranks(struct report_facts *f)
         if (!waits && t->wait_for_peers_ns > most / 4)
             return;
         n[waits]++;
-        lost_ns[waits] += t->wait_for_peers_ns + t->exposed_communication_ns;
+        wait_ns[waits] += t->wait_for_peers_ns;
+        exposed_ns[waits] += t->exposed_communication_ns;
     }
     if (f->n_stragglers > 0 || n[false] <= n[true] || f->n_replayed < FEWEST ||
         f->parallel.n_stages > 0)
         return;
-    lost_ns[true] = lost_ns[true] / n[true] - lost_ns[false] / n[false];
-    if (facts_pct(lost_ns[true], f->predicted_ns) < LEAST_PCT)
+    int64_t later_ns = wait_ns[true] / n[true] - wait_ns[false] / n[false];
+    int64_t more_ns = exposed_ns[true] / n[true] - exposed_ns[false] / n[false];
+    if (facts_pct(later_ns + more_ns, f->predicted_ns) < LEAST_PCT)
         return;
     f->n_slow = n[false];
-    f->late_ns = lost_ns[true];
+    f->later_ns = later_ns;
+    f->meanwhile_ns = MAX(more_ns, 0) / f->n_ranks * n[true];
 }
 
 static void sum_shown(struct report_facts *f)

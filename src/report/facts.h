@@ -14,7 +14,7 @@ struct rank_fact {
     struct dpro_rank_time time;
     int64_t path_ns;   /* of the critical path, gaps included */
     int64_t waited_ns; /* that ranks wait for it, mean over all and over the iterations */
-    uint32_t n_late;   /* see dpro_replay_n_late */
+    uint32_t n_late;   /* see dpro_rank_late */
     bool straggles;
     int64_t unmatched_ns; /* of its idle time: its GPU's work that only some iterations have */
     bool computes; /* its computation was recorded; else hidden communication and idle time are not
@@ -232,10 +232,11 @@ struct report_facts {
     uint32_t *late;        /* ranks that are late in some of them, by index, stragglers and most
                               often first */
     uint32_t n_late;
-    uint32_t n_slow;  /* most of the ranks, which the others wait for; 0: no such */
-    int64_t late_ns;  /* see dpro_replay_late_ns; of n_slow ranks: likewise */
-    int64_t apart_ns; /* of a single iteration: the last rank's start after the first's */
-    int64_t shown;    /* the job's number of the iteration that is shown; -1: unknown */
+    uint32_t n_slow;      /* most of the ranks, which the others wait for; 0: no such */
+    int64_t later_ns;     /* how late the last rank of an iteration, or n_slow ranks, come: mean */
+    int64_t meanwhile_ns; /* what ranks have exposed more than that one, mean over all */
+    int64_t apart_ns;     /* of a single iteration: the last rank's start after the first's */
+    int64_t shown;        /* the job's number of the iteration that is shown; -1: unknown */
     int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */
     int64_t idle_ns;                       /* mean over those that compute */
 

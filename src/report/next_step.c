@@ -17,6 +17,14 @@ static const char *straggler_reason(const struct report_facts *f, int64_t *exces
     return facts_reason(f, more, excess);
 }
 
+/* To choose by: how late ranks are, with what others have exposed meanwhile; of a pipeline's
+ * stages, which wait for one another, the mean waiting. */
+static int64_t lateness_ns(const struct report_facts *f)
+{
+    int64_t late_ns = f->later_ns + f->meanwhile_ns;
+    return f->parallel.n_stages > 0 ? f->wait_ns : MAX(late_ns, f->wait_ns);
+}
+
 /* Where the last rank of an iteration differs most from the mean of the other ranks in it, mean
  * over the iterations. A part that was recorded and explains half of what lateness costs: what a
  * rank does while it idles is not known. NULL: there is no such part. */
@@ -37,7 +45,7 @@ static const char *late_reason(const struct report_facts *f, int64_t *excess)
     }
     int64_t idle_ns = more[RANK_IDLE];
     const char *words = facts_reason(f, more, excess);
-    bool explains = *excess > idle_ns && *excess > 0 && *excess >= f->late_ns / 2;
+    bool explains = *excess > idle_ns && *excess > 0 && *excess >= lateness_ns(f) / 2;
     return explains && facts_pct(*excess, f->predicted_ns) >= 1 ? words : NULL;
 }
 
@@ -160,27 +168,13 @@ static void say_even(const struct report_facts *f, struct verdict_line *line, co
     line_say(line, "%s", end);
 }
 
-static void say_reason(const struct report_facts *f, struct verdict_line *line, const char *excess,
-                       const char *what)
-{
-    line_say(line, "find out why ");
-    line_stragglers(f, line);
-    line_say(line,
-             " spend%s %s more %s than the others do on average, at a cost of %s an iteration",
-             f->n_stragglers == 1 ? "s" : "", excess, what, TIME(f->late_ns));
-}
-
 static void say_wait(const struct report_facts *f, struct verdict_line *line)
 {
     uint32_t world = f->world_size, stage = 0;
     int64_t excess, stage_ns = find_longest_stage(f, &stage);
     const char *a = TIME(f->wait_ns);
     if (f->n_slow > 0) {
-        line_say(
-            line,
-            "find out why %u of %u ranks are alike slow: were they as fast as the others, %s an "
-            "iteration to win",
-            f->n_slow, f->n_ranks, TIME(f->late_ns));
+        line_say(line, "find out why %u of %u ranks are alike slow", f->n_slow, f->n_ranks);
     } else if (verdict_late_rank_changes(f)) {
         const char *what = late_reason(f, &excess);
         line_say(line, "find out what makes ranks late in some iterations, ");
@@ -192,16 +186,18 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
             line_say(line, "the late rank changes (");
         line_late_ranks(f, line);
         line_say(line, "%s in %u iterations", f->n_late > 1 ? ")" : "", f->n_replayed);
-        if (f->late_ns > 0)
-            line_say(line, ", which costs %s an iteration", TIME(f->late_ns));
         if (world > f->n_ranks)
             line_say(line, "; record all %u ranks", world);
     } else if (f->n_stragglers > 0 && f->n_ranks > f->n_stragglers) {
         const char *what = straggler_reason(f, &excess);
-        if (facts_pct(excess, f->predicted_ns) >= 1)
-            say_reason(f, line, TIME(excess), what);
-        else
+        if (facts_pct(excess, f->predicted_ns) >= 1) {
+            line_say(line, "find out why ");
+            line_stragglers(f, line);
+            line_say(line, " spend%s %s more %s than the others do on average",
+                     f->n_stragglers == 1 ? "s" : "", TIME(excess), what);
+        } else {
             say_even(f, line, "");
+        }
     } else if (world > f->n_ranks) {
         line_say(line, "record all %u ranks, to see which of them is waited for: %s", world, a);
     } else if (facts_pct(stage_ns, f->predicted_ns) >= 5) {
@@ -210,6 +206,8 @@ static void say_wait(const struct report_facts *f, struct verdict_line *line)
     } else {
         line_say(line, "even out the ranks: they wait %s for each other", a);
     }
+    if (!f->what_if && (f->n_slow > 0 || f->n_stragglers > 0 || verdict_late_rank_changes(f)))
+        line_say(line, "; 'dpro diagnose' says what it costs");
 }
 
 /* Between workers and servers, on the critical path: workers that take no part in it idle. */
@@ -218,20 +216,12 @@ static int64_t with_servers_ns(const struct report_facts *f)
     return f->kind_ns[DPRO_OP_PUSH] + f->kind_ns[DPRO_OP_PULL];
 }
 
-/* What late ranks cost; of a pipeline's stages, which wait for one another, the mean waiting. */
-static int64_t lateness_ns(const struct report_facts *f)
-{
-    return f->parallel.n_stages > 0 ? f->wait_ns : MAX(f->late_ns, f->wait_ns);
-}
-
-/* Less what late ranks cost the others, which is waiting or for want of computation meanwhile. In a
+/* Less what others have exposed for want of computation while they would wait for late ranks. In a
  * job that is bound by its launches, no more than is on the critical path: the rest goes on while
  * the next launches are waited for. */
 static int64_t exposed_ns(const struct report_facts *f)
 {
-    uint32_t n_late = f->n_slow > 0 ? f->n_slow : MAX(f->n_stragglers, 1);
-    int64_t late_ns = f->late_ns / f->n_ranks * (f->n_ranks - n_late) - f->wait_ns;
-    int64_t exposed = MAX(f->exposed_ns - MAX(late_ns, 0), 0), on_path = 0;
+    int64_t exposed = MAX(f->exposed_ns - f->meanwhile_ns, 0), on_path = 0;
     for (int kind = DPRO_OP_SEND; kind <= DPRO_OP_COLLECTIVE; kind++)
         on_path += kind == DPRO_OP_COPY ? 0 : f->kind_ns[kind];
     return facts_launch_bound(f) ? MIN(exposed, on_path) : exposed;
@@ -355,6 +345,20 @@ static void say_growth(const struct report_facts *f, struct verdict_line *line)
     line_say(line, "; ");
 }
 
+/* The cause that most is lost to; computation first where it takes four times as long. */
+static void say_diagnosed(const struct report_facts *f, const struct dpro_diagnosis_view *view,
+                          struct verdict_line *line)
+{
+    enum { MOST_SAVED = 4 }; /* a quarter of computation is much to save */
+    const struct dpro_cause *most = view->n_causes > 0 ? &view->causes[0] : NULL;
+    bool computes = !most || most->blame_ns < view->ideal_ns / MOST_SAVED;
+    if (computes)
+        say_cheaper(f, line);
+    if (most)
+        line_say(line, "%s%s (%s): %s", computes ? "; then " : "", most->title,
+                 TIME(most->blame_ns), most->next_step ?: "see the diagnosis");
+}
+
 void verdict_next_step(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_PCT = 5, MOST_SAVED = 4 }; /* a quarter of computation is much to save */
@@ -372,6 +376,10 @@ void verdict_next_step(const struct report_facts *f, struct verdict_line *line)
                  "without it the effect of communication is unknown");
         return;
     }
+    if (f->report->diagnosis) {
+        say_diagnosed(f, dpro_diagnosis_view(f->report->diagnosis->diagnosis), line);
+        return;
+    }
     int64_t most = MAX(exposed_ns(f), lateness_ns(f));
     if (facts_pct(f->idle_ns, f->predicted_ns) >= 10) /* a little is in every job */
         most = f->idle_ns > most ? f->idle_ns : most;
@@ -381,7 +389,8 @@ void verdict_next_step(const struct report_facts *f, struct verdict_line *line)
     bool is_little = facts_pct(most, f->predicted_ns) < LEAST_PCT;
     find_dearest(f, &dearest_ns);
     /* what ranks are late by is won without a change to what they compute */
-    int64_t saved_ns = (most == f->late_ns ? dearest_ns : computing_ns(f)) / MOST_SAVED;
+    int64_t saved_ns =
+        (most == lateness_ns(f) && most > f->wait_ns ? dearest_ns : computing_ns(f)) / MOST_SAVED;
     bool computes = !slow && (is_little || most < saved_ns);
     if (slow)
         line_say(line, "%s; %s", f->slow.advice, f->slow.text);

@@ -49,8 +49,7 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
     SCRATCH int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
     writer_begin(w, "lateness", '{');
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
-                  INT("iterations", f->n_replayed), MS_IF("lost_ms", f->late_ns > 0, f->late_ns),
-                  INT_IF("alike_slow", f->n_slow > 0, f->n_slow));
+                  INT("iterations", f->n_replayed), INT_IF("alike_slow", f->n_slow > 0, f->n_slow));
     WRITER_LIST (w, "stragglers", i, f->n_stragglers)
         writer_json_int(w, f->ranks[f->late[i]].time.rank);
     WRITER_LIST (w, "ranks", r, f->n_ranks) {

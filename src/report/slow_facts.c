@@ -132,15 +132,6 @@ const char *facts_reason(const struct report_facts *f, const int64_t *more, int6
     return best == RANK_IDLE && facts_launch_bound(f) ? "idling for want of launches" : words[best];
 }
 
-uint32_t facts_last_rank(const struct dpro_replay_view *view, uint32_t iteration)
-{
-    const struct dpro_lateness *of = view->lateness + (size_t)iteration * view->n_ranks;
-    uint32_t last = 0;
-    for (uint32_t r = 1; r < view->n_ranks; r++)
-        last = of[r].waited_ns > of[last].waited_ns ? r : last;
-    return last;
-}
-
 /* "; rank 2 is late in them and spends 12.00 ms more in backward than late ranks in the others":
  * where as much holds up every iteration, the rank that it meets may make the difference. */
 static void add_late_rank(const struct report_facts *f, struct words *line)

@@ -183,6 +183,38 @@ bool verdict_late_rank_changes(const struct report_facts *f)
     return some_are_late(f) && f->ranks[f->late[0]].n_late * 4 <= f->n_replayed * 3;
 }
 
+/* Which ranks are late, in how many iterations, by how much; what it costs is the diagnosis's. */
+static void say_late(const struct report_facts *f, struct verdict_line *line)
+{
+    const struct rank_fact *first = f->n_late > 0 ? &f->ranks[f->late[0]] : NULL;
+    uint32_t n_late = 0;
+    for (uint32_t i = 0; i < f->n_late; i++)
+        n_late += f->ranks[f->late[i]].n_late;
+    if (f->n_stragglers > 0) {
+        line_say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
+        line_stragglers(f, line);
+        line_say(line, ", late");
+        if (f->n_stragglers == 1 && first->n_late < f->n_replayed)
+            line_say(line, " in %u of %u iterations,", first->n_late, f->n_replayed);
+        line_say(line, " by %s on average", TIME(f->later_ns));
+    } else if (f->n_slow > 0) {
+        line_say(line, "; %u of %u ranks are alike slow, and come %s later than the others",
+                 f->n_slow, f->n_ranks, TIME(f->later_ns));
+    } else if (verdict_late_rank_changes(f)) {
+        if (f->n_late > 1) {
+            line_say(line, "; no constant straggler: ");
+            line_late_ranks(f, line);
+            line_say(line, ", late");
+        } else {
+            line_say(line, "; rank %d is late in %u of %u iterations,", first->time.rank, n_late,
+                     f->n_replayed);
+        }
+        line_say(line, " by %s on average", TIME(f->later_ns * f->n_replayed / MAX(n_late, 1)));
+    } else if (some_are_late(f)) {
+        line_say(line, "; rank %d is late most often", first->time.rank);
+    }
+}
+
 /* How much of the communication computation does not hide, where it is worst. */
 static void say_exposed(const struct report_facts *f, struct verdict_line *line)
 {
@@ -201,28 +233,7 @@ static void say_exposed(const struct report_facts *f, struct verdict_line *line)
     line_say(line, " (%s %%)", SHARE(lost, t->iteration_ns));
     if (!worst->computes)
         line_say(line, "; no computation was recorded, so the hidden part is unknown");
-    if (f->n_stragglers > 0) {
-        uint32_t n = f->ranks[f->late[0]].n_late;
-        line_say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
-        line_stragglers(f, line);
-        if (f->n_stragglers == 1 && n < f->n_replayed)
-            line_say(line, ", late in %u of %u iterations", n, f->n_replayed);
-    } else if (f->n_slow > 0) {
-        line_say(line, "; %u of %u ranks are alike slow", f->n_slow, f->n_ranks);
-    } else if (verdict_late_rank_changes(f)) {
-        const struct rank_fact *late = &f->ranks[f->late[0]];
-        if (f->n_late == 1) {
-            line_say(line, "; rank %d is late in %u of %u iterations", late->time.rank,
-                     late->n_late, f->n_replayed);
-        } else {
-            line_say(line, "; no constant straggler: ");
-            line_late_ranks(f, line);
-        }
-    } else if (some_are_late(f)) {
-        line_say(line, "; rank %d is late most often", f->ranks[f->late[0]].time.rank);
-    }
-    if (f->late_ns > 0)
-        line_say(line, ", at a cost of %s an iteration", TIME(f->late_ns));
+    say_late(f, line);
 }
 
 static void say_communication(const struct report_facts *f, struct verdict_line *line)

@@ -288,14 +288,23 @@ class Bundled(Case):
         self.assert_code(dpro("replay", folder, "-o", os.path.join(folder, "out")), DONE)
         self.assertEqual(dpro("replay", folder).out, before.out)
 
+    def test_no_diagnosis_is_left_of_an_earlier_report(self):
+        for delay, left in (([], True), (["--delay", "BW=0.5"], False)):
+            self.assert_code(dpro("replay", BUNDLED, "-o", self.path("out"), *delay), DONE)
+            self.assertEqual(os.path.exists(self.path("out", "diagnose.json")), left)
+
     def test_the_output_folder_holds_a_page_a_timeline_and_json(self):
         out = self.path("deep", "out")
         result = dpro("replay", BUNDLED, "-o", out)
         self.assert_code(result, DONE)
         self.assertEqual(sorted(os.listdir(out)), ["diagnose.json", "replay.json", "report.html", "timeline.json.gz"])
-        self.assertEqual(result.out, dpro("replay", BUNDLED).out)
         with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
             written = json.load(file)
+        with open(os.path.join(out, "diagnose.json"), encoding="utf-8") as file:
+            cause = max(json.load(file)["causes"], key=lambda cause: cause["blame_ms"] if cause["order"] else 0)
+        step = written["verdict"].pop()["text"]  # by the diagnosis, in its milliseconds
+        self.assertIn(f"{cause['title']} ({cause['blame_ms']:.2f} ms): {cause['next_step']}", step)
+        self.assertEqual(written["verdict"], self.assert_replays(BUNDLED)["verdict"][:-1])
         self.assertEqual(written["predicted"], self.assert_replays(BUNDLED)["predicted"])
         with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
             self.assertTrue(json.load(file)["traceEvents"])

@@ -56,6 +56,14 @@ static void ask_bandwidth(struct remedy_asked *a)
     snprintf(a->option, sizeof a->option, "--bandwidth 2x");
 }
 
+static void ask_latency(struct remedy_asked *a)
+{
+    if (a->graph->n_ranks < a->graph->world_size)
+        return;
+    a->changes.latency_ratio = 0.5;
+    snprintf(a->option, sizeof a->option, "--latency 0.5x");
+}
+
 static void ask_buckets(struct remedy_asked *a)
 {
     enum { MB = 100 };
@@ -90,38 +98,40 @@ static void ask_schedule(struct remedy_asked *a)
 static const struct {
     const char *cause;
     void (*ask)(struct remedy_asked *asked);
+    const char *lever; /* said behind the next step if this one surely wins; NULL: nothing */
 } remedies[] = {
-    {"slow_rank", ask_speed},
-    {"slow_link", ask_bandwidth},
-    {"communication", ask_bandwidth},
-    {"small_messages", ask_buckets},
-    {"launch", ask_compile},
-    {"recomputation", ask_no_recomputing},
-    {"pipeline_bubbles", ask_micro_batches},
-    {"pipeline_bubbles", ask_schedule},
+    {"slow_rank", ask_speed, NULL},
+    {"slow_link", ask_bandwidth, NULL},
+    {"communication", ask_bandwidth, "Its bytes count most: faster links, or compression."},
+    {"communication", ask_latency, "Its messages count more than their bytes: fewer, larger ones."},
+    {"small_messages", ask_buckets, NULL},
+    {"launch", ask_compile, NULL},
+    {"recomputation", ask_no_recomputing, NULL},
+    {"pipeline_bubbles", ask_micro_batches, NULL},
+    {"pipeline_bubbles", ask_schedule, NULL},
 };
 
-/* What it wins, and its standard error; 0: too little, or the job can't be asked. */
+/* What it wins, and its standard error; 0: too little; NAN: the job can't be asked. */
 static struct dpro_estimate answer_of(struct remedy_asked *a, const struct dpro_model *model)
 {
     struct dpro_whatif *whatif;
     struct dpro_error refused;
-    struct dpro_estimate none = {0, 0};
+    struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
     a->changes.size = sizeof a->changes;
     if (!a->option[0])
-        return none;
+        return not_asked;
     int rc = dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused);
     memory_check();
     if (rc < 0)
-        return none;
+        return not_asked;
     const struct dpro_whatif_answer *answer = dpro_whatif_answer(whatif);
     double before_ns = (double)answer->baseline.iteration_ns;
     double after_ns = (double)answer->predicted.iteration_ns;
     struct dpro_estimate speedup = answer->speedup, gain = {before_ns - after_ns, 0};
-    bool told = !answer->untimed && gain.value >= LEAST_WON * before_ns;
+    bool timed = !answer->untimed, told = timed && gain.value >= LEAST_WON * before_ns;
     gain.std = told ? speedup.std * after_ns / speedup.value : 0;
     dpro_whatif_destroy(whatif);
-    return told ? gain : none;
+    return told ? gain : timed ? none : not_asked;
 }
 
 /* As a shell takes it. */
@@ -135,6 +145,8 @@ static const char *quoted_path(const char *path, struct arena *arena)
 void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
                   const struct dpro_model *model, const char *trace, struct arena *arena)
 {
+    const char *lever = NULL;
+    uint32_t n_asked = 0;
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
         struct remedy_asked asked = {.graph = graph, .cause = cause};
         if (strcmp(remedies[i].cause, cause->cause) != 0)
@@ -143,11 +155,18 @@ void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
         struct dpro_estimate gain = answer_of(&asked, model);
         double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
         double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);
-        if (gain.value <= 0 || (cause->command && sure_ns <= known_ns))
+        n_asked += !isnan(gain.value);
+        if (!(gain.value > 0) || (cause->command && sure_ns <= known_ns))
             continue;
         cause->command_gain_ns = llround(gain.value);
         cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
+        lever = sure_ns > 0 ? remedies[i].lever : NULL;
         cause->command =
             arena_format(arena, "dpro whatif %s %s", quoted_path(trace, arena), asked.option);
     }
+    if (!cause->command && strcmp(cause->cause, "communication") == 0 && n_asked == 2)
+        lever = "Neither links of twice the rate nor half the latency win 2 %: look at when ranks "
+                "arrive (who waits for whom).";
+    if (lever && cause->next_step)
+        cause->next_step = arena_format(arena, "%s %s", cause->next_step, lever);
 }

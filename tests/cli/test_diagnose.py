@@ -207,6 +207,9 @@ class Diagnose(Case):
         self.assertRegex(told, r"--bandwidth 2x +# wins [0-9.]+ \+- [0-9.]+ ms, too little to be sure of\n")
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory"))
         self.assertEqual([cause["command"] for cause in facts["causes"]], [None] * len(facts["causes"]))
+        self.assertIn("look at when ranks arrive", facts["causes"][0]["next_step"])
+        self.assertNotIn("count most", told.replace("\n       ", " "))
+        self.assertIn("Its bytes count most", self.assert_json("diagnose", BUNDLED)["causes"][0]["next_step"])
 
     def test_what_is_not_explained_comes_first_where_it_is_more_than_all_causes(self):
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-conv-n2-memory"))

@@ -134,14 +134,17 @@ static int code_of(struct dpro_error *err)
     return code == CMD_SYSTEM && err->code == DPRO_EIO ? CMD_INPUT : code;
 }
 
-/* Whether --against names a diagnosis: a small file is one, else traces. */
+/* Whether --against names a diagnosis: a file that says so near its begin, else traces. */
 static bool is_saved(const char *path)
 {
-    enum { MOST_BYTES = 1 << 20 };
-    const char *end = strrchr(path, '.');
+    char text[4096] = "";
     struct stat is;
-    return stat(path, &is) == 0 && S_ISREG(is.st_mode) && is.st_size < MOST_BYTES &&
-           (end == NULL || strcmp(end, ".gz") != 0);
+    FILE *file = stat(path, &is) == 0 && S_ISREG(is.st_mode) ? fopen(path, "rb") : NULL;
+    if (file == NULL)
+        return false;
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return strstr(text, "\"schema\"") != NULL;
 }
 
 /* The other job, which this process alone reads; it is closed in any case. */

@@ -4,6 +4,7 @@ import os
 import unittest
 
 import gpu_job
+from stage_job import StageJob
 from support import BUNDLED, DONE, INPUT, Case, dpro
 
 
@@ -96,6 +97,13 @@ class Against(Case):
         self.assertRegex(text.out, r"Differs  communication: all_reduce of ")
         self.assertRegex(text.out, r"(?m)^  all, replayed ")
         self.assert_fits(text.out, 110)
+
+    def test_a_small_table_of_stages_is_no_saved_diagnosis(self):
+        def table(name, **options):
+            return self.write(name, StageJob(dp=3, stages=4, **options).csv(apart=0.01))
+        slow = table("slow.csv", times=lambda optype, dp, stage, step, n: 0.02 if (dp, stage) == (2, 1) else 0.01)
+        facts = self.against(table("good.csv"), slow)
+        self.assertGreater(facts["b_ms"], facts["a_ms"] + 20)
 
     def test_different_jobs_are_refused(self):
         def other(name):

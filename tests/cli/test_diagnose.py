@@ -6,6 +6,7 @@ import re
 import unittest
 from decimal import Decimal
 
+import support
 from stage_job import StageJob
 from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro, span
 from test_stages import uneven
@@ -210,6 +211,16 @@ class Diagnose(Case):
         self.assertIn("look at when ranks arrive", facts["causes"][0]["next_step"])
         self.assertNotIn("count most", told.replace("\n       ", " "))
         self.assertIn("Its bytes count most", self.assert_json("diagnose", BUNDLED)["causes"][0]["next_step"])
+
+    def test_a_what_if_that_wins_more_than_all_of_a_cause_is_not_sure(self):
+        """It reckons with time that computing loses beside communication, of which the recording shows nothing."""
+        for rank, trace in enumerate(support.job(layers=4, forward_us=20_000, backward_us=40_000)):
+            self.write(f"job/rank{rank}.json", json.dumps(trace).replace("[1000]", "[1000000]"))  # of 4 MB each
+        told = self.assert_json("diagnose", self.path("job"))["causes"][0]
+        self.assertEqual(told["cause"], "communication")
+        self.assertGreater(told["command_gain_ms"], told["alone_ms"])
+        self.assertGreaterEqual(told["command_uncertainty_ms"], told["command_gain_ms"])
+        self.assertIn("may lose beside it, which this recording does not show", told["next_step"])
 
     def test_what_is_not_explained_comes_first_where_it_is_more_than_all_causes(self):
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-conv-n2-memory"))

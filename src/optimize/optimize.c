@@ -5,6 +5,7 @@
  * one must be better by more than the usual error of such predictions. */
 
 #include "base/options.h"
+#include "cost/learn/repeated_reductions.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/cost.h"
 #include "cost/program/server_placement.h"
@@ -221,6 +222,7 @@ static void optimize_optimize(const struct dpro_model *model, const struct dpro_
                       "leave it out",
                       compresses ? "--compress" : "--pass");
     }
+    refuse_micro_batches(model);
     report_idle(model, o, of_units || of_pipeline || in_passes);
     if (model->n_tensors > 0 && o->graph && job_dimension(o->graph, DPRO_STAGES))
         log_line(&o->sink, DPRO_LOG_WARN,

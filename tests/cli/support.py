@@ -147,10 +147,11 @@ LAYERS = 3
 
 
 def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_000, transfer_us=8_000, slow=None,
-        communicates=True, accumulates=True, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
+        communicates=True, accumulates=True, micro_batches=1, steps=True, start_us=1_000_000_000.0, name="aten::linear"):
     """The Kineto traces of a small data-parallel CPU job, one a rank: forward, backward with an all-reduce a layer on
     a thread of its own, optimizer. `slow` = (rank, us) makes that rank's forward longer; the others wait. `transfer_us`: of
-    each all-reduce, or a list by layer. `accumulates`: the trace tells which gradients a bucket holds."""
+    each all-reduce, or a list by layer. `accumulates`: the trace tells which gradients a bucket holds.
+    Each of the micro-batches reduces all gradients."""
     traces = []
     longest = max(0, slow[1] if slow else 0)
     transfers = transfer_us if isinstance(transfer_us, list) else layers * [transfer_us]
@@ -163,39 +164,40 @@ def job(world=2, iterations=4, layers=LAYERS, forward_us=10_000, backward_us=20_
             now = step_start + 100
             events.append(span("Optimizer.zero_grad#SGD.zero_grad", now, 50, cat="user_annotation"))
             now += 100
-            first = now
-            for layer in range(layers):
-                dur = forward_us + (late if layer == 0 else 0)
-                events.append(span(name, now, dur, **{"Sequence number": sequence + layer, "Fwd thread id": 0}))
-                now += dur + 10
-            events.append(span("DistributedDataParallel.forward", first - 10, now - first + 10, cat="user_annotation"))
-            now += 100
-            behind = step_start + 310 + layers * (forward_us + 10) + longest  # when the slowest starts its backward
-            free = 0
-            for layer in reversed(range(layers)):
-                events.append(span("autograd::engine::evaluate_function: AddmmBackward0", now, backward_us,
-                                   **{"Sequence number": sequence + layer, "Fwd thread id": 1}))
-                if communicates:
-                    call = now + backward_us - 200
-                    if accumulates:
-                        events.append(span("torch::autograd::AccumulateGrad", call - 60, 50, **{"Input Dims": [[1000]]}))
-                    events.append(span("c10d::allreduce_", call, 150,
-                                       **{"Input Dims": [[[1000]], [], [], [], [], []],
-                                          "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]}))
-                    begin = max(call + 160, free)
-                    slowest = max(behind + (layers - layer) * (backward_us + 10) - 50, free)
-                    free = max(begin, slowest) + transfers[layer]
-                    events.append(span("gloo:all_reduce", begin, free - begin, tid=2, cat="user_annotation",
-                                       **{"Input Dims": [[1000]], "Input type": ["float"]}))
-                now += backward_us + 10
-            now = max(now, free) + 50
+            for _ in range(micro_batches):
+                first = now
+                for layer in range(layers):
+                    dur = forward_us + (late if layer == 0 else 0)
+                    events.append(span(name, now, dur, **{"Sequence number": sequence + layer, "Fwd thread id": 0}))
+                    now += dur + 10
+                events.append(span("DistributedDataParallel.forward", first - 10, now - first + 10, cat="user_annotation"))
+                now += 100
+                behind = first + 110 + layers * (forward_us + 10) + longest  # when the slowest starts its backward
+                free = 0
+                for layer in reversed(range(layers)):
+                    events.append(span("autograd::engine::evaluate_function: AddmmBackward0", now, backward_us,
+                                       **{"Sequence number": sequence + layer, "Fwd thread id": 1}))
+                    if communicates:
+                        call = now + backward_us - 200
+                        if accumulates:
+                            events.append(span("torch::autograd::AccumulateGrad", call - 60, 50, **{"Input Dims": [[1000]]}))
+                        events.append(span("c10d::allreduce_", call, 150,
+                                           **{"Input Dims": [[[1000]], [], [], [], [], []],
+                                              "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]}))
+                        begin = max(call + 160, free)
+                        slowest = max(behind + (layers - layer) * (backward_us + 10) - 50, free)
+                        free = max(begin, slowest) + transfers[layer]
+                        events.append(span("gloo:all_reduce", begin, free - begin, tid=2, cat="user_annotation",
+                                           **{"Input Dims": [[1000]], "Input type": ["float"]}))
+                    now += backward_us + 10
+                now = max(now, free) + 50
+                sequence += layers
             events.append(span("Optimizer.step#SGD.step", now, 1000, cat="user_annotation"))
             events.append(span("aten::add_", now + 10, 900))
             now += 1100
             if steps:
                 events.append(span(f"ProfilerStep#{step}", step_start, now - step_start, cat="user_annotation"))
             step_start = now + 20
-            sequence += layers
         trace = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_700_000_000_000_000_000,
                  "traceEvents": sorted(events, key=lambda e: (e["ts"], -e["dur"]))}
         if world > 1:

@@ -420,6 +420,12 @@ class Optimize(Case):
         self.assertIsNotNone(self.optimize(BUNDLED)["lower_bound_ms"])
         self.assert_error(dpro("whatif", folder, "--bucket-cap-mb", "0.001"), USAGE, "which gradients the recorded bucket of 0.0 MB holds")
 
+    def test_micro_batches_that_each_reduce_all_gradients_come_before_buckets(self):
+        folder = self.write_job("job", transfer_us=30_000, micro_batches=3)
+        says = "the gradients are reduced 3 times an iteration, after each micro-batch: no_sync.* leaves 2 of them out, about"
+        for asked in (("optimize", folder), ("whatif", folder, "--bucket-cap-mb", "5")):
+            self.assert_error(dpro(*asked), USAGE, says)
+
     def test_a_trace_that_names_no_parameters_is_warned_of(self):
         self.assertTrue(any("does not name the parameters" in w for w in self.optimize(BUNDLED)["warnings"]))
         self.assertFalse(any("does not name" in w for w in self.optimize(self.put())["warnings"]))

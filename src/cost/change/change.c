@@ -2,6 +2,7 @@
 #include "cost/change/change.h"
 
 #include "cost/change/change_world.h"
+#include "cost/learn/repeated_reductions.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
 #include "cost/program/cost.h"
@@ -267,6 +268,8 @@ void change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct 
         refuse("a bucket cap and a list of buckets: give one");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
         refuse("a cap for the first bucket needs one for the others");
+    if (c->bucket_cap_bytes != 0 || c->buckets_path)
+        refuse_micro_batches(m);
     if (c->compression && model_casts(m))
         refuse("the recorded job casts its gradients to send them already (a "
                "communication hook, or a plan): what --compress would change is not "

@@ -43,23 +43,43 @@ static void export_logs(const struct dpro_trace *trace)
     }
 }
 
-static void export_tables(const struct dpro_graph *graph)
+enum { CSV, SQLITE, GRAPHML, CHAKRA, N_FORMS };
+
+static int export_one(const struct dpro_graph *graph, const struct dpro_replay *replay, int form,
+                      struct dpro_error *err)
+{
+    struct dpro_graphml all = {.graph = graph};
+    struct dpro_tables *tables = NULL;
+    if (form == GRAPHML)
+        return dpro_graphml_write(&all, in_folder("job.graphml"), err);
+    if (form == CHAKRA)
+        return dpro_chakra_write(graph, replay, in_folder("chakra"), NULL, err);
+    int rc = dpro_tables_create(graph, replay, &tables, err);
+    if (rc == 0)
+        rc = form == CSV ? dpro_tables_csv(tables, in_folder("tables"), NULL, err)
+                         : dpro_tables_sqlite(tables, in_folder("job.db"), err);
+    dpro_tables_destroy(tables);
+    return rc;
+}
+
+static void export_all(const struct dpro_graph *graph)
 {
     struct dpro_replay *replay;
     assert_int_equal(dpro_replay_run(graph, NULL, &replay, NULL), 0);
-    long n_before = nomem_n_blocks;
-    int rc = DPRO_ENOMEM;
-    for (long n = 0; rc != 0; n++) {
-        struct dpro_error err = {0};
-        struct dpro_tables *tables = NULL;
-        nomem_n_left = n;
-        rc = dpro_tables_create(graph, replay, &tables, &err);
-        if (rc == 0)
-            rc = dpro_tables_csv(tables, in_folder("tables"), NULL, &err);
-        nomem_n_left = -1;
-        assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
-        dpro_tables_destroy(tables);
-        assert_int_equal(nomem_n_blocks, n_before);
+    for (int form = 0; form < N_FORMS; form++) {
+        long n_before = nomem_n_blocks;
+        int rc = DPRO_ENOMEM;
+        for (long n = 0; rc != 0; n++) {
+            struct dpro_error err = {0};
+            nomem_n_left = n;
+            rc = export_one(graph, replay, form, &err);
+            nomem_n_left = -1;
+            assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc));
+            assert_int_equal(nomem_n_blocks, n_before);
+            glob_t half_written;
+            assert_int_equal(glob(in_folder("job.db.dpro-*"), 0, NULL, &half_written),
+                             GLOB_NOMATCH);
+        }
     }
     dpro_replay_destroy(replay);
 }
@@ -102,7 +122,7 @@ static void check_all(const struct job *job, unsigned n_messages)
     assert_true(n > 500);
     assert_int_equal(dpro_graph_collective(graph, 0).n_messages, n_messages);
     assert_int_equal(make_folder(NULL), 0);
-    export_tables(graph);
+    export_all(graph);
     diagnose(graph);
     assert_int_equal(remove_folder(NULL), 0);
     dpro_graph_destroy(graph);

@@ -34,7 +34,9 @@ static const struct next_step {
     {"slow_rank",
      "Look at %s: other processes on its host, temperature and clocks of its device, the "
      "cores that it is bound to."},
-    {"uneven_stages", "Move layers from %s to other stages."},
+    {"uneven_stages",
+     "Move layers from %s to other stages; if it has no more of them than these, look "
+     "at its devices and hosts: times alone can't tell which it is."},
     {"input", "Load input ahead of time (more DataLoader workers, a longer queue) and copy it from "
               "pinned memory on a stream of its own. Most of it is %s."},
     {"allocator",

@@ -1,7 +1,7 @@
 /* Ranks beside their peers, which do the same work: ops of one name and phase, as many of them. A
  * rank that takes longer for them in nearly every iteration is slow. But where forward and backward
  * passes take longer together, by turns on all ranks, or without the update, which knows nothing of
- * the batch, it is the work that is uneven. */
+ * the batch, it is the work that is uneven; in a pipeline, where they do so on all its stages. */
 #include "diagnose/causes.h"
 
 #include "graph/dimensions/pipeline.h"
@@ -12,15 +12,10 @@ struct peers {
     struct map numbers;
     const uint8_t *work;
     struct pipeline pipeline;
+    bool by_stage; /* ranks of one stage are peers; all are where no stage has two ranks */
 };
 
 ORDER(by_key, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
-
-/* Ranks of one stage are peers; all are where no stage has two ranks. */
-static bool stages_have_peers(const struct peers *p, const struct dpro_graph *g)
-{
-    return p->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > p->pipeline.n_stages;
-}
 
 static bool is_phase(const struct dpro_graph *g, uint32_t op, uint32_t phase)
 {
@@ -37,7 +32,7 @@ static void peers_make(struct peers *p, const struct diagnosed *d, uint32_t work
     SCRATCH uint64_t *keys = mem_array(2 * (size_t)g->n_ops + 1, sizeof *keys);
     p->work = works_of(g, arena);
     pipeline_find(g, arena, &p->pipeline);
-    bool by_stage = stages_have_peers(p, g);
+    p->by_stage = p->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > p->pipeline.n_stages;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
             uint32_t op = time % g->n_ops, r = g->rank[op];
@@ -45,7 +40,7 @@ static void peers_make(struct peers *p, const struct diagnosed *d, uint32_t work
             if (!of_works(p->work[time], works) || r >= g->n_ranks)
                 continue;
             if (pass == 0) {
-                uint64_t stage = by_stage ? p->pipeline.stage_of[r] : 0;
+                uint64_t stage = p->by_stage ? p->pipeline.stage_of[r] : 0;
                 keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + p->work[time] * 64 +
                                      g->phase[op] * 2 + gap);
                 map_add(&counts, map_mix(keys[time] + r + 1) | 1, 1);
@@ -211,19 +206,88 @@ static double vary_together(const double *x, const double *y, uint32_t n_ranks, 
     return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-/* Passes forward and back of a rank vary alike, otherwise than those of others, in a third of
- * iterations; and the update does not. */
-static bool varies_as_work(const struct diagnosed *d, const struct beside *of_phase)
+/* Times of passes: of each of a pipeline's micro-batches, else all of a rank's as one. Rows are
+ * [rank * n_places + place in its order]. */
+struct timed_passes {
+    uint32_t n_places;
+    double *ns[DPRO_OP_UPDATE + 1]; /* [row * n_iterations + iteration]; of updates: the rank's */
+};
+
+/* The pass of its rank that the k-th time of a group is in; UINT32_MAX: not known. */
+static uint32_t row_of(const struct timed_passes *passes, const struct time_group *group, size_t k)
 {
-    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
-    double slope, spread, update_slope, unused;
-    uint32_t n_vary, n_updates;
+    uint32_t n = passes->n_places;
+    return group->times.n % n > 0 ? UINT32_MAX
+                                  : group->rank * n + (uint32_t)(k / (group->times.n / n));
+}
+
+static struct timed_passes passes_of(const struct peers *p, const struct diagnosed *d, bool all,
+                                     struct arena *arena)
+{
+    uint32_t n = d->n_iterations, n_rows = d->g->n_ranks;
+    bool told = p->pipeline.dimension != DPRO_NO_DIMENSION;
+    for (uint32_t r = 0; told && r < d->g->n_ranks; r++)
+        told = p->pipeline.stage_of[r] != UINT32_MAX;
+    struct timed_passes passes = {
+        .n_places = told ? MAX(p->pipeline.n_micro_batches * p->pipeline.n_chunks, 1) : 1};
+    n_rows *= passes.n_places;
+    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
+        passes.ns[phase] = arena_array(arena, (size_t)n_rows * n + 1, sizeof(double));
+    for (size_t at = 0; at < p->groups.n; at++) {
+        const struct time_group *group = &p->groups.at[at];
+        uint32_t phase = d->g->phase[group->times.at[0] % d->g->n_ops];
+        bool alone = (at == 0 || group[-1].key != group->key) &&
+                     (at + 1 == p->groups.n || group[1].key != group->key);
+        for (size_t k = 0; k < group->times.n && phase <= DPRO_OP_UPDATE && !alone; k++) {
+            bool update = phase == DPRO_OP_UPDATE;
+            uint32_t row = update ? group->rank * passes.n_places : row_of(&passes, group, k);
+            uint32_t end = row + (update ? passes.n_places : 1);
+            for (; row < MIN(end, n_rows); row++)
+                for (uint32_t i = 0; i < n; i++)
+                    passes.ns[phase][(size_t)row * n + i] +=
+                        (double)(all ? d->copies[i].dur_ns[group->times.at[k]]
+                                     : left_of(d, i, group->times.at[k], false));
+        }
+    }
+    return passes;
+}
+
+/* The rank of the next stage of its pipeline, round; without one itself. */
+static uint32_t next_stage(const struct peers *p, uint32_t n_ranks, uint32_t rank)
+{
+    const struct pipeline *line = &p->pipeline;
+    for (uint32_t r = 0; r < n_ranks && line->dimension != DPRO_NO_DIMENSION; r++)
+        if (line->group_of[r] == line->group_of[rank] &&
+            line->stage_of[r] == (line->stage_of[rank] + 1) % line->n_stages)
+            return r;
+    return rank;
+}
+
+/* Passes forward and back vary alike, otherwise than others, in a third of iterations, and on all
+ * stages of their pipeline; and the update does not. */
+static bool varies_as_work(const struct diagnosed *d, const struct peers *p,
+                           const struct timed_passes *passes)
+{
+    uint32_t n = d->n_iterations, n_rows = d->g->n_ranks * passes->n_places;
+    double slope, spread, update_slope, next_slope, unused;
+    uint32_t n_vary, n_others;
+    double *const *ns = passes->ns;
     if (d->g->n_samples < 4)
         return false;
-    double together = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_BW].own, n_ranks, n,
-                                    &slope, &spread, &n_vary);
-    double update = vary_together(of_phase[DPRO_OP_FW].own, of_phase[DPRO_OP_UPDATE].own, n_ranks,
-                                  n, &update_slope, &unused, &n_updates);
+    double together =
+        vary_together(ns[DPRO_OP_FW], ns[DPRO_OP_BW], n_rows, n, &slope, &spread, &n_vary);
+    double update = vary_together(ns[DPRO_OP_FW], ns[DPRO_OP_UPDATE], n_rows, n, &update_slope,
+                                  &unused, &n_others);
+    if (passes->n_places > 1) {
+        size_t of_rank = (size_t)passes->n_places * n;
+        SCRATCH double *of_next = mem_array((size_t)n_rows * n + 1, sizeof *of_next);
+        for (uint32_t r = 0; r < d->g->n_ranks; r++)
+            memcpy(of_next + r * of_rank,
+                   ns[DPRO_OP_FW] + next_stage(p, d->g->n_ranks, r) * of_rank,
+                   of_rank * sizeof *of_next);
+        together = MIN(together, vary_together(ns[DPRO_OP_FW], of_next, n_rows, n, &next_slope,
+                                               &unused, &n_others));
+    }
     return spread > 0.02 && n_vary * 3 > n && together > 0.7 && slope > 1.0 / 3 && slope < 3 &&
            !(update > 0.7 && update_slope > slope / 3);
 }
@@ -243,35 +307,27 @@ static bool has_more_work(const struct diagnosed *d, const struct beside *of_pha
            ratio[DPRO_OP_UPDATE] - 1 < (least - 1) / 4;
 }
 
-static void phases_beside(const struct peers *p, const struct diagnosed *d, struct beside *of_phase,
-                          struct arena *arena)
-{
-    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
-        of_phase[phase] = beside_peers(p, d, phase, arena);
-}
-
 bool work_moves(const struct diagnosed *d)
 {
     SCRATCH_ARENA struct arena arena = {0};
-    struct beside of_phase[DPRO_OP_UPDATE + 1];
     struct peers p = {0};
     peers_make(&p, d, 1U << WORK_COMPUTE, true, &arena);
-    phases_beside(&p, d, of_phase, &arena);
-    bool moves = varies_as_work(d, of_phase);
+    struct timed_passes passes = passes_of(&p, d, true, &arena);
+    bool moves = varies_as_work(d, &p, &passes);
     peers_fini(&p);
     return moves;
 }
 
-static uint32_t stage_of(const struct peers *p, uint32_t n_stages, uint32_t rank)
+static uint32_t stage_of(const struct peers *p, uint32_t rank)
 {
-    return n_stages == 1 ? 0 : p->pipeline.stage_of[rank];
+    return p->by_stage ? p->pipeline.stage_of[rank] : 0;
 }
 
-static double n_peers(const struct peers *p, uint32_t n_stages, uint32_t n_ranks, uint32_t rank)
+static double n_peers(const struct peers *p, uint32_t n_ranks, uint32_t rank)
 {
     uint32_t n = 0;
     for (uint32_t r = 0; r < n_ranks; r++)
-        n += stage_of(p, n_stages, r) == stage_of(p, n_stages, rank);
+        n += stage_of(p, r) == stage_of(p, rank);
     return n;
 }
 
@@ -285,7 +341,40 @@ static double pass_mean(const struct beside *of_phase, bool all, uint32_t rank, 
     return sum;
 }
 
-/* Of work that moves each rank would have the mean of the iteration; what one rank has more goes to
+/* What of a pass is more than the mean of its peers in an iteration, of those of its stage and
+ * model chunk, as a share: by [phase][row * n_iterations + iteration], in place. */
+static void even_passes(struct timed_passes *passes, const struct peers *p, uint32_t n_ranks,
+                        uint32_t n)
+{
+    const struct pipeline *line = &p->pipeline;
+    uint32_t n_places = passes->n_places, n_rows = n_ranks * n_places;
+    uint32_t n_chunks = n_places > 1 ? line->n_chunks : 1;
+    size_t n_all = (size_t)(n_rows + 1) * n_chunks;
+    SCRATCH double *sum = mem_array(n_all, sizeof *sum);
+    SCRATCH double *n_of = mem_array(n_all, sizeof *n_of);
+    SCRATCH uint32_t *peers = mem_array(n_rows + (size_t)1, sizeof *peers);
+    for (uint32_t row = 0; row < n_rows; row++) {
+        uint32_t rank = row / n_places, place = row % n_places;
+        peers[row] = n_places == 1
+                         ? stage_of(p, rank)
+                         : line->stage_of[rank] * n_chunks + place / line->n_stages % n_chunks;
+    }
+    for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
+        for (uint32_t i = 0; i < n; i++) {
+            memset(sum, 0, n_all * sizeof *sum);
+            memset(n_of, 0, n_all * sizeof *n_of);
+            for (uint32_t row = 0; row < n_rows; row++) {
+                sum[peers[row]] += passes->ns[phase][(size_t)row * n + i];
+                n_of[peers[row]]++;
+            }
+            for (uint32_t row = 0; row < n_rows; row++) {
+                double *own = &passes->ns[phase][(size_t)row * n + i];
+                *own = *own > 0 ? 1 - sum[peers[row]] / n_of[peers[row]] / *own : 0;
+            }
+        }
+}
+
+/* Of work that moves each pass would have the mean of the iteration; what one rank has more goes to
  * all of its peers alike. */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 {
@@ -296,48 +385,35 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
     if (n_ranks < 2)
         return;
     peers_make(&p, d, 1U << WORK_COMPUTE, false, &arena);
-    phases_beside(&p, d, of_phase, &arena);
-    bool moves = varies_as_work(d, of_phase);
-    double *shares = arena_array(&arena, (size_t)n_ranks * n + 1, sizeof *shares);
+    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
+        of_phase[phase] = beside_peers(&p, d, phase, &arena);
+    struct timed_passes passes = passes_of(&p, d, false, &arena);
+    bool moves = varies_as_work(d, &p, &passes);
+    even_passes(&passes, &p, n_ranks, n);
     bool *more = arena_array(&arena, n_ranks + (size_t)1, sizeof *more);
-    uint32_t n_stages = stages_have_peers(&p, d->g) ? p.pipeline.n_stages : 1;
-    for (uint32_t i = 0; i < n && moves; i++)
-        for (uint32_t stage = 0; stage < n_stages; stage++) {
-            double sum = 0, n_of = 0;
-            for (uint32_t r = 0; r < n_ranks; r++)
-                if (n_stages == 1 || p.pipeline.stage_of[r] == stage) {
-                    sum +=
-                        of_phase[DPRO_OP_FW].own[r * n + i] + of_phase[DPRO_OP_BW].own[r * n + i];
-                    n_of++;
-                }
-            for (uint32_t r = 0; r < n_ranks; r++) {
-                double own =
-                    of_phase[DPRO_OP_FW].own[r * n + i] + of_phase[DPRO_OP_BW].own[r * n + i];
-                if (own > 0 && (n_stages == 1 || p.pipeline.stage_of[r] == stage))
-                    shares[r * n + i] = MAX(1 - sum / n_of / own, 0);
-            }
-        }
-    double *given = arena_array(&arena, n_stages + (size_t)1, sizeof *given); /* to each rank */
-    uint32_t *giver = arena_array(&arena, n_stages + (size_t)1, sizeof *giver);
+    double *given = arena_array(&arena, n_ranks + (size_t)1, sizeof *given); /* to each rank */
+    uint32_t *giver = arena_array(&arena, n_ranks + (size_t)1, sizeof *giver);
     for (uint32_t r = 0; r < n_ranks; r++)
-        if ((more[r] = !moves && has_more_work(d, of_phase, r))) {
-            given[stage_of(&p, n_stages, r)] +=
-                pass_mean(of_phase, false, r, n) / n_peers(&p, n_stages, n_ranks, r);
-            giver[stage_of(&p, n_stages, r)] = r;
+        if ((more[r] = !moves && has_more_work(d, of_phase, r) &&
+                       (!p.by_stage || has_more_work(d, of_phase, next_stage(&p, n_ranks, r))))) {
+            given[stage_of(&p, r)] += pass_mean(of_phase, false, r, n) / n_peers(&p, n_ranks, r);
+            giver[stage_of(&p, r)] = r;
         }
-    for (size_t k = 0; k < p.groups.n; k++) {
-        const struct time_group *group = &p.groups.at[k];
-        uint32_t r = group->rank, stage = stage_of(&p, n_stages, r);
-        EACH (const uint32_t, time, group->times) {
-            uint32_t phase = d->g->phase[*time % d->g->n_ops];
-            if (phase > DPRO_OP_BW || !(moves || given[stage] > 0))
+    for (size_t at = 0; at < p.groups.n; at++) {
+        const struct time_group *group = &p.groups.at[at];
+        uint32_t r = group->rank, stage = stage_of(&p, r);
+        for (size_t k = 0; k < group->times.n; k++) {
+            uint32_t time = group->times.at[k], phase = d->g->phase[time % d->g->n_ops];
+            uint32_t row = row_of(&passes, group, k);
+            if (phase > DPRO_OP_BW || !(moves ? row != UINT32_MAX : given[stage] > 0))
                 continue;
             uint32_t part = part_of_rank(found, d, moves || more[r] ? r : giver[stage], NULL);
             double share = -given[stage] / MAX(pass_mean(of_phase, true, r, n), 1);
             if (more[r])
-                share = of_phase[phase].share[k] *
+                share = of_phase[phase].share[at] *
                         (1 - given[stage] / MAX(pass_mean(of_phase, false, r, n), 1));
-            piece_share(found, d, *time, part, moves ? shares + (size_t)r * n : &share, !moves);
+            piece_share(found, d, time, part, moves ? passes.ns[phase] + (size_t)row * n : &share,
+                        !moves);
         }
     }
     peers_fini(&p);
@@ -359,8 +435,7 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
         double ratio;
         peers_make(&p, d, sorts[sort], false, &arena);
         struct beside b = beside_peers(&p, d, DPRO_N_OP_KINDS, &arena);
-        bool peers =
-            sort == 0 || p.pipeline.dimension == DPRO_NO_DIMENSION || stages_have_peers(&p, d->g);
+        bool peers = sort == 0 || p.pipeline.dimension == DPRO_NO_DIMENSION || p.by_stage;
         for (uint32_t r = 0; r < d->g->n_ranks; r++)
             slow[r] = peers && is_slower(&b, r, d->n_iterations, &ratio);
         for (size_t k = 0; k < p.groups.n; k++) {

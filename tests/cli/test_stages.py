@@ -2,6 +2,7 @@
 import gzip
 import json
 import random
+from statistics import mean
 
 from stage_job import COLUMNS, StageJob
 from support import DONE, INPUT, Case, dpro, shared
@@ -212,6 +213,25 @@ class TestStages(Case):
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.02 * lost_ms)
             facts = self.assert_json("diagnose", self.write("fair.csv.gz", fair.csv()))
             self.assertNotIn("slow_link", [cause["cause"] for cause in facts["causes"]])
+
+    def test_micro_batches_longer_on_all_stages_are_uneven_work_and_on_one_a_slow_rank(self):
+        source, usual = random.Random(18), uneven(18, by=1)
+        length = {(r, step, n): 2 ** source.uniform(-1, 1) for r in range(4) for step in range(5) for n in range(8)}
+
+        def by(factor):
+            return lambda optype, r, stage, step, n: usual(optype, r, stage, step, n) * (
+                factor(r, stage, step, n) if "compute" in optype else 1)
+        for dp in (1, 2, 4):
+            even = [mean(length[r, step, n] for r in range(dp) for n in range(8)) for step in range(5)]
+            for should, factor, without in (("uneven_work", lambda r, stage, step, n: length[r, step, n],
+                                             lambda r, stage, step, n: even[step]),
+                                            ("slow_rank", lambda r, stage, step, n: 1.5 if (r, stage) == (1, 2) else 1, lambda *_: 1)):
+                if should == "slow_rank" and dp < 4:
+                    continue  # as slow as its peers or not: half of them
+                job = StageJob(dp=dp, stages=4, micro_batches=8, steps=5, times=by(factor))
+                won_ms = 1000 * (job.iteration() - job.iteration(by(without)))
+                causes = {c["cause"]: c["blame_ms"] for c in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]}
+                self.assertLess(abs(causes.get(should, 0) - won_ms), 0.2 * won_ms, (should, dp, causes))
 
     def test_what_the_first_stage_waits_for_before_a_step_is_no_slow_rank(self):
         job = StageJob(dp=1, stages=4, micro_batches=8, steps=5, times=uneven(15, by=1))

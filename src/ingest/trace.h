@@ -253,6 +253,7 @@ struct trace_rank {
     struct comm_runs runs;       /* while it is loaded, where there are logs */
     struct rank_logged logged;
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
+    bool links_tell_all; /* nothing waits for what no link or thread says */
     uint32_t n_dfg_nodes, n_dfg_inputs;
     uint32_t n_allocations, n_module_calls, n_allocators;
     int process; /* that has its spans and what else is the rank's alone; 0: this one */

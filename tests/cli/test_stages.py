@@ -233,6 +233,18 @@ class TestStages(Case):
                 causes = {c["cause"]: c["blame_ms"] for c in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]}
                 self.assertLess(abs(causes.get(should, 0) - won_ms), 0.2 * won_ms, (should, dp, causes))
 
+    def test_a_stage_that_computes_more_is_named_wherever_it_is(self):
+        def by(more, others):
+            usual = uneven(19, by=1)
+            return lambda optype, r, stage, *rest: usual(optype, r, stage, *rest) * (
+                (more if stage == slow else others) if "compute" in optype else 1)
+        for slow in range(4):
+            job = StageJob(dp=3, stages=4, micro_batches=6, times=by(1.4, 1))
+            won_ms = 1000 * (job.iteration() - job.iteration(by(1.1, 1.1)))
+            causes = {c["cause"]: c for c in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]}
+            self.assertLess(abs(causes["uneven_stages"]["blame_ms"] - won_ms), 0.2 * won_ms, slow)
+            self.assertEqual(causes["uneven_stages"]["parts"][0]["what"], f"stage {slow}")
+
     def test_what_the_first_stage_waits_for_before_a_step_is_no_slow_rank(self):
         job = StageJob(dp=1, stages=4, micro_batches=8, steps=5, times=uneven(15, by=1))
         rows, late = [], 0.03

@@ -19,7 +19,8 @@ enum trait {
     ENDS_WITH_EXCHANGE = 1 << 5, /* its iterations */
     LINKS = 1 << 6,
     STORAGES = 1 << 7,
-    NODES = 1 << 8, /* of a framework's graph */
+    NODES = 1 << 8,    /* of a framework's graph */
+    ALL_TOLD = 1 << 9, /* by links */
 };
 
 static unsigned traits_of(const struct rank_build *rank)
@@ -27,8 +28,8 @@ static unsigned traits_of(const struct rank_build *rank)
     const struct trace_rank *trace = rank->trace;
     unsigned traits = (rank->updates.n > 0 ? OWN_UPDATES : 0) |
                       (rank->steps.end_with_exchange ? ENDS_WITH_EXCHANGE : 0) |
-                      (trace->n_links > 0 ? LINKS : 0) | (trace->n_et_nodes > 0 ? STORAGES : 0) |
-                      (dfg_is_known(rank) ? NODES : 0);
+                      (trace->n_links > 0 ? LINKS : 0) | (trace->links_tell_all ? ALL_TOLD : 0) |
+                      (trace->n_et_nodes > 0 ? STORAGES : 0) | (dfg_is_known(rank) ? NODES : 0);
     EACH (const struct track, track, rank->tracks)
         traits |= track->kind == DPRO_DEVICE_GPU_STREAM    ? STREAMS
                   : track->kind == DPRO_DEVICE_COMM_THREAD ? COMM_THREADS
@@ -58,7 +59,7 @@ static const struct {
     {EXCHANGES, 0, rule_exchanges},
     {OWN_UPDATES, 0, rule_updates},
     {EXCHANGES, OWN_UPDATES, rule_takers},
-    {0, 0, rule_handovers},
+    {0, ALL_TOLD, rule_handovers},
     {LINKS, 0, rule_links},
     {STORAGES, 0, rule_storages},
     {NODES, 0, rule_nodes},

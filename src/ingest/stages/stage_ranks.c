@@ -520,6 +520,7 @@ static size_t link_rank(const struct stage_table *table, struct trace_rank *rank
         RANK_PUSH(rank, links,
                   (struct trace_link){spans[table->edges.at[i].from + 1],
                                       spans[table->edges.at[i].to + 1]});
+    rank->links_tell_all = true;
     return i;
 }
 

@@ -370,6 +370,8 @@ static void even_passes(struct timed_passes *passes, const struct peers *p, uint
             for (uint32_t row = 0; row < n_rows; row++) {
                 double *own = &passes->ns[phase][(size_t)row * n + i];
                 *own = *own > 0 ? 1 - sum[peers[row]] / n_of[peers[row]] / *own : 0;
+                if (n_places == 1) /* a rank that has less than the mean waits as before */
+                    *own = MAX(*own, 0);
             }
         }
 }

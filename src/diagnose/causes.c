@@ -5,64 +5,91 @@
 #include "graph/dimensions/pipeline.h"
 #include "graph/names/names.h"
 
-#define KERNELS_OF_RANKS "kernels of ranks" /* noise of them */
+/* Of which jobs a next step is. */
+enum whose {
+    ANY,
+    STAGES, /* a timeline of them, which commands refuse */
+    PYTORCH,
+    KERNELS,  /* noise of them */
+    ONE_CALL, /* of a recording that may hold the first ones */
+    N_WHOSE
+};
 
-/* Next steps, %s: the cause's largest part. */
+/* Next steps, the first that fits; %s: the cause's largest part. */
 static const struct next_step {
-    const char *cause, *text;
+    const char *cause;
+    enum whose whose;
+    const char *text;
 } next_steps[] = {
-    {"start_apart",
+    {"start_apart", ANY,
      "Record 3 iterations or more: of a single one it isn't known whether ranks begin it apart, "
      "or their recorders did. Most of it is %s."},
-    {"recompilation",
+    {"recompilation", ANY,
      "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
-    {"garbage_collection",
+    {"garbage_collection", ANY,
      "Collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)."},
-    {"slow_iterations", "Find out what takes longer in these iterations (%s), or leave them out "
-                        "(--steps) if the job was warming up."},
-    {"slow_link",
+    {"slow_iterations", ANY,
+     "Find out what takes longer in these iterations (%s), or leave them out "
+     "(--steps) if the job was warming up."},
+    {"slow_link", ANY,
      "Look at the network of %s (cables, ports, other jobs), or place ranks so that less "
      "is sent over it."},
-    {"uneven_work",
+    {"uneven_work", ANY,
      "Even out the work: samples of like length in one batch, packed sequences, tokens "
      "balanced over ranks. Most of it is on %s."},
-    {"noise", "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
-              "gc.disable), other processes on the host, a device that throttles."},
-    {KERNELS_OF_RANKS,
+    {"noise", KERNELS,
      "Find out what slows GPUs down now and then, most often %s: clocks and temperature, other "
      "processes on them, or inputs that differ between ranks."},
-    {"slow_rank",
+    {"noise", ANY,
+     "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
+     "gc.disable), other processes on the host, a device that throttles."},
+    {"slow_rank", ANY,
      "Look at %s: other processes on its host, temperature and clocks of its device, the "
      "cores that it is bound to."},
-    {"uneven_stages",
+    {"uneven_stages", ANY,
      "Move layers from %s to other stages; if it has no more of them than these, look "
      "at its devices and hosts: times alone can't tell which it is."},
-    {"input", "Load input ahead of time (more DataLoader workers, a longer queue) and copy it from "
-              "pinned memory on a stream of its own. Most of it is %s."},
-    {"allocator",
+    {"input", ANY,
+     "Load input ahead of time (more workers of the loader, a longer queue) and copy it from "
+     "pinned memory on a stream of its own. Most of it is %s."},
+    {"allocator", ANY,
      "Keep memory instead of allocating and freeing it in each iteration, or leave the "
      "allocator more room (expandable segments). Most of it is %s."},
-    {"recomputation",
+    {"recomputation", ANY,
      "Recompute fewer modules, as far as memory allows; 'dpro optimize' chooses them."},
-    {"sync",
+    {"sync", ANY,
      "Wait for the GPU less often: read losses and lengths back seldom (.item(), .cpu()), and "
      "copy with non_blocking=True from pinned memory. Most of it is %s."},
-    {"copies", "Copy less between the host and the GPU, and from pinned memory. Most of it is %s."},
-    {"python_gaps",
+    {"copies", ANY,
+     "Copy less between the host and the GPU, and from pinned memory. Most of it is %s."},
+    {"python_gaps", STAGES,
+     "Find out what workers do between what is listed, most of all %s: a profile of some of them "
+     "names it."},
+    {"python_gaps", PYTORCH,
      "Find out what the job does between ops, most of all %s: a profile with Python's stacks "
-     "(PyTorch: with_stack=True) names it."},
-    {"bucket_order",
+     "(with_stack=True) names it."},
+    {"python_gaps", ANY,
+     "Find out what the job does between ops, most of all %s: a profiler of Python (py-spy, "
+     "cProfile) beside the framework's names it."},
+    {"bucket_order", ANY,
      "Send each bucket when it is ready: gradients in buckets by the order in which they are "
      "ready (DDP does so from the 2nd iteration, but not with find_unused_parameters), and no "
      "hook that holds them back. Most of it is %s."},
-    {"small_messages",
+    {"small_messages", ANY,
      "Send fewer, larger messages: larger buckets (bucket_cap_mb), or several tensors "
      "in one collective. Most of it is %s."},
-    {"launch", "Launch less: CUDA or HIP graphs, torch.compile, fused kernels or a larger batch."},
-    {"pipeline_bubbles",
+    {"launch", STAGES,
+     "Find out what workers do between passes: a profile of some of them names it."},
+    {"launch", ONE_CALL,
+     "Record 3 iterations or more, later ones: most of it is one call, and the first calls of a "
+     "job create the GPU's context and load its code."},
+    {"launch", PYTORCH,
+     "Launch less: torch.compile, captured graphs of kernels, fused kernels or a larger batch."},
+    {"launch", ANY, "Launch less: a compiled step (XLA), fused ops or a larger batch."},
+    {"pipeline_bubbles", ANY,
      "Use more micro-batches, or a schedule that idles less (interleaved 1F1B, zero "
      "bubble). Most of it: %s."},
-    {"contention",
+    {"contention", ANY,
      "Send fewer bytes (compression, larger batches), or leave communication cores or "
      "multiprocessors of its own; it is felt most %s."},
 };
@@ -121,19 +148,23 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
     const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
-    const char *name = cause->cause;
-    if (strcmp(name, "noise") == 0 && text_begins(part, "kernels"))
-        name = KERNELS_OF_RANKS;
-    if (strcmp(name, "communication") == 0)
+    if (strcmp(cause->cause, "communication") == 0)
         cause->next_step = communication_step(d, part, arena);
+    const bool fits[N_WHOSE] = {
+        [ANY] = true,
+        [STAGES] = d->g->of_stages,
+        [PYTORCH] = d->g->framework && strcmp(d->g->framework, "pytorch") == 0,
+        [KERNELS] = text_begins(part, "kernels"),
+        [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
+                     cause->evidence[0].ns > cause->blame_ns / 2,
+    };
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
-    for (size_t i = 0; i < sizeof next_steps / sizeof *next_steps && !kind; i++) {
-        const char *text = next_steps[i].text, *at = strstr(text, "%s");
-        if (strcmp(next_steps[i].cause, name) != 0)
-            continue;
-        cause->next_step =
-            at ? arena_format(arena, "%.*s%s%s", (int)(at - text), text, part, at + 2) : text;
+    EACH_OF (const struct next_step, step, next_steps, sizeof next_steps / sizeof *next_steps) {
+        const char *text = step->text, *at = strstr(text, "%s");
+        if (strcmp(step->cause, cause->cause) == 0 && !cause->next_step && fits[step->whose])
+            cause->next_step =
+                at ? arena_format(arena, "%.*s%s%s", (int)(at - text), text, part, at + 2) : text;
     }
 }
 

@@ -25,6 +25,9 @@ static inline bool of_works(enum work work, uint32_t works)
     return works >> work & 1;
 }
 
+/* Whether what is called so begins what TensorFlow's executor runs: _SOURCE. */
+bool names_executor(const struct dpro_graph *g, uint32_t name);
+
 /* All times with one key, such as those of one kind of op on a rank. */
 struct time_group {
     uint64_t key;

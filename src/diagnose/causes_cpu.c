@@ -173,6 +173,8 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
                           strtab_get(&g->names, module));
     if (g->flags[op] & GRAPH_OP_BOUNDARY)
         return found_part(found, 1, "before the iteration's end");
+    if (names_executor(g, g->name[op]))
+        return found_part(found, 2, "before TensorFlow's executor runs the next graph");
     return found_part(found, map_key(g->name[op]), "before %.60s",
                       strtab_get(&g->names, g->name[op]));
 }
@@ -197,6 +199,8 @@ void find_gaps(const struct diagnosed *d, struct cause_found *found)
         if (is_long || !has_gpu[g->rank[op]])
             piece_all(found, op, true, part_of_gap(found, g, op));
     }
+    if (g->of_stages)
+        found->title = "gaps between the listed ops of workers";
 }
 
 void find_launches(const struct diagnosed *d, struct cause_found *found)
@@ -212,4 +216,6 @@ void find_launches(const struct diagnosed *d, struct cause_found *found)
                       found_part(found, phase + UINT64_C(1), "%s",
                                  phase <= DPRO_OP_UPDATE ? phases[phase] : "between passes"));
     }
+    if (g->of_stages)
+        found->title = "delays before the listed ops of workers";
 }

@@ -3,6 +3,12 @@
 
 #include "graph/names/names.h"
 
+bool names_executor(const struct dpro_graph *g, uint32_t name)
+{
+    return name_classify(strtab_get(&g->names, name), strtab_len(&g->names, name)) &
+           NAME_EXECUTOR_CALL;
+}
+
 static uint8_t work_of(const struct dpro_graph *g, uint32_t op, bool on_gpu_rank,
                        const uint8_t *of_names)
 {
@@ -20,8 +26,8 @@ static uint8_t work_of(const struct dpro_graph *g, uint32_t op, bool on_gpu_rank
         return WORK_TRANSFER;
     if (kind == DPRO_OP_COPY)
         return WORK_COPY;
-    if (kind == DPRO_OP_LAUNCH) /* of other ranks: it asks for, or awaits, communication */
-        return on_gpu_rank ? of_names[g->name[op]] : WORK_TRANSFER;
+    if (kind == DPRO_OP_LAUNCH)
+        return of_names[2 * g->name[op] + on_gpu_rank];
     return on_gpu || !on_gpu_rank ? WORK_COMPUTE : WORK_LAUNCH;
 }
 
@@ -30,9 +36,12 @@ uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
     static const uint8_t of_calls[N_CALL_CLASSES] = {WORK_LAUNCH, WORK_SYNC, WORK_MEMORY, WORK_COPY,
                                                      WORK_LAUNCH};
     uint8_t *works = arena_array(arena, 2 * (size_t)g->n_ops + 1, 1);
-    SCRATCH uint8_t *of_names = mem_array(g->names.n + (size_t)1, 1);
-    for (uint32_t id = 0; id < g->names.n; id++)
-        of_names[id] = of_calls[call_classify(strtab_get(&g->names, id))];
+    SCRATCH uint8_t *of_names = mem_array(2 * (g->names.n + (size_t)1), 1);
+    for (uint32_t id = 0; id < g->names.n; id++) {
+        /* of ranks without a GPU it asks for, or awaits, communication, or begins a graph */
+        of_names[2 * id] = names_executor(g, id) ? WORK_COMPUTE : WORK_TRANSFER;
+        of_names[2 * id + 1] = of_calls[call_classify(strtab_get(&g->names, id))];
+    }
     for (uint32_t r = 0; r < g->n_ranks + g->n_servers; r++) {
         uint32_t first = g->ranks[r].first_op, end = first + g->ranks[r].n_ops;
         bool has_gpu = g->lacks_gpu != NULL;

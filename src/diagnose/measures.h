@@ -31,6 +31,7 @@ struct roofline {
     double busy;        /* what ops with shapes take, of all computing */
     bool lacks_strides; /* of convolutions: MFU is not known */
     bool of_stages;     /* a timeline of stages: it has no shapes */
+    bool of_pytorch;    /* whose profiler can record them */
 };
 void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
                    struct roofline *roofline);

@@ -6,7 +6,10 @@ void roofline_make(const struct dpro_graph *graph, const struct dpro_replay_view
                    struct roofline *roofline)
 {
     double best[N_PRECISIONS] = {0}, at_peak_ns = 0, busy_ns = 0, computing_ns = 0;
-    *roofline = (struct roofline){.device = "", .of_stages = graph->of_stages};
+    *roofline = (struct roofline){.device = "",
+                                  .of_stages = graph->of_stages,
+                                  .of_pytorch =
+                                      graph->framework && strcmp(graph->framework, "pytorch") == 0};
     for (uint32_t r = 0; graph->work && r < graph->n_ranks; r++) {
         bool known = false;
         for (int f = 0; f < N_FAMILIES; f++)

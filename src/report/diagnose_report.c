@@ -37,7 +37,7 @@ struct diagnosis_facts {
 static void add_step(struct diagnosis_facts *d, const char *key, const char *title, int64_t ns)
 {
     struct dpro_cause none = {.cause = key, .title = title, .blame_ns = ns, .uncertainty_ns = -1};
-    if (ns != 0)
+    if (ns != 0 || d->steps.n == 0) /* the ideal is always there */
         array_add(&d->steps, .cause = none);
 }
 

@@ -17,8 +17,9 @@ static const char *mfu_needs(const struct roofline *r)
         return "shapes of ops, and a timeline of stages has none";
     if (r->lacks_strides)
         return "strides of convolutions, which PyTorch records since 2.0";
-    return r->n_ranks > 0 ? NULL
-                          : "shapes of ops: record with torch.profiler.profile(record_shapes=True)";
+    return r->n_ranks > 0  ? NULL
+           : r->of_pytorch ? "shapes of ops: record with torch.profiler.profile(record_shapes=True)"
+                           : "shapes of ops, which dpro reads of PyTorch's profiles only";
 }
 
 static const char *peak_source(const struct roofline *roofline)

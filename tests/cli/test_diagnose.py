@@ -248,6 +248,30 @@ class Diagnose(Case):
         self.assertAlmostEqual(causes["uneven_stages"]["alone_ms"], uneven_ms - even_ms, delta=0.02 * (uneven_ms - even_ms))
         self.assertEqual([part["what"] for part in causes["uneven_stages"]["parts"]], ["stage 2"])
 
+    def test_advice_fits_the_framework(self):
+        data = os.path.dirname(BUNDLED)
+        stages = StageJob(dp=2, stages=2, steps=5, times=uneven(4))
+        for trace in (os.path.join(data, "tf-ps-n2"), os.path.join(data, "hvd-mx-n2"), self.write("job.csv", stages.csv(apart=0.01))):
+            text = dpro("diagnose", trace).out
+            self.assertNotRegex(text, r"torch[.]|CUDA|with_stack|record_shapes", trace)
+        self.assertNotIn("CPU threads", text)
+        parts = [part["what"] for cause in self.assert_json("diagnose", os.path.join(data, "tf-session-collectives-n2"))["causes"]
+                 for part in cause["parts"]]
+        self.assertFalse([part for part in parts if "_SOURCE" in part], parts)
+
+    def test_the_first_launch_of_a_job_is_named_so_and_the_ideal_is_a_row_though_it_is_nothing(self):
+        def event(cat, name, ts, dur, tid, **args):
+            return {"ph": "X", "cat": cat, "name": name, "pid": 0 if cat == "kernel" else 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+        trace = {"schemaVersion": 1, "traceEvents": [
+            event("cpu_op", "aten::add", 1000, 19_800_000, 1, **{"External id": 1}),
+            event("cuda_runtime", "cudaLaunchKernel", 1010, 19_799_000, 1, correlation=7, **{"External id": 1}),
+            event("kernel", "vectorized_elementwise_kernel", 19_801_010, 0.001, 7, correlation=7, stream=7, device=0)]}
+        path = self.write("add.json", trace)
+        self.assertRegex(dpro("diagnose", path).out, r"\n  ideal +0 ")
+        launch, = self.assert_json("diagnose", path)["causes"]
+        self.assertEqual(launch["cause"], "launch")
+        self.assertIn("the first calls of a job", launch["next_step"])
+
     def test_any_number_of_threads_finds_the_same(self):
         self.assertEqual(dpro("diagnose", BUNDLED, "--json", "--threads", "1").out,
                          dpro("diagnose", BUNDLED, "--json", "--threads", "3").out)

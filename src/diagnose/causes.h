@@ -48,6 +48,9 @@ void groups_fini(time_groups *groups);
 /* The median, of an even count the lower one; reorders. */
 int64_t lower_median(int64_t *ns, size_t n);
 
+/* Whether the gap before an op is a twentieth of the iteration in the median. */
+bool gap_is_long(const struct diagnosed *d, uint32_t op);
+
 /* A piece of that share of a time, the same in all iterations, or by iteration; below 0: it gets as
  * much. */
 void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t time, uint32_t part,

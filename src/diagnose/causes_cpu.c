@@ -179,24 +179,17 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
                       strtab_get(&g->names, g->name[op]));
 }
 
-/* Gaps on threads that are a twentieth of the iteration in the median; of ranks without a GPU all
- * of them, as nothing is launched there. */
+/* Long gaps on threads; of ranks without a GPU all of them, as nothing is launched there. */
 void find_gaps(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
     const uint8_t *work = works_of(g, &arena);
     bool *has_gpu = arena_array(&arena, g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
-    SCRATCH int64_t *ns = mem_array(d->n_iterations + (size_t)1, sizeof *ns);
     for (uint32_t op = 0; op < g->n_ops; op++)
         has_gpu[g->rank[op]] |= (g->flags[op] & GRAPH_OP_GPU) != 0;
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (work[g->n_ops + op] != WORK_GAP)
-            continue;
-        for (uint32_t i = 0; i < d->n_iterations; i++)
-            ns[i] = left_of(d, i, op, true);
-        bool is_long = lower_median(ns, d->n_iterations) > d->iteration_ns / 20;
-        if (is_long || !has_gpu[g->rank[op]])
+        if (work[g->n_ops + op] == WORK_GAP && (!has_gpu[g->rank[op]] || gap_is_long(d, op)))
             piece_all(found, op, true, part_of_gap(found, g, op));
     }
     if (g->of_stages)

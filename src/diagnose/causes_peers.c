@@ -423,8 +423,9 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- slow ranks ---- */
 
-/* What a rank computes, and what its CPU does, each by itself. What comes before a stage's passes
- * is its own, such as loading input: there, ranks of other stages are no peers. */
+/* What a rank computes, and what its CPU does, each by itself. One long gap that peers don't have
+ * is something that it does beside, and no slow CPU. What comes before a stage's passes is its own,
+ * such as loading input: there, ranks of other stages are no peers. */
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
 {
     if (d->g->n_ranks < 2 && d->g->world_size > 1)
@@ -445,7 +446,8 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
             uint32_t part =
                 slow[group->rank] ? part_of_rank(found, d, group->rank, slow) : UINT32_MAX;
             EACH (const uint32_t, time, group->times)
-                if (part != UINT32_MAX)
+                if (part != UINT32_MAX && !(*time >= d->g->n_ops && b.share[k] > 0.5 &&
+                                            gap_is_long(d, *time - d->g->n_ops)))
                     piece_share(found, d, *time, part, &b.share[k], true);
         }
         peers_fini(&p);

@@ -103,6 +103,14 @@ int64_t lower_median(int64_t *ns, size_t n)
     return n > 0 ? select_i64(ns, n, (n - 1) / 2) : 0;
 }
 
+bool gap_is_long(const struct diagnosed *d, uint32_t op)
+{
+    SCRATCH int64_t *ns = mem_array(d->n_iterations + (size_t)1, sizeof *ns);
+    for (uint32_t i = 0; i < d->n_iterations; i++)
+        ns[i] = left_of(d, i, op, true);
+    return lower_median(ns, d->n_iterations) > d->iteration_ns / 20;
+}
+
 void piece_share(struct cause_found *found, const struct diagnosed *d, uint32_t time, uint32_t part,
                  const double *shares, bool one_for_all)
 {

@@ -281,8 +281,10 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         /* what another cause is blamed for may be won by this one, too; where it is in some
          * iterations only, as of a pause that this one lets be felt, it is the other's */
         int64_t most_ns = MAX(ns[c], MIN(cause.alone_ns, llround(blames[c].usual_ns)));
-        bool small = (double)most_ns < LEAST_SHARE * (double)view->explained_ns ||
-                     (most_ns < cause.uncertainty_ns && !blames[c].seldom) || most_ns == 0;
+        bool small =
+            (double)most_ns < LEAST_SHARE * (double)view->explained_ns ||
+            (ns[c] < cause.uncertainty_ns && !(blames[c].seldom && cause_rows[c].tier == 0)) ||
+            most_ns == 0;
         if (small && (ns[c] != 0 || found[c].needs)) {
             const char *needs = found[c].needs;
             view->small_ns += ns[c];

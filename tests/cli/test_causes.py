@@ -162,6 +162,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("launch", "backward", WAITS, {"cpu_us": 400.0}),
     ("allocator", "cudaMalloc", {"sync": "loss"}, {"within": mallocs}),
     ("python_gaps", "before ", {"sync": "loss"}, {"within": pause(7_000.0)}),
+    ("python_gaps", "before ", {"sync": "loss"}, {"within": pause(7_000.0, "", lambda rank, number: rank == 1)}),
     ("python_gaps", "in augment", {"sync": "loss"}, {"within": pause(7_000.0, "augment")}),
     ("python_gaps", "in train.py(30): augment", {"sync": "loss"},
      {"within": pause(7_000.0, "train.py(30): augment", cat="python_function")}),

@@ -168,7 +168,7 @@ class BoundByGpu(Case):
         told = "the CPU alone takes "
         for slowest in (1.0, 1.2):
             ours, faster = (gpu_job.write(self, Job(world=2, buckets=5, kernel_us=40.0, cpu_us=38.0, transfer_us=us, jitter=0.1,
-                                                    slow=(1, slowest)), folder="slow%.1f-%d" % (slowest, us))
+                                                    slow=(1, slowest), accumulates=True), folder="slow%.1f-%d" % (slowest, us))
                             for us in (1500.0, 375.0))
             with self.subTest(slowest=slowest):
                 self.assertNotIn(told, dpro("whatif", ours[0]).out)

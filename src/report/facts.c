@@ -16,8 +16,6 @@ static void sum_measured(struct report_facts *f)
     sort_i64(sorted, n);
     struct mean_std found = stats_mean_std_i64(sorted, n);
     f->median_ns = stats_median_i64(sorted, n);
-    f->least_ns = sorted[0];
-    f->longest_ns = sorted[n - 1];
     f->measured_ns = llround(found.mean);
     if (n > 1)
         f->std_ns = llround(found.std);
@@ -139,7 +137,6 @@ static void sum_ranks(struct report_facts *f)
         f->wait_ns += t->wait_for_peers_ns / f->n_ranks;
         f->idle_ns +=
             f->ranks[r].computes ? (t->idle_ns - f->ranks[r].unmatched_ns) / n_computing : 0;
-        f->input_ns += t->input_ns / f->n_ranks;
     }
 }
 
@@ -147,30 +144,7 @@ ORDER_OF_INDICES(by_lateness, struct rank_fact,
                  DESCENDING(straggles) ?: DESCENDING(n_late) ?: DESCENDING(waited_ns)
                                                              ?: ASCENDING(time.rank));
 
-uint32_t facts_last_rank(const struct dpro_replay_view *view, uint32_t iteration)
-{
-    const struct dpro_lateness *of = view->lateness + (size_t)iteration * view->n_ranks;
-    uint32_t last = 0;
-    for (uint32_t r = 1; r < view->n_ranks; r++)
-        last = of[r].waited_ns > of[last].waited_ns ? r : last;
-    return last;
-}
-
-/* What the others have exposed more than the last one is for want of computation meanwhile. */
-static void sum_last(struct report_facts *f, uint32_t iteration)
-{
-    const struct dpro_replay_view *v = f->replay;
-    uint32_t last = facts_last_rank(v, iteration);
-    int64_t more = 0, n = v->n_iterations;
-    f->later_ns += v->lateness[(size_t)iteration * v->n_ranks + last].late_ns / n;
-    const struct dpro_rank_time *times =
-        v->ranks_in ? v->ranks_in + (size_t)iteration * v->n_ranks : NULL;
-    for (uint32_t r = 0; r < v->n_ranks && times; r++)
-        more += times[r].exposed_communication_ns - times[last].exposed_communication_ns;
-    f->meanwhile_ns += MAX(more, 0) / v->n_ranks / n;
-}
-
-/* Which ranks are late, how often and by how much. */
+/* Which ranks are late, and how often. */
 static void sum_lateness(struct report_facts *f)
 {
     const struct dpro_replay_view *replay = f->replay;
@@ -184,42 +158,11 @@ static void sum_lateness(struct report_facts *f)
         rank->n_late = replay->ranks_late[r].n;
         rank->straggles = replay->ranks_late[r].straggles;
         f->n_stragglers += rank->straggles;
-        f->straggler_ns += rank->straggles ? rank->waited_ns : 0;
+        rank->later_ns = replay->ranks_late[r].later_ns;
         if (rank->n_late > 0)
             f->late[f->n_late++] = r;
     }
     qsort_r(f->late, f->n_late, sizeof *f->late, by_lateness, f->ranks);
-    for (uint32_t i = 0; i < f->n_replayed && f->n_ranks > 1; i++)
-        sum_last(f, i);
-}
-
-/* Most of the ranks may be slow alike, and only the others wait: then none is a straggler. */
-static void find_slow_ranks(struct report_facts *f)
-{
-    enum { FEWEST = 3, LEAST_PCT = 5 };
-    int64_t wait_ns[2] = {0}, exposed_ns[2] = {0}, most = 0;
-    uint32_t n[2] = {0};
-    for (uint32_t r = 0; r < f->n_ranks; r++)
-        most = MAX(most, f->ranks[r].time.wait_for_peers_ns);
-    for (uint32_t r = 0; r < f->n_ranks; r++) {
-        const struct dpro_rank_time *t = &f->ranks[r].time;
-        bool waits = t->wait_for_peers_ns >= most / 4 * 3;
-        if (!waits && t->wait_for_peers_ns > most / 4)
-            return;
-        n[waits]++;
-        wait_ns[waits] += t->wait_for_peers_ns;
-        exposed_ns[waits] += t->exposed_communication_ns;
-    }
-    if (f->n_stragglers > 0 || n[false] <= n[true] || f->n_replayed < FEWEST ||
-        f->parallel.n_stages > 0)
-        return;
-    int64_t later_ns = wait_ns[true] / n[true] - wait_ns[false] / n[false];
-    int64_t more_ns = exposed_ns[true] / n[true] - exposed_ns[false] / n[false];
-    if (facts_pct(later_ns + more_ns, f->predicted_ns) < LEAST_PCT)
-        return;
-    f->n_slow = n[false];
-    f->later_ns = later_ns;
-    f->meanwhile_ns = MAX(more_ns, 0) / f->n_ranks * n[true];
 }
 
 static void sum_shown(struct report_facts *f)
@@ -267,18 +210,6 @@ static void sort_kinds(struct report_facts *f)
     }
 }
 
-static void sum_calls(struct report_facts *f)
-{
-    for (uint32_t i = 0; f->has_gpu && i < f->n_names; i++) {
-        if (f->names[i].kind != DPRO_OP_LAUNCH)
-            continue;
-        enum call_class class = call_classify(f->names[i].name);
-        f->call_ns[class] += f->names[i].dur_ns;
-        if (!f->call_name[class])
-            f->call_name[class] = f->names[i].name;
-    }
-}
-
 static void sum_path(struct report_facts *f)
 {
     const struct dpro_graph *g = f->report->graph;
@@ -297,10 +228,8 @@ static void sum_path(struct report_facts *f)
         *(g->rank[c->op] < f->n_ranks ? &f->ranks[g->rank[c->op]].path_ns : &f->servers_path_ns) +=
             c->dur_ns + c->gap_ns;
         if (op.device != DPRO_NO_DEVICE &&
-            dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD) {
+            dpro_graph_device(g, op.device).kind == DPRO_DEVICE_CPU_THREAD)
             f->path_cpu_ns += c->dur_ns;
-            f->path_cpu_input_ns += op.kind == DPRO_OP_INPUT ? c->dur_ns : 0;
-        }
         if (c->dur_ns == 0)
             continue;
         uint64_t at = (uint64_t)map_number(&by_name, ((uint64_t)g->name[c->op] << 8 | op.kind) + 1);
@@ -317,7 +246,6 @@ static void sum_path(struct report_facts *f)
     }
     sort_kinds(f);
     qsort(f->names, f->n_names, sizeof *f->names, by_time);
-    sum_calls(f);
     map_fini(&on_rank);
     map_fini(&by_name);
 }
@@ -376,17 +304,8 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     parallel_sum(f);
     for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
         f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
-    f->can_optimize = dpro_model_check(report->graph, &f->no_optimize) == 0;
-    f->of_stages = report->graph->of_stages;
-    f->can_reshard = !f->can_optimize && dpro_graph_is_sharded(report->graph);
-    for (uint32_t d = 0; d < dpro_graph_n_dimensions(report->graph) && !f->can_optimize; d++) {
-        enum dpro_parallelism of = dpro_graph_dimension(report->graph, d).parallelism;
-        f->can_save |= of == DPRO_TENSORS || of == DPRO_CONTEXT || of == DPRO_EXPERTS;
-    }
-    memory_check();
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
-    find_slow_ranks(f);
     sum_recorded(f);
     sum_shown(f);
 }
@@ -411,20 +330,6 @@ const struct rank_part rank_parts[N_RANK_PARTS] = {
 int64_t rank_part_ns(const struct dpro_rank_time *time, int part)
 {
     return *(const int64_t *)((const char *)time + rank_parts[part].at);
-}
-
-int64_t facts_launching_ns(const struct report_facts *f)
-{
-    int64_t ns = f->path_cpu_ns;
-    for (int class = 0; class < N_CALL_CLASSES; class ++)
-        ns -= class == CALL_LAUNCH ? 0 : f->call_ns[class];
-    return ns - f->path_cpu_input_ns;
-}
-
-bool facts_launch_bound(const struct report_facts *f)
-{
-    return f->has_gpu && facts_pct(facts_launching_ns(f), f->path_ns) >= 40 &&
-           facts_pct(f->idle_ns, f->predicted_ns) >= 10 && f->idle_ns > f->input_ns;
 }
 
 bool facts_is_sized(const struct dpro_collective *collective)

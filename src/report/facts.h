@@ -14,6 +14,7 @@ struct rank_fact {
     struct dpro_rank_time time;
     int64_t path_ns;   /* of the critical path, gaps included */
     int64_t waited_ns; /* that ranks wait for it, mean over all and over the iterations */
+    int64_t later_ns;  /* how much later it comes than half of those who wait, mean */
     uint32_t n_late;   /* see dpro_rank_late */
     bool straggles;
     int64_t unmatched_ns; /* of its idle time: its GPU's work that only some iterations have */
@@ -30,10 +31,6 @@ struct rank_part {
 extern const struct rank_part rank_parts[N_RANK_PARTS];
 int64_t rank_part_ns(const struct dpro_rank_time *time, int part);
 struct report_facts;
-/* The computing, input or idle part of which there is most more, "in forward"; NULL: other ones. */
-const char *facts_reason(const struct report_facts *f, const int64_t *more, int64_t *excess);
-uint32_t facts_last_rank(const struct dpro_replay_view *view,
-                         uint32_t iteration); /* that is waited for most; by index */
 
 /* Critical ops of one name and kind. */
 struct name_fact {
@@ -116,31 +113,17 @@ struct parallel_facts {
     uint32_t n_traffic;
 };
 
-/* What slow iterations do longer than the others. */
-struct slow_cause {
-    const char *kind, *advice; /* "DataLoader"; NULL: no known kind */
-    const char *name;          /* of its longest part; of a gap, of the op that follows */
-    uint32_t n_names;          /* of ops that are one cause together; else 0 */
-    bool is_gap;               /* no op was recorded */
-    uint32_t n_iterations;     /* slow ones that have it */
-    int rank;                  /* the only one that has it; -1: several do */
-    int64_t more_ns;           /* mean over the slow ones, of the rank that it takes most of */
-};
 struct slow_facts {
     uint32_t n, *samples; /* slow iterations */
     uint32_t every;       /* they recur with this period; 0: they do not */
     bool are_first;
     int64_t usual_ns, more_ns; /* mean of the others; what slow ones take more, mean */
-    int64_t lost_ns;           /* of the mean iteration */
-    const char *advice;
-    struct slow_cause *causes; /* those that explain a fifth or more of it, most first */
-    uint32_t n_causes;
-    const char *text; /* all of it in a sentence */
+    const char *text;          /* all of it in a sentence */
 };
 
 struct verdict_line {
     const char *title; /* static: "Iteration", "Critical path", ... */
-    char text[400];    /* UTF-8, one line */
+    char text[700];    /* UTF-8, one line */
 };
 #define N_VERDICT 5
 
@@ -160,7 +143,6 @@ struct report_facts {
     uint32_t n_measured;
     const int64_t *measured;                /* borrowed */
     int64_t measured_ns, median_ns, std_ns; /* -1: unknown */
-    int64_t least_ns, longest_ns;           /* of the measured ones */
     struct slow_facts slow;
     int64_t predicted_ns, p50_ns, p95_ns; /* -1: unknown */
     uint32_t n_drawn;                     /* what p50 and p95 are over; 0: the replayed ones */
@@ -210,12 +192,9 @@ struct report_facts {
     int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
     int kinds[PATH_GAP + 1];       /* those that take time, longest first */
     int n_kinds;
-    int64_t path_cpu_ns;                   /* ops on CPU threads */
-    int64_t path_cpu_input_ns;             /* of them, data loading */
-    int64_t call_ns[N_CALL_CLASSES];       /* of them, CPU calls of the GPU's runtime */
-    const char *call_name[N_CALL_CLASSES]; /* the longest of each class; NULL: none */
-    uint32_t longest_gap;                  /* index into path */
-    struct name_fact *names;               /* longest first */
+    int64_t path_cpu_ns;     /* ops on CPU threads */
+    uint32_t longest_gap;    /* index into path */
+    struct name_fact *names; /* longest first */
     uint32_t n_names;
     const char *busiest; /* what GPUs compute longest, critical or not; borrowed; NULL: no GPU */
     int64_t busiest_ns;  /* mean over the ranks */
@@ -227,27 +206,17 @@ struct report_facts {
     uint32_t most_idle;    /* rank index */
     bool any_computes;     /* some rank does, as far as recorded */
     uint32_t n_stragglers; /* the first of `late` */
-    int64_t straggler_ns;  /* what ranks wait for them, mean over all */
     uint32_t n_replayed;   /* iterations */
     uint32_t *late;        /* ranks that are late in some of them, by index, stragglers and most
                               often first */
     uint32_t n_late;
-    uint32_t n_slow;      /* most of the ranks, which the others wait for; 0: no such */
-    int64_t later_ns;     /* how late the last rank of an iteration, or n_slow ranks, come: mean */
-    int64_t meanwhile_ns; /* what ranks have exposed more than that one, mean over all */
-    int64_t apart_ns;     /* of a single iteration: the last rank's start after the first's */
-    int64_t shown;        /* the job's number of the iteration that is shown; -1: unknown */
-    int64_t exposed_ns, wait_ns, input_ns; /* means over the ranks */
-    int64_t idle_ns;                       /* mean over those that compute */
+    int64_t apart_ns; /* of a single iteration: the last rank's start after the first's */
+    int64_t shown;    /* the job's number of the iteration that is shown; -1: unknown */
+    int64_t exposed_ns, wait_ns; /* means over the ranks */
+    int64_t idle_ns;             /* mean over those that compute */
 
     struct memory_facts memory;
     struct parallel_facts parallel;
-
-    bool can_optimize;             /* 'dpro optimize' and 'dpro whatif' work with the trace */
-    struct dpro_error no_optimize; /* else why not */
-    bool of_stages;                /* of a timeline of stages: 'dpro whatif' refuses it, too */
-    bool can_reshard;              /* 'dpro optimize' chooses FSDP's units */
-    bool can_save;                 /* 'dpro optimize --memory' chooses what is recomputed */
 
     bool contradicts;        /* the replay is off by more than known_to_ns */
     int64_t known_to_ns;     /* half the 95 % interval of the measured mean; -1: unknown */
@@ -261,10 +230,6 @@ struct report_facts {
 /* Sums over the trace, the graph and the replay. Borrows from `report`. */
 void facts_sum(struct report_facts *facts, const struct dpro_report *report);
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
-/* Work of the CPU on the critical path that launches GPU work or leads up to it. */
-int64_t facts_launching_ns(const struct report_facts *facts);
-/* The GPU idles, and on the critical path the CPU is mostly at work to launch more. */
-bool facts_launch_bound(const struct report_facts *facts);
 /* Whether its size is known; a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
 /* "backward computation"; static */

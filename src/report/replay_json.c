@@ -49,7 +49,7 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
     SCRATCH int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
     writer_begin(w, "lateness", '{');
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
-                  INT("iterations", f->n_replayed), INT_IF("alike_slow", f->n_slow > 0, f->n_slow));
+                  INT("iterations", f->n_replayed));
     WRITER_LIST (w, "stragglers", i, f->n_stragglers)
         writer_json_int(w, f->ranks[f->late[i]].time.rank);
     WRITER_LIST (w, "ranks", r, f->n_ranks) {
@@ -59,7 +59,7 @@ static void write_lateness(struct writer *w, const struct report_facts *f)
             waited[i] = f->replay->lateness[(size_t)i * f->replay->n_ranks + r].waited_ns;
         writer_item(w);
         writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late),
-                      MS("later_ms", f->replay->ranks_late[r].later_ns));
+                      MS("later_ms", f->ranks[r].later_ns));
         writer_key(w, "waited_for_ms");
         writer_json_times(w, waited, f->n_replayed);
         writer_close(w, '}');
@@ -153,20 +153,11 @@ static void write_slow(struct writer *w, const struct report_facts *f)
     writer_section(w, "slow_iterations", '{');
     writer_fields(w, TEXT("text", slow->text), INT_IF("every", slow->every > 0, slow->every),
                   MS_IF("usual_ms", slow->n > 0, slow->usual_ns),
-                  MS_IF("more_ms", slow->n > 0, slow->more_ns), MS("lost_ms", slow->lost_ns));
+                  MS_IF("more_ms", slow->n > 0, slow->more_ns));
     WRITER_LIST (w, "iterations", i, slow->n)
         writer_row(w, INT_IF("iteration", number, number ? number[slow->samples[i]] : 0),
                    INT("at", slow->samples[i]), MS("ms", f->measured[slow->samples[i]]),
                    MS("more_ms", f->measured[slow->samples[i]] - slow->usual_ns));
-    WRITER_LIST_OF (w, "causes", const struct slow_cause, cause, slow->causes, slow->n_causes) {
-        writer_row(w,
-                   TEXT("kind", cause->is_gap ? "gap"
-                                : cause->kind ? cause->kind
-                                              : "op"),
-                   TEXT("name", cause->name), MS("more_ms", cause->more_ns),
-                   INT("iterations", cause->n_iterations),
-                   INT_IF("rank", cause->rank >= 0, cause->rank));
-    }
     writer_close(w, '}');
 }
 

@@ -145,8 +145,7 @@ static void write_slow(struct writer *w, const struct report_facts *f)
     if (f->slow.n == 0)
         return;
     writer_text(w, "\nSlow iterations\n");
-    table_paragraph(w, " ", 2, "%s; they cost %s of the mean iteration", f->slow.text,
-                    TIME(f->slow.lost_ns));
+    table_wrapped(w, " ", 2, f->slow.text);
 }
 
 static void write_path(struct writer *w, const struct report_facts *f)

@@ -101,7 +101,7 @@
     }
     return el("section", "card", el("div", "bar-tools", el("h2", "", known(slow.text) ? "Iterations, some of them slow" : "Iterations"),
       el("span", "grow"), list), el("div", "iterations", bars), about,
-      known(slow.text) ? el("p", "", slow.text + "; they cost " + ms(slow.lost_ms) + " of the mean iteration") : null);
+      known(slow.text) ? el("p", "", slow.text) : null);
   }
 
   /* ---- the timeline ---- */

@@ -76,21 +76,17 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
         line_say(line, "not self-validated");
 }
 
-int verdict_longest_calls(const struct report_facts *f, int first)
-{
-    int most = first;
-    for (int class = first; class < N_CALL_CLASSES; class ++)
-        most = f->call_ns[class] > f->call_ns[most] ? class : most;
-    return most;
-}
-
+/* By the longest of them, where that is nearly all. */
 static void say_calls(const struct report_facts *f, struct verdict_line *line)
 {
-    int most = verdict_longest_calls(f, 0);
+    const struct name_fact *most = f->names;
     char name[64];
-    if (f->call_name[most] && f->call_ns[most] * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
-        columns_shorten(name, sizeof name, f->call_name[most], 36);
-        line_say(line, "%s (%s)", call_class_words(most), name);
+    while (most < f->names + f->n_names && most->kind != DPRO_OP_LAUNCH)
+        most++;
+    if (f->has_gpu && most < f->names + f->n_names &&
+        most->dur_ns * 5 >= f->kind_ns[DPRO_OP_LAUNCH] * 4) {
+        columns_shorten(name, sizeof name, most->name, 36);
+        line_say(line, "%s (%s)", call_class_words(call_classify(most->name)), name);
     } else {
         line_say(line, "%s", facts_kind_words(f, DPRO_OP_LAUNCH));
     }
@@ -142,12 +138,7 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
                  PCT(facts_pct(most_ns, iteration_ns)), TIME(lost_ns));
 }
 
-const char *verdict_mostly(const struct report_facts *f)
-{
-    return f->straggler_ns * 2 > f->wait_ns ? ", mostly" : "";
-}
-
-void line_late_ranks(const struct report_facts *f, struct verdict_line *line)
+static void line_late_ranks(const struct report_facts *f, struct verdict_line *line)
 {
     enum { MOST = 4 };
     for (uint32_t i = 0; i < f->n_late && i < MOST; i++)
@@ -157,7 +148,7 @@ void line_late_ranks(const struct report_facts *f, struct verdict_line *line)
         line_say(line, " and %u others", f->n_late - MOST);
 }
 
-void line_stragglers(const struct report_facts *f, struct verdict_line *line)
+static void line_stragglers(const struct report_facts *f, struct verdict_line *line)
 {
     enum { MOST = 6 };
     uint32_t n = f->n_stragglers, n_named = n > MOST ? MOST : n;
@@ -178,40 +169,30 @@ static bool some_are_late(const struct report_facts *f)
     return f->n_stragglers == 0 && f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5;
 }
 
-bool verdict_late_rank_changes(const struct report_facts *f)
-{
-    return some_are_late(f) && f->ranks[f->late[0]].n_late * 4 <= f->n_replayed * 3;
-}
-
-/* Which ranks are late, in how many iterations, by how much; what it costs is the diagnosis's. */
+/* Which ranks the others wait for, by how much, in how many iterations. */
 static void say_late(const struct report_facts *f, struct verdict_line *line)
 {
     const struct rank_fact *first = f->n_late > 0 ? &f->ranks[f->late[0]] : NULL;
-    uint32_t n_late = 0;
-    for (uint32_t i = 0; i < f->n_late; i++)
-        n_late += f->ranks[f->late[i]].n_late;
     if (f->n_stragglers > 0) {
+        int64_t later_ns = first->later_ns;
+        bool always = f->n_stragglers > 1 || first->n_late == f->n_replayed;
+        for (uint32_t i = 1; i < f->n_stragglers; i++)
+            later_ns = MIN(later_ns, f->ranks[f->late[i]].later_ns);
         line_say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
         line_stragglers(f, line);
         line_say(line, ", late");
-        if (f->n_stragglers == 1 && first->n_late < f->n_replayed)
+        if (!always)
             line_say(line, " in %u of %u iterations,", first->n_late, f->n_replayed);
-        line_say(line, " by %s on average", TIME(f->later_ns));
-    } else if (f->n_slow > 0) {
-        line_say(line, "; %u of %u ranks are alike slow, and come %s later than the others",
-                 f->n_slow, f->n_ranks, TIME(f->later_ns));
-    } else if (verdict_late_rank_changes(f)) {
-        if (f->n_late > 1) {
-            line_say(line, "; no constant straggler: ");
-            line_late_ranks(f, line);
-            line_say(line, ", late");
-        } else {
-            line_say(line, "; rank %d is late in %u of %u iterations,", first->time.rank, n_late,
-                     f->n_replayed);
-        }
-        line_say(line, " by %s on average", TIME(f->later_ns * f->n_replayed / MAX(n_late, 1)));
-    } else if (some_are_late(f)) {
+        line_say(line, " by %s%s on average", TIME(later_ns),
+                 f->n_stragglers > 1 ? " or more" : "");
+    } else if (some_are_late(f) && first->n_late * 4 > f->n_replayed * 3) {
         line_say(line, "; rank %d is late most often", first->time.rank);
+    } else if (some_are_late(f) && f->n_late == 1) {
+        line_say(line, "; rank %d is late in %u of %u iterations", first->time.rank, first->n_late,
+                 f->n_replayed);
+    } else if (some_are_late(f)) {
+        line_say(line, "; no constant straggler: ");
+        line_late_ranks(f, line);
     }
 }
 
@@ -303,9 +284,8 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
                  TIME(f->ranks[f->most_idle].unmatched_ns));
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
-        line_say(line, "; critical path: %s %% CPU work, %s %% gaps%s",
-                 SHARE(f->path_cpu_ns, f->path_ns), SHARE(f->kind_ns[PATH_GAP], f->path_ns),
-                 facts_launch_bound(f) ? ", launch-bound" : "");
+        line_say(line, "; critical path: %s %% CPU work, %s %% gaps",
+                 SHARE(f->path_cpu_ns, f->path_ns), SHARE(f->kind_ns[PATH_GAP], f->path_ns));
     say_ahead(f, line);
 }
 

@@ -34,7 +34,6 @@ class BoundByGpu(Case):
         self.assertLess(facts["validation"]["mean_abs_error_pct"] or 0, 5)
         for rank in facts["ranks"]:
             self.assertLess(idle_pct(rank), idle)
-        self.assertNotIn("launch-bound", verdict(facts, "Idle"))
         path = facts["critical_path"]
         on_cpu = sum(op["duration_ms"] + op["gap_ms"] for op in path["ops"] if "thread" in (op["device"] or ""))
         self.assertLess(on_cpu, 0.1 * path["length_ms"])
@@ -88,7 +87,6 @@ class BoundByGpu(Case):
     def test_so_it_is_where_collectives_take_longest(self):
         facts, _ = self.assert_bound_by_gpu(Job(world=2, buckets=4, kernel_us=40, cpu_us=20, transfer_us=6000))
         self.assertNotIn("GPU-bound", verdict(facts, "Idle"))
-        self.assertIn("shrink communication", verdict(facts, "Next step"))
 
     def test_a_rank_that_waits_for_a_slow_one_has_its_period(self):
         folder, truth = gpu_job.write(self, Job(world=2, buckets=4, slow=(1, 5.0)))
@@ -98,7 +96,6 @@ class BoundByGpu(Case):
         self.assertAlmostEqual(facts["measured"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
         self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
         self.assertEqual(facts["pace"]["ranks_on_gpu"], 1)
-        self.assertIn("launch-bound", verdict(facts, "Idle"))
 
     def test_ranks_that_meet_but_take_different_times_are_doubted(self):
         """Rank 0's file lost its kernels (not its copies: the GPU was recorded): the mean of its CPU's marks and of rank 1's GPU is
@@ -251,7 +248,7 @@ class BoundByCpu(Case):
                 period_ms = truth[0]["period_us"] / 1000
                 self.assertAlmostEqual(facts["predicted"]["iteration_ms"], period_ms, delta=0.02 * period_ms)
                 self.assertEqual(facts["pace"], {"ranks_on_gpu": 0, "cpu_ms": None, "gpu_ms": None, "ahead_ms": None})
-                self.assertIn("launch-bound", verdict(facts, "Idle"))
+                self.assertRegex(verdict(facts, "Idle"), r"critical path: (9\d|100) % CPU work")
                 self.assertGreater(idle_pct(facts["ranks"][0]), 30)
 
 
@@ -429,7 +426,7 @@ class OddEnds(Case):
         self.assertRegex(facts["left_out"][0]["reason"], reason)
         self.assertRegex(" ".join(facts["warnings"]), f"iteration {iteration} is left out.*{reason}")
         self.assertLess(abs(facts["error_pct"]), 1)
-        self.assertNotIn("record all", verdict(facts, "Next step"))
+        self.assertNotIn("record", verdict(facts, "Next step"))
 
     def test_a_first_step_with_kernels_launched_before_is_left_out(self):
         folder, _ = gpu_job.write(self, Job(sync="loss"), before=2, synced=False, steps=4)

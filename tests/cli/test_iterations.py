@@ -36,17 +36,9 @@ class LateRanks(Case):
             facts = self.replay(late, f"late-{late.count(2)}")
             self.assertEqual(facts["lateness"]["straggler"], 2)
             self.assertEqual(facts["lateness"]["stragglers"], [2])
-            self.assert_late_by(facts, "straggler: rank 2, late" + often, len(late))
-            self.assertRegex(verdict(facts, "Next step"), "find out why rank 2 spends.*; 'dpro diagnose' says what it costs")
-
-    def assert_late_by(self, facts, said, steps, delta=2.1, share=1):
-        """It is said by how much: here what iterations are longer. No cost is: that is the diagnosis's to tell."""
-        by = re.search(re.escape(said) + r" by (\S+) ms on average", verdict(facts, "Communication"))
-        self.assertTrue(by, verdict(facts, "Communication"))
-        longer_ms = (facts["measured"]["iteration_ms"] - self.healthy_ms(steps)) / share
-        self.assertAlmostEqual(float(by.group(1)), longer_ms, delta=delta)
-        self.assertNotIn("lost_ms", facts["lateness"])
-        self.assertNotIn("cost of", "".join(line["text"] for line in facts["verdict"]))
+            later_ms = next(rank["later_ms"] for rank in facts["lateness"]["ranks"] if rank["rank"] == 2)
+            self.assertAlmostEqual(later_ms, facts["measured"]["iteration_ms"] - self.healthy_ms(len(late)), delta=2.1)
+            self.assertIn(f"straggler: rank 2, late{often} by {later_ms:.2f} ms on average", verdict(facts, "Communication"))
 
     def test_one_iteration_or_two_tell_of_no_straggler(self):
         facts = self.replay_pauses("few", lambda rank, number: 30 if rank == 2 else 0, steps=2)
@@ -75,44 +67,9 @@ class LateRanks(Case):
             self.assertEqual(sorted(facts["lateness"]["stragglers"]), list(slow))
             self.assertIn(facts["lateness"]["straggler"], slow)
             self.assertEqual({rank["late"] for rank in facts["lateness"]["ranks"] if rank["rank"] in slow}, {10})
-            said = verdict(facts, "Communication")
-            self.assertRegex(said, r"; stragglers: ranks \d,? .*and \d, late by \d\d\.\d\d ms on average")
-            self.assertNotIn("the late rank changes", verdict(facts, "Next step"))
-            self.assertNotIn("computation dominates", verdict(facts, "Next step"))
+            self.assertRegex(verdict(facts, "Communication"), r"; stragglers: ranks \d,? .*and \d, late by \d\d\.\d\d ms or more on ")
             self.assertTrue(all(rank["later_ms"] > 15 for rank in facts["lateness"]["ranks"] if rank["rank"] in slow))
             self.assertLessEqual(set(slow), {rank["rank"] for rank in facts["lateness"]["ranks"]})
-
-    def test_most_ranks_may_be_alike_slow(self):
-        facts = self.replay_pauses("most", lambda rank, number: 30 if rank else 0)
-        self.assertEqual((facts["lateness"]["stragglers"], facts["lateness"]["alike_slow"]), ([], 3))
-        lost_ms = facts["measured"]["iteration_ms"] - self.healthy_ms(10)
-        self.assertIn(f"; 3 of 4 ranks are alike slow, and come {lost_ms:.0f}"[:-1], verdict(facts, "Communication"))
-        self.assertIn("find out why 3 of 4 ranks are alike slow", verdict(facts, "Next step"))
-        self.assertIsNone(self.replay_pauses("half", lambda rank, number: 30 if rank > 1 else 0)["lateness"]["alike_slow"])
-
-    def test_what_a_late_rank_costs_is_no_communication_to_hide(self):
-        """The late rank changes: what others have exposed while it pauses is not for want of a faster link."""
-        def pause_for(ms):
-            def within(rank, number):
-                rank.now += ms * 1e3 * (number % 4 == rank.rank)
-            job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, transfer_us=9000.0, sync="end", within=within)
-            return self.assert_replays(gpu_job.write(self, job, steps=12, folder=f"pause-{ms}")[0])
-        for ms in (30, 40, 60):
-            facts = pause_for(ms)
-            self.assertIn("find out what makes ranks late in some iterations", verdict(facts, "Next step"))
-
-    def test_what_late_ranks_do_meanwhile_is_named_where_it_was_recorded(self):
-        def load(rank, number):
-            loads = annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 60 if number % 4 == rank.rank else 0.2)
-            loads(rank, number)
-
-        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end", before_forward=load)
-        facts = self.assert_replays(gpu_job.write(self, job, steps=12, folder="loads-in-turn")[0])
-        said = verdict(facts, "Next step")
-        self.assertRegex(said, r"find out what makes ranks late in some iterations, in which they spend [56]\d\.\d\d ms more on input")
-        self.assertNotIn("garbage", said)
-        facts = self.replay_pauses("pauses-in-turn", lambda rank, number: 60 if number % 4 == rank else 0, steps=12)
-        self.assertIn("such as garbage collection", verdict(facts, "Next step"))
 
     def test_a_straggler_costs_a_share_that_matters_and_is_no_chance(self):
         facts = self.replay_pauses("little", lambda rank, number: 0.7 if rank == 2 else 0)
@@ -135,19 +92,6 @@ class LateRanks(Case):
                     late_ms if rank == 1 else 200 if rank == 2 and number in stalls else 0), steps=12)
                 self.assertEqual(facts["lateness"]["stragglers"], [1])
                 self.assertIn("straggler: rank 1, late in", verdict(facts, "Communication"))
-                self.assertIn("200", verdict(facts, "Next step"))
-                self.assertIn("rank 1", verdict(facts, "Next step"))
-
-    def test_what_others_have_exposed_while_it_computes_is_no_communication_to_hide(self):
-        """One rank's loader is slow: two long transfers, of which but one is exposed there, and both on all others."""
-        def load(rank, number):
-            annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 14 if rank.rank == 1 else 0.2)(rank, number)
-
-        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, transfer_us=4900.0, sync="end", before_forward=load)
-        facts = self.assert_replays(gpu_job.write(self, job, steps=8, folder="loader")[0])
-        self.assertEqual(facts["lateness"]["straggler"], 1)
-        self.assertNotIn("hide or shrink communication", verdict(facts, "Next step"))
-        self.assertIn("rank 1", verdict(facts, "Next step"))
 
     def test_a_late_rank_that_changes_is_no_straggler(self):
         for late, ranks in (([1, 0, 2, 0, 3, 3, 3, 3, 1, 0, 3, 0], "rank 3 5x, rank 0 4x, rank 1 2x, rank 2 1x"),
@@ -156,16 +100,6 @@ class LateRanks(Case):
             facts = self.replay(late, f"changes-{len(set(late))}")
             self.assertIsNone(facts["lateness"]["straggler"])
             self.assertRegex(verdict(facts, "Communication"), "; (no constant straggler: )?" + ranks)
-            step = verdict(facts, "Next step")
-            self.assertNotIn("mostly", step)
-            if len(late) == late.count(0) + late.count(None):  # so they are slow, and that one is why
-                self.assertIn("2 of 6 iterations (1, 4) take ", step)
-                self.assertIn(" on rank 0", step)
-            else:
-                self.assertIn(ranks, step)
-                self.assertIn(f"in {len(late)} iterations; 'dpro diagnose' says what it costs", step)
-            paused = (len(late) - late.count(None)) / len(late)
-            self.assert_late_by(facts, f"{ranks}," + (" late" if "x" in ranks else ""), len(late), 2.1, paused)
 
     def test_the_first_iteration_waits_as_long_as_it_did(self):
         """Its late rank pauses after nothing that the recording lacks."""
@@ -186,13 +120,6 @@ def pause(ms):
     return do
 
 
-def retry(rank, number):
-    """The caching allocator gives its memory back, and asks for it again."""
-    for _ in range(5):
-        rank.call("cudaFree", 4000.0)
-    rank.call("cudaMalloc", 10_000.0)
-
-
 class SlowIterations(Case):
     """Two ranks of 30 ms a step; some steps do something else, too."""
 
@@ -206,63 +133,12 @@ class SlowIterations(Case):
         self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], sorted(steps))
         return facts
 
-    def test_what_they_do_is_named(self):
-        for name, do, ms, kind, words in (
-                ("loader", annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 40), 40, "DataLoader", "of DataLoader"),
-                ("compile", annotate("_compile.compile_inner (dynamo_timed)", 400), 400, "torch.compile", "TORCH_LOGS=recompiles"),
-                ("checkpoint", annotate("save_checkpoint", 70), 70, "saving a checkpoint", "save checkpoints asynchronously"),
-                ("retry", retry, 30, "allocating and freeing GPU memory", "expandable segments"),
-                ("python-gc", annotate("Python GC", 50, "python_function"), 50, "garbage collection", "gc.freeze"),
-                ("gc", pause(50), 50, "gap", "in which no op was recorded"),
-                ("op", annotate("aten::special", 50, "cpu_op"), 50, "op", "more in aten::special")):
-            with self.subTest(name=name):
-                facts = self.replay(name, {4, 7}, do)
-                slow = facts["slow_iterations"]
-                cause = slow["causes"][0]
-                self.assertEqual(cause["kind"], kind)
-                self.assertAlmostEqual(cause["more_ms"], ms, delta=0.1 * ms)
-                self.assertEqual(cause["iterations"], 2)
-                self.assertIsNone(slow["every"])
-                self.assertIn("2 of 12 iterations (4, 7) take ", verdict(facts, "Next step"))
-                self.assertIn(words, verdict(facts, "Next step"))
-
-    def test_what_another_rank_does_in_the_others_is_no_cause(self):
-        """A rank in turn pauses in each step, and one of them computes more besides."""
-        def within(rank, number):
-            if number % 4 == rank.rank:
-                rank.now += PAUSE_US
-                if rank.rank == 1:
-                    rank.emit("cpu_op", "aten::special", rank.now, 15_000, 100, 1)
-                    rank.now += 15_000
-
-        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end", within=within)
-        slow = self.assert_replays(gpu_job.write(self, job, steps=12, folder="elsewhere")[0])["slow_iterations"]
-        self.assertEqual([row["iteration"] for row in slow["iterations"]], [1, 5, 9])
-        self.assertEqual([(cause["kind"], cause["name"]) for cause in slow["causes"]], [("op", "aten::special")])
-
     def test_a_row_of_them_is_told_by_its_ends(self):
-        self.assertIn("4 of 12 iterations (5 to 8) take ", verdict(self.replay("row", {5, 6, 7, 8}, pause(50)), "Next step"))
+        self.assertIn("4 of 12 iterations (5 to 8) take ", self.replay("row", {5, 6, 7, 8}, pause(50))["slow_iterations"]["text"])
 
-    def test_the_first_ones_may_be_a_job_that_warms_up(self):
-        do = annotate("_compile.compile_inner (dynamo_timed)", 400)
-        facts = self.replay("warms-up", {1, 2}, do)
-        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "torch.compile")
-        step = verdict(facts, "Next step")
-        self.assertTrue(step.startswith("leave out what may be warming up: --steps 3:12; the first 2 of 12 iterations (1, 2) take "), step)
-        self.assertNotIn("recompiles", step)
-        self.assertIn("recompiles", verdict(self.replay("again", {1, 6}, do), "Next step"))
-
-    def test_many_ops_of_which_none_stands_out_are_a_cause_together(self):
-        def evaluate(rank, number):
-            for k in range(24):
-                rank.emit("cpu_op", f"aten::op_{k}", rank.now, 2000, 100, 1)
-                rank.now += 2000
-
-        facts = self.replay("many", {4, 7}, evaluate)
-        cause = facts["slow_iterations"]["causes"][0]
-        self.assertEqual((cause["kind"], cause["iterations"], cause["name"]), ("op", 2, "aten::op_0"))
-        self.assertAlmostEqual(cause["more_ms"], facts["slow_iterations"]["more_ms"], delta=5)
-        self.assertIn(" more in 24 ops, such as aten::op_0", verdict(facts, "Next step"))
+    def test_the_first_ones_are_told_as_such(self):
+        facts = self.replay("warms-up", {1, 2}, annotate("_compile.compile_inner (dynamo_timed)", 400))
+        self.assertRegex(facts["slow_iterations"]["text"], r"^the first 2 of 12 iterations \(1, 2\) take .* longer than the others' \d")
 
     def test_a_rank_that_measured_fewer_is_said(self):
         def cut(content):
@@ -284,7 +160,7 @@ class SlowIterations(Case):
         for every, first, name in ((3, 3, "3rd"), (4, 2, "4th"), (2, 1, "2nd")):
             facts = self.replay(f"every-{every}", set(range(first, 13, every)), do)
             self.assertEqual(facts["slow_iterations"]["every"], every)
-            self.assertIn(f"every {name} iteration (", verdict(facts, "Next step"))
+            self.assertIn(f"every {name} iteration (", facts["slow_iterations"]["text"])
         self.assertIsNone(self.replay("twice", {3, 6}, do)["slow_iterations"]["every"])
         self.assertIsNone(self.replay("irregular", {3, 6, 10}, do)["slow_iterations"]["every"])
 
@@ -296,13 +172,10 @@ class SlowIterations(Case):
         job = Job(kernels=KERNELS, kernel_us=KERNEL_US, within=within)
         facts = self.assert_replays(gpu_job.write(self, job, steps=12, folder="ahead")[0])
         self.assertEqual(len(facts["slow_iterations"]["iterations"]), 2)
-        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "saving a checkpoint")
 
     def test_one_rank_is_enough(self):
         facts = self.replay("one-rank", {5}, annotate("save_checkpoint", 70), ranks=(1,))
         self.assertIn("1 of 12 iterations (5) takes ", facts["slow_iterations"]["text"])
-        self.assertEqual(facts["slow_iterations"]["causes"][0]["kind"], "saving a checkpoint")
-        self.assertEqual(facts["slow_iterations"]["causes"][0]["rank"], 1)
 
     def test_iterations_that_vary_are_not_slow(self):
         for seed in range(3):

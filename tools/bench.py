@@ -34,7 +34,6 @@ EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 20, 150, 60
 DLRM_S = 2
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
 ALLOCATOR_M_REQUESTS = 10
-RECOMPUTE_S = 0.1  # which of 96 blocks to recompute
 ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 BUSY = 0.2  # cores that others may have while time on the wall is taken
 
@@ -353,13 +352,6 @@ def search(table, build):
         else:
             seconds = [f"{float(s):.0f}" if float(s) >= 10 else f"{float(s):.2g}" for s in re.findall(r"[\d.e-]+(?= s)", took[0])]
             told.append(f"{' to '.join(seconds)} {MEANS[took[1]]}")
-    ours = program(table, build, "bench_recompute", "which modules to recompute")
-    if ours:
-        found = re.findall(r": ([\d.]+) s, (\d+) of (\d+) exact", run([ours]))
-        exact, n = (sum(int(row[column]) for row in found) for column in (1, 2))
-        table.add(f"which of 96 blocks to recompute, the slowest of {n} budgets", max(float(row[0]) for row in found), "s", RECOMPUTE_S,
-                  False, digits=3)
-        table.add("  exact", 100 * exact / n, "%", 100, digits=0)
 
 
 def tracer(table, build, rounds):

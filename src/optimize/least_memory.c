@@ -10,7 +10,7 @@
 
 enum {
     MOST_IN_SETS = 10,
-    MOST_RANKS = 4,
+    MOST_MEMORIES = 4,
     MOST_LOOKS = 2000,
     MOST_PLACES = 20000000,
     MOST_ROUNDS = 8,
@@ -20,10 +20,9 @@ enum {
 struct descent {
     const struct dpro_model *model;
     struct dpro_strategy *strategy;
-    uint32_t *modules, n; /* that give something back, of all levels */
-    uint32_t ranks[MOST_RANKS], n_ranks;
-    uint32_t *places;
-    uint64_t *peaks; /* by place */
+    uint32_t *modules, n;          /* that give something back, of all levels */
+    uint32_t n_memories, n_places; /* that are looked at; their places together */
+    uint64_t *peaks;               /* by place */
     uint32_t n_looks, most_looks;
     double sharpness; /* of the maximum */
 };
@@ -31,16 +30,14 @@ struct descent {
 static double smooth_peak(struct descent *d)
 {
     double most = 0, sum = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < d->n_ranks; i++) {
-        uint32_t rank = d->ranks[i];
-        uint32_t more = d->model->memories[d->model->ranks[rank].memory].n_moments + 1;
-        memory_peaks(d->model, d->strategy, rank, d->places, more, d->peaks + n);
-        n += more;
+    uint64_t *peaks = d->peaks;
+    EACH_OF (const struct model_memory, m, d->model->memories, d->n_memories) {
+        memory_peaks(d->model, d->strategy, m, peaks);
+        peaks += m->n_moments + 1;
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < d->n_places; i++)
         most = fmax(most, (double)d->peaks[i]);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < d->n_places; i++)
         sum += pow((double)d->peaks[i] / most, d->sharpness);
     d->n_looks++;
     return sum > 0 ? most * pow(sum, 1 / d->sharpness) : most;
@@ -81,23 +78,11 @@ static uint64_t peak_of(void *arg)
 
 static void find_places(struct descent *d)
 {
-    const struct dpro_model *m = d->model;
-    uint32_t n = 0, most = 0;
-    for (uint32_t r = 0; r < m->n_ranks && d->n_ranks < MOST_RANKS; r++) {
-        bool seen = false;
-        for (uint32_t i = 0; i < d->n_ranks; i++)
-            seen |= m->ranks[d->ranks[i]].memory == m->ranks[r].memory;
-        if (seen)
-            continue;
-        d->ranks[d->n_ranks++] = r;
-        most = MAX(most, m->memories[m->ranks[r].memory].n_moments);
-        n += m->memories[m->ranks[r].memory].n_moments + 1;
-    }
-    d->most_looks = MIN(MOST_LOOKS, MOST_PLACES / (n + 1)); /* seconds at the most */
-    d->places = mem_alloc((most + (size_t)2) * sizeof *d->places);
-    d->peaks = mem_alloc((n + (size_t)1) * sizeof *d->peaks);
-    for (uint32_t p = 0; p < most + 2; p++)
-        d->places[p] = p;
+    d->n_memories = MIN(d->model->n_memories, MOST_MEMORIES);
+    EACH_OF (const struct model_memory, m, d->model->memories, d->n_memories)
+        d->n_places += m->n_moments + 1;
+    d->most_looks = MIN(MOST_LOOKS, MOST_PLACES / (d->n_places + 1)); /* seconds at the most */
+    d->peaks = mem_alloc((d->n_places + (size_t)1) * sizeof *d->peaks);
 }
 
 void recompute_least(const struct dpro_model *model, struct dpro_strategy *strategy)
@@ -129,7 +114,6 @@ void recompute_least(const struct dpro_model *model, struct dpro_strategy *strat
         }
         memcpy(strategy->recomputed, best, model->n_modules * sizeof *best);
         mem_free(best);
-        mem_free(d.places);
         mem_free(d.peaks);
     }
     /* what lies within others, or brings the peak down no further; inner ones first */

@@ -9,7 +9,7 @@
 #include "cost/program/evaluate.h"
 #include "optimize/module_sets.h"
 
-enum { MOST_MICRO_BATCHES = 64, MOST_IN_SETS = 9 };
+enum { MOST_MICRO_BATCHES = 64, FEW = 12, MANY = 128 };
 
 struct choosing {
     struct memory_search *search;
@@ -120,35 +120,32 @@ static uint64_t peak_of(void *arg)
     return memory_peak_bytes(c->model, &c->strategy);
 }
 
-/* The knapsack, with the micro-batches at hand: of blocks; of what is within them where that does
- * not do. */
+/* With the micro-batches at hand: of blocks; of what is within them where that does not do. */
 static void try_choice(struct choosing *c)
 {
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
     for (int inner = 0; inner <= 1; inner++) {
-        bool is_exact = false;
-        uint32_t n = recompute_candidates(c->model, inner != 0, c->modules);
+        uint32_t n = sets_candidates(c->model, inner != 0, c->modules);
         const char *what = inner ? "recompute parts of blocks" : "recompute chosen";
         if (n == 0)
             break;
         if (parts > 1)
             what = arena_format(c->arena, "%s, accumulate %u", what, parts);
-        bool fits = recompute_fit(c->model, c->modules, n, c->search->budget_bytes, &c->strategy,
-                                  &is_exact);
         struct module_sets sets = {
+            .model = c->model,
             .in = c->strategy.recomputed,
             .modules = c->modules,
             .n = n,
-            .few = MOST_IN_SETS,
+            .few = FEW,
+            .many = MANY,
             .limit_bytes = c->search->budget_bytes,
             .time_ns = time_of,
             .peak_bytes = peak_of,
             .arg = c,
         };
-        if (fits)
-            sets_exchange(&sets);
+        bool fits = sets_fit(&sets);
         if (n_recomputed(c->model, &c->strategy) > 0)
-            search_try(c, what, is_exact);
+            search_try(c, what, fits && n <= FEW);
         recompute_none(c);
         if (fits)
             break;

@@ -47,19 +47,6 @@ bool memory_search_allows(const struct memory_search *search, const struct dpro_
 /* Whether the batches of all ranks are known, and can be cut into so many micro-batches. */
 bool memory_divides_batch(const struct dpro_model *model, uint32_t micro_batches);
 
-/* ---- recompute_problem.c ---- */
-
-/* Lists modules to recompute: the blocks that the model repeats, and the outermost modules beside
- * them that free memory; or, with `inner`, the modules within these. In the order of their forward
- * passes; returns how many. There is room for all modules. */
-uint32_t recompute_candidates(const struct dpro_model *model, bool inner, uint32_t *modules);
-/* Chooses which of these modules to recompute under a budget, with the micro-batches of the
- * strategy. The peak is checked with the model: modules are added where the choice fell short, and
- * removed where they are not needed. Returns whether it fits; is_exact: nothing that fits takes
- * less time. */
-bool recompute_fit(const struct dpro_model *model, const uint32_t *modules, uint32_t n,
-                   uint64_t budget_bytes, struct dpro_strategy *strategy, bool *is_exact);
-
 /* ---- least_memory.c ---- */
 
 /* Chooses modules of all levels so that the strategy's peak is lowest, at any cost of time. Exact

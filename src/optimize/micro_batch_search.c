@@ -15,7 +15,7 @@ enum {
     MOST_MICRO_BATCHES = 512, /* that are tried */
     MOST_DOUBLINGS = 3,       /* where the batch is not known */
     FEW = 6,                  /* modules, of which each set is tried */
-    MANY = 12                 /* more are added in a fixed order, and not exchanged */
+    MANY = 12                 /* more are not exchanged */
 };
 
 struct batch_search {
@@ -23,7 +23,6 @@ struct batch_search {
     struct pipeline p;            /* n_stages 0: there is none */
     ARRAY(struct setting) shapes; /* without recomputation */
     uint32_t *modules, n_modules; /* that may be recomputed */
-    int64_t *time_ns;             /* [n_modules] */
     struct setting now;           /* whose recomputed modules are searched */
     struct map known;             /* by set: number of the answer, from 1 on */
     ARRAY(struct setting) answers;
@@ -176,52 +175,25 @@ static void tell_choice(const struct batch_search *x, const struct setting *sett
                   .fits = program_fits(x->s, setting), .exact = x->n_modules <= FEW);
 }
 
-ORDER_OF_INDICES(longest_first, int64_t, COMPARE(*y, *x));
-ORDER_OF_INDICES(most_worth_first, double, COMPARE(*y, *x));
-
-/* The module that frees most for its time first, until the shape fits. Returns its peak. */
-static uint64_t add_in_order(struct batch_search *x)
-{
-    const struct model_module *modules = x->s->model->modules;
-    SCRATCH double *worth = mem_array(x->n_modules + (size_t)1, sizeof *worth);
-    for (uint32_t i = 0; i < x->n_modules; i++)
-        worth[i] = (double)modules[x->modules[i]].kept_bytes / (double)(x->time_ns[i] + 1);
-    SCRATCH uint32_t *order = sorted_indices(x->n_modules, worth, most_worth_first);
-    uint64_t peak = peak_of(x);
-    for (uint32_t i = 0; i < x->n_modules && peak > x->s->limit_bytes; i++) {
-        x->now.recomputed[x->modules[order[i]]] = true;
-        peak = peak_of(x);
-    }
-    return peak;
-}
-
 /* Fewest and fastest modules with which a shape fits; all of them where it never does, to know the
  * lowest peak. Returns whether it fits. */
 static bool search_recompute(struct batch_search *x, const struct setting *shape)
 {
-    SCRATCH uint32_t *order = sorted_indices(x->n_modules, x->time_ns, longest_first);
     x->now = *shape;
     x->now.recomputed = arena_array(&x->s->optimum->arena, x->s->model->n_modules, sizeof(bool));
     struct module_sets sets = {
+        .model = x->s->model,
         .in = x->now.recomputed,
         .modules = x->modules,
         .n = x->n_modules,
         .few = FEW,
+        .many = MANY,
         .limit_bytes = x->s->limit_bytes,
         .time_ns = time_of,
         .peak_bytes = peak_of,
         .arg = x,
     };
-    bool many = x->n_modules > MANY;
-    if ((many ? add_in_order(x) : sets_add(&sets, x->time_ns)) <= x->s->limit_bytes) {
-        sets_drop_needless(&sets, order, x->s->limit_bytes);
-        if (!many)
-            sets_exchange(&sets);
-    } else {
-        for (uint32_t i = 0; i < x->n_modules; i++)
-            x->now.recomputed[x->modules[i]] = true;
-    }
-    bool fits = program_fits(x->s, search_answer(x));
+    bool fits = sets_fit(&sets);
     tell_choice(x, search_answer(x));
     x->s->search.n_rounds++;
     map_fini(&x->known);
@@ -237,10 +209,7 @@ static void list_modules(struct batch_search *x, bool inner)
     const struct dpro_model *m = x->s->model;
     struct arena *a = &x->s->optimum->arena;
     x->modules = arena_array(a, m->n_modules + (size_t)1, sizeof *x->modules);
-    x->time_ns = arena_array(a, m->n_modules + (size_t)1, sizeof *x->time_ns);
-    x->n_modules = m->n_memories > 0 ? recompute_candidates(m, inner, x->modules) : 0;
-    for (uint32_t i = 0; i < x->n_modules; i++)
-        x->time_ns[i] = m->modules[x->modules[i]].recompute_ns;
+    x->n_modules = m->n_memories > 0 ? sets_candidates(m, inner, x->modules) : 0;
 }
 
 /* Parts of blocks where blocks do not suffice: what is computed again is there at once. */

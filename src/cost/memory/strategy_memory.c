@@ -182,17 +182,13 @@ static struct memory_top sweep_peak(const struct memory_sweep *s)
 }
 
 void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                  uint32_t rank, const uint32_t *places, uint32_t n, uint64_t *peaks)
+                  const struct model_memory *m, uint64_t *peaks)
 {
-    const struct model_memory *m = &model->memories[model->ranks[rank].memory];
-    memset(peaks, 0, n * sizeof *peaks);
+    memset(peaks, 0, (m->n_moments + (size_t)1) * sizeof *peaks);
     for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
         struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t p = places[i]; p < places[i + 1] && p <= m->n_moments; p++) {
-                int64_t bytes = s.held[p] + (s.again ? s.again[p].bytes : 0);
-                peaks[i] = MAX(peaks[i], (uint64_t)MAX(bytes, 0));
-            }
+        for (uint32_t p = 0; p <= m->n_moments; p++)
+            peaks[p] = MAX(peaks[p], (uint64_t)MAX(s.held[p] + memory_again(&s, p), 0));
         arena_fini(&s.arena);
     }
 }

@@ -179,6 +179,39 @@ static int rank_by_itself(struct trace_build *build, struct source *source)
     return rank;
 }
 
+/* PyTorch's handler names a file <host>_<process id>.<time>.pt.trace.json. */
+static bool is_named_by_process(const struct source *source)
+{
+    const struct trace_part *part = &source->part;
+    return source_is_profile(source) && !part->process.has_rank && part->process.pid &&
+           part->process.pid == (uint64_t)path_rank(source->path) &&
+           strstr(path_name(source->path), ".pt.trace.json");
+}
+
+ORDER_OF_POINTERS(compare_paths, struct source, strverscmp(x->path, y->path));
+
+/* Ranks of processes that only their ids tell apart count in the order of hosts and ids. */
+static void number_processes(struct trace_build *build)
+{
+    SCRATCH ARRAY(struct source *) named = {0};
+    for (size_t i = 0; i < build->list.n; i++)
+        if (is_named_by_process(&build->list.at[i]))
+            array_push(&named, &build->list.at[i]);
+    array_sort(&named, compare_paths);
+    int rank = -1;
+    for (size_t i = 0; i < named.n; i++) {
+        const char *path = named.at[i]->path, *dot = strchr(path_name(path), '.');
+        rank += i == 0 || strncmp(path, named.at[i - 1]->path, (size_t)(dot - path) + 1) != 0;
+        named.at[i]->part.process.has_rank = true;
+        named.at[i]->part.process.rank = rank;
+    }
+    if (rank > 0)
+        build_warn(build,
+                   "%s: the files' names have process ids and no ranks; ranks 0 to %d are given in "
+                   "the order of the names (tell others with --rank-regex)",
+                   named.at[0]->path, rank);
+}
+
 /* Profiles each have a rank; other files may get one by them. */
 static int rank_profiles(struct trace_build *build, const regex_t *regex, struct dpro_error *err)
 {
@@ -231,6 +264,8 @@ static int find_ranks(struct trace_build *build, const regex_t *regex, struct dp
 {
     drop_same_files(build, regex);
     number_devices(build, regex);
+    if (!regex)
+        number_processes(build);
     int rc = rank_profiles(build, regex, err);
     if (rc < 0)
         return rc;

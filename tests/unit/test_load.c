@@ -206,6 +206,32 @@ TEST_IN_FOLDER(unknown_ranks_name_the_file_and_the_option)
     expect_error(folder, NULL, DPRO_EFORMAT, "a.json", "--rank-regex");
 }
 
+/* As PyTorch's handler names them: two hosts' processes may have equal ids, and a window each. */
+TEST_IN_FOLDER(a_process_id_in_a_name_is_no_rank)
+{
+    static const char *const files[][3] = {{"a_999.17700.pt.trace.json", "999", "1"},
+                                           {"a_1000.17701.pt.trace.json", "1000", "1"},
+                                           {"a_1000.17702.pt.trace.json", "1000", "100"},
+                                           {"b_999.17700.pt.trace.json", "999", "1"}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, TRACE("", SPAN_OF("cpu_op", "%s", "11", "a", "%s", "1", "")),
+                 files[i][1], files[i][2]);
+        write_text(files[i][0], text);
+    }
+    struct dpro_trace *trace = load_one(folder);
+    assert_int_equal(dpro_trace_n_ranks(trace), 3);
+    assert_int_equal(dpro_trace_world_size(trace), 3);
+    static const uint64_t pids[] = {999, 1000, 999};
+    for (size_t r = 0; r < 3; r++) {
+        assert_int_equal(dpro_trace_rank(trace, r), r);
+        assert_int_equal(trace->ranks[r].pid, pids[r]);
+        assert_int_equal(trace->ranks[r].n_windows, r == 1 ? 2 : 1);
+    }
+    assert_int_equal(dpro_trace_n_warnings(trace), 1);
+    assert_non_null(strstr(dpro_trace_warning(trace, 0), "process ids"));
+}
+
 TEST_IN_FOLDER(windows_of_a_rank_follow_each_other)
 {
     write_text("rank0_b.json", TRACE("", SPAN("early", "1", "5") "," SPAN_OF("Trace", "0", "0", "t",

@@ -20,7 +20,7 @@ CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", 
           "dpro_saved_diagnosis_destroy", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
           "dpro_job_tables", "dpro_job_against", "dpro_report_text", "dpro_diagnose_text", "dpro_whatif_text", "dpro_optimize_text",
           "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
-          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_n_change_kinds",
+          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_n_change_kinds", "dpro_cause_key",
           "dpro_change_kind")
 # How a field of a what-if is given; the library's table (include/dpro/whatif.h) says which of these it is.
 _CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_count": c.c_uint64, "bytes": c.c_uint64,
@@ -289,7 +289,7 @@ class Job:
             first = -1  # 0, 0 would mean all
         given = struct(layouts.JobOptions, first_step=first, last_step=last, **options)
         self.handle, self._busy, self._tables = _Handle(), threading.Lock(), None
-        self.opened = trace, {"steps": steps, **options}
+        self.opened, self._first_path = (trace, {"steps": steps, **options}), paths[0] if paths else b""
         call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self.handle.at))
 
     def __enter__(self):
@@ -373,7 +373,7 @@ class Job:
         trace, than = (Job(job.opened[0], **job.opened[1]) for job in (self, other))
         between, report = layouts.AgainstReport(), layouts.DiagnoseReport()
         trace.call("dpro_job_against", than.handle.at, c.byref(between))
-        between.a_name, between.b_name = (str(job.opened[0]).encode() for job in (other, self))
+        between.a_name, between.b_name = other._first_path, self._first_path
         trace.asked("diagnose", struct(layouts.DiagnoseOptions), report)
         report.against = c.pointer(between)
         return _answer("diagnose", report)

@@ -1,4 +1,4 @@
-/* Ops a second of CPU time of both replay engines, and bytes an op.
+/* Ops a second of CPU time of the replay engine, and bytes an op.
  *
  * The generated graph is what a GPU job's trace gives: on each rank a CPU thread launches kernels
  * onto a stream, and every so many kernels a bucket is reduced over all ranks on a third device.
@@ -150,76 +150,36 @@ static void close_copy(void *arg, struct replay_copy *copy)
     run->end_ns = latest(copy->end_ns, run->g->n_ops);
 }
 
-/* Of the last pass. */
-static int64_t fixed_end_ns(struct fixed *fixed, uint32_t n_ops)
-{
-    int64_t latest_ns = 0;
-    for (uint32_t op = 0; op < n_ops; op++)
-        latest_ns = MAX(latest_ns, fixed_op_end_ns(fixed, op));
-    return latest_ns;
-}
-
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static void print(const char *engine, double *seconds, int rounds, double n_ops, double bytes,
-                  int64_t end_ns)
+static void print(double *seconds, int rounds, double n_ops, double bytes, int64_t end_ns)
 {
     qsort(seconds, (size_t)rounds, sizeof *seconds, compare);
-    printf("%-6s best %.1f M ops/s, median %.1f M ops/s, %.1f bytes/op, makespan %.3f ms\n", engine,
+    printf("event  best %.1f M ops/s, median %.1f M ops/s, %.1f bytes/op, makespan %.3f ms\n",
            n_ops / seconds[0] * 1e-6, n_ops / seconds[rounds / 2] * 1e-6, bytes / n_ops,
            (double)end_ns * 1e-6);
 }
 
-static void no_fixed_order(void)
-{
-    printf("fixed  there is no fixed order\n");
-    exit(0);
-}
-
-/* How long each engine takes for that many iterations. */
+/* How long that many iterations take. */
 static void measure(const struct dpro_graph *g, uint32_t n_copies, int rounds, double baseline)
 {
     double n_ops = (double)dpro_graph_n_ops(g) * n_copies, start;
     double *seconds = calloc((size_t)rounds, sizeof *seconds);
-    uint32_t *order = malloc(((size_t)g->n_ops + 1) * sizeof *order);
     struct run run = {g, 0};
     struct replay_hooks hooks = {&run, open_copy, close_copy};
     struct event_options options = {.n_copies = n_copies};
-    if (!seconds || !order)
+    if (!seconds)
         exit(4);
     for (int i = 0; i < rounds; i++) {
         start = cpu_seconds();
         event_replay(g, &options, &hooks);
         seconds[i] = cpu_seconds() - start;
     }
-    print("event", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
-    options.order = order;
-    if (n_copies == 1) {
-        event_replay(g, &options, &hooks);
-    } else if (!chain_may_have_order(g) || !fixed_find_order(g, order)) {
-        no_fixed_order();
-    }
-    start = cpu_seconds();
-    struct fixed *fixed = fixed_create(g, order);
-    printf("fixed  order built in %.2f s, at the peak %.1f bytes/op\n", cpu_seconds() - start,
-           (status_bytes("VmHWM:") - baseline) / n_ops);
-    reset_peak();
-    for (int i = 0; i < rounds; i++) {
-        start = cpu_seconds();
-        fixed_release(fixed, NULL);
-        for (uint32_t copy = 0; copy < n_copies; copy++)
-            if (!fixed_pass_exact(fixed, g->dur_ns, g->gap_ns, g->n_ops))
-                no_fixed_order();
-        seconds[i] = cpu_seconds() - start;
-    }
-    print("fixed", seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline,
-          fixed_end_ns(fixed, g->n_ops));
-    fixed_destroy(fixed);
-    free(order);
+    print(seconds, rounds, n_ops, status_bytes("VmHWM:") - baseline, run.end_ns);
     free(seconds);
 }
 

@@ -30,7 +30,7 @@ WHOLE_MB_S, LARGE_S, RANKS_S, RANKS_GB = 500, 4, 8, 2  # dpro replay --json
 TWICE_RATIO = 1.8  # two threads, or processes, over one
 PROTOBUF_MB_S, PROTOBUF_MEMORY = 300, 1  # TensorFlow's files to spans; peak memory over the file's size
 PANDAS_RATIO = 20
-EVENT_M_OPS, FIXED_M_OPS, BYTES_PER_OP = 20, 150, 60
+EVENT_M_OPS, BYTES_PER_OP = 20, 60
 DLRM_S = 2
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
 ALLOCATOR_M_REQUESTS = 10
@@ -270,32 +270,30 @@ def large(table, dpro, what, path, limit_s, limit_gb):
 
 
 def replay(table, build):
-    table.section("Replay engines, one core, CPU time")
-    ours = program(table, build, "bench_replay", "engines")
+    table.section("Replay engine, one core, CPU time")
+    ours = program(table, build, "bench_replay", "engine")
     if not ours:
         return
-    rate = r"^{}.*?median ([\d.]+) M ops/s, ([\d.]+) bytes/op, makespan (.*)"
+    rate = r"^event.*?median ([\d.]+) M ops/s, ([\d.]+) bytes/op, makespan (.*)"
     figures = {}
     for what, *arguments in (("64 ranks", "5000000", "64"), ("1,024 ranks", "5000000", "1024"), ("DDP on CPUs", CPU_JOB),
                              ("a GPU's", GPU_TRACE), ("100,000 ops", "100000", "64")):
         out = run([ours, *arguments]) if arguments[0].isdigit() or os.path.exists(arguments[0]) else ""
-        figures[what] = {engine: re.search(rate.format(engine), out, re.M) for engine in ("event", "fixed")}
-    at_64, at_1024 = (float(figures[ranks]["event"][1]) for ranks in ("64 ranks", "1,024 ranks"))
+        figures[what] = re.search(rate, out, re.M)
+    at_64, at_1024 = (float(figures[ranks][1]) for ranks in ("64 ranks", "1,024 ranks"))
     table.add("event-driven, a generated graph of 5 M ops, 64 ranks", at_64, "M ops/s", EVENT_M_OPS)
     table.add("  on 1,024 ranks over on 64", at_1024 / at_64, "x", 1, digits=2)
-    table.add("  peak memory of the hungrier engine", max(float(found[2]) for found in figures["64 ranks"].values()), "B an op",
-              BYTES_PER_OP, False)
+    table.add("  peak memory", float(figures["64 ranks"][2]), "B an op", BYTES_PER_OP, False)
     peer = run([sys.executable, os.path.join(ROOT, "bench", "peer_replay.py"), "100000", "64"])
-    small = figures["100,000 ops"]["event"]
+    small = figures["100,000 ops"]
     if small[3] not in peer:
         raise SystemExit(f"bench: the engine's makespan is {small[3]}, the peer's is another: {peer}")
     table.add("  over the same in Python, 100,000 ops", float(small[1]) / figure(r"^heapq ([\d.]+)", peer), "x", digits=0)
     for what in "DDP on CPUs", "a GPU's":
-        for name, engine, limit in (("event-driven", "event", EVENT_M_OPS), ("fixed order", "fixed", FIXED_M_OPS)):
-            if figures[what][engine]:
-                table.add(f"{name}, a recorded graph, {what}", float(figures[what][engine][1]), "M ops/s", limit)
-            else:
-                table.missing(f"{name}, a recorded graph, {what}", "there is no fixed order, or no ../shared/traces")
+        if figures[what]:
+            table.add(f"event-driven, a recorded graph, {what}", float(figures[what][1]), "M ops/s", EVENT_M_OPS)
+        else:
+            table.missing(f"event-driven, a recorded graph, {what}", "no ../shared/traces")
 
 
 def allocator(table, build):

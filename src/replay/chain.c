@@ -125,11 +125,6 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
         *gap_ns = c->draining_gap_ns;
 }
 
-static inline int64_t end_of(const struct replay_copy *copy, uint32_t op)
-{
-    return copy->end_ns ? copy->end_ns[op] : fixed_op_end_ns(copy->fixed, op);
-}
-
 /* From the first to the last op that takes time or a device; the others only mark moments. */
 static void find_makespan(struct chain *c, const struct replay_copy *copy)
 {
@@ -159,7 +154,7 @@ static void note_begins(struct chain *c, const struct replay_copy *copy)
         const struct graph_rank *rank = &c->g->ranks[r];
         if (rank->on_device)
             c->work_begin_ns[(size_t)copy->number * c->g->n_ranks + r] =
-                end_of(copy, rank->first_work) - copy->dur_ns[rank->first_work];
+                copy->end_ns[rank->first_work] - copy->dur_ns[rank->first_work];
     }
 }
 
@@ -171,13 +166,13 @@ static void note_ends(struct chain *c, const struct replay_copy *copy)
         const struct graph_rank *rank = &g->ranks[r];
         int64_t *end = &c->boundary_ns[(size_t)copy->number * g->n_ranks + r];
         if (rank->on_device) {
-            *end = end_of(copy, rank->last_work);
+            *end = copy->end_ns[rank->last_work];
         } else if (rank->boundary != DPRO_NO_OP) {
-            *end = end_of(copy, rank->boundary);
+            *end = copy->end_ns[rank->boundary];
         } else {
             *end = 0;
             for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-                *end = MAX(*end, end_of(copy, op));
+                *end = MAX(*end, copy->end_ns[op]);
         }
     }
 }
@@ -335,24 +330,6 @@ void chain_fini(struct chain *c)
 
 /* ---- the run ---- */
 
-bool chain_may_have_order(const struct dpro_graph *g)
-{
-    return !g->spare && !graph_has_pools(g) && !graph_has_shared_links(g);
-}
-
-static void set_up_engine(struct chain *c)
-{
-    c->event = (struct event_options){.n_copies = c->n_copies, .release_ns = c->release_ns};
-    if (!c->only_time) { /* the critical path hardly ever goes back further than the copy before */
-        uint32_t shown = chain_shown_copy(c);
-        c->event.first_prev = shown > 2 && !c->all_prev ? shown - 2 : 0;
-        c->event.end_prev = c->all_prev ? c->n_kept : shown + 2;
-    }
-    if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
-        c->event.n_needed = c->n_warm_up + c->n_main;
-    c->hooks = (struct replay_hooks){c, open_copy, close_copy};
-}
-
 /* On a GPU an iteration ends where the next one begins. */
 static void end_where_next_begins(struct chain *c)
 {
@@ -364,51 +341,16 @@ static void end_where_next_begins(struct chain *c)
 
 void chain_run(struct chain *c)
 {
-    set_up_engine(c);
-    event_replay(c->g, &c->event, &c->hooks);
-    end_where_next_begins(c);
-}
-
-void chain_run_on(struct chain *c, struct event **before)
-{
-    if (c->g->n_ops == 0 || graph_has_shared_links(c->g)) {
-        chain_run(c);
-        return;
+    struct event_options options = {.n_copies = c->n_copies, .release_ns = c->release_ns};
+    if (!c->only_time) { /* the critical path hardly ever goes back further than the copy before */
+        uint32_t shown = chain_shown_copy(c);
+        options.first_prev = shown > 2 && !c->all_prev ? shown - 2 : 0;
+        options.end_prev = c->all_prev ? c->n_kept : shown + 2;
     }
-    set_up_engine(c);
-    if (!*before)
-        *before = event_start(c->g, &c->event, &c->hooks, c->n_warm_up + c->n_main - 1);
-    event_finish(event_fork(*before));
+    if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
+        options.n_needed = c->n_warm_up + c->n_main;
+    event_replay(c->g, &options, &(struct replay_hooks){c, open_copy, close_copy});
     end_where_next_begins(c);
-}
-
-/* Of the last copy, which shows where the one before ends and no more: how many ops tell that, or
- * whether the order holds. */
-static uint32_t last_needed(const struct dpro_graph *g, const struct fixed *fixed)
-{
-    uint32_t n = fixed_telling(fixed);
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        if (g->ranks[r].on_device)
-            n = MAX(n, fixed_position(fixed, g->ranks[r].first_work) + 1);
-    return n;
-}
-
-bool chain_run_exact(struct chain *c, struct fixed *fixed, uint32_t first, uint32_t end)
-{
-    for (uint32_t i = first; i < end; i++) {
-        bool last = i + 1 == c->n_copies;
-        struct replay_copy copy = {.number = i, .fixed = fixed};
-        open_copy(c, i, &copy.dur_ns, &copy.gap_ns);
-        if (!fixed_pass_exact(fixed, copy.dur_ns, copy.gap_ns,
-                              last ? last_needed(c->g, fixed) : c->g->n_ops))
-            return false;
-        note_begins(c, &copy);
-        if (!last)
-            note_ends(c, &copy);
-    }
-    if (end == c->n_copies)
-        end_where_next_begins(c);
-    return true;
 }
 
 /* ---- times ---- */

@@ -53,9 +53,7 @@ struct chain {
     struct replay_copy *copies; /* the first n_kept */
     int64_t *release_ns;        /* NULL: all ranks are ready at 0 */
     int64_t first_ns, last_ns;  /* of a single iteration: first start, last end */
-    struct event_options event;
-    struct replay_hooks hooks;
-    uint32_t last_op; /* the op that ends last in it */
+    uint32_t last_op;           /* the op that ends last in it */
 };
 
 typedef __int128 chain_total; /* hostile durations fit, too */
@@ -74,14 +72,6 @@ int chain_init(struct chain *chain, const struct dpro_graph *graph,
                struct dpro_error *err);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
-/* As chain_run, for one stand-in after the other. *before is what they have in common: NULL at
- * first, and the caller's to destroy. */
-void chain_run_on(struct chain *chain, struct event **before);
-/* Replays copies `first` to `end`, not included, in the order of `fixed`, for their time only.
- * False: nothing is known, as the event-driven engine may do otherwise. */
-bool chain_run_exact(struct chain *chain, struct fixed *fixed, uint32_t first, uint32_t end);
-/* False: which op frees a thread of a pool may change, or connections send over a link at once. */
-bool chain_may_have_order(const struct dpro_graph *graph);
 /* The mean over ranks of the time since the boundary in the copy before. */
 int64_t chain_period(const struct chain *chain, uint32_t copy);
 /* Each main copy's iteration time, and what is predicted from them. */
@@ -89,3 +79,9 @@ void chain_periods(const struct chain *chain, int64_t *iterations_ns);
 int64_t chain_predicted_ns(const struct chain *chain, const int64_t *iterations_ns);
 /* The last copy that replays the sample which the graph shows. */
 uint32_t chain_shown_copy(const struct chain *chain);
+
+/* ---- predict.c ---- */
+
+/* dpro_replay_predict within a scope, with `sums` as of chain_init; options are not NULL. */
+int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                   const struct chain_sums *sums, int64_t *iteration_ns, struct dpro_error *err);

@@ -73,12 +73,12 @@ struct queue { /* two cache lines; most turns need the first only */
     int64_t clock;
     struct entry head;
     struct entry *line; /* those from line_first on came in order */
-    uint32_t line_first, line_n, last_copy;
+    uint32_t line_first, line_n, line_cap;
     bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
                     device, and communication threads */
     bool is_special; /* it has a pool, or is a link's */
     bool has_rest;
-    uint32_t last_op, line_cap;
+    uint32_t last_op;
     entry_array rest;  /* the others: binary heap */
     struct pool *pool; /* the queue's clock and last op are those of its free thread; NULL: none */
     struct share *share; /* of a link that connections share; NULL: it is no such link's */

@@ -17,7 +17,50 @@
  */
 #include <assert.h>
 
-#include "replay/event.h"
+#include "replay/dispatch.h"
+#include "replay/pending.h"
+
+/* ---- its state ---- */
+
+typedef ARRAY(uint64_t) ids_array; /* copy << 32 | op */
+
+/* Ops of a queue that wait for nothing in any copy: see open_roots. */
+struct roots {
+    uint32_t first, n; /* into root_ops */
+    uint32_t left;     /* of those of a copy, how many have not run */
+};
+
+struct event {
+    struct arena arena;
+    const struct dpro_graph *g;
+    const struct event_options *options;
+    const struct replay_hooks *hooks;
+    struct dispatch dispatch;
+    struct pending pending;
+    struct slot **slots;       /* by copy; NULL: not yet opened, or closed */
+    uint32_t n_opened, oldest; /* copies that were opened; the first that is not closed */
+    uint32_t ahead;            /* only ops of copies before it run past the queues */
+    uint64_t n_left;           /* ops */
+    uint32_t *order;           /* see struct event_options; where the next goes */
+    ids_array past, passing;   /* ops that run past the queues next, and those that do now */
+    uint32_t *queue_of;        /* by device; behind these, by rank and server */
+    struct roots *roots;       /* by queue */
+    uint32_t *root_ops;
+    uint32_t running; /* the queue whose key is set after what runs now */
+    bool has_roots, has_shares;
+    bool is_over;
+};
+
+static inline int64_t event_time_of(const struct replay_copy *times, uint32_t op, bool without_gap)
+{
+    return time_add(times->gap_ns && !without_gap ? times->gap_ns[op] : 0, times->dur_ns[op]);
+}
+
+/* The durations of a copy that is opened. */
+static inline void event_get_times(const struct event *e, struct replay_copy *times)
+{
+    e->hooks->open(e->hooks->arg, times->number, &times->dur_ns, &times->gap_ns);
+}
 
 /* ---- queueing ---- */
 
@@ -25,12 +68,6 @@ static inline uint32_t queue_of(const struct event *e, uint32_t op)
 {
     uint32_t device = e->g->device[op];
     return e->queue_of[device == DPRO_NO_DEVICE ? e->g->n_devices + e->g->rank[op] : device];
-}
-
-static void event_hold(struct event *e, uint64_t id, int64_t ready)
-{
-    array_push(&e->held, ((struct held_op){id, ready}));
-    e->held_ns = MIN(e->held_ns, ready);
 }
 
 /* Queues an op that is ready; *q is its queue. One of a pool's has its gap while others run,
@@ -42,13 +79,8 @@ static inline bool queue_op(struct event *e, const struct slot *slot, uint32_t o
     *q = queue_of(e, op);
     struct queue *queue = &e->dispatch.queues[*q];
     bool pool = queue->is_special && queue->pool != NULL;
-    if (__builtin_expect(pool, 0)) {
-        if (slot->times.number >= e->until) {
-            event_hold(e, id, ready);
-            return false;
-        }
+    if (__builtin_expect(pool, 0))
         ready = time_add(ready, slot->times.gap_ns ? slot->times.gap_ns[op] : 0);
-    }
     return queue_push(queue, (struct entry){ready, id, event_time_of(&slot->times, op, pool),
                                             e->g->row[op], e->g->row[op + 1]});
 }
@@ -66,8 +98,7 @@ static struct slot *open_slot(struct event *e, uint32_t copy)
         times->device_prev = mem_alloc(n * sizeof *times->device_prev);
     if (e->has_shares)
         times->shared_dur_ns = mem_alloc(n * sizeof *times->shared_dur_ns);
-    bool last = copy == 0 || (copy == e->options->n_copies - 1 && !e->is_forked);
-    pending_open(&e->pending, last, slot);
+    pending_open(&e->pending, copy == 0 || copy == e->options->n_copies - 1, slot);
     event_get_times(e, times);
     if (e->has_shares) {
         memcpy(times->shared_dur_ns, times->dur_ns, e->g->n_ops * sizeof *times->dur_ns);
@@ -87,7 +118,7 @@ static inline struct slot *get_slot(struct event *e, uint32_t copy)
 /* Ahead of a copy that is open for long, no more than the next is begun. */
 static void look_ahead(struct event *e)
 {
-    e->ahead = MIN(e->oldest + 2, e->until);
+    e->ahead = e->oldest + 2;
 }
 
 static void free_slot(struct slot *slot)
@@ -104,8 +135,7 @@ static void close_slot(struct event *e, struct slot *slot)
         e->oldest++;
     look_ahead(e);
     e->is_over |= e->options->n_needed > 0 && e->oldest >= e->options->n_needed;
-    if (e->hooks)
-        e->hooks->close(e->hooks->arg, &slot->times);
+    e->hooks->close(e->hooks->arg, &slot->times);
     free_slot(slot);
 }
 
@@ -239,7 +269,7 @@ finish(struct event *e, struct slot *slot, uint32_t op, uint32_t first, uint32_t
     const struct dpro_graph *g = e->g;
     const uint32_t copy = slot->times.number;
     const int64_t end = slot->times.end_ns[op];
-    if (e->order && copy == e->options->order_copy)
+    if (e->order && copy == 0)
         *e->order++ = op;
     for (uint32_t i = first; i < n; i++) {
         if (n - i > AHEAD)
@@ -326,7 +356,6 @@ static bool share_link(struct event *e, struct queue *queue, uint32_t *op, uint3
 
 static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint32_t op)
 {
-    uint32_t copy = slot->times.number;
     int64_t end = time_add(e->dispatch.matches[1].when, queue->head.took_ns);
     slot->times.end_ns[op] = end;
     queue_pop(queue);
@@ -338,8 +367,6 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
         take_thread(queue, op, end);
     } else if (queue->serial) {
         queue->clock = end;
-        e->interleaved |= copy < queue->last_copy;
-        queue->last_copy = copy;
         if (e->options->end_prev > 0)
             queue->last_op = op;
     }
@@ -348,8 +375,6 @@ static void run_op(struct event *e, struct queue *queue, struct slot *slot, uint
 static void event_run(struct event *e)
 {
     while (e->n_left > 0 && !e->is_over) {
-        if (__builtin_expect(e->held.n > 0, 0) && e->dispatch.matches[1].when >= e->held_ns)
-            return;
         uint32_t q = e->running = e->dispatch.matches[1].queue;
         struct queue *queue = &e->dispatch.queues[q];
         uint32_t op = (uint32_t)queue->head.id, copy = (uint32_t)(queue->head.id >> 32);
@@ -361,8 +386,6 @@ static void event_run(struct event *e)
             done = share_link(e, queue, &op, &copy);
             first = done ? e->g->row[op] : 0;
             end = done ? e->g->row[op + 1] : 0;
-        } else if (copy >= e->until) {
-            return;
         } else if (pending_is_stale(&e->pending, e->slots[copy], op)) {
             queue_pop(queue);
             done = false;
@@ -378,6 +401,43 @@ static void event_run(struct event *e)
         if (slot && --slot->n_left == 0)
             close_slot(e, slot);
     }
+}
+
+/* ---- setting up ---- */
+
+static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = row ? row[from] : 0; row && i < row[from + 1]; i++)
+        if (succ[i] == to)
+            return true;
+    return false;
+}
+
+bool *edge_ordered_devices(const struct dpro_graph *g, bool one_copy, struct arena *arena)
+{
+    SCRATCH_ARENA struct arena work = {0};
+    bool *ordered = arena_alloc(arena, g->n_devices + (size_t)1);
+    uint32_t *first = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *first);
+    uint32_t *last = arena_alloc(&work, (g->n_devices + (size_t)1) * sizeof *last);
+    memset(ordered, true, g->n_devices + (size_t)1);
+    memset(last, 0xff, (g->n_devices + (size_t)1) * sizeof *last);
+    for (uint32_t op = g->n_ops; op-- > 0;) {
+        uint32_t d = g->device[op];
+        if (d == DPRO_NO_DEVICE)
+            continue;
+        if (last[d] == DPRO_NO_OP)
+            last[d] = op;
+        else if (ordered[d])
+            ordered[d] = has_edge(g->row, g->succ, op, first[d]);
+        first[d] = op;
+    }
+    for (uint32_t d = 0; d < g->n_devices; d++) {
+        if (last[d] != DPRO_NO_OP && !one_copy)
+            ordered[d] &= has_edge(g->next_row, g->next_succ, last[d], first[d]);
+        ordered[d] |= g->devices[d].kind == DPRO_DEVICE_COMM_THREAD;
+        ordered[d] &= g->devices[d].n_slots == 0 && g->devices[d].n_sharing == 0;
+    }
+    return ordered;
 }
 
 /* The threads of a pool share the queue of the first, and so do the connections of a link. */
@@ -452,29 +512,8 @@ static void event_prepare(struct event *e)
     mark_queued(e, past);
 }
 
-struct event *event_start(const struct dpro_graph *graph, const struct event_options *options,
-                          const struct replay_hooks *hooks, uint32_t until)
-{
-    struct event *e = mem_array(1, sizeof *e);
-    *e = (struct event){.g = graph,
-                        .options = options,
-                        .hooks = hooks,
-                        .n_left = (uint64_t)options->n_copies * graph->n_ops,
-                        .order = options->order,
-                        .until = until,
-                        .held_ns = INT64_MAX,
-                        .running = UINT32_MAX,
-                        .is_forked = until < options->n_copies};
-    look_ahead(e);
-    if (e->n_left > 0) {
-        event_prepare(e);
-        start_first_copy(e);
-        event_run(e);
-    }
-    return e;
-}
-
-void event_destroy(struct event *e)
+/* Without what is over: its copies that are still open, as the replay needed no more of them. */
+static void event_fini(struct event *e)
 {
     for (uint32_t c = e->oldest; c < e->n_opened; c++)
         if (e->slots[c])
@@ -484,33 +523,24 @@ void event_destroy(struct event *e)
         array_fini(&e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }
-    FREE_ALL(&e->past, &e->passing, &e->held);
+    FREE_ALL(&e->past, &e->passing);
     arena_fini(&e->arena);
-    mem_free(e);
 }
 
-static void release_held(struct event *e)
-{
-    uint32_t q;
-    EACH (struct held_op, op, e->held)
-        if (queue_op(e, e->slots[op->id >> 32], (uint32_t)op->id, op->ready, &q))
-            climb_queue(&e->dispatch, q);
-    e->held.n = 0;
-}
-
-bool event_finish(struct event *e)
-{
-    e->until = UINT32_MAX;
-    look_ahead(e);
-    release_held(e);
-    event_run(e);
-    bool interleaved = e->interleaved;
-    event_destroy(e);
-    return interleaved;
-}
-
-bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
+void event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks)
 {
-    return event_finish(event_start(graph, options, hooks, UINT32_MAX));
+    struct event e = {.g = graph,
+                      .options = options,
+                      .hooks = hooks,
+                      .n_left = (uint64_t)options->n_copies * graph->n_ops,
+                      .order = options->order,
+                      .running = UINT32_MAX};
+    look_ahead(&e);
+    if (e.n_left > 0) {
+        event_prepare(&e);
+        start_first_copy(&e);
+        event_run(&e);
+    }
+    event_fini(&e);
 }

@@ -114,11 +114,3 @@ void pending_open(const struct pending *p, bool last, struct slot *slot)
         slot->spared_ends = arena_array(a, p->n_spared_ends + (size_t)1, sizeof(int64_t));
     }
 }
-
-void pending_copy(const struct pending *p, const struct slot *from, struct slot *to)
-{
-    struct arena *a = &to->arena;
-    to->pending = arena_copy(a, from->pending, p->g->n_ops, sizeof *to->pending);
-    to->spared = arena_copy(a, from->spared, p->n_spared, sizeof *to->spared);
-    to->spared_ends = arena_copy(a, from->spared_ends, p->n_spared_ends, sizeof(int64_t));
-}

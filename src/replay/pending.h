@@ -41,7 +41,6 @@ void pending_init(struct pending *pending, const struct dpro_graph *graph, uint3
                   struct arena *arena);
 /* The copy needs no other one's counts afterwards: it may use them up. */
 void pending_open(const struct pending *pending, bool last, struct slot *slot);
-void pending_copy(const struct pending *pending, const struct slot *from, struct slot *to);
 /* A predecessor of one that leaves some out ended: as pending_arrival. */
 bool pending_spared(const struct pending *pending, struct slot *slot, uint32_t op, int64_t end,
                     int64_t *ready);

@@ -14,7 +14,6 @@
 struct replay_copy {
     uint32_t number;
     int64_t *end_ns;
-    const struct fixed *fixed;      /* has the ends, if end_ns is NULL */
     uint32_t *device_prev;          /* the op its device ran before; NULL unless wanted */
     const int64_t *dur_ns, *gap_ns; /* as given when it was opened; gap_ns may be NULL */
     int64_t *shared_dur_ns; /* with shared links: the durations that sharing gave; dur_ns points to
@@ -33,86 +32,27 @@ struct replay_hooks {
 
 struct event_options {
     uint32_t n_copies;
-    uint32_t n_needed;              /* the replay is over when so many are closed; 0: all */
-    const int64_t *dur_ns, *gap_ns; /* of all copies for which hooks lend no others */
+    uint32_t n_needed;         /* the replay is over when so many are closed; 0: all */
     const int64_t *release_ns; /* by rank index: when the first copy's ops without predecessors are
                                   ready; NULL: 0 */
     uint32_t first_prev, end_prev; /* copies of which device_prev is wanted, the latter not included
                                     */
-    /* Out: the order of dispatch in copy `order_copy`; room for n_ops ids. NULL: not wanted. */
-    uint32_t *order;
-    uint32_t order_copy;
+    uint32_t
+        *order; /* out: the order of dispatch in copy 0; room for n_ops ids. NULL: not wanted */
 };
 
-/* hooks may be NULL. Returns whether a device ran an op of a copy after one of a later copy. */
-bool event_replay(const struct dpro_graph *graph, const struct event_options *options,
+void event_replay(const struct dpro_graph *graph, const struct event_options *options,
                   const struct replay_hooks *hooks);
-
-/* The same in two parts: up to the first op of copy `until` or of a later one, and the rest, which
- * frees it. It borrows options and hooks. */
-struct event *event_start(const struct dpro_graph *graph, const struct event_options *options,
-                          const struct replay_hooks *hooks, uint32_t until);
-bool event_finish(struct event *event);
-/* What was started, to be finished with other durations of the copies from `until` on, for which it
- * asks anew; copies that are open by then are closed by each. Without shared links and
- * device_prev. It must go before the other does. */
-struct event *event_fork(const struct event *event);
-void event_destroy(struct event *event);
-
-/* ---- edge_order.c ---- */
 
 /* Whether the edges have each device's ops, by id, in a chain; unless there is one copy only, it
  * goes on in the next. In the arena, with true behind the last for ops without a device. */
 bool *edge_ordered_devices(const struct dpro_graph *graph, bool one_copy, struct arena *arena);
-/* An order of all ops, where the edges leave each device no other; room for n_ops ids. Else
- * false. */
-bool edge_order(const struct dpro_graph *graph, bool one_copy, uint32_t *order);
-
-/* ---- predict.c ---- */
-
-/* As dpro_replay_predict without each measured iteration in turn, with what these predictions
- * share. */
-struct predictor;
-int predictor_create(const struct dpro_graph *graph, struct predictor **predictor,
-                     struct dpro_error *err);
-void predictor_destroy(struct predictor *predictor);
-/* May be called from several threads. */
-int predictor_without(const struct predictor *predictor, uint32_t sample, int64_t *iteration_ns,
-                      struct dpro_error *err);
 
 /* ---- validate.c ---- */
 
 /* dpro_replay_validate within a scope; options are not NULL. */
 int validation_make(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                     struct dpro_validation *validation, struct dpro_error *err);
-
-/* ---- fixed.c ---- */
-
-struct fixed; /* a schedule: the ops of an iteration in the order they run */
-
-/* Makes a schedule of `order`, which event_replay gave for a copy and the caller keeps. Each pass
- * continues the one before. */
-struct fixed *fixed_create(const struct dpro_graph *graph, const uint32_t *order);
-/* Another of the same order, with ends of its own; it must go before the other does. */
-struct fixed *fixed_share(const struct fixed *with);
-void fixed_destroy(struct fixed *fixed);
-/* Begins anew, ranks and servers at release_ns, by index and the caller's (NULL: 0). */
-void fixed_release(struct fixed *fixed, const int64_t *release_ns);
-/* The next exact pass of `fixed` follows the last one of `before`. */
-void fixed_follow(struct fixed *fixed, const struct fixed *before);
-/* A pass over the first n positions with these durations and gaps (NULL: all 0), by op. False: the
- * event-driven engine may run them in another order, and the ends are of no use. */
-bool fixed_pass_exact(struct fixed *fixed, const int64_t *dur_ns, const int64_t *gap_ns,
-                      uint32_t n);
-/* How many positions of a pass that none follows can tell that its order does not hold. */
-uint32_t fixed_telling(const struct fixed *fixed);
-uint32_t fixed_position(const struct fixed *fixed, uint32_t op);
-int64_t fixed_op_end_ns(const struct fixed *fixed, uint32_t op);
-
-/* Of the mean iteration between others: by its edges, else by an event-driven replay. Room for
- * n_ops ids. False: a device runs ops of different
- * iterations in turns, so there is none. */
-bool fixed_find_order(const struct dpro_graph *graph, uint32_t *order);
 
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 

@@ -4,7 +4,7 @@
 
 #include "base/options.h"
 #include "base/parallel.h"
-#include "replay/replay.h"
+#include "replay/chain.h"
 
 enum {
     /* Each prediction takes the mean of all the others: of more iterations than this, as many are
@@ -26,9 +26,10 @@ struct prediction {
 };
 
 struct validate_work {
-    const struct predictor *predictor;
+    const struct dpro_graph *g;
+    const struct chain_sums *sums;
     const struct dpro_sink *sink;
-    uint32_t n_samples, n_predictions;
+    uint32_t n_predictions;
     uint64_t n_done;
     struct prediction *predictions; /* by sample */
 };
@@ -37,9 +38,11 @@ static void validate_predict(void *arg, size_t s)
 {
     struct validate_work *work = arg;
     struct prediction *p = &work->predictions[s];
-    if (!is_predicted((uint32_t)s, work->n_samples))
+    /* the job as it was: no delays; quietly, as there are many */
+    struct dpro_replay_options leave_out = {.skip_sample = (uint32_t)s + 1};
+    if (!is_predicted((uint32_t)s, work->g->n_samples))
         return;
-    p->rc = predictor_without(work->predictor, (uint32_t)s, &p->ns, &p->err);
+    p->rc = replay_predict(work->g, &leave_out, work->sums, &p->ns, &p->err);
     log_progress_more(work->sink, "validate", "iterations", &work->n_done, 1, work->n_predictions);
 }
 
@@ -75,15 +78,15 @@ int validation_make(const struct dpro_graph *graph, const struct dpro_replay_opt
         return 0;
     }
     v.method = "leave-one-out";
-    struct predictor *predictor;
-    int rc = predictor_create(graph, &predictor, err);
+    int rc = chain_check_times(graph, err);
     if (rc < 0)
         return rc;
+    SCRATCH_ARENA struct arena arena = {0};
+    struct chain_sums sums = {NULL, NULL};
+    chain_sums_make(&sums, graph, &arena);
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
-    struct validate_work work = {.predictor = predictor,
-                                 .sink = &options->sink,
-                                 .n_samples = graph->n_samples,
-                                 .predictions = predictions};
+    struct validate_work work = {
+        .g = graph, .sums = &sums, .sink = &options->sink, .predictions = predictions};
     for (uint32_t s = 0; s < graph->n_samples; s++)
         work.n_predictions += is_predicted(s, graph->n_samples);
     parallel_for(graph->n_samples,
@@ -98,7 +101,6 @@ int validation_make(const struct dpro_graph *graph, const struct dpro_replay_opt
         }
     validate_compare(graph, predictions, &v);
     mem_free(predictions);
-    predictor_destroy(predictor);
     *validation = v;
     return 0;
 }

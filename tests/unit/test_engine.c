@@ -1,4 +1,4 @@
-/* Both replay engines against a slow obvious one and each other. */
+/* The replay engine against a slow obvious one. */
 
 #include "case.h"
 #include "graph/builder.h"
@@ -74,12 +74,11 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
     return end;
 }
 
-/* ---- the real engines, all copies' ends collected ---- */
+/* ---- the real engine, all copies' ends collected ---- */
 
 struct collect {
     const struct dpro_graph *g;
     const int64_t *dur_ns; /* by copy * n_ops + op */
-    const int64_t *gap_ns; /* likewise; NULL: the graph's, in each copy */
     int64_t *end_ns;
     uint32_t *device_prev; /* NULL: not wanted */
     int n_open, most_open;
@@ -89,7 +88,7 @@ static void collect_open(void *arg, uint32_t copy, const int64_t **dur_ns, const
 {
     struct collect *c = arg;
     *dur_ns = c->dur_ns + (size_t)copy * c->g->n_ops;
-    *gap_ns = c->gap_ns ? c->gap_ns + (size_t)copy * c->g->n_ops : c->g->gap_ns;
+    *gap_ns = c->g->gap_ns;
     if (++c->n_open > c->most_open)
         c->most_open = c->n_open;
 }
@@ -150,69 +149,6 @@ TEST(the_event_engine_equals_the_slow_one)
     }
 }
 
-/* Exact passes in the mean iteration's order. False: one of them says that it may not hold. */
-static bool exact_ends(const struct dpro_graph *g, uint32_t n_copies, const int64_t *dur_ns,
-                       const int64_t *release_ns, int64_t *end_ns)
-{
-    uint32_t *order = kept_memory(g->n_ops, sizeof *order);
-    bool holds = fixed_find_order(g, order);
-    struct fixed *made = fixed_create(g, order);
-    struct fixed *first = fixed_share(made), *next = fixed_share(made);
-    fixed_release(first, release_ns);
-    for (uint32_t copy = 0; holds && copy < n_copies; copy++) {
-        struct fixed *f = copy ? next : first;
-        if (copy == 1)
-            fixed_follow(next, first);
-        holds = fixed_pass_exact(f, dur_ns + (size_t)copy * g->n_ops, g->gap_ns, g->n_ops);
-        for (uint32_t op = 0; op < g->n_ops; op++)
-            end_ns[(size_t)copy * g->n_ops + op] = fixed_op_end_ns(f, op);
-    }
-    fixed_destroy(next);
-    fixed_destroy(first);
-    fixed_destroy(made);
-    return holds;
-}
-
-TEST(passes_that_call_themselves_exact_equal_the_event_engine)
-{
-    enum { N_COPIES = 4 };
-    int n_exact = 0, n_refused = 0;
-    for (uint64_t seed = 0; seed < 8000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        int64_t *dur = durations_for(g, N_COPIES, pick(2));
-        int64_t release[3] = {pick(9), pick(9), pick(9)};
-        const int64_t *released = pick(2) ? release : NULL;
-        int64_t *ends = kept_memory((size_t)N_COPIES * g->n_ops, sizeof *ends);
-        if (exact_ends(g, N_COPIES, dur, released, ends)) {
-            int64_t *event = event_ends(g, N_COPIES, dur, released, NULL, NULL);
-            assert_memory_equal(ends, event, (size_t)N_COPIES * g->n_ops * sizeof *event);
-            n_exact++;
-        } else {
-            n_refused++;
-        }
-    }
-    assert_true(n_exact > 500 && n_refused > 500);
-}
-
-/* Some ops that take no time leave their latest predecessors out; `spare` has room for each op. */
-static void leave_some_out(struct dpro_graph *g, uint8_t *spare)
-{
-    uint32_t n = g->n_ops;
-    for (uint32_t op = 0; op < n; op++) {
-        uint32_t n_preds = 0, n_next = 0;
-        for (uint32_t e = 0; e < g->row[n]; e++)
-            n_preds += g->succ[e] == op;
-        for (uint32_t e = 0; g->next_row && e < g->next_row[n]; e++)
-            n_next += g->next_succ[e] == op;
-        spare[op] = 0;
-        if (g->device[op] != DPRO_NO_DEVICE || n_preds < 2 || n_next > 0)
-            continue;
-        spare[op] = (uint8_t)(1 + pick(n_preds));
-        g->dur_ns[op] = 0;
-        g->spare = spare;
-    }
-}
-
 /* The devices are threads of one pool, of which `n_slots` ran at once. */
 static void make_pool(struct dpro_graph *g, uint32_t n_slots)
 {
@@ -220,47 +156,6 @@ static void make_pool(struct dpro_graph *g, uint32_t n_slots)
         g->devices[d].pool = 0;
         g->devices[d].n_slots = n_slots;
     }
-}
-
-TEST(replays_that_begin_alike_go_on_as_from_the_start)
-{
-    enum { N_COPIES = 5, N_FORKS = 3, MOST_OPS = 32 };
-    int n_spared = 0, n_pools = 0;
-    for (uint64_t seed = 0; seed < 4000; seed++) {
-        struct dpro_graph *g = random_graph(seed);
-        uint8_t spare[MOST_OPS];
-        uint32_t until = pick(N_COPIES), first = until * g->n_ops, n = N_COPIES * g->n_ops;
-        assert_true(g->n_ops <= MOST_OPS);
-        if (seed % 3 == 0)
-            leave_some_out(g, spare);
-        else if (seed % 3 == 1 && g->n_devices > 0)
-            make_pool(g, 1 + pick(g->n_devices));
-        n_spared += g->spare != NULL;
-        n_pools += graph_has_pools(g);
-        int64_t *dur = durations_for(g, N_COPIES, false), *gap = kept_memory(n, sizeof *gap);
-        int64_t *ends = kept_memory(n, sizeof *ends);
-        struct collect c = {.g = g, .dur_ns = dur, .gap_ns = gap, .end_ns = ends};
-        struct collect whole = c;
-        whole.end_ns = kept_memory(n, sizeof *ends);
-        struct event_options options = {.n_copies = N_COPIES};
-        struct replay_hooks hooks = {&c, collect_open, collect_close};
-        struct replay_hooks whole_hooks = {&whole, collect_open, collect_close};
-        for (uint32_t i = 0; i < n; i++)
-            gap[i] = pick(3);
-        struct event *before = event_start(g, &options, &hooks, until);
-        for (int fork = 0; fork < N_FORKS; fork++) {
-            for (uint32_t i = first; i < n; i++) {
-                bool spares = g->spare && g->spare[i % g->n_ops];
-                dur[i] = spares ? 0 : pick(9);
-                gap[i] = spares ? 0 : pick(5);
-            }
-            event_finish(event_fork(before));
-            event_replay(g, &options, &whole_hooks);
-            assert_memory_equal(ends, whole.end_ns, n * sizeof *ends);
-        }
-        event_destroy(before);
-    }
-    assert_true(n_spared > 100 && n_pools > 500);
 }
 
 TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
@@ -332,14 +227,10 @@ TEST(ops_with_very_many_predecessors)
         for (int next = 0; next < 2; next++) {
             struct dpro_graph *g = fan(widths[i], next);
             uint32_t n_copies = next ? 3 : 1;
-            size_t n = (size_t)n_copies * g->n_ops;
             int64_t *dur = durations_for(g, n_copies, false);
             int64_t *end = event_ends(g, n_copies, dur, NULL, NULL, NULL);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops], 14);
             assert_int_equal(end[(size_t)(n_copies - 1) * g->n_ops + 1], 14);
-            int64_t *exact = kept_memory(n, sizeof *exact);
-            assert_true(exact_ends(g, n_copies, dur, NULL, exact));
-            assert_memory_equal(exact, end, n * sizeof *end);
         }
 }
 

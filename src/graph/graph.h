@@ -32,7 +32,7 @@ enum graph_op_flag {
     COLUMN(ROW, uint32_t, last_work, ID(ops), "see on_device; else 0")                             \
     COLUMN(ROW, uint8_t, bf16_cpu, NUMBER,                                                         \
            "1: its CPU lacks instructions for bf16, 2: it has them; 0: not known")                 \
-    COLUMN(ROW, bool, autocast, FLAG, "the job itself computes ops under autocast")                \
+    COLUMN(ROW, bool, in_16_bits, FLAG, "the job computes in 16 bits already")                     \
     COLUMN(ROW, uint32_t, n_micro_batches, NUMBER,                                                 \
            "micro-batches whose gradients it adds up before an update; 0: not known")              \
     COLUMN(ROW, int64_t, unmatched_ns, NS,                                                         \

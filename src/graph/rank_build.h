@@ -236,7 +236,7 @@ struct rank_build {
 
     struct family_work work[N_FAMILIES][N_PRECISIONS];
 
-    bool autocast;      /* see autocast_rules.c */
+    bool in_16_bits;    /* see autocast_rules.c */
     bool lacks_strides; /* of convolutions, so that some of its work is not known */
     bool hides_phases;  /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
                          */

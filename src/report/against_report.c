@@ -116,7 +116,7 @@ static void tell_facts(struct lines *lines, const struct dpro_trace *trace,
     lines_say(lines, "ranks of the job", "%u", g->world_size);
     lines_say(lines, "ranks recorded", "%s", ranks.text);
     tell_number(lines, "micro-batches", g->n_ranks ? g->ranks[0].n_micro_batches : 0);
-    lines_say(lines, "autocast", "%s", g->n_ranks && g->ranks[0].autocast ? "yes" : "no");
+    lines_say(lines, "16 bits", "%s", g->n_ranks && g->ranks[0].in_16_bits ? "yes" : "no");
     tell_collectives(lines, g);
     lines_say(lines, "PyTorch", "%s", r ? strtab_get(names, r->torch) : "");
     lines_say(lines, "TensorFlow", "%s", r ? strtab_get(names, r->tensorflow) : "");

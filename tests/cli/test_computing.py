@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 
+import gpu_job
 from support import BUNDLED, INPUT, USAGE, Case, dpro
 
 GPT = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-memory")  # two blocks of a transformer
@@ -166,6 +167,16 @@ class Computing(Case):
             with gzip.open(path, "wt", encoding="utf-8") as file:
                 json.dump(profile, file)
         self.assert_error(dpro("whatif", trace, "--precision", "fp32"), USAGE, "torch.autocast", "record the job again")
+
+    def test_fp32_of_a_job_whose_kernels_are_in_16_bits_is_refused(self):
+        trace, _ = gpu_job.write(self, gpu_job.Job(world=2, buckets=2, kernels=30))
+        self.ask(trace, "--precision", "fp32")
+        path = os.path.join(trace, "rank1.pt.trace.json.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            text = file.read()
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.write(text.replace('"conv_forward_', '"ampere_bf16_s16816fprop_'))
+        self.assert_error(dpro("whatif", trace, "--precision", "fp32"), USAGE, "16 bits", "record the job again")
 
     def test_16_bits_without_a_probe_are_assumed_and_said_so(self):
         facts = self.ask(self.with_flags(["amx_bf16"]), "--precision", "bf16")

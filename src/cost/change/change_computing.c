@@ -25,9 +25,9 @@ static void computing_choose(const struct dpro_model *m, const char *text, unsig
 static void choose_precision(const struct dpro_model *m, const char *text, uint8_t *ways)
 {
     if (strcmp(text, "fp32") == 0) {
-        if (m->autocast)
-            refuse("the job itself computes under torch.autocast, and what its ops "
-                   "take in 32 bits can't be told from that: turn autocast off and "
+        if (m->in_16_bits)
+            refuse("the job itself computes in 16 bits (torch.autocast, or its own types), and "
+                   "what its ops take in 32 bits can't be told from that: turn that off and "
                    "record the job again");
         return;
     }

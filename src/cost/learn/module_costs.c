@@ -448,14 +448,14 @@ void learn_module_costs(const struct measured_replay *replay, const struct coars
                         struct dpro_model *model)
 {
     struct costs_learning l = {replay, coarse, replay->graph, model, {0}, NULL};
+    for (uint32_t r = 0; r < l.g->n_ranks; r++)
+        model->in_16_bits |= l.g->ranks[r].in_16_bits;
     if (model->n_modules == 0) {
         learn_step(model);
         return;
     }
     const struct costs_step step = {page_fault_share(model), probed_launches(model)};
     model->bf16_cpu = bf16_cpu_of(l.g);
-    for (uint32_t r = 0; r < l.g->n_ranks; r++)
-        model->autocast |= l.g->ranks[r].autocast;
     l.modules = arena_array(&l.arena, model->n_modules, sizeof *l.modules);
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         set_calls(&l, r,

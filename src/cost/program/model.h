@@ -355,8 +355,8 @@ struct dpro_model {
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */
     struct measured_replay *recorded; /* what it was learnt from; NULL: a generated job */
     uint8_t
-        bf16_cpu;  /* enum bf16_cpu, of the ranks' CPUs; with GPUs: they have instructions for it */
-    bool autocast; /* some rank computes under torch.autocast */
+        bf16_cpu; /* enum bf16_cpu, of the ranks' CPUs; with GPUs: they have instructions for it */
+    bool in_16_bits;          /* some rank computes so already */
     int64_t measured_ns;      /* mean iteration; 0: unknown (generated) */
     int64_t *sample_ns;       /* [n_samples] measured iterations, without what dpro cost them; NULL:
                                  unknown */

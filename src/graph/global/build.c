@@ -97,7 +97,7 @@ static void link_rank(void *arg, size_t r)
     build_pool(rank);
     build_parts(rank);
     build_learn_calls(rank);
-    rank->autocast = build_finds_autocast(rank);
+    rank->in_16_bits = build_computes_in_16_bits(rank);
     rank->memory = build_memory(rank, build->options.last_step);
     slow_steps_find(rank);
     build_where(rank);

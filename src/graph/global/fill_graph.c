@@ -286,7 +286,7 @@ static void fill_ranks(struct assembly *a)
             g->ranks[n].gradient_bytes = rank->trace->recording->gradient_bytes;
             g->ranks[n].bf16_cpu = rank->trace->recording->bf16_cpu;
         }
-        g->ranks[n].autocast = rank->autocast;
+        g->ranks[n].in_16_bits = rank->in_16_bits;
         g->hides_phases |= rank->hides_phases;
         g->ranks[n].unmatched_ns = rank->unmatched_ns;
         g->ranks[n].n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;

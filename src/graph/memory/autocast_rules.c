@@ -82,22 +82,36 @@ uint8_t autocast_rule(const char *name, bool gpu)
     return strstr(name, "_norm") ? TYPE_STATISTICS : TYPE_PROMOTED;
 }
 
-/* Autocast computes an op within itself, of the same name, behind the casts of what goes in. */
-bool build_finds_autocast(const struct rank_build *rank)
+/* Whether a kernel's name says that it computes in 16 bits. */
+static bool is_in_16_bits(const char *name)
+{
+    static const char *const words[] = {"bf16", "BFloat16", "fp16", "_f16", "c10::Half"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i]))
+            return true;
+    return false;
+}
+
+/* Autocast computes an op within itself, of the same name, behind the casts of what goes in; a
+ * model that is in 16 bits itself shows in its kernels' names. */
+bool build_computes_in_16_bits(const struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
     uint32_t to = strtab_find(rank->names, "aten::to", strlen("aten::to"));
-    bool found = false;
     SCRATCH bool *casts = mem_array(trace->n_spans + (size_t)1, sizeof *casts);
+    SCRATCH struct map kernels = {0};
     EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
+        if (span->kind == SPAN_KERNEL && map_insert(&kernels, span->name, 0) &&
+            !(rank->classes[span->name] & NAME_COMM_KERNEL) &&
+            is_in_16_bits(strtab_get(rank->names, span->name)))
+            return true;
         if (span->parent != NO_ID && span->kind == SPAN_CPU_OP && span->name == to)
             casts[span->parent] = true;
     }
-    for (uint32_t s = 0; s < trace->n_spans && !found; s++) {
-        const struct trace_span *span = &trace->spans[s];
-        found = span->parent != NO_ID && span->kind == SPAN_CPU_OP && casts[span->parent] &&
-                trace->spans[span->parent].name == span->name &&
-                autocast_rule(strtab_get(rank->names, span->name), true) == TYPE_LOWER;
-    }
-    return found;
+    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans)
+        if (span->parent != NO_ID && span->kind == SPAN_CPU_OP && casts[span->parent] &&
+            trace->spans[span->parent].name == span->name &&
+            autocast_rule(strtab_get(rank->names, span->name), true) == TYPE_LOWER)
+            return true;
+    return false;
 }

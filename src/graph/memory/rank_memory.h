@@ -8,7 +8,7 @@ struct rank_build;
 struct dpro_graph;
 
 /* autocast_rules.c: whether the job itself computes ops under autocast. */
-bool build_finds_autocast(const struct rank_build *rank);
+bool build_computes_in_16_bits(const struct rank_build *rank);
 /* build_memory.c: NULL where nothing is known. Needs slices and ops. 0: there is no last step. */
 struct graph_memory *build_memory(const struct rank_build *rank, int64_t last_step);
 void rank_memory_destroy(struct graph_memory *memory); /* NULL is fine */

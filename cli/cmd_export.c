@@ -1,5 +1,6 @@
 /* dpro export: what a trace holds, in forms that other programs read. */
 #include <ctype.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,8 +10,10 @@
 
 #include "cmd.h"
 #include "job.h"
+#include "launch.h"
+#include "parts.h"
 
-enum form { CSV, SQLITE, GRAPHML, CHAKRA, PERFETTO, N_FORMS };
+enum form { CSV, PARQUET, SQLITE, GRAPHML, CHAKRA, PERFETTO, N_FORMS };
 
 struct rank_range {
     int first, n; /* 0: all */
@@ -47,6 +50,13 @@ static const struct opt export_opts[] = {
      .form = "a folder",
      .help = "every table of the job, NAME.csv in DIR: ops, edges,\ncollectives, messages, "
              "iterations, memory, critical\npath, ...",
+     .complete = OPT_COMPLETE_FOLDER},
+    {.name = "parquet",
+     .arg = "DIR",
+     .read = opt_read_string,
+     .offset = AT(to[PARQUET]),
+     .form = "a folder",
+     .help = "the same as NAME.parquet in DIR; needs python3 with\npyarrow",
      .complete = OPT_COMPLETE_FOLDER},
     OPT_PATH(
         "sqlite", "FILE", to[SQLITE], "a file",
@@ -88,6 +98,53 @@ static int export_net(const struct values *values, struct dpro_job *job)
         cmd_say("wrote the transport log%s of %u process%s to %s", n == 1 ? "" : "s", n,
                 n == 1 ? "" : "es", values->output);
     return CMD_DONE;
+}
+
+/* The Python package writes Parquet: Arrow's libraries are large, and who reads such files has
+ * them.
+ */
+static int export_parquet(const struct values *values, const struct opt_list *paths)
+{
+    static const char code_of_it[] = "import sys; sys.path[0] = sys.argv[1]; from dpro import "
+                                     "parquet; sys.exit(parquet.main(sys.argv[2:]))";
+    const struct dpro_job_options *job = &values->common.job;
+    const char *argv[16 + paths->n];
+    char folder[PATH_MAX], numbers[2][64], texts[2][PATH_MAX];
+    struct opt_list args = {.items = argv};
+    struct parts parts;
+    bool started;
+    int code = parts_find(&parts);
+    if (code != 0)
+        return code;
+    snprintf(folder, sizeof folder, "%s/../..", parts.site);
+    snprintf(numbers[0], sizeof numbers[0], "threads=%d", job->threads);
+    snprintf(numbers[1], sizeof numbers[1], "steps=%" PRId64 ":%" PRId64, job->first_step,
+             job->last_step);
+    snprintf(texts[0], sizeof texts[0], "rank_regex=%s", job->rank_regex ? job->rank_regex : "");
+    snprintf(texts[1], sizeof texts[1], "step_mark=%s", job->step_mark ? job->step_mark : "");
+    const char *const all[] = {"python3",
+                               "-c",
+                               code_of_it,
+                               folder,
+                               values->to[PARQUET],
+                               numbers[0],
+                               job->first_step != 0 || job->last_step != 0 ? numbers[1] : NULL,
+                               job->rank_regex ? texts[0] : NULL,
+                               job->step_mark ? texts[1] : NULL,
+                               job->no_align ? "no_align=1" : NULL,
+                               job->raw_receives ? "raw_receives=1" : NULL,
+                               "--"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            argv[args.n++] = all[i];
+    for (size_t i = 0; i < paths->n; i++)
+        argv[args.n++] = paths->items[i];
+    code = launch_run("export", &args, &started);
+    parts_fini(&parts);
+    if (code == 0 && !values->common.quiet)
+        cmd_say("wrote tables to %s; 'dpro export --list' says what their columns are",
+                values->to[PARQUET]);
+    return code;
 }
 
 /* Whether it is one of the files that the job was read from. */
@@ -159,8 +216,9 @@ static int export_job(const struct values *values, struct dpro_job *job, enum fo
 static const char *find_contradiction(const struct values *values, int n_asked, size_t n_paths)
 {
     if (n_asked != 1)
-        return "export needs to be told what, by one of --csv DIR, --sqlite FILE, --graphml FILE, "
-               "--chakra DIR, --perfetto FILE, --net-csv and --list; see 'dpro help export'";
+        return "export needs to be told what, by one of --csv DIR, --parquet DIR, --sqlite FILE, "
+               "--graphml FILE, --chakra DIR, --perfetto FILE, --net-csv and --list; see 'dpro "
+               "help export'";
     if (values->output && !values->net_csv)
         return "-o is where --net-csv writes; the others name their own place, and --list writes "
                "none";
@@ -197,6 +255,8 @@ static int run(const void *given, const struct opt_list *paths)
     if (values.list)
         return dpro_tables_list(cmd_output(), &err) < 0 ? cmd_fail(&err)
                                                         : cmd_finish_output(CMD_DONE);
+    if (values.to[PARQUET])
+        return export_parquet(&values, paths);
     values.common.job.without_profile = values.net_csv;
     int code = job_open(paths->items, paths->n, &values.common, &job);
     if (code == 0)
@@ -211,13 +271,11 @@ const struct cmd cmd_export = {
     .usage = "--csv DIR PATH...",
     .description =
         "Reads the traces of a job (PATH is a trace directory, a file or a glob), and writes the\n"
-        "tables of the job as CSV or SQLite: its ops and edges, collectives, messages, "
-        "iterations,\n"
-        "memory, aligned clocks and critical path; or its global data-flow graph as GraphML or as\n"
-        "Chakra execution traces; or its timeline for Perfetto; or the transport logs of its "
-        "ranks,\n"
-        "one line a socket call: when, which bytes of which connection, and which gloo message\n"
-        "began with them.",
+        "tables of the job as CSV, Parquet or SQLite: its ops and edges, collectives, messages,\n"
+        "iterations, memory, aligned clocks and critical path; or its global data-flow graph as\n"
+        "GraphML or as Chakra execution traces; or its timeline for Perfetto; or the transport\n"
+        "logs of its ranks, one line a socket call: when, which bytes of which connection, and\n"
+        "which gloo message began with them.",
     .examples =
         "  dpro export --csv tables/ dpro_trace/\n"
         "  python3 -c 'import pandas; print(pandas.read_csv(\"tables/ops.csv\"))'\n"

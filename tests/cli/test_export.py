@@ -5,11 +5,15 @@ import heapq
 import json
 import os
 import sqlite3
+import subprocess
+import sys
+import unittest
 import xml.etree.ElementTree
 
-from support import BUNDLED, DONE, ROOT, SYSTEM, USAGE, Case, dpro
+from support import BUILD, BUNDLED, DONE, ROOT, SANITIZED, SYSTEM, USAGE, Case, dpro
 
 DATA = os.path.join(ROOT, "tests", "data")
+NOTEBOOK = os.path.join(ROOT, ".venv-notebook", "bin")
 GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
 
 
@@ -113,6 +117,44 @@ class Export(Case):
             self.assertEqual(told[1], len(os.listdir(folder)))
             self.assertGreater(told[2], 5)
             self.assertEqual(db.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
+
+    @unittest.skipIf(SANITIZED or os.path.realpath(BUILD) != os.path.realpath(os.path.join(ROOT, "build")),
+                     "no library that an interpreter can load")
+    def test_parquet_holds_what_the_database_does(self):
+        for job in ("torch-fsdp-gloo-n2-memory", "tf-ps-n2"):
+            trace, folder = os.path.join(DATA, job), self.path("parquet-" + job)
+            ran = dpro("export", "--parquet", folder, trace, "--steps", "0:", env={"PATH": NOTEBOOK + os.pathsep + os.environ["PATH"]})
+            if "needs the package" in ran.err:
+                self.skipTest("no pyarrow: tools/venv.sh notebook installs it")
+            self.assert_code(ran, DONE)
+            db = self.database(job)
+            read = "import json, sys, pyarrow.parquet as p; print(json.dumps([(t.column_names, [c.to_pylist() for c in t.columns], " \
+                   "t.schema.field(-1).metadata[b'meaning'].decode()) for t in map(p.read_table, sys.argv[1:])]))"
+            names = sorted(os.listdir(folder))
+            tables = json.loads(subprocess.run([os.path.join(NOTEBOOK, "python"), "-c", read, *(os.path.join(folder, n) for n in names)],
+                                               stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+            told = {name for name, in db.execute('SELECT DISTINCT "table" FROM columns')}
+            self.assertLessEqual({name[:-8] for name in names}, told)
+            self.assertIn("ops.parquet", names)
+            for name, (columns, values, meaning) in zip(names, tables, strict=True):
+                order = ", ".join(columns[:columns.index("id") + 1])
+                found = db.execute('SELECT * FROM "%s" ORDER BY %s' % (name[:-8], order))
+                self.assertEqual([column[0] for column in found.description], columns)
+                self.assertGreater(len(meaning), 5)
+                for row, wanted in zip(zip(*values), found.fetchall(), strict=True):
+                    for value, other in zip(row, wanted, strict=True):
+                        if value != other and (value or None) != (other or None):
+                            self.assertAlmostEqual(value, other, places=5, msg=name)
+
+    def test_parquet_says_what_it_needs(self):
+        os.mkdir(self.path("bin"))
+        ask = ("export", "--parquet", self.path("a"), BUNDLED)
+        self.assert_error(dpro(*ask, env={"PATH": self.path("bin")}), USAGE, "python3: no such program")
+        os.symlink(sys.executable, self.path("bin", "python3"))
+        without = {"PATH": self.path("bin"), "PYTHONPATH": self.path("none")}
+        self.write("none/pyarrow.py", "raise ImportError")
+        self.assert_error(dpro(*ask, env=without), USAGE, "needs the package pyarrow: pip install pyarrow")
+        self.assertFalse(os.path.exists(self.path("a")))
 
     def test_the_paper_s_replay_of_the_exported_graph_takes_as_long(self):
         for job in ("torch-pp-gloo-n2", "torch-nccl-conv-h200-memory"):

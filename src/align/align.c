@@ -295,36 +295,23 @@ static void write_segments(struct align *a, uint32_t c)
 
 struct bounding {
     struct align *a;
-    uint32_t *next;   /* by arc: its first constraint after the slices so far */
-    int64_t *next_ns; /* when that is, on the axis; INT64_MAX: there is none */
     double *weight, *most, *least;
     struct arc_cycles cycles;
 };
 
-static int64_t constraint_axis_ns(const struct align *a, uint32_t arc, uint32_t i)
-{
-    const struct pair *pair = &a->pairs.at[arc / 2];
-    const constraints_array *constraints = &pair->constraints[arc % 2];
-    return i == constraints->n
-               ? INT64_MAX
-               : clamp_time((__int128)constraints->at[i].low_ns + a->clocks[pair->low].coarse_ns);
-}
-
-/* The least that the constraints of an arc in the slice leave open; slices come in order. */
-static double slack_in_slice(struct bounding *b, const struct window *window, uint32_t arc,
+/* The least that the constraints of an arc in a slice leave open. */
+static double slack_in_slice(const struct align *a, const struct window *window, uint32_t arc,
                              int64_t start_ns, int64_t end_ns)
 {
+    const struct pair *pair = &a->pairs.at[arc / 2];
     double least = INFINITY;
-    while (b->next_ns[arc] < end_ns) {
-        const struct pair *pair = &b->a->pairs.at[arc / 2];
-        const struct constraint *constraint = &pair->constraints[arc % 2].at[b->next[arc]++];
-        if (b->next_ns[arc] >= start_ns && window->uncertainty_ns[pair->low] >= 0 &&
-            window->uncertainty_ns[pair->high] >= 0)
-            least = fmin(least, fmax(0, constraint_slack(constraint, (int)(arc % 2),
-                                                         &window->lines[pair->low],
-                                                         &window->lines[pair->high])));
-        b->next_ns[arc] = constraint_axis_ns(b->a, arc, b->next[arc]);
-    }
+    uint32_t first, n = constraints_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
+    if (window->uncertainty_ns[pair->low] < 0 || window->uncertainty_ns[pair->high] < 0)
+        return least;
+    EACH_OF (const struct constraint, constraint, pair->constraints[arc % 2].at + first, n)
+        least = fmin(least,
+                     fmax(0, constraint_slack(constraint, (int)(arc % 2), &window->lines[pair->low],
+                                              &window->lines[pair->high])));
     return least;
 }
 
@@ -333,7 +320,7 @@ static void bound_slice(struct bounding *b, const struct window *window, int64_t
 {
     struct align *a = b->a;
     for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
-        b->weight[arc] = slack_in_slice(b, window, arc, start_ns, end_ns);
+        b->weight[arc] = slack_in_slice(a, window, arc, start_ns, end_ns);
     paths_from_reference(a, b->weight, b->most, b->least, &b->cycles);
     int64_t middle = start_ns + (end_ns - start_ns) / 2;
     for (uint32_t c = 1; c < a->n_clocks; c++) {
@@ -354,8 +341,6 @@ static void find_bounds(struct align_cutter *cutter)
     size_t n = a->n_clocks;
     struct bounding bounding = {
         .a = a,
-        .next = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.next),
-        .next_ns = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.next_ns),
         .weight = arena_array(&a->arena, a->pairs.n * 2 + 1, sizeof *bounding.weight),
         .most = arena_array(&a->arena, n, sizeof *bounding.most),
         .least = arena_array(&a->arena, n, sizeof *bounding.least),
@@ -365,8 +350,6 @@ static void find_bounds(struct align_cutter *cutter)
         if (a->clocks[c].n_segments > 0)
             a->clocks[c].bounds =
                 arena_array(&a->arena, ALIGN_MAX_BOUNDS, sizeof *a->clocks->bounds);
-    for (uint32_t arc = 0; arc < a->pairs.n * 2; arc++)
-        bounding.next_ns[arc] = constraint_axis_ns(a, arc, 0);
     __int128 length = (__int128)cutter->n_slices << CUT_BITS;
     for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS; i++) {
         int64_t start = clamp_time(cutter->start_ns + length * i / ALIGN_MAX_BOUNDS);

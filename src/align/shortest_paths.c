@@ -34,35 +34,6 @@ static bool find_cycles(const struct align *a, const uint32_t *parent, bool reve
     return cycles->n > 0;
 }
 
-/* Whether the arc leads back to where its end's value comes from: then that is the cycle. Without
- * such arcs there are none. */
-static bool closes_cycle(const struct align *a, const uint32_t *parent, bool reverse, uint32_t arc,
-                         struct arc_cycles *cycles)
-{
-    uint32_t at = reverse ? arc_to(a, arc) : arc_from(a, arc);
-    uint32_t end = reverse ? arc_from(a, arc) : arc_to(a, arc), n = 0;
-    cycles->arcs[n++] = arc;
-    while (at != end && parent[at] != ALIGN_NONE) {
-        cycles->arcs[n++] = parent[at];
-        at = reverse ? arc_to(a, parent[at]) : arc_from(a, parent[at]);
-    }
-    cycles->n = 1;
-    cycles->ends[0] = n;
-    return at == end;
-}
-
-/* Values that came by a dropped arc stay too low: a cycle is one from whatever values. */
-static void drop_cycle(const struct align *a, const double *weight, bool reverse, uint32_t *parent,
-                       struct arc_cycles *cycles)
-{
-    cycles->drop(cycles->arg);
-    for (uint32_t i = 1; i < cycles->ends[0]; i++) {
-        uint32_t arc = cycles->arcs[i];
-        if (isinf(weight[arc]))
-            parent[reverse ? arc_from(a, arc) : arc_to(a, arc)] = ALIGN_NONE;
-    }
-}
-
 static bool shortest_relax(const struct align *a, const double *weight, bool reverse, double *value,
                            struct arc_cycles *cycles)
 {
@@ -72,7 +43,7 @@ static bool shortest_relax(const struct align *a, const double *weight, bool rev
     uint32_t *parent = arena_array(&arena, n + (size_t)1, sizeof *parent);
     uint32_t *visited = arena_array(&arena, n + (size_t)1, sizeof *visited);
     bool *queued = arena_array(&arena, n + (size_t)1, sizeof *queued);
-    bool found = false, dropped = false; /* cycles */
+    bool found = false; /* cycles */
     for (uint32_t c = 0; c < n; c++) {
         parent[c] = ALIGN_NONE;
         if (isinf(value[c]))
@@ -92,11 +63,6 @@ static bool shortest_relax(const struct align *a, const double *weight, bool rev
             uint32_t to = reverse ? arc_from(a, arc) : arc_to(a, arc);
             if (!(value[at] + weight[arc] < value[to] - STEP_NS))
                 continue;
-            if (cycles->drop && closes_cycle(a, parent, reverse, arc, cycles)) {
-                drop_cycle(a, weight, reverse, parent, cycles);
-                dropped = true;
-                continue;
-            }
             value[to] = value[at] + weight[arc];
             parent[to] = arc;
             n_since++;
@@ -106,12 +72,12 @@ static bool shortest_relax(const struct align *a, const double *weight, bool rev
                 queued[to] = true;
             }
         }
-        if (n_since >= n && !cycles->drop) {
+        if (n_since >= n) {
             n_since = 0;
             found = find_cycles(a, parent, reverse, visited, cycles);
         }
     }
-    return !found && !dropped;
+    return !found;
 }
 
 bool paths_relax(const struct align *a, const double *weight, double *most, double *least,

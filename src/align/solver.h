@@ -82,9 +82,6 @@ uint32_t constraints_within(const struct align *align, const struct pair *pair, 
  * most. Cycle i is arcs[ends[i - 1] .. ends[i]). Room for one a clock and one more. */
 struct arc_cycles {
     uint32_t *arcs, *ends, n;
-    void (*drop)(void *arg); /* gives one of the cycle's arcs the weight INFINITY, and the search
-                                goes on; NULL: it ends */
-    void *arg;
 };
 
 /* shortest_paths.c: lowers most[] until most[to] <= most[from] + weight[arc] holds for every arc,

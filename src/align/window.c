@@ -234,14 +234,13 @@ static uint64_t mark_of(const struct window_work *work, uint32_t arc, uint32_t p
         .mark;
 }
 
-/* Returns the pair. */
-static uint32_t name_conflict(struct window_work *work, const uint32_t *arcs, uint32_t n_arcs)
+static void name_conflict(struct window_work *work, const uint32_t *arcs, uint32_t n_arcs)
 {
     double sum = 0, least = INFINITY;
     uint32_t used = 0, pair = arcs[0] / 2;
     struct align_conflict named = {.by_ns = 0}, *conflict = &named;
     if (!work->why)
-        return pair;
+        return;
     for (uint32_t i = 0; i < n_arcs; i++) {
         uint32_t arc = arcs[i];
         if (!has_points(work, arc))
@@ -264,7 +263,6 @@ static uint32_t name_conflict(struct window_work *work, const uint32_t *arcs, ui
         conflict->marks[1] = conflict->marks[0];
     conflict->by_ns = sum < 0 && sum > -9e18 ? (int64_t)-sum : 0;
     array_add(work->why, named, pair);
-    return pair;
 }
 
 static void name_cycles(struct window_work *work)
@@ -276,28 +274,17 @@ static void name_cycles(struct window_work *work)
 
 /* ---- drifts and offsets ---- */
 
-static void drop_pair(void *arg)
-{
-    struct window_work *work = arg;
-    uint32_t pair = name_conflict(work, work->cycles.arcs, work->cycles.ends[0]);
-    for (int k = 0; k < 3; k++)
-        work->ends[k][2 * pair] = work->ends[k][2 * pair + 1] = INFINITY;
-}
-
 /* The ranges of all clocks in each of the three measures. False: there are none, for reasons that
  * are then named. */
 static bool bound_clocks(struct window_work *work)
 {
     bool bounded = true;
-    work->cycles.drop = work->why ? drop_pair : NULL;
-    work->cycles.arg = work;
     for (int k = 0; k < 3 && bounded; k++) {
         bounded = paths_from_reference(work->a, work->ends[k], work->high[k], work->low[k],
                                        &work->cycles);
         for (uint32_t c = 0; c < work->a->n_clocks; c++)
             work->low[k][c] = -work->low[k][c];
     }
-    work->cycles.drop = NULL;
     return bounded;
 }
 
@@ -559,9 +546,9 @@ static bool solve_pass(struct window_work *work, int pass)
             fits = false;
         }
     }
-    if (!fits || !bound_clocks(work))
+    if (!fits)
         return false;
-    if (!solve_lines(work, last)) {
+    if (!bound_clocks(work) || !solve_lines(work, last)) {
         name_cycles(work);
         return false;
     }

@@ -69,8 +69,6 @@ static uint32_t add(struct graph_builder *b, enum dpro_op_kind kind, uint32_t ra
 
 static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool periodic)
 {
-    struct dpro_error err;
-    struct dpro_graph *g = NULL;
     struct graph_builder *b = graph_builder_create();
     uint32_t n_buckets = n_ops / n_ranks / OPS_A_BUCKET, ops_a_rank = n_buckets * OPS_A_BUCKET;
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
@@ -115,12 +113,7 @@ static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool period
         for (uint32_t i = 1; i < 3; i++)
             graph_builder_add_edge(b, last - 1 - i, first, 1);
     }
-    if (graph_builder_finish(b, &g, &err) < 0) {
-        fprintf(stderr, "bench_replay: %s\n", err.text);
-        exit(4);
-    }
-    graph_builder_destroy(b);
-    return g;
+    return graph_builder_finish(b);
 }
 
 struct run {

@@ -35,7 +35,7 @@ static double replay_seconds(const struct dpro_model *model, const struct dpro_s
         struct dpro_error err;
         int64_t ns;
         double start = cpu_seconds();
-        check(cost_graph_job(model, strategy, NULL, &graph, &err), &err);
+        graph = cost_graph_job(model, strategy, NULL);
         check(dpro_replay_predict(graph, &options, &ns, &err), &err);
         double seconds = cpu_seconds() - start;
         *n_ops = dpro_graph_n_ops(graph);

@@ -11,9 +11,8 @@ struct edge {
 typedef ARRAY(struct edge) edge_array;
 
 struct graph_builder {
-    struct dpro_graph *graph; /* NULL once handed over */
-    size_t cap;               /* of every column of ops that exists */
-    int n_moved;              /* of these: that are in the graph's arena */
+    struct dpro_graph *graph;
+    size_t cap; /* of every column of ops that exists */
     edge_array same, next;
     ARRAY(struct graph_device) devices;
     ARRAY(struct graph_rank) ranks;
@@ -51,15 +50,6 @@ struct graph_builder *graph_builder_create(void)
     struct graph_builder *builder = mem_array(1, sizeof *builder);
     builder->graph = mem_array(1, sizeof *builder->graph);
     return builder;
-}
-
-void graph_builder_destroy(struct graph_builder *builder)
-{
-    for (int i = builder->n_moved; i < N_OP_COLUMNS && builder->graph; i++)
-        mem_free(get_field(builder->graph, &graph_op_columns[i]));
-    FREE_ALL(&builder->same, &builder->next, &builder->devices, &builder->ranks);
-    dpro_graph_destroy(builder->graph);
-    mem_free(builder);
 }
 
 uint32_t graph_builder_add_name(struct graph_builder *builder, const char *name)
@@ -213,46 +203,7 @@ static void make_rows(struct dpro_graph *g, edge_array *edges, uint32_t **row, u
     array_fini(edges);
 }
 
-/* Kahn's algorithm with the stack threaded through the counters: four bytes an op. */
-static int check_acyclic(const struct dpro_graph *g, struct dpro_error *err)
-{
-    uint32_t n = g->n_ops, op = 0;
-    bool forward = true; /* graphs in time order need no more than this look */
-    for (; op < n && forward; op++)
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
-            forward &= g->succ[e] > op;
-    if (forward)
-        return 0;
-    SCRATCH uint32_t *left = mem_array((size_t)n + 1, sizeof *left);
-    for (uint32_t e = 0; e < g->row[n]; e++)
-        left[g->succ[e]]++;
-    uint32_t top = DPRO_NO_OP, done = 0;
-    for (op = n; op-- > 0;)
-        if (left[op] == 0) {
-            left[op] = top;
-            top = op;
-        }
-    while (top != DPRO_NO_OP) {
-        op = top;
-        top = left[op];
-        left[op] = 0;
-        done++;
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
-            if (--left[g->succ[e]] == 0) {
-                left[g->succ[e]] = top;
-                top = g->succ[e];
-            }
-    }
-    for (op = 0; op < n && left[op] == 0;)
-        op++;
-    return done == n ? 0
-                     : dpro_error_set(err, DPRO_EUSAGE,
-                                      "graph: op %u (%s) waits for itself within one iteration; %u "
-                                      "ops are on or behind the cycle",
-                                      op, strtab_get(&g->names, g->name[op]), n - done);
-}
-
-int graph_builder_finish(struct graph_builder *b, struct dpro_graph **graph, struct dpro_error *err)
+struct dpro_graph *graph_builder_finish(struct graph_builder *b)
 {
     struct dpro_graph *g = b->graph;
     if (b->cap == 0) /* an empty graph has arrays too */
@@ -263,11 +214,8 @@ int graph_builder_finish(struct graph_builder *b, struct dpro_graph **graph, str
     make_rows(g, &b->same, &g->row, &g->succ);
     if (has_next)
         make_rows(g, &b->next, &g->next_row, &g->next_succ);
-    int rc = check_acyclic(g, err);
-    if (rc < 0)
-        return rc;
-    for (; b->n_moved < N_OP_COLUMNS; b->n_moved++) {
-        const struct column_place *field = &graph_op_columns[b->n_moved];
+    for (int i = 0; i < N_OP_COLUMNS; i++) {
+        const struct column_place *field = &graph_op_columns[i];
         void *grown = get_field(g, field);
         if (grown)
             set_field(g, field, arena_copy(&g->arena, grown, g->n_ops, field->size));
@@ -279,7 +227,7 @@ int graph_builder_finish(struct graph_builder *b, struct dpro_graph **graph, str
     g->ranks = arena_copy(&g->arena, b->ranks.at, g->n_ranks, sizeof *g->ranks);
     /* Nothing leads into a next iteration: there is no period to predict, only one run. */
     g->single_iteration = !has_next;
-    b->graph = NULL;
-    *graph = g;
-    return 0;
+    FREE_ALL(&b->devices, &b->ranks);
+    mem_free(b);
+    return g;
 }

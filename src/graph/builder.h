@@ -12,7 +12,6 @@ int graph_build_from(struct dpro_trace *trace, const struct dpro_job_options *op
 /* Add devices first, then ops rank by rank, then edges, then finish. All ids are given out in order
  * from 0. */
 struct graph_builder *graph_builder_create(void);
-void graph_builder_destroy(struct graph_builder *builder);
 dpro_device_id graph_builder_add_device(struct graph_builder *builder, enum dpro_device_kind kind,
                                         int rank, const char *name);
 uint32_t graph_builder_add_name(struct graph_builder *builder,
@@ -27,10 +26,8 @@ dpro_op_id graph_builder_add_op(struct graph_builder *builder, const struct dpro
                                 uint8_t flags);
 void graph_builder_add_edge(struct graph_builder *builder, dpro_op_id from, dpro_op_id to,
                             bool next);
-/* Hands the graph over; the builder stays to be destroyed. Fails with DPRO_EUSAGE where an op waits
- * for itself within an iteration. */
-int graph_builder_finish(struct graph_builder *builder, struct dpro_graph **graph,
-                         struct dpro_error *err);
+/* The graph; the builder is gone then. No op may wait for itself within an iteration. */
+struct dpro_graph *graph_builder_finish(struct graph_builder *builder);
 
 /* What the ends of ops may reach: sums of durations stop here instead of overflowing. */
 #define GRAPH_TIME_MAX (INT64_MAX / 2)

@@ -86,17 +86,12 @@ static void time_transfers(const struct dpro_graph *g, const struct graph_rank *
 }
 
 /* The rank's own graph. */
-static int make_local(const struct dpro_graph *graph, const struct graph_rank *rank,
-                      struct dpro_graph **made, struct dpro_error *err)
+static struct dpro_graph *make_local(const struct dpro_graph *graph, const struct graph_rank *rank)
 {
     struct graph_builder *b = graph_builder_create();
     copy_ops(graph, rank, b);
     copy_edges(graph, rank, b);
-    struct dpro_graph *local;
-    int rc = graph_builder_finish(b, &local, err);
-    if (rc < 0)
-        return rc;
-    graph_builder_destroy(b);
+    struct dpro_graph *local = graph_builder_finish(b);
     local->single_iteration = graph->single_iteration;
     local->ranks[0].on_device = rank->on_device;
     local->ranks[0].first_work = rank->first_work - rank->first_op;
@@ -109,8 +104,7 @@ static int make_local(const struct dpro_graph *graph, const struct graph_rank *r
         local->spare = arena_alloc(&local->arena, local->n_ops);
         memcpy(local->spare, graph->spare + rank->first_op, local->n_ops);
     }
-    *made = local;
-    return 0;
+    return local;
 }
 
 static int predict_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
@@ -127,12 +121,9 @@ static int predict_daydream(const struct dpro_graph *graph, double bandwidth_byt
         result.bandwidth_bytes_per_s = best_bandwidth(graph);
     const struct graph_rank *rank = &graph->ranks[lowest_rank(graph)];
     static const struct dpro_replay_options options;
-    struct dpro_graph *local;
-    int rc = make_local(graph, rank, &local, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_graph *local = make_local(graph, rank);
     time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
-    rc = dpro_replay_predict(local, &options, &result.iteration_ns, err);
+    int rc = dpro_replay_predict(local, &options, &result.iteration_ns, err);
     if (rc < 0)
         return rc;
     dpro_graph_destroy(local);

@@ -146,7 +146,7 @@ static void add_spares(const struct maker *m, const uint32_t *ids, struct dpro_g
     }
 }
 
-int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err)
+struct dpro_graph *maker_finish(struct maker *m)
 {
     struct graph_builder *builder = graph_builder_create();
     uint32_t *ids = arena_alloc(&m->arena, m->nodes.n * sizeof *ids);
@@ -156,12 +156,9 @@ int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *
         const struct edge *edge = &m->edges.at[i];
         graph_builder_add_edge(builder, ids[edge->from], ids[edge->to], edge->next);
     }
-    int rc = graph_builder_finish(builder, graph, err);
-    if (rc < 0)
-        return rc;
-    add_spares(m, ids, *graph);
-    graph_builder_destroy(builder);
-    return 0;
+    struct dpro_graph *graph = graph_builder_finish(builder);
+    add_spares(m, ids, graph);
+    return graph;
 }
 
 void maker_init(struct maker *m, const struct model_net *net, uint32_t n_more)

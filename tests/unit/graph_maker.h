@@ -55,7 +55,7 @@ void maker_edge(struct maker *m, uint32_t from, uint32_t to);
 void maker_next(struct maker *m, uint32_t from, uint32_t to);
 /* Adds a collective's messages after `barrier`; returns the op with which it has ended. */
 uint32_t maker_collective(struct maker *m, uint32_t barrier, uint64_t size_bytes);
-int maker_finish(struct maker *m, struct dpro_graph **graph, struct dpro_error *err);
+struct dpro_graph *maker_finish(struct maker *m);
 
 /* ---- a job ---- */
 

@@ -182,7 +182,6 @@ static void add_samples(struct dpro_graph *g, const struct text *t)
 
 struct dpro_graph *graph_of(const char *text)
 {
-    struct dpro_error err;
     struct text *t = calloc(1, sizeof *t);
     char(*devices)[32] = calloc(MOST_OPS, sizeof *devices);
     struct graph_builder *b = graph_builder_create();
@@ -208,11 +207,8 @@ struct dpro_graph *graph_of(const char *text)
     for (int e = 0; e < t->n_edges; e++)
         graph_builder_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
                                (dpro_op_id)t->ops[t->edges[e].to].id, t->edges[e].next);
-    struct dpro_graph *g = NULL;
-    if (graph_builder_finish(b, &g, &err) < 0)
-        give_up(err.text);
+    struct dpro_graph *g = graph_builder_finish(b);
     add_samples(g, t);
-    graph_builder_destroy(b);
     free(devices);
     free(t);
     KEEP(g, dpro_graph_destroy);
@@ -299,12 +295,6 @@ void give_in_op(struct dpro_graph *g, uint32_t block, const char *op, uint16_t s
     add_moment(g->memory, block, true, op_named(g, op), share);
 }
 
-static void check(int64_t rc)
-{
-    if (rc < 0)
-        give_up("a random graph");
-}
-
 static uint64_t random_state;
 
 uint32_t pick(uint32_t n)
@@ -334,7 +324,6 @@ struct dpro_graph *random_graph(uint64_t seed)
     static struct dpro_graph *last;
     dpro_graph_destroy(last);
     random_state = seed * 0x9e3779b97f4a7c15u + 1;
-    struct dpro_error err;
     struct graph_builder *b = graph_builder_create();
     uint32_t n_ops = pick(24) + 1, n_ranks = pick(3) + 1, n_devices = pick(4);
     uint32_t longest = pick(3) == 0 ? 3 : 20; /* few values: many ties */
@@ -375,9 +364,7 @@ struct dpro_graph *random_graph(uint64_t seed)
     uint32_t n_next = pick(3) == 0 ? 0 : pick(n_ops + 2);
     for (uint32_t e = 0; e < n_next; e++)
         graph_builder_add_edge(b, pick(n_ops), pick(n_ops), 1);
-    struct dpro_graph *g;
-    check(graph_builder_finish(b, &g, &err));
-    graph_builder_destroy(b);
+    struct dpro_graph *g = graph_builder_finish(b);
     last = g;
     return g;
 }

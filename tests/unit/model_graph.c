@@ -123,8 +123,8 @@ static void job_init(struct job *j, const struct dpro_model *model,
         server_graph_init(j);
 }
 
-int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                   const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err)
+struct dpro_graph *cost_graph_job(const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, const uint32_t *turns)
 {
     struct job j;
     job_init(&j, model, strategy);
@@ -138,7 +138,7 @@ int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *s
     }
     for (uint32_t r = 0; r < model->net.collective.n_ranks; r++)
         add_rank(&j, r);
-    int rc = maker_finish(&j.m, graph, err);
+    struct dpro_graph *graph = maker_finish(&j.m);
     maker_fini(&j.m);
-    return rc;
+    return graph;
 }

@@ -7,5 +7,5 @@
 /* Makes the graph of the job under a strategy. `turns` has the buckets in the order in which they
  * begin (NULL: the strategy's). Collectives follow it, at most n_streams at a time; with parameter
  * servers, messages in one direction do. The slowing of computation is not in the graph. */
-int cost_graph_job(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                   const uint32_t *turns, struct dpro_graph **graph, struct dpro_error *err);
+struct dpro_graph *cost_graph_job(const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, const uint32_t *turns);

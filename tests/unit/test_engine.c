@@ -190,8 +190,7 @@ static struct dpro_graph *fan(uint32_t width, int next)
         graph_builder_add_edge(b, i + 2, 0, 0);
         graph_builder_add_edge(b, i + 2, 1, next);
     }
-    assert_int_equal(graph_builder_finish(b, &g, &err), 0);
-    graph_builder_destroy(b);
+    g = graph_builder_finish(b);
     KEEP(g, dpro_graph_destroy);
     return g;
 }

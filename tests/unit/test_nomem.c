@@ -39,9 +39,8 @@ static int make(struct dpro_graph **graph, struct dpro_error *err)
 {
     struct graph_builder *b = graph_builder_create();
     add_all(b);
-    int rc = graph_builder_finish(b, graph, err);
-    graph_builder_destroy(b);
-    return rc;
+    *graph = graph_builder_finish(b);
+    return 0;
 }
 
 static int build(struct dpro_graph **graph, struct dpro_error *err)

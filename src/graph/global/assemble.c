@@ -200,7 +200,6 @@ static void add_ops(struct assembly *a, struct graph_builder *builder)
 static void create_graph(struct assembly *a)
 {
     struct graph_builder *builder = graph_builder_create();
-    struct dpro_error why;
     if (a->n_ops > 0) {
         a->names = arena_alloc(&a->scratch, a->trace->names.n * sizeof *a->names);
         memset(a->names, 0xFF, a->trace->names.n * sizeof *a->names);
@@ -209,8 +208,7 @@ static void create_graph(struct assembly *a)
     }
     EACH (const struct local_edge, edge, a->edges)
         graph_builder_add_edge(builder, edge->from, edge->to, edge->next);
-    fail_on(graph_builder_finish(builder, &a->graph, &why), &why);
-    graph_builder_destroy(builder);
+    a->graph = graph_builder_finish(builder);
 }
 
 static void hand_over(struct assembly *a, struct dpro_graph **graph)

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/bytes.h"
+#include "base/base.h"
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
 enum { PB_DEPTH_MAX = 64, PB_VARINT_MAX = 10 };
@@ -120,3 +121,17 @@ static inline bool pb_view_next(struct pb_view *view, struct pb_field *field)
 /* The last field of each number below n, an empty one with number 0 where there is none. False: it
  * is broken. */
 bool pb_view_fields(struct pb_view view, struct pb_field *fields, uint32_t n);
+
+struct pb_out {
+    unsigned char *at; /* memory of the scope (base/memory.h), the first member: SCRATCH frees it */
+    size_t n, room;
+};
+
+void pb_put_varint(struct pb_out *out, uint64_t value); /* without a tag */
+void pb_put_uint(struct pb_out *out, uint32_t field, uint64_t value);
+void pb_put_fixed64(struct pb_out *out, uint32_t field, uint64_t value);
+void pb_put_double(struct pb_out *out, uint32_t field, double value);
+void pb_put_bytes(struct pb_out *out, uint32_t field, const void *data, size_t len);
+void pb_put_text(struct pb_out *out, uint32_t field, const char *text);
+/* Empties `inner` behind it. */
+void pb_put_message(struct pb_out *out, uint32_t field, struct pb_out *inner);

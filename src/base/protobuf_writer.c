@@ -1,5 +1,4 @@
 /* Protobuf messages, written (protobuf.dev, "Encoding"). */
-#include "base/protobuf_writer.h"
 
 #include "base/protobuf.h"
 

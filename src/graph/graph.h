@@ -397,3 +397,11 @@ static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t de
 }
 /* Whether connections share a link. */
 bool graph_has_shared_links(const struct dpro_graph *graph);
+
+/* servers/exchanges.c: what ranks push to parameter servers and pull from them, tensor by tensor. */
+/* Fills in the exchanges of a graph that is otherwise complete: those that key-value stores have as
+ * collectives, and the variables of a session. */
+void exchanges_find(struct dpro_graph *graph);
+
+/* Whether an op is bytes that arrive over a link: a push at a server, or a pull at a rank. */
+bool exchange_arrives(const struct dpro_graph *graph, uint32_t op);

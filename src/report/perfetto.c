@@ -4,7 +4,7 @@
 #include "graph/graph.h"
 #include "report/slices.h"
 
-#include "base/protobuf_writer.h"
+#include "base/protobuf.h"
 #include "base/writer.h"
 
 #include <dpro/report.h>

@@ -9,7 +9,7 @@
 #include "table/tables.h"
 
 #include "base/folder.h"
-#include "base/protobuf_writer.h"
+#include "base/protobuf.h"
 #include "base/writer.h"
 
 enum { GLOBAL_VERSION = 1 };

@@ -180,7 +180,6 @@ TEST(gaps_hold_the_device)
 
 static struct dpro_graph *fan(uint32_t width, int next)
 {
-    struct dpro_error err;
     struct graph_builder *b = graph_builder_create();
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = 7};
     struct dpro_graph *g;

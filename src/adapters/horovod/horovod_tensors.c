@@ -5,7 +5,6 @@
  * without a graph what goes on when the thread falls idle. */
 
 #include "graph/local/local_edges.h"
-#include "graph/ops/framework_graph.h"
 
 typedef ARRAY(uint32_t) id_array;
 

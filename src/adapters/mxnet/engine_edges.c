@@ -5,7 +5,6 @@
  * gradient is there, that is, on each thread after the last op that always came before. Where
  * servers update, the next iteration's ops wait for the parameters that they take; where workers
  * do, see update_edges.c. */
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
 enum { LOOK_BACK = 64 };

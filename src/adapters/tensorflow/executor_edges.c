@@ -4,7 +4,6 @@
  * Which thread runs an op, and which ready op it takes first, is chance. So the time from ready to
  * start is the op's gap, waiting for a thread included. In a replay (event.c) an op starts after
  * its gap, if no more ops run then than ever did in the job. */
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 #include "graph/ops/match_slices.h"
 

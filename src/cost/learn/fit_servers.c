@@ -3,7 +3,7 @@
 
 #include "cost/learn/fit.h"
 #include "cost/program/server_placement.h"
-#include "graph/servers/exchanges.h"
+#include "graph/graph.h"
 
 enum { PAUSE_NS = 50000 };
 

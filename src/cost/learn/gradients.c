@@ -2,7 +2,7 @@
  * the order in which they get ready on the first rank. */
 
 #include "cost/program/cost.h"
-#include "graph/names/whole_bucket.h"
+#include "graph/names/names.h"
 
 struct gradients_ready {
     int64_t when_ns;

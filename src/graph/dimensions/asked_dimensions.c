@@ -3,7 +3,7 @@
  * The sizes must make up the ranks. They are laid out as in a device mesh, the last one with
  * neighbouring ranks; in another order where only that fits the groups of the trace. */
 
-#include "graph/dimensions/dimension_finder.h"
+#include "graph/dimensions/find_dimensions.h"
 
 struct asked {
     const char *text;

@@ -3,7 +3,7 @@
  * Groups that do the same and have the same shape are a *family*: they are one dimension's. The
  * families with most bytes come first. A family within a dimension belongs to it, one across
  * several dimensions to none. */
-#include "graph/dimensions/dimension_finder.h"
+#include "graph/dimensions/find_dimensions.h"
 
 /* ---- families ---- */
 

@@ -2,7 +2,7 @@
 
 #include "graph/global/assembly.h"
 #include "graph/memory/rank_memory.h"
-#include "graph/servers/exchanges.h"
+#include "graph/graph.h"
 
 static void set_seen(struct dpro_graph *g, uint32_t op, int64_t start, int64_t zero, int64_t dur)
 {

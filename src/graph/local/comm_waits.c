@@ -5,7 +5,6 @@
  * not: it is the oldest that was asked for by a functional call, has as many elements (or is one
  * rank's part of as many, or the other way round), and has not been waited for. */
 
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
 struct waits_wait {

@@ -5,9 +5,8 @@
  * measured iterations and are never violated by more than a thousandth of the iteration, which
  * allows for clock errors. So they never delay the replay of what was measured; they matter when
  * something else changes. */
-#include "graph/local/edge_rules.h"
+#include "graph/local/local_edges.h"
 
-#include "graph/ops/framework_graph.h"
 
 /* What a rank has, on which rules depend. */
 enum trait {

@@ -7,7 +7,6 @@
  * Synchronize calls and blocking copies end when their work has ended and keep only the time after
  * it. */
 
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
 /* Work launched and not yet done that a CUDA stream takes on before launches block: about a

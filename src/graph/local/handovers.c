@@ -1,7 +1,5 @@
 /* Edges from one thread to another that goes on when the first has finished something. */
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
-#include "graph/ops/framework_graph.h"
 
 enum { HANDOVER_NS = 5000 };
 

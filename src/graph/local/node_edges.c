@@ -3,9 +3,7 @@
  * An executor runs a node when its inputs are there, so an edge of its graph is the reason why an
  * op starts. Nodes that left no span (constants, arguments, folded ones) are looked through. */
 
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
-#include "graph/ops/framework_graph.h"
 
 enum { LOOK_THROUGH = 4096 }; /* nodes without a span behind one input */
 

@@ -1,7 +1,6 @@
 /* The tensors that a collective's node takes, by a framework's graph. */
 
 #include "graph/local/local_edges.h"
-#include "graph/ops/framework_graph.h"
 
 static bool tensors_packs(const char *type)
 {

@@ -4,7 +4,6 @@
  * Tensors that share one are views of the same bytes, so a node depends on the node that last wrote
  * one of its inputs' storages. Node ids grow in order of start, an op's children after it, and
  * children write last: the innermost writer wins. Storage ids hold within one recording. */
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
 void rule_links(struct rank_build *rank)

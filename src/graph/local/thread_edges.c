@@ -1,8 +1,6 @@
 /* Edges from calls to their work, and of order on threads and streams. */
 
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
-#include "graph/ops/framework_graph.h"
 
 void rule_index_slices(struct rank_build *rank)
 {

@@ -3,7 +3,6 @@
  * MXNet's optimizer takes gradients in order of their keys, as many at once as it updates together
  * (MXNET_OPTIMIZER_AGGREGATION_SIZE). The engine runs first the update whose gradients are there
  * first. All updates have one name, so the times at which gradients came show which is which. */
-#include "graph/local/edge_rules.h"
 #include "graph/local/local_edges.h"
 
 /* The exchanges whose gradients one update takes. */

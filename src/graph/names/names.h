@@ -117,3 +117,14 @@ struct slow_kind {
 #define SLOW_KERNELS "kernels that take longer"
 /* What a name stands for; NULL: no known kind. */
 const struct slow_kind *slow_kind_of(const char *name);
+
+/* What a tensor is called that stands for all gradients of a bucket, as they were not recorded. */
+#define WHOLE_BUCKET "bucket "
+
+/* Whether it is one of PyTorch's ops that write into many tensors at once; a copy, as sharded
+ * parameters are gathered by, is no update. */
+static inline bool name_writes_many(const char *name)
+{
+    return (text_begins(name, "aten::_foreach_") || text_begins(name, "aten::_fused_")) &&
+           text_ends(name, "_") && !text_ends(name, "_copy_");
+}

@@ -1,5 +1,4 @@
 /* Where the job was in long gaps between its ops, and when it called for its GPU. */
-#include "graph/ops/job_ranges.h"
 
 #include "graph/ops/match_slices.h"
 

@@ -3,7 +3,6 @@
  * or for the GPU, is no cause. */
 #include "graph/rank_build.h"
 
-#include "graph/ops/job_ranges.h"
 #include "graph/ops/match_slices.h"
 
 /* What has time: ops of a name, gaps before them, calls of a GPU's runtime, its kernels. */

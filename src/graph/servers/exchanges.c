@@ -4,7 +4,7 @@
  * servers' graphs show it: a server sends each variable's value when it has read it; gradients come
  * back, are added up and update the variable. A pull and a push belong together if they lead to the
  * same op, the variable. */
-#include "graph/servers/exchanges.h"
+#include "graph/graph.h"
 
 enum { MOST_BACK = 64 }; /* ops between a variable and its pull */
 

@@ -281,11 +281,10 @@ int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
  * autograd and position. */
 void build_phases(struct rank_build *rank);
 
-/* step_contents.c: what each step holds, from which is chosen, and keys of its slices. Needs slices
- * and pace. */
+/* step_contents.c: what each step holds, from which is chosen. Needs slices and pace. */
 void build_contents(struct rank_build *rank);
+/* Keys of its slices; the caller frees them. */
 void build_find_keys(struct rank_build *rank);
-void build_forget_keys(struct rank_build *rank);
 
 /* rank_ops.c: the ops of the reference iteration, and where each was found in every step. */
 void build_ops(struct rank_build *rank);

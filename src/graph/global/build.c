@@ -69,8 +69,6 @@ static void cut_rank(void *arg, size_t r)
     build_pace(rank);
     build_contents(rank);
     rank->lacks_gpu = build_lacks_gpu(rank->trace, rank->names, &rank->n_called);
-    if (build->job.join.n_ranks > 1) /* of all at once they are a tenth of the peak */
-        build_forget_keys(rank);
     uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;
     for (uint32_t i = 0; i < n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;

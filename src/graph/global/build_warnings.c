@@ -461,41 +461,27 @@ static void warn_servers(struct assembly *a)
 /* What iterations were found by, unless the framework marks them. */
 static void warn_found(struct assembly *a)
 {
+    static const char *const found_by[] = {
+        [STEPS_OPTIMIZER] =
+            "no marks of steps: iterations were found by the optimizer's calls (%s)",
+        [STEPS_RANGES] = "no marks of steps: iterations were found by the range '%s'",
+        [STEPS_PASSES] = "no marks of steps, and no optimizer's step: iterations were found by "
+                         "forward and backward passes%s",
+        [STEPS_PERIOD] = "no marks of steps: iterations were found by the period of the ops%s"};
     struct dpro_steps steps = a->graph->steps;
-    const char *advice = mark_advice(a);
-    switch (a->join->ranks[0].steps.source) {
-    case STEPS_NONE:
+    enum step_source source = a->join->ranks[0].steps.source;
+    char by[400];
+    if (source == STEPS_NONE)
         WARN(a,
              "no marks of steps, and nothing else tells iterations apart: the whole recording is "
              "replayed as one iteration; %s",
-             advice);
-        break;
-    case STEPS_MARKED:
-        if (a->options->step_mark)
-            WARN(a, "iterations are the ranges that --step-mark names ('%s'), %u of them",
-                 steps.name, steps.n);
-        break;
-    case STEPS_OPTIMIZER:
-        WARN(a,
-             "no marks of steps: iterations were found by the optimizer's calls (%s, %u found); %s",
-             steps.name, steps.n, advice);
-        break;
-    case STEPS_RANGES:
-        WARN(a, "no marks of steps: iterations were found by the range '%s', %u of them; %s",
-             steps.name, steps.n, advice);
-        break;
-    case STEPS_PASSES:
-        WARN(a,
-             "no marks of steps, and no optimizer's step: iterations were found by forward and "
-             "backward passes, %u of them; %s",
-             steps.n, advice);
-        break;
-    case STEPS_PERIOD:
-        WARN(a, "no marks of steps: iterations were found by the period of the ops, %u of them; %s",
-             steps.n, advice);
-        break;
-    default:
-        break;
+             mark_advice(a));
+    else if (source == STEPS_MARKED && a->options->step_mark)
+        WARN(a, "iterations are the ranges that --step-mark names ('%s'), %u of them", steps.name,
+             steps.n);
+    else if (source < sizeof found_by / sizeof *found_by && found_by[source]) {
+        snprintf(by, sizeof by, found_by[source], source < STEPS_PASSES ? steps.name : "");
+        WARN(a, "%s, %u of them; %s", by, steps.n, mark_advice(a));
     }
 }
 

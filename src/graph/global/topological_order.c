@@ -36,22 +36,6 @@ static void collect_edges(struct assembly *a)
 /* The hard one of two comes first. */
 ORDER(by_start, struct local_edge, ASCENDING(from) ?: ASCENDING(next) ?: ASCENDING(soft));
 
-/* Most ops have one or two; what ranks gave lies nearly in order. */
-static void sort_of_an_op(struct local_edge *edges, size_t n)
-{
-    enum { FEW = 32 };
-    if (n > FEW) {
-        qsort(edges, n, sizeof *edges, by_start);
-        return;
-    }
-    for (size_t i = 1; i < n; i++)
-        for (size_t k = i; k > 0 && by_start(&edges[k - 1], &edges[k]) > 0; k--) {
-            struct local_edge later = edges[k - 1];
-            edges[k - 1] = edges[k];
-            edges[k] = later;
-        }
-}
-
 /* By their ends, then their starts; of equal ones the first is kept. */
 static void sort_edges(struct assembly *a)
 {
@@ -66,7 +50,8 @@ static void sort_edges(struct assembly *a)
     EACH (const struct local_edge, edge, a->edges)
         sorted[end[edge->to]++] = *edge;
     for (uint32_t op = 0; op < a->n_ops; begin = end[op++]) {
-        sort_of_an_op(sorted + begin, end[op] - begin);
+        if (end[op] - begin > 1)
+            qsort(sorted + begin, end[op] - begin, sizeof *sorted, by_start);
         for (uint32_t e = begin; e < end[op]; e++)
             if (e == begin || sorted[e].from != sorted[n_kept - 1].from ||
                 sorted[e].next != sorted[n_kept - 1].next)

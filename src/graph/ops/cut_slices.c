@@ -23,7 +23,6 @@ struct slices_cutter {
     struct cut_track *track;
     uint32_t step;  /* the step that the next slice falls into, or the one after it */
     uint32_t round; /* of Horovod's, that begins after the last slice */
-    size_t row;     /* see cuts_find_launch */
     struct open_span open[MAX_OPEN];
     uint32_t n_open;
     bool after_op; /* the last span without parent was an op */
@@ -130,7 +129,7 @@ static void add_call(struct slices_cutter *cutter, const struct launch *launch, 
 static const struct launch *find_launch(struct slices_cutter *cutter, const struct trace_span *span)
 {
     return span->kind == SPAN_RUNTIME || span->kind == SPAN_CPU_OP
-               ? cuts_find_launch(cutter->cuts, span, &cutter->row)
+               ? cuts_find_launch(cutter->cuts, span)
                : NULL;
 }
 
@@ -257,7 +256,6 @@ static void start_track(struct slices_cutter *cutter, const struct cuts *cuts,
     cutter->rank = cuts->rank;
     cutter->track = track;
     cutter->step = cutter->round = cutter->n_open = 0;
-    cutter->row = 0;
     cutter->after_op = false;
 }
 
@@ -293,7 +291,6 @@ static unsigned use_of(const struct cuts *cuts, uint32_t track_index)
     const struct rank_build *rank = cuts->rank;
     const struct trace_track *track = &rank->trace->tracks[track_index];
     unsigned use = TRACK_IDLE;
-    size_t row = 0;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n)
         if (span->kind == SPAN_TRANSFER)
             use |= TRACK_INBOX;
@@ -303,7 +300,7 @@ static unsigned use_of(const struct cuts *cuts, uint32_t track_index)
             continue;
         else if (span->kind == SPAN_CPU_OP)
             use |= in_collective(rank, span) ? TRACK_IDLE : TRACK_OPS;
-        else if (span->kind == SPAN_RUNTIME && cuts_find_launch(cuts, span, &row))
+        else if (span->kind == SPAN_RUNTIME && cuts_find_launch(cuts, span))
             use |= TRACK_OPS;
     return use;
 }
@@ -416,5 +413,5 @@ void build_slices(struct rank_build *rank)
     cuts_add_streams(&cuts);
     rank->slices.cap = rank->slices.n;
     rank->slices.at = mem_resize(rank->slices.at, rank->slices.n, sizeof *rank->slices.at);
-    FREE_ALL(&cuts.row_of, &cuts.rows, &cuts.stored_ns, &cuts.launches, &cuts.tracks, &cuts.uses);
+    FREE_ALL(&cuts.launch_of, &cuts.stored_ns, &cuts.launches, &cuts.tracks, &cuts.uses);
 }

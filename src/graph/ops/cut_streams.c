@@ -24,41 +24,17 @@ static bool is_device_work(const struct trace_span *span)
     return span->kind == SPAN_KERNEL || span->kind == SPAN_MEMCPY || span->kind == SPAN_MEMSET;
 }
 
-static uint64_t row_key(const struct trace_span *span)
+static uint64_t launch_key(const struct trace_span *span)
 {
-    return build_correlation_key(span->correlation >> ROW_BITS, span->window);
+    return build_correlation_key(span->correlation, span->window);
 }
 
-static unsigned place_in_row(const struct trace_span *span)
+const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span)
 {
-    return span->correlation & ((1 << ROW_BITS) - 1);
-}
-
-const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span,
-                                      size_t *row)
-{
-    uint64_t key = row_key(span), found = *row;
-    if (!span->correlation || cuts->rows.n == 0)
-        return NULL;
-    found += cuts->rows.at[found].key != key && found + 1 < cuts->rows.n;
-    if (cuts->rows.at[found].key != key && !map_get(&cuts->row_of, key, &found))
-        return NULL;
-    *row = (size_t)found;
-    uint32_t at = cuts->rows.at[found].at[place_in_row(span)];
-    return at ? &cuts->launches.at[at - 1] : NULL;
-}
-
-static void add_launch(struct cuts *cuts, uint32_t device)
-{
-    const struct trace_span *span = &cuts->rank->trace->spans[device];
-    size_t row = (size_t)map_number(&cuts->row_of, row_key(span));
-    if (row == cuts->rows.n)
-        array_add(&cuts->rows, .key = row_key(span));
-    uint32_t *at = &cuts->rows.at[row].at[place_in_row(span)];
-    if (*at)
-        return;
-    array_add(&cuts->launches, .device = device, .slice = NO_ID);
-    *at = (uint32_t)cuts->launches.n;
+    uint64_t found;
+    return span->correlation && map_get(&cuts->launch_of, launch_key(span), &found)
+               ? &cuts->launches.at[found]
+               : NULL;
 }
 
 void cuts_find_launches(struct cuts *cuts)
@@ -67,8 +43,9 @@ void cuts_find_launches(struct cuts *cuts)
     for (uint32_t t = 0; t < trace->n_tracks; t++)
         for (uint32_t i = 0; trace->tracks[t].gpu && i < trace->tracks[t].n; i++) {
             const struct trace_span *span = &trace->spans[trace->tracks[t].first + i];
-            if (is_device_work(span) && span->correlation)
-                add_launch(cuts, trace->tracks[t].first + i);
+            if (is_device_work(span) && span->correlation &&
+                map_insert(&cuts->launch_of, launch_key(span), cuts->launches.n))
+                array_add(&cuts->launches, .device = trace->tracks[t].first + i, .slice = NO_ID);
         }
 }
 
@@ -120,10 +97,9 @@ static void find_works(void *arg, size_t s)
     const struct trace_span *spans = rank->trace->spans + track->first;
     struct device_work *works = mem_alloc((track->n + 1) * sizeof *works);
     SCRATCH int64_t *own_ns = mem_array(rank->steps.n + 1, sizeof *own_ns);
-    size_t row = 0;
     for (uint32_t i = 0; i < track->n; i++) {
         const struct launch *known =
-            is_device_work(&spans[i]) ? cuts_find_launch(streams->cuts, &spans[i], &row) : NULL;
+            is_device_work(&spans[i]) ? cuts_find_launch(streams->cuts, &spans[i]) : NULL;
         works[i].launch = known ? known->slice : NO_ID;
         works[i].step = works[i].launch != NO_ID ? known->step : NO_ID;
     }

@@ -4,14 +4,6 @@
 
 #include "graph/rank_build.h"
 
-/* Correlations that lie together are looked up together: calls and work come nearly in their
- * order. */
-enum { ROW_BITS = 4 };
-struct launch_row {
-    uint64_t key;               /* of window and upper bits of a correlation */
-    uint32_t at[1 << ROW_BITS]; /* index + 1 into `launches`; 0: none */
-};
-
 struct launch {
     uint32_t device; /* the first span of the work */
     uint32_t slice;  /* of the call, once CPU tracks are cut; NO_ID: none found */
@@ -41,8 +33,7 @@ enum { CUT_OPS, CUT_INBOX, CUTS_A_TRACK };
 struct cuts {
     struct rank_build *rank;
     bool waits_for_rounds;
-    struct map row_of; /* key -> index into `rows` */
-    ARRAY(struct launch_row) rows;
+    struct map launch_of; /* build_correlation_key() -> index into `launches` */
     ARRAY(struct launch) launches;
     struct map stored_ns;     /* see build_find_stores */
     struct cut_track *tracks; /* of CPU tracks; without `first` where nothing was cut */
@@ -51,9 +42,8 @@ struct cuts {
 
 /* Finds all device work that may have been launched, before tracks are cut. */
 void cuts_find_launches(struct cuts *cuts);
-/* What the device did for a call, which has its correlation; NULL: nothing. *row, 0 at first, is
- * where it was found, and where the next one probably is. */
-const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span,
-                                      size_t *row);
+/* What the device did for a call, which has its correlation; NULL: nothing. */
+const struct launch *cuts_find_launch(const struct cuts *cuts, const struct trace_span *span);
+
 /* Cuts streams, once CPU tracks are joined, and chains the work of each call. */
 void cuts_add_streams(struct cuts *cuts);

@@ -438,10 +438,9 @@ static void place_ops(struct rank_build *rank, const struct slice_matches *match
 void build_ops(struct rank_build *rank)
 {
     struct slice_matches matches;
-    if (!rank->keys)
-        build_find_keys(rank);
+    build_find_keys(rank);
     slice_matches_find(rank, &matches);
-    build_forget_keys(rank);
+    mem_free(rank->keys);
     build_find_scopes(rank);
     make_ops(rank, &matches);
     rank->n_timed = (uint32_t)rank->ops.n;
@@ -454,7 +453,6 @@ void build_forget(struct rank_build *rank)
     for (uint32_t l = 0; l < rank->tracks.n; l++)
         mem_free(rank->tracks.at[l].first);
     array_fini(&rank->tracks); /* which then has none: they are freed once */
-    build_forget_keys(rank);
     FREE_ALL(&rank->slices, &rank->named_scopes, &rank->match, &rank->phases);
     rank->match = NULL;
     rank->phases = NULL;

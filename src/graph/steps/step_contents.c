@@ -33,7 +33,7 @@ static uint64_t key_of(const struct rank_build *rank, uint32_t slice)
 
 struct contents {
     struct rank_build *rank;
-    bool *launches; /* by name: whether calls of it launch work; NULL: only keys are wanted */
+    bool *launches; /* by name: whether calls of it launch work */
 };
 
 static void add_slice(const struct rank_build *rank, const struct slice *slice, bool gpu,
@@ -55,7 +55,7 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice, 
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 
-/* What a step holds, keys of its slices, and a hash of them: see struct step. */
+/* What a step holds, and a hash of its slices' keys: see struct step. */
 static void look_through(void *arg, size_t s)
 {
     const struct contents *contents = arg;
@@ -69,34 +69,29 @@ static void look_through(void *arg, size_t s)
         if (!unordered)
             hash = map_mix(hash + l + 1);
         for (uint32_t i = track->first[s]; i < track->first[s + 1]; i++) {
-            uint64_t key = rank->keys[i] = key_of(rank, i);
+            uint64_t key = key_of(rank, i);
             if (unordered)
                 pooled += map_mix(key + 1);
             else
                 hash = (hash ^ key) * 0xd6e8feb86659fd93u + 1;
-            if (contents->launches)
-                add_slice(rank, &rank->slices.at[i], gpu, contents->launches, &step->holds);
+            add_slice(rank, &rank->slices.at[i], gpu, contents->launches, &step->holds);
         }
     }
     step->hash = map_mix(hash + pooled);
 }
 
-static void look_through_all(struct contents *contents)
+static void find_step_keys(void *arg, size_t s)
 {
-    struct rank_build *rank = contents->rank;
-    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
-    parallel_for(rank->steps.n, rank->threads, look_through, contents);
+    struct rank_build *rank = arg;
+    EACH (const struct track, track, rank->tracks)
+        for (uint32_t i = track->first[s]; i < track->first[s + 1]; i++)
+            rank->keys[i] = key_of(rank, i);
 }
 
 void build_find_keys(struct rank_build *rank)
 {
-    look_through_all(&(struct contents){.rank = rank});
-}
-
-void build_forget_keys(struct rank_build *rank)
-{
-    mem_free(rank->keys);
-    rank->keys = NULL;
+    rank->keys = mem_alloc((rank->slices.n + 1) * sizeof *rank->keys);
+    parallel_for(rank->steps.n, rank->threads, find_step_keys, rank);
 }
 
 void build_contents(struct rank_build *rank)
@@ -109,7 +104,7 @@ void build_contents(struct rank_build *rank)
             if (call != NO_ID && is_call(rank, &rank->slices.at[call]))
                 contents.launches[slice_span(rank, call)->name] = true;
         }
-    look_through_all(&contents);
+    parallel_for(rank->steps.n, rank->threads, look_through, &contents);
     mem_free(contents.launches);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         rank->steps.at[s].holds.ns = build_step_ns(rank, s);

@@ -6,8 +6,8 @@
  * before it has been handed out. */
 #pragma once
 
-#include "base/bytes.h"
 #include "base/base.h"
+#include "base/bytes.h"
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
 enum { PB_DEPTH_MAX = 64, PB_VARINT_MAX = 10 };

@@ -398,7 +398,7 @@ static inline uint32_t graph_link_of(const struct dpro_graph *graph, uint32_t de
 /* Whether connections share a link. */
 bool graph_has_shared_links(const struct dpro_graph *graph);
 
-/* servers/exchanges.c: what ranks push to parameter servers and pull from them, tensor by tensor. */
+/* servers/exchanges.c: what ranks push to servers and pull from them, tensor by tensor. */
 /* Fills in the exchanges of a graph that is otherwise complete: those that key-value stores have as
  * collectives, and the variables of a session. */
 void exchanges_find(struct dpro_graph *graph);

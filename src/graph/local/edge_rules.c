@@ -7,7 +7,6 @@
  * something else changes. */
 #include "graph/local/local_edges.h"
 
-
 /* What a rank has, on which rules depend. */
 enum trait {
     STREAMS = 1 << 0,

@@ -88,8 +88,8 @@ typedef ARRAY(struct node_tensor) node_tensors;
  * graph does not say it. The caller frees it. */
 node_tensors local_node_tensors(const struct rank_build *rank, uint32_t op);
 
-/* ---- the rules by which ops of a rank wait for each other: one may change the times that it uses, as
- * a call that waited for work keeps only what came after ---- */
+/* ---- the rules by which ops of a rank wait for each other ----
+ * One may change the times that it uses: a call that waited for work keeps only what came after. */
 /* update_edges.c: matches a worker's own updates between steps; sets rank->updates. Then adds the
  * edges to them. */
 void rule_sort_updates(struct rank_build *rank);

@@ -29,7 +29,8 @@ slice_list slices_by_start(const struct rank_build *rank, uint32_t step,
 void slice_matches_find(const struct rank_build *rank, struct slice_matches *matches);
 void slice_matches_fini(struct slice_matches *matches);
 
-/* job_ranges.c: what the job says that it is at, ranges that it marks, functions of Python, modules. */
+/* job_ranges.c: what the job says that it is at, ranges that it marks, functions of Python, or
+ * modules. */
 struct job_range {
     int64_t start_ns, end_ns;
     uint32_t name; /* string id in the trace */

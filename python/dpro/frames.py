@@ -29,21 +29,22 @@ def words_of(column):
     return [name_of(i) or "" for i in range(int(codes.max()) + 1)], codes
 
 
-def _values(column, named):
-    """named(words, codes) of names; of others a numpy array, or a list of texts."""
+def _values(column, named, nothing):
+    """named(words, codes) of names; nothing(number of rows) where no row has a value; of others a numpy array, or a list of texts."""
     numpy = needed("numpy", "a table")
     if column.is_text:
         return list(column)
     if not column.has_values:
-        return [None] * len(column)
+        return nothing(len(column))
     words = words_of(column)
     return named(*words) if words else numpy.asarray(column)
 
 
 def pandas_of(table):
     """A DataFrame; its index is the rows' ids."""
-    pandas = needed("pandas", "to_pandas()")
-    columns = {name: _values(column, lambda words, codes: pandas.Categorical.from_codes(codes, _distinct(words)))
+    pandas, numpy = needed("pandas", "to_pandas()"), needed("numpy", "to_pandas()")
+    columns = {name: _values(column, lambda words, codes: pandas.Categorical.from_codes(codes, _distinct(words)),
+                             lambda n: numpy.broadcast_to(numpy.float64("nan"), n))  # one number, seen n times
                for name, column in table.items()}
     frame = pandas.DataFrame(columns, copy=False)
     frame.index.name = "id"
@@ -61,8 +62,8 @@ def _distinct(words):
 
 def arrow_of(table):
     arrow = needed("pyarrow", "to_arrow()")
-    return arrow.table({name: _values(column, lambda words, codes: arrow.DictionaryArray.from_arrays(arrow.array(codes), words))
-                        for name, column in table.items()})
+    return arrow.table({name: _values(column, lambda words, codes: arrow.DictionaryArray.from_arrays(arrow.array(codes), words),
+                                      arrow.nulls) for name, column in table.items()})
 
 
 def polars_of(table):

@@ -13,7 +13,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"), "JUPYTE
 FRAMES = """
 import sys, time
 import numpy, pandas, polars, pyarrow
+start = time.process_time()
 import dpro
+assert time.process_time() - start < 0.05, "importing dpro takes more than 50 ms"
 job = dpro.open(sys.argv[1])
 for name, tables in job.tables.items():
     for table in tables if isinstance(tables, list) else [tables]:
@@ -26,6 +28,18 @@ for name, tables in job.tables.items():
             none = 0xffffffff if table[column].table else "" if table[column].name_of and table[column].has_values else None
             wanted = [none if value is None else value for value in table[column]]
             assert given == wanted or arrow[column].to_pylist() == wanted, (name, column)
+ops, kept, N = dpro.open(sys.argv[1]).ops, [], 10_000_000  # this job's, again and again
+for column in ops.values():
+    if column.has_values:
+        kept.append(numpy.resize(numpy.asarray(column), N))
+        column._at = kept[-1].ctypes.data
+    column._n = N
+ops.n_rows = N
+start = time.process_time()
+frame = ops.to_pandas()
+took = time.process_time() - start
+assert len(frame) == N and took < 1, "10 M ops take %.2f s" % took
+assert all(numpy.shares_memory(frame[name].to_numpy(), numpy.asarray(ops[name])) for name in ("dur_ns", "gap_ns", "device", "size_bytes"))
 ops = job.ops
 seen = numpy.asarray(ops["dur_ns"])
 frame = ops.to_pandas()

@@ -31,7 +31,7 @@ static uint32_t restore_whole(struct allocator *a, const struct allocator_segmen
 static void count_mapped(struct allocator *a, uint64_t bytes)
 {
     a->figures.reserved_bytes += bytes;
-    if (!a->asks_device && !device_space_use(&a->space, bytes))
+    if (!device_space_use(&a->space, bytes))
         a->space.used = a->space.capacity;
 }
 

@@ -24,6 +24,7 @@ struct rollback {
     ARRAY(struct held) held;
     struct map numbers;          /* of held blocks, by address */
     ARRAY(struct unsure) unsure; /* by address */
+    bool *left_out;              /* by request: it contradicts the rest */
 };
 
 static struct held *held_at(struct rollback *r, uint64_t address)
@@ -222,14 +223,13 @@ static void measure_unsure(struct rollback *r)
     size_t n = r->unsure.n, n_left = n;
     for (uint32_t i = 0; i < r->history->n_requests && n_left > 0; i++) {
         const struct allocator_request *request = &r->history->requests[i];
-        if (request->what > ALLOCATOR_GIVE_COMPLETED || r->start->left_out[i])
+        if (request->what > ALLOCATOR_GIVE_COMPLETED || r->left_out[i])
             continue;
         size_t u = LOWER_BOUND(k, (size_t)0, n, all[k].end <= request->id);
         if (u == n || all[u].done || request->id < all[u].address)
             continue;
         if (request->what == ALLOCATOR_TAKE && request->id > all[u].address) {
             r->start->blocks.at[all[u].block].size_bytes = request->id - all[u].address;
-            r->start->n_unsure_blocks--;
         } else if (request->what == ALLOCATOR_TAKE || request->id != all[u].address) {
             continue;
         }
@@ -239,31 +239,24 @@ static void measure_unsure(struct rollback *r)
 }
 
 ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: DESCENDING(address));
-ORDER_OF_INDICES(by_rising_age, struct allocator_segment, ASCENDING(order) ?: ASCENDING(address));
 
 /* Numbers the segments: first those whose order is not known. */
 static void number_segments(struct allocator_start *start)
 {
     struct allocator_segment *all = start->segments.at;
-    uint32_t n = (uint32_t)start->segments.n, *ages = mem_array(n + 1, sizeof *ages), next = 0;
-    start->is_ordered = mem_array(n + 1, sizeof *start->is_ordered);
-    for (uint32_t s = 0; s < n; s++) {
-        ages[s] = s;
-        start->is_ordered[s] = all[s].order > 0;
-    }
-    qsort_r(ages, n, sizeof *ages, start->rises ? by_rising_age : by_age, all);
+    uint32_t n = (uint32_t)start->segments.n, next = 0;
+    SCRATCH uint32_t *ages = sorted_indices(n, all, by_age);
     for (uint32_t i = 0; i < n; i++)
         all[ages[i]].order = ++next;
-    mem_free(ages);
 }
 
 void allocator_roll_back(const struct allocator_history *history, const struct allocator *allocator,
                          struct allocator_start *start)
 {
-    struct rollback r = {.history = history, .start = start};
-    *start = (struct allocator_start){
-        .rises = start->rises,
-        .left_out = mem_array(history->n_requests + 1, sizeof *start->left_out)};
+    struct rollback r = {.history = history,
+                         .start = start,
+                         .left_out = mem_array(history->n_requests + 1, sizeof *r.left_out)};
+    *start = (struct allocator_start){.segments = {0}};
     EACH_OF (const struct allocator_segment, segment, history->segments, history->n_segments) {
         if (segment->private_pool || segment->size_bytes > UINT64_MAX / 16 ||
             segment->address > UINT64_MAX / 4)
@@ -279,22 +272,19 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
         const struct allocator_request *request = &history->requests[i];
         bool addressed =
             request->what != ALLOCATOR_EMPTY_CACHE && request->what != ALLOCATOR_FAILED;
-        if ((addressed && is_private(history, request->id)) || !rollback_undo(&r, request)) {
-            start->left_out[i] = true;
-            start->n_left_out++;
-        }
+        r.left_out[i] =
+            (addressed && is_private(history, request->id)) || !rollback_undo(&r, request);
     }
     array_sort(&r.held, by_held_address);
     size_t next = 0;
     for (size_t s = 0; s < start->segments.n; s++)
         place_blocks(&r, allocator, &start->segments.at[s], &next);
-    start->n_unsure_blocks = r.unsure.n;
     measure_unsure(&r);
     number_segments(start);
-    FREE_ALL(&r.unsure, &r.held, &r.numbers);
+    FREE_ALL(&r.unsure, &r.held, &r.numbers, &r.left_out);
 }
 
 void allocator_start_fini(struct allocator_start *start)
 {
-    FREE_ALL(&start->segments, &start->blocks, &start->is_ordered, &start->left_out);
+    FREE_ALL(&start->segments, &start->blocks);
 }

@@ -8,11 +8,6 @@ struct allocator;
 struct allocator_start {
     ARRAY(struct allocator_segment) segments;
     ARRAY(struct allocator_block) blocks; /* taken and waiting ones */
-    bool *left_out;                       /* by request: it contradicts the rest */
-    uint64_t n_left_out, n_unsure_blocks;
-    bool *is_ordered; /* by segment: its place in the order is known, not guessed by its address */
-    bool rises;       /* to be set before: the later a segment was taken, the higher it lies. The
-                         addresses of CUDA's driver fall */
 };
 
 /* Undoes the history's requests, the last first, from the state of its segments. `allocator` knows

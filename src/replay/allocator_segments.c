@@ -25,32 +25,12 @@ void pool_make(struct allocator *a, uint32_t stream, bool small)
 
 /* ---- the device ---- */
 
-static void count_reserved(struct allocator *a, uint64_t bytes)
-{
-    a->figures.reserved_bytes += bytes;
-}
-
 /* A segment, or a range of addresses, whose block is as large; NO_BLOCK: there is no room. */
-static uint32_t take_segment(struct allocator *a, const struct block_pool *pool, uint64_t bytes,
-                             bool reserves)
+static uint32_t take_segment(struct allocator *a, uint64_t bytes, bool reserves)
 {
-    uint32_t range;
-    if (a->asks_device) {
-        uint64_t address =
-            a->device.take(a->device.arg, bytes, pool->stream, pool->small, reserves);
-        if (address == 0)
-            return NO_BLOCK;
-        range = block_table_new(&a->table);
-        *block_at(a, range) = (struct block){.address = address,
-                                             .size = bytes,
-                                             .prev = NO_BLOCK,
-                                             .next = NO_BLOCK,
-                                             .state = BLOCK_TAKEN};
-    } else {
-        if (!reserves && !device_space_use(&a->space, bytes))
-            return NO_BLOCK;
-        range = device_space_place(&a->space, &a->table, bytes);
-    }
+    if (!reserves && !device_space_use(&a->space, bytes))
+        return NO_BLOCK;
+    uint32_t range = device_space_place(&a->space, &a->table, bytes);
     uint32_t b = block_table_new(&a->table);
     *block_at(a, b) = (struct block){.address = block_at(a, range)->address,
                                      .size = bytes,
@@ -62,7 +42,7 @@ static uint32_t take_segment(struct allocator *a, const struct block_pool *pool,
                                      .expandable = reserves};
     a->figures.n_segments++;
     if (!reserves)
-        count_reserved(a, bytes);
+        a->figures.reserved_bytes += bytes;
     return b;
 }
 
@@ -71,20 +51,14 @@ static void give_segment(struct allocator *a, uint32_t b)
 {
     const struct block *block = block_at(a, b);
     uint32_t range = block->segment;
-    if (!block->expandable)
+    if (!block->expandable) {
         a->figures.reserved_bytes -= block->size;
-    if (a->asks_device) {
-        if (!block->expandable)
-            a->device.give(a->device.arg, block->address, block->size, false);
-        block_table_drop(&a->table, range);
-    } else {
-        if (!block->expandable)
-            device_space_unuse(&a->space, block->size);
-        if (block_at(a, range)->mapped) /* as it was restored */
-            block_table_drop(&a->table, range);
-        else
-            device_space_free(&a->space, &a->table, range);
+        device_space_unuse(&a->space, block->size);
     }
+    if (block_at(a, range)->mapped) /* as it was restored */
+        block_table_drop(&a->table, range);
+    else
+        device_space_free(&a->space, &a->table, range);
     block_table_drop(&a->table, b);
     a->figures.n_segments--;
 }
@@ -110,8 +84,7 @@ static bool map_block(struct allocator *a, struct block_pool *pool, uint32_t b, 
 {
     uint64_t unit = segment_granule(a, pool);
     bytes = MIN((bytes + unit - 1) / unit * unit, block_at(a, b)->size);
-    if (a->asks_device ? !a->device.map(a->device.arg, block_at(a, b)->address, bytes)
-                       : !device_space_use(&a->space, bytes))
+    if (!device_space_use(&a->space, bytes))
         return false;
     unset_free(a, pool, b);
     if (bytes < block_at(a, b)->size) {
@@ -122,7 +95,7 @@ static bool map_block(struct allocator *a, struct block_pool *pool, uint32_t b, 
     merge_blocks(a, pool, b, block_at(a, b)->prev);
     merge_blocks(a, pool, b, block_at(a, b)->next);
     set_free(a, pool, b);
-    count_reserved(a, bytes);
+    a->figures.reserved_bytes += bytes;
     return true;
 }
 
@@ -145,10 +118,7 @@ static void unmap_block(struct allocator *a, uint32_t b)
     }
     if (block_at(a, b)->size > bytes)
         set_free(a, pool, cut_block(a, b, bytes));
-    if (a->asks_device)
-        a->device.give(a->device.arg, block_at(a, b)->address, bytes, true);
-    else
-        device_space_unuse(&a->space, bytes);
+    device_space_unuse(&a->space, bytes);
     a->figures.reserved_bytes -= bytes;
     block_at(a, b)->mapped = false;
     merge_blocks(a, pool, b, block_at(a, b)->prev);
@@ -182,7 +152,7 @@ static uint32_t find_expandable(struct allocator *a, struct block_pool *pool, ui
     }
     uint64_t unit = segment_granule(a, pool);
     uint64_t bytes = ((a->range_bytes ?: MAX(RANGE_DEFAULT, size)) + unit - 1) / unit * unit;
-    b = take_segment(a, pool, bytes, true);
+    b = take_segment(a, bytes, true);
     if (b != NO_BLOCK) {
         block_at(a, b)->pool = a->last_pool[pool->small];
         by_address_insert(&pool->unmapped, a->table.rows.at, b);
@@ -319,7 +289,7 @@ static uint32_t from_device(struct allocator *a, struct block_pool *pool, uint64
         return NO_BLOCK;
     if (a->settings.expandable_segments)
         return segments_expand(a, pool, size);
-    uint32_t b = take_segment(a, pool, bytes, false);
+    uint32_t b = take_segment(a, bytes, false);
     if (b != NO_BLOCK)
         block_at(a, b)->pool = a->last_pool[pool->small];
     return b;

@@ -28,8 +28,6 @@ struct block_pool {
 
 struct allocator {
     struct allocator_settings settings;
-    struct allocator_device device;
-    bool asks_device;     /* else `space` answers */
     bool rounds_up;       /* to parts of powers of two */
     uint64_t limit;       /* of reserved memory, by memory_fraction; UINT64_MAX: none */
     uint64_t range_bytes; /* of an expandable segment; 0: the device has no limit */
@@ -183,6 +181,3 @@ void release_cached(struct allocator *allocator);
 
 /* The least size of the block for a request. */
 uint64_t allocator_rounded(const struct allocator *allocator, uint64_t bytes);
-/* Whether a request would be given a cached block, if the waiting block of that id were free. */
-bool allocator_would_fit(struct allocator *allocator, uint64_t waiting,
-                         const struct allocator_request *request);

@@ -190,36 +190,6 @@ uint64_t allocator_rounded(const struct allocator *a, uint64_t bytes)
     return bytes > MOST_BYTES ? bytes : round_size(a, bytes);
 }
 
-/* Bytes of a neighbour that would become one with a block. */
-static uint64_t allocator_joins(const struct allocator *a, const struct block *block,
-                                uint32_t other)
-{
-    if (other == NO_BLOCK || block_at(a, other)->state != BLOCK_FREE ||
-        block_at(a, other)->mapped != block->mapped)
-        return 0;
-    return block_at(a, other)->size;
-}
-
-bool allocator_would_fit(struct allocator *a, uint64_t waiting,
-                         const struct allocator_request *request)
-{
-    if (request->bytes == 0 || request->bytes > MOST_BYTES)
-        return false;
-    uint64_t size = round_size(a, request->bytes), split = a->settings.max_split_bytes;
-    const struct block_pool *pool = pool_of(a, request->stream, size <= SMALL_SIZE);
-    if (choose_free(a, pool, size) != NO_BLOCK)
-        return true;
-    const struct block_id *slot = block_ids_slot(&a->ids, waiting);
-    if (!slot->used || slot->block == NO_BLOCK)
-        return false;
-    const struct block *block = block_at(a, slot->block);
-    uint64_t free = block->size + allocator_joins(a, block, block->prev) +
-                    allocator_joins(a, block, block->next);
-    if (a->pools.at[block->pool] != pool || free < size)
-        return false;
-    return size < split ? free < split : free - size < a->settings.max_non_split_rounding_bytes;
-}
-
 /* ---- from beginning to end ---- */
 
 struct allocator *allocator_create(const struct allocator_options *options)
@@ -228,10 +198,6 @@ struct allocator *allocator_create(const struct allocator_options *options)
     uint64_t capacity = options->capacity_bytes ?: UINT64_MAX;
     uint64_t device = options->device_bytes ?: options->capacity_bytes;
     a->settings = options->settings;
-    if (options->device) {
-        a->device = *options->device;
-        a->asks_device = true;
-    }
     for (int i = 0; i < ALLOCATOR_N_ROUNDING; i++)
         a->rounds_up |= a->settings.roundup_power2_divisions[i] > 1;
     a->limit = UINT64_MAX;

@@ -2,27 +2,16 @@
  * the device for that, and whether a request fails.
  *
  * The allocator takes segments from the device and cuts blocks out of them. What is reserved
- * depends on the order and the sizes of requests, not on their times. */
+ * depends on the order and the sizes of requests, not on their times. The device fails when its
+ * capacity is exceeded. */
 #pragma once
 
 #include "ingest/allocator_history.h"
-
-/* Recorded answers of the device. Without them the device places a segment at the lowest address
- * where it fits, and fails when its capacity is exceeded. */
-struct allocator_device {
-    void *arg;
-    /* Returns the address; 0: no room. `reserves`: for the range of an expandable segment, of which
-     * nothing is mapped yet. */
-    uint64_t (*take)(void *arg, uint64_t bytes, uint32_t stream, bool small, bool reserves);
-    bool (*map)(void *arg, uint64_t address, uint64_t bytes);
-    void (*give)(void *arg, uint64_t address, uint64_t bytes, bool unmaps);
-};
 
 struct allocator_options {
     struct allocator_settings settings;
     uint64_t capacity_bytes; /* what the process can have of the device; 0: no limit */
     uint64_t device_bytes;   /* the whole device, for memory_fraction; 0: capacity_bytes */
-    const struct allocator_device *device; /* NULL: no recorded answers; stays the caller's */
 };
 
 struct allocator_placement {

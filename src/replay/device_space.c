@@ -53,43 +53,22 @@ void device_space_avoid(struct device_space *space, uint64_t address)
 
 /* ---- the largest free range of each chunk ---- */
 
-static void set_most(struct device_space *space, uint32_t chunk, uint64_t bytes)
-{
-    uint64_t *most = space->most.at;
-    size_t at = space->most.n / 2 + chunk;
-    most[at] = bytes;
-    for (at /= 2; at > 0; at /= 2)
-        most[at] = MAX(most[2 * at], most[2 * at + 1]);
-}
-
-/* Makes room for twice as many chunks. */
-static void grow_most(struct device_space *space)
-{
-    size_t n = MAX(space->most.n, 16);
-    array_reserve(&space->most, 2 * n - space->most.n);
-    space->most.n = 2 * n;
-    memset(space->most.at, 0, 2 * n * sizeof *space->most.at);
-}
-
 static void update_most(struct device_space *space, const struct block *rows, uint32_t chunk)
 {
     uint64_t most = 0;
     for (uint32_t r = space->first.at[chunk]; r != NO_BLOCK; r = rows[r].next)
         if (rows[r].state == BLOCK_FREE)
             most = MAX(most, rows[r].size);
-    set_most(space, chunk, most);
+    space->most.at[chunk] = most;
 }
 
 /* The newest chunk with that much room; NO_BLOCK. */
 static uint32_t find_chunk(const struct device_space *space, uint64_t bytes)
 {
-    const uint64_t *most = space->most.at;
-    size_t at = 1, leaves = space->most.n / 2;
-    if (leaves == 0 || most[at] < bytes)
-        return NO_BLOCK;
-    while (at < leaves)
-        at = 2 * at + (most[2 * at + 1] >= bytes);
-    return (uint32_t)(at - leaves);
+    for (size_t chunk = space->most.n; chunk-- > 0;)
+        if (space->most.at[chunk] >= bytes)
+            return (uint32_t)chunk;
+    return NO_BLOCK;
 }
 
 /* ---- chunks ---- */
@@ -142,11 +121,7 @@ static uint32_t reserve_chunk(struct device_space *space, struct block_table *ta
                                            .next = NO_BLOCK,
                                            .segment = chunk};
     array_push(&space->first, range);
-    if (chunk >= space->most.n / 2) {
-        grow_most(space);
-        for (uint32_t c = 0; c < chunk; c++)
-            update_most(space, table->rows.at, c);
-    }
+    array_push(&space->most, bytes);
     return chunk;
 }
 

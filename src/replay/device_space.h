@@ -1,4 +1,4 @@
-/* A device's memory, where no recorded answers stand for it: a capacity and addresses. They are as
+/* A device's memory: a capacity and addresses. They are as
  * CUDA's driver chooses them: it reserves chunks of whole 32 MiB, each at the highest address that
  * is free below the first one. Memory comes from the newest chunk with room for it, there from the
  * least range that is large enough. A chunk that is all free goes. */
@@ -31,8 +31,7 @@ struct device_space {
     uint64_t begin;                  /* of the lowest chunk */
     ARRAY(struct device_hole) holes; /* between chunks, by address */
     ARRAY(uint32_t) first; /* range of each chunk, the oldest first; NO_BLOCK: it is gone */
-    ARRAY(uint64_t)
-    most; /* a binary tree with the chunks as leaves: the largest free range below */
+    ARRAY(uint64_t) most;  /* the largest free range of each chunk */
 };
 
 void device_space_init(struct device_space *space, uint64_t capacity);

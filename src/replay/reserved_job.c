@@ -136,7 +136,7 @@ static void run_iteration(struct reserved_job_run *r, int number, uint64_t first
 static uint64_t reserved_job_restore(struct reserved_job_run *r)
 {
     const struct allocator_history *history = r->job->start;
-    struct allocator_start start = {.rises = false};
+    struct allocator_start start;
     uint64_t private_bytes = 0;
     allocator_roll_back(history, r->allocator, &start);
     allocator_restore(r->allocator, start.segments.at, (uint32_t)start.segments.n, start.blocks.at);

@@ -50,30 +50,12 @@ static void warn_damage(struct trace_build *build, const struct source *source)
 
 static void warn_losses(struct trace_build *build, const struct source *source)
 {
-    const struct part_losses *l = &source->part.losses;
-    const struct {
-        uint64_t n;
-        const char *what;
-    } kinds[] = {
-        {l->n_no_time, "without a start time"},      {l->n_no_dur, "without a duration"},
-        {l->n_negative, "with a negative duration"}, {l->n_overflow, "beyond 64-bit nanoseconds"},
-        {l->n_unpaired, "begun or ended only"},      {l->n_broken, "that make no sense"},
-    };
-    uint64_t n_lost = 0;
-    char text[512] = "", number[32];
-    size_t len = 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (!kinds[i].n)
-            continue;
-        n_lost += kinds[i].n;
-        len += (size_t)snprintf(text + len, sizeof text - len, "%s%s %s", len ? ", " : "",
-                                count_text(number, kinds[i].n), kinds[i].what);
-    }
-    if (n_lost == 0)
-        return;
-    char *space = strchr(text, ' '), total[32];
-    build_warn(build, "%s: %.*s of %s spans%s, skipped", source->path, (int)(space - text), text,
-               count_text(total, source->part.n_spans + n_lost), space);
+    uint64_t n_lost = source->part.losses.n_broken + source->part.losses.n_unpaired;
+    char lost[32], all[32];
+    if (n_lost > 0)
+        build_warn(
+            build, "%s: %s of %s spans lack a begin, an end or a time that makes sense, skipped",
+            source->path, count_text(lost, n_lost), count_text(all, source->part.n_spans + n_lost));
 }
 
 /* Whether an empty file is missed: nobody misses what was said on stderr. */

@@ -158,30 +158,83 @@ void part_read_group(struct trace_part *part, struct json *js, const char *name_
     array_fini(&read.ranks);
 }
 
-static void read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
-                        void *reader)
+bool part_times_fit(struct trace_part *part, struct part_time start, struct part_time dur)
 {
-    JSON_EACH (js)
-        if (json_peek(js) == '{') {
-            read_event(reader);
-        } else {
-            part->losses.n_broken++;
-            json_skip(js);
-        }
+    int64_t end_ns;
+    bool fits = start.is == JSON_VALUE && dur.is == JSON_VALUE && dur.ns >= 0 &&
+                !__builtin_add_overflow(start.ns, dur.ns, &end_ns) && trace_time_fits(start.ns) &&
+                trace_time_fits(end_ns);
+    part->losses.n_broken += !fits;
+    return fits;
 }
 
-void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
+void part_read_time(struct json_reader *r, void *out, size_t offset)
+{
+    struct part_time *time = (void *)((char *)out + offset);
+    time->is = json_read_decimal(r->js, 3, &time->ns);
+}
+
+void part_read_phase(struct json_reader *r, void *out, size_t offset)
+{
+    const char *text;
+    size_t len;
+    *((char *)out + offset) = (char)(json_scalar(r->js, &text, &len) && len == 1 ? *text : 0);
+}
+
+static void read_events(struct trace_part *part, struct json *js, const struct part_events *how,
+                        void *reader)
+{
+    struct json_reader r = {.js = js, .strings = &part->names, .arg = part};
+    SCRATCH void *nothing = mem_alloc(how->size);
+    memcpy(nothing, how->event, how->size);
+    js->p++;
+    for (;;) {
+        while (json_peek(js) == ',')
+            js->p++;
+        if ((how->may_stay_open && json_peek(js) < 0) || !json_array_next(js))
+            break;
+        memcpy(how->event, nothing, how->size);
+        if (!json_read_object(&r, how->members, how->event))
+            part->losses.n_broken++;
+        else if (js->fail == JSON_OK)
+            how->take(reader, how->event);
+    }
+}
+
+void part_read_events(struct trace_part *part, struct json *js, const struct part_events *how,
                       void *reader)
 {
     json_skip_mark(js);
     bool bare = json_peek(js) == '[';
     if (bare)
-        read_events(part, js, read_event, reader);
+        read_events(part, js, how, reader);
     JSON_KEYS (js, !bare && json_open_document(js), key, len)
-        if (json_is(key, len, "traceEvents"))
-            read_events(part, js, read_event, reader);
+        if (json_is(key, len, "traceEvents") && json_peek(js) == '[')
+            read_events(part, js, how, reader);
         else
             json_skip(js);
+}
+
+size_t part_split_line(const char *line, size_t len, struct part_field fields[PART_FIELDS_MAX])
+{
+    const char *end = line + len;
+    size_t n = 0;
+    for (const char *at = line, *stop; n < PART_FIELDS_MAX && at <= end; at = stop + 1) {
+        stop = memchr(at, ',', (size_t)(end - at)) ?: end;
+        bool quoted = stop - at >= 2 && *at == '"' && stop[-1] == '"';
+        fields[n++] = (struct part_field){at + quoted, (size_t)(stop - at) - 2 * quoted};
+    }
+    return n;
+}
+
+bool part_next_line(struct trace_part *part, struct bytes *bytes, const char **line, size_t *len)
+{
+    bool there = bytes_line(bytes, line, len);
+    while (there && *len == 0)
+        there = bytes_line(bytes, line, len);
+    bool cut = there && bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n';
+    part->damage.cut |= cut || bytes->rc < 0;
+    return there && !cut;
 }
 
 void *part_make_payload(struct trace_part *part, const struct payload_kind *kind)

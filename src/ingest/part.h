@@ -1,6 +1,7 @@
 /* What one file gives before the files are joined. */
 #pragma once
 
+#include "base/bytes.h"
 #include "base/json_members.h"
 #include "ingest/trace.h"
 
@@ -29,12 +30,8 @@ struct part_label {
 
 /* What had to be left out, for one warning line. */
 struct part_losses {
-    uint64_t n_no_time;        /* no or no valid ts */
-    uint64_t n_no_dur;         /* no or no valid dur */
-    uint64_t n_negative;       /* dur < 0 */
-    uint64_t n_overflow;       /* beyond TRACE_TIME_MAX */
+    uint64_t n_broken;         /* spans without a start and a duration that make sense; no events */
     uint64_t n_unpaired;       /* B without E or E without B */
-    uint64_t n_broken;         /* elements that are no events */
     uint64_t n_broken_records; /* of a log: records or lines that make no sense */
     uint64_t n_allocations;    /* without a time or a size that makes sense */
 };
@@ -175,9 +172,44 @@ void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size);
 void part_read_group(struct trace_part *part, struct json *js, const char *name_key,
                      const char *description_key);
 
-/* Calls read_event at each event of a Chrome trace, an array or an object with "traceEvents"; what
- * is no event is counted as broken. */
-void part_read_events(struct trace_part *part, struct json *js, void (*read_event)(void *reader),
+/* A time or a duration of an event. */
+struct part_time {
+    enum json_value is;
+    int64_t ns;
+};
+/* Whether a span can be so: with a start and a length that is not negative, within 64 bits. One
+ * that can't is counted as broken. */
+bool part_times_fit(struct trace_part *part, struct part_time start, struct part_time dur);
+
+/* Functions of tables of an event's members: microseconds, a struct part_time; a phase, char, 0
+ * where there is none. */
+void part_read_time(struct json_reader *r, void *out, size_t offset);
+void part_read_phase(struct json_reader *r, void *out, size_t offset);
+
+/* How the events of a Chrome trace are read. */
+struct part_events {
+    const struct json_member *members;
+    void *event;        /* to be filled */
+    size_t size;        /* of it */
+    bool may_stay_open; /* the array is the writer's to close: that it ends between two is no damage
+                         */
+    void (*take)(void *reader, const void *event);
+};
+/* Takes each event of an array, or of an object with "traceEvents", as `event` was at first but for
+ * its members; what is no event is counted as broken, one that is cut off is left out. */
+void part_read_events(struct trace_part *part, struct json *js, const struct part_events *how,
                       void *reader);
+
+/* A field of a line of CSV. */
+struct part_field {
+    const char *text;
+    size_t len;
+};
+enum { PART_FIELDS_MAX = 64 };
+/* Returns how many fields there are, up to PART_FIELDS_MAX. Quotes around one are taken off. */
+size_t part_split_line(const char *line, size_t len, struct part_field fields[PART_FIELDS_MAX]);
+/* The next line with something in it; false: there is none. The last one without a line break is
+ * cut: it may have lost digits and still looks like one. */
+bool part_next_line(struct trace_part *part, struct bytes *bytes, const char **line, size_t *len);
 
 enum { PART_RECORD_MAX = 1 << 16 }; /* the longest record or line that readers of bytes ask for */

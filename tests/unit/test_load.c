@@ -377,8 +377,7 @@ TEST_IN_FOLDER(losses_are_counted_in_one_line)
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_warnings(trace), 1);
     const char *want =
-        "t.json: 1 of 5 spans without a start time, 1 without a duration, 1 with a negative "
-        "duration, 1 beyond 64-bit nanoseconds, skipped";
+        "t.json: 4 of 5 spans lack a begin, an end or a time that makes sense, skipped";
     if (!strstr(dpro_trace_warning(trace, 0), want))
         fail_msg("%s", dpro_trace_warning(trace, 0));
 }

@@ -49,7 +49,7 @@ TEST(an_end_without_a_beginning_is_counted)
                         0);
     assert_int_equal(part.n_spans, 0);
     assert_int_equal(part.losses.n_unpaired, 2);
-    assert_int_equal(part.losses.n_negative, 1);
+    assert_int_equal(part.losses.n_broken, 1);
 }
 
 /* ---- graphs ---- */

@@ -142,8 +142,7 @@ TEST(what_makes_no_sense_is_counted_and_passed_over)
     sprintf(deep + len, "{\"ph\":\"B\",\"name\":\"ALLREDUCE\",\"pid\":2}]");
     struct trace_part part = read_text(deep, 0);
     assert_int_equal(part.losses.n_unpaired, 1);
-    assert_int_equal(part.losses.n_no_time, 1);
-    assert_true(part.losses.n_broken > 0);
+    assert_true(part.losses.n_broken > 1);
     assert_int_equal(timeline_of(&part)->runs.n, 0);
     free(deep);
 }

@@ -1,11 +1,13 @@
-/* Puts a timeline's runs together from its events.
+/* Reads communication layers' timelines, and puts their runs together from the events.
  *
  * Horovod gives each tensor a process of its own, named by a process_name event, in which B and E
  * events nest (an E has no name). BytePS writes one X event for each stage. What nests, and in
  * which order, differs between versions, so a run is put together from whatever stages come: the
  * next run of its tensor begins with a stage that this one has been through. */
 
-#include "adapters/horovod/comm_timeline.h"
+#include "adapters/horovod/timeline.h"
+
+#include "ingest/reader.h"
 
 enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_RANKS = 1 << 20 };
 
@@ -24,6 +26,43 @@ struct whole_stage {
     uint32_t tensor, name;
     enum timeline_stage stage;
 };
+
+struct timeline_id {
+    bool known;
+    uint32_t name;   /* where it is one */
+    uint64_t number; /* or that of the name */
+};
+
+/* An event of the file. */
+struct timeline_event {
+    char ph;
+    uint32_t name, args_name, dtype, shape; /* string ids */
+    struct timeline_id pid, tid;
+    struct part_time start, dur, epoch; /* epoch: what the file's times count from */
+};
+
+/* A timeline that is being read; all but `part` zeroed at first. */
+struct timeline_reading {
+    struct trace_part *part;
+    struct timeline *timeline;
+    struct map tensors;                     /* numbers by pid (and BytePS's tid) */
+    ARRAY(struct timeline_writing) writing; /* by tensor */
+    ARRAY(struct whole_stage) whole_stages;
+    bool known_writer;
+};
+
+static void timeline_fini(void *payload)
+{
+    struct timeline *timeline = payload;
+    FREE_ALL(&timeline->tensors, &timeline->runs, &timeline->cycles, &timeline->ready);
+}
+
+static bool is_empty(const void *payload)
+{
+    return ((const struct timeline *)payload)->runs.n == 0;
+}
+
+const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini, is_empty};
 
 static const int64_t NEVER = INT64_MIN;
 static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};
@@ -257,14 +296,10 @@ static void read_ready(struct timeline_reading *r, const struct timeline_event *
 static void read_whole_stage(struct timeline_reading *r, const struct timeline_event *e)
 {
     enum timeline_stage stage = stage_of(name_of(r, e->name), TIMELINE_BYTEPS);
-    int64_t end_ns;
-    if (stage == N_TIMELINE_STAGES)
-        return; /* among them the sum of all, without a stage */
-    if (!e->dur.known || e->dur.ns < 0 || __builtin_add_overflow(e->start.ns, e->dur.ns, &end_ns)) {
-        r->part->losses.n_no_dur += !e->dur.known;
-        r->part->losses.n_negative += e->dur.known;
+    if (stage == N_TIMELINE_STAGES) /* among them the sum of all, without a stage */
         return;
-    }
+    if (!part_times_fit(r->part, e->start, e->dur))
+        return;
     uint32_t tensor = find_tensor(r, e);
     struct timeline_tensor *t = &r->timeline->tensors.at[tensor];
     const char *plain = name_of(r, e->pid.name), *key = name_of(r, e->tid.name);
@@ -273,7 +308,7 @@ static void read_whole_stage(struct timeline_reading *r, const struct timeline_e
     uint64_t part_key = e->tid.number;
     bool has_key = !e->tid.name || json_unsigned(key, strlen(key), &part_key) == JSON_VALUE;
     t->partition = !has_key || part_key == UINT64_MAX ? -1 : (int32_t)(part_key & 0xFFFF);
-    array_add(&r->whole_stages, e->start.ns, end_ns, tensor, e->name, stage);
+    array_add(&r->whole_stages, e->start.ns, e->start.ns + e->dur.ns, tensor, e->name, stage);
 }
 
 /* Who writes: BytePS's names are its own. */
@@ -291,7 +326,7 @@ static void learn_writer(struct timeline_reading *r, const struct timeline_event
 /* What the file counts times from, or the name of a tensor. */
 static void take_metadata(struct timeline_reading *r, const struct timeline_event *e)
 {
-    if (e->epoch.known) {
+    if (e->epoch.is == JSON_VALUE && trace_time_fits(e->epoch.ns)) {
         r->timeline->on_epoch = true;
         r->part->base_ns = e->epoch.ns;
     } else if (e->pid.known && strcmp(name_of(r, e->name), "process_name") == 0) {
@@ -301,16 +336,18 @@ static void take_metadata(struct timeline_reading *r, const struct timeline_even
     }
 }
 
-void timeline_take_event(struct timeline_reading *r, const struct timeline_event *e)
+static void timeline_take_event(void *reading, const void *event)
 {
+    struct timeline_reading *r = reading;
+    const struct timeline_event *e = event;
     learn_writer(r, e);
     r->part->n_events++;
     if (e->ph == 'M') {
         take_metadata(r, e);
     } else if (e->ph != 'B' && e->ph != 'E' && e->ph != 'X' && e->ph != 'i') {
         return;
-    } else if (!e->start.known) {
-        r->part->losses.n_no_time++;
+    } else if (e->start.is != JSON_VALUE || !trace_time_fits(e->start.ns)) {
+        r->part->losses.n_broken++;
     } else if (e->ph == 'B') {
         begin_stage(r, e);
     } else if (e->ph == 'E') {
@@ -360,7 +397,7 @@ static void add_base(struct timeline *timeline, struct trace_part *part)
             fits &= shift_interval(&run.stages[s], part->base_ns);
         if (fits)
             timeline->runs.at[kept++] = run;
-        part->losses.n_overflow += !fits;
+        part->losses.n_broken += !fits;
     }
     timeline->runs.n = kept;
     kept = 0;
@@ -379,7 +416,7 @@ static void add_base(struct timeline *timeline, struct trace_part *part)
     timeline->ready.n = kept;
 }
 
-void timeline_finish(struct timeline_reading *r)
+static void timeline_finish(struct timeline_reading *r)
 {
     struct timeline *timeline = r->timeline;
     add_whole_stages(r);
@@ -399,4 +436,56 @@ void timeline_finish(struct timeline_reading *r)
             r->part->start_ns = MIN(r->part->start_ns, timeline->runs.at[i].whole.start_ns);
         r->part->end_ns = timeline->runs.at[timeline->runs.n - 1].whole.end_ns;
     }
+}
+
+/* ---- the file ---- */
+
+/* A number, or a name. */
+static void read_id(struct json_reader *r, void *out, size_t offset)
+{
+    struct timeline_id *id = (struct timeline_id *)((char *)out + offset);
+    id->known = true;
+    if (json_peek(r->js) == '"')
+        id->number = id->name = json_read_text(r);
+    else if (json_read_unsigned(r->js, &id->number) != JSON_VALUE)
+        id->number = 0;
+}
+
+#define EVENT_BY(key, function, member)                                                            \
+    MEMBER_BY(key, function, offsetof(struct timeline_event, member))
+static const struct json_member args_members[] = {
+    MEMBER(struct timeline_event, "name", TEXT, args_name),
+    MEMBER(struct timeline_event, "dtype", TEXT, dtype),
+    MEMBER(struct timeline_event, "shape", TEXT, shape),
+    EVENT_BY("start_time_since_epoch_in_micros", part_read_time, epoch),
+    {NULL}};
+static const struct json_member event_members[] = {
+    EVENT_BY("ph", part_read_phase, ph),   MEMBER(struct timeline_event, "name", TEXT, name),
+    EVENT_BY("ts", part_read_time, start), EVENT_BY("dur", part_read_time, dur),
+    EVENT_BY("pid", read_id, pid),         EVENT_BY("tid", read_id, tid),
+    MEMBER_IN("args", args_members),       {NULL}};
+
+int timeline_read(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
+{
+    struct timeline_reading r = {.part = part,
+                                 .timeline = part_make_payload(part, &timeline_payload)};
+    struct timeline_event event = {.ph = 0};
+    part_read_events(
+        part, js,
+        &(struct part_events){event_members, &event, sizeof event, true, timeline_take_event}, &r);
+    timeline_finish(&r);
+    return 0;
+}
+
+/* Names that only a communication layer's timeline has. */
+bool timeline_recognise(const struct head *head)
+{
+    if (head->piece != HEAD_EVENT)
+        return false;
+    const char *name = head_field(head, "name"), *label = head_field(head, "args.name");
+    return (name &&
+            (text_begins(name, "NEGOTIATE_") || text_begins(name, "CYCLE_START") ||
+             text_begins(name, "MEMCPY_IN_FUSION_BUFFER") || text_begins(name, "Comm.byteps"))) ||
+           (label && strstr(label, "HorovodAllreduce")) ||
+           head_field(head, "args.start_time_since_epoch_in_micros");
 }

@@ -16,15 +16,13 @@ enum category { CATEGORY_OTHER, CATEGORY_OPERATOR, CATEGORY_CALL };
 
 struct profile_event {
     uint64_t thread;
-    int64_t ts_ns;
+    struct part_time time;
     uint32_t name;
     uint8_t category;
-    char ph;
-    enum json_value ts;
+    char phase;
 };
 
 struct mxnet {
-    struct json *js;
     struct trace_part *part;
     struct map tracks;                /* thread -> index + 1 */
     uint32_t n_engine_threads;        /* named so far */
@@ -37,16 +35,24 @@ static bool is_exchange(const char *name)
     return text_begins(name, "KVStoreDist") && (strstr(name, "Push") || strstr(name, "Pull"));
 }
 
-static uint8_t read_category(struct mxnet *m)
+static void read_category(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     const char *text;
     size_t len;
-    if (!json_scalar(m->js, &text, &len))
-        return CATEGORY_OTHER;
-    if (json_is(text, len, "operator"))
-        return CATEGORY_OPERATOR;
-    return json_is(text, len, "MXNET_C_API") ? CATEGORY_CALL : CATEGORY_OTHER;
+    if (json_scalar(r->js, &text, &len))
+        ((struct profile_event *)out)->category = json_is(text, len, "operator") ? CATEGORY_OPERATOR
+                                                  : json_is(text, len, "MXNET_C_API")
+                                                      ? CATEGORY_CALL
+                                                      : CATEGORY_OTHER;
 }
+
+static const struct json_member event_members[] = {
+    MEMBER_BY("ph", part_read_phase, offsetof(struct profile_event, phase)),
+    MEMBER_BY("ts", part_read_time, offsetof(struct profile_event, time)),
+    MEMBER(struct profile_event, "name", TEXT, name),
+    MEMBER_BY("cat", read_category, 0),
+    MEMBER(struct profile_event, "tid", SIZE, thread),
+    {NULL}};
 
 /* Threads are numbered by a hash; which device it serves changes with the operation, a pinned
  * memory's counting as another one. */
@@ -74,45 +80,24 @@ static void add_span(struct mxnet *m, const struct profile_event *begin,
                      const struct profile_event *end)
 {
     struct trace_part *part = m->part;
-    int64_t dur_ns;
-    if (begin->ts == JSON_NO_VALUE || end->ts == JSON_NO_VALUE) {
-        part->losses.n_no_time++;
+    struct part_time dur = end->time;
+    if (__builtin_sub_overflow(end->time.ns, begin->time.ns, &dur.ns))
+        dur.is = JSON_SATURATED;
+    if (!part_times_fit(part, begin->time, dur))
         return;
-    }
-    if (begin->ts == JSON_SATURATED || end->ts == JSON_SATURATED ||
-        !trace_time_fits(begin->ts_ns) || !trace_time_fits(end->ts_ns) ||
-        __builtin_sub_overflow(end->ts_ns, begin->ts_ns, &dur_ns)) {
-        part->losses.n_overflow++;
-        return;
-    }
-    if (dur_ns < 0) {
-        part->losses.n_negative++;
-        return;
-    }
-    uint32_t track = track_of(m, begin);
-    struct trace_span span = {.start_ns = begin->ts_ns,
-                              .dur_ns = dur_ns,
+    struct trace_span span = {.start_ns = begin->time.ns,
+                              .dur_ns = dur.ns,
                               .name = begin->name,
-                              .track = track,
+                              .track = track_of(m, begin),
                               .kind = SPAN_CPU_OP,
                               SPAN_UNKNOWN};
     if (is_exchange(strtab_get(&part->names, begin->name))) {
         /* what it carries is found later, from the messages */
-        struct trace_detail detail = {DETAIL_UNKNOWN};
         span.kind = SPAN_ANNOTATION;
         span.detail = (uint32_t)part->details.n;
-        array_push(&part->details, detail);
+        array_add(&part->details, DETAIL_UNKNOWN);
     }
     part_place_span(part, &span);
-}
-
-static void open_event(struct mxnet *m, const struct profile_event *ev)
-{
-    if (m->open.n == MAX_OPEN) {
-        m->part->losses.n_unpaired++;
-        return;
-    }
-    array_push(&m->open, *ev);
 }
 
 static void close_event(struct mxnet *m, const struct profile_event *end)
@@ -130,44 +115,28 @@ static void close_event(struct mxnet *m, const struct profile_event *end)
     m->part->losses.n_unpaired++;
 }
 
-static void read_event(void *reader)
+static void take_event(void *reader, const void *event)
 {
     struct mxnet *m = reader;
-    struct json *js = m->js;
-    struct profile_event ev = {.ph = '?'};
-    const char *text;
-    JSON_KEYS (js, json_open(js, '{'), key, len) {
-        if (json_is(key, len, "ph")) {
-            if (json_scalar(js, &text, &len))
-                ev.ph = len == 1 ? text[0] : '?';
-        } else if (json_is(key, len, "ts")) {
-            ev.ts = json_read_decimal(js, 3, &ev.ts_ns);
-        } else if (json_is(key, len, "name")) {
-            ev.name = json_text_id(js, &m->part->names);
-        } else if (json_is(key, len, "cat")) {
-            ev.category = read_category(m);
-        } else if (json_is(key, len, "tid")) {
-            if (json_read_unsigned(js, &ev.thread) == JSON_NO_VALUE)
-                ev.thread = 0;
-        } else {
-            json_skip(js);
-        }
-    }
-    if (js->fail != JSON_OK)
-        return; /* an event that is cut off is left out */
+    const struct profile_event *ev = event;
+    char begin = ev->category == CATEGORY_CALL ? 'b' : 'B', end = begin == 'b' ? 'e' : 'E';
     m->part->n_events++;
-    char begin = ev.category == CATEGORY_CALL ? 'b' : 'B', end = begin == 'b' ? 'e' : 'E';
-    if (ev.category != CATEGORY_OTHER && ev.ph == begin)
-        open_event(m, &ev);
-    else if (ev.category != CATEGORY_OTHER && ev.ph == end)
-        close_event(m, &ev);
+    if (ev->category != CATEGORY_OTHER && ev->phase == begin && m->open.n < MAX_OPEN)
+        array_push(&m->open, *ev);
+    else if (ev->category != CATEGORY_OTHER && ev->phase == begin)
+        m->part->losses.n_unpaired++;
+    else if (ev->category != CATEGORY_OTHER && ev->phase == end)
+        close_event(m, ev);
 }
 
 static int read_mxnet(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
 {
-    struct mxnet m = {.js = js, .part = part};
+    struct mxnet m = {.part = part};
+    struct profile_event event = {.phase = 0};
     part->process.may_be_server = true;
-    part_read_events(part, js, read_event, &m);
+    part_read_events(part, js,
+                     &(struct part_events){event_members, &event, sizeof event, .take = take_event},
+                     &m);
     part->losses.n_unpaired += m.open.n;
     FREE_ALL(&m.tracks, &m.open);
     return 0;

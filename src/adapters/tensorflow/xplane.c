@@ -185,7 +185,7 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
                                          (event->offset_ps % 1000 + event->dur_ps % 1000) / 1000),
                                &end) ||
         !trace_time_fits(start) || !trace_time_fits(end)) {
-        part->losses.n_overflow++;
+        part->losses.n_broken++;
         return;
     }
     if (is_xla) {

@@ -98,30 +98,14 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
     bool known = ev->kind < SPAN_OTHER;
     if (ev->kind == SPAN_OTHER)
         return;
-    if (ev->ts != JSON_VALUE) {
-        part->losses.n_no_time += ev->ts == JSON_NO_VALUE;
-        part->losses.n_overflow += ev->ts == JSON_SATURATED;
+    if (!part_times_fit(part, (struct part_time){ev->ts, ev->ts_ns},
+                        (struct part_time){ev->dur, ev->dur_ns}))
         return;
-    }
-    int64_t end_ns;
-    if (ev->dur == JSON_NO_VALUE) {
-        part->losses.n_no_dur++;
-        return;
-    }
-    if (ev->dur_ns < 0) {
-        part->losses.n_negative++;
-        return;
-    }
-    if (ev->dur == JSON_SATURATED || __builtin_add_overflow(ev->ts_ns, ev->dur_ns, &end_ns) ||
-        !trace_time_fits(ev->ts_ns) || !trace_time_fits(end_ns)) {
-        part->losses.n_overflow++;
-        return;
-    }
     bool gpu = on_gpu(ev->kind);
     if (is_module_mark(to, ev)) {
         if (!gpu) /* on a stream it is the shadow of one */
             kineto_add_call(part, kineto_find_track(to, false, ev->pid, ev->tid), ev->name,
-                            ev->ts_ns, end_ns);
+                            ev->ts_ns, ev->ts_ns + ev->dur_ns);
         return;
     }
     if (!gpu && known && kineto_name_flags(to, ev->name) & NAME_ASKED)

@@ -130,10 +130,6 @@ static void join_details(struct trace_part *whole, const struct trace_part *part
 
 static void join_losses(struct part_losses *to, const struct part_losses *from)
 {
-    to->n_no_time += from->n_no_time;
-    to->n_no_dur += from->n_no_dur;
-    to->n_negative += from->n_negative;
-    to->n_overflow += from->n_overflow;
     to->n_broken += from->n_broken;
     to->n_allocations += from->n_allocations;
 }

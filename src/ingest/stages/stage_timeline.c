@@ -5,7 +5,7 @@
 #include "ingest/readers.h"
 #include "ingest/stages/stage_ranks.h"
 
-enum { MOST_AT = 1 << 16, MOST_PLACES = 1 << 22, MOST_FIELDS = 64 };
+enum { MOST_AT = 1 << 16, MOST_PLACES = 1 << 22 };
 
 /* A thread of the JSON, or a rank of the CSV: whose worker it is shows at the end. */
 struct stage_source {
@@ -14,7 +14,7 @@ struct stage_source {
     bool known; /* of which stage it is */
 };
 
-/* What a row says. Those from COLUMN_STEP on are arguments of an event in JSON. */
+/* What a row says. */
 enum stage_column {
     COLUMN_OTHER,
     COLUMN_TYPE,
@@ -30,31 +30,30 @@ enum stage_column {
     N_STAGE_COLUMNS
 };
 
-/* Keys in JSON; names in CSV, compared without case, '_' and '-'. */
-static const struct {
-    const char *key, *names[4];
-} columns_named[N_STAGE_COLUMNS] = {
-    [COLUMN_TYPE] = {"name", {"optype", "op"}},
-    [COLUMN_RANK] = {"tid", {"rank"}},
-    [COLUMN_REPLICA] = {"pid", {"dprank", "dp"}},
-    [COLUMN_STAGE] = {NULL, {"stage", "pprank", "pp"}},
-    [COLUMN_START] = {"ts", {"startts", "start", "ts"}},
-    [COLUMN_DURATION] = {"dur", {"duration", "dur"}},
-    [COLUMN_STEP] = {"step", {"step", "iteration"}},
-    [COLUMN_SEQUENCE] = {"seq_id", {"seqid", "sequence"}},
-    [COLUMN_CHUNK] = {"model_chunk", {"mc", "modelchunk", "chunk"}},
-    [COLUMN_MICRO_BATCH] = {"mb_id", {"mbid", "microbatch"}},
+/* Names in CSV, compared without case, '_' and '-'. */
+static const char *const column_names[N_STAGE_COLUMNS][4] = {
+    [COLUMN_TYPE] = {"optype", "op"},
+    [COLUMN_RANK] = {"rank"},
+    [COLUMN_REPLICA] = {"dprank", "dp"},
+    [COLUMN_STAGE] = {"stage", "pprank", "pp"},
+    [COLUMN_START] = {"startts", "start", "ts"},
+    [COLUMN_DURATION] = {"duration", "dur"},
+    [COLUMN_STEP] = {"step", "iteration"},
+    [COLUMN_SEQUENCE] = {"seqid", "sequence"},
+    [COLUMN_CHUNK] = {"mc", "modelchunk", "chunk"},
+    [COLUMN_MICRO_BATCH] = {"mbid", "microbatch"},
 };
 
 struct stage_row {
     int64_t value[N_STAGE_COLUMNS];
     enum json_value has[N_STAGE_COLUMNS];
     enum stage_op_type type;
-    bool names_thread; /* an event of JSON that does */
+    /* an event of JSON that names a thread, and what it names it: string id */
+    bool names_thread;
+    uint32_t label;
 };
 
 struct stage_reader {
-    struct json *js;
     struct trace_part *part;
     struct stage_table table;
     struct map steps, places;
@@ -96,22 +95,13 @@ static uint32_t source_at(struct stage_reader *r, const struct stage_row *row)
 
 static void add_row(struct stage_reader *r, const struct stage_row *row, uint32_t source)
 {
-    struct part_losses *losses = &r->part->losses;
-    int64_t start_ns = row->value[COLUMN_START], dur_ns = row->value[COLUMN_DURATION], end_ns;
+    int64_t start_ns = row->value[COLUMN_START], dur_ns = row->value[COLUMN_DURATION];
     int64_t number = count_of(row, COLUMN_STEP, INT32_MAX, -1);
-    if (row->has[COLUMN_START] == JSON_NO_VALUE) {
-        losses->n_no_time++;
-    } else if (row->has[COLUMN_DURATION] == JSON_NO_VALUE) {
-        losses->n_no_dur++;
-    } else if (dur_ns < 0) {
-        losses->n_negative++;
-    } else if (row->has[COLUMN_START] == JSON_SATURATED ||
-               row->has[COLUMN_DURATION] == JSON_SATURATED ||
-               __builtin_add_overflow(start_ns, dur_ns, &end_ns) || !trace_time_fits(start_ns) ||
-               !trace_time_fits(end_ns)) {
-        losses->n_overflow++;
-    } else if (number < 0) {
-        losses->n_broken_records++;
+    if (!part_times_fit(r->part, (struct part_time){row->has[COLUMN_START], start_ns},
+                        (struct part_time){row->has[COLUMN_DURATION], dur_ns}))
+        return;
+    if (number < 0) {
+        r->part->losses.n_broken_records++;
     } else {
         size_t step = (size_t)map_number(&r->steps, map_key((uint64_t)number));
         if (step == r->table.steps.n)
@@ -201,52 +191,48 @@ static void name_thread(struct stage_reader *r, uint32_t thread, const char *nam
     source->known = true;
 }
 
-static void read_keys(struct json *js, struct stage_row *row, bool of_arguments, char name[64])
+static void read_column(struct json_reader *r, void *out, size_t column)
 {
-    JSON_KEYS (js, json_open(js, '{'), key, len) {
-        const char *text;
-        size_t n;
-        bool is_name = of_arguments && json_is(key, len, "name");
-        int column = of_arguments ? COLUMN_STEP : COLUMN_TYPE;
-        int end = of_arguments ? N_STAGE_COLUMNS : COLUMN_STEP;
-        while (column < end &&
-               !(columns_named[column].key && text_n_is(key, len, columns_named[column].key)))
-            column++;
-        if (!of_arguments && json_is(key, len, "args"))
-            read_keys(js, row, true, name);
-        else if (column == end && !is_name)
-            json_skip(js);
-        else if (!json_scalar(js, &text, &n))
-            continue;
-        else if (is_name)
-            snprintf(name, 64, "%.*s", (int)MIN(n, 63), text);
-        else
-            put_field(row, (enum stage_column)column, text, n, 3);
-    }
+    const char *text;
+    size_t len;
+    if (json_scalar(r->js, &text, &len))
+        put_field(out, (enum stage_column)column, text, len, 3);
 }
 
-static void read_event(void *reader)
+static const struct json_member arguments[] = {MEMBER_BY("step", read_column, COLUMN_STEP),
+                                               MEMBER_BY("seq_id", read_column, COLUMN_SEQUENCE),
+                                               MEMBER_BY("model_chunk", read_column, COLUMN_CHUNK),
+                                               MEMBER_BY("mb_id", read_column, COLUMN_MICRO_BATCH),
+                                               MEMBER(struct stage_row, "name", TEXT, label),
+                                               {NULL}};
+static const struct json_member event_members[] = {MEMBER_BY("name", read_column, COLUMN_TYPE),
+                                                   MEMBER_BY("tid", read_column, COLUMN_RANK),
+                                                   MEMBER_BY("pid", read_column, COLUMN_REPLICA),
+                                                   MEMBER_BY("ts", read_column, COLUMN_START),
+                                                   MEMBER_BY("dur", read_column, COLUMN_DURATION),
+                                                   MEMBER_IN("args", arguments),
+                                                   {NULL}};
+
+static void take_event(void *reader, const void *event)
 {
     struct stage_reader *r = reader;
-    struct stage_row row = {.type = N_STAGE_OPS};
-    char name[64] = "";
-    read_keys(r->js, &row, false, name);
-    if (r->js->fail != JSON_OK)
-        return; /* an event that is cut off is left out */
+    const struct stage_row *row = event;
     r->part->n_events++;
-    if (!row.names_thread && row.type == N_STAGE_OPS)
+    if (!row->names_thread && row->type == N_STAGE_OPS)
         return;
-    uint32_t thread = source_at(r, &row);
-    if (row.names_thread)
-        name_thread(r, thread, name);
+    uint32_t thread = source_at(r, row);
+    if (row->names_thread)
+        name_thread(r, thread, strtab_get(&r->part->names, row->label));
     else
-        add_row(r, &row, thread);
+        add_row(r, row, thread);
 }
 
 static int read_stage_json(struct json *js, struct trace_part *part, struct dpro_error *err)
 {
-    struct stage_reader r = {.js = js, .part = part};
-    part_read_events(part, js, read_event, &r);
+    struct stage_reader r = {.part = part};
+    struct stage_row row = {.type = N_STAGE_OPS};
+    part_read_events(
+        part, js, &(struct part_events){event_members, &row, sizeof row, .take = take_event}, &r);
     return finish_reading(&r, err);
 }
 
@@ -260,7 +246,7 @@ static bool recognise_stages(const struct head *head)
 /* ---- CSV ---- */
 
 struct stage_columns {
-    uint8_t at[MOST_FIELDS]; /* enum stage_column of each field */
+    uint8_t at[PART_FIELDS_MAX]; /* enum stage_column of each field */
     size_t n;
     int scale[N_STAGE_COLUMNS]; /* decimals of a time down to nanoseconds */
 };
@@ -280,43 +266,25 @@ static uint8_t column_of(const char *text, size_t len, int *scale)
             break;
         }
     for (uint8_t c = 1; c < N_STAGE_COLUMNS; c++)
-        for (const char *const *name = columns_named[c].names; *name; name++)
+        for (const char *const *name = column_names[c]; *name; name++)
             if (stage_word_is(text, len, *name))
                 return c;
     return COLUMN_OTHER;
 }
 
-/* The next field of a line; false: there is none. Quotes around it are taken off. */
-static bool next_field(const char **line, const char *end, const char **text, size_t *len)
-{
-    if (*line > end)
-        return false;
-    const char *comma = memchr(*line, ',', (size_t)(end - *line));
-    const char *stop = comma ? comma : end;
-    *text = *line;
-    *len = (size_t)(stop - *line);
-    *line = stop + 1;
-    if (*len >= 2 && **text == '"' && (*text)[*len - 1] == '"') {
-        ++*text;
-        *len -= 2;
-    }
-    return true;
-}
-
 /* Whether a line names the columns that are needed. */
 static bool read_header(struct stage_columns *columns, const char *line, size_t len)
 {
-    const char *end = line + len, *text;
+    struct part_field fields[PART_FIELDS_MAX];
     bool seen[N_STAGE_COLUMNS] = {false};
-    size_t n;
-    columns->n = 0;
-    while (columns->n < MOST_FIELDS && next_field(&line, end, &text, &n)) {
+    columns->n = part_split_line(line, len, fields);
+    for (size_t i = 0; i < columns->n; i++) {
         int scale;
-        uint8_t column = column_of(text, n, &scale);
+        uint8_t column = column_of(fields[i].text, fields[i].len, &scale);
         column = seen[column] ? (uint8_t)COLUMN_OTHER : column;
         seen[column] = true;
         columns->scale[column] = scale;
-        columns->at[columns->n++] = column;
+        columns->at[i] = column;
     }
     return seen[COLUMN_TYPE] && seen[COLUMN_STEP] && seen[COLUMN_START] && seen[COLUMN_DURATION] &&
            seen[COLUMN_STAGE];
@@ -326,17 +294,16 @@ static bool read_header(struct stage_columns *columns, const char *line, size_t 
 static bool read_row(struct stage_reader *r, const struct stage_columns *columns, const char *line,
                      size_t len)
 {
+    struct part_field fields[PART_FIELDS_MAX];
     struct stage_row row = {.type = N_STAGE_OPS};
-    const char *end = line + len, *text;
-    bool valid = true;
-    size_t n, i = 0;
-    for (; i < columns->n && next_field(&line, end, &text, &n); i++) {
+    bool valid = part_split_line(line, len, fields) >= columns->n;
+    for (size_t i = 0; i < columns->n && valid; i++) {
         enum stage_column column = columns->at[i];
-        put_field(&row, column, text, n, columns->scale[column]);
+        put_field(&row, column, fields[i].text, fields[i].len, columns->scale[column]);
         if (column == COLUMN_REPLICA || column == COLUMN_STAGE)
-            valid &= count_of(&row, column, INT64_MAX, -1) >= 0;
+            valid = count_of(&row, column, INT64_MAX, -1) >= 0;
     }
-    if (i < columns->n || !valid || row.type == N_STAGE_OPS)
+    if (!valid || row.type == N_STAGE_OPS)
         return false;
     uint32_t at = source_at(r, &row);
     struct stage_source *source = &r->sources.at[at];
@@ -352,20 +319,11 @@ static int read_stage_csv(struct bytes *bytes, struct trace_part *part, struct d
     struct stage_columns columns;
     const char *line;
     size_t len;
-    if (!bytes_line(bytes, &line, &len) || !read_header(&columns, line, len))
-        part->damage.cut = true;
-    while (!part->damage.cut && bytes_line(bytes, &line, &len)) {
-        if (len == 0)
-            continue;
-        /* a line that is cut loses digits and still looks like one */
-        if (bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n') {
-            part->damage.cut = true;
-            break;
-        }
+    part->damage.cut = !bytes_line(bytes, &line, &len) || !read_header(&columns, line, len);
+    while (!part->damage.cut && part_next_line(part, bytes, &line, &len)) {
         part->n_events++;
         part->losses.n_broken_records += !read_row(&r, &columns, line, len);
     }
-    part->damage.cut |= bytes->rc < 0;
     return finish_reading(&r, err);
 }
 

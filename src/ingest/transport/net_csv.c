@@ -33,37 +33,18 @@
 enum column { COLUMNS(COLUMN_NUMBER) COLUMN_ENDS /* "local>remote" */, N_COLUMNS };
 static const char *const column_names[] = {COLUMNS(COLUMN_NAME)};
 
-enum { MAX_FIELDS = 64, MAX_ENDS = 256 };
-
-struct field {
-    const char *text;
-    size_t len;
-};
+enum { MAX_ENDS = 256 };
 
 struct csv {
     struct trace_part *part;
     struct net_transport *out;
-    uint8_t columns[MAX_FIELDS]; /* enum column of each field */
+    uint8_t columns[PART_FIELDS_MAX]; /* enum column of each field */
     size_t n_columns;
     struct strtab ends; /* "number,local,remote" -> id - 1 is the connection's index */
     uint32_t last;      /* the id found last */
     struct ps_assembler frames;
     uint64_t receiving; /* the source of the message that frames are received of; 0: none */
 };
-
-static size_t net_csv_split(const char *line, size_t len, struct field fields[MAX_FIELDS])
-{
-    size_t n = 0;
-    const char *at = line, *end = line + len;
-    while (n < MAX_FIELDS) {
-        const char *comma = memchr(at, ',', (size_t)(end - at));
-        fields[n++] = (struct field){at, (size_t)((comma ? comma : end) - at)};
-        if (!comma)
-            break;
-        at = comma + 1;
-    }
-    return n;
-}
 
 /* The header of other captures: "#
  * op,local>peer,stream_offset,bytes,t0_ns,t1_ns(CLOCK_REALTIME),tid | ...". */
@@ -81,11 +62,11 @@ static bool read_other_header(struct csv *csv, const char *line, size_t len)
 
 static bool read_header(struct csv *csv, const char *line, size_t len)
 {
-    struct field fields[MAX_FIELDS];
+    struct part_field fields[PART_FIELDS_MAX];
     bool seen[N_COLUMNS] = {false};
     if (read_other_header(csv, line, len))
         return true;
-    csv->n_columns = net_csv_split(line, len, fields);
+    csv->n_columns = part_split_line(line, len, fields);
     for (size_t i = 0; i < csv->n_columns; i++) {
         csv->columns[i] = COLUMN_NONE;
         for (uint8_t c = 1; c < COLUMN_ENDS; c++)
@@ -98,14 +79,14 @@ static bool read_header(struct csv *csv, const char *line, size_t len)
            seen[COLUMN_DIR] && seen[COLUMN_OFFSET] && seen[COLUMN_RETURNED];
 }
 
-static bool net_csv_number(struct field field, uint64_t max, uint64_t *value)
+static bool net_csv_number(struct part_field field, uint64_t max, uint64_t *value)
 {
     return net_parse_number(field.text, field.len, 10, max, value);
 }
 
 /* The connection of a line; NO_ID when its ends are no addresses. */
-static uint32_t find_connection(struct csv *csv, struct field conn, struct field local,
-                                struct field remote)
+static uint32_t find_connection(struct csv *csv, struct part_field conn, struct part_field local,
+                                struct part_field remote)
 {
     char key[MAX_ENDS];
     size_t len = conn.len + local.len + remote.len + 2;
@@ -136,9 +117,9 @@ static uint32_t find_connection(struct csv *csv, struct field conn, struct field
 }
 
 /* 1: sent, 0: received, -1: neither. */
-static int net_csv_direction(const struct field *fields)
+static int net_csv_direction(const struct part_field *fields)
 {
-    struct field dir = fields[COLUMN_DIR], call = fields[COLUMN_CALL];
+    struct part_field dir = fields[COLUMN_DIR], call = fields[COLUMN_CALL];
     if (dir.len == 2)
         return memcmp(dir.text, "tx", 2) == 0 ? 1 : memcmp(dir.text, "rx", 2) == 0 ? 0 : -1;
     if (dir.len > 0 || call.len < 4 || memchr(call.text, '_', call.len)) /* zmq_msg_send */
@@ -148,14 +129,14 @@ static int net_csv_direction(const struct field *fields)
     return memcmp(call.text, "recv", 4) == 0 || memcmp(call.text, "read", 4) == 0 ? 0 : -1;
 }
 
-static uint64_t number_or_0(struct field field, uint64_t max)
+static uint64_t number_or_0(struct part_field field, uint64_t max)
 {
     uint64_t value;
     return net_csv_number(field, max, &value) ? value : 0;
 }
 
 /* What a line says of a gloo message that begins with it; false: no valid message. */
-static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
+static bool read_message(struct csv *csv, const struct part_field at[N_COLUMNS],
                          const struct net_transfer *transfer)
 {
     struct net_message message = {
@@ -178,20 +159,20 @@ static bool read_message(struct csv *csv, const struct field at[N_COLUMNS],
 }
 
 static bool place_fields(const struct csv *csv, const char *line, size_t len,
-                         struct field at[N_COLUMNS])
+                         struct part_field at[N_COLUMNS])
 {
-    struct field fields[MAX_FIELDS];
-    if (net_csv_split(line, len, fields) < csv->n_columns)
+    struct part_field fields[PART_FIELDS_MAX];
+    if (part_split_line(line, len, fields) < csv->n_columns)
         return false;
     for (size_t c = 0; c < N_COLUMNS; c++)
-        at[c] = (struct field){"", 0};
+        at[c] = (struct part_field){"", 0};
     for (size_t i = 0; i < csv->n_columns; i++)
         at[csv->columns[i]] = fields[i];
-    struct field ends = at[COLUMN_ENDS];
+    struct part_field ends = at[COLUMN_ENDS];
     const char *arrow = memchr(ends.text, '>', ends.len);
     if (arrow) {
-        at[COLUMN_LOCAL] = (struct field){ends.text, (size_t)(arrow - ends.text)};
-        at[COLUMN_REMOTE] = (struct field){arrow + 1, ends.len - at[COLUMN_LOCAL].len - 1};
+        at[COLUMN_LOCAL] = (struct part_field){ends.text, (size_t)(arrow - ends.text)};
+        at[COLUMN_REMOTE] = (struct part_field){arrow + 1, ends.len - at[COLUMN_LOCAL].len - 1};
     }
     return arrow || ends.len == 0;
 }
@@ -199,7 +180,7 @@ static bool place_fields(const struct csv *csv, const char *line, size_t len,
 /* False: no valid line. */
 static bool read_line(struct csv *csv, const char *line, size_t len)
 {
-    struct field at[N_COLUMNS];
+    struct part_field at[N_COLUMNS];
     uint64_t start, end, offset, bytes, rank;
     if (!place_fields(csv, line, len, at))
         return false;
@@ -247,7 +228,7 @@ enum frame_field {
     N_FRAME_FIELDS
 };
 
-static size_t read_hex(struct field field, uint8_t out[MAX_BODY])
+static size_t read_hex(struct part_field field, uint8_t out[MAX_BODY])
 {
     size_t n = 0;
     for (uint64_t byte; n < MAX_BODY && 2 * n + 1 < field.len &&
@@ -268,10 +249,10 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n)
 /* False: no valid line. */
 static bool read_frame(struct csv *csv, const char *line, size_t len)
 {
-    struct field at[MAX_FIELDS];
+    struct part_field at[PART_FIELDS_MAX];
     uint8_t body[MAX_BODY];
     uint64_t flags, size, start, end;
-    if (net_csv_split(line, len, at) < N_FRAME_FIELDS ||
+    if (part_split_line(line, len, at) < N_FRAME_FIELDS ||
         !net_csv_number(at[FRAME_FLAGS], UINT32_MAX, &flags) ||
         !net_csv_number(at[FRAME_SIZE], INT64_MAX / 4, &size) ||
         !net_csv_number(at[FRAME_START], TRACE_TIME_MAX, &start) ||
@@ -324,31 +305,18 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
     strtab_add(&csv.ends, "", 0);
     csv.frames.out = csv.out;
     part->process.pid = 0;
-    if (bytes_line(bytes, &line, &len) && read_header(&csv, line, len)) {
-        while (bytes_line(bytes, &line, &len)) {
-            if (len == 0 || *line == '#')
-                continue;
-            /* a line that is cut loses digits and still looks like one: only what ends with a line
-             * break is sure to be whole */
-            if (bytes->ended && bytes->p == bytes->end && bytes->p[-1] != '\n') {
-                part->damage.cut = true;
-                break;
-            }
-            part->n_events++;
-            if (len > 8 && memcmp(line, "zmq_msg_", 8) == 0) { /* not a socket call */
-                part->losses.n_broken_records += !read_frame(&csv, line, len);
-                continue;
-            }
-            part->losses.n_broken_records += !read_line(&csv, line, len);
-        }
-    } else {
-        part->damage.cut = true;
+    part->damage.cut = !bytes_line(bytes, &line, &len) || !read_header(&csv, line, len);
+    while (!part->damage.cut && part_next_line(part, bytes, &line, &len)) {
+        if (*line == '#')
+            continue;
+        bool of_zmq = text_n_begins(line, len, "zmq_msg_"); /* no socket call */
+        part->n_events++;
+        part->losses.n_broken_records +=
+            of_zmq ? !read_frame(&csv, line, len) : !read_line(&csv, line, len);
     }
     strtab_fini(&csv.ends);
     finish_frames(&csv);
     part->adds_spans = csv.out->has_ps;
-    if (bytes->rc < 0)
-        part->damage.cut = true;
     return 0;
 }
 

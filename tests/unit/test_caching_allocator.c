@@ -469,7 +469,6 @@ TEST(settings_that_pytorch_refuses_change_nothing)
         "roundup_power2_divisions:[4:2",
         "roundup_power2_divisions:[4]",
         "pinned_x:[1,2",
-        "a_key_that_is_longer_than_any_key_that_an_allocator_ever_had:1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct allocator_settings s = allocator_settings_default(), before = s;

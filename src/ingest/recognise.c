@@ -2,19 +2,8 @@
  * how it begins, the members of a JSON document, the events of a Chrome trace. */
 #include "ingest/reader.h"
 
-enum {
-    MAX_FIELDS = 32,
-    MAX_OF_ARGS = 24,
-    MAX_TEXT = 256,
-    TEXT_BYTES = (MAX_FIELDS + 1) * 2 * MAX_TEXT
-};
-
-/* An object's members, cut where they are more than tell a format. */
-struct fields {
-    struct head_field at[MAX_FIELDS];
-    size_t n, n_bytes;
-    char text[TEXT_BYTES];
-};
+/* More of an object's members don't tell a format. */
+enum { MAX_FIELDS = 32, MAX_OF_ARGS = 24 };
 
 struct ingest_recognise_walk {
     const struct reader_table *table;
@@ -23,7 +12,8 @@ struct ingest_recognise_walk {
     const char *other; /* static text */
     char schema[64];
     bool has_schema;
-    struct fields fields;
+    ARRAY(struct head_field) fields;
+    struct arena texts; /* of the piece at hand */
 };
 
 static bool recognise_knows(const struct reader *reader, const struct head *head)
@@ -54,16 +44,6 @@ static bool recognise_show(struct ingest_recognise_walk *w, struct head head)
     return w->found != NULL;
 }
 
-static const char *recognise_keep(struct fields *f, const char *text, size_t len)
-{
-    char *to = f->text + f->n_bytes;
-    len = len < MAX_TEXT ? len : MAX_TEXT - 1;
-    memcpy(to, text, len);
-    to[len] = '\0';
-    f->n_bytes += len + 1;
-    return to;
-}
-
 /* The next value, if it is a text; another one is skipped and gives "". */
 static const char *keep_value(struct ingest_recognise_walk *w)
 {
@@ -71,39 +51,31 @@ static const char *keep_value(struct ingest_recognise_walk *w)
     size_t len;
     if (json_peek(w->js) != '"')
         return json_skip(w->js), "";
-    return json_string(w->js, &text, &len) ? recognise_keep(&w->fields, text, len) : "";
+    return json_string(w->js, &text, &len) ? arena_copy_string(&w->texts, text, len) : "";
 }
 
 /* The object that is next, within "args" behind `prefix`. */
 static void read_fields(struct ingest_recognise_walk *w, const char *prefix)
 {
-    struct json *js = w->js;
-    struct fields *f = &w->fields;
-    const char *key;
-    size_t len, n_prefix = strlen(prefix);
-    char name[MAX_TEXT];
-    js->p++;
-    while (json_object_next(js, &key, &len)) {
-        if (f->n >= (n_prefix ? MAX_OF_ARGS : MAX_FIELDS) || len + n_prefix >= sizeof name) {
-            json_skip(js);
+    w->js->p++;
+    JSON_KEYS (w->js, true, key, len) {
+        size_t at = w->fields.n;
+        if (at >= (*prefix ? MAX_OF_ARGS : MAX_FIELDS)) {
+            json_skip(w->js);
             continue;
         }
-        memcpy(name, prefix, n_prefix);
-        memcpy(name + n_prefix, key, len);
-        name[n_prefix + len] = '\0';
-        struct head_field *field = &f->at[f->n++];
-        field->key = recognise_keep(f, name, n_prefix + len);
-        field->text = "";
-        if (!*prefix && strcmp(name, "args") == 0 && json_peek(js) == '{')
+        array_add(&w->fields, arena_format(&w->texts, "%s%.*s", prefix, (int)len, key), "");
+        if (!*prefix && strcmp(w->fields.at[at].key, "args") == 0 && json_peek(w->js) == '{')
             read_fields(w, "args.");
         else
-            field->text = keep_value(w);
+            w->fields.at[at].text = keep_value(w);
     }
 }
 
-static void recognise_clear(struct fields *f)
+static void recognise_clear(struct ingest_recognise_walk *w)
 {
-    f->n = f->n_bytes = 0;
+    w->fields.n = 0;
+    arena_fini(&w->texts);
 }
 
 /* Whose a Chrome trace is may show only after many events that name processes. */
@@ -112,9 +84,10 @@ static void walk_events(struct ingest_recognise_walk *w, bool in_document)
     struct head end = {.piece = HEAD_END, .only_names = in_document};
     bool other = false;
     while (json_array_next(w->js) && json_peek(w->js) == '{') {
-        struct head event = {.piece = HEAD_EVENT, .fields = w->fields.at};
-        recognise_clear(&w->fields);
+        struct head event = {.piece = HEAD_EVENT};
+        recognise_clear(w);
         read_fields(w, "");
+        event.fields = w->fields.at;
         event.n_fields = w->fields.n;
         if (recognise_show(w, event))
             return;
@@ -143,8 +116,8 @@ static void walk_members(struct ingest_recognise_walk *w)
     size_t len;
     while (!w->found && json_object_next(js, &key, &len)) {
         struct head member = {.piece = HEAD_MEMBER, .text = ""};
-        recognise_clear(&w->fields);
-        member.key = recognise_keep(&w->fields, key, len);
+        recognise_clear(w);
+        member.key = arena_copy_string(&w->texts, key, len);
         int c = json_peek(js);
         if (c == '[' && strcmp(member.key, "traceEvents") == 0) {
             js->p++;
@@ -157,7 +130,7 @@ static void walk_members(struct ingest_recognise_walk *w)
             continue;
         }
         if (c == '"' && json_string(js, &text, &len))
-            member.text = recognise_keep(&w->fields, text, len);
+            member.text = arena_copy_string(&w->texts, text, len);
         if (strcmp(member.key, "schema") == 0) {
             strncpy(w->schema, member.text, sizeof w->schema - 1);
             w->has_schema = true;
@@ -204,5 +177,7 @@ const struct reader *reader_recognise(const struct reader_table *table, struct j
     struct ingest_recognise_walk w = {.table = table, .js = js};
     recognise_walk(&w);
     *other = w.other;
+    recognise_clear(&w);
+    array_fini(&w.fields);
     return w.found;
 }

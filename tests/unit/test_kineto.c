@@ -496,12 +496,24 @@ TEST(chunks_of_any_size_give_the_same)
     }
 }
 
+static void shapes_of(struct op_shapes *shapes, const char *text)
+{
+    struct input memory;
+    struct json js;
+    struct dpro_error err;
+    input_open_memory(&memory, text, strlen(text), "shapes");
+    json_init(&js, &memory, 0, &err);
+    assert_true(op_shapes_read(shapes, &js));
+    json_fini(&js);
+    input_close(&memory);
+}
+
 static double flops_of(const char *name, const char *dims, const char *values)
 {
     struct op_shapes inputs, others;
     struct arithmetic work = {0};
-    op_shapes_read(&inputs, dims, strlen(dims));
-    op_shapes_read(&others, values, strlen(values));
+    shapes_of(&inputs, dims);
+    shapes_of(&others, values);
     op_arithmetic(name, strlen(name), &inputs, &others, 4, &work);
     return work.flops;
 }

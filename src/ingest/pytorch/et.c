@@ -7,22 +7,16 @@
 
 #include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto_words.h"
+#include "ingest/pytorch/op_shapes.h"
 
 enum { MAX_RAW_INPUTS = 16384 };
-
-enum { MOST_DIMS = 6, MOST_SHAPES = 3 };
-
-struct et_shape {
-    uint64_t dims[MOST_DIMS];
-    uint32_t n; /* 0: none, or it has more */
-};
 
 struct et {
     struct json *js;
     struct trace_part *part;
     struct execution_trace *out;
-    struct et_shape inputs[MOST_SHAPES], outputs[MOST_SHAPES]; /* of a convolution at hand */
-    struct map marks; /* map_key(id) of a module's mark -> its parent */
+    struct op_shapes inputs, outputs; /* of a convolution at hand */
+    struct map marks;                 /* map_key(id) of a module's mark -> its parent */
 };
 
 /* Collects the tensors of a list of values; js is before its '['. */
@@ -83,36 +77,6 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
     } while (depth > 0 && js->fail == JSON_OK);
 }
 
-/* The first shapes of a list of them. */
-static void read_shapes(struct json *js, struct et_shape *shapes)
-{
-    uint32_t i = 0;
-    if (json_peek(js) != '[') {
-        json_skip(js);
-        return;
-    }
-    JSON_EACH (js) {
-        struct et_shape shape = {.n = 0};
-        uint32_t n = 0;
-        if (json_peek(js) != '[') {
-            json_skip(js);
-            continue;
-        }
-        JSON_EACH (js) {
-            int c = json_peek(js);
-            if (c < '0' || c > '9' || n >= MOST_DIMS) {
-                json_skip(js);
-                n = MOST_DIMS + 1;
-            } else {
-                shape.dims[n++] = json_u64(js);
-            }
-        }
-        shape.n = n <= MOST_DIMS ? n : 0;
-        if (i < MOST_SHAPES)
-            shapes[i++] = shape;
-    }
-}
-
 /* A convolution's forward pass takes in its input and weight, the backward pass the output's
  * gradient before these. */
 static bool is_convolution(const char *name, bool *backward)
@@ -123,12 +87,12 @@ static bool is_convolution(const char *name, bool *backward)
 
 static uint32_t pointwise_batch(const struct et *et, bool backward)
 {
-    const struct et_shape *in = &et->inputs[backward], *weight = &et->inputs[backward + 1],
-                          *out = backward ? &et->inputs[0] : &et->outputs[0];
-    bool is = weight->n > 2 && in->n == weight->n && out->n == weight->n;
-    for (uint32_t i = 2; i < weight->n && is; i++)
-        is = weight->dims[i] == 1 && in->dims[i] == out->dims[i];
-    return is && in->dims[0] <= UINT32_MAX ? (uint32_t)in->dims[0] : 0;
+    unsigned in = backward, weight = backward + 1, n = et->inputs.n[weight];
+    const struct op_shapes *made = backward ? &et->inputs : &et->outputs;
+    bool is = n > 2 && et->inputs.n[in] == n && made->n[0] == n;
+    for (unsigned i = 2; i < n && is; i++)
+        is = et->inputs.at[weight][i] == 1 && et->inputs.at[in][i] == made->at[0][i];
+    return is && et->inputs.at[in][0] <= UINT32_MAX ? (uint32_t)et->inputs.at[in][0] : 0;
 }
 
 /* Of attention, which takes in queries, keys and values of [batch, heads, ...] each. */
@@ -139,9 +103,10 @@ static bool has_heads(const char *name)
 
 static uint32_t n_heads(const struct et *et)
 {
-    uint64_t n = et->inputs[0].n == 4 && et->inputs[1].n == 4 ? et->inputs[0].dims[1] : 0;
-    for (uint64_t of = n > 0 ? et->inputs[1].dims[1] : 0; of > 0;) {
-        uint64_t rest = n % of;
+    bool is = et->inputs.n[0] == 4 && et->inputs.n[1] == 4;
+    int64_t n = is ? et->inputs.at[0][1] : 0;
+    for (int64_t of = n > 0 ? et->inputs.at[1][1] : 0; of > 0;) {
+        int64_t rest = n % of;
         n = of;
         of = rest;
     }
@@ -200,7 +165,7 @@ static void read_values(struct et *et, struct et_node *node, bool outputs, bool 
         if (json_is(key, len, "values"))
             read_list(et, node, outputs, wants_text);
         else if (wants_shapes && json_is(key, len, "shapes"))
-            read_shapes(js, outputs ? et->outputs : et->inputs);
+            op_shapes_read(outputs ? &et->outputs : &et->inputs, js);
         else
             json_skip(js);
 }
@@ -237,8 +202,7 @@ static void read_node(struct et *et)
     size_t n_tensors = et->out->tensors.n;
     struct et_node node = {.span = NO_ID};
     bool wants_text = false, convolution = false, backward = false, attends = false;
-    memset(et->inputs, 0, sizeof et->inputs);
-    memset(et->outputs, 0, sizeof et->outputs);
+    et->inputs = et->outputs = (struct op_shapes){0};
     JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
             node.name = json_text_id(js, &part->names);

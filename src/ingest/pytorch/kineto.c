@@ -304,17 +304,6 @@ static const struct argument {
     uint16_t offset;
 } arguments[N_KEYS] = {KEYS(NO_ARGUMENT, ARGUMENT_AT)};
 
-static bool read_shapes(struct json *js, struct op_shapes *shapes)
-{
-    const char *text;
-    size_t len;
-    bool cut;
-    if (!json_raw(js, JSON_TEXT_MAX, &text, &len, &cut) || cut)
-        return false;
-    op_shapes_read(shapes, text, len);
-    return true;
-}
-
 static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned key)
 {
     struct json *js = k->js;
@@ -325,13 +314,13 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     case KEY_CONCRETE_INPUTS:
         if (!ev->has_name || !(kineto_name_flags(&k->to, ev->name) & NAME_COUNTED))
             break;
-        ev->has_values = read_shapes(js, &k->to.values);
+        ev->has_values = op_shapes_read(&k->to.values, js);
         return;
     case KEY_INPUT_DIMS:
     case KEY_INPUT_TYPE:
         if (ev->has_name && kineto_name_flags(&k->to, ev->name) & NAME_COUNTED) {
             if (key == KEY_INPUT_DIMS)
-                ev->has_inputs = read_shapes(js, &k->to.inputs);
+                ev->has_inputs = op_shapes_read(&k->to.inputs, js);
             else
                 ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
             return;

@@ -44,11 +44,16 @@ bool op_is_counted(const char *name, size_t len)
     return find_counted(name, len) != NULL;
 }
 
-void op_shapes_read(struct op_shapes *shapes, const char *text, size_t len)
+bool op_shapes_read(struct op_shapes *shapes, struct json *js)
 {
     unsigned input = 0;
     int depth = 0;
+    const char *text;
+    size_t len;
+    bool cut;
     *shapes = (struct op_shapes){0};
+    if (!json_raw(js, JSON_TEXT_MAX, &text, &len, &cut) || cut)
+        return false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
         int64_t v = c == 'T';
@@ -65,6 +70,7 @@ void op_shapes_read(struct op_shapes *shapes, const char *text, size_t len)
             shapes->at[input][shapes->n[input]++] = v;
     }
     shapes->n_inputs = (uint8_t)MIN(input + 1, (unsigned)MOST_INPUTS);
+    return true;
 }
 
 static double dims_product(const int64_t *dims, unsigned n)

@@ -1,6 +1,7 @@
 /* What an op computes, by the shapes of its inputs. */
 #pragma once
 
+#include "base/json.h"
 #include "ingest/trace.h"
 
 enum { MOST_INPUTS = 12, MOST_DIMS = 6 };
@@ -12,8 +13,8 @@ struct op_shapes {
 
 /* Whether op_arithmetic() has a formula for ops of that name. */
 bool op_is_counted(const char *name, size_t len);
-/* Of a value's JSON text; what is too much or no number is left out. */
-void op_shapes_read(struct op_shapes *shapes, const char *text, size_t len);
+/* Takes the next value; what is too much or no number is left out. False: it was too long. */
+bool op_shapes_read(struct op_shapes *shapes, struct json *js);
 /* `values`: the inputs that are no tensors. Leaves `work` as it is where nothing is counted. */
 void op_arithmetic(const char *name, size_t len, const struct op_shapes *inputs,
                    const struct op_shapes *values, uint64_t item_bytes, struct arithmetic *work);

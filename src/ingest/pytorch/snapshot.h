@@ -38,7 +38,9 @@
     ROW(WORD_SEGMENT_MAP, "segment_map")                                                           \
     ROW(WORD_SEGMENT_UNMAP, "segment_unmap")                                                       \
     ROW(WORD_OOM, "oom")                                                                           \
-    ROW(WORD_SEGMENTS, "segments")
+    ROW(WORD_SEGMENTS, "segments")                                                                 \
+    ROW(WORD_BLOCKS, "blocks")                                                                     \
+    ROW(WORD_SETTINGS, "allocator_settings")
 
 #define SNAPSHOT_WORD_OF(word, text) word,
 enum snapshot_word { WORD_NONE, SNAPSHOT_WORDS(SNAPSHOT_WORD_OF) N_SNAPSHOT_WORDS };

@@ -8,7 +8,8 @@
 struct unpickling {
     struct snapshot_part *to;
     struct snapshot_dict dict; /* whose members came last */
-    struct map private_pools;  /* tuples that name a pool other than the default one: (0, 1) */
+    struct map private_pools;  /* what names a pool other than the default one: (0, 1) */
+    uint32_t n_objects, depth; /* of JSON */
 };
 
 static void end_dict(struct unpickling *u)
@@ -19,26 +20,32 @@ static void end_dict(struct unpickling *u)
     u->dict.private_pool = false;
 }
 
+static void set_key(const struct unpickling *u, struct snapshot_dict *dict, uint32_t key,
+                    struct pickle_value value)
+{
+    if (key == WORD_NONE || key >= N_SNAPSHOT_KEYS)
+        return;
+    dict->has |= UINT64_C(1) << key;
+    dict->values[key] = value;
+    if (key == WORD_POOL_ID || key == WORD_SEGMENT_POOL_ID)
+        dict->private_pool = (value.kind == PICKLE_TUPLE || value.kind == PICKLE_LIST) &&
+                             map_get(&u->private_pools, map_key(value.id), NULL);
+}
+
 static void set_member(void *arg, uint32_t dict, struct pickle_value key, struct pickle_value value)
 {
     struct unpickling *u = arg;
     if (u->dict.object != dict)
         end_dict(u);
     u->dict.object = dict;
-    if (key.kind != PICKLE_TEXT || key.id == WORD_NONE || key.id >= N_SNAPSHOT_KEYS)
-        return;
-    u->dict.has |= UINT64_C(1) << key.id;
-    u->dict.values[key.id] = value;
-    if (key.id == WORD_POOL_ID || key.id == WORD_SEGMENT_POOL_ID)
-        u->dict.private_pool =
-            value.kind == PICKLE_TUPLE && map_get(&u->private_pools, map_key(value.id), NULL);
+    set_key(u, &u->dict, key.kind == PICKLE_TEXT ? key.id : WORD_NONE, value);
 }
 
 static void append_item(void *arg, struct pickle_value list, struct pickle_value item)
 {
     struct unpickling *u = arg;
     end_dict(u);
-    if (list.kind == PICKLE_TUPLE && item.kind == PICKLE_INT && item.integer != 0)
+    if (item.kind == PICKLE_INT && item.integer != 0)
         map_set(&u->private_pools, map_key(list.id), 1);
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_DICT)
         snapshot_place(u->to, item.id, list.id);
@@ -76,15 +83,6 @@ static bool recognise_pickle(const struct head *head)
 
 /* ---- JSON ---- */
 
-struct parsing {
-    struct json *js;
-    struct trace_part *part;
-    struct snapshot_part *to;
-    uint32_t n_objects;
-};
-
-static void read_dicts(struct parsing *p, uint32_t list, bool have_blocks);
-
 static struct pickle_value value_of(const char *scalar, size_t len)
 {
     struct pickle_value value = {.kind = PICKLE_NONE};
@@ -101,105 +99,54 @@ static struct pickle_value value_of(const char *scalar, size_t len)
     return value;
 }
 
-/* Whether a list of numbers, "[0, 1]", has one that is not 0. */
-static bool read_pool(struct json *js)
+/* Takes the next value. Objects and lists are told of at their ends, as a pickle's are: blocks, of
+ * a segment, come before what the segment itself is. */
+static struct pickle_value read_value(struct unpickling *u, struct json *js, struct strtab *names)
 {
-    bool other = false;
-    int64_t v;
-    JSON_EACH (js)
-        other |= json_read_decimal(js, 0, &v) != JSON_NO_VALUE && v != 0;
-    return other;
-}
-
-static void read_value(struct parsing *p, struct snapshot_dict *dict, uint32_t key)
-{
-    struct json *js = p->js;
+    enum { DEEPEST = 8 }; /* a list of devices, of entries, an entry, its pool */
     struct pickle_value value = {.kind = PICKLE_NONE};
-    const char *text;
-    size_t len;
+    const char *scalar;
+    size_t n;
     int c = json_peek(js);
-    if (key == WORD_POOL_ID || key == WORD_SEGMENT_POOL_ID) {
-        dict->private_pool = read_pool(js);
-        return;
-    }
-    if (c == '"') {
-        value.kind = PICKLE_TEXT;
-        if (json_string(js, &text, &len))
-            value.id = part_intern(p->part, text, len);
-    } else if (c == '{' || c == '[') {
+    if (u->depth++ == DEEPEST) {
         json_skip(js);
-    } else if (json_number(js, &text, &len)) {
-        value = value_of(text, len);
-    }
-    dict->has |= UINT64_C(1) << key;
-    dict->values[key] = value;
-}
-
-/* Its '{' has been taken. Blocks, of a segment, come before what the segment itself is. */
-static void read_dict(struct parsing *p, uint32_t list, bool has_blocks)
-{
-    struct json *js = p->js;
-    struct snapshot_dict dict = {.object = p->n_objects++};
-    JSON_KEYS (js, true, text, len) {
-        uint32_t key = strtab_find(&p->part->names, text, len);
-        if (has_blocks && json_is(text, len, "blocks")) {
-            if (json_open(js, '['))
-                read_dicts(p, NO_ID, false);
-        } else if (key != WORD_NONE && key < N_SNAPSHOT_KEYS) {
-            read_value(p, &dict, key);
-        } else {
-            json_skip(js);
-        }
-    }
-    if (js->fail != JSON_OK)
-        return;
-    snapshot_add(p->to, &dict);
-    if (list != NO_ID)
-        snapshot_place(p->to, dict.object, list);
-}
-
-static void read_dicts(struct parsing *p, uint32_t list, bool have_blocks)
-{
-    while (json_array_next(p->js))
-        if (json_open(p->js, '{'))
-            read_dict(p, list, have_blocks);
-}
-
-/* A list of entries a device. */
-static void read_traces(struct parsing *p)
-{
-    struct snapshot_part *to = p->to;
-    to->device_traces = p->n_objects++;
-    while (json_array_next(p->js)) {
-        struct snapshot_list inner = {to->device_traces, p->n_objects++};
-        if (!json_open(p->js, '['))
-            continue;
-        array_push(&to->lists, inner);
-        read_dicts(p, inner.list, false);
-    }
-}
-
-static int read_json(struct json *js, struct trace_part *part,
-                     struct dpro_error *err __attribute__((unused)))
-{
-    struct parsing p = {.js = js, .part = part, .to = snapshot_begin(part)};
-    JSON_KEYS (js, json_open_document(js), key, len) {
-        bool segments = json_is(key, len, "segments");
-        bool traces = json_is(key, len, "device_traces");
-        bool settings = json_is(key, len, "allocator_settings");
-        if ((segments || traces) && json_open(js, '[')) {
-            if (traces)
-                read_traces(&p);
+    } else if (c == '"') {
+        value.kind = PICKLE_TEXT;
+        value.id = json_text_id(js, names);
+    } else if (c == '[') {
+        value = (struct pickle_value){.kind = PICKLE_LIST, .id = u->n_objects++};
+        JSON_EACH (js)
+            append_item(u, value, read_value(u, js, names));
+    } else if (c == '{') {
+        struct snapshot_dict dict = {.object = u->n_objects++};
+        value = (struct pickle_value){.kind = PICKLE_DICT, .id = dict.object};
+        JSON_KEYS (js, json_open(js, '{'), text, len) {
+            uint32_t key = strtab_find(names, text, len);
+            if (key < N_SNAPSHOT_KEYS || (key >= WORD_SEGMENTS && key <= WORD_SETTINGS))
+                set_key(u, &dict, key, read_value(u, js, names));
             else
-                read_dicts(&p, NO_ID, true);
-        } else if (settings && json_open(js, '{')) {
-            read_dict(&p, NO_ID, false);
-        } else if (!segments && !traces && !settings) {
-            json_skip(js);
+                json_skip(js);
         }
+        if (js->fail == JSON_OK)
+            snapshot_add(u->to, &dict);
+    } else if (json_number(js, &scalar, &n)) {
+        value = value_of(scalar, n);
     }
-    p.to->whole = js->fail == JSON_OK;
-    part->n_events = p.to->entries.n;
+    u->depth--;
+    return value;
+}
+
+static int read_json(struct json *js, struct trace_part *part, struct dpro_error *err UNUSED)
+{
+    struct unpickling u = {.to = snapshot_begin(part)};
+    json_skip_mark(js);
+    if (json_peek(js) == '{')
+        read_value(&u, js, &part->names);
+    else
+        json_open_document(js);
+    u.to->whole = js->fail == JSON_OK;
+    part->n_events = u.to->entries.n;
+    map_fini(&u.private_pools);
     return 0;
 }
 

@@ -1,7 +1,6 @@
 /* The trace's ranks from the sources: what each is made of. */
 
 #include "base/parallel.h"
-#include "ingest/epoch.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
 #include "ingest/share_files.h"

@@ -1,7 +1,6 @@
 /* What is wrong with the files, by themselves and together. */
 #include <strings.h>
 
-#include "ingest/epoch.h"
 #include "ingest/load.h"
 
 /* Ranks of one job record at about the same time; a capture of an hour is unheard of. */

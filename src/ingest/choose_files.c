@@ -81,26 +81,27 @@ static int count_ranks(const struct trace_build *build, int attempt, int *world_
     return n;
 }
 
+/* The newest attempt below one, of which there is a file; -1: none. */
+static int attempt_before(const struct trace_build *build, int attempt)
+{
+    int newest = -1;
+    EACH (const struct source, source, build->list)
+        if (source->reader && source->attempt < attempt)
+            newest = MAX(newest, source->attempt);
+    return newest;
+}
+
 void sources_choose_attempt(struct trace_build *build)
 {
-    int newest = -1, best = -1, best_ranks = -1, n_attempts = 0, world_size;
+    int best = -1, best_ranks = -1, n_attempts = 0, world_size;
     bool whole = false;
-    for (size_t i = 0; i < build->list.n; i++)
-        if (build->list.at[i].reader && build->list.at[i].attempt > newest)
-            newest = build->list.at[i].attempt;
-    for (int attempt = newest; attempt >= 0;) {
-        int n = count_ranks(build, attempt, &world_size), before = -1;
-        n_attempts++;
+    for (int at = INT_MAX; (at = attempt_before(build, at)) >= 0; n_attempts++) {
+        int n = count_ranks(build, at, &world_size);
         if (!whole && (n > best_ranks || (n > 0 && n >= world_size))) {
-            best = attempt;
+            best = at;
             best_ranks = n;
             whole = n > 0 && n >= world_size;
         }
-        for (size_t i = 0; i < build->list.n; i++)
-            if (build->list.at[i].reader && build->list.at[i].attempt < attempt &&
-                build->list.at[i].attempt > before)
-                before = build->list.at[i].attempt;
-        attempt = before;
     }
     if (n_attempts < 2)
         return;

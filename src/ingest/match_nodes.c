@@ -32,20 +32,12 @@ static void match_kernels(struct trace_rank *rank)
 }
 
 /* The name of the node that a span runs. "BytePSPushPull.w~PART1" runs a part of the node's tensor.
- * Where TensorFlow makes a function of a graph that was one before, it names what the function
- * returns anew, after the old node's name in small letters: "y_retval_RetVal" is "y_RetVal". */
+ */
 static uint32_t name_of_node(const struct rank_job *job, const struct trace_span *span)
 {
-    static const char again[] = "_retval_RetVal";
-    const char *name = strtab_get(job->names, span->name), *end = strstr(name, again);
+    const char *name = strtab_get(job->names, span->name);
     const char *part = span->kind == SPAN_COLLECTIVE ? strstr(name, "~PART") : NULL;
-    uint32_t id = span->name;
-    char node[512];
-    if (part)
-        id = strtab_find(job->names, name, (size_t)(part - name));
-    else if (end && strcmp(end, again) == 0 && (size_t)(end - name) < sizeof node - sizeof again)
-        id = strtab_find(job->names, node,
-                         (size_t)sprintf(node, "%.*s_RetVal", (int)(end - name), name));
+    uint32_t id = part ? strtab_find(job->names, name, (size_t)(part - name)) : STRTAB_NONE;
     return id == STRTAB_NONE ? span->name : id;
 }
 

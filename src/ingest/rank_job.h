@@ -71,10 +71,17 @@ void rank_add_span(struct trace_rank *rank, struct trace_span span,
 int track_compare(const void *a, const void *b);
 /* The index of a track; NO_ID: the rank has none of that kind. */
 uint32_t rank_find_track(const struct trace_rank *rank, bool gpu, uint64_t pid, int64_t id);
-/* The first span of a track that starts at or after a time. The search begins at the span `near`:
- * the closer it lies, the shorter it takes. */
+/* The first span of a track that starts at or after a time. */
 uint32_t rank_first_from(const struct trace_rank *rank, const struct trace_track *track,
-                         int64_t ts_ns, uint32_t near);
+                         int64_t ts_ns);
+
+/* Whether the rank's times count since the epoch; moving them; and putting a profile without a date
+ * on the recorder's clock. */
+bool rank_on_epoch(const struct trace_rank *rank);
+void rank_shift(struct trace_rank *rank, int64_t by_ns);
+void rank_put_on_epoch(struct trace_rank *rank);
 
 /* match_nodes.c: sets span.node, where spans bear the nodes' names. */
 void rank_match_graph(struct rank_job *job);
+/* mxnet/match_types.c: where they bear the nodes' types only. */
+void mxnet_match_types(struct rank_job *job);

@@ -1,6 +1,6 @@
 /* Asking a loaded trace. */
 #include "ingest/part.h"
-#include "ingest/stages/stage_ranks.h"
+#include "ingest/stages/stage_table.h"
 
 void trace_free_spans(struct trace_rank *rank)
 {

@@ -26,6 +26,12 @@ static inline bool trace_time_fits(int64_t ns)
     return ns >= -TRACE_TIME_MAX && ns <= TRACE_TIME_MAX;
 }
 
+/* Whether a time is since the epoch (after 2001) rather than since some boot or start. */
+static inline bool time_on_epoch(int64_t ns)
+{
+    return ns >= 1000000000LL * 1000000000;
+}
+
 /* No device holds more bytes: 256 TiB. */
 #define TRACE_BYTES_MAX (INT64_C(1) << 48)
 

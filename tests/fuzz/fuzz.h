@@ -7,7 +7,6 @@
 #include "adapters/horovod/timeline.h"
 #include "base/base.h"
 #include "ingest/probes.h"
-#include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"

@@ -1,7 +1,7 @@
 /* The execution-trace reader: both ways of writing a node, and tensors wherever they stand. */
 
 #include "case.h"
-#include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 

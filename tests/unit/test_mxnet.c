@@ -1,7 +1,7 @@
 /* MXNet's profiles and graphs, and ps-lite's messages in CSVs. */
 
-#include "adapters/mxnet/mxnet.h"
 #include "case.h"
+#include "ingest/rank_job.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 

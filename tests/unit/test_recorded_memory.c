@@ -4,7 +4,6 @@
 #include <dpro/memory.h>
 
 #include "case.h"
-#include "ingest/pytorch/et.h"
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/snapshot.h"
 #include "ingest/readers.h"

@@ -2,7 +2,7 @@
 #include "case.h"
 #include "diagnose/straggler_measures.h"
 #include "ingest/readers.h"
-#include "ingest/stages/stage_ranks.h"
+#include "ingest/stages/stage_table.h"
 #include "job_at.h"
 #include "kept_log.h"
 #include "part_text.h"

@@ -1,7 +1,7 @@
 /* The spans of a rank's profile in which its framework handed tensors to Horovod. */
 
 #include "adapters/horovod/thread.h"
-#include "ingest/epoch.h"
+#include "ingest/rank_job.h"
 
 ORDER(by_ref, struct span_ref, ASCENDING(start_ns) ?: ASCENDING(span));
 

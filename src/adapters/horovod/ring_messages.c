@@ -259,23 +259,13 @@ static void take_rank(struct hvd_ring *ring, uint32_t rank)
     }
 }
 
+/* From the leading rank around the ring, to both sides. */
 static void take_all(struct hvd_ring *ring, uint32_t lead)
 {
-    uint32_t *queue = arena_array(&ring->arena, ring->n, sizeof *queue), n = 0;
-    bool *queued = arena_array(&ring->arena, ring->n, sizeof *queued);
-    if (ring->transport_of[lead] != NO_ID) {
-        queue[n++] = lead;
-        queued[lead] = true;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        take_rank(ring, queue[i]);
-        for (uint32_t side = 0; side < 2; side++) {
-            uint32_t peer = (queue[i] + (side ? 1 : ring->n - 1)) % ring->n;
-            if (!queued[peer] && ring->transport_of[peer] != NO_ID) {
-                queue[n++] = peer;
-                queued[peer] = true;
-            }
-        }
+    for (uint32_t i = 0; i < ring->n; i++) {
+        uint32_t rank = (lead + (i % 2 ? ring->n - (i + 1) / 2 : i / 2)) % ring->n;
+        if (ring->transport_of[rank] != NO_ID)
+            take_rank(ring, rank);
     }
 }
 

@@ -6,7 +6,6 @@
  * thread_groups.c what that means for the groups of the graph. */
 #include "adapters/horovod/thread.h"
 
-#include "ingest/epoch.h"
 #include "ingest/rank_job.h"
 
 /* ---- spans ---- */

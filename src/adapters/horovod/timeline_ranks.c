@@ -2,7 +2,6 @@
  * another time than the rank's profile is of another run. */
 
 #include "adapters/horovod/timeline.h"
-#include "ingest/epoch.h"
 #include "ingest/rank_job.h"
 #include "ingest/readers.h"
 #include "ingest/transport/ps.h"
@@ -41,34 +40,26 @@ static void rename_all(struct timeline *timeline, const uint32_t *names)
 
 static void give_timeline(struct trace_build *build, struct source *source)
 {
-    struct dpro_trace *trace = build->trace;
-    const struct dpro_sink *sink = &build->options->sink;
-    struct trace_rank *rank = trace_rank_of(trace, source->rank);
-    if (!rank) {
-        trace_warn(
-            trace, sink,
-            "%s: rank %d has no profile that its timeline could go with; it is left out; add "
-            "the framework's profile of the same steps",
-            source->path, source->rank);
+    struct trace_rank *rank = trace_rank_of(build->trace, source->rank);
+    int64_t away = rank ? distance_ns(rank, source) : 0;
+    if (!rank || rank->timeline) {
+        build_warn(build, "%s: rank %d has %s", source->path, source->rank,
+                   rank ? "another timeline; it is left out"
+                        : "no profile that its timeline could go with; it is left out; add the "
+                          "framework's profile of the same steps");
         return;
     }
-    int64_t away = distance_ns(rank, source);
     if (away > SLACK_NS) {
-        trace_warn(trace, sink,
+        build_warn(build,
                    "%s: recorded %" PRId64 " seconds away from rank %d's profile, so of another "
                    "run or of other steps; it is left out",
                    source->path, away / 1000000000, source->rank);
         return;
     }
-    if (rank->timeline) {
-        trace_warn(trace, sink, "%s: second timeline of rank %d, left out", source->path,
-                   source->rank);
-        return;
-    }
     rank->timeline = part_take_payload(&source->part, &timeline_payload);
     rename_all(rank->timeline, source->names);
     if (rank->timeline->n_open > 0)
-        trace_warn(trace, sink,
+        build_warn(build,
                    "%s: %" PRIu64 " tensors were being communicated where the timeline ends; that "
                    "communication is left out",
                    source->path, rank->timeline->n_open);

@@ -5,7 +5,7 @@
  * which a bulk hid are passed over. When all nodes of a type have run, the next iteration has
  * begun. A bulk that lists its types, "[Convolution,BatchNorm]", is the last of its nodes. */
 
-#include "adapters/mxnet/mxnet.h"
+#include "ingest/rank_job.h"
 
 struct types {
     struct map lists;       /* type -> index + 1 of its list */

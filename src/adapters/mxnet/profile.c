@@ -6,8 +6,8 @@
  * not nest. Calls of the C interface are async pairs whose id is the thread. What stands between
  * the brackets of two calls on a thread is the program's own time. */
 
-#include "adapters/mxnet/mxnet.h"
 #include "ingest/load.h"
+#include "ingest/rank_job.h"
 #include "ingest/readers.h"
 
 enum { MAX_OPEN = 4096, MAX_TRACKS = 1 << 20 };

@@ -256,21 +256,10 @@ static void leave_profiles_out(struct session_joiner *j)
             list->at[i].reader = NULL;
 }
 
-/* Only the graphs of the RunMetadata are used. A client with RunMetadata and without a profile
- * drives another session. */
+/* Only the graphs of the RunMetadata are used. */
 static void leave_steps_out(struct session_joiner *j)
 {
     struct source_list *list = &j->build->list;
-    int rank = INT_MAX, other = -1;
-    for (size_t p = 0; p < j->n; p++)
-        if (j->processes[p].profile->rank >= 0 && j->processes[p].profile->rank < rank)
-            rank = j->processes[p].profile->rank;
-    for (size_t i = 0; i < list->n; i++)
-        if (is_step(&list->at[i]) && list->at[i].rank > other &&
-            !tells_of_processes(j, &list->at[i]) && !has_process(j, list->at[i].rank))
-            other = list->at[i].rank;
-    if (other != -1)
-        warn_of_others(j, rank, other);
     EACH (struct source, source, *list) {
         bool wanted = false;
         for (size_t p = 0; p < j->n; p++)

@@ -10,7 +10,6 @@
 #include "ingest/rank_job.h"
 
 #include "adapters/horovod/timeline.h"
-#include "ingest/epoch.h"
 #include "ingest/readers.h"
 
 enum { LINE_NAME_MAX = 256 };

@@ -5,7 +5,7 @@
  * an element, device], wherever they stand in lists of lists: they are known by their form, five
  * numbers and a string, so that the type strings need not be read. */
 
-#include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/pytorch/op_shapes.h"
 

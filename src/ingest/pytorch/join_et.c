@@ -5,7 +5,7 @@
  * by rf_id and each thread's spans by start are the same sequence of names, but for what one side
  * did not see. */
 
-#include "ingest/pytorch/et.h"
+#include "ingest/pytorch/kineto.h"
 #include "ingest/rank_json.h"
 
 static void join_et_fini(void *payload)

@@ -1,4 +1,4 @@
-/* What Kineto's profiles tell beside spans. */
+/* What Kineto's profiles tell beside spans, and execution traces. */
 #pragma once
 
 #include "ingest/rank_job.h"
@@ -32,9 +32,6 @@ struct kineto_part {
 };
 extern const struct payload_kind kineto_payload;
 
-/* join_flows.c */
-void kineto_join_flows(struct rank_job *job);
-
 /* Arguments of a "[memory]" event. */
 struct kineto_memory {
     uint64_t address;
@@ -44,9 +41,21 @@ struct kineto_memory {
 };
 extern const struct kineto_memory kineto_no_memory;
 
-/* kineto_memory.c: allocations and calls of modules. */
+/* join_flows.c: allocations and calls of modules. */
 void kineto_add_allocation(struct trace_part *part, uint32_t track, int64_t ts_ns,
                            const struct kineto_memory *memory);
 void kineto_add_call(struct trace_part *part, uint32_t track, uint32_t name, int64_t start_ns,
                      int64_t end_ns);
 void kineto_join(struct rank_job *job);
+
+/* What PyTorch's execution trace (ET) holds. */
+struct execution_trace {
+    ARRAY(struct et_node) nodes;
+    ARRAY(struct et_tensor) tensors;
+};
+
+extern const struct payload_kind et_payload;
+
+/* join_et.c: which one is the rank's; and its nodes in the rank, with the spans that they are. */
+void et_describe(struct trace_build *build, struct rank_job *job);
+void et_join(struct rank_job *job);

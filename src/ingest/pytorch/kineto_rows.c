@@ -185,7 +185,7 @@ static void settle_spans(struct finding *f)
 
 /* ---- what is said ---- */
 
-enum { MOST_TEXT = 500 };
+enum { MOST_TEXT = 160 };
 
 static const char *kind_of_row(const struct finding *f, const struct kineto_row *row)
 {
@@ -196,32 +196,21 @@ static const char *kind_of_row(const struct finding *f, const struct kineto_row 
     return name ? strtab_get(&f->to->part->names, (uint32_t)name) : "no category";
 }
 
-/* The spans of rows that are read, or left out, by kind: '40 of "Ascend Hardware", 5 of ...'. */
+/* The spans of rows that are read, or left out: '40 of "Ascend Hardware" and others'. */
 static void list_rows(const struct finding *f, bool read, char text[MOST_TEXT])
 {
-    enum { MOST_KINDS = 16, NAMED = 4 };
-    struct {
-        const char *kind;
-        uint64_t n;
-    } kinds[MOST_KINDS + 1] = {0};
-    uint32_t n = 0, len = 0;
+    const char *first = NULL;
+    bool others = false;
+    uint64_t n = 0;
     EACH (const struct kineto_row, row, f->to->more->rows) {
-        const char *kind = kind_of_row(f, row);
-        uint32_t i = 0;
         if (read ? row->use != ROW_OF_DEVICE : row->use < ROW_SUMS_UP)
             continue;
-        while (i < n && strcmp(kinds[i].kind, kind) != 0)
-            i++;
-        kinds[i].kind = kind;
-        kinds[i].n += row->n;
-        n = MIN(MAX(n, i + 1), (uint32_t)MOST_KINDS);
+        first = first ?: kind_of_row(f, row);
+        others |= strcmp(kind_of_row(f, row), first) != 0;
+        n += row->n;
     }
-    text[0] = '\0';
-    for (uint32_t i = 0; i < n && i < NAMED; i++)
-        len += (uint32_t)snprintf(text + len, MOST_TEXT - len, "%s%" PRIu64 " of \"%.80s\"",
-                                  i ? ", " : "", kinds[i].n, kinds[i].kind);
-    if (n > NAMED)
-        snprintf(text + len, MOST_TEXT - len, " and others");
+    snprintf(text, first ? MOST_TEXT : 1, "%" PRIu64 " of \"%.80s\"%s", n, first ?: "",
+             others ? " and others" : "");
 }
 
 static void note_rows(const struct finding *f)

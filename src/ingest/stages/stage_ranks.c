@@ -3,8 +3,8 @@
  *
  * Ops begin and end as the graph has them: with their waiting, also where that was cut off before
  * the file was written, and in the order in which they wait for each other. */
-#include "ingest/stages/stage_ranks.h"
 #include "ingest/rank_job.h"
+#include "ingest/stages/stage_table.h"
 
 static void stages_fini(void *payload)
 {

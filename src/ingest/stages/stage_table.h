@@ -7,6 +7,10 @@
 
 #include "base/base.h"
 
+struct trace_build;
+struct trace_part;
+struct payload_kind;
+
 /* How an op ends, and whom its group is of. */
 enum stage_comm {
     STAGE_COMPUTES, /* when it has taken its time */
@@ -158,3 +162,15 @@ static inline const struct stage_op *stage_plan_row(const struct stage_table *ta
 /* Whether a worker did in a step what the plan says. */
 bool stage_table_fits(const struct stage_table *table, const struct stage_plan *plan,
                       uint32_t worker, uint32_t step);
+
+/* ---- stage_ranks.c: a timeline as ranks: each worker is one, with its ops as spans ---- */
+
+extern const struct payload_kind stage_payload; /* struct stage_table */
+
+/* Makes the file's part and those behind it, one a worker, of a table in order, which the first
+ * takes: *table is empty then. */
+void stage_ranks_make(struct trace_part *part, struct stage_table *table);
+/* Hook: of several files the first. */
+void stage_ranks_choose(struct trace_build *build);
+/* Hook: what waits for what, and the table, to the trace. */
+void stage_ranks_join(struct trace_build *build);

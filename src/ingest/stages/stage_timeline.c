@@ -3,7 +3,7 @@
  * In JSON a process is a data-parallel rank, and names of threads say of which stage they are. In
  * CSV columns may come in any order, and ones that we don't know are passed over. */
 #include "ingest/readers.h"
-#include "ingest/stages/stage_ranks.h"
+#include "ingest/stages/stage_table.h"
 
 enum { MOST_AT = 1 << 16, MOST_PLACES = 1 << 22 };
 

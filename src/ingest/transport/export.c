@@ -15,15 +15,14 @@ static void write_line(struct writer *w, const struct net_transport *t,
                        const struct net_transfer *transfer, const char *ends, uint64_t offset,
                        uint64_t bytes, const struct net_message *message)
 {
-    writer_int(w, transfer->start_ns);
-    writer_put(w, ",", 1);
-    writer_int(w, transfer->end_ns);
-    writer_put(w, ",", 1);
+    char rank[16] = "";
     if (t->rank >= 0)
-        writer_int(w, t->rank);
-    writer_printf(w, ",%" PRIu32 ",%s,%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64, transfer->thread,
-                  ends, transfer->stream % 2 ? "rx" : "tx", net_call_name(transfer->call), offset,
-                  transfer->requested, bytes);
+        snprintf(rank, sizeof rank, "%d", t->rank);
+    writer_printf(
+        w, "%" PRId64 ",%" PRId64 ",%s,%" PRIu32 ",%s,%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64,
+        transfer->start_ns, transfer->end_ns, rank, transfer->thread, ends,
+        transfer->stream % 2 ? "rx" : "tx", net_call_name(transfer->call), offset,
+        transfer->requested, bytes);
     if (message)
         writer_printf(w, ",%" PRIu64 ",%d,%d,%" PRIu32 ",%" PRIu32 ",%" PRIu64 "\n",
                       message->size_bytes, message->opcode, message->prefix, message->tag,

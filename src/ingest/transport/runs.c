@@ -84,7 +84,7 @@ static uint32_t find_posting(const struct strtab *names, const struct trace_rank
     if (t == NO_ID)
         return NO_ID;
     const struct trace_track *track = &rank->tracks[t];
-    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1, track->first);
+    uint32_t at = rank_first_from(rank, track, posted->start_ns + 1);
     uint32_t span = at > track->first ? at - 1 : NO_ID;
     while (span != NO_ID && !text_begins(strtab_get(names, rank->spans[span].name), "c10d::"))
         span = rank->spans[span].parent;

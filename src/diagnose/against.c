@@ -5,7 +5,8 @@
 
 #include "base/options.h"
 
-#define LEAST_PART 0.02 /* of a cause: what has less is one part with others */
+#define LEAST_PART  0.02 /* of a cause: what has less is one part with others */
+#define LEAST_WHERE 0.5  /* of the largest: a rank or an iteration with less isn't named */
 
 static const struct {
     const char *key, *title;
@@ -74,38 +75,6 @@ static void tell_parts(struct against *a, uint32_t c, const double *of_part,
     cause->parts = parts;
 }
 
-/* Those of n with more than half of what the largest has; returns how many. */
-static uint32_t name_most(const double *of, uint32_t n, uint32_t *which)
-{
-    double most = 0;
-    uint32_t named = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = MAX(most, fabs(of[i]));
-    for (uint32_t i = 0; i < n; i++)
-        if (most > 0 && fabs(of[i]) > most / 2)
-            which[named++] = i;
-    return named;
-}
-
-static void tell_where(struct against *a, const double *of_rank, const double *of_iteration,
-                       struct dpro_cause *cause)
-{
-    const struct dpro_graph *g = &a->between.graph;
-    uint32_t n_ranks = g->n_ranks + g->n_servers, n = a->unrolled.n_iterations;
-    SCRATCH uint32_t *which = mem_array(MAX(n_ranks, n) + (size_t)1, sizeof *which);
-    int *ranks = arena_array(&a->out->arena, n_ranks + (size_t)1, sizeof *ranks);
-    int64_t *iterations = arena_array(&a->out->arena, n + (size_t)1, sizeof *iterations);
-    cause->n_ranks = name_most(of_rank, n_ranks, which);
-    for (uint32_t i = 0; i < cause->n_ranks; i++)
-        ranks[i] = g->ranks[which[i]].rank;
-    uint32_t named = name_most(of_iteration, n, which);
-    cause->n_iterations = g->sample_number && named <= n / 2 ? named : 0; /* else in all */
-    for (uint32_t i = 0; i < cause->n_iterations; i++)
-        iterations[i] = g->sample_number[which[i]];
-    cause->ranks = ranks;
-    cause->iterations = iterations;
-}
-
 static void tell_cause(struct against *a, uint32_t c, const double *weights,
                        struct dpro_cause *cause)
 {
@@ -122,7 +91,7 @@ static void tell_cause(struct against *a, uint32_t c, const double *weights,
             of_rank[g->rank[s->op[taken->cell]]] += ns;
     }
     tell_parts(a, c, of_part, cause);
-    tell_where(a, of_rank, of_iteration, cause);
+    cause_where(cause, g, of_rank, of_iteration, s->n_iterations, LEAST_WHERE, &a->out->arena);
 }
 
 static void tell_blames(struct against *a)

@@ -7,16 +7,9 @@
 
 /* ---- which op is of what ---- */
 
-static bool runs_in_turn(const struct dpro_graph *g, uint32_t op)
-{
-    uint32_t device = g->device[op];
-    return device != DPRO_NO_DEVICE && (g->devices[device].kind == DPRO_DEVICE_CPU_THREAD ||
-                                        g->devices[device].kind == DPRO_DEVICE_GPU_STREAM);
-}
-
 static bool is_one_thread(const struct dpro_graph *g, uint32_t x, uint32_t y)
 {
-    return g->device[x] == g->device[y] && runs_in_turn(g, x);
+    return g->device[x] == g->device[y] && device_in_turn(g, g->device[x]);
 }
 
 /* The job that an op of the graph is of, and its number there. */
@@ -138,8 +131,8 @@ static void find_run(struct run *run, const struct dpro_graph *g, const uint32_t
     memset(last, 0xff, g->n_devices * sizeof *last);
     for (uint32_t i = 0; i < g->n_ops; i++) {
         uint32_t op = run->order[i];
-        run->common[op] = runs_in_turn(g, op) ? last[g->device[op]] : DPRO_NO_OP;
-        if (runs_in_turn(g, op) && other[op] != DPRO_NO_OP)
+        run->common[op] = device_in_turn(g, g->device[op]) ? last[g->device[op]] : DPRO_NO_OP;
+        if (device_in_turn(g, g->device[op]) && other[op] != DPRO_NO_OP)
             last[g->device[op]] = op;
     }
     find_latest(run, arena);
@@ -336,7 +329,8 @@ static void add_faster(struct between_build *b, uint32_t from, uint32_t to, bool
     bool circle = !next && b->order[here] >= b->order[to_here];
     if (both == IN_SLOWER || is_one_thread(f, from, to) || needless || circle)
         return;
-    bool no_waits = b->slower_of[to] == DPRO_NO_OP && !runs_in_turn(f, to); /* none for that op */
+    bool no_waits =
+        b->slower_of[to] == DPRO_NO_OP && !device_in_turn(f, f->device[to]); /* none for that op */
     if (no_waits ||
         run_keeps(&b->runs[1], stays_from(&b->runs[0], b->slower_of, from), b->slower_of[to], next))
         array_add(&b->added, here, to_here, .next = next);
@@ -356,7 +350,7 @@ static void add_devices(struct between_build *b)
         bool lone = b->slower_of[op] == DPRO_NO_OP || b->slower_of[next[op]] == DPRO_NO_OP;
         if (!lone || b->order[here] >= b->order[then])
             continue;
-        if (runs_in_turn(o->faster, op))
+        if (device_in_turn(o->faster, o->faster->device[op]))
             array_add(&b->added, here, then, .next = false);
         else
             add_cut(b, here, then, false, true);

@@ -10,12 +10,22 @@ enum whose {
     ANY,
     STAGES, /* a timeline of them, which commands refuse */
     PYTORCH,
-    KERNELS,  /* noise of them */
-    ONE_CALL, /* of a recording that may hold the first ones */
+    KERNELS,    /* noise of them */
+    ONE_CALL,   /* of a recording that may hold the first ones */
+    SOME_RANKS, /* others were not recorded */
+    SERVED,     /* by parameter servers; and dpro can change how, as in what follows */
+    BUCKETED,
+    SHARDED,
+    STAGED,
     N_WHOSE
 };
 
-/* Next steps, the first that fits; %s: the cause's largest part. */
+#define SHRINK(searched, told)                                                                     \
+    "Hide or shrink communication: 'dpro optimize' searches for " searched                         \
+    ", 'dpro whatif' tells the gain of " told ". Most of it is %s."
+
+/* Next steps, the first that fits; %s: the cause's largest part, then why commands can't change it.
+ */
 static const struct next_step {
     const char *cause;
     enum whose whose;
@@ -89,6 +99,17 @@ static const struct next_step {
     {"pipeline_bubbles", ANY,
      "Use more micro-batches, or a schedule that idles less (interleaved 1F1B, zero "
      "bubble). Most of it: %s."},
+    {"communication", STAGES, "Hide or shrink communication. Most of it is %s."},
+    {"communication", SOME_RANKS,
+     "Record all ranks: of some of them, waiting for the others can't be told from transfers, so "
+     "that faster links may win little of it. Most of it is %s."},
+    {"communication", SERVED, SHRINK("other ways to send it", "more servers (--servers)")},
+    {"communication", BUCKETED, SHRINK("other buckets", "faster links and of compression")},
+    {"communication", SHARDED,
+     SHRINK("other units that are kept between their passes", "faster links")},
+    {"communication", STAGED, SHRINK("other micro-batches and schedules", "faster links")},
+    {"communication", ANY,
+     "Hide or shrink communication. Most of it is %s. 'dpro optimize' can't change it here: %s."},
     {"contention", ANY,
      "Send fewer bytes (compression, larger batches), or leave communication cores or "
      "multiprocessors of its own; it is felt most %s."},
@@ -102,54 +123,17 @@ static bool has_micro_batches(const struct dpro_graph *g)
     return pipeline.dimension != DPRO_NO_DIMENSION && !pipeline.unknown;
 }
 
-/* What the commands can tell about the job's communication, or why they can't. */
-static const char *communication_step(const struct diagnosed *d, const char *part,
-                                      struct arena *arena)
-{
-    struct dpro_error why;
-    const char *searches = NULL, *tells = "faster links";
-    bool refused = dpro_model_check(d->g, &why) < 0, serves = false;
-    memory_check();
-    for (uint32_t op = 0; op < d->g->n_ops; op++)
-        serves |= d->g->kind[op] == DPRO_OP_PUSH || d->g->kind[op] == DPRO_OP_PULL;
-    if (d->g->of_stages)
-        return arena_format(arena, "Hide or shrink communication. Most of it is %s.", part);
-    if (d->g->n_ranks < d->g->world_size)
-        return arena_format(arena,
-                            "Record all ranks: of some of them, waiting for the others can't be "
-                            "told from transfers, so that faster links may win little of it. Most "
-                            "of it is %s.",
-                            part);
-    if (!refused && serves) {
-        searches = "other ways to send it";
-        tells = "more servers (--servers)";
-    } else if (!refused) {
-        searches = "other buckets";
-        tells = "faster links and of compression";
-    } else if (dpro_graph_is_sharded(d->g)) {
-        searches = "other units that are kept between their passes";
-    } else if (has_micro_batches(d->g)) {
-        searches = "other micro-batches and schedules";
-    }
-    if (!searches)
-        return arena_format(arena,
-                            "Hide or shrink communication. Most of it is %s. 'dpro optimize' can't "
-                            "change it here: %s.",
-                            part, why.text);
-    return arena_format(arena,
-                        "Hide or shrink communication: 'dpro optimize' searches for %s, 'dpro "
-                        "whatif' tells the gain of %s. Most of it is %s.",
-                        searches, tells, part);
-}
-
-static void advise_next_step(const struct diagnosed *d, struct arena *arena,
-                             struct dpro_cause *cause)
+void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause)
 {
     const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
-    if (strcmp(cause->cause, "communication") == 0)
-        cause->next_step = communication_step(d, part, arena);
+    struct dpro_error why;
+    bool talks = strcmp(cause->cause, "communication") == 0, serves = false;
+    bool changes = talks && dpro_model_check(d->g, &why) == 0;
+    memory_check();
+    for (uint32_t op = 0; op < d->g->n_ops; op++)
+        serves |= d->g->kind[op] == DPRO_OP_PUSH || d->g->kind[op] == DPRO_OP_PULL;
     const bool fits[N_WHOSE] = {
         [ANY] = true,
         [STAGES] = d->g->of_stages,
@@ -157,14 +141,23 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
         [KERNELS] = text_begins(part, "kernels"),
         [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
                      cause->evidence[0].ns > cause->blame_ns / 2,
+        [SOME_RANKS] = d->g->n_ranks < d->g->world_size,
+        [SERVED] = changes && serves,
+        [BUCKETED] = changes,
+        [SHARDED] = dpro_graph_is_sharded(d->g),
+        [STAGED] = talks && has_micro_batches(d->g),
     };
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);
     EACH_OF (const struct next_step, step, next_steps, sizeof next_steps / sizeof *next_steps) {
-        const char *text = step->text, *at = strstr(text, "%s");
+        const char *text = step->text, *at = strstr(text, "%s"), *then = at ? at + 2 : text;
+        const char *more = strstr(then, "%s");
+        int n_before = at ? (int)(at - text) : 0,
+            n_then = more ? (int)(more - then) : (int)strlen(then);
         if (strcmp(step->cause, cause->cause) == 0 && !cause->next_step && fits[step->whose])
             cause->next_step =
-                at ? arena_format(arena, "%.*s%s%s", (int)(at - text), text, part, at + 2) : text;
+                arena_format(arena, "%.*s%s%.*s%s%s", n_before, text, at ? part : "", n_then, then,
+                             more ? why.text : "", more ? more + 2 : "");
     }
 }
 
@@ -173,42 +166,64 @@ static void advise_next_step(const struct diagnosed *d, struct arena *arena,
  * every job has some of, and what that does to others last. */
 enum { FAULT, HABIT, COST, EFFECT };
 
-#define ROW(key, title, tier, find)                                                                \
-    {                                                                                              \
-        key, title, tier, false, find, advise_next_step                                            \
-    }
-#define GPU_ROW(key, title, tier, find)                                                            \
-    {                                                                                              \
-        key, title, tier, true, find, advise_next_step                                             \
-    }
+enum { ANYWHERE, WITH_GPU };
 
+#define ROW(...)                                                                                   \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 const struct cause_row cause_rows[] = {
-    ROW("start_apart", "ranks start apart", FAULT, find_start_apart),
-    ROW("input", "loading and copying input", FAULT, find_input),
-    GPU_ROW("allocator", "allocating and freeing GPU memory", FAULT, find_allocator),
-    ROW("recompilation", "torch.compile compiles again", FAULT, find_compiling),
-    ROW("garbage_collection", "Python collects garbage", FAULT, find_garbage),
-    ROW("slow_iterations", "unusual iterations take longer than the others", FAULT,
-        find_slow_iterations),
-    GPU_ROW("slow_link", "slow links: slower than others of their class", FAULT, find_slow_links),
-    GPU_ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT,
-            find_uneven_work),
-    ROW("noise", "pauses and noise: times that vary between iterations", FAULT, find_noise),
-    GPU_ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT,
-            find_slow_ranks),
-    GPU_ROW("uneven_stages", "uneven stages: some of the pipeline compute more", FAULT,
-            find_uneven_stages),
-    GPU_ROW("recomputation", "the forward pass is computed again", FAULT, find_recomputing),
-    ROW("python_gaps", "gaps between ops of CPU threads: Python, the framework", FAULT, find_gaps),
-    GPU_ROW("sync", "the CPU waits for the GPU", HABIT, find_syncs),
-    GPU_ROW("copies", "copies of memory", HABIT, find_copies),
-    GPU_ROW("small_messages", "messages too small for their latency", HABIT, find_small_messages),
-    GPU_ROW("bucket_order", "gradients are sent only when the backward pass is over", HABIT,
-            find_bucket_order),
-    GPU_ROW("launch", "launching: the CPU is behind the GPU", COST, find_launches),
-    GPU_ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, find_bubbles),
-    GPU_ROW("communication", "communication that nothing hides", COST, find_communication),
-    GPU_ROW("contention", "communication slows down the computation beside it", EFFECT,
-            find_contention),
+    ROW("start_apart", "ranks start apart", FAULT, ANYWHERE, .find = find_start_apart),
+    ROW("input", "loading and copying input", FAULT, ANYWHERE, .work = WORK_INPUT,
+        .named = "DataLoader"),
+    ROW("allocator", "allocating and freeing GPU memory", FAULT, WITH_GPU, .work = WORK_MEMORY,
+        .named = "allocating and freeing GPU memory"),
+    ROW("recompilation", "torch.compile compiles again", FAULT, ANYWHERE, .named = "torch.compile"),
+    ROW("garbage_collection", "Python collects garbage", FAULT, ANYWHERE,
+        .named = "garbage collection"),
+    ROW("slow_iterations", "unusual iterations take longer than the others", FAULT, ANYWHERE,
+        .find = find_slow_iterations),
+    ROW("slow_link", "slow links: slower than others of their class", FAULT, WITH_GPU,
+        .find = find_slow_links),
+    ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT, WITH_GPU,
+        .find = find_uneven_work),
+    ROW("noise", "pauses and noise: times that vary between iterations", FAULT, ANYWHERE,
+        .find = find_noise),
+    ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT, WITH_GPU,
+        .find = find_slow_ranks),
+    ROW("uneven_stages", "uneven stages: some of the pipeline compute more", FAULT, WITH_GPU,
+        .find = find_uneven_stages),
+    ROW("recomputation", "the forward pass is computed again", FAULT, WITH_GPU,
+        .find = find_recomputing),
+    ROW("python_gaps", "gaps between ops of CPU threads: Python, the framework", FAULT, ANYWHERE,
+        .find = find_gaps),
+    ROW("sync", "the CPU waits for the GPU", HABIT, WITH_GPU, .find = find_syncs,
+        .work = WORK_SYNC),
+    ROW("copies", "copies of memory", HABIT, WITH_GPU, .work = WORK_COPY),
+    ROW("small_messages", "messages too small for their latency", HABIT, WITH_GPU,
+        .find = find_small_messages),
+    ROW("bucket_order", "gradients are sent only when the backward pass is over", HABIT, WITH_GPU,
+        .find = find_bucket_order),
+    ROW("launch", "launching: the CPU is behind the GPU", COST, WITH_GPU, .find = find_launches),
+    ROW("pipeline_bubbles", "stages of the pipeline wait for each other", COST, WITH_GPU,
+        .find = find_bubbles),
+    ROW("communication", "communication that nothing hides", COST, WITH_GPU,
+        .find = find_communication),
+    ROW("contention", "communication slows down the computation beside it", EFFECT, WITH_GPU,
+        .find = find_contention),
 };
 const uint32_t n_cause_rows = sizeof cause_rows / sizeof *cause_rows;
+
+void cause_find(const struct cause_row *row, const struct diagnosed *d, struct cause_found *found)
+{
+    if (d->g->lacks_gpu && row->needs_gpu) {
+        found->needs = "The GPU's work was not recorded.";
+        return;
+    }
+    if (row->work != WORK_NONE)
+        find_work(d, found, row->work);
+    if (row->named)
+        find_named(d, found, row->named);
+    if (row->find)
+        row->find(d, found);
+}

@@ -31,17 +31,17 @@ bool names_executor(const struct dpro_graph *g, uint32_t name);
 /* All times with one key, such as those of one kind of op on a rank. */
 struct time_group {
     uint64_t key;
-    uint32_t rank;         /* index */
+    uint32_t rank;         /* index; or whose they are */
     ARRAY(uint32_t) times; /* gap * n_ops + op */
     int64_t *ns;           /* [n_iterations] their sum */
     int64_t mean_ns;       /* of these */
 };
 typedef ARRAY(struct time_group) time_groups;
 
-/* Adds a time to the group with this key on its rank; groups_sum() when all are there: what is left
- * of them, or all of durations. */
-void groups_add(time_groups *groups, struct map *numbers, const struct diagnosed *d, uint64_t key,
-                uint32_t op, bool gap);
+/* Adds a time to a rank's group with this key; groups_sum() when all are there: what is left of
+ * them, or all of durations. */
+void groups_add(time_groups *groups, struct map *numbers, uint64_t key, uint32_t rank,
+                uint32_t time);
 void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena);
 void groups_fini(time_groups *groups);
 
@@ -72,16 +72,16 @@ bool work_moves(const struct diagnosed *d);
 /* causes_iterations.c: iterations beside one another */
 /* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */
 void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked);
-void find_compiling(const struct diagnosed *d, struct cause_found *found);
-void find_garbage(const struct diagnosed *d, struct cause_found *found);
+/* All ops that are named so (but kernels, and those that run what was compiled), and what they make
+ * unusual iterations longer by: what is in some iterations only is no op of the graph. */
+void find_named(const struct diagnosed *d, struct cause_found *found, const char *what);
 void find_slow_iterations(const struct diagnosed *d, struct cause_found *found);
 void find_noise(const struct diagnosed *d, struct cause_found *found);
 void find_start_apart(const struct diagnosed *d, struct cause_found *found);
 /* causes_cpu.c: what CPUs do beside computing, and what ranks compute twice */
-void find_input(const struct diagnosed *d, struct cause_found *found);
+/* All time of one sort of work; parts by the names of the ops. */
+void find_work(const struct diagnosed *d, struct cause_found *found, enum work sort);
 void find_syncs(const struct diagnosed *d, struct cause_found *found);
-void find_allocator(const struct diagnosed *d, struct cause_found *found);
-void find_copies(const struct diagnosed *d, struct cause_found *found);
 void find_recomputing(const struct diagnosed *d, struct cause_found *found);
 void find_gaps(const struct diagnosed *d, struct cause_found *found);
 void find_launches(const struct diagnosed *d, struct cause_found *found);

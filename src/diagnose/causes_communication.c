@@ -106,17 +106,39 @@ static bool is_sized(const struct diagnosed *d, const uint8_t *work, uint32_t op
 
 /* ---- slow links ---- */
 
-/* Transfers of one kind and size by those who take part. */
+/* Those who take part in a transfer, and of what class it is. */
 struct timed_link {
     uint64_t class, who;
-    uint32_t n;
     int from, to; /* ranks of a message; the first and the last of a collective's */
-    bool is_pair;
-    double *ns; /* by iteration, of all its ops */
-    ARRAY(uint32_t) ops;
+    bool is_pair, of_unknown_size;
 };
 
-ORDER(by_class, struct timed_link, ASCENDING(class) ?: ASCENDING(who));
+static struct timed_link pair_link(const struct dpro_graph *g, uint32_t kind, uint32_t from,
+                                   uint32_t to)
+{
+    bool near = g->rank_hosts && g->rank_hosts[from] == g->rank_hosts[to];
+    return (struct timed_link){.class = kind * 4 + near,
+                               .who = (uint64_t)from << 32 | to,
+                               .from = g->ranks[from].rank,
+                               .to = g->ranks[to].rank,
+                               .is_pair = true};
+}
+
+/* The ranks of a collective: process groups have names, but not of all frameworks. */
+static struct timed_link group_link(const struct dpro_graph *g, uint32_t kind,
+                                    const struct graph_collective *c)
+{
+    const struct graph_member *members = &g->members[c->first_member];
+    uint32_t first = g->rank[members[0].arrival], last = g->rank[members[c->n_members - 1].arrival];
+    if (g->of_stages && c->n_members == 2 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV))
+        return c->kind == DPRO_SEND ? pair_link(g, kind, first, last)
+                                    : pair_link(g, kind, last, first);
+    struct timed_link link = pair_link(g, 0, first, last);
+    link.class = ((2 + link.class) * 64 + c->kind) * 65536 + c->n_members;
+    link.who ^= map_mix(c->group + UINT64_C(1));
+    link.is_pair = false;
+    return link;
+}
 
 static void note_message(void *arg, dpro_op_id send, dpro_op_id receive)
 {
@@ -125,92 +147,87 @@ static void note_message(void *arg, dpro_op_id send, dpro_op_id receive)
     peer[receive] = send;
 }
 
-/* The ranks of a collective: process groups have names, but not of all frameworks. What stages of a
- * timeline send each other, activations and their gradients, is of one size. */
-static struct timed_link group_link(const struct dpro_graph *g, const struct graph_collective *c)
+/* Of an op that transfers; of class 0: nobody knows who does. What stages of a timeline send each
+ * other, activations and their gradients, is of one size; what they reduce isn't known. */
+static struct timed_link link_of(const struct diagnosed *d, uint32_t op, uint32_t peer,
+                                 const struct graph_collective *c)
 {
-    const struct graph_member *members = &g->members[c->first_member];
-    uint32_t first = g->rank[members[0].arrival], last = g->rank[members[c->n_members - 1].arrival];
-    bool near = g->rank_hosts && g->rank_hosts[first] == g->rank_hosts[last];
-    if (g->of_stages && c->n_members == 2 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV)) {
-        uint32_t from = c->kind == DPRO_SEND ? first : last, to = from == first ? last : first;
-        return (struct timed_link){.who = (uint64_t)from << 32 | to,
-                                   .from = g->ranks[from].rank,
-                                   .to = g->ranks[to].rank,
-                                   .is_pair = true};
+    const struct dpro_graph *g = d->g;
+    struct timed_link link = {.class = 0};
+    if (peer != DPRO_NO_OP && g->rank[peer] < g->n_ranks) {
+        bool sends = g->kind[op] == DPRO_OP_SEND;
+        link = pair_link(g, g->kind[op], g->rank[sends ? op : peer], g->rank[sends ? peer : op]);
+    } else if (c && !graph_is_of_message(g, op) && c->n_messages == 0) {
+        link = group_link(g, g->kind[op], c);
     }
-    return (struct timed_link){.class = ((2 + near) * 64 + c->kind) * 65536 + c->n_members,
-                               .who =
-                                   map_mix(c->group + UINT64_C(1)) ^ ((uint64_t)first << 32 | last),
-                               .from = g->ranks[first].rank,
-                               .to = g->ranks[last].rank};
+    link.of_unknown_size = size_of(d, op) == 0 && !(g->of_stages && link.is_pair);
+    if (link.of_unknown_size && !g->of_stages)
+        return (struct timed_link){.class = 0};
+    if (link.class > 0)
+        link.class =
+            map_mix(link.class ^ map_mix(size_of(d, op)) ^ (g->dimension ? g->dimension[op] : 0));
+    return link;
+}
+
+ORDER(by_class, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
+
+/* The mean time of a link's transfers, and whether it is longer than that in nearly all iterations,
+ * by more than chance explains. */
+static double transfer_ns(const struct time_group *group, uint32_t n, double usual_ns, bool *longer)
+{
+    double n_ops = (double)group->times.n;
+    struct mean_std of = stats_mean_std_i64(group->ns, n);
+    uint32_t n_longer = 0;
+    for (uint32_t s = 0; s < n; s++)
+        n_longer += (double)group->ns[s] > usual_ns * n_ops;
+    *longer = n_longer * 4 >= n * 3 && of.mean / n_ops - usual_ns >= 3 * of.std / n_ops / sqrt(n);
+    return of.mean / n_ops;
 }
 
 /* Links whose transfers take a fifth longer than those of most links of their class, of three or
- * more, in nearly all iterations and by more than chance explains. */
+ * more; where sizes aren't known, three times as long. */
 void find_slow_links(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    uint32_t n = d->n_iterations;
     const uint8_t *work = works_of(g, &arena);
     const uint32_t *collective = collectives_of(g, &arena);
     uint32_t *peer = arena_array(&arena, g->n_ops + (size_t)1, sizeof *peer);
     SCRATCH struct map numbers = {0};
-    ARRAY(struct timed_link) links = {0};
+    SCRATCH struct map of_groups = {0};
+    SCRATCH ARRAY(struct timed_link) links = {0};
+    time_groups groups = {0};
+    bool longer;
     memset(peer, 0xff, g->n_ops * sizeof *peer);
     graph_each_message(g, note_message, peer);
     for (uint32_t op = 0; op < g->n_ops; op++) {
         if (!is_timed(d, work, op) || g->rank[op] >= g->n_ranks)
             continue;
-        struct timed_link link = {.class = g->kind[op]};
-        if (peer[op] != DPRO_NO_OP && g->rank[peer[op]] < g->n_ranks) {
-            bool sends = g->kind[op] == DPRO_OP_SEND;
-            uint32_t from = g->rank[sends ? op : peer[op]], to = g->rank[sends ? peer[op] : op];
-            bool near = g->rank_hosts && g->rank_hosts[from] == g->rank_hosts[to];
-            link = (struct timed_link){.class = link.class * 4 + near,
-                                       .who = (uint64_t)from << 32 | to,
-                                       .from = g->ranks[from].rank,
-                                       .to = g->ranks[to].rank,
-                                       .is_pair = true};
-        } else if (collective[op] > 0 && !graph_is_of_message(g, op) &&
-                   g->collectives[collective[op] - 1].n_messages == 0) {
-            link = group_link(g, &g->collectives[collective[op] - 1]);
-        } else {
+        struct timed_link link = link_of(
+            d, op, peer[op], collective[op] > 0 ? &g->collectives[collective[op] - 1] : NULL);
+        if (link.class == 0)
             continue;
-        }
-        if (size_of(d, op) == 0 && !(g->of_stages && link.is_pair))
-            continue;
-        link.class =
-            map_mix(link.class ^ map_mix(size_of(d, op)) ^ (g->dimension ? g->dimension[op] : 0));
-        uint64_t key = map_mix(link.class ^ link.who * 0x100000001b3u) | 1;
-        size_t at = (size_t)map_number(&numbers, key);
-        if (at == links.n) {
-            link.ns = arena_array(&arena, n + (size_t)1, sizeof(double));
+        size_t at = (size_t)map_number(&numbers, map_mix(link.who * 2 + link.is_pair) | 1);
+        if (at == links.n)
             array_push(&links, link);
-        }
-        array_push(&links.at[at].ops, op);
-        for (uint32_t i = 0; i < n; i++)
-            links.at[at].ns[i] += (double)left_of(d, i, op, false);
+        links.at[at].of_unknown_size |= link.of_unknown_size;
+        groups_add(&groups, &of_groups, link.class, (uint32_t)at, op);
     }
-    array_sort(&links, by_class);
-    SCRATCH double *usual = mem_array(links.n + 1, sizeof *usual);
-    for (size_t i = 0, end; i < links.n; i = end) {
-        end = RUN_END(k, i, links.n, links.at[k].class == links.at[i].class);
+    groups_sum(&groups, d, false, &arena);
+    array_sort(&groups, by_class);
+    SCRATCH double *usual = mem_array(groups.n + (size_t)1, sizeof *usual);
+    for (size_t i = 0, end; i < groups.n; i = end) {
+        end = RUN_END(k, i, (size_t)groups.n, groups.at[k].key == groups.at[i].key);
         for (size_t k = i; k < end; k++)
-            usual[k - i] = stats_mean_std(links.at[k].ns, n).mean / (double)links.at[k].ops.n;
+            usual[k - i] = transfer_ns(&groups.at[k], d->n_iterations, 0, &longer);
         double most = select_double(usual, end - i, (end - i - 1) / 2);
         for (size_t k = i; k < end && end - i > 2; k++) {
-            const struct timed_link *link = &links.at[k];
-            double n_ops = (double)link->ops.n, mean = stats_mean_std(link->ns, n).mean / n_ops;
-            uint32_t n_longer = 0;
-            for (uint32_t s = 0; s < n; s++)
-                n_longer += link->ns[s] > most * n_ops;
-            double error = stats_mean_std(link->ns, n).std / n_ops / sqrt((double)n);
-            if (mean < 1.2 * most || n_longer * 4 < n * 3 || mean - most < 3 * error)
-                continue;
+            const struct timed_link *link = &links.at[groups.at[k].rank];
+            double mean = transfer_ns(&groups.at[k], d->n_iterations, most, &longer);
             double share = 1 - most / mean;
-            EACH (const uint32_t, op, link->ops)
+            if (!longer || mean < (link->of_unknown_size ? 3 : 1.2) * most)
+                continue;
+            EACH (const uint32_t, op, groups.at[k].times)
                 piece_share(found, d, *op,
                             found_part(found, map_key(link->who),
                                        link->is_pair ? "rank %d to rank %d" : "ranks %d to %d",
@@ -218,9 +235,7 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
                             &share, true);
         }
     }
-    EACH (struct timed_link, link, links)
-        array_fini(&link->ops);
-    array_fini(&links);
+    groups_fini(&groups);
 }
 
 /* ---- buckets that wait for the backward pass ---- */

@@ -13,8 +13,7 @@ static uint32_t part_of_op(struct cause_found *found, const struct dpro_graph *g
                       strtab_get(&g->names, where));
 }
 
-/* All time of one sort of work; parts by the names of the ops. */
-static void find_all(const struct diagnosed *d, struct cause_found *found, enum work sort)
+void find_work(const struct diagnosed *d, struct cause_found *found, enum work sort)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
@@ -24,23 +23,6 @@ static void find_all(const struct diagnosed *d, struct cause_found *found, enum 
         if (work[time] == sort)
             piece_all(found, op, time >= g->n_ops, part_of_op(found, g, op, sort));
     }
-}
-
-void find_input(const struct diagnosed *d, struct cause_found *found)
-{
-    find_all(d, found, WORK_INPUT);
-    find_unusual(d, found, "DataLoader");
-}
-
-void find_allocator(const struct diagnosed *d, struct cause_found *found)
-{
-    find_all(d, found, WORK_MEMORY);
-    find_unusual(d, found, "allocating and freeing GPU memory");
-}
-
-void find_copies(const struct diagnosed *d, struct cause_found *found)
-{
-    find_all(d, found, WORK_COPY);
 }
 
 static bool on_thread(const struct dpro_graph *g, uint32_t op)
@@ -53,7 +35,6 @@ static bool on_thread(const struct dpro_graph *g, uint32_t op)
 void find_syncs(const struct diagnosed *d, struct cause_found *found)
 {
     const struct dpro_graph *g = d->g;
-    find_all(d, found, WORK_SYNC);
     for (int next = 0; next < 2; next++) {
         const uint32_t *row = next ? g->next_row : g->row, *succ = next ? g->next_succ : g->succ;
         for (uint32_t op = 0; op < g->n_ops && row; op++)

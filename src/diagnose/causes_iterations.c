@@ -112,9 +112,9 @@ static void excess_claim_all(struct excess *e, uint32_t works)
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (of_works(work[time], works) && g->rank[op] < g->n_ranks)
-            groups_add(&groups, &numbers, e->d,
-                       e->evens_out ? 0 : work[time] * UINT64_C(2) + (time >= g->n_ops), op,
-                       time >= g->n_ops);
+            groups_add(&groups, &numbers,
+                       e->evens_out ? 0 : work[time] * UINT64_C(2) + (time >= g->n_ops),
+                       g->rank[op], time);
     }
     struct group_excess *of = arena_array(&arena, groups.n + 1, sizeof *of);
     for (size_t k = 0; k < groups.n; k++)
@@ -243,9 +243,7 @@ void find_slow_iterations(const struct diagnosed *d, struct cause_found *found)
     find_unusual(d, found, NULL);
 }
 
-/* All ops that are named so (but kernels, and those that run what was compiled), and what they make
- * unusual iterations longer by: what is in some iterations only is no op of the graph. */
-static void find_named(const struct diagnosed *d, struct cause_found *found, const char *what)
+void find_named(const struct diagnosed *d, struct cause_found *found, const char *what)
 {
     const struct dpro_graph *g = d->g;
     SCRATCH bool *are = mem_array(g->names.n + (size_t)1, sizeof *are);
@@ -258,16 +256,6 @@ static void find_named(const struct diagnosed *d, struct cause_found *found, con
         if (are[g->name[op]] && !(g->flags[op] & GRAPH_OP_GPU))
             piece_all(found, op, false, part_of_rank(found, d, g->rank[op], NULL));
     find_unusual(d, found, what);
-}
-
-void find_compiling(const struct diagnosed *d, struct cause_found *found)
-{
-    find_named(d, found, "torch.compile");
-}
-
-void find_garbage(const struct diagnosed *d, struct cause_found *found)
-{
-    find_named(d, found, "garbage collection");
 }
 
 void find_noise(const struct diagnosed *d, struct cause_found *found)

@@ -1,7 +1,8 @@
 /* Ranks beside their peers, which do the same work: ops of one name and phase, as many of them. A
  * rank that takes longer for them in nearly every iteration is slow. But where forward and backward
- * passes take longer together, by turns on all ranks, or without the update, which knows nothing of
- * the batch, it is the work that is uneven; in a pipeline, where they do so on all its stages. */
+ * passes of some batches take longer than of others, on all stages of a pipeline, and the update
+ * does not, it is the work that is uneven. A rank that takes the same factor longer for all of them
+ * has more work only if shapes tell so. */
 #include "diagnose/causes.h"
 
 #include "graph/dimensions/pipeline.h"
@@ -16,11 +17,6 @@ struct peers {
 };
 
 ORDER(by_key, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
-
-static bool is_phase(const struct dpro_graph *g, uint32_t op, uint32_t phase)
-{
-    return phase >= DPRO_N_OP_KINDS || g->phase[op] == phase;
-}
 
 /* Groups of the times of these sorts. Kinds of op that a rank has more or fewer of than another one
  * are other kinds. */
@@ -47,7 +43,7 @@ static void peers_make(struct peers *p, const struct diagnosed *d, uint32_t work
             } else {
                 uint64_t count = 0;
                 map_get(&counts, map_mix(keys[time] + r + 1) | 1, &count);
-                groups_add(&p->groups, &p->numbers, d, keys[time] ^ count, op, gap);
+                groups_add(&p->groups, &p->numbers, keys[time] ^ count, r, time);
             }
         }
     groups_sum(&p->groups, d, all, arena);
@@ -73,25 +69,25 @@ static void beside_the_fastest(struct beside *b, const struct peers *p, uint32_t
                                uint32_t n)
 {
     double least = 1;
+    SCRATCH double *longer = mem_array(n_ranks + (size_t)1, sizeof *longer);
     for (uint32_t r = 0; r < n_ranks; r++) {
         double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
         double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
-        least = own > more ? MIN(least, more / (own - more)) : least;
+        longer[r] = own > more ? more / (own - more) : 1;
+        least = MIN(least, longer[r]);
     }
     least = MAX(least, 0);
     for (size_t k = 0; k < p->groups.n; k++) {
-        uint32_t r = p->groups.at[k].rank;
-        double own = stats_mean_std(b->own + (size_t)r * n, n).mean;
-        double more = stats_mean_std(b->more + (size_t)r * n, n).mean;
-        b->share[k] *= more > 0 ? MAX(1 - least * (own - more) / more, 0) : 0;
+        double its = longer[p->groups.at[k].rank];
+        b->share[k] *= its > 0 ? MAX(1 - least / its, 0) : 0;
     }
     for (size_t i = 0; i < (size_t)n_ranks * n; i++)
         b->more[i] -= least * (b->own[i] - b->more[i]);
 }
 
 /* Beside the lower median of the peers, or the fastest of them. */
-static struct beside beside_some(const struct peers *p, const struct diagnosed *d, uint32_t phase,
-                                 bool fastest, struct arena *arena)
+static struct beside beside_some(const struct peers *p, const struct diagnosed *d, bool fastest,
+                                 struct arena *arena)
 {
     uint32_t n = d->n_iterations;
     size_t n_all = (size_t)d->g->n_ranks * n + 1;
@@ -102,7 +98,7 @@ static struct beside beside_some(const struct peers *p, const struct diagnosed *
     for (size_t i = 0, end; i < p->groups.n; i = end) {
         const struct time_group *groups = p->groups.at;
         end = RUN_END(k, i, (size_t)p->groups.n, groups[k].key == groups[i].key);
-        if (end - i < 2 || !is_phase(d->g, groups[i].times.at[0] % d->g->n_ops, phase))
+        if (end - i < 2)
             continue;
         for (uint32_t s = 0; s <= n; s++) { /* the last is that of the means */
             for (size_t k = i; k < end; k++)
@@ -128,8 +124,7 @@ enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
 /* Whether the rank takes longer than its peers (sign -1: less long) in nearly all iterations, by
  * `least` in the mean and by more than chance explains; where there are too few of them to tell, by
  * 5 %. */
-static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t n, int sign, double least,
-                         double *ratio)
+static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t n, int sign, double least)
 {
     const double *own = b->own + (size_t)rank * n, *more = b->more + (size_t)rank * n;
     struct mean_std of_own = stats_mean_std(own, n), of_more = stats_mean_std(more, n);
@@ -137,102 +132,102 @@ static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t n, int 
     for (uint32_t i = 0; i < n; i++)
         n_differ += sign * more[i] > 0;
     double others = of_own.mean - of_more.mean;
-    *ratio = others > 0 ? of_own.mean / others : 1;
-    return sign * (*ratio - 1) > (n < LEAST_OFTEN ? 0.05 : least) && n_differ * 4 >= n * 3 &&
-           sign * of_more.mean > 3 * of_more.std / sqrt((double)n);
-}
-
-static bool is_slower(const struct beside *b, uint32_t rank, uint32_t n, double *ratio)
-{
-    return rank_differs(b, rank, n, 1, 0.02, ratio);
+    return others > 0 && sign * of_more.mean > (n < LEAST_OFTEN ? 0.05 : least) * others &&
+           n_differ * 4 >= n * 3 && sign * of_more.mean > 3 * of_more.std / sqrt((double)n);
 }
 
 /* Where most ranks are slow alike, the few that are not show it. */
-static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, uint32_t phase,
+static struct beside beside_peers(const struct peers *p, const struct diagnosed *d,
                                   struct arena *arena)
 {
-    struct beside b = beside_some(p, d, phase, false, arena);
-    double ratio;
+    struct beside b = beside_some(p, d, false, arena);
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        if (rank_differs(&b, r, d->n_iterations, -1, 0.05, &ratio))
-            return beside_some(p, d, phase, true, arena);
+        if (rank_differs(&b, r, d->n_iterations, -1, 0.05))
+            return beside_some(p, d, true, arena);
     return b;
 }
 
 /* ---- uneven work ---- */
 
-/* By [rank * n + iteration]: a rank's times against their median, less what all are off. */
-static double *vary_from_others(const double *x, uint32_t n_ranks, uint32_t n)
-{
-    double *off = mem_array((size_t)n_ranks * n + 1, sizeof *off);
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        double *of = memcpy(off + (size_t)r * n, x + (size_t)r * n, n * sizeof *of);
-        double usual = select_double(of, n, (n - 1) / 2);
-        for (uint32_t i = 0; i < n; i++)
-            of[i] = usual > 0 ? x[(size_t)r * n + i] / usual - 1 : 0;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        double all = 0;
-        for (uint32_t r = 0; r < n_ranks; r++)
-            all += off[(size_t)r * n + i] / n_ranks;
-        for (uint32_t r = 0; r < n_ranks; r++)
-            off[(size_t)r * n + i] -= all;
-    }
-    return off;
-}
-
-/* How much the two vary together by rank and iteration: the correlation, and how much y varies for
- * one of x; how much x varies, and in how many iterations by half of that or more. */
-static double vary_together(const double *x, const double *y, uint32_t n_ranks, uint32_t n,
-                            double *slope, double *spread, uint32_t *n_vary)
-{
-    double xx = 0, xy = 0, yy = 0;
-    SCRATCH double *dx = vary_from_others(x, n_ranks, n);
-    SCRATCH double *dy = vary_from_others(y, n_ranks, n);
-    for (size_t i = 0; i < (size_t)n_ranks * n; i++) {
-        xx += dx[i] * dx[i];
-        xy += dx[i] * dy[i];
-        yy += dy[i] * dy[i];
-    }
-    *slope = xx > 0 ? xy / xx : 0;
-    *spread = sqrt(xx / ((double)n_ranks * n));
-    *n_vary = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        double most = 0;
-        for (uint32_t r = 0; r < n_ranks; r++)
-            most = MAX(most, fabs(dx[(size_t)r * n + i]));
-        *n_vary += most > *spread / 2;
-    }
-    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
-}
-
-/* Times of passes: of each of a pipeline's micro-batches, else all of a rank's as one. Rows are
- * [rank * n_places + place in its order]. */
+/* Times of passes. Those of a pipeline's micro-batches, or of those whose gradients a rank
+ * accumulates, each have a place in its order. Ranks that compute the same batches are a line: a
+ * pipeline, else a rank. */
 struct timed_passes {
-    uint32_t n_places;
-    double *ns[DPRO_OP_UPDATE + 1]; /* [row * n_iterations + iteration]; of updates: the rank's */
+    uint32_t n_places, n_chunks, n_lines, n_stages;
+    uint32_t *line, *stage;            /* by rank; stages of those that are peers */
+    double *ratio[DPRO_OP_UPDATE + 1]; /* [(rank * n_places + place) * n_iterations + iteration]: of
+                                          the rank's usual one; of updates: the rank's */
+    double *usual[DPRO_OP_UPDATE + 1]; /* ns, [rank * n_chunks + chunk] */
+    double *length[DPRO_OP_UPDATE];    /* of a batch: [(line * n_places + place) * ... */
 };
 
-/* The pass of its rank that the k-th time of a group is in; UINT32_MAX: not known. */
-static uint32_t row_of(const struct timed_passes *passes, const struct time_group *group, size_t k)
+static uint32_t chunk_of(const struct timed_passes *t, size_t place)
 {
-    uint32_t n = passes->n_places;
-    return group->times.n % n > 0 ? UINT32_MAX
-                                  : group->rank * n + (uint32_t)(k / (group->times.n / n));
+    return (uint32_t)(place / t->n_stages % t->n_chunks);
+}
+
+/* The place that the k-th time of a group has; UINT32_MAX: not known. */
+static uint32_t place_of(const struct timed_passes *t, const struct time_group *group, size_t k)
+{
+    return group->times.n % t->n_places > 0 ? UINT32_MAX
+                                            : (uint32_t)(k / (group->times.n / t->n_places));
+}
+
+static void find_lines(struct timed_passes *t, const struct peers *p, const struct dpro_graph *g,
+                       struct arena *arena)
+{
+    const struct pipeline *line = &p->pipeline;
+    bool told = line->dimension != DPRO_NO_DIMENSION;
+    t->line = arena_array(arena, g->n_ranks + (size_t)1, sizeof *t->line);
+    t->stage = arena_array(arena, g->n_ranks + (size_t)1, sizeof *t->stage);
+    t->n_places = g->ranks[0].n_micro_batches;
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        told = told && line->stage_of[r] != UINT32_MAX;
+        t->n_places = g->ranks[r].n_micro_batches == t->n_places ? t->n_places : 1;
+    }
+    t->n_stages = told ? line->n_stages : 1;
+    t->n_chunks = told ? line->n_chunks : 1;
+    t->n_places = MAX(told ? line->n_micro_batches * line->n_chunks : t->n_places, 1);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        t->line[r] = told ? line->group_of[r] : r;
+        t->stage[r] = told ? line->stage_of[r] : 0;
+        t->n_lines = MAX(t->n_lines, t->line[r] + 1);
+    }
+}
+
+static double median_of(double *x, size_t n)
+{
+    return n > 0 ? select_double(x, n, (n - 1) / 2) : 0;
+}
+
+/* A rank's times of a phase, as shares of its usual one of the chunk. */
+static void relate_passes(struct timed_passes *t, uint32_t rank, uint32_t phase, uint32_t n)
+{
+    size_t first = (size_t)rank * t->n_places * n, n_all = (size_t)t->n_places * n;
+    SCRATCH double *some = mem_array(n_all + 1, sizeof *some);
+    for (uint32_t chunk = 0; chunk < t->n_chunks; chunk++) {
+        size_t n_some = 0;
+        for (size_t i = 0; i < n_all; i++)
+            if (chunk_of(t, i / n) == chunk)
+                some[n_some++] = t->ratio[phase][first + i];
+        t->usual[phase][rank * t->n_chunks + chunk] = median_of(some, n_some);
+    }
+    for (size_t i = 0; i < n_all; i++) {
+        double usual = t->usual[phase][rank * t->n_chunks + chunk_of(t, i / n)];
+        t->ratio[phase][first + i] = usual > 0 ? t->ratio[phase][first + i] / usual : 1;
+    }
 }
 
 static struct timed_passes passes_of(const struct peers *p, const struct diagnosed *d, bool all,
                                      struct arena *arena)
 {
-    uint32_t n = d->n_iterations, n_rows = d->g->n_ranks;
-    bool told = p->pipeline.dimension != DPRO_NO_DIMENSION;
-    for (uint32_t r = 0; told && r < d->g->n_ranks; r++)
-        told = p->pipeline.stage_of[r] != UINT32_MAX;
-    struct timed_passes passes = {
-        .n_places = told ? MAX(p->pipeline.n_micro_batches * p->pipeline.n_chunks, 1) : 1};
-    n_rows *= passes.n_places;
-    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
-        passes.ns[phase] = arena_array(arena, (size_t)n_rows * n + 1, sizeof(double));
+    struct timed_passes t = {0};
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    find_lines(&t, p, d->g, arena);
+    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++) {
+        t.ratio[phase] = arena_array(arena, (size_t)n_ranks * t.n_places * n + 1, sizeof(double));
+        t.usual[phase] = arena_array(arena, (size_t)n_ranks * t.n_chunks + 1, sizeof(double));
+    }
     for (size_t at = 0; at < p->groups.n; at++) {
         const struct time_group *group = &p->groups.at[at];
         uint32_t phase = d->g->phase[group->times.at[0] % d->g->n_ops];
@@ -240,71 +235,82 @@ static struct timed_passes passes_of(const struct peers *p, const struct diagnos
                      (at + 1 == p->groups.n || group[1].key != group->key);
         for (size_t k = 0; k < group->times.n && phase <= DPRO_OP_UPDATE && !alone; k++) {
             bool update = phase == DPRO_OP_UPDATE;
-            uint32_t row = update ? group->rank * passes.n_places : row_of(&passes, group, k);
-            uint32_t end = row + (update ? passes.n_places : 1);
-            for (; row < MIN(end, n_rows); row++)
+            uint32_t place = update ? 0 : place_of(&t, group, k);
+            uint32_t end = update ? t.n_places : place + 1;
+            for (; place < MIN(end, t.n_places); place++)
                 for (uint32_t i = 0; i < n; i++)
-                    passes.ns[phase][(size_t)row * n + i] +=
+                    t.ratio[phase][((size_t)group->rank * t.n_places + place) * n + i] +=
                         (double)(all ? d->copies[i].dur_ns[group->times.at[k]]
                                      : left_of(d, i, group->times.at[k], false));
         }
     }
-    return passes;
+    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
+        for (uint32_t r = 0; r < n_ranks; r++)
+            relate_passes(&t, r, phase, n);
+    return t;
 }
 
-/* The rank of the next stage of its pipeline, round; without one itself. */
-static uint32_t next_stage(const struct peers *p, uint32_t n_ranks, uint32_t rank)
+/* How two vary together by rank, place and iteration, less what all are off in it. */
+struct together {
+    double correlation, slope, spread; /* how much y varies for one of x; how much x does */
+    uint32_t n_vary;                   /* iterations in which x does, by half of that or more */
+};
+
+static struct together vary_together(const double *x, const double *y, uint32_t n_rows, uint32_t n)
 {
-    const struct pipeline *line = &p->pipeline;
-    for (uint32_t r = 0; r < n_ranks && line->dimension != DPRO_NO_DIMENSION; r++)
-        if (line->group_of[r] == line->group_of[rank] &&
-            line->stage_of[r] == (line->stage_of[rank] + 1) % line->n_stages)
+    struct together t = {.n_vary = 0};
+    double xx = 0, xy = 0, yy = 0;
+    SCRATCH double *most = mem_array(n + (size_t)1, sizeof *most);
+    for (uint32_t i = 0; i < n; i++) {
+        double mean_x = 0, mean_y = 0;
+        for (size_t at = i; at < (size_t)n_rows * n; at += n) {
+            mean_x += x[at] / n_rows;
+            mean_y += y[at] / n_rows;
+        }
+        for (size_t at = i; at < (size_t)n_rows * n; at += n) {
+            double dx = x[at] - mean_x, dy = y[at] - mean_y;
+            xx += dx * dx;
+            xy += dx * dy;
+            yy += dy * dy;
+            most[i] = MAX(most[i], fabs(dx));
+        }
+    }
+    t.correlation = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
+    t.slope = xx > 0 ? xy / xx : 0;
+    t.spread = sqrt(xx / ((double)n_rows * n));
+    for (uint32_t i = 0; i < n; i++)
+        t.n_vary += most[i] > t.spread / 2;
+    return t;
+}
+
+/* The rank of the next stage of its line, round; else itself. */
+static uint32_t next_stage(const struct timed_passes *t, uint32_t n_ranks, uint32_t rank)
+{
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (t->line[r] == t->line[rank] && t->stage[r] == (t->stage[rank] + 1) % t->n_stages)
             return r;
     return rank;
 }
 
 /* Passes forward and back vary alike, otherwise than others, in a third of iterations, and on all
  * stages of their pipeline; and the update does not. */
-static bool varies_as_work(const struct diagnosed *d, const struct peers *p,
-                           const struct timed_passes *passes)
+static bool varies_as_work(const struct diagnosed *d, const struct timed_passes *t)
 {
-    uint32_t n = d->n_iterations, n_rows = d->g->n_ranks * passes->n_places;
-    double slope, spread, update_slope, next_slope, unused;
-    uint32_t n_vary, n_others;
-    double *const *ns = passes->ns;
-    if (d->g->n_samples < 4)
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks, n_rows = n_ranks * t->n_places;
+    size_t of_rank = (size_t)t->n_places * n;
+    double *const *x = t->ratio;
+    if (d->g->n_samples * t->n_places < 4)
         return false;
-    double together =
-        vary_together(ns[DPRO_OP_FW], ns[DPRO_OP_BW], n_rows, n, &slope, &spread, &n_vary);
-    double update = vary_together(ns[DPRO_OP_FW], ns[DPRO_OP_UPDATE], n_rows, n, &update_slope,
-                                  &unused, &n_others);
-    if (passes->n_places > 1) {
-        size_t of_rank = (size_t)passes->n_places * n;
-        SCRATCH double *of_next = mem_array((size_t)n_rows * n + 1, sizeof *of_next);
-        for (uint32_t r = 0; r < d->g->n_ranks; r++)
-            memcpy(of_next + r * of_rank,
-                   ns[DPRO_OP_FW] + next_stage(p, d->g->n_ranks, r) * of_rank,
-                   of_rank * sizeof *of_next);
-        together = MIN(together, vary_together(ns[DPRO_OP_FW], of_next, n_rows, n, &next_slope,
-                                               &unused, &n_others));
-    }
-    return spread > 0.02 && n_vary * 3 > n && together > 0.7 && slope > 1.0 / 3 && slope < 3 &&
-           !(update > 0.7 && update_slope > slope / 3);
-}
-
-/* A rank has more work than its peers: both passes take longer, the update does not. */
-static bool has_more_work(const struct diagnosed *d, const struct beside *of_phase, uint32_t rank)
-{
-    double ratio[DPRO_OP_UPDATE + 1];
-    uint32_t n = d->n_iterations;
-    bool forward = is_slower(&of_phase[DPRO_OP_FW], rank, n, &ratio[DPRO_OP_FW]);
-    bool backward = is_slower(&of_phase[DPRO_OP_BW], rank, n, &ratio[DPRO_OP_BW]);
-    is_slower(&of_phase[DPRO_OP_UPDATE], rank, n, &ratio[DPRO_OP_UPDATE]);
-    double least = MIN(ratio[DPRO_OP_FW], ratio[DPRO_OP_BW]);
-    double update = stats_mean_std(of_phase[DPRO_OP_UPDATE].own + (size_t)rank * n, n).mean;
-    double forwards = stats_mean_std(of_phase[DPRO_OP_FW].own + (size_t)rank * n, n).mean;
-    return forward && backward && update > forwards / 50 &&
-           ratio[DPRO_OP_UPDATE] - 1 < (least - 1) / 4;
+    SCRATCH double *next = mem_array((size_t)n_rows * n + 1, sizeof *next);
+    for (uint32_t r = 0; r < n_ranks; r++)
+        memcpy(next + r * of_rank, x[DPRO_OP_FW] + next_stage(t, n_ranks, r) * of_rank,
+               of_rank * sizeof *next);
+    struct together passes = vary_together(x[DPRO_OP_FW], x[DPRO_OP_BW], n_rows, n);
+    struct together update = vary_together(x[DPRO_OP_FW], x[DPRO_OP_UPDATE], n_rows, n);
+    double least =
+        MIN(passes.correlation, vary_together(x[DPRO_OP_FW], next, n_rows, n).correlation);
+    return passes.spread > 0.02 && passes.n_vary * 3 > n && least > 0.7 && passes.slope > 1.0 / 3 &&
+           passes.slope < 3 && !(update.correlation > 0.7 && update.slope > passes.slope / 3);
 }
 
 bool work_moves(const struct diagnosed *d)
@@ -313,109 +319,142 @@ bool work_moves(const struct diagnosed *d)
     struct peers p = {0};
     peers_make(&p, d, 1U << WORK_COMPUTE, true, &arena);
     struct timed_passes passes = passes_of(&p, d, true, &arena);
-    bool moves = varies_as_work(d, &p, &passes);
+    bool moves = varies_as_work(d, &passes);
     peers_fini(&p);
     return moves;
 }
 
-static uint32_t stage_of(const struct peers *p, uint32_t rank)
-{
-    return p->by_stage ? p->pipeline.stage_of[rank] : 0;
-}
-
-static double n_peers(const struct peers *p, uint32_t n_ranks, uint32_t rank)
-{
-    uint32_t n = 0;
-    for (uint32_t r = 0; r < n_ranks; r++)
-        n += stage_of(p, r) == stage_of(p, rank);
-    return n;
-}
-
-/* What a rank's passes take in the mean iteration; or what of it is more than its peers'. */
-static double pass_mean(const struct beside *of_phase, bool all, uint32_t rank, uint32_t n)
+static double flops_of(const struct dpro_graph *g, uint32_t rank)
 {
     double sum = 0;
-    for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
-        sum +=
-            stats_mean_std((all ? of_phase[phase].own : of_phase[phase].more) + rank * n, n).mean;
+    for (uint32_t k = 0; g->work && k < N_FAMILIES * N_PRECISIONS; k++)
+        sum += g->work[rank].of[k / N_PRECISIONS][k % N_PRECISIONS].flops;
     return sum;
 }
 
-/* What of a pass is more than the mean of its peers in an iteration, of those of its stage and
- * model chunk, as a share: by [phase][row * n_iterations + iteration], in place. */
-static void even_passes(struct timed_passes *passes, const struct peers *p, uint32_t n_ranks,
-                        uint32_t n)
+/* By the shapes of its ops: more than each of its peers. */
+static bool computes_more(const struct dpro_graph *g, const struct timed_passes *t, uint32_t rank)
 {
-    const struct pipeline *line = &p->pipeline;
-    uint32_t n_places = passes->n_places, n_rows = n_ranks * n_places;
-    uint32_t n_chunks = n_places > 1 ? line->n_chunks : 1;
-    size_t n_all = (size_t)(n_rows + 1) * n_chunks;
-    SCRATCH double *sum = mem_array(n_all, sizeof *sum);
-    SCRATCH double *n_of = mem_array(n_all, sizeof *n_of);
-    SCRATCH uint32_t *peers = mem_array(n_rows + (size_t)1, sizeof *peers);
-    for (uint32_t row = 0; row < n_rows; row++) {
-        uint32_t rank = row / n_places, place = row % n_places;
-        peers[row] = n_places == 1
-                         ? stage_of(p, rank)
-                         : line->stage_of[rank] * n_chunks + place / line->n_stages % n_chunks;
+    double own = flops_of(g, rank), most = 0;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        most = r != rank && t->stage[r] == t->stage[rank] ? MAX(most, flops_of(g, r)) : most;
+    return most > 0 && own > 1.01 * most;
+}
+
+/* The usual batches of a line beside those of the others; by how much more chance explains. What
+ * is slow takes the same factor longer for each, so that it is no work unless shapes say so. */
+static double usual_length(const struct timed_passes *t, const struct diagnosed *d, uint32_t line,
+                           uint32_t phase, bool moves)
+{
+    const struct dpro_graph *g = d->g;
+    size_t n_of = 0, n_all = (size_t)t->n_places * d->n_iterations;
+    SCRATCH double *of_ranks = mem_array((size_t)g->n_ranks * t->n_chunks + 1, sizeof *of_ranks);
+    SCRATCH double *of_peers = mem_array(g->n_ranks + (size_t)1, sizeof *of_peers);
+    bool more = false;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        for (uint32_t c = 0; c < t->n_chunks && t->line[r] == line; c++) {
+            size_t n_peers = 0;
+            for (uint32_t peer = 0; peer < g->n_ranks; peer++)
+                if (t->stage[peer] == t->stage[r])
+                    of_peers[n_peers++] = t->usual[phase][peer * t->n_chunks + c];
+            double usual = median_of(of_peers, n_peers);
+            of_ranks[n_of++] = usual > 0 ? t->usual[phase][r * t->n_chunks + c] / usual : 1;
+            more |= computes_more(g, t, r);
+        }
+    double usual = median_of(of_ranks, n_of);
+    double std = stats_mean_std(t->length[phase] + line * n_all, n_all).std;
+    bool chance = moves && fabs(usual - 1) < 4 * std / sqrt((double)n_all);
+    return more || chance ? usual : 1;
+}
+
+/* Of each batch its length, by the median of the stages that compute it. */
+static void find_lengths(struct timed_passes *t, const struct diagnosed *d, bool moves,
+                         struct arena *arena)
+{
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    size_t n_all = (size_t)t->n_places * n;
+    SCRATCH double *some = mem_array(n_ranks + (size_t)1, sizeof *some);
+    for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++) {
+        t->length[phase] = arena_array(arena, t->n_lines * n_all + 1, sizeof *t->length[phase]);
+        for (uint32_t line = 0; line < t->n_lines; line++) {
+            double *length = t->length[phase] + line * n_all;
+            for (size_t i = 0; i < n_all; i++) {
+                size_t n_some = 0;
+                for (uint32_t r = 0; r < n_ranks; r++)
+                    if (t->line[r] == line)
+                        some[n_some++] = moves ? t->ratio[phase][r * n_all + i] : 1;
+                length[i] = median_of(some, n_some);
+            }
+            double usual = usual_length(t, d, line, phase, moves);
+            for (size_t i = 0; i < n_all; i++)
+                length[i] *= usual;
+        }
     }
+}
+
+/* Whether most of what batches vary by is the same in each iteration. */
+static bool differ_alike(const struct timed_passes *t, uint32_t n)
+{
+    double of_means = 0, all = 0;
+    for (size_t row = 0; row < (size_t)t->n_lines * t->n_places; row++) {
+        struct mean_std own = stats_mean_std(t->length[DPRO_OP_FW] + row * n, n);
+        of_means += (own.mean - 1) * (own.mean - 1);
+        all += own.std * own.std;
+    }
+    return of_means > all;
+}
+
+/* What of a pass a batch of the iteration's mean length would save, in place of lengths. Without a
+ * pipeline it is all of a rank that counts, and one that has less than the mean by chance waits as
+ * before. */
+static void even_lengths(struct timed_passes *t, bool by_rank, bool alike, uint32_t n)
+{
     for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
         for (uint32_t i = 0; i < n; i++) {
-            memset(sum, 0, n_all * sizeof *sum);
-            memset(n_of, 0, n_all * sizeof *n_of);
-            for (uint32_t row = 0; row < n_rows; row++) {
-                sum[peers[row]] += passes->ns[phase][(size_t)row * n + i];
-                n_of[peers[row]]++;
-            }
-            for (uint32_t row = 0; row < n_rows; row++) {
-                double *own = &passes->ns[phase][(size_t)row * n + i];
-                *own = *own > 0 ? 1 - sum[peers[row]] / n_of[peers[row]] / *own : 0;
-                if (n_places == 1) /* a rank that has less than the mean waits as before */
-                    *own = MAX(*own, 0);
+            double mean = 0;
+            size_t n_rows = (size_t)t->n_lines * t->n_places;
+            for (size_t row = 0; row < n_rows; row++)
+                mean += t->length[phase][row * n + i] / (double)n_rows;
+            for (uint32_t line = 0; line < t->n_lines; line++) {
+                double *of = t->length[phase] + (size_t)line * t->n_places * n + i, own = 0;
+                for (uint32_t k = 0; k < t->n_places; k++)
+                    own += of[(size_t)k * n] / t->n_places;
+                for (uint32_t k = 0; k < t->n_places; k++) {
+                    double length = by_rank ? own : of[(size_t)k * n];
+                    double share = length > 0 ? 1 - mean / length : 0;
+                    of[(size_t)k * n] = by_rank && !alike ? MAX(share, 0) : share;
+                }
             }
         }
 }
 
-/* Of work that moves each pass would have the mean of the iteration; what one rank has more goes to
- * all of its peers alike. */
+/* Each pass would be of a batch of the mean length. */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
-    struct beside of_phase[DPRO_OP_UPDATE + 1];
     struct peers p = {0};
     uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
     if (n_ranks < 2)
         return;
     peers_make(&p, d, 1U << WORK_COMPUTE, false, &arena);
-    for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++)
-        of_phase[phase] = beside_peers(&p, d, phase, &arena);
-    struct timed_passes passes = passes_of(&p, d, false, &arena);
-    bool moves = varies_as_work(d, &p, &passes);
-    even_passes(&passes, &p, n_ranks, n);
-    bool *more = arena_array(&arena, n_ranks + (size_t)1, sizeof *more);
-    double *given = arena_array(&arena, n_ranks + (size_t)1, sizeof *given); /* to each rank */
-    uint32_t *giver = arena_array(&arena, n_ranks + (size_t)1, sizeof *giver);
-    for (uint32_t r = 0; r < n_ranks; r++)
-        if ((more[r] = !moves && has_more_work(d, of_phase, r) &&
-                       (!p.by_stage || has_more_work(d, of_phase, next_stage(&p, n_ranks, r))))) {
-            given[stage_of(&p, r)] += pass_mean(of_phase, false, r, n) / n_peers(&p, n_ranks, r);
-            giver[stage_of(&p, r)] = r;
-        }
+    struct timed_passes t = passes_of(&p, d, false, &arena);
+    find_lengths(&t, d, varies_as_work(d, &t), &arena);
+    bool by_rank = t.n_lines == n_ranks, alike = differ_alike(&t, n);
+    even_lengths(&t, by_rank, alike, n);
     for (size_t at = 0; at < p.groups.n; at++) {
         const struct time_group *group = &p.groups.at[at];
-        uint32_t r = group->rank, stage = stage_of(&p, r);
+        uint32_t r = group->rank;
         for (size_t k = 0; k < group->times.n; k++) {
             uint32_t time = group->times.at[k], phase = d->g->phase[time % d->g->n_ops];
-            uint32_t row = row_of(&passes, group, k);
-            if (phase > DPRO_OP_BW || !(moves ? row != UINT32_MAX : given[stage] > 0))
+            uint32_t place = place_of(&t, group, k), per = t.n_stages;
+            if (phase > DPRO_OP_BW || place == UINT32_MAX)
                 continue;
-            uint32_t part = part_of_rank(found, d, moves || more[r] ? r : giver[stage], NULL);
-            double share = -given[stage] / MAX(pass_mean(of_phase, true, r, n), 1);
-            if (more[r])
-                share = of_phase[phase].share[at] *
-                        (1 - given[stage] / MAX(pass_mean(of_phase, false, r, n), 1));
-            piece_share(found, d, time, part, moves ? passes.ns[phase] + (size_t)row * n : &share,
-                        !moves);
+            uint32_t batch = place / per / t.n_chunks * per + place % per;
+            uint32_t part = alike && t.n_places > 1 && !by_rank
+                                ? found_part(found, batch + UINT64_C(1), "micro-batch %u", batch)
+                                : part_of_rank(found, d, r, NULL);
+            piece_share(found, d, time, part,
+                        t.length[phase] + ((size_t)t.line[r] * t.n_places + place) * n, false);
         }
     }
     peers_fini(&p);
@@ -435,12 +474,11 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
         SCRATCH_ARENA struct arena arena = {0};
         struct peers p = {0};
         bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
-        double ratio;
         peers_make(&p, d, sorts[sort], false, &arena);
-        struct beside b = beside_peers(&p, d, DPRO_N_OP_KINDS, &arena);
-        bool peers = sort == 0 || p.pipeline.dimension == DPRO_NO_DIMENSION || p.by_stage;
+        struct beside b = beside_peers(&p, d, &arena);
+        bool peers = p.pipeline.dimension == DPRO_NO_DIMENSION || p.by_stage;
         for (uint32_t r = 0; r < d->g->n_ranks; r++)
-            slow[r] = peers && is_slower(&b, r, d->n_iterations, &ratio);
+            slow[r] = peers && rank_differs(&b, r, d->n_iterations, 1, 0.02);
         for (size_t k = 0; k < p.groups.n; k++) {
             const struct time_group *group = &p.groups.at[k];
             uint32_t part =

@@ -52,7 +52,8 @@ uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
             works[op] = work_of(g, op, has_gpu, of_names);
             bool talks = g->device[op] != DPRO_NO_DEVICE &&
                          g->devices[g->device[op]].kind > DPRO_DEVICE_GPU_STREAM;
-            bool moves = works[op] == WORK_TRANSFER || works[op] == WORK_INPUT;
+            bool asks = g->kind[op] == DPRO_OP_LAUNCH; /* for communication, when it gets there */
+            bool moves = (works[op] == WORK_TRANSFER && !asks) || works[op] == WORK_INPUT;
             works[g->n_ops + op] = moves    ? works[op]
                                    : talks  ? WORK_TRANSFER
                                    : on_gpu ? WORK_LAUNCH
@@ -62,14 +63,13 @@ uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
     return works;
 }
 
-void groups_add(time_groups *groups, struct map *numbers, const struct diagnosed *d, uint64_t key,
-                uint32_t op, bool gap)
+void groups_add(time_groups *groups, struct map *numbers, uint64_t key, uint32_t rank,
+                uint32_t time)
 {
-    uint32_t rank = d->g->rank[op];
     size_t at = (size_t)map_number(numbers, map_mix(key * 0x100000001b3u + rank + 1) | 1);
     if (at == groups->n)
         array_add(groups, .key = key, .rank = rank);
-    array_push(&groups->at[at].times, gap * d->g->n_ops + op);
+    array_push(&groups->at[at].times, time);
 }
 
 void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena)

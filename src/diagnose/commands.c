@@ -12,7 +12,6 @@ struct remedy_asked {
     const struct dpro_cause *cause;
     struct dpro_changes changes;
     struct dpro_compute_change speed;
-    enum dpro_compression compression;
     char option[96]; /* of `dpro whatif`; "": it makes no sense here */
 };
 
@@ -42,41 +41,6 @@ static void ask_speed(struct remedy_asked *a)
     snprintf(a->option, sizeof a->option, "--compute %gx@%d", a->speed.speed, rank);
 }
 
-static void ask_compile(struct remedy_asked *a)
-{
-    a->changes.compile = "all";
-    snprintf(a->option, sizeof a->option, "--compile all");
-}
-
-static void ask_bandwidth(struct remedy_asked *a)
-{
-    if (a->graph->n_ranks < a->graph->world_size) /* most of it may be waiting */
-        return;
-    a->changes.bandwidth_ratio = 2;
-    snprintf(a->option, sizeof a->option, "--bandwidth 2x");
-}
-
-static void ask_latency(struct remedy_asked *a)
-{
-    if (a->graph->n_ranks < a->graph->world_size)
-        return;
-    a->changes.latency_ratio = 0.5;
-    snprintf(a->option, sizeof a->option, "--latency 0.5x");
-}
-
-static void ask_buckets(struct remedy_asked *a)
-{
-    enum { MB = 100 };
-    a->changes.bucket_cap_bytes = (uint64_t)MB << 20;
-    snprintf(a->option, sizeof a->option, "--bucket-cap-mb %d", MB);
-}
-
-static void ask_no_recomputing(struct remedy_asked *a)
-{
-    a->changes.recompute = "none";
-    snprintf(a->option, sizeof a->option, "--recompute none");
-}
-
 static void ask_micro_batches(struct remedy_asked *a)
 {
     struct arena work = {0};
@@ -89,27 +53,40 @@ static void ask_micro_batches(struct remedy_asked *a)
     arena_fini(&work);
 }
 
-static void ask_schedule(struct remedy_asked *a)
-{
-    a->changes.schedule = DPRO_SCHEDULE_ZERO_BUBBLE;
-    snprintf(a->option, sizeof a->option, "--schedule %s", dpro_schedule_name(a->changes.schedule));
-}
-
-static const struct {
-    const char *cause;
-    void (*ask)(struct remedy_asked *asked);
+static const struct remedy {
+    const char *cause, *option;
+    struct dpro_changes changes;
     const char *lever; /* said behind the next step if this one surely wins; NULL: nothing */
+    void (*ask)(struct remedy_asked *asked); /* NULL: the option says all */
 } remedies[] = {
-    {"slow_rank", ask_speed, NULL},
-    {"slow_link", ask_bandwidth, NULL},
-    {"communication", ask_bandwidth, "Its bytes count most: faster links, or compression."},
-    {"communication", ask_latency, "Its messages count more than their bytes: fewer, larger ones."},
-    {"small_messages", ask_buckets, NULL},
-    {"launch", ask_compile, NULL},
-    {"recomputation", ask_no_recomputing, NULL},
-    {"pipeline_bubbles", ask_micro_batches, NULL},
-    {"pipeline_bubbles", ask_schedule, NULL},
+    {"slow_rank", .ask = ask_speed},
+    {"slow_link", "--bandwidth 2x", .changes = {.bandwidth_ratio = 2}},
+    {"communication",
+     "--bandwidth 2x",
+     {.bandwidth_ratio = 2},
+     .lever = "Its bytes count most: faster links, or compression."},
+    {"communication",
+     "--latency 0.5x",
+     {.latency_ratio = 0.5},
+     .lever = "Its messages count more than their bytes: fewer, larger ones."},
+    {"small_messages", "--bucket-cap-mb 100", .changes = {.bucket_cap_bytes = UINT64_C(100) << 20}},
+    {"launch", "--compile all", .changes = {.compile = "all"}},
+    {"recomputation", "--recompute none", .changes = {.recompute = "none"}},
+    {"pipeline_bubbles", .ask = ask_micro_batches},
+    {"pipeline_bubbles", "--schedule zero-bubble",
+     .changes = {.schedule = DPRO_SCHEDULE_ZERO_BUBBLE}},
 };
+
+/* Of some of the ranks only, what links take may be waiting for the others. */
+static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
+{
+    bool of_links = remedy->changes.bandwidth_ratio > 0 || remedy->changes.latency_ratio > 0;
+    a->changes = remedy->changes;
+    if (remedy->ask)
+        remedy->ask(a);
+    else if (!of_links || a->graph->n_ranks == a->graph->world_size)
+        snprintf(a->option, sizeof a->option, "%s", remedy->option);
+}
 
 /* What it wins, and its standard error; 0: too little; NAN: the job can't be asked. */
 static struct dpro_estimate answer_of(struct remedy_asked *a, const struct dpro_model *model)
@@ -151,7 +128,7 @@ void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
         struct remedy_asked asked = {.graph = graph, .cause = cause};
         if (strcmp(remedies[i].cause, cause->cause) != 0)
             continue;
-        remedies[i].ask(&asked);
+        ask_remedy(&asked, &remedies[i]);
         struct dpro_estimate gain = answer_of(&asked, model);
         double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
         double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);

@@ -45,38 +45,25 @@ static void find_pieces(struct diagnosed *d, struct arena *arena, struct cause_f
         }
     for (uint32_t c = 0; c < n_cause_rows; c++) {
         found[c].arena = arena;
-        if (d->g->lacks_gpu && cause_rows[c].needs_gpu)
-            found[c].needs = "The GPU's work was not recorded.";
-        else
-            cause_rows[c].find(d, &found[c]);
+        cause_find(&cause_rows[c], d, &found[c]);
         claim_pieces(d, &found[c]);
     }
 }
 
 /* ---- numbers that add up ---- */
 
-/* Shares a whole in proportion to weights, to the nanosecond: what rounding down leaves goes to the
- * largest fractions. */
+/* Shares a whole in proportion to weights, to the nanosecond. */
 static void share_out(int64_t whole_ns, const double *weights, size_t n, int64_t *ns)
 {
-    double sum = 0;
-    int64_t left = whole_ns;
-    SCRATCH double *rest = mem_array(n + 1, sizeof *rest);
+    double sum = 0, until = 0;
+    int64_t shared_ns = 0;
     for (size_t i = 0; i < n; i++)
         sum += weights[i];
     for (size_t i = 0; i < n; i++) {
-        double exact =
-            sum > 0 ? (double)whole_ns * (weights[i] / sum) : (double)whole_ns / (double)n;
-        ns[i] = (int64_t)floor(exact);
-        rest[i] = exact - floor(exact);
-        left -= ns[i];
-    }
-    for (; n > 0 && left != 0; left += left > 0 ? -1 : 1) {
-        size_t most = 0;
-        for (size_t i = 1; i < n; i++)
-            most = rest[i] > rest[most] ? i : most;
-        ns[most] += left > 0 ? 1 : -1;
-        rest[most] -= 1;
+        until += weights[i];
+        double share = sum > 0 ? until / sum : (double)(i + 1) / (double)n;
+        ns[i] = llround(share * (double)whole_ns) - shared_ns;
+        shared_ns += ns[i];
     }
 }
 
@@ -197,37 +184,6 @@ static void tell_evidence(struct located *l, struct dpro_cause *cause)
     cause->evidence = evidence;
 }
 
-/* Those of n with a tenth of the largest one's blame or more; returns how many. */
-static uint32_t name_some(const double *of, uint32_t n, uint32_t *which)
-{
-    double most = 0;
-    uint32_t named = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = MAX(most, of[i]);
-    for (uint32_t i = 0; i < n && most > 0; i++)
-        if (of[i] >= LEAST_NAMED * most)
-            which[named++] = i;
-    return named;
-}
-
-static void tell_where(struct located *l, struct dpro_cause *cause)
-{
-    const struct dpro_graph *g = l->d->g;
-    uint32_t n_ranks = g->n_ranks + g->n_servers, n_iterations = l->d->n_iterations;
-    SCRATCH uint32_t *which = mem_array(MAX(n_ranks, n_iterations) + (size_t)1, sizeof *which);
-    int *ranks = arena_array(l->arena, n_ranks + (size_t)1, sizeof *ranks);
-    int64_t *iterations = arena_array(l->arena, n_iterations + (size_t)1, sizeof *iterations);
-    cause->n_ranks = name_some(l->of_rank, n_ranks, which);
-    for (uint32_t i = 0; i < cause->n_ranks; i++)
-        ranks[i] = g->ranks[which[i]].rank;
-    uint32_t n = name_some(l->of_iteration, n_iterations, which);
-    cause->n_iterations = n < n_iterations ? n : 0;
-    for (uint32_t i = 0; i < cause->n_iterations; i++)
-        iterations[i] = number_of(l->d, which[i]);
-    cause->ranks = ranks;
-    cause->iterations = iterations;
-}
-
 static void tell_parts(struct located *l, const struct cause_found *found, struct dpro_cause *cause)
 {
     size_t n = found->parts.n;
@@ -299,10 +255,10 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         l->ops.n = 0;
         locate_time(l, c, (uint32_t)found[c].parts.n, weights);
         tell_parts(l, &found[c], &cause);
-        tell_where(l, &cause);
+        cause_where(&cause, l->d->g, l->of_rank, l->of_iteration, l->d->n_iterations, LEAST_NAMED,
+                    l->arena);
         tell_evidence(l, &cause);
-        if (cause_rows[c].advise)
-            cause_rows[c].advise(l->d, &diagnosis->arena, &cause);
+        cause_advise(l->d, &diagnosis->arena, &cause);
         if (l->options->model)
             command_find(&cause, l->d->g, l->options->model, l->options->trace ?: "TRACE",
                          l->arena);

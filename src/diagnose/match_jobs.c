@@ -9,7 +9,7 @@ struct matching {
     struct map sizes[2]; /* of collectives, by the string id of what their ops are of */
 };
 
-static bool runs_in_turn(const struct dpro_graph *g, uint32_t device)
+bool device_in_turn(const struct dpro_graph *g, uint32_t device)
 {
     return device != DPRO_NO_DEVICE && (g->devices[device].kind == DPRO_DEVICE_CPU_THREAD ||
                                         g->devices[device].kind == DPRO_DEVICE_GPU_STREAM);
@@ -50,7 +50,7 @@ typedef ARRAY(struct sequence) sequences;
 static struct sequence *sequence_for(sequences *all, const struct dpro_graph *g, uint32_t device)
 {
     int kind = device == DPRO_NO_DEVICE ? -1 : (int)g->devices[device].kind;
-    uint32_t alone = runs_in_turn(g, device) ? device : DPRO_NO_DEVICE;
+    uint32_t alone = device_in_turn(g, device) ? device : DPRO_NO_DEVICE;
     EACH (struct sequence, s, *all)
         if (s->device == alone && s->kind == kind)
             return s;

@@ -13,3 +13,6 @@ struct job_match {
 /* Ranks by their numbers, each rank's devices by what runs on them. All is in the arena. */
 struct job_match match_jobs(const struct dpro_graph *a, const struct dpro_graph *b,
                             struct arena *arena);
+
+/* Whether a device runs one op after the other: a thread, a stream. */
+bool device_in_turn(const struct dpro_graph *graph, uint32_t device);

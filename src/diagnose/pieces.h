@@ -62,15 +62,24 @@ struct cause_found {
 uint32_t found_part(struct cause_found *found, uint64_t key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Names the ranks and, where they are half of them at most, the iterations that have that share of
+ * the largest one's blame or more. */
+void cause_where(struct dpro_cause *cause, const struct dpro_graph *graph, const double *of_rank,
+                 const double *of_iteration, uint32_t n_iterations, double least,
+                 struct arena *arena);
+
 /* A row of the table of causes. Rows claim time in the table's order: what is told apart best comes
  * first, what takes the rest last. */
 struct cause_row {
     const char *key, *title;
     uint8_t tier;   /* see shapley_find */
     bool needs_gpu; /* of a job that computes on GPUs: that their work was recorded */
-    void (*find)(const struct diagnosed *d, struct cause_found *found);
-    /* Fills next_step (and command), text in the arena; NULL: there is no advice. */
-    void (*advise)(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause);
+    void (*find)(const struct diagnosed *d, struct cause_found *found); /* NULL: what follows */
+    uint8_t work;      /* all of a sort is of it: enum work of causes.h; 0: none */
+    const char *named; /* as are all ops that are called so (slow_kind_of); NULL: none */
 };
+void cause_find(const struct cause_row *row, const struct diagnosed *d, struct cause_found *found);
 extern const struct cause_row cause_rows[]; /* causes.c */
 extern const uint32_t n_cause_rows;
+/* Fills next_step, text in the arena. */
+void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause);

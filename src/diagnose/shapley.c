@@ -171,44 +171,51 @@ static double usual_gain(const struct values *v, uint32_t causes, uint32_t cause
     return select_double(gains, n, (n - 1) / 2);
 }
 
-/* What to do first: what wins most, then what does without that, ... Where that takes too many
- * passes, those with more blame come first. */
+/* The causes of a tier; `later` are those of later ones. */
+static uint32_t tier_of(const struct values *v, uint8_t tier, uint32_t *later)
+{
+    uint32_t members = 0;
+    *later = 0;
+    for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
+        uint8_t its = v->tiers ? v->tiers[c] : 0;
+        members |= its == tier ? v->causes & 1U << c : 0;
+        *later |= its > tier ? v->causes & 1U << c : 0;
+    }
+    return members;
+}
+
+/* What to do first: what wins most of a tier, then what does without that, ..., then the next tier:
+ * what wins by hiding a fault is not to be done in place of mending it. */
 static void find_order(struct values *v, struct blame *blames)
 {
-    uint32_t left = v->causes, n = (uint32_t)__builtin_popcount(left);
-    bool all = 0.5 * n * n * v->unrolled->n_cells <= MOST_VISITS / 4;
-    for (uint32_t place = 1; left != 0; place++) {
-        uint32_t best = UINT32_MAX;
-        double most = -1;
-        for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
-            if (!(left >> c & 1))
-                continue;
-            if (all || place == 1)
-                values_want(v, WHOLE(left & ~(1U << c)));
-            if (!all && (best == UINT32_MAX || blames[c].ns > blames[best].ns))
-                best = c;
-        }
-        if (!all)
-            values_want(v, WHOLE(left & ~(1U << best)));
-        values_make(v);
-        double now = values_mean(v, WHOLE(left));
-        for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
-            if (!(left >> c & 1) || !(all || place == 1 || c == best))
-                continue;
-            double gain = MAX(now - values_mean(v, WHOLE(left & ~(1U << c))), 0);
-            if (place == 1) {
-                blames[c].alone_ns = gain;
-                blames[c].usual_ns = usual_gain(v, left, c);
+    uint32_t left = v->causes, of_tier, later, place = 0;
+    for (uint8_t tier = 0; left != 0; tier++)
+        for (of_tier = tier_of(v, tier, &later); of_tier != 0;) {
+            uint32_t asked = place == 0 ? left : of_tier, best = UINT32_MAX;
+            double most = -1;
+            for (uint32_t c = 0; c < v->unrolled->n_causes; c++)
+                if (asked >> c & 1)
+                    values_want(v, WHOLE(left & ~(1U << c)));
+            values_make(v);
+            for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
+                if (!(asked >> c & 1))
+                    continue;
+                double gain =
+                    values_mean(v, WHOLE(left)) - values_mean(v, WHOLE(left & ~(1U << c)));
+                if (place == 0) {
+                    blames[c].alone_ns = MAX(gain, 0);
+                    blames[c].usual_ns = usual_gain(v, left, c);
+                }
+                if ((of_tier >> c & 1) && MAX(gain, 0) > most) {
+                    most = MAX(gain, 0);
+                    best = c;
+                }
             }
-            if (all ? gain > most : c == best) {
-                most = gain;
-                best = c;
-            }
+            blames[best].order = ++place;
+            blames[best].in_order_ns = most;
+            left &= ~(1U << best);
+            of_tier &= ~(1U << best);
         }
-        blames[best].order = place;
-        blames[best].in_order_ns = most;
-        left &= ~(1U << best);
-    }
 }
 
 /* Whether less than half of the iterations have a part of it worth naming. */
@@ -221,19 +228,6 @@ static bool is_seldom(const double *gains, uint32_t n)
     for (uint32_t k = 0; k < n; k++)
         n_named += gains[k] >= LEAST_NAMED * most;
     return 2 * n_named < n;
-}
-
-/* The causes of a tier; `later` are those of later ones. */
-static uint32_t tier_of(const struct values *v, uint8_t tier, uint32_t *later)
-{
-    uint32_t members = 0;
-    *later = 0;
-    for (uint32_t c = 0; c < v->unrolled->n_causes; c++) {
-        uint8_t its = v->tiers ? v->tiers[c] : 0;
-        members |= its == tier ? v->causes & 1U << c : 0;
-        *later |= its > tier ? v->causes & 1U << c : 0;
-    }
-    return members;
 }
 
 /* Returns whether the blames are exact. */

@@ -13,7 +13,8 @@ class Job:
 
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
-                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None, accumulates=False):
+                 within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None, accumulates=False,
+                 rows=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
@@ -27,6 +28,7 @@ class Job:
         self.program = program  # called with a rank: what it does in place of passes forward and back
         self.factor = factor  # called with a rank and an op's name: how much longer its kernels take there
         self.accumulates = accumulates  # autograd's ops tell which gradients a bucket holds
+        self.rows = rows  # called with a rank: of the matrices that it multiplies; None: no shapes are recorded
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
 
@@ -87,7 +89,10 @@ class Rank:
         self.emit(cat, kernel, start, end - start, 0, stream, correlation=self.correlation, device=0, stream=stream,
                   **{"External id": external}, **args)
         self.now += cpu * 0.5
-        self.emit("cpu_op", op, begin, self.now - begin, 100, tid, **{"External id": external})
+        shapes = {}
+        if self.job.rows and op == "aten::mm":
+            shapes = {"Input Dims": [[self.job.rows(self), 512], [512, 512]], "Input type": ["float", "float"]}
+        self.emit("cpu_op", op, begin, self.now - begin, 100, tid, **{"External id": external}, **shapes)
         return end
 
     def let_stream_wait(self, tid):

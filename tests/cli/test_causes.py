@@ -133,6 +133,18 @@ def pairs(slow):
     return program
 
 
+def multiplying(rank):
+    yield from rank.forward(60, "aten::mm")
+    reduced = yield from rank.communicate("allreduce", (yield from backward(rank, 60)), 2)
+    yield from update(rank, reduced)
+
+
+def passes_of_one(rank, op):
+    return 1.3 if rank.rank == 2 and op != UPDATE else 1
+
+
+SHAPED = {"program": multiplying, "rows": lambda rank: 32}
+EVENED = {"factor": lambda rank, op: 1 if op == UPDATE else 1.075}
 WAITS = {"sync": "end"}  # for its GPU, at the end of each step
 BOUND = {"cpu_us": 80.0, "kernel_us": 100.0}
 FAULTS = [  # cause, its part, the job without, what changes with it
@@ -140,8 +152,9 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("slow_rank", "rank 1", {"kernel_us": 60.0, "cpu_us": 60.0}, {"slow": (1, 1.8)}),
     ("slow_rank", "rank", {}, {"factor": lambda rank, op: 1.3 if rank.rank else 1}),
     ("uneven_work", "", {}, {"factor": lengths}),
-    ("uneven_work", "rank 2", {"factor": lambda rank, op: 1 if op == UPDATE else 1.075},
-     {"factor": lambda rank, op: 1.3 if rank.rank == 2 and op != UPDATE else 1}),
+    ("uneven_work", "rank 2", {**SHAPED, **EVENED}, {"factor": passes_of_one, "rows": lambda rank: 42 if rank.rank == 2 else 32}),
+    ("slow_rank", "rank 2", SHAPED, {"factor": passes_of_one}),
+    ("slow_rank", "rank 2", {}, {"factor": passes_of_one}),
     ("input", "DataLoader, every 4 iterations", WAITS,
      {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}),
     ("slow_iterations", "saving a checkpoint", WAITS,

@@ -196,6 +196,16 @@ class TestStages(Case):
             self.assertEqual(cause["parts"][0]["what"], "rank 1")
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.1 * lost_ms)
 
+    def test_a_late_update_is_a_slow_rank_where_steps_begin_together(self):
+        usual = uneven(20, by=1)
+        for apart in (0.0, 0.01):
+            job = StageJob(dp=3, stages=4, micro_batches=6, times=lambda optype, r, stage, *rest: usual(optype, r, stage, *rest) + (
+                0.09 if (optype, r, stage) == ("optimizer", 1, 1) else 0))
+            causes = {c["cause"]: c for c in self.assert_json("diagnose", self.write("job.csv", job.csv(apart=apart)))["causes"]}
+            self.assertLess(abs(causes["slow_rank"]["blame_ms"] - 1000 * (job.iteration() - job.iteration(usual))), 2)
+            self.assertEqual(causes["slow_rank"]["ranks"], [4])
+            self.assertLess(causes.get("python_gaps", {"blame_ms": 0})["blame_ms"], 1000 * apart + 1)
+
     def test_a_slow_link_between_two_stages_is_named_with_what_it_costs(self):
         usual, ends = uneven(14, by=1), {(0, "forward-send"), (1, "forward-recv"), (1, "backward-send"), (0, "backward-recv")}
 

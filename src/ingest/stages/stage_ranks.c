@@ -33,6 +33,7 @@ struct ranks_maker {
     ARRAY(struct stage_meeting) meetings; /* by op */
     bool *is_out;                         /* by step */
     int64_t *shift_ns; /* by step: how long those before it lasted that are left out */
+    bool ends_meet;    /* no worker begins a step before all have ended the one before */
 };
 
 /* The op of a data-parallel rank; NULL: the rank has none like it in that step. */
@@ -224,6 +225,44 @@ static const struct stage_meeting *meeting_before(const struct ranks_maker *m, s
     const struct stage_meeting *at = m->meetings.at;
     size_t i = LOWER_BOUND(k, (size_t)0, m->meetings.n, at[k].op < op);
     return i < m->meetings.n && at[i].op == op ? &at[i] : NULL;
+}
+
+/* A worker's last op of a step to end, or its first one to begin; NULL: it has none. */
+static const struct stage_op *edge_of_step(const struct ranks_maker *m, uint32_t worker,
+                                           uint32_t step, bool first)
+{
+    const struct stage_op *ops = stage_table_ops(m->table, worker, step), *edge = NULL;
+    size_t n = stage_table_count(m->table, worker, step);
+    for (size_t i = 0; i < n; i++)
+        if (!edge || (first ? ops[i].start_ns < edge->start_ns
+                            : ops[i].start_ns + ops[i].dur_ns > edge->start_ns + edge->dur_ns))
+            edge = &ops[i];
+    return edge;
+}
+
+/* Whether workers that end a step apart begin the next one together, when the last one has ended:
+ * in nine of ten steps that they end apart. */
+static bool find_ends(const struct ranks_maker *m)
+{
+    enum { ENDS, BEGINS };
+    uint32_t n_apart = 0, n_met = 0;
+    for (uint32_t s = 0; s + 1 < m->table->steps.n; s++) {
+        int64_t first_ns[] = {INT64_MAX, INT64_MAX}, last_ns[] = {INT64_MIN, INT64_MIN};
+        for (uint32_t w = 0; w < m->table->workers.n; w++)
+            for (int at = ENDS; at <= BEGINS; at++) {
+                const struct stage_op *op = edge_of_step(m, w, s + (uint32_t)at, at == BEGINS);
+                int64_t ns = op ? op->start_ns + (at == ENDS ? op->dur_ns : 0) : 0;
+                first_ns[at] = op ? MIN(first_ns[at], ns) : first_ns[at];
+                last_ns[at] = op ? MAX(last_ns[at], ns) : last_ns[at];
+            }
+        int64_t apart_ns = last_ns[ENDS] - first_ns[ENDS];
+        if (apart_ns < LATE_NS / 10)
+            continue;
+        n_apart++;
+        n_met += first_ns[BEGINS] >= last_ns[ENDS] - TOGETHER_NS &&
+                 last_ns[BEGINS] - first_ns[BEGINS] <= apart_ns / 10;
+    }
+    return n_met > 0 && n_met * 10 >= n_apart * 9;
 }
 
 /* ---- steps that are left out ---- */
@@ -421,6 +460,21 @@ static void add_waits(struct part_maker *m, const struct stage_op *op, size_t pl
         add_pass_edge(m, op, m->all->begun_ns[index_of(m->all, op)], own);
 }
 
+/* All workers wait for the last one before the next step. `number`: of the meeting; the next one is
+ * of what follows it. */
+static void add_end(struct part_maker *m, const struct stage_op *last, int64_t end_ns,
+                    uint32_t number)
+{
+    int64_t own_ns = MIN(last->start_ns + last->dur_ns, end_ns - 2);
+    add_detail(m, STAGE_OF_ALL, intern_name(m, "barrier"), UINT32_MAX);
+    add_span(m, SPAN_COLLECTIVE, intern_name(m, "not recorded: ranks wait for each other"), SHARDS,
+             own_ns, end_ns - 1, number);
+    add_span(m, SPAN_CPU_OP, intern_name(m, "end of the step"), PASSES, end_ns - 1, end_ns,
+             number + 1);
+    add_edge(m, number_of(m, last), number);
+    add_edge(m, number, number + 1);
+}
+
 static void add_step(struct part_maker *m, uint32_t s)
 {
     const struct stage_table *table = m->all->table;
@@ -445,6 +499,9 @@ static void add_step(struct part_maker *m, uint32_t s)
         if (m->all->fits[m->rank * table->steps.n + s])
             add_waits(m, &ops[i], i);
     }
+    if (m->all->ends_meet)
+        add_end(m, edge_of_step(m->all, m->rank, s, false), bounds[1],
+                2 * m->n_ops + (uint32_t)table->steps.n + 2 * s);
 }
 
 static void make_part(struct ranks_maker *all, uint32_t rank, struct trace_part *part)
@@ -493,6 +550,7 @@ void stage_ranks_make(struct trace_part *part, struct stage_table *table)
                      "transfers and gaps are off by as much; record with synchronized clocks";
     find_times(&all);
     find_meetings(&all);
+    all.ends_meet = find_ends(&all);
     for (uint32_t rank = 0; rank < table->workers.n; rank++) {
         if (rank > 0)
             last = last->next = mem_array(1, sizeof *last);
@@ -509,7 +567,7 @@ void stage_ranks_make(struct trace_part *part, struct stage_table *table)
 static size_t link_rank(const struct stage_table *table, struct trace_rank *rank, size_t i)
 {
     const size_t *first = &table->first[(size_t)rank->rank * table->steps.n];
-    size_t n_numbers = 2 * (first[table->steps.n] - first[0]) + table->steps.n;
+    size_t n_numbers = 2 * (first[table->steps.n] - first[0]) + 3 * table->steps.n;
     SCRATCH uint32_t *spans = mem_array(n_numbers + 1, sizeof *spans); /* by number, + 1 */
     for (uint32_t s = 0; s < rank->n_spans; s++)
         if (rank->spans[s].external <= n_numbers)

@@ -18,7 +18,7 @@ class Broken(Exception):
     """This rank could not do what all ranks had agreed on: the others would wait for it for ever."""
 
 
-def _wait_s():
+def wait_s():
     text = os.environ.get("DPRO_PLAN_WAIT", "")
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_S
 
@@ -66,9 +66,10 @@ class TorchStore(Store):
     def get(self, key, wait_s):
         import datetime
         try:
-            if wait_s <= 0 and not self._store.check([key]):
+            if wait_s > 0:
+                self._store.wait([key], datetime.timedelta(seconds=wait_s))
+            elif not self._store.check([key]):
                 return None
-            self._store.wait([key], datetime.timedelta(seconds=max(wait_s, 0.001)))
             return self._store.get(key).decode()
         except Exception as failed:  # DistStoreError, RuntimeError in older ones: it did not come
             if report.is_the_jobs(failed):
@@ -83,19 +84,30 @@ def ask(store, subject, digest, problem):
     n = _n_asked[asked] = _n_asked.get(asked, 0) + 1
     if store.size == 1:
         return problem
-    prefix, wait_s = "dpro/%s/%s/%d/" % (subject, store.name, n), _wait_s()
+    prefix, most_s = "dpro/%s/%s/%d/" % (subject, store.name, n), wait_s()
     answer = "no rank %d: %s" % (store.rank, problem) if problem else "%s %s" % (YES, digest)
     if store.rank == 0:
-        return _decide(store, prefix, answer, wait_s)
+        return _decide(store, prefix, answer, most_s)
     store.put("%sanswer%d" % (prefix, store.rank), answer)
-    text = store.get(prefix + "decision", 2 * wait_s)  # rank 0 may come last, and then waits for others
+    text = store.get(prefix + "decision", 2 * most_s)  # rank 0 may come last, and then waits for others
     if text is None:
         store.put("%sgone%d" % (prefix, store.rank), "")
         if store.get(prefix + "weighed", 0) is not None:  # it came just now, and looks who has gone
-            text = store.get(prefix + "decision", wait_s)
+            text = store.get(prefix + "decision", most_s)
     if text is None:
-        return "rank 1: rank 0 did not answer within %d s; %s" % (2 * wait_s, _MISSING)
+        return "rank 1: rank 0 did not answer within %d s; %s" % (2 * most_s, _MISSING)
     return None if text == YES else text
+
+
+def tell(store, subject, text):
+    """To all other ranks, once for a subject."""
+    if store.size > 1:
+        store.put("dpro/%s/%s" % (subject, store.name), text)
+
+
+def hear(store, subject, most_s):
+    """What one of them told; None: nothing within that time."""
+    return store.get("dpro/%s/%s" % (subject, store.name), most_s) if store.size > 1 else None
 
 
 _MISSING = "dpro must be in all ranks of the job (DPRO_PLAN and PYTHONPATH have to reach each node)"

@@ -81,8 +81,9 @@ def without_buckets(plan, ddp=None):
 def use(ddp, path):
     """Gives the model the plan's buckets, if all ranks can. Returns whether it did."""
     from . import reducer
-    plan, parameters, layout = prepare(ddp, path)
-    if layout is None:
+    plan, parameters, layout, problem = prepare(ddp, path)
+    if problem:
+        _refuse(problem, path)
         return False
     _watch_hooks(_base(type(ddp)))
     change(ddp, layout)
@@ -109,8 +110,8 @@ def change(ddp, layout=None, cap_mb=None):
 
 
 def prepare(ddp, path):
-    """Asks all ranks of the model's group. Returns the plan, the model's parameters and the plan's layout of them; all
-    None when it can't be used, which has been said then."""
+    """Asks all ranks of the model's group. Returns the plan, the model's parameters, the plan's layout of them, and None; or three
+    times None and why it can't be used."""
     import torch.distributed as dist
     from . import agreement, reducer
     plan, problem = applied.read_for(STACK, path)
@@ -126,15 +127,14 @@ def prepare(ddp, path):
         problem = problem or "there is one process only"
     problem = agreement.ask(agreement.TorchStore(ddp.process_group), "plan", plan.digest if plan else "", problem)
     if problem:
-        _refuse(problem, path)
-        return None, None, None
+        return None, None, None, problem
     layout.plan = plan
     if plan.n_fused_ops:
         say("plan-fused", "the plan fuses ops (%d), which dpro can't ask PyTorch for: what it sends is applied alone"
             % plan.n_fused_ops, rank())
     if layout.needs_hook and reducer.hook_of(ddp):
         _tell_left_out(reducer.hook_of(ddp))
-    return plan, parameters, layout
+    return plan, parameters, layout, None
 
 
 def _base(ddp_class):

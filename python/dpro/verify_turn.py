@@ -10,6 +10,7 @@ import time
 from . import applied, job_steps, memory, report, verify_file
 from .session import Session
 from .settings import number, turn
+from .turns import on_gpu
 
 LEAVE_S = 0.3  # for threads of a backend to let go of the last collectives: torch may abort if Python ends before
 BEHIND = 2  # steps: with more of them still to be computed after the last, what a single one took says little
@@ -52,17 +53,12 @@ class Turn(Session):
             if len(self._step_ns) == self._n_steps:
                 self._timed(now)
         elif step >= max(self.settings.warmup, self._least):
-            if self._on_gpu():
+            if on_gpu():
                 self._peak = self.job.watch_peak(self._cycle.sources)
             self.job.settle()
             self._begin_ns, self._faults = time.perf_counter_ns(), memory.page_faults()
             now = self._begin_ns
         self._before_ns = now
-
-    @staticmethod
-    def _on_gpu():
-        torch = sys.modules.get("torch")
-        return torch is not None and torch.cuda.is_initialized()
 
     def _timed(self, last_ns):
         self.job.settle()
@@ -71,7 +67,7 @@ class Turn(Session):
         self._measured = {"block": self._block, "name": self._name, "first_step": self._step - self._n_steps + 1,
                           "span_ns": end_ns - self._begin_ns, "step_ns": self._step_ns,
                           "page_faults": memory.page_faults() - self._faults}
-        if self._block == 0 and not self._on_gpu():  # in more steps: what a profiler leaves of the heap is not to be timed
+        if self._block == 0 and not on_gpu():  # in more steps: what a profiler leaves of the heap is not to be timed
             self._peak = self.job.watch_peak(self._cycle.sources)
         if not self._peak or not self._peak.n_steps:
             self._end()

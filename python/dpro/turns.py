@@ -1,0 +1,260 @@
+"""Strategies by turns: each trains the running job for some steps, so that what they take can be compared, and whatever drifts
+meanwhile be told from what a strategy does. `dpro verify` and `dpro tune` take their turns here.
+
+A turn begins with a new reducer (reducer.py) and with modules switched (module_plan.py), on all ranks after the same step, and a few
+steps that do not count: DDP cuts its own buckets after the first, and new memory is touched. Ranks ask each other before they switch,
+and again when they have: where one of them could not, all go back to what the job does by itself."""
+import collections
+import sys
+import time
+
+from . import agreement, applied, memory, planned, report
+
+BASELINE = "baseline"
+
+Strategy = collections.namedtuple("Strategy", "name path cap_mb", defaults=(None, None))
+Strategy.__doc__ = """`path`: of a plan; `cap_mb`: of DDP's own buckets. With neither it is the job as it is."""
+
+
+def on_gpu():
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
+class Turns:
+    """Of a session, which has `job` and `sources`, and is asked:
+
+    next_block()             names of the strategies whose turns come next, in order, the same on all ranks; None: no more
+    turn_over(turn)          a turn has been measured
+    left_out(name, problem)  this strategy can't be had; whether to go on without it, in this block, too
+    turns_over(problem)      there are no more"""
+
+    def __init__(self, session, n_steps, n_settle):
+        self._session = session
+        self.n_steps, self.n_settle = n_steps, n_settle
+        self.turns = []             # that are over
+        self.now = BASELINE         # what the job trains with
+        self.measures_peaks = False  # of memory on a CPU, in two more steps behind each turn of the first block
+        self._models = []           # (DDP model, layouts by strategy) of each model that is switched
+        self._caps = {}             # by strategy
+        self._within_ranks = {}     # by strategy: ways of its modules, and its number of micro-batches
+        self._names = []            # of models that have no DDP
+        self._store = None          # by which ranks without DDP agree
+        self._left, self._n_first = [], None  # turns of the block to come; how many the first block has
+        self._n_blocks = 0
+        self._step = self._n = 0    # steps of the job, and of the turn
+        self._begin_ns = self._before_ns = self._faults = 0
+        self._times = []
+        self._peak = None           # while it is measured
+        self._problem = None        # what the strategy that trains turned out not to do
+
+    # What there is to switch
+
+    def prepare(self, strategies):
+        """Asks all ranks whether they can have these. Returns why not, by name."""
+        problems, self._caps = {}, {s.name: s.cap_mb for s in strategies if s.cap_mb is not None}
+        plans = {s.name: s.path for s in strategies if s.path}
+        own = {name for name, path in plans.items() if planned.without_buckets(applied.read(path)[0])}  # the job's buckets
+        layouts = {id(ddp): {} for ddp in planned.models()}
+        for name, path in plans.items():
+            for ddp in planned.models() if name not in own else ():
+                *_, layouts[id(ddp)][name], problem = planned.prepare(ddp, path)
+                if problem:
+                    problems[name] = problem
+        for ddp in planned.models():
+            found = {name: layout for name, layout in layouts[id(ddp)].items() if layout}
+            if found:
+                self._models.append((ddp, found))
+        fits = own.union(*(found for _, found in self._models)) if planned.models() else set(plans)
+        problems = {name: problem for name, problem in problems.items() if name not in fits}
+        for name in plans:
+            problem = self._prepare_within_ranks(name, plans[name]) if name in fits else None
+            if problem:
+                problems[name] = problem
+            elif name not in problems and name not in self._within_ranks and not any(name in found for _, found in self._models):
+                problems[name] = applied.read(plans[name])[1] or "the job has no DDP model"
+        if not self._models:
+            problems.update(dict.fromkeys(self._caps, "the job has no DDP model that a plan fits"))
+        return problems
+
+    def _prepare_within_ranks(self, name, path):
+        """What the plan says of modules and micro-batches; returns what keeps the job from it."""
+        from . import computing, module_plan, recompute
+        plan = applied.read(path)[0]
+        if plan is None or not plan.within_ranks:
+            return None
+        models = self._session.job.find_models(self._session.sources)
+        found, problem = module_plan.prepare(plan, models) if plan.of_modules else ((), None)
+        if problem:
+            return problem
+        if not self._within_ranks:
+            self._names = [module_plan.name_of(module) for module in models]
+            self._store = module_plan.store_of(models)[0]
+            recompute.when_given_up(self._gave_up)
+            computing.when_failed(self._gave_up)
+        self._within_ranks[name] = found, plan.memory.micro_batches
+        return None
+
+    def _gave_up(self, problem):
+        """What turned out not to be possible: the ranks learn of it when they ask each other the next time."""
+        self._problem = problem
+
+    def knows(self, name):
+        """Whether the job can be switched to it."""
+        return name == BASELINE or name in self._within_ranks or name in self._caps or any(name in found for _, found in self._models)
+
+    def changes_heap(self, paths):
+        return not on_gpu() and any(applied.read(paths[name])[0].changes_heap for name in self._within_ranks)
+
+    @property
+    def model_names(self):
+        from . import reducer
+        return [reducer.name_of(ddp) for ddp, _ in self._models] or self._names
+
+    # Switching
+
+    def _ask(self, what, problem=None):
+        stores = [agreement.TorchStore(ddp.process_group) for ddp, _ in self._models] or ([self._store] if self._store else [])
+        return next(filter(None, [agreement.ask(store, "turns", what, problem) for store in stores]), None)
+
+    def switch(self, name):
+        """To what all ranks train with from now on. Returns None, or the name of the strategy that does not go, and why; the job is
+        as it was before or, where some rank could not make it, as it is by itself."""
+        before = self.now
+        problem, self._problem = self._ask("step %d: %s" % (self._step, name), self._problem), None
+        if problem:
+            return before, problem
+        problem = self._change(name)
+        problem = self._ask("step %d: has %s" % (self._step, name), problem)
+        if problem:
+            self._back()
+            return name, problem
+        self.now = name
+        return None
+
+    def _change(self, name):
+        try:
+            for ddp, layouts in self._models:
+                planned.change(ddp, layouts.get(name), self._caps.get(name))
+            self._switch_within_ranks(name)
+        except Exception as problem:
+            if report.is_the_jobs(problem):
+                raise
+            return report.first_line(problem.__cause__ or problem)
+        return None
+
+    def _back(self):
+        """A rank that can't do this either has no reducer any more: planned.change raises Broken."""
+        for ddp, _ in self._models:
+            planned.change(ddp)
+        self._switch_within_ranks(BASELINE)
+        self.now = BASELINE
+
+    def _switch_within_ranks(self, name):
+        if self._within_ranks:
+            from . import batch_parts, module_plan
+            found, n = self._within_ranks.get(name, ((), 1))
+            module_plan.switch(found)
+            batch_parts.choose(n)
+
+    def stop(self, name=BASELINE, asks=True):
+        """Turns are over; the job goes on with that strategy. Returns what keeps it from that. `asks`: the other ranks, without whom
+        only what is each rank's own business changes."""
+        if self._peak:
+            self._peak.stop()
+            self._peak = None
+        problem = None
+        if name != self.now:
+            failed = self.switch(name) if asks else (name, None)
+            if failed:
+                self._switch_within_ranks(BASELINE)
+                problem = failed[1]
+        self._models, self._within_ranks = [], {}
+        return problem
+
+    # Steps
+
+    def begin(self, step):
+        self._step = step
+        self._next_turn()
+
+    def stepped(self, step):
+        now = time.perf_counter_ns()
+        self._step = step
+        self._n += 1
+        if self._n > self.n_settle + self.n_steps:
+            self._peak_step()
+            return
+        if self._n > self.n_settle:
+            self._times.append(now - self._before_ns)
+        if self._n == self.n_settle:
+            now = self._begin_ns = self._device_done()
+            self._faults = memory.page_faults()
+            if on_gpu():
+                self._peak = self._watch_peak()
+        elif self._n == self.n_settle + self.n_steps:
+            self._end_turn(self._device_done())
+            now = time.perf_counter_ns()
+        self._before_ns = now
+
+    def _watch_peak(self):
+        return self._session.job.watch_peak(self._session.sources)
+
+    def _device_done(self):
+        """The time at which all is computed."""
+        self._session.job.settle()
+        return time.perf_counter_ns()
+
+    def _next_turn(self):
+        while True:
+            if not self._left and not self._next_block():
+                return
+            failed = self.switch(self._left[0]) if self._left[0] != self.now else None
+            if failed is None:
+                break
+            if failed[0] == BASELINE or not self._session.left_out(*failed) or (self.now != BASELINE and self.switch(BASELINE)):
+                self._session.turns_over(failed[1])
+                return
+            self._left = [name for name in self._left if name != failed[0]]
+        del self._left[0]
+        self._n, self._times = 0, []
+        self._before_ns = time.perf_counter_ns()
+
+    def _next_block(self):
+        names = self._session.next_block()
+        if names is None:
+            self._session.turns_over(None)
+            return False
+        self._left = list(names)
+        self._n_first = self._n_first or len(self._left)
+        self._n_blocks += 1
+        return True
+
+    def _end_turn(self, now_ns):
+        from . import reducer
+        self.turns.append({
+            "block": self._n_blocks - 1, "name": self.now,
+            "first_step": self._step - self.n_steps + 1, "span_ns": now_ns - self._begin_ns,
+            "step_ns": self._times, "page_faults": memory.page_faults() - self._faults, "peak_bytes": None,
+            "bucket_bytes": [size for ddp, _ in self._models for size in reducer.bucket_bytes(ddp)]})
+        if on_gpu() and self._peak:
+            self.turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None
+        elif (self._within_ranks or self.measures_peaks) and len(self.turns) <= self._n_first:  # not among what is timed
+            self._peak = self._watch_peak()
+        if self._peak is None:
+            self._turn_is_over()
+
+    def _peak_step(self):
+        self._peak.step_ended()
+        if self._n == self.n_settle + self.n_steps + self._peak.n_steps:
+            peak, self._peak = self._peak, None
+            self.turns[-1]["peak_bytes"] = peak.bytes()
+            self._turn_is_over()
+
+    def _turn_is_over(self):
+        self._session.turn_over(self.turns[-1])
+        self._next_turn()
+
+    @property
+    def is_block_over(self):
+        return not self._left

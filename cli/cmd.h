@@ -113,7 +113,7 @@ struct cmd {
 };
 
 extern const struct cmd cmd_profile, cmd_attach, cmd_replay, cmd_diagnose, cmd_whatif, cmd_optimize,
-    cmd_verify, cmd_compare, cmd_align, cmd_export, cmd_completion, cmd_help;
+    cmd_verify, cmd_tune, cmd_compare, cmd_align, cmd_export, cmd_completion, cmd_help;
 void cmd_whatif_begin(void); /* its options come from the library's table of what-ifs */
 extern const struct cmd *const *cmd_table; /* NULL-terminated; main.c sets it */
 extern const struct opt cmd_help_only[];   /* a table of --help alone, for struct cmd_values */

@@ -100,32 +100,15 @@ static const struct opt profile_opts[] = {
 static int set_environment(const struct values *values, const char *trace,
                            const struct parts *parts)
 {
-    const char *net = getenv("DPRO_NET"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
+    const char *net = values->net != NULL ? values->net : getenv("DPRO_NET");
     int code = launch_set_all(
-        {"DPRO", "1"}, {"DPRO_OUT", trace}, {"DPRO_WARMUP", values->warmup},
+        {"DPRO_OUT", trace}, {"DPRO_WARMUP", values->warmup},
         {"DPRO_ITERATIONS", values->iterations}, {"DPRO_PROBE", values->probe},
         {"DPRO_PROBE_LIMIT", values->probe_limit}, {"DPRO_NET", values->net},
         {"DPRO_NET_MAX_MB", values->net_max_mb}, {"DPRO_NET_KEEP", values->net_keep},
         {"DPRO_NET_PEERS", values->net_peers}, {"DPRO_NCCL", values->no_nccl ? "off" : NULL},
         {"DPRO_SUMMARY", "off"}); /* dpro profile tells what was recorded */
-    if (code == 0)
-        code = launch_prepend_env("PYTHONPATH", parts->site);
-    if (values->net != NULL)
-        net = values->net;
-    if (code == 0 && (net == NULL || strcmp(net, "off") != 0)) {
-        if (parts->tracer == NULL)
-            cmd_say("libdpro_tracer.so is not beside dpro: recording without the transport");
-        else if (strpbrk(parts->tracer, " :") != NULL)
-            cmd_say("%s can't be preloaded from a folder with a space or colon in its name: "
-                    "recording without the transport",
-                    parts->tracer);
-        else
-            code = launch_prepend_env("LD_PRELOAD", parts->tracer);
-    }
-    if (code == 0 && !values->no_nccl && parts->nccl != NULL &&
-        (plugin == NULL || plugin[0] == '\0'))
-        code = launch_set_env("NCCL_PROFILER_PLUGIN", parts->nccl);
-    return code;
+    return code != 0 ? code : launch_set_recording(parts, net, !values->no_nccl);
 }
 
 /* The paths of ranks 0, 1, 2, 5 as "0-2, 5". */

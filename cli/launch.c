@@ -71,6 +71,27 @@ int launch_set_plan(const char *plan, const char *stack, bool tell)
     return code;
 }
 
+int launch_set_recording(const struct parts *parts, const char *net, bool nccl)
+{
+    const char *plugin = getenv("NCCL_PROFILER_PLUGIN");
+    int code = launch_set_env("DPRO", "1");
+    if (code == 0)
+        code = launch_prepend_env("PYTHONPATH", parts->site);
+    if (code == 0 && (net == NULL || strcmp(net, "off") != 0)) {
+        if (parts->tracer == NULL)
+            cmd_say("libdpro_tracer.so is not beside dpro: recording without the transport");
+        else if (strpbrk(parts->tracer, " :") != NULL)
+            cmd_say("%s can't be preloaded from a folder with a space or colon in its name: "
+                    "recording without the transport",
+                    parts->tracer);
+        else
+            code = launch_prepend_env("LD_PRELOAD", parts->tracer);
+    }
+    if (code == 0 && nccl && parts->nccl != NULL && (plugin == NULL || plugin[0] == '\0'))
+        code = launch_set_env("NCCL_PROFILER_PLUGIN", parts->nccl);
+    return code;
+}
+
 char **launch_keep_env(void)
 {
     size_t n = 0;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "opt.h"
+#include "parts.h"
 
 int launch_set_env(const char *name, const char *value); /* NULL: left as it is */
 /* Several: launch_set_all({"NAME", value}, ...). */
@@ -17,6 +18,9 @@ int launch_set_list(const char *const (*variables)[2], size_t n);
  * dpro_plan_summary) takes of it before it starts: the NAME=VALUE lines of a file in its folder, or
  * beside plan.json. `tell`: each is told. */
 int launch_set_plan(const char *plan, const char *stack, bool tell);
+/* What has the program's Python processes record themselves. `net`: when the transport is logged,
+ * as DPRO_NET says it. */
+int launch_set_recording(const struct parts *parts, const char *net, bool nccl);
 /* Puts `value` and a colon before what the variable holds. */
 int launch_prepend_env(const char *name, const char *value);
 

@@ -10,9 +10,9 @@
 #include "together.h"
 
 static const struct cmd *const commands[] = {
-    &cmd_profile,    &cmd_attach, &cmd_replay,  &cmd_diagnose, &cmd_whatif,
-    &cmd_optimize,   &cmd_verify, &cmd_compare, &cmd_align,    &cmd_export,
-    &cmd_completion, &cmd_help,   NULL};
+    &cmd_tune,   &cmd_profile,    &cmd_attach, &cmd_replay,  &cmd_diagnose,
+    &cmd_whatif, &cmd_optimize,   &cmd_verify, &cmd_compare, &cmd_align,
+    &cmd_export, &cmd_completion, &cmd_help,   NULL};
 
 /* A closed stdin, stdout or stderr would be taken by the next file opened, and results written into
  * it. A file that can't be written (or read) stands in for it, so that the write fails; a program

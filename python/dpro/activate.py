@@ -52,13 +52,13 @@ def start():
     if _started or not (settings.wanted() or os.environ.get("DPRO_PLAN")):
         return
     _started = True
-    for name in ("DPRO_OUT", "DPRO_PLAN", "DPRO_VERIFY"):
+    for name in ("DPRO_OUT", "DPRO_PLAN", "DPRO_VERIFY", "DPRO_TUNE"):
         if os.environ.get(name):
             os.environ[name] = os.path.abspath(os.environ[name])  # children may start elsewhere
     if os.environ.get("DPRO_PLAN"):
         for name, ours in CARRIERS.items():
             _when_loaded(name, functools.partial(_carrier_loaded, *ours))
-    elif settings.turn() is not None:  # its buckets are told, or are to be of a size
+    elif settings.turn() is not None or settings.tuning():  # its buckets are told, or are to be others
         _when_loaded(DDP, functools.partial(_carrier_loaded, *CARRIERS[DDP]))
     if settings.wanted():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
@@ -119,6 +119,8 @@ def _make_session(wanted):
         from .verify import Verification as Session
     elif settings.turn() is not None:
         from .verify_turn import Turn as Session
+    elif settings.tuning():
+        from .tune import Tuning as Session
     else:
         from .session import Session
     _session = Session(wanted)

@@ -12,6 +12,7 @@ WAYS = {"recompute": "recomputed in the backward pass", "compile": "compiled", "
         "prefetch": "gathering the next ahead"}  # of modules
 
 _last = None  # the newest entry for rank.json
+_given = {}    # by path: what stands there, as this rank was told
 _sends = False  # what it says of communication is done
 
 
@@ -19,9 +20,14 @@ _sends = False  # what it says of communication is done
 def read(path):
     """A plan and None, or None and what is wrong with it."""
     try:
-        return plans.read(path), None
+        return plans.read(path, _given.get(path)), None
     except plans.Unusable as problem:
         return None, str(problem)
+
+
+def give(path, value):
+    """What another rank read there."""
+    _given[path] = value
 
 
 def read_for(stack, path):

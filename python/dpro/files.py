@@ -93,7 +93,8 @@ class Folder:
             rename_steps(self.temporary(name), unfinished)
         self.finish(name)
 
-    def write_json(self, path, value):
+    @staticmethod
+    def write_json(path, value):
         part = "%s.part%d" % (path, os.getpid())  # job.json has several writers
         try:
             with open_file(part, "w", encoding="utf-8") as file:

@@ -69,13 +69,15 @@ class Plan:
         self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read(path):
+def read(path, value=None):
+    """`value`: what stands there, where that is known."""
     path = os.path.abspath(path)
     if os.path.isdir(path):
         path = os.path.join(path, "plan.json")
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
+        if value is None:
+            with open(path, encoding="utf-8") as file:
+                value = json.load(file)
     except OSError as problem:
         raise Unusable("%s: %s" % (path, problem.strerror or problem))
     except (ValueError, RecursionError) as problem:

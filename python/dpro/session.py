@@ -74,6 +74,7 @@ class _ThreadEnd:
 
 class Session:
     records = True  # else steps are only timed
+    compresses = True  # files, as soon as all are there
 
     def __init__(self, settings):
         self.settings = settings
@@ -513,7 +514,7 @@ class Session:
         names = [name for window in self._windows for name in window["files"]]
         self._let_go()
         self._compressor = files.Compressor(self._folder, names, self._compressed)
-        if not at_exit:
+        if self.compresses and not at_exit:
             self._compressor.start()
 
     def _compressed(self, done):

@@ -16,6 +16,11 @@ def recording():
     return os.environ.get("DPRO") == "1" and not verifying() and turn() is None
 
 
+def tuning():
+    """Whether it is then searched for a plan, which is measured and kept (tune.py)."""
+    return recording() and bool(os.environ.get("DPRO_TUNE"))
+
+
 def verifying():
     """Whether they are only timed, with a plan's buckets and without by turns (verify.py)."""
     return bool(os.environ.get("DPRO_VERIFY") and os.environ.get("DPRO_PLAN")) and turn() is None

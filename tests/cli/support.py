@@ -53,7 +53,8 @@ def dpro(*args, timeout=120, env=None, **more):
     return Result(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
 
 
-COMMANDS = ("profile", "verify", "attach", "replay", "diagnose", "whatif", "optimize", "compare", "align", "export", "completion", "help")
+COMMANDS = ("tune", "profile", "verify", "attach", "replay", "diagnose", "whatif", "optimize", "compare", "align", "export", "completion",
+            "help")
 
 
 def options_of(command):

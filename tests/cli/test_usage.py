@@ -69,7 +69,7 @@ class Help(Case):
 
     def test_manual_pages_have_every_option_and_no_other(self):
         shared = documented_options("dpro.1")
-        for command in ("profile", "verify", "attach", "replay", "diagnose", "whatif", "optimize", "compare", "align", "export"):
+        for command in ("tune", "profile", "verify", "attach", "replay", "diagnose", "whatif", "optimize", "compare", "align", "export"):
             options = long_options(dpro("help", command).out.split("\nOptions:\n")[1].split("\nExamples:\n")[0])
             documented = documented_options(f"dpro-{command}.1")
             self.assertLessEqual(documented, options, command)

@@ -64,6 +64,8 @@ RUNS = {
                ["TRACE", "--csv", "OUT", "--steps", "1:1000", *READ], ["TRACE", "--sqlite", "OUT/job.db"],
                ["TRACE", "--graphml", "OUT/job.graphml", "--ranks", "0-1", "--iteration", "2"], ["TRACE", "--chakra", "OUT"],
                ["TRACE", "--perfetto", "OUT/job.pftrace"], ["--list"], ["--help"]],
+    "tune": [["-o", "OUT", "--allow", "compile,bf16", "--memory", "1GiB", "--budget", "200steps", "--warmup", "1", "--iterations", "2",
+              "--force", "--", "true"], ["--help"]],
     "profile": [["-o", "OUT", "--warmup", "1", "--iterations", "2", "--net", "all", "--net-max-mb", "4", "--net-keep", "newest",
                  "--net-peers", "all", "--no-nccl", "--force", "--", "true"],
                 ["-q", "-o", "OUT", "--plan", "PLAN", "--probe", "compile,bf16,recompute", "--probe-limit", "5", "--", "true"],

@@ -1,0 +1,399 @@
+"""A faster plan for the job that runs, found in that job: what `dpro tune` starts. The first steps are recorded (session.py). Rank 0
+has dpro search in them, in a process of its own, while the job trains on, and tells the other ranks what was found. These finalists
+train the job by turns (turns.py), fewer and fewer of them, until a measurement says which is fastest (race.py). The job goes on with
+that one, and its plan is kept.
+
+The job comes first: it never waits for the search, and on any doubt it goes on as it was, which one line says."""
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from . import __version__, agreement, applied, files, planned, report
+from .race import Race
+from .session import Session
+from .settings import number
+from .turns import BASELINE, Strategy, Turns, on_gpu
+
+SUBJECT = "tune"
+CAPS_MB = (1, 5, 25, 100)
+AHEAD = 2             # steps from the one in which rank 0 tells what was found to the one in which all begin: ranks are one apart
+SEARCH_S = 120        # the most that the search may take
+NICE = 19             # the job's processors are the job's
+TURN_S = 0.3          # that a turn should take, as steps are few and short ones vary by more
+LEAST_STEPS, MOST_STEPS = 4, 20     # of a turn
+BUDGET_S = 180                      # of turns, where nothing else is asked for
+LEAST_BUDGET, MOST_BUDGET = 240, 2000  # steps
+ENVIRONMENT = ("DPRO", "LD_PRELOAD", "NCCL_PROFILER", "OMPI_", "PMI", "SLURM_")  # that the search is not given: how it begins
+
+
+class Tuning(Session):
+    compresses = False  # files of the recording, before the search has read them
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self._out = os.environ["DPRO_TUNE"]
+        self._budget = number("DPRO_TUNE_BUDGET", 0, 0)
+        self._memory = number("DPRO_TUNE_MEMORY", 0, 0) or None
+        self._course = None      # what is done with a step, once all is recorded
+        self._search = None      # rank 0's
+        self._rank = self._world_size = self._store = None  # once all is recorded
+        self._turns = self._race = None
+        self._told = {}          # what rank 0 found
+        self._began = None       # (step, seconds) of the first turn
+        self._n_blocks = 0
+        self._kept = None        # what the job goes on with
+
+    # Recording
+
+    def _finish(self, reason, at_exit=False):
+        cycle, n_steps = self._cycle, self._times["before"] + self._times["after"]
+        super()._finish(reason, at_exit)
+        if at_exit or reason is not None:
+            self._as_it_was(reason)
+        elif self.job.framework != "pytorch":
+            self._as_it_was("only PyTorch can be switched in a running job: dpro optimize makes a plan of %s, dpro verify measures it"
+                            % self.settings.out)
+        else:
+            self.off, self._cycle = False, cycle
+            times = sorted(step["end_ns"] - step["start_ns"] for step in n_steps)
+            self._step_ns = times[len(times) // 2] if times else 1e9
+            self._rank, self._world_size, self._store = agreement.rank(), agreement.world_size(), self._store_of_all()
+            self._course = self._begin_search if self._rank == 0 else self._wait
+
+    @staticmethod
+    def _store_of_all():
+        if agreement.world_size() == 1:
+            return agreement.Store()
+        import torch.distributed as dist
+        return agreement.TorchStore(dist.group.WORLD)
+
+    def _step_ended(self, step, now_ns, frame):
+        if self._course is None:
+            super()._step_ended(step, now_ns, frame)
+        elif not self.off:
+            self._step = step
+            self._course()
+
+    def _restart(self, step):
+        if self._course is None:
+            super()._restart(step)
+        else:
+            self._turns_off("another optimizer turned out to end the steps (a longer --warmup lets it show before)")
+
+    # The search
+
+    def _begin_search(self):
+        """All ranks have recorded: they were in this step, too."""
+        self._folder.write_job(__version__)
+        folder = os.path.join(self._out, "search")
+        os.makedirs(folder, exist_ok=True)
+        self._search = Search(folder, self.settings.out)
+        report.tell("tune: recorded; searching, while the job trains on")
+        self._course = self._look
+
+    def _look(self):
+        problem = self._search.problem()
+        if problem is Search.RUNS:
+            return
+        found = {} if problem else self._search.found()
+        self._search = None
+        if not problem and not found["finalists"]:
+            problem = found["why"]
+        told = dict(found, problem=problem, at=self._step + AHEAD, steps=self._turn_steps(), budget=self._budget or self._budget_steps())
+        agreement.tell(self._store, SUBJECT, json.dumps(told))
+        self._hear(told)
+
+    def _turn_steps(self):
+        return max(LEAST_STEPS, min(MOST_STEPS, round(TURN_S * 1e9 / self._step_ns)))
+
+    def _budget_steps(self):
+        return max(LEAST_BUDGET, min(MOST_BUDGET, int(BUDGET_S * 1e9 / self._step_ns)))
+
+    def _wait(self):
+        text = agreement.hear(self._store, SUBJECT, 0)
+        if text is not None:
+            self._hear(json.loads(text))
+
+    def _hear(self, told):
+        self._told = told
+        if told["problem"]:
+            self._as_it_was(told["problem"])
+        elif self._step > told["at"]:
+            self._as_it_was("rank %d was told of the finalists too late" % self._rank)
+        else:
+            self._course = self._near
+
+    def _near(self):
+        if self._step == self._told["at"]:
+            self._begin_turns()
+
+    # Turns
+
+    def _begin_turns(self):
+        finalists = self._told["finalists"]
+        for finalist in finalists:
+            applied.give(finalist["path"], finalist["plan"])
+        self._turns = Turns(self, self._told["steps"], 2)
+        self._turns.measures_peaks = self._memory is not None
+        problems = self._turns.prepare([Strategy(finalist["name"], finalist["path"]) for finalist in finalists])
+        for name, problem in problems.items():
+            self._tell("%s is out: %s" % (name, problem))
+        names = [finalist["name"] for finalist in finalists if finalist["name"] not in problems]
+        if not names:
+            self._as_it_was("none of the finalists can be had")
+            return
+        if self._rank == 0:
+            self._race = Race([BASELINE, *names], BASELINE, self._told["budget"], self._turns.n_steps,
+                              settle_steps=self._turns.n_settle, memory_bytes=self._memory)
+        self._tell("%d finalist%s by turns, %d steps at most: %s" % (
+            len(names), "s" if len(names) > 1 else "", self._told["budget"], ", ".join(map(self._promised, names))))
+        self._began = self._step, time.perf_counter()
+        self._course = lambda: self._turns.stepped(self._step)
+        self._turns.begin(self._step)
+
+    def _promised(self, name):
+        gain = self._finalist(name)["promised_pct"]
+        return name if gain is None else "%s (expected to save %.1f %%)" % (name, gain)
+
+    def _finalist(self, name):
+        return next((finalist for finalist in self._told["finalists"] if finalist["name"] == name), None)
+
+    def next_block(self):
+        """What rank 0 has decided on."""
+        self._n_blocks += 1
+        subject = "%s block %d" % (SUBJECT, self._n_blocks)
+        if self._rank != 0:
+            text = agreement.hear(self._store, subject, agreement.wait_s())
+            told = json.loads(text) if text else {"names": None, "winner": self._turns.now}
+        else:
+            names = self._race.next_block()
+            told = {"names": names, "winner": self._race.winner()}
+            agreement.tell(self._store, subject, json.dumps(told))
+            if self._n_blocks > 1:
+                self._tell_block()
+        self._kept = told["winner"]
+        return told["names"]
+
+    def turn_over(self, turn):
+        if self._race:
+            ns = [round(turn["span_ns"] / self._turns.n_steps)] * self._turns.n_steps if on_gpu() else turn["step_ns"]
+            self._race.add(turn["name"], ns, turn["peak_bytes"])
+
+    def left_out(self, name, problem):
+        self._tell("%s is out: %s" % (name, problem))
+        if self._race:
+            self._race.add(name, [], failed=problem)
+        return True
+
+    def turns_over(self, problem):
+        if problem:
+            self._turns_off(problem)
+            return
+        failed = self._turns.stop(self._kept)
+        n_steps, seconds = self._step - self._began[0], time.perf_counter() - self._began[1]
+        if failed:
+            self._as_it_was(failed)
+            return
+        if self._race:
+            cost_pct = self._cost_pct(n_steps, seconds)
+            self._write(True, cost_pct)
+            self._tell_end(cost_pct)
+        self._leave()
+
+    def _cost_pct(self, n_steps, seconds):
+        """What turns took longer than the same steps as it ran."""
+        own = [turn["span_ns"] / self._turns.n_steps for turn in self._turns.turns if turn["name"] == BASELINE]
+        return 100 * (1e9 * seconds / (n_steps * sum(own) / len(own)) - 1) if own and n_steps else None
+
+    # What is told
+
+    def _tell(self, text):
+        if self._rank == 0:
+            report.tell("tune: " + text)
+
+    def _tell_block(self):
+        state = self._race.state()
+        standing = ", ".join("%s saves %s" % (name, saves(entry)) for name, entry in sorted(
+            state["names"].items(), key=lambda item: -item[1]["saves_pct"]) if entry["in"])
+        self._tell("block %d, %d of %d steps: %s" % (state["blocks"], state["steps"], state["budget_steps"], standing or state["why"]))
+        self._write(False)
+
+    def _tell_end(self, cost_pct):
+        state = self._race.state()
+        if self._kept == BASELINE:
+            text = "the job goes on as it was: %s" % state["why"]
+        else:
+            text = "the job goes on with %s, which saves %s of a step" % (self._kept, saves(state["names"][self._kept]))
+        self._tell("%s; %s after %d steps of turns, which took %.1f %% longer than as it ran" % (
+            text, sure(state), state["steps"], cost_pct or 0))
+        self._tell("the plan is in %s, all turns in its tune.json; another run takes it with dpro profile --plan %s" % (
+            self._out, self._out))
+
+    def _write(self, complete, cost_pct=None, problem=None):
+        """The best plan so far, and all turns."""
+        if self._rank != 0 or not self._race:
+            return
+        state = self._race.state()
+        finalist = self._finalist(state["winner"])
+        folder = os.path.dirname(finalist["path"]) if finalist else os.path.join(self._out, "search")
+        for name in os.listdir(folder):
+            if os.path.isfile(os.path.join(folder, name)) and not (finalist is None and name == "plan.json"):
+                shutil.copyfile(os.path.join(folder, name), os.path.join(self._out, name))
+        if finalist is None:
+            files.Folder.write_json(os.path.join(self._out, "plan.json"), self._told["own"])
+        finalists = [{key: value for key, value in finalist.items() if key != "plan"} for finalist in self._told["finalists"]]
+        files.Folder.write_json(os.path.join(self._out, "tune.json"), {
+            "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
+            "steps": self._turns.n_steps, "settle": self._turns.n_settle, "step": self._step, "asynchronous": on_gpu(),
+            "cost_pct": cost_pct, "race": finite(state), "finalists": finalists, "turns": self._turns.turns, "warnings": report.warnings})
+
+    # The end
+
+    def _turns_off(self, problem):
+        if self._turns:
+            self._turns.stop(asks=False)
+        self._write(False, problem=problem)
+        self._as_it_was(problem)
+
+    def _as_it_was(self, why):
+        if agreement.rank() == 0:
+            report.tell("tune: the job goes on as it was: %s" % why)
+        self._leave()
+
+    def _leave(self):
+        if self._search:
+            self._search.end()
+        self._course = self._search = self._turns = None
+        self._let_go()
+        if self._compressor and not self._compressor.ident:
+            self._compressor.start()
+
+    def at_exit(self):
+        if self._course is None or self.off or os.getpid() != self._pid:
+            super().at_exit()
+            return
+        self.off = True
+        try:
+            if self._search:
+                self._search.end()
+            self._write(False, problem="the job ended after step %d" % self._step)
+            if self._race and self._rank == 0:
+                state = self._race.state()
+                self._tell("the job ended after step %d, before it was decided: %s is the best so far, %s; its plan is in %s" % (
+                    self._step, state["winner"], sure(state), self._out))
+        except Exception:
+            pass
+
+    def thread_ended(self):
+        if self._course is None:
+            super().thread_ended()
+
+    def fail(self, problem):
+        if self._course is None:
+            super().fail(problem)
+            return
+        self.off = True
+        if isinstance(problem, agreement.Broken):
+            raise problem
+        report.say("fail", "tuning ends, the job goes on: %s" % report.first_line(problem))
+        try:
+            self._leave()
+        except Exception:
+            pass
+
+
+def finite(value):
+    """For JSON, which has no infinity."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def saves(entry):
+    interval = (entry["low_pct"], entry["high_pct"])
+    return "%.1f %% (%s)" % (entry["saves_pct"], "%.1f to %.1f" % interval if all(map(math.isfinite, interval)) else "so far")
+
+
+def sure(state):
+    return "%.1f %% sure" % (100 * state["sure"]) if state["sure"] >= 0.5 else "not sure"
+
+
+class Search:
+    """`dpro optimize`, in a process beside the job."""
+    RUNS = object()
+
+    def __init__(self, folder, trace):
+        self._folder, self._until = folder, time.monotonic() + SEARCH_S
+        given = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
+        command = [os.environ["DPRO_TUNE_DPRO"], "optimize", trace, "-o", folder, "--json", "--quiet", "--threads", "1",
+                   *os.environ.get("DPRO_TUNE_SEARCH", "").split()]
+        with open(self._path("optimize.json"), "wb") as out, open(self._path("messages.txt"), "wb") as messages:
+            self._process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=messages)
+        try:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
+        except OSError:
+            pass
+
+    def _path(self, name):
+        return os.path.join(self._folder, name)
+
+    def problem(self):
+        """Why nothing was found; None: something was; or RUNS."""
+        code = self._process.poll()
+        if code is None and time.monotonic() < self._until:
+            return self.RUNS
+        if code is None:
+            self.end()
+            return "the search took longer than %d s" % SEARCH_S
+        if code == 0:
+            return None
+        with open(self._path("messages.txt"), encoding="utf-8", errors="replace") as file:
+            lines = file.read().strip().splitlines()
+        return "the search failed: %s" % (lines[-1][:report.MOST_TEXT] if lines else "exit code %d" % code)
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
+
+    def found(self):
+        """For all ranks: the finalists, and a plan of what the job does by itself."""
+        plan, result = (self._read(name) for name in ("plan.json", "optimize.json"))
+        own = dict(plan, communication=dict(plan["communication"], is_own=True, compression="none", changes_numerics=False, buckets=[
+            dict(bucket, model=0) for bucket in result["baseline"]["communication"]["buckets"]]))
+        finalists = []
+        if result["best"]["helps"]:
+            finalists.append({"name": "search", "path": self._path("plan.json"), "plan": plan,
+                              "promised_pct": 100 * (1 - 1 / result["best"]["speedup"])})
+        by_tensors = {tuple(map(tuple, (bucket["parameters"] for bucket in value["communication"]["buckets"]))) for value in (plan, own)}
+        for cap_mb in CAPS_MB:
+            value = dict(own, communication=dict(own["communication"], is_own=False, buckets=_cut(own, cap_mb * 1e6)))
+            tensors = tuple(tuple(bucket["parameters"]) for bucket in value["communication"]["buckets"])
+            if tensors not in by_tensors:
+                by_tensors.add(tensors)
+                folder = self._path("cap=%d" % cap_mb)
+                os.makedirs(folder, exist_ok=True)
+                files.Folder.write_json(os.path.join(folder, "plan.json"), value)
+                finalists.append({"name": "cap=%d" % cap_mb, "path": os.path.join(folder, "plan.json"), "plan": value,
+                                  "promised_pct": None})
+        return {"finalists": finalists, "own": own, "why": "nothing that dpro could change is expected to save time"}
+
+    def _read(self, name):
+        with open(self._path(name), encoding="utf-8") as file:
+            return json.load(file)
+
+
+def _cut(plan, most_bytes):
+    """Buckets as DDP cuts them with that limit."""
+    buckets = []
+    for bucket in plan["communication"]["buckets"]:
+        sizes = {parameter["name"]: parameter["size_bytes"] for parameter in plan["job"]["models"][bucket["model"]]["parameters"]}
+        for name in bucket["parameters"]:
+            if not buckets or buckets[-1]["size_bytes"] >= most_bytes or buckets[-1]["model"] != bucket["model"]:
+                buckets.append({"model": bucket["model"], "parameters": [], "size_bytes": 0, "partitions": 1, "priority": 0})
+            buckets[-1]["parameters"].append(name)
+            buckets[-1]["size_bytes"] += sizes[name]
+    return buckets

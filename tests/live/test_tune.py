@@ -1,0 +1,104 @@
+"""dpro tune in real jobs of two ranks over gloo: found, measured and kept in the job that runs, which trains to the same numbers."""
+import json
+import os
+import subprocess
+
+import live
+
+# A step takes 20 ms a bucket, so that one bucket is faster than the job's four. The search is waited for before step 60.
+BODY = """
+dist.init_process_group("gloo")
+model = DDP(net(), bucket_cap_mb=0.02)
+PLAN, N = sys.argv[1], int(sys.argv[2])
+def buckets():
+    return len(str(model._get_ddp_logging_data().get("rebuilt_bucket_sizes") or "0").split(","))
+def each(i):
+    while PLAN != "-" and i == 60 and not os.path.exists(os.path.join(PLAN, "search", "plan.json")):
+        time.sleep(0.05)
+    time.sleep(0.02 * buckets() if PLAN != "-" else 0)
+"""
+DECIDED = BODY + """
+if PLAN != "-":
+    from dpro import reducer, tune
+    set_layout, found = reducer.set_layout, tune.Search.found
+    def failing(ddp, layout):
+        if layout.plan.path.endswith("failing.json"):
+            raise RuntimeError("there is no room for it")
+        return set_layout(ddp, layout)
+    def with_failing(search):
+        told = found(search)
+        told["finalists"].append({"name": "failing", "path": "/failing.json", "plan": told["own"], "promised_pct": None})
+        return told
+    reducer.set_layout, tune.Search.found = failing, with_failing
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=each)
+sys.stdout.write("BUCKETS %d %d\\n" % (RANK, buckets()))
+end()
+"""
+ENDS = BODY + """
+def until_measured(i):
+    each(i)
+    go = torch.ones(1)
+    if os.path.exists(os.path.join(PLAN, "tune.json")):
+        go.zero_()
+    dist.broadcast(go, 0)
+    if not go.item():
+        end()
+        sys.exit(0)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measured)
+"""
+
+
+class Tune(live.Case):
+    PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
+
+    def pair(self, body, n, *command):
+        """Two ranks, without torchrun, which takes longer to start than they do."""
+        settings = self.environment(dpro=False, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(live.free_ports()[0]),
+                                    DPRO_WARMUP="2", DPRO_ITERATIONS="2")
+        plan = self.path("plan") if command else "-"
+        run = self.command([*command, *self.PAIR, live.PYTHON, self.script(body), plan, str(n)], **settings)
+        self.assertEqual(run.codes, [0], run.err[-3000:])
+        return run
+
+    def tune(self, body, n, *options):
+        run = self.pair(body, n, live.DPRO, "tune", "-o", self.path("plan"), *options, "--")
+        with open(self.path("plan", "tune.json"), encoding="utf-8") as file:
+            return run, json.load(file)
+
+    def test_the_job_goes_on_with_what_is_fastest_and_trains_to_the_same_numbers(self):
+        run, told = self.tune(DECIDED, 500)
+        self.assertEqual(run.digests, self.pair(DECIDED, 500).digests)
+        race = told["race"]
+        self.assertEqual((told["schema"], told["complete"], told["problem"], told["world_size"]), ("dpro.tune/1", True, None, 2))
+        self.assertEqual((race["names"]["failing"]["kind"], race["names"]["failing"]["why"]),
+                         ("failed", "rank 0: RuntimeError: there is no room for it"))
+        self.assertEqual(run.err.count("tune: failing is out: rank 0: RuntimeError: there is no room for it"), 1)
+        self.assertNotEqual(race["winner"], "baseline", race)
+        self.assertGreater(race["names"][race["winner"]]["low_pct"], 0)
+        self.assertGreater(race["sure"], 0.9)
+        own, fastest = (next(turn["bucket_bytes"] for turn in told["turns"] if turn["name"] == name)
+                        for name in ("baseline", race["winner"]))
+        self.assertLess(len(fastest), len(own))
+        for rank in range(2):
+            self.assertIn("BUCKETS %d %d" % (rank, len(fastest)), run.out)
+        self.assertEqual(run.err.count("tune: the job goes on with %s, which saves " % race["winner"]), 1)
+        self.assertLess(told["cost_pct"], 50)
+        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
+            self.assertEqual([bucket["size_bytes"] for bucket in json.load(file)["communication"]["buckets"]], fastest)
+        self.assertTrue(os.path.exists(self.path("plan", "trace", "job.json")))
+        verified = self.pair(DECIDED.replace("if PLAN", "if 0 and PLAN"), 60, live.DPRO, "verify", "--plan", self.path("plan"),
+                             "--blocks", "1", "--steps", "1", "--warmup", "2", "--json", "--")
+        self.assertTrue(json.loads(verified.out)["complete"])
+
+    def test_a_job_that_ends_meanwhile_keeps_the_best_so_far(self):
+        run, told = self.tune(ENDS, 2000)
+        self.assertEqual((told["complete"], told["race"]["decided"]), (False, False))
+        self.assertIn("the job ended after step", told["problem"])
+        self.assertRegex(run.err, "tune: the job ended after step [0-9]+, before it was decided: .* is the best so far, ")
+        found = subprocess.run([live.DPRO, "verify", "--plan", self.path("plan"), "--", "true"], capture_output=True, text=True)
+        self.assertIn("nothing was measured", found.stderr)  # of a program that does not train; the plan could be read
+
+    def test_a_job_that_ends_before_all_is_recorded_is_as_it_was(self):
+        run = self.pair(BODY + "train(model, torch.optim.SGD(model.parameters(), lr=0.05), N)\nend()\n", 9, live.DPRO, "tune", "-o",
+                        self.path("plan"), "--")
+        self.assertEqual(run.err.count("tune: the job goes on as it was: the job ended after step 9"), 1, run.err[-3000:])

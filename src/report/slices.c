@@ -6,19 +6,19 @@
 
 #include "graph/graph.h"
 
-static bool is_drawn(const struct dpro_graph *g, dpro_op_id op)
-{
-    if (g->device[op] >= g->n_devices)
-        return false;
-    return g->dur_ns[op] > 0 || (g->kind[op] != DPRO_OP_IN && g->kind[op] != DPRO_OP_OUT &&
-                                 g->kind[op] != DPRO_OP_BARRIER);
-}
-
 static bool was_seen(const struct dpro_graph *g, dpro_op_id op)
 {
     if (!g->seen_start_ns || !g->seen_dur_ns || g->seen_dur_ns[op] < 0)
         return false;
     return g->seen_start_ns[op] != 0 || g->seen_dur_ns[op] != 0;
+}
+
+bool slices_draw(const struct dpro_graph *g, dpro_op_id op, bool replayed)
+{
+    if (g->device[op] >= g->n_devices || (!replayed && !was_seen(g, op)))
+        return false;
+    return g->dur_ns[op] > 0 || (g->kind[op] != DPRO_OP_IN && g->kind[op] != DPRO_OP_OUT &&
+                                 g->kind[op] != DPRO_OP_BARRIER);
 }
 
 static void slices_add(struct slice_track *track, int64_t start_ns, int64_t end_ns, dpro_op_id op)
@@ -152,7 +152,7 @@ static uint32_t count_slices(const struct dpro_graph *g, const struct waits *wai
 {
     uint32_t most = 0;
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
-        if (!is_drawn(g, op))
+        if (!slices_draw(g, op, true))
             continue;
         struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
         uint32_t n = waits->of[op] ? 2 : 1;
@@ -182,7 +182,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
         slices->tracks[t] = (struct slice_track){.at = at, .device = t / 2, .replayed = t % 2};
     }
     for (dpro_op_id op = 0; op < g->n_ops; op++) {
-        if (!is_drawn(g, op))
+        if (!slices_draw(g, op, true))
             continue;
         struct slice_track *tracks = &slices->tracks[2 * g->device[op]];
         slices_add(&tracks[1], replay->start_ns[op], replay->end_ns[op], op);

@@ -31,6 +31,9 @@ void slices_init(struct slices *slices, const struct dpro_graph *graph,
                  const struct dpro_replay_view *replay);
 void slices_fini(struct slices *slices);
 
+/* Whether an op has a slice on its device's measured or replayed track. */
+bool slices_draw(const struct dpro_graph *graph, dpro_op_id op, bool replayed);
+
 /* Which member of a collective arrived last (index into the graph's members) in the replay; when it
  * was measured (NULL for the replay): of those that were seen, else the first one. */
 uint32_t slices_last_member(const struct dpro_graph *graph, const struct dpro_replay_view *replay,

@@ -262,7 +262,7 @@ class Export(Case):
             drawn = db.execute("SELECT COUNT(*) FROM ops JOIN devices ON devices.id = ops.device WHERE dur_ns > 0").fetchone()[0]
             replayed = [one for one in slices if one[0] and one[0].endswith("replayed") and not one[1].startswith("waiting")]
             self.assertGreaterEqual(len(replayed), drawn)
-            path = [end - start for track, _, start, end in slices if track is None]
+            path = [end - start for track, _, start, end in slices if track == "critical path"]
             self.assertEqual(sum(path), db.execute("SELECT SUM(dur_ns) FROM critical_path").fetchone()[0])
 
     def test_what_is_wrong_is_told(self):

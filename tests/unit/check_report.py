@@ -125,6 +125,7 @@ def check_timeline(events, report, flags):
             assert not open_ends or e["ts"] + e["dur"] <= open_ends[-1], e
             open_ends.append(e["ts"] + e["dur"])
     for pair in flows.values():
+        pair.sort(key=lambda e: e["ph"], reverse=True)
         assert [e["ph"] for e in pair] == ["s", "f"] and pair[0]["ts"] <= pair[1]["ts"]
         for e in pair:  # both ends lie in a slice, or viewers drop the arrow
             slices = tracks[(e["pid"], e["tid"])]

@@ -92,11 +92,6 @@ static struct call_stream stream_of(const struct net_transport *t, uint32_t stre
                                 t->first_transfer[stream + 1] - t->first_transfer[stream]};
 }
 
-static uint64_t mark_of(uint32_t transport, uint32_t transfer)
-{
-    return (uint64_t)transport << 32 | transfer;
-}
-
 static void visit_stream(const struct dpro_trace *trace, const clock_nodes *nodes, uint32_t t,
                          uint32_t number, const struct constraint_visitor *visitor)
 {
@@ -108,10 +103,7 @@ static void visit_stream(const struct dpro_trace *trace, const clock_nodes *node
     struct call_stream sent = stream_of(transport, number), received = stream_of(peer, peer_number);
     struct clock_constraint constraint = {CONSTRAINT_FROM_TRANSPORT,
                                           clock_node_of(nodes, transport->rank),
-                                          clock_node_of(nodes, peer->rank),
-                                          0,
-                                          0,
-                                          0};
+                                          clock_node_of(nodes, peer->rank), 0, 0};
     if (constraint.from == constraint.to)
         return;
     for (uint32_t s = 0, r = 0; s < sent.n && r < received.n;) {
@@ -121,7 +113,6 @@ static void visit_stream(const struct dpro_trace *trace, const clock_nodes *node
             in_order(sent.at, s, sent.n, true) && in_order(received.at, r, received.n, false)) {
             constraint.from_ns = sent.at[s].start_ns;
             constraint.to_ns = received.at[r].end_ns;
-            constraint.mark = mark_of(t, (uint32_t)(&sent.at[s] - transport->transfers.at));
             visitor->before(visitor->arg, &constraint);
         }
         if (sent_end <= received_end)
@@ -144,7 +135,6 @@ void constraints_visit_transports(const struct dpro_trace *trace, const clock_no
 struct step_end {
     uint64_t key; /* equal for the two ends of one step */
     int64_t ns;   /* send: handed to the network; receive: there */
-    uint64_t mark;
     uint32_t node;
     bool sends;
 };
@@ -173,7 +163,7 @@ static bool find_step_end(const struct nccl_log *log, const struct nccl_step *st
     return end->ns > 0;
 }
 
-ORDER(by_key, struct step_end, ASCENDING(key) ?: ASCENDING(mark));
+ORDER(by_key, struct step_end, ASCENDING(key));
 
 void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
                             const struct constraint_visitor *visitor)
@@ -182,11 +172,9 @@ void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *n
     for (uint32_t l = 0; l < trace->n_nccl_logs; l++) {
         const struct nccl_log *log = trace->nccl_logs[l];
         struct step_end end = {.node = clock_node_of(nodes, log->rank)};
-        for (size_t i = 0; i < log->steps.n && end.node != NO_ID; i++) {
-            end.mark = mark_of(l, (uint32_t)i);
+        for (size_t i = 0; i < log->steps.n && end.node != NO_ID; i++)
             if (find_step_end(log, &log->steps.at[i], &end))
                 array_push(&ends, end);
-        }
     }
     array_sort(&ends, by_key);
     for (size_t i = 0, next; i < ends.n; i = next) {
@@ -198,46 +186,8 @@ void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *n
         received = &ends.at[i + ends.at[i].sends];
         if (sent->node == received->node)
             continue;
-        struct clock_constraint constraint = {
-            CONSTRAINT_FROM_NCCL, sent->node, received->node, sent->ns, received->ns, sent->mark};
+        struct clock_constraint constraint = {CONSTRAINT_FROM_NCCL, sent->node, received->node,
+                                              sent->ns, received->ns};
         visitor->before(visitor->arg, &constraint);
     }
-}
-
-/* ---- in words ---- */
-
-static void describe_transfer(const struct dpro_trace *trace, uint64_t mark, char *out, size_t size)
-{
-    const struct net_transport *t = &trace->transports[mark >> 32];
-    const struct net_transfer *transfer = &t->transfers.at[(uint32_t)mark];
-    uint32_t stream;
-    const struct net_transport *peer = net_peer(trace, t, transfer->stream, &stream);
-    struct call_stream received = peer ? stream_of(peer, stream) : (struct call_stream){0};
-    char sender[NET_PROCESS_TEXT], receiver[NET_PROCESS_TEXT];
-    int64_t end = INT64_MIN;
-    net_process_format(sender, t->rank);
-    net_process_format(receiver, peer ? peer->rank : -1);
-    for (uint32_t r = 0; r < received.n && end == INT64_MIN; r++)
-        if (received.at[r].offset + received.at[r].bytes > transfer->offset)
-            end = received.at[r].end_ns;
-    snprintf(out, size,
-             "byte %" PRIu64 " of a connection from %s to %s, sent at %" PRId64
-             " ns and received at %" PRId64 " ns, each by its own clock",
-             transfer->offset, sender, receiver, transfer->start_ns, end);
-}
-
-void constraint_describe(const struct dpro_trace *trace, enum constraint_source source,
-                         uint64_t mark, char *out, size_t size)
-{
-    if (source == CONSTRAINT_FROM_TRANSPORT) {
-        describe_transfer(trace, mark, out, size);
-        return;
-    }
-    const struct nccl_log *log = trace->nccl_logs[mark >> 32];
-    const struct nccl_step *step = &log->steps.at[(uint32_t)mark];
-    const struct nccl_operation *operation = &log->operations.at[step->operation];
-    snprintf(out, size,
-             "step %d of channel %d of %s number %" PRIu64 " that rank %d sent at %" PRId64 " ns",
-             step->step, step->channel, strtab_get(&log->names, operation->func),
-             operation->sequence, log->rank, step->start_ns);
 }

@@ -14,7 +14,6 @@ struct clock_constraint {
     enum constraint_source source;
     uint32_t from, to; /* nodes */
     int64_t from_ns, to_ns;
-    uint64_t mark;
 };
 
 /* One process, or several of one rank: what has a clock. */
@@ -45,7 +44,3 @@ void constraints_visit_transports(const struct dpro_trace *trace, const clock_no
 /* Every step of NCCL's proxy threads that sent with the one that received. */
 void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *nodes,
                             const struct constraint_visitor *visitor);
-
-/* "bytes from 512 on of the connection ..., sent by rank 0 at ..." */
-void constraint_describe(const struct dpro_trace *trace, enum constraint_source source,
-                         uint64_t mark, char *out, size_t size);

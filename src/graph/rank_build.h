@@ -241,8 +241,6 @@ struct rank_build {
     bool hides_phases;  /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
                          */
     bool lacks_gpu;     /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
-    uint32_t n_called;  /* calls of NCCL, where it lacks its GPU */
-
     ARRAY(struct grown_time)
     grown; /* what takes longer in a slow sample than usual; string ids are
               the trace's */
@@ -261,9 +259,8 @@ void build_find_stores(const struct rank_build *rank, struct map *stored_ns);
 
 /* step_contents.c: whether the work of the rank's GPU was left out of its recording. */
 bool build_has_gpu(const struct trace_rank *trace); /* work of it was recorded */
-/* It launches kernels or calls NCCL so many times, and no work of a GPU was recorded. */
-bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names,
-                     uint32_t *n_called);
+/* It launches kernels or calls NCCL, and no work of a GPU was recorded. */
+bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names);
 
 /* cut_slices.c: cuts the tracks into slices, track by track and step by step, and joins calls with
  * the device work they launch. Needs steps. */

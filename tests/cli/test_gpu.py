@@ -13,14 +13,11 @@ from support import BUNDLED, DONE, Case, dpro, recording, shared, span  # finds 
 
 import breakdown
 
-
 def idle_pct(rank):
     return 100 * rank["idle_ms"] / rank["iteration_ms"]
 
-
 def verdict(facts, title):
     return next(line["text"] for line in facts["verdict"] if line["title"] == title)
-
 
 class BoundByGpu(Case):
     """The CPU needs 35 us for each kernel of 50 to 100 us, and does not wait."""
@@ -237,7 +234,6 @@ class BoundByGpu(Case):
         self.assertLess(idle_pct(facts["ranks"][0]), 2)  # 1.6 % by the union of its kernels
         self.assertLess(facts["validation"]["mean_abs_error_pct"], 1)
 
-
 class BoundByCpu(Case):
     def test_launches_that_take_longer_than_kernels_are_the_bottleneck(self):
         for name, job in (("alone", Job(kernel_us=20, cpu_us=60)), ("two", Job(kernel_us=20, cpu_us=60, world=2, buckets=4)),
@@ -250,7 +246,6 @@ class BoundByCpu(Case):
                 self.assertEqual(facts["pace"], {"ranks_on_gpu": 0, "cpu_ms": None, "gpu_ms": None, "ahead_ms": None})
                 self.assertRegex(verdict(facts, "Idle"), r"critical path: (9\d|100) % CPU work")
                 self.assertGreater(idle_pct(facts["ranks"][0]), 30)
-
 
 class NotRecorded(Case):
     """The work of GPUs is missing: the profiler lacked the right to see it, or was told not to look."""
@@ -287,7 +282,7 @@ class NotRecorded(Case):
         for cpu_only in (False, True):
             with self.subTest(cpu_only=cpu_only):
                 self.assert_said(*self.replay_without((0, 1), cpu_only=cpu_only, world=2, buckets=4),
-                                 "not recorded on any rank: their CPUs call NCCL .24 collectives a rank., and no kernel")
+                                 "not recorded on any rank: the CPU launches kernels or calls NCCL, and no kernel")
 
     def test_so_it_is_on_one_rank_of_several(self):
         for lacking, named in (((1,), "rank 1"), ((0, 3), "ranks 0, 3")):
@@ -313,7 +308,7 @@ class NotRecorded(Case):
             self.assert_code(dpro("whatif", folder, "--compute", "2x"), 0)
 
     def test_so_it_is_of_a_single_rank(self):
-        self.assert_said(*self.replay_without((0,)), "not recorded on rank 0: its CPU launches kernels, and no kernel")
+        self.assert_said(*self.replay_without((0,)), "not recorded on rank 0: the CPU launches kernels or calls NCCL, and no kernel")
 
     def test_a_job_that_uses_no_gpu_or_little_of_it_does_not_lack_it(self):
         for job in (dict(lacking=(0,), cpu_only=True), dict(lacking=(), kernels=3, kernel_us=2.0)):
@@ -321,7 +316,6 @@ class NotRecorded(Case):
             self.assertTrue(facts["trace"]["gpu_recorded"])
             self.assertNotIn("CUPTI", " ".join(facts["warnings"]))
             self.assert_code(dpro("whatif", folder, "--compute", "2x"), 0)
-
 
 class OtherDevices(Case):
     """Rows of an accelerator that dpro has no word for are a device's ops, whatever the file calls them."""
@@ -419,7 +413,6 @@ class OtherDevices(Case):
         facts = self.replay_as(lambda event: event, more)
         self.assertEqual((facts["ranks"], facts["warnings"]), (plain["ranks"], plain["warnings"]))
 
-
 class OddEnds(Case):
     def assert_left_out(self, facts, iteration, reason):
         self.assertEqual([odd["iteration"] for odd in facts["left_out"]], [iteration])
@@ -493,7 +486,6 @@ class OddEnds(Case):
                 self.assertEqual([odd["iteration"] for odd in facts["left_out"]], left_out)
                 self.assertEqual(facts["trace"]["iterations"], n)
 
-
 class ChosenSteps(Case):
     def assert_one_as_among_all(self, path, numbers, most_off_pct):
         everything = self.assert_replays(path, "--no-validate")["measured"]["per_iteration_ms"]
@@ -524,7 +516,6 @@ class ChosenSteps(Case):
                 facts = self.assert_replays(BUNDLED, "--no-validate", "--steps", f"{first}:{last}")
                 self.assertEqual(facts["measured"]["per_iteration_ms"], everything[first - 1:last])
 
-
 class Breakdown(Case):
     """Of each iteration by itself, as of the kernels of the profile: to half a percent of it."""
 
@@ -547,7 +538,6 @@ class Breakdown(Case):
             with self.subTest(trace=trace):
                 path = shared(trace)
                 self.assert_as_in_profiles(path, *sorted(glob.glob(os.path.join(path, "*.json.gz"))))
-
 
 class Graphs(Case):
     def test_a_cuda_graph_of_a_whole_step_does_not_tell_its_phases(self):
@@ -596,7 +586,6 @@ class Graphs(Case):
             self.replay(kernels)
             rank = self.assert_json("replay", self.path("rank0.json"))["ranks"][0]
             self.assertEqual((rank["forward_ms"], rank["backward_ms"], rank["update_ms"]), phases)
-
 
 class Changed(Case):
     def test_casts_of_gradients_take_a_gpu_no_longer_than_its_memory(self):

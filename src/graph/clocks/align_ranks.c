@@ -203,8 +203,7 @@ static void ranks_learn(void *arg, const struct clock_constraint *e)
         if (by_collectives)
             align_keep(st->align, clock);
     }
-    align_before(st->align, pair_of(st, from, to), from, e->from_ns, e->to_ns,
-                 (uint64_t)e->source << 62 | e->mark);
+    align_before(st->align, pair_of(st, from, to), from, e->from_ns, e->to_ns, e->source);
 }
 
 static void learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
@@ -283,8 +282,8 @@ static void split_conflicts(struct ranks_state *st)
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts);
     for (uint32_t k = 0; k < n; k++) {
-        bool by_collectives = conflicts[k].marks[0] >> 62 == CONSTRAINT_FROM_COLLECTIVES ||
-                              conflicts[k].marks[1] >> 62 == CONSTRAINT_FROM_COLLECTIVES;
+        bool by_collectives = conflicts[k].marks[0] == CONSTRAINT_FROM_COLLECTIVES ||
+                              conflicts[k].marks[1] == CONSTRAINT_FROM_COLLECTIVES;
         for (uint32_t i = 0; i < st->nodes.n; i++) {
             uint32_t clock = st->clock_of[i];
             if ((clock == conflicts[k].from || clock == conflicts[k].to) &&
@@ -438,23 +437,13 @@ static void warn_conflicts(struct ranks_state *st)
 {
     const struct align_conflict *conflicts;
     uint32_t n = align_conflicts(st->align, &conflicts);
-    char texts[2][160];
-    if (n == 0)
-        return;
-    for (int k = 0; k < 2; k++) {
-        enum constraint_source source = (enum constraint_source)(conflicts->marks[k] >> 62);
-        uint64_t mark = conflicts->marks[k] & ((UINT64_C(1) << 62) - 1);
-        if (source == CONSTRAINT_FROM_COLLECTIVES)
-            collective_constraint_describe(st->join, mark, texts[k], sizeof texts[k]);
-        else
-            constraint_describe(st->trace, source, mark, texts[k], sizeof texts[k]);
-    }
-    WARN(st,
-         "the times of %s and %s contradict each other by %.3f ms, whatever their clocks are (%s; "
-         "%s); %u such stretches are left out of the alignment; are all logs of one run, and did a "
-         "clock step?",
-         st->join->clocks.at[conflicts->from].host, st->join->clocks.at[conflicts->to].host,
-         (double)conflicts->by_ns / 1e6, texts[0], texts[1], n);
+    if (n > 0)
+        WARN(st,
+             "the times of %s and %s contradict each other by %.3f ms, whatever their clocks are; "
+             "%u such stretches are left out of the alignment; are all logs of one run, and did a "
+             "clock step?",
+             st->join->clocks.at[conflicts->from].host, st->join->clocks.at[conflicts->to].host,
+             (double)conflicts->by_ns / 1e6, n);
 }
 
 /* What has been asked for clocks alone has no other answer. */

@@ -20,7 +20,6 @@ struct constraints_gathering {
     const struct joined *joined;
     struct constraints_moment *at;
     uint32_t n;
-    uint64_t mark;
 };
 
 static void visit_pair(const struct constraints_gathering *g, const struct constraints_moment *from,
@@ -30,8 +29,8 @@ static void visit_pair(const struct constraints_gathering *g, const struct const
     if (from->node == to->node ||
         __builtin_sub_overflow(from->enter_ns, (int64_t)COLLECTIVE_ROUNDING_NS, &enter))
         return;
-    struct clock_constraint constraint = {
-        CONSTRAINT_FROM_COLLECTIVES, from->node, to->node, enter, to->leave_ns, g->mark};
+    struct clock_constraint constraint = {CONSTRAINT_FROM_COLLECTIVES, from->node, to->node, enter,
+                                          to->leave_ns};
     g->visitor->before(g->visitor->arg, &constraint);
 }
 
@@ -113,18 +112,8 @@ void constraints_visit_collectives(const struct join *join, const clock_nodes *n
             join_is_inferred(join, g.joined))
             continue; /* its members may not wait for each other */
         for (uint32_t s = 0; s < n_samples; s++) {
-            g.mark = (uint64_t)j << 32 | s;
             find_moments(join, node_of, s, &g);
             visit_sample(join, &g);
         }
     }
-}
-
-void collective_constraint_describe(const struct join *join, uint64_t mark, char *out, size_t size)
-{
-    const struct joined *joined = &join->joined.at[mark >> 32];
-    const struct rank_build *rank = &join->ranks[joined->rank];
-    snprintf(out, size, "%s number %" PRIu64 " of iteration %" PRId64,
-             dpro_collective_kind_name(rank->collectives.at[joined->collective].kind),
-             (mark >> 32) + 1, rank->steps.at[rank->sample_step[(uint32_t)mark]].number);
 }

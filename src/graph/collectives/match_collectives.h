@@ -33,12 +33,6 @@ struct cross_edge {
     uint32_t from_rank, from, to_rank, to; /* index of a rank, its op */
 };
 
-/* A rank whose GPU worked and was not recorded. */
-struct blind_rank {
-    int rank;
-    uint32_t n_called; /* of NCCL */
-};
-
 /* A rank of which no whole iteration is left. */
 struct cut_rank {
     int rank;
@@ -49,8 +43,8 @@ struct join {
     struct rank_build *ranks; /* those of servers come behind */
     uint32_t *classes;        /* theirs */
     uint32_t n_ranks, n_servers;
-    ARRAY(struct blind_rank) blind; /* left out, as the GPUs of `ranks` were recorded */
-    ARRAY(struct cut_rank) cut;     /* left out */
+    ARRAY(int) blind;           /* left out, as the GPUs of `ranks` were recorded */
+    ARRAY(struct cut_rank) cut; /* left out */
     int world_size;
     bool of_stages;          /* a timeline of stages */
     struct member_sets sets; /* process groups by their ranks */

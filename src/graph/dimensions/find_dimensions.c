@@ -107,15 +107,6 @@ static void add_dimension(struct finder *f, struct family *family, const struct 
         dimension_at(f, family->dimension)->size = grid_box_size(box);
 }
 
-static void dimensions_contradict(struct finder *f, int a, int b)
-{
-    f->is_grid = false;
-    if (f->contradiction[0])
-        return;
-    f->contradiction[0] = dpro_parallelism_name((enum dpro_parallelism)a);
-    f->contradiction[1] = dpro_parallelism_name((enum dpro_parallelism)b);
-}
-
 /* A family whose groups share ranks with those of a dimension. Returns whether the family is done
  * with. *box: what of it is left. */
 static bool dimensions_meet(struct finder *f, struct family *family, uint32_t other,
@@ -142,7 +133,7 @@ static bool dimensions_meet(struct finder *f, struct family *family, uint32_t ot
         *box = grid_box_without(box, &dimension->box);
         return box->n == 0;
     }
-    dimensions_contradict(f, family->does, dimension->does);
+    f->is_grid = false;
     return false;
 }
 
@@ -173,8 +164,7 @@ static bool dimensions_meets(const struct finder *f, const struct family *family
 static void place_family(struct finder *f, struct family *family)
 {
     struct grid_box box = family->box;
-    if (has_overlap(f, family))
-        dimensions_contradict(f, family->does, family->does);
+    f->is_grid &= !has_overlap(f, family);
     for (uint32_t d = 0; d < f->found->all.n; d++) {
         const struct found_dimension *other = dimension_at(f, d);
         bool routed = (family->does == DPRO_EXPERTS) != (other->does == DPRO_EXPERTS);
@@ -384,16 +374,6 @@ static void say_note(struct finder *f)
         snprintf(found->note, sizeof found->note,
                  "the trace does not say which ranks take part in its collectives, so how the job "
                  "is parallel is not known; times of collectives are");
-    else if (f->contradiction[0] && f->contradiction[0] == f->contradiction[1])
-        snprintf(found->note, sizeof found->note,
-                 "groups of %s overlap: the ranks form no grid; groups and times are those of the "
-                 "trace, other numbers of ranks can't be asked for",
-                 f->contradiction[0]);
-    else if (f->contradiction[0])
-        snprintf(found->note, sizeof found->note,
-                 "groups of %s and %s cross each other: the ranks form no grid; groups and times "
-                 "are those of the trace, other numbers of ranks can't be asked for",
-                 f->contradiction[0], f->contradiction[1]);
     else if (found->all.n > 0 && !f->is_grid)
         snprintf(found->note, sizeof found->note,
                  "the groups form no grid of %u ranks; groups and times are those of the trace, "

@@ -42,7 +42,6 @@ struct finder {
     ARRAY(struct family) families;
     struct dimensions *found;
     bool is_grid;
-    const char *contradiction[2]; /* two dimensions that contradict each other; NULL: none */
 };
 
 static inline const struct group_traffic *finder_use(const struct finder *f,

@@ -68,7 +68,7 @@ static void cut_rank(void *arg, size_t r)
     parallel_for(2, rank->threads, find_phases_or_slices, rank);
     build_pace(rank);
     build_contents(rank);
-    rank->lacks_gpu = build_lacks_gpu(rank->trace, rank->names, &rank->n_called);
+    rank->lacks_gpu = build_lacks_gpu(rank->trace, rank->names);
     uint32_t n_spans = r == 0 && (rank->all_classes & NAME_EXCHANGE) ? rank->trace->n_spans : 0;
     for (uint32_t i = 0; i < n_spans && !rank->steps.has_exchange; i++)
         rank->steps.has_exchange = rank->classes[rank->trace->spans[i].name] & NAME_EXCHANGE;
@@ -162,15 +162,13 @@ static void leave_out_blind(struct build *build)
 {
     const struct dpro_trace *trace = build->trace;
     bool *kept = arena_array(&build->arena, trace->n_ranks + (size_t)1, sizeof *kept);
-    struct blind_rank blind;
     bool has_gpu = false;
     for (uint32_t r = 0; r < trace->n_ranks; r++)
         has_gpu |= build_has_gpu(&trace->ranks[r]);
     for (uint32_t r = 0; r < trace->n_ranks; r++) {
-        blind.rank = trace->ranks[r].rank;
-        kept[r] = !has_gpu || !build_lacks_gpu(&trace->ranks[r], &trace->names, &blind.n_called);
+        kept[r] = !has_gpu || !build_lacks_gpu(&trace->ranks[r], &trace->names);
         if (!kept[r])
-            array_push(&build->job.join.blind, blind);
+            array_push(&build->job.join.blind, trace->ranks[r].rank);
     }
     if (build->job.join.blind.n > 0)
         keep_ranks(build, kept);

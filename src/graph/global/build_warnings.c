@@ -64,37 +64,22 @@ static void warn_gpu(struct assembly *a)
 {
     struct join *join = a->join;
     bool left_out = join->blind.n > 0;
-    uint32_t n = 0, least = UINT32_MAX, most = 0;
-    char ranks[120], called[96];
+    char ranks[120];
     for (uint32_t r = 0; r < join->n_ranks; r++)
         if (join->ranks[r].lacks_gpu)
-            array_add(&join->blind, join->ranks[r].trace->rank, join->ranks[r].n_called);
-    int *blind = arena_array(&a->graph->arena, join->blind.n + 1, sizeof *blind);
-    EACH (const struct blind_rank, rank, join->blind) {
-        blind[n++] = rank->rank;
-        least = MIN(least, rank->n_called);
-        most = MAX(most, rank->n_called);
-    }
-    a->graph->blind = blind;
-    a->graph->n_blind = n;
+            array_push(&join->blind, join->ranks[r].trace->rank);
+    uint32_t n = a->graph->n_blind = (uint32_t)join->blind.n;
+    a->graph->blind = arena_copy(&a->graph->arena, join->blind.at, n, sizeof *a->graph->blind);
     if (n == 0)
         return;
-    list_ranks(blind, n, ranks, sizeof ranks);
-    const char *whose = n == 1 ? "its CPU" : "their CPUs", *ends = n == 1 ? "s" : "";
-    if (least < most)
-        snprintf(called, sizeof called, "%s call%s NCCL (%u to %u collectives a rank)", whose, ends,
-                 least, most);
-    else if (most > 0)
-        snprintf(called, sizeof called, "%s call%s NCCL (%u collective%s%s)", whose, ends, most,
-                 most == 1 ? "" : "s", n == 1 ? "" : " a rank");
-    else
-        snprintf(called, sizeof called, "%s launch%s kernels", whose, n == 1 ? "es" : "");
+    list_ranks(a->graph->blind, n, ranks, sizeof ranks);
     char *text = arena_format(
         &a->graph->arena,
-        "the GPU's work was not recorded on %s: %s, and no kernel is in the recording%s. "
+        "the GPU's work was not recorded on %s: the CPU launches kernels or calls NCCL, and no "
+        "kernel is in the recording%s. "
         "The profiler was told to record the CPU only, had no right to use CUPTI, "
         "or another profiler held it; record again with ProfilerActivity.CUDA",
-        n == join->n_ranks && n > 1 && !left_out ? "any rank" : ranks, called,
+        n == join->n_ranks && n > 1 && !left_out ? "any rank" : ranks,
         left_out ? ", so that nothing is said of it here" : "");
     a->graph->lacks_gpu = left_out ? NULL : text;
     WARN(a, "%s", text);

@@ -29,7 +29,7 @@ const struct packed shared_of_rank[] = {ARRAY_OF_RANK(ops),
                                         OF_RANK(main_track, main_track),
                                         OF_RANK(boundary, updates),
                                         OF_RANK(work, work),
-                                        OF_RANK(in_16_bits, n_called),
+                                        OF_RANK(in_16_bits, lacks_gpu),
                                         OF_RANK(unmatched_ns, n_bucket_conflicts),
                                         PACKED_LAST};
 

@@ -231,11 +231,6 @@ void steps_leave_out_lacking(struct chooser *c)
     }
 }
 
-static bool is_first_of_window(const struct rank_build *rank, uint32_t s)
-{
-    return s == 0 || rank->steps.at[s - 1].window != rank->steps.at[s].window;
-}
-
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 void steps_leave_out_incomplete(struct chooser *c)
@@ -256,10 +251,8 @@ void steps_leave_out_incomplete(struct chooser *c)
             step->timed = false;
             struct left_out odd = {.number = step->number, .rank = r, .incomplete = true};
             snprintf(odd.reason, sizeof odd.reason, "%s",
-                     !half ? "it holds fewer ops than others, and its file is cut off within it"
-                     : rank->steps.source > STEPS_RECORDED && is_first_of_window(rank, s)
-                         ? "it holds less than half of the usual ops; the recording began within it"
-                         : "it holds less than half of the usual ops; was its file cut short?");
+                     half ? "it holds less than half of the usual ops; was its file cut short?"
+                          : "it holds fewer ops than others, and its file is cut off within it");
             array_push(&c->choice.left_out, odd);
         }
         if (steps_cut_window(c, r) != NO_ID)
@@ -295,15 +288,15 @@ static int refuse_empty(const struct chooser *c, struct dpro_error *err)
                                   "no whole iteration of rank %d is left: %.500s is cut off, or "
                                   "damaged; copy or record it again",
                                   trace->rank, c->files[trace->windows[w].file].path);
-        if (c->ranks[r].steps.n == 0 && c->n_ranks > 1)
+        if (c->ranks[r].steps.n == 0)
             return dpro_error_set(err, DPRO_EEMPTY,
                                   "no iteration found in the profile of rank %d; was the profiler "
                                   "active while the job trained?",
                                   trace->rank);
     }
     return dpro_error_set(err, DPRO_EEMPTY,
-                          "no ops found to replay in the trace; was the profiler active while "
-                          "the job trained?");
+                          "no iteration is left that all ranks measured; was the profiler active "
+                          "while the job trained?");
 }
 
 /* No range has the name that the user said: some that there are. */

@@ -134,17 +134,15 @@ bool build_has_gpu(const struct trace_rank *trace)
     return false;
 }
 
-bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names, uint32_t *n_called)
+bool build_lacks_gpu(const struct trace_rank *trace, const struct strtab *names)
 {
-    bool launches = false;
-    *n_called = 0;
     if (build_has_gpu(trace))
         return false;
     EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
         const char *name = strtab_get(names, span->name);
-        *n_called += span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:");
-        launches |=
-            span->kind == SPAN_RUNTIME && strstr(name, "Launch") && !strstr(name, "HostFunc");
+        if ((span->kind == SPAN_ANNOTATION && text_begins(name, "nccl:")) ||
+            (span->kind == SPAN_RUNTIME && strstr(name, "Launch") && !strstr(name, "HostFunc")))
+            return true;
     }
-    return launches || *n_called > 0;
+    return false;
 }

@@ -14,7 +14,7 @@
 
 #include "base/sort.h"
 #include "cpu_seconds.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 #include "replay/chain.h"
 #include "replay/replay.h"
 
@@ -64,7 +64,7 @@ static uint32_t add(struct graph_builder *b, enum dpro_op_kind kind, uint32_t ra
 {
     struct dpro_op op = {
         .kind = kind, .rank = (int)rank, .device = device, .name = name, .dur_ns = dur_ns};
-    return graph_builder_add_op(b, &op, 0);
+    return add_op(b, &op, 0);
 }
 
 static struct dpro_graph *generate(uint32_t n_ops, uint32_t n_ranks, bool periodic)

@@ -82,27 +82,6 @@ static void grow_ops(struct graph_builder *b)
             builder_resize(b, &graph_op_columns[i]);
 }
 
-/* What time of such an op counts as. */
-static enum dpro_op_kind phase_of(enum dpro_op_kind kind)
-{
-    switch (kind) {
-    case DPRO_OP_FW:
-    case DPRO_OP_BW:
-    case DPRO_OP_UPDATE:
-    case DPRO_OP_INPUT:
-        return kind;
-    case DPRO_OP_SEND:
-    case DPRO_OP_RECV:
-    case DPRO_OP_PUSH:
-    case DPRO_OP_PULL:
-    case DPRO_OP_REDUCE:
-    case DPRO_OP_COLLECTIVE:
-        return DPRO_OP_COLLECTIVE;
-    default:
-        return DPRO_OP_BARRIER;
-    }
-}
-
 /* A value of the next op. */
 static void set_value(struct graph_builder *b, const struct column_place *column, const void *value)
 {
@@ -138,23 +117,6 @@ dpro_op_id graph_builder_add(struct graph_builder *b, int rank, const struct gra
         set_value(b, &graph_op_columns[i], (const char *)&row + in_row[i]);
     of->n_ops++;
     return g->n_ops++;
-}
-
-dpro_op_id graph_builder_add_op(struct graph_builder *b, const struct dpro_op *op, uint8_t flags)
-{
-    struct graph_op row = {.kind = (uint8_t)op->kind,
-                           .phase = (uint8_t)phase_of(op->kind),
-                           .flags = flags,
-                           .device = op->device,
-                           .name = graph_builder_add_name(b, op->name),
-                           .tensor = graph_builder_add_name(b, op->tensor),
-                           .dur_ns = op->dur_ns,
-                           .gap_ns = op->gap_ns,
-                           .seen_start_ns = op->seen_start_ns,
-                           .seen_dur_ns = op->seen_dur_ns,
-                           .size_bytes = op->size_bytes,
-                           .transaction = op->transaction};
-    return graph_builder_add(b, op->rank, &row);
 }
 
 static void push_edge(edge_array *edges, uint32_t from, uint32_t to)

@@ -20,10 +20,6 @@ uint32_t graph_builder_add_name(struct graph_builder *builder,
  * too. A rank's last GRAPH_OP_BOUNDARY op is its boundary; if the graph has edges into the next
  * iteration, finish adds one from there to each of the rank's ops that would wait for nothing. */
 dpro_op_id graph_builder_add(struct graph_builder *builder, int rank, const struct graph_op *row);
-/* The same of what is read from *op: kind, rank, device, name, dur_ns, gap_ns, seen_*, size_bytes,
- * transaction and tensor. */
-dpro_op_id graph_builder_add_op(struct graph_builder *builder, const struct dpro_op *op,
-                                uint8_t flags);
 void graph_builder_add_edge(struct graph_builder *builder, dpro_op_id from, dpro_op_id to,
                             bool next);
 /* The graph; the builder is gone then. No op may wait for itself within an iteration. */

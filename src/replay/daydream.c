@@ -46,9 +46,14 @@ static void copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
     for (uint32_t d = 0; d < g->n_devices; d++)
         graph_builder_add_device(b, g->devices[d].kind, g->devices[d].rank, "");
     for (uint32_t op = rank->first_op; op < rank->first_op + n_local_ops(rank); op++) {
-        struct dpro_op copy = dpro_graph_op(g, op);
-        copy.name = copy.tensor = NULL;
-        graph_builder_add_op(b, &copy, g->flags[op]);
+        struct graph_op copy = {.kind = g->kind[op],
+                                .phase = g->phase[op],
+                                .flags = g->flags[op],
+                                .spare = g->spare ? g->spare[op] : 0,
+                                .device = g->device[op],
+                                .dur_ns = g->dur_ns[op],
+                                .gap_ns = g->gap_ns ? g->gap_ns[op] : 0};
+        graph_builder_add(b, rank->rank, &copy);
     }
 }
 
@@ -99,10 +104,6 @@ static struct dpro_graph *make_local(const struct dpro_graph *graph, const struc
     for (uint32_t d = 0; d < graph->n_devices; d++) {
         local->devices[d].pool = graph->devices[d].pool;
         local->devices[d].n_slots = graph->devices[d].n_slots;
-    }
-    if (graph->spare) {
-        local->spare = arena_alloc(&local->arena, local->n_ops);
-        memcpy(local->spare, graph->spare + rank->first_op, local->n_ops);
     }
     return local;
 }

@@ -4,8 +4,7 @@
  * message is three ops: what precedes it, then SEND and RECV, which wait for both links. */
 #include "graph_maker.h"
 #include "base/base.h"
-
-#include "graph/builder.h"
+#include "graph_op.h"
 
 uint32_t maker_op(struct maker *m, uint32_t after, enum dpro_op_kind kind, uint32_t rank,
                   enum maker_device device, const char *name, double dur_ns)
@@ -131,7 +130,7 @@ static void add_nodes(struct maker *m, struct graph_builder *builder, uint32_t *
     }
     for (uint32_t i = 0; i < m->nodes.n; i++) {
         const struct node *node = &m->nodes.at[order[i]];
-        graph_builder_add_op(builder, &node->op, node->flags);
+        add_op(builder, &node->op, node->flags);
     }
 }
 

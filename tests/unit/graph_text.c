@@ -2,7 +2,7 @@
 #include "graph_text.h"
 
 #include "case.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 
 enum { MOST_OPS = 256, MOST_EDGES = 1024, MOST_SAMPLES = 16 };
 
@@ -202,7 +202,7 @@ struct dpro_graph *graph_of(const char *text)
                                  .name = from->name,
                                  .dur_ns = mean(from),
                                  .gap_ns = from->gap_ns};
-            from->id = graph_builder_add_op(b, &op, from->boundary ? GRAPH_OP_BOUNDARY : 0);
+            from->id = add_op(b, &op, from->boundary ? GRAPH_OP_BOUNDARY : 0);
         }
     for (int e = 0; e < t->n_edges; e++)
         graph_builder_add_edge(b, (dpro_op_id)t->ops[t->edges[e].from].id,
@@ -342,7 +342,7 @@ struct dpro_graph *random_graph(uint64_t seed)
                               .name = "x",
                               .dur_ns = pick(longest),
                               .gap_ns = gaps && pick(3) == 0 ? pick(4) : 0};
-        graph_builder_add_op(b, &add, 0);
+        add_op(b, &add, 0);
     }
     /* edges follow a random order of the ops, so ids don't; or devices' ops are chains, by id */
     bool in_chains = pick(2);

@@ -1,7 +1,7 @@
 /* The replay engine against a slow obvious one. */
 
 #include "case.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 #include "graph_text.h"
 #include "replay/replay.h"
 
@@ -184,7 +184,7 @@ static struct dpro_graph *fan(uint32_t width, int next)
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = 7};
     struct dpro_graph *g;
     for (uint32_t i = 0; i < width + 2; i++)
-        graph_builder_add_op(b, &op, 0);
+        add_op(b, &op, 0);
     for (uint32_t i = 0; i < width; i++) {
         graph_builder_add_edge(b, i + 2, 0, 0);
         graph_builder_add_edge(b, i + 2, 1, next);

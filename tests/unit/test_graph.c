@@ -1,7 +1,7 @@
 /* Making graphs by hand and reading them back. */
 
 #include "case.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 #include "graph_text.h"
 
 TEST(what_was_added_is_read_back)
@@ -21,11 +21,11 @@ TEST(what_was_added_is_read_back)
                              .size_bytes = 1 << 20,
                              .transaction = 42,
                              .tensor = "w"};
-    assert_int_equal(graph_builder_add_op(b, &conv, 0), 0);
-    assert_int_equal(graph_builder_add_op(b, &reduce, 0), 1);
+    assert_int_equal(add_op(b, &conv, 0), 0);
+    assert_int_equal(add_op(b, &reduce, 0), 1);
     conv.rank = 5;
     conv.device = 1;
-    assert_int_equal(graph_builder_add_op(b, &conv, 0), 2);
+    assert_int_equal(add_op(b, &conv, 0), 2);
     graph_builder_add_edge(b, 0, 1, 0);
     graph_builder_add_edge(b, 0, 2, 0);
     graph_builder_add_edge(b, 1, 0, 1);
@@ -110,9 +110,9 @@ TEST(negative_and_huge_times_are_clamped)
 {
     struct graph_builder *b = graph_builder_create();
     struct dpro_op op = {.device = DPRO_NO_DEVICE, .dur_ns = -5, .gap_ns = -1};
-    graph_builder_add_op(b, &op, 0);
+    add_op(b, &op, 0);
     op.dur_ns = INT64_MAX;
-    graph_builder_add_op(b, &op, 0);
+    add_op(b, &op, 0);
     struct dpro_graph *g = graph_builder_finish(b);
     assert_int_equal(dpro_graph_op(g, 0).dur_ns, 0);
     assert_null(g->gap_ns);

@@ -6,7 +6,7 @@
 
 #include "align/align.h"
 #include "case.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 #include "ingest/trace.h"
 #include "nomem.h"
 #include "replay/replay.h"
@@ -26,7 +26,7 @@ static void add_all(struct graph_builder *b)
                               .dur_ns = op + 1,
                               .gap_ns = op == 30,
                               .tensor = op == 50 ? "w" : NULL};
-        graph_builder_add_op(b, &add, op % 40 == 39 ? GRAPH_OP_BOUNDARY : 0);
+        add_op(b, &add, op % 40 == 39 ? GRAPH_OP_BOUNDARY : 0);
         if (op % 40)
             graph_builder_add_edge(b, op - 1, op, false);
         if (op % 40 == 39)

@@ -7,7 +7,7 @@
 
 #include "base/utf8.h"
 #include "case.h"
-#include "graph/builder.h"
+#include "graph_op.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -323,7 +323,7 @@ static void check_track(const int64_t (*spans)[2], size_t n, const char *expecte
                              .seen_start_ns = spans[i][0],
                              .seen_dur_ns = spans[i][1],
                              .tensor = ""};
-        assert_int_equal(graph_builder_add_op(builder, &op, 0), i);
+        assert_int_equal(add_op(builder, &op, 0), i);
     }
     graph = graph_builder_finish(builder);
     slices_init(&slices, graph, dpro_replay_view(fake_report(fake)->replay));

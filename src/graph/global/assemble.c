@@ -146,20 +146,20 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
         snprintf(text, sizeof text, "%s a rank without a log", does);
     else
         snprintf(text, sizeof text, "%s %s", does, process);
-    enum dpro_op_kind kind = kinds[as];
-    if (joined->has_servers && as != MESSAGE_CALL)
-        kind = message->to < joined->n_members ? DPRO_OP_PULL : DPRO_OP_PUSH;
-    struct dpro_op out = {.kind = kind,
-                          .rank = rank->trace->rank,
-                          .device = DPRO_NO_DEVICE,
-                          .name = text,
-                          .size_bytes = as == MESSAGE_CALL ? 0 : message->size_bytes,
-                          .tensor = tensor_name};
+    struct graph_op row = {.kind = (uint8_t)kinds[as],
+                           .phase = DPRO_OP_BARRIER,
+                           .device = DPRO_NO_DEVICE,
+                           .name = graph_builder_add_name(builder, text),
+                           .tensor = graph_builder_add_name(builder, tensor_name)};
     if (as != MESSAGE_CALL) {
-        out.device = assembly_line_device(a, a->line_of[2 * m + (as == MESSAGE_RECV)]);
-        out.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
+        if (joined->has_servers)
+            row.kind = message->to < joined->n_members ? DPRO_OP_PULL : DPRO_OP_PUSH;
+        row.phase = DPRO_OP_COLLECTIVE;
+        row.size_bytes = message->size_bytes;
+        row.device = assembly_line_device(a, a->line_of[2 * m + (as == MESSAGE_RECV)]);
+        row.transaction = a->join->joined.n + m + 1; /* those before are the collectives' */
     }
-    graph_builder_add_op(builder, &out, 0);
+    graph_builder_add(builder, rank->trace->rank, &row);
 }
 
 /* The op that begins a collective's transfer on all its ranks. */
@@ -169,11 +169,12 @@ static void add_barrier(struct assembly *a, struct graph_builder *builder,
     char text[64];
     snprintf(text, sizeof text, "all at %s",
              dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind));
-    struct dpro_op barrier = {.kind = DPRO_OP_BARRIER,
-                              .rank = a->join->ranks[joined->rank].trace->rank,
-                              .device = DPRO_NO_DEVICE,
-                              .name = text};
-    graph_builder_add_op(builder, &barrier, 0);
+    struct graph_op barrier = {.kind = DPRO_OP_BARRIER,
+                               .phase = DPRO_OP_BARRIER,
+                               .device = DPRO_NO_DEVICE,
+                               .name = graph_builder_add_name(builder, text),
+                               .tensor = graph_builder_add_name(builder, "")};
+    graph_builder_add(builder, a->join->ranks[joined->rank].trace->rank, &barrier);
 }
 
 static void add_ops(struct assembly *a, struct graph_builder *builder)

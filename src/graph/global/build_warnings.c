@@ -114,35 +114,23 @@ static void warn_partial(struct assembly *a)
 static void warn_whole(struct assembly *a)
 {
     const struct messages *messages = a->messages;
-    uint32_t unlogged = messages->n_whole - messages->n_uneven - messages->n_beyond;
     char ranks[120];
-    if (unlogged > 0) {
-        struct dpro_fusion_info fusion = dpro_trace_fusion(a->trace);
-        char or [120] = "";
-        if (fusion.n_tensors > 0 && fusion.n_alike * 2 < fusion.n_rounds)
-            snprintf(or, sizeof or, ", or most rounds were fused otherwise (%u of %u just so)",
-                     fusion.n_alike, fusion.n_rounds);
-        else if (fusion.n_tensors == 0 && strcmp(dpro_trace_framework(a->trace), "tensorflow") == 0)
-            snprintf(or, sizeof or,
-                     ", or, as it goes by gRPC, do not tell whose it was (short ones, several at "
-                     "once)");
-        list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
-        WARN(a,
-             "%u of %zu collectives %s replayed whole, not message by message: the transport "
-             "logs%s%s do not have all that was sent and received in them%s; record every "
-             "rank, from before it connects",
-             unlogged, a->join->joined.n, IS_OR_ARE(unlogged), ranks[0] ? " of " : "", ranks, or);
-    }
-    if (messages->n_uneven > 0)
-        WARN(a,
-             "%u of %zu collectives %s replayed whole, not message by message: their messages "
-             "differ from one iteration to the next",
-             messages->n_uneven, a->join->joined.n, IS_OR_ARE(messages->n_uneven));
-    if (messages->n_beyond > 0)
-        WARN(a,
-             "%u of %zu collectives %s replayed whole, not message by message: together they "
-             "have more messages than a graph takes; learn from fewer iterations (--steps)",
-             messages->n_beyond, a->join->joined.n, IS_OR_ARE(messages->n_beyond));
+    list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
+    const struct {
+        uint32_t n;
+        const char *why, *of, *then;
+    } reasons[] = {
+        {messages->n_whole - messages->n_uneven - messages->n_beyond,
+         ranks[0] ? "the transport logs of " : "the transport logs", ranks,
+         " do not have all that was sent and received in them; record every rank, from before it "
+         "connects"},
+        {messages->n_uneven, "their messages differ from one iteration to the next", "", ""},
+        {messages->n_beyond, "together they have more messages than a graph takes", "",
+         "; learn from fewer iterations (--steps)"}};
+    EACH_OF (const __typeof__(*reasons), it, reasons, sizeof reasons / sizeof *reasons)
+        if (it->n > 0)
+            WARN(a, "%u of %zu collectives %s replayed whole, not message by message: %s%s%s",
+                 it->n, a->join->joined.n, IS_OR_ARE(it->n), it->why, it->of, it->then);
 }
 
 /* How a job tells where its iterations begin. */

@@ -93,9 +93,9 @@ static void find_readiness(struct telling *t)
 
 static void add_track(struct trace_part *part, const char *name)
 {
-    struct part_track track = {.track = {.pid = 1, .id = (int64_t)part->tracks.n}};
-    track.track.name = part_intern(part, name, strlen(name));
-    array_push(&part->tracks, track);
+    array_add(&part->tracks, .track = {.pid = 1,
+                                       .id = (int64_t)part->tracks.n,
+                                       .name = part_intern(part, name, strlen(name))});
 }
 
 static void add_span(struct trace_part *part, size_t track, uint8_t kind, const char *name,

@@ -377,43 +377,37 @@ static void add_whole_stages(struct timeline_reading *r)
     }
 }
 
+static bool shift_time(int64_t *ns, int64_t by_ns)
+{
+    return *ns == NEVER || (!__builtin_add_overflow(*ns, by_ns, ns) && trace_time_fits(*ns));
+}
+
 static bool shift_interval(struct timeline_interval *interval, int64_t by_ns)
 {
-    if (interval->start_ns == NEVER)
-        return true;
-    return !__builtin_add_overflow(interval->start_ns, by_ns, &interval->start_ns) &&
-           !__builtin_add_overflow(interval->end_ns, by_ns, &interval->end_ns) &&
-           trace_time_fits(interval->start_ns) && trace_time_fits(interval->end_ns);
+    return shift_time(&interval->start_ns, by_ns) && shift_time(&interval->end_ns, by_ns);
 }
 
 /* From the file's times to those since the epoch; what does not fit is left out. */
 static void add_base(struct timeline *timeline, struct trace_part *part)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < timeline->runs.n; i++) {
-        struct timeline_run run = timeline->runs.at[i];
-        bool fits = shift_interval(&run.whole, part->base_ns);
+    size_t n_runs = 0, n_cycles = 0, n_ready = 0;
+    EACH (struct timeline_run, run, timeline->runs) {
+        bool fits = shift_interval(&run->whole, part->base_ns);
         for (int s = 0; s < N_TIMELINE_STAGES; s++)
-            fits &= shift_interval(&run.stages[s], part->base_ns);
+            fits &= shift_interval(&run->stages[s], part->base_ns);
         if (fits)
-            timeline->runs.at[kept++] = run;
-        part->losses.n_broken += !fits;
+            timeline->runs.at[n_runs++] = *run;
     }
-    timeline->runs.n = kept;
-    kept = 0;
-    for (size_t i = 0; i < timeline->cycles.n; i++)
-        if (!__builtin_add_overflow(timeline->cycles.at[i], part->base_ns,
-                                    &timeline->cycles.at[kept]))
-            kept++;
-    timeline->cycles.n = kept;
-    kept = 0;
-    for (size_t i = 0; i < timeline->ready.n; i++) {
-        struct timeline_ready ready = timeline->ready.at[i];
-        if (!__builtin_add_overflow(ready.ns, part->base_ns, &ready.ns) &&
-            trace_time_fits(ready.ns))
-            timeline->ready.at[kept++] = ready;
-    }
-    timeline->ready.n = kept;
+    part->losses.n_broken += timeline->runs.n - n_runs;
+    EACH (int64_t, cycle, timeline->cycles)
+        if (shift_time(cycle, part->base_ns))
+            timeline->cycles.at[n_cycles++] = *cycle;
+    EACH (struct timeline_ready, ready, timeline->ready)
+        if (shift_time(&ready->ns, part->base_ns))
+            timeline->ready.at[n_ready++] = *ready;
+    timeline->runs.n = n_runs;
+    timeline->cycles.n = n_cycles;
+    timeline->ready.n = n_ready;
 }
 
 static void timeline_finish(struct timeline_reading *r)

@@ -5,15 +5,6 @@
 
 #include "graph/steps/step_list.h"
 
-/* The recorded step that a time is in; NULL: none. */
-static const struct recorded_step *recorded_at(const struct recording *recording, int64_t ns)
-{
-    for (size_t s = 0; s < recording->steps.n; s++)
-        if (recording->steps.at[s].start_ns <= ns && ns < recording->steps.at[s].end_ns)
-            return &recording->steps.at[s];
-    return NULL;
-}
-
 /* Where a program only asks an engine for work, its steps end while their work goes on. If it waits
  * for all of it in every step, an iteration ends with that wait. */
 static void steps_from_waits(struct rank_build *rank, uint32_t window)
@@ -43,44 +34,18 @@ static void steps_from_waits(struct rank_build *rank, uint32_t window)
         rank->steps.n = n_before; /* not in every step */
 }
 
-/* Adds an iteration of the engine. The program's own step, which ends about when its gradients
- * leave, is the one around its middle. */
-static void push_engine_step(struct rank_build *rank, int64_t start, int64_t end, uint32_t window)
+/* How many exchanges an iteration has, one a key; 0: which key some are of nobody knows. */
+static size_t count_keys(const struct rank_build *rank, uint32_t window)
 {
-    const struct recorded_step *own =
-        recorded_at(rank->trace->recording, start + (end - start) / 2);
-    const struct step *before = rank->steps.n ? &rank->steps.at[rank->steps.n - 1] : NULL;
-    if (!own || (before && own->start_ns < before->program_end_ns))
-        return;
-    size_t n = rank->steps.n;
-    steps_push(rank, start, end, own->number, window);
-    if (rank->steps.n > n) {
-        rank->steps.at[n].program_start_ns = own->start_ns;
-        rank->steps.at[n].program_end_ns = own->end_ns;
-    }
-}
-
-/* Else an iteration is what lies between the last exchange to begin in one and in the next: all of
- * its exchanges, each key's once, begin in it. */
-static void steps_from_exchanges(struct rank_build *rank, uint32_t window)
-{
-    SCRATCH struct map keys = {0}; /* of the iteration at hand */
-    int64_t cut = ABSENT, last = ABSENT;
+    SCRATCH struct map keys = {0};
     SCRATCH span_array exchanges = steps_exchanges(rank, window);
     for (size_t i = 0; i < exchanges.n; i++) {
-        const struct trace_span *span = exchanges.at[i];
-        uint32_t key = rank->trace->details[span->detail].process_group;
+        uint32_t key = rank->trace->details[exchanges.at[i]->detail].process_group;
         if (key == 0)
-            break; /* which key it is nobody knows */
-        if (!map_insert(&keys, (uint64_t)key + 1, 1)) {
-            if (cut != ABSENT)
-                push_engine_step(rank, cut, last + 1, window);
-            cut = last + 1;
-            map_fini(&keys);
-            map_set(&keys, (uint64_t)key + 1, 1);
-        }
-        last = span->start_ns;
+            return 0;
+        map_set(&keys, (uint64_t)key + 1, 1);
     }
+    return keys.n;
 }
 
 void steps_from_recording(struct rank_build *rank, uint32_t class)
@@ -93,13 +58,10 @@ void steps_from_recording(struct rank_build *rank, uint32_t class)
         steps_from_waits(rank, w);
         if (rank->steps.n > n_before)
             continue;
-        steps_from_exchanges(rank, w);
-        rank->steps.end_with_exchange |= rank->steps.n > n_before;
-        if (rank->steps.n > n_before)
-            continue;
         EACH (const struct recorded_step, step, recording->steps)
             if (step->start_ns >= window->start_ns && step->end_ns <= window->end_ns)
                 steps_push(rank, step->start_ns, step->end_ns, step->number, w);
+        steps_cut_at_exchanges(rank, w, n_before, count_keys(rank, w));
     }
 }
 
@@ -165,6 +127,7 @@ void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t fir
             if (rank->steps.at[s].start_ns <= middle && middle < rank->steps.at[s].end_ns) {
                 step->program_start_ns = rank->steps.at[s].start_ns;
                 step->program_end_ns = rank->steps.at[s].end_ns;
+                step->number = rank->steps.at[s].number;
             }
     }
     memmove(&rank->steps.at[first], &rank->steps.at[n_before],

@@ -55,24 +55,13 @@ static void graph_mirror(struct grapher *g)
     struct trace_part *part = g->part;
     uint32_t n = (uint32_t)part->dfg_nodes.n, n_inputs = (uint32_t)part->dfg_inputs.n;
     struct arena scratch = {0};
-    uint32_t *row = arena_array(&scratch, n + (size_t)2, sizeof *row); /* who takes a node's */
-    uint32_t *uses = arena_array(&scratch, n_inputs, sizeof *uses);
-    uint32_t *image = arena_array(&scratch, n, sizeof *image);
+    /* who takes what a node makes: the first input that does, and by input the next one */
+    uint32_t *first = arena_array(&scratch, n, sizeof *first);
+    uint32_t *next = arena_array(&scratch, n_inputs, sizeof *next);
+    uint32_t *by = arena_array(&scratch, n_inputs, sizeof *by); /* the image of its node */
     char text[NAME_MAX_BYTES + 16];
-    for (int pass = 0; pass < 2; pass++) {
-        for (uint32_t to = 0; to < n; to++)
-            for (uint32_t i = 0; i < part->dfg_nodes.at[to].n_inputs; i++) {
-                uint32_t from = part->dfg_inputs.at[part->dfg_nodes.at[to].first_input + i].node;
-                if (pass == 0)
-                    row[from + 2]++;
-                else
-                    uses[row[from + 1]++] = to;
-            }
-        for (uint32_t i = 2; pass == 0 && i < n + 2; i++)
-            row[i] += row[i - 1];
-    }
+    memset(first, 0xFF, n * sizeof *first);
     for (uint32_t node = n; node-- > 0;) {
-        image[node] = NO_ID;
         if (is_variable(part, node))
             continue;
         const char *name = strtab_get(&part->names, part->dfg_nodes.at[node].name);
@@ -80,12 +69,17 @@ static void graph_mirror(struct grapher *g)
         uint32_t own = part_intern(g->part, text, (size_t)len);
         len = snprintf(text, sizeof text, "_backward_%.256s",
                        gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
-        image[node] = (uint32_t)part->dfg_nodes.n;
+        uint32_t image = (uint32_t)part->dfg_nodes.n;
         add_node(g, own, part_intern(g->part, text, (size_t)len));
-        for (uint32_t u = row[node]; u < row[node + 1]; u++)
-            if (image[uses[u]] != NO_ID)
-                add_input(g, image[uses[u]], false);
+        for (uint32_t use = first[node]; use != NO_ID; use = next[use])
+            add_input(g, by[use], false);
         add_input(g, node, true);
+        for (uint32_t k = part->dfg_nodes.at[node].n_inputs; k-- > 0;) {
+            uint32_t i = part->dfg_nodes.at[node].first_input + k;
+            by[i] = image;
+            next[i] = first[part->dfg_inputs.at[i].node];
+            first[part->dfg_inputs.at[i].node] = i;
+        }
     }
     arena_fini(&scratch);
 }

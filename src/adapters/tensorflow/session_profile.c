@@ -247,15 +247,6 @@ static const struct source *find_missing(const struct session_joiner *j)
     return NULL;
 }
 
-/* Leaves the profiles out where the RunMetadata's steps are used. */
-static void leave_profiles_out(struct session_joiner *j)
-{
-    struct source_list *list = &j->build->list;
-    for (size_t i = 0; i < list->n; i++)
-        if (is_session_profile(&list->at[i]))
-            list->at[i].reader = NULL;
-}
-
 /* Only the graphs of the RunMetadata are used. */
 static void leave_steps_out(struct session_joiner *j)
 {
@@ -303,9 +294,10 @@ static void join_session(struct session_joiner *j)
     const struct source *missing = find_missing(j);
     if (!missing)
         choose_steps(j);
-    if (j->n_cuts == 0 && j->processes[0].graph) {
+    if (j->n_cuts == 0 && j->processes[0].graph) { /* the RunMetadata's steps are used */
         warn_missing(j, missing);
-        leave_profiles_out(j);
+        EACH (struct source, source, j->build->list)
+            source->reader = is_session_profile(source) ? NULL : source->reader;
     }
     if (j->n_cuts == 0)
         return;

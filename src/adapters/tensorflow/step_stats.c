@@ -125,14 +125,11 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
 /* "GPU_0_bfc" is 0, others ("cpu", "gpu_host_bfc") -1. */
 static int32_t device_of_allocator(const struct pb_field *name)
 {
-    const unsigned char *p = name->payload;
-    size_t len = pb_length(name), at = 4;
-    int32_t number = 0;
-    if (len <= at || memcmp(p, "GPU_", at) != 0)
-        return -1;
-    for (; at < len && p[at] >= '0' && p[at] <= '9' && number < 1000000; at++)
-        number = number * 10 + (p[at] - '0');
-    return at > 4 ? number : -1;
+    char text[32];
+    int number;
+    snprintf(text, sizeof text, "%.*s", (int)MIN(pb_length(name), sizeof text),
+             (const char *)name->payload);
+    return sscanf(text, "GPU_%6d", &number) == 1 && number >= 0 ? number : -1;
 }
 
 /* A block of a node that was not given back yet. */

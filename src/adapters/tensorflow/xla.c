@@ -101,12 +101,9 @@ static size_t find_group(const char *text, size_t len, uint64_t device, const ch
     for (at = at ? at + sizeof key - 1 : end; at < end;) {
         const char *close = memchr(at, '}', (size_t)(end - at));
         bool mine = false;
-        for (const char *n = at; close && n < close; n++) {
-            uint64_t member = 0;
-            for (; n < close && is_digit(*n) && member < UINT32_MAX; n++)
-                member = member * 10 + (uint64_t)(*n - '0');
-            mine |= member == device;
-        }
+        char *next;
+        for (const char *n = at; close && n < close; n = next + 1)
+            mine |= strtoull(n, &next, 10) == device && next > n;
         *group = at;
         if (mine || !close || close + 2 >= end || close[1] != ',')
             return mine ? (size_t)(close - at) : 0;
@@ -211,20 +208,6 @@ static void choose_marks(struct device_splitter *s)
     s->marks = best ? best->id : 0;
 }
 
-ORDER(compare_starts, struct program_run, ASCENDING(start_ns));
-
-/* Iterations have the same number on all devices: a run has the same id. */
-static void number_marks(struct device_splitter *s)
-{
-    SCRATCH ARRAY(struct program_run) marks = {0};
-    for (size_t i = 0; i < s->runs.n; i++)
-        if (s->runs.at[i].program == s->marks && s->runs.at[i].id)
-            array_push(&marks, s->runs.at[i]);
-    array_sort(&marks, compare_starts);
-    for (size_t i = 0; i < marks.n; i++)
-        map_number(&s->numbers, map_key(marks.at[i].id));
-}
-
 /* ---- a device's part ---- */
 
 struct device {
@@ -292,38 +275,25 @@ static void add_op(const struct device_splitter *s, struct device *d, const stru
     part_place_span(d->part, &span);
 }
 
-/* The first run on the device; they are in the order of their devices. */
-static size_t first_run(const struct device_splitter *s, uint64_t device)
+/* An iteration reaches to where the next one begins, so the last run is none. Iterations have the
+ * same number on all devices: a run has the same id. */
+static void add_marks(struct device_splitter *s, struct device *d, uint64_t device)
 {
-    return LOWER_BOUND(i, (size_t)0, s->runs.n, s->runs.at[i].device < device);
-}
-
-/* The next run on the device that begins an iteration; NULL: there is none. */
-static const struct program_run *next_mark(const struct device_splitter *s, size_t from,
-                                           uint64_t device)
-{
-    for (size_t i = from; i < s->runs.n && s->runs.at[i].device <= device; i++)
-        if (s->runs.at[i].device == device && s->runs.at[i].program == s->marks)
-            return &s->runs.at[i];
-    return NULL;
-}
-
-/* An iteration reaches to where the next one begins, so the last run is none. */
-static void add_marks(const struct device_splitter *s, struct device *d, uint64_t device)
-{
-    const struct program_run *run = s->marks ? next_mark(s, first_run(s, device), device) : NULL,
-                             *next;
+    const struct program_run *last = NULL;
+    int64_t number = 0;
     struct trace_span span = {
         .name = part_intern(d->part, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
-    for (uint64_t number = 0; run; run = next) {
-        next = next_mark(s, (size_t)(run - s->runs.at) + 1, device);
-        map_get(&s->numbers, map_key(run->id), &number);
-        if (!next)
+    EACH (const struct program_run, run, s->runs) {
+        if (run->device != device || !s->marks || run->program != s->marks)
             continue;
-        span.start_ns = run->start_ns;
-        span.dur_ns = next->start_ns - run->start_ns;
-        span.sequence = (int32_t)number++;
-        part_place_span(d->part, &span);
+        if (last) {
+            number = last->id ? map_number(&s->numbers, map_key(last->id)) : number;
+            span.start_ns = last->start_ns;
+            span.dur_ns = run->start_ns - last->start_ns;
+            span.sequence = (int32_t)number++;
+            part_place_span(d->part, &span);
+        }
+        last = run;
     }
 }
 
@@ -337,7 +307,7 @@ static bool encloses_next(const struct device_splitter *s, size_t i, size_t end)
     return false;
 }
 
-static struct trace_part *make_device(const struct device_splitter *s, size_t first, size_t end)
+static struct trace_part *make_device(struct device_splitter *s, size_t first, size_t end)
 {
     struct trace_part *part = tf_device_part(s->from, s->ops[first].device);
     struct device d = {.part = part};
@@ -361,10 +331,8 @@ void xla_split(const struct xla *xla, struct trace_part *part)
     find_runs(&s);
     count_programs(&s);
     choose_marks(&s);
-    number_marks(&s);
     for (size_t i = 0, end; i < s.n_ops; i = end) {
-        for (end = i; end < s.n_ops && s.ops[end].device == s.ops[i].device;)
-            end++;
+        end = RUN_END(k, i, s.n_ops, s.ops[k].device == s.ops[i].device);
         *next = make_device(&s, i, end);
         next = &(*next)->next;
     }

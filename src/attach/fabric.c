@@ -24,16 +24,6 @@ static int32_t get_i32(const unsigned char *at)
     return value;
 }
 
-static bool parse_context(const unsigned char *payload, size_t size, struct fabric_message *message)
-{
-    if (size < 16) /* gpu, pid, job */
-        return false;
-    message->gpu = get_i32(payload);
-    message->pids[0] = get_i32(payload + 4);
-    message->n_pids = 1;
-    return message->pids[0] > 0;
-}
-
 static bool parse_request(const unsigned char *payload, size_t size, struct fabric_message *message)
 {
     if (size < 16) /* wants, number of pids, job */
@@ -60,7 +50,7 @@ bool fabric_parse(const void *data, size_t size, struct fabric_message *message)
     *message = (struct fabric_message){.n_pids = 0};
     if (strcmp(header.type, type_names[FABRIC_CONTEXT]) == 0) {
         message->type = FABRIC_CONTEXT;
-        return parse_context(payload, header.size, message);
+        return header.size >= 16 && get_i32(payload + 4) > 0; /* gpu, pid, job */
     }
     if (strcmp(header.type, type_names[FABRIC_REQUEST]) == 0) {
         message->type = FABRIC_REQUEST;

@@ -21,9 +21,8 @@ enum fabric_type {
 
 struct fabric_message {
     enum fabric_type type;
-    int32_t gpu;                   /* CONTEXT */
     int32_t wants;                 /* REQUEST: FABRIC_ACTIVITIES while it is not recording */
-    int32_t pids[FABRIC_PIDS_MAX]; /* the process, its parent, ... as it sees them */
+    int32_t pids[FABRIC_PIDS_MAX]; /* REQUEST: the process, its parent, ... as it sees them */
     size_t n_pids;                 /* 1 or more */
 };
 

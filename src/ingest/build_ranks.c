@@ -141,8 +141,7 @@ static int prepare_all(struct trace_build *build, struct source **sorted, size_t
     struct dpro_trace *trace = build->trace;
     trace->ranks = arena_array(&trace->arena, n, sizeof *trace->ranks);
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && sorted[end]->rank == sorted[i]->rank; end++)
-            ;
+        end = RUN_END(k, i, n, sorted[k]->rank == sorted[i]->rank);
         if (!source_is_profile(sorted[i])) { /* profiles go first: there is none */
             build_warn(build,
                        "%s: there is no profile of rank %d beside it: without times it is left "
@@ -204,18 +203,13 @@ static void warn_unmatched(struct trace_build *build, const struct rank_job *job
                  count_text(all, job->n_node_spans), process);
     if (job->n_unmatched == 0)
         return;
-    if (job->n_unmatched == job->n_node_spans)
-        build_warn(build,
-                   "%s: none of the %s ops of %s's profile is a node of this graph; are both "
-                   "of one run? What waits for what is read off the timeline",
-                   job->graph->path, count_text(all, job->n_node_spans), process);
-    else
-        build_warn(build,
-                   "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); "
-                   "what those wait for is not known",
-                   job->graph->path, count_text(some, job->n_unmatched),
-                   count_text(all, job->n_node_spans), process,
-                   strtab_get(&build->trace->names, job->first_unmatched));
+    bool none = job->n_unmatched == job->n_node_spans;
+    build_warn(build, "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); %s",
+               job->graph->path, count_text(some, job->n_unmatched),
+               count_text(all, job->n_node_spans), process,
+               strtab_get(&build->trace->names, job->first_unmatched),
+               none ? "are both of one run? What waits for what is read off the timeline"
+                    : "what those wait for is not known");
 }
 
 /* Said once: some executors run many ops as one where they are not told otherwise. */

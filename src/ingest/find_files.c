@@ -1,6 +1,6 @@
 /* From what the caller named to a list of files, in an order that depends on names only. */
-#include <dirent.h>
 #include <errno.h>
+#include <fts.h>
 #include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,64 +37,48 @@ static void add_source(struct source_list *list, const char *path, bool named, i
     array_push(list, fresh);
 }
 
-static int not_hidden(const struct dirent *entry)
+/* Of a folder's tree, but for what is hidden. */
+static int add_tree(struct source_list *list, FTS *tree, const char *path, struct dpro_error *err)
 {
-    return entry->d_name[0] != '.';
-}
-
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static int add_folder(struct source_list *list, const char *path, int depth, bool named,
-                      int attempt, struct dpro_error *err);
-
-static void add_entries(struct source_list *list, const char *path, int depth, int attempt,
-                        struct dirent *const *entries, int n)
-{
-    int len = (int)strlen(path);
-    attempt = attempt_of(path, attempt);
-    while (len > 1 && path[len - 1] == '/')
-        len--;
-    for (int i = 0; i < n; i++) {
-        const char *name = entries[i]->d_name;
-        struct stat st;
-        SCRATCH char *full = mem_format("%.*s/%s", len, path, name);
-        bool there = stat(full, &st) == 0;
+    for (FTSENT *at; (at = fts_read(tree)) != NULL;) {
+        bool leads_nowhere = at->fts_info == FTS_SLNONE || at->fts_info == FTS_NS;
+        int attempt = at->fts_level > 0 ? (int)at->fts_parent->fts_number : 0;
+        if (at->fts_level == 0 && at->fts_info == FTS_DNR)
+            return dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
+                                  strerror(at->fts_errno));
+        if ((at->fts_level > 0 && *at->fts_name == '.') ||
+            (at->fts_info == FTS_D && at->fts_level > MAX_FOLDER_DEPTH))
+            fts_set(tree, at, FTS_SKIP);
+        else if (at->fts_info == FTS_D)
+            at->fts_number = attempt_of(at->fts_path, attempt);
         /* dpro profile renames what it has written whole; of what is not there, such as a link that
          * leads nowhere, reading says what is wrong */
-        bool wanted = there ? S_ISREG(st.st_mode) && !text_ends(name, ".part")
-                            : strstr(name, ".json") != NULL;
-        if (wanted)
-            add_source(list, full, false, attempt);
-        else if (there && S_ISDIR(st.st_mode) && depth < MAX_FOLDER_DEPTH)
-            add_folder(list, full, depth + 1, false, attempt, NULL); /* fails only where named */
+        else if (leads_nowhere ? strstr(at->fts_name, ".json") != NULL
+                               : at->fts_info == FTS_F && !text_ends(at->fts_name, ".part"))
+            add_source(list, at->fts_path, false, attempt);
     }
+    return 0;
 }
 
-static int add_folder(struct source_list *list, const char *path, int depth, bool named,
-                      int attempt, struct dpro_error *err)
+static int add_folder(struct source_list *list, const char *path, struct dpro_error *err)
 {
-    struct dirent **entries;
-    int n = scandir(path, &entries, not_hidden, by_name);
-    if (n < 0)
-        return named ? dpro_error_set(err, DPRO_EIO, "%s: cannot read the folder: %s", path,
-                                      strerror(errno))
-                     : 0;
-    (void)WITHIN_SCOPE(-1, (add_entries(list, path, depth, attempt, entries, n), 0));
-    for (int i = 0; i < n; i++)
-        free(entries[i]);
-    free(entries);
+    SCRATCH char *root = mem_copy_string(path);
+    for (size_t len = strlen(root); len > 1 && root[len - 1] == '/'; len--)
+        root[len - 1] = '\0';
+    FTS *tree = fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    if (!tree)
+        mem_fail();
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, add_tree(list, tree, path, err));
+    fts_close(tree);
     memory_check();
-    return 0;
+    return rc;
 }
 
 static int add_path(struct source_list *list, const char *path, bool named, struct dpro_error *err)
 {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return add_folder(list, path, 0, true, 0, err);
+        return add_folder(list, path, err);
     add_source(list, path, named, 0);
     return 0;
 }

@@ -130,13 +130,6 @@ static void nest_track(struct trace_span *spans, uint32_t first, uint32_t n)
     }
 }
 
-/* No span is part of another one. */
-static void unnest_track(struct trace_span *spans, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        spans[i].parent = NO_ID;
-}
-
 /* Room for what the rank's files hold. Spans are not cleared: pages are taken as they are filled,
  * while the readers' blocks are given back. */
 static void make_room(struct rank_job *job)
@@ -327,10 +320,10 @@ static void find_parents(void *arg, size_t t)
 {
     struct trace_rank *rank = arg;
     const struct trace_track *track = &rank->tracks[t];
-    if (track->posted)
-        unnest_track(rank->spans + track->first, track->n);
-    else
+    if (!track->posted)
         nest_track(rank->spans, track->first, track->n);
+    for (uint32_t i = 0; i < track->n && track->posted; i++)
+        rank->spans[track->first + i].parent = NO_ID; /* none is part of another one */
 }
 
 void rank_build(struct rank_job *job)

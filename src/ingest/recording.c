@@ -1,6 +1,5 @@
 /* A trace directory seen from outside: which ranks it holds and how whole they are, from their
  * rank.json and the names of their files. */
-#include <dirent.h>
 #include <errno.h>
 #include <fts.h>
 #include <ftw.h>
@@ -155,6 +154,19 @@ static bool leads_to_ranks(FTSENT *at)
            (is_host(at->fts_name) && at->fts_level == (at->fts_parent->fts_number > 0 ? 2 : 1));
 }
 
+/* Of every process, where each has a log of its own. */
+static void add_log(struct dpro_recording *recording, const FTSENT *at)
+{
+    char host[65] = "", prefix[80];
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(prefix, sizeof prefix, "net-%s-", host);
+    if (text_begins(at->fts_name, "net-") &&
+        (text_ends(at->fts_name, ".log") || text_ends(at->fts_name, ".log.old")))
+        array_add(&recording->logs,
+                  arena_copy_string(&recording->arena, at->fts_path, strlen(at->fts_path)),
+                  text_begins(at->fts_name, prefix) ? (pid_t)atoi(at->fts_name + n) : 0);
+}
+
 static int list_tree(struct dpro_recording *recording, FTS *tree, const char *path,
                      struct dpro_error *err)
 {
@@ -162,8 +174,11 @@ static int list_tree(struct dpro_recording *recording, FTS *tree, const char *pa
         if (at->fts_level == 0 && (at->fts_info == FTS_DNR || at->fts_info == FTS_NS))
             return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s; choose another",
                                   path, strerror(at->fts_errno));
-        if (at->fts_info != FTS_D)
+        if (at->fts_info != FTS_D) {
+            if (at->fts_level == 1 && at->fts_info != FTS_DP)
+                add_log(recording, at);
             continue;
+        }
         if (is_process_folder(at)) {
             char *folder = arena_copy_string(&recording->arena, at->fts_path, strlen(at->fts_path));
             const char *below = folder + strlen(folder);
@@ -191,34 +206,6 @@ static int list_folders(struct dpro_recording *recording, const char *path, stru
     fts_close(tree);
     memory_check();
     return rc;
-}
-
-static int list_entries(struct dpro_recording *recording, DIR *folder, const char *path)
-{
-    char host[65] = "", prefix[80];
-    gethostname(host, sizeof host - 1);
-    snprintf(prefix, sizeof prefix, "net-%s-", host);
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        const char *name = entry->d_name;
-        bool here = text_begins(name, prefix);
-        if (text_begins(name, "net-") && (text_ends(name, ".log") || text_ends(name, ".log.old")))
-            array_push(&recording->logs,
-                       ((struct log){arena_format(&recording->arena, "%s/%s", path, name),
-                                     here ? (pid_t)atoi(name + strlen(prefix)) : 0}));
-    }
-    return 0;
-}
-
-static int list_logs(struct dpro_recording *recording, const char *path, struct dpro_error *err)
-{
-    DIR *folder = opendir(path);
-    if (!folder)
-        return dpro_error_set(err, DPRO_EIO, "%s: the folder can't be read: %s; choose another",
-                              path, strerror(errno));
-    (void)WITHIN_SCOPE(DPRO_ENOMEM, list_entries(recording, folder, path));
-    closedir(folder);
-    memory_check();
-    return 0;
 }
 
 /* What files in a rank's folder hold. */
@@ -272,7 +259,7 @@ static int read_recording(const char *path, struct dpro_recording **out, struct 
 {
     struct dpro_recording *recording = mem_array(1, sizeof *recording);
     int rc = list_folders(recording, path, err);
-    if (rc < 0 || (rc = list_logs(recording, path, err)) < 0)
+    if (rc < 0)
         return rc;
     for (size_t i = 0; i < recording->folders.n; i++)
         if (recording->folders.at[i].process >= 0) /* else a server: no rank */

@@ -388,8 +388,7 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     array_reserve(&list, found.n);
     rc = 0;
     for (size_t i = 0, end; i < found.n && rc == 0; i = end) {
-        for (end = i + 1; end < found.n && compare_found(&found.at[end], &found.at[i]) == 0; end++)
-            ;
+        end = RUN_END(k, i, found.n, compare_found(&found.at[k], &found.at[i]) == 0);
         rc = check_same(found.at + i, end - i, err);
         size_t n = end - i;
         array_push(&list, one_of(found.at + i, &n));

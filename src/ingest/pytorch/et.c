@@ -173,26 +173,20 @@ static void read_values(struct et *et, struct et_node *node, bool outputs, bool 
 /* One {"name": "rf_id", "type": "uint64", "value": 0}. */
 static void read_attr(struct et *et, struct et_node *node)
 {
-    struct json *js = et->js;
-    const char *text;
-    enum { OTHER, RF_ID, TID } which = OTHER;
-    int64_t value = 0;
-    JSON_KEYS (js, true, key, len) {
-        if (json_is(key, len, "name")) {
-            if (!json_scalar(js, &text, &len))
-                return;
-            which = json_is(text, len, "rf_id") ? RF_ID : json_is(text, len, "tid") ? TID : OTHER;
-        } else if (json_is(key, len, "value")) {
-            if (json_read_decimal(js, 0, &value) != JSON_VALUE)
-                value = 0;
-        } else {
-            json_skip(js);
-        }
-    }
-    if (which == RF_ID)
-        node->record_fn = (uint32_t)value;
-    else if (which == TID)
-        node->thread = (uint32_t)value;
+    struct {
+        uint32_t name;
+        int64_t value;
+    } attr = {0};
+    const struct json_member members[] = {MEMBER(__typeof__(attr), "name", TEXT, name),
+                                          MEMBER(__typeof__(attr), "value", INT, value),
+                                          {NULL}};
+    struct json_reader r = {.js = et->js, .strings = &et->part->names};
+    json_read_members(&r, members, &attr);
+    const char *name = strtab_get(&et->part->names, attr.name);
+    if (strcmp(name, "rf_id") == 0)
+        node->record_fn = (uint32_t)attr.value;
+    else if (strcmp(name, "tid") == 0)
+        node->thread = (uint32_t)attr.value;
 }
 
 static void read_node(struct et *et)

@@ -31,9 +31,8 @@ static bool is_call(const struct trace_span *span)
     return span->kind == SPAN_CPU_OP || span->kind == SPAN_ANNOTATION;
 }
 
-/* Matches by an id that both sides have; only into windows of the node's process. `write` false:
- * counts only. */
-static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external, bool write)
+/* Matches by an id that both sides have; only into windows of the node's process. */
+static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external, uint32_t *found)
 {
     struct trace_rank *rank = job->rank;
     SCRATCH struct map by_id = {0};
@@ -46,13 +45,13 @@ static uint32_t match_by_id(struct rank_job *job, uint32_t window, bool external
             (!pid || rank->tracks[span->track].pid == pid))
             map_set(&by_id, id, i);
     }
-    EACH_OF (struct et_node, node, rank->et_nodes, rank->n_et_nodes) {
+    for (uint32_t i = 0; i < rank->n_et_nodes; i++) {
+        const struct et_node *node = &rank->et_nodes[i];
         uint64_t span;
         if (node->record_fn == 0 || !map_get(&by_id, node->record_fn, &span) ||
             rank->spans[span].name != node->name)
             continue;
-        if (write)
-            node->span = (uint32_t)span;
+        found[i] = (uint32_t)span;
         n_matched++;
     }
     return n_matched;
@@ -64,9 +63,10 @@ struct join_et_call {
 
 ORDER(by_thread, struct join_et_call, ASCENDING(thread) ?: ASCENDING(record_fn) ?: ASCENDING(node));
 
-/* Walks both sequences; returns how many names met, and sets the nodes' spans when `write`. */
+/* Walks both sequences; returns how many names met, and sets the nodes' spans, if wanted. */
 static uint32_t join_et_walk(struct trace_rank *rank, const struct join_et_call *calls,
-                             uint32_t n_calls, const uint32_t *spans, uint32_t n_spans, bool write)
+                             uint32_t n_calls, const uint32_t *spans, uint32_t n_spans,
+                             uint32_t *found)
 {
     uint32_t n_matched = 0, c = 0, s = 0;
     /* where to begin: the recording of one side may have started much earlier */
@@ -98,8 +98,8 @@ static uint32_t join_et_walk(struct trace_rank *rank, const struct join_et_call 
             s++;
             continue;
         }
-        if (write)
-            rank->et_nodes[calls[c].node].span = spans[s];
+        if (found)
+            found[calls[c].node] = spans[s];
         n_matched++;
         c++;
         s++;
@@ -108,7 +108,7 @@ static uint32_t join_et_walk(struct trace_rank *rank, const struct join_et_call 
 }
 
 /* Each thread's nodes against the thread's spans that fit best. */
-static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write)
+static uint32_t match_by_order(struct rank_job *job, uint32_t window, uint32_t *found)
 {
     struct trace_rank *rank = job->rank;
     const struct trace_part *part = &job->execution_trace->part;
@@ -133,12 +133,11 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
     }
     first[rank->n_tracks] = n;
     for (uint32_t c = 0, end; c < n_calls; c = end) {
-        for (end = c + 1; end < n_calls && calls[end].thread == calls[c].thread; end++)
-            ;
+        end = RUN_END(k, c, n_calls, calls[k].thread == calls[c].thread);
         uint32_t best = 0, best_track = NO_ID;
         for (uint32_t t = 0; t < rank->n_tracks; t++) {
             uint32_t met = join_et_walk(rank, calls + c, end - c, spans + first[t],
-                                        first[t + 1] - first[t], false);
+                                        first[t + 1] - first[t], NULL);
             if (met > best) {
                 best = met;
                 best_track = t;
@@ -147,29 +146,13 @@ static uint32_t match_by_order(struct rank_job *job, uint32_t window, bool write
         if (best_track == NO_ID)
             continue;
         n_matched += best;
-        if (write)
-            join_et_walk(rank, calls + c, end - c, spans + first[best_track],
-                         first[best_track + 1] - first[best_track], true);
+        join_et_walk(rank, calls + c, end - c, spans + first[best_track],
+                     first[best_track + 1] - first[best_track], found);
     }
     return n_matched;
 }
 
-static void join_et_say(struct rank_job *job, uint32_t n_matched, uint32_t n_with_id,
-                        const char *method)
-{
-    snprintf(job->debug, sizeof job->debug,
-             "%.150s: %u of %u nodes found in rank %d's profile (by %s)",
-             job->execution_trace->path, n_matched, n_with_id, job->rank->rank, method);
-}
-
 enum way { BY_RECORD_FN, BY_EXTERNAL, BY_ORDER };
-
-/* How many nodes are found in a window's spans; their spans are set when `write`. */
-static uint32_t match_by(struct rank_job *job, enum way way, uint32_t window, bool write)
-{
-    return way == BY_ORDER ? match_by_order(job, window, write)
-                           : match_by_id(job, window, way == BY_EXTERNAL, write);
-}
 
 /* Whether the recorder says that an execution trace was recorded in one of the rank's windows, and
  * not in this one: what is left of a damaged file may resemble another window more. */
@@ -191,9 +174,9 @@ static bool is_of_other(const struct trace_rank *rank, uint32_t window)
 static void join_et_match(struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    uint32_t best = 0, best_window = NO_ID;
+    SCRATCH uint32_t *found = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *found);
+    uint32_t best = 0, best_window = NO_ID, n_with_id = 0;
     enum way best_way = BY_RECORD_FN;
-    uint32_t n_with_id = 0;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         n_with_id += rank->et_nodes[i].record_fn != 0;
     /* a better way is only looked for when the one before explains less than half of the nodes */
@@ -202,22 +185,25 @@ static void join_et_match(struct rank_job *job)
             const struct trace_part *part = &job->sources[w]->part;
             if (part->has_record_fn != (way == BY_RECORD_FN) || is_of_other(rank, w))
                 continue;
-            uint32_t n = match_by(job, way, w, false);
-            if (n > best) {
-                best = n;
-                best_window = w;
-                best_way = way;
-            }
+            memset(found, 0xFF, rank->n_et_nodes * sizeof *found);
+            uint32_t n = way == BY_ORDER ? match_by_order(job, w, found)
+                                         : match_by_id(job, w, way == BY_EXTERNAL, found);
+            if (n <= best)
+                continue;
+            best = n;
+            best_window = w;
+            best_way = way;
+            for (uint32_t i = 0; i < rank->n_et_nodes; i++)
+                rank->et_nodes[i].span = found[i];
         }
     }
-    if (best_window == NO_ID) {
-        join_et_say(job, 0, n_with_id, "nothing");
-        return;
-    }
-    uint32_t n_matched = match_by(job, best_way, best_window, true);
     static const char *const ways[] = {"record function id", "external id", "order of names"};
-    join_et_say(job, n_matched, n_with_id, ways[best_way]);
-    rank->windows[best_window].has_execution_trace = n_matched > 0 && n_matched >= n_with_id / 2;
+    snprintf(job->debug, sizeof job->debug,
+             "%.150s: %u of %u nodes found in rank %d's profile (by %s)",
+             job->execution_trace->path, best, n_with_id, rank->rank,
+             best_window == NO_ID ? "nothing" : ways[best_way]);
+    if (best_window != NO_ID)
+        rank->windows[best_window].has_execution_trace = best >= n_with_id / 2;
 }
 
 void et_describe(struct trace_build *build, struct rank_job *job)

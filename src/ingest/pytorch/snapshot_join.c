@@ -56,29 +56,22 @@ static void find_devices(struct devices *devices)
 
 /* ---- streams ---- */
 
-struct join_streams {
-    ARRAY(uint64_t) handles;
-    struct map numbers; /* map_key(handle) -> number */
-};
+typedef ARRAY(uint64_t) stream_handles;
 
-static void add_stream(struct join_streams *streams, int64_t handle)
+/* Sorts them, each once. */
+static void number_streams(stream_handles *handles)
 {
-    if (map_insert(&streams->numbers, map_key((uint64_t)handle), 0))
-        array_push(&streams->handles, (uint64_t)handle);
+    size_t n = 0;
+    sort_u64(handles->at, handles->n);
+    for (size_t i = 0; i < handles->n; i++)
+        if (i == 0 || handles->at[i] != handles->at[i - 1])
+            handles->at[n++] = handles->at[i];
+    handles->n = n;
 }
 
-static void number_streams(struct join_streams *streams)
+static uint32_t stream_number(const stream_handles *handles, int64_t handle)
 {
-    sort_u64(streams->handles.at, streams->handles.n);
-    for (size_t i = 0; i < streams->handles.n; i++)
-        map_set(&streams->numbers, map_key(streams->handles.at[i]), i);
-}
-
-static uint32_t stream_number(const struct join_streams *streams, int64_t handle)
-{
-    uint64_t number = 0;
-    map_get(&streams->numbers, map_key((uint64_t)handle), &number);
-    return (uint32_t)number;
+    return (uint32_t)LOWER_BOUND(i, (size_t)0, handles->n, handles->at[i] < (uint64_t)handle);
 }
 
 /* ---- histories ---- */
@@ -104,7 +97,7 @@ static void set_settings(struct trace_build *build, struct rank_job *job,
 ORDER(by_address, struct allocator_segment, ASCENDING(address));
 
 static void take_segments(struct allocator_history *history, const struct snapshot_part *of,
-                          const struct join_streams *streams)
+                          const stream_handles *streams)
 {
     for (size_t i = 0; i < of->segments.n && of->whole; i++) {
         const struct snapshot_segment *from = &of->segments.at[i];
@@ -123,7 +116,7 @@ static void take_segments(struct allocator_history *history, const struct snapsh
 }
 
 static void take_entries(struct allocator_history *history, const struct snapshot_part *of,
-                         const struct join_streams *streams)
+                         const stream_handles *streams)
 {
     EACH (const struct snapshot_entry, entry, of->entries) {
         if (entry->private_pool || entry->device != history->device)
@@ -137,19 +130,19 @@ static void take_entries(struct allocator_history *history, const struct snapsho
 void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
                    struct allocator_history *history)
 {
-    struct join_streams streams = {0};
+    SCRATCH stream_handles streams = {0};
     size_t n_requests = 0, n_segments = 0, n_blocks = 0;
-    add_stream(&streams, 0);
+    array_push(&streams, (uint64_t)(0));
     EACH (const struct snapshot_entry, entry, of->entries) {
         if (entry->private_pool || entry->device != history->device)
             continue;
-        add_stream(&streams, entry->stream);
+        array_push(&streams, (uint64_t)(entry->stream));
         n_requests++;
     }
     for (size_t i = 0; i < of->segments.n && of->whole; i++) {
         if (device_number(of->segments.at[i].device) != history->device)
             continue;
-        add_stream(&streams, of->segments.at[i].stream);
+        array_push(&streams, (uint64_t)(of->segments.at[i].stream));
         n_segments++;
         n_blocks += of->segments.at[i].is.n_blocks;
     }
@@ -159,7 +152,6 @@ void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
     history->blocks = arena_alloc(arena, n_blocks * sizeof *history->blocks);
     take_segments(history, of, &streams);
     take_entries(history, of, &streams);
-    FREE_ALL(&streams.numbers, &streams.handles);
 }
 
 static void join_histories(struct trace_build *build, struct rank_job *job,

@@ -49,8 +49,7 @@ static uint32_t number_transfers(const struct transfer_message *at, size_t n, ui
 {
     size_t n_data = 0;
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i; end < n && at[end].message->opcode == at[i].message->opcode; end++)
-            ;
+        end = RUN_END(k, i, n, at[k].message->opcode == at[i].message->opcode);
         size_t before = 0;
         if (at[i].message->opcode == GLOO_DATA)
             n_data = end;
@@ -77,10 +76,8 @@ void gloo_number_pairs(struct dpro_trace *trace)
                           m->opcode == GLOO_RECV_READY ? m->stream ^ 1 : m->stream, m);
         array_sort(&all, by_transfer);
         for (size_t k = 0, end; k < all.n; k = end) {
-            for (end = k; end < all.n && all.at[end].stream == all.at[k].stream &&
-                          all.at[end].slot == all.at[k].slot;
-                 end++)
-                ;
+            end = RUN_END(i, k, all.n,
+                          all.at[i].stream == all.at[k].stream && all.at[i].slot == all.at[k].slot);
             number = number_transfers(all.at + k, end - k, number);
         }
         EACH (const struct transfer_message, own, all) { /* the other end may have numbered it */

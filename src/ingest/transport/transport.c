@@ -144,46 +144,26 @@ static void collect_files(struct dpro_trace *trace, struct source **sources, siz
 
 /* ---- in order ---- */
 
-ORDER(by_offset, struct net_transfer, ASCENDING(offset) ?: ASCENDING(start_ns) ?: ASCENDING(bytes));
+ORDER(by_place, struct net_transfer,
+      ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(start_ns) ?: ASCENDING(bytes)
+          ?: ASCENDING(end_ns));
 
-static bool same_transfer(const struct net_transfer *a, const struct net_transfer *b)
-{
-    return a->offset == b->offset && a->start_ns == b->start_ns && a->bytes == b->bytes &&
-           a->end_ns == b->end_ns;
-}
-
-/* Sorts by stream, then offset, and keeps once what was logged twice. A stream is written by one or
- * two threads, each in order, so its transfers are nearly sorted already. */
+/* Sorts by stream, then offset, and keeps once what was logged twice. */
 static void sort_transfers(struct net_transport *t)
 {
     uint32_t n_streams = (uint32_t)t->connections.n * 2;
-    SCRATCH struct net_transfer *sorted = mem_alloc(t->transfers.n * sizeof *sorted);
-    SCRATCH uint32_t *next = mem_array(n_streams, sizeof *next);
-    t->first_transfer = mem_array(n_streams + (size_t)1, sizeof *t->first_transfer);
-    for (size_t i = 0; i < t->transfers.n; i++)
-        t->first_transfer[t->transfers.at[i].stream + 1]++;
-    for (uint32_t s = 0; s < n_streams; s++) {
-        t->first_transfer[s + 1] += t->first_transfer[s];
-        next[s] = t->first_transfer[s];
-    }
-    for (size_t i = 0; i < t->transfers.n; i++)
-        sorted[next[t->transfers.at[i].stream]++] = t->transfers.at[i];
     size_t kept = 0;
-    for (uint32_t s = 0; s < n_streams; s++) {
-        struct net_transfer *at = sorted + t->first_transfer[s];
-        size_t n = next[s] - t->first_transfer[s], i = 1;
-        while (i < n && by_offset(&at[i - 1], &at[i]) <= 0)
-            i++;
-        if (i < n)
-            qsort(at, n, sizeof *at, by_offset);
-        t->first_transfer[s] = (uint32_t)kept;
-        for (i = 0; i < n; i++) {
-            if (i == 0 || !same_transfer(&at[i - 1], &at[i]))
-                t->transfers.at[kept++] = at[i];
-        }
-    }
-    t->first_transfer[n_streams] = (uint32_t)kept;
+    array_sort(&t->transfers, by_place);
+    EACH (const struct net_transfer, transfer, t->transfers)
+        if (kept == 0 || by_place(&t->transfers.at[kept - 1], transfer) != 0)
+            t->transfers.at[kept++] = *transfer;
     t->transfers.n = kept;
+    t->first_transfer = mem_array(n_streams + (size_t)1, sizeof *t->first_transfer);
+    for (uint32_t s = 0, i = 0; s <= n_streams; s++) {
+        while (i < kept && t->transfers.at[i].stream < s)
+            i++;
+        t->first_transfer[s] = i;
+    }
 }
 
 /* Sets the zone of addresses that mean something in their own network namespace only. */

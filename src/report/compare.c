@@ -239,35 +239,6 @@ static void write_phases(struct writer *w, const struct comparison *c)
     table_write(w, &t);
 }
 
-static void write_communication(struct writer *w, const char *name, const struct side *side)
-{
-    enum { LISTED = 12 };
-    const struct dpro_graph *g = side->facts.report->graph;
-    uint32_t n = dpro_graph_n_collectives(g), n_unsized = 0;
-    uint64_t bytes = 0, messages = 0;
-    struct words line = {.n = 0};
-    for (uint32_t i = 0; i < n; i++) {
-        struct dpro_collective one = dpro_graph_collective(g, i);
-        n_unsized += !facts_is_sized(&one);
-        bytes += one.size_bytes;
-        messages += one.n_messages;
-    }
-    words_add(&line, "", "%u collective%s", n, PLURAL(n));
-    if (n_unsized < n)
-        words_add(&line, ", ", "%s MB a rank", MEGABYTES(bytes));
-    if (n_unsized > 0)
-        words_add(&line, ", ", "%u of them of unknown size", n_unsized);
-    if (messages > 0)
-        words_add(&line, ", ", "%llu messages", (unsigned long long)messages);
-    for (uint32_t i = 0; i < n && i < LISTED && n_unsized == 0; i++)
-        words_add(&line, i ? ", " : "; of ", "%.12s%s",
-                  MEGABYTES(dpro_graph_collective(g, i).size_bytes),
-                  i + 1 == n        ? " MB"
-                  : i + 1 == LISTED ? ", ... MB"
-                                    : "");
-    table_wrapped(w, name, 4, line.text);
-}
-
 /* The highest of all ranks. */
 static void write_memory(struct writer *w, const struct comparison *c)
 {
@@ -298,11 +269,6 @@ static void write_text(struct writer *w, const void *comparison)
     write_verdict(w, c);
     against_write_text(w, c->against);
     write_phases(w, c);
-    if (!c->lacks_gpu) {
-        writer_text(w, "\nCommunication\n");
-        write_communication(w, "  A", &c->sides[0]);
-        write_communication(w, "  B", &c->sides[1]);
-    }
     write_memory(w, c);
     warnings_write_text(w, c->warnings, 3);
 }

@@ -182,12 +182,6 @@ struct dpro_validation {
 DPRO_API int dpro_replay_validate(const struct dpro_graph *graph,
                                   const struct dpro_replay_options *options,
                                   struct dpro_validation *validation, struct dpro_error *err);
-/* dpro_replay_run beside dpro_replay_validate, which delays and samples don't concern. */
-DPRO_API int dpro_replay_run_and_validate(const struct dpro_graph *graph,
-                                          const struct dpro_replay_options *options,
-                                          struct dpro_replay **replay,
-                                          struct dpro_validation *validation,
-                                          struct dpro_error *err);
 
 /* The Daydream baseline: local DFG of the lowest rank, one op a bucket, size / bandwidth, no
  * waiting for peers. Fails with DPRO_EEMPTY when the job does not communicate. */

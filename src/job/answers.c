@@ -60,10 +60,8 @@ static int run_replay(struct dpro_job *job, const struct dpro_replay_options *op
     dpro_replay_destroy(job->replay);
     job->replay = NULL;
     validates = validates && !job->has_validation;
-    int rc = validates ? dpro_replay_run_and_validate(job->graph, options, &job->replay,
-                                                      &job->validation, err)
-                       : dpro_replay_run(job->graph, options, &job->replay, err);
-    if (rc < 0)
+    int rc = validates ? dpro_replay_validate(job->graph, options, &job->validation, err) : 0;
+    if (rc < 0 || (rc = dpro_replay_run(job->graph, options, &job->replay, err)) < 0)
         return rc;
     job->has_validation = job->has_validation || validates;
     dpro_job_tell_stage(job, validates ? "replayed and validated" : "replayed");

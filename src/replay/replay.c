@@ -2,7 +2,6 @@
  * iteration and its critical path. */
 
 #include "base/options.h"
-#include "base/parallel.h"
 #include "graph/dimensions/pipeline.h"
 #include "replay/chain.h"
 
@@ -273,56 +272,6 @@ int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_opt
     struct dpro_replay_options mine;
     int rc = OPTIONS_TAKE(&mine, options, err);
     return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), run_replay(graph, &mine, replay, err));
-}
-
-/* Neither needs the other. */
-struct both {
-    const struct dpro_graph *graph;
-    struct dpro_replay_options validate, run;
-    struct dpro_validation validation;
-    struct dpro_replay *replay;
-    struct dpro_error errors[2];
-    int rc[2];
-};
-
-static void do_one(void *arg, size_t which)
-{
-    struct both *both = arg;
-    struct dpro_error *err = &both->errors[which];
-    both->rc[which] = which == 0
-                          ? validation_make(both->graph, &both->validate, &both->validation, err)
-                          : run_replay(both->graph, &both->run, &both->replay, err);
-}
-
-static int run_both(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                    struct dpro_replay **replay, struct dpro_validation *validation,
-                    struct dpro_error *err)
-{
-    struct both both = {.graph = graph, .validate = *options, .run = *options};
-    struct dpro_sink *quiet = options->samples ? &both.validate.sink : &both.run.sink;
-    quiet->progress = NULL; /* the longer one tells */
-    parallel_for(2, options->threads, do_one, &both);
-    for (int i = 0; i < 2; i++)
-        if (both.rc[i] < 0) {
-            if (err)
-                *err = both.errors[i];
-            return both.rc[i];
-        }
-    *replay = both.replay;
-    *validation = both.validation;
-    return 0;
-}
-
-int dpro_replay_run_and_validate(const struct dpro_graph *graph,
-                                 const struct dpro_replay_options *options,
-                                 struct dpro_replay **replay, struct dpro_validation *validation,
-                                 struct dpro_error *err)
-{
-    struct dpro_replay_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc
-                  : WITHIN_SCOPE(dpro_error_nomem(err),
-                                 run_both(graph, &mine, replay, validation, err));
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)

@@ -48,12 +48,6 @@ void event_replay(const struct dpro_graph *graph, const struct event_options *op
  * goes on in the next. In the arena, with true behind the last for ops without a device. */
 bool *edge_ordered_devices(const struct dpro_graph *graph, bool one_copy, struct arena *arena);
 
-/* ---- validate.c ---- */
-
-/* dpro_replay_validate within a scope; options are not NULL. */
-int validation_make(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                    struct dpro_validation *validation, struct dpro_error *err);
-
 /* ---- delayed_graph.c: what `--delay` means to a replay and to a model alike ---- */
 
 /* Copies the graph's durations into the arena, those of the mean and of each measured iteration,

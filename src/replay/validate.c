@@ -68,8 +68,9 @@ static void validate_compare(const struct dpro_graph *g, const struct prediction
     v->measured_std_pct = measured.mean > 0 ? measured.std / measured.mean * 100 : 0;
 }
 
-int validation_make(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                    struct dpro_validation *validation, struct dpro_error *err)
+static int validation_make(const struct dpro_graph *graph,
+                           const struct dpro_replay_options *options,
+                           struct dpro_validation *validation, struct dpro_error *err)
 {
     struct dpro_validation v = {.method = "none"};
     if (graph->n_samples < 2 || !graph->sample_dur_ns || !graph->measured_ns ||

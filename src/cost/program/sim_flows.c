@@ -260,55 +260,26 @@ void sim_set_busy(struct simulation *s, bool is_busy)
 
 /* ---- queues of channels ---- */
 
-static bool goes_before(const struct sim_flow *a, const struct sim_flow *b)
-{
-    return a->priority > b->priority || (a->priority == b->priority && a->turn < b->turn);
-}
-
-/* Merges two skew heaps. */
-static uint32_t flows_merge(struct sim_flow *flows, uint32_t a, uint32_t b)
-{
-    uint32_t root = SIM_NONE, *at = &root;
-    while (a != SIM_NONE && b != SIM_NONE) {
-        if (goes_before(&flows[b], &flows[a])) {
-            uint32_t other = a;
-            a = b;
-            b = other;
-        }
-        uint32_t right = flows[a].right;
-        *at = a;
-        flows[a].right = flows[a].left;
-        at = &flows[a].left;
-        a = right;
-    }
-    *at = a != SIM_NONE ? a : b;
-    return root;
-}
-
 uint32_t sim_take_first(struct simulation *s, struct sim_channel *channel)
 {
-    struct sim_flow *flows = s->flows.at;
-    uint32_t first = channel->first, other = channel->heap;
-    if (other == SIM_NONE || (first != SIM_NONE && goes_before(&flows[first], &flows[other]))) {
-        channel->first = flows[first].left;
-        return first;
-    }
-    channel->heap = flows_merge(flows, flows[other].left, flows[other].right);
-    return other;
+    uint32_t first = channel->first;
+    channel->first = s->flows.at[first].next;
+    return first;
 }
 
+/* Behind all that go before it; most come last. */
 void sim_queue_flow(struct simulation *s, uint32_t number)
 {
-    struct sim_flow *flow = &s->flows.at[number];
+    struct sim_flow *flows = s->flows.at, *flow = &flows[number];
     struct sim_channel *channel = &s->channels[flow->channel];
-    flow->turn = s->n_turns++;
-    flow->left = flow->right = SIM_NONE;
-    if (channel->first == SIM_NONE)
-        channel->first = channel->last = number;
-    else if (s->flows.at[channel->last].priority >= flow->priority)
-        channel->last = s->flows.at[channel->last].left = number;
-    else
-        channel->heap = flows_merge(s->flows.at, channel->heap, number);
+    uint32_t *at = &channel->first;
+    if (*at != SIM_NONE && flows[channel->last].priority >= flow->priority)
+        at = &flows[channel->last].next;
+    while (*at != SIM_NONE && flows[*at].priority >= flow->priority)
+        at = &flows[*at].next;
+    flow->next = *at;
+    *at = number;
+    channel->last = flow->next == SIM_NONE ? number : channel->last;
     touch_channel(s, flow->channel);
 }
 

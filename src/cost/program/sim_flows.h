@@ -5,7 +5,7 @@
 
 static inline bool has_waiting(const struct sim_channel *channel)
 {
-    return channel->first != SIM_NONE || channel->heap != SIM_NONE;
+    return channel->first != SIM_NONE;
 }
 
 /* Flows may begin in the channel, once all that happens now has happened. */

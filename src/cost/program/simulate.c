@@ -387,7 +387,7 @@ static void simulate_reset(struct simulation *s)
 {
     s->now_ns = s->on_links_ns = s->busy_until = 0;
     s->n_flowing = s->n_queued = s->n_touched = s->n_on_links = s->n_iterations = 0;
-    s->n_jobs = s->n_turns = s->n_ended = 0;
+    s->n_jobs = s->n_ended = 0;
     s->clock = SIM_NONE;
     s->is_busy = s->is_idle_due = s->is_settled = false;
     s->gate.next_ns = 0;
@@ -405,7 +405,7 @@ static void simulate_reset(struct simulation *s)
     EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
         channel->n_begun = channel->n_flowing = 0;
         channel->governor = channel->flow = SIM_NONE;
-        channel->first = channel->heap = SIM_NONE;
+        channel->first = SIM_NONE;
         channel->is_touched = false;
     }
     EACH_OF (struct sim_resource, r, s->resources, s->n_resources) {

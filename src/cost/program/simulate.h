@@ -68,8 +68,7 @@ struct sim_flow {
     double wire_ns;   /* time of its bytes, alone on the channel's resources */
     double arrive_ns; /* time after its bytes until it arrives, holding nothing */
     /* while it runs */
-    uint64_t turn;
-    uint32_t left, right; /* of the channel's queue */
+    uint32_t next; /* in the channel's queue */
     double queues_until;
     uint64_t job; /* with which its bytes are through, and when, by its channel's clock */
     double sent;
@@ -114,11 +113,11 @@ struct sim_channel {
                         link */
     /* while it runs */
     uint32_t n_begun, n_flowing;
-    uint32_t governor, flow;    /* a resource; the last that came onto it; SIM_NONE: none */
-    uint32_t first, last, heap; /* flows that wait: those that came in their order, the others */
-    uint32_t place;             /* in the simulation's list of those with bytes on resources */
-    bool is_open;               /* while rates are found: it has none yet */
-    bool is_touched;            /* flows may begin */
+    uint32_t governor, flow; /* a resource; the last that came onto it; SIM_NONE: none */
+    uint32_t first, last;    /* flows that wait, by priority, then as they came */
+    uint32_t place;          /* in the simulation's list of those with bytes on resources */
+    bool is_open;            /* while rates are found: it has none yet */
+    bool is_touched;         /* flows may begin */
 };
 
 struct sim_job {
@@ -182,7 +181,7 @@ struct simulation {
     uint32_t *shared, n_shared;                   /* while rates are found: resources */
     uint32_t *queued, n_queued;                   /* flows in a link's queue */
     uint32_t *touched, n_touched;                 /* channels in which flows may begin */
-    uint64_t n_jobs, n_turns, n_ended;            /* ended: communications */
+    uint64_t n_jobs, n_ended;                     /* ended: communications */
     uint32_t n_finished[SIM_MOST_ITERATIONS + 1]; /* executors, by iteration */
     uint32_t n_iterations;                        /* that all have finished */
     bool is_drained;   /* none was under way when the first executor ended its last iteration */

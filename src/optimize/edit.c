@@ -1,5 +1,5 @@
 /* Edits of a strategy, and lists of them. */
-#include "optimize/edit.h"
+#include "optimize/registry.h"
 
 #include "cost/program/buckets.h"
 #include "cost/program/fused.h"

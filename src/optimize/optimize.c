@@ -5,7 +5,6 @@
  * one must be better by more than the usual error of such predictions. */
 
 #include "base/options.h"
-#include "cost/learn/repeated_reductions.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/cost.h"
 #include "cost/program/server_placement.h"

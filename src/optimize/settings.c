@@ -3,7 +3,6 @@
 
 #include "cost/change/change_programs.h"
 #include "cost/change/changes.h"
-#include "cost/change/whatif_result.h"
 #include "cost/program/evaluate.h"
 #include "graph/graph.h"
 

@@ -2,8 +2,7 @@
  * probe. */
 
 #include "case.h"
-#include "cost/memory/compiled_memory.h"
-#include "cost/memory/precision_memory.h"
+#include "cost/memory/memory_sweep.h"
 #include "graph/memory/memory_build.h"
 
 #define AUTOCAST "aten::linear"

@@ -3,7 +3,6 @@
 #include "case.h"
 #include "cost/change/change.h"
 #include "cost/change/change_pipeline.h"
-#include "cost/change/module_choice.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"
 #include "cost/program/strategy_work.h"

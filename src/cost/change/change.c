@@ -1,8 +1,7 @@
 /* What-ifs of hosts, links, servers and buckets, applied to a copy of the model. */
 #include "cost/change/change.h"
 
-#include "cost/change/change_world.h"
-#include "cost/learn/repeated_reductions.h"
+#include "cost/change/replicas.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
 #include "cost/program/cost.h"

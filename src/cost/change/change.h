@@ -35,3 +35,13 @@ change_apply_fn change_computing, change_memory;
 struct topology;
 void change_hosts(const struct dpro_graph *graph, const struct topology *told,
                   struct dpro_changes *changes, struct dpro_model *model, struct notes *notes);
+
+/* ---- module_choice.c ---- */
+
+/* Which of a plan's lists. */
+enum module_list { MODULES_RECOMPUTED, MODULES_COMPILED, MODULES_IN_BF16 };
+
+/* Marks the modules that `text` names, as `recompute` in struct dpro_changes does. Fails with
+ * DPRO_EUSAGE when the model has no such module, or none at all. */
+void modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
+                    enum module_list of_plan);

@@ -1,7 +1,6 @@
 /* What-ifs of how modules are computed: compiled, in 16 bits. */
 #include "cost/change/change.h"
 
-#include "cost/change/module_choice.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/cost.h"
 #include "cost/program/modules.h"

@@ -2,7 +2,6 @@
  * ZeRO. */
 #include "cost/change/change.h"
 
-#include "cost/change/module_choice.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"
 #include "cost/program/strategy_work.h"

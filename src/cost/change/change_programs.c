@@ -4,9 +4,8 @@
 #include "cost/change/change_programs.h"
 #include "cost/program/model_memory.h"
 
-#include "cost/change/change_world.h"
 #include "cost/change/op_work.h"
-#include "cost/change/repeat_calls.h"
+#include "cost/change/replicas.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/cost.h"

@@ -24,3 +24,14 @@ struct program_change {
  * does then. Fails with DPRO_EUSAGE where changes make no sense. */
 void change_programs(const struct dpro_graph *graph, const struct dpro_changes *changes,
                      struct dpro_model *model, struct notes *notes, struct program_change *change);
+
+/* ---- the result of a what-if ---- */
+
+struct dpro_whatif {
+    struct arena arena;
+    struct dpro_model model; /* changed */
+    struct program_change programs;
+    struct dpro_whatif_answer answer;
+    struct dpro_question *questions; /* the answer's */
+    struct notes notes;
+};

@@ -1,7 +1,7 @@
 /* New replicas do what recorded ones do: a rank that was not recorded is a copy of one that was,
  * and a group within a replica is simulated once for all copies. Groups across replicas have more
  * members, which changes what they send. */
-#include "cost/change/change_world.h"
+#include "cost/change/replicas.h"
 
 #include "cost/change/world_hosts.h"
 #include "cost/program/cost.h"

@@ -1,7 +1,6 @@
 /* The table of what-ifs; whether a job can be asked them, and that they are applied. */
 #include "cost/change/changes.h"
 
-#include "cost/change/questions.h"
 #include "cost/program/cost.h"
 
 static const char *const ways[] = {"ring", "tree", "hierarchical", NULL};

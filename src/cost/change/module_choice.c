@@ -1,5 +1,5 @@
 /* Finds the modules that a user names, by words, names, patterns or a file. */
-#include "cost/change/module_choice.h"
+#include "cost/change/change.h"
 
 #include <fnmatch.h>
 #include <unistd.h>

@@ -35,3 +35,11 @@ struct op_work *op_work_as_in(const struct dpro_graph *graph, double pace, struc
  * destroyed. */
 void op_work_graph(const struct op_work *work, const struct dpro_graph *graph, const bool *gone,
                    struct arena *arena, struct dpro_graph *to);
+
+/* ---- repeat_calls.c: communication within modules that are recomputed ---- */
+
+/* Repeats in the programs of `model`, which can be written to, what ranks exchange within the
+ * modules that the strategy of `modules` (what the same ranks compute and hold) recomputes. Returns
+ * the standard error of an iteration from that. */
+double calls_communicate_again(const struct dpro_graph *graph, const struct dpro_model *modules,
+                               struct arena *arena, struct dpro_model *model);

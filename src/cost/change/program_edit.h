@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cost/change/op_work.h"
-#include "cost/learn/program_pieces.h"
+#include "cost/program/cost.h"
 
 enum program_edit_kind { EDIT_REMOVES, EDIT_REPEATS, EDIT_MOVES };
 

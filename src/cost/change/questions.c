@@ -1,6 +1,6 @@
 /* What can be asked of a job: each kind of what-if is tried with a value that makes sense in any
  * job that has what it takes. */
-#include "cost/change/questions.h"
+#include "cost/change/changes.h"
 
 #include "cost/program/buckets.h"
 #include "cost/program/cost.h"

@@ -1,7 +1,7 @@
 /* What ranks exchange in the forward passes of modules with split tensors, sequences or experts,
  * they exchange once more when these are recomputed: where the module's backward pass begins, one
  * after the other, as each is waited for. */
-#include "cost/change/repeat_calls.h"
+#include "cost/change/op_work.h"
 
 #include "cost/memory/lifetimes.h"
 #include "cost/program/cost.h"

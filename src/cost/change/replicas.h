@@ -54,3 +54,10 @@ bool shards_reduce(const struct dpro_model *model, const struct replicas *replic
 /* `all_reduce`: by communication, of reduce-scatters the all-reduce that follows it. A rank that
  * waits for the first waits for that; on a GPU only behind the last. */
 void shards_wait(struct dpro_model *model, const uint32_t *all_reduce, struct arena *arena);
+
+/* ---- change_world.c: other numbers of replicas and of ranks that split tensors ---- */
+
+/* `told`: how ranks are spread over hosts; NULL: as the trace shows. `collectives`: how they pass
+ * over told hosts; NULL: as recorded. */
+void change_world(const struct rank_changes *ranks, const struct topology *told,
+                  const char *collectives, struct dpro_model *model, struct notes *notes);

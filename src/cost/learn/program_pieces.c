@@ -1,7 +1,7 @@
 /* Each moment of a rank's recorded iteration is of the op that ends next: a rank's threads are one
  * program, of a GPU the stream that computes longest. A program's op has the moments since the one
  * before it, and the first one also those behind the last. */
-#include "cost/learn/program_pieces.h"
+#include "cost/program/cost.h"
 
 struct timed_op {
     uint32_t op;

@@ -1,5 +1,4 @@
 /* Gradients that each micro-batch of an iteration reduces. */
-#include "cost/learn/repeated_reductions.h"
 
 #include "cost/program/cost.h"
 #include "cost/program/evaluate.h"

@@ -1,7 +1,7 @@
 /* A probe measures how many bytes a compiled module keeps, not which tensors. So all that the
  * module makes for its own backward pass is scaled by the ratio to the uncompiled module in the
  * same precision. Blocks that others use keep their size. */
-#include "cost/memory/compiled_memory.h"
+#include "cost/memory/memory_sweep.h"
 #include "cost/program/modules.h"
 
 /* What a compiled module keeps, against the same in that precision as it is; 0: not known. */

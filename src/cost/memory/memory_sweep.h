@@ -43,3 +43,17 @@ static inline enum dpro_op_kind memory_phase(const struct memory_sweep *sweep, u
 }
 uint64_t memory_size(const struct memory_sweep *sweep, const struct graph_block *block);
 struct lifetimes memory_lives(const struct memory_sweep *sweep, uint32_t block);
+
+/* ---- ways to compute ---- */
+
+/* The same memory, in 16 bits already where it is to be, with blocks of other sizes; or itself. In
+ * the arena. */
+struct model_memory memory_compiled(const struct dpro_model *model, const struct model_memory *m,
+                                    const struct dpro_strategy *strategy, struct arena *arena);
+
+/* Whether any call is computed in 16 bits. */
+bool memory_has_16_bits(const struct model_memory *m, const struct dpro_strategy *strategy);
+/* With the same moments and calls: blocks have their other sizes and lives, behind them come those
+ * that casts make; or the memory itself. In the arena. */
+struct model_memory memory_in_16_bits(const struct dpro_model *model, const struct model_memory *m,
+                                      const struct dpro_strategy *strategy, struct arena *arena);

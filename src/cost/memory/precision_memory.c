@@ -1,6 +1,6 @@
 /* A cast is a block of its own. Casts of parameters are kept until autocast is left. What is only
  * read through casts is freed after its last direct use. */
-#include "cost/memory/precision_memory.h"
+#include "cost/memory/memory_sweep.h"
 
 #include "cost/memory/data_types.h"
 #include "cost/program/modules.h"

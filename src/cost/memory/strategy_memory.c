@@ -2,9 +2,7 @@
  * with the lifetimes and sizes that the strategy gives them. */
 #include "cost/memory/strategy_memory.h"
 
-#include "cost/memory/compiled_memory.h"
 #include "cost/memory/memory_sweep.h"
-#include "cost/memory/precision_memory.h"
 #include "cost/program/strategy_work.h"
 
 /* The state of PyTorch's generator of random numbers on CPUs, which a call keeps that is to be

@@ -232,3 +232,29 @@ void model_pace_by(const struct measured_replay *changed, struct model_pace alon
 /* ---- fit.c: what communicating costs ---- */
 
 void fit_net(const struct measured_replay *replay, struct coarse *coarse, struct dpro_model *model);
+
+/* Of a job that accumulates gradients without no_sync(): each micro-batch reduces all of them, and
+ * no bucket can hold those of two. */
+void refuse_micro_batches(const struct dpro_model *model);
+
+/* ---- program_pieces.c: which ops of the graph the work of a program's ops is of ---- */
+
+struct program_piece {
+    uint32_t at;   /* op of the program */
+    uint32_t op;   /* of the graph */
+    bool before;   /* of the iteration before: the program begins behind its last wait */
+    double ns;     /* of the program's op's work, */
+    double gap_ns; /* the part of that in which nothing runs before the op */
+};
+
+struct program_pieces {
+    struct program_piece *all; /* in the order in which the program does them */
+    uint32_t n;
+};
+
+/* Of a rank's program as it was learnt of `timed`, a graph of the ops that were recorded. In the
+ * arena. */
+struct program_pieces program_pieces_of(const struct measured_replay *recorded,
+                                        const struct dpro_graph *timed,
+                                        const struct dpro_model *model, uint32_t rank,
+                                        struct arena *arena);

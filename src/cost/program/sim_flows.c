@@ -1,5 +1,5 @@
 /* Starts, queues and ends the flows of a simulation, which share resources. */
-#include "cost/program/sim_flows.h"
+#include "cost/program/simulate.h"
 
 #include "cost/program/sim_clocks.h"
 

@@ -6,7 +6,6 @@
 #include "cost/program/simulate.h"
 
 #include "cost/program/sim_clocks.h"
-#include "cost/program/sim_flows.h"
 
 /* ---- the gate ---- */
 

@@ -17,29 +17,27 @@ static double most_in_flight(const struct pipeline_change *change, uint32_t rank
 
 /* A rank's memory with other micro-batches. */
 struct flight {
-    struct memory_sweep sweep;
-    int64_t *kept;  /* by place: activations that grow with the micro-batch */
-    int64_t *whole; /* by place: what the mini-batch has more than the sweep says, of inputs, of
-                       outputs that are kept until the step is over, and of what is made of all of
-                       these behind the passes */
-    int64_t most;   /* of kept */
-    double ratio;   /* of micro-batches in flight at the most */
+    struct memory_sweep sweep; /* what is held has what is in flight */
+    int64_t *kept; /* by place: activations that grow with the micro-batch, of one in flight */
+    int64_t *more; /* by place: what is held beside what the sweep of a micro-batch says */
+    int64_t most;  /* of kept */
+    double ratio;  /* of micro-batches in flight at the most */
 };
 
-static void add_life(int64_t *at, struct life life, int64_t bytes)
+static int64_t kept_at(const struct flight *f, uint32_t place)
 {
-    if (life.from >= life.to)
-        return;
-    at[life.from] += bytes;
-    at[life.to] -= bytes;
+    double most = (double)f->most * f->ratio, kept = (double)f->kept[place];
+    return llround(f->ratio >= 1 ? kept * f->ratio : fmin(kept, most));
 }
 
+/* What the mini-batch has more than the sweep says is whole: inputs, outputs that are kept until
+ * the step is over, and what is made of all of these behind the passes. */
 static void memory_fly(const struct dpro_model *modules, const struct model_memory *m,
                        struct arena *arena, struct flight *f)
 {
     f->sweep = memory_sweep_begin(modules, &modules->baseline, m, false);
     f->kept = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->kept);
-    f->whole = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->whole);
+    f->more = arena_array(arena, m->n_moments + (size_t)3, sizeof *f->more);
     uint32_t last = m->n_moments;
     while (last > 0 && m->phases[last - 1] != DPRO_OP_BW)
         last--;
@@ -52,39 +50,19 @@ static void memory_fly(const struct dpro_model *modules, const struct model_memo
         if (of_passes && lives.call != MODEL_NONE && life.to <= m->calls[lives.call].last + 1)
             continue; /* it is made again: no micro-batch in flight has it */
         if (of_passes && life.to <= last)
-            add_life(f->kept, life, (int64_t)size);
+            memory_add(f->kept, life, (int64_t)size);
         else if (of_passes || block->category == DPRO_MEMORY_INPUT || life.from >= last)
-            add_life(f->whole, life, (int64_t)block->size_bytes - (int64_t)size);
+            memory_add(f->more, life, (int64_t)block->size_bytes - (int64_t)size);
     }
     for (uint32_t p = 1; p <= m->n_moments; p++) {
         f->kept[p] += f->kept[p - 1];
-        f->whole[p] += f->whole[p - 1];
+        f->more[p] += f->more[p - 1];
         f->most = MAX(f->most, f->kept[p]);
     }
-}
-
-static int64_t kept_at(const struct flight *f, uint32_t place)
-{
-    double most = (double)f->most * f->ratio, kept = (double)f->kept[place];
-    return llround(f->ratio >= 1 ? kept * f->ratio : fmin(kept, most));
-}
-
-static void tell_peak(const struct dpro_model *modules, const struct flight *f, uint32_t place,
-                      struct dpro_memory_peak *peak)
-{
-    const struct model_memory *m = f->sweep.m;
-    peak->rank = modules->ranks[m->rank].rank;
-    peak->phase = memory_phase(&f->sweep, place);
-    memset(peak->by_category, 0, sizeof peak->by_category);
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        struct lifetimes l = memory_lives(&f->sweep, b);
-        if ((l.first.from <= place && place < l.first.to) ||
-            (l.second.from <= place && place < l.second.to))
-            peak->by_category[m->blocks[b].category] += memory_size(&f->sweep, &m->blocks[b]);
+    for (uint32_t p = 0; p <= m->n_moments; p++) {
+        f->more[p] += kept_at(f, p) - f->kept[p];
+        f->sweep.held[p] += f->more[p];
     }
-    peak->by_category[DPRO_MEMORY_ACTIVATION] +=
-        (uint64_t)(kept_at(f, place) - f->kept[place] + f->whole[place] +
-                   memory_again(&f->sweep, place));
 }
 
 /* How many micro-batches there are in flight is that of the schedule; each has as much. */
@@ -114,14 +92,11 @@ void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_chan
         struct flight f = {.ratio = most_in_flight(change, m->rank, 1) /
                                     most_in_flight(change, m->rank, 0)};
         memory_fly(modules, m, &arena, &f);
-        for (uint32_t p = 0; p <= m->n_moments; p++) {
-            int64_t bytes = f.sweep.held[p] + memory_again(&f.sweep, p) + f.whole[p] - f.kept[p] +
-                            kept_at(&f, p);
-            if (bytes <= (int64_t)peaks[1].bytes)
-                continue;
-            peaks[1].bytes = (uint64_t)bytes;
-            tell_peak(modules, &f, p, &peaks[1]);
-            unsure = unsure_at(&f, p) / 2;
+        struct memory_top top = memory_sweep_top(&f.sweep);
+        if (top.bytes > (int64_t)peaks[1].bytes) {
+            memory_describe(modules, &f.sweep, &top, &peaks[1]);
+            peaks[1].by_category[DPRO_MEMORY_ACTIVATION] += (uint64_t)f.more[top.place];
+            unsure = unsure_at(&f, top.place) / 2;
         }
         arena_fini(&f.sweep.arena);
     }

@@ -41,6 +41,17 @@ static inline enum dpro_op_kind memory_phase(const struct memory_sweep *sweep, u
     return place > 0 && sweep->m->n_moments > 0 ? (enum dpro_op_kind)sweep->m->phases[place - 1]
                                                 : DPRO_OP_BARRIER;
 }
+static inline void memory_add(int64_t *changes, struct life life, int64_t bytes)
+{
+    if (life.from >= life.to)
+        return;
+    changes[life.from] += bytes;
+    changes[life.to] -= bytes;
+}
+/* Where most is held, and by what. */
+struct memory_top memory_sweep_top(const struct memory_sweep *sweep);
+void memory_describe(const struct dpro_model *model, const struct memory_sweep *sweep,
+                     const struct memory_top *top, struct dpro_memory_peak *peak);
 uint64_t memory_size(const struct memory_sweep *sweep, const struct graph_block *block);
 struct lifetimes memory_lives(const struct memory_sweep *sweep, uint32_t block);
 

@@ -77,14 +77,6 @@ struct lifetimes memory_lives(const struct memory_sweep *s, uint32_t block)
     return l;
 }
 
-static void memory_add(int64_t *changes, struct life life, uint64_t size_bytes)
-{
-    if (life.from >= life.to)
-        return;
-    changes[life.from] += (int64_t)size_bytes;
-    changes[life.to] -= (int64_t)size_bytes;
-}
-
 /* Recomputations are apart by their places of the forward pass, from `first` + 1 to `stop`. */
 static void add_within(const struct memory_sweep *s, const struct lifetimes *l, uint64_t size_bytes)
 {
@@ -155,8 +147,8 @@ struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
     for (uint32_t b = 0; b < m->n_blocks; b++) {
         struct lifetimes l = memory_lives(&s, b);
         uint64_t size = memory_size(&s, &m->blocks[b]);
-        memory_add(s.held, l.first, size);
-        memory_add(s.held, l.second, size);
+        memory_add(s.held, l.first, (int64_t)size);
+        memory_add(s.held, l.second, (int64_t)size);
         add_within(&s, &l, size);
     }
     for (uint32_t c = 0; c < m->n_calls && s.calls.any && !m->gpu; c++)
@@ -166,7 +158,7 @@ struct memory_sweep memory_sweep_begin(const struct dpro_model *model,
     return s;
 }
 
-static struct memory_top sweep_peak(const struct memory_sweep *s)
+struct memory_top memory_sweep_top(const struct memory_sweep *s)
 {
     struct memory_top top = {INT64_MIN, 0, MODEL_NONE, 0};
     for (uint32_t p = 0; p <= s->m->n_moments; p++) {
@@ -211,8 +203,8 @@ static uint32_t call_at(const struct model_memory *m, uint32_t place)
     return found;
 }
 
-static void memory_describe(const struct dpro_model *model, const struct memory_sweep *s,
-                            const struct memory_top *top, struct dpro_memory_peak *peak)
+void memory_describe(const struct dpro_model *model, const struct memory_sweep *s,
+                     const struct memory_top *top, struct dpro_memory_peak *peak)
 {
     const struct model_memory *m = s->m;
     *peak = (struct dpro_memory_peak){.bytes = (uint64_t)MAX(top->bytes, 0),
@@ -286,7 +278,7 @@ static uint64_t find_peak(const struct dpro_model *model, const struct dpro_stra
     EACH_OF (const struct model_memory, m, model->memories, model->n_memories) {
         for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
             struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
-            struct memory_top top = sweep_peak(&s);
+            struct memory_top top = memory_sweep_top(&s);
             if (top.bytes > most && peak)
                 memory_describe(model, &s, &top, peak);
             of = top.bytes > most ? m : of;

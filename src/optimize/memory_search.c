@@ -120,6 +120,21 @@ static uint64_t peak_of(void *arg)
     return memory_peak_bytes(c->model, &c->strategy);
 }
 
+/* Of the first n of c->modules. */
+static struct module_sets sets_of(struct choosing *c, uint32_t n)
+{
+    return (struct module_sets){.model = c->model,
+                                .in = c->strategy.recomputed,
+                                .modules = c->modules,
+                                .n = n,
+                                .few = FEW,
+                                .many = MANY,
+                                .limit_bytes = c->search->budget_bytes,
+                                .time_ns = time_of,
+                                .peak_bytes = peak_of,
+                                .arg = c};
+}
+
 /* With the micro-batches at hand: of blocks; of what is within them where that does not do. */
 static void try_choice(struct choosing *c)
 {
@@ -131,18 +146,7 @@ static void try_choice(struct choosing *c)
             break;
         if (parts > 1)
             what = arena_format(c->arena, "%s, accumulate %u", what, parts);
-        struct module_sets sets = {
-            .model = c->model,
-            .in = c->strategy.recomputed,
-            .modules = c->modules,
-            .n = n,
-            .few = FEW,
-            .many = MANY,
-            .limit_bytes = c->search->budget_bytes,
-            .time_ns = time_of,
-            .peak_bytes = peak_of,
-            .arg = c,
-        };
+        struct module_sets sets = sets_of(c, n);
         bool fits = sets_fit(&sets);
         if (n_recomputed(c->model, &c->strategy) > 0)
             search_try(c, what, fits && n <= FEW);
@@ -162,11 +166,16 @@ bool memory_divides_batch(const struct dpro_model *m, uint32_t parts)
     return m->n_memories > 0;
 }
 
-/* Where nothing fits: the lowest peak that there is. */
+/* Where nothing fits: the lowest peak, with modules of all levels, at any cost of time. */
 static void try_least(struct choosing *c)
 {
     struct memory_search *to = c->search;
-    recompute_least(c->model, &c->strategy);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->model->n_modules; i++)
+        if (c->model->modules[i].name[0] != '\0' && c->model->modules[i].kept_bytes > 0)
+            c->modules[n++] = i;
+    struct module_sets sets = sets_of(c, n);
+    sets_lowest(&sets);
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
     uint64_t peak = memory_peak_bytes(c->model, &c->strategy);
     if (peak < to->least_bytes)

@@ -46,9 +46,3 @@ bool memory_search_allows(const struct memory_search *search, const struct dpro_
 
 /* Whether the batches of all ranks are known, and can be cut into so many micro-batches. */
 bool memory_divides_batch(const struct dpro_model *model, uint32_t micro_batches);
-
-/* ---- least_memory.c ---- */
-
-/* Chooses modules of all levels so that the strategy's peak is lowest, at any cost of time. Exact
- * if ten or fewer modules free anything. */
-void recompute_least(const struct dpro_model *model, struct dpro_strategy *strategy);

@@ -7,7 +7,7 @@
 #include "cost/program/model_memory.h"
 #include "cost/program/modules.h"
 
-enum { MOST_ROUNDS = 8 };
+enum { MOST_ROUNDS = 8, MOST_PAIRED = 48 };
 
 static bool *sets_at(const struct module_sets *s, uint32_t i)
 {
@@ -19,7 +19,10 @@ static bool sets_fits(const struct module_sets *s)
     return s->peak_bytes(s->arg) <= s->limit_bytes;
 }
 
-void sets_drop_needless(const struct module_sets *s, const uint32_t *order, uint64_t most_bytes)
+/* Takes out what a peak of most_bytes does not need, one after the other in this order; NULL: from
+ * the last one to the first. */
+static void sets_drop_needless(const struct module_sets *s, const uint32_t *order,
+                               uint64_t most_bytes)
 {
     for (uint32_t i = 0; i < s->n; i++) {
         bool *in = sets_at(s, order ? order[i] : s->n - 1 - i);
@@ -145,9 +148,40 @@ bool sets_fit(const struct module_sets *s)
     return true;
 }
 
+/* Whether the peak is lower where these two (or this one) are put in, or taken out where they are.
+ */
+static bool sets_turn(const struct module_sets *s, uint32_t i, uint32_t k, uint64_t *least)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        *sets_at(s, i) ^= true;
+        if (k != i)
+            *sets_at(s, k) ^= true;
+        uint64_t peak = turn == 0 ? s->peak_bytes(s->arg) : UINT64_MAX;
+        if (peak < *least) {
+            *least = peak;
+            return true;
+        }
+    }
+    return false;
+}
+
 void sets_lowest(const struct module_sets *s)
 {
-    try_each(s, INT64_MAX, is_lower);
+    if (s->n <= s->few)
+        try_each(s, INT64_MAX, is_lower);
+    else
+        for (uint32_t i = 0; i < s->n; i++) /* of those within each other the outermost count */
+            *sets_at(s, i) = true;
+    uint64_t least = s->peak_bytes(s->arg);
+    bool better = s->n > s->few;
+    for (int round = 0; better && round < MOST_ROUNDS; round++) {
+        better = false;
+        for (uint32_t i = 0; i < s->n; i++)
+            for (uint32_t k = s->n <= MOST_PAIRED ? 0 : i; k <= i; k++)
+                better |= sets_turn(s, i, k, &least);
+    }
+    /* what lies within others, or brings the peak down no further; inner ones first */
+    sets_drop_needless(s, NULL, least);
 }
 
 /* ---- which modules may be in a set ---- */

@@ -19,10 +19,8 @@ struct module_sets {
  * Where none is found, it has what brings the peak as low as all modules do. Returns whether it
  * fits. */
 bool sets_fit(const struct module_sets *sets);
-/* Takes out what a peak of most_bytes does not need, one after the other in this order (indices of
- * `modules`; NULL: from the last one to the first). */
-void sets_drop_needless(const struct module_sets *sets, const uint32_t *order, uint64_t most_bytes);
-/* To the set with the lowest peak, of few modules. */
+/* To the set with the lowest peak; of many modules, none with one module more or less has a lower.
+ */
 void sets_lowest(const struct module_sets *sets);
 
 /* Lists modules to recompute: the blocks that the model repeats, and the outermost modules beside

@@ -3,6 +3,7 @@
 #include "case.h"
 #include "cost/change/change.h"
 #include "cost/change/change_pipeline.h"
+#include "cost/memory/memory_sweep.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"
 #include "cost/program/strategy_work.h"
@@ -265,12 +266,13 @@ TEST(a_rank_of_which_nothing_is_known_to_scale_is_told_of)
 static uint64_t peak_between(const struct by_hand *h, const struct dpro_strategy *strategy,
                              uint32_t from, uint32_t to)
 {
-    uint64_t peaks[16], most = 0;
-    assert_true(h->model.memories[0].n_moments < 16);
-    memory_peaks(&h->model, strategy, &h->model.memories[0], peaks);
+    int64_t most = 0;
+    struct memory_sweep sweep =
+        memory_sweep_begin(&h->model, strategy, &h->model.memories[0], false);
     for (uint32_t p = from; p < to; p++)
-        most = MAX(most, peaks[p]);
-    return most;
+        most = MAX(most, sweep.held[p] + memory_again(&sweep, p));
+    arena_fini(&sweep.arena);
+    return (uint64_t)most;
 }
 
 TEST(gradients_that_are_views_are_there_until_they_are_copied)

@@ -171,18 +171,6 @@ struct memory_top memory_sweep_top(const struct memory_sweep *s)
     return top;
 }
 
-void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                  const struct model_memory *m, uint64_t *peaks)
-{
-    memset(peaks, 0, (m->n_moments + (size_t)1) * sizeof *peaks);
-    for (int later = 0; later <= (strategy->micro_batches > 1); later++) {
-        struct memory_sweep s = memory_sweep_begin(model, strategy, m, later);
-        for (uint32_t p = 0; p <= m->n_moments; p++)
-            peaks[p] = MAX(peaks[p], (uint64_t)MAX(s.held[p] + memory_again(&s, p), 0));
-        arena_fini(&s.arena);
-    }
-}
-
 /* ---- what is there then ---- */
 
 static bool is_there(struct life life, uint32_t place)

@@ -28,10 +28,6 @@ struct dpro_memory_peak memory_peak_told(const struct dpro_model *model,
 /* Bytes that its device's allocator reserved when it was recorded, against those simulated of the
  * same iteration; 1: not recorded. */
 double memory_reserved_factor(const struct dpro_model *model, const struct model_memory *memory);
-/* The most that is alive at each place of a rank's memory: peaks[n_moments + 1]. A recomputation
- * counts where the backward pass that needs it begins. */
-void memory_peaks(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                  const struct model_memory *memory, uint64_t *peaks);
 /* Marks the blocks that the model repeats: two or more modules of one class, numbered in one list,
  * whose recomputation frees anything; of nested lists the outermost. */
 void memory_repeated(const struct dpro_model *model, bool *modules);

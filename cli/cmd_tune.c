@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <dpro/recording.h>
@@ -18,7 +19,8 @@ struct values { /* texts go into the environment as they are; NULL: not given */
     const char *output, *allow, *warmup, *iterations;
     uint64_t memory_bytes;
     uint32_t budget_steps;
-    bool force;
+    struct opt_list tries;
+    bool force, restarts;
 };
 
 static bool read_ways(const char *text, void *field)
@@ -26,6 +28,12 @@ static bool read_ways(const char *text, void *field)
     *(const char **)field = text;
     return strcmp(text, "compile") == 0 || strcmp(text, "bf16") == 0 ||
            strcmp(text, "compile,bf16") == 0 || strcmp(text, "bf16,compile") == 0;
+}
+
+static bool read_try(const char *text, void *field)
+{
+    const char *value = strchr(text, '=');
+    return value != NULL && value != text && value[1] != '\0' && opt_read_list(text, field);
 }
 
 /* "200", "200steps" */
@@ -57,6 +65,13 @@ static const struct opt tune_opts[] = {
               "steps to pass over before anything is recorded\n(default: 10)"),
     OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
               "steps to record (default: 10)"),
+    OPT_FLAG("restart", restarts,
+             "take short runs of the job for turns, one after the other,\nfor what no running job "
+             "can change: plans in DIR, and\nvariables of what the job uses; the same command goes "
+             "on\nwhere it was ended"),
+    OPT_LIST("try", "NAME=VALUE", read_try, tries, "NAME=VALUE or NAME=VALUE,VALUE",
+             "with --restart: the values of a variable to measure, in\nplace of those that dpro "
+             "knows; repeatable"),
     CMD_OPT_FORCE,
     CMD_OPT_HELP,
     {.name = NULL, .help = "options of the program itself come after '--'"},
@@ -119,14 +134,62 @@ static int tune(const struct values *values, const struct opt_list *args)
     return code;
 }
 
+/* By python/dpro/tune_restart.py, which drops the first folder of PYTHONPATH. */
+static int tune_by_runs(const struct values *values, const struct opt_list *args)
+{
+    static const char *const program[] = {"python3", "-m", "dpro.tune_restart"};
+    struct opt_list list = {.n = 0};
+    struct parts parts;
+    char budget[24], memory[32], n_tries[24], *package = NULL;
+    bool started;
+    int code = parts_find(&parts);
+    snprintf(budget, sizeof budget, "%u", values->budget_steps);
+    snprintf(memory, sizeof memory, "%llu", (unsigned long long)values->memory_bytes);
+    snprintf(n_tries, sizeof n_tries, "%zu", values->tries.n);
+    if (code == 0 && mkdir(values->output, 0777) < 0 && errno != EEXIST) {
+        cmd_say("%s: %s", values->output, strerror(errno));
+        code = CMD_SYSTEM;
+    }
+    char *folder = realpath(values->output, NULL);
+    if (code == 0 && asprintf(&package, "%s/../..", parts.site) < 0)
+        code = cmd_no_memory();
+    if (code == 0)
+        code = launch_set_all({"DPRO_TUNE_BUDGET", budget}, {"DPRO_TUNE_MEMORY", memory},
+                              {"DPRO_WARMUP", values->warmup});
+    if (code == 0)
+        code = launch_prepend_env("PYTHONPATH", parts.site);
+    if (code == 0)
+        code = launch_prepend_env("PYTHONPATH", package);
+    if (code == 0) {
+        for (size_t i = 0; i < sizeof program / sizeof *program; i++)
+            opt_read_list(program[i], &list);
+        opt_read_list(folder, &list);
+        opt_read_list(n_tries, &list);
+        for (size_t i = 0; i < values->tries.n; i++)
+            opt_read_list(values->tries.items[i], &list);
+        for (size_t i = 0; i < args->n; i++)
+            opt_read_list(args->items[i], &list);
+        code = launch_run("tune", &list, &started);
+    }
+    free(list.items);
+    free(folder);
+    free(package);
+    parts_fini(&parts);
+    return code;
+}
+
 static int run(const void *given, const struct opt_list *args)
 {
     const struct values *values = given;
     int code;
     if (values->output == NULL || args->items[0][0] == '\0')
         return cmd_needs(&cmd_tune);
+    if (values->tries.n > 0 && !values->restarts) {
+        cmd_say("--try is of variables, with which a job has to be started: add --restart");
+        return CMD_USAGE;
+    }
     code = launch_check(args);
-    return code != 0 ? code : tune(values, args);
+    return code != 0 ? code : (values->restarts ? tune_by_runs : tune)(values, args);
 }
 
 const struct cmd cmd_tune = {

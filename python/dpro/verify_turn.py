@@ -13,6 +13,7 @@ from .settings import number, turn
 from .turns import on_gpu
 
 LEAVE_S = 0.3  # for threads of a backend to let go of the last collectives: torch may abort if Python ends before
+LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE")  # variables of launchers
 BEHIND = 2  # steps: with more of them still to be computed after the last, what a single one took says little
 
 
@@ -131,7 +132,7 @@ class Turn(Session):
             "plan": plan and plan.path, "complete": problem is None, "problem": problem,
             "framework_version": self.job.versions().get(self.job.framework, self.job.versions().get("torch")),
             "world_size": self._world_size, "models": [], "steps": self._n_steps, "settle": 0, "blocks": self._n_blocks,
-            "warmup": self.settings.warmup, "step": self._step, "asynchronous": asynchronous, "turns": list(turns),
+            "warmup": self.settings.warmup, "step": self._step, "asynchronous": asynchronous, "turns": list(turns), "uses": _uses(),
             "warnings": report.warnings})
 
     def at_exit(self):
@@ -159,3 +160,14 @@ class Turn(Session):
         except Exception:
             pass
         self._let_go()
+
+
+def _uses():
+    """What of the job has variables that could be tried (tune_restart.py)."""
+    torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
+    carriers = [name for name in ("horovod", "byteps") if name in sys.modules]
+    if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() == "nccl":
+        carriers.append("nccl")
+    local = [os.environ[name] for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()]
+    return {"carriers": carriers, "cpus": len(os.sched_getaffinity(0)), "local_ranks": int(local[0]) if local else None,
+            "threads": torch.get_num_threads() if torch is not None else None}

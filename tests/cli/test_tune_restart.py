@@ -1,0 +1,132 @@
+"""dpro tune --restart: short runs of a job one after the other, with a program in the job's place whose steps take as long as its
+variables say."""
+import json
+import os
+import sys
+import unittest.mock
+
+from support import DONE, INPUT, ROOT, USAGE, Case, dpro
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+from dpro import tune_restart  # noqa: E402
+
+# Its steps take STEP_MS, an expression of `get`, which reads a variable, and `noise`; EXTRA may do more.
+PROGRAM = """
+import json, os, random, sys
+get, path = os.environ.get, os.environ["DPRO_VERIFY"]
+with open("told", "a") as file:
+    file.write(" ".join([get("DPRO_VERIFY_TURN"), get("A", "-"), get("DPRO_PLAN", "-"), get("HOROVOD_CYCLE_TIME", "-")]) + "\\n")
+n_run = len(open("told").readlines())
+chance = random.Random(n_run)
+ns = [int(1e6 * (STEP_MS) * chance.gauss(1, 0.01)) for _ in range(int(get("DPRO_VERIFY_STEPS")))]
+value = {"schema": "dpro.verify-steps/1", "rank": 0, "problem": None, "asynchronous": False, "uses": USES,
+         "turns": [{"block": 0, "name": get("DPRO_VERIFY_TURN"), "step_ns": ns, "span_ns": sum(ns), "peak_bytes": None}]}
+EXTRA
+with open(path, "w") as file:
+    json.dump(value, file)
+"""
+
+
+class Restarts(Case):
+    def tune(self, *options, time="100", uses="{}", extra="", env=None):
+        program = self.write("train.py", PROGRAM.replace("STEP_MS", time).replace("USES", uses).replace("EXTRA", extra))
+        return dpro("tune", "--restart", "-o", "plan", *options, "--", sys.executable, "-S", program, cwd=self.folder,
+                    env={"DPRO_VERIFY_STEPS": "6", "DPRO_WARMUP": "2", **(env or {})})
+
+    def told(self):
+        with open(self.path("told"), encoding="utf-8") as file:
+            return [line.split() for line in file]
+
+    def state(self):
+        with open(self.path("plan", "tune.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def best(self):
+        with open(self.path("plan", "tune.env"), encoding="utf-8") as file:
+            return file.read()
+
+    FASTER = "{'4': 90, '8': 97}.get(get('A'), 100)"
+
+    def test_the_value_with_which_the_job_is_fastest_is_named(self):
+        result = self.tune("--try", "A=4,8", time=self.FASTER)
+        self.assert_code(result, DONE)
+        self.assertRegex(result.err, r"tune: A=4 is fastest, and saves \d+\.\d % .* of a step; 9\d\.\d % sure after \d+ runs")
+        self.assertIn("tune: next: env A=4 " + sys.executable, result.err)
+        self.assertEqual(self.best(), "A=4\n")
+        state = self.state()
+        self.assertEqual((state["schema"], state["complete"], state["race"]["winner"]), ("dpro.tune/1", True, "A=4"))
+        self.assertEqual(len(state["turns"]), len(self.told()) - 1)  # the first run tells what the job uses
+        self.assertEqual({(name, value) for name, value, *_ in self.told()}, {("baseline", "-"), ("A=4", "4"), ("A=8", "8")})
+
+    def test_a_job_that_nothing_makes_faster_is_left_alone(self):
+        result = self.tune("--try", "A=4,8")
+        self.assert_code(result, DONE)
+        self.assertIn("tune: the job is best started as it was", result.err)
+        self.assertEqual(self.best(), "")
+
+    def test_the_same_command_goes_on_where_it_was_ended(self):
+        ends = "if n_run == 5: import signal; os.kill(os.getppid(), signal.SIGINT); import time; time.sleep(9)"
+        first = self.tune("--try", "A=4,8", time=self.FASTER, extra=ends)
+        self.assert_code(first, 130)
+        self.assertIn("tune: interrupted; so far", first.err)
+        self.assertEqual(len(self.state()["turns"]), 3)
+        second = self.tune("--try", "A=4,8", time=self.FASTER, extra=ends)
+        self.assert_code(second, DONE)
+        self.assertIn("tune: goes on after 3 runs", second.err)
+        self.assertEqual(self.state()["race"]["winner"], "A=4")
+        self.assertEqual(len(self.told()) - 2, len(self.state()["turns"]))
+        other = self.tune("--try", "A=4", time=self.FASTER)
+        self.assert_code(other, INPUT)
+        self.assertIn("is of another command or of other options", other.err)
+
+    def test_plans_in_the_folder_and_variables_of_what_the_job_uses_are_tried(self):
+        for folder in ("plan", "plan/finalist-2"):
+            self.write(folder + "/plan.json", {"job": {"stack": "horovod"}})
+            self.write(folder + "/horovod.env", "HOROVOD_CYCLE_TIME=%d\n" % len(folder))
+        result = self.tune("--budget", "900", time="80 if get('DPRO_PLAN') else 100",
+                           uses="{'carriers': ['horovod'], 'cpus': 4, 'threads': 2, 'local_ranks': 2}")
+        self.assert_code(result, DONE)
+        told = {name: more for name, *more in self.told()}
+        self.assertEqual(told["finalist-2"], ["-", self.path("plan", "finalist-2"), "15"])
+        self.assertEqual(told["HOROVOD_CYCLE_TIME=5"], ["-", "-", "5"])
+        self.assertIn("HOROVOD_FUSION_THRESHOLD=0", told)
+        self.assertIn("OMP_NUM_THREADS=1", told)
+        self.assertNotIn("OMP_NUM_THREADS=2", told)
+        self.assertNotIn("BYTEPS_PARTITION_BYTES=1048576", told)
+        self.assertIn("next: dpro profile --plan " + self.path("plan"), result.err)
+
+    def test_a_run_that_fails_is_out_and_the_others_go_on(self):
+        result = self.tune("--try", "A=4,8", time=self.FASTER, extra="if get('A') == '4': sys.exit(3)")
+        self.assert_code(result, DONE)
+        self.assertIn("tune: A=4 is out: it ended with exit code 3", result.err)
+        self.assertEqual(sum(name == "A=4" for name, *_ in self.told()), 1)
+        result = self.tune("--try", "A=5", extra="sys.exit(3)")
+        self.assert_code(result, INPUT)
+
+    def test_a_job_that_can_not_be_measured_is_said(self):
+        result = self.tune("--try", "A=4", extra="sys.exit(7)")
+        self.assert_code(result, INPUT)
+        self.assertIn("tune: the job as it is can't be measured: it ended with exit code 7", result.err)
+        result = self.tune("--try", "A=4", extra="value['turns'] = []")
+        self.assertIn("no Python process made a step of training", result.err)
+        result = self.tune()
+        self.assertIn("nothing is known that this job could be started with", result.err)
+
+    def test_values_to_try_need_restarts(self):
+        self.assert_code(dpro("tune", "-o", "plan", "--try", "A=1", "--", "true", cwd=self.folder), USAGE)
+        self.assert_code(self.tune("--try", "A"), USAGE)
+
+
+class Variables(Case):
+    def test_a_run_that_hangs_is_ended(self):
+        restarts = tune_restart.Restarts(self.folder, ["sleep", "60"], [])
+        restarts._limit_s = 0.2
+        with unittest.mock.patch.dict(os.environ):
+            turn = restarts._measure("baseline")
+        self.assertRegex(turn["problem"], "^it took longer than ")
+
+    def test_what_the_job_has_already_is_not_tried(self):
+        tried = tune_restart.known({"carriers": ["horovod", "nccl"], "threads": None}, {"HOROVOD_CYCLE_TIME": "5"})
+        self.assertIn({"HOROVOD_CYCLE_TIME": "10"}, tried)
+        self.assertNotIn({"HOROVOD_CYCLE_TIME": "5"}, tried)
+        self.assertIn({"NCCL_ALGO": "Tree"}, tried)

@@ -100,7 +100,7 @@ static void tell_blames(struct against *a)
     struct dpro_cause *told = arena_array(&a->out->arena, N_BETWEEN, sizeof *told);
     struct blame blames[N_BETWEEN];
     shapley_find(&a->values, blames);
-    SCRATCH double *weights = unrolled_weights(&a->unrolled);
+    SCRATCH double *weights = unrolled_weights(&a->unrolled, (struct cause_way){UINT32_MAX, 0});
     view->not_matched_ns = view->b_ns - view->a_ns;
     for (uint32_t c = 0; c < N_BETWEEN; c++) {
         int64_t ns = signed_ns(a, blames[c].ns);

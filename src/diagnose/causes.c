@@ -10,6 +10,7 @@ enum whose {
     ANY,
     STAGES, /* a timeline of them, which commands refuse */
     PYTORCH,
+    NO_CPU,     /* nothing was recorded of it */
     KERNELS,    /* noise of them */
     ONE_CALL,   /* of a recording that may hold the first ones */
     SOME_RANKS, /* others were not recorded */
@@ -90,6 +91,9 @@ static const struct next_step {
      "in one collective. Most of it is %s."},
     {"launch", STAGES,
      "Find out what workers do between passes: a profile of some of them names it."},
+    {"launch", NO_CPU,
+     "Record what CPUs do, too (ProfilerActivity.CPU): nothing else tells launching from loading "
+     "input, from Python and from waiting."},
     {"launch", ONE_CALL,
      "Record 3 iterations or more, later ones: most of it is one call, and the first calls of a "
      "job create the GPU's context and load its code."},
@@ -138,6 +142,7 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
         [ANY] = true,
         [STAGES] = d->g->of_stages,
         [PYTORCH] = d->g->framework && strcmp(d->g->framework, "pytorch") == 0,
+        [NO_CPU] = lacks_cpu(d->g),
         [KERNELS] = text_begins(part, "kernels"),
         [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
                      cause->evidence[0].ns > cause->blame_ns / 2,
@@ -187,7 +192,7 @@ const struct cause_row cause_rows[] = {
         .find = find_slow_links),
     ROW("uneven_work", "uneven work: ranks have more of it than their peers", FAULT, WITH_GPU,
         .find = find_uneven_work),
-    ROW("noise", "pauses and noise: times that vary between iterations", FAULT, ANYWHERE,
+    ROW("noise", "pauses and noise: times that vary between iterations", FAULT, WITH_GPU,
         .find = find_noise),
     ROW("slow_rank", "slow ranks: slower than their peers on the same work", FAULT, WITH_GPU,
         .find = find_slow_ranks),

@@ -25,6 +25,9 @@ static inline bool of_works(enum work work, uint32_t works)
     return works >> work & 1;
 }
 
+/* Whether GPUs work, and nothing was recorded of what their CPUs do meanwhile. */
+bool lacks_cpu(const struct dpro_graph *g);
+
 /* Whether what is called so begins what TensorFlow's executor runs: _SOURCE. */
 bool names_executor(const struct dpro_graph *g, uint32_t name);
 
@@ -69,6 +72,9 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
 /* Whether the work of passes forward and back moves between ranks and iterations. */
 bool work_moves(const struct diagnosed *d);
+/* By rank, the iteration from which on it computes more slowly than its peers; their number: never.
+ */
+const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena);
 /* causes_iterations.c: iterations beside one another */
 /* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */
 void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked);

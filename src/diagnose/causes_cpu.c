@@ -192,4 +192,6 @@ void find_launches(const struct diagnosed *d, struct cause_found *found)
     }
     if (g->of_stages)
         found->title = "delays before the listed ops of workers";
+    else if (lacks_cpu(g))
+        found->title = "GPUs wait for their CPUs, of which nothing was recorded";
 }

@@ -15,6 +15,7 @@ struct excess {
     const bool *wanted;        /* by iteration */
     const uint32_t *parts;     /* [rank * n_iterations + iteration] */
     const uint32_t *gpu_parts; /* of work of a GPU; NULL: the same */
+    const bool *left_out;      /* by rank; NULL: none is */
     bool evens_out;            /* what the short iterations are shorter is set against it */
     int64_t *sorted;
 };
@@ -111,7 +112,8 @@ static void excess_claim_all(struct excess *e, uint32_t works)
     e->sorted = arena_array(&arena, e->d->n_iterations + (size_t)1, sizeof *e->sorted);
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
-        if (of_works(work[time], works) && g->rank[op] < g->n_ranks)
+        if (of_works(work[time], works) && g->rank[op] < g->n_ranks &&
+            !(e->left_out && e->left_out[g->rank[op]]))
             groups_add(&groups, &numbers,
                        e->evens_out ? 0 : work[time] * UINT64_C(2) + (time >= g->n_ops),
                        g->rank[op], time);
@@ -169,7 +171,7 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
         snprintf(again, sizeof again, ", every %u iterations", ones->every);
     else if (ones->are_first)
         snprintf(again, sizeof again, ", in the first iterations");
-    if (asked && (!kind || strcmp(kind->what, asked) != 0))
+    if (asked ? !kind || strcmp(kind->what, asked) != 0 : !kind && g->lacks_gpu)
         return UINT32_MAX;
     if (!most)
         return found_part(found, 1, "other ops and communication%s", again);
@@ -219,7 +221,13 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
     uint32_t n = d->n_iterations, n_slow;
     if (d->g->n_samples < LEAST_SAMPLES)
         return;
-    const bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
+    bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
+    const uint32_t *since = n_slow > 0 && !asked ? slow_ranks_since(d, &arena) : NULL;
+    for (uint32_t r = 0; r < d->g->n_ranks && since; r++)
+        for (uint32_t i = since[r] > 0 ? since[r] : n; i < n; i++) {
+            n_slow -= are[i];
+            are[i] = false;
+        }
     if (n_slow == 0 || pause_by_turns(d, are))
         return;
     uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
@@ -240,6 +248,8 @@ void find_slow_iterations(const struct diagnosed *d, struct cause_found *found)
 {
     if (d->g->n_samples < LEAST_SAMPLES)
         found->needs = "Record 4 iterations or more: of fewer, none is unusual.";
+    else if (d->g->lacks_gpu)
+        found->needs = "The GPU's work was not recorded: its CPUs are ahead of it in some of them.";
     find_unusual(d, found, NULL);
 }
 
@@ -267,20 +277,24 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
         return;
     }
     bool *all = arena_array(&arena, n + (size_t)1, sizeof *all), moves = work_moves(d);
-    uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
+    bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
+    const uint32_t *since = slow_ranks_since(d, &arena);
+    size_t n_all = (size_t)d->g->n_ranks * n;
+    uint32_t *parts = arena_array(&arena, n_all + 1, sizeof *parts);
+    uint32_t *gpu_parts = arena_array(&arena, n_all + 1, sizeof *gpu_parts);
     memset(all, true, n);
-    for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        for (uint32_t i = 0; i < n; i++)
-            parts[r * n + i] = part_of_rank(found, d, r, NULL);
-    uint32_t *gpu_parts = arena_copy(&arena, parts, (size_t)d->g->n_ranks * n, sizeof *gpu_parts);
-    for (size_t i = 0; i < (size_t)d->g->n_ranks * n; i++)
-        gpu_parts[i] =
-            found_part(found, UINT64_MAX - i / n, "kernels of rank %d", d->g->ranks[i / n].rank);
+    for (size_t i = 0; i < n_all; i++) {
+        uint32_t r = (uint32_t)(i / n);
+        slow[r] = since[r] > 0 && since[r] < n;
+        parts[i] = part_of_rank(found, d, r, NULL);
+        gpu_parts[i] = found_part(found, UINT64_MAX - r, "kernels of rank %d", d->g->ranks[r].rank);
+    }
     struct excess e = {.d = d,
                        .found = found,
                        .wanted = all,
                        .parts = parts,
                        .gpu_parts = gpu_parts,
+                       .left_out = slow,
                        .evens_out = true};
     excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
                              1U << WORK_MEMORY | 1U << WORK_COPY);

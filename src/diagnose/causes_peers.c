@@ -59,7 +59,8 @@ static void peers_fini(struct peers *p)
 /* What a rank takes of what it shares with peers: by iteration, and how much of it more than they
  * do; share of a group: how much of its time is more than its peers usually take. */
 struct beside {
-    double *own, *more; /* [rank * n_iterations + iteration] */
+    uint32_t n;         /* iterations */
+    double *own, *more; /* [rank * n + iteration] */
     double *share;      /* by group */
 };
 
@@ -91,7 +92,7 @@ static struct beside beside_some(const struct peers *p, const struct diagnosed *
 {
     uint32_t n = d->n_iterations;
     size_t n_all = (size_t)d->g->n_ranks * n + 1;
-    struct beside b = {arena_array(arena, n_all, sizeof *b.own),
+    struct beside b = {n, arena_array(arena, n_all, sizeof *b.own),
                        arena_array(arena, n_all, sizeof *b.more),
                        arena_array(arena, p->groups.n + 1, sizeof *b.share)};
     SCRATCH int64_t *ns = mem_array(d->g->n_ranks + (size_t)1, sizeof *ns);
@@ -121,19 +122,43 @@ static struct beside beside_some(const struct peers *p, const struct diagnosed *
 
 enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
 
-/* Whether the rank takes longer than its peers (sign -1: less long) in nearly all iterations, by
- * `least` in the mean and by more than chance explains; where there are too few of them to tell, by
- * 5 %. */
-static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t n, int sign, double least)
+/* Whether the rank takes longer than its peers (sign -1: less long) in nearly all iterations from
+ * the first to the end, by `least` in the mean and by more than chance explains; where there are
+ * too few of them to tell, by 5 %. */
+static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t first, uint32_t end,
+                         int sign, double least)
 {
-    const double *own = b->own + (size_t)rank * n, *more = b->more + (size_t)rank * n;
-    struct mean_std of_own = stats_mean_std(own, n), of_more = stats_mean_std(more, n);
-    uint32_t n_differ = 0;
-    for (uint32_t i = 0; i < n; i++)
+    const double *own = b->own + (size_t)rank * b->n, *more = b->more + (size_t)rank * b->n;
+    uint32_t n = end - first, n_differ = 0;
+    struct mean_std of_own = stats_mean_std(own + first, n);
+    struct mean_std of_more = stats_mean_std(more + first, n);
+    for (uint32_t i = first; i < end; i++)
         n_differ += sign * more[i] > 0;
     double others = of_own.mean - of_more.mean;
     return others > 0 && sign * of_more.mean > (n < LEAST_OFTEN ? 0.05 : least) * others &&
            n_differ * 4 >= n * 3 && sign * of_more.mean > 3 * of_more.std / sqrt((double)n);
+}
+
+/* The iteration from which on the rank is slow: the first, or one that most parts what it takes
+ * more from what it took more before; the number of iterations: it is not slow. */
+static uint32_t slow_since(const struct beside *b, uint32_t rank)
+{
+    const double *more = b->more + (size_t)rank * b->n;
+    uint32_t n = b->n, since = 0;
+    double most = 0, before = 0, after = 0;
+    for (uint32_t i = LEAST_OFTEN + 1; i + LEAST_OFTEN < n; i++) {
+        double left = stats_mean_std(more, i).mean, right = stats_mean_std(more + i, n - i).mean;
+        double apart = (right - left) * (right - left) * i * (n - i);
+        if (right <= left || apart <= most)
+            continue;
+        since = i;
+        most = apart;
+        before = left;
+        after = right;
+    }
+    if (since > 0 && before < after / 4 && rank_differs(b, rank, since, n, 1, 0.05))
+        return since;
+    return rank_differs(b, rank, 0, n, 1, 0.02) ? 0 : n;
 }
 
 /* Where most ranks are slow alike, the few that are not show it. */
@@ -142,7 +167,7 @@ static struct beside beside_peers(const struct peers *p, const struct diagnosed 
 {
     struct beside b = beside_some(p, d, false, arena);
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        if (rank_differs(&b, r, d->n_iterations, -1, 0.05))
+        if (rank_differs(&b, r, 0, b.n, -1, 0.05))
             return beside_some(p, d, true, arena);
     return b;
 }
@@ -462,31 +487,73 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- slow ranks ---- */
 
+/* By rank, the iteration from which on it is slow; their number: never. Where no rank shares a
+ * stage there are no peers. */
+static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct peers *p,
+                           struct beside *b, struct arena *arena)
+{
+    uint32_t *since = arena_array(arena, d->g->n_ranks + (size_t)1, sizeof *since);
+    peers_make(p, d, works, false, arena);
+    *b = beside_peers(p, d, arena);
+    bool peers = p->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        since[r] = peers ? slow_since(b, r) : b->n;
+    return since;
+}
+
+const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena)
+{
+    struct peers p = {0};
+    struct beside b;
+    const uint32_t *since = find_slow(d, 1U << WORK_COMPUTE, &p, &b, arena);
+    peers_fini(&p);
+    return since;
+}
+
+/* How much of a group's time to take away, by iteration: all that is more is since then. */
+static void share_since(const struct time_group *group, double share, uint32_t since, uint32_t n,
+                        double *shares)
+{
+    double before = 0, after = 0;
+    for (uint32_t i = 0; i < n; i++)
+        *(i < since ? &before : &after) += (double)group->ns[i];
+    for (uint32_t i = 0; i < n; i++)
+        shares[i] = i < since || after <= 0 ? 0 : MIN(share * (before + after) / after, 1);
+}
+
 /* What a rank computes, and what its CPU does, each by itself. One long gap that peers don't have
  * is something that it does beside, and no slow CPU. What comes before a stage's passes is its own,
  * such as loading input: there, ranks of other stages are no peers. */
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
 {
-    if (d->g->n_ranks < 2 && d->g->world_size > 1)
+    const struct dpro_graph *g = d->g;
+    uint32_t n = d->n_iterations;
+    if (g->n_ranks < 2 && g->world_size > 1)
         found->needs = "Record all ranks: one alone has no peers.";
     static const uint32_t sorts[] = {1U << WORK_COMPUTE, 1U << WORK_LAUNCH | 1U << WORK_GAP};
-    for (int sort = 0; sort < 2 && d->g->n_ranks > 1; sort++) {
+    for (int sort = 0; sort < (lacks_cpu(g) ? 1 : 2) && g->n_ranks > 1; sort++) {
         SCRATCH_ARENA struct arena arena = {0};
         struct peers p = {0};
-        bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
-        peers_make(&p, d, sorts[sort], false, &arena);
-        struct beside b = beside_peers(&p, d, &arena);
-        bool peers = p.pipeline.dimension == DPRO_NO_DIMENSION || p.by_stage;
-        for (uint32_t r = 0; r < d->g->n_ranks; r++)
-            slow[r] = peers && rank_differs(&b, r, d->n_iterations, 1, 0.02);
-        for (size_t k = 0; k < p.groups.n; k++) {
-            const struct time_group *group = &p.groups.at[k];
-            uint32_t part =
-                slow[group->rank] ? part_of_rank(found, d, group->rank, slow) : UINT32_MAX;
+        struct beside b;
+        const uint32_t *since = find_slow(d, sorts[sort], &p, &b, &arena);
+        bool *slow = arena_array(&arena, g->n_ranks + (size_t)1, sizeof *slow);
+        double *shares = arena_array(&arena, n + (size_t)1, sizeof *shares);
+        for (uint32_t r = 0; r < g->n_ranks; r++)
+            slow[r] = since[r] == 0;
+        EACH (const struct time_group, group, p.groups) {
+            uint32_t r = group->rank, first = since[r];
+            double share = b.share[group - p.groups.at];
+            if (first == n)
+                continue;
+            bool told = first > 0 && g->sample_number; /* else in all iterations */
+            uint32_t part = !told ? part_of_rank(found, d, r, slow)
+                                  : found_part(found, r + (UINT64_C(1) << 32),
+                                               "rank %d from iteration %" PRId64 " on",
+                                               g->ranks[r].rank, g->sample_number[first]);
+            share_since(group, share, first, n, shares);
             EACH (const uint32_t, time, group->times)
-                if (part != UINT32_MAX && !(*time >= d->g->n_ops && b.share[k] > 0.5 &&
-                                            gap_is_long(d, *time - d->g->n_ops)))
-                    piece_share(found, d, *time, part, &b.share[k], true);
+                if (!(*time >= g->n_ops && share > 0.5 && gap_is_long(d, *time - g->n_ops)))
+                    piece_share(found, d, *time, part, shares, false);
         }
         peers_fini(&p);
     }

@@ -63,6 +63,17 @@ uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
     return works;
 }
 
+bool lacks_cpu(const struct dpro_graph *g)
+{
+    bool launches = false, on_gpu = false;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        bool gpu = g->flags[op] & GRAPH_OP_GPU;
+        on_gpu |= gpu;
+        launches |= !gpu && g->kind[op] <= DPRO_OP_LAUNCH && g->device[op] != DPRO_NO_DEVICE;
+    }
+    return on_gpu && !launches;
+}
+
 void groups_add(time_groups *groups, struct map *numbers, uint64_t key, uint32_t rank,
                 uint32_t time)
 {

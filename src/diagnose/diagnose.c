@@ -105,19 +105,45 @@ static void add_to_ranks(struct located *l, uint32_t op, double ns)
         l->of_rank[g->rank[g->members[m].transfer]] += ns / c->n_members;
 }
 
+/* By how often a cause's pieces are on the critical path: of its parts, and in all. */
+static double path_of(const struct located *l, uint32_t cause, const double *weights, double *path)
+{
+    double all = 0;
+    EACH (const struct taken, taken, l->unrolled->taken[cause]) {
+        double ns = (double)MAX(taken->path, 0) * weights[taken->cell]; /* not what others get */
+        path[taken->part] += ns;
+        all += ns;
+    }
+    return all;
+}
+
+/* On which only this cause shrinks, and those beside it are gone. */
+static struct cause_way way_of(uint32_t cause)
+{
+    uint32_t gone = 0;
+    for (uint32_t c = 0; c < n_cause_rows; c++)
+        gone |= (uint32_t)(cause_rows[c].tier <= cause_rows[cause].tier) << c;
+    return (struct cause_way){.shrinking = 1U << cause, .gone = gone};
+}
+
 /* Shares a cause among its parts, and each part's among its pieces of time: by how often they are
- * on the critical path; where none of them is, by their length. */
-static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, const double *weights)
+ * on the critical path; where none of them is, by their length. Where most of its blame is for what
+ * it takes once the causes beside it are gone, it is the path then that tells. */
+static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, double blame_ns,
+                        const double *weights)
 {
     const struct unrolled *s = l->unrolled;
     SCRATCH struct map numbers = {0};
     SCRATCH double *path = mem_array(n_parts, sizeof *path);
     SCRATCH double *length = mem_array(n_parts, sizeof *length);
-    EACH (const struct taken, taken, s->taken[cause]) {
-        double took = (double)MAX(taken->path, 0); /* not what others get */
-        path[taken->part] += took * weights[taken->cell];
-        length[taken->part] += took;
+    SCRATCH double *alone = NULL;
+    if (path_of(l, cause, weights, path) < blame_ns / 2) {
+        weights = alone = unrolled_weights(s, way_of(cause));
+        memset(path, 0, n_parts * sizeof *path);
+        path_of(l, cause, weights, path);
     }
+    EACH (const struct taken, taken, s->taken[cause])
+        length[taken->part] += (double)MAX(taken->path, 0);
     memcpy(l->of_part, path, n_parts * sizeof *path);
     owen_find(l->values, cause, n_parts, l->most_visits, l->of_part);
     double all = 0;
@@ -253,7 +279,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         memset(l->of_rank, 0, (l->d->g->n_ranks + l->d->g->n_servers) * sizeof *l->of_rank);
         memset(l->of_iteration, 0, l->d->n_iterations * sizeof *l->of_iteration);
         l->ops.n = 0;
-        locate_time(l, c, (uint32_t)found[c].parts.n, weights);
+        locate_time(l, c, (uint32_t)found[c].parts.n, blames[c].ns, weights);
         tell_parts(l, &found[c], &cause);
         cause_where(&cause, l->d->g, l->of_rank, l->of_iteration, l->d->n_iterations, LEAST_NAMED,
                     l->arena);
@@ -301,7 +327,7 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
         for (uint32_t m = 0; m < d->g->collectives[c].n_members; m++)
             l.collective_of[d->g->members[d->g->collectives[c].first_member + m].transfer] = c + 1;
     l.of_iteration = arena_array(work, d->n_iterations + (size_t)1, sizeof *l.of_iteration);
-    double *weights = unrolled_weights(&unrolled);
+    double *weights = unrolled_weights(&unrolled, (struct cause_way){UINT32_MAX, 0});
     tell_causes(diagnosis, &l, found, blames, weights);
     diagnosis->view.n_replays = values.sets.n;
     for (uint32_t c = 0; c < n_cause_rows; c++)

@@ -494,15 +494,18 @@ void unrolled_pass(const struct unrolled *s, struct cause_set set, int64_t *cell
     }
 }
 
-/* A pass with all causes there at `share` of their time. `weight` becomes, for each cell, how much
- * of it the mean iteration takes: the critical path, where several are equally late in equal parts.
- */
-static void unrolled_path(const struct unrolled *s, double share, int64_t *cells, double *weight)
+/* A pass with the causes of a way there at `share` of their time, and none of those that are gone.
+ * `weight` becomes, for each cell, how much of it the mean iteration takes: the critical path,
+ * where several are equally late in equal parts. */
+static void unrolled_path(const struct unrolled *s, struct cause_way way, double share,
+                          int64_t *cells, double *weight)
 {
     memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
-    for (uint32_t c = 0; c < s->n_causes; c++)
+    for (uint32_t c = 0; c < s->n_causes; c++) {
+        double less = way.shrinking >> c & 1 ? 1 - share : way.gone >> c & 1;
         EACH (const struct taken, taken, s->taken[c])
-            cells[taken->cell] -= (int64_t)((1 - share) * (double)taken->path);
+            cells[taken->cell] -= (int64_t)(less * (double)taken->path);
+    }
     run_pass(s, cells);
     memset(weight, 0, s->n_cells * sizeof *weight);
     const uint32_t *end = s->end + (size_t)(s->n_iterations - 1) * s->n_ends;
@@ -523,7 +526,7 @@ static void unrolled_path(const struct unrolled *s, double share, int64_t *cells
     }
 }
 
-double *unrolled_weights(const struct unrolled *s)
+double *unrolled_weights(const struct unrolled *s, struct cause_way way)
 {
     enum { N_SHARES = 8, FEW_SHARES = 3, MANY_CELLS = 1000000 };
     double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
@@ -531,7 +534,7 @@ double *unrolled_weights(const struct unrolled *s)
     SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
     uint32_t n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
     for (uint32_t k = 0; k < n; k++) {
-        unrolled_path(s, (k + 0.5) / n, cells, weight);
+        unrolled_path(s, way, (k + 0.5) / n, cells, weight);
         for (uint32_t i = 0; i < s->n_cells; i++)
             sum[i] += weight[i] / n;
     }

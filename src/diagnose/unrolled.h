@@ -50,6 +50,10 @@ struct cause_set {
 /* The times of the iterations with a set of causes there. `cells`: room for n_cells. */
 void unrolled_pass(const struct unrolled *unrolled, struct cause_set set, int64_t *cells,
                    double *iterations_ns);
-/* By path integral, of each cell how much the mean iteration takes, mean over the way on which all
- * causes shrink together from their whole time to nothing; to be freed. */
-double *unrolled_weights(const struct unrolled *unrolled);
+
+/* By path integral, of each cell how much the mean iteration takes, mean over the way on which some
+ * causes shrink together from their whole time to nothing, where others are gone; to be freed. */
+struct cause_way {
+    uint32_t shrinking, gone;
+};
+double *unrolled_weights(const struct unrolled *unrolled, struct cause_way way);

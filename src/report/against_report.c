@@ -81,19 +81,22 @@ static const struct recording *recording_of(const struct dpro_trace *trace)
     return NULL;
 }
 
+ORDER_OF_INDICES(by_size, struct graph_collective, ASCENDING(kind) ?: ASCENDING(size_bytes));
+
+/* By kind and size, in whatever order they ran: "18 x send of 2.0 MB". */
 static void tell_collectives(struct lines *lines, const struct dpro_graph *g)
 {
     enum { LISTED = 12 };
     struct words said = {.n = 0};
-    for (uint32_t c = 0, n = 0; c < g->n_collectives; c++, n++) {
-        const struct graph_collective *one = &g->collectives[c];
-        const char *size = one->size_bytes ? BYTES_TEXT(one->size_bytes) : "unknown size";
-        if (c == 0 || one->kind != one[-1].kind) {
-            words_add(&said, "; ", "%s of %s", dpro_collective_kind_name(one->kind), size);
-            n = 0;
-        } else if (n <= LISTED) {
-            words_add(&said, "", ", %s", n < LISTED ? size : "...");
-        }
+    SCRATCH uint32_t *order = sorted_indices(g->n_collectives, g->collectives, by_size);
+    for (uint32_t i = 0, end, n = 0; i < g->n_collectives && n <= LISTED; i = end, n++) {
+        const struct graph_collective *one = &g->collectives[order[i]];
+        end = RUN_END(k, i, (uint32_t)g->n_collectives,
+                      g->collectives[order[k]].kind == one->kind &&
+                          g->collectives[order[k]].size_bytes == one->size_bytes);
+        words_add(&said, ", ", n < LISTED ? "%u x %s of %s" : "...", end - i,
+                  dpro_collective_kind_name(one->kind),
+                  one->size_bytes ? BYTES_TEXT(one->size_bytes) : "unknown size");
     }
     lines_say(lines, "communication", "%s", said.text);
 }

@@ -9,6 +9,7 @@ import statistics
 import unittest
 
 import gpu_job
+from cpu_job import CpuJob
 from support import BUNDLED, Case, dpro
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -244,19 +245,56 @@ class Causes(Case):
         self.assertIn("Record all ranks", told["communication"]["next_step"])
         self.assertIsNone(told["communication"]["command"])
 
-    def test_without_the_gpu_nothing_is_said_of_what_needs_it(self):
-        folder, _ = gpu_job.write(self, job())
+    def stripped(self, keeps, **changed):
+        """A job's recording, of which only some events are there."""
+        folder, _ = gpu_job.write(self, job(**changed), folder=f"job{random.random()}")
         for path in glob.glob(f"{folder}/*"):
             with gzip.open(path) as file:
                 trace = json.load(file)
-            trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] not in ("kernel", "gpu_memcpy")]
+            trace["traceEvents"] = [event for event in trace["traceEvents"] if keeps(event.get("cat"))]
             self.write(path, trace)
-        facts = self.assert_json("diagnose", folder)
-        absent = {a["cause"] for a in facts["abstained"] if a["needs"] == "The GPU's work was not recorded."}
-        self.assertLessEqual({"sync", "launch", "communication", "slow_rank"}, absent)
-        self.assertFalse(absent & {cause["cause"] for cause in facts["causes"]})
-        self.assertIn("the GPU's work was not recorded", facts["verdict"])
-        self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
+        return self.assert_json("diagnose", folder)
+
+    def test_without_the_gpu_nothing_is_said_of_what_needs_it(self):
+        for kernels in (60, 500):  # before the launch queue is full, CPUs are ahead
+            facts = self.stripped(lambda cat: cat not in ("kernel", "gpu_memcpy"), kernels=kernels)
+            absent = {a["cause"] for a in facts["abstained"] if (a["needs"] or "").startswith("The GPU's work was not recorded")}
+            self.assertLessEqual({"sync", "launch", "communication", "slow_rank", "slow_iterations", "noise"}, absent)
+            self.assertFalse(absent & {cause["cause"] for cause in facts["causes"]})
+            self.assertIn("the GPU's work was not recorded", facts["verdict"])
+            self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
+
+    def test_without_the_cpu_nothing_is_said_of_why_the_gpu_waits(self):
+        facts = self.stripped(lambda cat: cat in ("kernel", "gpu_memcpy"), sync="end", before_forward=pause(
+            60_000.0, LOADER, lambda rank, number: rank == 2 and number % 4 == 1))
+        causes = {cause["cause"]: cause for cause in facts["causes"]}
+        self.assertNotIn("slow_rank", causes)
+        self.assertEqual(causes["launch"]["title"], "GPUs wait for their CPUs, of which nothing was recorded")
+        self.assertIn("ProfilerActivity.CPU", causes["launch"]["next_step"])
+
+    def diagnose_cpu(self, **changed):
+        """Causes, and what the fault that changes costs."""
+        made = CpuJob(**changed)
+        facts = self.assert_json("diagnose", made.write(self, f"cpu{random.random()}"))
+        usual = CpuJob(**{key: changed[key] for key in changed if key == "steps"})
+        return {cause["cause"]: cause for cause in facts["causes"]}, (made.run()[1] - usual.run()[1]) / 1000
+
+    def test_a_rank_that_gets_slower_is_slow_from_then_on(self):
+        for first in (6, 10, 15):
+            causes, cost_ms = self.diagnose_cpu(steps=20, slow=lambda r, step, *_: 1.4 if r == 1 and step >= first else 1)
+            self.assertEqual(causes["slow_rank"]["parts"][0]["what"], f"rank 1 from iteration {first + 3} on")
+            self.assertAlmostEqual(causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
+            self.assertNotIn("slow_iterations", causes)
+
+    def test_input_is_of_the_ranks_that_load_it_also_beside_a_slower_one(self):
+        causes, cost_ms = self.diagnose_cpu(slow=lambda r, *_: 1.2 if r == 2 else 1, load=lambda r, _: 40_000 if r == 0 else 200)
+        self.assertEqual((causes["input"]["ranks"], causes["slow_rank"]["ranks"]), ([0], [2]))
+        self.assertAlmostEqual(causes["input"]["blame_ms"] + causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
+
+    def test_a_gap_before_a_cpu_communicates_is_a_gap(self):
+        causes, cost_ms = self.diagnose_cpu(op_gap=2000)
+        self.assertAlmostEqual(causes["python_gaps"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
+        self.assertLess(causes["communication"]["blame_ms"], 9)
 
     def test_what_some_iterations_are_longer_and_others_shorter_is_no_noise(self):
         folder, _ = gpu_job.write(self, job(factor=lambda rank, op: 0.9 + 0.1 * (rank.number % 3), sync="end"), steps=STEPS)

@@ -1,0 +1,64 @@
+"""Recordings of a job that computes on CPUs, made up: a thread of passes, and one of gloo's that reduces buckets in turn."""
+import random
+
+COLLECTIVE = {"Input Dims": [[1_000_000]], "Input type": ["float"]}
+
+
+class CpuJob:
+    """All times in us. Called with a rank, a step and, where it is of an op, its phase and layer: slow (a factor), load, gap_us."""
+
+    def __init__(self, world=4, steps=10, layers=8, forward=10_000, backward=20_000, buckets=4, transfer=8000, update=12_000,
+                 slow=lambda *at: 1, load=lambda *at: 200, op_gap=10):
+        self.world, self.steps, self.layers, self.buckets = world, steps, layers, buckets
+        self.forward, self.backward, self.transfer, self.update = forward, backward, transfer, update
+        self.slow, self.load, self.op_gap = slow, load, op_gap
+
+    def run(self):
+        """Each rank's events, and the mean step."""
+        draws, now = [random.Random(100 + r) for r in range(self.world)], [1e6] * self.world
+        events, ends = [[] for _ in now], []
+
+        def emit(r, name, start, us, cat="cpu_op", tid=1, **args):
+            events[r].append({"ph": "X", "cat": cat, "name": name, "pid": 100 + r, "tid": tid, "ts": round(start, 3),
+                              "dur": round(us, 3), "args": args})
+
+        def compute(r, step, name, us, phase, layer=0):
+            us *= (1 + 0.01 * draws[r].uniform(-1, 1)) * self.slow(r, step, phase, layer)
+            emit(r, name, now[r], us)
+            now[r] += us
+        for step in range(self.steps):
+            begun, ready, free = list(now), [[] for _ in now], 0
+            for r in range(self.world):
+                emit(r, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", now[r], self.load(r, step), "user_annotation")
+                now[r] += self.load(r, step) + 20
+                for layer in range(self.layers):
+                    compute(r, step, "aten::linear", self.forward, "forward", layer)
+                    now[r] += self.op_gap
+                for layer in reversed(range(self.layers)):
+                    compute(r, step, "autograd::engine::evaluate_function: AddmmBackward0", self.backward, "backward", layer)
+                    now[r] += self.op_gap
+                    if layer % (self.layers // self.buckets) == 0:
+                        emit(r, "c10d::allreduce_", now[r], 50, **{"Input Dims": [[[1_000_000]], [], [], [], [], []],
+                                                                  "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]})
+                        now[r] += 50
+                        ready[r].append(now[r])
+            for bucket in range(self.buckets):
+                before, free = free, max([free] + [times[bucket] for times in ready]) + self.transfer
+                for r in range(self.world):
+                    start = max(ready[r][bucket] + 5, before + 2)
+                    emit(r, "gloo:all_reduce", start, free - start, "user_annotation", 5, **COLLECTIVE)
+            for r in range(self.world):
+                now[r] = start = max(now[r], free) + 30
+                compute(r, step, "aten::_fused_sgd_", self.update, "update")
+                emit(r, "Optimizer.step#SGD.step", start - 5, now[r] - start + 10, "user_annotation")
+                now[r] += 30
+                emit(r, f"ProfilerStep#{step + 3}", begun[r], now[r] - 10 - begun[r], "user_annotation")
+            ends.append(max(now))
+        return events, (ends[-1] - 1e6) / self.steps
+
+    def write(self, test, folder="cpu"):
+        events, _ = self.run()
+        for r, of_rank in enumerate(events):
+            test.write(f"{folder}/rank{r}.json.gz", {"schemaVersion": 1, "deviceProperties": [], "host_name": "host", "distributedInfo": {
+                "backend": "gloo", "rank": r, "world_size": self.world}, "traceEvents": sorted(of_rank, key=lambda event: event["ts"])})
+        return test.path(folder)

@@ -51,6 +51,8 @@ static const struct next_step {
     {"noise", KERNELS,
      "Find out what slows GPUs down now and then, most often %s: clocks and temperature, other "
      "processes on them, or inputs that differ between ranks."},
+    {"noise", NO_CPU,
+     "Record what CPUs do, too (ProfilerActivity.CPU): nothing else tells why %s waits."},
     {"noise", ANY,
      "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
      "gc.disable), other processes on the host, a device that throttles."},

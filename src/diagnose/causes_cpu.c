@@ -169,7 +169,8 @@ void find_gaps(const struct diagnosed *d, struct cause_found *found)
     bool *has_gpu = arena_array(&arena, g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
     for (uint32_t op = 0; op < g->n_ops; op++)
         has_gpu[g->rank[op]] |= (g->flags[op] & GRAPH_OP_GPU) != 0;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
+    bool told = !lacks_cpu(g);
+    for (uint32_t op = 0; op < g->n_ops && told; op++) {
         if (work[g->n_ops + op] == WORK_GAP && (!has_gpu[g->rank[op]] || gap_is_long(d, op)))
             piece_all(found, op, true, part_of_gap(found, g, op));
     }

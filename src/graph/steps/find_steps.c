@@ -248,10 +248,33 @@ static void look_for_loops(struct rank_build *rank)
     }
 }
 
+/* Of a recording without what CPUs do, by what the GPU's longest stream repeats: where CPUs are
+ * ahead, its work lies elsewhere than their marks. */
+static void look_at_gpu(struct rank_build *rank)
+{
+    const struct trace_rank *trace = rank->trace;
+    uint32_t best = NO_ID;
+    for (uint32_t t = 0; t < trace->n_tracks; t++) {
+        const struct trace_track *track = &trace->tracks[t];
+        EACH_OF (const struct trace_span, span, trace->spans + track->first, track->n)
+            if (!track->gpu && (span->kind == SPAN_CPU_OP || span->kind == SPAN_RUNTIME))
+                return;
+        if (track->gpu && (best == NO_ID || track->n > trace->tracks[best].n))
+            best = t;
+    }
+    rank->main_track = best;
+    for (uint32_t w = 0; w < trace->n_windows && best != NO_ID; w++)
+        steps_from_period(rank, w);
+    rank->main_track = NO_ID;
+    rank->steps.source = rank->steps.n > 0 ? STEPS_PERIOD : STEPS_NONE;
+}
+
 void build_steps(struct rank_build *rank)
 {
     const struct trace_window *windows = rank->trace->windows;
     rank->steps.source = STEPS_NONE;
+    if (!rank->steps.named)
+        look_at_gpu(rank);
     for (size_t i = 0; i < sizeof sources / sizeof *sources && rank->steps.n == 0; i++) {
         bool session = sources[i].source == STEPS_SESSION;
         if ((session && !rank->trace->in_session) ||

@@ -145,7 +145,8 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
     bool says = false; /* by what it asks and waits for, the program says where it is */
     int64_t end = INT64_MIN, waited_until = INT64_MIN;
     EACH_OF (const struct trace_span, span, rank->trace->spans + track->first, track->n) {
-        if (span->window != window || span->kind != SPAN_CPU_OP || span->start_ns < end)
+        if (span->window != window || span->start_ns < end ||
+            span->kind != (track->gpu ? SPAN_KERNEL : SPAN_CPU_OP))
             continue;
         end = span_end_ns(span);
         says |= (rank->classes[span->name] & (NAME_HOST_WAIT | NAME_EXCHANGE_CALL)) != 0;
@@ -162,9 +163,14 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
     bool found = false;
     while (!found && calls.n >= 6 && (period = steps_find_period(names.at, names.n, period)) > 0) {
         struct idle idle;
-        size_t head = find_head(rank, &calls, period, &idle);
+        size_t head = find_head(rank, &calls, period, &idle), few = names.n / 100;
         found = says || (all_communicate(&calls, period, &communication) &&
                          is_loop(&names, &calls, period, idle));
+        if (track
+                ->gpu) { /* it may pause anywhere, and each layer does otherwise forward and back */
+            head = 0;    /* recordings begin with a step */
+            found = count_wrong(names.at, names.n, period, few) <= few;
+        }
         if (found)
             push_periods(rank, window, &calls, period, head, waited_until);
     }

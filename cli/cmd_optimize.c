@@ -97,6 +97,9 @@ static const struct opt optimize_opts[] = {
     CMD_OPT_PROBES,
     OPT_VALUE("budget", "SECONDS", read_seconds, options.budget_s, "seconds above 0",
               "stop searching after that long (default: when it has\nconverged)"),
+    OPT_WHOLE("finalists", opt_read_u32, options.n_finalists, 2, DPRO_MOST_FINALISTS,
+              "also list, and write as plans, up to N strategies that\nthe model can't tell from "
+              "the best, the fastest of each\nkind of change: a measurement chooses among them"),
     OPT_VALUE(
         "memory", "SIZE", read_memory, options, "a size above 0 such as 16GiB, 500MB or 80%",
         "what a rank may hold, in bytes or with a unit, or as a\nshare of its device: where the "

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <dpro/optimize.h>
 #include <dpro/verify.h>
 
 #include "cmd.h"
@@ -412,17 +413,32 @@ static void remove_folder(const char *folder)
     rmdir(folder);
 }
 
-static int run(const void *given, const struct opt_list *args)
+/* Those of the options, and the plans that lie in the plan's folder: its search could not tell them
+ * from it. The texts from `n_given` on, and the list, are to be freed. */
+static struct opt_list with_finalists(const struct values *values)
 {
-    const struct values *values = given;
+    struct opt_list all = {.n = 0};
+    for (size_t i = 0; i < values->against.n; i++)
+        opt_read_list(values->against.items[i], &all);
+    for (unsigned i = 1; i <= DPRO_MOST_FINALISTS && strchr(values->plan, ',') == NULL; i++) {
+        char *item = NULL, *file = NULL;
+        if (asprintf(&item, "plan=%s/finalist-%u", values->plan, i) < 0 ||
+            asprintf(&file, "%s/plan.json", item + strlen("plan=")) < 0 ||
+            access(file, F_OK) != 0 || !opt_read_list(item, &all))
+            free(item);
+        free(file);
+    }
+    return all;
+}
+
+static int verify(const struct values *values, const struct opt_list *args)
+{
     struct dpro_plan_summary plan;
     struct dpro_error err = {.code = 0};
     struct parts parts;
     const char *temporary = getenv("TMPDIR");
     char folder[2048];
     bool runs;
-    if (values->plan == NULL || args->items[0][0] == '\0')
-        return cmd_needs(&cmd_verify);
     int code = launch_check(args);
     if (code != 0)
         return code;
@@ -454,6 +470,20 @@ static int run(const void *given, const struct opt_list *args)
     remove_folder(folder);
 done:
     parts_fini(&parts);
+    return code;
+}
+
+static int run(const void *given, const struct opt_list *args)
+{
+    struct values values = *(const struct values *)given;
+    size_t n_given = values.against.n;
+    if (values.plan == NULL || args->items[0][0] == '\0')
+        return cmd_needs(&cmd_verify);
+    values.against = with_finalists(&values);
+    int code = verify(&values, args);
+    while (values.against.n > n_given)
+        free((char *)values.against.items[--values.against.n]);
+    free(values.against.items);
     return code;
 }
 

@@ -65,6 +65,7 @@ struct dpro_optimize_options {
     int (*progress)(void *arg, const struct dpro_optimize_progress *progress);
     void *arg;
     struct dpro_sink sink; /* warnings: a pass that was rejected, and why */
+    uint32_t n_finalists;  /* so many are told, at most (dpro_optimum_finalist) */
 };
 
 struct dpro_optimum; /* a result; owns its memory, but borrows the model's */
@@ -154,7 +155,22 @@ DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_op
 DPRO_API uint32_t dpro_optimum_n_units(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_unit dpro_optimum_unit(const struct dpro_optimum *optimum, uint32_t index);
 
-enum dpro_which { DPRO_BASELINE, DPRO_BEST };
+enum dpro_which { DPRO_BASELINE, DPRO_BEST, DPRO_FINALISTS };
+
+enum { DPRO_MOST_FINALISTS = 64 };
+/* Strategies that a measurement is to choose among: the best, and the fastest of each other set of
+ * kinds of changes that the model can't tell from it, in the order of what they are expected to
+ * take. DPRO_FINALISTS + index is one, for what takes an enum dpro_which, but for the whole and its
+ * pipeline: it is a strategy of the best's model. */
+struct dpro_finalist {
+    const char *name; /* "cap-5", "buckets+compile" */
+    int64_t iteration_ns;
+    double uncertainty_pct; /* as that of the summary */
+    int is_best;
+};
+DPRO_API uint32_t dpro_optimum_n_finalists(const struct dpro_optimum *optimum);
+DPRO_API struct dpro_finalist dpro_optimum_finalist(const struct dpro_optimum *optimum,
+                                                    uint32_t index);
 
 /* How a pipeline's micro-batches pass; zeroed: no pipeline was searched. */
 DPRO_API struct dpro_pipeline_run dpro_optimum_pipeline(const struct dpro_optimum *optimum,

@@ -3,10 +3,17 @@
 
 #include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
+#include "optimize/families.h"
 #include "optimize/finals.h"
 #include "optimize/result.h"
 
-enum { MOST_LISTED = OF_OTHERS + N_DEFAULTS + 2 + MOST_COMPUTING_CHOICES };
+#define REACH_ERRORS 1.96 /* standard ones, of 95 % */
+
+enum {
+    MOST_LISTED = OF_OTHERS + N_DEFAULTS + 2 + MOST_COMPUTING_CHOICES,
+    MOST_PARTS = 2 * N_CHANGE_KINDS,
+    OF_SETTINGS = 1 << N_CHANGE_KINDS
+};
 
 /* Whether a DDP job is given it by one argument. */
 static bool is_setting(const struct dpro_model *model, const struct finalist *f)
@@ -47,6 +54,23 @@ static void add_ways(struct finals *p, struct space *space, const struct dpro_st
     }
 }
 
+/* What of the best makes one kind of change alone, and what makes all but one: to be measured,
+ * never chosen. */
+static void add_parts(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
+{
+    unsigned all = families_of(space->model, baseline, &space->best);
+    for (unsigned i = 0; i < MOST_PARTS; i++) {
+        unsigned bit = 1u << i / 2, kept = i % 2 ? all & ~bit : bit;
+        if (!(all & bit) || kept == all || kept == 0)
+            continue;
+        struct dpro_strategy part = space_copy_of(space, &space->best);
+        part.n_fused = 0;
+        families_keep(space->model, baseline, kept, &part);
+        if (space_value(space, &part) < INT64_MAX)
+            finalists_add(p, &part, NULL, NULL)->is_barred = true;
+    }
+}
+
 /* What was found, the defaults that the job's stack can be given, and the pool: of a generated job,
  * which is what its model says, only for want of a best without fused ops. */
 static struct finalist *add_all(struct finals *p, struct space *space,
@@ -56,7 +80,7 @@ static struct finalist *add_all(struct finals *p, struct space *space,
     struct dpro_strategy strategy = space_strategy(space);
     bool pools = p->model->measured_ns > 0 || p->n_draws > 1 || space->best.n_fused > 0;
     size_t n_pool = pools ? space->search->pool.n : 0;
-    p->finalists = arena_array(&p->arena, MOST_LISTED + n_pool, sizeof *p->finalists);
+    p->finalists = arena_array(&p->arena, MOST_LISTED + MOST_PARTS + n_pool, sizeof *p->finalists);
     finalists_add(p, baseline, NULL, NULL);
     finalists_add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
@@ -75,6 +99,8 @@ static struct finalist *add_all(struct finals *p, struct space *space,
     p->n_listed = p->n_finalists;
     for (size_t i = 0; i < n_pool; i++)
         finalists_add(p, &space->search->pool.at[i], NULL, NULL);
+    if (space->search->options->n_finalists > 0)
+        add_parts(p, space, baseline);
     for (uint32_t i = 0; i < p->n_finalists; i++)
         p->finalists[i].kind = kind_of(p, &p->finalists[i]);
     return tuned;
@@ -121,6 +147,68 @@ static double finalists_take(const struct finals *p, struct space *space,
     return 1;
 }
 
+static double error_of(const struct finals *p, struct dpro_optimum *o, const struct finalist *f)
+{
+    struct dpro_model planned = *p->model;
+    planned.baseline = f->strategy;
+    return uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0}).speedup;
+}
+
+/* All plain settings are one kind. */
+static unsigned kind_of_change(const struct finals *p, const struct finalist *f)
+{
+    const struct dpro_strategy *before = &p->finalists[OF_BASELINE].strategy;
+    unsigned of = families_of(p->model, before, &f->strategy);
+    return of && f->kind == A_SETTING ? OF_SETTINGS : of;
+}
+
+/* Unless it has nothing new. */
+static void list_finalist(const struct finals *p, const struct finalist *f, double error,
+                          double baseline_ns, struct dpro_optimum *o)
+{
+    const struct dpro_strategy *before = &p->finalists[OF_BASELINE].strategy;
+    EACH (const struct dpro_strategy, other, o->finalist_strategies)
+        if (families_of(p->model, other, &f->strategy) == 0)
+            return;
+    bool has_name = f->name && (f->kind == A_SETTING || f->is_computed);
+    array_add(&o->finalists,
+              .name = has_name
+                          ? arena_copy_string(&o->arena, f->name, strlen(f->name))
+                          : families_name(families_of(p->model, before, &f->strategy), &o->arena),
+              .iteration_ns = llround(baseline_ns * f->expected), .uncertainty_pct = 100 * error);
+    array_push(&o->finalist_strategies,
+               buckets_copy(o->models[DPRO_BEST], &f->strategy, &o->arena));
+}
+
+ORDER_OF_INDICES(by_expected, struct finalist, COMPARE(x->expected, y->expected));
+
+/* The best, the fastest of each other kind of change, then other settings, as far as the model
+ * can't tell them from the best. */
+static void list_finalists(const struct finals *p, const struct finalist *best, double baseline_ns,
+                           uint32_t most, struct dpro_optimum *o)
+{
+    bool kinds[2 << N_CHANGE_KINDS] = {true}; /* that are there: the job as it ran always is */
+    uint32_t n = most > 0 ? p->n_finalists : 0;
+    SCRATCH uint32_t *order = sorted_indices(n, p->finalists, by_expected);
+    double error = best == &p->finalists[OF_BASELINE] ? 0 : error_of(p, o, best);
+    if (n > 0 && kind_of_change(p, best)) {
+        list_finalist(p, best, error, baseline_ns, o);
+        o->finalists.at[0].is_best = true;
+        kinds[kind_of_change(p, best)] = true;
+    }
+    for (uint32_t i = 0; i < 2 * n && o->finalists.n < most; i++) {
+        const struct finalist *f = &p->finalists[order[i % n]];
+        unsigned kind = kind_of_change(p, f);
+        if (i < n ? kinds[kind] : kind != OF_SETTINGS)
+            continue;
+        double own = error_of(p, o, f);
+        if (f->expected - best->expected > REACH_ERRORS * hypot(own, error))
+            continue;
+        kinds[kind] = true;
+        list_finalist(p, f, own, baseline_ns, o);
+    }
+}
+
 /* Reports times as expected over all jobs, of the result and of all that it is compared with. */
 static void finalists_promise(const struct finals *p, struct space *space, struct dpro_optimum *o)
 {
@@ -133,6 +221,8 @@ static void finalists_promise(const struct finals *p, struct space *space, struc
         chosen = best = &p->finalists[OF_BEST];
     if (!o->memory.fits) /* nothing is of any use */
         chosen = best = &p->finalists[OF_BASELINE];
+    list_finalists(p, chosen, baseline_ns, o->memory.fits ? space->search->options->n_finalists : 0,
+                   o);
     o->summary.apart_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
@@ -143,10 +233,6 @@ static void finalists_promise(const struct finals *p, struct space *space, struc
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_OTHERS; i < p->n_listed; i++) {
         const struct finalist *f = &p->finalists[i];
-        struct dpro_model planned = *p->model;
-        planned.baseline = f->strategy;
-        struct uncertainty unsure =
-            uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0});
         struct dpro_baseline entry = {.name = f->name,
                                       .text =
                                           arena_copy_string(&o->arena, f->text, strlen(f->text)),
@@ -154,7 +240,7 @@ static void finalists_promise(const struct finals *p, struct space *space, struc
                                       .likely_ns = evaluate_strategy(whole, &f->strategy),
                                       .n_buckets = f->strategy.n_buckets,
                                       .computes = f->is_computed,
-                                      .uncertainty_pct = 100 * unsure.speedup};
+                                      .uncertainty_pct = 100 * error_of(p, o, f)};
         array_push(&o->baselines, entry);
         if (f->is_alone)
             o->computing.communication_ns = entry.iteration_ns;

@@ -4,6 +4,7 @@
 
 #include "ingest/trace.h"
 #include "optimize/computing.h"
+#include "optimize/families.h"
 
 struct make_maker {
     const struct dpro_trace *trace;
@@ -130,35 +131,12 @@ static void add_modules(struct make_maker *m, const struct dpro_optimum *optimum
 static void add_units(struct make_maker *m, const struct dpro_optimum *optimum,
                       enum dpro_which which)
 {
-    m->plan->prefetch = which == DPRO_BEST ? dpro_optimum_summary(optimum).prefetch : 0;
+    m->plan->prefetch = which != DPRO_BASELINE ? dpro_optimum_summary(optimum).prefetch : 0;
     for (uint32_t i = 0; i < dpro_optimum_n_units(optimum); i++) {
         struct dpro_unit unit = dpro_optimum_unit(optimum, i);
-        bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;
+        bool reshards = which != DPRO_BASELINE ? unit.reshards : unit.reshards_before;
         array_push(&m->plan->units, ((struct plan_file_unit){make_intern(m, unit.name), reshards}));
     }
-}
-
-/* Of a plan that changes what the job computes alone. */
-static bool communicates_as_before(const struct dpro_optimum *optimum)
-{
-    const struct dpro_model *model = dpro_optimum_model(optimum, DPRO_BEST);
-    const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
-    const struct dpro_strategy *ran = dpro_optimum_strategy(optimum, DPRO_BASELINE);
-    struct dpro_cycles a = dpro_strategy_cycles(best), b = dpro_strategy_cycles(ran);
-    uint32_t n = dpro_strategy_n_buckets(best);
-    bool changes_modules =
-        dpro_optimum_memory_budget(optimum).needed || computing_is_changed(model, best);
-    bool same = changes_modules && n == dpro_strategy_n_buckets(ran) && a.cycle_ns == b.cycle_ns &&
-                a.fuses == b.fuses && a.fusion_bytes == b.fusion_bytes &&
-                dpro_strategy_compression(best) == dpro_strategy_compression(ran);
-    for (uint32_t i = 0; same && i < n; i++) {
-        struct dpro_bucket x = dpro_strategy_bucket(model, best, i);
-        struct dpro_bucket y = dpro_strategy_bucket(model, ran, i);
-        same = x.n_tensors == y.n_tensors && x.partitions == y.partitions &&
-               x.priority == y.priority && x.server == y.server &&
-               memcmp(x.tensors, y.tensors, x.n_tensors * sizeof *x.tensors) == 0;
-    }
-    return same;
 }
 
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
@@ -180,17 +158,22 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
         plan->device =
             make_intern(&m, strtab_get(&trace->names, trace->ranks[0].recording->device));
     bool is_own = which == DPRO_BASELINE; /* in all */
-    plan->is_own = is_own || communicates_as_before(optimum);
+    unsigned changed = families_of(model, dpro_optimum_strategy(optimum, DPRO_BASELINE), strategy);
+    bool of_modules = changed & ~OF_COMMUNICATION || dpro_optimum_memory_budget(optimum).needed;
+    plan->is_own = is_own || (of_modules && !(changed & OF_COMMUNICATION));
     plan->baseline_ns = found.baseline_ns;
     /* what jobs can be given */
-    plan->iteration_ns = is_own ? found.baseline_ns : found.apart_ns;
+    plan->iteration_ns = is_own ? found.baseline_ns
+                         : which == DPRO_BEST
+                             ? found.apart_ns
+                             : dpro_optimum_finalist(optimum, which - DPRO_FINALISTS).iteration_ns;
     plan->compression = dpro_strategy_compression(strategy);
     plan->cycle_ns = cycles.cycle_ns;
     plan->fuses = cycles.fuses;
     plan->fusion_bytes = cycles.fusion_bytes;
     plan->profiled_cycle_ns = dpro_strategy_cycles(dpro_model_strategy(ran)).cycle_ns;
     plan->n_servers = dpro_model_n_servers(model);
-    plan->n_fused_ops = is_own ? 0 : dpro_optimum_n_op_fusions(optimum);
+    plan->n_fused_ops = which != DPRO_BEST ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
     add_modules(&m, optimum, which);
     add_units(&m, optimum, which);

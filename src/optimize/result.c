@@ -13,7 +13,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     if (!o)
         return;
     FREE_ALL(&o->baselines, &o->counts, &o->memory.choices, &o->units, &o->fusions, &o->decisions,
-             &o->improvements);
+             &o->improvements, &o->finalists, &o->finalist_strategies);
     arena_fini(&o->arena);
     mem_free(o);
 }
@@ -128,6 +128,8 @@ void result_scale(struct dpro_optimum *o)
         baseline->iteration_ns = scaled_ns(ratio, baseline->iteration_ns);
         baseline->likely_ns = scaled_ns(ratio, baseline->likely_ns);
     }
+    EACH (struct dpro_finalist, finalist, o->finalists)
+        finalist->iteration_ns = scaled_ns(ratio, finalist->iteration_ns);
     EACH (struct dpro_server_count, count, o->counts) {
         count->usual_ns = scaled_ns(ratio, count->usual_ns);
         count->best_ns = scaled_ns(ratio, count->best_ns);
@@ -154,19 +156,20 @@ struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *opti
 const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
                                             enum dpro_which which)
 {
-    return optimum->models[which];
+    return optimum->models[MIN(which, DPRO_BEST)];
 }
 
 const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
                                                   enum dpro_which which)
 {
-    return &optimum->strategies[which];
+    return which < DPRO_FINALISTS ? &optimum->strategies[which]
+                                  : &optimum->finalist_strategies.at[which - DPRO_FINALISTS];
 }
 
 struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
                                                  enum dpro_which which)
 {
-    return optimum->peaks[which];
+    return which < DPRO_FINALISTS ? optimum->peaks[which] : (struct dpro_memory_peak){.bytes = 0};
 }
 
 struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum)
@@ -217,6 +220,7 @@ struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
 LOOK_AT(baselines, baseline)
 LOOK_AT(counts, server_count)
 LOOK_AT(decisions, decision)
+LOOK_AT(finalists, finalist)
 LOOK_AT(fusions, op_fusion)
 LOOK_AT(improvements, improvement)
 LOOK_AT(memory.choices, memory_choice)

@@ -21,6 +21,8 @@ struct dpro_optimum {
     ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
     ARRAY(struct dpro_improvement) improvements;
+    ARRAY(struct dpro_finalist) finalists; /* names in the arena */
+    ARRAY(struct dpro_strategy) finalist_strategies;
 };
 
 /* finalists.c: chooses the result, space->best, and fills in the expected times of it and of the

@@ -1,4 +1,6 @@
 /* What a search found, as text and as JSON (dpro.optimize/1; keys are never renamed or dropped). */
+#include <unistd.h>
+
 #include <dpro/report.h>
 
 #include "base/utf8.h"
@@ -319,6 +321,12 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
             report_row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
                        baseline.likely_ns, baseline.text);
     }
+    for (uint32_t i = 0; i < dpro_optimum_n_finalists(f->report->optimum); i++) {
+        struct dpro_finalist one = dpro_optimum_finalist(f->report->optimum, i);
+        char name[32];
+        snprintf(name, sizeof name, "finalist-%u", i + 1);
+        report_row(&t, f, name, one.iteration_ns, one.uncertainty_pct, 0, one.name);
+    }
     if (communicates && s->lower_bound_ns > 0)
         report_row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
     if (f->n_fusions > 0) {
@@ -483,6 +491,28 @@ static void write_runs(struct writer *w, const struct optimize_facts *f)
     writer_close(w, '}');
 }
 
+/* Whether it is what the plan itself says. */
+static bool is_plan(const struct optimize_facts *f, uint32_t finalist)
+{
+    return f->planned == DPRO_BEST && dpro_optimum_finalist(f->report->optimum, finalist).is_best;
+}
+
+static void write_finalists(struct writer *w, const struct optimize_facts *f)
+{
+    const char *plan = f->is_for_job ? f->report->plan : NULL;
+    WRITER_ROWS (w, "finalists", i, dpro_optimum_n_finalists(f->report->optimum)) {
+        struct dpro_finalist one = dpro_optimum_finalist(f->report->optimum, i);
+        SCRATCH char *folder = is_plan(f, i)
+                                   ? mem_format("%s", plan ? plan : "")
+                                   : mem_format("%s/finalist-%u", plan ? plan : "", i + 1);
+        writer_row(w, TEXT("name", one.name), TEXT("plan", plan ? folder : NULL),
+                   MS("iteration_ms", one.iteration_ns),
+                   FIXED("uncertainty_pct",
+                         optimize_half_pct(f, one.iteration_ns, one.uncertainty_pct), 3),
+                   BOOL("best", one.is_best));
+    }
+}
+
 static void write_units(struct writer *w, const struct dpro_optimum *optimum)
 {
     writer_newline(w);
@@ -555,6 +585,7 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     writer_fields(w, MS_IF("lower_bound_ms", f->found.lower_bound_ns > 0, f->found.lower_bound_ns));
     write_baselines(w, f);
+    write_finalists(w, f);
     write_units(w, r->optimum);
     writer_newline(w);
     write_runs(w, f);
@@ -613,23 +644,44 @@ static void write_page(struct writer *w, const void *facts)
     page_write(w, &page_optimize, write_page_data, facts);
 }
 
-static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+static int write_files(const char *folder, const struct optimize_facts *f, enum dpro_which which,
+                       double uncertainty_pct, struct dpro_error *err)
 {
-    struct optimize_facts facts;
-    struct plan_file plan = {.write_fused_ops = write_fusions, .fused_ops = report->optimum};
+    struct plan_file plan = {.write_fused_ops = write_fusions, .fused_ops = f->report->optimum};
     struct set_file files[PLAN_MOST_FILES + 3];
-    optimize_facts_fill(&facts, report);
-    plan_make(report->trace, report->optimum, facts.planned, &plan);
-    plan.uncertainty_pct = facts.uncertainty_pct;
-    size_t n = facts.is_for_job ? plan_stack_files(&plan, files) : 0;
-    files[n++] = (struct set_file){"optimize.json", false, write_json, &facts};
-    files[n++] = (struct set_file){"optimize.html", false, write_page, &facts};
+    plan_make(f->report->trace, f->report->optimum, which, &plan);
+    plan.uncertainty_pct = uncertainty_pct;
+    size_t n = f->is_for_job ? plan_stack_files(&plan, files) : 0;
+    if (which < DPRO_FINALISTS) {
+        files[n++] = (struct set_file){"optimize.json", false, write_json, f};
+        files[n++] = (struct set_file){"optimize.html", false, write_page, f};
+    }
     /* last: who sees it sees all; none is left of an earlier search */
     files[n++] =
-        (struct set_file){"plan.json", false, facts.is_for_job ? plan_file_write : NULL, &plan};
-    int rc = file_set_write(report->plan, "plan", files, n, NULL, err);
+        (struct set_file){"plan.json", false, f->is_for_job ? plan_file_write : NULL, &plan};
+    int rc = file_set_write(folder, "plan", files, n, NULL, err);
     plan_file_fini(&plan);
     return rc;
+}
+
+static int write_plan(const struct dpro_optimize_report *report, struct dpro_error *err)
+{
+    struct optimize_facts f;
+    optimize_facts_fill(&f, report);
+    int rc = 0;
+    for (uint32_t i = 0; i < DPRO_MOST_FINALISTS && rc == 0; i++) {
+        bool is_one = f.is_for_job && i < dpro_optimum_n_finalists(report->optimum);
+        SCRATCH char *folder = mem_format("%s/finalist-%u", report->plan, i + 1);
+        SCRATCH char *left = mem_format("%s/plan.json", folder); /* of an earlier search */
+        if (!is_one || is_plan(&f, i)) {
+            unlink(left);
+            continue;
+        }
+        struct dpro_finalist one = dpro_optimum_finalist(report->optimum, i);
+        rc = write_files(folder, &f, DPRO_FINALISTS + i,
+                         optimize_half_pct(&f, one.iteration_ns, one.uncertainty_pct), err);
+    }
+    return rc < 0 ? rc : write_files(report->plan, &f, f.planned, f.uncertainty_pct, err);
 }
 
 int dpro_optimize_plan(const struct dpro_optimize_report *report, struct dpro_error *err)

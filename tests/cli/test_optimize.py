@@ -57,6 +57,43 @@ class Optimize(Case):
         self.assertEqual(times, sorted(times, reverse=True))
         self.assertEqual(best["communication"]["compression"], "none")
 
+    def test_finalists_are_the_fastest_of_each_kind_of_change_that_may_be_the_best(self):
+        facts = self.optimize(DEMO, "--finalists", "5", "-o", self.path("plan"))
+        listed = facts["finalists"]
+        self.assertEqual([one["best"] for one in listed], [True] + 4 * [False])
+        names = [one["name"] for one in listed]
+        self.assertEqual(len(set(names)), 5, names)
+        self.assertIn("buckets", names)
+        self.assertTrue(any(name.startswith("cap-") for name in names) and any("parts" in name for name in names), names)
+        self.assertEqual(listed[0]["plan"], self.path("plan"))
+        for one in listed:  # intervals overlap
+            half_ms = sum(each["iteration_ms"] * each["uncertainty_pct"] / 100 for each in (one, listed[0]))
+            self.assertLessEqual(one["iteration_ms"] - listed[0]["iteration_ms"], half_ms)
+        buckets = set()
+        for one in listed:
+            plan = plans.read(os.path.join(one["plan"], "plan.json"))
+            buckets.add(str([(bucket.names, bucket.partitions, bucket.priority) for bucket in plan.buckets]))
+            self.assertAlmostEqual(plan.expected["iteration_ms"], one["iteration_ms"], 3)
+        self.assertEqual(len(buckets), 5)
+        self.assertEqual(facts["best"], self.optimize(DEMO)["best"])
+
+    def test_finalists_of_an_earlier_search_do_not_stay(self):
+        def plans_there():
+            return sorted(os.path.relpath(path, self.path("plan")) for path in glob.glob(self.path("plan", "*", "plan.json")))
+        self.optimize(DEMO, "--finalists", "3", "-o", self.path("plan"))
+        self.assertEqual(plans_there(), ["finalist-2/plan.json", "finalist-3/plan.json"])
+        self.optimize(DEMO, "-o", self.path("plan"))
+        self.assertEqual((plans_there(), self.optimize(DEMO)["finalists"]), ([], []))
+
+    def test_what_is_not_sure_to_help_is_a_finalist_beside_the_jobs_own(self):
+        trace = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-conv-n2-memory")
+        facts = self.optimize(trace, "--finalists", "4", "-o", self.path("plan"))
+        self.assertFalse(facts["best"]["helps"])
+        self.assertTrue(self.read("plan", "plan.json")["communication"]["is_own"])
+        for number, one in enumerate(facts["finalists"], 1):
+            self.assertEqual(one["plan"], self.path("plan", "finalist-%d" % number))
+            self.assertTrue(self.read("plan", "finalist-%d" % number, "plan.json")["communication"]["buckets"])
+
     def test_a_row_has_the_time_that_a_what_if_of_it_answers_too(self):
         for trace in (DEMO, os.path.join(CAPTURED, "hvd-tf")):
             rows = {row["name"]: row for row in self.optimize(trace)["baselines"]}

@@ -220,6 +220,15 @@ class Verify(Case):
         self.assertEqual(told["DPRO_WARMUP"], "0")
         self.assertNotIn("DPRO", told)
 
+    def test_finalists_beside_the_plan_are_measured_too(self):
+        for name in ("finalist-2", "finalist-3"):
+            self.write("plan/%s/plan.json" % name, good_plan())
+        result = self.verify("--against", "cap=1", script="env | grep ^DPRO_VERIFY_AGAINST")
+        self.assertEqual(result.out.strip(), "DPRO_VERIFY_AGAINST=1,%s,%s" % (
+            self.path("plan", "finalist-2"), self.path("plan", "finalist-3")))
+        self.steps(turns(baseline=OWN, plan=PLAN, **{"plan_finalist-2": PLAN}))
+        self.assertIn("plan=finalist-2", self.verify().out)
+
     def test_on_a_cpu_plans_that_change_modules_have_runs_for_turns(self):
         def turns_of(plan, *arguments):
             self.write("plan/plan.json", plan)

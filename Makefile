@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel faults lint install clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel faults lint install wheel deb clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -139,6 +139,13 @@ install: ## install command, library, headers, man pages: make install PREFIX=/u
 	@tools/install.sh --check build
 	@tools/build.sh $(BUILD) -Dprefix=$(abspath $(PREFIX))
 	@meson install -C $(BUILD) --no-rebuild --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+
+wheel: ## out/wheel: a wheel that needs nothing on the machine, built in a clean Debian 11 and tried in 11, 12 and 13; wants root and debootstrap
+	@tools/wheel.sh
+
+deb: ## out/deb: a package for this Debian, tried in a clean one; wants root and debootstrap to try it
+	@tools/install.sh --check build
+	@tools/deb.sh
 
 clean: ## remove everything that was built
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz out .venv .venv.missing .venv-*

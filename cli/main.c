@@ -46,7 +46,7 @@ int main(int argc, char **argv)
         return CMD_USAGE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("dpro %s\n", dpro_version());
+        printf("dpro %s\n%s\n", dpro_version(), BUILD_FACTS);
         return cmd_finish_output(CMD_DONE);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {

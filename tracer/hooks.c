@@ -30,6 +30,10 @@
 #include "peers.h"
 #include "streams.h"
 
+#ifndef CLOSE_RANGE_CLOEXEC /* glibc before 2.34 */
+#define CLOSE_RANGE_CLOEXEC (1U << 2)
+#endif
+
 #define EXPORT    __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 

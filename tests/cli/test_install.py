@@ -139,5 +139,5 @@ class Make(Case):
     def test_help_lists_the_targets(self):
         done = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60)
         for target in (b"build", b"demo", b"demo-live", b"test", b"test-long", b"bench", b"bench-live", b"accuracy",
-                       b"lint", b"install", b"clean"):
+                       b"lint", b"install", b"wheel", b"deb", b"clean"):
             self.assertIn(b"\n" + target + b" ", b"\n" + done.stdout)

@@ -59,7 +59,7 @@ class Help(Case):
     def test_version(self):
         result = dpro("--version")
         self.assert_code(result, DONE)
-        self.assertRegex(result.out, r"\Adpro \d+\.\d+\.\d+\n\Z")
+        self.assertRegex(result.out, r"\Adpro \d+\.\d+\.\d+\n\S+ [\d.]+ for \S+ \S+, .*; libisal [\d.]+, SQLite [\d.]+; with(out)? MPI\n\Z")
 
     def test_no_command_prints_the_commands_and_fails(self):
         result = dpro()

@@ -64,7 +64,7 @@ part_valgrind()
 part_frameworks()
 {
     local framework
-    for framework in torch tensorflow mxnet horovod horovod-pytorch; do
+    for framework in torch tensorflow mxnet horovod horovod-pytorch launchers; do
         tools/venv.sh "$framework"
     done
     DPRO_LONG=1 count "searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length" run build search search_servers live

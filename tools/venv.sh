@@ -1,5 +1,5 @@
 #!/bin/sh
-# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch|bench|notebook]: makes .venv (torch; the default), where the live tests find
+# venv.sh [torch|other|tensorflow|mxnet|horovod|horovod-pytorch|bench|notebook|launchers]: makes .venv (torch; the default), where the live tests find
 # torch and what else they need, or .venv-NAME of another framework or of `make bench`, or completes it. What can't be had is no error: FOLDER.missing
 # holds the reason, and the tests that need it are skipped with it.
 set -eu
@@ -23,7 +23,10 @@ horovod-pytorch) # the same for PyTorch
 bench) named='' wanted='pandas scipy' packages='pandas scipy' ;; # peers
 notebook) # what tables become, and what runs examples/notebooks
     named='' wanted='pandas pyarrow polars nbclient ipykernel mcp prometheus-client' packages='numpy pandas pyarrow polars nbclient ipykernel mcp prometheus-client' ;;
-*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch, bench or notebook" >&2; exit 2 ;;
+launchers) # of jobs, beside torchrun; torch is that of .venv
+    named='' wanted='accelerate lightning' packages='accelerate lightning' ;;
+*) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch, bench, notebook or launchers" >&2
+    exit 2 ;;
 esac
 
 [ -z "$named" ] || exit 0 # somebody's own
@@ -85,6 +88,10 @@ compiled=''
 echo "installing $wanted in $venv$compiled" >&2
 tools/install.sh venv >"$log" 2>&1 || give_up 'no python3-venv'
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "${PYTHON:-python3}" -m venv "$venv" >"$log" 2>&1 || give_up "no $venv"
+if [ "$framework" = launchers ]; then
+    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$work/path" 2>"$log" || give_up 'no .venv with torch'
+    cp "$work/path" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+fi
 # shellcheck disable=SC2086
 [ -z "$before" ] || pip install $before || give_up "no $before"
 # shellcheck disable=SC2086

@@ -34,17 +34,15 @@ static void warn_damage(struct trace_build *build, const struct source *source)
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
-    const struct reader *reader = source->reader;
-    bool one = source->part.n_events == 1;
     char n[32], lost[48] = "";
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
     build_warn(build,
-               "%s: byte %" PRIu64 " of the %s: %s; the %s %s before it %s whole%s; copy or "
-               "record the file again",
+               "%s: byte %" PRIu64
+               " of the %s: %s; the %s entries before it are whole%s; copy or record "
+               "the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
-               reader->encoding, reason, count_text(n, source->part.n_events),
-               one ? reader->one : reader->many, one ? "is" : "are", lost);
+               source->reader->encoding, reason, count_text(n, source->part.n_events), lost);
 }
 
 static void warn_losses(struct trace_build *build, const struct source *source)

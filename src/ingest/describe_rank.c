@@ -2,13 +2,12 @@
 #include "ingest/rank_job.h"
 
 struct source *job_source(struct trace_build *build, struct rank_job *job,
-                          const struct payload_kind *kind, const char *what, const char *does,
-                          size_t (*size)(const void *payload))
+                          const struct payload_kind *kind, const char *what, const char *does)
 {
     struct source *best = NULL;
     for (size_t i = 0; i < job->n_sources; i++) {
         const void *payload = source_payload(job->sources[i], kind);
-        if (payload && (!best || (size && size(payload) > size(best->part.payload))))
+        if (payload && (!best || job->sources[i]->part.n_events > best->part.n_events))
             best = job->sources[i];
     }
     for (size_t i = 0; i < job->n_sources; i++)

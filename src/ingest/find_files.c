@@ -9,21 +9,6 @@
 
 enum { MAX_FOLDER_DEPTH = 4 }; /* TRACE/rank0/plugins/profile/<time> */
 
-/* Of a folder attempt<K>: K, else `otherwise`. */
-static int attempt_of(const char *path, int otherwise)
-{
-    size_t len = strlen(path), digits;
-    while (len > 0 && path[len - 1] == '/')
-        len--;
-    for (digits = 0; digits < len && isdigit((unsigned char)path[len - 1 - digits]); digits++)
-        ;
-    const char *name = path + len - digits - strlen("attempt");
-    bool is_one = digits >= 1 && digits <= 6 && len >= digits + strlen("attempt") &&
-                  memcmp(name, "attempt", strlen("attempt")) == 0 &&
-                  (name == path || name[-1] == '/');
-    return is_one ? atoi(path + len - digits) : otherwise;
-}
-
 static void add_source(struct source_list *list, const char *path, bool named, int attempt)
 {
     struct source fresh = {
@@ -50,7 +35,9 @@ static int add_tree(struct source_list *list, FTS *tree, const char *path, struc
             (at->fts_info == FTS_D && at->fts_level > MAX_FOLDER_DEPTH))
             fts_set(tree, at, FTS_SKIP);
         else if (at->fts_info == FTS_D)
-            at->fts_number = attempt_of(at->fts_path, attempt);
+            at->fts_number = path_numbered(path_name(at->fts_path), "attempt") >= 0
+                                 ? path_numbered(path_name(at->fts_path), "attempt")
+                                 : attempt;
         /* dpro profile renames what it has written whole; of what is not there, such as a link that
          * leads nowhere, reading says what is wrong */
         else if (leads_nowhere ? strstr(at->fts_name, ".json") != NULL

@@ -14,7 +14,7 @@ static void memory_fini(void *payload)
     snapshot_fini(&held->allocated);
 }
 
-const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, NULL};
+const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, NULL, false};
 
 static uint8_t category_of(const char *word)
 {
@@ -240,8 +240,7 @@ static void join_allocated(struct arena *arena, struct held_part *held, struct h
 
 static void held_describe(struct trace_build *build, struct rank_job *job)
 {
-    struct source *source =
-        job_source(build, job, &held_payload, "second list of what", " holds", NULL);
+    struct source *source = job_source(build, job, &held_payload, "second list of what", " holds");
     if (!source)
         return;
     struct held_part *held = part_payload(&source->part, &held_payload);
@@ -269,7 +268,6 @@ static void held_describe(struct trace_build *build, struct rank_job *job)
 const struct reader held_reader = {
     .name = "held-memory",
     .word = "list of held memory",
-    ITEMS("block", "blocks"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "what a rank holds is of no use without its profile; give the whole "

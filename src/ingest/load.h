@@ -56,6 +56,8 @@ int ranks_build(struct trace_build *build, struct dpro_error *err);
 
 /* paths.c: the rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
+/* The number behind `word` where that is all of the name, else -1. */
+int path_numbered(const char *name, const char *word);
 /* The number that its folder's name is, -1 when it is not a number: BytePS's <local
  * rank>/comm.json. */
 int path_folder_number(const char *path);

@@ -47,6 +47,7 @@ struct payload_kind {
     size_t size_bytes;
     void (*fini)(void *payload);           /* frees what it holds, not itself */
     bool (*is_empty)(const void *payload); /* nothing to go on with; NULL: it never is */
+    bool of_spans;                         /* of use with the part's spans only */
 };
 
 /* How sure a framework's graph is; the lower the better. */

@@ -9,20 +9,22 @@ const char *path_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-static bool is_digit(char c)
+int path_numbered(const char *name, const char *word)
 {
-    return c >= '0' && c <= '9';
+    uint64_t number;
+    const char *digits = name + strlen(word);
+    return text_begins(name, word) &&
+                   net_parse_number(digits, strlen(digits), 10, NET_MAX_PROCESSES * 64, &number)
+               ? (int)number
+               : -1;
 }
 
+/* The number that a text begins with; -1: none, or one that no rank has. */
 static int read_rank(const char *at)
 {
-    int rank = 0, n = 0;
-    for (; is_digit(at[n]); n++) {
-        if (n == 7)
-            return -1;
-        rank = rank * 10 + (at[n] - '0');
-    }
-    return n ? rank : -1;
+    uint64_t rank;
+    size_t n = strspn(at, "0123456789");
+    return n <= 7 && net_parse_number(at, n, 10, INT_MAX, &rank) ? (int)rank : -1;
 }
 
 /* rank3, rank_3, rank-3, worker3, proc3, eg_3 and the like anywhere in a name. */
@@ -40,7 +42,7 @@ static int rank_in(const char *name, size_t len)
                 continue; /* "eg" alone is too short to mean anything */
             if (separated)
                 at++;
-            if (is_digit(*at))
+            if (isdigit((unsigned char)*at))
                 return read_rank(at);
         }
     }
@@ -93,7 +95,7 @@ int path_rank(const char *path)
     const char *dot = strchr(name, '.');
     if (dot && dot > name && strstr(dot, ".json")) {
         const char *at = dot;
-        while (at > name && is_digit(at[-1]))
+        while (at > name && isdigit((unsigned char)at[-1]))
             at--;
         if (at < dot && at > name && at[-1] == '_' && dot - at <= 6)
             return read_rank(at);

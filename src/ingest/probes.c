@@ -17,7 +17,7 @@ static void probes_fini(void *payload)
     FREE_ALL(&probes->probes, &probes->names, &probes->batches);
 }
 
-const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, NULL};
+const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, NULL, false};
 
 void dpro_probes_destroy(struct dpro_probes *probes)
 {
@@ -366,7 +366,6 @@ static void probes_join(struct trace_build *build)
 const struct reader probes_reader = {
     .name = "probes",
     .word = "list of probes",
-    ITEMS("probe", "probes"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_COPIED,
     .missing = {.alone = "what modules take in other ways is of no use without the job's profile; "

@@ -46,11 +46,10 @@ struct rank_job {
  * known yet. */
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
 
-/* The rank's file with a payload of that kind, the first or that of the largest `size`; that others
- * are skipped is said of them: "second list of what" rank 3 "holds". NULL: there is none. */
+/* The rank's file with a payload of that kind, the first of those with the most entries; that
+ * others are skipped is said of them: "second list of what" rank 3 "holds". NULL: there is none. */
 struct source *job_source(struct trace_build *build, struct rank_job *job,
-                          const struct payload_kind *kind, const char *what, const char *does,
-                          size_t (*size)(const void *payload));
+                          const struct payload_kind *kind, const char *what, const char *does);
 
 /* rank_spans.c: everything of the rank in its place, its profiles' spans sorted and nested. */
 void rank_build(struct rank_job *job);

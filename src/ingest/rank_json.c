@@ -11,7 +11,7 @@ static void rank_fini(void *payload)
              &recording->steps, &recording->warnings);
 }
 
-const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, NULL};
+const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, NULL, false};
 
 /* Turns its string ids into others. */
 static void rename_texts(struct recording *recording, const uint32_t *names)
@@ -348,7 +348,6 @@ static void json_describe(struct trace_build *build, struct rank_job *job)
 const struct reader recording_reader = {
     .name = "recording",
     .word = "recording",
-    ITEMS("entry", "entries"),
     .encoding = "JSON",
     .flags = READER_COPIED,
     .missing = {.alone = "no profile was recorded: the job ended or failed before the steps to be "

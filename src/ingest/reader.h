@@ -77,13 +77,11 @@ struct missing {
 /* Of a profile of any framework. */
 #define NO_SPANS "no framework's spans in it; was the profiler active while the job trained?"
 
-#define ITEMS(one_, many_) .one = (one_), .many = (many_)
 struct reader {
-    const char *name;       /* in JSON output */
-    const char *word;       /* in messages: "profile" */
-    const char *one, *many; /* what a file holds, ITEMS("event", "events") */
-    const char *encoding;   /* of what breaks at a byte: "JSON"; NULL: records or lines */
-    const char *framework;  /* whose format it is; NULL: PyTorch's or nobody's */
+    const char *name;      /* in JSON output */
+    const char *word;      /* in messages: "profile" */
+    const char *encoding;  /* of what breaks at a byte: "JSON"; NULL: records or lines */
+    const char *framework; /* whose format it is; NULL: PyTorch's or nobody's */
     unsigned flags;
     struct missing missing;
     const struct reader

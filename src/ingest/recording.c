@@ -11,6 +11,7 @@
 #include <dpro/recording.h>
 
 #include "base/folder.h"
+#include "ingest/load.h"
 #include "ingest/readers.h"
 #include "ingest/transport/transport.h"
 
@@ -43,17 +44,6 @@ struct dpro_recording {
     ARRAY(struct log) logs;
     ARRAY(struct rank) ranks;
 };
-
-/* The number behind `word` when that is all of `name`, else -1. */
-static int recording_numbered(const char *name, const char *word)
-{
-    enum { MOST = 99999999 };
-    uint64_t number;
-    const char *digits = name + strlen(word);
-    return text_begins(name, word) && net_parse_number(digits, strlen(digits), 10, MOST, &number)
-               ? (int)number
-               : -1;
-}
 
 static bool is_host(const char *name)
 {
@@ -130,7 +120,7 @@ static int by_name(const FTSENT **a, const FTSENT **b)
 /* The rank of a folder rank<R>, transport.h's number of server<K> and its kin; -1: none. */
 static int process_in(const char *folder)
 {
-    int rank = recording_numbered(folder, "rank");
+    int rank = path_numbered(folder, "rank");
     return rank >= 0 ? rank : net_process_in(folder, strlen(folder));
 }
 
@@ -145,8 +135,8 @@ static bool is_process_folder(FTSENT *at)
 
 static bool leads_to_ranks(FTSENT *at)
 {
-    if (at->fts_level == 1 && recording_numbered(at->fts_name, "attempt") > 0) {
-        at->fts_number = recording_numbered(at->fts_name, "attempt");
+    if (at->fts_level == 1 && path_numbered(at->fts_name, "attempt") > 0) {
+        at->fts_number = path_numbered(at->fts_name, "attempt");
         return true;
     }
     at->fts_number = at->fts_level > 0 ? at->fts_parent->fts_number : 0;

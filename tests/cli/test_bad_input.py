@@ -69,7 +69,7 @@ class BadFiles(Case):
             text = [compact(trace) for trace in job(world=3, iterations=20)]
             within = text[lost].index("evaluate_function") + 400
             for end, said in ((within, rf"rank {lost} is left out: \S*rank{lost}.json is cut off before a whole iteration"),
-                              (100, "the 0 events before it are whole"), (12, "before its format shows; it is left out")):
+                              (100, "the 0 entries before it are whole"), (12, "before its format shows; it is left out")):
                 with self.subTest(lost=lost, end=end):
                     for rank in range(3):
                         self.write(f"{lost}/rank{rank}.json", text[rank][:end if rank == lost else None])

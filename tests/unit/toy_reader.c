@@ -23,7 +23,7 @@ static void fini(void *payload)
     n_toys_freed++;
 }
 
-static const struct payload_kind toy_payload = {sizeof(struct toy), fini, NULL};
+static const struct payload_kind toy_payload = {sizeof(struct toy), fini, NULL, false};
 
 static void add_span(struct trace_part *part, const char *name, int64_t start_us, int64_t dur_us,
                      enum span_kind kind)
@@ -89,7 +89,6 @@ static void join(struct trace_build *build)
 const struct reader toy_reader = {
     .name = "toy",
     .word = "toy trace",
-    ITEMS("step", "steps"),
     .framework = "toyflow",
     .missing = {.alone = "a toy trace without a step"},
     .begins = {"toy trace\n"},

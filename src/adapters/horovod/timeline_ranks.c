@@ -76,7 +76,6 @@ static void timelines_join(struct trace_build *build)
 const struct reader timeline_reader = {
     .name = "timeline",
     .word = "communication timeline",
-    ITEMS("event", "events"),
     .encoding = "JSON",
     .flags = READER_RANK_0,
     .recognise = timeline_recognise,

@@ -62,7 +62,8 @@ static bool is_empty(const void *payload)
     return ((const struct timeline *)payload)->runs.n == 0;
 }
 
-const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini, is_empty};
+const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini, is_empty,
+                                              false};
 
 static const int64_t NEVER = INT64_MIN;
 static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};

@@ -173,7 +173,6 @@ static void tell_servers(struct trace_build *build)
 const struct reader mxnet_reader = {
     .name = "mxnet",
     .word = "profile",
-    ITEMS("event", "events"),
     .encoding = "JSON",
     .framework = "mxnet",
     .flags = READER_VIEWED,

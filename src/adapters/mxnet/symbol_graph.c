@@ -226,7 +226,6 @@ static bool recognise_symbol(const struct head *head)
 const struct reader mxnet_text_reader = {
     .name = "mxnet-graph",
     .word = "graph",
-    ITEMS("node", "nodes"),
     .framework = "mxnet",
     .flags = READER_ALL_RANKS,
     .begins = {"Symbol Outputs:"},
@@ -236,7 +235,6 @@ const struct reader mxnet_text_reader = {
 const struct reader mxnet_symbol_reader = {
     .name = "mxnet-symbol",
     .word = "graph",
-    ITEMS("node", "nodes"),
     .encoding = "JSON",
     .framework = "mxnet",
     .flags = READER_ALL_RANKS,

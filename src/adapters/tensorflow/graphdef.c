@@ -265,7 +265,6 @@ static bool graphdef_recognise(const struct head *head)
 const struct reader graphdef_reader = {
     .name = "graph-def",
     .word = "graph",
-    ITEMS("node", "nodes"),
     .encoding = "protobuf",
     .framework = "tensorflow",
     .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},

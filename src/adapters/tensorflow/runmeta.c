@@ -142,7 +142,6 @@ static bool runmeta_recognise(const struct head *head)
 const struct reader runmeta_reader = {
     .name = "run-metadata",
     .word = "run metadata",
-    ITEMS("entry", "entries"),
     .encoding = "protobuf",
     .framework = "tensorflow",
     .missing = {.alone = "a graph holds no times; add the profile (.xplane.pb) of the same run"},

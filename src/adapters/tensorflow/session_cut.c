@@ -14,15 +14,8 @@ static void session_fini(void *payload)
     array_fini(&((struct session_profile *)payload)->moments);
 }
 
-/* A process's part in a session is of use with its spans only. */
-static bool is_empty(const void *payload)
-{
-    (void)payload;
-    return true;
-}
-
-const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini,
-                                             is_empty};
+const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini, NULL,
+                                             true};
 
 struct session_profile *session_profile_of(const struct trace_part *part)
 {

@@ -454,7 +454,6 @@ static void warn_no_graph(struct trace_build *build)
 const struct reader xplane_reader = {
     .name = "xplane",
     .word = "profile",
-    ITEMS("event", "events"),
     .encoding = "protobuf",
     .framework = "tensorflow",
     .missing = {"TensorFlow ops", "was it recorded with host_tracer_level 2 or more?",

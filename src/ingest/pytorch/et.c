@@ -95,12 +95,6 @@ static uint32_t pointwise_batch(const struct et *et, bool backward)
     return is && et->inputs.at[in][0] <= UINT32_MAX ? (uint32_t)et->inputs.at[in][0] : 0;
 }
 
-/* Of attention, which takes in queries, keys and values of [batch, heads, ...] each. */
-static bool has_heads(const char *name)
-{
-    return strstr(name, "scaled_dot_product") != NULL;
-}
-
 static uint32_t n_heads(const struct et *et)
 {
     bool is = et->inputs.n[0] == 4 && et->inputs.n[1] == 4;
@@ -111,13 +105,6 @@ static uint32_t n_heads(const struct et *et)
         of = rest;
     }
     return n <= UINT32_MAX ? (uint32_t)n : 0;
-}
-
-/* Whether a node's inputs name the process group. */
-static bool names_group(const char *name)
-{
-    return strcmp(name, "record_param_comms") == 0 ||
-           strstr(name, "c10d_functional::") != NULL; /* _c10d_functional, too */
 }
 
 /* Inputs of communication: the tensors, and the text itself, which holds the collective's name and
@@ -200,9 +187,13 @@ static void read_node(struct et *et)
     JSON_KEYS (js, true, key, len) {
         if (json_is(key, len, "name")) {
             node.name = json_text_id(js, &part->names);
-            wants_text = names_group(strtab_get(&part->names, node.name));
+            /* what names the process group; _c10d_functional does, too */
+            wants_text = text_n_holds(strtab_get(&part->names, node.name),
+                                      strtab_len(&part->names, node.name), "record_param_comms",
+                                      "c10d_functional::");
             convolution = is_convolution(strtab_get(&part->names, node.name), &backward);
-            attends = has_heads(strtab_get(&part->names, node.name));
+            /* attention takes in queries, keys and values of [batch, heads, ...] each */
+            attends = strstr(strtab_get(&part->names, node.name), "scaled_dot_product");
         } else if (json_is(key, len, "id")) {
             node.id = json_u64(js);
         } else if (json_is(key, len, "parent") || json_is(key, len, "ctrl_deps")) {
@@ -284,7 +275,6 @@ static bool et_recognise(const struct head *head)
 const struct reader et_reader = {
     .name = "execution-trace",
     .word = "execution trace",
-    ITEMS("node", "nodes"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = "an execution trace holds no times; add the profiler's trace "

@@ -19,7 +19,8 @@ static bool is_empty(const void *payload)
     return ((const struct execution_trace *)payload)->nodes.n == 0;
 }
 
-const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini, is_empty};
+const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini, is_empty,
+                                        false};
 
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
@@ -210,7 +211,7 @@ void et_describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
     struct source *source = job->execution_trace =
-        job_source(build, job, &et_payload, "second execution trace of", "", NULL);
+        job_source(build, job, &et_payload, "second execution trace of", "");
     if (source && !rank->pid)
         rank->pid = source->part.process.pid;
 }

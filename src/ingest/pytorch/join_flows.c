@@ -13,14 +13,7 @@ static void flows_fini(void *payload)
              &flows->module_calls);
 }
 
-/* All of it is of use with spans only. */
-static bool is_empty(const void *payload)
-{
-    (void)payload;
-    return true;
-}
-
-const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, is_empty};
+const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, NULL, true};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. */

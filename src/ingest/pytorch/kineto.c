@@ -602,7 +602,6 @@ static bool kineto_recognise(const struct head *head)
 const struct reader kineto_reader = {
     .name = "kineto",
     .word = "profile",
-    ITEMS("event", "events"),
     .encoding = "JSON",
     .flags = READER_VIEWED | READER_SEPARATE,
     .missing = {"PyTorch spans", "was the profiler active?", NO_SPANS},

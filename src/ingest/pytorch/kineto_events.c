@@ -29,12 +29,6 @@ uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name)
     return to->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
 }
 
-static bool on_gpu(unsigned kind)
-{
-    return kind == SPAN_KERNEL || kind == SPAN_MEMCPY || kind == SPAN_MEMSET ||
-           kind == SPAN_GPU_ANNOTATION || kind == SPAN_SYNC;
-}
-
 uint32_t kineto_find_track(struct kineto_events *to, bool gpu, uint64_t pid, int64_t id)
 {
     struct trace_part *part = to->part;
@@ -101,7 +95,7 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
     if (!part_times_fit(part, (struct part_time){ev->ts, ev->ts_ns},
                         (struct part_time){ev->dur, ev->dur_ns}))
         return;
-    bool gpu = on_gpu(ev->kind);
+    bool gpu = ev->kind >= SPAN_KERNEL && ev->kind <= SPAN_SYNC;
     if (is_module_mark(to, ev)) {
         if (!gpu) /* on a stream it is the shadow of one */
             kineto_add_call(part, kineto_find_track(to, false, ev->pid, ev->tid), ev->name,

@@ -167,7 +167,6 @@ static bool recognise_json(const struct head *head)
 const struct reader snapshot_reader = {
     .name = "memory-snapshot",
     .word = "memory snapshot",
-    ITEMS("entry", "entries"),
     .encoding = "pickle",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = ALONE},
@@ -180,7 +179,6 @@ const struct reader snapshot_reader = {
 const struct reader snapshot_json_reader = {
     .name = "memory-snapshot",
     .word = "memory snapshot",
-    ITEMS("entry", "entries"),
     .encoding = "JSON",
     .flags = READER_STRUCTURE | READER_SEPARATE,
     .missing = {.alone = ALONE},

@@ -178,15 +178,9 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
     FREE_ALL(&devices.by_list, &devices.those);
 }
 
-static size_t n_entries(const void *payload)
-{
-    return ((const struct snapshot_part *)payload)->entries.n;
-}
-
 void snapshot_describe(struct trace_build *build, struct rank_job *job)
 {
-    job->snapshot =
-        job_source(build, job, &snapshot_payload, "another memory snapshot of", "", n_entries);
+    job->snapshot = job_source(build, job, &snapshot_payload, "another memory snapshot of", "");
     if (job->snapshot)
         join_histories(build, job, job->snapshot);
 }

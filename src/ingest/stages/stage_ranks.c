@@ -6,12 +6,8 @@
 #include "ingest/rank_job.h"
 #include "ingest/stages/stage_table.h"
 
-static void stages_fini(void *payload)
-{
-    stage_table_fini(payload);
-}
-
-const struct payload_kind stage_payload = {sizeof(struct stage_table), stages_fini, NULL};
+const struct payload_kind stage_payload = {sizeof(struct stage_table), stage_table_fini, NULL,
+                                           false};
 
 /* Two ends of one moment differ by the rounding of floats, of seconds in 32 bits; order between
  * streams by what events are late. */

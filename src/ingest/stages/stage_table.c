@@ -29,8 +29,9 @@ enum stage_op_type stage_op_find(const char *name, size_t len)
     return (enum stage_op_type)type;
 }
 
-void stage_table_fini(struct stage_table *table)
+void stage_table_fini(void *stages)
 {
+    struct stage_table *table = stages;
     FREE_ALL(&table->ops, &table->workers, &table->steps, &table->bounds, &table->first,
              &table->worker_at, &table->edges);
 }

@@ -101,7 +101,7 @@ struct stage_table {
     uint32_t *worker_at;            /* [replica * n_stages + stage]; UINT32_MAX: there is none */
     ARRAY(struct stage_edge) edges; /* between spans, by worker */
 };
-void stage_table_fini(struct stage_table *table);
+void stage_table_fini(void *stages);
 
 /* Puts all in order. Before, workers and steps may stand in any order, and a sequence is what the
  * file says; UINT32_MAX: nothing. There is an op. */

@@ -340,7 +340,6 @@ static bool recognise_csv(const struct head *head)
 const struct reader stage_reader = {
     .name = "stages",
     .word = "stage timeline",
-    ITEMS("event", "events"),
     .encoding = "JSON",
     .flags = READER_VIEWED,
     .missing = {"ops of stages", "do its threads' names say 'PP rank 0'?",
@@ -354,7 +353,6 @@ const struct reader stage_reader = {
 const struct reader stage_csv_reader = {
     .name = "stages-csv",
     .word = "stage timeline",
-    ITEMS("row", "rows"),
     .missing = {"ops of stages", "are its op types those of doc/formats/stage-timeline.md?",
                 "a stage timeline without an op"},
     .recognise = recognise_csv,

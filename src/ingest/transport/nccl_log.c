@@ -121,7 +121,7 @@ static void nccl_log_fini(void *payload)
     FREE_ALL(&log->strings, &log->comms, &log->operations, &log->proxy_ops, &log->steps);
 }
 
-const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini, NULL};
+const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini, NULL, false};
 
 /* ---- parents ---- */
 

@@ -323,7 +323,6 @@ static int read_csv(struct bytes *bytes, struct trace_part *part, struct dpro_er
 const struct reader transport_csv_reader = {
     .name = "transport-csv",
     .word = "transport log",
-    ITEMS("line", "lines"),
     .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .export_of = &transport_reader,

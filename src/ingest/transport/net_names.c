@@ -41,43 +41,36 @@ bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max,
 
 bool net_address_parse(const char *text, size_t len, struct net_address *address)
 {
-    char ip[INET6_ADDRSTRLEN];
+    char copy[NET_ADDRESS_TEXT];
     uint64_t value;
     *address = (struct net_address){.family = AF_INET};
-    const char *end = text + len, *colon = end;
-    while (colon > text && colon[-1] != ':')
-        colon--;
-    if (colon == text)
+    if (len >= sizeof copy)
         return false;
-    const char *zone = memchr(text, '%', (size_t)(colon - 1 - text)),
-               *stop = zone ? zone : colon - 1;
-    if (zone &&
-        !net_parse_number(zone + 1, (size_t)(colon - 1 - zone - 1), 16, UINT64_MAX, &address->zone))
+    snprintf(copy, sizeof copy, "%.*s", (int)len, text);
+    char *colon = strrchr(copy, ':'), *zone = strchr(copy, '%');
+    if (!colon)
         return false;
-    if (stop - text == 4 && memcmp(text, "unix", 4) == 0) {
+    *colon++ = '\0';
+    if (zone && !net_parse_number(zone + 1, strlen(zone + 1), 16, UINT64_MAX, &address->zone))
+        return false;
+    copy[strcspn(copy, "%")] = '\0';
+    bool of_unix = strcmp(copy, "unix") == 0;
+    if (!net_parse_number(colon, strlen(colon), 10, of_unix ? UINT64_MAX : UINT16_MAX, &value))
+        return false;
+    if (of_unix) {
         address->family = AF_UNIX;
-        if (!net_parse_number(colon, (size_t)(end - colon), 10, UINT64_MAX, &value))
-            return false;
         memcpy(address->ip, &value, sizeof value);
         return true;
     }
-    if (!net_parse_number(colon, (size_t)(end - colon), 10, UINT16_MAX, &value))
-        return false;
     address->port = (uint16_t)value;
-    bool v6 = *text == '[';
-    if (v6) {
-        text++;
-        if (stop == text || *--stop != ']')
-            return false;
+    size_t n = strlen(copy);
+    if (*copy == '[') {
+        bool closed = copy[n - 1] == ']';
+        copy[n - 1] = '\0';
+        return closed && inet_pton(AF_INET6, copy + 1, address->ip) == 1;
     }
-    if (stop < text || (size_t)(stop - text) >= sizeof ip)
-        return false;
-    memcpy(ip, text, (size_t)(stop - text));
-    ip[stop - text] = '\0';
-    if (v6)
-        return inet_pton(AF_INET6, ip, address->ip) == 1;
     memcpy(address->ip, v4_prefix, sizeof v4_prefix);
-    return inet_pton(AF_INET, ip, address->ip + 12) == 1;
+    return inet_pton(AF_INET, copy, address->ip + 12) == 1;
 }
 
 void net_address_format(char out[NET_ADDRESS_TEXT], const struct net_address *address)

@@ -306,7 +306,6 @@ static bool recognise_nccl(const struct head *head)
 const struct reader transport_reader = {
     .name = "transport-log",
     .word = "transport log",
-    ITEMS("record", "records"),
     .flags = READER_TRANSPORT | READER_COPIED,
     .missing = {.alone = TRANSPORT_ALONE},
     .recognise = recognise_transport,
@@ -318,7 +317,6 @@ const struct reader transport_reader = {
 const struct reader nccl_reader = {
     .name = "nccl-log",
     .word = "NCCL log",
-    ITEMS("record", "records"),
     .flags = READER_COPIED,
     .recognise = recognise_nccl,
     .read_bytes = read_log,

@@ -5,19 +5,16 @@
 #include "ingest/rank_job.h"
 #include "ingest/transport/ps.h"
 
-void net_transport_fini(struct net_transport *t)
+void net_transport_fini(void *transport)
 {
+    struct net_transport *t = transport;
     FREE_ALL(&t->connections, &t->transfers, &t->messages, &t->collectives, &t->first_transfer,
              &t->first_message);
     *t = (struct net_transport){.rank = -1};
 }
 
-static void transport_fini(void *payload)
-{
-    net_transport_fini(payload);
-}
-
-const struct payload_kind transport_payload = {sizeof(struct net_transport), transport_fini, NULL};
+const struct payload_kind transport_payload = {sizeof(struct net_transport), net_transport_fini,
+                                               NULL, false};
 
 static struct net_transport *transport_of(const struct source *source)
 {

@@ -164,7 +164,7 @@ struct net_transport {
     uint64_t n_unknown;  /* records of kinds we don't know */
 };
 
-void net_transport_fini(struct net_transport *transport);
+void net_transport_fini(void *transport);
 extern const struct payload_kind transport_payload;
 /* What is said where there are no other files. */
 #define TRANSPORT_ALONE                                                                            \

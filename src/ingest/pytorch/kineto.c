@@ -310,6 +310,7 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     const char *text;
     size_t len;
     int64_t v;
+    unsigned flags;
     switch (key) {
     case KEY_CONCRETE_INPUTS:
         if (!ev->has_name || !(kineto_name_flags(&k->to, ev->name) & NAME_COUNTED))
@@ -318,19 +319,16 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
         return;
     case KEY_INPUT_DIMS:
     case KEY_INPUT_TYPE:
-        if (ev->has_name && kineto_name_flags(&k->to, ev->name) & NAME_COUNTED) {
-            if (key == KEY_INPUT_DIMS)
-                ev->has_inputs = op_shapes_read(&k->to.inputs, js);
-            else
-                ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
+        flags = ev->has_name ? kineto_name_flags(&k->to, ev->name) : NAME_COMMUNICATION;
+        if (!(flags & (NAME_COUNTED | NAME_COMMUNICATION)))
+            break;
+        if (key == KEY_INPUT_TYPE) {
+            ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
             return;
         }
-        if (ev->has_name && !(kineto_name_flags(&k->to, ev->name) & NAME_COMMUNICATION))
-            break;
-        if (key == KEY_INPUT_DIMS)
-            ev->dims_numel = kineto_dims(js, &ev->dims_blank);
-        else
-            ev->dims_type = kineto_element_type(js, &k->to.part->names, &ev->type_first);
+        ev->has_inputs = op_shapes_read(&k->to.inputs, js) && flags & NAME_COUNTED;
+        ev->dims_numel = k->to.inputs.numel;
+        ev->dims_blank = k->to.inputs.blank;
         return;
     case KEY_BYTES:
         if (ev->kind != SPAN_MEMCPY && ev->kind != SPAN_MEMSET && ev->kind != KINETO_NO_KIND)

@@ -25,53 +25,6 @@ int64_t kineto_id(const char *text, size_t len)
     return INT64_MIN / 2 - (int64_t)(hash >> 3);
 }
 
-uint64_t kineto_dims(struct json *js, bool *blank)
-{
-    uint64_t numel = 0, product = 1;
-    int depth = 0, done_at = 0; /* 1: the first tensor has been seen */
-    bool numbers = false, opened = false, first = true;
-    *blank = false;
-    if (json_peek(js) != '[')
-        return json_skip(js), 0;
-    do {
-        int c = json_peek(js);
-        int64_t v;
-        if (c == '[') {
-            js->p++;
-            if (++depth > 8) {
-                json_stop(js, JSON_DEEP);
-                return 0;
-            }
-            numbers = false;
-            opened = true;
-            product = 1;
-        } else if (c == ']') {
-            js->p++;
-            /* in a list of tensors, [] can only be one without dimensions, which has one element */
-            numbers = numbers || (opened && depth >= 3);
-            *blank = *blank || (first && opened && !numbers && depth == 2);
-            first = first && depth > 2;
-            opened = false;
-            depth--;
-            if (numbers && !done_at && __builtin_add_overflow(numel, product, &numel))
-                numel = UINT64_MAX;
-            numbers = false;
-            if (depth == 1 && numel > 0)
-                done_at = 1;
-        } else if (c == ',') {
-            js->p++;
-        } else if (c < 0 || c == '}' || c == ':') {
-            json_stop(js, c < 0 ? JSON_ENDED : JSON_BAD);
-        } else if (json_read_decimal(js, 0, &v) != JSON_NO_VALUE && depth >= 2) {
-            numbers = true;
-            opened = false;
-            if (v < 0 || __builtin_mul_overflow(product, (uint64_t)v, &product))
-                product = 0;
-        }
-    } while (depth > 0 && js->fail == JSON_OK);
-    return numel;
-}
-
 uint32_t kineto_element_type(struct json *js, struct strtab *names, bool *first)
 {
     uint32_t type = 0, n = 0;

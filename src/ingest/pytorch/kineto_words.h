@@ -43,10 +43,6 @@ uint64_t kineto_dtype_bytes(const char *name);
 /* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
  * far from any real one. */
 int64_t kineto_id(const char *text, size_t len);
-/* "Input Dims": a list with one entry an input, [2, 3] for a tensor, [[2], [3]] for a list of
- * tensors, [] for a tensor without dimensions and for what is no tensor. Gives the elements of the
- * first tensor or list of tensors; in `blank` whether the first entry is []. */
-uint64_t kineto_dims(struct json *js, bool *blank);
 /* "Input type": the first that names an element type; `first`: that is the first input's. */
 uint32_t kineto_element_type(struct json *js, struct strtab *names, bool *first);
 

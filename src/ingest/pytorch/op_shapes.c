@@ -48,6 +48,8 @@ bool op_shapes_read(struct op_shapes *shapes, struct json *js)
 {
     unsigned input = 0;
     int depth = 0;
+    uint64_t product = 1;
+    bool numbers = false, opened = false, done = false, first = true; /* the first entry */
     const char *text;
     size_t len;
     bool cut;
@@ -56,20 +58,39 @@ bool op_shapes_read(struct op_shapes *shapes, struct json *js)
         return false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
-        int64_t v = c == 'T';
-        depth += (c == '[') - (c == ']');
+        uint64_t v = c == 'T';
         input += c == ',' && depth == 1;
+        if (c == '[') {
+            depth++;
+            numbers = false;
+            opened = true;
+            product = 1;
+        } else if (c == ']') {
+            /* in a list of tensors, [] can only be one without dimensions, which has one element */
+            numbers |= opened && depth >= 3;
+            shapes->blank |= first && opened && !numbers && depth == 2;
+            first &= depth > 2;
+            opened = false;
+            if (numbers && !done && __builtin_add_overflow(shapes->numel, product, &shapes->numel))
+                shapes->numel = UINT64_MAX;
+            numbers = false;
+            done |= --depth == 1 && shapes->numel > 0;
+        }
+        product = c == '-' ? 0 : product;
         if (c >= '0' && c <= '9') {
-            for (v = 0; i < len && text[i] >= '0' && text[i] <= '9' && v < INT32_MAX; i++)
-                v = v * 10 + (text[i] - '0');
+            for (v = 0; i < len && text[i] >= '0' && text[i] <= '9'; i++)
+                v = MIN(v, UINT64_MAX / 16) * 10 + (uint64_t)(text[i] - '0');
             i--;
+            numbers |= depth >= 2;
+            opened = false;
+            if (__builtin_mul_overflow(product, v, &product))
+                product = 0;
         } else if (c != 'T' && c != 'F') {
             continue;
         }
         if (input < MOST_INPUTS && shapes->n[input] < MOST_DIMS)
-            shapes->at[input][shapes->n[input]++] = v;
+            shapes->at[input][shapes->n[input]++] = (int64_t)MIN(v, (uint64_t)INT32_MAX);
     }
-    shapes->n_inputs = (uint8_t)MIN(input + 1, (unsigned)MOST_INPUTS);
     return true;
 }
 

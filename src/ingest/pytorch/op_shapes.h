@@ -5,10 +5,14 @@
 #include "ingest/trace.h"
 
 enum { MOST_INPUTS = 12, MOST_DIMS = 6 };
-/* Of "Input Dims", or of the numbers in "Concrete Inputs", where True is 1 and False 0. */
+/* Of "Input Dims" (a list with one entry an input: [2, 3] for a tensor, [[2], [3]] for a list of
+ * tensors, [] for a tensor without dimensions and for what is no tensor), or of the numbers in
+ * "Concrete Inputs", where True is 1 and False 0. */
 struct op_shapes {
-    uint8_t n_inputs, n[MOST_INPUTS];
+    uint8_t n[MOST_INPUTS];
     int64_t at[MOST_INPUTS][MOST_DIMS];
+    uint64_t numel; /* of the first tensor, or list of tensors; 0: there is none */
+    bool blank;     /* the first entry is [] */
 };
 
 /* Whether op_arithmetic() has a formula for ops of that name. */

@@ -3,7 +3,6 @@
 #include "base/parallel.h"
 #include "ingest/load.h"
 #include "ingest/rank_job.h"
-#include "ingest/share_files.h"
 
 enum { MAX_WINDOWS = UINT16_MAX };
 

@@ -5,7 +5,6 @@
 #include "base/options.h"
 
 #include "ingest/readers.h"
-#include "ingest/share_files.h"
 #include "ingest/transport/runs.h"
 
 #define ROW_OF(name) &name,

@@ -3,7 +3,6 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "ingest/load.h"
-#include "ingest/share_files.h"
 
 enum {
     RECOGNISE_BYTES = 1 << 20,

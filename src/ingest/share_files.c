@@ -1,5 +1,4 @@
 /* Files and ranks between the processes that read a trace. */
-#include "ingest/share_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -2,7 +2,6 @@
 
 #include "case.h"
 #include "ingest/pytorch/kineto.h"
-#include "ingest/pytorch/op_shapes.h"
 #include "ingest/readers.h"
 #include "part_text.h"
 

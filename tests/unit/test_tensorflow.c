@@ -1,7 +1,5 @@
 /* TensorFlow's files: the wire format, profiles, graphs; whole, cut and hostile. */
 
-#include "adapters/tensorflow/session_profile.h"
-#include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
 #include "base/protobuf.h"
 #include "case.h"

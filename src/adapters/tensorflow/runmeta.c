@@ -4,7 +4,6 @@
  * A step of a session has all tasks of the job in one file: it is read into one part a task, in a
  * list. Of a device's graphs, as a run of several functions leaves them, the largest is kept: the
  * training step, not what initialized it. */
-#include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
 #include "ingest/reader.h"
 

@@ -1,6 +1,5 @@
 /* Gives each task of a session's step a part of its own. */
 
-#include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
 
 /* ---- tracks that no profile names threads for ---- */

@@ -5,7 +5,6 @@
  * (RecvTensor), named by the transfer's key only. A received tensor's time begins when the sender
  * had it, by the sender's clock, or when it was asked for. */
 
-#include "adapters/tensorflow/session_run_steps.h"
 #include "adapters/tensorflow/tf_parts.h"
 
 struct stats {

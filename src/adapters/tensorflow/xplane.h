@@ -2,7 +2,6 @@
  * xplane.c that reads the events. */
 #pragma once
 
-#include "adapters/tensorflow/session_profile.h"
 #include "adapters/tensorflow/tf_parts.h"
 #include "adapters/tensorflow/xla.h"
 #include "base/protobuf.h"

@@ -7,7 +7,6 @@
 
 #include "ingest/pytorch/kineto.h"
 #include "ingest/pytorch/kineto_words.h"
-#include "ingest/pytorch/op_shapes.h"
 
 enum { MAX_RAW_INPUTS = 16384 };
 

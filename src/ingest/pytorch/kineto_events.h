@@ -3,7 +3,6 @@
 #pragma once
 
 #include "ingest/pytorch/kineto.h"
-#include "ingest/pytorch/op_shapes.h"
 
 struct kineto_event {
     int64_t ts_ns, dur_ns;

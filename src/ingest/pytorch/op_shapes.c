@@ -1,7 +1,7 @@
 /* Floating-point operations (a multiplication and an addition are two) of the ops that PyTorch does
  * nearly all of them in, by the formulas of torch/utils/flop_counter.py; and the bytes that each
  * must read and write at least once. */
-#include "ingest/pytorch/op_shapes.h"
+#include "ingest/pytorch/kineto.h"
 
 enum formula { BY_PRODUCT, BY_CONVOLUTION, BY_ATTENTION };
 

@@ -12,7 +12,7 @@ enum { LEAST_SAMPLES = 4 }; /* of which one may be unusual */
 struct excess {
     const struct diagnosed *d;
     struct cause_found *found;
-    const bool *wanted;        /* by iteration */
+    const bool *wanted;        /* by iteration; NULL: all */
     const uint32_t *parts;     /* [rank * n_iterations + iteration] */
     const uint32_t *gpu_parts; /* of work of a GPU; NULL: the same */
     const bool *left_out;      /* by rank; NULL: none is */
@@ -73,7 +73,8 @@ static void excess_claim(const struct excess *e, const struct time_group *group,
                 part = parts[j] == part ? UINT32_MAX : part;
             for (uint32_t j = i; j < n && part != UINT32_MAX; j++) {
                 int64_t over = left_of(e->d, j, op, gap) - of->usual[k];
-                if (parts[j] != part || !e->wanted[j] || over <= 0 || of->over[j] <= 0)
+                if (parts[j] != part || (e->wanted && !e->wanted[j]) || over <= 0 ||
+                    of->over[j] <= 0)
                     continue;
                 ns = ns ?: arena_array(e->found->arena, n, sizeof *ns);
                 ns[j] = llround(share * (double)over * MIN(of->over[j] / of->more[j], 1));
@@ -276,13 +277,11 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
         found->needs = "Record 3 iterations or more.";
         return;
     }
-    bool *all = arena_array(&arena, n + (size_t)1, sizeof *all), moves = work_moves(d);
     bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
     const uint32_t *since = slow_ranks_since(d, &arena);
     size_t n_all = (size_t)d->g->n_ranks * n;
     uint32_t *parts = arena_array(&arena, n_all + 1, sizeof *parts);
     uint32_t *gpu_parts = arena_array(&arena, n_all + 1, sizeof *gpu_parts);
-    memset(all, true, n);
     for (size_t i = 0; i < n_all; i++) {
         uint32_t r = (uint32_t)(i / n);
         slow[r] = since[r] > 0 && since[r] < n;
@@ -291,13 +290,12 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
     }
     struct excess e = {.d = d,
                        .found = found,
-                       .wanted = all,
                        .parts = parts,
                        .gpu_parts = gpu_parts,
                        .left_out = slow,
                        .evens_out = true};
-    excess_claim_all(&e, (moves ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH | 1U << WORK_GAP |
-                             1U << WORK_MEMORY | 1U << WORK_COPY);
+    excess_claim_all(&e, (work_moves(d) ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH |
+                             1U << WORK_GAP | 1U << WORK_MEMORY | 1U << WORK_COPY);
 }
 
 /* Of a single iteration, ranks that begin later than the first one. */

@@ -66,26 +66,28 @@ double values_mean(const struct values *v, struct cause_set set)
 
 /* ---- gains ---- */
 
+/* Whose gains are shared: causes of a tier that take any time, or groups of one cause's parts. */
 struct gains {
     struct values *values;
-    uint32_t n, cause[32]; /* those of a tier that take any time */
-    uint32_t later;        /* those of later tiers, which stay */
-    double *ns;            /* [cause's number here * n_iterations + iteration] */
+    uint32_t n, cause[32];
+    struct cause_set base; /* of causes those that stay; `partly`: whose parts these are */
+    double *ns;            /* [player * n_iterations + iteration] */
     double spread[32];     /* of permutations, squared standard error */
 };
 
-static uint32_t set_of(const struct gains *g, uint32_t members)
+static struct cause_set set_of(const struct gains *g, uint32_t players)
 {
-    uint32_t set = g->later;
-    for (uint32_t i = 0; i < g->n; i++)
-        set |= (members >> i & 1) << g->cause[i];
+    struct cause_set set = g->base;
+    for (uint32_t i = 0; i < g->n && set.partly == NOT_PARTLY; i++)
+        set.causes |= (players >> i & 1) << g->cause[i];
+    set.players = set.partly == NOT_PARTLY ? 0 : players;
     return set;
 }
 
 static void add_gain(struct gains *g, uint32_t i, uint32_t before, double weight)
 {
-    const double *with = values_of(g->values, WHOLE(before | 1U << g->cause[i]));
-    const double *without = values_of(g->values, WHOLE(before));
+    const double *with = values_of(g->values, set_of(g, before | 1U << i));
+    const double *without = values_of(g->values, set_of(g, before));
     uint32_t n = g->values->unrolled->n_iterations;
     for (uint32_t k = 0; k < n; k++)
         g->ns[(size_t)i * n + k] += weight * (with[k] - without[k]);
@@ -94,9 +96,9 @@ static void add_gain(struct gains *g, uint32_t i, uint32_t before, double weight
 static void find_exact(struct gains *g)
 {
     uint32_t n_sets = 1U << g->n;
-    double weight[MOST_EXACT + 1]; /* by the size of a set that a cause joins */
+    double weight[MOST_EXACT + 1]; /* by the size of a set that a player joins */
     for (uint32_t set = 0; set < n_sets; set++)
-        values_want(g->values, WHOLE(set_of(g, set)));
+        values_want(g->values, set_of(g, set));
     values_make(g->values);
     weight[0] = 1.0 / g->n;
     for (uint32_t size = 1; size < g->n; size++)
@@ -104,7 +106,7 @@ static void find_exact(struct gains *g)
     for (uint32_t set = 0; set < n_sets; set++)
         for (uint32_t i = 0; i < g->n; i++)
             if (!(set >> i & 1))
-                add_gain(g, i, set_of(g, set), weight[__builtin_popcount(set)]);
+                add_gain(g, i, set, weight[__builtin_popcount(set)]);
 }
 
 static void draw_order(uint64_t seed, uint32_t n, uint32_t *order)
@@ -117,24 +119,22 @@ static void draw_order(uint64_t seed, uint32_t n, uint32_t *order)
 }
 
 /* Goes through a permutation forwards or back; with gains or, at first, to ask for the sets. */
-static void walk_order(struct gains *g, const uint32_t *order, bool back, bool adds, double weight)
+static void walk_order(struct gains *g, const uint32_t *order, bool back, bool adds)
 {
-    uint32_t set = g->later;
-    values_want(g->values, WHOLE(set));
+    uint32_t set = 0;
+    values_want(g->values, set_of(g, set));
     for (uint32_t k = 0; k < g->n; k++) {
         uint32_t i = order[back ? g->n - 1 - k : k];
         if (adds)
-            add_gain(g, i, set, weight);
-        set |= 1U << g->cause[i];
-        values_want(g->values, WHOLE(set));
+            add_gain(g, i, set, 0.5);
+        set |= 1U << i;
+        values_want(g->values, set_of(g, set));
     }
 }
 
-static void find_drawn(struct gains *g)
+static void find_drawn(struct gains *g, uint32_t n_pairs)
 {
-    double visits = 2.0 * g->n * g->values->unrolled->n_cells;
     uint32_t n_iterations = g->values->unrolled->n_iterations;
-    uint32_t n_pairs = (uint32_t)MAX(LEAST_PAIRS, MIN(MOST_PAIRS, MOST_VISITS / visits));
     size_t size = (size_t)g->n * n_iterations;
     SCRATCH double *sum = mem_array(size, sizeof *sum);
     SCRATCH double *ns = mem_array((size_t)g->n * n_pairs, sizeof *ns); /* of a pair, mean */
@@ -144,7 +144,7 @@ static void find_drawn(struct gains *g)
             draw_order(pair, g->n, order);
             memset(g->ns, 0, size * sizeof *g->ns);
             for (int back = 0; back < 2; back++)
-                walk_order(g, order, back, adds, 0.5);
+                walk_order(g, order, back, adds);
             for (size_t i = 0; adds && i < size; i++) {
                 sum[i] += g->ns[i] / n_pairs;
                 ns[i / n_iterations * n_pairs + pair] += g->ns[i] / n_iterations;
@@ -242,9 +242,12 @@ static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
     SCRATCH double *ns = mem_array((size_t)g->n * n + 1, sizeof *ns);
     g->ns = ns;
     memset(g->spread, 0, sizeof g->spread);
+    double visits = 2.0 * g->n * u->n_cells;
     bool exact = g->n <= MOST_EXACT && (double)(1U << g->n) * u->n_cells <= MOST_VISITS;
-    if (g->n > 0)
-        exact ? find_exact(g) : find_drawn(g);
+    if (g->n > 0 && exact)
+        find_exact(g);
+    else if (g->n > 0)
+        find_drawn(g, (uint32_t)MAX(LEAST_PAIRS, MIN(MOST_PAIRS, MOST_VISITS / visits)));
     for (uint32_t i = 0; i < g->n; i++) {
         struct mean_std of = stats_mean_std(ns + (size_t)i * n, n);
         struct blame *blame = &blames[g->cause[i]];
@@ -259,14 +262,14 @@ static bool blame_tier(struct gains *g, uint32_t members, struct blame *blames)
 
 bool shapley_find(struct values *v, struct blame *blames)
 {
-    struct gains g = {.values = v, .later = v->causes};
+    struct gains g = {.values = v, .base = WHOLE(v->causes)};
     bool exact = true;
     memset(blames, 0, v->unrolled->n_causes * sizeof *blames);
     values_want(v, WHOLE(0));
     values_want(v, WHOLE(v->causes));
     values_make(v);
-    for (uint8_t tier = 0; g.later != 0; tier++) {
-        uint32_t members = tier_of(v, tier, &g.later);
+    for (uint8_t tier = 0; g.base.causes != 0; tier++) {
+        uint32_t members = tier_of(v, tier, &g.base.causes);
         exact &= blame_tier(&g, members, blames);
     }
     find_order(v, blames);
@@ -276,14 +279,6 @@ bool shapley_find(struct values *v, struct blame *blames)
 /* ---- parts of a cause ---- */
 
 enum { MOST_PLAYERS = 12, MOST_EXACT_PLAYERS = 6, PLAYER_PAIRS = 4, MOST_OTHERS = 8 };
-
-struct owen {
-    struct values *values;
-    uint32_t cause, n; /* players */
-    uint32_t n_pairs;  /* of permutations of them, with each set of others; 0: all sets */
-    uint32_t n_others, others[MOST_OTHERS]; /* sets of other causes that it joins */
-    double gain[MOST_PLAYERS];
-};
 
 /* The largest parts each are a player, the others together the last. */
 static uint32_t set_players(const double *of_part, uint32_t n_parts, uint8_t *player)
@@ -300,99 +295,62 @@ static uint32_t set_players(const double *of_part, uint32_t n_parts, uint8_t *pl
     return n;
 }
 
-/* What the cause's group may join: those before it in drawn orders, and in their reverses. */
-static void draw_others(struct owen *o, uint32_t n_sets)
+/* What the cause's group may join: those before it in drawn orders, and in their reverses; of at
+ * most so many. Returns how many. */
+static uint32_t draw_others(const struct values *v, uint32_t own, uint32_t most, uint32_t *others)
 {
-    uint32_t order[32], cause[32], later, n = 0;
-    uint32_t tier = tier_of(o->values, o->values->tiers ? o->values->tiers[o->cause] : 0, &later);
+    uint32_t order[32], cause[32], later, n = 0, n_others = 0;
+    uint32_t tier = tier_of(v, v->tiers ? v->tiers[own] : 0, &later);
     for (uint32_t c = 0; c < 32; c++)
         if (tier >> c & 1)
             cause[n++] = c;
-    for (uint32_t pair = 0; o->n_others + 2 <= n_sets; pair++) {
+    for (uint32_t pair = 0; n_others + 2 <= most; pair++) {
         uint32_t before = later, after = later, k = 0;
         draw_order(pair + 1, n, order);
-        for (; cause[order[k]] != o->cause; k++)
+        for (; cause[order[k]] != own; k++)
             before |= 1U << cause[order[k]];
         while (++k < n)
             after |= 1U << cause[order[k]];
-        o->others[o->n_others++] = before;
-        o->others[o->n_others++] = after;
+        others[n_others++] = before;
+        others[n_others++] = after;
     }
-}
-
-/* Asks for a set of players with a set of other causes, or adds what `player` wins there. */
-static void join_players(struct owen *o, uint32_t others, uint32_t player, uint32_t players,
-                         bool adds, double weight)
-{
-    struct cause_set without = {others, o->cause, players}, with = without;
-    with.players |= 1U << player;
-    if (adds) {
-        o->gain[player] +=
-            weight * (values_mean(o->values, with) - values_mean(o->values, without));
-        return;
-    }
-    values_want(o->values, without);
-    values_want(o->values, with);
-}
-
-static void find_players(struct owen *o, uint32_t others, bool adds)
-{
-    uint32_t order[32];
-    double weight[MOST_PLAYERS + 1] = {1.0 / o->n / o->n_others};
-    for (uint32_t size = 1; size < o->n; size++)
-        weight[size] = weight[size - 1] * size / (o->n - size);
-    for (uint32_t set = 0; o->n_pairs == 0 && set < 1U << o->n; set++)
-        for (uint32_t i = 0; i < o->n; i++)
-            if (!(set >> i & 1))
-                join_players(o, others, i, set, adds, weight[__builtin_popcount(set)]);
-    for (uint32_t pair = 0; pair < o->n_pairs; pair++) {
-        draw_order(pair + 1, o->n, order);
-        for (int back = 0; back < 2; back++)
-            for (uint32_t k = 0, set = 0; k < o->n; k++) {
-                uint32_t i = order[back ? o->n - 1 - k : k];
-                join_players(o, others, i, set, adds, 0.5 / o->n_pairs / o->n_others);
-                set |= 1U << i;
-            }
-    }
-}
-
-/* As many sets of players and of others as so many passes allow; of the latter two, or none. */
-static void plan_players(struct owen *o, double passes)
-{
-    bool exact = o->n <= MOST_EXACT_PLAYERS && 2.0 * (1U << o->n) <= passes;
-    double of_pair = 2.0 * o->n;
-    o->n_pairs = exact ? 0 : (uint32_t)MAX(1, MIN(PLAYER_PAIRS, passes / 2 / of_pair));
-    draw_others(o,
-                (uint32_t)MIN(MOST_OTHERS, passes / (exact ? 1U << o->n : o->n_pairs * of_pair)));
+    return n_others;
 }
 
 void owen_find(struct values *v, uint32_t cause, uint32_t n_parts, double most_visits,
                double *of_part)
 {
-    struct owen o = {.values = v, .cause = cause};
-    double last = 0;
-    uint32_t n_last = 0;
+    uint32_t others[MOST_OTHERS], n = v->unrolled->n_iterations, n_last = 0;
+    double gains[MOST_PLAYERS] = {0}, last = 0, passes = most_visits / v->unrolled->n_cells;
     if (n_parts < 2)
         return;
     uint8_t *player = mem_alloc(n_parts);
     v->unrolled->players[cause] = player;
-    o.n = set_players(of_part, n_parts, player);
-    plan_players(&o, most_visits / v->unrolled->n_cells);
-    if (o.n_others == 0)
+    struct gains g = {.values = v, .n = set_players(of_part, n_parts, player)};
+    bool exact = g.n <= MOST_EXACT_PLAYERS && 2.0 * (1U << g.n) <= passes;
+    uint32_t n_pairs = (uint32_t)MAX(1, MIN(PLAYER_PAIRS, passes / 4 / g.n));
+    double of_others = exact ? 1U << g.n : 2.0 * n_pairs * g.n;
+    uint32_t n_others =
+        draw_others(v, cause, (uint32_t)MIN(MOST_OTHERS, passes / of_others), others);
+    if (n_others == 0)
         return;
-    for (int adds = 0; adds < 2; adds++) {
-        for (uint32_t k = 0; k < o.n_others; k++)
-            find_players(&o, o.others[k], adds);
-        values_make(v);
+    SCRATCH double *ns = mem_array((size_t)g.n * n + 1, sizeof *ns);
+    g.ns = ns;
+    for (uint32_t k = 0; k < n_others; k++) {
+        g.base = (struct cause_set){others[k], cause, 0};
+        memset(ns, 0, g.n * n * sizeof *ns);
+        exact ? find_exact(&g) : find_drawn(&g, n_pairs);
+        for (uint32_t i = 0; i < g.n; i++)
+            gains[i] += stats_mean_std(ns + (size_t)i * n, n).mean / n_others;
     }
     for (uint32_t p = 0; p < n_parts; p++)
-        if (player[p] + 1U == o.n) {
+        if (player[p] + 1U == g.n) {
             last += of_part[p];
             n_last++;
         }
     for (uint32_t p = 0; p < n_parts; p++) {
-        double gain = MAX(o.gain[player[p]], 0);
-        bool alone = player[p] + 1U < o.n;
+        double gain = MAX(gains[player[p]], 0);
+        bool alone = player[p] + 1U < g.n;
         of_part[p] = alone ? gain : last > 0 ? gain * of_part[p] / last : gain / n_last;
     }
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <dpro/optimize.h>
 #include <dpro/recording.h>
 
 #include "cmd.h"
@@ -18,10 +19,12 @@ struct values { /* texts go into the environment as they are; NULL: not given */
     struct cmd_values common;
     const char *output, *allow, *warmup, *iterations;
     uint64_t memory_bytes;
-    uint32_t budget_steps;
+    uint32_t budget_steps, n_finalists;
     struct opt_list tries;
     bool force, restarts;
 };
+
+enum { DEFAULT_FINALISTS = 5 };
 
 static bool read_ways(const char *text, void *field)
 {
@@ -61,6 +64,8 @@ static const struct opt tune_opts[] = {
               "what a rank may hold: what holds more is out"),
     OPT_VALUE("budget", "STEPS", read_steps, budget_steps, "a number of steps such as 200",
               "steps that turns may take (default: three minutes, at\nleast 240 and at most 2000)"),
+    OPT_WHOLE("finalists", opt_read_u32, n_finalists, 2, DPRO_MOST_FINALISTS,
+              "how many of what the search can't tell from its best are\nmeasured (default: 5)"),
     OPT_WHOLE("warmup", opt_read_string, warmup, 0, UINT32_MAX,
               "steps to pass over before anything is recorded\n(default: 10)"),
     OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
@@ -81,8 +86,8 @@ static int set_environment(const struct values *values, const char *trace)
 {
     char search[200], budget[24], memory[32] = "", *dpro = realpath("/proc/self/exe", NULL);
     char *folder = strndup(trace, (size_t)(strrchr(trace, '/') - trace));
-    int n = 0;
-    search[0] = '\0';
+    int n = snprintf(search, sizeof search, "--finalists %u",
+                     values->n_finalists ? values->n_finalists : DEFAULT_FINALISTS);
     if (values->allow != NULL)
         n += snprintf(search + n, sizeof search - (size_t)n, " --allow %s", values->allow);
     if (values->memory_bytes > 0) {

@@ -7,7 +7,6 @@ The job comes first: it never waits for the search, and on any doubt it goes on 
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from .settings import number
 from .turns import BASELINE, Strategy, Turns, on_gpu
 
 SUBJECT = "tune"
-CAPS_MB = (1, 5, 25, 100)
 AHEAD = 2             # steps from the one in which rank 0 tells what was found to the one in which all begin: ranks are one apart
 SEARCH_S = 120        # the most that the search may take
 NICE = 19             # the job's processors are the job's
@@ -62,7 +60,7 @@ class Tuning(Session):
             times = sorted(step["end_ns"] - step["start_ns"] for step in n_steps)
             self._step_ns = times[len(times) // 2] if times else 1e9
             self._rank, self._world_size, self._store = agreement.rank(), agreement.world_size(), self._store_of_all()
-            self._course = self._begin_search if self._rank == 0 else self._wait
+            self._course, self._until = self._begin_search if self._rank == 0 else self._wait, time.monotonic() + 2 * SEARCH_S
 
     @staticmethod
     def _store_of_all():
@@ -99,7 +97,12 @@ class Tuning(Session):
         problem = self._search.problem()
         if problem is Search.RUNS:
             return
-        found = {} if problem else self._search.found()
+        found = {}
+        if not problem:
+            try:
+                found = self._search.found()
+            except (OSError, ValueError, KeyError) as failed:  # the other ranks wait for word
+                problem = "the search left no plan: %s" % report.first_line(failed)
         self._search = None
         if not problem and not found["finalists"]:
             problem = found["why"]
@@ -117,6 +120,8 @@ class Tuning(Session):
         text = agreement.hear(self._store, SUBJECT, 0)
         if text is not None:
             self._hear(json.loads(text))
+        elif time.monotonic() > self._until:
+            self._as_it_was("rank 0 told nothing of the search")
 
     def _hear(self, told):
         self._told = told
@@ -151,13 +156,14 @@ class Tuning(Session):
                               settle_steps=self._turns.n_settle, memory_bytes=self._memory)
         self._tell("%d finalist%s by turns, %d steps at most: %s" % (
             len(names), "s" if len(names) > 1 else "", self._told["budget"], ", ".join(map(self._promised, names))))
+        if self._turns.changes_heap({finalist["name"]: finalist["path"] for finalist in finalists}):
+            self._tell("on a CPU, turns with modules that are computed otherwise change the heap, and so a little what the next ones take")
         self._began = self._step, time.perf_counter()
         self._course = lambda: self._turns.stepped(self._step)
         self._turns.begin(self._step)
 
     def _promised(self, name):
-        gain = self._finalist(name)["promised_pct"]
-        return name if gain is None else "%s (expected to save %.1f %%)" % (name, gain)
+        return "%s (expected to save %.1f %%)" % (name, self._finalist(name)["promised_pct"])
 
     def _finalist(self, name):
         return next((finalist for finalist in self._told["finalists"] if finalist["name"] == name), None)
@@ -217,9 +223,7 @@ class Tuning(Session):
 
     def _tell_block(self):
         state = self._race.state()
-        standing = ", ".join("%s saves %s" % (name, saves(entry)) for name, entry in sorted(
-            state["names"].items(), key=lambda item: -item[1]["saves_pct"]) if entry["in"])
-        self._tell("block %d, %d of %d steps: %s" % (state["blocks"], state["steps"], state["budget_steps"], standing or state["why"]))
+        self._tell("block %d, %d of %d steps: %s" % (state["blocks"], state["steps"], state["budget_steps"], standing(state)))
         self._write(False)
 
     def _tell_end(self, cost_pct):
@@ -239,12 +243,7 @@ class Tuning(Session):
             return
         state = self._race.state()
         finalist = self._finalist(state["winner"])
-        folder = os.path.dirname(finalist["path"]) if finalist else os.path.join(self._out, "search")
-        for name in os.listdir(folder):
-            if os.path.isfile(os.path.join(folder, name)) and not (finalist is None and name == "plan.json"):
-                shutil.copyfile(os.path.join(folder, name), os.path.join(self._out, name))
-        if finalist is None:
-            files.Folder.write_json(os.path.join(self._out, "plan.json"), self._told["own"])
+        files.Folder.write_json(os.path.join(self._out, "plan.json"), finalist["plan"] if finalist else self._told["own"])
         finalists = [{key: value for key, value in finalist.items() if key != "plan"} for finalist in self._told["finalists"]]
         files.Folder.write_json(os.path.join(self._out, "tune.json"), {
             "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
@@ -283,8 +282,9 @@ class Tuning(Session):
             self._write(False, problem="the job ended after step %d" % self._step)
             if self._race and self._rank == 0:
                 state = self._race.state()
-                self._tell("the job ended after step %d, before it was decided: %s is the best so far, %s; its plan is in %s" % (
-                    self._step, state["winner"], sure(state), self._out))
+                self._tell("the job ended after step %d, before it was decided: %s; %s" % (
+                    self._step, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
+                    if state["winner"] != BASELINE else "nothing is faster for sure yet, and the plan in %s changes nothing" % self._out))
         except Exception:
             pass
 
@@ -318,6 +318,12 @@ def saves(entry):
     return "%.1f %% (%s)" % (entry["saves_pct"], "%.1f to %.1f" % interval if all(map(math.isfinite, interval)) else "so far")
 
 
+def standing(state):
+    """Of those that are in the race, the best first."""
+    names = sorted(state["names"].items(), key=lambda item: -item[1]["saves_pct"])
+    return ", ".join("%s saves %s" % (name, saves(entry)) for name, entry in names if entry["in"]) or state["why"] or "all are out"
+
+
 def sure(state):
     return "%.1f %% sure" % (100 * state["sure"]) if state["sure"] >= 0.5 else "not sure"
 
@@ -329,10 +335,10 @@ class Search:
     def __init__(self, folder, trace):
         self._folder, self._until = folder, time.monotonic() + SEARCH_S
         given = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
-        command = [os.environ["DPRO_TUNE_DPRO"], "optimize", trace, "-o", folder, "--json", "--quiet", "--threads", "1",
+        command = [os.environ["DPRO_TUNE_DPRO"], "optimize", trace, "-o", folder, "--quiet", "--threads", "1",
                    *os.environ.get("DPRO_TUNE_SEARCH", "").split()]
-        with open(self._path("optimize.json"), "wb") as out, open(self._path("messages.txt"), "wb") as messages:
-            self._process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=out, stderr=messages)
+        with open(self._path("messages.txt"), "wb") as messages:
+            self._process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages)
         try:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
         except OSError:
@@ -362,38 +368,25 @@ class Search:
     def found(self):
         """For all ranks: the finalists, and a plan of what the job does by itself."""
         plan, result = (self._read(name) for name in ("plan.json", "optimize.json"))
-        own = dict(plan, communication=dict(plan["communication"], is_own=True, compression="none", changes_numerics=False, buckets=[
-            dict(bucket, model=0) for bucket in result["baseline"]["communication"]["buckets"]]))
+        told = [(one["name"], one["plan"], one["iteration_ms"]) for one in result["finalists"]]
+        if result["best"]["helps"] and not told:  # of a kind that has none
+            told = [("search", self._folder, result["best"]["iteration_ms"])]
         finalists = []
-        if result["best"]["helps"]:
-            finalists.append({"name": "search", "path": self._path("plan.json"), "plan": plan,
-                              "promised_pct": 100 * (1 - 1 / result["best"]["speedup"])})
-        by_tensors = {tuple(map(tuple, (bucket["parameters"] for bucket in value["communication"]["buckets"]))) for value in (plan, own)}
-        for cap_mb in CAPS_MB:
-            value = dict(own, communication=dict(own["communication"], is_own=False, buckets=_cut(own, cap_mb * 1e6)))
-            tensors = tuple(tuple(bucket["parameters"]) for bucket in value["communication"]["buckets"])
-            if tensors not in by_tensors:
-                by_tensors.add(tensors)
-                folder = self._path("cap=%d" % cap_mb)
-                os.makedirs(folder, exist_ok=True)
-                files.Folder.write_json(os.path.join(folder, "plan.json"), value)
-                finalists.append({"name": "cap=%d" % cap_mb, "path": os.path.join(folder, "plan.json"), "plan": value,
-                                  "promised_pct": None})
-        return {"finalists": finalists, "own": own, "why": "nothing that dpro could change is expected to save time"}
+        for name, folder, ms in told:
+            path = os.path.join(folder, "plan.json")
+            finalists.append({"name": name, "path": path, "plan": self._read(path),
+                              "promised_pct": 100 * (1 - ms / result["replayed_ms"])})
+        return {"finalists": finalists, "own": _own(plan, result["baseline"]["communication"]["buckets"]),
+                "why": "nothing that dpro could change is expected to save time"}
 
     def _read(self, name):
         with open(self._path(name), encoding="utf-8") as file:
             return json.load(file)
 
 
-def _cut(plan, most_bytes):
-    """Buckets as DDP cuts them with that limit."""
-    buckets = []
-    for bucket in plan["communication"]["buckets"]:
-        sizes = {parameter["name"]: parameter["size_bytes"] for parameter in plan["job"]["models"][bucket["model"]]["parameters"]}
-        for name in bucket["parameters"]:
-            if not buckets or buckets[-1]["size_bytes"] >= most_bytes or buckets[-1]["model"] != bucket["model"]:
-                buckets.append({"model": bucket["model"], "parameters": [], "size_bytes": 0, "partitions": 1, "priority": 0})
-            buckets[-1]["parameters"].append(name)
-            buckets[-1]["size_bytes"] += sizes[name]
-    return buckets
+def _own(plan, buckets):
+    """A plan of these buckets that changes nothing: it has none where the ranks send no gradients by buckets."""
+    expected = dict(plan["expected"], iteration_ms=plan["expected"]["baseline_ms"], speedup=1.0) if plan.get("expected") else None
+    return {"schema": "dpro.plan/1", "dpro": __version__, "job": dict(plan["job"], models=plan["job"]["models"] if buckets else []),
+            "expected": expected, "communication": {"compression": "none", "changes_numerics": False, "is_own": True,
+                                                    "buckets": [dict({"model": 0}, **bucket) for bucket in buckets]}}

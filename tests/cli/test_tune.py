@@ -64,10 +64,10 @@ class Search(Case):
         return problem
 
     def test_it_is_given_the_trace_and_what_the_user_asked_for_but_nothing_that_records(self):
-        search = self.search('echo "$@ [$DPRO$LD_PRELOAD]"', DPRO_TUNE_SEARCH="--memory 7", LD_PRELOAD="")
+        search = self.search('echo "$@ [$DPRO$LD_PRELOAD]" >&2', DPRO_TUNE_SEARCH="--memory 7", LD_PRELOAD="")
         self.assertIsNone(self.ended(search))
-        with open(self.path("search", "optimize.json"), encoding="utf-8") as file:
-            self.assertEqual(file.read(), "optimize %s -o %s --json --quiet --threads 1 --memory 7 []\n" % (
+        with open(self.path("search", "messages.txt"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "optimize %s -o %s --quiet --threads 1 --memory 7 []\n" % (
                 self.path("trace"), self.path("search")))
 
     def test_one_that_fails_or_takes_too_long_says_why(self):

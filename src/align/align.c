@@ -83,7 +83,6 @@ struct align_cutter {
     int64_t start_ns;    /* of slice 0 */
     int64_t shown_ns[2]; /* what must be covered */
     int64_t n_slices;
-    bool rough;          /* one pass only: lines are wanted later */
     struct window found; /* what was tried last */
 };
 
@@ -159,7 +158,7 @@ static bool solve_slices(struct align_cutter *cutter, int64_t from, int64_t to, 
     for (uint32_t c = 0; c < a->n_clocks; c++)
         window->lines[c] = (struct line){
             clamp_time((__int128)window->start_ns - a->clocks[c].coarse_ns), window->start_ns, 0};
-    return window_solve(a, window, cutter->rough, why);
+    return window_solve(a, window, why);
 }
 
 /* Leaves out the pair's constraints in a slice where they contradict each other, as no cut helps
@@ -202,8 +201,8 @@ static int64_t align_search(struct align_cutter *cutter, int64_t from, int64_t g
     return good;
 }
 
-/* How many slices the window that begins at `from` reaches over; n are known to be fine, roughly.
- * Its lines are in cutter->found unless that is 0. */
+/* How many slices the window that begins at `from` reaches over; n are known to be fine. Its lines
+ * are in cutter->found unless that is 0. */
 static int64_t find_window(struct align_cutter *cutter, int64_t from, int64_t n)
 {
     int64_t rest = cutter->n_slices - from, bad = rest + 1;
@@ -212,14 +211,9 @@ static int64_t find_window(struct align_cutter *cutter, int64_t from, int64_t n)
             return rest;
         bad = rest;
     }
-    cutter->rough = true;
     n = align_search(cutter, from, n, bad);
-    cutter->rough = false;
-    if (n > 0 && !solve_slices(cutter, from, from + n, NULL)) {
-        n = align_search(cutter, from, 0, n);
-        if (n > 0)
-            solve_slices(cutter, from, from + n, NULL);
-    }
+    if (n > 0)
+        solve_slices(cutter, from, from + n, NULL);
     return n;
 }
 

@@ -112,11 +112,10 @@ struct contradiction {
 };
 typedef ARRAY(struct contradiction) contradictions;
 
-/* window.c: one line a clock for a window of the axis, if the constraints allow it; rough: whether
- * they do, but for a thousandth of what they leave open. window->lines hold a guess. False: they
- * don't; then *why, unless it is NULL, has contradictions of different pairs. */
-bool window_solve(const struct align *align, struct window *window, bool rough,
-                  contradictions *why);
+/* window.c: one line a clock for a window of the axis, if the constraints allow it; window->lines
+ * hold a guess. False: they don't; then *why, unless it is NULL, has contradictions of different
+ * pairs. */
+bool window_solve(const struct align *align, struct window *window, contradictions *why);
 
 /* align = moved by the line, relative to `zero_ns`. */
 static inline double line_at(const struct line *line, int64_t local_ns, int64_t zero_ns)

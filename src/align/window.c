@@ -563,12 +563,12 @@ static bool solve_pass(struct window_work *work, int pass)
     return true;
 }
 
-bool window_solve(const struct align *a, struct window *window, bool rough, contradictions *why)
+bool window_solve(const struct align *a, struct window *window, contradictions *why)
 {
     struct window_work work;
     bool solved = true;
     window_init(&work, a, window, why);
-    for (int pass = 0; pass < (rough ? 1 : N_PASSES) && solved; pass++)
+    for (int pass = 0; pass < N_PASSES && solved; pass++)
         solved = solve_pass(&work, pass);
     array_fini(&work.points);
     arena_fini(&work.arena);

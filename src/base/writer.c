@@ -39,27 +39,9 @@ static void init_gzip(struct writer *w)
     w->gzip = gz;
 }
 
-static void describe_fd(int fd, char link[64])
-{
-    snprintf(link, 64, "/proc/self/fd/%d", fd);
-}
-
-static int create_temp(struct writer *w)
-{
-    w->fd = mem_keep_fd(open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    return w->fd < 0 ? -1 : 0;
-}
-
-static int link_unnamed(struct writer *w)
-{
-    char link[64];
-    describe_fd(w->fd, link);
-    return linkat(AT_FDCWD, link, AT_FDCWD, w->temp, AT_SYMLINK_FOLLOW);
-}
-
 /* A name of its own for every writer of this and other processes; the mode is what the umask
  * leaves, as for any file a program writes. */
-static int name_temp(struct writer *w, int (*make)(struct writer *))
+static int open_temp(struct writer *w)
 {
     static atomic_uint counter;
     size_t size = strlen(w->path) + 48;
@@ -67,7 +49,8 @@ static int name_temp(struct writer *w, int (*make)(struct writer *))
     for (int tries = 0; tries < 100; tries++) {
         snprintf(w->temp, size, "%s.tmp%ld-%u", w->path, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
-        if (make(w) == 0)
+        w->fd = mem_keep_fd(open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+        if (w->fd >= 0)
             return 0;
         if (errno != EEXIST)
             break;
@@ -77,22 +60,6 @@ static int name_temp(struct writer *w, int (*make)(struct writer *))
     w->temp = NULL;
     errno = kept;
     return -1;
-}
-
-/* Without a name, where the file system has that: then nothing is left of it however this process
- * ends. */
-static int open_temp(struct writer *w)
-{
-    char link[64];
-    const char *slash = strrchr(w->path, '/');
-    SCRATCH char *folder =
-        slash ? mem_format("%.*s", (int)(slash - w->path + 1), w->path) : mem_copy_string(".");
-    w->fd = mem_keep_fd(open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-    describe_fd(w->fd, link);
-    w->is_unnamed = w->fd >= 0 && access(link, F_OK) == 0;
-    if (w->fd >= 0 && !w->is_unnamed)
-        mem_close_fd(w->fd);
-    return w->is_unnamed ? 0 : name_temp(w, create_temp);
 }
 
 /* What is no file, a device or a FIFO, is written to, not replaced. */
@@ -180,7 +147,7 @@ static const char *file_name(FILE *file, char *out, size_t size)
 {
     char link[64];
     int fd = fileno(file);
-    describe_fd(fd, link);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = fd < 0 ? -1 : readlink(link, out, size - 1);
     if (n <= 0)
         return fd == STDOUT_FILENO ? "standard output" : "output";
@@ -193,7 +160,7 @@ int writer_finish(struct writer *w, struct dpro_error *err)
     writer_flush(w, true);
     if (w->file && !w->failed && fflush(w->file) != 0)
         w->failed = errno;
-    if (w->fd >= 0 && !w->is_unnamed) {
+    if (w->fd >= 0) {
         if (mem_close_fd(w->fd) != 0 && !w->failed && errno != EINTR)
             w->failed = errno; /* a quota may show only here */
         w->fd = -1;
@@ -210,11 +177,11 @@ int writer_finish(struct writer *w, struct dpro_error *err)
 
 int writer_commit(struct writer *w, struct dpro_error *err)
 {
-    if (!w->temp && !w->is_unnamed)
+    if (!w->temp)
         return 0;
     /* writer_finish comes first and must have succeeded */
-    assert((w->fd < 0 || w->is_unnamed) && !w->failed);
-    if ((w->is_unnamed && name_temp(w, link_unnamed) != 0) || rename(w->temp, w->path) != 0)
+    assert(w->fd < 0 && !w->failed);
+    if (rename(w->temp, w->path) != 0)
         return dpro_error_set(err, DPRO_EIO, "%s: can't be written: %s", w->path, strerror(errno));
     mem_free(w->temp);
     w->temp = NULL;

@@ -21,7 +21,6 @@ struct writer {
     struct writer_gzip *gzip; /* NULL: plain */
     char *path, *temp;        /* NULL: writing to `file`; temp is NULL once renamed */
     struct file_set *set;     /* that the file is one of; NULL: none */
-    bool is_unnamed;          /* the file has no name yet */
 };
 
 /* Writes a whole file by one function: to `file`, which stays the caller's, or `path` as below. */

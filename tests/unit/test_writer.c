@@ -225,21 +225,6 @@ TEST(a_file_appears_only_when_committed)
     unlink(path);
 }
 
-TEST(nothing_is_left_of_a_file_if_the_process_is_killed)
-{
-    struct writer w;
-    glob_t seen;
-    int unnamed = open(folder, O_TMPFILE | O_WRONLY, 0600);
-    if (unnamed < 0)
-        skip(); /* the file system gives every file a name */
-    close(unnamed);
-    assert_int_equal(writer_init_path(&w, in_folder("b.txt"), false, NULL), 0);
-    writer_text(&w, "half");
-    assert_int_equal(writer_finish(&w, NULL), 0);
-    assert_int_equal(glob(in_folder("*"), 0, NULL, &seen), GLOB_NOMATCH);
-    writer_fini(&w);
-}
-
 TEST(a_full_disk_is_told_with_name_and_reason)
 {
     struct dpro_error err = {0};

@@ -9,8 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* INFLATE_SIZE: what inflate is asked for, always; it divides the readers' own chunks, which are
- * then written to directly. */
+/* INFLATE_SIZE: what inflate is asked for, always. */
 enum { PACKED_SIZE = 1 << 16, INFLATE_SIZE = 1 << 16 };
 
 static int64_t read_source(struct input *in, void *out, size_t size, struct dpro_error *err)
@@ -153,20 +152,15 @@ static int64_t inflate_piece(struct input *in, unsigned char *out, struct dpro_e
 static int64_t read_gzip(struct input *in, unsigned char *out, size_t size, struct dpro_error *err)
 {
     size_t done = 0;
+    if (!in->piece)
+        in->piece = mem_alloc(INFLATE_SIZE);
     while (done < size) {
         if (in->piece_left == 0) {
-            bool direct = size - done >= INFLATE_SIZE;
-            if (!direct && !in->piece)
-                in->piece = mem_alloc(INFLATE_SIZE);
-            int64_t n = inflate_piece(in, direct ? out + done : in->piece, err);
+            int64_t n = inflate_piece(in, in->piece, err);
             if (n < 0)
                 return n;
             if (n == 0)
                 break;
-            if (direct) {
-                done += (size_t)n;
-                continue;
-            }
             in->piece_left = (size_t)n;
             in->piece_at = in->piece;
         }

@@ -7,11 +7,12 @@
  * block of its size was made in the iteration before and kept, as gradients and batches are. A
  * CPU's profiler does not see frees by a collective's own thread. */
 
+#include "base/intervals.h"
 #include "graph/memory/memory_build.h"
-
 /* More than any device has: the sum of what was there before stays far from overflow. */
 #define MOST_BYTES ((uint64_t)1 << 44)
-
+/* Larger ones are no addresses. */
+#define MOST_ADDRESS ((uint64_t)1 << 62)
 uint32_t memory_span_at(const struct trace_rank *trace, uint32_t track, int64_t ns)
 {
     if (track == NO_ID)
@@ -175,37 +176,24 @@ void memory_join_allocations(struct memory_build *b)
 
 /* ---- what was there before ---- */
 
-struct blocks_stretch {
-    uint64_t start, end;
-};
-typedef ARRAY(struct blocks_stretch) stretch_array;
-
-ORDER(by_address, struct blocks_stretch, ASCENDING(start));
-
 /* Where memory was taken in the window, ascending and apart. */
-static stretch_array find_taken(const struct memory_build *b)
+static interval_array find_taken(const struct memory_build *b)
 {
-    stretch_array taken = {0};
-    size_t kept = 0;
-    EACH (const struct block_build, block, b->blocks) {
-        if (block->taken_ns != BEFORE_WINDOW && block->address + block->size_bytes > block->address)
-            array_add(&taken, block->address, block->address + block->size_bytes);
-    }
-    array_sort(&taken, by_address);
-    for (size_t i = 1; i < taken.n; i++)
-        if (taken.at[i].start < taken.at[kept].end)
-            taken.at[kept].end = MAX(taken.at[kept].end, taken.at[i].end);
-        else
-            taken.at[++kept] = taken.at[i];
-    taken.n = MIN(taken.n, kept + 1);
+    interval_array taken = {0};
+    EACH (const struct block_build, block, b->blocks)
+        if (block->taken_ns != BEFORE_WINDOW && block->size_bytes > 0 &&
+            block->address < MOST_ADDRESS && block->size_bytes < MOST_ADDRESS)
+            array_add(&taken, (int64_t)block->address,
+                      (int64_t)(block->address + block->size_bytes));
+    intervals_join(&taken);
     return taken;
 }
 
-static bool is_taken_again(const stretch_array *taken, const struct held_block *held)
+static bool is_taken_again(const interval_array *taken, const struct held_block *held)
 {
-    size_t at = LOWER_BOUND(i, 0, taken->n, taken->at[i].end <= held->address);
-    return held->address != 0 && at < taken->n &&
-           taken->at[at].start < held->address + held->size_bytes;
+    int64_t address = (int64_t)held->address;
+    return held->address != 0 && held->address < MOST_ADDRESS &&
+           intervals_within(taken, address, address + (int64_t)held->size_bytes) > 0;
 }
 
 /* What a job makes anew in every iteration. */
@@ -250,7 +238,7 @@ static void describe_held(struct memory_build *b, uint32_t block, uint32_t held)
 static void add_held(struct memory_build *b)
 {
     SCRATCH struct map given = {0}; /* address -> block */
-    SCRATCH stretch_array taken = find_taken(b);
+    SCRATCH interval_array taken = find_taken(b);
     SCRATCH struct map kept = count_kept(b);
     size_t n_seen = b->blocks.n;
     bool is_sure = b->device >= 0 || b->held->of_last_step;

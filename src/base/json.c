@@ -335,7 +335,7 @@ static inline __attribute__((always_inline)) uint32_t inside_quotes(uint32_t quo
 
 /* Passes one object or array by counting brackets, 32 bytes at a time, those in strings masked out.
  * No recursion, so that depth costs nothing but is checked all the same. */
-static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
+bool json_skip_nested(struct json *js)
 {
     uint32_t depth = 0, in_string = 0; /* all bits set inside a string */
     for (;;) {
@@ -386,19 +386,6 @@ static inline __attribute__((always_inline)) bool skip_nested(struct json *js)
     }
 }
 
-static bool skip_nested_any(struct json *js)
-{
-    return skip_nested(js);
-}
-
-#if defined(__x86_64__)
-/* The same with one instruction to count bits: on long shapes a third faster. */
-static __attribute__((target("avx2,popcnt,bmi"))) bool skip_nested_popcnt(struct json *js)
-{
-    return skip_nested(js);
-}
-#endif
-
 bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, bool *cut)
 {
     if (json_peek(js) < 0)
@@ -412,7 +399,7 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
         if (!pass_string(js, &escaped))
             return false;
     } else if (first == '{' || first == '[') {
-        if (!js->skip_nested(js))
+        if (!json_skip_nested(js))
             return false;
     } else {
         return *cut = false, json_number(js, text, len);
@@ -426,12 +413,6 @@ bool json_raw(struct json *js, size_t limit, const char **text, size_t *len, boo
 void json_init(struct json *js, struct input *in, size_t chunk, struct dpro_error *err)
 {
     *js = (struct json){.in = in, .err = err, .chunk = chunk ? chunk : JSON_CHUNK};
-    js->skip_nested = skip_nested_any;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") &&
-        __builtin_cpu_supports("bmi"))
-        js->skip_nested = skip_nested_popcnt;
-#endif
     /* a kept token, one chunk, the padding */
     js->buffer = mem_alloc(JSON_TEXT_MAX + js->chunk + JSON_PADDING);
     js->scratch = mem_alloc(JSON_TEXT_MAX);

@@ -45,7 +45,6 @@ struct json {
     struct input *in;
     int threads; /* that may read it together; 0: one */
     struct dpro_error *err;
-    bool (*skip_nested)(struct json *js);          /* for this processor */
     void (*on_chunk)(void *arg, struct input *in); /* after every chunk; may be NULL */
     void *arg;
 };
@@ -81,6 +80,7 @@ bool json_string_slow(struct json *js, const char **text, size_t *len);
 bool json_number_slow(struct json *js, const char **text, size_t *len);
 bool json_colon_slow(struct json *js, const char **key, size_t len);
 bool json_skip_string(struct json *js);
+bool json_skip_nested(struct json *js);
 bool json_stop(struct json *js, enum json_fail why); /* always false */
 
 /* Bit i: text[i] is a quote or a backslash, for 32 bytes. */
@@ -232,7 +232,7 @@ static inline bool json_skip(struct json *js)
         return true;
     }
     if (c == '{' || c == '[')
-        return js->skip_nested(js);
+        return json_skip_nested(js);
     if (c < 0)
         return json_stop(js, JSON_ENDED);
     if (c == '}' || c == ']' || c == ',' || c == ':')

@@ -2,26 +2,6 @@
 
 #include "base/json.h"
 
-/* Eight digits at once: true when all are, as a number in *value. */
-static inline bool eight_digits(const char *text, uint64_t *value)
-{
-    uint64_t w;
-    memcpy(&w, text, 8);
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    if (((w & 0xF0F0F0F0F0F0F0F0u) | (((w + 0x0606060606060606u) & 0xF0F0F0F0F0F0F0F0u) >> 4)) !=
-        0x3333333333333333u)
-        return false;
-    w -= 0x3030303030303030u;
-    w = w * 10 + (w >> 8);
-    *value = (((w & 0x000000FF000000FFu) * 0x000F424000000064u) +
-              (((w >> 16) & 0x000000FF000000FFu) * 0x0000271000000001u)) >>
-             32;
-    return true;
-#else
-    return false;
-#endif
-}
-
 enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
 {
     uint64_t v = 0;
@@ -133,11 +113,6 @@ enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *v
     size_t i = 0, point = 0;
     if (len == 0 || len > 18 || scale < 0 || scale > 3)
         return decimal_slow(text, len, scale, value);
-    uint64_t eight;
-    if (len >= 8 && eight_digits(text, &eight)) {
-        v = (int64_t)eight;
-        i = 8;
-    }
     for (; i < len; i++) {
         unsigned digit = (unsigned)(unsigned char)text[i] - '0';
         if (digit > 9) {

@@ -141,7 +141,7 @@ bool pb_text(struct pb *pb, const struct pb_field *field, const char **text, siz
     return true;
 }
 
-bool pb_view_next_slow(struct pb_view *view, struct pb_field *field)
+bool pb_view_next(struct pb_view *view, struct pb_field *field)
 {
     *field = (struct pb_field){.payload = view->p};
     if (view->broken || view->p >= view->end)

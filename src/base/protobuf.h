@@ -88,35 +88,8 @@ static inline struct pb_view pb_view_of(const struct pb_field *field)
     return (struct pb_view){field->payload, field->payload + pb_length(field), false};
 }
 
-bool pb_view_next_slow(struct pb_view *view, struct pb_field *field);
 /* False at its end, or with `broken` where it makes no sense any more. */
-static inline bool pb_view_next(struct pb_view *view, struct pb_field *field)
-{
-    const unsigned char *p = view->p, *end = view->end;
-    uint64_t value = 0;
-    unsigned shift = 0;
-    /* almost all have a tag of one byte, and are a number or bytes */
-    if (!view->broken && p < end && *p >= 8 && (*p & 0x85) == 0) {
-        *field = (struct pb_field){.number = *p >> 3, .wire = *p & 7};
-        for (p++; p < end && *p >= 0x80 && shift < 7 * (PB_VARINT_MAX - 1); shift += 7)
-            value |= (uint64_t)(*p++ & 0x7f) << shift;
-        if (p < end && *p < 0x80) {
-            field->value = value | (uint64_t)*p << shift;
-            field->payload = p + 1;
-            if (pb_length(field) <= (size_t)(end - field->payload)) {
-                view->p = field->payload + pb_length(field);
-                return true;
-            }
-        }
-    }
-    /* copies, so that the caller's may stay in registers */
-    struct pb_view rest = *view;
-    struct pb_field next;
-    bool any = pb_view_next_slow(&rest, &next);
-    *view = rest;
-    *field = next;
-    return any;
-}
+bool pb_view_next(struct pb_view *view, struct pb_field *field);
 
 /* The last field of each number below n, an empty one with number 0 where there is none. False: it
  * is broken. */

@@ -100,27 +100,12 @@ void json_skip_mark(struct json *js)
 
 int json_peek_slow(struct json *js)
 {
-    for (;;) {
-        while (js->p < js->end) {
-#if defined(__SSE2__)
-            __m128i a = _mm_loadu_si128((const __m128i *)js->p);
-            __m128i space = _mm_cmpeq_epi8(_mm_min_epu8(a, _mm_set1_epi8(' ')), a);
-            uint32_t mask = (uint32_t)_mm_movemask_epi8(space) ^ 0xffff;
-            if (mask) {
-                js->p += __builtin_ctz(mask);
-                return (unsigned char)*js->p;
-            }
-            js->p += 16;
-#else
+    do {
+        for (; js->p < js->end; js->p++)
             if ((unsigned char)*js->p > ' ')
                 return (unsigned char)*js->p;
-            js->p++;
-#endif
-        }
-        js->p = js->end;
-        if (!json_refill(js))
-            return -1;
-    }
+    } while (json_refill(js));
+    return -1;
 }
 
 /* A key whose colon or value is not close by. The key may have to move out of the buffer. */
@@ -264,21 +249,11 @@ bool json_skip_string(struct json *js)
 
 bool json_number_slow(struct json *js, const char **text, size_t *len)
 {
-    size_t n = 0;
     js->keep = js->p;
     js->cut = false;
     for (;;) {
-        while (js->p < js->end) {
-            uint32_t mask = json_mask_ends(js->p);
-            n = mask ? (size_t)__builtin_ctz(mask) : 16;
-            if (n < 16 || js->p + 16 > js->end) {
-                js->p += n;
-                break;
-            }
-            js->p += 16;
-        }
-        if (js->p > js->end)
-            js->p = js->end;
+        while (js->p < js->end && !(json_mask_ends(js->p) & 1))
+            js->p++;
         if (js->p < js->end)
             break;
         if (!json_refill(js))

@@ -25,7 +25,7 @@ enum json_value json_unsigned(const char *text, size_t len, uint64_t *value)
 }
 
 /* The general form: up to 19 digits as an integer and a power of ten. */
-static enum json_value decimal_slow(const char *text, size_t len, int scale, int64_t *value)
+enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value)
 {
     size_t i = 0;
     bool minus = false, any = false, fraction = false;
@@ -102,42 +102,5 @@ static enum json_value decimal_slow(const char *text, size_t len, int scale, int
         return JSON_SATURATED;
     }
     *value = minus ? -(int64_t)mantissa : (int64_t)mantissa;
-    return JSON_VALUE;
-}
-
-enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *value)
-{
-    /* digits, at most three more behind a point: what every Kineto writer writes */
-    static const int64_t tens[] = {1, 10, 100, 1000};
-    int64_t v = 0;
-    size_t i = 0, point = 0;
-    if (len == 0 || len > 18 || scale < 0 || scale > 3)
-        return decimal_slow(text, len, scale, value);
-    for (; i < len; i++) {
-        unsigned digit = (unsigned)(unsigned char)text[i] - '0';
-        if (digit > 9) {
-            if (text[i] != '.' || i == 0)
-                return decimal_slow(text, len, scale, value);
-            break;
-        }
-        v = v * 10 + digit;
-    }
-    if (i < len) {
-        size_t n_fraction = len - i - 1;
-        if ((int)n_fraction > scale)
-            return decimal_slow(text, len, scale, value);
-        for (point = i + 1; point < len; point++) {
-            unsigned digit = (unsigned)(unsigned char)text[point] - '0';
-            if (digit > 9)
-                return decimal_slow(text, len, scale, value);
-            v = v * 10 + digit;
-        }
-        scale -= (int)n_fraction;
-    }
-    if (__builtin_mul_overflow(v, tens[scale], &v)) {
-        *value = INT64_MAX;
-        return JSON_SATURATED;
-    }
-    *value = v;
     return JSON_VALUE;
 }

@@ -38,7 +38,6 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
                          struct groups *groups)
 {
     enum { ROUNDING_NS = 1000 }; /* a span may seem to begin before the last one is over */
-    enum { AHEAD = 24 };         /* slices: the caches have their spans in time */
     groups->parts.n = groups->names.n = groups->hashes.n = 0;
     for (uint32_t i = first, begin; i < end;) {
         uint32_t root = root_of(rank, i);
@@ -47,11 +46,8 @@ static void group_slices(const struct rank_build *rank, uint32_t first, uint32_t
         uint64_t hash = map_mix(rank->keys[i] + 1);
         for (begin = i++; i < end && (start = rank->slices.at[i].start_ns) < until &&
                           (start < until - ROUNDING_NS || root_of(rank, i) == root);
-             i++) { /* the next waits for little */
+             i++) /* the next waits for little */
             hash = (hash ^ map_mix(rank->keys[i] + 1)) * 0xd6e8feb86659fd93u + 1;
-            if (i + AHEAD < end)
-                __builtin_prefetch(&rank->trace->spans[rank->slices.at[i + AHEAD].span]);
-        }
         array_add(&groups->parts, begin, i - begin);
         array_push(&groups->names, (uint64_t)span->name + 1);
         array_push(&groups->hashes, hash);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <dpro/dpro.h>
 
@@ -109,7 +110,7 @@ static int export_parquet(const struct values *values, const struct opt_list *pa
                                      "parquet; sys.exit(parquet.main(sys.argv[2:]))";
     const struct dpro_job_options *job = &values->common.job;
     const char *argv[16 + paths->n];
-    char folder[PATH_MAX], numbers[2][64], texts[2][PATH_MAX];
+    char folder[PATH_MAX], python[PATH_MAX + 32], numbers[2][64], texts[2][PATH_MAX];
     struct opt_list args = {.items = argv};
     struct parts parts;
     bool started;
@@ -117,12 +118,16 @@ static int export_parquet(const struct values *values, const struct opt_list *pa
     if (code != 0)
         return code;
     snprintf(folder, sizeof folder, "%s/../..", parts.site);
+    /* packages of an environment are those of its own interpreter */
+    snprintf(python, sizeof python, "%s/../../../bin/python3", folder);
+    if (!strstr(parts.site, "/site-packages/") || access(python, X_OK) < 0)
+        snprintf(python, sizeof python, "python3");
     snprintf(numbers[0], sizeof numbers[0], "threads=%d", job->threads);
     snprintf(numbers[1], sizeof numbers[1], "steps=%" PRId64 ":%" PRId64, job->first_step,
              job->last_step);
     snprintf(texts[0], sizeof texts[0], "rank_regex=%s", job->rank_regex ? job->rank_regex : "");
     snprintf(texts[1], sizeof texts[1], "step_mark=%s", job->step_mark ? job->step_mark : "");
-    const char *const all[] = {"python3",
+    const char *const all[] = {python,
                                "-c",
                                code_of_it,
                                folder,

@@ -191,8 +191,10 @@ def main(args):
         return 0 if args in (["-h"], ["--help"]) else 2
     try:
         import anyio
-        from mcp.server import lowlevel  # noqa: F401
-    except ImportError:
+        import importlib.metadata
+        if int(importlib.metadata.version("mcp").split(".")[0]) < 2:
+            raise ImportError
+    except (ImportError, ValueError):
         print("dpro: python -m dpro.mcp needs the package mcp, 2 or later: pip install 'dpro[mcp]'", file=sys.stderr)
         return 2
     try:

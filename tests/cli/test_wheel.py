@@ -74,6 +74,11 @@ class Wheel(Case):
         done = self.run_there("python", "-c", f"import dpro; print(dpro.optimize({BUNDLED!r})['schema'])")
         self.assertEqual(done.stdout, "dpro.optimize/1\n")
 
+    def test_parquet_is_written_by_the_environment_s_own_python(self):
+        done = subprocess.run([self.path_in("venv", "bin", "dpro"), "export", "--parquet", self.path("tables"), BUNDLED],
+                              env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertRegex(done.stderr, "(?m)^dpro: --parquet .with .*/test-wheel/venv/.*bin/python3. needs the package pyarrow")
+
     def test_python_starts_without_loading_anything_of_ours(self):
         done = self.run_there("python", "-c", "import sys; print([m for m in sys.modules if m.startswith('dpro')])")
         self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))

@@ -8,8 +8,7 @@
 /* About 50 bytes an op: what a browser still opens at once. */
 #define MAX_PAGE_OPS 250000u
 
-#define MOST_DRAWN  16    /* ranks whose memory is drawn, those with the highest peaks */
-#define MOST_POINTS 16000 /* of them together */
+#define MOST_DRAWN 16 /* ranks whose memory is drawn, those with the highest peaks */
 
 /* Ops of the page: the critical ones, those of a diagnosis and the longest others, in order of
  * their ids. */
@@ -328,41 +327,24 @@ static void write_iterations(struct writer *w, const struct report_facts *f)
 ORDER_OF_INDICES(by_peak, struct memory_fact, DESCENDING(memory.peak_bytes) ?: ASCENDING(index));
 
 /* Columns of the points of one rank, each as the difference to the point before; categories that
- * never hold anything are left out. Of too many points every `step`th is kept, as the one of its
- * step at which most is held. */
-static void write_held(struct writer *w, const struct memory_fact *fact, uint32_t most)
+ * never hold anything are left out. */
+static void write_held(struct writer *w, const struct memory_fact *fact)
 {
-    uint32_t n = fact->memory.n_points, n_kept = 0;
+    uint32_t n = fact->memory.n_points;
     const struct dpro_memory_point *points = fact->memory.points;
-    uint32_t step = n / most + 1;
-    SCRATCH uint32_t *kept = mem_array(n / step + (size_t)2, sizeof *kept);
-    for (uint32_t first = 0; first < n; first += step) {
-        uint64_t most_held = 0;
-        kept[n_kept] = first;
-        for (uint32_t i = first; i < n && i < first + step; i++) {
-            uint64_t held = 0;
-            for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-                held += points[i].by_category[c];
-            if (held > most_held) {
-                most_held = held;
-                kept[n_kept] = i;
-            }
-        }
-        n_kept++;
-    }
-    SCRATCH int64_t *column = mem_array(n_kept + (size_t)1, sizeof *column);
+    SCRATCH int64_t *column = mem_array(n + (size_t)1, sizeof *column);
     writer_item(w);
     writer_fields(w, INT("rank", fact->memory.rank));
-    for (uint32_t k = 0; k < n_kept; k++)
-        column[k] = points[kept[k]].at_ns;
-    write_rising(w, "at", n_kept, column);
+    for (uint32_t i = 0; i < n; i++)
+        column[i] = points[i].at_ns;
+    write_rising(w, "at", n, column);
     writer_begin(w, "held", '{');
     for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
         int64_t any = 0;
-        for (uint32_t k = 0; k < n_kept; k++)
-            any |= column[k] = (int64_t)points[kept[k]].by_category[c];
+        for (uint32_t i = 0; i < n; i++)
+            any |= column[i] = (int64_t)points[i].by_category[c];
         if (any != 0)
-            write_rising(w, dpro_memory_category_name(c), n_kept, column);
+            write_rising(w, dpro_memory_category_name(c), n, column);
     }
     writer_close(w, '}');
     writer_close(w, '}');
@@ -375,7 +357,7 @@ static void write_memory(struct writer *w, const struct report_facts *f)
     uint32_t n = MIN(all->n_ranks, (uint32_t)MOST_DRAWN);
     sort_u32(order, n);
     WRITER_ROWS (w, "memory", i, n)
-        write_held(w, &all->ranks[order[i]], MOST_POINTS / n);
+        write_held(w, &all->ranks[order[i]]);
 }
 
 static void write_data(struct writer *w, const void *arg)

@@ -2,7 +2,7 @@
  *
  * Of all waiting ops the one with the smallest (max(ready, clock), ready, id) runs next. Within a
  * device that is the smallest (ready, id). So each device has its first op, as most queues hold
- * only one, a line of those that came behind it in that order, and a heap of the others. A
+ * only one, and a heap of the others. A
  * tournament tree over the devices has the one whose first op comes next. Keys never decrease, as
  * an op gets ready at its predecessor's end or later. Inline, as this is what a replay does most.
  */
@@ -58,8 +58,6 @@ struct entry {
     uint32_t first_succ, end; /* its successors: rows of the graph */
 };
 
-typedef ARRAY(struct entry) entry_array;
-
 /* Threads that run the ops of a queue. */
 struct pool {
     uint32_t n, free; /* which one is free first */
@@ -72,18 +70,16 @@ struct pool {
 struct queue { /* two cache lines; most turns need the first only */
     int64_t clock;
     struct entry head;
-    struct entry *line; /* those from line_first on came in order */
-    uint32_t line_first, line_n, line_cap;
+    struct entry *rest; /* the others: binary heap */
+    uint32_t n_rest, room;
     bool serial; /* runs one op at a time, or so many as its pool has threads; not so ops without a
                     device, and communication threads */
     bool is_special; /* it has a pool, or is a link's */
-    bool has_rest;
     uint32_t last_op;
-    entry_array rest;  /* the others: binary heap */
     struct pool *pool; /* the queue's clock and last op are those of its free thread; NULL: none */
     struct share *share; /* of a link that connections share; NULL: it is no such link's */
 };
-_Static_assert(offsetof(struct queue, last_op) == 64, "");
+_Static_assert(offsetof(struct queue, pool) == 64, "");
 
 /* A node of the tournament tree: who won, and its max(ready, clock), so that a match reads two
  * neighbours and the queues only on a tie. */
@@ -119,10 +115,13 @@ static inline bool entry_less(const struct entry *a, const struct entry *b)
 
 static inline void heap_push(struct queue *q, struct entry entry)
 {
-    array_reserve(&q->rest, 1);
-    size_t i = q->rest.n++;
-    struct entry *at = q->rest.at;
-    q->has_rest = true;
+    if (q->n_rest == q->room) {
+        size_t cap = q->room;
+        array_grow((void **)&q->rest, &cap, q->n_rest, 1, sizeof entry);
+        q->room = (uint32_t)cap;
+    }
+    uint32_t i = q->n_rest++;
+    struct entry *at = q->rest;
     for (; i > 0 && entry_less(&entry, &at[(i - 1) / 2]); i = (i - 1) / 2)
         at[i] = at[(i - 1) / 2];
     at[i] = entry;
@@ -130,10 +129,9 @@ static inline void heap_push(struct queue *q, struct entry entry)
 
 static inline struct entry heap_pop(struct queue *q)
 {
-    struct entry *at = q->rest.at, top = at[0], last = at[--q->rest.n];
-    size_t n = q->rest.n, i = 0;
-    q->has_rest = n > 0;
-    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+    struct entry *at = q->rest, top = at[0], last = at[--q->n_rest];
+    uint32_t n = q->n_rest, i = 0;
+    for (uint32_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && entry_less(&at[child + 1], &at[child]))
             child++;
         if (!entry_less(&at[child], &last))
@@ -143,21 +141,6 @@ static inline struct entry heap_pop(struct queue *q)
     if (n)
         at[i] = last;
     return top;
-}
-
-static inline void line_push(struct queue *q, struct entry entry)
-{
-    if (q->line_n == q->line_cap && q->line_first > q->line_n / 2) { /* room at little cost */
-        q->line_n -= q->line_first;
-        memcpy(q->line, q->line + q->line_first, q->line_n * sizeof entry);
-        q->line_first = 0;
-    }
-    if (q->line_n == q->line_cap) {
-        size_t cap = q->line_cap;
-        array_grow((void **)&q->line, &cap, q->line_n, 1, sizeof entry);
-        q->line_cap = (uint32_t)cap;
-    }
-    q->line[q->line_n++] = entry;
 }
 
 /* Returns whether the head changed. */
@@ -173,27 +156,13 @@ static inline bool queue_push(struct queue *q, struct entry entry)
         heap_push(q, old);
         return true;
     }
-    if (q->line_first < q->line_n && entry_less(&entry, &q->line[q->line_n - 1]))
-        heap_push(q, entry);
-    else
-        line_push(q, entry);
+    heap_push(q, entry);
     return false;
 }
 
 static inline void queue_pop(struct queue *q)
 {
-    struct entry *first = q->line_first < q->line_n ? &q->line[q->line_first] : NULL;
-    if (q->has_rest && (!first || entry_less(&q->rest.at[0], first))) {
-        q->head = heap_pop(q);
-    } else if (first) {
-        q->head = *first;
-        __builtin_prefetch(first + 1);
-        __builtin_prefetch((const char *)(first + 2) - 1); /* it may lie on two cache lines */
-        if (++q->line_first == q->line_n)
-            q->line_first = q->line_n = 0;
-    } else {
-        q->head = (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
-    }
+    q->head = q->n_rest > 0 ? heap_pop(q) : (struct entry){.ready = INT64_MAX, .id = NO_ENTRY};
 }
 
 /* A pool's free thread has got an op to run: which one is free next. */

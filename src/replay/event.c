@@ -519,8 +519,7 @@ static void event_fini(struct event *e)
         if (e->slots[c])
             free_slot(e->slots[c]);
     for (uint32_t q = 0; q < e->dispatch.n_leaves; q++) {
-        mem_free(e->dispatch.queues[q].line);
-        array_fini(&e->dispatch.queues[q].rest);
+        mem_free(e->dispatch.queues[q].rest);
         share_destroy(e->dispatch.queues[q].share);
     }
     FREE_ALL(&e->past, &e->passing);

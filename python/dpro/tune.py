@@ -140,6 +140,10 @@ class Tuning(Session):
 
     def _begin_turns(self):
         finalists = self._told["finalists"]
+        problem = agreement.ask(self._store, SUBJECT, "step %d" % self._step, None)
+        if problem:  # before each finalist is asked about, and waited for
+            self._as_it_was(problem)
+            return
         for finalist in finalists:
             applied.give(finalist["path"], finalist["plan"])
         self._turns = Turns(self, self._told["steps"], 2)
@@ -231,7 +235,8 @@ class Tuning(Session):
         if self._kept == BASELINE:
             text = "the job goes on as it was: %s" % state["why"]
         else:
-            text = "the job goes on with %s, which saves %s of a step" % (self._kept, saves(state["names"][self._kept]))
+            text = "the job goes on with %s, which saves %s of a step, where %.1f %% were expected" % (
+                self._kept, saves(state["names"][self._kept]), self._finalist(self._kept)["promised_pct"])
         self._tell("%s; %s after %d steps of turns, which took %.1f %% longer than as it ran" % (
             text, sure(state), state["steps"], cost_pct or 0))
         self._tell("the plan is in %s, all turns in its tune.json; another run takes it with dpro profile --plan %s" % (
@@ -241,6 +246,12 @@ class Tuning(Session):
         """The best plan so far, and all turns."""
         if self._rank != 0 or not self._race:
             return
+        try:
+            self._write_files(complete, cost_pct, problem)
+        except OSError as failed:  # turns go on
+            report.say("tune-write", "tune: %s: %s" % (self._out, failed.strerror or failed))
+
+    def _write_files(self, complete, cost_pct, problem):
         state = self._race.state()
         finalist = self._finalist(state["winner"])
         files.Folder.write_json(os.path.join(self._out, "plan.json"), finalist["plan"] if finalist else self._told["own"])
@@ -358,7 +369,7 @@ class Search:
         if code == 0:
             return None
         with open(self._path("messages.txt"), encoding="utf-8", errors="replace") as file:
-            lines = file.read().strip().splitlines()
+            lines = file.read().replace("dpro: ", "").strip().splitlines()
         return "the search failed: %s" % (lines[-1][:report.MOST_TEXT] if lines else "exit code %d" % code)
 
     def end(self):

@@ -72,7 +72,7 @@ class Search(Case):
 
     def test_one_that_fails_or_takes_too_long_says_why(self):
         self.assertEqual(self.ended(self.search("echo this; echo that >&2; echo dpro: no ranks >&2; exit 3")),
-                         "the search failed: dpro: no ranks")
+                         "the search failed: no ranks")
         self.assertEqual(self.ended(self.search("exit 4")), "the search failed: exit code 4")
         with unittest.mock.patch.object(tune, "SEARCH_S", 0):
             search = self.search("exec sleep 100")

@@ -74,7 +74,7 @@ class Tune(live.Case):
             return run, json.load(file)
 
     def test_the_job_goes_on_with_what_is_fastest_and_trains_to_the_same_numbers(self):
-        run, told = self.tune(DECIDED, 500)
+        run, told = self.tune(DECIDED, 500, "--memory", "4GiB")
         self.assertEqual(run.digests, self.pair(DECIDED, 500).digests)
         race = told["race"]
         self.assertEqual((told["schema"], told["complete"], told["problem"], told["world_size"]), ("dpro.tune/1", True, None, 2))
@@ -90,7 +90,10 @@ class Tune(live.Case):
         for rank in range(2):
             self.assertIn("BUCKETS %d %d" % (rank, len(fastest)), run.out)
         self.assertEqual(run.err.count("tune: the job goes on with %s, which saves " % race["winner"]), 1)
-        self.assertLess(told["cost_pct"], 50)
+        self.assertIsInstance(told["cost_pct"], float)
+        self.assertTrue(all(turn["peak_bytes"] for turn in told["turns"] if turn["block"] == 0), told["turns"][0])
+        self.assertIn("where %.1f %% were expected" % next(
+            one["promised_pct"] for one in told["finalists"] if one["name"] == race["winner"]), run.err)
         with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
             self.assertEqual([bucket["size_bytes"] for bucket in json.load(file)["communication"]["buckets"]], fastest)
         self.assertTrue(os.path.exists(self.path("plan", "trace", "job.json")))

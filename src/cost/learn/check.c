@@ -59,8 +59,8 @@ uint32_t rank_main_stream(const struct dpro_graph *g, const struct graph_rank *r
     uint32_t most = DPRO_NO_DEVICE;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         uint32_t device = g->device[op];
-        if (!(g->flags[op] & GRAPH_OP_GPU) || device == DPRO_NO_DEVICE ||
-            g->devices[device].kind != DPRO_DEVICE_GPU_STREAM || g->kind[op] == DPRO_OP_COLLECTIVE)
+        if (!(g->flags[op] & GRAPH_OP_GPU) || !graph_is_on(g, op, DPRO_DEVICE_GPU_STREAM) ||
+            g->kind[op] == DPRO_OP_COLLECTIVE)
             continue;
         work[device] += g->dur_ns[op];
         if (most == DPRO_NO_DEVICE || work[device] > work[most])

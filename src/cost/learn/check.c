@@ -95,14 +95,12 @@ static void check_tensors(const struct dpro_graph *g)
     const struct graph_dimension *dp = job_dimension(g, DPRO_REPLICATES);
     if (dp && dp->n_groups > 1)
         fail_with(DPRO_EEMPTY,
-                  "gradients are reduced within each of %u groups of %u ranks, and "
-                  "buckets are chosen only where all ranks reduce them together; 'dpro "
-                  "whatif' answers for other links, hosts and numbers of ranks",
+                  "gradients are reduced within each of %u groups of %u ranks: buckets are chosen "
+                  "where all ranks reduce together; 'dpro whatif' answers other questions",
                   dp->n_groups, dp->size);
     fail_with(DPRO_EEMPTY,
-              "no gradients were found in what the ranks communicate, so that there "
-              "are no buckets to choose; 'dpro whatif' answers for other links and "
-              "hosts%s",
+              "no gradients were found in what the ranks communicate, so that there are no "
+              "buckets to choose; 'dpro whatif' answers for other links and hosts%s",
               g->n_dimensions > 0 ? " ('dpro replay' shows in which dimensions they communicate)"
                                   : "; if there are gradients, record with 'dpro profile'");
 }

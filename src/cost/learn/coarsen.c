@@ -262,9 +262,8 @@ static void find_points(const struct coarsening *c, uint32_t r, const struct dpr
     }
     if (n_ready != model->n_tensors)
         fail_with(DPRO_EFORMAT,
-                  "rank %d communicates %u gradients and rank %d %u: one of their "
-                  "profiles is cut off, or of another job ('dpro replay' names files "
-                  "that are cut off); give whole ones of one job",
+                  "rank %d communicates %u gradients and rank %d %u: one of their profiles is cut "
+                  "off ('dpro replay' names it), or of another job; give whole ones of one job",
                   g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
     for (uint32_t i = 0; i < rank->n_issues; i++)
         rank->sync_points[n_ready + i] =

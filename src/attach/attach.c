@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "attach/collect.h"
-#include "attach/fabric.h"
 #include "base/folder.h"
 #include "base/options.h"
 

@@ -1,5 +1,5 @@
 /* Reads and writes the messages of Kineto's daemon. */
-#include "attach/fabric.h"
+#include "attach/collect.h"
 
 #include <errno.h>
 #include <sys/socket.h>

@@ -60,13 +60,11 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
         n_spans += job->sources[w]->part.n_spans;
         n_windows += MAX(job->sources[w]->part.session.cuts.n, 1);
     }
-    if (n_windows > MAX_WINDOWS)
-        return dpro_error_set(err, DPRO_EFORMAT, "%s: %zu recordings of rank %d, more than %d",
-                              job->sources[0]->path, n_windows, job->rank->rank, MAX_WINDOWS);
-    if (n_spans >= NO_ID)
+    if (n_windows > MAX_WINDOWS || n_spans >= NO_ID)
         return dpro_error_set(err, DPRO_EFORMAT,
-                              "%s: rank %d: more than 4 billion spans; give fewer files",
-                              job->sources[0]->path, job->rank->rank);
+                              "%s: rank %d has %zu recordings with %" PRIu64
+                              " spans, more than dpro can number; give fewer files",
+                              job->sources[0]->path, job->rank->rank, n_windows, n_spans);
     for (size_t w = 1; w < job->n_windows; w++) {
         const struct source *a = job->sources[w - 1], *b = job->sources[w];
         if (a->part.process.pid && b->part.process.pid &&

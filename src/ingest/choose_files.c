@@ -62,23 +62,16 @@ static bool stands_for_rank(const struct trace_build *build, const struct source
 /* How many ranks an attempt has, and how many it should have; 0: not known. */
 static int count_ranks(const struct trace_build *build, int attempt, int *world_size)
 {
-    int n = 0;
+    SCRATCH struct map ranks = {0};
     *world_size = 0;
-    for (size_t i = 0; i < build->list.n; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         if (!source->reader || source->attempt != attempt)
             continue;
-        if (source->part.process.world_size > *world_size)
-            *world_size = source->part.process.world_size;
-        bool counts = stands_for_rank(build, source);
-        for (size_t k = i; k > 0 && counts; k--) {
-            const struct source *other = &build->list.at[k - 1];
-            counts = other->attempt != attempt || other->rank != source->rank ||
-                     !stands_for_rank(build, other);
-        }
-        n += counts;
+        *world_size = MAX(*world_size, source->part.process.world_size);
+        if (stands_for_rank(build, source))
+            map_set(&ranks, (uint64_t)source->rank + 1, 1);
     }
-    return n;
+    return (int)ranks.n;
 }
 
 /* The newest attempt below one, of which there is a file; -1: none. */

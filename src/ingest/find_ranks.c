@@ -65,13 +65,9 @@ static void drop_same_files(struct trace_build *build, const regex_t *regex)
             worse->reader = NULL;
         }
     }
-    if (n_dropped > 1)
-        build_warn(
-            build,
-            "%s: the same file as %s, and %zu more files are there twice; each is taken once",
-            dropped->path, kept->path, n_dropped - 1);
-    else if (n_dropped == 1)
-        build_warn(build, "%s: the same file as %s, taken once", dropped->path, kept->path);
+    if (n_dropped > 0)
+        build_warn(build, "%s: the same file as %s%s, taken once", dropped->path, kept->path,
+                   n_dropped > 1 ? " (and others)" : "");
 }
 
 /* A number that no job's rank has is left out; the file's name may know better. */

@@ -40,7 +40,7 @@ struct rank {
 
 struct dpro_recording {
     struct arena arena;           /* texts */
-    ARRAY(struct folder) folders; /* of all processes, by name */
+    ARRAY(struct folder) folders; /* of all processes */
     ARRAY(struct log) logs;
     ARRAY(struct rank) ranks;
 };
@@ -110,11 +110,6 @@ static bool has_file(const char *folder, const char *name)
     SCRATCH char *path = mem_format("%s/%s", folder, name);
     struct stat st;
     return stat(path, &st) == 0 && st.st_size > 0;
-}
-
-static int by_name(const FTSENT **a, const FTSENT **b)
-{
-    return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
 /* The rank of a folder rank<R>, transport.h's number of server<K> and its kin; -1: none. */
@@ -189,7 +184,7 @@ static int list_tree(struct dpro_recording *recording, FTS *tree, const char *pa
 static int list_folders(struct dpro_recording *recording, const char *path, struct dpro_error *err)
 {
     char *const roots[] = {arena_copy_string(&recording->arena, path, strlen(path)), NULL};
-    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     if (!tree)
         mem_fail();
     int rc = WITHIN_SCOPE(DPRO_ENOMEM, list_tree(recording, tree, path, err));

@@ -7,12 +7,10 @@
 
 #include <dpro/trace.h>
 
-#include "adapters/horovod/rounds.h"
+#include "adapters/horovod/timeline.h"
 #include "ingest/allocator_history.h"
 #include "ingest/arithmetic.h"
 #include "ingest/rank_json.h"
-#include "ingest/transport/nccl.h"
-#include "ingest/transport/runs.h"
 #include "ingest/transport/transport.h"
 
 #define NO_ID UINT32_MAX /* an index or id that is not there */

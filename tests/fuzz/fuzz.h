@@ -47,7 +47,7 @@ static inline uint64_t fuzz_hash(uint64_t h, const void *data, size_t size)
 /* All that a log's part holds. */
 static inline uint64_t fuzz_hash_transport(const struct net_transport *t)
 {
-    uint64_t h = t->connections.n ^ t->n_lost << 8 ^ t->n_frames << 16 ^ t->n_unknown << 24;
+    uint64_t h = t->connections.n ^ t->n_lost << 8 ^ t->n_frames << 16;
     for (size_t i = 0; i < t->connections.n; i++)
         h = fuzz_hash(h, &t->connections.at[i].local, 2 * sizeof t->connections.at[i].local);
     for (size_t i = 0; i < t->transfers.n; i++)

@@ -1,5 +1,5 @@
 /* Fuzz target: datagrams to dpro attach. What is taken can be answered and holds what was there. */
-#include "attach/fabric.h"
+#include "attach/collect.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

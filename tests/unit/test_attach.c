@@ -1,7 +1,7 @@
 /* The messages of Kineto's daemon protocol are read and written as Kineto does, and whatever else
  * comes over the socket is not. */
 
-#include "attach/fabric.h"
+#include "attach/collect.h"
 #include "case.h"
 
 /* A datagram of `size` payload bytes, `claimed` of which its header tells. */

@@ -190,14 +190,9 @@ static void format_name(const struct wire_maker *m, const struct wire_exchange *
         snprintf(out, size, PREFIX "key %" PRIu64 "%s", e->key - e->key % KEYS_PER_TENSOR, part);
 }
 
-/* String ids of words that all exchanges have. */
-struct wire_words {
-    uint32_t layer, collective, dtype;
-};
-
 /* Adds an exchange to the rank's last track. */
 static void add_span(struct wire_maker *m, const struct wire_exchange *e,
-                     const struct tensor *tensor, const struct wire_words *words)
+                     const struct tensor *tensor)
 {
     struct trace_rank *rank = m->rank;
     struct strtab *names = &m->trace->names;
@@ -209,8 +204,8 @@ static void add_span(struct wire_maker *m, const struct wire_exchange *e,
     uint32_t name = strtab_add(names, text, strlen(text));
     uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
     struct trace_detail detail = {.numel = all[e->push].length / sizeof(float),
-                                  .dtype = words->dtype,
-                                  .collective = words->collective,
+                                  .dtype = strtab_add(names, "float32", 7),
+                                  .collective = strtab_add(names, "push_pull", 9),
                                   .process_group = group,
                                   .group_size = m->trace->world_size,
                                   DETAIL_UNKNOWN};
@@ -234,20 +229,16 @@ static void add_span(struct wire_maker *m, const struct wire_exchange *e,
 /* Each key has a track. */
 static void add_spans(struct wire_maker *m)
 {
-    struct strtab *names = &m->trace->names;
     struct trace_rank *rank = m->rank;
-    const struct wire_words words = {strtab_add(names, "BytePS", 6),
-                                     strtab_add(names, "push_pull", 9),
-                                     strtab_add(names, "float32", 7)};
     size_t tensor = 0, n = m->exchanges.n;
     rank_make_room(rank, n, n, n); /* each on a track at worst */
     for (size_t i = 0; i < n; i++) {
         const struct wire_exchange *e = &m->exchanges.at[i];
         if (i == 0 || e->key != e[-1].key)
-            rank_add_track(rank, words.layer);
+            rank_add_track(rank, strtab_add(&m->trace->names, "BytePS", 6));
         while (m->tensors.at[tensor].number != e->key / KEYS_PER_TENSOR)
             tensor++;
-        add_span(m, e, &m->tensors.at[tensor], &words);
+        add_span(m, e, &m->tensors.at[tensor]);
     }
 }
 

@@ -3,7 +3,7 @@
 #include "graph/messages/endpoints.h"
 
 #include "graph/collectives/match_collectives.h"
-#include "ingest/transport/nccl.h"
+#include "ingest/transport/transport.h"
 
 /* ---- each rank alone ---- */
 

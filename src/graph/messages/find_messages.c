@@ -12,7 +12,7 @@
 #include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/messages/endpoints.h"
-#include "ingest/transport/nccl.h"
+#include "ingest/transport/transport.h"
 
 void messages_fini(struct messages *messages)
 {

@@ -38,8 +38,6 @@ enum sync_kind kineto_sync_kind(const char *text, size_t len);
 /* Bytes of an element type, "float", "c10::Half"; 0: unknown. */
 uint64_t kineto_dtype_bytes(const char *name);
 
-/* ---- kineto_values.c ---- */
-
 /* A pid or tid: a number, a quoted number, "stream 7", or a name, which gets a number of its own
  * far from any real one. */
 int64_t kineto_id(const char *text, size_t len);

@@ -1,6 +1,6 @@
 /* The logs of the NCCL profiler plugin: their records, what each event is a part of, and which span
  * of the profile called each operation. */
-#include "ingest/transport/nccl.h"
+#include "ingest/transport/transport.h"
 
 #include "ingest/sources.h"
 #include "tracer/record.h"
@@ -10,11 +10,6 @@ struct nccl_proxy_op {
     int32_t peer, channel, n_steps;
     uint32_t flags; /* NCCL_OP_... */
 };
-
-static bool is_time(int64_t ns)
-{
-    return ns >= 0 && trace_time_fits(ns);
-}
 
 static uint32_t string_of(const struct nccl_log *log, uint32_t number)
 {
@@ -83,7 +78,8 @@ static bool read_event(struct nccl_log *log, const struct record_nccl_event *e, 
         i++;
     bool known = i < sizeof events / sizeof *events;
     if ((known && size < offsetof(struct record_nccl_event, coll) + events[i].size) ||
-        !is_time(e->start_ns) || !is_time(e->stop_ns) || (e->stop_ns && e->stop_ns < e->start_ns))
+        !net_time_fits(e->start_ns) || !net_time_fits(e->stop_ns) ||
+        (e->stop_ns && e->stop_ns < e->start_ns))
         return false;
     if (known)
         events[i].add(log, e);

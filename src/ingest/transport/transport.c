@@ -99,7 +99,6 @@ static void append_transport(struct net_transport *into, struct net_transport *f
     into->n_lost = MAX(into->n_lost, from->n_lost);
     into->n_unframed = MAX(into->n_unframed, from->n_unframed);
     into->n_frames += from->n_frames;
-    into->n_unknown += from->n_unknown;
     if (!into->zone)
         into->zone = from->zone;
 }
@@ -295,19 +294,14 @@ void transports_complete(struct trace_build *build)
 static void warn_lost(struct trace_build *build)
 {
     const struct dpro_trace *trace = build->trace;
-    uint64_t n_lost = 0, n_unknown = 0;
-    for (uint32_t t = 0; t < trace->n_transports; t++) {
+    uint64_t n_lost = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++)
         n_lost += trace->transports[t].n_lost;
-        n_unknown += trace->transports[t].n_unknown;
-    }
     if (n_lost > 0)
         build_warn(build,
                    "the transport logs lost %" PRIu64 " records: raise DPRO_NET_MAX_MB, or record "
                    "fewer iterations",
                    n_lost);
-    if (n_unknown > 0)
-        log_line(&build->options->sink, DPRO_LOG_DEBUG,
-                 "logs: %" PRIu64 " records of kinds not known here", n_unknown);
 }
 
 static void build_all(struct trace_build *build, struct source **sources, size_t n)

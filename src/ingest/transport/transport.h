@@ -33,6 +33,12 @@ bool net_address_is_local(const struct net_address *address); /* needs a zone to
 /* A number in lower-case digits; false: not one, or more than max. */
 bool net_parse_number(const char *text, size_t len, unsigned base, uint64_t max, uint64_t *value);
 
+/* Whether it is a time as logs tell it, since the epoch; half of 64 bits, as trace.h has it. */
+static inline bool net_time_fits(int64_t ns)
+{
+    return ns >= 0 && ns <= INT64_MAX / 2;
+}
+
 /* The name of a call of tracer/record.h, static; "other" of 0 and what is not known; and back. */
 const char *net_call_name(uint8_t call);
 uint8_t net_call_find(const char *name, size_t len);
@@ -161,7 +167,6 @@ struct net_transport {
     uint64_t n_frames;                        /* of ZeroMQ */
     uint64_t n_lost;                          /* records that the tracer could not keep */
     uint64_t n_unframed; /* streams whose protocol it could not follow any further */
-    uint64_t n_unknown;  /* records of kinds we don't know */
 };
 
 void net_transport_fini(void *transport);
@@ -233,3 +238,125 @@ void gloo_number_pairs(struct dpro_trace *trace);
  * call has posted it and ends when it has been waited for; it is moved to where its data were. */
 void gloo_tie_pairs(const struct dpro_trace *trace, struct trace_rank *rank,
                     struct net_transport *t);
+
+/* ---- what the NCCL profiler plugin logged ----
+ *
+ * Communicators, the collectives and point-to-point calls of this process, and the steps of the
+ * proxy's work for them, each one chunk that was sent or received on a channel. */
+
+struct nccl_proxy_op;
+struct dpro_error;
+
+struct nccl_comm {
+    uint32_t number; /* in the log */
+    int32_t rank;
+    uint64_t hash; /* equal on all its ranks */
+};
+
+struct nccl_operation { /* a collective, or one send or recv */
+    uint64_t event;
+    int64_t start_ns;         /* of its enqueueing */
+    uint64_t sequence;        /* collectives: in the communicator, per function */
+    uint32_t comm;            /* index; NO_ID: unknown */
+    uint32_t thread;          /* that called */
+    uint32_t func, algorithm; /* string ids, of this log's table */
+    bool point_to_point;
+    uint32_t span; /* the profile's span around the call; NO_ID */
+};
+
+enum { NCCL_OP_SENDS = 1, NCCL_OP_RECEIVES = 2, NCCL_OP_FOREIGN = 8 }; /* as recorded */
+
+struct nccl_step {      /* a chunk that the proxy sent or received */
+    uint64_t parent;    /* number of its proxy op's event */
+    uint32_t operation; /* index; NO_ID: not here */
+    int32_t step, peer, channel;
+    uint32_t flags; /* NCCL_OP_... */
+    uint64_t size_bytes;
+    int64_t start_ns, stop_ns;
+    int64_t sent_ns, there_ns; /* its data were handed to the network; were there; 0: not seen */
+};
+
+struct nccl_log {
+    int rank;
+    struct strtab names;
+    ARRAY(uint32_t) strings; /* the log's numbers -> ids in names */
+    ARRAY(struct nccl_comm) comms;
+    ARRAY(struct nccl_operation) operations;
+    ARRAY(struct nccl_proxy_op) proxy_ops; /* until steps are joined to operations */
+    ARRAY(struct nccl_step) steps;
+    uint64_t n_others; /* events of other kinds */
+    uint64_t n_lost;
+};
+
+extern const struct payload_kind nccl_payload;
+/* Takes a record that NCCL logs only have; false: it is not valid. */
+bool nccl_log_add(struct nccl_log *log, const unsigned char *at, size_t size);
+/* Finds parents by their numbers, once all is read. */
+void nccl_log_join(struct nccl_log *log);
+/* Moves the logs to the trace and finds the spans of their operations. */
+void nccl_build(struct trace_build *build);
+
+/* ---- the profiler's spans around the calls of a communication library, by thread and time ----
+ *
+ * What a log says happened on that thread then belongs to that span. Spans stay in the process that
+ * read them, logs are joined by the first. So a run has all that is asked of its span, and what the
+ * logs say of spans is listed. */
+
+struct dpro_trace;
+struct strtab;
+
+struct comm_run {
+    int64_t start_ns, end_ns;
+    int64_t thread;
+    int64_t call_ns;            /* when the call that asked for it began; INT64_MAX: not known */
+    uint64_t numel, size_bytes; /* of the tensor that it communicates; 0: not known */
+    uint32_t span;
+    uint32_t call; /* span of that call; NO_ID: not known */
+    uint32_t unit; /* recorded_unit_of() the call */
+    uint32_t peer; /* of a posted one, the rank; UINT32_MAX: not known */
+    bool posted;   /* on a track of such */
+    bool sends;
+    bool tied; /* a log has it */
+};
+typedef ARRAY(struct comm_run) comm_run_array;
+
+struct comm_runs {
+    comm_run_array gloo, nccl; /* by thread, then start */
+};
+
+/* Where in the logs a rank's part in a collective of an iteration is. */
+struct net_part {
+    uint32_t log; /* number of the log: the trace's transports, then its NCCL logs; NO_ID: none */
+    uint32_t collective; /* transport log: its collective; NCCL: the first operation of the
+                            profile's span */
+};
+
+struct span_part {
+    uint32_t span;
+    struct net_part part;
+};
+
+struct span_move {
+    uint32_t span;
+    int64_t start_ns, end_ns;
+};
+
+/* What the logs say of a rank's spans. */
+struct rank_logged {
+    ARRAY(struct span_part) parts; /* of several of a span, the last counts */
+    ARRAY(struct span_move) moves; /* to where their data were */
+};
+
+/* Lists those of a rank whose spans are here and in place. */
+void runs_list(const struct strtab *names, struct trace_rank *rank);
+/* The unit of a sharded model that a call is for, as the annotations around it name it: index into
+ * the recording's buckets, NO_ID when there is none. */
+uint32_t recorded_unit_of(const struct strtab *names, const struct trace_rank *rank, uint32_t span);
+void comm_runs_fini(struct comm_runs *runs);
+/* The one that was open on a thread at a time; NULL: none. */
+struct comm_run *runs_at(const comm_run_array *runs, int64_t thread, int64_t time_ns);
+
+/* What they say, once they are joined; of a rank whose spans are elsewhere, for that process. */
+void logged_build(struct dpro_trace *trace);
+/* Of a rank whose spans are here. */
+void logged_move_spans(struct trace_rank *rank);

@@ -259,6 +259,15 @@ class TestStages(Case):
             for cause, its_ms in won_ms.items():
                 self.assertLess(abs(causes.get(cause, 0) - its_ms), max(0.2 * its_ms, 0.03 * whole), (cause, case, won_ms, causes))
 
+    def test_lengths_that_are_uneven_by_chance_are_no_slow_rank(self):
+        for seed in (20, 26, 35):
+            source, usual = random.Random(seed), uneven(seed, by=1)
+            length = {(r, step, n): source.uniform(0.6, 1.4) for r in range(4) for step in range(2) for n in range(4)}
+            job = StageJob(dp=4, stages=2, micro_batches=4, steps=2, times=lambda optype, r, stage, step, n: usual(
+                optype, r, stage, step, n) * (length[r, step, n] if "compute" in optype else 1))
+            causes = {cause["cause"] for cause in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]}
+            self.assertEqual((causes & {"slow_rank", "uneven_work"}), {"uneven_work"}, seed)
+
     def test_a_stage_that_computes_more_is_named_wherever_it_is(self):
         def by(more, others):
             usual = uneven(19, by=1)

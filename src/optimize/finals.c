@@ -171,33 +171,21 @@ static double doubt_of(const struct finals *p, const struct finalist *best,
     return sqrt(squares);
 }
 
-/* Whether the model's best, or one of the pool, computes modules otherwise for a gain that is sure,
- * as far as the recording and the probe can tell. */
-static bool computing_is_worth(const struct finals *p, bool may_keep)
+/* Modules are computed otherwise for a gain that is sure, as far as the recording and the probe can
+ * tell. */
+const struct finalist *finals_best(const struct finals *p, bool may_keep)
 {
     const struct finalist *computed = NULL, *plain = NULL;
+    double least = p->model->measured_ns > 0 ? WORTH_COMPUTING : 0;
     for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
         const struct finalist *f = &p->finalists[i], **best = f->is_computed ? &computed : &plain;
         if (!f->is_barred && (!*best || f->expected < (*best)->expected))
             *best = f;
     }
     if (!computed || !plain)
-        return computed != NULL;
-    double least = p->model->measured_ns > 0 ? WORTH_COMPUTING : 0;
-    return plain->expected - computed->expected > fmax(doubt_of(p, computed, plain), least);
-}
-
-const struct finalist *finals_best(const struct finals *p, bool may_keep)
-{
-    bool computes = computing_is_worth(p, may_keep);
-    const struct finalist *best = NULL;
-    for (uint32_t i = may_keep ? OF_BASELINE : OF_BEST; i < p->n_finalists; i++) {
-        const struct finalist *f = &p->finalists[i];
-        if (!f->is_barred && (computes || !f->is_computed) &&
-            (!best || f->expected < best->expected))
-            best = f;
-    }
-    return best;
+        return computed ? computed : plain;
+    bool sure = plain->expected - computed->expected > fmax(doubt_of(p, computed, plain), least);
+    return sure ? computed : plain;
 }
 
 static bool is_simpler(const struct finals *p, const struct finalist *a, const struct finalist *b)

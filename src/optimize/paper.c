@@ -28,10 +28,9 @@ struct paper_walk {
     struct candidates edits; /* room for those of one fused op */
 };
 
-static int64_t best_sync_ns(struct space *space, uint64_t size, uint32_t *partitions)
+static int64_t best_sync_ns(struct space *space, uint64_t size)
 {
-    *partitions = space_best_partitions(space, size);
-    return space_sync_ns(space, size, *partitions);
+    return space_sync_ns(space, size, space_best_partitions(space, size));
 }
 
 /* Makes the edits; without partial replay, if a replay of everything says that they help. */
@@ -75,11 +74,10 @@ static void choose_partitions(struct paper_walk *w, uint32_t at, uint64_t size)
 static bool fusing_helps(struct paper_walk *w, int64_t before_that_ns, int64_t before_ns,
                          int64_t ready_ns, int64_t next_ns, uint64_t size_before, uint64_t size)
 {
-    uint32_t unused;
     int64_t launch_ns = (int64_t)w->launch_ns;
-    int64_t apart_ns = MAX(before_ns, ready_ns) + best_sync_ns(w->space, size, &unused);
-    int64_t fused_ns = MAX(before_that_ns, ready_ns - launch_ns) +
-                       best_sync_ns(w->space, size_before + size, &unused);
+    int64_t apart_ns = MAX(before_ns, ready_ns) + best_sync_ns(w->space, size);
+    int64_t fused_ns =
+        MAX(before_that_ns, ready_ns - launch_ns) + best_sync_ns(w->space, size_before + size);
     return fused_ns < apart_ns || (launch_ns > 0 && fused_ns <= next_ns - launch_ns);
 }
 
@@ -159,11 +157,10 @@ static double delay_of(const struct paper_walk *w, uint32_t module, const bool *
     const struct dpro_pass_view *view = w->view;
     double sum = 0, last = 0, begin = INFINITY, end = 0;
     bool hidden = false;
-    uint32_t partitions;
     EACH_OF (const struct dpro_pass_bucket, bucket, view->buckets, view->n_buckets) {
         if (!gradient_of[view->order[bucket->first]])
             continue;
-        last = (double)best_sync_ns(w->space, bucket->size_bytes, &partitions);
+        last = (double)best_sync_ns(w->space, bucket->size_bytes);
         sum += last;
         begin = fmin(begin, (double)bucket->ready_ns);
         end = fmax(end, (double)bucket->ready_ns);
@@ -221,7 +218,7 @@ static bool are_ready_at_once(const struct paper_walk *w, uint32_t bucket)
 static void walk_path(struct paper_walk *w)
 {
     const struct dpro_pass_view *view = w->view;
-    uint32_t n_buckets = view->n_buckets, at = 0, partitions;
+    uint32_t n_buckets = view->n_buckets, at = 0;
     uint64_t size_before = 0;
     int64_t before_ns = 0, before_that_ns = 0; /* ends of bucket at - 1, and of the one before */
     begin_ops(w);
@@ -243,7 +240,7 @@ static void walk_path(struct paper_walk *w)
             if (at > 0 && !fused) /* where communication is critical, fused ops win nothing */
                 delay_ns = bucket->critical && view->buckets[n - 1].critical
                                ? INFINITY
-                               : (double)best_sync_ns(w->space, size_before, &partitions);
+                               : (double)best_sync_ns(w->space, size_before);
             bool ops = walk_ops(w, ops_up_to(w, bucket), delay_ns);
             ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
             if (ops && at > 0 && !fused && !w->whole)
@@ -257,7 +254,7 @@ static void walk_path(struct paper_walk *w)
             ready_ns -= (int64_t)w->launch_ns;
         }
         choose_partitions(w, at, size);
-        int64_t takes = best_sync_ns(w->space, size, &partitions);
+        int64_t takes = best_sync_ns(w->space, size);
         int64_t start = ready_ns > before_ns ? ready_ns : before_ns;
         before_that_ns = before_ns;
         before_ns = start + takes;

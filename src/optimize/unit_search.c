@@ -2,6 +2,7 @@
  * for the backward pass. What is kept is not gathered again, and lies in memory meanwhile: a
  * knapsack. Each unit is changed alone; then units are kept in the order of the time that a byte
  * saves, as far as all of them fit. In the end, how far ahead units are gathered. */
+#include "cost/change/change_units.h"
 #include "graph/graph.h"
 #include "optimize/finals.h"
 #include "optimize/program_search.h"
@@ -141,33 +142,9 @@ static void search_decide(struct program_search *s, const struct setting *chosen
               .decision = what);
 }
 
-struct first_gather {
-    int64_t ns;
-    uint32_t unit;
-};
-
-ORDER(by_time, struct first_gather, ASCENDING(ns) ?: ASCENDING(unit));
-
-static const struct first_gather *forward_order(const struct program_search *s)
-{
-    const struct dpro_graph *g = s->graph;
-    struct first_gather *order =
-        arena_array(&s->optimum->arena, g->n_units + (size_t)1, sizeof *order);
-    for (uint32_t u = 0; u < g->n_units; u++)
-        order[u] = (struct first_gather){INT64_MAX, u};
-    for (uint32_t op = 0; op < g->n_ops && g->seen_start_ns; op++)
-        if (g->gather[op] != 0) {
-            struct first_gather *first = &order[GATHER_UNIT(g->gather[op])];
-            if (g->gather[op] == GATHER(first->unit, false))
-                first->ns = MIN(first->ns, g->seen_start_ns[op]);
-        }
-    qsort(order, g->n_units, sizeof *order, by_time);
-    return order;
-}
-
 void units_decide(struct program_search *s, const struct setting *chosen)
 {
-    const struct first_gather *order = forward_order(s);
+    const struct unit_time *order = units_in_order(s->graph, &s->optimum->arena);
     for (uint32_t i = 0; i < s->graph->n_units; i++) {
         uint32_t u = order[i].unit;
         if (!s->gathered[u])

@@ -143,11 +143,6 @@ static void units_reshard(const struct asking *a, const struct dpro_changes *c)
 
 /* ---- which units come one after the other ---- */
 
-struct unit_time {
-    uint32_t unit;
-    int64_t first_ns; /* when the first rank gathers it for its forward pass */
-};
-
 ORDER(by_first, struct unit_time, ASCENDING(first_ns) ?: ASCENDING(unit));
 
 /* Others lie within it: it asks for none of them in a row. */
@@ -163,21 +158,18 @@ static bool is_around(const struct dpro_graph *g, uint32_t unit)
     return false;
 }
 
-/* Units in the order of their forward passes; returns how many. */
-static uint32_t list_units(const struct dpro_graph *g, struct unit_time *units)
+const struct unit_time *units_in_order(const struct dpro_graph *g, struct arena *arena)
 {
-    const struct graph_rank *rank = &g->ranks[0];
-    uint32_t n = 0;
-    for (uint32_t u = 0; u < g->n_units; u++) {
-        struct unit_time it = {u, INT64_MAX};
-        for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-            if (g->gather[op] == GATHER(u, false))
-                it.first_ns = MIN(it.first_ns, g->seen_start_ns[op]);
-        if (it.first_ns < INT64_MAX && !is_around(g, u))
-            units[n++] = it;
-    }
-    qsort(units, n, sizeof *units, by_first);
-    return n;
+    struct unit_time *units = arena_array(arena, g->n_units + (size_t)1, sizeof *units);
+    for (uint32_t u = 0; u < g->n_units; u++)
+        units[u] = (struct unit_time){u, INT64_MAX};
+    for (uint32_t op = 0; op < g->n_ops && g->gather && g->seen_start_ns; op++)
+        if (g->gather[op] != 0 && g->gather[op] == GATHER(GATHER_UNIT(g->gather[op]), false)) {
+            int64_t *first_ns = &units[GATHER_UNIT(g->gather[op])].first_ns;
+            *first_ns = MIN(*first_ns, g->seen_start_ns[op]);
+        }
+    qsort(units, g->n_units, sizeof *units, by_first);
+    return units;
 }
 
 static bool is_on_thread(const struct dpro_graph *g, uint32_t op)
@@ -295,14 +287,16 @@ static void units_prefetch(const struct asking *a, uint32_t distance)
     if (gpu)
         refuse("where on a GPU's streams parameters would be gathered ahead is not "
                "known: --prefetch is told of jobs on CPUs");
-    struct unit_time *units = arena_array(a->arena, g->n_units + (size_t)1, sizeof *units);
-    uint32_t n = a->change->n_in_row = list_units(g, units);
-    uint32_t *chain = arena_array(a->arena, n + (size_t)1, sizeof *chain);
-    for (int backward = 0; backward < 2; backward++) {
-        for (uint32_t i = 0; i < n; i++)
-            chain[i] = units[backward ? n - 1 - i : i].unit;
-        move_units(a, chain, n, backward, distance);
-    }
+    const struct unit_time *units = units_in_order(g, a->arena);
+    uint32_t n = 0, *chain = arena_array(a->arena, 2 * g->n_units + (size_t)1, sizeof *chain);
+    for (uint32_t i = 0; i < g->n_units; i++)
+        if (units[i].first_ns < INT64_MAX && !is_around(g, units[i].unit))
+            chain[n++] = units[i].unit;
+    for (uint32_t i = 0; i < n; i++)
+        chain[n + i] = chain[n - 1 - i];
+    a->change->n_in_row = n;
+    move_units(a, chain, n, false, distance);
+    move_units(a, chain + n, n, true, distance);
 }
 
 void units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, struct arena *arena,

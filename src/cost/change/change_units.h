@@ -15,6 +15,12 @@ struct unit_change {
     uint32_t n_edits;
 };
 
+struct unit_time {
+    uint32_t unit;
+    int64_t first_ns; /* when the first rank gathers it for its forward pass; INT64_MAX: none */
+};
+/* All units, in the order of their forward passes. */
+const struct unit_time *units_in_order(const struct dpro_graph *graph, struct arena *arena);
 bool asks_for_units(const struct dpro_changes *changes);
 /* What is to be done for --reshard and --prefetch. Fails with DPRO_EUSAGE when the job has no such
  * units, or nothing tells when they gather. */

@@ -6,6 +6,7 @@
 #include "cost/program/cost.h"
 #include "cost/program/model_memory.h"
 #include "cost/program/modules.h"
+#include "cost/program/program_writer.h"
 #include "ingest/probes.h"
 #include "ingest/rank_json.h"
 
@@ -96,12 +97,10 @@ static double work_of_time(const struct costs_learning *l, uint32_t rank,
                            const struct model_program *program)
 {
     const struct graph_rank *ops = &l->g->ranks[rank];
-    double recorded = 0, work = 0;
+    double recorded = 0;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++)
         recorded += op_computes(l->g, op) ? time_of(l->g, op, l->g->memory[rank].gpu) : 0;
-    for (uint32_t i = 0; i < program->n_ops; i++)
-        work += (double)program->ops[i].work_ns;
-    return recorded > 0 ? work / recorded : 0;
+    return recorded > 0 ? program_work_ns(program) / recorded : 0;
 }
 
 /* Whether the op's gradient is of a parameter that lies in the module. Names of tensors have no

@@ -5,6 +5,7 @@
 
 #include "cost/program/cost.h"
 #include "cost/program/model_memory.h"
+#include "cost/program/program_writer.h"
 #include "cost/program/strategy_work.h"
 #include "ingest/probes.h"
 
@@ -54,11 +55,8 @@ struct dpro_estimate strategy_fault_ns(const struct dpro_model *model,
 double model_work_ns(const struct dpro_model *model)
 {
     double work = 0;
-    for (uint32_t r = 0; r < model->n_ranks; r++) {
-        const struct model_program *program = &model->programs[model->ranks[r].program];
-        for (uint32_t i = 0; i < program->n_ops; i++)
-            work += (double)program->ops[i].work_ns / model->n_ranks;
-    }
+    for (uint32_t r = 0; r < model->n_ranks; r++)
+        work += program_work_ns(&model->programs[model->ranks[r].program]) / model->n_ranks;
     return work;
 }
 

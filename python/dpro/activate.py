@@ -60,6 +60,9 @@ def start():
             _when_loaded(name, functools.partial(_carrier_loaded, *ours))
     elif settings.turn() is not None or settings.tuning():  # its buckets are told, or are to be others
         _when_loaded(DDP, functools.partial(_carrier_loaded, *CARRIERS[DDP]))
+    if settings.turn() is not None and os.environ.get("DPRO_LOADER_WORKERS", "").isdigit():
+        from . import loader_workers
+        _when_loaded(loader_workers.MODULE, functools.partial(loader_workers.attach, int(os.environ[loader_workers.VARIABLE])))
     if settings.wanted():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
     if settings.recording():

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from . import __version__, files, report, settings
+from . import __version__, files, loader_workers, report, settings
 from .race import Race
 from .tune import finite, saves, sure
 
@@ -47,10 +47,10 @@ def known(uses, environment):
     """[{NAME: value}] that a job of which this is known may be faster with: one variable each, none that it has already."""
     tried = [(name, str(value)) for carrier, variables in VARIABLES.items() if carrier in uses.get("carriers", ())
              for name, values in variables.items() for value in values]
-    cpus, threads = uses.get("cpus") or 1, uses.get("threads")
-    if threads:
-        own = max(1, cpus // max(1, uses.get("local_ranks") or 1))
-        tried += [(THREADS, str(n)) for n in sorted({1, max(1, own // 2), own}) if n != threads]
+    own = max(1, (uses.get("cpus") or 1) // max(1, uses.get("local_ranks") or 1))  # a rank's share of the CPUs
+    for name, has, numbers in ((THREADS, uses.get("threads"), {1, max(1, own // 2), own}),
+                               (loader_workers.VARIABLE, uses.get("loader_workers"), {0, 1, max(1, own // 2), own})):
+        tried += [(name, str(n)) for n in sorted(numbers) if has is not None and n != has]
     return [{name: value} for name, value in tried if environment.get(name) != value]
 
 
@@ -261,6 +261,8 @@ class Restarts:
         report.tell("tune: %s; %s after %d runs" % (text, sure(state), len(self._turns)))
         if "DPRO_PLAN" in values:
             report.tell("tune: next: dpro profile --plan %s -o TRACE -- %s" % (values["DPRO_PLAN"], " ".join(self._command)))
+        elif loader_workers.VARIABLE in values:
+            report.tell("tune: next: give the script's DataLoader num_workers=%s" % values[loader_workers.VARIABLE])
         elif values:
             report.tell("tune: next: env %s %s" % (named(values), " ".join(self._command)))
 

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from . import applied, job_steps, memory, report, verify_file
+from . import applied, job_steps, loader_workers, memory, report, verify_file
 from .session import Session
 from .settings import number, turn
 from .turns import on_gpu
@@ -168,6 +168,8 @@ def _uses():
     carriers = [name for name in ("horovod", "byteps") if name in sys.modules]
     if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() == "nccl":
         carriers.append("nccl")
+    loaders = sys.modules.get(loader_workers.MODULE)
     local = [os.environ[name] for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()]
     return {"carriers": carriers, "cpus": len(os.sched_getaffinity(0)), "local_ranks": int(local[0]) if local else None,
-            "threads": torch.get_num_threads() if torch is not None else None}
+            "threads": torch.get_num_threads() if torch is not None else None,
+            "loader_workers": loader_workers.of_job(loaders) if loaders is not None else None}

@@ -386,33 +386,63 @@ static double usual_length(const struct timed_passes *t, const struct diagnosed 
             of_ranks[n_of++] = usual > 0 ? t->usual[phase][r * t->n_chunks + c] / usual : 1;
             more |= computes_more(g, t, r);
         }
-    double usual = median_of(of_ranks, n_of);
-    double std = stats_mean_std(t->length[phase] + line * n_all, n_all).std;
-    bool chance = moves && fabs(usual - 1) < 4 * std / sqrt((double)n_all);
+    double usual = median_of(of_ranks, n_of), std = 0;
+    for (uint32_t k = 0; k < t->n_lines; k++)
+        std += stats_mean_std(t->length[phase] + k * n_all, n_all).std / t->n_lines;
+    bool alone = t->n_lines == g->n_ranks; /* all stages of a pipeline are hardly slow alike */
+    bool chance = moves && (!alone || fabs(usual - 1) < 4 * std / sqrt((double)n_all));
     return more || chance ? usual : 1;
 }
 
 /* Of each batch its length, by the median of the stages that compute it. */
+static void find_medians(struct timed_passes *t, uint32_t phase, uint32_t n_ranks, size_t n_all)
+{
+    SCRATCH double *some = mem_array(n_ranks + (size_t)1, sizeof *some);
+    for (uint32_t line = 0; line < t->n_lines; line++)
+        for (size_t i = 0; i < n_all; i++) {
+            size_t n_some = 0;
+            for (uint32_t r = 0; r < n_ranks; r++)
+                if (t->line[r] == line)
+                    some[n_some++] = t->ratio[phase][r * n_all + i];
+            t->length[phase][line * n_all + i] = median_of(some, n_some);
+        }
+}
+
+/* A rank's usual time is that of one pass; beside lengths, the mean of all passes tells it better.
+ */
+static void relate_to_lengths(struct timed_passes *t, uint32_t phase, uint32_t rank, uint32_t n)
+{
+    size_t n_all = (size_t)t->n_places * n;
+    double *ratio = t->ratio[phase] + rank * n_all;
+    const double *length = t->length[phase] + t->line[rank] * n_all;
+    for (uint32_t chunk = 0; chunk < t->n_chunks; chunk++) {
+        double sum = 0, n_of = 0;
+        for (size_t i = 0; i < n_all; i++)
+            if (chunk_of(t, i / n) == chunk && length[i] > 0) {
+                sum += ratio[i] / length[i];
+                n_of++;
+            }
+        for (size_t i = 0; i < n_all && sum > 0; i++)
+            ratio[i] *= chunk_of(t, i / n) == chunk ? n_of / sum : 1;
+        t->usual[phase][rank * t->n_chunks + chunk] *= sum > 0 ? sum / n_of : 1;
+    }
+}
+
 static void find_lengths(struct timed_passes *t, const struct diagnosed *d, bool moves,
                          struct arena *arena)
 {
     uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
     size_t n_all = (size_t)t->n_places * n;
-    SCRATCH double *some = mem_array(n_ranks + (size_t)1, sizeof *some);
     for (uint32_t phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++) {
         t->length[phase] = arena_array(arena, t->n_lines * n_all + 1, sizeof *t->length[phase]);
+        find_medians(t, phase, n_ranks, n_all);
+        for (uint32_t r = 0; r < n_ranks; r++)
+            relate_to_lengths(t, phase, r, n);
+        find_medians(t, phase, n_ranks, n_all);
         for (uint32_t line = 0; line < t->n_lines; line++) {
-            double *length = t->length[phase] + line * n_all;
-            for (size_t i = 0; i < n_all; i++) {
-                size_t n_some = 0;
-                for (uint32_t r = 0; r < n_ranks; r++)
-                    if (t->line[r] == line)
-                        some[n_some++] = moves ? t->ratio[phase][r * n_all + i] : 1;
-                length[i] = median_of(some, n_some);
-            }
             double usual = usual_length(t, d, line, phase, moves);
-            for (size_t i = 0; i < n_all; i++)
-                length[i] *= usual;
+            for (double *at = t->length[phase] + line * n_all, *end = at + n_all; at < end; at++)
+                *at = moves ? *at * usual : usual;
         }
     }
 }

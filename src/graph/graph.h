@@ -378,6 +378,13 @@ uint32_t graph_module_of(const struct dpro_graph *graph, uint32_t op);
 
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);
+/* Whether a device of that kind carries the op. */
+static inline bool graph_is_on(const struct dpro_graph *graph, uint32_t op, uint8_t kind)
+{
+    uint32_t device = graph->device[op];
+    return device != DPRO_NO_DEVICE && graph->devices[device].kind == kind;
+}
+
 /* Sends, receives and additions of collectives come after a rank's other ops. */
 static inline bool graph_is_of_message(const struct dpro_graph *graph, uint32_t op)
 {

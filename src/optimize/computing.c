@@ -4,6 +4,7 @@
 
 #include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
+#include "cost/program/modules.h"
 #include "optimize/registry.h"
 
 /* ---- what ways win ---- */
@@ -340,10 +341,7 @@ void computing_propose(const struct question *q, unsigned bit)
 
 bool computing_is_changed(const struct dpro_model *m, const struct dpro_strategy *s)
 {
-    for (uint32_t i = 0; s->computing && i < m->n_modules; i++)
-        if (s->computing[i])
-            return true;
-    return false;
+    return modules_count(s->computing, m->n_modules, UINT8_MAX) > 0;
 }
 
 unsigned computing_way(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t module)

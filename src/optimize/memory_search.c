@@ -7,6 +7,7 @@
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/buckets.h"
 #include "cost/program/evaluate.h"
+#include "cost/program/modules.h"
 #include "optimize/module_sets.h"
 
 enum { MOST_MICRO_BATCHES = 64, FEW = 12, MANY = 128 };
@@ -23,20 +24,9 @@ struct choosing {
     const char *prefix;            /* of names: how modules are computed */
 };
 
-static uint32_t n_computed(const struct dpro_model *m, const struct dpro_strategy *s)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_modules; i++)
-        n += s->computing[i] != 0;
-    return n;
-}
-
 static uint32_t n_recomputed(const struct dpro_model *m, const struct dpro_strategy *s)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_modules; i++)
-        n += s->recomputed[i];
-    return n;
+    return modules_count(s->recomputed, m->n_modules, 1);
 }
 
 void memory_search_tell(struct memory_search *s, bool computed)
@@ -62,14 +52,14 @@ static bool search_try(struct choosing *c, const char *name, bool is_exact)
 {
     struct memory_search *to = c->search;
     uint32_t parts = MAX(c->strategy.micro_batches, 1);
-    struct dpro_memory_choice choice = {.name = arena_format(c->arena, "%s%s", c->prefix, name),
-                                        .n_computed = n_computed(c->model, &c->strategy),
-                                        .n_recomputed = n_recomputed(c->model, &c->strategy),
-                                        .micro_batches = parts,
-                                        .iteration_ns =
-                                            evaluate_strategy(c->evaluator, &c->strategy),
-                                        .peak_bytes = memory_peak_bytes(c->model, &c->strategy),
-                                        .exact = is_exact};
+    struct dpro_memory_choice choice = {
+        .name = arena_format(c->arena, "%s%s", c->prefix, name),
+        .n_computed = modules_count(c->strategy.computing, c->model->n_modules, UINT8_MAX),
+        .n_recomputed = n_recomputed(c->model, &c->strategy),
+        .micro_batches = parts,
+        .iteration_ns = evaluate_strategy(c->evaluator, &c->strategy),
+        .peak_bytes = memory_peak_bytes(c->model, &c->strategy),
+        .exact = is_exact};
     choice.fits = choice.peak_bytes <= to->budget_bytes;
     to->least_bytes = MIN(to->least_bytes, choice.peak_bytes);
     double ns = (double)choice.iteration_ns * (1 + search_handicap(c));
@@ -218,10 +208,7 @@ static void try_all(struct choosing *c)
 
 static bool is_compiling(const struct dpro_model *model, const struct computing_choice *way)
 {
-    bool compiles = false;
-    for (uint32_t i = 0; i < model->n_modules; i++)
-        compiles |= way->computing[i] & DPRO_COMPILED;
-    return compiles;
+    return modules_count(way->computing, model->n_modules, DPRO_COMPILED) > 0;
 }
 
 /* With modules computed otherwise. What is compiled can't be recomputed. */

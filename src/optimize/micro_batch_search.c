@@ -5,6 +5,7 @@
  * it first; then, the fastest first, those that do not fit are asked for with sets of recomputed
  * blocks, until one without any is slower than the best that fits. */
 #include "cost/program/model_memory.h"
+#include "cost/program/modules.h"
 #include "graph/dimensions/pipeline.h"
 #include "optimize/finals.h"
 #include "optimize/memory_search.h"
@@ -33,10 +34,7 @@ struct batch_search {
 
 static uint32_t n_recomputed(const struct batch_search *x, const struct setting *setting)
 {
-    uint32_t n = 0;
-    for (uint32_t m = 0; setting->recomputed && m < x->s->model->n_modules; m++)
-        n += setting->recomputed[m];
-    return n;
+    return modules_count(setting->recomputed, x->s->model->n_modules, 1);
 }
 
 /* The less has to be changed in the script, the simpler: a number; a schedule; the model. */

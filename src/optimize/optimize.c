@@ -274,9 +274,8 @@ static void tell_launching(const struct dpro_optimize_options *o, const struct d
                  (double)ran->launching_ns / 1e6);
     if (ran->launching_ns >= ran_ns / 100 * LAUNCH_BOUND_PCT && !launches_run_ahead(o->graph))
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "the CPU's launches alone take %.2f of %.2f ms an iteration: what buckets add to "
-                 "communication may go on beside them, so that buckets that are slower here may "
-                 "be no slower",
+                 "the CPU's launches alone take %.2f of %.2f ms an iteration: communication may go "
+                 "on beside them, so that buckets that are slower here may be no slower",
                  (double)ran->launching_ns / 1e6, (double)ran_ns / 1e6);
 }
 

@@ -5,6 +5,7 @@
 #include "ingest/trace.h"
 #include "optimize/computing.h"
 #include "optimize/families.h"
+#include "optimize/program_search.h"
 
 struct make_maker {
     const struct dpro_trace *trace;
@@ -128,13 +129,18 @@ static void add_modules(struct make_maker *m, const struct dpro_optimum *optimum
     m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
 }
 
-static void add_units(struct make_maker *m, const struct dpro_optimum *optimum,
-                      enum dpro_which which)
+static void add_units(struct make_maker *m, const struct dpro_optimum *o, enum dpro_which which)
 {
-    m->plan->prefetch = which != DPRO_BASELINE ? dpro_optimum_summary(optimum).prefetch : 0;
-    for (uint32_t i = 0; i < dpro_optimum_n_units(optimum); i++) {
-        struct dpro_unit unit = dpro_optimum_unit(optimum, i);
-        bool reshards = which != DPRO_BASELINE ? unit.reshards : unit.reshards_before;
+    size_t f = (size_t)which - DPRO_FINALISTS;
+    bool is_one = which >= DPRO_FINALISTS && f < o->finalist_settings.n;
+    const struct setting *setting = is_one ? o->finalist_settings.at[f] : NULL;
+    uint32_t best = which == DPRO_BEST ? o->summary.prefetch : 0;
+    m->plan->prefetch = setting ? setting->prefetch : best;
+    for (uint32_t i = 0; i < dpro_optimum_n_units(o); i++) {
+        struct dpro_unit unit = dpro_optimum_unit(o, i);
+        bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;
+        if (setting)
+            reshards = setting->reshards[o->unit_numbers.at[i]];
         array_push(&m->plan->units, ((struct plan_file_unit){make_intern(m, unit.name), reshards}));
     }
 }

@@ -95,8 +95,10 @@ static void fill_result(struct program_search *s, const struct setting *chosen)
         if (setting->micro_batches > 0)
             o->strategies[which].micro_batches = setting->micro_batches;
     }
-    if (s->kept)
+    if (s->kept) {
         units_decide(s, chosen);
+        units_list(s, chosen);
+    }
     decide_pipeline(s, chosen);
     result_decide(o);
     result_tell_search(o, &s->search);

@@ -65,5 +65,7 @@ int program_doubt(const struct program_search *search, const struct setting *set
 void search_units(struct program_search *search);
 /* Tells which units are resharded. */
 void units_decide(struct program_search *search, const struct setting *chosen);
+/* Lists those that may be the fastest, for a measurement to choose among. */
+void units_list(struct program_search *search, const struct setting *chosen);
 /* micro_batch_search.c */
 void search_micro_batches(struct program_search *search);

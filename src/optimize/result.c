@@ -13,7 +13,8 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
     if (!o)
         return;
     FREE_ALL(&o->baselines, &o->counts, &o->memory.choices, &o->units, &o->fusions, &o->decisions,
-             &o->improvements, &o->finalists, &o->finalist_strategies);
+             &o->improvements, &o->finalists, &o->finalist_strategies, &o->finalist_settings,
+             &o->unit_numbers);
     arena_fini(&o->arena);
     mem_free(o);
 }

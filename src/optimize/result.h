@@ -23,6 +23,8 @@ struct dpro_optimum {
     ARRAY(struct dpro_improvement) improvements;
     ARRAY(struct dpro_finalist) finalists; /* names in the arena */
     ARRAY(struct dpro_strategy) finalist_strategies;
+    ARRAY(const struct setting *) finalist_settings; /* of FSDP's units; else none */
+    ARRAY(uint32_t) unit_numbers;                    /* the graph's, of `units` */
 };
 
 /* finalists.c: chooses the result, space->best, and fills in the expected times of it and of the

@@ -3,6 +3,7 @@
  * knapsack. Each unit is changed alone; then units are kept in the order of the time that a byte
  * saves, as far as all of them fit. In the end, how far ahead units are gathered. */
 #include "cost/change/change_units.h"
+#include "cost/program/buckets.h"
 #include "graph/graph.h"
 #include "optimize/finals.h"
 #include "optimize/program_search.h"
@@ -124,6 +125,34 @@ void search_units(struct program_search *s)
 
 /* ---- what is said of it ---- */
 
+static bool is_same(const struct program_search *s, const struct setting *x,
+                    const struct setting *y)
+{
+    return x->prefetch == y->prefetch &&
+           memcmp(x->reshards, y->reshards, s->graph->n_units * sizeof *x->reshards) == 0;
+}
+
+void units_list(struct program_search *s, const struct setting *chosen)
+{
+    struct dpro_optimum *o = s->optimum;
+    struct dpro_error why;
+    for (uint32_t i = 0; i < s->n_rows && o->finalists.n < s->search.options->n_finalists; i++) {
+        const struct setting *row = &s->rows[i].setting;
+        bool is_there = is_same(s, row, &s->as_ran), is_best = is_same(s, row, chosen);
+        double std = 0;
+        for (size_t k = 0; k < o->finalist_settings.n; k++)
+            is_there |= is_same(s, o->finalist_settings.at[k], row);
+        if (is_there || !program_fits(s, row))
+            continue;
+        fail_on(program_doubt(s, row, &std, NULL, &why), &why);
+        if ((double)row->ns / (double)chosen->ns - 1 > SURE_ERRORS * std)
+            continue;
+        array_add(&o->finalists, s->rows[i].name, row->ns, 100 * std, is_best);
+        array_push(&o->finalist_settings, arena_copy(&o->arena, row, 1, sizeof *row));
+        array_push(&o->finalist_strategies, buckets_copy(s->model, &s->model->baseline, &o->arena));
+    }
+}
+
 static void search_decide(struct program_search *s, const struct setting *chosen, uint32_t u)
 {
     struct arena *a = &s->optimum->arena;
@@ -149,6 +178,7 @@ void units_decide(struct program_search *s, const struct setting *chosen)
         uint32_t u = order[i].unit;
         if (!s->gathered[u])
             continue;
+        array_push(&s->optimum->unit_numbers, u);
         array_add(&s->optimum->units, graph_unit_name(s->graph, u), s->as_ran.reshards[u],
                   chosen->reshards[u]);
         if (s->as_ran.reshards[u] != chosen->reshards[u])

@@ -82,7 +82,7 @@ class Dimensions(Case):
         facts = self.assert_json("optimize", trace)  # no buckets, but its pipeline
         self.assertEqual(facts["pipeline"]["baseline"], {"micro_batches": 1, "schedule": "1f1b"})
         self.assertIn("1f1b 4", [row["name"] for row in facts["baselines"]])
-        self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, "ranks exchange more here, and not by FSDP; ask for")
+        self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, "--accumulate of the latter: ask for other links")
 
     def test_times_and_bytes_are_those_of_the_kernels(self):
         facts = self.replay(self.job())

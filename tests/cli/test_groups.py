@@ -259,7 +259,7 @@ class Groups(Case):
         for trace, args, why in ((SHARDED, ["--shard", "4"], "no whole number of groups of 4: give --world-size, too, a multiple of 4"),
                                  (split, ["--shard", "4"], "give --world-size, too, a multiple of 8"),
                                  (SHARDED, ["--shard", "8", "--world-size", "4"], "groups of shards make up 8 ranks; give"),
-                                 (split, ["--shard", "3", "--world-size", "8"], "groups of shards, .* make up 6 ranks"),
+                                 (split, ["--shard", "3", "--world-size", "8"], "groups of shards make up 6 ranks"),
                                  (SHARDED, ["--shard", "8", "--dp", "9999"], "79992 ranks can't be predicted"),
                                  (SHARDED, ["--shard", "3", "--dp", "8", "--topology", self.topology(4)], "how many hosts a group of 3"),
                                  (BUNDLED, ["--shard", "2"], "2 replicas of its shards"), (SHARDED, ["--shard", "1"], "--shard")):
@@ -341,7 +341,7 @@ class Groups(Case):
         facts = self.ask(SHARDED, "--dp", "8", "--topology", self.topology(2))
         self.assertEqual(facts["changes"], {"topology": self.path("topology.json"), "dp": 8})
         self.assertFalse(any("links to other hosts are not known" in w for w in facts["warnings"]), facts["warnings"])
-        self.assertTrue(any("8 ranks on 4 hosts, with 2 on each" in w for w in facts["warnings"]), facts["warnings"])
+        self.assertTrue(any("8 ranks, 2 on a host" in w for w in facts["warnings"]), facts["warnings"])
         took = [self.asked(SHARDED, "--dp", "8", "--topology", self.topology(per_host, inter=inter)) for per_host, inter in (
             (8, {}), (4, {"rails": 4}), (4, {}), (4, {"latency_ns": 20e6}))]
         self.assertEqual(took, sorted(took))
@@ -370,7 +370,7 @@ class Groups(Case):
         self.assert_error(dpro("whatif", apart, *hosts, "--collectives", "tree"), USAGE, "gradients in buckets")
 
     def test_a_topology_that_contradicts_the_trace_is_refused_in_one_line(self):
-        for args, why in ((["--topology", self.topology(1)], "ranks 0 and 1 on one host, but .* with 1 rank a host, puts them on two"),
+        for args, why in ((["--topology", self.topology(1)], "ranks 0 and 1 on one host, the topology, with 1 a host, on two"),
                           (["--topology", "h100-nvlink-400g", "--dp", "9"], "9 ranks are no whole number of hosts of 8"),
                           (["--topology", "h100-nvlink-400g", "--bandwidth", "inter=2x"], "so does a bandwidth: give one"),
                           (["--topology", "h100-nvlink-300g"], "h100-nvlink-300g: no file, and no ready-made"),
@@ -406,7 +406,7 @@ class Groups(Case):
         unknown, unmarked = self.write_job("unknown", gathers()), self.write_job("unmarked", sharded(2))
         for args in (["--batch-size", "2x"], ["--accumulate", "2"], ["--precision", "bf16"], ["--recompute", "all"]):
             with self.subTest(args=args):
-                self.assert_error(dpro("whatif", unknown, *args), USAGE, "ranks exchange more here, and not by FSDP")
+                self.assert_error(dpro("whatif", unknown, *args), USAGE, "jobs whose ranks exchange only gradients, or with FSDP")
                 self.assert_error(dpro("whatif", unmarked, *args), USAGE, "nothing shows when FSDP gathers parameters")
         for args in (["--prefetch", "2"], ["--reshard", "none"]):
             with self.subTest(args=args):

@@ -190,6 +190,19 @@ class Resharding(Case):
         self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]))
         self.assertRegex(done.out, r"  all kept +[0-9.]+ ms +-[0-9.]+ % +[0-9.]+  no unit gathered again")
 
+    def test_a_measurement_is_to_choose_among_units_that_may_be_faster(self):
+        facts = dpro("optimize", SHARDED, "--finalists", "4", "-o", self.path("plan"), "--json", "-q").json
+        self.assertFalse(facts["best"]["helps"])
+        names = [one["name"] for one in facts["finalists"]]
+        self.assertIn("all kept", names)
+        self.assertEqual(len(set(names)), len(names))
+        for one in facts["finalists"]:
+            with open(os.path.join(one["plan"], "plan.json"), encoding="utf-8") as file:
+                sharding = json.load(file)["sharding"]
+            kept = not any(unit["reshard_after_forward"] for unit in sharding["units"])
+            self.assertEqual(kept, one["name"] != "all resharded")
+            self.assertEqual(sharding.get("prefetch", 0), int(one["name"].split()[1]) if "prefetch" in one["name"] else 0)
+
     def test_other_ways_to_compute_do_not_hide_what_units_win(self):
         alone = dpro("optimize", SHARDED, "--json", "-q").json
         rows = {row["name"]: row for row in alone["baselines"]}

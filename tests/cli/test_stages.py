@@ -240,7 +240,7 @@ class TestStages(Case):
         all_long = {at: 4 if at[2] == 3 else 1 for at in length}
         cases = [(dp, 4, 5, length, 1) for dp in (1, 2, 4)]
         cases += [(4, 4, 5, alike, 1.5), (4, 4, 5, length, 1.5), (4, 4, 3, length, 1), (4, 4, 3, one_long, 1), (4, 4, 1, one_long, 1),
-                  (4, 4, 3, all_long, 1), (4, 1, 5, alike, 1.5)]
+                  (4, 4, 3, all_long, 1), (4, 1, 5, alike, 1.5), (4, 2, 2, length, 1)]
         for case, (dp, stages, steps, lengths, slow) in enumerate(cases):
             even = {(r, step, n): mean(lengths[r, step, n] for r in range(dp) for n in range(8))
                     for r, step, n in lengths if step < steps and r < dp}

@@ -3,12 +3,13 @@ variables say."""
 import json
 import os
 import sys
+import types
 import unittest.mock
 
 from support import DONE, INPUT, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import tune_restart  # noqa: E402
+from dpro import loader_workers, tune_restart  # noqa: E402
 
 # Its steps take STEP_MS, an expression of `get`, which reads a variable, and `noise`; EXTRA may do more.
 PROGRAM = """
@@ -124,6 +125,24 @@ class Variables(Case):
         with unittest.mock.patch.dict(os.environ):
             turn = restarts._measure("baseline")
         self.assertRegex(turn["problem"], "^it took longer than ")
+
+    def test_data_loaders_get_another_number_of_workers(self):
+        class Loader:
+            def __init__(self, dataset, batch_size=1, num_workers=0, *, prefetch_factor=None, persistent_workers=False):
+                self.dataset, self.num_workers, self.more = dataset, num_workers, (batch_size, prefetch_factor, persistent_workers)
+
+        module = types.SimpleNamespace(DataLoader=Loader, IterableDataset=bytes)
+        loader_workers.attach(3, module)
+        self.assertEqual([one.num_workers for one in (Loader([], 8, 1), Loader([], num_workers=2), Loader([]), Loader(b""))], [3, 3, 3, 0])
+        Loader.__init__ = Loader.__init__.__wrapped__
+        loader_workers.attach(0, module)
+        loader = Loader([], 8, 2, prefetch_factor=4, persistent_workers=True)
+        self.assertEqual((loader.num_workers, loader.more, loader_workers.of_job(module)), (0, (8, None, False), 0))
+        others = Loader([]), Loader([])
+        others[1].num_workers = 1
+        self.assertIsNone(loader_workers.of_job(module))
+        tried = tune_restart.known({"cpus": 8, "local_ranks": 2, "loader_workers": 0}, {})
+        self.assertEqual(tried, [{"DPRO_LOADER_WORKERS": text} for text in ("1", "2", "4")])
 
     def test_what_the_job_has_already_is_not_tried(self):
         tried = tune_restart.known({"carriers": ["horovod", "nccl"], "threads": None}, {"HOROVOD_CYCLE_TIME": "5"})

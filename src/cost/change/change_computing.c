@@ -161,11 +161,10 @@ static void tell_parts(const struct dpro_model *m, uint32_t module, unsigned way
              name, probe_way_name(way));
     else if (n > 0)
         note(notes,
-             "what '%.100s' takes ('%s') was not measured as such: it is composed of %u module%s "
-             "in it that %s, %.0f %% of its time, the first of them '%.100s'; the rest is taken as "
-             "it is",
-             name, probe_way_name(way), n, n > 1 ? "s" : "", n > 1 ? "were" : "was",
-             fmin(100, 100 * parts_ns / all_ns), m->modules[first].name);
+             "what '%.100s' takes ('%s') was not measured as such: it is composed of %u modules in "
+             "it, such as '%.100s', with %.0f %% of its time; the rest is taken as it is",
+             name, probe_way_name(way), n, m->modules[first].name,
+             fmin(100, 100 * parts_ns / all_ns));
 }
 
 /* Of the work in other ways, what is told not to be measured: recorders leave out what is small. */
@@ -198,17 +197,16 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
     }
     if (composed_ns > LEAST_TOLD * all_ns)
         note(notes,
-             "not all of this was measured as such: modules are composed of what their parts take "
-             "that way, or of what they take compiled and in 16 bits apart. 'dpro profile "
-             "--probe-limit SECONDS' leaves time to measure them");
+             "not all of this was measured as such, but composed of what parts of modules take, or "
+             "either way alone. 'dpro profile --probe-limit SECONDS' leaves time to measure it");
     if (composed != MODEL_NONE && composed_ns > LEAST_TOLD * all_ns)
         tell_parts(m, composed, ways[composed], notes);
     if (assumed_ns > LEAST_TOLD * all_ns)
-        note(notes,
-             "how long 16 bits take was not measured: it is assumed that matrix products and "
-             "convolutions take half as long, give or take as much as they may, and the rest "
-             "nearly as long as before. 'dpro profile --probe bf16%s' measures it",
-             late ? " --probe-limit SECONDS, with more time than before," : "");
+        note(
+            notes,
+            "how long 16 bits take was not measured: matrix products and convolutions are taken to "
+            "take half as long, the rest 0.9 times. 'dpro profile --probe bf16%s' measures it",
+            late ? " --probe-limit SECONDS, with more time than before," : "");
     if (n_bf16 > 0)
         note(notes, "bf16 rounds what the modules compute: the job does not train to the same "
                     "numbers; check its loss. Parameters, gradients and the optimizer stay in 32 "
@@ -219,9 +217,8 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
              "when the job begins");
     if (n_empty > 0)
         note(notes,
-             "of %u module%s, the first of them '%.100s', the compiler makes no graph: they "
-             "run as they are",
-             n_empty, n_empty > 1 ? "s" : "", empty);
+             "of %u modules, such as '%.100s', the compiler makes no graph: they run as they are",
+             n_empty, empty);
 }
 
 void change_computing(const struct dpro_changes *c, struct dpro_model *m, struct notes *notes)

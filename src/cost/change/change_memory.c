@@ -42,8 +42,7 @@ static void change_recomputation(const struct dpro_changes *c, struct dpro_model
     if (n > n_probed && m->launch_share > LAUNCH_BOUND)
         note(notes,
              "in %.0f %% of a forward pass the GPU waits for launches: what torch.utils.checkpoint "
-             "itself costs the CPU then makes the iteration longer, too, and is not in the "
-             "prediction; 'dpro profile --probe recompute' measures it",
+             "costs the CPU comes on top; 'dpro profile --probe recompute' measures it",
              100 * m->launch_share);
 }
 
@@ -257,8 +256,8 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         if (!memory_knows_what_scales(&m->memories[i])) {
             note(
                 notes,
-                "nothing tells what of rank %d's memory grows with its batch: the peak may be that "
-                "of the batch as recorded, or all but the model may change in proportion",
+                "nothing tells what of rank %d's memory grows with its batch: of the peak, nothing "
+                "or all but the model may change in proportion",
                 m->ranks[m->memories[i].rank].rank);
             break;
         }

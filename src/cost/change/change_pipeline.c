@@ -43,10 +43,9 @@ static void pipeline_check(const struct pipeline_writer *w, const struct dpro_ch
         refuse("%u micro-batches make no sense; up to %d can be predicted",
                c->pipeline_micro_batches, MOST_MICRO_BATCHES);
     if (c->schedule == DPRO_SCHEDULE_ZERO_BUBBLE && p->schedule != DPRO_SCHEDULE_ZERO_BUBBLE)
-        refuse("a zero-bubble schedule moves the gradients of weights: the trace does "
-               "not tell their time from that of the gradients of inputs; record some "
-               "steps with such a schedule (PyTorch's ScheduleInterleavedZeroBubble), "
-               "or ask for --schedule %s",
+        refuse("a zero-bubble schedule moves the gradients of weights, whose time this trace does "
+               "not tell: record steps with such a schedule (PyTorch's "
+               "ScheduleInterleavedZeroBubble), or ask for --schedule %s",
                p->n_chunks > 1 ? "interleaved" : "1f1b");
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
         refuse("the order in which the recorded stages computed is none that is known: "
@@ -291,9 +290,8 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
     change->calls_error_ns = hypot(calls_error(&w, after, model), join_error_ns);
     pipeline_writer_fini(&w);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
-         after.n_micro_batches == before.n_micro_batches ? ""
-         : modules->n_batch_points > 0
-             ? ", and with other rows as probes of modules measured them"
+         after.n_micro_batches == before.n_micro_batches || modules->n_batch_points > 0
+             ? ""
              : "; with other rows, what its ops take beyond a launch grows in proportion");
 }
 

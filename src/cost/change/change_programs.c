@@ -51,9 +51,8 @@ static void check_units(const struct dpro_graph *graph, const struct unit_change
             const char *name = model->modules[m].name;
             if (unit[0] && module_holds(name, unit) && units_free(units, graph, u))
                 refuse(
-                    "%.200s has FSDP's unit '%.200s' in it, which would be gathered once more to "
-                    "recompute it: how that goes is not known; name units, or modules in them, or "
-                    "let it keep its parameters (--reshard none)",
+                    "%.200s has FSDP's unit '%.200s' in it, which recomputing would gather once "
+                    "more: name units, or modules in them, or keep its parameters (--reshard none)",
                     name[0] ? name : "the model", unit);
         }
 }
@@ -115,10 +114,8 @@ static void change_modules(const struct dpro_graph *graph, const struct dpro_cha
         refuse(
             "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
             "(fully_shard), --recompute also of pipelines and with tp, cp or ep, --accumulate of "
-            "the latter: ranks exchange more here, and "
-            "not by FSDP; ask for other links "
-            "(--bandwidth, --latency), computing speed (--compute), numbers of ranks (--dp, "
-            "--tp)%s",
+            "the latter: ask for other links (--bandwidth, --latency), computing speed "
+            "(--compute), numbers of ranks (--dp, --tp)%s",
             c->recompute || c->micro_batches > 1 || c->precision
                 ? "--recompute, --accumulate and --precision"
                 : "--batch-size",
@@ -165,8 +162,7 @@ static double off_cpu_error_ns(const struct dpro_graph *g, const struct dpro_mod
     double most_ns = (1 - cpu_ns / work_ns) * model_work_ns(after);
     note(notes,
          "a rank's ops take %.4g ms of an iteration and %.4g ms of CPU time: in the rest they "
-         "stand still, because ranks wait for each other or because of other programs; with fewer "
-         "ranks, up to %.4g ms of what is predicted may be gone",
+         "stand still; with fewer ranks, up to %.4g ms of what is predicted may be gone",
          work_ns / 1e6, cpu_ns / 1e6, most_ns / 1e6);
     return most_ns / sqrt(3); /* as likely all as nothing, or any part */
 }

@@ -172,12 +172,6 @@ const struct unit_time *units_in_order(const struct dpro_graph *g, struct arena 
     return units;
 }
 
-static bool is_on_thread(const struct dpro_graph *g, uint32_t op)
-{
-    return g->device[op] != DPRO_NO_DEVICE &&
-           g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD;
-}
-
 /* ---- where they are asked for ahead ---- */
 
 /* Of a gather: the ops that copy out of it, which begin when the rank has what it brings; by rank,
@@ -205,8 +199,8 @@ static struct copying find_copying(const struct dpro_graph *g, uint32_t gather, 
         const struct graph_rank *rank = &g->ranks[r];
         c.last[r] = DPRO_NO_OP;
         for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
-            c.ops[op] = g->gather[op] == gather && is_on_thread(g, op) && end_ns[r] > INT64_MIN &&
-                        g->seen_start_ns[op] >= end_ns[r];
+            c.ops[op] = g->gather[op] == gather && graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD) &&
+                        end_ns[r] > INT64_MIN && g->seen_start_ns[op] >= end_ns[r];
             if (c.ops[op] &&
                 (c.last[r] == DPRO_NO_OP || g->seen_start_ns[op] >= g->seen_start_ns[c.last[r]]))
                 c.last[r] = op;
@@ -222,7 +216,8 @@ static bool is_waited_for(const struct dpro_graph *g, uint32_t gather)
     for (uint32_t op = 0; op < g->n_ops; op++) {
         bool waited = g->gather[op] != gather || g->kind[op] != DPRO_OP_COLLECTIVE;
         for (uint32_t e = g->row[op]; e < g->row[op + 1] && !waited; e++)
-            waited = g->rank[g->succ[e]] == g->rank[op] && is_on_thread(g, g->succ[e]);
+            waited = g->rank[g->succ[e]] == g->rank[op] &&
+                     graph_is_on(g, g->succ[e], DPRO_DEVICE_CPU_THREAD);
         if (!waited)
             return false;
     }
@@ -238,7 +233,8 @@ static bool units_stays(const struct asking *a, uint32_t gather, const struct co
     const struct copying before = find_copying(g, next, a->arena);
     int64_t first_ns = INT64_MAX;
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->gather[op] == gather && !own->ops[op] && g->rank[op] == 0 && is_on_thread(g, op))
+        if (g->gather[op] == gather && !own->ops[op] && g->rank[op] == 0 &&
+            graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD))
             first_ns = MIN(first_ns, g->seen_start_ns[op]);
     return before.all && first_ns < g->seen_start_ns[before.last[0]] &&
            first_ns > g->seen_start_ns[asks->last[0]];

@@ -511,11 +511,10 @@ static void tell_topology(const struct world *w, struct notes *notes)
     bool on_cpus = w->m->n_communications > 0 ? !link->own_links
                                               : w->g && !rank_has_gpu(w->g, &w->g->ranks[0]);
     note(notes,
-         "the topology: %u ranks on %u host%s, with %u on each; a rank's link within its host "
-         "carries %.4g GB/s, a host's links to others %.4g GB/s in all",
-         w->size, (w->size + t->ranks_per_host - 1) / t->ranks_per_host,
-         w->size > t->ranks_per_host ? "s" : "", MIN(w->size, t->ranks_per_host),
-         told_rate(&t->within) / 1e9, topology_rate(t, false) / 1e9);
+         "the topology: %u ranks, %u on a host; a rank's link within its host carries %.4g GB/s, "
+         "a host's links to others %.4g GB/s in all",
+         w->size, MIN(w->size, t->ranks_per_host), told_rate(&t->within) / 1e9,
+         topology_rate(t, false) / 1e9);
     if (w->assumes_host)
         note(notes, "the trace does not tell which ranks are on one host: all recorded ones are "
                     "taken to be, as the topology has it");
@@ -543,8 +542,7 @@ static void tell_splits(const struct world *w, struct notes *notes)
     note(
         notes,
         "tensors split over %u rank%s in place of %u: what works on parts of them takes %.3g times "
-        "as long, beyond its launches, as if it were as efficient with other parts; what is not "
-        "split is as it was",
+        "as long, beyond its launches; what is not split is as it was",
         r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
 }
 
@@ -578,9 +576,8 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
         note(notes,
              "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
              n_ranks, r->after > r->before ? "more" : "that stays", n_recorded,
-             w->collectives ? "collectives within hosts are taken to stay as they are"
-             : w->told      ? "how collectives use links is taken to stay as it is"
-                            : "links, and how collectives use them, are taken to stay as they are");
+             w->told ? "how collectives use links is taken to stay as it is"
+                     : "links, and how collectives use them, are taken to stay as they are");
     if (r->rest > 1 && r->group == 0 && !r->splits)
         note(notes, "a replica has %u ranks; %u replica%s in place of %u", r->rest, r->after,
              r->after == 1 ? "" : "s", r->before);
@@ -588,8 +585,7 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
         note(
             notes,
             "the job had no replicas: all gradients of a rank (%.1f MB on rank %d) are taken to be "
-            "reduced at once, when its backward pass is over, and waited for. DDP's buckets hide "
-            "a part of that, and take as much memory again unless gradients are views of them",
+            "reduced at once behind its backward pass, of which DDP's buckets would hide a part",
             (double)w->g->ranks[0].gradient_bytes / 1e6, w->g->ranks[0].rank);
     if (w->routes)
         note(notes, "all-to-alls stay among all ranks: each has as many experts, or tables, as "

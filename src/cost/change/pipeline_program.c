@@ -129,18 +129,14 @@ static void add_mean(struct model_communication *mean, const struct model_commun
 static double passes_done(const struct pipeline_writer *w, uint32_t rank, int64_t when_ns)
 {
     const struct dpro_graph *g = w->g;
-    const struct measured_replay *r = w->m->recorded;
     const struct graph_rank *ops = &g->ranks[rank];
     bool gpu = rank_has_gpu(g, ops);
     double done = 0, all = 0;
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
-        int64_t end_ns = 0;
         if (g->phase[op] != DPRO_OP_BW || (gpu && !(g->flags[op] & GRAPH_OP_GPU)))
             continue;
-        for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-            end_ns += r->copies[copy].end_ns[op] / r->n;
         all += (double)g->dur_ns[op];
-        done += end_ns <= when_ns ? (double)g->dur_ns[op] : 0;
+        done += measured_mean_ns(w->m->recorded, op, false) <= when_ns ? (double)g->dur_ns[op] : 0;
     }
     return (all > 0 ? done / all : 1) * w->p.n_micro_batches * w->p.n_chunks;
 }

@@ -298,10 +298,7 @@ static void find_replicas(const struct dpro_changes *changes, const struct dpro_
     if (changes->world_size % replica != 0)
         refuse("%u ranks are no whole number of replicas: the job's %s make up %llu ranks; "
                "give a multiple of that",
-               changes->world_size,
-               r->group == 0  ? "other dimensions"
-               : r->rest == 1 ? "groups of shards"
-                              : "groups of shards, with its other dimensions,",
+               changes->world_size, r->group == 0 ? "other dimensions" : "groups of shards",
                (unsigned long long)replica);
     uint32_t n_servers = sync_n_servers(&model->net);
     if (n_servers > 0 && changes->n_servers > 0)

@@ -261,12 +261,12 @@ static void add_stragglers(const struct dpro_model *model, const struct spread *
 {
     w->answer.predicted.iteration_ns += llround(noise_ns);
     if (model->n_samples > 1)
-        note(&w->notes,
-             "a rank's computation varies by %.1f %% from one iteration to the next, and that of "
-             "all ranks together by %.1f %%: with other numbers of ranks, the slowest makes an "
-             "iteration %.2f ms %s",
-             100 * spread->mean, 100 * spread->all, fabs(noise_ns) / 1e6,
-             noise_ns < 0 ? "shorter" : "longer");
+        note(
+            &w->notes,
+            "a rank's computation varies by %.1f %% between iterations, that of all ranks together "
+            "by %.1f %%: the slowest of so many ranks makes an iteration %.2f ms %s",
+            100 * spread->mean, 100 * spread->all, fabs(noise_ns) / 1e6,
+            noise_ns < 0 ? "shorter" : "longer");
 }
 
 static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,

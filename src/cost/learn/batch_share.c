@@ -15,14 +15,6 @@ static uint32_t point_at(const struct coarse_rank *rank, int64_t when_ns)
     return a;
 }
 
-static int64_t mean_start_ns(const struct measured_replay *r, uint32_t op)
-{
-    int64_t when = 0;
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        when += measured_start_ns(r, copy, op) / r->n;
-    return when;
-}
-
 static uint32_t op_of_tensor(const struct model_program *program, uint32_t tensor)
 {
     uint32_t i = 0;
@@ -34,7 +26,7 @@ static uint32_t op_of_tensor(const struct model_program *program, uint32_t tenso
 uint32_t program_op_of(const struct measured_replay *r, const struct coarse_rank *rank,
                        const struct model_program *program, uint32_t op, bool backward)
 {
-    uint32_t a = point_at(rank, mean_start_ns(r, op));
+    uint32_t a = point_at(rank, measured_mean_ns(r, op, true));
     if (a == rank->n_points && !backward)
         return 0;
     while (a > 0 && (a == rank->n_points || rank->sync_points[a].needs))

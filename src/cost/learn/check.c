@@ -59,8 +59,8 @@ uint32_t rank_main_stream(const struct dpro_graph *g, const struct graph_rank *r
     uint32_t most = DPRO_NO_DEVICE;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         uint32_t device = g->device[op];
-        if (!(g->flags[op] & GRAPH_OP_GPU) || device == DPRO_NO_DEVICE ||
-            g->devices[device].kind != DPRO_DEVICE_GPU_STREAM || g->kind[op] == DPRO_OP_COLLECTIVE)
+        if (!(g->flags[op] & GRAPH_OP_GPU) || !graph_is_on(g, op, DPRO_DEVICE_GPU_STREAM) ||
+            g->kind[op] == DPRO_OP_COLLECTIVE)
             continue;
         work[device] += g->dur_ns[op];
         if (most == DPRO_NO_DEVICE || work[device] > work[most])
@@ -95,14 +95,12 @@ static void check_tensors(const struct dpro_graph *g)
     const struct graph_dimension *dp = job_dimension(g, DPRO_REPLICATES);
     if (dp && dp->n_groups > 1)
         fail_with(DPRO_EEMPTY,
-                  "gradients are reduced within each of %u groups of %u ranks, and "
-                  "buckets are chosen only where all ranks reduce them together; 'dpro "
-                  "whatif' answers for other links, hosts and numbers of ranks",
+                  "gradients are reduced within each of %u groups of %u ranks: buckets are chosen "
+                  "where all ranks reduce together; 'dpro whatif' answers other questions",
                   dp->n_groups, dp->size);
     fail_with(DPRO_EEMPTY,
-              "no gradients were found in what the ranks communicate, so that there "
-              "are no buckets to choose; 'dpro whatif' answers for other links and "
-              "hosts%s",
+              "no gradients were found in what the ranks communicate, so that there are no "
+              "buckets to choose; 'dpro whatif' answers for other links and hosts%s",
               g->n_dimensions > 0 ? " ('dpro replay' shows in which dimensions they communicate)"
                                   : "; if there are gradients, record with 'dpro profile'");
 }

@@ -32,10 +32,7 @@ struct coarsening {
 
 static bool coarsen_computes(const struct dpro_graph *g, uint32_t op)
 {
-    if (g->device[op] == DPRO_NO_DEVICE)
-        return false;
-    uint8_t kind = g->devices[g->device[op]].kind;
-    return kind == DPRO_DEVICE_CPU_THREAD || kind == DPRO_DEVICE_GPU_STREAM;
+    return graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD) || graph_is_on(g, op, DPRO_DEVICE_GPU_STREAM);
 }
 
 /* Whether the op holds up what its rank computes. */
@@ -108,8 +105,7 @@ static bool is_queueing(const struct coarsening *c, uint32_t from, uint32_t to)
  * between a bucket and the next. */
 static bool is_of_horovod(const struct dpro_graph *g, uint32_t op)
 {
-    return g->cycles.cycle_ns > 0 && g->device[op] != DPRO_NO_DEVICE &&
-           g->devices[g->device[op]].kind == DPRO_DEVICE_COMM_THREAD;
+    return g->cycles.cycle_ns > 0 && graph_is_on(g, op, DPRO_DEVICE_COMM_THREAD);
 }
 
 /* What follows the transfers of buckets on computing devices, and all edges to it. */
@@ -172,15 +168,6 @@ struct stream_place {
 
 ORDER(by_time, struct sync_point, ASCENDING(when_ns) ?: ASCENDING(op) ?: DESCENDING(needs));
 
-static int64_t mean_when(const struct coarsening *c, uint32_t op, bool needs)
-{
-    const struct measured_replay *r = c->replay;
-    int64_t sum = 0;
-    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
-        sum += (needs ? measured_start_ns(r, copy, op) : r->copies[copy].end_ns[op]) / r->n;
-    return sum;
-}
-
 /* Of a group's communication, mean time at which the rank goes on with the op. */
 static int64_t mean_went_on(const struct coarsening *c, uint32_t op)
 {
@@ -211,7 +198,8 @@ static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_
         if (coarse->first_of[b] == MODEL_NONE || (e->next && !of_group))
             continue;
         struct sync_point point = {e->to, coarse->first_of[b], true, e->next,
-                                   of_group ? mean_went_on(c, e->to) : mean_when(c, e->to, true)};
+                                   of_group ? mean_went_on(c, e->to)
+                                            : measured_mean_ns(c->replay, e->to, true)};
         if (!first[b].needs || point.before < first[b].before ||
             (point.before == first[b].before && by_time(&point, &first[b]) < 0))
             first[b] = point;
@@ -227,18 +215,12 @@ static void add_end(const struct coarsening *c, const struct graph_rank *ops,
 {
     struct sync_point end = {.tensor = MODEL_NONE, .when_ns = INT64_MIN};
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
-        int64_t when = mean_when(c, op, false);
+        int64_t when = measured_mean_ns(c->replay, op, false);
         if (when > end.when_ns)
             end = (struct sync_point){op, MODEL_NONE, false, false, when};
     }
     if (ops->n_ops > 0)
         rank->sync_points[rank->n_points++] = end;
-}
-
-static bool on_stream(const struct dpro_graph *g, uint32_t op)
-{
-    uint32_t device = g->device[op];
-    return device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_GPU_STREAM;
 }
 
 ORDER(by_stream, struct stream_place, ASCENDING(device) ?: ASCENDING(start_ns));
@@ -252,9 +234,10 @@ static void order_on_streams(const struct coarsening *c, const struct coarse_iss
     struct stream_place *places = arena_array(&c->coarse->arena, n, sizeof *places);
     uint32_t n_places = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (on_stream(g, issues[i].transfer))
-            places[n_places++] = (struct stream_place){g->device[issues[i].transfer], i,
-                                                       mean_when(c, issues[i].transfer, true)};
+        if (graph_is_on(g, issues[i].transfer, DPRO_DEVICE_GPU_STREAM))
+            places[n_places++] =
+                (struct stream_place){g->device[issues[i].transfer], i,
+                                      measured_mean_ns(c->replay, issues[i].transfer, true)};
     qsort(places, n_places, sizeof *places, by_stream);
     for (uint32_t i = 1; i < n_places; i++)
         if (places[i].device == places[i - 1].device)
@@ -275,13 +258,12 @@ static void find_points(const struct coarsening *c, uint32_t r, const struct dpr
         uint32_t op = c->coarse->ready[(size_t)r * model->n_tensors + t];
         if (op != DPRO_NO_OP)
             rank->sync_points[n_ready++] =
-                (struct sync_point){op, t, false, false, mean_when(c, op, false)};
+                (struct sync_point){op, t, false, false, measured_mean_ns(c->replay, op, false)};
     }
     if (n_ready != model->n_tensors)
         fail_with(DPRO_EFORMAT,
-                  "rank %d communicates %u gradients and rank %d %u: one of their "
-                  "profiles is cut off, or of another job ('dpro replay' names files "
-                  "that are cut off); give whole ones of one job",
+                  "rank %d communicates %u gradients and rank %d %u: one of their profiles is cut "
+                  "off ('dpro replay' names it), or of another job; give whole ones of one job",
                   g->ranks[r].rank, n_ready, g->ranks[0].rank, model->n_tensors);
     for (uint32_t i = 0; i < rank->n_issues; i++)
         rank->sync_points[n_ready + i] =
@@ -459,7 +441,8 @@ static void measure_issues(const struct coarsening *c)
         for (uint32_t s = 0; s < re->n; s++)
             coarsen_waiting(c, re, re->first + s, issue->arrival, &came, &issue->ready_ns[s]);
         /* a stream that carries others up to then has not come to it */
-        for (uint32_t s = 0; s < re->n && on_stream(c->g, issue->transfer); s++)
+        bool streams = graph_is_on(c->g, issue->transfer, DPRO_DEVICE_GPU_STREAM);
+        for (uint32_t s = 0; s < re->n && streams; s++)
             issue->ready_ns[s] = re->copies[re->first + s].end_ns[issue->arrival];
     }
 }

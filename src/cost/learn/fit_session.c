@@ -34,8 +34,7 @@ static double served_ns(const struct fitting *f)
         if (g->kind[f->served.at[i].op] == DPRO_OP_PUSH)
             first_push = MIN(first_push, r->copies[r->first].end_ns[f->served.at[i].op]);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->rank[op] >= g->n_ranks && g->device[op] != DPRO_NO_DEVICE &&
-            g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD &&
+        if (g->rank[op] >= g->n_ranks && graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD) &&
             measured_start_ns(r, r->first, op) >= first_push)
             ns += (double)g->dur_ns[op];
     return ns;

@@ -17,6 +17,11 @@ struct shares_taken {
     int64_t start_ns, end_ns; /* the start moves on */
     double weight, alone_ns;  /* its time, had it had the links to itself */
     double took_ns, lost_ns;  /* with others; of a bucket, what it lost to communications */
+    /* while it is under way: weights on the link that holds it up most, with its own, and of
+     * communications alone; how many these are */
+    double here, here_beside;
+    uint32_t n_here, n_beside;
+    uint32_t seen; /* the turn in which it was met last */
 };
 
 ORDER(by_readiness, struct shares_taken, ASCENDING(ready_ns) ?: ASCENDING(number));
@@ -38,11 +43,8 @@ struct shares_sharing {
     int64_t *free_ns;        /* by stream */
     /* while those of an iteration are under way */
     ARRAY(uint32_t) * on_link;   /* by link: of `taken` */
-    double *here, *here_beside;  /* by `taken`: weights on the link that holds it up most, with
-                                    itself; of communications alone */
-    uint32_t *n_here, *n_beside; /* how many these are */
     double bucket_ns, beside_ns; /* of the time of two of which one was a bucket, what each had */
-    uint32_t *seen, turn;
+    uint32_t turn;
     ARRAY(uint32_t) touched;
     bool any; /* any shared a link with another one */
 };
@@ -145,23 +147,24 @@ static uint32_t links_of(const struct shares_sharing *u, const struct model_grou
 static void give_share(struct shares_sharing *u, uint32_t which, int64_t now_ns)
 {
     struct shares_taken *it = &u->taken[which];
-    double ns = (double)(now_ns - it->start_ns), buckets = u->here[which] - u->here_beside[which];
+    double ns = (double)(now_ns - it->start_ns), buckets = it->here - it->here_beside;
     it->took_ns += ns;
-    it->alone_ns += ns * it->weight / u->here[which];
-    if (it->number >= u->m->n_communications && u->n_here[which] == 2 && u->n_beside[which] == 1) {
-        u->bucket_ns += ns * it->weight / u->here[which];
-        u->beside_ns += ns * u->here_beside[which] / u->here[which];
+    it->alone_ns += ns * it->weight / it->here;
+    if (it->number >= u->m->n_communications && it->n_here == 2 && it->n_beside == 1) {
+        u->bucket_ns += ns * it->weight / it->here;
+        u->beside_ns += ns * it->here_beside / it->here;
     }
     if (it->number >= u->m->n_communications) /* what all buckets lose is divided among them */
-        it->lost_ns += ns * u->here_beside[which] / u->here[which] * it->weight / buckets;
+        it->lost_ns += ns * it->here_beside / it->here * it->weight / buckets;
     it->start_ns = now_ns;
 }
 
 /* The link on which most are decides. */
 static void find_share(struct shares_sharing *u, uint32_t which)
 {
-    const struct model_group *group = group_of(u, u->taken[which].number);
-    u->here[which] = 0;
+    struct shares_taken *it = &u->taken[which];
+    const struct model_group *group = group_of(u, it->number);
+    it->here = 0;
     for (uint32_t i = 0; i < group->n_ranks; i++) {
         uint32_t links[2], n = links_of(u, group, i, links);
         for (uint32_t l = 0; l < n; l++) {
@@ -174,12 +177,12 @@ static void find_share(struct shares_sharing *u, uint32_t which)
                 n_beside += other->number < u->m->n_communications;
             }
             u->any |= u->on_link[links[l]].n > 1;
-            if (all <= u->here[which])
+            if (all <= it->here)
                 continue;
-            u->here[which] = all;
-            u->here_beside[which] = beside;
-            u->n_here[which] = (uint32_t)u->on_link[links[l]].n;
-            u->n_beside[which] = n_beside;
+            it->here = all;
+            it->here_beside = beside;
+            it->n_here = (uint32_t)u->on_link[links[l]].n;
+            it->n_beside = n_beside;
         }
     }
 }
@@ -187,7 +190,7 @@ static void find_share(struct shares_sharing *u, uint32_t which)
 static void begin_or_end(struct shares_sharing *u, uint32_t which, bool begins, int64_t now_ns)
 {
     const struct model_group *group = group_of(u, u->taken[which].number);
-    u->seen[which] = ++u->turn;
+    u->taken[which].seen = ++u->turn;
     u->touched.n = 0;
     if (!begins)
         give_share(u, which, now_ns);
@@ -199,9 +202,9 @@ static void begin_or_end(struct shares_sharing *u, uint32_t which, bool begins, 
                 uint32_t other = u->on_link[links[l]].at[k];
                 if (other != which)
                     u->on_link[links[l]].at[kept++] = other;
-                if (u->seen[other] == u->turn)
+                if (u->taken[other].seen == u->turn)
                     continue;
-                u->seen[other] = u->turn;
+                u->taken[other].seen = u->turn;
                 give_share(u, other, now_ns);
                 array_push(&u->touched, other);
             }
@@ -367,11 +370,6 @@ static void init_sharing(const struct fitting *f, struct shares_sharing *u)
     u->alone_ns = arena_array(arena, all, sizeof *u->alone_ns);
     u->parts = arena_array(arena, all, sizeof *u->parts);
     u->taken = arena_array(arena, n, sizeof *u->taken);
-    u->here = arena_array(arena, n, sizeof *u->here);
-    u->here_beside = arena_array(arena, n, sizeof *u->here_beside);
-    u->n_here = arena_array(arena, n, sizeof *u->n_here);
-    u->n_beside = arena_array(arena, n, sizeof *u->n_beside);
-    u->seen = arena_array(arena, n, sizeof *u->seen);
     u->flights = mem_array(f->g->n_ranks + (size_t)1, sizeof *u->flights);
     u->on_link = mem_array(4 * (size_t)f->g->n_ranks + 1, sizeof *u->on_link);
     u->first_stream = arena_array(arena, m->n_groups + (size_t)1, sizeof *u->first_stream);

@@ -8,8 +8,7 @@
 
 static bool on_thread(const struct dpro_graph *g, uint32_t op)
 {
-    return g->device[op] != DPRO_NO_DEVICE && !(g->flags[op] & GRAPH_OP_GPU) &&
-           g->devices[g->device[op]].kind == DPRO_DEVICE_CPU_THREAD;
+    return !(g->flags[op] & GRAPH_OP_GPU) && graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD);
 }
 
 static bool is_of_pass(const struct dpro_graph *g, uint32_t op)

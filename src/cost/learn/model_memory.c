@@ -157,9 +157,6 @@ static void leave_out_growth(const struct memory_learning *l, struct graph_block
 {
     const double MB = 1e6;
     uint64_t sum = 0;
-    uint32_t n_growing = 0;
-    for (uint32_t r = 0; r < l->g->n_ranks; r++)
-        n_growing += l->g->memory[r].growth_bytes > 0;
     for (uint32_t i = 0; i < m->n_blocks; i++)
         if (blocks[i].grows) {
             sum += blocks[i].size_bytes;
@@ -174,13 +171,10 @@ static void leave_out_growth(const struct memory_learning *l, struct graph_block
     if (l->model->n_memories == 1)
         array_push(&l->model->warnings,
                    arena_format(l->arena,
-                                "the memory of %s%d %s%.1f MB in each iteration, which is "
-                                "not given back (a leak?): the %.1f MB that had come together "
+                                "the memory of rank %d grows by %.1f MB in each iteration, which "
+                                "is not given back (a leak?): the %.1f MB that had come together "
                                 "when it was recorded are left out of the peaks",
-                                n_growing > 1
-                                    ? arena_format(l->arena, "%u ranks grows, of rank ", n_growing)
-                                    : "rank ",
-                                l->g->ranks[m->rank].rank, n_growing > 1 ? "by " : "grows by ",
+                                l->g->ranks[m->rank].rank,
                                 (double)l->g->memory[m->rank].growth_bytes / MB, (double)sum / MB));
 }
 
@@ -391,11 +385,9 @@ static uint32_t *ranks_told(const struct memory_learning *l)
     if (n_silent > 0)
         array_push(&l->model->warnings,
                    arena_format(l->arena,
-                                "nothing was recorded of the memory of %u of the %u ranks (rank "
-                                "%d%s): they are taken to hold what rank %d does, as all reduce "
-                                "the same gradients",
-                                n_silent, g->n_ranks, g->ranks[silent].rank,
-                                n_silent > 1 ? " and others" : "", g->ranks[known].rank));
+                                "nothing was recorded of the memory of %u of the %u ranks, such as "
+                                "rank %d: they are taken to hold what rank %d does",
+                                n_silent, g->n_ranks, g->ranks[silent].rank, g->ranks[known].rank));
     return told;
 }
 

@@ -183,11 +183,11 @@ void fit_pace(struct dpro_model *model)
                                 "as they are, whatever changes",
                                 model->pause_ns / 1e6, (double)model->job.ns / 1e6));
     if (model->misfit < -1 + 1 / (1 + MOST_MISFIT) || model->misfit > MOST_MISFIT)
-        fail_with(DPRO_EEMPTY,
-                  "the model of the job takes %.3g times the measured iteration, so "
-                  "that it can't tell what changes do; does 'dpro replay' warn of the "
-                  "trace?",
-                  1 + model->misfit);
+        fail_with(
+            DPRO_EEMPTY,
+            "the model of the job takes %.3g times the measured iteration, too far off to tell "
+            "what changes do; does 'dpro replay' warn of the trace?",
+            1 + model->misfit);
     double target_ns = (double)model->job.ns;
     model->launching_ns = scaled_ns((target_ns - model->pause_ns) / (ns - model->pause_ns),
                                     model->launching_ns); /* as before, of an iteration */

@@ -23,11 +23,9 @@ struct pieces_cutter {
 
 static bool is_of_program(const struct dpro_graph *g, uint32_t op, uint32_t stream)
 {
-    uint32_t device = g->device[op];
-    if (device == DPRO_NO_DEVICE || g->kind[op] == DPRO_OP_COLLECTIVE)
-        return false;
-    return stream != DPRO_NO_DEVICE ? device == stream
-                                    : g->devices[device].kind == DPRO_DEVICE_CPU_THREAD;
+    return g->kind[op] != DPRO_OP_COLLECTIVE &&
+           (stream != DPRO_NO_DEVICE ? g->device[op] == stream
+                                     : graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD));
 }
 
 static struct timed_op *list_ops(const struct measured_replay *r, const struct graph_rank *rank,
@@ -37,14 +35,9 @@ static struct timed_op *list_ops(const struct measured_replay *r, const struct g
     uint32_t stream = rank_main_stream(r->graph, rank);
     *n = 0;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
-        struct timed_op it = {op, 0, 0};
-        if (!is_of_program(r->graph, op, stream))
-            continue;
-        for (uint32_t copy = r->first; copy < r->first + r->n; copy++) {
-            it.start_ns += measured_start_ns(r, copy, op) / r->n;
-            it.end_ns += r->copies[copy].end_ns[op] / r->n;
-        }
-        ops[(*n)++] = it;
+        if (is_of_program(r->graph, op, stream))
+            ops[(*n)++] = (struct timed_op){op, measured_mean_ns(r, op, true),
+                                            measured_mean_ns(r, op, false)};
     }
     qsort(ops, *n, sizeof *ops, by_start);
     return ops;

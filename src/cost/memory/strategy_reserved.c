@@ -8,6 +8,7 @@
 
 #include "cost/memory/memory_sweep.h"
 #include "cost/memory/strategy_memory.h"
+#include "cost/program/modules.h"
 #include "replay/reserved_job.h"
 
 enum step { RECORDED, GIVEN_EARLIER, RECOMPUTED, TAKEN_AGAIN };
@@ -222,14 +223,6 @@ static struct reserved_peak peak_of(const struct dpro_model *model,
     return peak;
 }
 
-static bool reserved_compiles(const struct dpro_model *model, const struct dpro_strategy *strategy)
-{
-    for (uint32_t i = 0; i < model->n_modules && strategy->computing; i++)
-        if (strategy->computing[i] & DPRO_COMPILED)
-            return true;
-    return false;
-}
-
 double memory_reserved_factor(const struct dpro_model *model, const struct model_memory *m)
 {
     static const struct dpro_strategy as_it_is;
@@ -246,8 +239,9 @@ double memory_reserved_factor(const struct dpro_model *model, const struct model
 static void tell_reserved(const struct dpro_model *model, const struct dpro_strategy *strategy,
                           struct dpro_memory_peak *told)
 {
-    for (uint32_t i = 0; i < model->n_memories && !reserved_compiles(model, strategy); i++) {
-        const struct model_memory *m = &model->memories[i];
+    if (modules_count(strategy->computing, model->n_modules, DPRO_COMPILED) > 0)
+        return;
+    EACH_OF (const struct model_memory, m, model->memories, model->n_memories) {
         if (!m->gpu || m->allocator.other_backend || m->allocator.known == DPRO_ALLOCATOR_STRANGE)
             continue;
         struct reserved_peak peak = peak_of(model, strategy, m);

@@ -29,6 +29,15 @@ static inline int64_t measured_start_ns(const struct measured_replay *r, uint32_
     return r->copies[copy].end_ns[op] - r->copies[copy].dur_ns[op];
 }
 
+/* When an op begins, or ends, in the mean of the measured iterations. */
+static inline int64_t measured_mean_ns(const struct measured_replay *r, uint32_t op, bool begins)
+{
+    int64_t sum = 0;
+    for (uint32_t copy = r->first; copy < r->first + r->n; copy++)
+        sum += (begins ? measured_start_ns(r, copy, op) : r->copies[copy].end_ns[op]) / r->n;
+    return sum;
+}
+
 /* ---- check.c ---- */
 
 /* Ranks of the job, as far as the trace and its collectives tell. */

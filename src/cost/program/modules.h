@@ -26,6 +26,16 @@ static inline bool module_holds(const char *module, const char *name)
     return n == 0 || (strncmp(name, module, n) == 0 && name[n] == '.');
 }
 
+/* How many of n modules have any of these bits, or are marked; NULL: none is. */
+static inline uint32_t modules_count(const void *marks, uint32_t n, uint8_t bits)
+{
+    const uint8_t *of = marks;
+    uint32_t count = 0;
+    for (uint32_t m = 0; of && m < n; m++)
+        count += (of[m] & bits) != 0;
+    return count;
+}
+
 /* root[c]: of the calls that call `c` lies in, itself too, the outermost for which `is_root` holds;
  * MODEL_NONE. */
 #define CALLS_OUTERMOST(root, calls, n, c, is_root)                                                \

@@ -8,20 +8,14 @@
 
 bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
-    for (uint32_t m = 0; strategy->recomputed && m < model->n_modules; m++)
-        if (strategy->recomputed[m])
-            return true;
-    return false;
+    return modules_count(strategy->recomputed, model->n_modules, 1) > 0;
 }
 
 bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy)
 {
-    if (strategy_recomputes(model, strategy))
-        return true;
-    for (uint32_t m = 0; strategy->computing && m < model->n_modules; m++)
-        if (strategy->computing[m])
-            return true;
-    return strategy->micro_batches > 1 || model->memory.batch_ratio > 0;
+    return strategy_recomputes(model, strategy) || strategy->micro_batches > 1 ||
+           model->memory.batch_ratio > 0 ||
+           modules_count(strategy->computing, model->n_modules, UINT8_MAX) > 0;
 }
 
 /* ---- batches that probes measured ---- */

@@ -114,6 +114,7 @@ struct probes_reading {
     struct dpro_probes *to;
     struct probe probe;
     uint32_t problem; /* of all of its ways */
+    bool is_run;      /* of neighbours that were compiled as one, as dpro once measured them */
     struct probes_measured ways[N_PROBE_WAYS];
     ARRAY(struct probes_measured) batches;
 };
@@ -202,6 +203,7 @@ static void read_modules(struct json_reader *r, void *out UNUSED, size_t offset 
         size_t n = to->names.n - begin;
         if (n != 1)
             to->names.n = begin;
+        reading->is_run |= n > 1;
         to->n_broken += n == 0 && r->js->fail == JSON_OK;
     }
     probe->n = (uint32_t)to->names.n - probe->first;
@@ -265,7 +267,7 @@ static void probes_finish(struct probes_reading *reading)
     probe->n_batches = (uint32_t)to->batches.n - probe->first_batch;
     if (probe->n > 0)
         array_push(&to->probes, *probe);
-    else
+    else if (!reading->is_run)
         to->n_broken++;
 }
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "attach/collect.h"
-#include "base/folder.h"
+#include "base/file.h"
 #include "base/options.h"
 
 #define MS INT64_C(1000000)

@@ -9,7 +9,6 @@
 #include <dpro/trace.h>
 
 #include "base/file.h"
-#include "base/folder.h"
 #include "base/writer.h"
 
 enum { ENVIRON_MAX = 1 << 20, TAIL = 4096, PIECE = 1 << 14 };

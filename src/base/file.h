@@ -35,3 +35,11 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
 /* Back to the first byte, for formats that name things behind their use. 0 or a negative code. */
 int input_rewind(struct input *in, struct dpro_error *err);
 void input_close(struct input *in);
+
+/* Like mkdir -p; `path` is written to and comes back as it was. `*first_made` is the length of the
+ * outermost folder that had to be made, 0: none; it is set on failure, too. */
+int folder_make(char *path, size_t *first_made, struct dpro_error *err);
+
+/* Takes back what folder_make made; folders that have come to hold something stay. `path` is cut
+ * short on the way. */
+void folder_take_back(char *path, size_t first_made);

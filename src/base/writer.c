@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/folder.h"
+#include "base/file.h"
 
 #define WRITER_BUFFER (256u << 10)
 

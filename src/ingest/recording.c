@@ -10,7 +10,7 @@
 
 #include <dpro/recording.h>
 
-#include "base/folder.h"
+#include "base/file.h"
 #include "ingest/load.h"
 #include "ingest/readers.h"
 #include "ingest/transport/transport.h"

@@ -7,7 +7,7 @@
 
 #include "case.h"
 #include "cost/program/model.h"
-#include "graph/collectives/comm_pattern.h"
+#include "graph/collectives/match_collectives.h"
 #include "graph/graph.h"
 #include "graph_ask.h"
 #include "job_at.h"

@@ -1,6 +1,6 @@
 /* Whether iterations drift: sequences whose answer the Mann-Kendall test's tables give. */
+#include "base/base.h"
 #include "case.h"
-#include "graph/steps/trend.h"
 
 TEST(iterations_that_get_longer_are_found)
 {

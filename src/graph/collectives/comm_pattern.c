@@ -1,7 +1,7 @@
 /* Recognises a collective's algorithm by its connections. A ring is one circle of neighbours; in
  * halving-doubling the numbers of a pair differ in one bit; in a tree there is one way from each
  * rank to each other one; where all send to all, nothing is passed on. */
-#include "graph/collectives/comm_pattern.h"
+#include "graph/collectives/match_collectives.h"
 
 struct pattern_shape {
     uint32_t n_ranks;

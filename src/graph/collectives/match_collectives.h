@@ -2,10 +2,54 @@
 #pragma once
 
 #include "align/clock_map.h"
-#include "graph/collectives/comm_pattern.h"
-#include "graph/collectives/member_sets.h"
+#include "base/base.h"
 #include "graph/rank_build.h"
 #include "graph/steps/choose_steps.h"
+
+/* Sets of ranks, each kept once and known by its number. */
+struct member_set {
+    uint32_t first, n; /* into the ranks */
+};
+
+struct member_sets {
+    ARRAY(struct member_set) sets;
+    ARRAY(int32_t) ranks; /* of a set: ascending, each once */
+    struct map numbers;   /* the sets by their ranks */
+};
+
+/* The number of the set of these ranks, which it sorts; NO_ID: fewer than two, or negative. */
+uint32_t member_sets_add(struct member_sets *sets, int32_t *ranks, uint32_t n);
+void member_sets_fini(struct member_sets *sets);
+
+static inline uint32_t member_sets_size(const struct member_sets *sets, uint32_t set)
+{
+    return sets->sets.at[set].n;
+}
+static inline const int32_t *member_sets_ranks(const struct member_sets *sets, uint32_t set)
+{
+    return sets->ranks.at + sets->sets.at[set].first;
+}
+bool member_sets_holds(const struct member_sets *sets, uint32_t set, int32_t rank);
+
+/* comm_pattern.c: which algorithm a collective ran, read from who sent to whom. */
+/* One message from a rank of the collective (from 0) to another. */
+struct pattern_message {
+    uint32_t from, to, channel;
+};
+
+struct pattern {
+    const char *name;    /* "ring", "halving-doubling", "tree", "direct", "mixed", or
+                             what was known; static */
+    uint32_t n_chunks;   /* of a ring: messages in which a step is cut on each connection (NCCL:
+                            channel); else messages over the busiest connection */
+    uint32_t n_channels; /* NCCL's; else 1 */
+};
+
+/* known: the algorithm, if NCCL reports it; NULL: it is read from the messages, some of which may
+ * be unseen within a node. ring_steps: how often each rank of a ring passes on a chunk: 2 (n - 1)
+ * times in an all-reduce of n ranks, else n - 1. Sorts the messages. */
+struct pattern pattern_find(struct pattern_message *messages, size_t n, uint32_t n_ranks,
+                            const char *known, uint32_t ring_steps);
 
 /* One communication of the job. Members are in order of rank. */
 struct joined {

@@ -1,5 +1,5 @@
 /* Sets of ranks, each kept once. */
-#include "graph/collectives/member_sets.h"
+#include "graph/collectives/match_collectives.h"
 
 #include "ingest/trace.h"
 

@@ -1,7 +1,6 @@
 /* Warnings on how the graph came about, for readers of the results. */
 
 #include "graph/global/assembly.h"
-#include "graph/steps/trend.h"
 
 static void warnings_warn(struct assembly *a, char *text)
 {

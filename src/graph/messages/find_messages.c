@@ -9,7 +9,6 @@
  * have passed on. */
 #include "graph/messages/find_messages.h"
 
-#include "graph/collectives/comm_pattern.h"
 #include "graph/collectives/match_collectives.h"
 #include "graph/messages/endpoints.h"
 #include "ingest/transport/transport.h"

@@ -1,7 +1,7 @@
 /* Transport logs as CSV, in the form that net_csv.c reads: one line a socket call in the order of
  * their starts, a gloo message in the fields of the line that begins with it. */
 
-#include "base/folder.h"
+#include "base/file.h"
 #include "base/writer.h"
 #include "ingest/trace.h"
 

@@ -75,7 +75,7 @@ OptimizeOptions._fields_ = [("size", c.c_size_t), ("algorithm", c.c_int), ("budg
     ("memory_share", c.c_double), ("no_accumulation", c.c_int), ("graph", c.c_void_p),
     ("pass_files", c.POINTER(c.c_char_p)), ("n_pass_files", c.c_size_t), ("passes", c.POINTER(c.POINTER(Pass))),
     ("n_passes", c.c_size_t), ("progress", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(OptimizeProgress))),
-    ("arg", c.c_void_p), ("sink", Sink)]
+    ("arg", c.c_void_p), ("sink", Sink), ("n_finalists", c.c_uint32)]
 OptimizeReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("optimum", c.c_void_p),
     ("plan", c.c_char_p), ("warnings", c.POINTER(c.c_char_p))]
 MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_uint64), ("least_bytes", c.c_uint64),

@@ -63,7 +63,7 @@ RUNS = {
                ["TRACE", "--net-csv", "-o", "OUT", "-q", "--rank-regex", "([0-9]+)"],
                ["TRACE", "--csv", "OUT", "--steps", "1:1000", *READ], ["TRACE", "--sqlite", "OUT/job.db"],
                ["TRACE", "--graphml", "OUT/job.graphml", "--ranks", "0-1", "--iteration", "2"], ["TRACE", "--chakra", "OUT"],
-               ["TRACE", "--perfetto", "OUT/job.pftrace"], ["--list"], ["--help"]],
+               ["TRACE", "--perfetto", "OUT/job.pftrace"], ["TRACE", "--parquet", "OUT/tables"], ["--list"], ["--help"]],
     "tune": [["-o", "OUT", "--allow", "compile,bf16", "--memory", "1GiB", "--budget", "200steps", "--finalists", "3", "--warmup", "1",
               "--iterations", "2", "--force", "--", "true"],
              ["-o", "OUT", "--restart", "--try", "OMP_NUM_THREADS=1", "--", "true"], ["--help"]],

@@ -235,7 +235,7 @@ class Tuning(Session):
         if self._kept == BASELINE:
             text = "the job goes on as it was: %s" % state["why"]
         else:
-            text = "the job goes on with %s, which saves %s of a step, where %.1f %% were expected" % (
+            text = "the job goes on with %s, which %s of a step, where %.1f %% were expected" % (
                 self._kept, saves(state["names"][self._kept]), self._finalist(self._kept)["promised_pct"])
         self._tell("%s; %s after %d steps of turns, which took %.1f %% longer than as it ran" % (
             text, sure(state), state["steps"], cost_pct or 0))
@@ -325,14 +325,16 @@ def finite(value):
 
 
 def saves(entry):
-    interval = (entry["low_pct"], entry["high_pct"])
-    return "%.1f %% (%s)" % (entry["saves_pct"], "%.1f to %.1f" % interval if all(map(math.isfinite, interval)) else "so far")
+    """"saves 5.0 % (2.1 to 7.9)", "costs 5.0 % (2.1 to 7.9)"; an interval of 100 points and more tells nothing yet."""
+    sign, verb = (1, "saves") if entry["saves_pct"] >= 0 else (-1, "costs")
+    low, high = sorted((sign * entry["low_pct"], sign * entry["high_pct"]))
+    return "%s %.1f %% (%s)" % (verb, sign * entry["saves_pct"], "%.1f to %.1f" % (low, high) if high - low < 100 else "so far")
 
 
 def standing(state):
     """Of those that are in the race, the best first."""
     names = sorted(state["names"].items(), key=lambda item: -item[1]["saves_pct"])
-    return ", ".join("%s saves %s" % (name, saves(entry)) for name, entry in names if entry["in"]) or state["why"] or "all are out"
+    return ", ".join("%s %s" % (name, saves(entry)) for name, entry in names if entry["in"]) or state["why"] or "all are out"
 
 
 def sure(state):

@@ -232,7 +232,7 @@ class Restarts:
 
     def _tell_block(self):
         state = self._race.state()
-        standing = ", ".join("%s saves %s" % (name, saves(entry)) for name, entry in sorted(
+        standing = ", ".join("%s %s" % (name, saves(entry)) for name, entry in sorted(
             state["names"].items(), key=lambda item: -item[1]["saves_pct"]) if entry["in"])
         report.tell("tune: block %d, %d runs: %s" % (state["blocks"], len(self._turns), standing or state["why"]))
 
@@ -257,7 +257,7 @@ class Restarts:
         if winner == BASELINE:
             text = "the job is best started as it was: %s" % state["why"]
         else:
-            text = "%s is fastest, and saves %s of a step" % (winner, saves(state["names"][winner]))
+            text = "%s is fastest, and %s of a step" % (winner, saves(state["names"][winner]))
         report.tell("tune: %s; %s after %d runs" % (text, sure(state), len(self._turns)))
         if "DPRO_PLAN" in values:
             report.tell("tune: next: dpro profile --plan %s -o TRACE -- %s" % (values["DPRO_PLAN"], " ".join(self._command)))

@@ -79,3 +79,11 @@ class Search(Case):
         self.assertEqual(self.ended(search), "the search took longer than 120 s")
 
 
+
+
+class Told(Case):
+    def test_what_a_finalist_saves_or_costs_is_told_once_its_interval_tells_something(self):
+        for mean, low, high, told in ((17.24, 12.1, 21.8, "saves 17.2 % (12.1 to 21.8)"),
+                                      (-8.8, -30.6, 2.0, "costs 8.8 % (-2.0 to 30.6)"), (3.0, -1e20, 100.0, "saves 3.0 % (so far)"),
+                                      (0.0, -float("inf"), float("inf"), "saves 0.0 % (so far)")):
+            self.assertEqual(tune.saves({"saves_pct": mean, "low_pct": low, "high_pct": high}), told)

@@ -167,7 +167,8 @@ class Tuning(Session):
         self._turns.begin(self._step)
 
     def _promised(self, name):
-        return "%s (expected to save %.1f %%)" % (name, self._finalist(name)["promised_pct"])
+        promised = self._finalist(name)["promised_pct"]
+        return "%s (expected to %s %.1f %%)" % (name, "save" if promised >= 0 else "cost", abs(promised))
 
     def _finalist(self, name):
         return next((finalist for finalist in self._told["finalists"] if finalist["name"] == name), None)
@@ -237,8 +238,9 @@ class Tuning(Session):
         else:
             text = "the job goes on with %s, which %s of a step, where %.1f %% were expected" % (
                 self._kept, saves(state["names"][self._kept]), self._finalist(self._kept)["promised_pct"])
-        self._tell("%s; %s after %d steps of turns, which took %.1f %% longer than as it ran" % (
-            text, sure(state), state["steps"], cost_pct or 0))
+        cost_pct = cost_pct or 0
+        self._tell("%s; %s after %d steps of turns, which took %.1f %% %s than as it ran" % (
+            text, sure(state), state["steps"], abs(cost_pct), "longer" if cost_pct >= 0 else "less"))
         self._tell("the plan is in %s, all turns in its tune.json; another run takes it with dpro profile --plan %s" % (
             self._out, self._out))
 

@@ -113,7 +113,7 @@ static int tune(const struct values *values, const struct opt_list *args)
     struct dpro_error err = {.code = 0};
     struct parts parts;
     char *trace = NULL, *whole = NULL;
-    bool started;
+    bool started = false;
     int code = parts_find(&parts);
     if (code == 0 && asprintf(&trace, "%s/trace", values->output) < 0)
         code = cmd_no_memory();
@@ -129,8 +129,11 @@ static int tune(const struct values *values, const struct opt_list *args)
         code = launch_set_recording(&parts, getenv("DPRO_NET"), true);
     if (code == 0)
         code = launch_run("tune", args, &started);
-    if (whole != NULL) { /* as long as nothing came into them */
-        rmdir(whole);
+    if (whole != NULL && rmdir(whole) == 0) { /* as long as nothing came into it */
+        if (started)
+            cmd_say("there was nothing to tune: no Python process of %s loaded PyTorch and ended a "
+                    "step, as far as dpro can see (python -I and -E keep it out)",
+                    args->items[0]);
         rmdir(values->output);
     }
     free(whole);

@@ -30,6 +30,8 @@ class Command(Case):
         result = self.tune("-o", "plan", "--allow", "compile,bf16", "--memory", "2GiB", "--budget", "200steps", code="7",
                            env={"DPRO_PLAN": "another"})
         self.assert_code(result, 7)
+        self.assertIn("there was nothing to tune: no Python process of ", result.err)
+        self.assertFalse(os.path.exists(self.path("plan")))
         told = self.told()
         self.assertEqual((told["DPRO"], told["DPRO_TUNE"], told["DPRO_OUT"]), ("1", self.path("plan"), self.path("plan/trace")))
         self.assertEqual((told["DPRO_TUNE_BUDGET"], told["DPRO_TUNE_MEMORY"], told["DPRO_PROBE"]), ("200", str(2 << 30), "compile,bf16"))

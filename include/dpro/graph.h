@@ -104,9 +104,10 @@ DPRO_API struct dpro_device dpro_graph_device(const struct dpro_graph *graph,
 DPRO_API const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph, dpro_op_id op,
                                                  int next, uint32_t *n);
 
-/* What was measured: the distance between consecutive iteration boundaries, mean over ranks, one
- * value an iteration; for a trace of one iteration the span from the first to the last op over all
- * ranks. Borrowed. */
+/* What was measured: the distance between consecutive iteration boundaries, one value an iteration:
+ * the latest boundaries of ranks that communicate with each other in each, else the mean over
+ * ranks; for a trace of one iteration the span from the first to the last op over all ranks.
+ * Borrowed. */
 DPRO_API const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph,
                                                uint32_t *n_iterations);
 

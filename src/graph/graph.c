@@ -108,6 +108,28 @@ const int64_t *dpro_graph_measured_ns(const struct dpro_graph *graph, uint32_t *
     return graph->measured_ns;
 }
 
+bool graph_ranks_meet(const struct dpro_graph *g)
+{
+    SCRATCH bool *met = mem_array((size_t)g->n_ranks + g->n_servers + 1, sizeof *met);
+    uint32_t n_met = 1, before = 0;
+    met[0] = true;
+    while (n_met > before) {
+        before = n_met;
+        EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
+            const struct graph_member *members = &g->members[c->first_member];
+            bool any = false;
+            for (uint32_t m = 0; m < c->n_members; m++)
+                any |= met[g->rank[members[m].arrival]];
+            for (uint32_t m = 0; m < c->n_members && any; m++) {
+                uint32_t rank = g->rank[members[m].arrival];
+                n_met += !met[rank] && rank < g->n_ranks;
+                met[rank] = true;
+            }
+        }
+    }
+    return n_met >= g->n_ranks;
+}
+
 int64_t dpro_clock_aligned(const struct dpro_clock *clock, int64_t local_ns)
 {
     struct clock_map map = {clock->segments, clock->n_segments};

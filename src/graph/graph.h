@@ -376,6 +376,10 @@ void graph_each_message(const struct dpro_graph *graph,
 /* The string id of the innermost module that an op is of; MEMORY_NONE: of none, or not known. */
 uint32_t graph_module_of(const struct dpro_graph *graph, uint32_t op);
 
+/* Whether all ranks communicate with each other in an iteration, so that none gets ahead: they have
+ * one iteration time. */
+bool graph_ranks_meet(const struct dpro_graph *graph);
+
 /* Whether iterations are measured on the GPU, on any rank. */
 bool graph_runs_ahead(const struct dpro_graph *graph);
 /* Whether a device of that kind carries the op. */

@@ -271,7 +271,8 @@ void build_slices(struct rank_build *rank);
 void build_pace(struct rank_build *rank);
 void build_pace_ops(struct rank_build *rank);
 
-/* How long a step took, between marks or on the GPU. */
+/* When a step began and how long it took, between marks or on the GPU. */
+int64_t build_step_begin(const struct rank_build *rank, uint32_t step);
 int64_t build_step_ns(const struct rank_build *rank, uint32_t step);
 
 /* span_phases.c: the phase of each CPU span (DPRO_OP_FW, BW, UPDATE, INPUT), by annotations,

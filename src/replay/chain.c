@@ -307,6 +307,7 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
         rc = plan_copies(c, err);
     if (rc < 0)
         return rc;
+    c->ranks_meet = graph_ranks_meet(c->g);
     make_room(c);
     make_releases(c);
     if (options->skip_sample && !sums)
@@ -355,8 +356,22 @@ void chain_run(struct chain *c)
 
 /* ---- times ---- */
 
+int64_t chain_latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
+{
+    const int64_t *ends = c->boundary_ns + (size_t)copy * c->g->n_ranks;
+    *rank = 0;
+    for (uint32_t r = 1; r < c->g->n_ranks; r++)
+        if (ends[r] > ends[*rank])
+            *rank = r;
+    return c->g->n_ranks ? ends[*rank] : 0;
+}
+
+/* Ranks' own times differ by what one was late at the last boundary, and others will wait for. */
 int64_t chain_period(const struct chain *c, uint32_t copy)
 {
+    uint32_t last;
+    if (c->ranks_meet)
+        return chain_latest_boundary(c, copy, &last) - chain_latest_boundary(c, copy - 1, &last);
     uint32_t n = c->g->n_ranks;
     const int64_t *now = c->boundary_ns + (size_t)copy * n;
     __int128 sum = 0;

@@ -36,6 +36,7 @@ struct chain {
     uint32_t first_sample; /* sample of the first main copy; the others follow in order */
     bool drains;           /* everything ends before that copy begins */
     bool leads; /* the copy before it is the measured iteration that led up to the first sample */
+    bool ranks_meet; /* in each iteration, so that they have one time */
     uint32_t n_warm_up;
     uint32_t n_main; /* the prediction is the mean of these copies, or the last of them if a sample
                         is left out */
@@ -72,7 +73,10 @@ int chain_init(struct chain *chain, const struct dpro_graph *graph,
                struct dpro_error *err);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
-/* The mean over ranks of the time since the boundary in the copy before. */
+/* When the last rank ends the copy's iteration; *rank: which. */
+int64_t chain_latest_boundary(const struct chain *chain, uint32_t copy, uint32_t *rank);
+/* The time since the boundary in the copy before: the latest of ranks that meet, else each rank's,
+ * mean over them. */
 int64_t chain_period(const struct chain *chain, uint32_t copy);
 /* Each main copy's iteration time, and what is predicted from them. */
 void chain_periods(const struct chain *chain, int64_t *iterations_ns);

@@ -18,16 +18,6 @@ struct dpro_replay {
     uint32_t *late; /* by iteration: the index of the rank that is late in it; NO_RANK: none */
 };
 
-static int64_t latest_boundary(const struct chain *c, uint32_t copy, uint32_t *rank)
-{
-    const int64_t *ends = c->boundary_ns + (size_t)copy * c->g->n_ranks;
-    *rank = 0;
-    for (uint32_t r = 1; r < c->g->n_ranks; r++)
-        if (ends[r] > ends[*rank])
-            *rank = r;
-    return c->g->n_ranks ? ends[*rank] : 0;
-}
-
 static uint32_t last_of(const struct replay_copy *copy, uint32_t first, uint32_t n)
 {
     uint32_t last = first;
@@ -42,7 +32,7 @@ static uint32_t last_op(const struct chain *c, uint32_t copy)
     uint32_t rank;
     if (c->g->single_iteration)
         return c->last_op;
-    latest_boundary(c, copy, &rank);
+    chain_latest_boundary(c, copy, &rank);
     const struct graph_rank *r = &c->g->ranks[rank];
     if (r->on_device)
         return r->last_work;
@@ -226,7 +216,8 @@ static void fill_shown(const struct chain *c, struct dpro_replay *r)
     uint32_t shown = chain_shown_copy(c), unused, n = c->g->n_ops;
     size_t room = ((size_t)n + 1) * sizeof(int64_t);
     const struct replay_copy *copy = &c->copies[shown];
-    int64_t start = c->g->single_iteration ? c->first_ns : latest_boundary(c, shown - 1, &unused);
+    int64_t start =
+        c->g->single_iteration ? c->first_ns : chain_latest_boundary(c, shown - 1, &unused);
     int64_t *start_ns = arena_alloc(&r->arena, room), *end_ns = arena_alloc(&r->arena, room);
     for (uint32_t op = 0; op < n; op++) {
         end_ns[op] = copy->end_ns[op] - start;

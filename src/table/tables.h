@@ -24,7 +24,10 @@ struct message_row {
 
 #define ITERATIONS(COLUMN, ROW)                                                                    \
     COLUMN(ROW, int64_t, number, NUMBER, "the job's own number of the iteration")                  \
-    COLUMN(ROW, int64_t, measured_ns, NS, "how long it took, mean over the ranks")                 \
+    COLUMN(                                                                                        \
+        ROW, int64_t, measured_ns, NS,                                                             \
+        "how long it took: between the latest boundaries of ranks that meet, else the mean over "  \
+        "ranks")                                                                                   \
     COLUMN(ROW, bool, follows, FLAG, "it came right after another recorded iteration")             \
     COLUMN(ROW, bool, shown, FLAG, "reports show it: its critical path, its timeline")
 struct iteration_row {

@@ -93,6 +93,18 @@ class LateRanks(Case):
                 self.assertEqual(facts["lateness"]["stragglers"], [1])
                 self.assertIn("straggler: rank 1, late in", verdict(facts, "Communication"))
 
+    def test_ranks_that_meet_have_one_iteration_time(self):
+        """Rank 0 pauses at the end of each fifth iteration, the last one, too, in which the others' do not wait for it."""
+        def pausing(rank):
+            yield from rank.passes(KERNELS)
+            rank.now += PAUSE_US if rank.rank == 0 and rank.number % 5 == 0 else 0
+
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=4, buckets=2, sync="end", program=pausing)
+        facts = self.assert_replays(gpu_job.write(self, job, steps=15, folder="checkpoints")[0])
+        truth_ms = self.healthy_ms(15) + PAUSE_US / 1e3 / 5
+        for ms in (facts["job"]["iteration_ms"], facts["predicted"]["iteration_ms"], facts["measured"]["iteration_ms"]):
+            self.assertAlmostEqual(ms, truth_ms, delta=0.005 * truth_ms)
+
     def test_a_late_rank_that_changes_is_no_straggler(self):
         for late, ranks in (([1, 0, 2, 0, 3, 3, 3, 3, 1, 0, 3, 0], "rank 3 5x, rank 0 4x, rank 1 2x, rank 2 1x"),
                             ([1, 3] * 5, "rank 1 5x, rank 3 5x"),

@@ -82,13 +82,17 @@ static void fill_measured(struct assembly *a)
     g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);
     /* of one that was chosen among others it is known when the next one begins */
     g->single_iteration = a->n_samples == 1 && join->ranks[0].steps.n == 1;
+    bool ranks_meet = graph_ranks_meet(g);
     for (uint32_t s = 0; s < g->n_samples; s++) {
         __int128 sum = 0;
-        int64_t first = INT64_MAX, last = INT64_MIN;
+        int64_t first = INT64_MAX, last = INT64_MIN, begin = INT64_MIN, end = INT64_MIN;
         for (uint32_t r = 0; r < join->n_ranks; r++) {
             const struct rank_build *rank = &join->ranks[r];
             uint32_t step = assembly_step(a, r, a->first_sample + s);
-            sum += build_step_ns(rank, step);
+            int64_t took_ns = build_step_ns(rank, step), begin_ns = build_step_begin(rank, step);
+            sum += took_ns;
+            begin = MAX(begin, begin_ns);
+            end = MAX(end, time_add(begin_ns, took_ns));
             for (uint32_t o = 0; o < rank->n_timed && g->single_iteration; o++) {
                 size_t at = build_at(rank, step, o);
                 if (o == rank->boundary || rank->start_ns[at] == ABSENT)
@@ -97,8 +101,9 @@ static void fill_measured(struct assembly *a)
                 last = MAX(last, rank->end_ns[at]);
             }
         }
-        g->measured_ns[s] =
-            g->single_iteration ? assembly_span(first, last) : (int64_t)(sum / join->n_ranks);
+        g->measured_ns[s] = g->single_iteration ? assembly_span(first, last)
+                            : ranks_meet        ? assembly_span(begin, end)
+                                                : (int64_t)(sum / join->n_ranks);
         const struct step *lead =
             &join->ranks[0].steps.at[assembly_step(a, 0, a->first_sample + s)];
         g->sample_follows[s] = join->choice.overlaps_next || lead->follows;
@@ -562,10 +567,10 @@ void assembly_fill(struct assembly *a)
     fill_cycles(a);
     assembly_time(a);
     fill_seen(a);
+    fill_collectives(a);
     fill_measured(a);
     fill_left_out(a);
     fill_lead(a);
-    fill_collectives(a);
     fill_tensors(a);
     exchanges_find(a->graph);
     fill_profiler(a);

@@ -131,6 +131,13 @@ void build_pace_ops(struct rank_build *rank)
         rank->pace.track = NO_ID;
 }
 
+int64_t build_step_begin(const struct rank_build *rank, uint32_t step)
+{
+    size_t at = rank->pace.track == NO_ID ? 0 : build_at(rank, step, rank->pace.first);
+    bool on_gpu = rank->pace.track != NO_ID && rank->start_ns[at] != ABSENT;
+    return on_gpu ? rank->start_ns[at] : rank->steps.at[step].start_ns;
+}
+
 int64_t build_step_ns(const struct rank_build *rank, uint32_t step)
 {
     const struct step *s = &rank->steps.at[step];

@@ -39,12 +39,12 @@ static int is_python(const struct dirent *entry)
     return strncmp(entry->d_name, "python3", 7) == 0;
 }
 
-/* In a wheel all is in the package, and that beside other packages. */
-static bool take_wheel(struct parts *parts, const char *folder)
+/* In a wheel all is in the package, and that beside other packages. `place`: ../lib or ../lib64. */
+static bool take_wheel(struct parts *parts, const char *folder, const char *place)
 {
     static const char *const places[] = {"site-packages", "dist-packages"};
     struct dirent **entries = NULL;
-    char *lib = existing(folder, "../lib"), *package, *libraries;
+    char *lib = existing(folder, place), *package, *libraries;
     int n = lib != NULL ? scandir(lib, &entries, is_python, alphasort) : 0;
     bool taken = false;
     for (int i = 0; i < n; i++) {
@@ -82,7 +82,7 @@ static bool take_beside(struct parts *parts, const char *folder)
         }
         free(package);
     }
-    return taken || take_wheel(parts, folder);
+    return taken || take_wheel(parts, folder, "../lib") || take_wheel(parts, folder, "../lib64");
 }
 
 int parts_find(struct parts *parts)

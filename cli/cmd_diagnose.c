@@ -1,18 +1,21 @@
 /* dpro diagnose: why an iteration is slow, in milliseconds that add up. */
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <dpro/dpro.h>
-
-#include <sys/stat.h>
 
 #include "cmd.h"
 #include "gate.h"
 #include "job.h"
+#include "launch.h"
 #include "progress.h"
 
 struct values {
     struct cmd_values common;
     const char *output, *fail_on, *save, *against;
+    const char *junit, *sarif, *metrics;
 };
 
 #define AT(member) offsetof(struct values, member)
@@ -28,6 +31,15 @@ static const struct opt diagnose_opts[] = {
               "thresholds such as 'exposed>15%,lost>20%'",
               "exit 1 when one of these thresholds is exceeded, such\nas "
               "'straggler>5ms,exposed>15%,lost>20%'"),
+    OPT_PATH(
+        "junit", "FILE", junit, "a file",
+        "with --fail-on: a test case a threshold, as JUnit\nwrites them; this and the next two "
+        "need python3"),
+    OPT_PATH("sarif", "FILE", sarif, "a file",
+             "exceeded thresholds and causes as SARIF 2.1.0, for\ncode scanning"),
+    OPT_PATH("metrics", "FILE", metrics, "a file",
+             "the iteration, causes, and of each rank exposed\ncommunication, waiting and memory, "
+             "for Prometheus'\nnode exporter (name it .prom)"),
     CMD_OPT_DIMS,
     CMD_OPT_RANKS_FROM,
     CMD_OPTS_GRAPH("use iterations A to B, both included, in the job's\nown numbers (default: all)",
@@ -107,11 +119,53 @@ static bool value_of(const void *of, const char *name, double *ms, double *pct)
 
 /* ---- the command ---- */
 
-static int write_files(const struct values *values, struct dpro_job *job,
-                       const struct dpro_diagnose_report *report)
+/* What other programs read. The Python package writes it, of both answers. */
+static int write_for_others(const struct values *values, struct dpro_job *job,
+                            const struct dpro_diagnose_report *report, const char *trace)
 {
+    const struct dpro_job_replay_options options = {.size = sizeof options, .no_validate = 1};
+    const char *given[] = {"",
+                           trace,
+                           values->fail_on ? values->fail_on : "",
+                           values->junit ? values->junit : "",
+                           values->sarif ? values->sarif : "",
+                           values->metrics ? values->metrics : ""};
+    struct opt_list args = {.items = given, .n = sizeof given / sizeof *given};
     struct dpro_error err = {.code = 0};
     struct dpro_report replayed;
+    char path[32];
+    FILE *answers = tmpfile();
+    if (answers == NULL) {
+        cmd_say("no temporary file can be made: %s; set TMPDIR", strerror(errno));
+        return CMD_SYSTEM;
+    }
+    snprintf(path, sizeof path, "/dev/fd/%d", fileno(answers));
+    given[0] = path;
+    int code = cmd_done(dpro_diagnose_json(report, answers, &err), &err);
+    if (code == 0)
+        code = cmd_done(dpro_job_replay(job, &options, &replayed, &err), &err);
+    if (code == 0)
+        code = cmd_done(dpro_report_json(&replayed, answers, &err), &err);
+    if (code == 0)
+        code = launch_module("diagnose", "dpro.ci", &args);
+    fclose(answers);
+    return code;
+}
+
+static int write_files(const struct values *values, struct dpro_job *job,
+                       const struct dpro_diagnose_report *report, const char *trace)
+{
+    const char *const files[] = {values->junit, values->sarif, values->metrics, values->save};
+    struct dpro_error err = {.code = 0};
+    struct dpro_report replayed;
+    int code = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files && code == 0; i++)
+        if (files[i] != NULL)
+            code = job_check_output(job, files[i]);
+    if (code == 0 && (values->junit || values->sarif || values->metrics))
+        code = write_for_others(values, job, report, trace);
+    if (code != 0)
+        return code;
     if (values->save != NULL && dpro_diagnose_save(report, values->save, &err) < 0)
         return cmd_fail(&err);
     if (values->output == NULL)
@@ -175,6 +229,10 @@ static int run(const void *given, const struct opt_list *paths)
     list_names(names);
     if (values->fail_on != NULL)
         code = gate_parse(values->fail_on, names);
+    if (values->junit != NULL && values->fail_on == NULL) {
+        cmd_say("--junit has a test case for each threshold: say which by --fail-on");
+        code = CMD_USAGE;
+    }
     bool saved = values->against != NULL && is_saved(values->against);
     if (code == 0 && saved && dpro_saved_diagnosis_read(values->against, &baseline, &err) < 0)
         code = code_of(&err);
@@ -189,7 +247,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (code == 0) {
         report.baseline = baseline;
         report.against = than != NULL ? &against : NULL;
-        code = write_files(values, job, &report);
+        code = write_files(values, job, &report, paths->items[0]);
     }
     if (code == 0)
         code = cmd_done((values->common.json ? dpro_diagnose_json
@@ -217,7 +275,9 @@ const struct cmd cmd_diagnose = {
     .examples = "  dpro diagnose TRACE -o out/                     and a page to look at\n"
                 "  dpro diagnose TRACE --against LAST_WEEKS        why slower than that trace\n"
                 "  dpro diagnose TRACE --save good.json            and later:\n"
-                "  dpro diagnose TRACE2 --against good.json --fail-on 'exposed>15%'",
+                "  dpro diagnose TRACE2 --against good.json --fail-on 'exposed>15%'\n"
+                "  dpro diagnose TRACE --fail-on 'lost>40%' --junit dpro.xml --sarif dpro.sarif\n"
+                "  dpro diagnose TRACE --metrics /var/lib/node_exporter/dpro.prom",
     .opts = diagnose_opts,
     .values_size = sizeof(struct values),
     .needs = CMD_NEEDS_TRACES,

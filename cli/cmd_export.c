@@ -4,15 +4,12 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <dpro/dpro.h>
 
 #include "cmd.h"
 #include "job.h"
 #include "launch.h"
-#include "parts.h"
 
 enum form { CSV, PARQUET, SQLITE, GRAPHML, CHAKRA, PERFETTO, N_FORMS };
 
@@ -106,32 +103,16 @@ static int export_net(const struct values *values, struct dpro_job *job)
  */
 static int export_parquet(const struct values *values, const struct opt_list *paths)
 {
-    static const char code_of_it[] = "import sys; sys.path[0] = sys.argv[1]; from dpro import "
-                                     "parquet; sys.exit(parquet.main(sys.argv[2:]))";
     const struct dpro_job_options *job = &values->common.job;
     const char *argv[16 + paths->n];
-    char folder[PATH_MAX], python[PATH_MAX + 32], numbers[2][64], texts[2][PATH_MAX];
+    char numbers[2][64], texts[2][PATH_MAX];
     struct opt_list args = {.items = argv};
-    struct parts parts;
-    bool started;
-    int code = parts_find(&parts);
-    if (code != 0)
-        return code;
-    snprintf(folder, sizeof folder, "%s/../..", parts.site);
-    /* packages of an environment are those of its own interpreter */
-    snprintf(python, sizeof python, "%s/../../../bin/python3", folder);
-    if (!strstr(parts.site, "/site-packages/") || access(python, X_OK) < 0)
-        snprintf(python, sizeof python, "python3");
     snprintf(numbers[0], sizeof numbers[0], "threads=%d", job->threads);
     snprintf(numbers[1], sizeof numbers[1], "steps=%" PRId64 ":%" PRId64, job->first_step,
              job->last_step);
     snprintf(texts[0], sizeof texts[0], "rank_regex=%s", job->rank_regex ? job->rank_regex : "");
     snprintf(texts[1], sizeof texts[1], "step_mark=%s", job->step_mark ? job->step_mark : "");
-    const char *const all[] = {python,
-                               "-c",
-                               code_of_it,
-                               folder,
-                               values->to[PARQUET],
+    const char *const all[] = {values->to[PARQUET],
                                numbers[0],
                                job->first_step != 0 || job->last_step != 0 ? numbers[1] : NULL,
                                job->rank_regex ? texts[0] : NULL,
@@ -144,28 +125,11 @@ static int export_parquet(const struct values *values, const struct opt_list *pa
             argv[args.n++] = all[i];
     for (size_t i = 0; i < paths->n; i++)
         argv[args.n++] = paths->items[i];
-    code = launch_run("export", &args, &started);
-    parts_fini(&parts);
+    int code = launch_module("export", "dpro.parquet", &args);
     if (code == 0 && !values->common.quiet)
         cmd_say("wrote tables to %s; 'dpro export --list' says what their columns are",
                 values->to[PARQUET]);
     return code;
-}
-
-/* Whether it is one of the files that the job was read from. */
-static bool is_input(struct dpro_job *job, const char *path)
-{
-    const struct dpro_trace *trace;
-    struct dpro_error err;
-    struct stat to, from;
-    if (stat(path, &to) < 0 || dpro_job_trace(job, &trace, &err) < 0)
-        return false;
-    for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
-        struct dpro_file_info file = dpro_trace_file(trace, f);
-        if (stat(file.path, &from) == 0 && to.st_dev == from.st_dev && to.st_ino == from.st_ino)
-            return true;
-    }
-    return false;
 }
 
 static int write_tables(const struct values *values, struct dpro_job *job, struct dpro_error *err)
@@ -203,10 +167,9 @@ static int export_job(const struct values *values, struct dpro_job *job, enum fo
         [CHAKRA] = "Chakra traces to %s",
         [PERFETTO] = "the timeline to %s; open it in ui.perfetto.dev"};
     struct dpro_error err = {.code = 0};
-    if (is_input(job, values->to[form])) {
-        cmd_say("%s is a part of the job's own trace; name another place", values->to[form]);
-        return CMD_USAGE;
-    }
+    int code = job_check_output(job, values->to[form]);
+    if (code != 0)
+        return code;
     if ((form <= SQLITE ? write_tables : write_graph)(values, job, &err) < 0)
         return cmd_fail(&err);
     if (!values->common.quiet) {

@@ -1,6 +1,8 @@
 /* Opens the job of a command that works on one. */
 #include "job.h"
 
+#include <sys/stat.h>
+
 #include "progress.h"
 #include "together.h"
 
@@ -26,5 +28,22 @@ int job_open(const char *const *paths, size_t n_paths, const struct cmd_values *
     const char *idle = dpro_processes_idle(together());
     if (idle != NULL && !values->quiet)
         cmd_say("%s, so the other processes of mpirun have nothing to do", idle);
+    return 0;
+}
+
+int job_check_output(struct dpro_job *job, const char *path)
+{
+    const struct dpro_trace *trace;
+    struct dpro_error err;
+    struct stat to, from;
+    if (stat(path, &to) < 0 || dpro_job_trace(job, &trace, &err) < 0)
+        return 0;
+    for (size_t f = 0; f < dpro_trace_n_files(trace); f++) {
+        struct dpro_file_info file = dpro_trace_file(trace, f);
+        if (stat(file.path, &from) == 0 && to.st_dev == from.st_dev && to.st_ino == from.st_ino) {
+            cmd_say("%s is a part of the job's own trace; name another place", path);
+            return CMD_USAGE;
+        }
+    }
     return 0;
 }

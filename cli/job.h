@@ -9,3 +9,6 @@
  * *job is to be closed in any case. */
 int job_open(const char *const *paths, size_t n_paths, const struct cmd_values *values,
              struct dpro_job **job);
+/* Whether `path`, where is to be written, is none of the files that the job was read from: 0, or
+ * the exit code after having said so. */
+int job_check_output(struct dpro_job *job, const char *path);

@@ -2,6 +2,7 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,5 +218,32 @@ int launch_run(const char *verb, const struct opt_list *args, bool *started)
     else
         *started = true;
     free(argv);
+    return code;
+}
+
+int launch_module(const char *verb, const char *module, const struct opt_list *args)
+{
+    static const char code_of_it[] = "import sys, importlib; sys.path[0] = sys.argv[1]; sys.exit("
+                                     "importlib.import_module(sys.argv[2]).main(sys.argv[3:]))";
+    char folder[PATH_MAX], python[PATH_MAX + 32];
+    const char *argv[5 + args->n];
+    struct opt_list all = {.items = argv};
+    struct parts parts;
+    bool started;
+    int code = parts_find(&parts);
+    if (code != 0)
+        return code;
+    snprintf(folder, sizeof folder, "%s/../..", parts.site);
+    /* packages of an environment are those of its own interpreter */
+    snprintf(python, sizeof python, "%s/../../../bin/python3", folder);
+    if (!strstr(parts.site, "/site-packages/") || access(python, X_OK) < 0)
+        snprintf(python, sizeof python, "python3");
+    const char *const first[] = {python, "-c", code_of_it, folder, module};
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        argv[all.n++] = first[i];
+    for (size_t i = 0; i < args->n; i++)
+        argv[all.n++] = args->items[i];
+    code = launch_run(verb, &all, &started);
+    parts_fini(&parts);
     return code;
 }

@@ -35,3 +35,6 @@ int launch_check(const struct opt_list *args);
 /* Runs the program with its arguments, a .py file by python3. Returns the program's exit code when
  * it was *started. `verb` is the command's, for messages. */
 int launch_run(const char *verb, const struct opt_list *args, bool *started);
+
+/* Runs main(args) of a module of the Python package. */
+int launch_module(const char *verb, const char *module, const struct opt_list *args);

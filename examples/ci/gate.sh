@@ -5,5 +5,5 @@ set -eu
 trace=${1:?usage: gate.sh TRACE [GOOD]}
 results=${DPRO_RESULTS:-dpro-results}
 mkdir -p "$results"
-exec "${PYTHON:-python3}" -m dpro.ci "$trace" ${2:+--against "$2"} --fail-on "${DPRO_FAIL_ON:-exposed>25%,straggler>10%,lost>40%}" \
+exec "${DPRO_COMMAND:-dpro}" diagnose "$trace" ${2:+--against "$2"} --fail-on "${DPRO_FAIL_ON:-exposed>25%,straggler>10%,lost>40%}" \
     --junit "$results/dpro.xml" --sarif "$results/dpro.sarif" --metrics "$results/dpro.prom"

@@ -1,10 +1,6 @@
-"""A gate for continuous integration: what `dpro diagnose --fail-on` says, in the files that such systems read.
+"""What `dpro diagnose --junit F --sarif F --metrics F` runs: writes what it says as other programs read it.
 
-    python -m dpro.ci TRACE --against GOOD --fail-on 'exposed>15%,straggler>5ms' --junit F --sarif F --metrics F
-
-Ends as `dpro diagnose --fail-on` does: 1 where a threshold is exceeded. Files are written beside their place and renamed."""
-import argparse
-import ctypes as c
+Files are written beside their place and renamed."""
 import json
 import os
 import re
@@ -12,38 +8,29 @@ import sys
 import urllib.parse
 import xml.sax.saxutils as xml
 
-from . import Error, __version__, library, optimizer
+from . import __version__
 
-CHECK_FAILED, USAGE, INPUT, SYSTEM = 1, 2, 3, 4
+SYSTEM = 4
 _SUMS = {"lost": (), "exposed": ("communication", "bucket_order", "small_messages", "slow_link"),
          "straggler": ("slow_rank", "uneven_work")}
-_THRESHOLD = re.compile(r"\s*([a-z0-9_]+)\s*>\s*([0-9.eE+-]+)\s*(ms|%)\s*\Z")
 
 
 class Threshold:
-    """'exposed>15%'; of an answer: `value` in its unit, None where the recording can't tell, and the causes that `untold` names."""
+    """'exposed>15%', of an answer: `value` in its unit, None where the recording can't tell."""
 
-    def __init__(self, text, answer=None):
-        found = _THRESHOLD.match(text)
-        names = [*_SUMS, *_cause_keys()]
-        try:
-            self.name, self.most, self.unit = found.group(1), float(found.group(2)), found.group(3)
-            if self.name not in names or not 0 <= self.most < float("inf"):
-                raise ValueError
-        except (AttributeError, ValueError):
-            raise Error("--fail-on: '%s' is not a threshold such as lost>5ms or lost>15%%; names: %s" % (text, ", ".join(names))) from None
-        self.text, self.value, self.untold = text.strip(), None, []
-        if answer is not None:
-            self._look(answer)
+    def __init__(self, text, answer):
+        self.name, most, self.unit = re.match(r"\s*([a-z0-9_]+)\s*>\s*([0-9.eE+-]+)\s*(ms|%)\s*\Z", text).groups()
+        self.text, self.most, self.value = text.strip(), float(most), None
+        self._look(answer)
 
     def _look(self, answer):
         causes = _SUMS.get(self.name, (self.name,))
         told = {one["cause"]: one["blame_ms"] for one in answer["causes"] + answer["abstained"]}
-        self.untold = [one["cause"] for one in answer["abstained"] if one["cause"] in causes and one["needs"] is not None]
+        untold = [one["cause"] for one in answer["abstained"] if one["cause"] in causes and one["needs"] is not None]
         ms = sum(told.get(cause, 0) for cause in causes)
         if self.name == "lost":
             ms = answer["explained_ms"] - answer["ideal_ms"]
-        elif len(self.untold) == len(causes):
+        elif len(untold) == len(causes):
             return
         self.value = ms if self.unit == "ms" else 100 * ms / answer["explained_ms"] if answer["explained_ms"] > 0 else 0
 
@@ -59,14 +46,6 @@ class Threshold:
         return [one for one in answer["causes"] if one["order"] and one["cause"] in (_SUMS.get(self.name) or (one["cause"], self.name))]
 
 
-def _cause_keys():
-    key = library.library().dpro_cause_key
-    key.restype, keys = c.c_char_p, []
-    while key(c.c_size_t(len(keys))):
-        keys.append(key(c.c_size_t(len(keys))).decode())
-    return keys
-
-
 def _sentence(cause, answer):
     share = 100 * cause["blame_ms"] / answer["iteration_ms"] if answer["iteration_ms"] > 0 else 0
     return "%s: %.1f ms of an iteration (%.1f %%). %s" % (cause["title"], cause["blame_ms"], share, cause["next_step"] or "")
@@ -74,15 +53,18 @@ def _sentence(cause, answer):
 
 def junit(trace, answer, thresholds):
     """A test case a threshold; one that the recording can't tell is skipped."""
+    def known(text):
+        return re.sub(r"[^\n\x20-\ud7ff\ue000-\ufffd]", "?", text)
+
     def attribute(text):
-        return xml.quoteattr(re.sub(r"[^\x20-\ud7ff\ue000-\ufffd]", "?", text))
+        return xml.quoteattr(known(text))
 
     cases = []
     for threshold in thresholds:
         what = ""
         if threshold.said:
             more = "\n".join([answer["verdict"], *(_sentence(cause, answer) for cause in threshold.causes(answer))])
-            what = "<failure message=%s>%s</failure>" % (attribute(threshold.said), attribute(more)[1:-1])
+            what = "<failure message=%s>%s</failure>" % (attribute(threshold.said), xml.escape(known(more)))
         elif threshold.value is None:
             what = '<skipped message="this recording can\'t tell"/>'
         cases.append("  <testcase classname=%s name=%s>%s</testcase>\n" % (attribute("dpro." + trace), attribute(threshold.text), what))
@@ -163,60 +145,19 @@ def write(path, text):
         raise
 
 
-def _arguments(args):
-    parser = argparse.ArgumentParser(prog="python -m dpro.ci", description="dpro diagnose as a gate: JUnit, SARIF, Prometheus")
-    parser.add_argument("trace", nargs="+", help="the job's traces")
-    parser.add_argument("--against", metavar="GOOD", help="another trace of the job, or a diagnosis of dpro diagnose --save")
-    parser.add_argument("--fail-on", metavar="LIST", help="thresholds, such as 'exposed>15%%,lost>20%%'")
-    parser.add_argument("--junit", metavar="F", help="write a test case a threshold")
-    parser.add_argument("--sarif", metavar="F", help="write exceeded thresholds and causes as results")
-    parser.add_argument("--metrics", metavar="F", help="write gauges for Prometheus' node exporter (a name ending in .prom)")
-    asked = parser.parse_args(args)
-    if asked.junit and not asked.fail_on:
-        parser.error("--junit has a test case for each threshold: say which by --fail-on")
-    inputs = [os.path.realpath(path) for path in [*asked.trace, *([asked.against] if asked.against else [])]]
-    for path in filter(None, (asked.junit, asked.sarif, asked.metrics)):
-        at = os.path.realpath(path)
-        if any(at == one or os.path.dirname(at) == one and os.path.exists(at) for one in inputs):
-            parser.error("%s is a part of the job's own trace; name another place" % path)
-    return asked
-
-
-def main(args=None):
-    asked = _arguments(args)
-    limits = asked.fail_on.split(",") if asked.fail_on else []
-    trace, code = asked.trace[0], USAGE
+def main(args):
+    """[a file of both answers' JSON, the trace's name, the thresholds, and the files to write], "" what is not asked for."""
+    answers, trace, limits, junit_to, sarif_to, metrics_to = args
+    with open(answers, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    answer, end = json.JSONDecoder().raw_decode(text)
+    replay = json.loads(text[end:])
+    thresholds = [Threshold(limit, answer) for limit in limits.split(",") if limit]
     try:
-        for limit in limits:
-            Threshold(limit)
-        code = INPUT
-        job = optimizer.Job(asked.trace)
-        against = optimizer.Job(asked.against) if asked.against and os.path.isdir(asked.against) else asked.against
-        answer = job.diagnose(against=against)
-        thresholds = [Threshold(limit, answer) for limit in limits]
-        for path, text in ((asked.junit, lambda: junit(trace, answer, thresholds)), (asked.sarif, lambda: sarif(trace, answer, thresholds)),
-                           (asked.metrics, lambda: metrics(trace, answer, job.replay(no_validate=1)))):
+        for path, made in ((junit_to, junit), (sarif_to, sarif), (metrics_to, metrics)):
             if path:
-                write(path, text())
-        print(answer.text, end="", flush=True)
-    except Error as problem:
-        print("dpro: %s" % problem, file=sys.stderr)
-        return code
+                write(path, made(trace, answer, replay if made is metrics else thresholds))
     except OSError as problem:
-        print("dpro: %s: can't be written: %s" % (problem.filename or "stdout", problem.strerror), file=sys.stderr)
+        print("dpro: %s: can't be written: %s" % (path, problem.strerror), file=sys.stderr)
         return SYSTEM
-    for threshold in thresholds:
-        if threshold.value is None:
-            print("dpro: --fail-on: this recording can't tell %s, which therefore passes" % threshold.name, file=sys.stderr)
-        elif threshold.name in _SUMS:
-            for cause in threshold.untold:
-                print("dpro: --fail-on: this recording can't tell %s, which %s is therefore without" % (cause, threshold.name),
-                      file=sys.stderr)
-    exceeded = [threshold.said for threshold in thresholds if threshold.said]
-    if exceeded:
-        print("dpro: --fail-on: %s" % "; ".join(exceeded), file=sys.stderr)
-    return CHECK_FAILED if exceeded else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return 0

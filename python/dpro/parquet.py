@@ -1,7 +1,6 @@
 """What `dpro export --parquet DIR` runs: every table of a job as NAME.parquet in DIR.
 
-    python -m dpro.parquet DIR [OPTION=NUMBER-OR-TEXT...] -- PATH...     (options are those of a dpro.Job)
-
+Its arguments are DIR [OPTION=NUMBER-OR-TEXT...] -- PATH..., options those of a dpro.Job.
 Columns are those of --csv: in_rank of a table that each rank has, id, then the table's; units and meanings are their metadata."""
 import os
 import sys
@@ -77,7 +76,3 @@ def main(args):
         print("dpro: %s: can't be written: %s" % (problem.filename or args[0], problem.strerror or problem), file=sys.stderr)
         return SYSTEM
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

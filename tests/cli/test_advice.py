@@ -71,8 +71,7 @@ class Advice(Case):
 
 
 class Messages(Case):
-    OTHERS = {"--nproc", "--nproc-per-node", "--epochs", "--gloo",  # of launchers and scripts, in examples
-              "--junit", "--sarif", "--metrics"}  # of python -m dpro.ci
+    OTHERS = {"--nproc", "--nproc-per-node", "--epochs", "--gloo"}  # of launchers and scripts, in examples
 
     def test_options_and_commands_named_in_messages_exist(self):
         commands = re.findall(r"^  ([a-z]+)  ", dpro("--help").out, re.M)

@@ -1,19 +1,17 @@
-"""python -m dpro.ci: the gate's verdict is that of dpro diagnose --fail-on; what it writes is read back as others read it."""
+"""dpro diagnose --junit, --sarif, --metrics: what it writes is read back as others read it."""
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
-import unittest
 import urllib.parse
 import xml.etree.ElementTree
 
-from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, dpro
+from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
 from stage_job import StageJob
 
 GATE = os.path.join(ROOT, "examples", "ci", "gate.sh")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"), "PYTHON": sys.executable}
+ENVIRONMENT = {**os.environ, "DPRO_COMMAND": os.path.join(BUILD, "dpro")}
 NOTEBOOK = os.path.join(ROOT, ".venv-notebook", "bin", "python")
 LIMITS = "exposed>15%, lost > 20%,slow_rank>5000ms,contention>0ms"
 # Required by the schema of SARIF 2.1.0, of what is written here.
@@ -36,29 +34,29 @@ def samples(text):
     return found
 
 
-@unittest.skipIf(SANITIZED or os.path.realpath(BUILD) != os.path.realpath(os.path.join(ROOT, "build")),
-                 "no library that this interpreter can load")
 class Gate(Case):
-    def gate(self, *args, folder=None):
-        return subprocess.run([sys.executable, "-m", "dpro.ci", *args], env=ENVIRONMENT, capture_output=True, text=True, timeout=120,
-                              cwd=folder)
-
     def read(self, name):
         with open(self.path(name), encoding="utf-8") as file:
             return file.read()
 
-    def test_it_says_what_the_command_does(self):
+    def test_what_the_command_says_stays_as_it_is(self):
         good = self.path("good.json")
         self.assert_code(dpro("diagnose", BUNDLED, "--save", good, "-q"), DONE)
-        for options in (("--fail-on", LIMITS), ("--fail-on", "lost>99%,communication>1ms", "--against", good), ("--fail-on", "lost>99%"),
+        for options in (("--fail-on", LIMITS), ("--fail-on", "lost>99%", "--against", good, "--json"),
                         ("--against", BUNDLED + "-default"), ()):
             with self.subTest(options):
-                gate, command = self.gate(BUNDLED, *options), dpro("diagnose", BUNDLED, *options, "-q")
-                self.assertEqual((gate.returncode, gate.stderr, gate.stdout), (command.code, command.err, command.out))
-        for limits in ("exposed", "exposed>5s", "nothing>5ms", "lost>5%,", "lost>-1ms", "lost>nanms", "lost>1e999ms"):
-            gate, command = (ran for ran in (self.gate("none", "--fail-on", limits), dpro("diagnose", "none", "--fail-on", limits)))
-            self.assertEqual((gate.returncode, command.code), (USAGE, USAGE))
-            self.assertEqual(gate.stderr.partition("; names:")[2], command.err.partition("; names:")[2])
+                files = [word for name in ("sarif", "metrics") + ("junit",) * ("--fail-on" in options)
+                         for word in ("--" + name, self.path(name))]
+                ran, alone = dpro("diagnose", BUNDLED, *options, *files, "-q"), dpro("diagnose", BUNDLED, *options, "-q")
+                self.assertEqual((ran.code, ran.err, ran.out), (alone.code, alone.err, alone.out))
+                for name in files[1::2]:
+                    os.remove(name)
+
+    def test_files_of_one_iteration_are_of_that_one(self):
+        steps = ("--steps", "2:2")
+        self.assert_code(dpro("diagnose", BUNDLED, *steps, "--metrics", self.path("a.prom"), "-q"), DONE)
+        value = next(value for name, _, value in samples(self.read("a.prom")) if name == "dpro_iteration_seconds")
+        self.assertAlmostEqual(value, dpro("diagnose", "--json", BUNDLED, *steps).json["iteration_ms"] / 1e3, places=6)
 
     def test_the_pre_made_gate_leaves_files_that_others_read(self):
         ran = subprocess.run([GATE, "a <b> & \"c\""], cwd=self.folder, capture_output=True, text=True, timeout=120,
@@ -76,6 +74,7 @@ class Gate(Case):
                          [("exposed>15%", ["failure"]), ("lost > 20%", ["failure"]), ("slow_rank>5000ms", []),
                           ("contention>0ms", ["skipped"])])
         self.assertEqual(suite[0].get("classname"), "dpro.a <b> & \"c\"")
+        self.assertIn("\ncommunication that nothing hides", suite[0][0].text)
         self.assertIn("Hide or shrink communication", suite[0][0].text)
 
         log = json.loads(self.read("results/dpro.sarif"))
@@ -118,21 +117,20 @@ class Gate(Case):
     def test_metrics_tell_memory_and_slowdown_where_they_are_known(self):
         self.write("stages.csv", StageJob(dp=2, stages=2).csv())
         for trace, name in ((BUNDLED + "-memory", "dpro_memory_peak_bytes"), (self.path("stages.csv"), "dpro_straggler_slowdown_ratio")):
-            self.assertEqual(self.gate(trace, "--metrics", self.path("job.prom")).returncode, DONE)
+            self.assert_code(dpro("diagnose", trace, "--metrics", self.path("job.prom")), DONE)
             self.assertIn(name, {name for name, *_ in samples(self.read("job.prom"))})
         self.assertEqual(os.stat(self.path("job.prom")).st_mode & 0o777, 0o666 & ~UMASK, "a node exporter is another user")
         self.assertEqual(sorted(os.listdir(self.folder)), ["job.prom", "stages.csv"])
 
     def test_what_can_not_be_written_is_told_and_the_trace_is_not_overwritten(self):
         trace = self.write_recording("job")
-        for name in ("job/host0/rank0/kineto.json", "job"):
-            ran = self.gate(self.path("job", "host0", "rank0"), "--metrics", self.path(name))
-            self.assertIn(ran.returncode, (USAGE, SYSTEM), ran.stderr)
+        for option in ("--metrics", "--sarif", "--save"):
+            for name, code in (("job/host0/rank0/kineto.json", USAGE), ("job", SYSTEM)):
+                self.assert_code(dpro("diagnose", trace, option, self.path(name)), code)
         for path, said in (("none/a.prom", "can't be written: No such file"), ("/dev/full", "can't be written: No space")):
-            ran = self.gate(trace, "--metrics", os.path.join(self.folder, path))
-            self.assertEqual(ran.returncode, SYSTEM)
-            self.assertIn(said, ran.stderr)
-        self.assertIn("--junit has a test case for each threshold", self.gate(trace, "--junit", self.path("a.xml")).stderr)
+            self.assert_error(dpro("diagnose", trace, "--metrics", os.path.join(self.folder, path)), SYSTEM, said)
+        self.assert_error(dpro("diagnose", trace, "--junit", self.path("a.xml")), USAGE, "--junit has a test case for each threshold")
+        self.assert_error(dpro("diagnose", trace, "--sarif", self.path("a"), env={"PATH": self.folder}), USAGE, "python3: no such program")
         self.assertEqual(os.listdir(self.folder), ["job"])
 
 

@@ -10,13 +10,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OUTPUT = os.path.join(ROOT, "python", "dpro", "layouts.py")
 # What the package names itself; what these hold comes with them.
 STRUCTS = ("error", "job_options", "job_replay_options", "report", "diagnose_options", "diagnose_report",
-           "compute_change", "change_kind", "whatif_report",
+           "compute_change", "change_kind", "whatif_report", "rank_memory",
            "optimize_options", "optimize_report", "memory_budget", "pass", "table", "column")
 OPAQUE = ("changes",)  # which the library itself describes, by its table of what-ifs
 CONSTANTS = ("PASS_ABI", "PASS_MAX_EDITS")
 ENUMS = ("algorithm", "change_type", "column_type", "compression", "computing", "edit_kind", "op_kind", "processor", "schedule")
 PLAIN = {"int": "c_int", "unsigned": "c_uint", "char": "c_char", "double": "c_double", "size_t": "c_size_t",
-         "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64"}
+         "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64",
+         "dpro_op_id": "c_uint32"}
 HEAD = '''"""Structs and enums of the library, made by tools/layouts.py from include/dpro/: not to be edited."""
 import ctypes as c
 

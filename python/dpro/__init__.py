@@ -8,6 +8,18 @@
 `apply` gives a DDP model the buckets of a plan (doc/plan.md), `optimize` makes one (doc/search.md). Importing this
 package imports neither torch nor anything that costs time. What is recorded, and when: doc/profile.md."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, Sequence, TypeVar, Union
+    from os import PathLike
+    from .library import Answer
+    from .optimizer import Job
+    Path = Union[str, bytes, PathLike[str]]
+    Paths = Union[Path, Sequence[Path]]
+    Step = TypeVar("Step", bound=Callable[..., Any])
+
 __version__ = "0.1.0"
 __all__ = ["Error", "Job", "Recorder", "apply", "diagnose", "micro_batches", "open", "optimize",
            "profile", "ps_strategy", "replay", "tables", "whatif"]
@@ -23,7 +35,8 @@ class Recorder:
     Records when the job runs under `dpro profile` or with DPRO=1; with `out` also without them, into that trace
     directory (there is no transport log then). `warmup` and `iterations` override DPRO_WARMUP and DPRO_ITERATIONS."""
 
-    def __init__(self, model=None, out=None, warmup=None, iterations=None):
+    def __init__(self, model: Any = None, out: Union[str, None] = None, warmup: Union[int, None] = None,
+                 iterations: Union[int, None] = None):
         for name, value, least in (("warmup", warmup, 0), ("iterations", iterations, 1)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise Error("Recorder: %s=%r: a whole number of at least %d is needed" % (name, value, least))
@@ -31,7 +44,7 @@ class Recorder:
         self._session = activate.with_recorder(model, out, warmup, iterations)
 
 
-def profile(recorder):
+def profile(recorder: Recorder) -> Callable[[Step], Step]:
     """Decorates the function that does one training step: a step ends where its call returns."""
     if not isinstance(recorder, Recorder):
         raise Error("profile() takes a Recorder: recorder = dpro.Recorder(model); @dpro.profile(recorder)")
@@ -43,7 +56,7 @@ def profile(recorder):
     return decorate
 
 
-def apply(model, plan):
+def apply(model: Any, plan: Union[str, PathLike[str]]) -> Any:
     """Gives a DistributedDataParallel model what `plan` says, the folder that dpro optimize wrote; a model that is not
     wrapped yet is wrapped. Returns the model to train. All ranks call it, before the first step or between two. A plan
     that can't be used is said on stderr, and the model is as it was."""
@@ -54,7 +67,7 @@ def apply(model, plan):
     return planned.apply(model, plan)
 
 
-def micro_batches(model, *batch):
+def micro_batches(model: Any, *batch: Any) -> Iterator[Any]:
     """The parts that a step's batch goes through the model in, as many as the job's plan says, one where there is none:
 
         for x, y in dpro.micro_batches(model, x, y):
@@ -66,7 +79,7 @@ def micro_batches(model, *batch):
     return batch_parts.split(model, batch)
 
 
-def ps_strategy(plan):
+def ps_strategy(plan: Union[str, PathLike[str]]) -> Any:
     """A `ps_strategy` for tf.compat.v1.train.replica_device_setter that puts the variables of a session on the parameter servers
     that `plan` says; those that it does not know go to the servers in turns. A plan that can't be used is said on stderr."""
     import os
@@ -76,31 +89,31 @@ def ps_strategy(plan):
     return session_plan.Strategy(plan)
 
 
-def replay(trace, **options):
+def replay(trace: Paths, **options: Any) -> Answer:
     """`dpro replay` from Python. Options are those of a dpro.Job and of its replay()."""
     from . import optimizer
     return optimizer.ask("replay", trace, options)
 
 
-def diagnose(trace, **options):
+def diagnose(trace: Paths, **options: Any) -> Answer:
     """`dpro diagnose` from Python. Options are those of a dpro.Job and of its diagnose()."""
     from . import optimizer
     return optimizer.ask("diagnose", trace, options)
 
 
-def whatif(trace, **changes):
+def whatif(trace: Paths, **changes: Any) -> Answer:
     """`dpro whatif` from Python. Options are those of a dpro.Job, changes those of its whatif()."""
     from . import optimizer
     return optimizer.ask("whatif", trace, changes)
 
 
-def optimize(trace, plan=None, **options):
+def optimize(trace: Paths, plan: Union[Path, None] = None, **options: Any) -> Answer:
     """`dpro optimize` from Python, with passes written in Python. Options are those of a dpro.Job and of its optimize()."""
     from . import optimizer
     return optimizer.ask("optimize", trace, {"plan": plan, **options})
 
 
-def tables(trace, **options):
+def tables(trace: Paths, **options: Any) -> Dict[str, Any]:
     """All tables of a job: ops, edges, collectives, iterations, memory, critical path, ... (doc/formats/tables.md), with columns
     that numpy sees without a copy. Options are those of a dpro.Job.
 
@@ -109,17 +122,17 @@ def tables(trace, **options):
     return open(trace, **options).tables
 
 
-def open(trace, **options):
+def open(trace: Paths, **options: Any) -> Job:
     """The job whose traces are at `trace`, a path or several, as a dpro.Job: its tables, and what the commands say of it.
 
         job = dpro.open("TRACE")
         job.ops.to_pandas().groupby("kind").dur_ns.sum()
-        job.replay(), job.diagnose(), job.whatif(bucket_cap_bytes=5 << 20), job.optimize()"""
+        job.replay(), job.diagnose(), job.whatif(bucket_cap_mb=5), job.optimize(memory="16GiB")"""
     from . import optimizer
     return optimizer.Job(trace, **options)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name != "Job":
         raise AttributeError("module %r has no attribute %r" % (__name__, name))
     from . import optimizer

@@ -22,6 +22,8 @@ JobOptions = _struct("JobOptions")
 JobReplayOptions = _struct("JobReplayOptions")
 JobTime = _struct("JobTime")
 MemoryBudget = _struct("MemoryBudget")
+MemoryHolder = _struct("MemoryHolder")
+MemoryPoint = _struct("MemoryPoint")
 OptimizeOptions = _struct("OptimizeOptions")
 OptimizeProgress = _struct("OptimizeProgress")
 OptimizeReport = _struct("OptimizeReport")
@@ -32,6 +34,7 @@ PassOp = _struct("PassOp")
 PassProgram = _struct("PassProgram")
 PassTensor = _struct("PassTensor")
 PassView = _struct("PassView")
+RankMemory = _struct("RankMemory")
 Report = _struct("Report")
 Sink = _struct("Sink")
 Table = _struct("Table")
@@ -68,6 +71,13 @@ ChangeKind._fields_ = [("option", c.c_char_p), ("argument", c.c_char_p), ("form"
     ("changes_numbers", c.c_int), ("changes_memory", c.c_int), ("is_of_plans", c.c_int), ("fields", ChangeField * 7)]
 WhatifReport._fields_ = [("trace", c.c_void_p), ("graph", c.c_void_p), ("model", c.c_void_p), ("changes", c.c_void_p),
     ("whatif", c.c_void_p)]
+RankMemory._fields_ = [("rank", c.c_int), ("source", c.c_int), ("on_gpu", c.c_int), ("peak_bytes", c.c_uint64),
+    ("by_category", c.c_uint64 * 10), ("peak_ns", c.c_int64), ("peak_op", c.c_uint32), ("peak_phase", c.c_int),
+    ("peak_module", c.c_char_p), ("allocator", c.c_int), ("reserved_peak_bytes", c.c_uint64),
+    ("refused_bytes", c.c_uint64), ("refused_op", c.c_uint32), ("measured_peak_bytes", c.c_uint64),
+    ("measured_reserved_bytes", c.c_uint64), ("capacity_bytes", c.c_uint64), ("growth_bytes", c.c_uint64),
+    ("growth_since", c.c_int64), ("kept_bytes", c.c_uint64), ("holders", c.POINTER(MemoryHolder)),
+    ("points", c.POINTER(MemoryPoint)), ("n_holders", c.c_uint32), ("n_points", c.c_uint32)]
 OptimizeOptions._fields_ = [("size", c.c_size_t), ("algorithm", c.c_int), ("budget_s", c.c_double),
     ("seed", c.c_uint64), ("threads", c.c_int), ("compressions", c.c_uint), ("computing", c.c_uint),
     ("assumed_costs", c.c_int), ("no_coarsen", c.c_int), ("no_partial", c.c_int), ("no_symmetry", c.c_int),
@@ -92,6 +102,9 @@ Daydream._fields_ = [("iteration_ns", c.c_int64), ("bandwidth_bytes_per_s", c.c_
     ("bandwidth_was_given", c.c_int)]
 AgainstReport._fields_ = [("a_trace", c.c_void_p), ("b_trace", c.c_void_p), ("a", c.c_void_p), ("b", c.c_void_p),
     ("a_name", c.c_char_p), ("b_name", c.c_char_p), ("against", c.c_void_p)]
+MemoryHolder._fields_ = [("module", c.c_char_p), ("category", c.c_int), ("n_blocks", c.c_uint32),
+    ("size_bytes", c.c_uint64)]
+MemoryPoint._fields_ = [("at_ns", c.c_int64), ("by_category", c.c_uint64 * 10)]
 OptimizeProgress._fields_ = [("n_candidates", c.c_uint64), ("baseline_ns", c.c_int64), ("best_ns", c.c_int64)]
 PassView._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
     ("tensors", c.POINTER(PassTensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(PassBucket)),

@@ -1,27 +1,41 @@
 """`Job`: what the commands are asked, asked of the library from Python. A binding by ctypes of include/dpro/job.h, whose
 structs layouts.py has."""
+from __future__ import annotations
+
+import copy
 import ctypes as c
 import functools
 import html
+import itertools
 import json
 import operator
 import os
+import re
 import sys
 import threading
 
-from . import Error, __version__, layouts
+from . import Error, __version__, drawing, layouts
+
+TYPE_CHECKING = False  # typing takes time to import
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Sequence, Tuple, Union
+    from .columns import Ranks, Table, Timeline
+    Path = Union[str, bytes, os.PathLike[str]]
+    _Dict = Dict[str, Any]
+else:
+    _Dict = dict
 
 _NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "processor": layouts.PROCESSOR,
           "schedule": layouts.SCHEDULE}
 _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
 # What this package calls: a library that is older than it may lack some.
-CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif", "dpro_job_optimize",
-          "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_check",
+CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif",
+          "dpro_job_optimize", "dpro_report_json", "dpro_diagnose_json", "dpro_saved_diagnosis_read", "dpro_saved_diagnosis_check",
           "dpro_saved_diagnosis_destroy", "dpro_whatif_json", "dpro_optimize_json", "dpro_optimize_plan", "dpro_optimum_memory_budget",
-          "dpro_job_tables", "dpro_job_against", "dpro_report_text", "dpro_diagnose_text", "dpro_whatif_text", "dpro_optimize_text",
-          "dpro_n_tables", "dpro_table", "dpro_table_column", "dpro_tables_n_rows",
-          "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_n_change_kinds", "dpro_cause_key",
-          "dpro_change_kind")
+          "dpro_job_tables", "dpro_job_memory", "dpro_tables_create", "dpro_tables_destroy", "dpro_job_against", "dpro_report_text",
+          "dpro_diagnose_text", "dpro_whatif_text", "dpro_optimize_text", "dpro_n_tables", "dpro_table", "dpro_table_column",
+          "dpro_tables_n_rows", "dpro_tables_n_ranks", "dpro_tables_name", "dpro_tables_values", "dpro_n_change_kinds",
+          "dpro_cause_key", "dpro_change_kind")
 # How a field of a what-if is given; the library's table (include/dpro/whatif.h) says which of these it is.
 _CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_count": c.c_uint64, "bytes": c.c_uint64,
             "rate": c.c_double, "ratio": c.c_double, "time": c.c_int64, "added_time": c.c_int64, "text": c.c_char_p,
@@ -29,33 +43,55 @@ _CHANGES = {"switch": c.c_int, "count": c.c_uint32, "schedule": c.c_int, "long_c
             "texts": c.POINTER(c.c_char_p), "speeds": c.POINTER(layouts.ComputeChange)}
 
 
-class Answer(dict):
+class Answer(drawing.Drawn, _Dict):
     """What a command prints with --json, as a dict; `json`: the text that it prints, to the byte; `text`: what it prints for
     people, as print() does. A notebook draws it."""
+    json: str
+    text: str
 
-    def __init__(self, printed, text=""):
+    def __init__(self, printed: str, text: str = "", asked: Any = None):
         super().__init__(json.loads(printed))
-        self.json, self.text = printed, text
+        self.json, self.text, self._asked = printed, text, asked
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.text or super().__str__()
 
-    def _repr_html_(self):
-        from . import frames
-        return "%s<pre>%s</pre>" % (frames.picture(self), html.escape(self.text))
+    def _picture(self):
+        return drawing.answer(self)
+
+    def _repr_html_(self) -> str:
+        path = drawing.svg_of(self.critical_path) if "critical_path" in self else ""
+        return "%s%s<pre>%s</pre>" % (drawing.svg_of(self), path and "<p>Critical path</p>" + path, html.escape(self.text))
 
     def _repr_pretty_(self, printer, cycle):
         printer.text("..." if cycle else str(self))
 
     @property
-    def breakdown(self):
-        """Of a replay: where each rank's iteration goes, a list of dicts."""
-        return self["ranks"]
+    def breakdown(self) -> drawing.Rows:
+        """Of a replay: where each rank's iteration goes, a list of dicts, in ms."""
+        return drawing.Rows(self["ranks"], drawing.breakdown)
 
     @property
-    def critical_path(self):
-        """Of a replay: its ops, a list of dicts, the first op first."""
-        return self["critical_path"]["ops"]
+    def critical_path(self) -> drawing.Rows:
+        """Of a replay: its ops, a list of dicts, the first op first, in ms."""
+        return drawing.Rows(self["critical_path"]["ops"], drawing.critical_path)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Of a replay: all ops as they are replayed, a table, in ns; it is replayed once more for it."""
+        if self._asked is None:
+            raise Error("only a replay has a timeline")
+        from . import columns
+        return columns.timeline_of(*self._asked, self["critical_path"]["ops"])
+
+
+def bytes_of(text):
+    """Of a size with its unit, as the command takes it; None: it is none."""
+    found = re.match(r"(\d+\.?\d*|\.\d+) *(?:([kKMGT])(i?)B|B?)\Z", text)
+    if not found:
+        return None
+    power = " KMGT".index((found.group(2) or " ").upper())
+    return int(float(found.group(1)) * (1024 if found.group(3) else 1000) ** power)
 
 
 def text_of(name, value):
@@ -122,6 +158,8 @@ def _value(struct_kind, name, kind, value):
         if not all(isinstance(change, dict) for change in changes):
             raise Error("%s=%r: a list of dicts is needed" % (name, value))
         return (inner * len(changes))(*(struct(inner, **{"first_rank": -1, "last_rank": -1, **change}) for change in changes))
+    if isinstance(value, str) and name.endswith("_bytes"):
+        value = bytes_of(value) if bytes_of(value) is not None else value
     if isinstance(inner, type):
         return c.pointer(inner(number(name, inner, value, None if inner is c.c_int64 else 0)))
     return number(name, kind, value, _least(struct_kind, name, kind))
@@ -140,6 +178,9 @@ def struct(kind, **values):
     if "size" in all_fields:
         made.size = c.sizeof(kind)
     for name, value in values.items():
+        if name not in fields and name.endswith("_mb") and name[:-2] + "bytes" in fields:  # as DDP and Horovod name them
+            value = None if value is None else int(number(name, c.c_double, value, 0) * (1 << 20))
+            name = name[:-2] + "bytes"
         if name not in fields:
             raise Error("%s is not known; what is: %s" % (name, ", ".join(fields)))
         if value is not None:
@@ -228,8 +269,8 @@ def _printed(name, report):
         libc.free(text)
 
 
-def _answer(kind, report):
-    return Answer(_printed("dpro_%s_json" % kind, report), _printed("dpro_%s_text" % kind, report))
+def _answer(kind, report, asked=None):
+    return Answer(_printed("dpro_%s_json" % kind, report), _printed("dpro_%s_text" % kind, report), asked)
 
 
 class _Handle:
@@ -278,8 +319,35 @@ class Job:
     that each rank has (memory_blocks, ...) a list. Those are of the job as it runs, and stay when the job is closed:
 
         job.ops["dur_ns"], job.ops.to_pandas(), job.critical_path.to_arrow()"""
+    ops: Table
+    edges: Table
+    ranks: Table
+    devices: Table
+    collectives: Table
+    members: Table
+    messages: Table
+    dimensions: Table
+    tensors: Table
+    exchanges: Table
+    exchange_ends: Table
+    iterations: Table
+    left_out: Table
+    op_times: Table
+    slower: Table
+    replayed: Table
+    rank_times: Table
+    critical_path: Table
+    clocks: Table
+    clock_ranks: Table
+    clock_segments: Table
+    memory_blocks: Ranks
+    memory_moments: Ranks
+    memory_uses: Ranks
+    memory_calls: Ranks
+    memory_ops: Ranks
+    memory_operands: Ranks
 
-    def __init__(self, trace, steps=None, **options):
+    def __init__(self, trace: Union[Path, Sequence[Path]], steps: Union[Tuple[int, int], None] = None, **options: Any):
         one = isinstance(trace, (str, bytes, os.PathLike))
         paths = [text_of("trace", path) for path in ([trace] if one else list_of("trace", trace, "paths"))]
         if steps is not None and not (isinstance(steps, (tuple, list)) and len(steps) == 2):
@@ -292,17 +360,17 @@ class Job:
         self.opened, self._first_path = (trace, {"steps": steps, **options}), paths[0] if paths else b""
         call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self.handle.at))
 
-    def __enter__(self):
+    def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, *problem):
+    def __exit__(self, *problem: Any) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Its memory is given back when its tables are gone, too."""
         self.handle = self._tables = None
 
-    def _do(self, work):
+    def alone(self, work):
         """work(), by this thread alone."""
         if not self.handle:
             raise Error("the job is closed")
@@ -321,37 +389,62 @@ class Job:
         return free_after()
 
     def call(self, name, *args):
-        self._do(lambda: call(name, self.handle.at, *args))
+        self.alone(lambda: call(name, self.handle.at, *args))
 
     def asked(self, question, options, report):
         self.call("dpro_job_" + question, c.byref(options), c.byref(report))
         return report
 
+    def look_at_replay(self, asked, look):
+        """look(its tables), which are gone behind that."""
+        report, tables = layouts.Report(), c.c_void_p()
+        asked.no_validate = 1
+
+        def replayed():
+            call("dpro_job_replay", self.handle.at, c.byref(asked), c.byref(report))
+            call("dpro_tables_create", c.c_void_p(report.graph), c.c_void_p(report.replay), c.byref(tables))
+            try:
+                look(tables)
+            finally:
+                library().dpro_tables_destroy(tables)
+
+        self.alone(replayed)
+
     @property
-    def tables(self):
+    def tables(self) -> Dict[str, Any]:
         """{name: table} of all tables; of those that each rank has, lists."""
         if self._tables is None:
             from . import columns
             self._tables = columns.tables_of(self, library())
         return self._tables
 
-    def __getattr__(self, name):
-        if name[0] != "_" and name in _tables_known():
-            return self.tables[name]
-        raise AttributeError("a job has no %r; its tables are %s" % (name, ", ".join(_tables_known())))
+    if not TYPE_CHECKING:  # for which the tables are named above
+        def __getattr__(self, name):
+            if name[0] != "_" and name in _tables_known():
+                return self.tables[name]
+            raise AttributeError("a job has no %r; its tables are %s" % (name, ", ".join(_tables_known())))
 
     @property
-    def memory(self):
-        """The memory's blocks, a table a rank."""
+    def memory(self) -> Ranks:
+        """The memory's blocks, a table a rank; a notebook draws what ranks hold over an iteration."""
         return self.tables["memory_blocks"]
 
-    def replay(self, **options):
+    def memory_curves(self) -> List[Tuple[str, List[Tuple[float, float]]]]:
+        """What each rank holds over an iteration: [("rank 0", [(ms, MB), ...]), ...], of ranks of which it is known."""
+        curves, of_rank = [], layouts.RankMemory()
+        for rank in range(len(self.memory)):
+            self.call("dpro_job_memory", c.c_uint32(rank), c.byref(of_rank))
+            points = [(point.at_ns / 1e6, sum(point.by_category) / 1e6) for point in of_rank.points[:of_rank.n_points]]
+            curves += [("rank %d" % of_rank.rank, points)] if points else []
+        return curves
+
+    def replay(self, **options: Any) -> Answer:
         """What `dpro replay` says, an Answer of schema dpro.replay/1. Options are the fields of struct
         dpro_job_replay_options: samples, seed, delays (as for --delay), bandwidth_bytes_per_s, no_validate."""
         asked = struct(layouts.JobReplayOptions, **options)
-        return _answer("report", self.asked("replay", asked, layouts.Report()))
+        return _answer("report", self.asked("replay", asked, layouts.Report()), (copy.copy(self), asked))
 
-    def diagnose(self, against=None):
+    def diagnose(self, against: Union[Job, Path, None] = None) -> Answer:
         """What `dpro diagnose` says, an Answer of schema dpro.diagnose/1. `against`: another Job to compare with, of which, as of
         this one, the traces are read once more; or the file of a diagnosis that `dpro diagnose --save` or --json wrote."""
         if isinstance(against, Job):
@@ -378,13 +471,32 @@ class Job:
         report.against = c.pointer(between)
         return _answer("diagnose", report)
 
-    def whatif(self, **changes):
+    def whatif(self, **changes: Any) -> Answer:
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1; without changes, its "questions" are what can be asked
-        of the job, and why not the rest. Changes are keywords such as bucket_cap_bytes=5 << 20, bandwidth_ratio=0.5,
+        of the job, and why not the rest. Changes are keywords such as bucket_cap_mb=5, bandwidth_ratio=0.5,
         compression="bf16", recompute="all", compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"].
-        None: as it is; what does not fit is refused with a dpro.Error."""
+        None: as it is; what does not fit is refused with a dpro.Error. Bytes may be a text with a unit, as in "5MiB"; a
+        keyword that ends in _bytes may be given in MiB, as one that ends in _mb."""
         asked = struct(changes_struct(), **changes)
         return _answer("whatif", self.asked("whatif", asked, layouts.WhatifReport()))
+
+    def curve(self, **changes: Any) -> drawing.Rows:
+        """What-ifs of all values of keywords that are given lists, and of their combinations: a list of dicts, with the values
+        and the predicted iteration_ms. A notebook draws it, over the keyword with the most values.
+
+            job.curve(bucket_cap_mb=range(1, 101), bandwidth_ratio=[1, 2])"""
+        lists = {name: list(values) for name, values in changes.items() if name not in ("compute", "delays") and
+                 hasattr(values, "__iter__") and not isinstance(values, (str, bytes))}
+        if not lists or not all(lists.values()):
+            raise Error("curve: give a list of values to a keyword, such as bandwidth_ratio=[1, 2, 4]")
+        x = max(lists, key=lambda name: len(lists[name]))
+        rows = []
+        for values in itertools.product(*lists.values()):
+            given = dict(zip(lists, values))
+            asked = struct(changes_struct(), **{**changes, **given})
+            answer = json.loads(_printed("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport())))
+            rows.append({**given, "iteration_ms": (answer.get("predicted") or answer["job"])["iteration_ms"]})
+        return drawing.Rows(rows, lambda rows: drawing.curves(rows, x))
 
     def searched(self, options, plan):
         """`options`: a struct dpro_optimize_options. What fits no budget becomes no plan."""

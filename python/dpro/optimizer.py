@@ -1,4 +1,6 @@
 """`optimize`: the search of `dpro optimize`, with passes written in Python."""
+from __future__ import annotations
+
 import ctypes as c
 import functools
 import sys
@@ -6,6 +8,10 @@ import threading
 
 from . import Error, layouts, library
 from .layouts import ALGORITHM, COMPRESSION, COMPUTING, EDIT_KIND, OP_KIND
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Tuple, Union
 
 _EDITS = {**EDIT_KIND, "keep": EDIT_KIND["recompute"]}
 _KINDS = {value: name.upper() for name, value in OP_KIND.items()}
@@ -159,15 +165,17 @@ class _Callable:
 class Job(library.Job):
     __doc__ = library.Job.__doc__
 
-    def optimize(self, plan=None, passes=(), budget_s=0, seed=0, algorithm="default", compress=(), servers=None, memory=None,
-                 accumulate=True, allow=()):
+    def optimize(self, plan: Union[library.Path, None] = None, passes: Iterable[Callable[[View], Any]] = (), budget_s: float = 0,
+                 seed: int = 0, algorithm: str = "default", compress: Iterable[str] = (),
+                 servers: Union[int, Tuple[int, int], None] = None, memory: Union[int, str, None] = None, accumulate: bool = True,
+                 allow: Iterable[str] = ()) -> library.Answer:
         """Searches the communication strategy that makes an iteration of the job shortest; returns the result as `dpro
         optimize --json` prints it, an Answer of schema dpro.optimize/1. With `plan`, a plan is written into that
         folder. `servers`, a number or a pair of them (from, to), says how many parameter servers the job may have.
         `allow` names what may be done to computation, which then rounds otherwise: "compile" (modules, by
         torch.compile), "bf16" (modules, under autocast), as far as a probe measured what that costs; with "assumed"
-        also where none did. `memory` is what a rank may hold, in bytes, or with a % as in "80%" of what its device
-        has: where the job holds more, modules are recomputed and, unless `accumulate` is false, the batch is cut.
+        also where none did. `memory` is what a rank may hold, in bytes, as in "16GiB", or with a % as in "80%" of what its
+        device has: where the job holds more, modules are recomputed and, unless `accumulate` is false, the batch is cut.
 
         `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split",
         bucket, n), ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
@@ -189,13 +197,15 @@ class Job(library.Job):
         least, most = (library.number("servers", c.c_uint32, value or 0, 0) for value in (least, most))
         bytes_allowed, share = memory, None
         if isinstance(memory, str):
+            bytes_allowed = library.bytes_of(memory)
             try:
-                bytes_allowed, share = None, library.number("memory", c.c_double, float(memory.rstrip("%")) / 100,
-                                                            sys.float_info.min if memory.endswith("%") else float("inf"))
+                if bytes_allowed is None:
+                    share = library.number("memory", c.c_double, float(memory.rstrip("%")) / 100,
+                                           sys.float_info.min if memory.endswith("%") else float("inf"))
             except (ValueError, Error):
-                raise Error("memory=%r: bytes, or a share above 0 such as '80%%', are needed" % memory) from None
-        elif memory is not None:
-            library.number("memory", c.c_uint64, memory, 1)
+                raise Error("memory=%r: a size such as 16GiB, bytes, or a share above 0 such as '80%%', are needed" % memory) from None
+        if bytes_allowed is not None:
+            library.number("memory", c.c_uint64, bytes_allowed, 1)
         given = [_Callable(function) for function in passes]
         options = library.struct(
             layouts.OptimizeOptions, algorithm=algorithm, budget_s=budget_s, seed=seed,

@@ -1,6 +1,7 @@
 """The Python package without torch: the search, with passes written in Python."""
 import csv
 import ctypes
+import functools
 import itertools
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import xml.etree.ElementTree
 
 from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, Case, dpro
 from test_computing import BLOCKS, GPT, probes
@@ -70,6 +72,7 @@ class Layouts(Case):
         self.assertEqual(ours, theirs.splitlines())
 
 
+NOTEBOOK = os.path.join(ROOT, ".venv-notebook", "bin", "python")
 # The package finds the library in build/ only, and an interpreter that is not instrumented can't load one that is.
 needs_the_library = unittest.skipIf(SANITIZED or os.path.realpath(BUILD) != os.path.realpath(os.path.join(ROOT, "build")),
                                     "no library that this interpreter can load")
@@ -124,7 +127,12 @@ class Commands(Case):
                   schedule="gpipe", pipeline_micro_batches=8)
         self.same("whatif", os.path.join(ROOT, "tests", "data", "hvd-mx-n2"), ["--cycle-time", "2", "--fusion-mb", "1"],
                   cycle_ns=2000000, fusion_bytes=1 << 20)
+        self.same("whatif", data, ["--bucket-cap-mb", "2.5"], bucket_cap_mb=2.5)
+        self.same("whatif", data, ["--bucket-cap-mb", "5"], bucket_cap_bytes="5MiB")
         self.same("optimize", data, ["--memory", "1MB"], CHECK_FAILED, memory=1000000)
+        for size in ("16GiB", "16.5 GB", "800kB", "2000000000", "80%"):
+            self.same("optimize", os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory"), ["--memory", size],
+                      CHECK_FAILED if size == "800kB" else DONE, memory=size)
         self.same("optimize", data, ["--compress", "fp16", "--allow", "bf16,assumed", "--seed", "4", "--algorithm", "paper"],
                   compress=["fp16"], allow=["bf16", "assumed"], seed=4, algorithm="paper")
 
@@ -181,12 +189,19 @@ class Commands(Case):
                 ("replay", {"threads": -1}, "threads=-1: a whole number from 0 to 2147483647 is needed"),
                 ("replay", {"seed": -1}, "seed=-1: a whole number from 0"),
                 ("optimize", {"compress": "fp16"}, "compress='fp16': a list of names is needed, also of one: compress=['fp16']"),
-                ("optimize", {"memory": "8GB"}, "memory='8GB': bytes, or a share above 0"),
+                ("optimize", {"memory": "8 G"}, "memory='8 G': a size such as 16GiB, bytes, or a share above 0"),
+                ("optimize", {"memory": "0B"}, "memory=0: a whole number from 1"),
+                ("whatif", {"bucket_cap_bytes": "5 MBit"}, "bucket_cap_bytes='5 MBit': a whole number from 1"),
+                ("whatif", {"bucket_cap_mb": "5"}, "bucket_cap_mb='5': a number of at least 0 is needed"),
+                ("whatif", {"bucket_cap_mb": 0}, "bucket_cap_bytes=0: a whole number from 1"),
+                ("curve", {"bandwidth_ratio": 2}, "curve: give a list of values to a keyword"),
+                ("curve", {"bandwidth_ratio": []}, "curve: give a list"),
                 ("optimize", {"memory": -1}, "memory=-1: a whole number from 1"),
                 ("optimize", {"servers": -1}, "servers=-1: a whole number from 0"),
                 ("optimize", {"plan": "a\0b"}, "plan='a\\x00b': a path or text with a NUL")):
             with self.subTest(keywords):
-                self.assertIn(said, self.error(getattr(package, question), BUNDLED, **keywords))
+                asked = package.open(BUNDLED).curve if question == "curve" else functools.partial(getattr(package, question), BUNDLED)
+                self.assertIn(said, self.error(asked, **keywords))
         for trace in ("a\0b", ["a\0b"], 3, None):
             with self.subTest(trace=trace):
                 self.assertIn("trace=", self.error(package.replay, trace))
@@ -486,6 +501,65 @@ class Tables(Case):
         for ask in job.replay, lambda: job.ops:
             with self.assertRaisesRegex(package.Error, "the job is closed"):
                 ask()
+
+    def test_a_replay_has_its_timeline(self):
+        memory = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory")
+        job = package.open(memory)
+        replay, slower = job.replay(), job.replay(delays=["BW=2"])
+        job.close()
+        for one in (replay, slower):
+            timeline = one.timeline
+            path = one["critical_path"]
+            self.assertAlmostEqual(max(timeline["end_ns"]) / 1e6, max(op["start_ms"] + op["duration_ms"] for op in path["ops"]), delta=50)
+            self.assertLess({op["name"] for op in path["ops"]}, set(timeline["name"]))
+            self.assertRegex(timeline._repr_html_(), "<svg.*>critical path<.*>rank 1: .*<title>.*ms.*<table")
+        self.assertGreater(slower.timeline["end_ns"][-1], replay.timeline["end_ns"][-1] + 1e9)
+        self.assertEqual(list(replay.timeline["start_ns"]), list(package.tables(memory)["replayed"]["start_ns"]))
+        with self.assertRaisesRegex(package.Error, "only a replay has a timeline"):
+            package.whatif(memory, bandwidth_ratio=2).timeline
+
+    def test_answers_draw_themselves(self):
+        job = package.open(os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory"))
+        replay, curve = job.replay(), job.curve(bucket_cap_mb=range(1, 6), bandwidth_ratio=[1, None, 2])
+        self.assertEqual(len(curve), 15)
+        self.assertEqual(curve[-1], {"bucket_cap_mb": 5, "bandwidth_ratio": 2,
+                                     "iteration_ms": job.whatif(bucket_cap_mb=5, bandwidth_ratio=2)["predicted"]["iteration_ms"]})
+        self.assertEqual(curve[0]["iteration_ms"], curve[1]["iteration_ms"], "1: as it is")
+        self.assertRegex(repr(replay.breakdown), r"\A *rank +iteration_ms.*\n +0 +\d+\.\d\d\d")
+        self.assertRegex(repr(replay.critical_path), r"\n\.\.\. \d+ rows in all\Z")
+        self.assertEqual(replay.breakdown, replay["ranks"])
+        for drawn, said in ((replay, "Critical path"), (replay.breakdown, "rank 1"), (replay.critical_path, "backward"),
+                            (job.memory, "ms of the iteration"), (curve, "bandwidth_ratio=2"), (job.diagnose(), "ideal"),
+                            (job.optimize(), "DDP"), (job.whatif(bandwidth_ratio=2), "as it ran")):
+            drawing = xml.etree.ElementTree.fromstring("<div>%s</div>" % drawn._repr_html_())
+            self.assertIn(said, "".join(drawing.itertext()))
+            for shape in drawing.iter("rect"):
+                self.assertLess(float(shape.get("x")) + float(shape.get("width")), 1000)
+        nothing = package.open(os.path.join(ROOT, "tests", "data", "tf-ps-n2")).memory
+        self.assertNotIn("<svg", nothing._repr_html_())
+        with self.assertRaisesRegex(package.Error, "there is nothing to draw"):
+            nothing.plot()
+
+    def test_type_hints_say_what_is_given_and_taken(self):
+        check = [NOTEBOOK, "-m", "mypy", "--version"]
+        if not os.path.exists(NOTEBOOK) or subprocess.run(check, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no mypy: tools/venv.sh notebook installs it")
+        kinds = {"job": "optimizer.Job", "job.ops": "columns.Table", 'job.ops["dur_ns"]': "columns.Column",
+                 "job.memory[0]": "columns.Table", "job.replay().timeline": "columns.Timeline", "job.replay().breakdown": "drawing.Rows",
+                 "job.diagnose(against=job).text": "str", "job.curve(bucket_cap_mb=[1])": "drawing.Rows",
+                 'dpro.optimize("A", plan="b")': "library.Answer"}
+        source = "import dpro\njob = dpro.open('A', steps=(1, 5))\n%s\njob.opps\njob.optimize(memory=[1])\n" % "\n".join(
+            "reveal_type(%s)" % what for what in kinds)
+        ran = subprocess.run([NOTEBOOK, "-m", "mypy", "--follow-imports=silent", "--cache-dir", self.path("cache"),
+                              self.write("a.py", source)], capture_output=True, text=True, timeout=300,
+                             env={**os.environ, "MYPYPATH": os.path.join(ROOT, "python")})
+        lines = ran.stdout.splitlines()
+        self.assertEqual([re.search(r'Revealed type is "(?:dpro\.)?(.*)"', line).group(1) for line in lines[:len(kinds)]],
+                         list(kinds.values()))
+        self.assertIn('"Job" has no attribute "opps"', lines[-3])
+        self.assertIn('Argument "memory" to "optimize"', lines[-2])
+        tables = {name for name, kind in vars(package.Job.__mro__[1])["__annotations__"].items() if kind in ("Table", "Ranks")}
+        self.assertEqual(tables, set(package.tables(BUNDLED)), "each table is named for them")
 
     def test_a_job_is_compared_with_another(self):
         other = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")

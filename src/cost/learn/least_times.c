@@ -117,7 +117,8 @@ void learn_least_times(const struct dpro_graph *g, const struct coarse *coarse,
     share = paused_ns < (double)ns ? fmax(0, fmin(share, 1)) : 0;
     model->launching_ns = scaled_ns(share, model_ns);
     model->launching_passes = alone_ns > 0 ? 1 - (double)rest_ns / (double)alone_ns : 0;
-    bool ahead = share > LAUNCH_BOUND && !g->single_iteration && launches_run_ahead(g);
+    model->launches_ahead = launches_run_ahead(g);
+    bool ahead = share > LAUNCH_BOUND && !g->single_iteration && model->launches_ahead;
     for (uint32_t r = 0; r < g->n_ranks && ahead; r++) {
         const struct model_program *program = &model->programs[r];
         double works = stream_work_ns(g, &g->ranks[r], coarse) / program_work_ns(program);

@@ -378,9 +378,10 @@ struct dpro_model {
     int64_t launching_ns; /* what the threads that launch a GPU's work take for an iteration alone,
                              which is the least that one takes; 0: there are none */
     double launching_passes; /* of it, the part of passes forward and back: each micro-batch's */
-    double pause_ns;         /* of an iteration, what ranks' pauses cost all: no work, so that it
-                                stays as it is whatever changes */
-    double moving_pause_ns;  /* of these, of some ranks alone */
+    bool launches_ahead;    /* no thread waits for the GPU: it launches while others' are awaited */
+    double pause_ns;        /* of an iteration, what ranks' pauses cost all: no work, so that it
+                               stays as it is whatever changes */
+    double moving_pause_ns; /* of these, of some ranks alone */
     double misfit; /* relative error of the model against median_ns, before it was scaled */
     double measured_std_ns; /* of the iterations */
     /* Standard errors, relative; 0: a generated job. */

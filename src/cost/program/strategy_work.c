@@ -214,6 +214,21 @@ static void fuse_compiled(struct working *w)
 
 /* ---- all of it ---- */
 
+/* By how much a micro-batch's passes are longer than their ops tell: threads launch as much for it
+ * as for the whole batch, and the GPU waits for them where its work is less, unless they are ahead
+ * of it since the step before. */
+static double launched_slower(const struct working *w)
+{
+    double whole = 0, part = 0;
+    double launching = w->model->launching_passes * (double)w->model->launching_ns;
+    EACH_OF (const struct model_op, op, w->program->ops, w->program->n_ops) {
+        whole += (double)op->fixed_ns + varying_ns(op);
+        part += (double)op->fixed_ns + varying_ns(op) / w->n_parts;
+    }
+    bool waits = part > 0 && !w->model->launches_ahead;
+    return waits ? fmax(1, fmin(launching, whole) / part) : 1;
+}
+
 /* Times as if each micro-batch were the step's last. */
 static void cut_batch(struct working *w)
 {
@@ -227,17 +242,18 @@ static void cut_batch(struct working *w)
         w->part = (struct passes){part.forward.value / whole.forward.value,
                                   part.backward.value / whole.backward.value};
     }
+    double slower = launched_slower(w);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const struct model_op *op = &p->ops[i];
-        double varying = varying_ns(op);
+        double varying = varying_ns(op), fixed = (double)op->fixed_ns;
+        double now = slower * (fixed + varying / n);
         if (w->model->n_batch_points > 0) {
-            double now = passes_at(op, w->part);
-            w->more_ns[i] = llround(now - passes_at(op, (struct passes){1, 1}));
-            w->before += (n - 1) * now;
-            continue;
+            now = passes_at(op, w->part);
+            fixed = passes_at(op, (struct passes){1, 1});
+            varying = 0;
         }
-        w->more_ns[i] = llround(varying / n - varying);
-        w->before += (n - 1) * ((double)op->fixed_ns + varying / n);
+        w->more_ns[i] = llround(now - fixed - varying);
+        w->before += (n - 1) * now;
     }
     double faults = strategy_fault_ns(w->model, w->strategy, w->n_program).value;
     for (uint32_t i = 0; i < p->n_ops && faults != 0 && all_varying_ns(p) > 0; i++)

@@ -12,6 +12,7 @@ import statistics
 import sys
 
 import accuracy_tables
+import accuracy_turns
 from accuracy_steps import ROOT, ahead_rows, own_row, print_ahead, print_own, print_unmarked, unmarked_row
 from accuracy_tables import CLOCK_HEAD, REPLAY_HEAD, clock_cells, replay_cells
 from accuracy_whatifs import KINDS, buckets_row, change_row, choice_row, print_buckets, print_changes, print_choice
@@ -23,7 +24,7 @@ ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they
 NOT_JUDGED = {"sampled-2of128"}
 # No timed training iterations in them: execution traces alone, tiny samples, other frameworks.
 LEFT_OUT = {"dlrm-8rank-v100-et-plus", "pytorch-et", "pytorch-et-2rank", "chakra-et", "tiny-hta",
-            "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg"}
+            "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg", "turns"}
 # Other frameworks' captures: few iterations and hosts of one core, so threads share it; the target is wider.
 FRAMEWORK_PREFIXES = ("tf-", "mxnet-", "hvd-", "byteps-")
 FRAMEWORK_ERROR_PCT = 5.0
@@ -37,6 +38,10 @@ def find_traces():
             if os.path.isdir(os.path.join(base, name)) and name not in LEFT_OUT:
                 found[name] = os.path.join(base, name)
     return [found[name] for name in sorted(found)]
+
+
+def turns_rows():
+    return accuracy_turns.rows(accuracy_turns.find(os.path.join(ROOT, "tests", "data"), find_traces()))
 
 
 def each(row, dpro, *more):
@@ -230,6 +235,8 @@ def main():
         results[kind + "_summary"] = print_changes(results[kind], kind)
     results["choices"] = each(choice_row, dpro)
     print_choice(results["choices"])
+    results["turns"] = turns_rows()
+    accuracy_turns.print_turns(results["turns"])
     os.makedirs(os.path.dirname(os.path.join(ROOT, args.out)), exist_ok=True)
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)

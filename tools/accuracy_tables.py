@@ -7,6 +7,7 @@ import re
 import textwrap
 
 from accuracy_steps import OWN_HEAD, UNMARKED_HEAD, is_found, own_cells, unmarked_cells
+import accuracy_turns
 from accuracy_whatifs import bucket_table, title_of
 from figures import fixed, markdown
 
@@ -99,6 +100,9 @@ def tables_of(results):
         tables["memory"] = memory_lines(results["memory"])
     if results["whatif_summary"]:
         tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
+    if results.get("turns"):
+        tables["turns"] = markdown(accuracy_turns.HEAD, map(accuracy_turns.cells, results["turns"]))
+        tables["turns-summary"] = wrapped(accuracy_turns.summary(results["turns"]))
     if any(row.get("unprofiled_ms") for row in rows):
         tables["unprofiled"] = unprofiled_lines(rows)
     return tables

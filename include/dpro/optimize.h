@@ -100,6 +100,12 @@ struct dpro_optimum_summary {
                                points: from the model's numbers, its misfit, the spread of the
                                measured iterations, and 15 % of the gain; for a generated job from
                                the numbers alone */
+    /* Plans that trained this job by turns (doc/formats/turns-json.md), by which what is expected
+     * was corrected; without them apart_ns and uncertainty_pct of the best strategy. 0: none did.
+     */
+    uint32_t n_turns;
+    int64_t unmeasured_ns;
+    double unmeasured_pct;
     enum dpro_compression compression;
     uint32_t prefetch; /* units of FSDP that each unit gathers ahead; 0: as it ran */
     const char *algorithm;

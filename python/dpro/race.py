@@ -167,6 +167,15 @@ class Race:
         mean, reach = statistics.fmean(values), _reach(values, self._error)
         return mean, mean - reach, mean + reach
 
+    def _error_pct(self, name):
+        """Standard error of what it saves, at one time: few blocks tell little of their spread, so that it is no less than what is
+        usual for all; infinite: not known."""
+        values = self._values(name, self.baseline)
+        if not values or (len(values) < 2 and self._usual == 0):
+            return math.inf
+        spread = max(statistics.stdev(values) if len(values) > 1 else 0, self._usual, LEAST_NOISE)
+        return 100 * math.exp(statistics.fmean(values)) * spread / math.sqrt(len(values))
+
     def _judge(self):
         """Who leaves, and whether it is decided: one that is surely slower than another that runs, or surely can't win enough over the
         baseline. If one is sure to beat the baseline, it wins as soon as no other can be better by enough."""
@@ -237,6 +246,7 @@ class Race:
             kind, why = self._out.get(name, ("racing", "it is in the race"))
             names[name] = {"in": name not in self._out, "kind": kind, "why": why, "blocks": sum(name in times for times in self._blocks),
                            "saves_pct": _percent(mean), "low_pct": _percent(high), "high_pct": _percent(low),
+                           "std_pct": self._error_pct(name),
                            "peak_bytes": self._peaks[name]}
         return {"winner": winner, "sure": self._how_sure(winner), "decided": self._decided is not None, "why": self._decided,
                 "blocks": len(self._blocks), "steps": self.steps, "budget_steps": self.budget_steps, "names": names}

@@ -18,6 +18,7 @@ from .settings import number
 from .turns import BASELINE, Strategy, Turns, on_gpu
 
 SUBJECT = "tune"
+TURNS = "turns.json"  # in the recording
 AHEAD = 2             # steps from the one in which rank 0 tells what was found to the one in which all begin: ranks are one apart
 SEARCH_S = 120        # the most that the search may take
 NICE = 19             # the job's processors are the job's
@@ -262,6 +263,18 @@ class Tuning(Session):
             "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
             "steps": self._turns.n_steps, "settle": self._turns.n_settle, "step": self._step, "asynchronous": on_gpu(),
             "cost_pct": cost_pct, "race": finite(state), "finalists": finalists, "turns": self._turns.turns, "warnings": report.warnings})
+        files.Folder.write_json(os.path.join(self.settings.out, TURNS), self._measured(state))
+
+    def _measured(self, state):
+        """What the next search in this recording takes as true."""
+        turns = [{"name": one["name"], **{key: one[key] for key in ("promised_pct", "promised_half_pct")},
+                  **{key: found[key] for key in ("saves_pct", "low_pct", "high_pct", "std_pct", "blocks")},
+                  "steps": sum(len(turn["step_ns"]) for turn in self._turns.turns if turn["name"] == one["name"]),
+                  "plan": _without_parameters(one["plan"])}
+                 for one in self._told["finalists"] for found in (state["names"].get(one["name"], {}),)
+                 if math.isfinite(found.get("std_pct", math.inf))]
+        return finite({"schema": "dpro.turns/1", "dpro": __version__, "framework": "pytorch",
+                       "framework_version": self.job.versions()["torch"], "world_size": self._world_size, "turns": turns})
 
     # The end
 
@@ -323,6 +336,8 @@ def finite(value):
     """For JSON, which has no infinity."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -383,20 +398,26 @@ class Search:
     def found(self):
         """For all ranks: the finalists, and a plan of what the job does by itself."""
         plan, result = (self._read(name) for name in ("plan.json", "optimize.json"))
-        told = [(one["name"], one["plan"], one["iteration_ms"]) for one in result["finalists"]]
+        told = [(one["name"], one["plan"], one["iteration_ms"], one["uncertainty_pct"]) for one in result["finalists"]]
         if result["best"]["helps"] and not told:  # of a kind that has none
-            told = [("search", self._folder, result["best"]["iteration_ms"])]
+            told = [("search", self._folder, result["best"]["iteration_ms"], result["best"]["uncertainty_pct"])]
         finalists = []
-        for name, folder, ms in told:
+        for name, folder, ms, half_pct in told:
             path = os.path.join(folder, "plan.json")
             finalists.append({"name": name, "path": path, "plan": self._read(path),
-                              "promised_pct": 100 * (1 - ms / result["replayed_ms"])})
+                              "promised_pct": 100 * (1 - ms / result["replayed_ms"]), "promised_half_pct": half_pct})
         return {"finalists": finalists, "own": _own(plan, result["baseline"]["communication"]["buckets"]),
                 "why": "nothing that dpro could change is expected to save time"}
 
     def _read(self, name):
         with open(self._path(name), encoding="utf-8") as file:
             return json.load(file)
+
+
+def _without_parameters(plan):
+    """Its buckets name them all."""
+    models = [{"name": model["name"]} for model in plan["job"]["models"]]
+    return dict(plan, job=dict(plan["job"], models=models))
 
 
 def _own(plan, buckets):

@@ -2,6 +2,7 @@
 #include "job/job.h"
 
 #include "base/options.h"
+#include "cost/change/turns.h"
 #include "graph/builder.h"
 
 /* ---- from paths on ---- */
@@ -75,8 +76,10 @@ void dpro_job_close(struct dpro_job *job)
     dpro_replay_destroy(job->replay);
     dpro_tables_destroy(job->tables);
     dpro_replay_destroy(job->replayed);
-    for (int all = 0; all < 2; all++)
+    for (int all = 0; all < 2; all++) {
         dpro_model_destroy(job->models[all]);
+        turns_destroy(job->turns[all]);
+    }
     dpro_probes_destroy(job->probes);
     dpro_graph_destroy(job->graph);
     dpro_trace_destroy(job->trace);
@@ -175,8 +178,12 @@ static int make_model(struct dpro_job *job, bool all, struct dpro_error *err)
                                                                : dpro_trace_probes(job->trace),
                                          .sink = job->options.sink,
                                          .all_communication = all};
-    if ((rc = dpro_model_build(job->graph, &options, &job->models[all], err)) == 0)
+    if ((rc = dpro_model_build(job->graph, &options, &job->models[all], err)) == 0 &&
+        (rc = turns_read(job->paths, job->n_paths, job->models[all], job->trace, &job->turns[all],
+                         err)) == 0) {
+        job->models[all]->turns = job->turns[all];
         dpro_job_tell_stage(job, "learnt the model");
+    }
     return rc;
 }
 

@@ -27,6 +27,7 @@ struct dpro_job {
     struct dpro_error unbuilt;  /* why there is none; building has taken the trace apart */
     struct dpro_probes *probes; /* of another run */
     struct dpro_model *models[2];
+    struct turns *turns[2]; /* by model: what plans took in this job; NULL: none was measured */
     struct {
         bool is_out;       /* of the graph */
         int64_t with_ns;   /* an iteration as recorded */

@@ -344,16 +344,6 @@ bool computing_is_changed(const struct dpro_model *m, const struct dpro_strategy
     return modules_count(s->computing, m->n_modules, UINT8_MAX) > 0;
 }
 
-unsigned computing_way(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t module)
-{
-    uint32_t outer = m->modules[module].parent;
-    if (!s->computing)
-        return DPRO_AS_IT_IS;
-    while (outer != MODEL_NONE && !s->computing[outer])
-        outer = m->modules[outer].parent;
-    return outer == MODEL_NONE ? s->computing[module] : DPRO_AS_IT_IS;
-}
-
 /* Whether it holds of the module or of one around it. */
 static bool is_within_recomputed(const struct dpro_model *m, const struct dpro_strategy *s,
                                  uint32_t module)

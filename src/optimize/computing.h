@@ -6,7 +6,7 @@
 
 #include <dpro/optimize.h>
 
-#include "cost/program/model.h"
+#include "cost/program/modules.h"
 
 struct question;
 
@@ -55,9 +55,6 @@ void computing_propose(const struct question *question, unsigned bit);
 
 /* Whether any module is computed in another way than as it is. */
 bool computing_is_changed(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* A module's way, unless a module around it has one: then 0. */
-unsigned computing_way(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       uint32_t module);
 /* False if a compiled module is also recomputed, or lies around or within a recomputed one, as no
  * job can be given that; or if passes also fuse ops, whose times are then not known. */
 bool computing_is_possible(const struct dpro_model *model, const struct dpro_strategy *strategy);

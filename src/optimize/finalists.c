@@ -1,9 +1,9 @@
 /* The finalists among strategies: what any algorithm found on its way, and the rows of the table.
  * The one that is chosen, and what it promises. */
 
+#include "cost/change/families.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
-#include "optimize/families.h"
 #include "optimize/finals.h"
 #include "optimize/result.h"
 
@@ -80,7 +80,9 @@ static struct finalist *add_all(struct finals *p, struct space *space,
     struct dpro_strategy strategy = space_strategy(space);
     bool pools = p->model->measured_ns > 0 || p->n_draws > 1 || space->best.n_fused > 0;
     size_t n_pool = pools ? space->search->pool.n : 0;
-    p->finalists = arena_array(&p->arena, MOST_LISTED + MOST_PARTS + n_pool, sizeof *p->finalists);
+    size_t n_turns = p->model->turns ? p->model->turns->of.n : 0;
+    p->finalists =
+        arena_array(&p->arena, MOST_LISTED + MOST_PARTS + n_pool + n_turns, sizeof *p->finalists);
     finalists_add(p, baseline, NULL, NULL);
     finalists_add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
@@ -151,7 +153,22 @@ static double error_of(const struct finals *p, struct dpro_optimum *o, const str
 {
     struct dpro_model planned = *p->model;
     planned.baseline = f->strategy;
-    return uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0}).speedup;
+    return uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0}).speedup *
+           f->measured.left / f->measured.ratio;
+}
+
+/* By what was measured by turns, as the model's best guess is off by that. A part that was measured
+ * may be chosen. */
+static void correct_all(struct finals *p, struct dpro_optimum *o)
+{
+    for (uint32_t i = OF_BEST; i < p->n_finalists && p->model->turns; i++) {
+        struct finalist *f = &p->finalists[i];
+        double doubt = f->is_out ? 0 : error_of(p, o, f) * f->expected;
+        f->measured = turns_correct(p->model, &f->strategy, doubt);
+        f->is_barred &= !f->measured.is_known;
+        if (f->measured.left < 1)
+            f->expected = f->shares[0] * f->measured.ratio;
+    }
 }
 
 /* All plain settings are one kind. */
@@ -225,22 +242,24 @@ static void finalists_promise(const struct finals *p, struct space *space, struc
                    o);
     o->summary.apart_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
+    o->measured = chosen->measured;
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
     o->summary.best_ns = llround(baseline_ns * chosen->expected * finalists_take(p, space, chosen));
     struct evaluator *whole = evaluator_create(o->models[DPRO_BEST]); /* as whatif has it */
-    o->summary.likely_ns = evaluate_strategy(whole, &chosen->strategy);
+    o->summary.likely_ns =
+        scaled_ns(chosen->measured.ratio, evaluate_strategy(whole, &chosen->strategy));
     if (o->memory.is_needed && o->memory.fits)
         memory_search_tell(&o->memory, chosen->is_computed);
     for (uint32_t i = OF_OTHERS; i < p->n_listed; i++) {
         const struct finalist *f = &p->finalists[i];
-        struct dpro_baseline entry = {.name = f->name,
-                                      .text =
-                                          arena_copy_string(&o->arena, f->text, strlen(f->text)),
-                                      .iteration_ns = llround(baseline_ns * f->expected),
-                                      .likely_ns = evaluate_strategy(whole, &f->strategy),
-                                      .n_buckets = f->strategy.n_buckets,
-                                      .computes = f->is_computed,
-                                      .uncertainty_pct = 100 * error_of(p, o, f)};
+        struct dpro_baseline entry = {
+            .name = f->name,
+            .text = arena_copy_string(&o->arena, f->text, strlen(f->text)),
+            .iteration_ns = llround(baseline_ns * f->expected),
+            .likely_ns = scaled_ns(f->measured.ratio, evaluate_strategy(whole, &f->strategy)),
+            .n_buckets = f->strategy.n_buckets,
+            .computes = f->is_computed,
+            .uncertainty_pct = 100 * error_of(p, o, f)};
         array_push(&o->baselines, entry);
         if (f->is_alone)
             o->computing.communication_ns = entry.iteration_ns;
@@ -254,6 +273,7 @@ void result_choose(struct dpro_optimum *o, struct space *space)
     finals_init(&finals, space->model, space->search->n_ways > 0);
     struct finalist *tuned = add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
     finals_evaluate(&finals);
+    correct_all(&finals, o);
     if (tuned)
         finalists_tune(&finals, tuned);
     finalists_promise(&finals, space, o);

@@ -45,6 +45,7 @@ struct finalist *finals_add(struct finals *p, const struct dpro_model *model,
 {
     struct finalist *f = &p->finalists[p->n_finalists++];
     *f = (struct finalist){.model = model,
+                           .measured = {1, 1, false},
                            .name = name,
                            .text = text,
                            .is_computed = computing_is_changed(model, strategy),
@@ -168,7 +169,7 @@ static double doubt_of(const struct finals *p, const struct finalist *best,
         spread += (y[s] - x[s] - mean) * (y[s] - x[s] - mean);
     if (p->n_samples > 0) /* of their mean */
         squares += spread / (p->n_samples - 1) / p->n_samples;
-    return sqrt(squares);
+    return sqrt(squares) * fmax(best->measured.left, other->measured.left);
 }
 
 /* Modules are computed otherwise for a gain that is sure, as far as the recording and the probe can

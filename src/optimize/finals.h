@@ -2,6 +2,7 @@
  * of their own make different. */
 #pragma once
 
+#include "cost/change/turns.h"
 #include "cost/program/evaluate.h"
 
 struct finalist {
@@ -17,7 +18,8 @@ struct finalist {
     bool is_out;                     /* takes too long to be chosen, whatever the numbers may be */
     double *shares;  /* [n_draws] of what the job's own strategy takes there; the first is that of
                         the model as it is */
-    double expected; /* mean of them all */
+    double expected; /* mean of them all; then corrected by what was measured by turns */
+    struct correction measured;
 };
 
 /* A setting needs no plan in the job, and plain buckets are safer there than what else a plan can

@@ -282,6 +282,8 @@ static void tell_launching(const struct dpro_optimize_options *o, const struct d
 static void optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
                          struct dpro_optimum **optimum)
 {
+    if (model->turns && model->turns->problem[0])
+        log_line(&o->sink, DPRO_LOG_WARN, "%s", model->turns->problem);
     optimize_optimize(model, o, optimum);
     result_scale(*optimum);
     tell_launching(o, *optimum);

@@ -2,9 +2,9 @@
  * tensors of one model, as each model has a reducer of its own. */
 #include "optimize/plan_make.h"
 
+#include "cost/change/families.h"
 #include "ingest/trace.h"
 #include "optimize/computing.h"
-#include "optimize/families.h"
 #include "optimize/program_search.h"
 
 struct make_maker {

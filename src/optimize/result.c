@@ -107,8 +107,14 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;
-    s->lower_bound_ns = sure_bound(model, bound_ns, s, &unsure);
+    s->lower_bound_ns = MIN(sure_bound(model, bound_ns, s, &unsure), s->best_ns);
     s->uncertainty_pct = 100 * unsure.speedup;
+    if (model->turns && model->turns->of.n > 0) {
+        s->n_turns = (uint32_t)model->turns->of.n;
+        s->unmeasured_ns = llround((double)s->apart_ns / o->measured.ratio);
+        s->unmeasured_pct = s->uncertainty_pct;
+        s->uncertainty_pct *= o->measured.left / o->measured.ratio;
+    }
     s->compression = space->best.compression;
 }
 
@@ -116,13 +122,9 @@ void result_scale(struct dpro_optimum *o)
 {
     struct dpro_optimum_summary *s = &o->summary;
     double ratio = model_job_scale(o->models[DPRO_BASELINE], s->baseline_ns);
-    int64_t *const times[] = {&s->baseline_ns,
-                              &s->best_ns,
-                              &s->likely_ns,
-                              &s->found_ns,
-                              &s->apart_ns,
-                              &s->lower_bound_ns,
-                              &o->computing.communication_ns};
+    int64_t *const times[] = {
+        &s->baseline_ns, &s->best_ns,        &s->likely_ns,     &s->found_ns,
+        &s->apart_ns,    &s->lower_bound_ns, &s->unmeasured_ns, &o->computing.communication_ns};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         *times[i] = scaled_ns(ratio, *times[i]);
     EACH (struct dpro_baseline, baseline, o->baselines) {

@@ -1,6 +1,7 @@
 /* The result of a search. */
 #pragma once
 
+#include "cost/change/turns.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 
@@ -10,6 +11,7 @@ struct dpro_optimum {
     const struct dpro_model *models[2]; /* by enum dpro_which, as all pairs here */
     struct dpro_model changed; /* with the best number of servers, if that is not the job's */
     struct dpro_strategy strategies[2];
+    struct correction measured; /* of the best strategy */
     struct memory_search memory;
     struct dpro_computing_search computing;
     struct dpro_memory_peak peaks[2];

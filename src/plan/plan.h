@@ -77,6 +77,9 @@ struct plan_file {
 /* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. A list of
  * texts is one of modules to recompute. */
 void plan_file_read(const char *path, struct plan_file *plan);
+/* One that is the next value of a document. */
+struct json_reader;
+void plan_file_read_within(struct json_reader *reader, struct plan_file *plan);
 void plan_file_fini(struct plan_file *plan);
 
 /* Whether it says anything of memory, or of how modules are computed, that a job is to do. */

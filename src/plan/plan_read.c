@@ -207,6 +207,15 @@ static const struct json_member members_of_plan[] = {
     MEMBER_IN("sharding", sharding, .must = true),
     {NULL}};
 
+void plan_file_read_within(struct json_reader *reader, struct plan_file *plan)
+{
+    *plan = (struct plan_file){.path = mem_copy_string(reader->js->in->path)};
+    struct json_reader r = {.js = reader->js, .strings = &plan->strings, .arg = plan};
+    json_read_object(&r, members_of_plan, plan);
+    if (r.why.code < 0)
+        reader->why = r.why;
+}
+
 static void read_input(struct plan_file *plan, struct input *in)
 {
     struct dpro_error why;

@@ -198,6 +198,19 @@ static bool is_row(const struct optimize_facts *f, const struct dpro_baseline *b
            text_is_one(baseline->name, "one-bucket", "byteps", "communication");
 }
 
+static void say_turns(struct lines *to, const struct optimize_facts *f)
+{
+    const struct dpro_optimum_summary *s = &f->found;
+    double share = (double)s->unmeasured_ns / (double)s->baseline_ns;
+    if (s->n_turns > 0)
+        lines_say(to, "Measured",
+                  "by turns of %u plan%s in this job (dpro tune), which correct what is expected; "
+                  "before, %s %% less (+- %s points): %s",
+                  s->n_turns, PLURAL(s->n_turns), NUMBER(100 * (1 - share), 1),
+                  NUMBER(HALF_OF_95_PCT * s->unmeasured_pct * share * share, 1),
+                  TIME(s->unmeasured_ns));
+}
+
 /* Of a named algorithm, which chooses what it finds: that a baseline is better for sure. */
 static void say_better_row(struct lines *to, const struct optimize_facts *f)
 {
@@ -250,6 +263,7 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
                   may && f->found.setting ? ", or measure " : "",
                   may && f->found.setting ? f->found.setting : "");
     }
+    say_turns(to, f);
     say_better_row(to, f);
     if (f->is_undivided)
         lines_say(to, "At most",
@@ -585,6 +599,11 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_newline(w);
     writer_fields(w, MS_IF("lower_bound_ms", f->found.lower_bound_ns > 0, f->found.lower_bound_ns));
     write_baselines(w, f);
+    const struct dpro_optimum_summary *s = &f->found;
+    writer_object_if(w, "turns", s->n_turns > 0, INT("n", s->n_turns),
+                     MS("before_ms", s->unmeasured_ns),
+                     FIXED("before_uncertainty_pct",
+                           optimize_half_pct(f, s->unmeasured_ns, s->unmeasured_pct), 3));
     write_finalists(w, f);
     write_units(w, r->optimum);
     writer_newline(w);

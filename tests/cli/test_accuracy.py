@@ -48,8 +48,8 @@ class Tables(Case):
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
-        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "unmarked", "unprofiled",
-                                         "whatif", "whatif-summary"])
+        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "turns",
+                                         "turns-summary", "unmarked", "unprofiled", "whatif", "whatif-summary"])
 
 
 class Agreement(Case):
@@ -88,6 +88,17 @@ class Agreement(Case):
         with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
             text = file.read()
         self.assertIn("| " + " | ".join(cells) + " |\n", text, "run make accuracy")
+
+
+class Turns(Case):
+    def test_promises_and_what_turns_measured_are_in_the_document(self):
+        tables = accuracy_tables.tables_of(dict(results(), turns=accuracy.turns_rows()))
+        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertGreater(len(tables["turns"]), 6)
+        self.assertIn("\n".join(tables["turns-summary"]), text, "run make accuracy")
+        for line in tables["turns"]:
+            self.assertIn(line + "\n", text, "run make accuracy")
 
 
 class Choice(Case):

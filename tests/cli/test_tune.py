@@ -1,11 +1,12 @@
 """dpro tune: what the job is given, and the search beside it, with stand-ins for both. Real jobs are in tests/live/test_tune.py."""
 import json
 import os
+import shutil
 import sys
 import time
 import unittest.mock
 
-from support import ROOT, USAGE, Case, dpro
+from support import BUNDLED, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import tune  # noqa: E402
@@ -81,6 +82,94 @@ class Search(Case):
         self.assertEqual(self.ended(search), "the search took longer than 120 s")
 
 
+
+
+class Learns(Case):
+    """A recording with turns: what a search and what-ifs say of plans that were measured, and of others."""
+    DEMO = BUNDLED + "-default"
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.DEMO, self.path("TRACE"))
+        self.before = self.assert_json("optimize", self.path("TRACE"), "--finalists", "5", "-o", self.path("plan"))
+        self.own_ms = self.before["replayed_ms"]
+        self.plans = {}
+        for one in self.before["finalists"]:
+            with open(os.path.join(one["plan"], "plan.json"), encoding="utf-8") as file:
+                self.plans[one["name"]] = json.load(file)
+
+    def measured(self, saves, **more):
+        turns = [{"name": name, "saves_pct": pct, "std_pct": 0.3, "plan": dict(self.plans[name], **more.pop("plan", {}))}
+                 for name, pct in saves.items()]
+        self.write("TRACE/turns.json", {"schema": "dpro.turns/1", "framework_version": "2.13.0+cpu", "world_size": 2, "turns": turns,
+                                        **more})
+
+    def search(self):
+        return self.assert_json("optimize", self.path("TRACE"), "--finalists", "9")
+
+    @staticmethod
+    def row(facts, name):
+        return next(one for one in facts["baselines"] if one["name"] == name)
+
+    def whatif(self, *options):
+        return self.assert_json("whatif", self.path("TRACE"), *options)
+
+    def test_a_plan_that_was_measured_takes_what_it_took_and_others_of_its_kinds_move_with_it(self):
+        self.assertIsNone(self.before["turns"])
+        self.measured({"cap-1": 9.0})
+        facts = self.search()
+        was, now = (self.row(one, "cap-1") for one in (self.before, facts))
+        self.assertAlmostEqual(now["iteration_ms"], 0.91 * self.own_ms, delta=0.005 * self.own_ms)
+        self.assertLess(now["uncertainty_pct"], 2)
+        self.assertGreater(was["uncertainty_pct"], 8)
+        for name, alike in (("cap-2", 1), ("byteps", 0.5)):  # buckets as well; parts and order beside them
+            was, now = (self.row(one, name) for one in (self.before, facts))
+            self.assertGreater(now["iteration_ms"], was["iteration_ms"], name)
+            self.assertLess(now["uncertainty_pct"] / now["iteration_ms"], was["uncertainty_pct"] / was["iteration_ms"], name)
+            self.assertGreater(now["uncertainty_pct"], was["uncertainty_pct"] * (1 - alike / 2))
+        self.assertEqual(facts["turns"]["n"], 1)
+        self.assertGreater(facts["best"]["iteration_ms"], self.before["best"]["iteration_ms"])
+        text = dpro("optimize", self.path("TRACE")).out
+        self.assertIn("Measured  by turns of 1 plan in this job (dpro tune), which correct what is expected; before, ", text)
+
+    def test_the_choice_follows_what_was_measured(self):
+        self.measured({name: 22.0 if name == "cap-2" else 5.0 for name in self.plans})
+        facts = self.search()
+        self.assertEqual(facts["best"]["setting"], "bucket_cap_mb 2")
+        self.assertAlmostEqual(facts["best"]["iteration_ms"], 0.78 * self.own_ms, delta=0.005 * self.own_ms)
+        self.assertEqual(facts["turns"]["n"], 5)
+        self.assertLessEqual(facts["lower_bound_ms"], facts["best"]["iteration_ms"])
+
+    def test_what_ifs_of_plans_know_it_and_others_do_not(self):
+        before = [self.whatif("--bucket-cap-mb", "1"), self.whatif("--bucket-cap-mb", "1", "--bandwidth", "2x")]
+        self.measured({"cap-1": 9.0})
+        after = self.whatif("--bucket-cap-mb", "1")
+        self.assertAlmostEqual(after["predicted"]["iteration_ms"], 0.91 * self.own_ms, delta=0.005 * self.own_ms)
+        self.assertLess(after["speedup_std"], before[0]["speedup_std"] / 5)
+        self.assertIn("measured turns of this job correct this (1): before, an iteration takes %.2f ms"
+                      % before[0]["predicted"]["iteration_ms"], after["warnings"])
+        self.assertEqual(self.whatif("--bucket-cap-mb", "1", "--bandwidth", "2x")["predicted"], before[1]["predicted"])
+
+    def test_turns_of_another_job_and_damaged_ones_are_left_out_with_one_warning(self):
+        buckets = {"plan": {"communication": {"buckets": [{"parameters": ["another.weight"], "size_bytes": 4}]}}}
+        for more, why in (({"world_size": 4}, "it is of a job of 4 ranks, this one has 2"),
+                          ({"framework_version": "2.9"}, "it is of torch 2.9, this job ran with 2.13.0+cpu"),
+                          (buckets, "bucket 0: 'another.weight' is no gradient of this trace"),
+                          ({"schema": "dpro.turns/2"}, "its schema is not dpro.turns/1"),
+                          ({"turns": [{"saves_pct": 101, "std_pct": 1}]}, "'turns[0].saves_pct'")):
+            self.measured({"cap-1": 9.0}, **more)
+            self.assert_left_out(why)
+        for text in ('{"schema":"dpro.turns/1","turns":[{"plan":', "no JSON"):
+            self.write("TRACE/turns.json", text)
+            self.assert_left_out("turns.json: ")
+
+    def assert_left_out(self, why):
+        facts = self.search()
+        self.assertEqual([warning for warning in facts["warnings"] if "turns.json" in warning and why in warning
+                          and warning.endswith("what was measured by turns is left out")],
+                         [warning for warning in facts["warnings"] if "turns.json" in warning], why)
+        self.assertEqual((facts["best"]["iteration_ms"], facts["turns"]), (self.before["best"]["iteration_ms"], None))
+        self.assertEqual(sum("turns.json" in warning for warning in self.whatif("--bucket-cap-mb", "1")["warnings"]), 1)
 
 
 class Told(Case):

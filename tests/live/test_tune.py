@@ -97,6 +97,14 @@ class Tune(live.Case):
         with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
             self.assertEqual([bucket["size_bytes"] for bucket in json.load(file)["communication"]["buckets"]], fastest)
         self.assertTrue(os.path.exists(self.path("plan", "trace", "job.json")))
+        with open(self.path("plan", "trace", "turns.json"), encoding="utf-8") as file:
+            turns = json.load(file)
+        self.assertEqual((turns["schema"], turns["framework_version"], turns["world_size"]), ("dpro.turns/1", live.TORCH, 2))
+        self.assertIn(race["winner"], [turn["name"] for turn in turns["turns"]])
+        again = json.loads(subprocess.run([live.DPRO, "optimize", self.path("plan", "trace"), "--json", "-q"], capture_output=True,
+                                          text=True, check=True).stdout)
+        self.assertEqual(again["turns"]["n"], len(turns["turns"]), again["warnings"])
+        self.assertFalse([warning for warning in again["warnings"] if "turns.json" in warning])
         verified = self.pair(DECIDED.replace("if PLAN", "if 0 and PLAN"), 60, live.DPRO, "verify", "--plan", self.path("plan"),
                              "--blocks", "1", "--steps", "1", "--warmup", "2", "--json", "--")
         self.assertTrue(json.loads(verified.out)["complete"])

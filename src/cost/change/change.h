@@ -4,6 +4,7 @@
 #include <dpro/whatif.h>
 
 #include "cost/program/model.h"
+#include "plan/plan.h"
 
 /* Lines for the user. */
 struct notes {
@@ -45,3 +46,6 @@ enum module_list { MODULES_RECOMPUTED, MODULES_COMPILED, MODULES_IN_BF16 };
  * DPRO_EUSAGE when the model has no such module, or none at all. */
 void modules_choose(const struct dpro_model *model, const char *text, bool *chosen,
                     enum module_list of_plan);
+/* Marks those that a list of the plan names. */
+void modules_take(const struct dpro_model *model, const struct plan_file *plan,
+                  const name_array *names, bool *chosen);

@@ -64,6 +64,19 @@ static void no_such_module(const struct dpro_model *model, const char *name)
               choice_nearest(model, name));
 }
 
+void modules_take(const struct dpro_model *model, const struct plan_file *plan,
+                  const name_array *names, bool *chosen)
+{
+    if (names->n > 0 && model->n_modules == 0)
+        fail_with(DPRO_EFORMAT, "%s: the trace does not tell which modules the job has",
+                  plan->path);
+    for (size_t i = 0; i < names->n; i++) {
+        const char *name = strtab_get(&plan->strings, names->at[i]);
+        if (!choose_pattern(model, name, chosen))
+            no_such_module(model, name);
+    }
+}
+
 /* A list of names alone is of whatever is asked for. */
 static void choose_from_file(const struct dpro_model *model, const char *path,
                              enum module_list of_plan, bool *chosen)
@@ -78,11 +91,7 @@ static void choose_from_file(const struct dpro_model *model, const char *path,
     if (names->n == 0 && (!plan.is_list || plan.buckets.n > 0))
         fail_with(DPRO_EFORMAT, "%s: it names no such modules (%s, or a list of names)", plan.path,
                   keys[of_plan]);
-    for (size_t i = 0; i < names->n; i++) {
-        const char *name = strtab_get(&plan.strings, names->at[i]);
-        if (!choose_pattern(model, name, chosen))
-            no_such_module(model, name);
-    }
+    modules_take(model, &plan, names, chosen);
     plan_file_fini(&plan);
 }
 

@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "cost/change/change_programs.h"
 #include "cost/change/changes.h"
+#include "cost/change/turns.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/evaluate.h"
@@ -269,7 +270,38 @@ static void add_stragglers(const struct dpro_model *model, const struct spread *
             noise_ns < 0 ? "shorter" : "longer");
 }
 
-static void add_uncertainty(const struct dpro_model *model, const struct dpro_sink *sink,
+/* By what was measured by turns, if nothing is asked for but what a plan can say. */
+static void correct_by_turns(const struct dpro_model *model, const struct dpro_changes *changes,
+                             struct uncertainty *u, struct dpro_whatif *w)
+{
+    struct dpro_prediction *p = &w->answer.predicted;
+    bool is_plan = model->turns && !w->notes.untimed;
+    if (model->turns && model->turns->problem[0])
+        note(&w->notes, "%s", model->turns->problem);
+    for (size_t i = 0; i < n_change_rows; i++)
+        is_plan &=
+            change_rows[i].kind.is_of_plans || !change_row_is_asked(&change_rows[i], changes);
+    if (!is_plan)
+        return;
+    double share = (double)p->iteration_ns / (double)w->answer.baseline.iteration_ns;
+    struct correction c = turns_correct(model, &w->model.baseline, u->speedup * share);
+    if (c.left == 1)
+        return;
+    note(&w->notes,
+         "measured turns of this job correct this (%zu): before, an iteration takes %.2f ms",
+         model->turns->of.n, (double)p->iteration_ns / 1e6);
+    p->iteration_ns = scaled_ns(c.ratio, p->iteration_ns);
+    p->p50_ns = scaled_ns(c.ratio, p->p50_ns);
+    p->p95_ns = scaled_ns(c.ratio, p->p95_ns);
+    u->after *= c.left;
+    u->speedup *= c.left / c.ratio;
+    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
+        u->parts[i].after *= c.left;
+        u->parts[i].speedup *= c.left / c.ratio;
+    }
+}
+
+static void add_uncertainty(const struct dpro_model *model, const struct dpro_changes *changes,
                             double slowest_error_ns, struct dpro_whatif *w)
 {
     static const struct dpro_model as_it_is = {.page_faults = -1};
@@ -280,12 +312,13 @@ static void add_uncertainty(const struct dpro_model *model, const struct dpro_si
                                    .n_others = change->n_passes,
                                    .slowest_error_ns = slowest_error_ns,
                                    .calls_error_ns = change->pipeline.calls_error_ns,
-                                   .sink = sink};
+                                   .sink = &changes->sink};
     if (change->has_modules) {
         beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
         beside.computing_error_ns = change->computing_error_ns;
     }
     struct uncertainty u = uncertainty_of(model, &w->model, &beside);
+    correct_by_turns(model, changes, &u, w);
     if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
         note(&w->notes,
              "the model is %+.1f %% off the measured iteration; trust the ratio more than the "
@@ -377,7 +410,7 @@ static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *
         add_stragglers(model, &spread, slowest_ns, w);
     /* the standard error of a standard deviation that so many iterations show */
     slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
-    add_uncertainty(model, &changes->sink, fabs(slowest_ns), w);
+    add_uncertainty(model, changes, fabs(slowest_ns), w);
     if (w->model.baseline.fuses &&
         (changes->cycle_ns || changes->fusion_bytes ||
          w->answer.predicted.iteration_ns != w->answer.baseline.iteration_ns))

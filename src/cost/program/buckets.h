@@ -29,6 +29,9 @@ struct plan_beside {
  * plan asks for is only counted. */
 void buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
                   struct plan_beside *beside);
+struct plan_file;
+void buckets_take(const struct dpro_model *model, const struct plan_file *plan,
+                  struct dpro_strategy *strategy, struct plan_beside *beside);
 
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);

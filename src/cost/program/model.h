@@ -353,6 +353,7 @@ struct dpro_model {
     struct model_capabilities capabilities;
     struct dpro_strategy baseline;    /* as the job ran */
     const struct dpro_probes *probes; /* borrowed; NULL: there are none */
+    const struct turns *turns;        /* likewise: cost/change/turns.h */
     struct measured_replay *recorded; /* what it was learnt from; NULL: a generated job */
     uint8_t
         bf16_cpu; /* enum bf16_cpu, of the ranks' CPUs; with GPUs: they have instructions for it */

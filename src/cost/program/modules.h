@@ -36,6 +36,18 @@ static inline uint32_t modules_count(const void *marks, uint32_t n, uint8_t bits
     return count;
 }
 
+/* A module's way, unless a module around it has one: then 0. */
+static inline unsigned computing_way(const struct dpro_model *m, const struct dpro_strategy *s,
+                                     uint32_t module)
+{
+    uint32_t outer = m->modules[module].parent;
+    if (!s->computing)
+        return DPRO_AS_IT_IS;
+    while (outer != MODEL_NONE && !s->computing[outer])
+        outer = m->modules[outer].parent;
+    return outer == MODEL_NONE ? s->computing[module] : DPRO_AS_IT_IS;
+}
+
 /* root[c]: of the calls that call `c` lies in, itself too, the outermost for which `is_root` holds;
  * MODEL_NONE. */
 #define CALLS_OUTERMOST(root, calls, n, c, is_root)                                                \

@@ -1,9 +1,8 @@
 /* Of which kinds the changes are that a strategy makes to another one. What parts, order and
  * servers were is only told of buckets that hold the same. */
-#include "optimize/families.h"
+#include "cost/change/families.h"
 
-#include "cost/program/buckets.h"
-#include "optimize/computing.h"
+#include "cost/program/modules.h"
 
 static bool has_same_buckets(const struct dpro_model *model, const struct dpro_strategy *x,
                              const struct dpro_strategy *y)

@@ -1,0 +1,52 @@
+"""What the model promised of plans, and what turns in the running job measured (turns.json of `dpro tune`): of recordings, and of jobs of
+which nothing else is kept (tests/data/turns)."""
+import glob
+import json
+import math
+import os
+import statistics
+
+from figures import fixed, show
+
+HEAD = ("plan", "promised, %:", "±:", "measured, %:", "±:", "off, points:")
+WITHIN_POINTS = 3  # target, of nine in ten
+
+
+def find(data, folders):
+    """{job: path}"""
+    found = {os.path.basename(path)[:-len(".json")]: path for path in sorted(glob.glob(os.path.join(data, "turns", "*.json")))}
+    found.update({os.path.basename(folder): os.path.join(folder, "turns.json") for folder in folders
+                  if os.path.exists(os.path.join(folder, "turns.json"))})
+    return found
+
+
+def rows(files):
+    found = []
+    for job, path in files.items():
+        with open(path, encoding="utf-8") as file:
+            turns = json.load(file)["turns"]
+        for one in turns:
+            half, off = 1.96 * one["std_pct"], one["promised_pct"] - one["saves_pct"]
+            found.append({"plan": f"{job}: {one['name']}", "promised_pct": one["promised_pct"],
+                          "promised_half_pct": one["promised_half_pct"], "measured_pct": one["saves_pct"],
+                          "measured_half_pct": half, "off_points": off,
+                          "covered": abs(off) <= math.hypot(half, one["promised_half_pct"])})
+    return found
+
+
+def cells(row):
+    return (f"`{row['plan']}`", fixed(row["promised_pct"], 1, True), fixed(row["promised_half_pct"]),
+            fixed(row["measured_pct"], 1, True), fixed(row["measured_half_pct"]), fixed(row["off_points"], 1, True))
+
+
+def summary(found):
+    off = [abs(row["off_points"]) for row in found]
+    return (f"{len(found)} plans: off by {statistics.median(off):.1f} points in the median, {max(off):.1f} at most; "
+            f"{sum(one <= WITHIN_POINTS for one in off)} within {WITHIN_POINTS} points, {sum(row['covered'] for row in found)} within both "
+            "intervals.")
+
+
+def print_turns(found):
+    if found:
+        show("turns", HEAD, [cells(row) for row in found], "what a plan saves of a step: promised by the model before any turn, measured "
+             "in the job that was promised it\n" + summary(found))

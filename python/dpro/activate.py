@@ -49,7 +49,7 @@ _started = False
 
 def start():
     global _started
-    if _started or not (settings.wanted() or os.environ.get("DPRO_PLAN")):
+    if _started or not (settings.wanted() or os.environ.get("DPRO_PLAN") or os.environ.get("DPRO_XLA")):
         return
     _started = True
     for name in ("DPRO_OUT", "DPRO_PLAN", "DPRO_VERIFY", "DPRO_TUNE"):
@@ -63,6 +63,10 @@ def start():
     if settings.turn() is not None and os.environ.get("DPRO_LOADER_WORKERS", "").isdigit():
         from . import loader_workers
         _when_loaded(loader_workers.MODULE, functools.partial(loader_workers.attach, int(os.environ[loader_workers.VARIABLE])))
+    if os.environ.get("DPRO_PLAN") or os.environ.get("DPRO_XLA"):
+        from . import tensorflow_fusion
+        if tensorflow_fusion.begin():
+            _when_loaded("tensorflow.python.framework.func_graph", tensorflow_fusion.attach)
     if settings.wanted():
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells of every start and stop on stderr
     if settings.recording():

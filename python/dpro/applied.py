@@ -97,6 +97,15 @@ def tell_modules(plan, rank, name, ways):
     report.tell(text + ("; expected: " + ", ".join(expected) if expected else ""))
 
 
+def tell_compiled(plan, rank, what):
+    """XLA compiles so much of the job's step; what became of the plan's packs and groups is told by itself."""
+    global _last
+    _last = dict(_last or {"path": plan.path, "reason": None, "expected": plan.expected}, applied=True,
+                 modules={"compile": plan.computing.compiled})
+    if rank == 0:
+        report.tell("plan applied: XLA compiles %s, which rounds otherwise" % what)
+
+
 def _count(names):
     if names == [""]:
         return "the model is "

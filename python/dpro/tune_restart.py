@@ -7,13 +7,14 @@ on where it was ended."""
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from . import __version__, files, loader_workers, report, settings
+from . import __version__, files, loader_workers, report, settings, tensorflow_fusion
 from .race import Race
 from .tune import finite, saves, sure
 
@@ -30,6 +31,9 @@ VARIABLES = {
     "nccl": {"NCCL_ALGO": ("Ring", "Tree"), "NCCL_BUFFSIZE": (1 * MIB, 16 * MIB)},
 }
 THREADS = "OMP_NUM_THREADS"
+# Names of what TensorFlow's XLA may compile -> the environment of it; what is by layer needs dpro in the job.
+FUSIONS = {**{"XLA %s" % name: {tensorflow_fusion.FLAGS: flags} for name, flags in tensorflow_fusion.BY_FLAGS.items()},
+           "XLA by layer": {tensorflow_fusion.VARIABLE: tensorflow_fusion.LAYERS}}
 OURS = ("DPRO_PLAN", "DPRO_TUNE", "DPRO_VERIFY")  # variables that the job has from here
 PLAN_FILES = {"horovod": "horovod.env", "mxnet-ps": "mxnet.env", "byteps": "byteps.env"}
 
@@ -44,14 +48,15 @@ def asked(texts):
 
 
 def known(uses, environment):
-    """[{NAME: value}] that a job of which this is known may be faster with: one variable each, none that it has already."""
+    """[{NAME: value}] that a job of which this is known may be faster with: none that it has already."""
     tried = [(name, str(value)) for carrier, variables in VARIABLES.items() if carrier in uses.get("carriers", ())
              for name, values in variables.items() for value in values]
     own = max(1, (uses.get("cpus") or 1) // max(1, uses.get("local_ranks") or 1))  # a rank's share of the CPUs
     for name, has, numbers in ((THREADS, uses.get("threads"), {1, max(1, own // 2), own}),
                                (loader_workers.VARIABLE, uses.get("loader_workers"), {0, 1, max(1, own // 2), own})):
         tried += [(name, str(n)) for n in sorted(numbers) if has is not None and n != has]
-    return [{name: value} for name, value in tried if environment.get(name) != value]
+    fusions = "tensorflow" in uses.get("carriers", ()) and not tensorflow_fusion.compiles_itself(environment)
+    return [{name: value} for name, value in tried if environment.get(name) != value] + fusions * list(FUSIONS.values())
 
 
 def plans(folder):
@@ -71,8 +76,13 @@ def of_plan(path):
     return environment
 
 
+def setting(values):
+    """As a shell takes it."""
+    return " ".join("%s=%s" % (name, shlex.quote(value)) for name, value in values.items())
+
+
 def named(values):
-    return " ".join("%s=%s" % item for item in values.items())
+    return next((name for name, fusion in FUSIONS.items() if fusion == values), setting(values))
 
 
 class Restarts:
@@ -252,7 +262,7 @@ class Restarts:
         winner = state["winner"]
         values = self._finalists.get(winner, {})
         with open(os.path.join(self._folder, "tune.env"), "w", encoding="utf-8") as file:
-            file.writelines("%s=%s\n" % item for item in values.items() if item[0] != "DPRO_PLAN")
+            file.writelines(setting({name: value}) + "\n" for name, value in values.items() if name != "DPRO_PLAN")
         self._write(complete=True)
         if winner == BASELINE:
             text = "the job is best started as it was: %s" % state["why"]
@@ -264,7 +274,7 @@ class Restarts:
         elif loader_workers.VARIABLE in values:
             report.tell("tune: next: give the script's DataLoader num_workers=%s" % values[loader_workers.VARIABLE])
         elif values:
-            report.tell("tune: next: env %s %s" % (named(values), " ".join(self._command)))
+            report.tell("tune: next: env %s %s" % (setting(values), " ".join(self._command)))
 
 
 def main():

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from . import applied, job_steps, loader_workers, memory, report, verify_file
+from . import applied, job_steps, loader_workers, memory, report, tensorflow_fusion, verify_file
 from .session import Session
 from .settings import number, turn
 from .turns import on_gpu
@@ -114,6 +114,8 @@ class Turn(Session):
     def _problem(self):
         """Why the job did not train with what the turn is of."""
         state, plan = self.job.plan() or {"applied": True}, self._plan()
+        if tensorflow_fusion.problem():
+            return tensorflow_fusion.problem()
         of_modules = state["applied"] and plan is not None and plan.of_modules and not plan.is_own
         if state["applied"] and not (of_modules and not any(state.get("modules", {}).values())):
             return None
@@ -169,6 +171,8 @@ def _uses():
     if dist is not None and dist.is_available() and dist.is_initialized() and dist.get_backend() == "nccl":
         carriers.append("nccl")
     loaders = sys.modules.get(loader_workers.MODULE)
+    if "tensorflow.python.framework.func_graph" in sys.modules and torch is None:
+        carriers.append("tensorflow")
     local = [os.environ[name] for name in LOCAL_RANKS if os.environ.get(name, "").isdigit()]
     return {"carriers": carriers, "cpus": len(os.sched_getaffinity(0)), "local_ranks": int(local[0]) if local else None,
             "threads": torch.get_num_threads() if torch is not None else None,

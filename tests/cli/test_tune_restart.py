@@ -9,7 +9,7 @@ import unittest.mock
 from support import DONE, INPUT, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import loader_workers, tune_restart  # noqa: E402
+from dpro import loader_workers, tensorflow_fusion, tune_restart  # noqa: E402
 
 # Its steps take STEP_MS, an expression of `get`, which reads a variable, and `noise`; EXTRA may do more.
 PROGRAM = """
@@ -149,3 +149,37 @@ class Variables(Case):
         self.assertIn({"HOROVOD_CYCLE_TIME": "10"}, tried)
         self.assertNotIn({"HOROVOD_CYCLE_TIME": "5"}, tried)
         self.assertIn({"NCCL_ALGO": "Tree"}, tried)
+
+    def test_a_tensorflow_job_is_tried_with_what_xla_may_compile(self):
+        uses = {"carriers": ["tensorflow"], "threads": None}
+        tried = tune_restart.known(uses, {})
+        self.assertEqual([tune_restart.named(values) for values in tried], ["XLA default", "XLA elementwise", "XLA by layer"])
+        self.assertEqual(tune_restart.setting(tried[0]), "TF_XLA_FLAGS='--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'")
+        self.assertEqual(tune_restart.known(uses, {"TF_XLA_FLAGS": "--tf_xla_auto_jit=1"}), [])
+
+
+class Fusion(Case):
+    NAMES = ("Placeholder", "net/dense_1/MatMul", "net/dense_1/MatMul/ReadVariableOp", "net/norm/moments/mean", "net/norm/mul",
+             "loss/sub", "gradient_tape/net/dense_1/MatMul/MatMul_1", "gradient_tape/net/norm/moments/mul", "gradient_tape/loss/Neg",
+             "adam/net/dense_1/add", "AddN")
+
+    def test_ops_and_their_gradients_are_told_apart_by_layers(self):
+        found = tensorflow_fusion.clusters(self.NAMES, "layers")
+        self.assertEqual(found, {
+            "net/dense_1/MatMul": "net/dense_1", "net/dense_1/MatMul/ReadVariableOp": "net/dense_1", "net/norm/moments/mean": "net/norm",
+            "net/norm/mul": "net/norm", "loss/sub": "loss", "gradient_tape/net/dense_1/MatMul/MatMul_1": "net/dense_1",
+            "gradient_tape/net/norm/moments/mul": "net/norm", "gradient_tape/loss/Neg": "loss"})
+
+    def test_a_layer_is_chosen_by_its_name_or_its_kind(self):
+        for which, layers in (("dense", {"net/dense_1"}), ("net/norm,loss", {"net/norm", "loss"}), ("nothing", set())):
+            self.assertEqual(set(tensorflow_fusion.clusters(self.NAMES, which).values()), layers)
+
+    def test_a_layer_of_no_model_is_one(self):
+        names = ("dense/MatMul", "dense/BiasAdd", "gradient_tape/dense/MatMul/MatMul", "gradient_tape/dense/BiasAdd/BiasAddGrad")
+        self.assertEqual(set(tensorflow_fusion.clusters(names, "layers").values()), {"dense"})
+
+    def test_flags_are_added_to_those_of_the_job(self):
+        with unittest.mock.patch.dict(os.environ, {"DPRO_XLA": "elementwise", "TF_XLA_FLAGS": "--a"}):
+            self.assertTrue(tensorflow_fusion.begin())
+            self.assertEqual(os.environ["TF_XLA_FLAGS"],
+                             "--a --tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_ops_to_cluster=FUSIBLE")

@@ -63,18 +63,16 @@ struct dpro_transport_info {
     uint64_t n_calls;
     uint64_t sent_bytes, received_bytes; /* over all connections */
     uint64_t paired_bytes;
-    uint64_t unpaired_bytes, n_gaps; /* holes in one end's record that the other end filled */
-    uint64_t edge_bytes;             /* seen by one end while the other did not record */
-    uint64_t n_messages;             /* gloo's */
-    uint64_t n_zmtp_frames;          /* ZeroMQ's */
-    uint64_t n_framing_breaks;       /* where a message did not end at the next one's start */
-    uint64_t n_pushes;               /* messages with data to a parameter server, */
-    uint64_t n_pulls;                /* and from one; each counted where it was sent */
-    uint64_t n_collectives;          /* gloo's and key-value stores' spans in the profiles of these
-                                        processes */
-    uint64_t n_tied;                 /* of them: those whose messages were found */
-    uint64_t n_checked; /* of the tied ones: all-reduces and all-gathers of known size */
-    uint64_t n_exact;   /* of these: those whose bytes over all ranks are what their size implies */
+    uint64_t unpaired_bytes; /* holes in one end's record that the other end filled */
+    uint64_t n_messages;     /* gloo's */
+    uint64_t n_zmtp_frames;  /* ZeroMQ's */
+    uint64_t n_pushes;       /* messages with data to a parameter server, */
+    uint64_t n_pulls;        /* and from one; each counted where it was sent */
+    uint64_t n_collectives;  /* gloo's and key-value stores' spans in the profiles of these
+                                processes */
+    uint64_t n_tied;         /* of them: those whose messages were found */
+    uint64_t n_checked;      /* of the tied ones: all-reduces and all-gathers of known size */
+    uint64_t n_exact; /* of these: those whose bytes over all ranks are what their size implies */
     uint64_t n_in_buckets; /* collectives known to carry a certain bucket or unit of a sharded
                               model, so certain parameters */
     uint64_t n_lost;       /* records that the tracer could not keep */

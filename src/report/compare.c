@@ -12,14 +12,6 @@
 
 #define DRIFT_TO_TELL 0.05 /* of the forward pass, which no plan changes */
 
-/* Ops of one name and kind; messages of a kind are one family. */
-struct compare_family {
-    const char *name;
-    uint8_t kind;
-    double ns[2]; /* a rank's, mean over the ranks, in A and B */
-    uint32_t count[2];
-};
-
 struct side {
     struct report_facts facts;
     const char *name;
@@ -33,7 +25,6 @@ struct comparison {
     bool lacks_gpu; /* in A or B its work was not recorded: only whole ones count */
     struct against_facts basis;
     const struct dpro_against_report *against;
-    ARRAY(struct compare_family) families; /* by how much they differ, most first */
     char unlike[120], drifted[240], refused[520], bare[160]; /* "": not so */
     struct warnings warnings[3];
 };
@@ -66,60 +57,6 @@ static void find_plan(struct side *s)
         s->plan_path = strtab_get(&trace->names, recording->plan.path);
         s->plan_reason = strtab_get(&trace->names, recording->plan.reason);
     }
-}
-
-ORDER(by_name, struct compare_family, strcmp(x->name, y->name) ?: ASCENDING(kind));
-
-static double compare_difference(const struct compare_family *f)
-{
-    return fabs(f->ns[1] - f->ns[0]);
-}
-
-ORDER(by_difference, struct compare_family,
-      COMPARE(compare_difference(y), compare_difference(x)) ?: by_name(x, y));
-
-static bool is_message(uint8_t kind)
-{
-    return kind >= DPRO_OP_SEND && kind <= DPRO_OP_REDUCE;
-}
-
-static void add_families(struct comparison *c, int side)
-{
-    const struct dpro_graph *g = c->sides[side].facts.report->graph;
-    for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (g->dur_ns[op] == 0)
-            continue;
-        struct compare_family one = {.name = is_message(g->kind[op])
-                                                 ? "(messages of collectives)"
-                                                 : strtab_get(&g->names, g->name[op]),
-                                     .kind = g->kind[op]};
-        one.ns[side] = (double)g->dur_ns[op] / g->n_ranks;
-        one.count[side] = 1;
-        array_push(&c->families, one);
-    }
-}
-
-static void find_families(struct comparison *c)
-{
-    size_t n = 0;
-    add_families(c, 0);
-    add_families(c, 1);
-    struct compare_family *all = c->families.at;
-    if (c->families.n == 0)
-        return;
-    qsort(all, c->families.n, sizeof *all, by_name);
-    for (size_t i = 1; i < c->families.n; i++) {
-        if (by_name(&all[n], &all[i]) != 0) {
-            all[++n] = all[i];
-            continue;
-        }
-        for (int s = 0; s < 2; s++) {
-            all[n].ns[s] += all[i].ns[s];
-            all[n].count[s] += all[i].count[s];
-        }
-    }
-    c->families.n = n + 1;
-    qsort(all, c->families.n, sizeof *all, by_difference);
 }
 
 struct promise {
@@ -325,11 +262,6 @@ static void write_rows(struct writer *w, const struct comparison *c)
         writer_row(w, TEXT("name", rank_parts[p].name),
                    compare_field("a_ms", c->sides[0].phase_ns[p]),
                    compare_field("b_ms", c->sides[1].phase_ns[p]));
-    WRITER_ROWS_OF (w, "ops", const struct compare_family, f, c->families.at, c->families.n)
-        writer_row(w, TEXT("name", f->name),
-                   TEXT("kind", dpro_op_kind_name((enum dpro_op_kind)f->kind)),
-                   compare_field("a_ms", f->ns[0]), compare_field("b_ms", f->ns[1]),
-                   INT("a_count", f->count[0]), INT("b_count", f->count[1]));
 }
 
 static void write_json(struct writer *w, const void *comparison)
@@ -367,15 +299,12 @@ static void comparison_init(struct comparison *c, const struct dpro_comparison *
     c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
     against_find_facts(&c->basis, of->a->graph, of->b->graph);
     find_warnings(c);
-    if (!c->lacks_gpu)
-        find_families(c);
 }
 
 static void comparison_fini(struct comparison *c)
 {
     for (int i = 0; i < 2; i++)
         facts_fini(&c->sides[i].facts);
-    array_fini(&c->families);
 }
 
 static int write_comparison(const struct dpro_comparison *of, FILE *out,

@@ -68,29 +68,6 @@ static void write_times(struct writer *w, const struct report_facts *f)
     table_write(w, &t);
 }
 
-/* Why stages of a pipeline stand still. */
-static void write_stages(struct writer *w, const struct report_facts *f)
-{
-    enum { MOST_STAGES = 16 };
-    const struct parallel_facts *p = &f->parallel;
-    struct table t = {.n_cols = 5, .left = {true}};
-    if (p->n_stages == 0)
-        return;
-    table_cells(&t, "bubbles", "of the iteration", "fill, drain ms", "late stage ms",
-                "transfer ms");
-    for (uint32_t s = 0; s < p->n_stages && s < MOST_STAGES; s++) {
-        const struct stage_fact *stage = &p->stages[s];
-        int64_t all_ns = stage->fill_ns + stage->late_ns + stage->transfer_ns;
-        if (stage->n_ranks == 0)
-            continue;
-        table_cell(&t, "stage %u", s);
-        table_fixed(&t, facts_pct(all_ns, f->predicted_ns), 1, "%");
-        table_cells(&t, MS_TEXT(stage->fill_ns), MS_TEXT(stage->late_ns),
-                    MS_TEXT(stage->transfer_ns));
-    }
-    table_write(w, &t);
-}
-
 static void write_pipeline(struct writer *w, const struct report_facts *f)
 {
     const struct pipeline *p = &f->parallel.pipeline;
@@ -128,7 +105,6 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
         table_wrapped(w, " ", 2, note);
     write_pipeline(w, f);
     write_times(w, f);
-    write_stages(w, f);
 }
 
 #define TIME_FIELDS(time)                                                                          \
@@ -136,7 +112,7 @@ void dimensions_write_text(struct writer *w, const struct report_facts *f)
         MS("wait_for_peers_ms", (time)->wait_for_peers_ns),                                        \
         MS("communication_ms", (time)->communication_ns)
 
-/* Stages and traffic. */
+/* Its pipeline, and traffic. */
 static void write_parts(struct writer *w, const struct report_facts *f)
 {
     const struct parallel_facts *p = &f->parallel;
@@ -149,11 +125,6 @@ static void write_parts(struct writer *w, const struct report_facts *f)
                   INT_IF("stages_a_rank", of_pipeline, pipeline->n_chunks),
                   TEXT("schedule", *schedule ? schedule : NULL),
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
-    WRITER_ROWS (w, "stages", s, p->n_stages)
-        if (p->stages[s].n_ranks > 0)
-            writer_row(w, INT("stage", s), MS("fill_ms", p->stages[s].fill_ns),
-                       MS("late_stage_ms", p->stages[s].late_ns),
-                       MS("transfer_ms", p->stages[s].transfer_ns));
     WRITER_ROWS_OF (w, "traffic", const struct traffic_fact, t, p->traffic, p->n_traffic) {
         bool has_one = t->dimension != DPRO_NO_DIMENSION;
         writer_row(w, INT("from", t->from), INT("to", t->to),

@@ -1,5 +1,5 @@
-/* dimensions.js: how the job is parallel: what each dimension costs, why stages of a pipeline stand still,
-   and who sends how much to whom. Names come from traces: they are only ever set as text. */
+/* dimensions.js: how the job is parallel: what each dimension costs, and
+   who sends how much to whom. Names come from traces: they are only ever set as text. */
 "use strict";
 
 const DIMENSION_COLOR = { dp: "BW", fsdp: "FW", cp: "INPUT", ep: "COPY", tp: "COMM", pp: "UPDATE" };
@@ -57,7 +57,6 @@ function dimensionsCard(report) {
   const times = dimensions.concat(report.between_dimensions ? [Object.assign({ name: "between" }, report.between_dimensions)] : []);
   const hidden = (d) => Math.max(0, d.communication_ms - d.exposed_communication_ms);
   const whole = Math.max(...times.map((d) => d.exposed_communication_ms + d.wait_for_peers_ms + hidden(d)), 0);
-  const stages = report.stages.filter((s) => s.fill_ms + s.late_stage_ms + s.transfer_ms > 0);
   return card("Parallelism: " + (dimensionNames(dimensions) || "not known"),
     report.dimensions_note ? el("p", "", report.dimensions_note) : null,
     facts(dimensions.map((d) => [[swatch(dimensionShade(d.name)), d.name + " " + d.size], d.evidence]), "dimensions"),
@@ -65,8 +64,5 @@ function dimensionsCard(report) {
       [["exposed communication", d.exposed_communication_ms, "COMM"], ["waiting for peers", d.wait_for_peers_ms, "WAIT"],
         ["hidden communication", hidden(d), "IDLE"]],
       ms(d.exposed_communication_ms + d.wait_for_peers_ms) + " of " + ms(report.predicted.iteration_ms) + (d.bytes ? ", " + bytes(d.bytes) : "")]), whole)] : null,
-    stages.length ? [el("h3", "", "Bubbles of the pipeline, of an iteration: filling and draining, waiting for a late stage, transfer"),
-      barRows(stages.map((s) => ["stage " + s.stage, [["filling and draining", s.fill_ms, "IDLE"], ["waiting for a late stage", s.late_stage_ms, "WAIT"],
-        ["transfer", s.transfer_ms, "COMM"]], ms(s.fill_ms + s.late_stage_ms + s.transfer_ms)]), report.predicted.iteration_ms)] : null,
     report.traffic.length ? trafficMatrix(report) : null);
 }

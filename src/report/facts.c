@@ -55,6 +55,29 @@ static void sum_predicted(struct report_facts *f)
             facts_pct(f->daydream.iteration_ns - f->measured_ns, f->measured_ns);
 }
 
+/* The 0.975 quantile of Student's t. */
+static double student_t(uint32_t freedom)
+{
+    static const double first[] = {12.706, 4.303, 3.182, 2.776, 2.571,
+                                   2.447,  2.365, 2.306, 2.262, 2.228};
+    double n = freedom;
+    return freedom <= 10 ? first[freedom ? freedom - 1 : 0] : 1.96 + 2.38 / n + 2.8 / (n * n);
+}
+
+/* The replay contradicts the measurement if it lies outside the 95 % interval of the measured mean;
+ * less than a percent is no contradiction, however alike the iterations are. */
+static void find_contradiction(struct report_facts *f)
+{
+    const double LEAST_PCT = 1;
+    double off_ns = fabs(f->error_pct) / 100 * (double)f->measured_ns;
+    f->known_to_ns = -1;
+    if (f->n_measured > 1)
+        f->known_to_ns =
+            llround(student_t(f->n_measured - 1) * (double)f->std_ns / sqrt(f->n_measured));
+    f->contradicts = f->comparable && f->known_to_ns >= 0 && fabs(f->error_pct) > LEAST_PCT &&
+                     off_ns > (double)f->known_to_ns;
+}
+
 /* What Horovod's thread does beside transferring. */
 static void find_fusion(struct report_facts *f)
 {
@@ -306,6 +329,7 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
         f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
     f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
+    find_contradiction(f);
     sum_recorded(f);
     sum_shown(f);
 }

@@ -50,15 +50,6 @@ struct comm_fact {
     uint32_t most_chunks, most_channels;
 };
 
-/* What a rank did in the iteration that is shown, and in its replay. */
-struct part_fact {
-    int rank;
-    int kind;                                 /* enum dpro_op_kind, or contradiction.c's own */
-    const char *what;                         /* the part, "collectives"; static */
-    int64_t measured_ns, replayed_ns;         /* time in which any of it went on */
-    int64_t measured_sum_ns, replayed_sum_ns; /* its sum */
-};
-
 struct memory_fact {
     struct dpro_rank_memory memory;
     uint8_t categories[DPRO_N_MEMORY_CATEGORIES]; /* those with some of the peak, most first */
@@ -88,13 +79,6 @@ struct dimension_fact {
     uint64_t bytes; /* that a rank puts in, mean */
 };
 
-/* Time in which a stage of a pipeline computes nothing for want of another one: while the pipeline
- * fills or drains, as another stage is late, or while activations are on their way. */
-struct stage_fact {
-    uint32_t n_ranks;
-    int64_t fill_ns, late_ns, transfer_ns; /* means over its ranks */
-};
-
 /* What a rank sends to another one in an iteration. */
 struct traffic_fact {
     int from, to;
@@ -106,9 +90,7 @@ struct traffic_fact {
 struct parallel_facts {
     struct dimension_fact *dimensions;
     uint32_t n_dimensions;
-    struct stage_fact *stages; /* by stage; none: no pipeline, or in more than one way */
-    uint32_t n_stages;
-    struct pipeline pipeline;
+    struct pipeline pipeline;     /* its dimension DPRO_NO_DIMENSION: there is none */
     struct traffic_fact *traffic; /* by sender, receiver, dimension */
     uint32_t n_traffic;
 };
@@ -218,11 +200,8 @@ struct report_facts {
     struct memory_facts memory;
     struct parallel_facts parallel;
 
-    bool contradicts;        /* the replay is off by more than known_to_ns */
-    int64_t known_to_ns;     /* half the 95 % interval of the measured mean; -1: unknown */
-    struct part_fact *parts; /* where it contradicts, or is far off: the worst first */
-    uint32_t n_parts;
-    char contradiction[300]; /* the part that differs most; "": none stands out */
+    bool contradicts;    /* the replay is off by more than known_to_ns */
+    int64_t known_to_ns; /* half the 95 % interval of the measured mean; -1: unknown */
 
     struct verdict_line verdict[N_VERDICT];
 };
@@ -237,13 +216,10 @@ const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kin
 /* The memory of the rank with the highest peak; NULL: not known. */
 const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */
-/* Fills facts->contradicts, known_to_ns, parts and contradiction from what is there. */
-void contradiction_find(struct report_facts *facts);
 void verdict_write(struct report_facts *facts); /* fills facts->verdict, but for its last line */
 void memory_find(struct report_facts *facts);   /* fills facts->memory */
 void slow_find(struct report_facts *facts);     /* fills facts->slow */
 void parallel_sum(struct report_facts *facts);  /* fills facts->parallel: dimensions, traffic */
-void stages_sum(struct report_facts *facts);    /* its stages */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
 void facts_init(struct report_facts *facts, const struct dpro_report *report);

@@ -60,9 +60,7 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     else if (!f->comparable || (f->error_pct <= 10 && f->error_pct >= -10))
         return false;
     else
-        line_say(line, "do not act on this yet: the prediction is %s %% off; %s%s",
-                 PCT(f->error_pct),
-                 f->contradiction[0] ? f->contradiction : "no part of the graph stands out",
+        line_say(line, "do not act on this yet: the prediction is %s %% off%s", PCT(f->error_pct),
                  v->n > 0 ? "" : "; record 10 iterations or more");
     return true;
 }

@@ -177,6 +177,6 @@ static void sum_traffic(struct report_facts *f)
 void parallel_sum(struct report_facts *f)
 {
     sum_dimensions(f);
-    stages_sum(f);
+    pipeline_find(f->report->graph, &f->arena, &f->parallel.pipeline);
     sum_traffic(f);
 }

@@ -180,17 +180,8 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
     SECTION(w, "daydream", MS_KNOWN("iteration_ms", f->daydream.iteration_ns),
             FIXED("error_pct", f->daydream_error_pct, 3),
             FIXED("bandwidth_bytes_per_s", f->daydream.bandwidth_bytes_per_s, 0));
-    writer_section(w, "contradiction", '{');
-    writer_fields(w, BOOL("contradicts", f->contradicts),
-                  MS_KNOWN("measured_known_to_ms", f->known_to_ns),
-                  TEXT("text", f->contradiction[0] ? f->contradiction : NULL));
-    WRITER_LIST_OF (w, "parts", const struct part_fact, part, f->parts, f->n_parts) {
-        writer_row(w, INT("rank", part->rank), TEXT("part", part->what),
-                   MS("measured_ms", part->measured_ns), MS("replayed_ms", part->replayed_ns),
-                   MS("measured_sum_ms", part->measured_sum_ns),
-                   MS("replayed_sum_ms", part->replayed_sum_ns));
-    }
-    writer_close(w, '}');
+    SECTION(w, "contradiction", BOOL("contradicts", f->contradicts),
+            MS_KNOWN("measured_known_to_ms", f->known_to_ns));
 }
 
 static void write_unprofiled(struct writer *w, const struct report_facts *f)
@@ -224,13 +215,11 @@ static void write_transport(struct writer *w, const struct report_facts *f)
         INT("connections", t->n_connections), INT("one_sided_connections", t->n_one_sided),
         INT("calls", t->n_calls), INT("sent_bytes", t->sent_bytes),
         INT("received_bytes", t->received_bytes), INT_IF("paired_bytes", joined, t->paired_bytes),
-        INT_IF("unpaired_bytes", joined, t->unpaired_bytes), INT_IF("gaps", joined, t->n_gaps),
-        INT("edge_bytes", t->edge_bytes), INT("gloo_messages", t->n_messages),
+        INT_IF("unpaired_bytes", joined, t->unpaired_bytes), INT("gloo_messages", t->n_messages),
         INT("zmtp_frames", t->n_zmtp_frames), INT("pushes", t->n_pushes), INT("pulls", t->n_pulls),
-        INT("framing_breaks", t->n_framing_breaks), INT("collectives", t->n_collectives),
-        INT("collectives_tied", t->n_tied), INT("collectives_checked", t->n_checked),
-        INT("collectives_exact", t->n_exact), INT("collectives_in_buckets", t->n_in_buckets),
-        INT("records_lost", t->n_lost));
+        INT("collectives", t->n_collectives), INT("collectives_tied", t->n_tied),
+        INT("collectives_checked", t->n_checked), INT("collectives_exact", t->n_exact),
+        INT("collectives_in_buckets", t->n_in_buckets), INT("records_lost", t->n_lost));
 }
 
 static void write_horovod(struct writer *w, const struct report_facts *f)

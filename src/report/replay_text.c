@@ -294,23 +294,12 @@ static void write_checks(struct writer *w, const struct report_facts *f)
 
 static void write_contradiction(struct writer *w, const struct report_facts *f)
 {
-    enum { MOST_PARTS = 6 };
-    if (!f->contradicts)
-        return;
-    table_paragraph(w, " ", 2,
-                    "the replay contradicts the measurement: it is %s off, the measured mean is "
-                    "known to +- %s%s%s",
-                    TIME(llabs(f->predicted_ns + f->profiler.iteration_ns - f->measured_ns)),
-                    TIME(f->known_to_ns), f->contradiction[0] ? "; " : "", f->contradiction);
-    struct table t = {.n_cols = 4, .left = {false, true}};
-    table_cells(&t, "rank", "what", "measured ms", "replayed ms");
-    for (uint32_t i = 0; i < f->n_parts && i < MOST_PARTS; i++) {
-        const struct part_fact *part = &f->parts[i];
-        table_cell(&t, "%d", part->rank);
-        table_cells(&t, part->what, MILLISECONDS(f, part->measured_ns),
-                    MILLISECONDS(f, part->replayed_ns));
-    }
-    table_write(w, &t);
+    if (f->contradicts)
+        table_paragraph(w, " ", 2,
+                        "the replay contradicts the measurement: it is %s off, the measured mean "
+                        "is known to +- %s",
+                        TIME(llabs(f->predicted_ns + f->profiler.iteration_ns - f->measured_ns)),
+                        TIME(f->known_to_ns));
 }
 
 /* What the headline's interval is made of. */

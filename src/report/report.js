@@ -354,8 +354,7 @@
       fact("the profiler's cost, not part of the prediction", ms(report.profiler.iteration_ms) + " (" + (report.profiler.op_ns / 1000).toFixed(2) + " µs an op)");
     const c = report.contradiction;
     if (c.contradicts) {
-      fact("the replay contradicts the measurement, whose mean is known to ± " + ms(c.measured_known_to_ms), c.text || "no part of the graph stands out");
-      for (const p of c.parts.slice(0, 6)) fact("rank " + p.rank + ", " + p.part, ms(p.measured_ms) + " measured, " + ms(p.replayed_ms) + " replayed");
+      fact("the replay contradicts the measurement, whose mean is known to ± " + ms(c.measured_known_to_ms), "it is " + signed(report.error_pct) + " off");
     }
     const u = report.unprofiled;
     if (known(u.iteration_ms)) {

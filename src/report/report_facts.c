@@ -6,7 +6,6 @@ void facts_init(struct report_facts *facts, const struct dpro_report *report)
     facts_sum(facts, report);
     slow_find(facts);
     memory_find(facts);
-    contradiction_find(facts);
     verdict_write(facts);
     verdict_next_step(facts, &facts->verdict[N_VERDICT - 1]);
 }

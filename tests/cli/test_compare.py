@@ -18,7 +18,6 @@ class Compare(Case):
         self.assertEqual(facts["difference"]["less_pct"], 0)
         self.assertGreater(facts["difference"]["less_half_pct"], 0)
         self.assertTrue(all(phase["a_ms"] == phase["b_ms"] for phase in facts["phases"]))
-        self.assertTrue(all(op["a_ms"] == op["b_ms"] and op["a_count"] == op["b_count"] for op in facts["ops"]))
         self.assertIsNone(facts["plan"])
         text = dpro("compare", BUNDLED, BUNDLED)
         self.assert_code(text, DONE)
@@ -29,8 +28,7 @@ class Compare(Case):
         phases = {phase["name"]: phase["b_ms"] - phase["a_ms"] for phase in facts["phases"]}
         self.assertAlmostEqual(phases["backward"], 30, delta=1)
         self.assertAlmostEqual(phases["forward"], 0, delta=0.5)
-        self.assertIn("AddmmBackward0", facts["ops"][0]["name"])
-        self.assertAlmostEqual(facts["ops"][0]["b_ms"] - facts["ops"][0]["a_ms"], 30, delta=1)
+        self.assertEqual(facts["against"]["causes"][0]["cause"], "backward")
         self.assertEqual(len(facts["a"]["communication"]["collectives"]), 3)
         self.assertLess(facts["difference"]["less_pct"], -10)
         text = dpro("compare", self.path("a"), self.path("b"))
@@ -66,7 +64,6 @@ class Compare(Case):
             facts = self.compare(a, b)
             for phase in facts["phases"]:
                 self.assertEqual((phase["a_ms"] is None, phase["b_ms"] is None), (side == "A", side == "B"))
-            self.assertEqual(facts["ops"], [])
             text = dpro("compare", a, b).out
             self.assertRegex(text, f"Verdict .*(\n .*)*\nGPU +not recorded in {side}: what an iteration consists of is not compared")
             self.assertNotIn("forward", text)

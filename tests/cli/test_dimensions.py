@@ -7,48 +7,10 @@ import os
 import shutil
 import tempfile
 
-from megatron_job import STEP_US, WORLD, Rank
-from support import BUNDLED, Case, dpro, span
+from megatron_job import WORLD, Rank
+from support import BUNDLED, Case, dpro
 
 DATA = os.path.dirname(BUNDLED)
-
-
-class Stage(Rank):
-    """One of two stages, three micro-batches: all forward passes, then all backward passes. Stage 0 takes 2 ms for each, stage 1
-    takes 1 ms; a message takes 0.1 ms. Times in us, as (begin, end)."""
-    FORWARD = [[(0, 2000), (2000, 4000), (4000, 6000)], [(2100, 3100), (4100, 5100), (6100, 7100)]]
-    BACKWARD = [[(8200, 10_200), (10_200, 12_200), (12_200, 14_200)], [(7100, 8100), (8200, 9200), (9300, 10_300)]]
-
-    def __init__(self, rank):
-        super().__init__(rank, sizes=(1, 1))
-        self.groups = {"pp": ("1", "mesh_pp", [0, 1])}
-
-    def work(self, begin, name, times, tid):
-        for start, end in times:
-            self.launch(begin + start, name, end - start - 6, 7, tid, begin + start + 5)
-
-    def step(self, number):
-        begin, peer = number * STEP_US, 1 - self.rank
-        forward, backward = self.FORWARD[self.rank], self.BACKWARD[self.rank]
-        self.events.append(span(f"ProfilerStep#{number}", begin, STEP_US, 1, "user_annotation"))
-        self.events.append(span("autograd::engine::evaluate_function: MmBackward0", begin + backward[0][0] - 60, 9000, 2,
-                                **{"Fwd thread id": 1, "Sequence number": 7}))
-        self.work(begin, "gemm_forward", forward, 1)
-        self.work(begin, "gemm_backward", backward, 2)
-        for _, end in self.FORWARD[0]:  # a receive is posted when the stage has nothing else to do
-            if self.rank == 0:
-                self.communicate(begin + end, "send", "pp", 4096, 1, 100, peer)
-            else:
-                posted = max([b for _, b in forward if b < end], default=0)
-                self.communicate(begin + posted, "recv", "pp", 4096, 1, end + 100 - posted, peer)
-        for k, (_, end) in enumerate(self.BACKWARD[1]):
-            if self.rank == 1:
-                self.communicate(begin + end, "send", "pp", 4096, 2, 100, peer)
-            else:
-                posted = 6200 if k == 0 else end
-                self.communicate(begin + posted, "recv", "pp", 4096, 2, end + 100 - posted, peer)
-        self.events.append(span("Optimizer.step#AdamW.step", begin + 16_000, 1000, 1, "user_annotation"))
-        self.launch(begin + 16_100, "adam", 500, 7, 1)
 
 
 class Dimensions(Case):
@@ -104,12 +66,6 @@ class Dimensions(Case):
         self.assertEqual(traffic[1, 3, "dp"], 2_000_000)
         self.assertNotIn((0, 3, "dp"), traffic)
 
-    def test_stages_say_why_they_stand_still(self):
-        stages = self.replay(self.job())["stages"]
-        self.assertEqual([s["stage"] for s in stages], [0, 1])
-        self.assertGreater(stages[0]["fill_ms"] + stages[1]["fill_ms"], 1)
-        self.assertAlmostEqual(stages[0]["transfer_ms"], 0.4, delta=0.25)
-
     def test_recorded_jobs_are_what_they_are(self):
         for name, expected in (("torch-ddp-gloo-gpt-n2", [("dp", [[0, 1]])]), ("torch-fsdp-gloo-n2-memory", [("fsdp", [[0, 1]])]),
                                ("torch-fsdp-tp-gloo-n4", [("fsdp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]])]),
@@ -145,16 +101,6 @@ class Dimensions(Case):
             self.assertTrue(all(a[1] <= b[0] + 0.001 for a, b in zip(sorted(times), sorted(times)[1:])))
         self.assertIn("GPU 0 stream 20 \u00b7 replayed", slices)
         self.assertTrue(all(e["args"]["dimension"] == "tp" for e in slices["GPU 0 stream 20 \u00b7 replayed"] if e["cat"] == "COLLECTIVE"))
-
-    def test_a_late_stage_is_told_from_filling_and_transfer(self):
-        for rank in range(2):
-            self.write(f"job/rank{rank}.json", Stage(rank).trace())
-        first, last = self.replay(self.path("job"))["stages"]
-        self.assertAlmostEqual(first["fill_ms"], 1.9, delta=0.1)  # from its last forward pass until a gradient is sent
-        self.assertAlmostEqual(first["late_stage_ms"], 0, delta=0.1)
-        self.assertAlmostEqual(last["fill_ms"], 2.0, delta=0.1)  # until the first activation is sent
-        self.assertAlmostEqual(last["late_stage_ms"], 2 * 0.9, delta=0.1)  # stage 0 takes 1 ms longer, of which 0.1 are transfer
-        self.assertAlmostEqual(last["transfer_ms"], 6 * 0.1, delta=0.15)
 
     def test_shortened_lists_of_ranks_are_looked_up_by_name(self):
         self.check(self.replay(self.job(described=False)))

@@ -130,8 +130,8 @@ static uint64_t ranges_total(const net_range_array *ranges)
 }
 
 /* Bytes that only the other end saw. A hole in the record that the other end filled wholly is a
- * loss; one that reaches further than what the other end saw is a pause of the recording. Returns
- * how many there are. */
+ * loss and unpaired; one that reaches further than what the other end saw is a pause of the
+ * recording. Returns how many there are. */
 static uint64_t count_holes(const net_range_array *own, const net_range_array *other,
                             struct dpro_transport_info *info)
 {
@@ -148,12 +148,8 @@ static uint64_t count_holes(const net_range_array *own, const net_range_array *o
             if (other->at[at].end <= hole.end)
                 k = at + 1;
         }
-        if (i > 0 && i < own->n && seen == hole.end - hole.start) {
-            info->n_gaps++;
+        if (i > 0 && i < own->n && seen == hole.end - hole.start)
             info->unpaired_bytes += seen;
-        } else {
-            info->edge_bytes += seen;
-        }
         sum += seen;
     }
     return sum;

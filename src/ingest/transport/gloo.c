@@ -17,27 +17,6 @@ static bool has_gloo(const struct net_transport *t, uint32_t connection)
            t->messages.at[first].protocol == NET_GLOO;
 }
 
-/* Counts bytes between messages that were recorded and belong to none. */
-static uint64_t count_breaks(const struct net_transport *t, net_range_array *ranges)
-{
-    uint64_t n = 0;
-    for (uint32_t s = 0; s < t->connections.n * 2; s++) {
-        size_t i = 0;
-        if (!has_gloo(t, s / 2) || t->first_message[s] == t->first_message[s + 1])
-            continue;
-        net_ranges(t, s, ranges);
-        for (uint32_t m = t->first_message[s]; m + 1 < t->first_message[s + 1]; m++) {
-            const struct net_message *message = &t->messages.at[m];
-            uint64_t over = message->offset + message->size_bytes, next = message[1].offset;
-            while (i < ranges->n && ranges->at[i].end < next)
-                i++;
-            bool recorded = i < ranges->n && ranges->at[i].start <= message->offset;
-            n += recorded && over != next;
-        }
-    }
-    return n;
-}
-
 /* ---- gloo's contexts and collectives ---- */
 
 /* A collective's messages on one connection. Connections on which the same collective runs at the
@@ -304,7 +283,6 @@ static void check_collectives(struct dpro_trace *trace, size_t n_joints)
 void gloo_build(struct dpro_trace *trace)
 {
     struct dpro_transport_info *info = &trace->transport_info;
-    SCRATCH net_range_array ranges = {0};
     struct arena scratch = {0};
     gloo_number_pairs(trace);
     struct contexts contexts = contexts_find(trace, &scratch);
@@ -312,7 +290,6 @@ void gloo_build(struct dpro_trace *trace)
         struct net_transport *transport = &trace->transports[t];
         EACH (const struct net_message, message, transport->messages)
             info->n_messages += message->protocol == NET_GLOO && message->stream % 2 == 0;
-        info->n_framing_breaks += count_breaks(transport, &ranges);
         find_collectives(&contexts, transport, contexts.first[t]);
         if (transport->rank_index != NO_ID)
             tie_rank(trace, transport);

@@ -258,7 +258,6 @@ static int read_log(struct bytes *bytes, struct trace_part *part, struct dpro_er
             n_lost += r.losses[i];
         if (r.net) {
             r.net->n_lost = n_lost;
-            r.net->n_unframed = r.losses[LOSS_FRAMING];
         } else {
             r.nccl->n_lost = n_lost;
             nccl_log_join(r.nccl);

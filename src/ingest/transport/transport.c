@@ -97,7 +97,6 @@ static void append_transport(struct net_transport *into, struct net_transport *f
     into->has_ps |= from->has_ps;
     /* loss is counted from the log's start, through all its segments */
     into->n_lost = MAX(into->n_lost, from->n_lost);
-    into->n_unframed = MAX(into->n_unframed, from->n_unframed);
     into->n_frames += from->n_frames;
     if (!into->zone)
         into->zone = from->zone;
@@ -322,7 +321,6 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
         info->n_calls += trace->transports[t].transfers.n;
         info->n_lost += trace->transports[t].n_lost;
         info->n_zmtp_frames += trace->transports[t].n_frames;
-        info->n_framing_breaks += trace->transports[t].n_unframed;
     }
     warn_misnamed(build);
     warn_strangers(build, sources);

@@ -166,7 +166,6 @@ struct net_transport {
     bool has_ps;                              /* messages of ps-lite */
     uint64_t n_frames;                        /* of ZeroMQ */
     uint64_t n_lost;                          /* records that the tracer could not keep */
-    uint64_t n_unframed; /* streams whose protocol it could not follow any further */
 };
 
 void net_transport_fini(void *transport);

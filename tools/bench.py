@@ -33,7 +33,7 @@ PANDAS_RATIO = 20
 EVENT_M_OPS, BYTES_PER_OP = 20, 60
 DLRM_S = 2
 SEARCH_S, EVALUATIONS_S = {2: 60, 16: 10, 128: 60}, {16: 1000, 1024: 50}  # by ranks: seconds; a second
-ALLOCATOR_M_REQUESTS = 10
+ALLOCATOR_M_REQUESTS = 4
 ALIGN_S, ALIGN_BYTES, ALIGN_RATIO = (1, 30), 64, 1  # 16 clocks and 1,024
 BUSY = 0.2  # cores that others may have while time on the wall is taken
 

@@ -5,47 +5,32 @@
 static uint32_t restore_whole(struct allocator *a, const struct allocator_segment *segment,
                               uint64_t bytes)
 {
-    uint32_t range = block_table_new(&a->table);
-    *block_at(a, range) = (struct block){.address = segment->address,
-                                         .size = bytes,
-                                         .prev = NO_BLOCK,
-                                         .next = NO_BLOCK,
-                                         .state = BLOCK_TAKEN,
-                                         .mapped = true};
-    uint32_t b = block_table_new(&a->table);
     pool_of(a, segment->stream, segment->small);
-    *block_at(a, b) = (struct block){.address = segment->address,
-                                     .size = bytes,
-                                     .prev = NO_BLOCK,
-                                     .next = NO_BLOCK,
-                                     .segment = range,
-                                     .pool = a->last_pool[segment->small],
-                                     .state = BLOCK_TAKEN,
-                                     .mapped = true,
-                                     .expandable = segment->expandable};
-    a->figures.n_segments++;
-    device_space_avoid(&a->space, segment->address);
-    return b;
+    return segment_new(a, &(struct block){.address = segment->address,
+                                          .size = bytes,
+                                          .pool = a->last_pool[segment->small],
+                                          .state = BLOCK_TAKEN,
+                                          .mapped = true,
+                                          .expandable = segment->expandable});
 }
 
 static void count_mapped(struct allocator *a, uint64_t bytes)
 {
     a->figures.reserved_bytes += bytes;
-    if (!device_space_use(&a->space, bytes))
-        a->space.used = a->space.capacity;
+    if (!device_use(a, bytes))
+        a->used = a->capacity;
 }
 
 /* A block in the state in which it was; of blocks with one address the first is it. */
 static void restore_block(struct allocator *a, uint32_t b, uint8_t state)
 {
     struct block *block = block_at(a, b);
-    struct block_id *slot = block_ids_slot(&a->ids, block->address);
-    if (state == ALLOCATOR_FREE || slot->used) {
+    uint32_t there;
+    if (state == ALLOCATOR_FREE || id_get(a, block->address, &there)) {
         release_to_pool(a, b);
         return;
     }
-    *slot = (struct block_id){block->address, b, true};
-    a->ids.n++;
+    id_set(a, block->address, b);
     block->requested = block->size;
     if (state == ALLOCATOR_WAITING) {
         begin_waiting(a, b, block->address);
@@ -111,7 +96,7 @@ static void set_unmapped(struct allocator *a, uint32_t b)
 {
     block_at(a, b)->mapped = false;
     block_at(a, b)->state = BLOCK_FREE;
-    by_address_insert(&a->pools.at[block_at(a, b)->pool]->unmapped, a->table.rows.at, b);
+    free_blocks_insert(&a->pools.at[block_at(a, b)->pool]->unmapped, a->table.rows.at, b);
 }
 
 /* A stream's segments by address: those that lie in one range with the first. Returns how many. */
@@ -122,7 +107,7 @@ static uint32_t restore_range(struct allocator *a, const struct allocator_segmen
     const struct allocator_segment *first = &segments[numbers[0]];
     uint64_t unit = segment_granule(a, pool_of(a, first->stream, first->small)), mapped = 0;
     uint64_t bytes = MAX(a->range_bytes ?: RANGE_DEFAULT, first->size_bytes);
-    bytes = (bytes + unit - 1) / unit * unit;
+    bytes = in_units(bytes, unit);
     n = range_length(segments, numbers, n, bytes);
     for (uint32_t i = 0; i < n; i++)
         mapped += segments[numbers[i]].size_bytes;

@@ -1,15 +1,14 @@
 /* How an allocator's segments are taken from the device, grow, and are given back. */
 #include "replay/allocator_state.h"
 
+#define CHUNK ((uint64_t)32 << 20)
+
 /* ---- pools ---- */
 
 void pool_make(struct allocator *a, uint32_t stream, bool small)
 {
     struct block_pool *pool = mem_alloc(sizeof *pool);
-    free_blocks_init(&pool->free);
-    pool->unmapped = NO_BLOCK;
-    pool->stream = stream;
-    pool->small = small;
+    *pool = (struct block_pool){{NO_BLOCK, true}, {NO_BLOCK, false}, stream, small};
     uint32_t number = (uint32_t)a->pools.n;
     array_push(&a->pools, pool);
     array_push(&a->order, number);
@@ -25,40 +24,68 @@ void pool_make(struct allocator *a, uint32_t stream, bool small)
 
 /* ---- the device ---- */
 
+/* A new address, as CUDA's driver chooses them: it reserves chunks of whole 32 MiB, each below the
+ * first one, and takes from the newest that has room. Here no address comes back: only their order
+ * counts, by which older versions of PyTorch choose among blocks of one size. */
+static uint64_t new_address(struct allocator *a, uint64_t bytes)
+{
+    bytes = in_units(bytes, SEGMENT_UNIT);
+    size_t i = a->chunks.n;
+    while (i > 0 && a->chunks.at[i - 1].left < bytes)
+        i--;
+    if (i == 0) {
+        struct device_chunk chunk = {.left = in_units(bytes, CHUNK)};
+        chunk.address = a->lowest -= chunk.left;
+        array_push(&a->chunks, chunk);
+        i = a->chunks.n;
+    }
+    struct device_chunk *chunk = &a->chunks.at[i - 1];
+    uint64_t address = chunk->address;
+    chunk->address += bytes;
+    chunk->left -= bytes;
+    return address;
+}
+
+uint32_t segment_new(struct allocator *a, const struct block *like)
+{
+    uint32_t b = block_table_new(&a->table);
+    struct block *block = block_at(a, b);
+    *block = *like;
+    block->prev = block->next = NO_BLOCK;
+    block->segment = (uint32_t)a->segments.n;
+    array_push(&a->segments, block->address);
+    a->lowest = MIN(a->lowest, block->address / CHUNK * CHUNK);
+    a->figures.n_segments++;
+    return b;
+}
+
 /* A segment, or a range of addresses, whose block is as large; NO_BLOCK: there is no room. */
 static uint32_t take_segment(struct allocator *a, uint64_t bytes, bool reserves)
 {
-    if (!reserves && !device_space_use(&a->space, bytes))
+    if (!reserves && !device_use(a, bytes))
         return NO_BLOCK;
-    uint32_t range = device_space_place(&a->space, &a->table, bytes);
-    uint32_t b = block_table_new(&a->table);
-    *block_at(a, b) = (struct block){.address = block_at(a, range)->address,
-                                     .size = bytes,
-                                     .prev = NO_BLOCK,
-                                     .next = NO_BLOCK,
-                                     .segment = range,
-                                     .order = a->settings.by_address ? 0 : ++a->n_taken,
-                                     .mapped = !reserves,
-                                     .expandable = reserves};
-    a->figures.n_segments++;
     if (!reserves)
         a->figures.reserved_bytes += bytes;
-    return b;
+    return segment_new(a, &(struct block){.address = new_address(a, bytes),
+                                          .size = bytes,
+                                          .order = a->settings.by_address ? 0 : ++a->n_taken,
+                                          .mapped = !reserves,
+                                          .expandable = reserves});
+}
+
+static void device_unuse(struct allocator *a, uint64_t bytes)
+{
+    a->used -= MIN(a->used, in_units(bytes, SEGMENT_UNIT));
 }
 
 /* Gives back a segment that is one block, in no set. */
 static void give_segment(struct allocator *a, uint32_t b)
 {
     const struct block *block = block_at(a, b);
-    uint32_t range = block->segment;
     if (!block->expandable) {
         a->figures.reserved_bytes -= block->size;
-        device_space_unuse(&a->space, block->size);
+        device_unuse(a, block->size);
     }
-    if (block_at(a, range)->mapped) /* as it was restored */
-        block_table_drop(&a->table, range);
-    else
-        device_space_free(&a->space, &a->table, range);
     block_table_drop(&a->table, b);
     a->figures.n_segments--;
 }
@@ -69,7 +96,7 @@ static uint64_t segment_size(const struct allocator *a, uint64_t size)
         return SMALL_SEGMENT;
     if (size < OWN_SEGMENT)
         return a->settings.large_segment_bytes;
-    return (size + SEGMENT_UNIT - 1) / SEGMENT_UNIT * SEGMENT_UNIT;
+    return in_units(size, SEGMENT_UNIT);
 }
 
 /* ---- expandable segments ---- */
@@ -83,13 +110,13 @@ uint64_t segment_granule(const struct allocator *a, const struct block_pool *poo
 static bool map_block(struct allocator *a, struct block_pool *pool, uint32_t b, uint64_t bytes)
 {
     uint64_t unit = segment_granule(a, pool);
-    bytes = MIN((bytes + unit - 1) / unit * unit, block_at(a, b)->size);
-    if (!device_space_use(&a->space, bytes))
+    bytes = MIN(in_units(bytes, unit), block_at(a, b)->size);
+    if (!device_use(a, bytes))
         return false;
     unset_free(a, pool, b);
     if (bytes < block_at(a, b)->size) {
         uint32_t rest = cut_block(a, b, bytes);
-        by_address_insert(&pool->unmapped, a->table.rows.at, rest);
+        free_blocks_insert(&pool->unmapped, a->table.rows.at, rest);
     }
     block_at(a, b)->mapped = true;
     merge_blocks(a, pool, b, block_at(a, b)->prev);
@@ -104,8 +131,8 @@ static void unmap_block(struct allocator *a, uint32_t b)
 {
     struct block_pool *pool = a->pools.at[block_at(a, b)->pool];
     const struct block *block = block_at(a, b);
-    uint64_t unit = segment_granule(a, pool), base = block_at(a, block->segment)->address;
-    uint64_t from = (block->address - base + unit - 1) / unit * unit;
+    uint64_t unit = segment_granule(a, pool), base = a->segments.at[block->segment];
+    uint64_t from = in_units(block->address - base, unit);
     uint64_t to = (block->address - base + block->size) / unit * unit;
     if (from >= to)
         return;
@@ -118,7 +145,7 @@ static void unmap_block(struct allocator *a, uint32_t b)
     }
     if (block_at(a, b)->size > bytes)
         set_free(a, pool, cut_block(a, b, bytes));
-    device_space_unuse(&a->space, bytes);
+    device_unuse(a, bytes);
     a->figures.reserved_bytes -= bytes;
     block_at(a, b)->mapped = false;
     merge_blocks(a, pool, b, block_at(a, b)->prev);
@@ -126,7 +153,7 @@ static void unmap_block(struct allocator *a, uint32_t b)
     if (block_at(a, b)->prev == NO_BLOCK && block_at(a, b)->next == NO_BLOCK)
         give_segment(a, b);
     else
-        by_address_insert(&pool->unmapped, a->table.rows.at, b);
+        free_blocks_insert(&pool->unmapped, a->table.rows.at, b);
 }
 
 /* Whether the free blocks from one on, mapped or not, are together large enough. */
@@ -142,20 +169,20 @@ static bool has_room(const struct allocator *a, uint32_t b, uint64_t size)
 /* A free or an unmapped block that can grow to that size. */
 static uint32_t find_expandable(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
-    uint32_t b = by_address_first(pool->unmapped, a->table.rows.at);
+    uint32_t b = free_blocks_find(&pool->unmapped, a->table.rows.at, 0);
     while (b != NO_BLOCK) {
         uint32_t prev = block_at(a, b)->prev;
         uint32_t first = prev != NO_BLOCK && block_at(a, prev)->state == BLOCK_FREE ? prev : b;
         if (has_room(a, first, size))
             return first;
-        b = by_address_next(pool->unmapped, a->table.rows.at, b);
+        b = free_blocks_next(&pool->unmapped, a->table.rows.at, b);
     }
     uint64_t unit = segment_granule(a, pool);
-    uint64_t bytes = ((a->range_bytes ?: MAX(RANGE_DEFAULT, size)) + unit - 1) / unit * unit;
+    uint64_t bytes = in_units(a->range_bytes ?: MAX(RANGE_DEFAULT, size), unit);
     b = take_segment(a, bytes, true);
     if (b != NO_BLOCK) {
         block_at(a, b)->pool = a->last_pool[pool->small];
-        by_address_insert(&pool->unmapped, a->table.rows.at, b);
+        free_blocks_insert(&pool->unmapped, a->table.rows.at, b);
     }
     return b;
 }
@@ -244,7 +271,7 @@ static bool release_large(struct allocator *a, struct block_pool *pool, uint64_t
         release_block(a, b);
         return true;
     }
-    b = free_blocks_largest(&pool->free, a->table.rows.at);
+    b = free_blocks_last(&pool->free, a->table.rows.at);
     while (b != NO_BLOCK && released < need && block_at(a, b)->size >= split) {
         uint32_t before = free_blocks_previous(&pool->free, a->table.rows.at, b);
         if (is_whole_segment(block_at(a, b))) {
@@ -275,7 +302,7 @@ static void release_pool(struct allocator *a, const struct block_pool *pool)
 void release_cached(struct allocator *a)
 {
     while (a->waiting != NO_BLOCK) {
-        block_ids_slot(&a->ids, block_at(a, a->waiting)->requested)->block = NO_BLOCK;
+        id_set(a, block_at(a, a->waiting)->requested, NO_BLOCK);
         finish_waiting(a, a->waiting);
     }
     for (size_t p = 0; p < a->order.n; p++)

@@ -1,13 +1,12 @@
 /* The state of a caching allocator, inside the simulator.
  *
  * Blocks of a segment form a chain by address. A free block is in the set of its pool, an unmapped
- * one in the pool's treap, one that waits for a stream in the allocator's chain. Free neighbours
+ * one in another one, one that waits for a stream in the allocator's chain. Free neighbours
  * that are both mapped, or both not, are always merged. */
 #pragma once
 
-#include "replay/block_ids.h"
 #include "replay/caching_allocator.h"
-#include "replay/device_space.h"
+#include "replay/free_blocks.h"
 
 enum {
     LEAST_BLOCK = 512,
@@ -21,9 +20,38 @@ enum {
 
 struct block_pool {
     struct free_blocks free;
-    uint32_t unmapped; /* a treap, for expandable segments */
+    struct free_blocks unmapped; /* of expandable segments */
     uint32_t stream;
     bool small;
+};
+
+/* All blocks of an allocator. */
+struct block_table {
+    ARRAY(struct block) rows;
+    uint32_t unused; /* a chain by `next` */
+};
+
+static inline uint32_t block_table_new(struct block_table *table)
+{
+    uint32_t b = table->unused;
+    if (b != NO_BLOCK) {
+        table->unused = table->rows.at[b].next;
+        return b;
+    }
+    array_reserve(&table->rows, 1);
+    return (uint32_t)table->rows.n++;
+}
+
+static inline void block_table_drop(struct block_table *table, uint32_t b)
+{
+    table->rows.at[b].state = BLOCK_UNUSED;
+    table->rows.at[b].next = table->unused;
+    table->unused = b;
+}
+
+/* What is left of a chunk of the device's addresses. */
+struct device_chunk {
+    uint64_t address, left;
 };
 
 struct allocator {
@@ -33,18 +61,35 @@ struct allocator {
     uint64_t range_bytes; /* of an expandable segment; 0: the device has no limit */
     uint32_t n_taken;     /* segments so far */
     struct block_table table;
-    struct block_ids ids;
+    struct map ids; /* of blocks: 1 + the block's index; 0: given back. See id_get() */
     ARRAY(struct block_pool *) pools;
     ARRAY(uint32_t) order; /* order of the pools: the large ones first, by stream */
     struct map pool_numbers;
-    uint32_t last_pool[2]; /* the last pool that was asked for; by `small` */
-    uint64_t n_asked[2];   /* how often a pool was asked for; by `small` */
-    uint32_t waiting;      /* the first freed block that another stream still uses */
-    struct device_space space;
+    uint32_t last_pool[2];             /* the last pool that was asked for; by `small` */
+    uint64_t n_asked[2];               /* how often a pool was asked for; by `small` */
+    uint32_t waiting;                  /* the first freed block that another stream still uses */
+    uint64_t capacity, used;           /* of the device, in whole pages; UINT64_MAX: no limit */
+    uint64_t lowest;                   /* address of a chunk */
+    ARRAY(struct device_chunk) chunks; /* the oldest first */
+    ARRAY(uint64_t) segments;          /* their addresses */
     struct allocator_figures figures;
 };
 
 /* ---- blocks ---- */
+
+/* Whether an id is known, and which block has it; NO_BLOCK: none has any more. */
+static inline bool id_get(const struct allocator *a, uint64_t id, uint32_t *b)
+{
+    uint64_t value = 0;
+    bool known = map_get(&a->ids, map_key(id), &value) && value > 0;
+    *b = (uint32_t)(value - 1);
+    return known;
+}
+
+static inline void id_set(struct allocator *a, uint64_t id, uint32_t b)
+{
+    map_set(&a->ids, map_key(id), (uint64_t)b + 1);
+}
 
 static inline struct block *block_at(const struct allocator *a, uint32_t b)
 {
@@ -62,7 +107,7 @@ static inline void unset_free(struct allocator *a, struct block_pool *pool, uint
     if (block_at(a, b)->mapped)
         free_blocks_remove(&pool->free, a->table.rows.at, b);
     else
-        by_address_remove(&pool->unmapped, a->table.rows.at, b);
+        free_blocks_remove(&pool->unmapped, a->table.rows.at, b);
 }
 
 /* The block is in no set. */
@@ -143,6 +188,23 @@ static inline void finish_waiting(struct allocator *a, uint32_t b)
     release_to_pool(a, b);
 }
 
+/* ---- the device ---- */
+
+static inline uint64_t in_units(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Counts bytes as used, in whole pages of 2 MiB; false: there is no room. */
+static inline bool device_use(struct allocator *a, uint64_t bytes)
+{
+    bytes = in_units(bytes, SEGMENT_UNIT);
+    if (bytes > a->capacity - a->used)
+        return false;
+    a->used += bytes;
+    return true;
+}
+
 /* Of allocator_segments.c. */
 void pool_make(struct allocator *allocator, uint32_t stream, bool small);
 
@@ -169,6 +231,8 @@ static inline void note_peaks(struct allocator *a)
 
 /* ---- allocator_segments.c ---- */
 
+/* A segment, or a range of addresses, that is one block `like` that one: its index. */
+uint32_t segment_new(struct allocator *allocator, const struct block *like);
 /* The unit in which memory is mapped. */
 uint64_t segment_granule(const struct allocator *allocator, const struct block_pool *pool);
 /* A new block from the device, if need be after giving cached memory back to it. NO_BLOCK: there is

@@ -7,7 +7,8 @@
  * device when the device is full, or by garbage collection. */
 #include "replay/allocator_state.h"
 
-#define MOST_BYTES ((uint64_t)1 << 60) /* more is refused */
+#define MOST_BYTES     ((uint64_t)1 << 60) /* more is refused */
+#define LOWEST_ADDRESS ((uint64_t)1 << 62) /* to begin with */
 
 /* ---- sizes ---- */
 
@@ -92,16 +93,15 @@ static inline uint32_t find_free(struct allocator *a, struct block_pool *pool, u
 static inline struct allocator_placement placement_of(const struct allocator *a, uint32_t b)
 {
     const struct block *block = block_at(a, b);
-    uint64_t segment = block_at(a, block->segment)->address;
+    uint64_t segment = a->segments.at[block->segment];
     return (struct allocator_placement){
         .segment = segment, .offset = block->address - segment, .size_bytes = block->size};
 }
 
-static inline struct allocator_placement allocator_give(struct allocator *a, struct block_id *slot,
-                                                        bool waits)
+static inline struct allocator_placement allocator_give(struct allocator *a, uint64_t id,
+                                                        uint32_t b, bool waits)
 {
     struct allocator_placement placement = {0};
-    uint32_t b = slot->block;
     if (b != NO_BLOCK) {
         struct block *block = block_at(a, b);
         placement = placement_of(a, b);
@@ -112,14 +112,14 @@ static inline struct allocator_placement allocator_give(struct allocator *a, str
             a->figures.allocated_bytes -= block->size;
             a->figures.requested_bytes -= block->requested;
             if (waits) {
-                begin_waiting(a, b, slot->id);
+                begin_waiting(a, b, id);
             } else {
                 release_to_pool(a, b);
             }
         }
     }
     if (!waits)
-        block_ids_erase(&a->ids, slot);
+        map_set(&a->ids, map_key(id), 0);
     return placement;
 }
 
@@ -151,14 +151,12 @@ static inline struct allocator_placement allocator_take(struct allocator *a,
         placement.failed = true;
         a->figures.n_failed++;
     }
-    struct block_id *slot = block_ids_slot(&a->ids, request->id);
-    if (slot->used && slot->block != NO_BLOCK) { /* that it was given back is not recorded */
+    uint32_t old;
+    if (id_get(a, request->id, &old) && old != NO_BLOCK) { /* giving it back is not recorded */
         a->figures.n_unknown++;
-        allocator_give(a, slot, false);
-        slot = block_ids_slot(&a->ids, request->id);
+        allocator_give(a, request->id, old, false);
     }
-    a->ids.n += !slot->used;
-    *slot = (struct block_id){request->id, b, true};
+    id_set(a, request->id, b);
     return placement;
 }
 
@@ -171,9 +169,10 @@ struct allocator_placement allocator_request(struct allocator *a,
     } else if (request->what == ALLOCATOR_EMPTY_CACHE) {
         release_cached(a);
     } else if (request->what <= ALLOCATOR_GIVE_COMPLETED) {
-        struct block_id *slot = block_ids_slot(&a->ids, request->id);
-        if (slot->used)
-            placement = allocator_give(a, slot, request->what == ALLOCATOR_GIVE_REQUESTED);
+        uint32_t b;
+        if (id_get(a, request->id, &b))
+            placement =
+                allocator_give(a, request->id, b, request->what == ALLOCATOR_GIVE_REQUESTED);
         else
             a->figures.n_unknown++;
     }
@@ -195,7 +194,6 @@ uint64_t allocator_rounded(const struct allocator *a, uint64_t bytes)
 struct allocator *allocator_create(const struct allocator_options *options)
 {
     struct allocator *a = mem_array(1, sizeof *a);
-    uint64_t capacity = options->capacity_bytes ?: UINT64_MAX;
     uint64_t device = options->device_bytes ?: options->capacity_bytes;
     a->settings = options->settings;
     for (int i = 0; i < ALLOCATOR_N_ROUNDING; i++)
@@ -205,7 +203,8 @@ struct allocator *allocator_create(const struct allocator_options *options)
         a->limit = (uint64_t)(a->settings.memory_fraction * (double)device);
     a->range_bytes = device + device / 8;
     a->table.unused = a->waiting = NO_BLOCK;
-    device_space_init(&a->space, capacity);
+    a->capacity = options->capacity_bytes ?: UINT64_MAX;
+    a->lowest = LOWEST_ADDRESS;
     return a;
 }
 
@@ -215,9 +214,8 @@ void allocator_destroy(struct allocator *a)
         return;
     for (size_t p = 0; p < a->pools.n; p++)
         mem_free(a->pools.at[p]);
-    FREE_ALL(&a->pools, &a->order, &a->table.rows);
-    device_space_fini(&a->space);
+    FREE_ALL(&a->pools, &a->order, &a->table.rows, &a->chunks, &a->segments);
     map_fini(&a->pool_numbers);
-    block_ids_fini(&a->ids);
+    map_fini(&a->ids);
     mem_free(a);
 }

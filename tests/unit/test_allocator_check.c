@@ -226,10 +226,6 @@ TEST(driver_addresses_fall_chunk_by_chunk)
     assert_int_equal(at[1] - at[2], 96 << 20);
     assert_int_equal(at[2] - at[3], 32 << 20);
     assert_int_equal(at[4] - at[3], 30 << 20); /* what the newest chunk has left */
-    allocator_request(a, &(struct allocator_request){.what = ALLOCATOR_GIVE, .id = 2});
-    allocator_request(a, &(struct allocator_request){.what = ALLOCATOR_EMPTY_CACHE});
-    struct allocator_request again = {.what = ALLOCATOR_TAKE, .bytes = 40 << 20, .id = 2};
-    assert_int_equal(allocator_request(a, &again).segment - at[2], 32 << 20);
     allocator_destroy(a);
 }
 

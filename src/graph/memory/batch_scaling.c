@@ -244,8 +244,7 @@ static float least_share(const struct memory_build *b, const struct block_build 
     return 0;
 }
 
-/* What the iteration before left is what this one leaves. */
-static void copy_to_older(struct memory_build *b)
+void memory_copy_to_older(struct memory_build *b)
 {
     SCRATCH struct map kinds = {0}; /* name and size -> block */
     for (int pass = 0; pass < 2; pass++)
@@ -260,6 +259,8 @@ static void copy_to_older(struct memory_build *b)
                        map_get(&kinds, key, &like)) {
                 block->to.category = b->blocks.at[like].to.category;
                 block->to.scales = b->blocks.at[like].to.scales;
+                block->to.split = b->blocks.at[like].to.split;
+                block->to.unsplits = b->blocks.at[like].to.unsplits;
             }
         }
 }
@@ -279,6 +280,6 @@ void memory_find_scaling(struct memory_build *b)
         if (block->to.scales && block->to.category == DPRO_MEMORY_WORKSPACE)
             map_set(&s.workspaces, map_key(block->size_bytes), 1);
     }
-    copy_to_older(b);
+    memory_copy_to_older(b);
     FREE_ALL(&s.received, &s.forward, &s.workspaces, &s.without_end);
 }

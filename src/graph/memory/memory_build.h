@@ -124,6 +124,8 @@ void memory_find_units(struct memory_build *b);
 
 /* batch_scaling.c */
 void memory_find_scaling(struct memory_build *b);
+/* What the iteration before left is as what this one leaves. */
+void memory_copy_to_older(struct memory_build *b);
 
 /* split_ops.c: what tensor-parallel ranks have a part of; after what scales. */
 void memory_find_splits(struct memory_build *b);

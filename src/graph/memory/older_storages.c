@@ -72,79 +72,50 @@ ORDER(by_first_use, struct older, ASCENDING(first_ns) ?: ASCENDING(storage));
 
 /* ---- blocks of before ---- */
 
-/* Blocks without a storage by what is asked for, each list in the order of the blocks. */
-struct shelf {
-    struct map lists; /* key -> 1 + first block; 0: none is left */
-    uint32_t *next;   /* by block: 1 + the next one in its list */
-    bool *used;
-};
-
-/* The module that a parameter belongs to: its name up to the last dot. */
-static uint64_t owner_key(uint64_t size, const char *name, size_t len)
-{
-    uint64_t hash = map_mix(size + 1);
-    for (size_t i = 0; i < len; i++)
-        hash = map_mix(hash ^ (unsigned char)name[i]);
-    return hash | 1;
-}
-
-static uint64_t kind_key(uint64_t size, uint8_t category)
-{
-    return map_mix(map_mix(size + 1) ^ (UINT64_C(0x100) + category)) | 1;
-}
-
-static void storages_put(struct shelf *shelf, uint64_t key, uint32_t block)
-{
-    uint64_t first = 0;
-    map_get(&shelf->lists, key, &first);
-    shelf->next[block] = (uint32_t)first;
-    map_set(&shelf->lists, key, block + UINT64_C(1));
-}
-
-static uint32_t storages_take(struct shelf *shelf, uint64_t key)
-{
-    uint64_t first = 0;
-    if (!map_get(&shelf->lists, key, &first))
-        return NO_ID;
-    while (first != 0 && shelf->used[first - 1])
-        first = shelf->next[first - 1];
-    map_set(&shelf->lists, key, first ? shelf->next[first - 1] : 0);
-    if (first != 0)
-        shelf->used[first - 1] = true;
-    return (uint32_t)first - 1; /* NO_ID where there is none */
-}
-
 struct storages_matcher {
     struct memory_build *b;
-    struct shelf owners, kinds;
-    struct map sizes; /* of gradients: 1 */
+    ARRAY(uint32_t) before; /* blocks that were there and have no storage, some by now */
+    struct map sizes;       /* of gradients: 1 */
 };
 
-static void fill_shelves(struct storages_matcher *matcher)
+static void list_before(struct storages_matcher *matcher)
 {
-    struct memory_build *b = matcher->b;
-    size_t n = b->blocks.n;
-    matcher->owners.next = arena_array(&b->scratch, n + 1, sizeof(uint32_t));
-    matcher->kinds.next = arena_array(&b->scratch, n + 1, sizeof(uint32_t));
-    matcher->owners.used = matcher->kinds.used = arena_array(&b->scratch, n + 1, sizeof(bool));
-    for (size_t i = n; i-- > 0;) {
+    const struct memory_build *b = matcher->b;
+    for (uint32_t i = 0; i < b->blocks.n; i++) {
         const struct block_build *block = &b->blocks.at[i];
         if (block->accumulated)
             map_set(&matcher->sizes, map_key(block->size_bytes), 1);
-        if (block->storage != NO_ID || block->merged || block->taken_ns >= b->start_ns ||
-            block->given_ns < b->start_ns)
-            continue;
-        const char *name = strtab_get(b->rank->names, block->to.name), *dot = strrchr(name, '.');
-        if (block->to.category == DPRO_MEMORY_PARAMETER)
-            storages_put(&matcher->owners,
-                         owner_key(block->size_bytes, name, dot ? (size_t)(dot - name) : 0),
-                         (uint32_t)i);
-        storages_put(&matcher->kinds, kind_key(block->size_bytes, block->to.category), (uint32_t)i);
+        if (block->storage == NO_ID && !block->merged && block->taken_ns < b->start_ns &&
+            block->given_ns >= b->start_ns)
+            array_push(&matcher->before, i);
     }
 }
 
+/* Whether a parameter is a module's: its name up to the last dot is that one's. */
+static bool is_owned(const struct memory_build *b, uint32_t parameter, uint32_t module)
+{
+    const char *name = strtab_get(b->rank->names, parameter), *dot = strrchr(name, '.');
+    size_t len = dot ? (size_t)(dot - name) : 0;
+    return len == strtab_len(b->rank->names, module) &&
+           memcmp(name, strtab_get(b->rank->names, module), len) == 0;
+}
+
+/* The first that is free, of that size and category, and of that module (NO_ID: any); NO_ID. */
+static uint32_t storages_take(const struct storages_matcher *matcher, uint64_t size,
+                              uint8_t category, uint32_t module)
+{
+    EACH (const uint32_t, i, matcher->before) {
+        const struct block_build *block = &matcher->b->blocks.at[*i];
+        if (block->storage == NO_ID && block->size_bytes == size &&
+            block->to.category == category &&
+            (module == NO_ID || is_owned(matcher->b, block->to.name, module)))
+            return *i;
+    }
+    return NO_ID;
+}
+
 /* What blocks it may be in, likeliest first. */
-static uint32_t storages_match(struct storages_matcher *matcher, const struct older *older,
+static uint32_t storages_match(const struct storages_matcher *matcher, const struct older *older,
                                uint64_t size)
 {
     static const uint8_t of_forward[] = {DPRO_MEMORY_PARAMETER, DPRO_MEMORY_INPUT,
@@ -156,16 +127,14 @@ static uint32_t storages_match(struct storages_matcher *matcher, const struct ol
     static const uint8_t of_update[] = {DPRO_MEMORY_STATE, DPRO_MEMORY_GRADIENT,
                                         DPRO_MEMORY_PARAMETER, DPRO_MEMORY_OTHER,
                                         DPRO_MEMORY_BUCKET};
-    struct memory_build *b = matcher->b;
+    const struct memory_build *b = matcher->b;
     uint32_t block = NO_ID;
-    if (older->forward && older->call != MEMORY_NONE) {
-        uint32_t module = b->calls.at[older->call].module;
-        block = storages_take(&matcher->owners, owner_key(size, strtab_get(b->rank->names, module),
-                                                          strtab_len(b->rank->names, module)));
-    }
+    if (older->forward && older->call != MEMORY_NONE)
+        block =
+            storages_take(matcher, size, DPRO_MEMORY_PARAMETER, b->calls.at[older->call].module);
     const uint8_t *kinds = older->forward ? of_forward : older->backward ? of_backward : of_update;
     for (int i = 0; i < 5 && block == NO_ID; i++)
-        block = storages_take(&matcher->kinds, kind_key(size, kinds[i]));
+        block = storages_take(matcher, size, kinds[i], NO_ID);
     return block;
 }
 
@@ -271,7 +240,7 @@ void memory_bind_older(struct memory_build *b)
         return;
     storages_find(&finder);
     array_sort(&finder.found, by_first_use);
-    fill_shelves(&matcher);
+    list_before(&matcher);
     for (size_t i = 0; i < finder.found.n; i++)
         if (!finder.found.at[i].made)
             bind_older(&matcher, &finder.found.at[i]);
@@ -279,6 +248,5 @@ void memory_bind_older(struct memory_build *b)
     if (b->calls.n == 0)
         find_inputs(b);
     find_batch(b);
-    FREE_ALL(&finder.found, &finder.index, &matcher.owners.lists, &matcher.kinds.lists,
-             &matcher.sizes);
+    FREE_ALL(&finder.found, &finder.index, &matcher.before, &matcher.sizes);
 }

@@ -257,27 +257,6 @@ static uint32_t count_heads(const struct memory_build *b)
     return n;
 }
 
-/* What is left of the iteration before is as what this one makes of that size and name. */
-static void copy_to_older(struct memory_build *b)
-{
-    SCRATCH struct map kinds = {0};
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < b->blocks.n; i++) {
-            struct block_build *block = &b->blocks.at[i];
-            uint64_t key = map_mix(map_mix(block->size_bytes) + block->to.name) | 1, like;
-            bool older = block->taken_ns < b->start_ns;
-            if (block->held != NO_ID || older != (pass == 1))
-                continue;
-            if (!older && (block->to.split || block->to.unsplits)) {
-                map_set(&kinds, key, i);
-            } else if (older && map_get(&kinds, key, &like) &&
-                       b->blocks.at[like].to.category == block->to.category) {
-                block->to.split = b->blocks.at[like].to.split;
-                block->to.unsplits = b->blocks.at[like].to.unsplits;
-            }
-        }
-}
-
 /* That of the innermost node around it, unless it is a part of what makes parts whole. */
 static float share_of_span(const struct splitter *s, uint32_t span)
 {
@@ -301,7 +280,7 @@ static void give_result(const struct splitter *s)
         to->split = s->is_part[i] && !s->is_whole[i];
         to->unsplits = s->is_whole[i] && to->category == DPRO_MEMORY_COMMUNICATION;
     }
-    copy_to_older(b);
+    memory_copy_to_older(b);
     b->to->op_splits = mem_array(b->rank->n_timed + (size_t)1, sizeof *b->to->op_splits);
     for (uint32_t op = 0; op < b->rank->n_timed; op++)
         if (op != b->rank->boundary)

@@ -215,11 +215,9 @@ class Computing(Case):
         wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (whole, blocks))
         self.assertGreater(wide, 1.5 * narrow)
         self.assertTrue(any("not all of this was measured as such" in w for w in whole["warnings"]), whole["warnings"])
-        self.assertRegex(" ".join(whole["warnings"]), r"'the model' takes \('compile'\) .* composed of 2 modules in it, "
-                         r"such as 'blocks.0', with \d+ % of its time")
         bf16, both = (self.ask(trace, "--precision", "bf16=blocks.*", *more) for more in ([], ["--compile", "blocks.*"]))
         self.assertEqual(both["computation"]["source"], "composed")
-        self.assertTrue(any("compiled and in 16 bits apart" in w for w in both["warnings"]), both["warnings"])
+        self.assertTrue(any("either way alone" in w for w in both["warnings"]), both["warnings"])
         self.assertLess(both["predicted"]["iteration_ms"], min(f["predicted"]["iteration_ms"] for f in (bf16, blocks)))
         wide, narrow = (facts["uncertainty"]["computing"]["predicted_pct"] for facts in (both, bf16))
         self.assertGreater(wide, 1.5 * narrow)

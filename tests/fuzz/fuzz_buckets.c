@@ -27,8 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     strategy = buckets_make(&model, &arena);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    struct plan_beside beside;
-    if (OUTCOME(&err, buckets_read(&model, path, &strategy, &beside)) == 0) {
+    if (OUTCOME(&err, buckets_read(&model, path, &strategy)) == 0) {
         uint32_t seen = 0, at = 0;
         for (uint32_t b = 0; b < strategy.n_buckets; at += strategy.buckets[b++].n)
             if (strategy.buckets[b].first != at || strategy.buckets[b].n == 0 ||

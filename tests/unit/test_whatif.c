@@ -343,8 +343,7 @@ static int read_list(const struct job *job, const char *text, struct dpro_strate
     close(fd);
     *err = (struct dpro_error){.code = 0};
     *strategy = buckets_make(&job->model, arena);
-    struct plan_beside beside;
-    int rc = OUTCOME(err, buckets_read(&job->model, path, strategy, &beside));
+    int rc = OUTCOME(err, buckets_read(&job->model, path, strategy));
     unlink(path);
     return rc;
 }

@@ -129,16 +129,12 @@ static void change_bandwidth(const struct dpro_changes *c, struct dpro_model *m,
     estimate_scale(&link->byte_ns, 1 / (all * ratios[0]));
     if (by_group)
         estimate_scale(&link->within_ns, 1 / ratios[1]);
-    for (int i = 0; i < 2; i++) {
-        double ratio = i == 0 ? all * ratios[0] : ratios[1];
-        if (ratio <= 10 && ratio >= 0.1)
-            continue;
+    double most = fmax(exp(fabs(log(all * ratios[0]))), exp(fabs(log(ratios[1]))));
+    if (most > 10)
         note(notes,
              "the links change %.3g-fold: far from what was measured, where other things may "
              "become the bottleneck",
-             ratio > 1 ? ratio : 1 / ratio);
-        break;
-    }
+             most);
 }
 
 static void set_latency(struct dpro_estimate *message_ns, const struct told_link *told)
@@ -190,15 +186,10 @@ void change_links(const struct dpro_changes *c, struct dpro_model *m, struct not
     if (c->latency_ratio != 0) {
         estimate_scale(&net->link.message_ns, c->latency_ratio);
         estimate_scale(&net->link.within_message_ns, c->latency_ratio);
-        estimate_scale(&net->collective.least_ns, c->latency_ratio);
     }
     net->link.within_message_ns.value =
         fmax(0, net->link.within_message_ns.value + (double)c->latency_add_ns);
-    net->link.message_ns.value += (double)c->latency_add_ns;
-    if (net->link.message_ns.value < 0) {
-        net->link.message_ns.value = 0;
-        note(notes, "a message can't take less than no time: latency is taken as 0");
-    }
+    net->link.message_ns.value = fmax(0, net->link.message_ns.value + (double)c->latency_add_ns);
 }
 
 static void change_server_links(const struct dpro_changes *c, struct dpro_model *m)
@@ -274,23 +265,12 @@ void change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct 
                "communication hook, or a plan): what --compress would change is not "
                "known; record it without");
     if (c->buckets_path) {
-        struct plan_beside beside;
-        buckets_read(m, c->buckets_path, &m->baseline, &beside);
-        if ((beside.n_recomputed > 0 && !c->recompute) ||
-            (beside.micro_batches > 1 && c->micro_batches == 0))
+        if (buckets_read(m, c->buckets_path, &m->baseline) && !c->recompute && !c->micro_batches &&
+            !c->compile && !c->precision)
             note(notes,
-                 "the plan recomputes modules (%u) or cuts the batch (%u micro-batches), too: "
-                 "add --recompute with the plan, and --accumulate",
-                 beside.n_recomputed, MAX(beside.micro_batches, 1));
-        if (beside.n_computed > 0 && !c->compile && !c->precision)
-            note(notes,
-                 "the plan compiles modules or computes them in 16 bits (%u), too: add --compile "
-                 "and --precision",
-                 beside.n_computed);
-        if (beside.n_fused_ops > 0)
-            note(notes,
-                 "the plan fuses ops (%u), too: that is left out, what it sends is looked at alone",
-                 beside.n_fused_ops);
+                 "the plan asks for more than buckets (recomputed, compiled or fused modules, "
+                 "16 bits, micro-batches), which is left out: add --recompute, "
+                 "--accumulate, --compile and --precision");
     } else if (c->bucket_cap_bytes != 0) {
         if (m->whole_bytes > c->bucket_cap_bytes)
             refuse("what smaller buckets would win is not known: the trace does not tell which "

@@ -131,42 +131,6 @@ static void computing_check(const struct dpro_model *m, const uint8_t *ways, str
     }
 }
 
-/* Whether a probe measured the module, or one around it within `outer`. */
-static bool is_measured(const struct dpro_model *m, uint32_t module, uint32_t outer, unsigned way)
-{
-    for (; module != outer && module != MODEL_NONE; module = m->modules[module].parent)
-        if (m->modules[module].costs[way].is_known && !m->modules[module].costs[way].is_composed)
-            return true;
-    return false;
-}
-
-/* What the time of a module is composed of. */
-static void tell_parts(const struct dpro_model *m, uint32_t module, unsigned way,
-                       struct notes *notes)
-{
-    const char *name = m->modules[module].name[0] ? m->modules[module].name : "the model";
-    uint32_t n = 0, first = MODEL_NONE;
-    double parts_ns = 0, all_ns = computing_change_of(m, module, way).before_ns;
-    for (uint32_t i = module + 1; i < m->n_modules; i++) {
-        if (!module_lies_in(m, i, module) || !is_measured(m, i, module, way) ||
-            is_measured(m, m->modules[i].parent, module, way))
-            continue;
-        first = n++ == 0 ? i : first;
-        parts_ns += computing_change_of(m, i, way).before_ns;
-    }
-    if (!m->modules[module].costs[way].of_parts)
-        note(notes,
-             "what '%.100s' takes ('%s') was not measured as such: it is composed of what it takes "
-             "compiled and in 16 bits apart",
-             name, probe_way_name(way));
-    else if (n > 0)
-        note(notes,
-             "what '%.100s' takes ('%s') was not measured as such: it is composed of %u modules in "
-             "it, such as '%.100s', with %.0f %% of its time; the rest is taken as it is",
-             name, probe_way_name(way), n, m->modules[first].name,
-             fmin(100, 100 * parts_ns / all_ns));
-}
-
 /* Of the work in other ways, what is told not to be measured: recorders leave out what is small. */
 #define LEAST_TOLD 0.05
 
@@ -176,8 +140,6 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
     double assumed_ns = 0, composed_ns = 0, all_ns = 0;
     bool late = false;
     const char *empty = "";
-    uint32_t composed = MODEL_NONE; /* that with most of the time */
-    double most_ns = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         const struct probe *probe = ways[i] ? probe_of(m, &m->modules[i]) : NULL;
         n_compiled += (ways[i] & DPRO_COMPILED) != 0;
@@ -187,20 +149,13 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
         late |= ways[i] && m->modules[i].costs[ways[i]].is_assumed && ran_out(m, i, ways[i]);
         assumed_ns += m->modules[i].costs[ways[i]].is_assumed ? ns : 0;
         composed_ns += m->modules[i].costs[ways[i]].is_composed ? ns : 0;
-        if (m->modules[i].costs[ways[i]].is_composed && ns > most_ns) {
-            composed = i;
-            most_ns = ns;
-        }
-        if ((ways[i] & DPRO_COMPILED) && probe && probe->costs[ways[i]].n_graphs == 0) {
+        if ((ways[i] & DPRO_COMPILED) && probe && probe->costs[ways[i]].n_graphs == 0)
             empty = n_empty++ ? empty : m->modules[i].name;
-        }
     }
     if (composed_ns > LEAST_TOLD * all_ns)
         note(notes,
              "not all of this was measured as such, but composed of what parts of modules take, or "
              "either way alone. 'dpro profile --probe-limit SECONDS' leaves time to measure it");
-    if (composed != MODEL_NONE && composed_ns > LEAST_TOLD * all_ns)
-        tell_parts(m, composed, ways[composed], notes);
     if (assumed_ns > LEAST_TOLD * all_ns)
         note(
             notes,

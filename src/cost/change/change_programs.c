@@ -167,16 +167,6 @@ static double off_cpu_error_ns(const struct dpro_graph *g, const struct dpro_mod
     return most_ns / sqrt(3); /* as likely all as nothing, or any part */
 }
 
-/* All modules that are computed otherwise; those of one class err alike. */
-static double computing_error_ns(const struct dpro_model *m)
-{
-    double std_ns = 0;
-    for (uint32_t i = 0; m->baseline.computing && i < m->n_modules; i++)
-        if (m->baseline.computing[i] != DPRO_AS_IT_IS)
-            std_ns += computing_change_of(m, i, m->baseline.computing[i]).std_ns;
-    return std_ns;
-}
-
 /* ---- shards, split tensors ---- */
 
 static void programs_resize(struct graph_block *block, double ratio)
@@ -463,8 +453,8 @@ static void add_errors(const struct dpro_graph *graph, struct rank_share share,
                        const struct dpro_model *before, const struct dpro_model *after,
                        struct notes *notes, struct program_change *change)
 {
-    change->computing_error_ns +=
-        computing_error_ns(&change->modules) + SPLIT_ERROR * split_change_ns(graph, share);
+    change->computing_error_ns += computing_change_in_all(&change->modules).std_ns +
+                                  SPLIT_ERROR * split_change_ns(graph, share);
     if (share.tensors != 1)
         change->memory[1].std_bytes = hypot(change->memory[1].std_bytes,
                                             SPLIT_MEMORY_ERROR * (double)change->memory[1].bytes);

@@ -29,10 +29,9 @@ struct turns_reading {
 static void take_plan(const struct dpro_model *m, const struct plan_file *plan,
                       struct dpro_strategy *s)
 {
-    struct plan_beside beside;
     SCRATCH bool *chosen = mem_array(m->n_modules + (size_t)1, sizeof *chosen);
     if (m->n_tensors > 0)
-        buckets_take(m, plan, s, &beside);
+        buckets_take(m, plan, s);
     for (size_t b = 0; b < plan->buckets.n && m->n_tensors > 0; b++)
         if (plan->buckets.at[b].size_bytes != PLAN_NO_SIZE &&
             plan->buckets.at[b].size_bytes != bucket_size_bytes(m, s, (uint32_t)b))

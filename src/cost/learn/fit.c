@@ -40,13 +40,12 @@ static bool on_cpu(const struct dpro_graph *g)
     return true;
 }
 
-/* Horovod's first agreement of all ranks on what to reduce next; NULL: the job is not its. */
-static const struct graph_collective *find_negotiation(const struct dpro_graph *g)
+static bool job_negotiates(const struct dpro_graph *g)
 {
+    bool any = false;
     for (uint32_t j = 0; j < g->n_collectives; j++)
-        if (g->collectives[j].kind == DPRO_NEGOTIATE)
-            return &g->collectives[j];
-    return NULL;
+        any |= g->collectives[j].kind == DPRO_NEGOTIATE;
+    return any;
 }
 
 static void choose_algorithm(const struct fitting *f)
@@ -107,28 +106,6 @@ static uint32_t count_streams(const struct fitting *f)
 
 /* ---- collectives beside their messages ---- */
 
-/* What Horovod's thread does for a bucket beside its transfer, where its cycles are not known:
- * waits for one and for all ranks to agree, copies it in and out, and tells the framework. And what
- * of a transfer its bytes and messages don't explain. */
-static void fit_fusion(const struct fitting *f, double start_ns)
-{
-    const struct dpro_graph *g = f->g;
-    const struct graph_collective *negotiation = find_negotiation(g);
-    double all = 0, transfers = 0, n = (double)f->n_transfers;
-    for (uint32_t m = 0; negotiation && m < negotiation->n_members; m++) {
-        uint32_t device = g->device[g->members[negotiation->first_member + m].transfer];
-        for (uint32_t op = 0; op < g->n_ops; op++)
-            all += g->device[op] == device ? (double)g->dur_ns[op] : 0;
-    }
-    for (size_t i = 0; negotiation && i < f->n_transfers; i++)
-        if (f->transfers[i].collective->n_messages == 0)
-            transfers += f->transfers[i].took_ns;
-    start_ns -= 2 * (f->net->collective.n_ranks - 1.0) * f->net->link.message_ns.value;
-    double rest =
-        (negotiation && n > 0 && all > transfers ? (all - transfers) / n : 0) + fmax(start_ns, 0);
-    f->net->collective.overhead_ns = fit_within(rest, 0.3);
-}
-
 /* What TensorFlow's ring takes beside its messages is copying and adding up, by the byte, as far as
  * sizes don't tell: jobs have one pack as a rule, and cut in many it takes no longer. */
 static void fit_packs(const struct fitting *f)
@@ -149,16 +126,13 @@ static void fit_packs(const struct fitting *f)
 }
 
 /* What a collective takes beside its messages: until its thread runs, and after the last. */
-static void fit_overhead(const struct fitting *f, double start_ns)
+static void fit_overhead(const struct fitting *f)
 {
     struct sums sums = {0};
     for (size_t i = 0; i < f->n_transfers; i++)
         if (f->transfers[i].collective->n_messages > 0)
             sums_add(&sums, f->transfers[i].took_ns + f->transfers[i].gaps_ns);
-    if (sums.n == 0 || f->net->gate.negotiates)
-        fit_fusion(f, start_ns);
-    else
-        f->net->collective.overhead_ns = sums_mean(&sums);
+    f->net->collective.overhead_ns = sums_mean(&sums);
 }
 
 /* ---- computing time ---- */
@@ -261,10 +235,9 @@ static void list_transfers(struct fitting *f)
 static void fit_all_reduces(struct fitting *f)
 {
     struct model_net *net = f->net;
-    struct dpro_estimate start = {0};
     list_transfers(f);
     if (fit_has_messages(f)) {
-        fit_bytes(f, &start);
+        fit_bytes(f);
         fit_messages(f);
     } else {
         fit_collectives(f);
@@ -280,7 +253,7 @@ static void fit_all_reduces(struct fitting *f)
     else if (f->is_tensorflow_ring && !reductions)
         fit_packs(f);
     else if (!reductions)
-        fit_overhead(f, start.value);
+        fit_overhead(f);
 }
 
 void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro_model *model)
@@ -289,7 +262,7 @@ void fit_net(const struct measured_replay *r, struct coarse *coarse, struct dpro
     struct model_net *net = &model->net;
     struct fitting f = {
         .r = r, .g = g, .coarse = coarse, .model = model, .net = net, .on_cpu = on_cpu(g)};
-    net->gate.negotiates = find_negotiation(g) != NULL;
+    net->gate.negotiates = job_negotiates(g);
     net->gate.in_order = !net->gate.negotiates; /* what is ready goes */
     f.is_tensorflow_ring = g->framework && strcmp(g->framework, "tensorflow") == 0 &&
                            g->n_servers == 0 && !net->gate.negotiates;

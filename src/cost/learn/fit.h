@@ -94,10 +94,12 @@ struct fit_point {
 typedef ARRAY(struct fit_point) fit_points;
 
 /* Fits y = slope * x + base, both at least 0, by weighted least squares; through the origin if all
- * x are equal, or one of them comes out below 0. */
-void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base);
-/* Whether the x differ enough to tell the slope from the base. */
-bool fit_has_spread(const fit_points *points);
+ * x are equal, or one of them comes out below 0. Returns whether the x differ enough to tell the
+ * slope from the base. */
+bool fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base);
+/* The same with what is far off cut to three standard deviations: that a rank comes late is no
+ * cost. The points' y are cut, too. */
+void fit_line_cut(fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base);
 /* Fits y = slope * (x + k * held): while the rank computes, a transfer loses *share = k / (1 + k)
  * of its rate. False: the points show no loss. */
 bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *share);
@@ -125,8 +127,8 @@ struct fit_busy {
  * left. */
 size_t fit_busy_periods(struct fit_busy *busy, size_t n, int64_t pause_ns);
 
-/* Learns links from the messages of buckets. *start: the time of a busy period beside its bytes. */
-void fit_bytes(const struct fitting *f, struct dpro_estimate *start);
+/* Learns links from the messages of buckets. */
+void fit_bytes(const struct fitting *f);
 void fit_messages(const struct fitting *f);
 /* Whether most bytes have known messages. */
 bool fit_has_messages(const struct fitting *f);

@@ -82,9 +82,9 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
     *byte_ns = (struct dpro_estimate){0};
     if (points.n == 0)
         return;
-    fit_line(&points, byte_ns, &base);
+    bool tell = fit_line(&points, byte_ns, &base);
     steps /= (double)points.n;
-    if (fit_has_spread(&points)) {
+    if (tell) {
         struct dpro_estimate seen = {base.value / steps, base.std / steps + 1};
         *message_ns = fit_combine(usual, seen);
     } else {

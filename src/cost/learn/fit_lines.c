@@ -29,25 +29,14 @@ static struct line_sums sum_up(const fit_points *points)
     return sums;
 }
 
-static bool is_spread(const struct line_sums *sums)
-{
-    return sums->xx > sums->w * sums->x * sums->x / 16;
-}
-
-bool fit_has_spread(const fit_points *points)
-{
-    struct line_sums sums = sum_up(points);
-    return sums.w > 0 && sums.x > 0 && is_spread(&sums);
-}
-
-void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+bool fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base)
 {
     struct line_sums sums = sum_up(points);
     double w = sums.w, x = sums.x, y = sums.y, xx = sums.xx, xy = sums.xy;
     *slope = *base = (struct dpro_estimate){0};
     if (w <= 0 || x <= 0)
-        return;
-    bool spread = is_spread(&sums);
+        return false;
+    bool spread = xx > w * x * x / 16;
     slope->value = spread ? xy / xx : y / x;
     base->value = y - slope->value * x;
     if (!spread || slope->value < 0 || base->value < 0) {
@@ -62,6 +51,28 @@ void fit_line(const fit_points *points, struct dpro_estimate *slope, struct dpro
     double n = points->n > 2 ? (double)points->n - 2 : 1;
     slope->std = sqrt(rest / n) / (spread ? sqrt(xx / w) : x);
     base->std = sqrt(rest / n);
+    return spread;
+}
+
+void fit_line_cut(fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *base)
+{
+    enum { MOST_ROUNDS = 5 };
+    const double FAR = 3 * 1.4826; /* median distances */
+    SCRATCH double *off = mem_alloc((points->n + 1) * sizeof *off);
+    SCRATCH double *seen = mem_alloc((points->n + 1) * sizeof *seen);
+    for (size_t i = 0; i < points->n; i++)
+        seen[i] = points->at[i].y;
+    fit_line(points, slope, base);
+    for (int round = 0; round < MOST_ROUNDS; round++) {
+        for (size_t i = 0; i < points->n; i++)
+            off[i] = fabs(seen[i] - slope->value * points->at[i].x - base->value);
+        double most = FAR * stats_median_upper(off, points->n);
+        for (size_t i = 0; i < points->n; i++) {
+            double y = slope->value * points->at[i].x + base->value;
+            points->at[i].y = fmin(fmax(seen[i], y - most), y + most);
+        }
+        fit_line(points, slope, base);
+    }
 }
 
 bool fit_held(const fit_points *points, struct dpro_estimate *slope, struct dpro_estimate *share)

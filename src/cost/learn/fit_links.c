@@ -102,11 +102,12 @@ static double see_busy_periods(const struct fitting *f, bool messages, fit_point
 
 /* What a byte takes, from how long links had something to carry: single messages are measured by
  * when threads came to them, and what they wait for each other is theirs, too. */
-void fit_bytes(const struct fitting *f, struct dpro_estimate *start)
+void fit_bytes(const struct fitting *f)
 {
+    struct dpro_estimate start;
     SCRATCH fit_points points = {0};
     see_busy_periods(f, true, &points);
-    fit_line(&points, &f->net->link.byte_ns, start);
+    fit_line(&points, &f->net->link.byte_ns, &start);
     if (!f->net->gate.negotiates)
         fit_held(&points, &f->net->link.byte_ns, &f->net->link.held_share);
 }

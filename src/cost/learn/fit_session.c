@@ -40,7 +40,7 @@ static double served_ns(const struct fitting *f)
     return ns;
 }
 
-/* When a rank pulls a variable, from the first that is sent in an iteration: medians. */
+/* When a rank pulls a variable, from the first that is sent in an iteration: means. */
 struct pulled {
     int64_t read_ns, came_ns;
     uint32_t rank, server, tensor;
@@ -49,62 +49,35 @@ struct pulled {
 ORDER(in_turn, struct pulled,
       ASCENDING(rank) ?: ASCENDING(server) ?: ASCENDING(came_ns) ?: ASCENDING(tensor));
 
-/* `times`: room for two of each iteration. */
-static struct pulled look_at_pull(const struct measured_replay *r, const int64_t *first_ns,
-                                  const struct graph_exchange *exchange, uint32_t rank,
-                                  int64_t *times)
-{
-    const struct graph_exchange_end *ends = r->graph->exchange_ends + exchange->first_end;
-    int64_t *read = times, *came = times + r->n;
-    for (uint32_t i = 0; i < r->n; i++) {
-        const int64_t *end_ns = r->copies[r->first + i].end_ns;
-        read[i] = came[i] = 0;
-        for (uint32_t k = 0; k < exchange->n_ends; k++) {
-            if (ends[k].rank != rank || ends[k].pulled == DPRO_NO_OP)
-                continue;
-            read[i] = MAX(read[i], end_ns[ends[k].read] - first_ns[i]);
-            came[i] = MAX(came[i], end_ns[ends[k].pulled] - first_ns[i]);
-        }
-    }
-    return (struct pulled){.read_ns = stats_median_upper_i64(read, r->n),
-                           .came_ns = stats_median_upper_i64(came, r->n),
-                           .rank = rank,
-                           .server = exchange->server};
-}
-
 /* When the values that ranks pull are read. What goes from one server to one rank comes in the
  * order in which it is sent; reading it ends now in this order and now in that. */
 static void fit_reads(const struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
-    const struct measured_replay *r = f->r;
-    struct arena *arena = &f->coarse->arena;
     size_t n = f->model->n_tensors, n_pulled = n * g->n_ranks;
-    int64_t *first_ns = arena_alloc(arena, r->n * sizeof *first_ns);
-    int64_t *times = arena_alloc(arena, 2 * (size_t)r->n * sizeof *times);
-    struct pulled *pulled = arena_array(arena, n_pulled, sizeof *pulled);
-    int64_t *read_ns = arena_array(&f->model->arena, n_pulled, sizeof *read_ns);
-    for (uint32_t i = 0; i < r->n; i++) {
-        first_ns[i] = INT64_MAX;
-        for (uint32_t e = 0; e < g->n_exchanges; e++) {
-            const struct graph_exchange_end *ends = g->exchange_ends + g->exchanges[e].first_end;
-            for (uint32_t k = 0; k < g->exchanges[e].n_ends; k++)
-                if (ends[k].read != DPRO_NO_OP)
-                    first_ns[i] = MIN(first_ns[i], r->copies[r->first + i].end_ns[ends[k].read]);
-        }
-    }
+    struct pulled *pulled = arena_array(&f->coarse->arena, n_pulled, sizeof *pulled);
+    int64_t *read_ns = arena_array(&f->model->arena, n_pulled, sizeof *read_ns),
+            first_ns = INT64_MAX;
     for (size_t i = 0; i < n_pulled; i++) {
         const struct graph_exchange *exchange = &g->exchanges[f->coarse->exchange_of[i % n]];
-        pulled[i] = look_at_pull(r, first_ns, exchange, (uint32_t)(i / n), times);
-        pulled[i].tensor = (uint32_t)(i % n);
+        struct pulled *it = &pulled[i];
+        *it = (struct pulled){0, 0, (uint32_t)(i / n), exchange->server, (uint32_t)(i % n)};
+        EACH_OF (const struct graph_exchange_end, end, g->exchange_ends + exchange->first_end,
+                 exchange->n_ends) {
+            if (end->rank != it->rank || end->pulled == DPRO_NO_OP)
+                continue;
+            int64_t read = measured_mean_ns(f->r, end->read, false);
+            it->read_ns = MAX(it->read_ns, read);
+            it->came_ns = MAX(it->came_ns, measured_mean_ns(f->r, end->pulled, false));
+            first_ns = MIN(first_ns, read);
+        }
     }
     qsort(pulled, n_pulled, sizeof *pulled, in_turn);
     for (size_t i = 0; i < n_pulled; i++) {
         struct pulled *this = &pulled[i];
-        if (i > 0 && this[-1].rank == this->rank && this[-1].server == this->server &&
-            this->read_ns <= this[-1].read_ns)
-            this->read_ns = this[-1].read_ns + 1;
-        read_ns[(size_t)this->rank * n + this->tensor] = this->read_ns;
+        if (i > 0 && this[-1].rank == this->rank && this[-1].server == this->server)
+            this->read_ns = MAX(this->read_ns, this[-1].read_ns + 1);
+        read_ns[(size_t)this->rank * n + this->tensor] = MAX(this->read_ns - first_ns, 0);
     }
     f->coarse->read_ns = read_ns;
 }

@@ -397,7 +397,7 @@ static struct computing_cost of_parts(const struct costs_learning *l, uint32_t m
                            hypot(rest * change, COMPOSED_ERROR * ratio->value));
     }
     cost.is_assumed = !cost.is_known;
-    cost.is_composed = cost.of_parts = true;
+    cost.is_composed = true;
     cost.kept = 0;
     return cost;
 }

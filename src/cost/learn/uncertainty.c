@@ -29,15 +29,15 @@ static const struct {
     size_t offset;
     bool is_of_net; /* a time that communication takes, not computation */
 } numbers[N_MODEL_NUMBERS] = {
-    NUMBER(link.byte_ns, true),           NUMBER(link.message_ns, true),
-    NUMBER(collective.reduce_ns, true),   NUMBER(collective.overhead_ns, true),
-    NUMBER(compute.launch_ns, false),     NUMBER(compute.copy_ns, false),
-    NUMBER(compute.cast_ns, false),       NUMBER(link.cpu_ns, false),
-    NUMBER(servers.push_ns, true),        NUMBER(servers.answer_ns, true),
-    NUMBER(link.within_ns, true),         NUMBER(gate.step_ns, true),
-    NUMBER(link.held_share, false),       NUMBER(gate.negotiate_ns, true),
-    NUMBER(collective.least_ns, true),    NUMBER(compute.hook_ns, false),
-    NUMBER(link.within_message_ns, true), NUMBER(compute.handling_ns, false)};
+    NUMBER(link.byte_ns, true),         NUMBER(link.message_ns, true),
+    NUMBER(collective.reduce_ns, true), NUMBER(collective.overhead_ns, true),
+    NUMBER(compute.launch_ns, false),   NUMBER(compute.copy_ns, false),
+    NUMBER(compute.cast_ns, false),     NUMBER(link.cpu_ns, false),
+    NUMBER(servers.push_ns, true),      NUMBER(servers.answer_ns, true),
+    NUMBER(link.within_ns, true),       NUMBER(gate.step_ns, true),
+    NUMBER(link.held_share, false),     NUMBER(gate.negotiate_ns, true),
+    NUMBER(compute.hook_ns, false),     NUMBER(link.within_message_ns, true),
+    NUMBER(compute.handling_ns, false)};
 
 /* Those of links that groups' communications took their time with. */
 static const size_t groups_numbers[] = {
@@ -257,20 +257,10 @@ double uncertainty_of_batch(const struct dpro_model *before, const struct dpro_m
     return BATCH_ERROR * hypot(log2(ratio / was), log2(parts / old));
 }
 
-/* All modules that are computed otherwise. Those that are alike are of one probe, so that their
- * errors add up. */
+/* With what probes of modules alone are off in all. */
 static struct computing_change computing_of(const struct dpro_model *m)
 {
-    const struct dpro_strategy *s = &m->baseline;
-    struct computing_change all = {0, 0, 0};
-    for (uint32_t i = 0; s->computing && i < m->n_modules; i++) {
-        if (s->computing[i] == DPRO_AS_IT_IS)
-            continue;
-        struct computing_change change = computing_change_of(m, i, s->computing[i]);
-        all.before_ns += change.before_ns;
-        all.after_ns += change.after_ns;
-        all.std_ns += change.std_ns;
-    }
+    struct computing_change all = computing_change_in_all(m);
     all.std_ns = hypot(all.std_ns, UNCERTAINTY_PROBE * all.after_ns);
     return all;
 }

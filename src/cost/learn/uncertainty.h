@@ -22,7 +22,7 @@ struct uncertainty {
 };
 
 /* The learnt numbers of a net, each with its standard error. They are independent. */
-enum { N_MODEL_NUMBERS = 18 };
+enum { N_MODEL_NUMBERS = 17 };
 struct dpro_estimate *model_number(struct model_net *net, size_t which);
 /* Scales all times of communication by `ratio`. */
 void model_net_scale(struct model_net *net, double ratio);

@@ -263,8 +263,8 @@ static void take_servers(const struct dpro_model *m, const struct plan_file *pla
     }
 }
 
-void buckets_take(const struct dpro_model *model, const struct plan_file *plan,
-                  struct dpro_strategy *strategy, struct plan_beside *beside)
+bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
+                  struct dpro_strategy *strategy)
 {
     SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
     strategy->n_buckets = strategy->n_fused = 0;
@@ -273,10 +273,6 @@ void buckets_take(const struct dpro_model *model, const struct plan_file *plan,
     if (plan->cycle_ns > 0 && model->net.gate.cycle_ns > 0)
         strategy->cycle_ns = plan->cycle_ns;
     strategy->compression = plan->compression;
-    *beside = (struct plan_beside){.n_fused_ops = plan->n_fused_ops,
-                                   .n_recomputed = (uint32_t)plan->recomputed.n,
-                                   .micro_batches = plan->micro_batches,
-                                   .n_computed = (uint32_t)(plan->compiled.n + plan->in_bf16.n)};
     if (plan->buckets.n == 0)
         fail_with(DPRO_EFORMAT,
                   "%s: no buckets in it; give a plan or a list of "
@@ -289,13 +285,15 @@ void buckets_take(const struct dpro_model *model, const struct plan_file *plan,
                   plan->path, model->n_tensors);
     take_buckets(model, plan, taken, strategy);
     take_servers(model, plan, strategy);
+    return plan->n_fused_ops + plan->recomputed.n + plan->compiled.n + plan->in_bf16.n > 0 ||
+           plan->micro_batches > 1;
 }
 
-void buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                  struct plan_beside *beside)
+bool buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy)
 {
     struct plan_file plan;
     plan_file_read(path, &plan);
-    buckets_take(model, &plan, strategy, beside);
+    bool more = buckets_take(model, &plan, strategy);
     plan_file_fini(&plan);
+    return more;
 }

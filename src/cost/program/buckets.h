@@ -21,17 +21,13 @@ void buckets_take_memory(const struct dpro_model *model, const struct dpro_strat
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy);
 
-struct plan_beside {
-    uint32_t n_fused_ops, n_recomputed, micro_batches, n_computed;
-};
 /* Reads a JSON list of lists of tensor names, or a plan (its folder, or plan.json) with its
- * partitions, priorities and compression. Every tensor must be in exactly one bucket. What else a
- * plan asks for is only counted. */
-void buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy,
-                  struct plan_beside *beside);
+ * partitions, priorities and compression. Every tensor must be in exactly one bucket. Returns
+ * whether a plan asks for more. */
+bool buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy);
 struct plan_file;
-void buckets_take(const struct dpro_model *model, const struct plan_file *plan,
-                  struct dpro_strategy *strategy, struct plan_beside *beside);
+bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
+                  struct dpro_strategy *strategy);
 
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);

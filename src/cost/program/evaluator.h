@@ -27,7 +27,6 @@ struct evaluator {
     const struct dpro_strategy *strategy; /* under evaluation */
     enum model_scheme scheme;
     uint32_t n_servers;
-    struct model_program *merged; /* programs, ops between which nothing is communicated as one */
     struct rank_class *classes;
     uint32_t n_classes;
     uint32_t *class_of; /* by rank */

@@ -81,8 +81,7 @@ struct model_op {
 struct computing_cost {
     bool is_known;    /* by probes (ingest/probes.h) */
     bool is_composed; /* of what they measured of the module in other ways, or of its parts */
-    bool of_parts;
-    bool is_assumed;                        /* not known: in 16 bits, assumed from its ops */
+    bool is_assumed;  /* not known: in 16 bits, assumed from its ops */
     struct dpro_estimate forward, backward; /* ratio of times */
     double kept; /* ratio of the bytes kept between its passes; 0: not known */
 };
@@ -169,9 +168,7 @@ struct model_link {
     struct dpro_estimate held_share; /* share of a transfer's rate lost while its rank computes */
     struct dpro_estimate cpu_ns; /* computing time that a rank loses for each byte on its link, as
                                     both use the same cores (or multiprocessors) */
-    double bucket_weight; /* of a bucket that shares the link with a communication of a group,
-                             against that; 0: not known */
-    uint64_t chunk_bytes; /* the largest message; 0: a step is one message */
+    uint64_t chunk_bytes;        /* the largest message; 0: a step is one message */
     uint64_t queue_bytes; /* with servers: bytes of other senders that a new message waits for in
                              the link's queue */
     const uint32_t *rank_hosts; /* [n_ranks] index of the first rank on the same host, whose link
@@ -188,7 +185,6 @@ struct model_collective {
     struct dpro_estimate reduce_ns;   /* time for a rank or a server to add up a received byte */
     struct dpro_estimate overhead_ns; /* time from the last arrival to the first message, and from
                                          the last message to the end */
-    struct dpro_estimate least_ns;    /* least time of a collective, that of its bytes included */
 };
 
 struct model_gate {

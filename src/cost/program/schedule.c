@@ -20,37 +20,6 @@
 
 /* ---- the model ---- */
 
-static bool goes_on_at_once(const struct model_program *program, uint32_t op)
-{
-    return op > 0 && program->ops[op - 1].tensor == MODEL_NONE &&
-           program->ops[op].needs == MODEL_NONE;
-}
-
-/* Fewer steps of an evaluation, where ops are not fused otherwise. */
-static void merge_ops(struct evaluator *e)
-{
-    const struct dpro_model *m = e->model;
-    size_t n_ops = 0;
-    for (uint32_t p = 0; p < m->n_programs; p++)
-        n_ops += m->programs[p].n_ops;
-    e->merged = arena_array(&e->arena, m->n_programs, sizeof *e->merged);
-    struct model_op *next = arena_alloc(&e->arena, n_ops * sizeof *next);
-    for (uint32_t p = 0; p < m->n_programs; p++) {
-        const struct model_program *program = &m->programs[p];
-        e->merged[p].ops = next;
-        for (uint32_t i = 0; i < program->n_ops; i++) {
-            const struct model_op *op = &program->ops[i];
-            if (goes_on_at_once(program, i)) {
-                next[-1].work_ns += op->work_ns;
-                next[-1].tensor = op->tensor;
-            } else {
-                *next++ = *op;
-            }
-        }
-        e->merged[p].n_ops = (uint32_t)(next - e->merged[p].ops);
-    }
-}
-
 /* Each tensor launches a bucket at most, each op waits for one at most, or for all, and begins one
  * communication of a group at most. */
 static size_t most_actions(const struct dpro_model *m, uint32_t program)
@@ -224,8 +193,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
     uint32_t fused = fused_find(s, class->program, 0), lag = e->first_lag[class->program];
     bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
     const int64_t *more_ns = e->has_more ? e->more_ns[class->program] : NULL;
-    const struct model_program *program =
-        fuses || more_ns ? &m->programs[class->program] : &e->merged[class->program];
+    const struct model_program *program = &m->programs[class->program];
     for (uint32_t b = 0; b < n_buckets; b++)
         buckets[b].n_missing = s->buckets[b].n;
     if (m->net.gate.pulls_with_step)
@@ -351,7 +319,6 @@ static void set_stream(struct evaluator *e, const struct model_group *group,
     *channel = (struct sim_channel){.n_at_once = group->n_streams,
                                     .n_links = 1,
                                     .resources = resources,
-                                    .weight = 1,
                                     .slows = clocks,
                                     .n_slows = group->n_ranks,
                                     .slows_as = group->within};
@@ -383,7 +350,6 @@ static void add_streams(struct evaluator *e)
         s->resources[i].slowness = 1;
     for (uint32_t i = 0; i <= m->n_groups; i++)
         set_stream(e, i == 0 ? &everyone : &m->groups[i - 1], &s->channels[i]);
-    s->channels[0].weight = m->net.link.bucket_weight > 0 ? m->net.link.bucket_weight : 1;
     s->channels[m->n_groups + 1].n_at_once = UINT32_MAX;
 }
 
@@ -628,7 +594,6 @@ void schedule_init(struct evaluator *e)
 {
     const struct dpro_model *m = e->model;
     struct simulation *s = &e->sim;
-    merge_ops(e);
     make_more(e);
     list_lags(e);
     e->n_servers = sync_n_servers(&m->net);

@@ -143,14 +143,13 @@ static void share_equally(struct simulation *s, uint32_t number, bool more)
 static void take_shares(struct simulation *s, struct sim_channel *channel, double share,
                         double kept)
 {
-    double weight = channel->weight * channel->n_flowing * channel->n_links;
+    uint32_t n = channel->n_flowing * channel->n_links;
     channel->is_open = false;
-    set_rate(s, channel->clock, kept * share * channel->weight);
+    set_rate(s, channel->clock, kept * share);
     for (uint32_t k = 0; k < channel->n_resources; k++) {
         struct sim_resource *r = &s->resources[channel->resources[k]];
-        r->n_open -= channel->n_flowing * channel->n_links;
-        r->open_weight -= weight;
-        r->left = fmax(0, r->left - share * weight);
+        r->n_open -= n;
+        r->left = fmax(0, r->left - share * n);
     }
 }
 
@@ -165,16 +164,12 @@ static void open_around(struct simulation *s, const struct sim_channel *channel)
         r->left = 1 / r->slowness;
         r->n_open = r->n_flows;
         s->shared[s->n_shared++] = channel->resources[k];
-        r->open_weight = 0;
-        for (uint32_t i = 0; i < r->n_carried; i++) {
-            struct sim_channel *carried = &s->channels[r->carried[i]];
-            carried->is_open = true;
-            r->open_weight += carried->weight * carried->n_flowing * carried->n_links;
-        }
+        for (uint32_t i = 0; i < r->n_carried; i++)
+            s->channels[r->carried[i]].is_open = true;
     }
 }
 
-/* The resource that has least left for flows by their weights decides about its flows, then the
+/* The resource that has least left for flows decides about its flows, then the
  * next one. Of those that share resources with the channel, or with others that do: what flows
  * elsewhere is not touched. */
 static void fill_resources(struct simulation *s, const struct sim_channel *from, double kept)
@@ -196,8 +191,8 @@ static void fill_resources(struct simulation *s, const struct sim_channel *from,
             if (!r->is_listed)
                 continue;
             s->shared[n_open++] = s->shared[i];
-            if (r->left / r->open_weight < least) {
-                least = r->left / r->open_weight;
+            if (r->left / r->n_open < least) {
+                least = r->left / r->n_open;
                 tightest = r;
             }
         }

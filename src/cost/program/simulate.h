@@ -92,9 +92,8 @@ struct sim_resource {
     uint32_t *carried, n_carried; /* channels whose flows share it; first those that it governs */
     uint32_t n_governed;
     double most_beside; /* no other resource of these is slower than that */
-    double left;        /* while rates are found: of its rate, and flows that have none yet */
-    double open_weight; /* of these */
-    uint32_t n_open;
+    double left;        /* while rates are found: of its rate, */
+    uint32_t n_open;    /* and flows that have none yet */
     bool is_listed;
 };
 
@@ -104,7 +103,6 @@ struct sim_channel {
     uint32_t *places;          /* among what its resources carry */
     uint32_t n_resources, n_at_once;
     uint32_t n_links;      /* a flow stands for so many, each in a channel of its own */
-    double weight;         /* where it is fair: of each of its flows, for its share of a resource */
     const uint32_t *slows; /* the clocks of executors that it slows down */
     uint32_t n_slows;
     uint8_t slows_as;   /* 0: over a link; 1: within a host */

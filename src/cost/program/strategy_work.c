@@ -306,6 +306,21 @@ struct computing_change computing_change_of(const struct dpro_model *model, uint
     return change;
 }
 
+struct computing_change computing_change_in_all(const struct dpro_model *model)
+{
+    const uint8_t *ways = model->baseline.computing;
+    struct computing_change all = {0, 0, 0};
+    for (uint32_t i = 0; ways && i < model->n_modules; i++) {
+        if (ways[i] == DPRO_AS_IT_IS)
+            continue;
+        struct computing_change change = computing_change_of(model, i, ways[i]);
+        all.before_ns += change.before_ns;
+        all.after_ns += change.after_ns;
+        all.std_ns += change.std_ns;
+    }
+    return all;
+}
+
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *s,
                             uint32_t program)
 {

@@ -22,6 +22,9 @@ struct computing_change {
 };
 struct computing_change computing_change_of(const struct dpro_model *model, uint32_t module,
                                             unsigned way);
+/* Of all modules that the model's own strategy computes otherwise. Those that are alike are of one
+ * probe, so that their errors add up. */
+struct computing_change computing_change_in_all(const struct dpro_model *model);
 int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                             uint32_t program);
 /* A rank's batch, `ratio` times as large. */

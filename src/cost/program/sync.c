@@ -392,7 +392,6 @@ static struct sync_cost find_cost(const struct model_net *net, uint64_t size_byt
     struct sync_cost cost;
     if (!ring_cost(net, size_bytes, &cost))
         cost = replay_alone(net, size_bytes, messages);
-    cost.latency_ns = MAX(cost.latency_ns, sync_ns(net->collective.least_ns, 1) - cost.wire_ns);
     return cost;
 }
 

@@ -174,7 +174,6 @@ struct dpro_question {
     char recorded[120];    /* what the job has of it: "2 ranks"; "": nothing tells */
     struct dpro_error why; /* why it can't be asked, and what to record; code 0: it can, and a text
                               says what it needs or what is not predicted of it */
-    const char *but; /* where it can't be asked: a value that can, as it changes nothing; NULL */
 };
 struct dpro_prediction {
     int64_t iteration_ns;   /* mean, steady state, without a profiler where that time is known

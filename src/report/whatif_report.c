@@ -180,8 +180,6 @@ static void write_cannot(struct writer *w, const struct dpro_whatif_answer *a, s
         if (i < first)
             return;
         words_add(&words, ", ", "--%s", q->kind->option);
-        if (q->but)
-            words_add(&words, "", " (but for %s)", q->but);
     }
     words_add(&words, ": ", "%s", why);
     table_escaped(w, "", 0, words.text);
@@ -212,7 +210,7 @@ static void write_questions(struct writer *w, const struct dpro_whatif_answer *a
         writer_fields(w, TEXT("option", q->kind->option), TEXT("argument", q->kind->argument),
                       BOOL("can_be_asked", q->why.code == 0),
                       TEXT("recorded", q->recorded[0] ? q->recorded : NULL), TEXT("why", why_of(q)),
-                      TEXT("but", q->but), BOOL("changes_numbers", q->kind->changes_numbers),
+                      BOOL("changes_numbers", q->kind->changes_numbers),
                       BOOL("is_of_plans", q->kind->is_of_plans));
         writer_begin(w, "keywords", '[');
         for (const struct dpro_change_field *f = q->kind->fields; f->name; f++)

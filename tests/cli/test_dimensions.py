@@ -113,7 +113,7 @@ class Dimensions(Case):
             trace = self.job(ranks=ranks)
             facts = [dpro("whatif", "--json", trace, *args).json for args in (["--dp", "2560"], ["--world-size", "10240"])]
             self.assertEqual(facts[0]["predicted"], facts[1]["predicted"])
-            self.assertTrue(any("2560 replicas in place of 2" in w for w in facts[0]["warnings"]), facts[0]["warnings"])
+            self.assertTrue(any("10240 ranks" in w for w in facts[0]["warnings"]), facts[0]["warnings"])
             self.assert_error(dpro("whatif", trace, "--world-size", "10"), 2, "no whole number of replicas")
         stages = os.path.join(DATA, "torch-pp-gloo-n2")
         one, two, fast = (dpro("whatif", "--json", stages, *args).json for args in (

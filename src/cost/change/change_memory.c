@@ -24,14 +24,10 @@ static void change_recomputation(const struct dpro_changes *c, struct dpro_model
         return;
     modules_choose(m, c->recompute, m->baseline.recomputed, MODULES_RECOMPUTED);
     uint32_t n = 0, n_probed = 0;
-    uint64_t kept = 0;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         n += m->baseline.recomputed[i];
         n_probed += m->baseline.recomputed[i] && m->modules[i].recompute_probed;
-        kept += m->baseline.recomputed[i] ? m->modules[i].kept_bytes : 0;
     }
-    if (n > 0 && kept == 0)
-        note(notes, "nothing is won: what these modules make, others keep, or nobody does");
     for (uint32_t i = 0; i < m->n_memories && n > 0; i++)
         if (!m->memories[i].has_uses) {
             note(notes,

@@ -525,17 +525,6 @@ static void tell_topology(const struct world *w, struct notes *notes)
              t->between.latency_ns / 1e3, link->message_ns.value / 1e3);
 }
 
-static void tell_collectives(const struct world *w, struct notes *notes)
-{
-    bool tree = strcmp(w->collectives, "tree") == 0;
-    note(notes, "over hosts, %s; other communication passes as recorded",
-         tree ? "all-reduces go up and down trees, with a chain on each host"
-         : strcmp(w->collectives, "ring") == 0
-             ? "all-reduces, all-gathers and reduce-scatters go round one ring of all ranks"
-             : "all-reduces, all-gathers and reduce-scatters go round rings within each host and, "
-               "of ranks with the same place on theirs, over hosts, one after the other");
-}
-
 static void tell_splits(const struct world *w, struct notes *notes)
 {
     const struct replicas *r = w->r;
@@ -549,23 +538,17 @@ static void tell_splits(const struct world *w, struct notes *notes)
 static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
 {
     const struct replicas *r = w->r;
-    const struct model_link *link = &w->m->net.link;
     uint32_t n_recorded = 0;
     EACH_OF (const struct model_rank, rank, w->before, w->n_before)
         n_recorded += rank->copy == 0;
     if (w->told)
         tell_topology(w, notes);
-    if (w->collectives)
-        tell_collectives(w, notes);
     if (r->group > 0 && r->after > r->group)
         note(notes,
              "gradients are reduced among the %u neighbouring ranks that share the parameters, "
              "then all-reduced over %u replicas of these; all are taken to keep step",
              r->group, r->after / r->group);
-    if (r->shards && replicas_shards(r) == 1)
-        note(notes, "a rank keeps all of what was sharded, in place of 1/%u, and updates as much",
-             r->before);
-    else if (r->shards && replicas_shards(r) != r->before)
+    if (r->shards && replicas_shards(r) != r->before)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
              replicas_shards(r), r->before);
     if (r->after == r->before)
@@ -578,9 +561,6 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
              n_ranks, r->after > r->before ? "more" : "that stays", n_recorded,
              w->told ? "how collectives use links is taken to stay as it is"
                      : "links, and how collectives use them, are taken to stay as they are");
-    if (r->rest > 1 && r->group == 0 && !r->splits)
-        note(notes, "a replica has %u ranks; %u replica%s in place of %u", r->rest, r->after,
-             r->after == 1 ? "" : "s", r->before);
     if (r->reduces && r->after > 1)
         note(
             notes,
@@ -604,11 +584,6 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
         note(notes,
              "the recorded ranks are on one host, so links to other hosts are not known: taken to "
              "be as fast as those within; --bandwidth inter= says how fast they are");
-    else if (!w->told && link->rank_hosts && r->after > r->before && w->m->n_communications > 0)
-        note(notes, "more ranks are on more hosts, each with as many ranks and links as now");
-    if (w->m->net.collective.algorithm == MODEL_SERVER)
-        note(notes, "the job keeps its %u parameter servers; --servers changes that",
-             w->m->net.servers.n);
 }
 
 /* `number`: the ranks' in the grid of r->graph; becomes that of the changed one. */

@@ -57,10 +57,7 @@ struct change_row {
      * follows from the field. */
     void (*ask)(struct job_facts *facts, struct dpro_changes *changes);
     enum question_told tell; /* what the job has of it */
-    /* A value of the first field that stands for itself, a text: of a question that can be asked
-     * `needs_text` is told where this one is refused; of one that can't, it is told that this one
-     * can. */
-    const char *plain, *needs_text;
+    const char *needs_text;  /* told of a question that can be asked; NULL */
 };
 extern const struct change_row change_rows[];
 extern const size_t n_change_rows;

@@ -451,37 +451,14 @@ static void try_question(const struct dpro_graph *graph, const struct dpro_model
     dpro_whatif_destroy(w);
 }
 
-static void try_plain(const struct dpro_graph *graph, const struct dpro_model *model,
-                      const struct change_row *row)
-{
-    struct dpro_whatif *w = mem_array(1, sizeof *w);
-    struct dpro_changes changes = {.size = sizeof changes};
-    *(const char **)((char *)&changes + row->kind.fields[0].offset) = row->plain;
-    change_job(graph, model, &changes, NULL, w);
-    dpro_whatif_destroy(w);
-}
-
-/* What a question needs beside its value, or of one that can't be asked the value that can. */
-static int tell_plain(const struct dpro_graph *graph, const struct dpro_model *model,
-                      const struct change_row *row, struct dpro_question *question)
-{
-    struct dpro_error why;
-    int rc = OUTCOME(&why, try_plain(graph, model, row));
-    if (rc == DPRO_ENOMEM)
-        return dpro_error_nomem(&question->why);
-    if (question->why.code == 0 && rc < 0 && row->needs_text)
-        dpro_error_set(&question->why, 0, "%s", row->needs_text);
-    if (question->why.code != 0 && rc == 0)
-        question->but = row->plain;
-    return 0;
-}
-
 static int answer_question(const struct dpro_graph *graph, const struct dpro_model *model,
                            const struct change_row *row, struct dpro_question *question)
 {
     question->kind = &row->kind;
     int rc = OUTCOME(&question->why, try_question(graph, model, row, question));
-    return row->plain && rc != DPRO_ENOMEM ? tell_plain(graph, model, row, question) : rc;
+    if (question->why.code == 0 && row->needs_text)
+        dpro_error_set(&question->why, 0, "%s", row->needs_text);
+    return rc;
 }
 
 static int make_whatif(const struct dpro_graph *graph, const struct dpro_model *model,

@@ -22,7 +22,7 @@ horovod-pytorch) # the same for PyTorch
     packages='numpy cloudpickle psutil pyyaml packaging cffi' ;;
 bench) named='' wanted='pandas scipy' packages='pandas scipy' ;; # peers
 notebook) # what tables become, and what runs examples/notebooks
-    named='' wanted='pandas pyarrow polars nbclient ipykernel mcp prometheus-client matplotlib mypy' packages='numpy pandas pyarrow polars nbclient ipykernel mcp prometheus-client matplotlib mypy' ;;
+    named='' wanted='pandas pyarrow polars nbclient ipykernel mcp prometheus-client matplotlib mypy auditwheel' packages='numpy pandas pyarrow polars nbclient ipykernel mcp prometheus-client matplotlib mypy auditwheel' ;;
 launchers) # of jobs, beside torchrun; torch is that of .venv
     named='' wanted='accelerate lightning' packages='accelerate lightning' ;;
 *) echo "venv.sh: no environment for $framework: torch, other, tensorflow, mxnet, horovod, horovod-pytorch, bench, notebook or launchers" >&2

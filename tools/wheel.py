@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """wheel.py WHEEL FOLDER LIBRARY... LICENSE...: puts libraries and their licenses into a wheel of dpro, where the command and
 libdpro.so look for them (their run paths: meson.build, src/meson.build), names it by the manylinux tag that the newest symbol of
-the C library in it allows, and writes it into FOLDER. What else it needs must be the C library's, or MPI's, which is only loaded
-where mpirun runs."""
+the C library in it allows, and writes it into FOLDER. What else it needs must be the C library's."""
 import base64
 import hashlib
 import os
@@ -11,9 +10,8 @@ import subprocess
 import sys
 import zipfile
 
-# PEP 600 leaves these to the system; MPI's are those of the module that mpirun's processes load.
+# PEP 600 leaves these to the system.
 SYSTEM = re.compile(r"(lib(c|m|dl|rt|pthread)|ld-linux[\w-]*)\.so\.\d+\Z")
-MPI = re.compile(r"lib(mpi|open-rte|open-pal)\.so\.\d+\Z")
 
 
 def facts(data, folder):
@@ -46,7 +44,7 @@ def main(wheel, folder, *added):
     for name, (data, _) in files.items():
         if data[:4] == b"\x7fELF":
             needed, version = facts(data, folder)
-            strange = [one for one in needed if not SYSTEM.match(one) and one not in held and not (MPI.match(one) and "mpi" in name)]
+            strange = [one for one in needed if not SYSTEM.match(one) and one not in held]
             if strange:
                 raise SystemExit("wheel.py: %s needs %s, which is not in the wheel" % (name, ", ".join(strange)))
             newest = max(newest, version)

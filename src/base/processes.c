@@ -128,6 +128,7 @@ static int processes_join(const char *path, int (*failed)(const char *text),
                           struct dpro_processes **processes, struct dpro_error *err)
 {
     const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+    dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL); /* a wheel's module does not name it */
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return dpro_error_set(err, DPRO_EIO, "cannot load the module for mpirun: %s", dlerror());
@@ -135,9 +136,7 @@ static int processes_join(const char *path, int (*failed)(const char *text),
     const struct mpi_module *mpi = start ? start(failed) : NULL;
     if (!mpi || mpi->version != MPI_MODULE_VERSION)
         return dpro_error_set(err, DPRO_EIO,
-                              "%s: of another version of dpro; install both from "
-                              "one build",
-                              path);
+                              "%s: of another version of dpro; install both from one build", path);
     struct dpro_processes *made = mem_array(1, sizeof *made);
     made->mpi = mpi;
     made->me = dpro_processes_started();

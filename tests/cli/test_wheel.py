@@ -26,8 +26,9 @@ class Wheel(Case):
         run([BUILDER, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", cls.place,
              "--config-settings=setup-args=-Doptimization=0", ROOT])
         wheels = [name for name in os.listdir(cls.place) if name.endswith(".whl")]
+        cls.wheel = os.path.join(cls.place, *wheels)
         run([BUILDER, "-m", "venv", cls.path_in("venv")])
-        run([cls.path_in("venv", "bin", "pip"), "install", "--no-index", os.path.join(cls.place, *wheels)])
+        run([cls.path_in("venv", "bin", "pip"), "install", "--no-index", cls.wheel])
 
     @classmethod
     def path_in(cls, *names):
@@ -65,6 +66,21 @@ class Wheel(Case):
             self.assertTrue(os.path.exists(self.path_in("venv", "share", *name.split("/"))), name)
         pages = {os.path.basename(page) for page in glob.glob(os.path.join(ROOT, "doc", "man", "*.1"))}
         self.assertEqual(set(os.listdir(self.path_in("venv", "share", "man", "man1"))), pages)
+
+    def test_auditwheel_takes_it(self):
+        auditwheel = os.path.join(ROOT, ".venv-notebook", "bin", "auditwheel")
+        if not os.path.exists(auditwheel):
+            self.skipTest("no auditwheel: tools/venv.sh notebook installs it")
+        said = run([auditwheel, "show", "--json", self.wheel]).stdout
+        needed = {name.partition(".")[0] for name in re.findall(r'"(lib[\w+-]+\.so[.\d]*)"', said)}
+        self.assertFalse({name for name in needed if "mpi" in name or "udev" in name}, said)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun")
+    def test_its_processes_work_together_under_mpirun(self):
+        alone = self.run_there("dpro", "replay", "--json", BUNDLED).stdout
+        told = self.run_there("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "dpro", "replay", "-v", "--json", BUNDLED)
+        self.assertEqual(told.stdout, alone)
+        self.assertRegex(told.stderr, "1 of 2 ranks built by other processes")
 
     def test_the_package_can_be_imported_without_torch(self):
         self.assertEqual(self.run_there("python", "-c", "import dpro; print(dpro.__version__)").stdout,

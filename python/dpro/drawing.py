@@ -194,10 +194,12 @@ def breakdown(ranks):
 
 def critical_path(path):
     lanes = {}
-    for op in sorted((op for op in path if op["device"]), key=lambda op: op["rank"]):
-        lanes.setdefault("rank %d: %s" % (op["rank"], op["device"]), []).append(
-            (op["start_ms"], op["start_ms"] + op["duration_ms"], op["kind"], op["name"]))
-    return ops(lanes)
+    for op in path:
+        if op["device"]:
+            process = op.get("process") or "rank %s" % op["rank"]
+            lanes.setdefault("%s: %s" % (process, op["device"]), []).append(
+                (op["start_ms"], op["start_ms"] + op["duration_ms"], op["kind"], op["name"]))
+    return ops(dict(sorted(lanes.items())))
 
 
 def curves(rows, x):
@@ -225,9 +227,10 @@ class Rows(Drawn, _Dicts):
         return frames.needed("pandas", "to_pandas()").DataFrame(list(self))
 
     def __repr__(self):
-        names = list(self[0]) if self else []
-        cells = [names, *([("%.3f" % row[name] if isinstance(row[name], float) else str(row[name]))[:40] for name in names]
-                          for row in self[:20])]
+        shown = self[:20]
+        names = list(dict.fromkeys(name for row in shown for name in row))
+        cells = [names, *([("%.3f" % value if isinstance(value, float) else "" if value is None else str(value))[:40]
+                           for value in map(row.get, names)] for row in shown)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in cells]
         return "\n".join(lines + ["... %d rows in all" % len(self)] * (len(self) > 20))

@@ -531,7 +531,11 @@ class Tables(Case):
             self.assertIn(said, "".join(drawing.itertext()))
             for shape in drawing.iter("rect"):
                 self.assertLess(float(shape.get("x")) + float(shape.get("width")), 1000)
-        nothing = package.open(os.path.join(ROOT, "tests", "data", "tf-ps-n2")).memory
+        servers = package.open(os.path.join(ROOT, "tests", "data", "tf-ps-n2"))
+        path = servers.replay().critical_path
+        self.assertRegex(path._repr_html_(), ">ps 0: .*>rank 1: ")
+        self.assertRegex(repr(path), r"\A.* process")
+        nothing = servers.memory
         self.assertNotIn("<svg", nothing._repr_html_())
         with self.assertRaisesRegex(package.Error, "there is nothing to draw"):
             nothing.plot()

@@ -103,25 +103,11 @@ void server_graph_bucket(struct job *j, uint32_t b)
         add_part(j, b, p);
 }
 
-struct read {
-    int64_t ns;
-    uint32_t bucket;
-};
-
-ORDER(by_time, struct read, ASCENDING(ns) ?: ASCENDING(bucket));
-
-/* What a rank of a session pulls, in the order in which it is read. */
+/* What a rank of a session pulls. */
 static void add_reads(struct job *j, uint32_t rank)
 {
-    uint32_t n = j->strategy->n_buckets;
-    struct read *reads = arena_array(&j->m.arena, n, sizeof *reads);
-    for (uint32_t b = 0; b < n; b++)
-        reads[b] =
-            (struct read){bucket_read_ns(j->model, j->strategy, b, rank % j->model->n_ranks), b};
-    qsort(reads, n, sizeof *reads, by_time);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t b = reads[i].bucket;
-        uint32_t read = maker_wait(&j->m, j->begins, rank, "read", (double)reads[i].ns);
+    for (uint32_t b = 0; b < j->strategy->n_buckets; b++) {
+        uint32_t read = maker_wait(&j->m, j->begins, rank, "read", 0);
         for (uint32_t p = 0; p < j->strategy->buckets[b].partitions; p++)
             pull(j, b, p, rank, read);
     }

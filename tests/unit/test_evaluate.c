@@ -332,14 +332,6 @@ TEST(a_messages_own_time_keeps_no_link_busy)
     assert_int_equal(time_of(job), 80 + 5 + 40 + 5);
 }
 
-TEST(a_way_begins_behind_what_others_have_in_the_links_queue)
-{
-    struct job *job = served_job(2, NULL);
-    job->model.net.link.queue_bytes = 5;
-    /* t1 begins 5 later beside t0, and its answers beside those of t0 as well */
-    assert_int_equal(time_of(job), 200);
-}
-
 TEST(what_has_priority_goes_behind_what_is_under_way)
 {
     struct job *job = served_job(1, NULL);
@@ -405,16 +397,6 @@ static struct job *session_job(void)
     job->ops[1].needs = 1;
     job->ops[2] = computes(0, MODEL_NONE);
     return job;
-}
-
-TEST(a_session_sends_what_it_has_read)
-{
-    static const int64_t read_ns[] = {0, 100};
-    struct job *job = session_job();
-    for (uint32_t r = 0; r < job->model.n_ranks; r++)
-        job->model.ranks[r].read_ns = read_ns;
-    /* t1 comes at 140, its gradient is ready at 160 and away at 200 */
-    assert_int_equal(time_of(job), 7 + 200);
 }
 
 TEST(a_session_pulls_when_all_of_the_step_before_is_done)

@@ -110,16 +110,8 @@ static const uint64_t *copy_ranks(struct world *w)
 
 /* ---- groups ---- */
 
-static bool is_ascending(const uint32_t *places, uint32_t n, uint32_t step)
-{
-    for (uint32_t i = 1; i < n; i++)
-        if (places[i] - places[i - 1] != step)
-            return false;
-    return true;
-}
-
-/* One across all replicas, or across every n-th, grows with them; one of neighbouring replicas, or
- * within one, stays as it is. `room` is for all replicas. */
+/* One across all replicas grows with them; one of neighbouring replicas, or within one, stays as it
+ * is. `room` is for all replicas. */
 static struct members members_of(const struct world *w, const struct model_group *group,
                                  uint32_t *room)
 {
@@ -151,12 +143,7 @@ static struct members members_of(const struct world *w, const struct model_group
         return unknown;
     if (n == before)
         return grown;
-    grown.step = room[1] - room[0];
-    if (!is_ascending(room, n, grown.step))
-        return unknown;
-    if (grown.step == 1)
-        return after % n == 0 ? same : unknown;
-    return grown.step * n == before && after % grown.step == 0 ? grown : unknown;
+    return room[n - 1] - room[0] == n - 1 && after % n == 0 ? same : unknown;
 }
 
 static bool is_shard_gather(const struct world *w, const struct model_communication *c)

@@ -7,10 +7,6 @@
 
 enum { PAUSE_NS = 50000 };
 
-/* Linux keeps as much of a socket in its link's queue as goes in a millisecond, and two segments of
- * 64 KB at least (TCP small queues); two sockets may send. */
-enum { QUEUE_BYTES = 4 * 64 * 1024 };
-
 static void list_served(struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
@@ -118,23 +114,6 @@ struct answered {
     int64_t served_ns, answered_ns;
 };
 
-static void find_answers(const struct fitting *f, uint32_t copy, struct answered *of_tensor)
-{
-    const struct dpro_graph *g = f->g;
-    const int64_t *end_ns = f->r->copies[copy].end_ns;
-    for (uint32_t name = 0; name < g->names.n; name++)
-        of_tensor[name] = (struct answered){INT64_MIN, INT64_MAX};
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (serves_push(g, op) && end_ns[op] > of_tensor[g->tensor[op]].served_ns)
-            of_tensor[g->tensor[op]].served_ns = end_ns[op];
-    for (size_t i = 0; i < f->served.n; i++) {
-        uint32_t op = f->served.at[i].op;
-        int64_t start = measured_start_ns(f->r, copy, op);
-        if (g->kind[op] == DPRO_OP_PULL && start < of_tensor[g->tensor[op]].answered_ns)
-            of_tensor[g->tensor[op]].answered_ns = start;
-    }
-}
-
 /* From a server's last work on a key to its first answer, and from the last answer's arrival to the
  * end of the exchange. */
 static void fit_waits(const struct fitting *f)
@@ -142,20 +121,25 @@ static void fit_waits(const struct fitting *f)
     const struct dpro_graph *g = f->g;
     fit_times answers = {0}, ends = {0};
     SCRATCH struct answered *of_tensor = mem_alloc(g->names.n * sizeof *of_tensor);
-    for (uint32_t i = 0; i < f->r->n; i++) {
-        const struct replay_copy *copy = &f->r->copies[f->r->first + i];
-        find_answers(f, f->r->first + i, of_tensor);
-        EACH_OF (const struct graph_exchange, exchange, g->exchanges, g->n_exchanges) {
-            const struct graph_exchange_end *end = g->exchange_ends + exchange->first_end;
-            struct answered times = of_tensor[exchange->carried];
-            if (times.served_ns > INT64_MIN && times.answered_ns < INT64_MAX)
-                array_push(&answers, fmax((double)(times.answered_ns - times.served_ns), 0));
-            for (uint32_t k = 0; k < exchange->n_ends; k++) {
-                uint32_t op = end[k].pulled;
-                int64_t gap_ns = copy->gap_ns ? copy->gap_ns[op] : 0;
-                array_push(&ends, (double)copy->dur_ns[op] + (double)gap_ns);
-            }
-        }
+    for (uint32_t name = 0; name < g->names.n; name++)
+        of_tensor[name] = (struct answered){INT64_MIN, INT64_MAX};
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (serves_push(g, op))
+            of_tensor[g->tensor[op]].served_ns =
+                MAX(of_tensor[g->tensor[op]].served_ns, measured_mean_ns(f->r, op, false));
+    EACH (const struct fit_served, it, f->served) {
+        int64_t *first_ns = &of_tensor[g->tensor[it->op]].answered_ns;
+        if (g->kind[it->op] == DPRO_OP_PULL)
+            *first_ns = MIN(*first_ns, measured_mean_ns(f->r, it->op, true));
+    }
+    EACH_OF (const struct graph_exchange, exchange, g->exchanges, g->n_exchanges) {
+        struct answered times = of_tensor[exchange->carried];
+        if (times.served_ns > INT64_MIN && times.answered_ns < INT64_MAX)
+            array_push(&answers, fmax((double)(times.answered_ns - times.served_ns), 0));
+        EACH_OF (const struct graph_exchange_end, end, g->exchange_ends + exchange->first_end,
+                 exchange->n_ends)
+            array_push(&ends, (double)g->dur_ns[end->pulled] +
+                                  (g->gap_ns ? (double)g->gap_ns[end->pulled] : 0));
     }
     f->net->servers.answer_ns = fit_median(&answers);
     f->net->collective.overhead_ns = fit_median(&ends);
@@ -179,15 +163,13 @@ static bool learn_rule(const struct dpro_graph *g, uint32_t *server_of_key)
             return false;
         server_of_key[number] = exchange->server;
     }
-    for (uint32_t s = 0; s < g->n_servers; s++) { /* those that no key went to */
-        uint32_t spare = 0, known = 0;
-        for (; server_of_key[s] == MODEL_NONE; spare++) {
-            for (known = 0; known < g->n_servers && server_of_key[known] != spare; known++)
-                ;
-            if (known == g->n_servers)
-                server_of_key[s] = spare;
+    for (uint32_t s = 0; s < g->n_servers; s++) /* those that no key went to */
+        for (uint32_t spare = 0; server_of_key[s] == MODEL_NONE; spare++) {
+            uint32_t known = 0;
+            while (known < g->n_servers && server_of_key[known] != spare)
+                known++;
+            server_of_key[s] = known == g->n_servers ? spare : MODEL_NONE;
         }
-    }
     return true;
 }
 
@@ -208,7 +190,6 @@ void fit_servers(struct fitting *f)
     net->servers.n = g->n_servers ? g->n_servers : 1;
     net->gate.n_streams = f->model->n_tensors; /* what goes to servers waits for nothing else */
     net->gate.in_order = false;
-    net->link.queue_bytes = QUEUE_BYTES;
     list_served(f);
     find_servers(g, f->model);
     net->link.byte_ns = fit_way(f, false);

@@ -1,5 +1,4 @@
-/* A TensorFlow session with parameter servers. All pulls are sent when the step begins, each once
- * the server has read the variable. */
+/* A TensorFlow session with parameter servers. All pulls are sent when the step begins. */
 
 #include "cost/learn/fit.h"
 
@@ -40,48 +39,6 @@ static double served_ns(const struct fitting *f)
     return ns;
 }
 
-/* When a rank pulls a variable, from the first that is sent in an iteration: means. */
-struct pulled {
-    int64_t read_ns, came_ns;
-    uint32_t rank, server, tensor;
-};
-
-ORDER(in_turn, struct pulled,
-      ASCENDING(rank) ?: ASCENDING(server) ?: ASCENDING(came_ns) ?: ASCENDING(tensor));
-
-/* When the values that ranks pull are read. What goes from one server to one rank comes in the
- * order in which it is sent; reading it ends now in this order and now in that. */
-static void fit_reads(const struct fitting *f)
-{
-    const struct dpro_graph *g = f->g;
-    size_t n = f->model->n_tensors, n_pulled = n * g->n_ranks;
-    struct pulled *pulled = arena_array(&f->coarse->arena, n_pulled, sizeof *pulled);
-    int64_t *read_ns = arena_array(&f->model->arena, n_pulled, sizeof *read_ns),
-            first_ns = INT64_MAX;
-    for (size_t i = 0; i < n_pulled; i++) {
-        const struct graph_exchange *exchange = &g->exchanges[f->coarse->exchange_of[i % n]];
-        struct pulled *it = &pulled[i];
-        *it = (struct pulled){0, 0, (uint32_t)(i / n), exchange->server, (uint32_t)(i % n)};
-        EACH_OF (const struct graph_exchange_end, end, g->exchange_ends + exchange->first_end,
-                 exchange->n_ends) {
-            if (end->rank != it->rank || end->pulled == DPRO_NO_OP)
-                continue;
-            int64_t read = measured_mean_ns(f->r, end->read, false);
-            it->read_ns = MAX(it->read_ns, read);
-            it->came_ns = MAX(it->came_ns, measured_mean_ns(f->r, end->pulled, false));
-            first_ns = MIN(first_ns, read);
-        }
-    }
-    qsort(pulled, n_pulled, sizeof *pulled, in_turn);
-    for (size_t i = 0; i < n_pulled; i++) {
-        struct pulled *this = &pulled[i];
-        if (i > 0 && this[-1].rank == this->rank && this[-1].server == this->server)
-            this->read_ns = MAX(this->read_ns, this[-1].read_ns + 1);
-        read_ns[(size_t)this->rank * n + this->tensor] = MAX(this->read_ns - first_ns, 0);
-    }
-    f->coarse->read_ns = read_ns;
-}
-
 void fit_session(struct fitting *f)
 {
     const struct dpro_graph *g = f->g;
@@ -101,5 +58,4 @@ void fit_session(struct fitting *f)
     net->gate.step_ns = fit_median(&rests);
     net->servers.push_ns = fit_within(n_pushes > 0 ? served_ns(f) / n_pushes : 0, 0.3);
     net->servers.placement = MODEL_ANYWHERE;
-    fit_reads(f);
 }

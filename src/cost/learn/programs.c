@@ -218,8 +218,6 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
         const struct coarse_rank *rank = &coarse->ranks[i];
         struct model_rank *to = &model->ranks[i];
         *to = (struct model_rank){.rank = g->ranks[i].rank, .program = i, .work_scale = 1};
-        if (coarse->read_ns)
-            to->read_ns = coarse->read_ns + (size_t)i * model->n_tensors;
         double share = share_on_links(coarse, model, i, costs), lost = lost_on_links * share;
         find_pauses(rank, lost, model, to);
         struct model_program program =

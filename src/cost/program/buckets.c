@@ -113,18 +113,6 @@ void buckets_cost(const struct dpro_model *m, const struct dpro_strategy *s,
     }
 }
 
-int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       uint32_t bucket, uint32_t rank)
-{
-    const struct strategy_bucket *b = &strategy->buckets[bucket];
-    const int64_t *times = model->ranks[rank].read_ns;
-    int64_t last = 0;
-    for (uint32_t i = b->first; times && i < b->first + b->n; i++)
-        if (times[strategy->order[i]] > last)
-            last = times[strategy->order[i]];
-    return last;
-}
-
 /* That a tensor's bucket goes to as the job ran. */
 static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
 {

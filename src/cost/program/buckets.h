@@ -48,9 +48,6 @@ struct bucket_cost {
 /* Fills in costs by bucket, and the bucket of each tensor. */
 void buckets_cost(const struct dpro_model *model, const struct dpro_strategy *strategy,
                   struct bucket_cost *costs, uint32_t *bucket_of);
-/* When the last of a bucket's variables is read for a rank, from the beginning of the step. */
-int64_t bucket_read_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       uint32_t bucket, uint32_t rank);
 static inline uint64_t bucket_size_bytes(const struct dpro_model *model,
                                          const struct dpro_strategy *strategy, uint32_t bucket)
 {

@@ -115,8 +115,7 @@ struct coarse {
     uint32_t *ready;       /* [rank * n_tensors + tensor] op after which it is ready; DPRO_NO_OP */
     uint32_t *first_of;    /* by bucket: the first tensor in it; MODEL_NONE */
     uint32_t n_buckets;
-    uint32_t *transfer_of;  /* by op: 1 + the bucket that arrives with it; 0: none */
-    const int64_t *read_ns; /* [rank * n_tensors + tensor] in a session: see struct model_rank */
+    uint32_t *transfer_of; /* by op: 1 + the bucket that arrives with it; 0: none */
 };
 
 /* Fills in the model's tensors and all arrays of `coarse` by tensor, bucket or op. */

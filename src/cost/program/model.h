@@ -131,8 +131,6 @@ struct model_rank {
     double *sample_scale;    /* [n_samples] factor on work_ns in each measured iteration; 1 */
     double *sample_pause_ns; /* [n_samples] what it paused there; NULL: nothing */
     uint32_t memory;         /* index into the model's memories, if it has any */
-    const int64_t *read_ns;  /* [n_tensors] with pulls_with_step: when a server has read what it
-                                sends this rank, from the step's first read; NULL: at once */
 };
 
 /* Who communicates with whom. Each is a row of a table in cost/program/schedule.c. */
@@ -169,13 +167,11 @@ struct model_link {
     struct dpro_estimate cpu_ns; /* computing time that a rank loses for each byte on its link, as
                                     both use the same cores (or multiprocessors) */
     uint64_t chunk_bytes;        /* the largest message; 0: a step is one message */
-    uint64_t queue_bytes; /* with servers: bytes of other senders that a new message waits for in
-                             the link's queue */
-    const uint32_t *rank_hosts; /* [n_ranks] index of the first rank on the same host, whose link
-                                   they share; NULL: each rank has its own */
-    bool is_rate_unknown;       /* nothing tells how large anything was: byte_ns is a unit */
-    bool is_within;             /* all communicate within hosts: byte_ns is of that */
-    bool own_links;             /* ranks of one host have links of their own to others (GPUs) */
+    const uint32_t *rank_hosts;  /* [n_ranks] index of the first rank on the same host, whose link
+                                    they share; NULL: each rank has its own */
+    bool is_rate_unknown;        /* nothing tells how large anything was: byte_ns is a unit */
+    bool is_within;              /* all communicate within hosts: byte_ns is of that */
+    bool own_links;              /* ranks of one host have links of their own to others (GPUs) */
 };
 
 /* How ranks reduce a bucket, beside the bytes on links. */

@@ -479,7 +479,6 @@ static void add_connections(struct evaluator *e)
         resources[1] = n_nodes + node_of(e, route.to);
         channel->resources = resources;
         channel->n_resources = 2;
-        channel->queue_ns = (double)net->link.queue_bytes * net->link.byte_ns.value;
     }
 }
 
@@ -517,8 +516,6 @@ static void set_part(struct evaluator *e, const struct layout *l, uint32_t b, ui
         flow.communication = b * n_ranks + r;
         flow.join = l->step;
         flow.then = SIM_NONE;
-        flow.after_ns =
-            session ? (double)bucket_read_ns(e->model, e->strategy, b, e->classes[r].rank) : 0;
         flow.arrive_ns += net->collective.overhead_ns.value;
         s->flows.at[pull] = flow;
         s->flows.at[l->n_pushes + push] = (struct sim_flow){

@@ -11,7 +11,6 @@ enum job_kind {
     IDLE,    /* executors, unless they went on meanwhile */
     SENT,    /* a flow's bytes */
     BEGINS,  /* a flow's bytes */
-    LEAVES,  /* a flow, a link's queue */
     QUEUES,  /* a flow, for its channel */
     ARRIVES, /* a flow */
     RELEASES /* a join */

@@ -300,40 +300,6 @@ void sim_enter(struct simulation *s, uint32_t number)
     sim_flow_on(s, number);
 }
 
-static void queue_for(struct simulation *s, const struct sim_channel *channel, uint32_t n)
-{
-    for (uint32_t k = 0; k < channel->n_resources; k++)
-        s->resources[channel->resources[k]].n_queued += n;
-}
-
-/* Whether flows that wait for one of its resources may come onto it. */
-static bool lets_in(const struct simulation *s, const struct sim_channel *channel)
-{
-    bool lets_in = false;
-    for (uint32_t k = 0; k < channel->n_resources; k++) {
-        const struct sim_resource *r = &s->resources[channel->resources[k]];
-        lets_in |= r->n_flows == 0 && r->n_queued > 0;
-    }
-    return lets_in;
-}
-
-static bool is_free(const struct simulation *s, const struct sim_channel *channel)
-{
-    bool is_free = true;
-    for (uint32_t k = 0; k < channel->n_resources; k++)
-        is_free &= s->resources[channel->resources[k]].n_flows == 0;
-    return is_free;
-}
-
-void sim_leave_queue(struct simulation *s, uint32_t place)
-{
-    uint32_t number = s->queued[place];
-    queue_for(s, &s->channels[s->flows.at[number].channel], UINT32_MAX);
-    s->n_queued--;
-    memmove(&s->queued[place], &s->queued[place + 1], (s->n_queued - place) * sizeof *s->queued);
-    sim_enter(s, number);
-}
-
 void sim_leave(struct simulation *s, struct sim_channel *channel)
 {
     channel->flow = SIM_NONE;
@@ -345,17 +311,12 @@ void sim_leave(struct simulation *s, struct sim_channel *channel)
     }
     change_flows(s, channel, false);
     slow_down(s, channel, false);
-    for (uint32_t i = 0; i < s->n_queued && lets_in(s, channel);)
-        if (is_free(s, &s->channels[s->flows.at[s->queued[i]].channel]))
-            sim_leave_queue(s, i);
-        else
-            i++;
     share_fairly(s, channel);
 }
 
 void sim_begin_flow(struct simulation *s, uint32_t number)
 {
-    struct sim_flow *flow = &s->flows.at[number];
+    const struct sim_flow *flow = &s->flows.at[number];
     const struct sim_channel *channel = &s->channels[flow->channel];
     if (flow->begins)
         s->communications.at[flow->communication].start_ns = s->now_ns;
@@ -364,12 +325,5 @@ void sim_begin_flow(struct simulation *s, uint32_t number)
         return;
     }
     slow_down(s, channel, true);
-    if (channel->queue_ns <= 0 || is_free(s, channel)) {
-        sim_enter(s, number);
-        return;
-    }
-    flow->queues_until = s->now_ns + channel->queue_ns;
-    s->queued[s->n_queued++] = number;
-    queue_for(s, channel, 1);
-    add_job(s, real_time(s), flow->queues_until, LEAVES, number);
+    sim_enter(s, number);
 }

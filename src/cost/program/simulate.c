@@ -333,13 +333,6 @@ static void simulate_happen(struct simulation *s, const struct sim_job *job)
     case BEGINS:
         sim_enter(s, job->which);
         break;
-    case LEAVES:
-        for (uint32_t i = 0; i < s->n_queued; i++)
-            if (s->queued[i] == job->which && s->flows.at[job->which].queues_until <= job->when) {
-                sim_leave_queue(s, i);
-                break;
-            }
-        break;
     case QUEUES:
         sim_queue_flow(s, job->which);
         break;
@@ -385,7 +378,7 @@ static bool simulate_step(struct simulation *s)
 static void simulate_reset(struct simulation *s)
 {
     s->now_ns = s->on_links_ns = s->busy_until = 0;
-    s->n_flowing = s->n_queued = s->n_touched = s->n_on_links = s->n_iterations = 0;
+    s->n_flowing = s->n_touched = s->n_on_links = s->n_iterations = 0;
     s->n_jobs = s->n_ended = 0;
     s->clock = SIM_NONE;
     s->is_busy = s->is_idle_due = s->is_settled = false;
@@ -408,7 +401,7 @@ static void simulate_reset(struct simulation *s)
         channel->is_touched = false;
     }
     EACH_OF (struct sim_resource, r, s->resources, s->n_resources) {
-        r->n_flows = r->n_queued = r->n_carried = r->n_governed = 0;
+        r->n_flows = r->n_carried = r->n_governed = 0;
         r->most_beside = 0;
     }
     EACH_OF (struct sim_executor, e, s->executors, s->n_executors) {
@@ -443,7 +436,6 @@ void simulation_init(struct simulation *s, struct arena *arena)
         s->next_ns[s->n_levels++] = ns;
     } while (n > 1);
     s->flowing = arena_array(arena, s->n_channels, sizeof *s->flowing);
-    s->queued = arena_array(arena, s->n_channels, sizeof *s->queued);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
     s->shared = arena_array(arena, s->n_resources, sizeof *s->shared);
     EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {

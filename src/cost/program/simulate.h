@@ -69,8 +69,7 @@ struct sim_flow {
     double arrive_ns; /* time after its bytes until it arrives, holding nothing */
     /* while it runs */
     uint32_t next; /* in the channel's queue */
-    double queues_until;
-    uint64_t job; /* with which its bytes are through, and when, by its channel's clock */
+    uint64_t job;  /* with which its bytes are through, and when, by its channel's clock */
     double sent;
 };
 
@@ -88,7 +87,7 @@ struct sim_join {
 struct sim_resource {
     double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
     uint32_t clock;
-    uint32_t n_flows, n_queued;   /* that share it, that wait for it */
+    uint32_t n_flows;             /* that share it */
     uint32_t *carried, n_carried; /* channels whose flows share it; first those that it governs */
     uint32_t n_governed;
     double most_beside; /* no other resource of these is slower than that */
@@ -107,8 +106,6 @@ struct sim_channel {
     uint32_t n_slows;
     uint8_t slows_as;   /* 0: over a link; 1: within a host */
     bool is_connection; /* a flow that follows another at once needs no new place on a link */
-    double queue_ns; /* time that a flow waits behind others in a link's queue before it shares the
-                        link */
     /* while it runs */
     uint32_t n_begun, n_flowing;
     uint32_t governor, flow; /* a resource; the last that came onto it; SIM_NONE: none */
@@ -177,7 +174,6 @@ struct simulation {
     uint32_t clock;                               /* the clock whose jobs are processed */
     uint32_t *flowing, n_flowing;                 /* channels with bytes on resources */
     uint32_t *shared, n_shared;                   /* while rates are found: resources */
-    uint32_t *queued, n_queued;                   /* flows in a link's queue */
     uint32_t *touched, n_touched;                 /* channels in which flows may begin */
     uint64_t n_jobs, n_ended;                     /* ended: communications */
     uint32_t n_finished[SIM_MOST_ITERATIONS + 1]; /* executors, by iteration */
@@ -197,8 +193,7 @@ void simulation_fini(struct simulation *s);
 /* Until iterations are all alike, or SIM_MOST_ITERATIONS have passed, or nothing happens. */
 void simulation_run(struct simulation *s);
 
-/* ---- sim_flows.c: flows that wait for their channel, queue for a link, and share resources ----
- */
+/* ---- sim_flows.c: flows that wait for their channel, and share resources ---- */
 
 static inline bool has_waiting(const struct sim_channel *channel)
 {
@@ -222,8 +217,6 @@ void sim_begin_flow(struct simulation *s, uint32_t flow);
 void sim_enter(struct simulation *s, uint32_t flow);
 void sim_flow_on(struct simulation *s, uint32_t flow);
 void sim_leave(struct simulation *s, struct sim_channel *channel);
-/* The flow at this place in the links' queues shares its link from now on. */
-void sim_leave_queue(struct simulation *s, uint32_t place);
 
 /* Flows lose a part of their rate while executors work. */
 void sim_set_busy(struct simulation *s, bool is_busy);

@@ -77,8 +77,12 @@ class TorchStore(Store):
             return None
 
 
-def ask(store, subject, digest, problem):
-    """Whether all ranks want to do the same, which `digest` stands for; `problem` says why this one can't, else None.
+OTHER = "it is not given the same as rank 0"
+
+
+def ask(store, subject, digest, problem, other=OTHER):
+    """Whether all ranks want to do the same, which `digest` stands for; `problem` says why this one can't, else None;
+    `other` what it means that digests differ.
     Returns None when all do, else what keeps them from it, the same text on all ranks that got an answer."""
     asked = store.name, subject
     n = _n_asked[asked] = _n_asked.get(asked, 0) + 1
@@ -87,7 +91,7 @@ def ask(store, subject, digest, problem):
     prefix, most_s = "dpro/%s/%s/%d/" % (subject, store.name, n), wait_s()
     answer = "no rank %d: %s" % (store.rank, problem) if problem else "%s %s" % (YES, digest)
     if store.rank == 0:
-        return _decide(store, prefix, answer, most_s)
+        return _decide(store, prefix, answer, most_s, other)
     store.put("%sanswer%d" % (prefix, store.rank), answer)
     text = store.get(prefix + "decision", 2 * most_s)  # rank 0 may come last, and then waits for others
     if text is None:
@@ -113,7 +117,7 @@ def hear(store, subject, most_s):
 _MISSING = "dpro must be in all ranks of the job (DPRO_PLAN and PYTHONPATH have to reach each node)"
 
 
-def _decide(store, prefix, mine, wait_s):
+def _decide(store, prefix, mine, wait_s, other):
     text, until = YES, time.monotonic() + wait_s
     for rank in range(store.size):
         answer = mine if rank == 0 else store.get("%sanswer%d" % (prefix, rank), max(until - time.monotonic(), 0.1))
@@ -122,7 +126,7 @@ def _decide(store, prefix, mine, wait_s):
         elif answer.startswith("no "):
             text = answer[len("no "):]
         elif answer != mine:
-            text = "rank %d: it is not given the same as rank 0" % rank
+            text = "rank %d: %s" % (rank, other)
         if text != YES:
             break
     if text == YES:

@@ -93,12 +93,16 @@ class Folder:
             rename_steps(self.temporary(name), unfinished)
         self.finish(name)
 
+    @classmethod
+    def write_json(cls, path, value):
+        cls.write_text(path, json.dumps(value, separators=(",", ":")))
+
     @staticmethod
-    def write_json(path, value):
+    def write_text(path, text):
         part = "%s.part%d" % (path, os.getpid())  # job.json has several writers
         try:
             with open_file(part, "w", encoding="utf-8") as file:
-                json.dump(value, file, separators=(",", ":"))
+                file.write(text)
             os.replace(part, path)
         except OSError:
             try:

@@ -101,10 +101,16 @@ def change(ddp, layout=None, cap_mb=None):
         if layout is None:
             reducer.set_cap(ddp, cap_mb)
             return
-        other = reducer.set_layout(ddp, layout)
+        reducer.make_layout(ddp, layout)
+        cut(ddp, layout)
     except Exception as problem:
         raise Broken("dpro: rank %d could not make the buckets that all ranks had agreed on; run the job without the plan"
                      % rank()) from problem
+
+
+def cut(ddp, layout):
+    from . import reducer
+    other = reducer.cut_layout(ddp, layout)
     if other:
         say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other, rank())
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from .ddp_parameters import named_parameters, reducer_order, size_bytes
 
+MOST_SEEN = 4096
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 _applied = weakref.WeakKeyDictionary()   # DDP model: its Layout
@@ -142,21 +143,39 @@ def difference(names, asked, made):
 def set_layout(ddp, layout):
     """Gives the model these buckets; all ranks of its group do the same at the same time, between two steps. Returns
     what is different from what was asked for, None when nothing is."""
-    parameters = Parameters(ddp)
+    make_layout(ddp, layout)
+    return cut_layout(ddp, layout)
+
+
+def make_layout(ddp, layout):
+    """The first half, which a rank can fail in by itself: no other one waits for it."""
     fixed = _is_fixed(ddp)
     buckets = list(reversed(layout.buckets)) if fixed else layout.buckets
-    order, limits = _cuts(parameters, buckets)
+    order, limits = _cuts(Parameters(ddp), buckets)
     if not fixed and os.environ.get("DDP_SET_LAST_BUCKET_CAP") == "1":
         limits = limits[::-1]  # torch goes through them from the end
     config = dataclasses.replace(ddp._bucket_config, per_bucket_bytes_caps=tuple(limits))
     _make_reducer(ddp, config, order)
-    if not fixed:
+
+
+def cut_layout(ddp, layout):
+    """The second half: DDP cuts the buckets, of which ranks tell each other."""
+    if not _is_fixed(ddp):
         ddp.reducer._push_all_rebuilt_params()
         ddp._has_rebuilt_buckets = ddp.reducer._rebuild_buckets()
     layout.hooked = False
     _applied[ddp] = layout
     _put_hooks(ddp, layout)
+    parameters = Parameters(ddp)
     return difference(parameters.names, layout.buckets, made_buckets(ddp, parameters))
+
+
+def digest(ddp):
+    """Of the parameters that DDP keeps the same on all ranks: of up to MOST_SEEN places in each."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [p.detach().reshape(-1).view(integers[p.element_size()])[::1 + p.numel() // MOST_SEEN].sum(dtype=torch.int64)
+            for p in reducer_order(ddp)[1] if p.element_size() in integers]
+    return sum(torch.stack(sums).tolist()) if sums else 0
 
 
 def set_cap(ddp, cap_mb=None):
@@ -175,8 +194,9 @@ def _make_reducer(ddp, config, order):
     if order is not None:
         parameters, sparse = [parameters[i] for i in order], [sparse[i] for i in order]
     names = ddp._build_debug_param_to_name_mapping(parameters)
-    ddp.reducer._check_reducer_finalized()
-    ddp._remove_autograd_hooks()
+    if ddp.reducer is not None:  # of one that could not be made
+        ddp.reducer._check_reducer_finalized()
+        ddp._remove_autograd_hooks()
     ddp.logger = ddp.reducer = None  # its buckets go before the new ones come
     own = ddp._bucket_config, ddp.bucket_bytes_cap
     ddp._bucket_config, ddp.bucket_bytes_cap = config, config.bucket_bytes_cap

@@ -21,6 +21,10 @@ def attach(session, optimizers):
     activate.when_compiled(torch_job.keep_out_of)
 
 
+def _nothing(*_):
+    pass
+
+
 class TorchJob(job.Job):
     framework, profiler = "pytorch", "torch.profiler"
     packages = ("torch",)
@@ -223,6 +227,11 @@ class TorchJob(job.Job):
     def mute_child(self):
         from . import profiler
         profiler.mute_child()
+
+    def end_steps(self):
+        """No step is looked at any more. The hook's place stays, as this may be called from there."""
+        if self._hook is not None:
+            self._hook.hooks_dict_ref()[self._hook.id] = _nothing
 
     def let_go(self):
         self._unwatch_batch()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from . import __version__, agreement, applied, files, planned, report
+from . import __version__, agreement, applied, files, planned, report, tune_page
 from .race import Race
 from .session import Session
 from .settings import number
@@ -45,6 +45,7 @@ class Tuning(Session):
         self._began = None       # (step, seconds) of the first turn
         self._n_blocks = 0
         self._kept = None        # what the job goes on with
+        self._history = []       # rank 0's, by block: tune_page.of_state()
 
     # Recording
 
@@ -212,8 +213,11 @@ class Tuning(Session):
             return
         if self._race:
             cost_pct = self._cost_pct(n_steps, seconds)
-            self._write(True, cost_pct)
-            self._tell_end(cost_pct)
+            text = self._end_text(cost_pct)
+            self._write(True, cost_pct, text=text)
+            self._tell(text)
+            self._tell("the plan is in %s, all turns in its tune.html and tune.json; another run takes it with dpro profile --plan %s" % (
+                self._out, self._out))
         self._leave()
 
     def _cost_pct(self, n_steps, seconds):
@@ -229,10 +233,11 @@ class Tuning(Session):
 
     def _tell_block(self):
         state = self._race.state()
+        self._history.append(tune_page.of_state(state))
         self._tell("block %d, %d of %d steps: %s" % (state["blocks"], state["steps"], state["budget_steps"], standing(state)))
         self._write(False)
 
-    def _tell_end(self, cost_pct):
+    def _end_text(self, cost_pct):
         state = self._race.state()
         if self._kept == BASELINE:
             text = "the job goes on as it was: %s" % state["why"]
@@ -240,29 +245,30 @@ class Tuning(Session):
             text = "the job goes on with %s, which %s of a step, where %.1f %% were expected" % (
                 self._kept, saves(state["names"][self._kept]), self._finalist(self._kept)["promised_pct"])
         cost_pct = cost_pct or 0
-        self._tell("%s; %s after %d steps of turns, which took %.1f %% %s than as it ran" % (
-            text, sure(state), state["steps"], abs(cost_pct), "longer" if cost_pct >= 0 else "less"))
-        self._tell("the plan is in %s, all turns in its tune.json; another run takes it with dpro profile --plan %s" % (
-            self._out, self._out))
+        return "%s; %s after %d steps of turns, which took %.1f %% %s than as it ran" % (
+            text, sure(state), state["steps"], abs(cost_pct), "longer" if cost_pct >= 0 else "less")
 
-    def _write(self, complete, cost_pct=None, problem=None):
+    def _write(self, complete, cost_pct=None, problem=None, text=None):
         """The best plan so far, and all turns."""
         if self._rank != 0 or not self._race:
             return
         try:
-            self._write_files(complete, cost_pct, problem)
+            self._write_files(complete, cost_pct, problem, text)
         except OSError as failed:  # turns go on
             report.say("tune-write", "tune: %s: %s" % (self._out, failed.strerror or failed))
 
-    def _write_files(self, complete, cost_pct, problem):
+    def _write_files(self, complete, cost_pct, problem, text):
         state = self._race.state()
         finalist = self._finalist(state["winner"])
         files.Folder.write_json(os.path.join(self._out, "plan.json"), finalist["plan"] if finalist else self._told["own"])
         finalists = [{key: value for key, value in finalist.items() if key != "plan"} for finalist in self._told["finalists"]]
-        files.Folder.write_json(os.path.join(self._out, "tune.json"), {
+        told = finite({
             "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
             "steps": self._turns.n_steps, "settle": self._turns.n_settle, "step": self._step, "asynchronous": on_gpu(),
-            "cost_pct": cost_pct, "race": finite(state), "finalists": finalists, "turns": self._turns.turns, "warnings": report.warnings})
+            "cost_pct": cost_pct, "race": state, "finalists": finalists, "history": self._history, "turns": self._turns.turns,
+            "warnings": report.warnings})
+        files.Folder.write_json(os.path.join(self._out, "tune.json"), told)
+        tune_page.write(tune_page.path_in(self._out), told, text or problem or "turns go on: " + standing(state))
         files.Folder.write_json(os.path.join(self.settings.out, TURNS), self._measured(state))
 
     def _measured(self, state):
@@ -294,6 +300,8 @@ class Tuning(Session):
             self._search.end()
         self._course = self._search = self._turns = None
         self._let_go()
+        if self.job and self.job.framework == "pytorch":
+            self.job.end_steps()
         if self._compressor and not self._compressor.ident:
             self._compressor.start()
 
@@ -305,11 +313,12 @@ class Tuning(Session):
         try:
             if self._search:
                 self._search.end()
-            self._write(False, problem="the job ended after step %d" % self._step)
+            now = ", in a turn of %s" % self._turns.now if self._turns and self._turns.now != BASELINE else ""
+            self._write(False, problem="the job ended after step %d%s" % (self._step, now))
             if self._race and self._rank == 0:
                 state = self._race.state()
-                self._tell("the job ended after step %d, before it was decided: %s; %s" % (
-                    self._step, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
+                self._tell("the job ended after step %d%s, before it was decided: %s; %s" % (
+                    self._step, now, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
                     if state["winner"] != BASELINE else "nothing is faster for sure yet, and the plan in %s changes nothing" % self._out))
         except Exception:
             pass
@@ -336,7 +345,7 @@ def finite(value):
     """For JSON, which has no infinity."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from . import __version__, files, loader_workers, report, settings, tensorflow_fusion
+from . import __version__, files, loader_workers, report, settings, tensorflow_fusion, tune_page
 from .race import Race
 from .tune import finite, saves, sure
 
@@ -95,6 +95,7 @@ class Restarts:
         self._turns, self._finalists = [], {}  # environments by name
         self._uses = None     # what the first run told of the job
         self._race = None     # begins with it
+        self._history = []    # by block: tune_page.of_state()
         self._left = []       # names of the block that runs
         self._limit_s = None  # of a run
 
@@ -149,6 +150,7 @@ class Restarts:
             del self._left[0]
         if not self._left:
             if self._turns and self._race.state()["blocks"]:
+                self._history.append(tune_page.of_state(self._race.state()))
                 self._tell_block()
             self._left = self._race.next_block() or []
         return bool(self._left)
@@ -231,12 +233,14 @@ class Restarts:
     def _same(self):
         return {"command": self._command, "asked": self._asked, "steps": self._n_steps, "settle": self._warmup}
 
-    def _write(self, complete=False, problem=None):
-        files.Folder.write_json(os.path.join(self._folder, STATE), finite({
+    def _write(self, complete=False, problem=None, text=None):
+        told = finite({
             "schema": SCHEMA, "dpro": __version__, "complete": complete, "problem": problem, "restarts": True, **self._same(),
             "uses": self._uses, "limit_s": self._limit_s, "race": self._race.state(), "turns": self._turns,
-            "finalists": [{"name": name, "environment": values} for name, values in self._finalists.items()],
-            "warnings": report.warnings}))
+            "finalists": [{"name": name, "environment": values} for name, values in self._finalists.items()], "history": self._history,
+            "warnings": report.warnings})
+        files.Folder.write_json(os.path.join(self._folder, STATE), told)
+        tune_page.write(tune_page.path_in(self._folder), told, text or problem or "runs go on")
 
     # What is told
 
@@ -263,12 +267,13 @@ class Restarts:
         values = self._finalists.get(winner, {})
         with open(os.path.join(self._folder, "tune.env"), "w", encoding="utf-8") as file:
             file.writelines(setting({name: value}) + "\n" for name, value in values.items() if name != "DPRO_PLAN")
-        self._write(complete=True)
         if winner == BASELINE:
             text = "the job is best started as it was: %s" % state["why"]
         else:
             text = "%s is fastest, and %s of a step" % (winner, saves(state["names"][winner]))
-        report.tell("tune: %s; %s after %d runs" % (text, sure(state), len(self._turns)))
+        text = "%s; %s after %d runs" % (text, sure(state), len(self._turns))
+        self._write(complete=True, text=text)
+        report.tell("tune: " + text)
         if "DPRO_PLAN" in values:
             report.tell("tune: next: dpro profile --plan %s -o TRACE -- %s" % (values["DPRO_PLAN"], " ".join(self._command)))
         elif loader_workers.VARIABLE in values:

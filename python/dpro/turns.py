@@ -3,7 +3,8 @@ meanwhile be told from what a strategy does. `dpro verify` and `dpro tune` take 
 
 A turn begins with a new reducer (reducer.py) and with modules switched (module_plan.py), on all ranks after the same step, and a few
 steps that do not count: DDP cuts its own buckets after the first, and new memory is touched. Ranks ask each other before they switch,
-and again when they have: where one of them could not, all go back to what the job does by itself."""
+again before the first of what would have them wait for each other, and when they have switched: where one of them could not, all go
+back to what the job does by itself. DDP keeps parameters the same on all ranks: if they differ after a turn, turns are over."""
 import collections
 import sys
 import time
@@ -11,6 +12,7 @@ import time
 from . import agreement, applied, memory, planned, report
 
 BASELINE = "baseline"
+DIFFERS = "its parameters are no longer those of rank 0"
 
 Strategy = collections.namedtuple("Strategy", "name path cap_mb", defaults=(None, None))
 Strategy.__doc__ = """`path`: of a plan; `cap_mb`: of DDP's own buckets. With neither it is the job as it is."""
@@ -37,6 +39,8 @@ class Turns:
         self.measures_peaks = False  # of memory on a CPU, in two more steps behind each turn of the first block
         self._models = []           # (DDP model, layouts by strategy) of each model that is switched
         self._caps = {}             # by strategy
+        self._paths = {}            # of plans, by strategy
+        self._compares = False      # parameters of ranks, which are the same as the job runs
         self._within_ranks = {}     # by strategy: ways of its modules, and its number of micro-batches
         self._names = []            # of models that have no DDP
         self._store = None          # by which ranks without DDP agree
@@ -53,7 +57,7 @@ class Turns:
     def prepare(self, strategies):
         """Asks all ranks whether they can have these. Returns why not, by name."""
         problems, self._caps = {}, {s.name: s.cap_mb for s in strategies if s.cap_mb is not None}
-        plans = {s.name: s.path for s in strategies if s.path}
+        plans = self._paths = {s.name: s.path for s in strategies if s.path}
         own = {name for name, path in plans.items() if planned.without_buckets(applied.read(path)[0])}  # the job's buckets
         layouts = {id(ddp): {} for ddp in planned.models()}
         for name, path in plans.items():
@@ -75,6 +79,8 @@ class Turns:
                 problems[name] = applied.read(plans[name])[1] or "the job has no DDP model"
         if not self._models:
             problems.update(dict.fromkeys(self._caps, "the job has no DDP model that a plan fits"))
+        self._compares = True
+        self._compares = bool(self._models) and self._ask("own", other=DIFFERS) is None
         return problems
 
     def _prepare_within_ranks(self, name, path):
@@ -113,35 +119,67 @@ class Turns:
 
     # Switching
 
-    def _ask(self, what, problem=None):
+    def _ask(self, what, problem=None, other=agreement.OTHER):
+        from . import reducer
+        if self._compares and other == DIFFERS:
+            what += ", %x" % sum(reducer.digest(ddp) for ddp, _ in self._models)
         stores = [agreement.TorchStore(ddp.process_group) for ddp, _ in self._models] or ([self._store] if self._store else [])
-        return next(filter(None, [agreement.ask(store, "turns", what, problem) for store in stores]), None)
+        return next(filter(None, [agreement.ask(store, "turns", what, problem, other) for store in stores]), None)
 
     def switch(self, name):
         """To what all ranks train with from now on. Returns None, or the name of the strategy that does not go, and why; the job is
         as it was before or, where some rank could not make it, as it is by itself."""
         before = self.now
-        problem, self._problem = self._ask("step %d: %s" % (self._step, name), self._problem), None
+        problem, self._problem = self._ask("step %d: %s" % (self._step, name), self._problem, DIFFERS), None
         if problem:
             return before, problem
-        problem = self._change(name)
-        problem = self._ask("step %d: has %s" % (self._step, name), problem)
-        if problem:
-            self._back()
-            return name, problem
+        for half in (self._make, self._cut):
+            problem = self._ask("step %d: %s of %s" % (self._step, half.__name__, name), self._tried(half, name))
+            if problem:
+                self._back()
+                return name, problem
+            if not any(name in layouts for _, layouts in self._models):
+                break  # it is whole
         self.now = name
         return None
 
-    def _change(self, name):
+    @staticmethod
+    def _tried(half, name):
         try:
-            for ddp, layouts in self._models:
-                planned.change(ddp, layouts.get(name), self._caps.get(name))
-            self._switch_within_ranks(name)
+            half(name)
         except Exception as problem:
             if report.is_the_jobs(problem):
                 raise
-            return report.first_line(problem.__cause__ or problem)
+            return report.first_line(problem)
         return None
+
+    def _make(self, name):
+        """What each rank does by itself."""
+        from . import reducer
+        self._check_memory(applied.read(self._paths[name])[0] if name in self._paths else None)
+        for ddp, layouts in self._models:
+            if name in layouts:
+                reducer.make_layout(ddp, layouts[name])
+            else:
+                reducer.set_cap(ddp, self._caps.get(name))
+        self._switch_within_ranks(name)
+
+    def _cut(self, name):
+        for ddp, layouts in self._models:
+            if name in layouts:
+                planned.cut(ddp, layouts[name])
+
+    @staticmethod
+    def _check_memory(plan):
+        """Of a GPU: what fails in a step fails in the job's own code."""
+        if plan is None or not (on_gpu() and plan.memory.peak_bytes and plan.memory.baseline_peak_bytes):
+            return
+        cuda = sys.modules["torch"].cuda
+        more = plan.memory.peak_bytes - plan.memory.baseline_peak_bytes
+        left = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.max_memory_allocated()
+        if more > left:
+            raise MemoryError("it is expected to hold %s more than the job, and the GPU has %s left" % (
+                applied.size_text(more), applied.size_text(max(left, 0))))
 
     def _back(self):
         """A rank that can't do this either has no reducer any more: planned.change raises Broken."""
@@ -212,6 +250,15 @@ class Turns:
             failed = self.switch(self._left[0]) if self._left[0] != self.now else None
             if failed is None:
                 break
+            if failed[1].endswith(DIFFERS):
+                if failed[0] == BASELINE:  # the job's own doing
+                    self._compares = False
+                    continue
+                self._session.left_out(*failed)
+                self._back()
+                self._session.turns_over("after steps with %s, %s, which they were before: what was saved before step %d is sound" % (
+                    failed[0], failed[1], self.turns[-1]["first_step"] - self.n_settle if self.turns else self._step))
+                return
             if failed[0] == BASELINE or not self._session.left_out(*failed) or (self.now != BASELINE and self.switch(BASELINE)):
                 self._session.turns_over(failed[1])
                 return

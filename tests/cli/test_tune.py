@@ -6,10 +6,11 @@ import sys
 import time
 import unittest.mock
 
+from browser import CHROMIUM, browser
 from support import BUNDLED, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import tune  # noqa: E402
+from dpro import race, tune, tune_page  # noqa: E402
 
 PROGRAM = """
 import json, os, sys
@@ -178,3 +179,41 @@ class Told(Case):
                                       (-8.8, -30.6, 2.0, "costs 8.8 % (-2.0 to 30.6)"), (3.0, -1e20, 100.0, "saves 3.0 % (so far)"),
                                       (0.0, -float("inf"), float("inf"), "saves 0.0 % (so far)")):
             self.assertEqual(tune.saves({"saves_pct": mean, "low_pct": low, "high_pct": high}), told)
+
+
+class Page(Case):
+    """tune.html, of a race that is simulated."""
+
+    def told(self, n_blocks):
+        names = ["as it was <b>", *("buckets+parts+order+%d" % n for n in range(5))]
+        contest, history, turns = race.Race(["baseline", *names], "baseline", 2000, 4), [], []
+        for block in range(n_blocks):
+            if block:
+                history.append(tune_page.of_state(contest.state()))
+            for i, name in enumerate(contest.next_block() or ()):
+                step_ns = [10 ** 8 - 10 ** 6 * names.index(name) + 10 ** 5 * (i % 3)] * 4 if name in names else [10 ** 8] * 4
+                turns.append({"name": name, "step_ns": step_ns})
+                contest.add(name, step_ns)
+        history.append(tune_page.of_state(contest.state()))
+        return tune.finite({"race": contest.state(), "history": history, "turns": turns, "cost_pct": -9.6, "finalists": [
+            {"name": name, "promised_pct": 3.0, "promised_half_pct": 2.0} for name in names]})
+
+    def test_it_tells_of_each_finalist_what_was_expected_and_measured(self):
+        for n_blocks in (1, 3):
+            told = self.told(n_blocks)
+            page = tune_page.page(told, "the job goes on with <this>")
+            self.assertIn("The job goes on with &lt;this&gt;", page)
+            self.assertIn("as it was &lt;b&gt;", page)
+            self.assertNotIn("<script", page)
+            for name, one in told["race"]["names"].items():
+                self.assertIn("%.1f %%" % one["saves_pct"], page, name)
+            self.assertEqual(page.count("expected 3.0 (&plusmn; 2.0)"), 6)
+            self.assertIn("9.6 % less than as it ran", page)
+
+    def test_it_fits_any_width(self):
+        if not CHROMIUM:
+            self.skipTest("no Chromium")
+        tune_page.write(self.path("tune.html"), self.told(3), "x" * 300)
+        for width in (390, 1200):
+            with browser().page(self.path("tune.html"), width=width):
+                self.assertLessEqual(browser().evaluate("document.documentElement.scrollWidth"), width)

@@ -28,16 +28,22 @@ def each(i):
 DECIDED = BODY + """
 if PLAN != "-":
     from dpro import reducer, tune
-    set_layout, found = reducer.set_layout, tune.Search.found
-    def failing(ddp, layout):
-        if layout.plan.path.endswith("failing.json"):
-            raise RuntimeError("there is no room for it")
-        return set_layout(ddp, layout)
+    make, found = DDP._ddp_init_helper, tune.Search.found
+    make_layout = reducer.make_layout
+    def failing(ddp, layout):  # rank 1 alone, when its reducer is gone
+        if layout.plan.path.endswith("failing.json") and RANK == 1:
+            def no_room(*args):
+                raise RuntimeError("there is no room for it")
+            DDP._ddp_init_helper = no_room
+        try:
+            make_layout(ddp, layout)
+        finally:
+            DDP._ddp_init_helper = make
     def with_failing(search):
         told = found(search)
         told["finalists"].append({"name": "failing", "path": "/failing.json", "plan": told["own"], "promised_pct": 0.0})
         return told
-    reducer.set_layout, tune.Search.found = failing, with_failing
+    reducer.make_layout, tune.Search.found = failing, with_failing
 train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=each)
 sys.stdout.write("BUCKETS %d %d\\n" % (RANK, buckets()))
 end()
@@ -56,20 +62,52 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measure
 """
 
 
+DIFFERS = BODY + """
+if PLAN != "-" and RANK == 1:
+    from dpro import reducer
+    cut_layout = reducer.cut_layout
+    def wrong(ddp, layout):
+        with torch.no_grad():
+            next(ddp.parameters()).view(-1)[0] += 1e-6
+        return cut_layout(ddp, layout)
+    reducer.cut_layout = wrong
+over = []
+def until_over(i):
+    each(i)
+    go = torch.ones(1)
+    over.append(os.path.exists(os.path.join(PLAN, "tune.json")) and '"problem":null' not in open(os.path.join(PLAN, "tune.json")).read())
+    if sum(over) == 8:
+        go.zero_()
+    dist.broadcast(go, 0)
+    if not go.item():
+        sys.stdout.write("BUCKETS %d %d\\n" % (RANK, buckets()))
+        end()
+        sys.exit(0)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_over)
+"""
+DIES = BODY + """
+def until_measured(i):
+    each(i)
+    if RANK == 1 and os.path.exists(os.path.join(PLAN, "tune.json")):
+        os._exit(9)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measured)
+"""
+
+
 class Tune(live.Case):
     PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
 
-    def pair(self, body, n, *command):
+    def pair(self, body, n, *command, code=0):
         """Two ranks, without torchrun, which takes longer to start than they do."""
         settings = self.environment(dpro=False, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(live.free_ports()[0]),
                                     DPRO_WARMUP="2", DPRO_ITERATIONS="2")
         plan = self.path("plan") if command else "-"
         run = self.command([*command, *self.PAIR, live.PYTHON, self.script(body), plan, str(n)], **settings)
-        self.assertEqual(run.codes, [0], run.err[-3000:])
+        self.assertEqual(run.codes, [code], run.err[-3000:])
         return run
 
-    def tune(self, body, n, *options):
-        run = self.pair(body, n, live.DPRO, "tune", "-o", self.path("plan"), *options, "--")
+    def tune(self, body, n, *options, code=0):
+        run = self.pair(body, n, live.DPRO, "tune", "-o", self.path("plan"), *options, "--", code=code)
         with open(self.path("plan", "tune.json"), encoding="utf-8") as file:
             return run, json.load(file)
 
@@ -79,8 +117,8 @@ class Tune(live.Case):
         race = told["race"]
         self.assertEqual((told["schema"], told["complete"], told["problem"], told["world_size"]), ("dpro.tune/1", True, None, 2))
         self.assertEqual((race["names"]["failing"]["kind"], race["names"]["failing"]["why"]),
-                         ("failed", "rank 0: RuntimeError: there is no room for it"))
-        self.assertEqual(run.err.count("tune: failing is out: rank 0: RuntimeError: there is no room for it"), 1)
+                         ("failed", "rank 1: RuntimeError: there is no room for it"))
+        self.assertEqual(run.err.count("tune: failing is out: rank 1: RuntimeError: there is no room for it"), 1)
         self.assertNotEqual(race["winner"], "baseline", race)
         self.assertGreater(race["names"][race["winner"]]["low_pct"], 0)
         self.assertGreater(race["sure"], 0.9)
@@ -116,6 +154,28 @@ class Tune(live.Case):
         self.assertRegex(run.err, "tune: the job ended after step [0-9]+, before it was decided: .* saves .* the plan in ")
         found = subprocess.run([live.DPRO, "verify", "--plan", self.path("plan"), "--", "true"], capture_output=True, text=True)
         self.assertIn("nothing was measured", found.stderr)  # of a program that does not train; the plan could be read
+
+    def test_parameters_of_ranks_that_differ_after_a_turn_end_the_turns(self):
+        run, told = self.tune(DIFFERS, 2000)
+        names = told["race"]["names"]
+        out = [name for name, one in names.items() if one["kind"] == "failed"]
+        self.assertEqual(len(out), 1, names)
+        self.assertEqual(names[out[0]]["why"], "rank 1: its parameters are no longer those of rank 0")
+        self.assertIn("tune: the job goes on as it was: after steps with %s, rank 1: its parameters are no longer those of rank 0, which "
+                      "they were before: what was saved before step " % out[0], run.err)
+        self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
+        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
+            own = json.load(file)["communication"]
+        self.assertTrue(own["is_own"])
+        for rank in range(2):
+            self.assertIn("BUCKETS %d %d" % (rank, len(own["buckets"])), run.out)
+
+    def test_of_a_job_whose_rank_dies_what_was_measured_stays(self):
+        run, told = self.tune(DIES, 2000, code=1)
+        self.assertFalse(told["complete"])
+        self.assertGreater(told["race"]["blocks"], 0)
+        self.assertTrue(os.path.exists(self.path("plan", "trace", "turns.json")))
+        self.assertTrue(os.path.exists(self.path("plan", "plan.json")))
 
     def test_a_job_that_ends_before_all_is_recorded_is_as_it_was(self):
         run = self.pair(BODY + "train(model, torch.optim.SGD(model.parameters(), lr=0.05), N)\nend()\n", 9, live.DPRO, "tune", "-o",

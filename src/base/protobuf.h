@@ -6,7 +6,6 @@
  * before it has been handed out. */
 #pragma once
 
-#include "base/base.h"
 #include "base/bytes.h"
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };

@@ -2,7 +2,6 @@
  * fail; an id out of range gives an empty answer. */
 #include "graph/graph.h"
 
-#include "align/clock_map.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/transport.h"
 

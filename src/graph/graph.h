@@ -5,7 +5,6 @@
 #include <dpro/graph.h>
 
 #include "align/clock_map.h"
-#include "base/column.h"
 #include "graph/memory/graph_memory.h"
 #include "graph/names/names.h"
 #include "ingest/arithmetic.h"

@@ -12,7 +12,6 @@
 #include <dpro/graph.h>
 
 #include "graph/graph.h"
-#include "graph/names/names.h"
 #include "graph/ops/sequence_match.h"
 #include "ingest/trace.h"
 

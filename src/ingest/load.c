@@ -5,7 +5,6 @@
 #include "base/options.h"
 
 #include "ingest/readers.h"
-#include "ingest/transport/transport.h"
 
 #define ROW_OF(name) &name,
 static const struct reader *const rows[] = {READERS(ROW_OF)};

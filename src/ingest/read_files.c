@@ -1,6 +1,5 @@
 /* Each file is recognised and read, several at a time. */
 
-#include "base/file.h"
 #include "base/parallel.h"
 #include "ingest/load.h"
 

@@ -6,8 +6,6 @@
  * reader; what calls the hooks knows no format. */
 #pragma once
 
-#include "base/bytes.h"
-#include "base/json.h"
 #include "ingest/part.h"
 
 struct rank_job;

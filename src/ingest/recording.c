@@ -10,10 +10,8 @@
 
 #include <dpro/recording.h>
 
-#include "base/file.h"
 #include "ingest/load.h"
 #include "ingest/readers.h"
-#include "ingest/transport/transport.h"
 
 enum {
     MIN_FREE_BYTES =

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include "ingest/part.h"
 #include "ingest/reader.h"
 
 #define PROCESS_NONE (-1) /* nobody read it yet */

@@ -8,7 +8,6 @@
  * rank, its messages are left to the simulator. */
 #include "table/tables.h"
 
-#include "base/file.h"
 #include "base/protobuf.h"
 #include "base/writer.h"
 

@@ -1,7 +1,6 @@
 /* The global data-flow graph as GraphML (graphml.graphdrawing.org), with what a replay needs: an
  * op's device, times and how many predecessors it does not wait for; which edges lead into the
  * following iteration. */
-#include "graph/graph.h"
 #include "table/tables.h"
 
 #include "base/utf8.h"

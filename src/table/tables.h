@@ -4,7 +4,6 @@
 #include <dpro/dimensions.h>
 #include <dpro/table.h>
 
-#include "base/column.h"
 #include "graph/graph.h"
 
 #define EDGES(COLUMN, ROW)                                                                         \

@@ -4,7 +4,6 @@
  * these to the pull's end is one exchange of the worker, replayed as a whole. A transport log tells
  * more, so that it goes first. */
 
-#include "adapters/horovod/timeline.h"
 #include "ingest/sources.h"
 #include "ingest/transport/ps.h"
 

@@ -8,9 +8,7 @@
  * of their parameters' names. */
 
 #include "ingest/rank_job.h"
-#include "ingest/rank_json.h"
 #include "ingest/transport/ps.h"
-#include "ingest/transport/transport.h"
 
 enum { KEYS_PER_TENSOR = 1 << 16, NAME_BYTES = 1024 };
 #define PREFIX "BytePSPushPull."

@@ -8,8 +8,6 @@
  * neighbour moved of the same messages says when it was there, and so on around the ring. */
 
 #include "adapters/horovod/thread.h"
-#include "ingest/trace.h"
-#include "ingest/transport/transport.h"
 
 /* ---- messages of a log that has calls only ---- */
 

@@ -4,7 +4,6 @@
  * Of Horovod's only the rounds and the hand-overs are marked here: its thread comes with
  * fusion_build(). */
 
-#include "adapters/horovod/timeline.h"
 #include "ingest/sources.h"
 
 static const int64_t MARK_NS = 1000, HAND_OVER_NS = 100;

@@ -1,7 +1,6 @@
 /* Gives each communication timeline to its rank. A rank has one. A timeline that was recorded at
  * another time than the rank's profile is of another run. */
 
-#include "adapters/horovod/timeline.h"
 #include "ingest/rank_job.h"
 #include "ingest/readers.h"
 #include "ingest/transport/ps.h"

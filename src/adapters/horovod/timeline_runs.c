@@ -5,8 +5,6 @@
  * which order, differs between versions, so a run is put together from whatever stages come: the
  * next run of its tensor begins with a stage that this one has been through. */
 
-#include "adapters/horovod/timeline.h"
-
 #include "ingest/reader.h"
 
 enum { MAX_NESTED = 8, MAX_TENSORS = 1 << 22, MAX_RANKS = 1 << 20 };

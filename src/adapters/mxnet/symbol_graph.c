@@ -6,7 +6,6 @@
  * the ops that take what it made. Of equal names the last one before is meant. Variables are nodes
  * without inputs. */
 
-#include "base/json_members.h"
 #include "ingest/reader.h"
 
 enum { MAX_NODES = 1 << 24, NAME_MAX_BYTES = 4096 };

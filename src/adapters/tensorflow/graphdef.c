@@ -4,8 +4,6 @@
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
 #include "adapters/tensorflow/tf_parts.h"
 
-#include "ingest/reader.h"
-
 enum { KEY_MAX = 1024 };
 
 /* Attributes that give the key and the size, as what they are kept. */

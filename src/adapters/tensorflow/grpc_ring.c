@@ -10,7 +10,6 @@
  * the time, may not be, and stay whole. */
 
 #include "ingest/trace.h"
-#include "ingest/transport/transport.h"
 
 /* What else goes over gRPC is shorter. */
 enum { LEAST_CHUNK = 4096, MOST_RUNS = 1 << 22 };

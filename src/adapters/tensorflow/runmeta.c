@@ -5,7 +5,6 @@
  * list. Of a device's graphs, as a run of several functions leaves them, the largest is kept: the
  * training step, not what initialized it. */
 #include "adapters/tensorflow/tf_parts.h"
-#include "ingest/reader.h"
 
 /* A partition graph in a part. */
 struct partition {

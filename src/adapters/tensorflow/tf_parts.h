@@ -2,7 +2,6 @@
  * file tells of. */
 #pragma once
 
-#include "base/base.h"
 #include "base/protobuf.h"
 #include "ingest/reader.h"
 

@@ -9,7 +9,6 @@
 #include "adapters/tensorflow/xplane.h"
 #include "ingest/rank_job.h"
 
-#include "adapters/horovod/timeline.h"
 #include "ingest/readers.h"
 
 enum { LINE_NAME_MAX = 256 };

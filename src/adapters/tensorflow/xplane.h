@@ -4,7 +4,6 @@
 
 #include "adapters/tensorflow/tf_parts.h"
 #include "adapters/tensorflow/xla.h"
-#include "base/protobuf.h"
 
 enum { NO_META = UINT32_MAX, N_CACHED = 4096 };
 

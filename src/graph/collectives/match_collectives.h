@@ -1,9 +1,6 @@
 /* Joins ranks that were built alone: who takes part in which collective. */
 #pragma once
 
-#include "align/clock_map.h"
-#include "base/base.h"
-#include "graph/rank_build.h"
 #include "graph/steps/choose_steps.h"
 
 /* Sets of ranks, each kept once and known by its number. */

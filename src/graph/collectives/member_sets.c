@@ -1,8 +1,6 @@
 /* Sets of ranks, each kept once. */
 #include "graph/collectives/match_collectives.h"
 
-#include "ingest/trace.h"
-
 ORDER(by_rank, int32_t, COMPARE(*x, *y));
 
 uint32_t member_sets_add(struct member_sets *sets, int32_t *ranks, uint32_t n)

@@ -2,7 +2,6 @@
  *
  * The profile says them with the collective, or names a group that it lists elsewhere. gloo says
  * neither: of its collectives the transport logs show who exchanged messages. */
-#include "graph/collectives/match_collectives.h"
 
 #include "graph/messages/endpoints.h"
 

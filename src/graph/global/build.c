@@ -6,12 +6,9 @@
 #include "base/parallel.h"
 #include "graph/builder.h"
 #include "graph/clocks/clocks.h"
-#include "graph/collectives/match_collectives.h"
 #include "graph/global/assembly.h"
 #include "graph/memory/rank_memory.h"
 #include "graph/messages/endpoints.h"
-#include "graph/rank_build.h"
-#include "graph/steps/choose_steps.h"
 #include "ingest/load.h"
 
 struct build {

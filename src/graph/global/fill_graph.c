@@ -1,7 +1,6 @@
 /* Writes all that was learnt about the ops into the graph. */
 
 #include "graph/global/assembly.h"
-#include "graph/graph.h"
 #include "graph/memory/rank_memory.h"
 
 static void set_seen(struct dpro_graph *g, uint32_t op, int64_t start, int64_t zero, int64_t dur)

@@ -1,7 +1,6 @@
 /* The names of tensors, and which tensors a communication carries. */
 
 #include "graph/global/assembly.h"
-#include "graph/names/names.h"
 
 void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
                           char text[TENSOR_NAME])

@@ -11,7 +11,6 @@
  * - Else a bucket stands for its gradients. */
 
 #include "graph/local/local_edges.h"
-#include "ingest/transport/transport.h"
 
 struct copy {
     uint32_t span;

@@ -3,7 +3,6 @@
  * (blocks.0)", and for a backward pass within "FSDP::pre_backward (blocks.1)". */
 
 #include "graph/rank_build.h"
-#include "ingest/transport/transport.h"
 
 static bool is_named(const struct rank_build *rank, uint32_t span, const char *name)
 {

@@ -4,7 +4,6 @@
  * until ranks add them up or gather them. What they are to add up is as large as the whole. */
 
 #include "graph/memory/memory_build.h"
-#include "ingest/rank_json.h"
 
 /* A part of two or more, of parameters whose shards may be uneven. */
 #define LEAST_PARTS 1.5

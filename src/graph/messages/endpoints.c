@@ -2,9 +2,6 @@
  * streams and from the steps of NCCL's proxy threads; and which two ends are one message. */
 #include "graph/messages/endpoints.h"
 
-#include "graph/collectives/match_collectives.h"
-#include "ingest/transport/transport.h"
-
 /* ---- each rank alone ---- */
 
 /* The span that ran a slice of a collective: its own on a communication thread, its launch's where

@@ -9,9 +9,7 @@
  * have passed on. */
 #include "graph/messages/find_messages.h"
 
-#include "graph/collectives/match_collectives.h"
 #include "graph/messages/endpoints.h"
-#include "ingest/transport/transport.h"
 
 void messages_fini(struct messages *messages)
 {

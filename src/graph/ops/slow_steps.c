@@ -1,7 +1,6 @@
 /* What a rank does longer in its slow iterations: time by name, of threads and streams, against the
  * median of all iterations; and time in which none of its threads has an op. What waits, for ranks
  * or for the GPU, is no cause. */
-#include "graph/rank_build.h"
 
 #include "graph/ops/match_slices.h"
 

@@ -13,7 +13,6 @@
  * they go with what comes next in the iteration; with what was last where nothing comes, or where a
  * backward pass does. What an op calls is of its phase. */
 
-#include "graph/names/names.h"
 #include "graph/ops/framework_graph.h"
 
 enum { UNKNOWN = DPRO_N_OP_KINDS, HOLDS_PASS /* and is not of one phase */ };

@@ -7,8 +7,6 @@
  * the last push's work is the time between its arrival and the first answer. */
 #include "graph/servers/parameter_servers.h"
 
-#include "graph/collectives/match_collectives.h"
-
 enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 
 void servers_fini(struct servers *servers)

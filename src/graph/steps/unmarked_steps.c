@@ -1,7 +1,6 @@
 /* Iterations that nothing marks, by what an iteration of training is: passes forward and back, and
  * then the optimizer's step. */
 
-#include "graph/names/names.h"
 #include "graph/steps/training.h"
 
 static const struct trace_track *main_track(const struct training *t)

@@ -5,8 +5,6 @@
  * iteration's bytes apart one iteration apart, whatever else it carries. */
 #include "graph/steps/choose_steps.h"
 
-#include "ingest/transport/transport.h"
-
 enum {
     FEWEST = 5,            /* iterations that tell something */
     MOST = 10000,          /* that are looked at on either side of the profile */

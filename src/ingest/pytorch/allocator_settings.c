@@ -1,6 +1,5 @@
 /* PYTORCH_CUDA_ALLOC_CONF: keys and values, "key:value,...", where a value is a word or a list in
  * brackets. Blanks mean nothing. */
-#include "ingest/allocator_history.h"
 
 #include "ingest/rank_job.h"
 

@@ -6,7 +6,6 @@
  * did not see. */
 
 #include "ingest/pytorch/kineto.h"
-#include "ingest/rank_json.h"
 
 static void join_et_fini(void *payload)
 {

@@ -1,9 +1,7 @@
 /* What Kineto's profiles tell beside spans, and execution traces. */
 #pragma once
 
-#include "base/json.h"
 #include "ingest/rank_job.h"
-#include "ingest/trace.h"
 
 /* One end of a flow. */
 struct kineto_flow {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "base/pickle.h"
-#include "ingest/allocator_history.h"
 #include "ingest/rank_job.h"
 
 /* Keys and values that mean something; in a part's strings each has the number of its row. */

@@ -1,6 +1,5 @@
 /* The logs of the NCCL profiler plugin: their records, what each event is a part of, and which span
  * of the profile called each operation. */
-#include "ingest/transport/transport.h"
 
 #include "ingest/sources.h"
 #include "tracer/record.h"

@@ -2,7 +2,6 @@
  * passed, and what they add up to. */
 
 #include "ingest/trace.h"
-#include "ingest/transport/transport.h"
 
 ORDER(by_place, struct net_message,
       ASCENDING(stream) ?: ASCENDING(offset) ?: ASCENDING(size_bytes));

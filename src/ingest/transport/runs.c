@@ -1,6 +1,5 @@
 /* The spans of a rank's collectives: listing them, finding one by thread and time, and what the
  * logs say of them. */
-#include "ingest/transport/transport.h"
 
 #include "ingest/pytorch/kineto_words.h"
 #include "ingest/rank_job.h"

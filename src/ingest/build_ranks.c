@@ -192,19 +192,17 @@ static void build_item(void *arg, size_t item)
 /* Ops that are in no node of the graph: of another run, or of a function without a graph. */
 static void warn_unmatched(struct trace_build *build, const struct rank_job *job)
 {
-    char some[32], all[32], process[NET_PROCESS_TEXT];
-    net_process_format(process, job->rank->rank);
+    const char *process = NET_PROCESS(job->rank->rank);
     if (job->n_node_spans > 0)
         log_line(&build->options->sink, DPRO_LOG_DEBUG, "%s: %s of %s ops of %s are nodes of it",
-                 job->graph->path, count_text(some, job->n_node_spans - job->n_unmatched),
-                 count_text(all, job->n_node_spans), process);
+                 job->graph->path, COUNT_TEXT(job->n_node_spans - job->n_unmatched),
+                 COUNT_TEXT(job->n_node_spans), process);
     if (job->n_unmatched == 0)
         return;
     bool none = job->n_unmatched == job->n_node_spans;
     build_warn(build, "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); %s",
-               job->graph->path, count_text(some, job->n_unmatched),
-               count_text(all, job->n_node_spans), process,
-               strtab_get(&build->trace->names, job->first_unmatched),
+               job->graph->path, COUNT_TEXT(job->n_unmatched), COUNT_TEXT(job->n_node_spans),
+               process, strtab_get(&build->trace->names, job->first_unmatched),
                none ? "are both of one run? What waits for what is read off the timeline"
                     : "what those wait for is not known");
 }
@@ -212,7 +210,6 @@ static void warn_unmatched(struct trace_build *build, const struct rank_job *job
 /* Said once: some executors run many ops as one where they are not told otherwise. */
 static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, size_t n_jobs)
 {
-    char some[32], all[32];
     size_t i = 0;
     while (i < n_jobs && jobs[i].n_bulks == 0)
         i++;
@@ -220,8 +217,8 @@ static void warn_bulks(struct trace_build *build, const struct rank_job *jobs, s
         build_warn(build,
                    "%s: %s of %s ops of rank %d are bulks of several nodes of the graph, each "
                    "replayed as one op; %s",
-                   jobs[i].sources[0]->path, count_text(some, jobs[i].n_bulks),
-                   count_text(all, jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
+                   jobs[i].sources[0]->path, COUNT_TEXT(jobs[i].n_bulks),
+                   COUNT_TEXT(jobs[i].n_node_spans), jobs[i].rank->rank, jobs[i].bulk_advice);
 }
 
 static void ranks_finish(struct trace_build *build, struct rank_job *jobs, size_t n_jobs)
@@ -233,14 +230,13 @@ static void ranks_finish(struct trace_build *build, struct rank_job *jobs, size_
         array_fini(&jobs[i].warnings);
     }
     EACH_OF (const struct rank_job, job, jobs, n_jobs) {
-        char text[32];
         if (job->rank->world_size > trace->world_size)
             trace->world_size = job->rank->world_size;
         if (job->rank->rank >= trace->world_size)
             trace->world_size = job->rank->rank + 1;
         if (job->n_duplicates)
             build_warn(build, "%s: %s spans written twice, one of each kept", job->sources[0]->path,
-                       count_text(text, job->n_duplicates));
+                       COUNT_TEXT(job->n_duplicates));
         if (*job->debug)
             log_line(&build->options->sink, DPRO_LOG_DEBUG, "%s", job->debug);
     }

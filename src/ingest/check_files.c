@@ -7,7 +7,7 @@
 static const int64_t MAX_GAP_NS = 3600LL * 1000000000;
 
 /* 91204 -> "91,204" */
-const char *count_text(char out[32], uint64_t n)
+const char *count_write(char out[32], uint64_t n)
 {
     char digits[24];
     int len = snprintf(digits, sizeof digits, "%" PRIu64, n), o = 0;
@@ -34,7 +34,7 @@ static void warn_damage(struct trace_build *build, const struct source *source)
     uint64_t left = source->size_bytes > source->read_bytes
                         ? (source->size_bytes - source->read_bytes) * 100 / source->size_bytes
                         : 0;
-    char n[32], lost[48] = "";
+    char lost[48] = "";
     if (left)
         snprintf(lost, sizeof lost, ", %" PRIu64 " %% of the file is lost", left);
     build_warn(build,
@@ -42,17 +42,16 @@ static void warn_damage(struct trace_build *build, const struct source *source)
                " of the %s: %s; the %s entries before it are whole%s; copy or record "
                "the file again",
                source->path, source->fail != JSON_OK ? source->fail_offset : source->json_bytes,
-               source->reader->encoding, reason, count_text(n, source->part.n_events), lost);
+               source->reader->encoding, reason, COUNT_TEXT(source->part.n_events), lost);
 }
 
 static void warn_losses(struct trace_build *build, const struct source *source)
 {
     uint64_t n_lost = source->part.losses.n_broken + source->part.losses.n_unpaired;
-    char lost[32], all[32];
     if (n_lost > 0)
-        build_warn(
-            build, "%s: %s of %s spans lack a begin, an end or a time that makes sense, skipped",
-            source->path, count_text(lost, n_lost), count_text(all, source->part.n_spans + n_lost));
+        build_warn(build,
+                   "%s: %s of %s spans lack a begin, an end or a time that makes sense, skipped",
+                   source->path, COUNT_TEXT(n_lost), COUNT_TEXT(source->part.n_spans + n_lost));
 }
 
 /* Whether an empty file is missed: nobody misses what was said on stderr. */

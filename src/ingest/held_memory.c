@@ -5,7 +5,6 @@
 #include <dpro/memory.h>
 
 #include "ingest/load.h"
-#include "ingest/rank_job.h"
 
 static void memory_fini(void *payload)
 {
@@ -258,11 +257,10 @@ static void held_describe(struct trace_build *build, struct rank_job *job)
             source->names[held->modules.at[i].name], source->names[held->modules.at[i].class]};
     join_allocated(arena, held, to);
     uint32_t n_twice = join_blocks(to, held, source->names);
-    char some[32];
     uint64_t n_skipped = n_twice + held->n_broken + held->allocated.n_broken;
     if (n_skipped > 0)
         rank_warn(build, job, "%s: %s blocks or modules are listed twice or make no sense, skipped",
-                  source->path, count_text(some, n_skipped));
+                  source->path, COUNT_TEXT(n_skipped));
 }
 
 const struct reader held_reader = {

@@ -66,8 +66,9 @@ int path_folder_number(const char *path);
 int path_process(const char *path);
 const char *path_name(const char *path); /* without its folders */
 
-/* 91204 -> "91,204" */
-const char *count_text(char out[32], uint64_t n);
+/* 91204 -> "91,204", in room that lasts as long as the block. */
+#define COUNT_TEXT(n) count_write((char[32]){0}, (n))
+const char *count_write(char out[32], uint64_t n);
 
 /* ---- share_files.c: a trace that several processes read ----
  *

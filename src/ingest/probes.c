@@ -350,7 +350,6 @@ static void probes_join(struct trace_build *build)
     const char *used = NULL;
     EACH (struct source, source, build->list) {
         const struct dpro_probes *probes = source_payload(source, &probes_payload);
-        char some[32];
         if (!probes)
             continue;
         if (used) {
@@ -360,7 +359,7 @@ static void probes_join(struct trace_build *build)
         used = source->path;
         if (probes->n_broken > 0)
             build_warn(build, "%s: %s entries make no sense, skipped", source->path,
-                       count_text(some, probes->n_broken));
+                       COUNT_TEXT(probes->n_broken));
         build->trace->probes = part_take_payload(&source->part, &probes_payload);
     }
 }

@@ -31,13 +31,11 @@ void rank_check_allocations(struct trace_build *build, struct rank_job *job)
         struct source *source = job->sources[i];
         struct trace_part *part = &source->part;
         uint64_t n_read = part->allocations.n + part->losses.n_allocations;
-        char some[32], all[32];
         allocations_check(part, &total);
         if (part->losses.n_allocations)
             rank_warn(build, job,
                       "%s: %s of %s memory events have no time or size that makes sense, skipped",
-                      source->path, count_text(some, part->losses.n_allocations),
-                      count_text(all, n_read));
+                      source->path, COUNT_TEXT(part->losses.n_allocations), COUNT_TEXT(n_read));
     }
 }
 

@@ -159,12 +159,10 @@ static void tell_servers(struct trace_build *build)
                       text_begins(path_name(source->path), "rank");
         for (size_t k = 0; k < build->list.n && serves; k++) {
             const struct source *other = &build->list.at[k];
-            char name[NET_PROCESS_TEXT];
             if (other->reader != &mxnet_reader || other->rank != source->rank ||
                 other->part.details.n == 0)
                 continue;
-            int len = snprintf(name, sizeof name, "server%d", source->rank);
-            source->rank = net_process_in(name, (size_t)len);
+            source->rank = net_process_numbered("server", source->rank);
             serves = false;
         }
     }

@@ -556,9 +556,6 @@ static void leave_steps_out(struct session_joiner *j)
 
 static void warn_missing(struct session_joiner *j, const struct source *missing)
 {
-    char process[NET_PROCESS_TEXT];
-    if (missing)
-        net_process_format(process, missing->rank);
     build_warn(
         j->build,
         missing ? "%s: there is no profile of %s beside it, so that the steps in its RunMetadata "
@@ -566,7 +563,8 @@ static void warn_missing(struct session_joiner *j, const struct source *missing)
                   "task's command, too"
                 : "%s: no step is whole in the profiles of all tasks, so that the steps in "
                   "its RunMetadata are all that is replayed; record it again%s",
-        missing ? missing->path : j->processes[0].graph->path, missing ? process : "");
+        missing ? missing->path : j->processes[0].graph->path,
+        missing ? NET_PROCESS(missing->rank) : "");
 }
 
 static void join_session(struct session_joiner *j)

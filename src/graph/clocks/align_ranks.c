@@ -11,7 +11,6 @@
 
 #include "align/align.h"
 #include "base/parallel.h"
-#include "graph/collectives/match_collectives.h"
 
 /* ---- from local to common ---- */
 
@@ -318,8 +317,7 @@ static const char *name_clock(struct ranks_state *st, uint32_t node, bool shared
     const struct host *host = &st->hosts[st->host_of[node]];
     const char *name = st->nodes.at[node].host;
     struct arena *arena = &st->join->clocks.arena;
-    char process[NET_PROCESS_TEXT];
-    net_process_format(process, st->nodes.at[node].rank);
+    const char *process = NET_PROCESS(st->nodes.at[node].rank);
     if (name[0] == '\0')
         return arena_format(arena, "%s", process);
     if (host->twice || (host->split && !shared))
@@ -449,13 +447,11 @@ static void warn_conflicts(struct ranks_state *st)
 /* What has been asked for clocks alone has no other answer. */
 static void warn_alone(struct ranks_state *st)
 {
-    char process[NET_PROCESS_TEXT];
-    net_process_format(process, st->nodes.at[0].rank);
     if (st->nodes.n == 1)
         WARN(st,
              "these are %s's times alone: there is nothing to compare its clock with; add the "
              "other ranks' logs or profiles",
-             process);
+             NET_PROCESS(st->nodes.at[0].rank));
 }
 
 void clocks_align(struct join *join, const struct dpro_trace *trace,

@@ -38,12 +38,10 @@ static void add_devices(struct assembly *a, struct graph_builder *builder)
         const struct link *link = &a->messages->links.at[line->direction / 2];
         bool in = line->direction % 2;
         int length = snprintf(text, sizeof text, "link %s, %s", link->name, in ? "in" : "out");
-        if (line->n_sharing > 1) {
-            char from[NET_PROCESS_TEXT], to[NET_PROCESS_TEXT];
-            net_process_format(from, a->join->ranks[line->from].trace->rank);
-            net_process_format(to, a->join->ranks[line->to].trace->rank);
-            snprintf(text + length, sizeof text - (size_t)length, ", %s to %s", from, to);
-        }
+        if (line->n_sharing > 1)
+            snprintf(text + length, sizeof text - (size_t)length, ", %s to %s",
+                     NET_PROCESS(a->join->ranks[line->from].trace->rank),
+                     NET_PROCESS(a->join->ranks[line->to].trace->rank));
         graph_builder_add_device(builder, in ? DPRO_DEVICE_LINK_RX : DPRO_DEVICE_LINK_TX,
                                  a->join->ranks[link->rank].trace->rank, text);
     }
@@ -138,14 +136,13 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
     const struct rank_build *rank = &a->join->ranks[r];
     const char *does =
         as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_ready][as];
-    char process[NET_PROCESS_TEXT];
-    net_process_format(process, a->join->ranks[joined_rank(a->join, joined, other)].trace->rank);
     assembly_name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective,
                           tensor_name);
     if (other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1)
         snprintf(text, sizeof text, "%s a rank without a log", does);
     else
-        snprintf(text, sizeof text, "%s %s", does, process);
+        snprintf(text, sizeof text, "%s %s", does,
+                 NET_PROCESS(a->join->ranks[joined_rank(a->join, joined, other)].trace->rank));
     struct graph_op row = {.kind = (uint8_t)kinds[as],
                            .phase = DPRO_OP_BARRIER,
                            .device = DPRO_NO_DEVICE,

@@ -243,14 +243,12 @@ static void warn_left_out(struct assembly *a)
 {
     const struct join *join = a->join;
     const struct left_out *incomplete = NULL;
-    char process[NET_PROCESS_TEXT];
     unsigned n_incomplete = 0;
     EACH (const struct left_out, odd, join->choice.left_out) {
         if (odd->incomplete) {
             incomplete = n_incomplete++ == 0 ? odd : incomplete;
             continue;
         }
-        net_process_format(process, join->ranks[odd->rank].trace->rank);
         if (odd->kept) {
             WARN(a,
                  "the only iteration holds work that is not its own, and takes longer for it: "
@@ -260,13 +258,13 @@ static void warn_left_out(struct assembly *a)
         }
         WARN(a, "iteration %" PRId64 " is left out%s%s%s: %s", odd->number,
              odd->leads ? ", it only leads up to the others" : "", join->n_ranks > 1 ? "; on " : "",
-             join->n_ranks > 1 ? process : "", odd->reason);
+             join->n_ranks > 1 ? NET_PROCESS(join->ranks[odd->rank].trace->rank) : "", odd->reason);
     }
     if (n_incomplete == 0)
         return;
-    net_process_format(process, join->ranks[incomplete->rank].trace->rank);
     WARN(a, "%u iteration%s left out (first on %s): %s", n_incomplete,
-         n_incomplete == 1 ? " is" : "s are", process, incomplete->reason);
+         n_incomplete == 1 ? " is" : "s are",
+         NET_PROCESS(join->ranks[incomplete->rank].trace->rank), incomplete->reason);
 }
 
 /* The CPU's marks and the GPU's work disagree by what can be seen. */
@@ -292,7 +290,6 @@ static void warn_fewer(struct assembly *a)
     const struct dpro_job_options *o = a->options;
     const struct rank_build *least = NULL;
     uint32_t most = 0, fewest = UINT32_MAX, n_fewer = 0;
-    char process[NET_PROCESS_TEXT];
     for (int pass = 0; pass < 2; pass++)
         EACH_OF (const struct rank_build, rank, join->ranks, join->n_ranks) {
             uint32_t n = 0;
@@ -307,11 +304,11 @@ static void warn_fewer(struct assembly *a)
         }
     if (n_fewer == 0)
         return;
-    net_process_format(process, least->trace->rank);
     WARN(a,
          "%u of %u ranks measured fewer iterations than others (%s has %u, others up to %u): the "
          "%u that all have are learnt from",
-         n_fewer, join->n_ranks, process, fewest, most, join->ranks[0].n_samples);
+         n_fewer, join->n_ranks, NET_PROCESS(least->trace->rank), fewest, most,
+         join->ranks[0].n_samples);
 }
 
 /* Work that only some iterations have. */
@@ -319,7 +316,6 @@ static void warn_unmatched(struct assembly *a)
 {
     enum { LEAST_PCT = 2 };
     const struct rank_build *worst = NULL;
-    char process[NET_PROCESS_TEXT];
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(a->graph, &n);
     double mean = 0;
@@ -330,12 +326,12 @@ static void warn_unmatched(struct assembly *a)
         mean += (double)measured[i] / n;
     if (!worst || (double)worst->unmatched_ns * 100 <= LEAST_PCT * mean)
         return;
-    net_process_format(process, worst->trace->rank);
     WARN(a,
          "%.2f ms of an iteration (%.0f %%), on average on %s, are GPU work that only some "
          "iterations have: where nothing else runs it counts as idle, and no what-if changes it; "
          "--steps chooses iterations that are alike",
-         (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean, process);
+         (double)worst->unmatched_ns / 1e6, 100 * (double)worst->unmatched_ns / mean,
+         NET_PROCESS(worst->trace->rank));
 }
 
 /* Collectives of which the part of some ranks is missing, or fits no other rank's. */

@@ -162,7 +162,6 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
     struct arena *arena = &build->trace->arena;
     struct devices devices = {.of = of};
     struct allocator_settings settings;
-    char some[32];
     find_devices(&devices);
     set_settings(build, job, source, of, &settings);
     rank->allocators = arena_array(arena, devices.those.n, sizeof *rank->allocators);
@@ -174,7 +173,7 @@ static void join_histories(struct trace_build *build, struct rank_job *job,
     }
     if (of->n_broken)
         rank_warn(build, job, "%s: %s entries, segments or blocks make no sense, skipped",
-                  source->path, count_text(some, of->n_broken));
+                  source->path, COUNT_TEXT(of->n_broken));
     FREE_ALL(&devices.by_list, &devices.those);
 }
 

@@ -136,7 +136,7 @@ bool net_process_is(int64_t rank)
            (rank >= INT_MIN && rank < INT_MIN + (int64_t)N_ROLES * NET_MAX_PROCESSES);
 }
 
-void net_process_format(char out[NET_PROCESS_TEXT], int rank)
+char *net_process_format(char out[NET_PROCESS_TEXT], int rank)
 {
     unsigned process = (unsigned)rank - (unsigned)INT_MIN;
     const struct role *role = rank >= -1 ? NULL : &roles[process / NET_MAX_PROCESSES];
@@ -146,6 +146,7 @@ void net_process_format(char out[NET_PROCESS_TEXT], int rank)
         snprintf(out, NET_PROCESS_TEXT, "%s", role->word);
     else
         snprintf(out, NET_PROCESS_TEXT, "%s %u", role->word, process % NET_MAX_PROCESSES);
+    return out;
 }
 
 /* The number that follows a role's word; -1: none, or another word. */

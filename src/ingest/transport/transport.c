@@ -245,19 +245,17 @@ static uint32_t n_alone(const struct dpro_trace *trace, uint32_t t)
 static void warn_strangers(struct trace_build *build, struct source **sources)
 {
     struct dpro_trace *trace = build->trace;
-    char name[NET_PROCESS_TEXT];
     uint32_t n = 0, first = 0;
     for (uint32_t t = 0; t < trace->n_transports && trace->n_transports > 1; t++)
         if (n_alone(trace, t) > 0)
             first = n++ ? first : t;
     if (n == 0)
         return;
-    net_process_format(name, trace->transports[first].rank);
     build_warn(build,
                "%s: no other log has the other end of any of the %u connections of %s%s; are all "
                "logs of one run?",
-               path_of(sources, trace->transports[first].rank), n_alone(trace, first), name,
-               n > 1 ? " (and of others)" : "");
+               path_of(sources, trace->transports[first].rank), n_alone(trace, first),
+               NET_PROCESS(trace->transports[first].rank), n > 1 ? " (and of others)" : "");
 }
 
 /* ---- the hooks ---- */
@@ -279,12 +277,10 @@ void transports_complete(struct trace_build *build)
                 other->attempt != source->attempt || !transport_of(source) ||
                 !transport_of(other) || same_process(source, other))
                 continue;
-            char process[NET_PROCESS_TEXT];
-            net_process_format(process, source->rank);
             build_warn(build,
                        "%s: a second process's log of %s, skipped; %s is used; name the file after "
                        "another number",
-                       source->path, process, other->path);
+                       source->path, NET_PROCESS(source->rank), other->path);
             source->rank = -1;
         }
     }

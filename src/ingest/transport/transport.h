@@ -144,7 +144,9 @@ struct net_collective { /* one rank's part in a gloo collective; or an exchange 
  * known. */
 enum { NET_PROCESS_TEXT = 32, NET_MAX_PROCESSES = 1 << 20 /* ranks, or others of a role */ };
 bool net_process_is(int64_t rank); /* whether a process can have that number */
-void net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0" */
+char *net_process_format(char out[NET_PROCESS_TEXT], int rank); /* "rank 3", "server 0": out */
+/* The same in room that lasts as long as the block. */
+#define NET_PROCESS(rank) net_process_format((char[NET_PROCESS_TEXT]){0}, (rank))
 int net_process_in(const char *name, size_t len); /* "net_server0.csv"; -1: no role in it */
 int net_process_numbered(const char *role, int64_t number); /* "server", "ps", "scheduler"; -1 */
 

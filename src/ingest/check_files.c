@@ -64,8 +64,7 @@ static bool is_named_as_trace(const char *path)
 }
 
 /* An empty file, or one of no format; 0: it is passed over. */
-static int check_unknown(struct trace_build *build, const struct source *source,
-                         struct dpro_error *err)
+static void check_unknown(struct trace_build *build, const struct source *source)
 {
     if (source_is_damaged(source) && !source->other) {
         build_warn(build,
@@ -73,22 +72,20 @@ static int check_unknown(struct trace_build *build, const struct source *source,
                    "or record it again",
                    source->path, source->json_bytes,
                    source->damage ?: "the file ends in the middle of its JSON");
-        return 0;
+        return;
     }
     if (source->named && source->size_bytes && source->other)
-        return dpro_error_set(err, DPRO_EFORMAT, "%s: %s", source->path, source->other);
+        fail_with(DPRO_EFORMAT, "%s: %s", source->path, source->other);
     if (source->named)
-        return dpro_error_set(err, source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
-                              source->size_bytes
-                                  ? "%s: not a trace that dpro knows; give a PyTorch profiler "
-                                    "(Kineto) or execution trace, JSON or JSON.gz, a "
-                                    "TensorFlow profile (.xplane.pb), or a trace directory "
-                                    "of dpro profile"
-                                  : "%s: empty file; record it again",
-                              source->path);
+        fail_with(source->size_bytes ? DPRO_EFORMAT : DPRO_EEMPTY,
+                  source->size_bytes ? "%s: not a trace that dpro knows; give a PyTorch profiler "
+                                       "(Kineto) or execution trace, JSON or JSON.gz, a "
+                                       "TensorFlow profile (.xplane.pb), or a trace directory "
+                                       "of dpro profile"
+                                     : "%s: empty file; record it again",
+                  source->path);
     if (source->size_bytes == 0 && is_named_as_trace(source->path))
         build_warn(build, "%s: empty file, left out; copy or record it again", source->path);
-    return 0;
 }
 
 /* Adds the base to the part's first start and last end. */
@@ -126,26 +123,20 @@ static void check_known(struct trace_build *build, struct source *source)
                    missing->spans, part->n_events, missing->question);
 }
 
-int sources_check(struct trace_build *build, struct dpro_error *err)
+void sources_check(struct trace_build *build)
 {
     EACH (struct source, source, build->list) {
-        int rc = 0;
-        if (source->rc < 0 && source->named) {
-            *err = source->err;
-            return source->rc;
-        }
+        if (source->named)
+            fail_on(source->rc, &source->err);
         if (source->rc < 0) {
             build_warn(build, "%s; skipped", source->err.text);
             source->reader = NULL;
         } else if (source->reader) {
             check_known(build, source);
         } else {
-            rc = check_unknown(build, source, err);
+            check_unknown(build, source);
         }
-        if (rc < 0)
-            return rc;
     }
-    return 0;
 }
 
 /* Whether there is a profile, or what the caller takes instead. */
@@ -159,25 +150,22 @@ static bool has_times(const struct trace_build *build)
     return false;
 }
 
-int sources_check_any(const struct trace_build *build, const char *first_path,
-                      struct dpro_error *err)
+void sources_check_any(const struct trace_build *build, const char *first_path)
 {
     if (has_times(build))
-        return 0;
+        return;
     for (size_t r = build->table->n; r-- > 0;)
         EACH (const struct source, source, build->list)
             if (source->reader == build->table->at[r] && missing_of(source)->alone)
-                return dpro_error_set(err, DPRO_EEMPTY, "%s: %s", source->path,
-                                      missing_of(source)->alone);
+                fail_with(DPRO_EEMPTY, "%s: %s", source->path, missing_of(source)->alone);
     EACH (const struct source, source, build->list)
         if (source->other && !source->reader)
-            return dpro_error_set(err, DPRO_EEMPTY, "%s: no trace in it that dpro reads; %s is %s",
-                                  first_path, source->path, source->other);
-    return dpro_error_set(
-        err, DPRO_EEMPTY,
-        "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "
-        "with the profiles of PyTorch, TensorFlow, MXNet or Horovod",
-        first_path);
+            fail_with(DPRO_EEMPTY, "%s: no trace in it that dpro reads; %s is %s", first_path,
+                      source->path, source->other);
+    fail_with(DPRO_EEMPTY,
+              "%s: no trace file found in it; give what 'dpro profile' recorded, or a folder "
+              "with the profiles of PyTorch, TensorFlow, MXNet or Horovod",
+              first_path);
 }
 
 static const char *name_of(const struct source *source, uint32_t id)
@@ -186,7 +174,7 @@ static const char *name_of(const struct source *source, uint32_t id)
 }
 
 /* Two files that cannot be of one job. */
-int sources_check_one_job(const struct trace_build *build, struct dpro_error *err)
+void sources_check_one_job(const struct trace_build *build)
 {
     const struct source *sized = NULL, *backed = NULL, *timed = NULL;
     int64_t start = 0, end = 0;
@@ -196,33 +184,33 @@ int sources_check_one_job(const struct trace_build *build, struct dpro_error *er
             continue;
         if (part->process.world_size && sized &&
             sized->part.process.world_size != part->process.world_size)
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s and %s: of different jobs (world size %d and %d); give one "
-                                  "job's files only",
-                                  sized->path, source->path, sized->part.process.world_size,
-                                  part->process.world_size);
+            fail_with(DPRO_EFORMAT,
+                      "%s and %s: of different jobs (world size %d and %d); give one "
+                      "job's files only",
+                      sized->path, source->path, sized->part.process.world_size,
+                      part->process.world_size);
         if (part->process.world_size && !sized)
             sized = source;
         const char *backend = name_of(source, part->process.backend);
         if (*backend && backed &&
             strcmp(name_of(backed, backed->part.process.backend), backend) != 0)
-            return dpro_error_set(err, DPRO_EFORMAT,
-                                  "%s and %s: of different jobs (backend %s and %s); give one "
-                                  "job's files only",
-                                  backed->path, source->path,
-                                  name_of(backed, backed->part.process.backend), backend);
+            fail_with(DPRO_EFORMAT,
+                      "%s and %s: of different jobs (backend %s and %s); give one "
+                      "job's files only",
+                      backed->path, source->path, name_of(backed, backed->part.process.backend),
+                      backend);
         if (*backend && !backed)
             backed = source;
         if (!time_on_epoch(part->start_ns))
             continue;
         if (timed && timed->rank != source->rank &&
             (part->start_ns - end > MAX_GAP_NS || start - part->end_ns > MAX_GAP_NS))
-            return dpro_error_set(
-                err, DPRO_EFORMAT,
-                "%s and %s: recorded %" PRId64
-                " minutes apart, so not of one run; give one run's files only",
-                timed->path, source->path,
-                (part->start_ns > end ? part->start_ns - end : start - part->end_ns) / 60000000000);
+            fail_with(DPRO_EFORMAT,
+                      "%s and %s: recorded %" PRId64
+                      " minutes apart, so not of one run; give one run's files only",
+                      timed->path, source->path,
+                      (part->start_ns > end ? part->start_ns - end : start - part->end_ns) /
+                          60000000000);
         if (!timed || part->start_ns < start)
             start = part->start_ns;
         if (!timed || part->end_ns > end)
@@ -230,7 +218,6 @@ int sources_check_one_job(const struct trace_build *build, struct dpro_error *er
         if (!timed)
             timed = source;
     }
-    return 0;
 }
 
 /* What many files have in common is said once, with the first of them. */

@@ -82,72 +82,60 @@ static int load_find(struct trace_build *build, const char *const *paths, size_t
     return rc;
 }
 
-static int load_load(struct trace_build *build, const char *const *paths, size_t n_paths,
-                     struct dpro_error *err)
+static void load_load(struct trace_build *build, const char *const *paths, size_t n_paths)
 {
-    int rc = load_find(build, paths, n_paths, err);
+    struct dpro_error why;
+    int rc = load_find(build, paths, n_paths, &why);
     if (build->processes)
-        rc = shared_find(build, rc, err);
-    if (rc < 0)
-        return rc;
+        rc = shared_find(build, rc, &why);
+    fail_on(rc, &why);
     sources_read(build);
-    if ((rc = sources_check(build, err)) < 0)
-        return rc;
+    sources_check(build);
     if (!has_profile(build))
         CALL_ALL(build->table, stand_alone, build);
-    if ((rc = sources_check_any(build, paths[0], err)) < 0 ||
-        (rc = sources_find_ranks(build, err)) < 0)
-        return rc;
+    sources_check_any(build, paths[0]);
+    fail_on(sources_find_ranks(build, &why), &why);
     sources_drop_exports(build);
     sources_choose_attempt(build);
-    if ((rc = sources_check_one_job(build, err)) < 0)
-        return rc;
+    sources_check_one_job(build);
     CALL_ALL(build->table, complete, build);
     list_files(build);
     merge_names(build);
     build->has_logs = transports_are_logged(build);
     if (build->processes)
         shared_answer_files(build);
-    if ((rc = ranks_build(build, err)) < 0)
-        return rc;
+    fail_on(ranks_build(build, &why), &why);
     CALL_ALL(build->table, join, build);
     logged_build(build->trace);
     if (build->processes)
         shared_answer_ranks(build);
     sources_warn_cut(build);
-    return 0;
 }
 
-static int load_trace(const struct reader_table *table, const char *const *paths, size_t n_paths,
-                      const struct dpro_job_options *options, struct dpro_trace **trace,
-                      struct dpro_error *err)
+static void load_trace(const struct reader_table *table, const char *const *paths, size_t n_paths,
+                       const struct dpro_job_options *options, struct dpro_trace **trace)
 {
     struct dpro_job_options mine;
     struct trace_build build = {.options = &mine, .table = table};
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_error why;
+    fail_on(OPTIONS_TAKE(&mine, options, &why), &why);
     if (processes_count(build.options->processes) > 1) {
         build.processes = build.options->processes;
         build.processes->sink = build.options->sink;
     }
     if (n_paths == 0)
-        return dpro_error_set(err, DPRO_EUSAGE, "no trace given; name a folder or files");
+        fail_with(DPRO_EUSAGE, "no trace given; name a folder or files");
     build.trace = mem_array(1, sizeof *build.trace);
-    rc = load_load(&build, paths, n_paths, err);
-    if (rc < 0)
-        return rc;
+    load_load(&build, paths, n_paths);
     sources_fini(&build.list);
     *trace = build.trace;
-    return 0;
 }
 
 int trace_load(const struct reader_table *table, const char *const *paths, size_t n_paths,
                const struct dpro_job_options *options, struct dpro_trace **trace,
                struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        load_trace(table, paths, n_paths, options, trace, err));
+    return OUTCOME(err, load_trace(table, paths, n_paths, options, trace));
 }
 
 int dpro_trace_load(const char *const *paths, size_t n_paths,

@@ -35,11 +35,10 @@ void sources_read(struct trace_build *build);
 void sources_read_of(struct trace_build *build, int process);
 
 /* check_files.c: what reading said about each file; decides which go on. */
-int sources_check(struct trace_build *build, struct dpro_error *err);
+void sources_check(struct trace_build *build);
 /* Whether there is anything to work with, and all is of one job. */
-int sources_check_any(const struct trace_build *build, const char *first_path,
-                      struct dpro_error *err);
-int sources_check_one_job(const struct trace_build *build, struct dpro_error *err);
+void sources_check_any(const struct trace_build *build, const char *first_path);
+void sources_check_one_job(const struct trace_build *build);
 /* Says what all logs together lack. */
 void sources_warn_cut(struct trace_build *build);
 

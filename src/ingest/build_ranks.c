@@ -237,8 +237,6 @@ static void ranks_finish(struct trace_build *build, struct rank_job *jobs, size_
         if (job->n_duplicates)
             build_warn(build, "%s: %s spans written twice, one of each kept", job->sources[0]->path,
                        COUNT_TEXT(job->n_duplicates));
-        if (*job->debug)
-            log_line(&build->options->sink, DPRO_LOG_DEBUG, "%s", job->debug);
     }
     for (size_t i = 0; i < n_jobs; i++)
         warn_unmatched(build, &jobs[i]);

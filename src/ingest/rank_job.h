@@ -18,7 +18,6 @@ struct rank_job {
     uint32_t first_unmatched;           /* string id */
     uint32_t n_bulks;                   /* ops that stand for several nodes */
     const char *bulk_advice;            /* how they are seen apart; static text */
-    char debug[256];                    /* to be said at level debug; "": nothing */
     ARRAY(char *) warnings;             /* to be said of it, in the trace's arena */
     uint64_t n_duplicates;
     int threads; /* that build it */

@@ -178,7 +178,6 @@ static void pack_job(struct pack *pack, struct rank_job *job)
         pack_struct(pack, of_window, window);
     pack_struct(pack, of_built, job->rank);
     PACK(pack, job->n_duplicates);
-    PACK(pack, job->debug);
     PACK(pack, n_warnings);
     for (uint32_t i = 0; i < n_warnings; i++) {
         const char *text = pack->reading ? NULL : job->warnings.at[i];
@@ -226,9 +225,8 @@ static void files_deal(struct dealer *dealer, const struct files_share *share)
 {
     struct source *source = share->source;
     int rank = path_rank(source->path), process = share->may->process, best_fit = -1;
-    uint64_t of_rank = (uint64_t)PROCESS_NONE, key = (uint64_t)(int64_t)rank + 1;
-    if (rank >= 0)
-        map_get(&dealer->ranks, key, &of_rank);
+    uint64_t key = rank >= 0 ? (uint64_t)rank + 1 : 0;
+    uint64_t of_rank = map_or(&dealer->ranks, key, (uint64_t)PROCESS_NONE);
     EACH_OF (const struct found_by, found, share->may, share->n) {
         int fit = 2 * found->source.is_read + ((uint64_t)found->process == of_rank);
         if (fit < best_fit ||

@@ -10,11 +10,6 @@
 
 /* ---- spans ---- */
 
-static uint32_t intern_name(struct placing *p, const char *text)
-{
-    return strtab_add(&p->trace->names, text, strlen(text));
-}
-
 static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t window,
                      int64_t start_ns, int64_t end_ns, const struct trace_detail *detail)
 {
@@ -45,17 +40,17 @@ static int64_t last_enqueue(const struct placing *p, uint32_t round, uint32_t gr
 
 static void add_spans(struct placing *p)
 {
-    uint32_t negotiate = intern_name(p, "NEGOTIATE_ALLREDUCE");
-    uint32_t copy_in = intern_name(p, "MEMCPY_IN_FUSION_BUFFER");
-    uint32_t copy_out = intern_name(p, "MEMCPY_OUT_FUSION_BUFFER");
-    uint32_t callbacks = intern_name(p, "CALLBACKS");
+    uint32_t negotiate = strtab_format(&p->trace->names, "NEGOTIATE_ALLREDUCE");
+    uint32_t copy_in = strtab_format(&p->trace->names, "MEMCPY_IN_FUSION_BUFFER");
+    uint32_t copy_out = strtab_format(&p->trace->names, "MEMCPY_OUT_FUSION_BUFFER");
+    uint32_t callbacks = strtab_format(&p->trace->names, "CALLBACKS");
     const struct fusion *f = p->fusion;
     struct trace_rank *rank = p->rank;
     int64_t free_ns = NEVER;
     size_t n_groups = p->rounds->rounds.n * f->n_groups;
     rank_make_room(rank, 1, 5 * n_groups, 2 * n_groups);
     rank->fused.track = rank->n_tracks;
-    rank_add_track(rank, intern_name(p, "Horovod thread"));
+    rank_add_track(rank, strtab_format(&p->trace->names, "Horovod thread"));
     rank->tracks[rank->fused.track].serial = true;
     for (uint32_t r = 0; r < p->rounds->rounds.n; r++)
         for (uint32_t g = 0; g < f->n_groups; g++) {
@@ -65,8 +60,8 @@ static void add_spans(struct placing *p)
             if (window == NO_ID)
                 continue;
             int64_t ready = last_enqueue(p, r, g);
-            struct trace_detail detail = {.process_group = intern_name(p, "horovod"),
-                                          DETAIL_UNKNOWN};
+            struct trace_detail detail = {
+                .process_group = strtab_format(&p->trace->names, "horovod"), DETAIL_UNKNOWN};
             if (ready == NEVER || ready > t->start_ns)
                 ready = t->start_ns;
             if (ready < free_ns)
@@ -202,7 +197,7 @@ static void find_marks(const struct dpro_trace *trace, const struct trace_rank *
             array_push(marks, rank->spans[s].start_ns);
 }
 
-void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
+void fusion_build(struct dpro_trace *trace)
 {
     const struct trace_rank *lead = NULL;
     struct rounds rounds = {.names = &trace->names};
@@ -220,10 +215,6 @@ void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink)
     if (trace->fusion) {
         place_ranks(trace, &rounds, lead->rank);
         fused_find_messages(trace, &rounds, lead->rank);
-        log_line(sink, DPRO_LOG_DEBUG,
-                 "Horovod: %u tensors in %u groups; %u of %u rounds fused the same",
-                 trace->fusion->n_tensors, trace->fusion->n_groups, trace->fusion->n_alike,
-                 trace->fusion->n_rounds);
     }
     rounds_fini(&rounds);
 }

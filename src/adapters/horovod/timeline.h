@@ -141,4 +141,4 @@ static inline uint32_t fusion_group(const struct fusion *fusion, int64_t sequenc
 
 /* Adds each rank's Horovod thread to its tracks, with the spans of its groups; room for them was
  * made. Needs the trace's ranks and transports. */
-void fusion_build(struct dpro_trace *trace, const struct dpro_sink *sink);
+void fusion_build(struct dpro_trace *trace);

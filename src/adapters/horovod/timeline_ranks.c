@@ -69,7 +69,7 @@ static void timelines_join(struct trace_build *build)
     EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
             give_timeline(build, source);
-    fusion_build(build->trace, &build->options->sink);
+    fusion_build(build->trace);
 }
 
 const struct reader timeline_reader = {

@@ -176,7 +176,6 @@ static void join_et_match(struct rank_job *job)
     struct trace_rank *rank = job->rank;
     SCRATCH uint32_t *found = mem_alloc((rank->n_et_nodes + (size_t)1) * sizeof *found);
     uint32_t best = 0, best_window = NO_ID, n_with_id = 0;
-    enum way best_way = BY_RECORD_FN;
     for (uint32_t i = 0; i < rank->n_et_nodes; i++)
         n_with_id += rank->et_nodes[i].record_fn != 0;
     /* a better way is only looked for when the one before explains less than half of the nodes */
@@ -192,16 +191,10 @@ static void join_et_match(struct rank_job *job)
                 continue;
             best = n;
             best_window = w;
-            best_way = way;
             for (uint32_t i = 0; i < rank->n_et_nodes; i++)
                 rank->et_nodes[i].span = found[i];
         }
     }
-    static const char *const ways[] = {"record function id", "external id", "order of names"};
-    snprintf(job->debug, sizeof job->debug,
-             "%.150s: %u of %u nodes found in rank %d's profile (by %s)",
-             job->execution_trace->path, best, n_with_id, rank->rank,
-             best_window == NO_ID ? "nothing" : ways[best_way]);
     if (best_window != NO_ID)
         rank->windows[best_window].has_execution_trace = best >= n_with_id / 2;
 }

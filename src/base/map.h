@@ -17,6 +17,12 @@ struct map {
 /* A zeroed struct map is an empty one. Key 0 is not allowed. */
 void map_set(struct map *map, uint64_t key, uint64_t value);
 bool map_get(const struct map *map, uint64_t key, uint64_t *value); /* value may be NULL */
+/* The value that the key has, else `otherwise`. */
+static inline uint64_t map_or(const struct map *map, uint64_t key, uint64_t otherwise)
+{
+    map_get(map, key, &otherwise);
+    return otherwise;
+}
 /* The value that the key has; a new key gets this one. */
 uint64_t map_first(struct map *map, uint64_t key, uint64_t value);
 bool map_insert(struct map *map, uint64_t key, uint64_t value); /* whether the key was new */

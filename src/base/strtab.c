@@ -77,6 +77,16 @@ uint32_t strtab_add(struct strtab *table, const char *text, size_t len)
     return len == 0 ? 0 : add_hashed(table, text, len, hash_text(text, len));
 }
 
+uint32_t strtab_format(struct strtab *table, const char *format, ...)
+{
+    char text[4096 + 64];
+    va_list args;
+    va_start(args, format);
+    size_t len = (size_t)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return strtab_add(table, text, MIN(len, sizeof text - 1));
+}
+
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id)
 {
     uint32_t empty = strtab_add(table, "", 0);

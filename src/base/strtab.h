@@ -24,6 +24,9 @@ struct strtab {
 
 /* A zeroed struct strtab is an empty table. */
 uint32_t strtab_add(struct strtab *table, const char *text, size_t len); /* id */
+/* The same, by printf's rules; what is beyond 4 KiB is left out. */
+uint32_t strtab_format(struct strtab *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* The same for a text of another table, which has been hashed already. */
 uint32_t strtab_copy(struct strtab *table, const struct strtab *from, uint32_t id);
 void strtab_reserve(struct strtab *table, uint32_t n);

@@ -12,7 +12,6 @@ static bool runs_a_node(const struct trace_rank *rank, const struct trace_span *
 static void match_kernels(struct trace_rank *rank)
 {
     SCRATCH struct map launches = {0}; /* correlation and window -> node */
-    uint64_t node;
     EACH_OF (const struct trace_span, span, rank->spans, rank->n_spans) {
         uint32_t at = span->parent;
         if (span->kind != SPAN_RUNTIME || !span->correlation)
@@ -25,9 +24,9 @@ static void match_kernels(struct trace_rank *rank)
     }
     for (uint32_t s = 0; s < rank->n_spans && launches.n > 0; s++) {
         struct trace_span *span = &rank->spans[s];
-        if (rank->tracks[span->track].gpu && span->correlation &&
-            map_get(&launches, map_mix(map_mix(span->correlation) + span->window) | 1, &node))
-            span->node = (uint32_t)node;
+        uint64_t key = map_mix(map_mix(span->correlation) + span->window) | 1;
+        if (rank->tracks[span->track].gpu && span->correlation)
+            span->node = (uint32_t)map_or(&launches, key, span->node);
     }
 }
 

@@ -275,16 +275,13 @@ static void join_shapes(struct rank_job *job)
     struct trace_rank *rank = job->rank;
     const struct source *source = job->shapes;
     SCRATCH struct map sizes = {0};
-    uint64_t size;
     if (!source || source == job->graph)
         return;
     EACH (const struct dfg_node, node, source->part.dfg_nodes)
         if (node->size_bytes && source->names[node->name])
             map_set(&sizes, source->names[node->name], node->size_bytes);
-    for (uint32_t n = 0; n < rank->n_dfg_nodes; n++)
-        if (rank->dfg_nodes[n].name && rank->dfg_nodes[n].size_bytes == 0 &&
-            map_get(&sizes, rank->dfg_nodes[n].name, &size))
-            rank->dfg_nodes[n].size_bytes = size;
+    EACH_OF (struct dfg_node, node, rank->dfg_nodes, rank->n_dfg_nodes)
+        node->size_bytes = node->size_bytes ?: map_or(&sizes, node->name, 0);
 }
 
 static void join_graph(struct rank_job *job)

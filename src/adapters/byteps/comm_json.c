@@ -7,8 +7,6 @@
 #include "ingest/sources.h"
 #include "ingest/transport/ps.h"
 
-enum { NAME_BYTES = 1024 };
-
 static const struct timeline *timeline_of(const struct source *source)
 {
     const struct timeline *t = source_payload(source, &timeline_payload);
@@ -35,7 +33,7 @@ static bool has_transport(const struct trace_build *build, int rank)
 }
 
 /* "byteps.Gradient.fc.weight" is PyTorch's parameter fc.weight; a part's number follows. */
-static void name_tensor(const struct source *source, uint32_t index, char name[NAME_BYTES])
+static uint32_t name_tensor(const struct source *source, uint32_t index, struct trace_part *to)
 {
     static const char prefix[] = "byteps.Gradient.";
     const struct timeline *timeline = timeline_of(source);
@@ -46,9 +44,8 @@ static void name_tensor(const struct source *source, uint32_t index, char name[N
         parts |= timeline->tensors.at[i].name == t->name && timeline->tensors.at[i].partition > 0;
     if (text_begins(raw, prefix))
         raw += strlen(prefix);
-    int len = snprintf(name, NAME_BYTES, "%.900s", raw);
-    if (parts)
-        snprintf(name + len, NAME_BYTES - (size_t)len, "~PART%d", (int)t->partition);
+    return parts ? part_name(to, "%.900s~PART%d", raw, (int)t->partition)
+                 : part_name(to, "%.900s", raw);
 }
 
 /* What the exchanges of one tensor or part have in common. */
@@ -61,15 +58,13 @@ static struct exchanged exchanged_of(const struct source *source, uint32_t index
                                      struct source *profile, int32_t n_workers)
 {
     struct trace_part *part = &profile->part;
-    char name[NAME_BYTES], span_name[NAME_BYTES + 16];
-    name_tensor(source, index, name);
-    int len = snprintf(span_name, sizeof span_name, "BytePSPushPull.%s", name);
+    uint32_t name = name_tensor(source, index, part);
     struct part_track track = {.track = {.id = (int64_t)part->tracks.n + 1000000}};
     track.track.name = part_intern(part, "BytePS", strlen("BytePS"));
     struct exchanged of = {
         .track = (uint32_t)part->tracks.n,
-        .span_name = part_intern(part, span_name, (size_t)len),
-        .detail = {.process_group = part_intern(part, name, strlen(name)),
+        .span_name = part_name(part, "BytePSPushPull.%s", strtab_get(&part->names, name)),
+        .detail = {.process_group = name,
                    .collective = part_intern(part, "push_pull", strlen("push_pull")),
                    .dtype = part_intern(part, "float32", strlen("float32")),
                    .group_size = n_workers, /* not all ranks, where hosts have several GPUs */

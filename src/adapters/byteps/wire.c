@@ -10,8 +10,7 @@
 #include "ingest/rank_job.h"
 #include "ingest/transport/ps.h"
 
-enum { KEYS_PER_TENSOR = 1 << 16, NAME_BYTES = 1024 };
-#define PREFIX "BytePSPushPull."
+enum { KEYS_PER_TENSOR = 1 << 16 };
 
 struct wire_exchange {
     uint64_t key;
@@ -175,17 +174,16 @@ static void name_tensors(struct wire_maker *m)
 
 /* ---- spans ---- */
 
-/* "BytePSPushPull.fc.weight~PART1", or "key 65536" where the name is not known. */
-static void format_name(const struct wire_maker *m, const struct wire_exchange *e,
-                        const struct tensor *tensor, char *out, size_t size)
+/* "fc.weight~PART1", or "key 65536" where the name is not known. */
+static uint32_t name_group(struct strtab *names, const struct wire_exchange *e,
+                           const struct tensor *tensor)
 {
     char part[32] = "";
     if (tensor->n_parts > 1)
         snprintf(part, sizeof part, "~PART%" PRIu64, e->key % KEYS_PER_TENSOR);
     if (tensor->name)
-        snprintf(out, size, PREFIX "%.900s%s", strtab_get(&m->trace->names, tensor->name), part);
-    else
-        snprintf(out, size, PREFIX "key %" PRIu64 "%s", e->key - e->key % KEYS_PER_TENSOR, part);
+        return strtab_format(names, "%.900s%s", strtab_get(names, tensor->name), part);
+    return strtab_format(names, "key %" PRIu64 "%s", e->key - e->key % KEYS_PER_TENSOR, part);
 }
 
 /* Adds an exchange to the rank's last track. */
@@ -197,10 +195,8 @@ static void add_span(struct wire_maker *m, const struct wire_exchange *e,
     struct net_message *all = m->transport->messages.at;
     const uint32_t requests[] = {e->push, e->pull};
     uint32_t exchange = net_add_exchange(m->transport, rank->n_spans);
-    char text[NAME_BYTES];
-    format_name(m, e, tensor, text, sizeof text);
-    uint32_t name = strtab_add(names, text, strlen(text));
-    uint32_t group = strtab_add(names, text + strlen(PREFIX), strlen(text) - strlen(PREFIX));
+    uint32_t group = name_group(names, e, tensor);
+    uint32_t name = strtab_format(names, "BytePSPushPull.%s", strtab_get(names, group));
     struct trace_detail detail = {.numel = all[e->push].length / sizeof(float),
                                   .dtype = strtab_add(names, "float32", 7),
                                   .collective = strtab_add(names, "push_pull", 9),

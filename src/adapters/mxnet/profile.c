@@ -60,17 +60,17 @@ static uint32_t track_of(struct mxnet *m, const struct profile_event *ev)
 {
     struct trace_part *part = m->part;
     uint64_t key = map_mix(ev->thread) | 1, index;
-    char text[64];
+    uint32_t name;
     if (map_get(&m->tracks, key, &index))
         return (uint32_t)index;
     struct part_track fresh = {.track = {.id = (int64_t)(ev->thread & INT64_MAX)}};
     if (ev->category == CATEGORY_CALL)
-        snprintf(text, sizeof text, "thread %zu of the program", part->tracks.n + 1);
+        name = strtab_format(&part->names, "thread %zu of the program", part->tracks.n + 1);
     else
-        snprintf(text, sizeof text, "engine thread %u", ++m->n_engine_threads);
+        name = strtab_format(&part->names, "engine thread %u", ++m->n_engine_threads);
     if (part->tracks.n >= MAX_TRACKS)
         mem_fail();
-    array_add(&part->labels, 0, fresh.track.id, strtab_add(&part->names, text, strlen(text)));
+    array_add(&part->labels, 0, fresh.track.id, name);
     array_push(&part->tracks, fresh);
     map_set(&m->tracks, key, part->tracks.n - 1);
     return (uint32_t)part->tracks.n - 1;

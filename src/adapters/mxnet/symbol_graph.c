@@ -58,18 +58,15 @@ static void graph_mirror(struct grapher *g)
     uint32_t *first = arena_array(&scratch, n, sizeof *first);
     uint32_t *next = arena_array(&scratch, n_inputs, sizeof *next);
     uint32_t *by = arena_array(&scratch, n_inputs, sizeof *by); /* the image of its node */
-    char text[NAME_MAX_BYTES + 16];
     memset(first, 0xFF, n * sizeof *first);
     for (uint32_t node = n; node-- > 0;) {
         if (is_variable(part, node))
             continue;
         const char *name = strtab_get(&part->names, part->dfg_nodes.at[node].name);
-        int len = snprintf(text, sizeof text, "%.*s_backward", NAME_MAX_BYTES, name);
-        uint32_t own = part_intern(g->part, text, (size_t)len);
-        len = snprintf(text, sizeof text, "_backward_%.256s",
-                       gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type)));
+        const char *type = gradient_of(strtab_get(&part->names, part->dfg_nodes.at[node].type));
+        uint32_t own = strtab_format(&part->names, "%.*s_backward", NAME_MAX_BYTES, name);
         uint32_t image = (uint32_t)part->dfg_nodes.n;
-        add_node(g, own, part_intern(g->part, text, (size_t)len));
+        add_node(g, own, strtab_format(&part->names, "_backward_%.256s", type));
         for (uint32_t use = first[node]; use != NO_ID; use = next[use])
             add_input(g, by[use], false);
         add_input(g, node, true);

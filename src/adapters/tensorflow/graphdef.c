@@ -4,8 +4,6 @@
  * when the graph has been read. Attributes hold whole constants; those are passed over unread. */
 #include "adapters/tensorflow/tf_parts.h"
 
-enum { KEY_MAX = 1024 };
-
 /* Attributes that give the key and the size, as what they are kept. */
 enum attribute {
     TENSOR_NAME, /* string ids */
@@ -151,25 +149,23 @@ static void read_attr(struct trace_part *part, struct pb_view view, uint64_t *va
 uint32_t graphdef_key(struct trace_part *part, const char *tensor, const char *send_device,
                       const char *recv_device)
 {
-    char key[KEY_MAX];
-    int len = snprintf(key, sizeof key, "%s %s %s", tensor, send_device, recv_device);
-    return len <= 2 ? 0 : part_intern(part, key, MIN((size_t)len, sizeof key - 1));
+    if (!*tensor && !*send_device && !*recv_device)
+        return 0;
+    return strtab_format(&part->names, "%s %s %s", tensor, send_device, recv_device);
 }
 
 /* The key that the other end, or the other members, use too. */
 static uint32_t key_of(struct trace_part *part, const uint64_t *values)
 {
     const struct strtab *names = &part->names;
-    char key[64];
     if (values[TENSOR_NAME])
         return graphdef_key(part, strtab_get(names, (uint32_t)values[TENSOR_NAME]),
                             strtab_get(names, (uint32_t)values[SEND_DEVICE]),
                             strtab_get(names, (uint32_t)values[RECV_DEVICE]));
     if (values[GROUP_KEY] == NO_KEY || values[INSTANCE_KEY] == NO_KEY)
         return 0;
-    int len =
-        snprintf(key, sizeof key, "%" PRIu64 " %" PRIu64, values[GROUP_KEY], values[INSTANCE_KEY]);
-    return part_intern(part, key, (size_t)len);
+    return strtab_format(&part->names, "%" PRIu64 " %" PRIu64, values[GROUP_KEY],
+                         values[INSTANCE_KEY]);
 }
 
 /* A NodeDef: name 1, op 2, input 3, device 4, attr 5. */

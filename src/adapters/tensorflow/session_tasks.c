@@ -10,9 +10,7 @@ uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uin
     uint32_t *track = tf_idle_track(idle, span->start_ns, span_end_ns(span));
     if (*track == NO_ID) {
         struct trace_track fresh = {.pool = true, .pid = pid, .id = track - idle->tracks};
-        char name[32];
-        int len = snprintf(name, sizeof name, "executor %d", (int)fresh.id);
-        fresh.name = part_intern(part, name, (size_t)len);
+        fresh.name = strtab_format(&part->names, "executor %d", (int)fresh.id);
         *track = tf_track(part, fresh);
     }
     return *track;
@@ -21,14 +19,12 @@ uint32_t session_track(struct tf_idle_tracks *idle, struct trace_part *part, uin
 uint32_t session_inbox(struct trace_part *part, uint64_t pid, const char *key)
 {
     const char *to = strrchr(key, ' '), *from = to;
-    char name[SESSION_KEY_MAX + 8];
     while (from && from > key && from[-1] != ' ')
         from--;
     size_t len = from ? graphdef_task(from, (size_t)(to - from)) : 0;
-    int n = snprintf(name, sizeof name, "from %.*s",
-                     len < SESSION_KEY_MAX ? (int)len : SESSION_KEY_MAX, len ? from : "");
     struct trace_track track = {.pid = pid};
-    track.name = part_intern(part, name, (size_t)n);
+    track.name =
+        strtab_format(&part->names, "from %.*s", (int)MIN(len, SESSION_KEY_MAX), len ? from : "");
     track.id = (int64_t)TF_IDLE_TRACKS + track.name;
     return tf_track(part, track);
 }
@@ -180,8 +176,7 @@ static void move_span(struct task_splitter *s, const struct trace_span *from)
     uint64_t found;
     if (span.kind == SPAN_TRANSFER) {
         struct trace_detail detail = s->from->details.at[span.detail];
-        if (detail.process_group && map_get(&s->receivers, detail.process_group, &found))
-            span.name = (uint32_t)found;
+        span.name = (uint32_t)map_or(&s->receivers, detail.process_group, span.name);
         span.track = session_inbox(part, 0, strtab_get(names, detail.process_group));
         detail.process_group = own_id(s, task, detail.process_group);
         span.detail = tf_detail(part, &detail);

@@ -255,7 +255,6 @@ static void add_op(const struct device_splitter *s, struct device *d, const stru
         xla_read_text(strtab_get(&s->from->names, op->hlo), strtab_len(&s->from->names, op->hlo));
     const char *own = strtab_get(&s->from->names, op->name);
     size_t own_len = strtab_len(&s->from->names, op->name);
-    char name[256];
     struct trace_span span = {.start_ns = op->start_ns,
                               .dur_ns = op->end_ns - op->start_ns,
                               .track = find_track(d, op),
@@ -264,12 +263,9 @@ static void add_op(const struct device_splitter *s, struct device *d, const stru
     /* the opcode goes first where the name does not hold it */
     bool tells = text.opcode_len == 0 || memmem(own, own_len, text.opcode, text.opcode_len) ||
                  memmem(text.opcode, text.opcode_len, "fusion", 6);
-    int n = tells ? 0
-                  : snprintf(name, sizeof name, "%.*s(%.*s)", (int)text.opcode_len, text.opcode,
-                             (int)(own_len < 200 ? own_len : 200), own);
-    span.name =
-        n > 0 ? part_intern(d->part, name, (size_t)n < sizeof name ? (size_t)n : sizeof name - 1)
-              : part_intern(d->part, own, own_len);
+    span.name = tells ? part_intern(d->part, own, own_len)
+                      : strtab_format(&d->part->names, "%.*s(%.*s)", (int)MIN(text.opcode_len, 256),
+                                      text.opcode, (int)MIN(own_len, 200), own);
     if (text.opcode_len && opcode_communicates(&text))
         span.detail = describe_collective(s, d, op);
     part_place_span(d->part, &span);

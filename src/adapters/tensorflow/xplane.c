@@ -19,11 +19,9 @@ static inline const struct xplane_meta *meta_of(struct xplane *x, const struct x
 {
     struct xplane_cached *cached = &x->cache[id % N_CACHED];
     uint32_t number = (uint32_t)(plane - x->planes.at) + 1;
-    if (cached->id != id || cached->plane != number) {
-        uint64_t at = NO_META;
-        map_get(&plane->events, map_key(id), &at);
-        *cached = (struct xplane_cached){id, number, (uint32_t)at};
-    }
+    if (cached->id != id || cached->plane != number)
+        *cached = (struct xplane_cached){id, number,
+                                         (uint32_t)map_or(&plane->events, map_key(id), NO_META)};
     return cached->meta == NO_META ? NULL : &x->metas.at[cached->meta];
 }
 
@@ -76,13 +74,10 @@ static uint32_t describe_collective(struct xplane *x, const struct xplane_meta *
                                     const struct xplane_event *event)
 {
     struct trace_detail detail = {DETAIL_UNKNOWN};
-    char number[24];
     detail.collective = meta->type;
-    if (event->has[STAT_GROUP_KEY]) {
-        int n = snprintf(number, sizeof number, "%llu",
-                         (unsigned long long)event->values[STAT_GROUP_KEY]);
-        detail.process_group = part_intern(x->part, number, (size_t)n);
-    }
+    if (event->has[STAT_GROUP_KEY])
+        detail.process_group = strtab_format(&x->part->names, "%llu",
+                                             (unsigned long long)event->values[STAT_GROUP_KEY]);
     if (event->has[STAT_INSTANCE_KEY] && event->values[STAT_INSTANCE_KEY] <= INT64_MAX)
         detail.comm_sequence = (int64_t)event->values[STAT_INSTANCE_KEY];
     return tf_detail(x->part, &detail);
@@ -218,7 +213,7 @@ static void read_stat(struct xplane *x, const struct xplane_plane *plane, struct
                       struct xplane_event *event)
 {
     struct pb_field field;
-    uint64_t stat = STAT_OTHER, value = 0, id;
+    uint64_t stat = STAT_OTHER, value = 0;
     uint32_t text = 0;
     while (pb_view_next(&view, &field)) {
         if (field.number == 1) {
@@ -227,8 +222,7 @@ static void read_stat(struct xplane *x, const struct xplane_plane *plane, struct
         } else if (field.number == 5 && field.wire == PB_BYTES) {
             text = tf_intern(x->part, &field);
         } else if (field.number == 7) {
-            if (map_get(&plane->stat_texts, map_key(field.value), &id))
-                text = (uint32_t)id;
+            text = (uint32_t)map_or(&plane->stat_texts, map_key(field.value), text);
         } else if (field.wire != PB_BYTES) {
             value = field.value;
         }

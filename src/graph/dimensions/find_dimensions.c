@@ -76,11 +76,8 @@ static bool has_overlap(const struct finder *f, const struct family *family)
     for (size_t u = 0; u < family->uses.n; u++) {
         uint32_t set = finder_use(f, family, u)->set;
         const int32_t *ranks = member_sets_ranks(&f->join->sets, set);
-        for (uint32_t i = 0; i < member_sets_size(&f->join->sets, set); i++) {
-            uint64_t before = set;
-            found |= map_get(&seen, map_key((uint64_t)ranks[i]), &before) && before != set;
-            map_set(&seen, map_key((uint64_t)ranks[i]), set);
-        }
+        for (uint32_t i = 0; i < member_sets_size(&f->join->sets, set); i++)
+            found |= map_first(&seen, map_key((uint64_t)ranks[i]), set) != set;
     }
     return found;
 }

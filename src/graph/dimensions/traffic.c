@@ -66,9 +66,8 @@ static bool traffic_passes(const struct join *join, const struct rank_build *ran
 /* bits: 1 sends to, 2 receives from the peer. */
 static void add_ways(struct map *ways, int rank, int peer, uint64_t bits)
 {
-    uint64_t key = map_key((uint64_t)rank << 32 | (uint32_t)peer), before = 0;
-    map_get(ways, key, &before);
-    map_set(ways, key, before | bits);
+    uint64_t key = map_key((uint64_t)rank << 32 | (uint32_t)peer);
+    map_set(ways, key, map_or(ways, key, 0) | bits);
 }
 
 /* What a rank sends and receives in all, and whether it does both with any one peer (4). */
@@ -222,11 +221,9 @@ uint32_t traffics_of(const struct traffics *t, const struct rank_build *rank,
                      const struct local_collective *c)
 {
     bool is_passed;
-    uint64_t place;
     uint32_t set = set_of(t, rank, c, &is_passed);
-    if (set == NO_ID || !map_get(&t->places, map_key((uint64_t)set << 1 | is_passed), &place))
-        return NO_ID;
-    return (uint32_t)place;
+    uint64_t key = set == NO_ID ? 0 : map_key((uint64_t)set << 1 | is_passed);
+    return (uint32_t)map_or(&t->places, key, NO_ID);
 }
 
 /* Where no group was recorded: collectives that all ranks of the job were found to take part in. */

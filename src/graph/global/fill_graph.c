@@ -328,10 +328,9 @@ static void fill_missing_waits(struct dpro_graph *g)
 {
     SCRATCH struct map shortest = {0};
     EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives) {
-        uint64_t least = INT64_MAX;
+        uint64_t least = map_or(&shortest, kind_and_size(g, c), INT64_MAX);
         if (c->n_messages > 0)
             continue;
-        map_get(&shortest, kind_and_size(g, c), &least);
         for (uint32_t m = 0; m < c->n_members; m++)
             for (uint32_t s = 0; s < g->n_samples; s++) {
                 uint32_t op = g->members[c->first_member + m].transfer;

@@ -230,9 +230,7 @@ static void find_comm_members(struct endpoints *endpoints, const struct member *
 
 static uint32_t find_comm_member(const struct endpoints *endpoints, int32_t rank)
 {
-    uint64_t member = NO_ID;
-    map_get(&endpoints->comm_members, map_key((uint64_t)rank), &member);
-    return (uint32_t)member;
+    return (uint32_t)map_or(&endpoints->comm_members, map_key((uint64_t)rank), NO_ID);
 }
 
 /* A point-to-point call has no number that both ends know. The operation's communicator must be

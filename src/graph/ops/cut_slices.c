@@ -373,11 +373,9 @@ static void join_comm_tracks(struct cuts *cuts)
             continue;
         for (uint32_t i = track->first; i < track->first + track->n; i++) {
             const struct trace_span *span = &rank->trace->spans[i];
-            uint64_t end = (uint64_t)(span_end_ns(span));
-            if (!build_runs_collective(rank, span))
-                continue;
-            map_get(&cuts->stored_ns, i + UINT64_C(1), &end);
-            array_add(&found, .start_ns = span->start_ns, .end_ns = (int64_t)end, .span = i);
+            uint64_t end = map_or(&cuts->stored_ns, i + UINT64_C(1), (uint64_t)span_end_ns(span));
+            if (build_runs_collective(rank, span))
+                array_add(&found, .start_ns = span->start_ns, .end_ns = (int64_t)end, .span = i);
         }
     }
     if (found.n > 0) {

@@ -192,8 +192,7 @@ static uint64_t stack_key(const struct kineto_event *ev)
 
 static void open_span(struct kineto_events *to, const struct kineto_event *ev)
 {
-    uint64_t below = 0, key = stack_key(ev);
-    map_get(&to->stacks, key, &below);
+    uint64_t key = stack_key(ev), below = map_or(&to->stacks, key, 0);
     uint32_t slot = to->free_open;
     if (slot) {
         to->free_open = to->open.at[slot - 1].below;
@@ -210,8 +209,8 @@ static void open_span(struct kineto_events *to, const struct kineto_event *ev)
 
 static void close_span(struct kineto_events *to, const struct kineto_event *end)
 {
-    uint64_t slot = 0, key = stack_key(end);
-    if (!map_get(&to->stacks, key, &slot) || slot == 0) {
+    uint64_t key = stack_key(end), slot = map_or(&to->stacks, key, 0);
+    if (slot == 0) {
         to->part->losses.n_unpaired++;
         return;
     }

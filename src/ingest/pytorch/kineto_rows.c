@@ -69,9 +69,7 @@ static uint64_t thread_key(uint64_t pid, int64_t id)
 
 static void add_bits(struct finding *f, uint64_t pid, uint64_t bits)
 {
-    uint64_t before = 0;
-    map_get(&f->processes, map_key(pid), &before);
-    map_set(&f->processes, map_key(pid), before | bits);
+    map_set(&f->processes, map_key(pid), map_or(&f->processes, map_key(pid), 0) | bits);
 }
 
 static void look_at_processes(struct finding *f)
@@ -122,9 +120,8 @@ static enum row_use use_of(const struct finding *f, const struct kineto_row *row
                                          "driver", "queue", "overhead", "annotation", NULL};
     const struct strtab *names = &f->to->part->names;
     const struct trace_track *track = &f->to->part->tracks.at[row->track].track;
-    uint64_t process = 0, label = 0;
-    map_get(&f->processes, map_key(track->pid), &process);
-    map_get(&f->labels, thread_key(track->pid, track->id), &label);
+    uint64_t process = map_or(&f->processes, map_key(track->pid), 0);
+    uint64_t label = map_or(&f->labels, thread_key(track->pid, track->id), 0);
     const char *text = strtab_get(names, (uint32_t)label);
     const char *category = strtab_get(names, row->category);
     bool on_thread = map_get(&f->threads, thread_key(track->pid, track->id), NULL);
@@ -190,9 +187,8 @@ enum { MOST_TEXT = 160 };
 static const char *kind_of_row(const struct finding *f, const struct kineto_row *row)
 {
     const struct trace_track *track = &f->to->part->tracks.at[row->track].track;
-    uint64_t name = row->category;
-    if (!name && !map_get(&f->names, map_key(track->pid), &name))
-        map_get(&f->labels, thread_key(track->pid, track->id), &name);
+    uint64_t name = row->category ?: map_or(&f->names, map_key(track->pid), 0)
+                        ?: map_or(&f->labels, thread_key(track->pid, track->id), 0);
     return name ? strtab_get(&f->to->part->names, (uint32_t)name) : "no category";
 }
 

@@ -16,10 +16,10 @@ struct devices {
 
 static int32_t device_of(const struct devices *devices, const struct snapshot_entry *entry)
 {
-    uint64_t number;
-    return entry->list != NO_ID && map_get(&devices->by_list, map_key(entry->list), &number)
-               ? (int32_t)number
-               : devices->otherwise;
+    uint64_t otherwise = (uint64_t)devices->otherwise;
+    return entry->list == NO_ID
+               ? devices->otherwise
+               : (int32_t)map_or(&devices->by_list, map_key(entry->list), otherwise);
 }
 
 static int32_t device_number(int64_t device)

@@ -309,11 +309,6 @@ struct part_maker {
     int64_t shift_ns; /* of the step */
 };
 
-static uint32_t intern_name(struct part_maker *m, const char *text)
-{
-    return part_intern(m->part, text, strlen(text));
-}
-
 static void add_groups(struct part_maker *m)
 {
     static const struct {
@@ -325,13 +320,12 @@ static void add_groups(struct part_maker *m)
                               {"all", ""}};
     const struct stage_table *table = m->all->table;
     const struct stage_worker *own = &table->workers.at[m->rank];
-    char name[64];
     for (int g = STAGE_FORWARDS; g < N_STAGE_COMMS; g++) {
         bool over_replicas = g == STAGE_OF_STAGE;
         uint32_t n = over_replicas ? table->n_replicas : table->n_stages;
         int32_t *ranks = arena_alloc(&m->part->arena, (n + (size_t)1) * sizeof *ranks);
         struct trace_group group = {.ranks = ranks,
-                                    .description = intern_name(m, kinds[g].description)};
+                                    .description = part_name(m->part, "%s", kinds[g].description)};
         for (uint32_t i = 0; i < n && g != STAGE_OF_ALL; i++) {
             size_t at = over_replicas ? (size_t)i * table->n_stages + own->stage
                                       : (size_t)own->replica * table->n_stages + i;
@@ -342,11 +336,10 @@ static void add_groups(struct part_maker *m)
         if (n > 1 || g == STAGE_OF_ALL)
             sort_u32((uint32_t *)ranks, group.n_ranks);
         m->alone[g] = g == STAGE_OF_ALL ? table->workers.n < 2 : group.n_ranks < 2;
-        snprintf(name, sizeof name, "%s %u", kinds[g].name,
-                 g == STAGE_OF_ALL ? 0
-                 : over_replicas   ? own->stage
-                                   : own->replica);
-        group.name = m->groups[g] = intern_name(m, name);
+        group.name = m->groups[g] = part_name(m->part, "%s %u", kinds[g].name,
+                                              g == STAGE_OF_ALL ? 0
+                                              : over_replicas   ? own->stage
+                                                                : own->replica);
         array_push(&m->part->groups, group);
     }
 }
@@ -404,15 +397,15 @@ static void add_op(struct part_maker *m, const struct stage_op *op, size_t place
     uint32_t peer = message ? peer_of(m, op, place) : 0, track = track_of(op);
     enum span_kind kind = SPAN_CPU_OP;
     if (op->type <= STAGE_BACKWARD) {
-        char mark[64]; /* as PyTorch's schedules mark a pass */
-        snprintf(mark, sizeof mark, "PP:%u%c%d",
-                 op->chunk * m->all->table->n_stages + m->all->table->workers.at[m->rank].stage,
-                 op->type == STAGE_FORWARD ? 'F' : 'B', op->micro_batch);
-        add_span(m, SPAN_ANNOTATION, intern_name(m, mark), track, start_ns, end_ns, UINT32_MAX);
+        uint32_t stage = m->all->table->workers.at[m->rank].stage;
+        uint32_t mark = part_name(m->part, "PP:%u%c%d", /* as PyTorch's schedules mark a pass */
+                                  op->chunk * m->all->table->n_stages + stage,
+                                  op->type == STAGE_FORWARD ? 'F' : 'B', op->micro_batch);
+        add_span(m, SPAN_ANNOTATION, mark, track, start_ns, end_ns, UINT32_MAX);
     } else if (track != PASSES && peer != UINT32_MAX && !alone) {
         kind = SPAN_COLLECTIVE;
         add_detail(m, comm,
-                   op->type == STAGE_CLIP ? intern_name(m, "all_reduce") : m->names[op->type],
+                   op->type == STAGE_CLIP ? part_name(m->part, "all_reduce") : m->names[op->type],
                    message ? peer : UINT32_MAX);
     }
     add_span(m, kind, m->names[op->type], track, start_ns, end_ns, number_of(m, op));
@@ -446,8 +439,8 @@ static void add_waits(struct part_maker *m, const struct stage_op *op, size_t pl
     for (uint32_t k = at->first_before; k < at->first_before + at->n_before; k++)
         add_edge(m, own - (uint32_t)place + (plan->before[k] - first), to);
     if (meeting) {
-        add_detail(m, STAGE_OF_STAGE, intern_name(m, "barrier"), UINT32_MAX);
-        add_span(m, SPAN_COLLECTIVE, intern_name(m, "not recorded: ranks wait for each other"),
+        add_detail(m, STAGE_OF_STAGE, part_name(m->part, "barrier"), UINT32_MAX);
+        add_span(m, SPAN_COLLECTIVE, part_name(m->part, "not recorded: ranks wait for each other"),
                  SHARDS, meeting->start_ns, meeting->end_ns, to);
         add_edge(m, to, own);
         add_pass_edge(m, op, meeting->start_ns, to); /* what lies between may be empty */
@@ -462,10 +455,10 @@ static void add_end(struct part_maker *m, const struct stage_op *last, int64_t e
                     uint32_t number)
 {
     int64_t own_ns = MIN(last->start_ns + last->dur_ns, end_ns - 2);
-    add_detail(m, STAGE_OF_ALL, intern_name(m, "barrier"), UINT32_MAX);
-    add_span(m, SPAN_COLLECTIVE, intern_name(m, "not recorded: ranks wait for each other"), SHARDS,
-             own_ns, end_ns - 1, number);
-    add_span(m, SPAN_CPU_OP, intern_name(m, "end of the step"), PASSES, end_ns - 1, end_ns,
+    add_detail(m, STAGE_OF_ALL, part_name(m->part, "barrier"), UINT32_MAX);
+    add_span(m, SPAN_COLLECTIVE, part_name(m->part, "not recorded: ranks wait for each other"),
+             SHARDS, own_ns, end_ns - 1, number);
+    add_span(m, SPAN_CPU_OP, part_name(m->part, "end of the step"), PASSES, end_ns - 1, end_ns,
              number + 1);
     add_edge(m, number_of(m, last), number);
     add_edge(m, number, number + 1);
@@ -480,7 +473,7 @@ static void add_step(struct part_maker *m, uint32_t s)
     m->shift_ns = m->all->shift_ns[s];
     struct trace_span step = {.start_ns = bounds[0] - m->shift_ns,
                               .dur_ns = bounds[1] - bounds[0],
-                              .name = intern_name(m, "step"),
+                              .name = part_name(m->part, "step"),
                               .track = PASSES,
                               .kind = SPAN_STEP,
                               SPAN_UNKNOWN};
@@ -488,7 +481,7 @@ static void add_step(struct part_maker *m, uint32_t s)
     if (n == 0 || m->all->is_out[s])
         return;
     part_place_span(m->part, &step);
-    add_span(m, SPAN_CPU_OP, intern_name(m, "begin of the step"), PASSES, bounds[0],
+    add_span(m, SPAN_CPU_OP, part_name(m->part, "begin of the step"), PASSES, bounds[0],
              bounds[0] + 1 /* what takes no time is no op */, 2 * m->n_ops + s);
     for (size_t i = 0; i < n; i++) {
         add_op(m, &ops[i], i);
@@ -510,14 +503,14 @@ static void make_part(struct ranks_maker *all, uint32_t rank, struct trace_part 
     m.n_ops = (uint32_t)(first[all->table->steps.n] - first[0]);
     part_intern(part, "", 0);
     part_set_rank(part, rank, (int64_t)all->table->workers.n);
-    part->process.host = intern_name(&m, "stage timeline"); /* one clock */
+    part->process.host = part_name(part, "stage timeline"); /* one clock */
     for (uint32_t t = 0; t < N_TRACKS; t++)
         array_add(&part->tracks, .track = {.serial = t != PASSES,
                                            .pid = 1,
                                            .id = t + 1,
-                                           .name = intern_name(&m, tracks[t])});
+                                           .name = part_name(part, "%s", tracks[t])});
     for (int type = 0; type < N_STAGE_OPS; type++)
-        m.names[type] = intern_name(&m, stage_op_kinds[type].name);
+        m.names[type] = part_name(part, "%s", stage_op_kinds[type].name);
     add_groups(&m);
     for (uint32_t s = 0; s < all->table->steps.n; s++)
         add_step(&m, s);

@@ -159,11 +159,9 @@ static void choose_usual(struct stage_table *table)
             map_mix(((uint64_t)op->worker << 32 | op->sequence) * N_STAGE_OPS + op->type);
     for (size_t s = 0; s < n; s++)
         most = MAX(most, map_add(&counts, did[s] | 1, 1));
-    for (size_t s = n; s-- > 0;) {
-        uint64_t same = 0;
-        if (map_get(&counts, did[s] | 1, &same) && same == most)
+    for (size_t s = n; s-- > 0;)
+        if (map_or(&counts, did[s] | 1, 0) == most)
             table->usual = (uint32_t)s;
-    }
 }
 
 void stage_table_order(struct stage_table *table)

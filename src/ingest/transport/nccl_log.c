@@ -122,8 +122,7 @@ const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini
 
 static uint32_t look_up(const struct map *map, uint64_t event)
 {
-    uint64_t index;
-    return event && map_get(map, event, &index) ? (uint32_t)index : NO_ID;
+    return (uint32_t)map_or(map, event, NO_ID);
 }
 
 void nccl_log_join(struct nccl_log *log)

@@ -66,12 +66,8 @@ static void name_spans(struct dpro_trace *trace, const struct net_transport *t)
             continue;
         size_t k = LOWER_BOUND(at, (size_t)0, keys.n, keys.at[at].key < m->key);
         uint32_t name = k < keys.n && keys.at[k].key == m->key ? keys.at[k].name : 0;
-        char text[32];
-        if (name == 0) {
-            int len = snprintf(text, sizeof text, "key %" PRIu64, m->key);
-            name = strtab_add(&trace->names, text, (size_t)len);
-        }
-        rank->details[rank->spans[span].detail].process_group = name;
+        rank->details[rank->spans[span].detail].process_group =
+            name ?: strtab_format(&trace->names, "key %" PRIu64, m->key);
     }
 }
 

@@ -148,11 +148,10 @@ void ps_find_keys(struct net_transport *t)
         map_set(&requests, any, map_get(&requests, any, NULL) ? 0 : i + 1);
     }
     EACH (struct net_message, m, t->messages) {
-        uint64_t request = 0;
         if (!(m->flags & PS_KEYLESS))
             continue;
-        if (!map_get(&requests, request_key(m, m->stream / 2), &request))
-            map_get(&requests, request_key(m, NO_ID), &request);
+        uint64_t request = map_or(&requests, request_key(m, m->stream / 2), 0)
+                               ?: map_or(&requests, request_key(m, NO_ID), 0);
         if (request && !(t->messages.at[request - 1].flags & PS_KEYLESS)) {
             m->key = t->messages.at[request - 1].key;
             m->flags &= (uint8_t)~PS_KEYLESS;

@@ -80,10 +80,10 @@ static int run(uint32_t n_clocks, uint32_t n_pairs, bool print)
         align_solve(align);
     double took = cpu_seconds() - start, worst = 0;
     for (uint32_t c = 1; c < n_clocks && !print; c++) {
-        const struct dpro_clock_segment *segment;
-        if (align_segments(align, c, &segment) != 1)
+        const struct align_result *result = align_result(align, c);
+        if (result->n_segments != 1)
             return -1;
-        worst = fmax(worst, fabs((double)(segment->offset_ns + offset[c])));
+        worst = fmax(worst, fabs((double)(result->segments->offset_ns + offset[c])));
     }
     if (!print)
         printf("%u clocks, %u pairs: %.3f s on one core, %.1f bytes a pair, %.1f us off at most\n",

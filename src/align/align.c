@@ -258,7 +258,7 @@ static void write_segments(struct align *a, uint32_t c)
     uint32_t n = 0;
     struct clock *clock = &a->clocks[c];
     struct dpro_clock_segment *at = arena_array(&a->arena, a->windows.n + 1, sizeof *at);
-    clock->segments = at;
+    clock->is.segments = at;
     EACH (const struct window, window, a->windows) {
         const struct line *line = &window->lines[c];
         double uncertainty = window->uncertainty_ns[c];
@@ -282,7 +282,7 @@ static void write_segments(struct align *a, uint32_t c)
         at[0].end_ns = at[n - 1].end_ns;
         n = 1;
     }
-    clock->n_segments = n;
+    clock->is.n_segments = n;
 }
 
 /* ---- what the constraints leave open over time, to be shown ---- */
@@ -322,8 +322,8 @@ static void bound_slice(struct bounding *b, const struct window *window, int64_t
             continue;
         int64_t local = clamp_time((__int128)middle - a->clocks[c].coarse_ns);
         double estimate = line_at(&window->lines[c], local, local);
-        struct clock *clock = &a->clocks[c];
-        clock->bounds[clock->n_bounds++] = (struct dpro_clock_bound){
+        struct align_result *is = &a->clocks[c].is;
+        is->bounds[is->n_bounds++] = (struct dpro_clock_bound){
             local, isinf(b->least[c]) ? INT64_MIN : to_ns(estimate - b->least[c]),
             isinf(b->most[c]) ? INT64_MAX : to_ns(estimate + b->most[c])};
     }
@@ -341,9 +341,9 @@ static void find_bounds(struct align_cutter *cutter)
         .cycles = {arena_array(&a->arena, n + 1, sizeof(uint32_t)),
                    arena_array(&a->arena, n + 1, sizeof(uint32_t))}};
     for (uint32_t c = 1; c < n; c++)
-        if (a->clocks[c].n_segments > 0)
-            a->clocks[c].bounds =
-                arena_array(&a->arena, ALIGN_MAX_BOUNDS, sizeof *a->clocks->bounds);
+        if (a->clocks[c].is.n_segments > 0)
+            a->clocks[c].is.bounds =
+                arena_array(&a->arena, ALIGN_MAX_BOUNDS, sizeof *a->clocks->is.bounds);
     __int128 length = (__int128)cutter->n_slices << CUT_BITS;
     for (int i = 0, w = 0; i < ALIGN_MAX_BOUNDS; i++) {
         int64_t start = clamp_time(cutter->start_ns + length * i / ALIGN_MAX_BOUNDS);
@@ -376,10 +376,11 @@ static void align_raise(struct dpro_clock_segment *segment, double uncertainty)
  * changed its speed, the two lines differ by what is not known about when. */
 static void align_widen(struct align *a, uint32_t c)
 {
-    struct dpro_clock_segment *at = a->clocks[c].segments;
-    uint32_t n = a->clocks[c].n_segments, s = 0;
+    struct align_result *is = &a->clocks[c].is;
+    struct dpro_clock_segment *at = is->segments;
+    uint32_t n = is->n_segments, s = 0;
     double best = INFINITY;
-    EACH_OF (const struct dpro_clock_bound, bound, a->clocks[c].bounds, a->clocks[c].n_bounds) {
+    EACH_OF (const struct dpro_clock_bound, bound, is->bounds, is->n_bounds) {
         while (s + 1 < n && at[s + 1].start_ns <= bound->local_ns) {
             align_raise(&at[s++], best);
             best = INFINITY;
@@ -427,17 +428,9 @@ void align_solve(struct align *a)
         align_widen(a, c);
 }
 
-uint32_t align_segments(const struct align *a, uint32_t clock,
-                        const struct dpro_clock_segment **segments)
+const struct align_result *align_result(const struct align *a, uint32_t clock)
 {
-    *segments = a->clocks[clock].segments;
-    return a->clocks[clock].n_segments;
-}
-
-const struct dpro_clock_bound *align_bounds(const struct align *a, uint32_t clock, uint32_t *n)
-{
-    *n = a->clocks[clock].n_bounds;
-    return a->clocks[clock].bounds;
+    return &a->clocks[clock].is;
 }
 
 uint32_t align_conflicts(const struct align *a, const struct align_conflict **conflicts)

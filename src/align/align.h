@@ -44,11 +44,13 @@ void align_ties(struct align *align, bool *tied);
 void align_solve(struct align *align);
 
 /* What came out: ascending segments, none when the clock can't be tied to the reference. */
-uint32_t align_segments(const struct align *align, uint32_t clock,
-                        const struct dpro_clock_segment **segments);
-
 enum { ALIGN_MAX_BOUNDS = 200 };
-const struct dpro_clock_bound *align_bounds(const struct align *align, uint32_t clock, uint32_t *n);
+struct align_result {
+    struct dpro_clock_segment *segments;
+    uint32_t n_segments, n_bounds;
+    struct dpro_clock_bound *bounds;
+};
+const struct align_result *align_result(const struct align *align, uint32_t clock);
 
 /* Constraints that no clocks can satisfy, however they run; they were left out with their
  * neighbours. `from` and `to` are the clocks of the first constraint; the second one closes the

@@ -53,10 +53,7 @@ struct clock {
     bool keeps;
     int64_t coarse_ns; /* roughly what has to be added to it */
     bool tied;         /* to the reference, in both directions */
-    struct dpro_clock_segment *segments;
-    uint32_t n_segments;
-    struct dpro_clock_bound *bounds;
-    uint32_t n_bounds;
+    struct align_result is;
 };
 
 struct align {

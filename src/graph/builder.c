@@ -12,8 +12,8 @@ typedef ARRAY(struct edge) edge_array;
 
 struct graph_builder {
     struct dpro_graph *graph;
-    size_t cap; /* of every column of ops that exists */
-    edge_array same, next;
+    size_t cap;          /* of every column of ops that exists */
+    edge_array edges[2]; /* within an iteration, into the next one */
     ARRAY(struct graph_device) devices;
     ARRAY(struct graph_rank) ranks;
 };
@@ -119,18 +119,13 @@ dpro_op_id graph_builder_add(struct graph_builder *b, int rank, const struct gra
     return g->n_ops++;
 }
 
-static void push_edge(edge_array *edges, uint32_t from, uint32_t to)
-{
-    if (edges->n >= UINT32_MAX / 2)
-        mem_fail();
-    array_add(edges, from, to);
-}
-
 void graph_builder_add_edge(struct graph_builder *builder, dpro_op_id from, dpro_op_id to,
                             bool next)
 {
     assert(from < builder->graph->n_ops && to < builder->graph->n_ops);
-    push_edge(next ? &builder->next : &builder->same, from, to);
+    if (builder->edges[next].n >= UINT32_MAX / 2)
+        mem_fail();
+    array_add(&builder->edges[next], from, to);
 }
 
 /* An op that waits for nothing, not even in the iteration before, could run in all iterations at
@@ -139,14 +134,13 @@ static void tie_roots(struct graph_builder *b)
 {
     uint32_t n_ops = b->graph->n_ops;
     SCRATCH bool *waits = mem_array((size_t)n_ops + 1, sizeof *waits);
-    for (size_t i = 0; i < b->same.n; i++)
-        waits[b->same.at[i].to] = true;
-    for (size_t i = 0; i < b->next.n; i++)
-        waits[b->next.at[i].to] = true;
+    for (int next = 0; next < 2; next++)
+        EACH (const struct edge, edge, b->edges[next])
+            waits[edge->to] = true;
     for (uint32_t op = 0; op < n_ops; op++) {
         uint32_t boundary = b->ranks.at[b->graph->rank[op]].boundary;
         if (!waits[op] && boundary != DPRO_NO_OP)
-            push_edge(&b->next, boundary, op);
+            graph_builder_add_edge(b, boundary, op, true);
     }
 }
 
@@ -170,14 +164,13 @@ struct dpro_graph *graph_builder_finish(struct graph_builder *b)
     struct dpro_graph *g = b->graph;
     if (b->cap == 0) /* an empty graph has arrays too */
         grow_ops(b);
-    bool has_next = b->next.n > 0;
+    bool has_next = b->edges[true].n > 0;
     if (has_next)
         tie_roots(b);
-    make_rows(g, &b->same, &g->row, &g->succ);
+    make_rows(g, &b->edges[false], &g->row, &g->succ);
     if (has_next)
-        make_rows(g, &b->next, &g->next_row, &g->next_succ);
-    for (int i = 0; i < N_OP_COLUMNS; i++) {
-        const struct column_place *field = &graph_op_columns[i];
+        make_rows(g, &b->edges[true], &g->next_row, &g->next_succ);
+    EACH_OF (const struct column_place, field, graph_op_columns, N_OP_COLUMNS) {
         void *grown = get_field(g, field);
         if (grown)
             set_field(g, field, arena_copy(&g->arena, grown, g->n_ops, field->size));

@@ -318,14 +318,6 @@ int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare)
     return kept > spare ? latest[spare] : 0;
 }
 
-bool graph_has_pools(const struct dpro_graph *graph)
-{
-    for (uint32_t d = 0; d < graph->n_devices; d++)
-        if (graph->devices[d].n_slots > 0)
-            return true;
-    return false;
-}
-
 bool graph_has_shared_links(const struct dpro_graph *graph)
 {
     for (uint32_t d = 0; d < graph->n_devices; d++)

@@ -359,9 +359,6 @@ struct dpro_graph {
 /* The latest of n ends without the `spare` latest ones; 0 when none are left. */
 int64_t graph_all_but_latest(const int64_t *ends, uint32_t n, uint32_t spare);
 
-/* Whether the graph has pools, in which the thread that is free first runs an op. */
-bool graph_has_pools(const struct dpro_graph *graph);
-
 /* What a session's steps take without its tracing (RunMetadata), by the same run's own steps, of
  * what the recorded ones take: nothing tells which ops that cost lies in. 1: not known, or nothing.
  */

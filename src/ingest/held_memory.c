@@ -13,7 +13,7 @@ static void memory_fini(void *payload)
     snapshot_fini(&held->allocated);
 }
 
-const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, NULL, false};
+const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, 0, false};
 
 static uint8_t category_of(const char *word)
 {

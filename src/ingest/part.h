@@ -45,9 +45,9 @@ struct part_cut {
 /* What only one format's reader and joining know of a file. */
 struct payload_kind {
     size_t size_bytes;
-    void (*fini)(void *payload);           /* frees what it holds, not itself */
-    bool (*is_empty)(const void *payload); /* nothing to go on with; NULL: it never is */
-    bool of_spans;                         /* of use with the part's spans only */
+    void (*fini)(void *payload); /* frees what it holds, not itself */
+    size_t n_at;   /* offset of the number of its entries, without which it is of no use; 0: none */
+    bool of_spans; /* of use with the part's spans only */
 };
 
 /* How sure a framework's graph is; the lower the better. */

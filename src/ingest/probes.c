@@ -17,7 +17,7 @@ static void probes_fini(void *payload)
     FREE_ALL(&probes->probes, &probes->names, &probes->batches);
 }
 
-const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, NULL, false};
+const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, 0, false};
 
 void dpro_probes_destroy(struct dpro_probes *probes)
 {

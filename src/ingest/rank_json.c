@@ -11,7 +11,7 @@ static void rank_fini(void *payload)
              &recording->steps, &recording->warnings);
 }
 
-const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, NULL, false};
+const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, 0, false};
 
 /* Turns its string ids into others. */
 static void rename_texts(struct recording *recording, const uint32_t *names)
@@ -335,9 +335,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
 static void json_describe(struct trace_build *build, struct rank_job *job)
 {
     struct trace_rank *rank = job->rank;
-    for (size_t i = 0; i < build->list.n && !rank->recording; i++) {
-        struct source *source = &build->list.at[i];
-        if (source->rank != rank->rank || !source_payload(source, &recording_payload))
+    EACH (struct source, source, build->list) {
+        if (rank->recording || source->rank != rank->rank ||
+            !source_payload(source, &recording_payload))
             continue;
         rank->recording = part_take_payload(&source->part, &recording_payload);
         rename_texts(rank->recording, source->names);

@@ -5,8 +5,8 @@ bool source_usable(const struct source *source)
 {
     const struct trace_part *part = &source->part;
     const struct payload_kind *kind = part->payload_kind;
-    bool holds =
-        part->payload && !kind->of_spans && !(kind->is_empty && kind->is_empty(part->payload));
+    bool holds = part->payload && !kind->of_spans &&
+                 (!kind->n_at || *(const size_t *)((const char *)part->payload + kind->n_at) > 0);
     return source->reader &&
            (part->n_spans > 0 || part->dfg_nodes.n > 0 || holds || source->held_elsewhere);
 }

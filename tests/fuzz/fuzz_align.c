@@ -15,8 +15,8 @@ struct given {
 
 static int64_t aligned(const struct align *align, uint32_t clock, int64_t local_ns)
 {
-    const struct dpro_clock_segment *at;
-    if (align_segments(align, clock, &at) != 1)
+    const struct dpro_clock_segment *at = align_result(align, clock)->segments;
+    if (align_result(align, clock)->n_segments != 1)
         abort();
     return local_ns + at->offset_ns +
            (int64_t)(at->drift_ppm * 1e-6 * (double)(local_ns - at->start_ns));
@@ -25,27 +25,26 @@ static int64_t aligned(const struct align *align, uint32_t clock, int64_t local_
 static void check(const struct align *align, uint32_t n_clocks, const struct given *facts, int n,
                   int small)
 {
-    const struct dpro_clock_segment *at;
     const struct align_conflict *conflicts;
     bool plain = small && align_conflicts(align, &conflicts) == 0 && align->windows.n == 1;
-    uint32_t n_bounds;
     for (uint32_t c = 0; c < n_clocks; c++) {
-        uint32_t n_segments = align_segments(align, c, &at);
-        for (uint32_t s = 0; s < n_segments; s++) {
+        struct align_result is = *align_result(align, c);
+        const struct dpro_clock_segment *at = is.segments;
+        for (uint32_t s = 0; s < is.n_segments; s++) {
             plain = plain && at[s].drift_ppm > -MOST_PPM && at[s].drift_ppm < MOST_PPM;
             if (at[s].uncertainty_ns < 0 || at[s].drift_ppm != at[s].drift_ppm ||
                 (s > 0 && at[s].start_ns < at[s - 1].start_ns))
                 abort();
         }
-        const struct dpro_clock_bound *bounds = align_bounds(align, c, &n_bounds);
-        if (n_bounds > ALIGN_MAX_BOUNDS)
+        if (is.n_bounds > ALIGN_MAX_BOUNDS)
             abort();
-        for (uint32_t i = 0; i < n_bounds; i++)
-            if (bounds[i].lower_ns > bounds[i].upper_ns)
+        for (uint32_t i = 0; i < is.n_bounds; i++)
+            if (is.bounds[i].lower_ns > is.bounds[i].upper_ns)
                 abort();
     }
     for (int i = 0; i < n && plain; i++)
-        if (align_segments(align, facts[i].from, &at) && align_segments(align, facts[i].to, &at) &&
+        if (align_result(align, facts[i].from)->n_segments > 0 &&
+            align_result(align, facts[i].to)->n_segments > 0 &&
             aligned(align, facts[i].from, facts[i].from_ns) >
                 aligned(align, facts[i].to, facts[i].to_ns) + 5)
             abort();

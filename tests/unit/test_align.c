@@ -113,8 +113,8 @@ static void solve(struct world *w)
 static const struct dpro_clock_segment *segment_at(const struct world *w, uint32_t c,
                                                    int64_t local_ns)
 {
-    const struct dpro_clock_segment *at;
-    uint32_t n = align_segments(w->align, c, &at), i = 0;
+    const struct dpro_clock_segment *at = align_result(w->align, c)->segments;
+    uint32_t n = align_result(w->align, c)->n_segments, i = 0;
     if (n == 0)
         return NULL;
     while (i + 1 < n && at[i + 1].start_ns <= local_ns)
@@ -172,8 +172,7 @@ static void assert_all_facts_hold(const struct world *w)
 
 static uint32_t n_segments(const struct world *w, uint32_t c)
 {
-    const struct dpro_clock_segment *at;
-    return align_segments(w->align, c, &at);
+    return align_result(w->align, c)->n_segments;
 }
 
 static uint32_t n_conflicts(const struct world *w)
@@ -503,8 +502,8 @@ TEST(bounds_hold_the_truth)
     talk_both(w, 1, 2, 3000, 20 * US);
     solve(w);
     for (uint32_t c = 1; c < 3; c++) {
-        uint32_t n, tight = 0;
-        const struct dpro_clock_bound *bounds = align_bounds(w->align, c, &n);
+        uint32_t n = align_result(w->align, c)->n_bounds, tight = 0;
+        const struct dpro_clock_bound *bounds = align_result(w->align, c)->bounds;
         assert_true(n > 100 && n <= ALIGN_MAX_BOUNDS);
         for (uint32_t i = 0; i < n; i++) {
             assert_true(i == 0 || bounds[i].local_ns > bounds[i - 1].local_ns);

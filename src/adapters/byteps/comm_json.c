@@ -105,8 +105,7 @@ void byteps_join(struct trace_build *build)
     int32_t n_workers = 0;
     for (size_t i = 0; i < build->list.n; i++)
         n_workers += timeline_of(&build->list.at[i]) && profile_of(build, build->list.at[i].rank);
-    for (size_t i = 0; i < build->list.n && n_workers > 0; i++) {
-        const struct source *source = &build->list.at[i];
+    EACH (const struct source, source, build->list) {
         struct source *profile = timeline_of(source) ? profile_of(build, source->rank) : NULL;
         if (profile && !has_transport(build, source->rank))
             add_exchanges(source, profile, n_workers);

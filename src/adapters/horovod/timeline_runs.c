@@ -55,13 +55,8 @@ static void timeline_fini(void *payload)
     FREE_ALL(&timeline->tensors, &timeline->runs, &timeline->cycles, &timeline->ready);
 }
 
-static bool is_empty(const void *payload)
-{
-    return ((const struct timeline *)payload)->runs.n == 0;
-}
-
-const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini, is_empty,
-                                              false};
+const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini,
+                                              offsetof(struct timeline, runs.n), false};
 
 static const int64_t NEVER = INT64_MIN;
 static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};

@@ -44,10 +44,9 @@ static void list_graph(const struct dpro_trace *trace, const struct trace_rank *
                        named_array *names)
 {
     EACH_OF (const struct dfg_node, node, rank->dfg_nodes, rank->n_dfg_nodes) {
-        struct named named = {strtab_get(&trace->names, node->name), node->name, 0};
-        if (strcmp(strtab_get(&trace->names, node->type), "Variable") == 0 &&
-            is_parameter(named.text))
-            array_push(names, named);
+        const char *text = strtab_get(&trace->names, node->name);
+        if (strcmp(strtab_get(&trace->names, node->type), "Variable") == 0 && is_parameter(text))
+            array_add(names, text, node->name, 0);
     }
     if (!names_keys(trace, rank))
         array_sort(names, by_name);

@@ -19,12 +19,11 @@ struct grapher {
 
 static void add_node(struct grapher *g, uint32_t name, uint32_t type)
 {
-    struct dfg_node node = {
-        .name = name, .type = type, .first_input = (uint32_t)g->part->dfg_inputs.n};
     if (g->part->dfg_nodes.n >= MAX_NODES)
         mem_fail();
     map_set(&g->node_of, (uint64_t)name + 1, g->part->dfg_nodes.n);
-    array_push(&g->part->dfg_nodes, node);
+    array_add(&g->part->dfg_nodes, .name = name, .type = type,
+              .first_input = (uint32_t)g->part->dfg_inputs.n);
     g->part->n_events++;
 }
 

@@ -85,8 +85,7 @@ static void tell_apart(const struct dpro_trace *trace, run_array *runs)
             map_set(&repeated, run->key, 1);
     }
     map_fini(&seen);
-    for (size_t i = 0; i < runs->n && repeated.n > 0; i++) {
-        struct ring_run *run = &runs->at[i];
+    EACH (struct ring_run, run, *runs) {
         if (!map_get(&repeated, run->key, NULL))
             continue;
         uint64_t window =

@@ -110,11 +110,8 @@ static void size_collectives(struct trace_part *part)
         if (bytes > 0)
             map_set(&sizes, span->name, bytes);
     }
-    for (size_t n = 0; n < part->dfg_nodes.n && sizes.n > 0; n++) {
-        struct dfg_node *node = &part->dfg_nodes.at[n];
-        if (node->size_bytes == 0)
-            map_get(&sizes, node->name, &node->size_bytes);
-    }
+    EACH (struct dfg_node, node, part->dfg_nodes)
+        node->size_bytes = node->size_bytes ?: map_or(&sizes, node->name, 0);
 }
 
 static int read_runmeta(struct bytes *bytes, struct trace_part *part, struct dpro_error *err UNUSED)

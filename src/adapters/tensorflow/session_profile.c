@@ -61,8 +61,7 @@ static void session_fini(void *payload)
     array_fini(&((struct session_profile *)payload)->moments);
 }
 
-const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini, NULL,
-                                             true};
+const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini, 0, true};
 
 struct session_profile *session_profile_of(const struct trace_part *part)
 {
@@ -273,9 +272,8 @@ static void session_cut_process(struct session_joiner *j, struct session_process
 {
     struct trace_part *part = &process->profile->part;
     struct cutting c = {.j = j, .process = process, .part = part};
-    const struct part_cut none = {0};
     for (uint32_t i = 0; i < j->n_cuts; i++)
-        array_push(&part->session.cuts, none);
+        array_add(&part->session.cuts, 0);
     for (size_t r = process->runs.n; r-- > 0;) { /* the first run begins a step */
         const struct session_run *run = &process->runs.at[r];
         uint32_t cut = cut_of(j, run->id);
@@ -313,13 +311,11 @@ static void find_runs(struct session_process *process)
         if (moment->kind == MOMENT_RUN_DONE)
             map_set(&done, map_key(moment->run), 1);
     for (moment = session->moments.at; moment < end; moment++) {
-        struct session_run run = {moment->run, moment->track, moment->ns,
-                                  map_get(&done, map_key(moment->run), NULL)};
-        struct session_work work = {moment->track, moment->ns, moment->run};
         if (moment->kind == MOMENT_RUN)
-            array_push(&process->runs, run);
+            array_add(&process->runs, moment->run, moment->track, moment->ns,
+                      map_get(&done, map_key(moment->run), NULL));
         else if (moment->kind == MOMENT_WORK)
-            array_push(&process->works, work);
+            array_add(&process->works, moment->track, moment->ns, moment->run);
     }
     array_sort(&process->runs, compare_runs);
     array_sort(&process->works, compare_works);
@@ -337,12 +333,10 @@ static struct session_mark *mark_at(const struct session_process *process, int64
 
 static void find_marks(struct session_process *process)
 {
-    FOR_EACH_SPAN (&process->profile->part, span) {
-        struct session_mark mark = {span->track, false, span->start_ns, span_end_ns(span),
-                                    span->sequence};
+    FOR_EACH_SPAN (&process->profile->part, span)
         if (span->kind == SPAN_STEP)
-            array_push(&process->marks, mark);
-    }
+            array_add(&process->marks, span->track, false, span->start_ns, span_end_ns(span),
+                      span->sequence);
     array_sort(&process->marks, compare_marks);
     for (size_t r = 0; r < process->runs.n; r++) {
         struct session_mark *mark = mark_at(process, process->runs.at[r].start_ns);

@@ -328,27 +328,23 @@ static const char *name_clock(struct ranks_state *st, uint32_t node, bool shared
 static void write_clock(struct ranks_state *st, uint32_t c, const uint32_t *users, uint32_t n)
 {
     struct clocks *clocks = &st->join->clocks;
-    const struct dpro_clock_segment *segments = NULL;
-    const struct dpro_clock_bound *bounds = NULL;
-    uint32_t n_segments = st->align ? align_segments(st->align, c, &segments) : 0;
-    uint32_t n_bounds = 0, n_ranks = 0;
-    if (n_segments > 0)
-        bounds = align_bounds(st->align, c, &n_bounds);
+    struct align_result is = st->align ? *align_result(st->align, c) : (struct align_result){0};
+    uint32_t n_ranks = 0;
     int *ranks = arena_array(&clocks->arena, n, sizeof *ranks);
-    struct dpro_clock_segment *own = arena_copy(&clocks->arena, segments, n_segments, sizeof *own);
-    struct clock_bounds *own_bounds = &clocks->bounds[c];
-    own_bounds->at = arena_copy(&clocks->arena, bounds, n_bounds, sizeof *bounds);
+    struct dpro_clock_segment *own =
+        arena_copy(&clocks->arena, is.segments, is.n_segments, sizeof *own);
+    clocks->bounds[c] = (struct clock_bounds){
+        arena_copy(&clocks->arena, is.bounds, is.n_bounds, sizeof *is.bounds), is.n_bounds};
     for (uint32_t i = 0; i < n; i++)
         if (st->nodes.at[users[i]].rank >= 0)
             ranks[n_ranks++] = st->nodes.at[users[i]].rank;
-    own_bounds->n = n_bounds;
     clocks->at[c] = (struct dpro_clock){.host = name_clock(st, users[0], n > 1),
                                         .ranks = ranks,
                                         .n_ranks = n_ranks,
-                                        .method = name_method(st, c, n_segments > 0),
+                                        .method = name_method(st, c, is.n_segments > 0),
                                         .segments = own,
-                                        .n_segments = n_segments};
-    st->maps[c] = (struct clock_map){own, n_segments};
+                                        .n_segments = is.n_segments};
+    st->maps[c] = (struct clock_map){own, is.n_segments};
 }
 
 static void write_clocks(struct ranks_state *st)

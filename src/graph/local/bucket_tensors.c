@@ -250,15 +250,14 @@ static bool plan_nodes(struct bucket_maker *m, const struct start *start)
     if (sized && coll->size_bytes == 0)
         coll->size_bytes = sum;
     EACH (const struct node_tensor, tensor, tensors) {
-        struct bucket_planned one = {{.name = tensor->name,
-                                      .output = tensor->output,
-                                      .size_bytes = tensor->size_bytes,
-                                      .collective = start->collective},
-                                     tensor->from,
-                                     NO_ID};
-        if (one.from != NO_ID && !local_holds(rank, one.from, coll->arrival, false, false))
-            one.from = NO_ID;
-        array_push(&m->plan, one);
+        bool holds =
+            tensor->from != NO_ID && local_holds(rank, tensor->from, coll->arrival, false, false);
+        array_add(&m->plan,
+                  {.name = tensor->name,
+                   .output = tensor->output,
+                   .size_bytes = tensor->size_bytes,
+                   .collective = start->collective},
+                  holds ? tensor->from : NO_ID, NO_ID);
     }
     array_fini(&tensors);
     return known;

@@ -8,8 +8,7 @@ job_ranges list_ranges(const struct rank_build *rank, int64_t start_ns, int64_t 
 {
     const struct trace_rank *trace = rank->trace;
     job_ranges ranges = {0};
-    for (uint32_t i = 0; i < trace->n_spans; i++) {
-        const struct trace_span *span = &trace->spans[i];
+    EACH_OF (const struct trace_span, span, trace->spans, trace->n_spans) {
         bool is_there = span->start_ns < end_ns && span_end_ns(span) > start_ns;
         bool is_range =
             span->kind == SPAN_ANNOTATION || span->kind == SPAN_PYTHON || span->kind == SPAN_OTHER;

@@ -36,12 +36,10 @@ static uint32_t device_of(struct rank_build *rank, const struct track *track, ui
     if (track->kind == DPRO_DEVICE_COMM_THREAD && rank->trace->tracks[source].pool)
         device_of_track += rank->trace->n_tracks;
     if (device_of_track[source] == NO_ID) {
-        struct graph_device device = {
-            .kind = track->kind, .rank = rank->trace->rank, .name = source};
-        if (rank->trace->tracks[source].serial) /* its copies are communication, too */
-            device.kind = DPRO_DEVICE_COMM_THREAD;
+        bool serial = rank->trace->tracks[source].serial; /* its copies are communication, too */
         device_of_track[source] = (uint32_t)rank->devices.n;
-        array_push(&rank->devices, device);
+        array_add(&rank->devices, .kind = serial ? DPRO_DEVICE_COMM_THREAD : track->kind,
+                  .rank = rank->trace->rank, .name = source);
     }
     return device_of_track[source];
 }

@@ -54,12 +54,11 @@ void servers_begin(struct servers *servers)
     const struct rank_build *lead = &join->ranks[0];
     for (uint32_t k = 0; k < join->n_servers; k++) {
         struct rank_build *server = &join->ranks[join->n_ranks + k];
-        /* what of the waiting it takes first is its own affair: a pool of one */
-        struct graph_device thread = {
-            .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank, .n_slots = 1};
         server->n_samples = lead->n_samples;
         server->sample_step = mem_alloc(lead->n_samples * sizeof *server->sample_step);
-        array_push(&server->devices, thread);
+        /* what of the waiting it takes first is its own affair: a pool of one */
+        array_add(&server->devices, .kind = DPRO_DEVICE_CPU_THREAD, .rank = server->trace->rank,
+                  .n_slots = 1);
         /* a step for each sample: its times are kept by step */
         for (uint32_t s = 0; s < lead->n_samples; s++) {
             array_push(&server->steps, lead->steps.at[lead->sample_step[s]]);

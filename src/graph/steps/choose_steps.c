@@ -303,24 +303,20 @@ static int refuse_empty(const struct chooser *c, struct dpro_error *err)
 static int refuse_mark(const struct rank_build *rank, const char *pattern, struct dpro_error *err)
 {
     enum { NAMED = 5 };
-    uint32_t names[NAMED], n = 0;
+    SCRATCH struct map named = {0};
     char list[300] = "";
-    for (uint32_t i = 0; i < rank->trace->n_spans && n < NAMED; i++) {
+    for (uint32_t i = 0; i < rank->trace->n_spans && named.n < NAMED; i++) {
         const struct trace_span *span = &rank->trace->spans[i];
-        bool known = span->kind != SPAN_ANNOTATION || (rank->classes[span->name] & ~NAME_LOADER);
-        for (uint32_t k = 0; k < n && !known; k++)
-            known = names[k] == span->name;
-        if (known)
-            continue;
         size_t len = strlen(list);
-        snprintf(list + len, sizeof list - len, "%s'%.50s'", n > 0 ? ", " : "",
-                 strtab_get(rank->names, span->name));
-        names[n++] = span->name;
+        if (span->kind == SPAN_ANNOTATION && !(rank->classes[span->name] & ~NAME_LOADER) &&
+            map_insert(&named, map_key(span->name), 1))
+            snprintf(list + len, sizeof list - len, "%s'%.50s'", len > 0 ? ", " : "",
+                     strtab_get(rank->names, span->name));
     }
     return dpro_error_set(err, DPRO_EEMPTY,
                           "no range of rank %d has a name that --step-mark %.100s matches%s%s",
                           rank->trace->rank, pattern,
-                          n > 0 ? "; the recording has "
+                          *list ? "; the recording has "
                                 : "; the recording has no ranges of its "
                                   "own, put each step into "
                                   "torch.profiler.record_function(NAME)",

@@ -45,12 +45,9 @@ static void read_tensors(struct et *et, struct json *js, uint32_t *first, uint32
             js->p++;
             depth--;
             if (n_values == 6) {
-                struct et_tensor tensor = {.storage = numbers[1],
-                                           .offset = numbers[2],
-                                           .numel = numbers[3],
-                                           .item_bytes = (uint32_t)numbers[4],
-                                           .device = device};
-                array_push(&et->out->tensors, tensor);
+                array_add(&et->out->tensors, .storage = numbers[1], .offset = numbers[2],
+                          .numel = numbers[3], .item_bytes = (uint32_t)numbers[4],
+                          .device = device);
                 ++*n;
             }
             n_values = 7;

@@ -13,13 +13,8 @@ static void join_et_fini(void *payload)
     FREE_ALL(&et->nodes, &et->tensors);
 }
 
-static bool is_empty(const void *payload)
-{
-    return ((const struct execution_trace *)payload)->nodes.n == 0;
-}
-
-const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini, is_empty,
-                                        false};
+const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini,
+                                        offsetof(struct execution_trace, nodes.n), false};
 
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */

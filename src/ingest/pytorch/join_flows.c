@@ -13,7 +13,7 @@ static void flows_fini(void *payload)
              &flows->module_calls);
 }
 
-const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, NULL, true};
+const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, 0, true};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. */

@@ -11,7 +11,7 @@ void snapshot_fini(void *payload)
     FREE_ALL(&snapshot->entries, &snapshot->segments, &snapshot->blocks, &snapshot->lists);
 }
 
-const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), snapshot_fini, NULL,
+const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), snapshot_fini, 0,
                                               false};
 
 /* ---- reading ---- */

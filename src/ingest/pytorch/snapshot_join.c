@@ -99,9 +99,8 @@ ORDER(by_address, struct allocator_segment, ASCENDING(address));
 static void take_segments(struct allocator_history *history, const struct snapshot_part *of,
                           const stream_handles *streams)
 {
-    for (size_t i = 0; i < of->segments.n && of->whole; i++) {
-        const struct snapshot_segment *from = &of->segments.at[i];
-        if (device_number(from->device) != history->device)
+    EACH (const struct snapshot_segment, from, of->segments) {
+        if (!of->whole || device_number(from->device) != history->device)
             continue;
         struct allocator_segment segment = from->is;
         segment.stream = stream_number(streams, from->stream);

@@ -6,8 +6,7 @@
 #include "ingest/rank_job.h"
 #include "ingest/stages/stage_table.h"
 
-const struct payload_kind stage_payload = {sizeof(struct stage_table), stage_table_fini, NULL,
-                                           false};
+const struct payload_kind stage_payload = {sizeof(struct stage_table), stage_table_fini, 0, false};
 
 /* Two ends of one moment differ by the rounding of floats, of seconds in 32 bits; order between
  * streams by what events are late. */

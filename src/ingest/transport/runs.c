@@ -41,8 +41,7 @@ typedef ARRAY(struct runs_call) call_array;
 static void add_call(const struct trace_rank *rank, uint32_t span, struct comm_run *run,
                      call_array *calls)
 {
-    struct runs_call call = {rank->spans[span].start_ns, span, rank->spans[span].window, run};
-    array_push(calls, call);
+    array_add(calls, rank->spans[span].start_ns, span, rank->spans[span].window, run);
 }
 
 /* Finds the framework's calls, c10d::..., that asked for the runs, in the same order: the k-th of a

@@ -54,9 +54,9 @@ class Plan:
     `computing` are always there; `units` are of FSDP, in the
     order of their forward passes; `prefetch`: how many of these each gathers ahead, 0: as the job does."""
 
-    def __init__(self, path, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
+    def __init__(self, path, framework, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
                  n_servers, memory, computing, units, prefetch):
-        self.path, self.stack, self.world_size, self.models = path, stack, world_size, models
+        self.path, self.framework, self.stack, self.world_size, self.models = path, framework, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
         self.expected, self.n_fused_ops = expected, n_fused_ops
@@ -136,7 +136,7 @@ def _plan(path, value):
         _check_cover(models, buckets)
     expected = value.get("expected")
     fused_ops = _take(computation, "fused_ops", list, "computation", [])
-    return Plan(path, stack, world_size, models, buckets, communication.get("is_own") is True, compression,
+    return Plan(path, job.get("framework"), stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
                 expected if isinstance(expected, dict) else None, len(fused_ops),
                 _take(communication, "servers", int, "communication", 0), memory, computing, units, prefetch)

@@ -24,13 +24,16 @@ COMPILE, SCOPE = "_XlaCompile", "_XlaScope"
 _n_fused = None  # ops of the last function that takes gradients
 
 
+def _plan():
+    """The job's, if it says what XLA is to compile."""
+    plan = applied.read(os.environ["DPRO_PLAN"])[0] if os.environ.get("DPRO_PLAN") else None
+    return plan if plan is not None and plan.framework == "tensorflow" and plan.computing.compiled else None
+
+
 def chosen():
     """What this process is to do, None: nothing."""
-    path = os.environ.get("DPRO_PLAN")
-    plan = applied.read(path)[0] if path else None
-    if plan is not None and plan.stack != "ddp" and plan.computing.compiled:
-        return plan.computing.compiled[0]
-    return os.environ.get(VARIABLE) or None
+    plan = _plan()
+    return plan.computing.compiled[0] if plan else os.environ.get(VARIABLE) or None
 
 
 def compiles_itself(environment):
@@ -103,6 +106,6 @@ def _fuse(graph, which):
             op._set_attr(COMPILE, AttrValue(b=True))
             op._set_attr(SCOPE, AttrValue(s=found[op.name].encode()))
     _n_fused = len(names) if which in BY_FLAGS else len(found)
-    plan = applied.read(os.environ["DPRO_PLAN"])[0] if os.environ.get("DPRO_PLAN") else None
-    if told is None and _n_fused and plan is not None and plan.computing.compiled:
+    plan = _plan()
+    if told is None and _n_fused and plan is not None:
         applied.tell_compiled(plan, job.place()[0], which if which in BY_FLAGS else "%d layers" % len(set(found.values())))

@@ -14,13 +14,14 @@ import time
 
 import tensorflow as tf
 
-from . import memory, own_process, report, tensorflow_step
+from . import memory, own_process, report, tensorflow_fusion, tensorflow_step
 from .probe_result import Prober
 from .tensorflow_graph import Graph, NotPossible
 
 WAYS = {"compile", "bf16"}
 HELD = 4  # times the inputs and variables: what the other process holds, about
 POLL_S = 0.05
+ENVIRONMENT = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", tensorflow_fusion.FLAGS: tensorflow_fusion.CPUS}  # of that process
 UNFINISHED = "the time that was left was too short"
 
 
@@ -50,7 +51,7 @@ class TensorFlowProber(Prober):
         elif len(functions) != 1:
             self.problem = "a step is %s tf.function" % ("more than one call of a" if functions else "no call of a")
         elif getattr(functions[0], "_jit_compile", None) or tf.config.optimizer.get_jit() or (
-                "tf_xla_auto_jit" in os.environ.get("TF_XLA_FLAGS", "")):
+                tensorflow_fusion.compiles_itself(os.environ) or tensorflow_fusion.chosen()):
             self.problem = "the job compiles itself"
         else:
             self._function = functions[0]
@@ -123,6 +124,8 @@ class TensorFlowProber(Prober):
         ways.update((way, {"problem": problem}) for way in missing)
         self._head["clock"] = result.get("clock", "wall")
         self._entries = [{"class": "", "modules": [[""]], "inputs": inputs, "ways": ways}]
+        self._entries += [{"class": "layer" if fusion["by_layer"] else "", "modules": [[fusion["name"]]], "inputs": inputs,
+                           "ways": fusion["ways"]} for fusion in result.get("fusions", ())]
         if missing and problem == UNFINISHED:
             self._ended_early = "the time limit; not measured in all ways: the step"
         self._write()
@@ -153,7 +156,7 @@ class TensorFlowProber(Prober):
     def _run(self, path):
         """Why it did not come to an end; None."""
         with open(os.path.join(path, "stderr"), "w+b") as said:
-            child = own_process.start("tensorflow_measure", path, {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, stdin=subprocess.DEVNULL,
+            child = own_process.start("tensorflow_measure", path, ENVIRONMENT, stdin=subprocess.DEVNULL,
                                       stdout=subprocess.DEVNULL, stderr=said)
             try:
                 while child.poll() is None:

@@ -2,9 +2,11 @@
 (tensorflow_measure.py), and made a function again."""
 import json
 import os
+import re
 
 import tensorflow as tf
 
+from . import tensorflow_fusion
 from .tensorflow_graph import base_of
 
 GRAPH, FACTS, RESULT = "graph.pb", "step.json", "result.json"
@@ -31,6 +33,11 @@ def result(path):
         return json.load(file)
 
 
+def _own_name(node):
+    """Without those of the calls that it lies in (tensorflow_graph.py)."""
+    return re.sub(r"^(call\d+/)+", "", node.name)
+
+
 def _data_of(node):
     return [tensor for tensor in node.input if not tensor.startswith("^")]
 
@@ -52,6 +59,7 @@ class Step:
 
         self.given = dict(read(self.facts["given"]))
         self._variables = {tensor: tf.Variable(value) for tensor, value in read(self.facts["variables"])}
+        self.names = [_own_name(node) for node in self._graph.node]
         self._outputs = [tensor for tensor in self.facts["outputs"] if tensor not in self.given]
 
     def _function(self, nodes, given, wanted, **options):
@@ -68,9 +76,19 @@ class Step:
 
         return tf.function(compute, autograph=False, **options)
 
-    def as_it_is(self):
-        """One function of self.given's values."""
-        return self._function(list(self._graph.node), list(self.given), self._outputs)
+    def as_it_is(self, which=None):
+        """One function of self.given's values; `which`: with ops that XLA fuses (tensorflow_fusion.py)."""
+        nodes = list(self._graph.node)
+        if which:
+            nodes = [type(node).FromString(node.SerializeToString()) for node in nodes]
+            layers = {} if which in tensorflow_fusion.BY_FLAGS else tensorflow_fusion.clusters(self.names, which)
+            for node in nodes:
+                layer = layers.get(_own_name(node))
+                if layer:
+                    node.attr[tensorflow_fusion.SCOPE].s = layer.encode()
+                if layer or node.name in self.facts["collectives"]:
+                    node.attr[tensorflow_fusion.COMPILE].b = bool(layer)
+        return self._function(nodes, list(self.given), self._outputs)
 
     def _stages(self):
         """{node: how many collectives it comes after}; what only later ones take comes with these."""

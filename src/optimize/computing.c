@@ -41,7 +41,7 @@ struct module_gain *computing_gains(const struct dpro_model *m,
         for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++) {
             const struct computing_cost *cost = &m->modules[i].costs[way];
             bool usable = cost->is_known || (cost->is_assumed && o->assumed_costs);
-            usable &= !m->modules[i].is_step;
+            usable &= !m->modules[i].is_step || m->modules[i].parent != MODEL_NONE;
             usable &= !cost->is_composed; /* what its parts win, they win by themselves */
             if (usable && (way & ~o->computing) == 0)
                 gains[i].ways |= 1u << way;
@@ -196,6 +196,11 @@ uint32_t computing_choices(const struct dpro_model *m, const struct module_gain 
                               computing);
         if (!is_whole)
             choices[n].text = of_parts[kinds[k].way];
+        if (kinds[k].way == DPRO_COMPILED && m->n_modules > 0 && m->modules[0].is_step) {
+            choices[n].name = kinds[k].what == ALL ? "xla" : "xla chosen";
+            choices[n].text =
+                kinds[k].what == ALL ? "XLA's default: all that it can compile" : NULL;
+        }
         n += is_new(m, choices, n);
     }
     return n;

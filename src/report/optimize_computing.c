@@ -36,6 +36,8 @@ void optimize_computing_words(struct words *words, const struct optimize_facts *
     const struct computed_modules *compiled = &f->compiled[which], *bf16 = &f->bf16[which];
     if (compiled->is_all)
         words_add(words, "", ", compiling the model");
+    else if (compiled->n > 0 && f->report->model->modules[0].is_step)
+        words_add(words, "", ", XLA compiling %.80s", compiled->first);
     else if (compiled->n > 0)
         words_add(words, "", ", compiling %u module%s", compiled->n, PLURAL(compiled->n));
     if (bf16->is_all)

@@ -47,6 +47,21 @@ class StepComputing(Case):
             with self.subTest(args):
                 self.assert_error(dpro("whatif", RECORDED, *args), USAGE, says)
 
+    def test_xla_s_default_has_gradients_wait_for_the_whole_step_and_what_is_by_layer_does_not(self):
+        entries = [{"class": kind, "modules": [[name]], "ways": {"eager": way(100), "compile": way(ms)}}
+                   for kind, name, ms in (("", "", 100), ("", "default", 80), ("layer", "layers", 70))]
+        known = ["--probes", self.write("fused.json", json.dumps(probes(*entries)))]
+        facts = self.assert_json("optimize", RECORDED, "--allow", "compile", "-o", self.path("plan"), *known)
+        rows = {row["name"]: row["iteration_ms"] for row in facts["baselines"]}
+        self.assertGreater(rows["xla"], rows["communication"])  # though it computes for less long
+        self.assertLess(facts["best"]["iteration_ms"], 0.95 * rows["communication"])
+        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
+            computation = json.load(file)["computation"]
+        self.assertEqual(computation, {"compile": ["layers"], "bf16": [], "changes_numerics": True})
+        default = self.assert_json("whatif", RECORDED, "--compile", "default", *known)["predicted"]["iteration_ms"]
+        layers = self.assert_json("whatif", RECORDED, "--compile", "layers", *known)["predicted"]["iteration_ms"]
+        self.assertLess(layers, default)
+
     def test_no_plan_compiles_it(self):
         run = dpro("optimize", "-q", RECORDED, "--allow", "compile", *self.probed(compile=way(50, graphs=2, breaks=0)))
         self.assertEqual(run.code, DONE)

@@ -40,7 +40,8 @@ class TensorFlowProbe(frameworks.Case):
 
     def assert_measured(self, ways):
         probes = self.probes()
-        entry, = probes["probes"]
+        entry, *fusions = probes["probes"]
+        self.assertEqual([fusion["modules"] for fusion in fusions][:1], [[["default"]]] * ("compile" in ways))
         self.assertEqual((entry["modules"], probes["device"], probes["ended_early"]), ([[""]], "cpu", None))
         for way in ways:
             self.assertGreaterEqual(len(entry["ways"][way].get("forward_ns", ())), 3, entry["ways"])

@@ -293,41 +293,65 @@ static void costs_assume(const struct costs_learning *l, uint32_t m)
 static const struct computing_cost AS_IT_IS = {
     .is_known = true, .forward = {1, 0}, .backward = {1, 0}, .kept = 1};
 
-/* A call of module 0 around all of the program, both passes and the update. */
-static void call_all(struct dpro_model *model, struct model_program *program)
+/* Of the ops from `first` to `last`, both passes and the update. */
+static uint32_t call_ops(struct model_program *program, uint32_t module, uint32_t around,
+                         uint32_t first, uint32_t last)
 {
-    struct model_call call = {.parent = MODEL_NONE,
-                              .forward_last = program->n_ops - 1,
-                              .backward_last = program->n_ops - 1};
-    double backward = 0, all = 0;
-    if (program->n_ops == 0)
-        return;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
-        all += (double)program->ops[i].work_ns;
-        backward += program->ops[i].backward * (double)program->ops[i].work_ns;
+    struct model_call call = {
+        module, around, first, .forward_op = first, .forward_last = last, .backward_last = last};
+    for (uint32_t i = first; i <= last; i++) {
+        double backward = program->ops[i].backward * (double)program->ops[i].work_ns;
+        call.backward_ns += llround(backward);
+        call.forward_ns += llround((double)program->ops[i].work_ns - backward);
     }
-    call.forward_ns = llround(all - backward);
-    call.backward_ns = llround(backward);
-    program->n_calls = 1;
-    program->calls = arena_array(&model->arena, 1, sizeof call);
-    program->calls[0] = call;
+    program->calls[program->n_calls] = call;
+    return program->n_calls++;
 }
 
-/* Of a job that names no modules (TensorFlow's) its step is probed, in one pass. */
+/* Calls around all of the program; of what is compiled layer by layer one for each of its ops,
+ * whose gradients wait for no other layer. */
+static void call_all(struct dpro_model *model, struct model_program *program)
+{
+    uint32_t around = MODEL_NONE, n = program->n_ops;
+    if (n == 0)
+        return;
+    program->calls =
+        arena_array(&model->arena, (size_t)n * model->n_modules, sizeof *program->calls);
+    for (uint32_t m = 0; m < model->n_modules; m++) {
+        bool by_layer = model->modules[m].class[0] != '\0';
+        for (uint32_t i = 0; i < n && by_layer; i++)
+            call_ops(program, m, around, i, i);
+        if (!by_layer)
+            around = call_ops(program, m, around, 0, n - 1);
+    }
+}
+
+/* Of a job that names no modules (TensorFlow's) its step is probed, in one pass: as a whole, which
+ * no plan asks for, and with each choice of ops that XLA may compile in it. As one of these can be
+ * made only, each lies within the one before. */
 static void learn_step(struct dpro_model *model)
 {
-    struct model_module step = {
+    const struct model_module as_a_whole = {
         .name = "", .class = "", .parent = MODEL_NONE, .n_calls = 1, .is_step = true};
-    const struct probe *probe = probe_of(model, &step);
-    if (!probe || probe->costs[DPRO_AS_IT_IS].backward_ns > 0)
+    const struct dpro_probes *probes = model->probes;
+    const struct probe *whole = probe_of(model, &as_a_whole);
+    if (!whole || whole->costs[DPRO_AS_IT_IS].backward_ns > 0)
         return;
-    take_probe(probe, &(struct costs_step){0, 0}, &step);
-    for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
-        step.costs[way].backward = step.costs[way].forward;
-    step.costs[DPRO_AS_IT_IS] = AS_IT_IS;
-    model->n_modules = 1;
-    model->modules = arena_array(&model->arena, 1, sizeof step);
-    model->modules[0] = step;
+    model->modules = arena_array(&model->arena, probes->probes.n, sizeof *model->modules);
+    EACH (const struct probe, probe, probes->probes) {
+        struct model_module *step = &model->modules[model->n_modules];
+        const char *name = strtab_get(&probes->strings, probes->names.at[probe->first]);
+        if ((model->n_modules == 0) != (probe == whole))
+            continue;
+        *step = as_a_whole;
+        step->class = arena_format(&model->arena, "%s", strtab_get(&probes->strings, probe->class));
+        step->name = arena_format(&model->arena, "%s", name);
+        step->parent = model->n_modules++ - 1; /* of the first MODEL_NONE */
+        take_probe(probe, &(struct costs_step){0, 0}, step);
+        for (unsigned way = 1; way < DPRO_N_COMPUTINGS; way++)
+            step->costs[way].backward = step->costs[way].forward;
+        step->costs[DPRO_AS_IT_IS] = AS_IT_IS;
+    }
     for (uint32_t p = 0; p < model->n_programs; p++)
         call_all(model, &model->programs[p]);
 }

@@ -97,7 +97,8 @@ struct model_module {
     bool recompute_probed;    /* that was measured by a probe */
     struct computing_cost costs[DPRO_N_COMPUTINGS]; /* that of DPRO_AS_IT_IS is known and 1 */
     bool has_statistics; /* it computes with statistics over the batch, as BatchNorm does */
-    bool is_step;        /* no module of the job, but all that a step computes: no plan names it */
+    bool is_step;        /* no module of the job, but all that a step computes, or has XLA compile
+                            if it has a parent: no plan names the whole */
 };
 
 struct model_call {

@@ -420,12 +420,12 @@ struct agreement {
     bool is_broken;
 };
 static inline void agreement_see(struct agreement *a, int64_t before_ns, int64_t after_ns,
-                                 int64_t slack_ns, int64_t most_ns)
+                                 int64_t most_ns)
 {
     if (before_ns == ABSENT || after_ns == ABSENT)
         return;
     a->n_seen++;
-    a->n_held += after_ns >= before_ns - slack_ns;
+    a->n_held += after_ns >= before_ns - CLOCK_ROUNDING_NS;
     a->is_broken |= before_ns > after_ns && before_ns - after_ns > most_ns;
 }
 static inline bool agreement_holds(const struct agreement *a)

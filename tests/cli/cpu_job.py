@@ -5,13 +5,14 @@ COLLECTIVE = {"Input Dims": [[1_000_000]], "Input type": ["float"]}
 
 
 class CpuJob:
-    """All times in us. Called with a rank, a step and, where it is of an op, its phase and layer: slow (a factor), load, gap_us."""
+    """All times in us. Called with a rank, a step and, where it is of an op, its phase and layer: slow (a factor), load, gap_us.
+    `between`: from a transfer's end to the next one's begin."""
 
     def __init__(self, world=4, steps=10, layers=8, forward=10_000, backward=20_000, buckets=4, transfer=8000, update=12_000,
-                 slow=lambda *at: 1, load=lambda *at: 200, op_gap=10):
+                 slow=lambda *at: 1, load=lambda *at: 200, op_gap=10, between=2):
         self.world, self.steps, self.layers, self.buckets = world, steps, layers, buckets
         self.forward, self.backward, self.transfer, self.update = forward, backward, transfer, update
-        self.slow, self.load, self.op_gap = slow, load, op_gap
+        self.slow, self.load, self.op_gap, self.between = slow, load, op_gap, between
 
     def run(self):
         """Each rank's events, and the mean step."""
@@ -45,7 +46,7 @@ class CpuJob:
             for bucket in range(self.buckets):
                 before, free = free, max([free] + [times[bucket] for times in ready]) + self.transfer
                 for r in range(self.world):
-                    start = max(ready[r][bucket] + 5, before + 2)
+                    start = max(ready[r][bucket] + 5, before + self.between)
                     emit(r, "gloo:all_reduce", start, free - start, "user_annotation", 5, **COLLECTIVE)
             for r in range(self.world):
                 now[r] = start = max(now[r], free) + 30

@@ -134,6 +134,14 @@ def pairs(slow):
     return program
 
 
+def meeting_between_passes(rank):
+    """The thread that launches forward waits for what ranks reduce, before another one launches back."""
+    yield from rank.forward(20)
+    rank.free[7] = yield from rank.communicate("allreduce", rank.free[7], 1)
+    rank.let_stream_wait(tid=1)
+    yield from update(rank, (yield from rank.communicate("allreduce", (yield from backward(rank, 20)), 2)))
+
+
 def multiplying(rank):
     yield from rank.forward(60, "aten::mm")
     reduced = yield from rank.communicate("allreduce", (yield from backward(rank, 60)), 2)
@@ -183,6 +191,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
      {"within": pause(7_000.0, "train.py(30): augment", cat="python_function")}),
     ("python_gaps", "in blocks.3", {"sync": "loss"}, {"within": pause(7_000.0, "dpro.module:blocks.3")}),
     ("communication", "dp all_reduce", {}, {"transfer_us": 6000.0}),
+    ("communication", "tp all_reduce", {"program": meeting_between_passes}, {"transfer_us": 6000.0}),
     ("recomputation", "rank", {"program": checkpointed(False)}, {"program": checkpointed(True)}),
     ("slow_link", "ranks 2 to 3", {"world": 8, "program": pairs(False)}, {"program": pairs(True)}),
     ("small_messages", "transfers of 800000 bytes", {"program": buckets(4_000_000, 8_000_000)},
@@ -296,6 +305,14 @@ class Causes(Case):
             self.assertEqual(causes["slow_rank"]["parts"][0]["what"], f"rank 1 from iteration {first + 3} on")
             self.assertAlmostEqual(causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
             self.assertNotIn("slow_iterations", causes)
+
+    def test_what_waits_in_a_queue_without_a_pause_waits_for_the_rank_that_was_late(self):
+        """Transfers take longer than the passes between them, so that a slow rank is felt in the first only."""
+        job = {"transfer": 70_000, "between": 0}
+        facts = self.assert_json("diagnose", CpuJob(**job, slow=lambda r, *_: 1.3 if r == 2 else 1).write(self))
+        cost_ms = (CpuJob(**job, slow=lambda r, *_: 1.3 if r == 2 else 1).run()[1] - CpuJob(**job).run()[1]) / 1000
+        causes = {cause["cause"]: cause for cause in facts["causes"]}
+        self.assertAlmostEqual(causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
 
     def test_input_is_of_the_ranks_that_load_it_also_beside_a_slower_one(self):
         causes, cost_ms = self.diagnose_cpu(slow=lambda r, *_: 1.2 if r == 2 else 1, load=lambda r, _: 40_000 if r == 0 else 200)

@@ -32,8 +32,7 @@ static bool edges_holds(const struct assembly *a, struct times ends, struct time
 {
     struct agreement agreement = {0};
     for (uint32_t s = 0; s < a->n_samples && !agreement.is_broken; s++)
-        agreement_see(&agreement, ends.at[s * ends.stride], starts.at[s * starts.stride],
-                      CLOCK_ROUNDING_NS, most_ns);
+        agreement_see(&agreement, ends.at[s * ends.stride], starts.at[s * starts.stride], most_ns);
     return agreement_holds(&agreement);
 }
 

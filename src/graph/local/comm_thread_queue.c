@@ -34,7 +34,7 @@ static bool bears_out(const struct rank_build *rank, const struct queued *before
     struct agreement a = {0};
     for (uint32_t i = 0; i < rank->n_samples && !a.is_broken; i++) {
         uint32_t s = rank->sample_step[i];
-        agreement_see(&a, free_at(rank, before, spare, s), *step_start(rank, s, arrival), 0,
+        agreement_see(&a, free_at(rank, before, spare, s), *step_start(rank, s, arrival),
                       step_trifle(rank, s));
     }
     return agreement_holds(&a);

@@ -179,6 +179,18 @@ static void use_wait(struct walker *w, uint32_t track)
         w->waits[track][d].sources = NULL;
 }
 
+/* The thread that made the stream wait: the one that launches to it, else another one, as where a
+ * program waits for a message before autograd's thread computes with it. NO_ID: none. */
+static uint32_t track_that_waited(const struct walker *w, uint32_t own, uint32_t stream)
+{
+    if (w->waits[own] && w->waits[own][stream].sources)
+        return own;
+    for (uint32_t t = 0; t < w->rank->tracks.n; t++)
+        if (w->waits[t] && w->waits[t][stream].sources)
+            return t;
+    return NO_ID;
+}
+
 /* What the stream has waited for before holds for all that it was given since: an edge is made only
  * for work that is new. Of many streams that may have been meant, those whose work was over last
  * before `op` began say most: one wait is for one stream. */
@@ -186,10 +198,10 @@ static void resolve_wait(struct walker *w, uint32_t launch, uint32_t stream, uin
 {
     enum { MOST = 8 };
     struct rank_build *rank = w->rank;
-    uint32_t track = rank->ops.at[launch].track;
-    struct edges_wait *wait = w->waits[track] ? &w->waits[track][stream] : NULL;
-    if (!wait || !wait->sources)
+    uint32_t track = track_that_waited(w, rank->ops.at[launch].track, stream);
+    if (track == NO_ID)
         return;
+    struct edges_wait *wait = &w->waits[track][stream];
     w->found.n = 0;
     bool any = false;
     int64_t explained = end_of(w, (struct edges_work){launch, false});

@@ -16,7 +16,7 @@ bool local_holds(const struct rank_build *rank, uint32_t from, uint32_t to, bool
     for (uint32_t i = 0; i < rank->n_samples && !a.is_broken; i++) {
         uint32_t s = rank->sample_step[i];
         agreement_see(&a, local_pred_end(rank, s, from, next),
-                      to_end ? *step_end(rank, s, to) : *step_start(rank, s, to), CLOCK_ROUNDING_NS,
+                      to_end ? *step_end(rank, s, to) : *step_start(rank, s, to),
                       MAX(step_trifle(rank, s), CLOCK_ROUNDING_NS));
     }
     return agreement_holds(&a);

@@ -7,7 +7,7 @@
 
 enum { MOST_EVIDENCE = 10 };
 #define LEAST_SHARE      0.02        /* of the iteration: what is less is small */
-#define MOST_PART_VISITS 200000000.0 /* of cells, to share causes among their parts */
+#define MOST_PART_VISITS 100000000.0 /* of cells, to share causes among their parts */
 
 struct dpro_diagnosis {
     struct arena arena;

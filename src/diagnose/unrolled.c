@@ -6,13 +6,13 @@ enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_GONE, NODE_LAST, NODE_BEHIND,
 
 /* A cell that has no place yet. */
 struct cell_node {
-    uint8_t kind;
-    uint8_t state; /* of the walk: 0: not reached, 1: what it waits for is not placed, 2: placed */
-    uint32_t copy; /* of those from the first that counts on */
-    uint32_t op;
-    uint32_t cell;
     int64_t end_ns;    /* in the replay; of a cut edge when it was late */
     uint32_t first, n; /* of the nodes that it waits for */
+    uint32_t copy;     /* of those from the first that counts on */
+    uint32_t op;
+    uint32_t cell;
+    uint8_t kind;
+    uint8_t state; /* of the walk: 0: not reached, 1: what it waits for is not placed, 2: placed */
 };
 
 /* An edge that the graph lacks; its number, as of those that are cut. */
@@ -30,17 +30,26 @@ struct unrolled_build {
     bool ends_on_cpu;
     bool *split;                   /* by op: its gap is a node of its own */
     struct map cut_edges;          /* 1 + the number of a cut, of all rows together */
+    bool *is_cut;                  /* by op: an edge to it is cut */
     ARRAY(struct gone_edge) gone;  /* by their ends */
     ARRAY(struct cell_node) nodes; /* ops first, by copy and id */
     ARRAY(uint32_t) waits;
     ARRAY(uint32_t) gaps; /* [copy * n_ops + op]: their nodes; of those that are split */
     ARRAY(uint32_t) cut_nodes, cut_numbers;
     ARRAY(uint32_t) order;
+    ARRAY(uint32_t) all; /* room of set_waits */
 };
 
 static uint64_t edge_key(uint32_t from, uint32_t to, bool next)
 {
     return map_key(((uint64_t)from << 32 | to) ^ (next ? 0x8000000080000000u : 0));
+}
+
+/* Whether the edge is cut; its number, where that is asked for. */
+static bool is_cut_edge(const struct unrolled_build *b, uint32_t from, uint32_t to, bool next,
+                        uint64_t *number)
+{
+    return b->is_cut[to] && map_get(&b->cut_edges, edge_key(from, to, next), number);
 }
 
 static struct cell_node *add_node(struct unrolled_build *b, enum node_kind kind, uint32_t copy,
@@ -92,7 +101,7 @@ static void add_device(const struct unrolled_build *b, uint32_t op, uint32_t cop
         if (copies[c].end_ns[prev] <= free_ns && !later && !(c == copy && prev == op)) {
             EACH (const struct waited, w, *waited)
                 if (w->copy == c && w->op == prev && /* it waits for that anyway */
-                    !map_get(&b->cut_edges, edge_key(prev, op, w->next), NULL))
+                    !is_cut_edge(b, prev, op, w->next, NULL))
                     return;
             array_add(waited, copies[c].end_ns[prev], c, prev, false);
             return;
@@ -128,8 +137,8 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
                       int64_t least_ns)
 {
     uint32_t op = b->nodes.at[at].op, copy = b->nodes.at[at].copy;
-    SCRATCH ARRAY(uint32_t) all = {0};
     uint64_t number;
+    b->all.n = 0;
     EACH (const struct waited, w, *waited) {
         if (w->copy < b->n_before) {
             least_ns = MAX(least_ns, w->end_ns);
@@ -137,9 +146,9 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         }
         uint32_t from = op_node(b, w->copy - b->n_before, w->op);
         if (w->copy < b->n_before + b->n_copies) {
-            if (map_get(&b->cut_edges, edge_key(w->op, op, w->next), &number))
+            if (is_cut_edge(b, w->op, op, w->next, &number))
                 from = add_cut(b, NODE_CUT, from, copy, op, number);
-            array_push(&all, from);
+            array_push(&b->all, from);
         }
     }
     size_t first = LOWER_BOUND(i, (size_t)0, b->gone.n, b->gone.at[i].to < op);
@@ -147,17 +156,17 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
         if (copy >= b->gone.at[i].next) {
             uint32_t from = op_node(b, copy - b->gone.at[i].next, b->gone.at[i].from);
             from = add_cut(b, NODE_GONE, from, copy, op, b->gone.at[i].number);
-            array_push(&all, from);
+            array_push(&b->all, from);
         }
     if (least_ns > 0) {
         uint32_t fixed = add_fixed(b, least_ns);
-        if (map_get(&b->cut_edges, edge_key(DPRO_NO_OP, op, false), &number))
+        if (is_cut_edge(b, DPRO_NO_OP, op, false, &number))
             fixed = add_cut(b, NODE_CUT, fixed, copy, op, number);
-        array_push(&all, fixed);
+        array_push(&b->all, fixed);
     }
     b->nodes.at[at].first = (uint32_t)b->waits.n;
-    b->nodes.at[at].n = (uint32_t)all.n;
-    array_append(&b->waits, all.at, all.n);
+    b->nodes.at[at].n = (uint32_t)b->all.n;
+    array_append(&b->waits, b->all.at, b->all.n);
 }
 
 static bool in_pool(const struct dpro_graph *g, uint32_t op)
@@ -429,6 +438,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     b.same = pull_make(g->n_ops, g->row, g->succ, &work);
     b.next = pull_make(g->n_ops, g->next_row, g->next_succ, &work);
     b.split = arena_array(&work, g->n_ops + (size_t)1, sizeof *b.split);
+    b.is_cut = arena_array(&work, g->n_ops + (size_t)1, sizeof *b.is_cut);
     for (uint32_t op = 0; op < g->n_ops; op++)
         b.split[op] = in_pool(g, op);
     for (uint32_t r = 0; r < g->n_ranks && !g->single_iteration; r++)
@@ -439,8 +449,8 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
         EACH (const struct cut, cut, found[c].cuts)
             if (++number && cut->gone)
                 array_add(&b.gone, cut->from, cut->to, (uint32_t)number, cut->next);
-            else
-                map_first(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), number);
+            else if (map_insert(&b.cut_edges, edge_key(cut->from, cut->to, cut->next), number))
+                b.is_cut[cut->to] = true;
     array_sort(&b.gone, by_end);
     *s = (struct unrolled){.n_iterations = d->n_iterations, .n_causes = n_found};
     s->taken = mem_array(n_found + (size_t)1, sizeof *s->taken);
@@ -448,7 +458,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     place_all(&b, s);
     take_all(&b, s, found);
     map_fini(&b.cut_edges);
-    FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order, &b.gone);
+    FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order, &b.all, &b.gone);
 }
 
 void unrolled_fini(struct unrolled *s)

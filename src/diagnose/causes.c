@@ -39,6 +39,9 @@ static const struct next_step {
      "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
     {"garbage_collection", ANY,
      "Collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)."},
+    {"slow_iterations", NO_CPU,
+     "Record what CPUs do, too (ProfilerActivity.CPU): nothing else tells why GPUs wait in these "
+     "iterations (%s)."},
     {"slow_iterations", ANY,
      "Find out what takes longer in these iterations (%s), or leave them out "
      "(--steps) if the job was warming up."},

@@ -275,7 +275,7 @@ class Causes(Case):
             self.assertIsNone(facts["measures"]["pop"]["parallel_efficiency"])
 
     def test_without_the_cpu_nothing_is_said_of_why_the_gpu_waits(self):
-        for name, when in (("launch", lambda rank, number: rank == 2), ("noise", lambda rank, number: rank == 2 and number % 2)):
+        for name, when in (("launch", lambda rank, number: rank == 2), ("slow_iterations", lambda rank, number: rank == 2 and number % 2)):
             facts = self.stripped(lambda cat: cat in ("kernel", "gpu_memcpy"), sync="end", before_forward=pause(60_000.0, LOADER, when))
             causes = {cause["cause"]: cause for cause in facts["causes"]}
             self.assertNotIn("slow_rank", causes)

@@ -196,6 +196,21 @@ class TestStages(Case):
             self.assertEqual(cause["parts"][0]["what"], "rank 1")
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.1 * lost_ms)
 
+    def test_listed_garbage_collection_is_named_so(self):
+        times = uneven(21, by=1)
+
+        def usual(*op):
+            return times(*op) + (0.001 if op[0] == "gc" else 0)
+
+        def collecting(optype, r, stage, step, n):
+            return usual(optype, r, stage, step, n) + (0.15 if optype == "gc" and step % 2 == r % 2 and stage == step % 3 else 0)
+        job = StageJob(dp=3, stages=3, micro_batches=6, steps=8, times=collecting)
+        facts = self.assert_json("diagnose", self.write("job.csv", job.csv()))
+        causes = {c["cause"]: c for c in facts["causes"]}
+        lost_ms = 1000 * (job.iteration() - job.iteration(usual))
+        self.assertAlmostEqual(causes["garbage_collection"]["blame_ms"], lost_ms, delta=0.1 * lost_ms)
+        self.assertIn("gc.freeze", causes["garbage_collection"]["next_step"])
+
     def test_a_late_update_is_a_slow_rank_where_steps_begin_together(self):
         usual = uneven(20, by=1)
         for apart in (0.0, 0.01):

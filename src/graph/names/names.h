@@ -111,6 +111,7 @@ const char *call_class_words(enum call_class class); /* "waiting for the GPU"; s
 struct slow_kind {
     const char *parts[6];      /* of names, any of them */
     const char *without;       /* and not this one; NULL: whatever else */
+    const char *whole;         /* or a whole name; NULL: none */
     int call;                  /* or the class of a GPU's runtime calls; 0: none */
     const char *what, *advice; /* "DataLoader" */
 };

@@ -13,6 +13,7 @@ static const struct slow_kind kinds[] = {
      .what = "torch.compile",
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
     {{"Python GC", "gc.collect", "garbage"},
+     .whole = "gc", /* in timelines of stages */
      .what = "garbage collection",
      .advice = "collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)"},
     {{"torch.save", "serialization", "state_dict", "save_", "checkpoint_save", "saving"},
@@ -45,6 +46,8 @@ const struct slow_kind *slow_kind_of(const char *name)
             if (kinds[k].parts[p] && has_part(name, kinds[k].parts[p]) &&
                 !(kinds[k].without && has_part(name, kinds[k].without)))
                 return &kinds[k];
+        if (kinds[k].whole && strcmp(name, kinds[k].whole) == 0)
+            return &kinds[k];
         if (kinds[k].call && (int)call_classify(name) == kinds[k].call)
             return &kinds[k];
     }

@@ -7,6 +7,8 @@
 
 #include "graph/dimensions/pipeline.h"
 
+#include <float.h>
+
 /* Times by rank of one kind of op. */
 struct peers {
     time_groups groups; /* in runs of one key */
@@ -483,7 +485,71 @@ static void even_lengths(struct timed_passes *t, bool by_rank, bool alike, uint3
         }
 }
 
-/* Each pass would be of a batch of the mean length. */
+/* Work of ranks that is uneven op by op, as of experts to which tokens go: by rank, how much longer
+ * it takes than its work explains. NULL: ops follow the length of their pass, or none is known. */
+static double *factors_of_ops(const struct peers *p, const struct diagnosed *d,
+                              const struct timed_passes *t, struct arena *arena)
+{
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    double *factor = arena_array(arena, n_ranks + (size_t)1, sizeof *factor);
+    SCRATCH double *length = mem_array((size_t)n_ranks * n + 1, sizeof *length);
+    double off = 0, told = 0, all = 0, least = DBL_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        double mean = 0;
+        for (uint32_t r = 0; r < n_ranks; r++)
+            mean += t->length[DPRO_OP_FW][(size_t)t->line[r] * n + i] / n_ranks;
+        for (uint32_t r = 0; r < n_ranks && mean > 0; r++)
+            length[r * n + i] = t->length[DPRO_OP_FW][(size_t)t->line[r] * n + i] / mean;
+    }
+    for (size_t at = 0, end; at < p->groups.n; at = end) {
+        const struct time_group *groups = p->groups.at;
+        end = RUN_END(k, at, (size_t)p->groups.n, groups[k].key == groups[at].key);
+        bool of_passes = d->g->phase[groups[at].times.at[0] % d->g->n_ops] <= DPRO_OP_BW;
+        for (uint32_t i = 0; i < n && of_passes && end - at == n_ranks; i++) {
+            double mean = 0;
+            for (size_t k = at; k < end; k++)
+                mean += (double)groups[k].ns[i] / n_ranks;
+            for (size_t k = at; k < end; k++) {
+                double explained = mean * length[groups[k].rank * n + i];
+                told += (explained - mean) * (explained - mean);
+                off +=
+                    ((double)groups[k].ns[i] - explained) * ((double)groups[k].ns[i] - explained);
+                factor[groups[k].rank] += (double)groups[k].ns[i];
+            }
+        }
+    }
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        double work = stats_mean_std(length + (size_t)r * n, n).mean;
+        factor[r] = work > 0 ? factor[r] / work : 0;
+        all += factor[r];
+        least = MIN(least, factor[r]);
+    }
+    for (uint32_t r = 0; r < n_ranks && all > 0; r++)
+        factor[r] *= n_ranks / all;
+    return told > 0 && 4 * off > told && least > 0 ? factor : NULL;
+}
+
+/* Of the k-th op of a run of groups, what a mean one would save each rank. */
+static void even_op(const struct time_group *run, uint32_t n_ranks, size_t k, bool alike,
+                    const double *factor, const struct diagnosed *d, double *shares)
+{
+    uint32_t n = d->n_iterations;
+    for (uint32_t i = 0; i < n; i++) {
+        double mean = 0;
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            double ns = (double)left_of(d, i, run[r].times.at[k], false) / factor[run[r].rank];
+            shares[(size_t)r * n + i] = ns;
+            mean += ns / n_ranks;
+        }
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            double *own = &shares[(size_t)r * n + i];
+            double share = *own > 0 ? 1 - mean / *own : 0;
+            *own = alike ? share : MAX(share, 0);
+        }
+    }
+}
+
+/* Each pass, or each op, would be of a batch of the mean length. */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -495,21 +561,32 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
     struct timed_passes t = passes_of(&p, d, false, &arena);
     find_lengths(&t, d, varies_as_work(d, &t), &arena);
     bool by_rank = t.n_lines == n_ranks, alike = differ_alike(&t, n);
+    double *factor = by_rank && t.n_places == 1 ? factors_of_ops(&p, d, &t, &arena) : NULL;
+    double *shares = arena_array(&arena, (size_t)n_ranks * n + 1, sizeof *shares);
     even_lengths(&t, by_rank, alike, n);
-    for (size_t at = 0; at < p.groups.n; at++) {
-        const struct time_group *group = &p.groups.at[at];
-        uint32_t r = group->rank;
-        for (size_t k = 0; k < group->times.n; k++) {
-            uint32_t time = group->times.at[k], phase = d->g->phase[time % d->g->n_ops];
-            uint32_t place = place_of(&t, group, k), per = t.n_stages;
-            if (phase > DPRO_OP_BW || place == UINT32_MAX)
-                continue;
-            uint32_t batch = place / per / t.n_chunks * per + place % per;
-            uint32_t part = alike && t.n_places > 1 && !by_rank
-                                ? found_part(found, batch + UINT64_C(1), "micro-batch %u", batch)
-                                : part_of_rank(found, d, r, NULL);
-            piece_share(found, d, time, part,
-                        t.length[phase] + ((size_t)t.line[r] * t.n_places + place) * n, false);
+    for (size_t at = 0, end; at < p.groups.n; at = end) {
+        const struct time_group *run = &p.groups.at[at];
+        end = RUN_END(k, at, (size_t)p.groups.n, p.groups.at[k].key == run->key);
+        bool by_op = factor && end - at == n_ranks;
+        for (size_t k = 0; k < run->times.n; k++) {
+            if (by_op)
+                even_op(run, n_ranks, k, alike, factor, d, shares);
+            for (const struct time_group *group = run; group < p.groups.at + end; group++) {
+                uint32_t r = group->rank, time = group->times.at[k];
+                uint32_t phase = d->g->phase[time % d->g->n_ops];
+                uint32_t place = place_of(&t, group, k), per = t.n_stages;
+                if (phase > DPRO_OP_BW || place == UINT32_MAX)
+                    continue;
+                uint32_t batch = place / per / t.n_chunks * per + place % per;
+                uint32_t part =
+                    alike && t.n_places > 1 && !by_rank
+                        ? found_part(found, batch + UINT64_C(1), "micro-batch %u", batch)
+                        : part_of_rank(found, d, r, NULL);
+                const double *of_pass =
+                    t.length[phase] + ((size_t)t.line[r] * t.n_places + place) * n;
+                piece_share(found, d, time, part,
+                            by_op ? shares + (size_t)(group - run) * n : of_pass, false);
+            }
         }
     }
     peers_fini(&p);

@@ -88,6 +88,7 @@ struct located { /* of one cause */
     double most_visits; /* of cells, to share a cause among its parts */
     struct arena *arena;
     double *of_part, *of_rank, *of_iteration;
+    double *length_of_rank;  /* how long what the cause takes of it is */
     uint32_t *collective_of; /* by op: 1 + the collective whose transfer it is; 0: none */
     ARRAY(struct op_blame) ops;
 };
@@ -103,6 +104,18 @@ static void add_to_ranks(struct located *l, uint32_t op, double ns)
     const struct graph_collective *c = &g->collectives[l->collective_of[op] - 1];
     for (uint32_t m = c->first_member; m < c->first_member + c->n_members; m++)
         l->of_rank[g->rank[g->members[m].transfer]] += ns / c->n_members;
+}
+
+/* Ranks that have as much of a cause as the one that is blamed most have it as well, though the
+ * next op waited for another one by chance. */
+static void name_ranks_alike(struct located *l)
+{
+    uint32_t most = 0, n = l->d->g->n_ranks + l->d->g->n_servers;
+    for (uint32_t r = 1; r < n; r++)
+        most = l->of_rank[r] > l->of_rank[most] ? r : most;
+    for (uint32_t r = 0; r < n; r++)
+        if (l->length_of_rank[r] > 0.9 * l->length_of_rank[most])
+            l->of_rank[r] = MAX(l->of_rank[r], LEAST_NAMED * l->of_rank[most]);
 }
 
 /* By how often a cause's pieces are on the critical path: of its parts, and in all. */
@@ -156,6 +169,8 @@ static void locate_time(struct located *l, uint32_t cause, uint32_t n_parts, dou
         double share = path[p] > 0 ? weights[taken->cell] / path[p] : 1 / MAX(length[p], 1);
         double ns = l->of_part[p] * share * (double)taken->path;
         l->of_iteration[iteration] += MAX(ns, 0);
+        if (op != DPRO_NO_OP && taken->path > 0)
+            l->length_of_rank[l->d->g->rank[op]] += (double)taken->path;
         if (op == DPRO_NO_OP || taken->path <= 0 || ns <= 0)
             continue;
         add_to_ranks(l, op, ns);
@@ -276,11 +291,14 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         }
         if (small)
             continue;
-        memset(l->of_rank, 0, (l->d->g->n_ranks + l->d->g->n_servers) * sizeof *l->of_rank);
+        size_t n_ranks = l->d->g->n_ranks + l->d->g->n_servers;
+        memset(l->of_rank, 0, n_ranks * sizeof *l->of_rank);
+        memset(l->length_of_rank, 0, n_ranks * sizeof *l->length_of_rank);
         memset(l->of_iteration, 0, l->d->n_iterations * sizeof *l->of_iteration);
         l->ops.n = 0;
         locate_time(l, c, (uint32_t)found[c].parts.n, blames[c].ns, weights);
         tell_parts(l, &found[c], &cause);
+        name_ranks_alike(l);
         cause_where(&cause, l->d->g, l->of_rank, l->of_iteration, l->d->n_iterations, LEAST_NAMED,
                     l->arena);
         tell_evidence(l, &cause);
@@ -322,6 +340,8 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
     l.most_visits = MOST_PART_VISITS / MAX(1, __builtin_popcount(values.causes));
     l.of_part = arena_array(work, most_parts + 1, sizeof *l.of_part);
     l.of_rank = arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.of_rank);
+    l.length_of_rank =
+        arena_array(work, (size_t)d->g->n_ranks + d->g->n_servers + 1, sizeof *l.length_of_rank);
     l.collective_of = arena_array(work, d->g->n_ops + (size_t)1, sizeof *l.collective_of);
     for (uint32_t c = 0; c < d->g->n_collectives; c++)
         for (uint32_t m = 0; m < d->g->collectives[c].n_members; m++)

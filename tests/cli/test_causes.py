@@ -142,6 +142,26 @@ def meeting_between_passes(rank):
     yield from update(rank, (yield from rank.communicate("allreduce", (yield from backward(rank, 20)), 2)))
 
 
+def experts(uneven):
+    """In each of four layers ranks meet before and after an op to which tokens go, of each step and layer others."""
+    def tokens(rank, layer):
+        drawn = [draw(r, rank.number, layer).uniform(0.5, 1.5) for r in range(rank.job.world)]
+        return drawn[rank.rank] * rank.job.world / sum(drawn) if uneven else 1
+
+    def program(rank):
+        for tid, op in ((1, "aten::mm"), (2, "MmBackward0")):
+            rank.now += 5
+            for layer in range(4):
+                end = yield from rank.launch(op, f"attention_{tid}", 800 * tid, 7, tid=tid)
+                met = yield from rank.communicate("allreduce", end, tid, transfer_us=50)
+                rank.let_stream_wait(tid)
+                end = yield from rank.launch(op, f"expert_{tid}", 1500 * tid * tokens(rank, layer), 7, tid=tid, after=met)
+                rank.free[7] = yield from rank.communicate("allreduce", end, tid, transfer_us=50)
+                rank.let_stream_wait(tid)
+        yield from update(rank, rank.free[7])
+    return program
+
+
 def multiplying(rank):
     yield from rank.forward(60, "aten::mm")
     reduced = yield from rank.communicate("allreduce", (yield from backward(rank, 60)), 2)
@@ -163,6 +183,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("slow_rank", "rank", {}, {"factor": lambda rank, op: 1.3 if rank.rank else 1}),
     ("uneven_work", "", {}, {"factor": lengths}),
     ("uneven_work", "rank 2", {**SHAPED, **EVENED}, {"factor": passes_of_one, "rows": lambda rank: 42 if rank.rank == 2 else 32}),
+    ("uneven_work", "rank", {"program": experts(False)}, {"program": experts(True)}),
     ("slow_rank", "rank 2", SHAPED, {"factor": passes_of_one}),
     ("slow_rank", "rank 2", {}, {"factor": passes_of_one}),
     ("input", "DataLoader, every 4 iterations", WAITS,
@@ -318,6 +339,9 @@ class Causes(Case):
         causes, cost_ms = self.diagnose_cpu(slow=lambda r, *_: 1.2 if r == 2 else 1, load=lambda r, _: 40_000 if r == 0 else 200)
         self.assertEqual((causes["input"]["ranks"], causes["slow_rank"]["ranks"]), ([0], [2]))
         self.assertAlmostEqual(causes["input"]["blame_ms"] + causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
+
+    def test_ranks_that_have_as_much_of_a_cause_are_all_named(self):
+        self.assertEqual(self.diagnose(**WAITS, before_forward=pause(8_000.0, LOADER))[1]["input"]["ranks"], [0, 1, 2, 3])
 
     def test_a_gap_before_a_cpu_communicates_is_a_gap(self):
         causes, cost_ms = self.diagnose_cpu(op_gap=2000)

@@ -352,7 +352,8 @@ static int remove_job(const char *path, const struct dpro_recording *recording,
         rc = remove_folder(&recording->folders.at[i], err);
     for (size_t i = 0; i < recording->logs.n && is_ours && rc == 0; i++)
         rc = remove_file(recording->logs.at[i].path, err);
-    return rc;
+    SCRATCH char *turns = mem_format("%s/turns.json", path); /* of plans in that job */
+    return is_ours && rc == 0 ? remove_file(turns, err) : rc;
 }
 
 static int remove_left_behind(const struct dpro_recording *recording, struct dpro_error *err)

@@ -4,13 +4,14 @@ import os
 import shutil
 import sys
 import time
+import types
 import unittest.mock
 
 from browser import CHROMIUM, browser
 from support import BUNDLED, ROOT, USAGE, Case, dpro
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import race, tune, tune_page  # noqa: E402
+from dpro import race, tune, tune_page, turns  # noqa: E402
 
 PROGRAM = """
 import json, os, sys
@@ -42,6 +43,12 @@ class Command(Case):
         self.assertTrue(os.path.samefile(told["DPRO_TUNE_DPRO"], dpro.__globals__["DPRO"]))
         self.assertNotIn("DPRO_PLAN", told)
         self.assertFalse(os.path.exists(self.path("plan")))  # as nothing came into it
+
+    def test_turns_of_an_earlier_recording_go_with_it(self):
+        for name in ("job.json", "turns.json", "host0/rank0/rank.json"):
+            self.write("plan/trace/" + name, {"schema": "dpro.job/1", "rank": 0, "world_size": 1})
+        self.assert_code(self.tune("-o", "plan", "--force"), 0)
+        self.assertFalse(os.path.exists(self.path("plan/trace/turns.json")))
 
     def test_what_it_needs_and_what_it_refuses(self):
         for options in ((), ("-o", "plan", "--budget", "0"), ("-o", "plan", "--budget", "9 s"), ("-o", "plan", "--allow", "fp8"),
@@ -179,6 +186,21 @@ class Told(Case):
                                       (-8.8, -30.6, 2.0, "costs 8.8 % (-2.0 to 30.6)"), (3.0, -1e20, 100.0, "saves 3.0 % (so far)"),
                                       (0.0, -float("inf"), float("inf"), "saves 0.0 % (so far)")):
             self.assertEqual(tune.saves({"saves_pct": mean, "low_pct": low, "high_pct": high}), told)
+
+
+class Room(Case):
+    def test_a_plan_for_which_a_gpu_has_no_room_is_out_before_it_is_applied(self):
+        plan = types.SimpleNamespace(memory=types.SimpleNamespace(baseline_peak_bytes=6 << 30, peak_bytes=9 << 30))
+        for free_gib, fits in ((2, True), (0, False)):  # and 1.5 GiB that the allocator keeps
+            cuda = types.SimpleNamespace(mem_get_info=lambda free_gib=free_gib: (free_gib << 30, 16 << 30),
+                                         memory_reserved=lambda: 8 << 30, max_memory_allocated=lambda: 13 << 29)
+            with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda)), \
+                    unittest.mock.patch.object(turns, "on_gpu", lambda: True):
+                if fits:
+                    turns.Turns._check_memory(plan)
+                else:
+                    with self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, and the GPU has 1\.50 GiB left"):
+                        turns.Turns._check_memory(plan)
 
 
 class Page(Case):

@@ -44,8 +44,14 @@ if PLAN != "-":
         told["finalists"].append({"name": "failing", "path": "/failing.json", "plan": told["own"], "promised_pct": 0.0})
         return told
     reducer.make_layout, tune.Search.found = failing, with_failing
-train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=each)
-sys.stdout.write("BUCKETS %d %d\\n" % (RANK, buckets()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+train(model, optimizer, N, each=each)
+calls = []
+sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name)
+               if event == "call" and os.path.basename(os.path.dirname(frame.f_code.co_filename)) == "dpro" else None)
+train(model, optimizer, 3)
+sys.setprofile(None)
+sys.stdout.write("CALLS %d %s\\nBUCKETS %d %d\\n" % (RANK, ",".join(calls), RANK, buckets()))
 end()
 """
 ENDS = BODY + """
@@ -127,6 +133,7 @@ class Tune(live.Case):
         self.assertLess(len(fastest), len(own))
         for rank in range(2):
             self.assertIn("BUCKETS %d %d" % (rank, len(fastest)), run.out)
+            self.assertIn("CALLS %d _nothing,_nothing,_nothing\n" % rank, run.out)  # of dpro, in three steps afterwards
         self.assertEqual(run.err.count("tune: the job goes on with %s, which saves " % race["winner"]), 1)
         self.assertIsInstance(told["cost_pct"], float)
         self.assertTrue(all(turn["peak_bytes"] for turn in told["turns"] if turn["block"] == 0), told["turns"][0])

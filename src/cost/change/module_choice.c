@@ -7,35 +7,20 @@
 #include "cost/memory/strategy_memory.h"
 #include "plan/plan.h"
 
-/* How many letters have to be put in, taken out or exchanged; `row` holds strlen(b) + 1. */
-static size_t choice_distance(const char *a, const char *b, size_t *row)
-{
-    size_t n = strlen(b);
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t other = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            row[j] = MIN(other, 1 + MIN(row[j], row[j - 1]));
-        }
-    }
-    return row[n];
-}
-
+/* The shortest of those that have most of its letters, from its beginning and its end. */
 static const char *choice_nearest(const struct dpro_model *model, const char *name)
 {
     const char *found = "";
-    size_t least = SIZE_MAX;
+    size_t most = 0, n = strlen(name);
     for (uint32_t m = 0; m < model->n_modules; m++) {
         const char *of = model->modules[m].name;
-        size_t *row = mem_alloc((strlen(of) + 1) * sizeof *row);
-        size_t far = of[0] != '\0' ? choice_distance(name, of, row) : SIZE_MAX;
-        mem_free(row);
-        if (far < least) {
-            least = far;
+        size_t size = strlen(of), begin = 0, end = 0, shorter = MIN(n, size);
+        while (begin < shorter && of[begin] == name[begin])
+            begin++;
+        while (begin + end < shorter && of[size - 1 - end] == name[n - 1 - end])
+            end++;
+        if (begin + end > most || (begin + end == most && size < strlen(found))) {
+            most = begin + end;
             found = of;
         }
     }

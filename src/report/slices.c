@@ -113,7 +113,6 @@ static void split_waiting(struct slice_track *track, const struct waits *waits,
 {
     uint32_t n = track->n;
     int64_t busy_until = INT64_MIN;
-    bool any = false;
     if (n == 0)
         return;
     memcpy(scratch, track->at, n * sizeof *scratch);
@@ -133,7 +132,6 @@ static void split_waiting(struct slice_track *track, const struct waits *waits,
             waiting.collective = wait->collective & INT32_MAX;
             waiting.waiting = true;
             track->at[track->n++] = waiting;
-            any = true;
         }
         transfer.start_ns += front;
         if (track->replayed && wait->has_messages)
@@ -142,8 +140,6 @@ static void split_waiting(struct slice_track *track, const struct waits *waits,
         track->at[track->n++] = transfer;
         busy_until = end > busy_until ? end : busy_until;
     }
-    if (any) /* what was nested in the front of a transfer may have been passed */
-        qsort(track->at, track->n, sizeof *track->at, by_start);
 }
 
 /* Counts each track's slices, waiting included, in its `n`; returns the most that one has. */
@@ -193,6 +189,7 @@ void slices_init(struct slices *slices, const struct dpro_graph *g,
     for (uint32_t t = 0; t < slices->n_tracks; t++) {
         slices_tidy(&slices->tracks[t], open);
         split_waiting(&slices->tracks[t], &waits, scratch);
+        slices_tidy(&slices->tracks[t], open); /* what was nested in a transfer, or in its front */
     }
     arena_fini(&work);
 }

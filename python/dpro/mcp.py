@@ -28,7 +28,7 @@ _BY_TYPE = {"switch": _YES, "rate": _ABOVE_0, "ratio": _ABOVE_0, "text": _TEXT, 
             "compression": {"enum": sorted(layouts.COMPRESSION)},
             "speeds": {"type": "array", "items": {"type": "object", "required": ["speed"], "properties": {
                 "speed": _ABOVE_0, "first_rank": _WHOLE, "last_rank": _WHOLE, "processor": {"enum": sorted(layouts.PROCESSOR)}}}}}
-_MOST_ROWS = 1000
+_MOST_ROWS, _MOST_BYTES = 1000, 1 << 20
 
 
 def _changes():
@@ -76,20 +76,24 @@ class Server:
             yield name, description, {"type": "object", "properties": properties, "required": list(required),
                                       "additionalProperties": False}, answer
 
-    def _inside(self, name, value):
-        """The path, and what lies there with sizes and times: nothing of it, through no link, may be outside the folder."""
+    def _holds(self, path):
+        return path == self.root or path.startswith(os.path.join(self.root, ""))
+
+    def _inside(self, name, value, within=True):
+        """The path, and what lies there with sizes and times: nothing of it, through no link, may be outside the folder.
+        `within`: what lies in it, too."""
         path = os.path.realpath(os.path.join(self.root, os.fsdecode(library.text_of(name, value))))
         todo, seen = [path], {}
         while todo:
             at = todo.pop()
-            if at != self.root and not at.startswith(os.path.join(self.root, "")):
+            if not self._holds(at):
                 raise Error("%s=%r %s outside the folder that this server answers about" %
                             (name, value, "is" if at == path else "has a link to what is"))
             if at not in seen:
                 try:
                     is_at = os.stat(at)
                     seen[at] = is_at.st_size, is_at.st_mtime_ns
-                    todo += [os.path.realpath(entry.path) for entry in os.scandir(at)] if os.path.isdir(at) else []
+                    todo += [os.path.realpath(entry.path) for entry in os.scandir(at)] if within and os.path.isdir(at) else []
                 except OSError as reason:
                     raise Error("%s=%r can't be read: %s" % (name, value, reason.strerror)) from None
         return path, seen
@@ -127,13 +131,20 @@ class Server:
         unknown = [key for key in library.list_of("keys", keys or [], "texts") if key not in answer]
         if unknown:
             raise Error("keys: the answer has no %s; it has %s" % (unknown[0], ", ".join(answer)))
-        return {key: answer[key] for key in ["schema", *(keys or answer)]}
+        asked = {key: answer[key] for key in ["schema", *(keys or answer)]}
+        sizes = {key: len(json.dumps(value)) for key, value in asked.items()}
+        if sum(sizes.values()) > _MOST_BYTES:
+            raise Error("the answer has %.1f MB; ask for other keys of it, without the largest, which are %s; rows of tables are parted" %
+                        (sum(sizes.values()) / 1e6, ", ".join("%s (%.1f MB)" % (key, sizes[key] / 1e6)
+                                                              for key in sorted(sizes, key=sizes.get)[:-4:-1])))
+        return asked
 
     def _traces(self, folder):
-        at, _ = self._inside("folder", folder)
+        at, _ = self._inside("folder", folder, within=False)
         if not os.path.isdir(at):
             raise Error("folder=%r is no folder" % folder)
-        return {"names": sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(at))}
+        return {"names": sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(at)
+                                if self._holds(os.path.realpath(entry.path)))}
 
 
 def _rows(job, table=None, rank=0, first=0, rows=100):

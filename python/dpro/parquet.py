@@ -39,21 +39,24 @@ def _table(arrow, numpy, parts):
 
 
 def write(job, folder):
-    """Writes all tables; a file is written beside its place and renamed."""
+    """Writes all tables or none: a file is written beside its place, and all are renamed in the end."""
     arrow, numpy = frames.needed("pyarrow", "--parquet"), frames.needed("numpy", "--parquet")
     import pyarrow.parquet
     os.makedirs(folder, exist_ok=True)
-    for name, found in job.tables.items():
-        parts = found if isinstance(found, list) else [found]
-        path = os.path.join(folder, name + ".parquet")
-        try:
+    written = []
+    try:
+        for name, found in job.tables.items():
+            parts = found if isinstance(found, list) else [found]
             if parts:
-                pyarrow.parquet.write_table(_table(arrow, numpy, parts), path + ".part")
-                os.replace(path + ".part", path)
-        except BaseException:
+                written.append(os.path.join(folder, name + ".parquet"))
+                pyarrow.parquet.write_table(_table(arrow, numpy, parts), written[-1] + ".part")
+        while written:
+            os.replace(written[-1] + ".part", written[-1])
+            written.pop()
+    finally:
+        for path in written:
             if os.path.exists(path + ".part"):
                 os.remove(path + ".part")
-            raise
 
 
 def main(args):
@@ -73,6 +76,7 @@ def main(args):
         print("dpro: %s" % problem, file=sys.stderr)
         return code
     except OSError as problem:
-        print("dpro: %s: can't be written: %s" % (problem.filename or args[0], problem.strerror or problem), file=sys.stderr)
+        print("dpro: %s: can't be written: %s" % (problem.filename or args[0], os.strerror(problem.errno) if problem.errno else problem),
+              file=sys.stderr)
         return SYSTEM
     return 0

@@ -52,7 +52,7 @@ def varints(data):
 
 def replay(db):
     """ms of an iteration: Algorithm 1 of the paper's replayer on the tables, two iterations of mean times, then each measured one.
-    A device runs what got ready first; a later iteration's ops wait their turn."""
+    A device runs what got ready first; a later iteration's ops wait their turn. Of ranks that meet: when the last one is through."""
     ops = db.execute("SELECT device, spare, dur_ns, gap_ns FROM ops ORDER BY id").fetchall()
     n, times = len(ops), [[(dur, gap) for *_, dur, gap in ops]] * 2
     flat = db.execute("SELECT sample_dur_ns, sample_gap_ns FROM op_times ORDER BY id").fetchall()
@@ -86,8 +86,9 @@ def replay(db):
                 known[copy + into_next, target].append(ends[copy, op])
                 if len(known[copy + into_next, target]) == waits[0][target] + (waits[1][target] if copy + into_next else 0):
                     put(copy + into_next, target)
-    last = [boundary for boundary, in db.execute("SELECT boundary FROM ranks WHERE rank >= 0")]
-    return sum(ends[len(times) - 1, op] - ends[1, op] for op in last) / len(last) / (len(times) - 2) / 1e6
+    boundaries = [boundary for boundary, in db.execute("SELECT boundary FROM ranks WHERE rank >= 0")]
+    first, last = (max(ends[copy, op] for op in boundaries) for copy in (1, len(times) - 1))
+    return (last - first) / (len(times) - 2) / 1e6
 
 
 class Export(Case):
@@ -155,6 +156,15 @@ class Export(Case):
         self.write("none/pyarrow.py", "raise ImportError")
         self.assert_error(dpro(*ask, env=without), USAGE, "needs the package pyarrow: pip install pyarrow")
         self.assertFalse(os.path.exists(self.path("a")))
+
+    @unittest.skipUnless(os.path.exists(os.path.join(NOTEBOOK, "python")), "no package pyarrow: tools/venv.sh notebook installs it")
+    def test_parquet_is_all_or_nothing(self):
+        os.mkdir(self.path("bin"))
+        self.write("bin/python3", "#!/bin/sh\nulimit -f 200\nexec %s/python \"$@\"\n" % NOTEBOOK)  # a disk that is full at 200 kB
+        os.chmod(self.path("bin", "python3"), 0o755)
+        said = dpro("export", "-q", "--parquet", self.path("a"), BUNDLED, env={"PATH": self.path("bin") + os.pathsep + os.environ["PATH"]})
+        self.assert_error(said, SYSTEM, "a: can't be written: File too large")
+        self.assertEqual(os.listdir(self.path("a")), [])
 
     def test_the_paper_s_replay_of_the_exported_graph_takes_as_long(self):
         for job in ("torch-pp-gloo-n2", "torch-nccl-conv-h200-memory"):

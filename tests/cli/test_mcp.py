@@ -124,6 +124,14 @@ class Served(Case):
         for tool, name in (("whatif", "topology"), ("whatif", "buckets_path"), ("diagnose", "against"), ("diagnose", "probes")):
             self.assertIn("%s='../outside.json' is outside" % name, self.said(tool, trace="gpt", **{name: "../outside.json"}))
         self.assertIn("is outside", self.said("traces", folder=".."))
+        names = self.client.call("traces")["structuredContent"]["names"]  # a link elsewhere does not keep the rest from being told
+        self.assertEqual((set(names) >= {"gpt/", "linked/"}, "link/" in names), (True, False))
+
+    def test_an_answer_that_is_too_large_says_what_else_to_ask(self):
+        self.write_job("large", world=1, iterations=2, layers=5000)
+        said = self.said("replay", trace="large")
+        self.assertRegex(said, r"the answer has \d\.\d MB; ask for other keys of it, without the largest, which are critical_path ")
+        self.assertIn("predicted", self.client.call("replay", trace="large", keys=["predicted"])["structuredContent"])
 
     def test_what_it_can_not_do_it_says(self):
         self.assertIn("can't be read: No such file", self.said("replay", trace="none"))

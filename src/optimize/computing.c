@@ -349,19 +349,11 @@ bool computing_is_changed(const struct dpro_model *m, const struct dpro_strategy
     return modules_count(s->computing, m->n_modules, UINT8_MAX) > 0;
 }
 
-/* Whether it holds of the module or of one around it. */
-static bool is_within_recomputed(const struct dpro_model *m, const struct dpro_strategy *s,
-                                 uint32_t module)
+/* Whether the module, or one around it, is marked by any of the bits. */
+static bool is_within(const struct dpro_model *m, const void *marks, unsigned bits, uint32_t module)
 {
-    while (module != MODEL_NONE && !s->recomputed[module])
-        module = m->modules[module].parent;
-    return module != MODEL_NONE;
-}
-
-static bool is_within_compiled(const struct dpro_model *m, const struct dpro_strategy *s,
-                               uint32_t module)
-{
-    while (module != MODEL_NONE && !(s->computing[module] & DPRO_COMPILED))
+    const uint8_t *of = marks;
+    while (module != MODEL_NONE && !(of[module] & bits))
         module = m->modules[module].parent;
     return module != MODEL_NONE;
 }
@@ -372,9 +364,9 @@ bool computing_is_possible(const struct dpro_model *m, const struct dpro_strateg
         return true;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         bool compiled = s->computing[i] & DPRO_COMPILED;
-        if (compiled && (s->n_fused > 0 || (s->recomputed && is_within_recomputed(m, s, i))))
+        if (compiled && (s->n_fused > 0 || (s->recomputed && is_within(m, s->recomputed, 1, i))))
             return false;
-        if (s->recomputed && s->recomputed[i] && is_within_compiled(m, s, i))
+        if (s->recomputed && s->recomputed[i] && is_within(m, s->computing, DPRO_COMPILED, i))
             return false;
     }
     return true;

@@ -36,7 +36,6 @@ static void restore_block(struct allocator *a, uint32_t b, uint8_t state)
         begin_waiting(a, b, block->address);
     } else {
         a->figures.allocated_bytes += block->size;
-        a->figures.requested_bytes += block->size;
     }
 }
 

@@ -1,10 +1,8 @@
 /* Undoes a record of requests, backwards. Undoing an allocation leaves nothing; undoing a free
  * leaves a block; a segment that was taken is gone, and one that was given back is there. */
-#include "replay/allocator_rollback.h"
-
 #include "replay/allocator_state.h"
 
-struct held {
+struct undone_block {
     uint64_t address, bytes; /* as asked for, or the block's where `exact` */
     uint8_t state;           /* enum allocator_block_state; FREE: it is not held */
     bool exact;
@@ -21,13 +19,13 @@ struct unsure {
 struct rollback {
     const struct allocator_history *history;
     struct allocator_start *start;
-    ARRAY(struct held) held;
+    ARRAY(struct undone_block) held;
     struct map numbers;          /* of held blocks, by address */
     ARRAY(struct unsure) unsure; /* by address */
     bool *left_out;              /* by request: it contradicts the rest */
 };
 
-static struct held *held_at(struct rollback *r, uint64_t address)
+static struct undone_block *held_at(struct rollback *r, uint64_t address)
 {
     uint64_t number;
     return map_get(&r->numbers, map_key(address), &number) ? &r->held.at[number] : NULL;
@@ -37,7 +35,7 @@ static void rollback_hold(struct rollback *r, uint64_t address, uint64_t bytes, 
                           bool exact)
 {
     int64_t number = map_number(&r->numbers, map_key(address));
-    struct held held = {address, bytes, state, exact};
+    struct undone_block held = {address, bytes, state, exact};
     if ((size_t)number == r->held.n)
         array_push(&r->held, held);
     else
@@ -152,7 +150,7 @@ static bool undo_segment_act(struct rollback *r, const struct allocator_request 
 
 static bool rollback_undo(struct rollback *r, const struct allocator_request *act)
 {
-    struct held *held = held_at(r, act->id);
+    struct undone_block *held = held_at(r, act->id);
     bool there = held && held->state != ALLOCATOR_FREE;
     switch (act->what) {
     case ALLOCATOR_TAKE:
@@ -182,7 +180,7 @@ static bool rollback_undo(struct rollback *r, const struct allocator_request *ac
     }
 }
 
-ORDER(by_held_address, struct held, ASCENDING(address));
+ORDER(by_held_address, struct undone_block, ASCENDING(address));
 
 /* The blocks of a segment, from held[*next] on. */
 static void place_blocks(struct rollback *r, const struct allocator *allocator,
@@ -193,7 +191,7 @@ static void place_blocks(struct rollback *r, const struct allocator *allocator,
     uint64_t end = segment->address + segment->size_bytes;
     segment->first_block = (uint32_t)start->blocks.n;
     for (; *next < r->held.n && r->held.at[*next].address < end; ++*next) {
-        const struct held *held = &r->held.at[*next];
+        const struct undone_block *held = &r->held.at[*next];
         if (held->state == ALLOCATOR_FREE || held->address < segment->address)
             continue;
         size_t after = *next + 1;

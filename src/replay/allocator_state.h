@@ -225,7 +225,6 @@ static inline void note_peaks(struct allocator *a)
 {
     struct allocator_figures *f = &a->figures;
     f->allocated_peak_bytes = MAX(f->allocated_peak_bytes, f->allocated_bytes);
-    f->requested_peak_bytes = MAX(f->requested_peak_bytes, f->requested_bytes);
     f->reserved_peak_bytes = MAX(f->reserved_peak_bytes, f->reserved_bytes);
 }
 

@@ -110,7 +110,6 @@ static inline struct allocator_placement allocator_give(struct allocator *a, uin
                 finish_waiting(a, b);
         } else {
             a->figures.allocated_bytes -= block->size;
-            a->figures.requested_bytes -= block->requested;
             if (waits) {
                 begin_waiting(a, b, id);
             } else {
@@ -141,7 +140,6 @@ static inline struct allocator_placement allocator_take(struct allocator *a,
             block->state = BLOCK_TAKEN;
             block->requested = request->bytes;
             a->figures.allocated_bytes += block->size;
-            a->figures.requested_bytes += request->bytes;
             placement = placement_of(a, b);
         }
         placement.device_asked = asks;

@@ -25,7 +25,6 @@ struct allocator_placement {
 struct allocator_figures {
     uint64_t reserved_bytes, reserved_peak_bytes;
     uint64_t allocated_bytes, allocated_peak_bytes; /* of blocks, rounded */
-    uint64_t requested_bytes, requested_peak_bytes;
     uint64_t waiting_bytes; /* freed, but still used by another stream */
     uint64_t n_failed;      /* allocations that failed */
     uint64_t n_retries; /* times that cached memory was given back because the device was full */
@@ -47,3 +46,18 @@ void allocator_restore(struct allocator *allocator, const struct allocator_segme
 struct allocator_placement allocator_request(struct allocator *allocator,
                                              const struct allocator_request *request);
 struct allocator_figures allocator_figures(const struct allocator *allocator);
+
+/* ---- allocator_rollback.c ---- */
+
+/* What an allocator held when the record of its requests begins. */
+struct allocator_start {
+    ARRAY(struct allocator_segment) segments;
+    ARRAY(struct allocator_block) blocks; /* taken and waiting ones */
+};
+
+/* Undoes the history's requests, the last first, from the state of its segments. `allocator` knows
+ * how sizes are rounded. Blocks of unknown size end where the next one begins, if a free block
+ * between them would be too small. */
+void allocator_roll_back(const struct allocator_history *history, const struct allocator *allocator,
+                         struct allocator_start *start);
+void allocator_start_fini(struct allocator_start *start);

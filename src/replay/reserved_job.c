@@ -6,8 +6,6 @@
  * not known here: one is assumed. */
 #include "replay/reserved_job.h"
 
-#include "replay/allocator_rollback.h"
-
 #define OWN_ID ((uint64_t)1 << 63) /* beside addresses */
 
 struct reserved_job_run {

@@ -2,7 +2,6 @@
  * each, which the simulator answers, and which are undone as if they had been recorded. */
 #include "fuzz.h"
 
-#include "replay/allocator_rollback.h"
 #include "replay/caching_allocator.h"
 
 enum { MOST = 4000 };

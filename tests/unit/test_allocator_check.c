@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "case.h"
-#include "replay/allocator_rollback.h"
 #include "replay/caching_allocator.h"
 
 /* A record as its README describes it. */

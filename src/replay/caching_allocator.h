@@ -25,8 +25,8 @@ struct allocator_placement {
 struct allocator_figures {
     uint64_t reserved_bytes, reserved_peak_bytes;
     uint64_t allocated_bytes, allocated_peak_bytes; /* of blocks, rounded */
-    uint64_t waiting_bytes; /* freed, but still used by another stream */
-    uint64_t n_failed;      /* allocations that failed */
+    uint64_t waiting_bytes;                         /* freed, but still used by another stream */
+    uint64_t n_failed;                              /* allocations that failed */
     uint64_t n_retries; /* times that cached memory was given back because the device was full */
     uint64_t n_unknown; /* frees of unknown blocks */
     uint32_t n_segments;

@@ -7,7 +7,6 @@
 #include "report/against_report.h"
 #include "report/facts.h"
 #include "report/measures_report.h"
-#include "report/straggler_report.h"
 #include "report/table.h"
 #include "report/words.h"
 

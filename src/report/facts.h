@@ -74,9 +74,10 @@ struct memory_facts {
 /* A dimension's part of an iteration. */
 struct dimension_fact {
     const char *name; /* "between": communication that is in no dimension, or across several */
-    struct dpro_dimension_time mean, most; /* over the ranks; `most`: of the rank that loses most */
-    int most_rank;
-    uint64_t bytes; /* that a rank puts in, mean */
+    struct dpro_dimension_time mean; /* over the ranks */
+    int most_rank;                   /* that loses most */
+    int64_t most_ns;                 /* what it loses */
+    uint64_t bytes;                  /* that a rank puts in, mean */
 };
 
 /* What a rank sends to another one in an iteration. */

@@ -89,19 +89,21 @@ static void write_ints(struct writer *w, size_t n, const int64_t *values)
         writer_json_int(w, values[i]);
 }
 
-/* A list, in which most numbers are small as each is the difference to the one before. */
-static void write_rising(struct writer *w, const char *key, size_t n, const int64_t *values)
-{
-    WRITER_LIST (w, key, i, n)
-        writer_json_int(w, values[i] - (i ? values[i - 1] : 0));
-}
+/* A list of n numbers, the one of number `i` the value of an expression. */
+#define COLUMN(w, key, i, n, value)                                                                \
+    WRITER_LIST (w, key, i, n)                                                                     \
+    writer_json_int(w, value)
 
-static void write_column(struct writer *w, const char *key, size_t n, const int64_t *values)
-{
-    writer_begin(w, key, '[');
-    write_ints(w, n, values);
-    writer_close(w, ']');
-}
+/* The same, in which most numbers are small as each is the difference to the one before. */
+#define RISING(w, key, i, n, value)                                                                \
+    do {                                                                                           \
+        int64_t before = 0, now;                                                                   \
+        WRITER_LIST (w, key, i, n) {                                                               \
+            now = value;                                                                           \
+            writer_json_int(w, now - before);                                                      \
+            before = now;                                                                          \
+        }                                                                                          \
+    } while (0)
 
 /* Writes the strings that ops use, and remembers their places. */
 static void write_strings(struct writer *w, struct page *page)
@@ -159,41 +161,32 @@ static void write_devices(struct writer *w, struct page *page)
     }
 }
 
+/* The place of a string that may be none, from 1 on. */
+static int64_t place_of(const struct page *page, uint32_t id)
+{
+    return id == MEMORY_NONE ? 0 : (int64_t)page->text_at[id] + 1;
+}
+
 /* Columns by op; a missing column means zeros. */
 static void write_ops(struct writer *w, const struct page *page)
 {
     const struct dpro_graph *g = page->graph;
-    size_t n = page->n_ops;
-    SCRATCH int64_t *columns = mem_array(8 * n + 1, sizeof *columns);
-    int64_t *id = columns, *name = id + n, *kind = name + n, *device = kind + n, *gap = device + n,
-            *bytes = gap + n, *tensor = bytes + n, *module = tensor + n;
-    for (size_t i = 0; i < n; i++) {
-        dpro_op_id op = page->ops[i];
-        id[i] = op;
-        name[i] = page->text_at[g->name[op]];
-        kind[i] = g->kind[op];
-        device[i] = g->device[op] < g->n_devices ? (int64_t)g->device[op] : -1;
-        gap[i] = g->gap_ns ? g->gap_ns[op] : 0;
-        bytes[i] = g->size_bytes ? (int64_t)g->size_bytes[op] : 0;
-        tensor[i] = g->tensor && g->tensor[op] ? (int64_t)page->text_at[g->tensor[op]] + 1 : 0;
-        uint32_t of = graph_module_of(g, op);
-        module[i] = of == MEMORY_NONE ? 0 : (int64_t)page->text_at[of] + 1;
-    }
+    const uint32_t *ops = page->ops, n = page->n_ops;
     WRITER_ROWS (w, "kinds", k, DPRO_N_OP_KINDS)
         writer_string(w, dpro_op_kind_name(k));
     writer_section(w, "ops", '{');
-    write_rising(w, "id", n, id);
-    write_column(w, "name", n, name);
-    write_column(w, "kind", n, kind);
-    write_column(w, "device", n, device);
+    RISING(w, "id", i, n, ops[i]);
+    COLUMN(w, "name", i, n, page->text_at[g->name[ops[i]]]);
+    COLUMN(w, "kind", i, n, g->kind[ops[i]]);
+    COLUMN(w, "device", i, n, g->device[ops[i]] < g->n_devices ? (int64_t)g->device[ops[i]] : -1);
     if (g->gap_ns)
-        write_column(w, "gap", n, gap);
+        COLUMN(w, "gap", i, n, g->gap_ns[ops[i]]);
     if (g->size_bytes)
-        write_column(w, "bytes", n, bytes);
+        COLUMN(w, "bytes", i, n, (int64_t)g->size_bytes[ops[i]]);
     if (g->tensor)
-        write_column(w, "tensor", n, tensor);
+        COLUMN(w, "tensor", i, n, place_of(page, g->tensor[ops[i]] ?: MEMORY_NONE));
     if (g->memory)
-        write_column(w, "module", n, module);
+        COLUMN(w, "module", i, n, place_of(page, graph_module_of(g, ops[i])));
     writer_close(w, '}');
 }
 
@@ -219,10 +212,10 @@ static void write_track(struct writer *w, const struct page *page, const struct 
         return;
     writer_item(w);
     writer_fields(w, INT("device", track->device), INT("replayed", track->replayed));
-    write_rising(w, "op", n, op);
-    write_rising(w, "start", n, start);
-    write_column(w, "dur", n, dur);
-    write_column(w, "waiting", n_waiting, waiting);
+    RISING(w, "op", i, n, op[i]);
+    RISING(w, "start", i, n, start[i]);
+    COLUMN(w, "dur", i, n, dur[i]);
+    COLUMN(w, "waiting", i, n_waiting, waiting[i]);
     writer_close(w, '}');
 }
 
@@ -233,39 +226,26 @@ static void write_collectives(struct writer *w, const struct page *page,
 {
     static const char *const keys[] = {"measured", "replayed"};
     const struct dpro_graph *g = page->graph;
-    SCRATCH int64_t *column = mem_array(g->n_collectives + (size_t)1, sizeof *column);
     writer_section(w, "collectives", '{');
-    for (uint32_t c = 0; c < g->n_collectives; c++)
-        column[c] = page->kind_at[g->collectives[c].kind];
-    write_column(w, "kind", g->n_collectives, column);
-    for (int k = 0; k < 2; k++) {
-        for (uint32_t c = 0; c < g->n_collectives; c++) {
+    COLUMN(w, "kind", c, g->n_collectives, page->kind_at[g->collectives[c].kind]);
+    for (int k = 0; k < 2; k++)
+        WRITER_LIST (w, keys[k], c, g->n_collectives) {
             uint32_t last = slices_last_member(g, k ? replay : NULL, c);
             uint32_t at = g->collectives[c].n_members > 0 ? page->index[g->members[last].transfer]
                                                           : UINT32_MAX;
-            column[c] = at == UINT32_MAX ? -1 : (int64_t)at;
+            writer_json_int(w, at == UINT32_MAX ? -1 : (int64_t)at);
         }
-        write_column(w, keys[k], g->n_collectives, column);
-    }
     writer_close(w, '}');
 }
 
 static void write_path(struct writer *w, const struct report_facts *f, const struct page *page)
 {
-    size_t n = f->n_path;
-    SCRATCH int64_t *columns = mem_array(4 * n + 1, sizeof *columns);
-    int64_t *op = columns, *start = op + n, *dur = start + n, *gap = dur + n;
-    for (size_t i = 0; i < n; i++) {
-        op[i] = page->index[f->path[i].op];
-        start[i] = f->path[i].start_ns;
-        dur[i] = f->path[i].dur_ns;
-        gap[i] = f->path[i].gap_ns;
-    }
+    const struct dpro_critical_op *path = f->path;
     writer_section(w, "path", '{');
-    write_rising(w, "op", n, op);
-    write_rising(w, "start", n, start);
-    write_column(w, "dur", n, dur);
-    write_column(w, "gap", n, gap);
+    RISING(w, "op", i, f->n_path, page->index[path[i].op]);
+    RISING(w, "start", i, f->n_path, path[i].start_ns);
+    COLUMN(w, "dur", i, f->n_path, path[i].dur_ns);
+    COLUMN(w, "gap", i, f->n_path, path[i].gap_ns);
     writer_close(w, '}');
 }
 
@@ -332,19 +312,16 @@ static void write_held(struct writer *w, const struct memory_fact *fact)
 {
     uint32_t n = fact->memory.n_points;
     const struct dpro_memory_point *points = fact->memory.points;
-    SCRATCH int64_t *column = mem_array(n + (size_t)1, sizeof *column);
     writer_item(w);
     writer_fields(w, INT("rank", fact->memory.rank));
-    for (uint32_t i = 0; i < n; i++)
-        column[i] = points[i].at_ns;
-    write_rising(w, "at", n, column);
+    RISING(w, "at", i, n, points[i].at_ns);
     writer_begin(w, "held", '{');
     for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++) {
-        int64_t any = 0;
+        uint64_t any = 0;
         for (uint32_t i = 0; i < n; i++)
-            any |= column[i] = (int64_t)points[i].by_category[c];
+            any |= points[i].by_category[c];
         if (any != 0)
-            write_rising(w, dpro_memory_category_name(c), n, column);
+            RISING(w, dpro_memory_category_name(c), i, n, (int64_t)points[i].by_category[c]);
     }
     writer_close(w, '}');
     writer_close(w, '}');

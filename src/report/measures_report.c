@@ -1,7 +1,6 @@
 /* POP's efficiencies, MFU and the roofline, and who waits for whom. */
 #include "report/measures_report.h"
 
-#include "report/straggler_report.h"
 #include "report/table.h"
 #include "report/words.h"
 

@@ -41,22 +41,15 @@ static uint32_t n_of_note(const struct memory_facts *all, size_t i)
     return *(const uint32_t *)((const char *)all + notes[i].at);
 }
 
+/* NULL: it is none of an iteration's. */
 static const char *phase_word(enum dpro_op_kind phase)
 {
-    switch (phase) {
-    case DPRO_OP_FW:
-        return "forward";
-    case DPRO_OP_BW:
-        return "backward";
-    case DPRO_OP_UPDATE:
-        return "update";
-    case DPRO_OP_INPUT:
-        return "input";
-    case DPRO_OP_COLLECTIVE:
-        return "communication";
-    default:
-        return NULL;
-    }
+    static const char *const words[DPRO_N_OP_KINDS] = {[DPRO_OP_FW] = "forward",
+                                                       [DPRO_OP_BW] = "backward",
+                                                       [DPRO_OP_UPDATE] = "update",
+                                                       [DPRO_OP_INPUT] = "input",
+                                                       [DPRO_OP_COLLECTIVE] = "communication"};
+    return phase < DPRO_N_OP_KINDS ? words[phase] : NULL;
 }
 
 /* ---- text ---- */

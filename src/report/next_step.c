@@ -94,27 +94,15 @@ static void say_dearest(const struct report_facts *f, struct verdict_line *line,
 static void say_growth(const struct report_facts *f, struct verdict_line *line)
 {
     enum { LEAST_SHARE = 1000 }; /* of the peak, in each iteration */
-    const struct memory_fact *most = NULL;
-    uint32_t n_growing = 0;
+    uint64_t most = 0;
     for (uint32_t i = 0; i < f->memory.n_ranks; i++) {
         const struct dpro_rank_memory *m = &f->memory.ranks[i].memory;
-        if (m->growth_bytes == 0 || m->growth_bytes < m->peak_bytes / LEAST_SHARE)
-            continue;
-        n_growing++;
-        if (!most || m->growth_bytes > most->memory.growth_bytes)
-            most = &f->memory.ranks[i];
+        if (m->growth_bytes >= m->peak_bytes / LEAST_SHARE)
+            most = MAX(most, m->growth_bytes);
     }
-    if (!most)
-        return;
-    const struct dpro_rank_memory *m = &most->memory;
-    line_say(line, "find out what keeps %s more memory in each iteration (a leak?)",
-             BYTES_TEXT(m->growth_bytes));
-    if (n_growing < f->n_ranks)
-        line_say(line, " on rank %d%s", m->rank, n_growing > 1 ? " and others" : "");
-    if (m->capacity_bytes > m->peak_bytes)
-        line_say(line, ", of which the device has room for %llu more",
-                 (unsigned long long)((m->capacity_bytes - m->peak_bytes) / m->growth_bytes));
-    line_say(line, "; ");
+    if (most > 0)
+        line_say(line, "find out what keeps %s more memory in each iteration (a leak?); ",
+                 BYTES_TEXT(most));
 }
 
 /* The cause that most is lost to; computation first where it takes four times as long. */

@@ -86,31 +86,15 @@ static void say_changed(struct lines *to, const struct optimize_facts *f)
     lines_say(to, "Computing", "%s", words.text);
 }
 
-/* The best of what people do; iteration_ns 0: none was looked at. */
-static struct dpro_baseline best_usual(const struct dpro_optimum *optimum)
-{
-    struct dpro_baseline best = {.iteration_ns = 0};
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
-        struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
-        if (baseline.computes && (!best.name || baseline.iteration_ns < best.iteration_ns))
-            best = baseline;
-    }
-    return best;
-}
-
+/* What would have to be known for more; what is usual has rows in the table. */
 static void say_unchanged(struct lines *to, const struct optimize_facts *f)
 {
     const struct dpro_computing_search *s = &f->computing;
     const struct dpro_model *model = f->report->model;
-    struct dpro_baseline best = best_usual(f->report->optimum);
     if (f->computes && s->n_assumed > 0)
         lines_say(to, "Computing",
                   "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
                   "enough; 'dpro profile --probe compile,bf16' measures it");
-    else if (f->computes)
-        lines_say(to, "Computing",
-                  "nothing is compiled or in 16 bits: the best found would change that, and "
-                  "what it wins is less than it is unsure by");
     else if (model->n_modules == 1 && model->modules[0].is_step)
         lines_say(to, "Computing",
                   "no plan has a step of this framework compiled or in 16 bits; what that "
@@ -123,13 +107,6 @@ static void say_unchanged(struct lines *to, const struct optimize_facts *f)
                   s->n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
                                        "bits"
                                      : "");
-    else if (best.name)
-        lines_say(to, "Computing",
-                  "nothing is compiled or in 16 bits: of what is usual, the best (%s) "
-                  "changes an iteration by %s %%, and nothing else that was tried wins more "
-                  "than it is unsure by",
-                  best.name,
-                  SIGNED(100 * ((double)best.iteration_ns / (double)f->found.baseline_ns - 1)));
     else
         lines_say(to, "Computing",
                   "nothing is compiled or in 16 bits: that wins less than it is unsure by");

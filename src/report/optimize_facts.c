@@ -3,6 +3,7 @@
 
 #include "cost/program/model.h"
 #include "optimize/plan_make.h"
+#include "optimize/result.h"
 #include "report/words.h"
 
 #define LEAST_GAIN_PCT 0.5 /* below that a plan is not worth its upkeep */
@@ -61,10 +62,8 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
         (!dpro_graph_is_sharded(report->graph) &&
          (dpro_model_n_tensors(report->model) > 0 || dpro_graph_n_dimensions(report->graph) == 0));
     f->is_likely_other = f->found.likely_ns != f->found.apart_ns;
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(report->optimum); b++) {
-        struct dpro_baseline baseline = dpro_optimum_baseline(report->optimum, b);
-        f->is_likely_other |= baseline.likely_ns != baseline.iteration_ns;
-    }
+    EACH (const struct dpro_baseline, baseline, report->optimum->baselines)
+        f->is_likely_other |= baseline->likely_ns != baseline->iteration_ns;
     say_script(f);
     f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
     if (f->n_fusions > 0)

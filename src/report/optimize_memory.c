@@ -1,6 +1,7 @@
 /* What a search did for memory: as text and as JSON. */
 #include "report/optimize_facts.h"
 
+#include "optimize/result.h"
 #include "report/model_report.h"
 #include "report/table.h"
 
@@ -25,11 +26,9 @@ static const char *place_of(char out[160], const struct dpro_memory_peak *peak)
 static struct dpro_memory_choice lowest_choice(const struct dpro_optimum *optimum)
 {
     struct dpro_memory_choice lowest = {.peak_bytes = UINT64_MAX};
-    for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(optimum); i++) {
-        struct dpro_memory_choice choice = dpro_optimum_memory_choice(optimum, i);
-        if (choice.peak_bytes < lowest.peak_bytes)
-            lowest = choice;
-    }
+    EACH (const struct dpro_memory_choice, choice, optimum->memory.choices)
+        if (choice->peak_bytes < lowest.peak_bytes)
+            lowest = *choice;
     return lowest;
 }
 
@@ -155,13 +154,12 @@ void optimize_memory_fill(struct optimize_facts *f)
 
 static void write_choices(struct writer *w, const struct dpro_optimum *optimum)
 {
-    WRITER_LIST (w, "choices", i, dpro_optimum_n_memory_choices(optimum)) {
-        struct dpro_memory_choice c = dpro_optimum_memory_choice(optimum, i);
-        writer_row(w, TEXT("name", c.name), INT("computed", c.n_computed),
-                   INT("recomputed", c.n_recomputed), INT("micro_batches", c.micro_batches),
-                   MS("iteration_ms", c.iteration_ns), INT("peak_bytes", c.peak_bytes),
-                   BOOL("fits", c.fits), BOOL("chosen", c.chosen), BOOL("exact", c.exact));
-    }
+    WRITER_LIST_OF (w, "choices", const struct dpro_memory_choice, c, optimum->memory.choices.at,
+                    optimum->memory.choices.n)
+        writer_row(w, TEXT("name", c->name), INT("computed", c->n_computed),
+                   INT("recomputed", c->n_recomputed), INT("micro_batches", c->micro_batches),
+                   MS("iteration_ms", c->iteration_ns), INT("peak_bytes", c->peak_bytes),
+                   BOOL("fits", c->fits), BOOL("chosen", c->chosen), BOOL("exact", c->exact));
 }
 
 void optimize_memory_json(struct writer *w, const struct optimize_facts *f)

@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "optimize/plan_make.h"
+#include "optimize/result.h"
 #include "report/model_report.h"
 #include "report/optimize_facts.h"
 #include "report/page.h"
@@ -211,26 +212,6 @@ static void say_turns(struct lines *to, const struct optimize_facts *f)
                   TIME(s->unmeasured_ns));
 }
 
-/* Of a named algorithm, which chooses what it finds: that a baseline is better for sure. */
-static void say_better_row(struct lines *to, const struct optimize_facts *f)
-{
-    struct dpro_baseline best = {.name = NULL};
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
-        struct dpro_baseline row = dpro_optimum_baseline(f->report->optimum, b);
-        double less = 100 * (1 - (double)row.iteration_ns / (double)f->found.baseline_ns);
-        if (is_row(f, &row) && less > row.uncertainty_pct && !row.computes &&
-            row.iteration_ns < f->found.apart_ns &&
-            (!best.name || row.iteration_ns < best.iteration_ns))
-            best = row;
-    }
-    if (best.name && strcmp(f->found.algorithm, "default") != 0)
-        lines_say(to, "Better",
-                  "%s (%s) is expected to take %s, %s %% less: the default search chooses among "
-                  "such rows, too, where a named algorithm tells what it finds itself",
-                  best.name, best.text, TIME(best.iteration_ns),
-                  NUMBER(100 * (1 - (double)best.iteration_ns / (double)f->found.baseline_ns), 1));
-}
-
 static void say_verdict(struct lines *to, const struct optimize_facts *f)
 {
     if (f->is_for_memory) {
@@ -264,7 +245,6 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
                   may && f->found.setting ? f->found.setting : "");
     }
     say_turns(to, f);
-    say_better_row(to, f);
     if (f->is_undivided)
         lines_say(to, "At most",
                   "what smaller buckets would win is not known: the trace does not tell which "
@@ -329,12 +309,10 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     bool is_setting = s->setting && f->helps;
     report_row(&t, f, is_setting ? "chosen" : "best found", s->apart_ns, s->uncertainty_pct,
                s->likely_ns, is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(f->report->optimum); b++) {
-        struct dpro_baseline baseline = dpro_optimum_baseline(f->report->optimum, b);
-        if (is_row(f, &baseline))
-            report_row(&t, f, baseline.name, baseline.iteration_ns, baseline.uncertainty_pct,
-                       baseline.likely_ns, baseline.text);
-    }
+    EACH (const struct dpro_baseline, baseline, f->report->optimum->baselines)
+        if (is_row(f, baseline))
+            report_row(&t, f, baseline->name, baseline->iteration_ns, baseline->uncertainty_pct,
+                       baseline->likely_ns, baseline->text);
     for (uint32_t i = 0; i < dpro_optimum_n_finalists(f->report->optimum); i++) {
         struct dpro_finalist one = dpro_optimum_finalist(f->report->optimum, i);
         char name[32];
@@ -422,16 +400,17 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
 
 /* ---- JSON ---- */
 
-static void write_fusions(struct writer *w, const void *optimum)
+static void write_fusions(struct writer *w, const void *of)
 {
-    WRITER_LIST (w, "fused_ops", i, dpro_optimum_n_op_fusions(optimum)) {
-        struct dpro_op_fusion fusion = dpro_optimum_op_fusion(optimum, i);
+    const struct dpro_optimum *optimum = of;
+    WRITER_LIST_OF (w, "fused_ops", const struct dpro_op_fusion, fusion, optimum->fusions.at,
+                    optimum->fusions.n) {
         writer_item(w);
         writer_key(w, "ops");
-        writer_json_strings(w, fusion.ops, fusion.n_ops);
+        writer_json_strings(w, fusion->ops, fusion->n_ops);
         writer_key(w, "ranks");
-        writer_json_ints(w, fusion.ranks, fusion.n_ranks);
-        writer_fields(w, MS("fused_ms", fusion.work_ns), MS("apart_ms", fusion.apart_ns));
+        writer_json_ints(w, fusion->ranks, fusion->n_ranks);
+        writer_fields(w, MS("fused_ms", fusion->work_ns), MS("apart_ms", fusion->apart_ns));
         writer_close(w, '}');
     }
 }
@@ -467,23 +446,22 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
 static void write_baselines(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
-    WRITER_ROWS (w, "baselines", b, dpro_optimum_n_baselines(optimum)) {
-        struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
-        if (is_row(f, &baseline))
+    WRITER_ROWS_OF (w, "baselines", const struct dpro_baseline, baseline, optimum->baselines.at,
+                    optimum->baselines.n)
+        if (is_row(f, baseline))
             writer_row(
-                w, TEXT("name", baseline.name), TEXT("text", baseline.text),
-                MS("iteration_ms", baseline.iteration_ns), MS("likely_ms", baseline.likely_ns),
-                INT("buckets", baseline.n_buckets),
-                FIXED_IF("uncertainty_pct", baseline.uncertainty_pct > 0,
-                         optimize_half_pct(f, baseline.iteration_ns, baseline.uncertainty_pct), 3),
-                INT_IF("peak_bytes", baseline.peak_bytes > 0, baseline.peak_bytes),
-                BOOL("computes", baseline.computes));
-    }
-    WRITER_ROWS (w, "servers", i, dpro_optimum_n_server_counts(optimum)) {
-        struct dpro_server_count count = dpro_optimum_server_count(optimum, i);
-        writer_row(w, INT("servers", count.n_servers), INT("on_own_hosts", count.n_hosts),
-                   MS("usual_ms", count.usual_ns), MS("iteration_ms", count.best_ns));
-    }
+                w, TEXT("name", baseline->name), TEXT("text", baseline->text),
+                MS("iteration_ms", baseline->iteration_ns), MS("likely_ms", baseline->likely_ns),
+                INT("buckets", baseline->n_buckets),
+                FIXED_IF("uncertainty_pct", baseline->uncertainty_pct > 0,
+                         optimize_half_pct(f, baseline->iteration_ns, baseline->uncertainty_pct),
+                         3),
+                INT_IF("peak_bytes", baseline->peak_bytes > 0, baseline->peak_bytes),
+                BOOL("computes", baseline->computes));
+    WRITER_ROWS_OF (w, "servers", const struct dpro_server_count, count, optimum->counts.at,
+                    optimum->counts.n)
+        writer_row(w, INT("servers", count->n_servers), INT("on_own_hosts", count->n_hosts),
+                   MS("usual_ms", count->usual_ns), MS("iteration_ms", count->best_ns));
 }
 
 static void write_run(struct writer *w, const char *key, struct dpro_pipeline_run run)
@@ -531,11 +509,9 @@ static void write_units(struct writer *w, const struct dpro_optimum *optimum)
 {
     writer_newline(w);
     writer_fields(w, INT("prefetch", dpro_optimum_summary(optimum).prefetch));
-    WRITER_ROWS (w, "units", u, dpro_optimum_n_units(optimum)) {
-        struct dpro_unit unit = dpro_optimum_unit(optimum, u);
-        writer_row(w, TEXT("name", unit.name), BOOL("reshards_before", unit.reshards_before),
-                   BOOL("reshards", unit.reshards));
-    }
+    WRITER_ROWS_OF (w, "units", const struct dpro_unit, unit, optimum->units.at, optimum->units.n)
+        writer_row(w, TEXT("name", unit->name), BOOL("reshards_before", unit->reshards_before),
+                   BOOL("reshards", unit->reshards));
 }
 
 static void write_search(struct writer *w, const struct optimize_facts *f)
@@ -545,16 +521,15 @@ static void write_search(struct writer *w, const struct optimize_facts *f)
     writer_fields(w, TEXT("algorithm", f->found.algorithm), FIXED("seconds", f->found.seconds, 3),
                   INT("candidates", f->found.n_candidates), INT("rounds", f->found.n_rounds),
                   TEXT("stopped_by", f->found.stopped_by));
-    WRITER_LIST (w, "improvements", i, dpro_optimum_n_improvements(optimum)) {
-        struct dpro_improvement better = dpro_optimum_improvement(optimum, i);
-        writer_object(w, FIXED("seconds", better.seconds, 6),
-                      INT("candidates", better.n_candidates), MS("iteration_ms", better.best_ns));
-    }
+    WRITER_LIST_OF (w, "improvements", const struct dpro_improvement, better,
+                    optimum->improvements.at, optimum->improvements.n)
+        writer_object(w, FIXED("seconds", better->seconds, 6),
+                      INT("candidates", better->n_candidates), MS("iteration_ms", better->best_ns));
     writer_close(w, '}');
-    WRITER_ROWS (w, "strategy", i, dpro_optimum_n_decisions(optimum)) {
-        struct dpro_decision d = dpro_optimum_decision(optimum, i);
-        writer_row(w, TEXT("pass", d.pass), TEXT("target", d.target), TEXT("decision", d.decision));
-    }
+    WRITER_ROWS_OF (w, "strategy", const struct dpro_decision, d, optimum->decisions.at,
+                    optimum->decisions.n)
+        writer_row(w, TEXT("pass", d->pass), TEXT("target", d->target),
+                   TEXT("decision", d->decision));
 }
 
 /* The command that follows, without the job's own arguments; none where nothing is to be done. */

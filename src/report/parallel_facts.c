@@ -22,8 +22,8 @@ static struct dimension_fact sum_dimension(const struct report_facts *f, uint32_
         fact.mean.exposed_communication_ns += time.exposed_communication_ns;
         fact.mean.wait_for_peers_ns += time.wait_for_peers_ns;
         fact.mean.communication_ns += time.communication_ns;
-        if (fact.most_rank < 0 || lost_ns(&time) > lost_ns(&fact.most)) {
-            fact.most = time;
+        if (fact.most_rank < 0 || lost_ns(&time) > fact.most_ns) {
+            fact.most_ns = lost_ns(&time);
             fact.most_rank = f->ranks[r].time.rank;
         }
     }
@@ -45,7 +45,7 @@ static void sum_dimensions(struct report_facts *f)
         struct dimension_fact fact = sum_dimension(f, d < n ? d + 1 : 0);
         fact.name = d < n ? dpro_graph_dimension(g, d).name : "between";
         fact.bytes = d < n ? dpro_graph_dimension(g, d).bytes_per_rank : 0;
-        if (d < n || lost_ns(&fact.most) + fact.mean.communication_ns > 0)
+        if (d < n || fact.most_ns + fact.mean.communication_ns > 0)
             p->dimensions[p->n_dimensions++] = fact;
     }
 }

@@ -1,5 +1,5 @@
 /* The measures of stragglers as text and as JSON. */
-#include "report/straggler_report.h"
+#include "report/measures_report.h"
 
 #include "diagnose/straggler_measures.h"
 #include "ingest/trace.h"

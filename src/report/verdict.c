@@ -138,16 +138,6 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
                  PCT(facts_pct(most_ns, iteration_ns)), TIME(lost_ns));
 }
 
-static void line_late_ranks(const struct report_facts *f, struct verdict_line *line)
-{
-    enum { MOST = 4 };
-    for (uint32_t i = 0; i < f->n_late && i < MOST; i++)
-        line_say(line, "%srank %d %ux", i > 0 ? ", " : "", f->ranks[f->late[i]].time.rank,
-                 f->ranks[f->late[i]].n_late);
-    if (f->n_late > MOST)
-        line_say(line, " and %u others", f->n_late - MOST);
-}
-
 static void line_stragglers(const struct report_facts *f, struct verdict_line *line)
 {
     enum { MOST = 6 };
@@ -163,15 +153,11 @@ static void line_stragglers(const struct report_facts *f, struct verdict_line *l
         line_say(line, " and %u others", n - MOST);
 }
 
-/* Some are late, none is a straggler, and they wait for each other for a share that matters. */
-static bool some_are_late(const struct report_facts *f)
-{
-    return f->n_stragglers == 0 && f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5;
-}
-
-/* Which ranks the others wait for, by how much, in how many iterations. */
+/* Which ranks the others wait for, by how much, in how many iterations; where none is a straggler,
+ * if they wait for a share that matters. */
 static void say_late(const struct report_facts *f, struct verdict_line *line)
 {
+    enum { MOST = 4 };
     const struct rank_fact *first = f->n_late > 0 ? &f->ranks[f->late[0]] : NULL;
     if (f->n_stragglers > 0) {
         int64_t later_ns = first->later_ns;
@@ -185,14 +171,13 @@ static void say_late(const struct report_facts *f, struct verdict_line *line)
             line_say(line, " in %u of %u iterations,", first->n_late, f->n_replayed);
         line_say(line, " by %s%s on average", TIME(later_ns),
                  f->n_stragglers > 1 ? " or more" : "");
-    } else if (some_are_late(f) && first->n_late * 4 > f->n_replayed * 3) {
-        line_say(line, "; rank %d is late most often", first->time.rank);
-    } else if (some_are_late(f) && f->n_late == 1) {
-        line_say(line, "; rank %d is late in %u of %u iterations", first->time.rank, first->n_late,
-                 f->n_replayed);
-    } else if (some_are_late(f)) {
-        line_say(line, "; no constant straggler: ");
-        line_late_ranks(f, line);
+    } else if (f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5) {
+        line_say(line, "; no constant straggler, of %u iterations: ", f->n_replayed);
+        for (uint32_t i = 0; i < f->n_late && i < MOST; i++)
+            line_say(line, "%srank %d in %u", i > 0 ? ", " : "", f->ranks[f->late[i]].time.rank,
+                     f->ranks[f->late[i]].n_late);
+        if (f->n_late > MOST)
+            line_say(line, " and %u others", f->n_late - MOST);
     }
 }
 

@@ -314,26 +314,14 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_answer 
                     to.text, where.text, reserved.text);
 }
 
-struct report_part {
-    enum dpro_uncertainty_source source;
-    double pct;
-};
-
-ORDER(by_size, struct report_part, DESCENDING(pct) ?: ASCENDING(source));
-
-/* What the interval is made of, largest first. */
+/* What the interval is made of. */
 static void write_parts(struct writer *w, const struct dpro_whatif_answer *a)
 {
-    struct report_part parts[DPRO_N_UNCERTAINTY_PARTS];
     struct words words = {.n = 0};
-    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++) {
-        parts[i].source = (enum dpro_uncertainty_source)i;
-        parts[i].pct = 196 * a->uncertainty[i].after;
-    }
-    qsort(parts, DPRO_N_UNCERTAINTY_PARTS, sizeof *parts, by_size);
-    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS && parts[i].pct >= 0.05; i++)
-        words_add(&words, ", ", "%s %s", dpro_uncertainty_name(parts[i].source),
-                  NUMBER(parts[i].pct, 1));
+    for (int i = 0; i < DPRO_N_UNCERTAINTY_PARTS; i++)
+        if (196 * a->uncertainty[i].after >= 0.05)
+            words_add(&words, ", ", "%s %s", dpro_uncertainty_name((enum dpro_uncertainty_source)i),
+                      NUMBER(196 * a->uncertainty[i].after, 1));
     if (words.n > 0)
         table_paragraph(w, "  +- %", 9, "of what if: %s (95 %%; squares add up)", words.text);
 }
@@ -459,24 +447,21 @@ static void write_uncertainty(struct writer *w, const struct dpro_whatif_answer 
     writer_close(w, '}');
 }
 
-/* Where what the modules take in their ways comes from; NULL: there is none. */
-static const char *source_of(const struct dpro_model *model)
+/* Where what the modules take in their ways comes from. */
+static struct words source_of(const struct dpro_model *model)
 {
-    bool measured = false, composed = false, assumed = false;
+    static const char *const sources[] = {"probes", "composed", "assumed"};
+    bool is[3] = {false};
+    struct words words = {.n = 0};
     for (uint32_t m = 0; m < dpro_model_n_modules(model); m++) {
         struct dpro_module module = dpro_strategy_module(model, dpro_model_strategy(model), m);
-        bool is_measured = !module.computing_assumed && !module.computing_composed;
-        measured |= module.computing && is_measured;
-        composed |= module.computing && module.computing_composed;
-        assumed |= module.computing && module.computing_assumed;
+        int from = module.computing_composed ? 1 : module.computing_assumed ? 2 : 0;
+        is[from] |= module.computing != 0;
     }
-    if (composed && assumed)
-        return measured ? "probes, the rest composed or assumed" : "composed or assumed";
-    if (composed)
-        return measured ? "probes, the rest composed" : "composed";
-    if (assumed)
-        return measured ? "probes, the rest assumed" : "assumed";
-    return measured ? "probes" : NULL;
+    for (int i = 0; i < 3; i++)
+        if (is[i])
+            words_add(&words, ", ", "%s", sources[i]);
+    return words;
 }
 
 static void write_computation(struct writer *w, const struct dpro_whatif_answer *a,
@@ -489,7 +474,8 @@ static void write_computation(struct writer *w, const struct dpro_whatif_answer 
     writer_section(w, "computation", '{');
     model_write_modules(w, "compiled", model, strategy, DPRO_COMPILED);
     model_write_modules(w, "bf16", model, strategy, DPRO_BF16);
-    writer_fields(w, TEXT("source", a->untimed ? NULL : source_of(model)));
+    struct words source = source_of(model);
+    writer_fields(w, TEXT("source", a->untimed || source.n == 0 ? NULL : source.text));
     writer_close(w, '}');
 }
 

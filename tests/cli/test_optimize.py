@@ -521,8 +521,7 @@ class Optimize(Case):
     def test_a_named_algorithm_does_not_deny_the_rows_of_its_table(self):
         text = dpro("optimize", BUNDLED + "-default", "--algorithm", "paper").out
         self.assertRegex(text, r"^Verdict +what was found is not sure to help")
-        self.assertRegex(text, r"\nBetter +horovod .* is expected to take\s+238\.8 ms")
-        self.assertNotIn("Better", dpro("optimize", BUNDLED + "-default").out)
+        self.assertRegex(text, r"\n +horovod +238\.8 ms")
 
     def test_what_the_allocator_reserves_beyond_a_budget_is_said(self):
         """5.1 GB fitted 6 GB where the recording itself has 7.7 GB reserved."""

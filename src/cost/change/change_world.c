@@ -161,8 +161,7 @@ struct extent {
 /* Of a collective: what it sends over a rank's link, of what each rank has, and in how many steps.
  * Where it gets more members, NCCL takes trees if they are faster than rings. */
 static struct traffic grown_traffic(struct world *w, const struct model_communication *c,
-                                    struct extent now, bool grows, double byte_ns,
-                                    double message_ns)
+                                    struct extent now, bool grows)
 {
     struct traffic ring = communication_traffic(c->kind, c->pattern, now.n), asked;
     struct traffic tree = {2, 2 * ceil(log2(now.n))};
@@ -180,9 +179,10 @@ static struct traffic grown_traffic(struct world *w, const struct model_communic
         return strcmp(how, "tree") == 0 ? tree : ring;
     if (!grows || !w->m->net.link.own_links || now.n < 3 || !reduces)
         return ring;
-    double size = (double)c->size_bytes;
-    return tree.share * size * byte_ns + tree.n_steps * message_ns <
-                   ring.share * size * byte_ns + ring.n_steps * message_ns
+    struct link_times link = link_times_of(&w->m->net.learnt, now.within);
+    double bytes_ns = (double)c->size_bytes * link.byte_ns;
+    return tree.share * bytes_ns + tree.n_steps * link.message_ns <
+                   ring.share * bytes_ns + ring.n_steps * link.message_ns
                ? tree
                : ring;
 }
@@ -193,12 +193,12 @@ static void world_grow(struct world *w, struct model_communication *c, struct ex
 {
     const struct model_link *learnt = &w->m->net.learnt;
     double pace = w->m->net.took_ratio;
-    double old_byte = was.within ? learnt->within_ns.value : learnt->byte_ns.value;
-    double byte = is.within ? learnt->within_ns.value : learnt->byte_ns.value;
-    double message = is.within ? learnt->within_message_ns.value : learnt->message_ns.value;
+    double old_byte = link_times_of(learnt, was.within).byte_ns;
+    struct link_times link = link_times_of(learnt, is.within);
+    double byte = link.byte_ns, message = link.message_ns;
     struct model_cost cost = model_recorded_cost(c, old_byte, pace);
     struct traffic before = communication_traffic(c->kind, c->pattern, was.n);
-    struct traffic now = grown_traffic(w, c, is, is.n != was.n, byte, message);
+    struct traffic now = grown_traffic(w, c, is, is.n != was.n);
     double ratio = before.share > 0 ? now.share / before.share : 1;
     if (is_shard_gather(w, c)) {
         ratio *= (double)was.n / is.n;
@@ -327,16 +327,14 @@ static bool lies_within(const struct world *w, const struct model_group *group)
 static struct model_communication new_all_reduce(struct world *w, uint64_t size_bytes,
                                                  struct extent is, double times, double beside_ns)
 {
-    const struct model_link *link = &w->m->net.learnt;
-    double byte_ns = is.within ? link->within_ns.value : link->byte_ns.value;
-    double message_ns = is.within ? link->within_message_ns.value : link->message_ns.value;
+    struct link_times link = link_times_of(&w->m->net.learnt, is.within);
     struct model_communication c = {
         .kind = DPRO_ALL_REDUCE, .collective = UINT32_MAX, .size_bytes = size_bytes};
-    struct traffic t = grown_traffic(w, &c, is, true, byte_ns, message_ns);
+    struct traffic t = grown_traffic(w, &c, is, true);
     c.n_steps = t.n_steps;
     c.link_bytes = c.sent_bytes = t.share * (double)size_bytes * (is.within ? 1 : times);
-    c.took_ns =
-        (c.link_bytes * byte_ns + t.n_steps * message_ns + beside_ns) / w->m->net.took_ratio;
+    c.took_ns = (c.link_bytes * link.byte_ns + t.n_steps * link.message_ns + beside_ns) /
+                w->m->net.took_ratio;
     return c;
 }
 
@@ -345,12 +343,10 @@ static struct model_communication
 reduce_shards(struct world *w, const struct model_communication *c, struct extent is)
 {
     const struct model_group *group = &w->m->groups[c->group];
-    const struct model_link *link = &w->m->net.learnt;
-    double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
-    double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
-    struct model_cost cost = model_recorded_cost(c, byte_ns, w->m->net.took_ratio);
+    struct link_times link = link_times_of(&w->m->net.learnt, group->within);
+    struct model_cost cost = model_recorded_cost(c, link.byte_ns, w->m->net.took_ratio);
     return new_all_reduce(w, c->size_bytes / w->r->group, is, count_sharing(w, group),
-                          fmax(0, cost.latency_ns - c->n_steps * message_ns));
+                          fmax(0, cost.latency_ns - c->n_steps * link.message_ns));
 }
 
 static uint64_t gradients_of(const struct world *w, uint32_t rank)

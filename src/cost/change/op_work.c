@@ -90,11 +90,6 @@ static double of_batch(const struct work_maker *w, uint32_t op, bool gpu, double
     return with_more(ns, gpu, w->share);
 }
 
-static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
-{
-    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
-}
-
 /* The part of it that ranks with split tensors share out. */
 static float split_of(const struct work_maker *w, uint32_t op)
 {
@@ -121,7 +116,7 @@ static double work_ns(const struct work_maker *w, uint32_t op)
         return ns;
     if (split > 0)
         ns = with_more(ns, gpu, 1 + split * (w->rank_share.tensors - 1));
-    if (!is_of_pass(w->g, op)) {
+    if (!op_is_of_pass(w->g, op)) {
         if (w->g->phase[op] == DPRO_OP_UPDATE)
             ns = with_more(ns, gpu, w->rank_share.shards);
         return w->passes_alone ? 0 : ns;
@@ -138,7 +133,7 @@ static double work_ns(const struct work_maker *w, uint32_t op)
 static bool has_gap(const struct work_maker *w, uint32_t op)
 {
     bool unsplits = split_of(w, op) == SPLIT_UNSPLITS && w->rank_share.whole;
-    return !unsplits && !(w->passes_alone && op_computes(w->g, op) && !is_of_pass(w->g, op));
+    return !unsplits && !(w->passes_alone && op_computes(w->g, op) && !op_is_of_pass(w->g, op));
 }
 
 struct op_work *op_work_as_in(const struct dpro_graph *g, double pace, struct arena *arena)

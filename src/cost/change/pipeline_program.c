@@ -31,8 +31,7 @@ static void add_ops(struct pipeline_writer *w, const struct op_work *work, uint3
         if (!op_computes(g, op) || (gpu && !(g->flags[op] & GRAPH_OP_GPU)))
             continue;
         mark = w->p.marked && g->pass[op] > 0 ? g->pass[op] : mark;
-        bool of_pass = g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
-        of_pass &= mark > 0 || !w->p.marked;
+        bool of_pass = op_is_of_pass(g, op) && (mark > 0 || !w->p.marked);
         uint32_t kind = g->phase[op] == DPRO_OP_BW ? PASS_BACKWARD : PASS_FORWARD;
         uint32_t chunk = mark > 0 ? MARKED_STAGE(mark) / w->p.n_stages : 0;
         if (mark > 0)

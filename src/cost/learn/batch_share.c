@@ -49,7 +49,7 @@ static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu,
     double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
     share->all += ns + gap;
     share->backward += g->phase[op] == DPRO_OP_BW ? ns + gap : 0;
-    if (g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW)
+    if (op_is_of_pass(g, op))
         share->fixed += fmin(ns, gpu ? BATCH_GPU_OP_NS : BATCH_CPU_OP_NS) + fmin(gap, CPU_GAP_NS);
     else
         share->once += ns + gap;
@@ -63,11 +63,9 @@ static void learn_rank(const struct measured_replay *r, const struct coarse_rank
     SCRATCH struct batch_share_share *shares =
         mem_array(program->n_ops + (size_t)1, sizeof *shares);
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops; op++) {
-        uint8_t phase = g->phase[op];
-        bool computes = phase == DPRO_OP_FW || phase == DPRO_OP_BW || phase == DPRO_OP_UPDATE ||
-                        phase == DPRO_OP_INPUT;
-        if (computes && (!gpu || g->flags[op] & GRAPH_OP_GPU))
-            add_op(g, op, gpu, &shares[program_op_of(r, rank, program, op, phase == DPRO_OP_BW)]);
+        bool backward = g->phase[op] == DPRO_OP_BW;
+        if (op_computes(g, op) && (!gpu || g->flags[op] & GRAPH_OP_GPU))
+            add_op(g, op, gpu, &shares[program_op_of(r, rank, program, op, backward)]);
     }
     for (uint32_t i = 0; i < program->n_ops; i++) {
         struct model_op *op = &program->ops[i];

@@ -122,7 +122,7 @@ static void fit_unknown_sizes(const struct fitting *f)
     EACH_OF (struct model_communication, c, m->communications, m->n_communications) {
         const struct model_group *group = &m->groups[c->group];
         struct dpro_estimate *byte_ns = group->within ? &link->within_ns : &link->byte_ns;
-        double message_ns = group->within ? link->within_message_ns.value : link->message_ns.value;
+        double message_ns = link_times_of(link, group->within).message_ns;
         if (c->size_bytes > 0 || c->n_steps <= 0 || c->kind == DPRO_BARRIER)
             continue;
         link->is_rate_unknown |= byte_ns->value <= 0;
@@ -140,34 +140,29 @@ static void fit_unknown_sizes(const struct fitting *f)
 static void list_kinds(const struct fitting *f)
 {
     struct dpro_model *m = f->model;
-    SCRATCH uint32_t *kind_of = mem_alloc((m->n_communications + (size_t)1) * sizeof *kind_of);
-    SCRATCH struct dpro_communications *own = mem_alloc(f->g->n_ranks * sizeof *own);
+    size_t n_ranks = f->g->n_ranks;
+    SCRATCH struct dpro_communications *own = mem_array((UINT8_MAX + 1) * n_ranks, sizeof *own);
     m->kinds = arena_array(&m->arena, m->n_communications + (size_t)1, sizeof *m->kinds);
-    m->n_kinds = 0;
-    for (uint32_t k = 0; k < m->n_communications; k++) {
-        uint32_t i = 0;
-        while (i < m->n_kinds && m->kinds[i].kind != m->communications[k].kind)
-            i++;
-        kind_of[k] = i;
-        if (i == m->n_kinds)
-            m->kinds[m->n_kinds++].kind = m->communications[k].kind;
-    }
-    for (uint32_t i = 0; i < m->n_kinds; i++) {
-        for (uint32_t r = 0; r < f->g->n_ranks; r++)
-            own[r] = (struct dpro_communications){.kind = m->kinds[i].kind};
-        for (uint32_t k = 0; k < m->n_communications; k++) {
-            const struct model_communication *c = &m->communications[k];
-            const struct model_group *group = &m->groups[c->group];
-            for (uint32_t r = 0; r < group->n_ranks && kind_of[k] == i; r++) {
-                struct dpro_communications *of = &own[group->ranks[r]];
-                of->n++;
-                of->size_bytes += c->size_bytes;
-                of->took_ns += llround(c->took_ns);
-            }
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications)
+        for (uint32_t i = 0; i < m->groups[c->group].n_ranks; i++) {
+            struct dpro_communications *of = &own[c->kind * n_ranks + m->groups[c->group].ranks[i]];
+            of->n++;
+            of->size_bytes += c->size_bytes;
+            of->took_ns += llround(c->took_ns);
         }
-        for (uint32_t r = 0; r < f->g->n_ranks; r++)
-            if (own[r].n > 0 && (m->kinds[i].n == 0 || own[r].took_ns > m->kinds[i].took_ns))
-                m->kinds[i] = own[r];
+    m->n_kinds = 0;
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications) {
+        struct dpro_communications most = {.n = 0};
+        bool known = false;
+        for (uint32_t i = 0; i < m->n_kinds; i++)
+            known |= m->kinds[i].kind == c->kind;
+        for (size_t r = 0; r < n_ranks && !known; r++)
+            if (own[c->kind * n_ranks + r].n > 0 &&
+                (most.n == 0 || own[c->kind * n_ranks + r].took_ns > most.took_ns))
+                most = own[c->kind * n_ranks + r];
+        most.kind = c->kind;
+        if (!known)
+            m->kinds[m->n_kinds++] = most;
     }
 }
 
@@ -203,7 +198,7 @@ static void limit_bytes(const struct fitting *f)
     for (uint32_t k = 0; k < f->model->n_communications; k++) {
         struct model_communication *c = &f->model->communications[k];
         const struct model_group *group = &f->model->groups[c->group];
-        double byte_ns = group->within ? link->within_ns.value : link->byte_ns.value;
+        double byte_ns = link_times_of(link, group->within).byte_ns;
         if (byte_ns > 0)
             c->link_bytes = fmin(c->link_bytes, flown_part(f, k) * c->took_ns / byte_ns);
     }

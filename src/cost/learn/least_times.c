@@ -11,17 +11,12 @@ static bool on_thread(const struct dpro_graph *g, uint32_t op)
     return !(g->flags[op] & GRAPH_OP_GPU) && graph_is_on(g, op, DPRO_DEVICE_CPU_THREAD);
 }
 
-static bool is_of_pass(const struct dpro_graph *g, uint32_t op)
-{
-    return g->phase[op] == DPRO_OP_FW || g->phase[op] == DPRO_OP_BW;
-}
-
 static int64_t *only_on_threads(const struct dpro_graph *g, const int64_t *ns, bool passes,
                                 struct arena *arena)
 {
     int64_t *kept = arena_array(arena, g->n_ops, sizeof *kept);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (ns && on_thread(g, op) && (passes || !is_of_pass(g, op)))
+        if (ns && on_thread(g, op) && (passes || !op_is_of_pass(g, op)))
             kept[op] = ns[op];
     return kept;
 }

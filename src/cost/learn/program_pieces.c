@@ -14,8 +14,7 @@ struct pieces_cutter {
     const struct measured_replay *r;
     const struct dpro_graph *timed;
     const struct model_program *p;
-    struct program_pieces pieces;
-    size_t room;
+    ARRAY(struct program_piece) pieces;
     struct arena *arena;
     int64_t cursor_ns; /* up to there time has been given out, */
     uint32_t at;       /* to the program's ops up to this one */
@@ -48,16 +47,8 @@ static void add_piece(struct pieces_cutter *c, uint32_t at, uint32_t op, int64_t
     uint32_t n = c->p->n_ops;
     int64_t was = c->r->graph->dur_ns[op], is = c->timed->dur_ns[op];
     double times = was > 0 ? (double)is / (double)was : 1;
-    if (c->pieces.n == c->room) {
-        c->room = 2 * c->room + 64;
-        struct program_piece *all = arena_array(c->arena, c->room, sizeof *all);
-        for (uint32_t i = 0; i < c->pieces.n; i++)
-            all[i] = c->pieces.all[i];
-        c->pieces.all = all;
-    }
     double on_ns = times * (double)(ns - gap_ns);
-    c->pieces.all[c->pieces.n++] =
-        (struct program_piece){at % n, op, at == n, on_ns + (double)gap_ns, (double)gap_ns};
+    array_add(&c->pieces, at % n, op, at == n, on_ns + (double)gap_ns, (double)gap_ns);
 }
 
 /* It may go on while others of its rank communicate. */
@@ -80,9 +71,9 @@ static void cut_op(struct pieces_cutter *c, const struct timed_op *it)
 static void fit_work(struct pieces_cutter *c)
 {
     double *all_ns = arena_array(c->arena, c->p->n_ops + (size_t)1, sizeof *all_ns);
-    for (uint32_t i = 0; i < c->pieces.n; i++)
-        all_ns[c->pieces.all[i].at] += c->pieces.all[i].ns;
-    EACH_OF (struct program_piece, piece, c->pieces.all, c->pieces.n) {
+    EACH (const struct program_piece, piece, c->pieces)
+        all_ns[piece->at] += piece->ns;
+    EACH (struct program_piece, piece, c->pieces) {
         double times = all_ns[piece->at];
         times = times > 0 ? (double)c->p->ops[piece->at].work_ns / times : 1;
         piece->ns *= times;
@@ -102,7 +93,7 @@ struct program_pieces program_pieces_of(const struct measured_replay *recorded,
     uint32_t n;
     struct timed_op *ops = list_ops(recorded, &recorded->graph->ranks[rank], &n, arena);
     if (c.p->n_ops == 0)
-        return c.pieces;
+        return (struct program_pieces){NULL, 0};
     int64_t last_ns = c.p->ops[c.p->n_ops - 1].when_ns;
     uint32_t tail = LOWER_BOUND(i, 0u, n, ops[i].start_ns < last_ns);
     c.cursor_ns = last_ns;
@@ -114,5 +105,8 @@ struct program_pieces program_pieces_of(const struct measured_replay *recorded,
     for (uint32_t i = 0; i < tail; i++)
         cut_op(&c, &ops[i]);
     fit_work(&c);
-    return c.pieces;
+    struct program_pieces all = {arena_copy(arena, c.pieces.at, c.pieces.n, sizeof *all.all),
+                                 (uint32_t)c.pieces.n};
+    array_fini(&c.pieces);
+    return all;
 }

@@ -99,11 +99,9 @@ static void move_growth(const struct dpro_model *model, struct arena *arena,
         arena_copy(arena, model->communications, n, sizeof *moved->communications);
     EACH_OF (struct model_communication, c, moved->communications, n) {
         bool within = model->groups[c->group].within;
-        double byte_ns = within ? is->within_ns.value - was->within_ns.value
-                                : is->byte_ns.value - was->byte_ns.value;
-        double message_ns = within ? is->within_message_ns.value - was->within_message_ns.value
-                                   : is->message_ns.value - was->message_ns.value;
-        double more_ns = c->more_bytes * byte_ns + c->more_steps * message_ns;
+        struct link_times before = link_times_of(was, within), now = link_times_of(is, within);
+        double more_ns = c->more_bytes * (now.byte_ns - before.byte_ns) +
+                         c->more_steps * (now.message_ns - before.message_ns);
         c->took_ns = fmax(0, c->took_ns + more_ns / model->net.took_ratio);
     }
 }

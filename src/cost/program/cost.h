@@ -58,6 +58,12 @@ static inline bool op_computes(const struct dpro_graph *graph, uint32_t op)
     return graph->phase[op] <= DPRO_OP_INPUT;
 }
 
+/* Of a pass forward or back. */
+static inline bool op_is_of_pass(const struct dpro_graph *graph, uint32_t op)
+{
+    return graph->phase[op] == DPRO_OP_FW || graph->phase[op] == DPRO_OP_BW;
+}
+
 /* ---- gradients.c: the tensors of a model ---- */
 
 /* Whether tensors without names can be gradients. False: the backward pass goes on with one before

@@ -24,15 +24,13 @@ struct model_cost model_recorded_cost(const struct model_communication *c, doubl
 struct model_cost model_group_cost(const struct dpro_model *model,
                                    const struct model_communication *c)
 {
-    const struct model_link *now = &model->net.link, *learnt = &model->net.learnt;
     bool within = model->groups[c->group].within;
-    double byte_ns = within ? now->within_ns.value : now->byte_ns.value;
-    double learnt_ns = within ? learnt->within_ns.value : learnt->byte_ns.value;
-    double message = within ? now->within_message_ns.value - learnt->within_message_ns.value
-                            : now->message_ns.value - learnt->message_ns.value;
-    struct model_cost was = model_recorded_cost(c, learnt_ns, model->net.took_ratio);
+    struct link_times now = link_times_of(&model->net.link, within);
+    struct link_times learnt = link_times_of(&model->net.learnt, within);
+    double message = now.message_ns - learnt.message_ns;
+    struct model_cost was = model_recorded_cost(c, learnt.byte_ns, model->net.took_ratio);
     return (struct model_cost){fmax(was.latency_ns + c->n_steps * message, 0),
-                               learnt_ns > 0 ? was.wire_ns * byte_ns / learnt_ns : 0};
+                               learnt.byte_ns > 0 ? was.wire_ns * now.byte_ns / learnt.byte_ns : 0};
 }
 
 bool carries_activations(const struct dpro_graph *graph, const struct model_communication *c)

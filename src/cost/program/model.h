@@ -175,6 +175,16 @@ struct model_link {
     bool own_links;              /* ranks of one host have links of their own to others (GPUs) */
 };
 
+/* What a byte and a message take within hosts, or between them. */
+struct link_times {
+    double byte_ns, message_ns;
+};
+static inline struct link_times link_times_of(const struct model_link *link, bool within)
+{
+    return within ? (struct link_times){link->within_ns.value, link->within_message_ns.value}
+                  : (struct link_times){link->byte_ns.value, link->message_ns.value};
+}
+
 /* How ranks reduce a bucket, beside the bytes on links. */
 struct model_collective {
     enum model_algorithm algorithm;

@@ -211,14 +211,10 @@ static bool is_gone(pid_t pid)
     if (pid == 0)
         return false;
     snprintf(text, sizeof text, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(text, "re");
-    if (!file)
+    if (file_read_small(text, text, sizeof text) == 0)
         return kill(pid, 0) < 0 && errno == ESRCH;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
     const char *end = strrchr(text, ')'); /* of its name, which may hold anything */
-    return n == 0 || (end && (strncmp(end, ") Z", 3) == 0 || strncmp(end, ") X", 3) == 0));
+    return end && (strncmp(end, ") Z", 3) == 0 || strncmp(end, ") X", 3) == 0);
 }
 
 /* Why a process's trace is not to be expected any more; NULL: it is. */

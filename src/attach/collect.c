@@ -44,12 +44,7 @@ static size_t read_environ(pid_t pid, char *out)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(out, 1, ENVIRON_MAX - 1, file) : 0;
-    if (file)
-        fclose(file);
-    out[n] = '\0';
-    return n;
+    return file_read_small(path, out, ENVIRON_MAX);
 }
 
 void process_describe(struct attach_process *process)
@@ -250,12 +245,8 @@ static void write_rank(struct writer *w, const void *arg)
     const struct collect_placed *placed = arg;
     const struct attach_process *process = placed->kept->process;
     int rank = placed->kept->rank;
-    char host[256] = "", boot_id[40] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file && fscanf(file, "%39s", boot_id) != 1)
-        boot_id[0] = '\0';
-    if (file)
-        fclose(file);
+    char host[256] = "", boot_id[37];
+    file_read_small("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     gethostname(host, sizeof host - 1);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.rank/1"), INT("rank", rank),

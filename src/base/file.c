@@ -189,8 +189,7 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
 static void free_inflate(struct input *in)
 {
     FREE_ALL(&in->inflate, &in->packed, &in->piece);
-    in->inflate = NULL;
-    in->packed = in->piece = in->piece_at = NULL;
+    in->piece_at = NULL;
     in->piece_left = 0;
     in->inflated = false;
 }
@@ -217,6 +216,16 @@ void input_close(struct input *in)
         mem_close_fd(in->fd);
     free_inflate(in);
     *in = (struct input){.fd = -1};
+}
+
+size_t file_read_small(const char *path, char *out, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(out, 1, size - 1, file) : 0;
+    if (file)
+        fclose(file);
+    out[n] = '\0';
+    return n;
 }
 
 /* ---- folders ---- */

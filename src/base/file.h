@@ -36,6 +36,10 @@ int64_t input_read(struct input *in, void *out, size_t size, struct dpro_error *
 int input_rewind(struct input *in, struct dpro_error *err);
 void input_close(struct input *in);
 
+/* The bytes of a file of the system's that is small, up to size - 1 of them, and a NUL behind; how
+ * many there are, 0 where it can't be read. */
+size_t file_read_small(const char *path, char *out, size_t size);
+
 /* Like mkdir -p; `path` is written to and comes back as it was. `*first_made` is the length of the
  * outermost folder that had to be made, 0: none; it is set on failure, too. */
 int folder_make(char *path, size_t *first_made, struct dpro_error *err);

@@ -48,20 +48,14 @@ static bool is_host(const char *name)
     return text_begins(name, "host") && name[4] != '\0';
 }
 
-static const char *copy_text(struct dpro_recording *recording, const struct trace_part *part,
-                             uint32_t id)
-{
-    return arena_copy_string(&recording->arena, strtab_get(&part->names, id),
-                             strtab_len(&part->names, id));
-}
-
 /* What rank.json says of the rank. */
 static void take_facts(struct dpro_recording *recording, struct rank *rank,
                        const struct trace_part *part)
 {
     const struct recording *facts = part_payload(part, &recording_payload);
-    rank->host_name = copy_text(recording, part, part->process.host);
-    rank->boot_id = copy_text(recording, part, facts->boot_id);
+    rank->host_name =
+        arena_format(&recording->arena, "%s", strtab_get(&part->names, part->process.host));
+    rank->boot_id = arena_format(&recording->arena, "%s", strtab_get(&part->names, facts->boot_id));
     if (part->process.has_rank)
         rank->is.rank = part->process.rank;
     rank->is.world_size = part->process.world_size;
@@ -72,31 +66,24 @@ static void take_facts(struct dpro_recording *recording, struct rank *rank,
 }
 
 /* What can't be read is that rank's problem: the others may be fine. */
-static void set_problem(struct dpro_recording *recording, struct rank *rank, const char *text)
-{
-    rank->is.problem = arena_copy_string(&recording->arena, text, strlen(text));
-    rank->is.complete = 0;
-}
-
 static void read_rank(struct dpro_recording *recording, const char *path, struct rank *rank)
 {
     struct dpro_error problem;
     struct input in;
     struct json js;
     struct trace_part part = {0};
-    char text[640];
     if (input_open(&in, path, &problem) < 0) {
-        set_problem(recording, rank, problem.text);
+        rank->is.problem = arena_format(&recording->arena, "%s", problem.text);
         return;
     }
     json_init(&js, &in, 0, &problem);
     recording_reader.read_json(&js, &part, &problem);
     take_facts(recording, rank, &part);
     if (js.fail != JSON_OK) {
-        snprintf(text, sizeof text, "%s: byte %llu: %s", path, (unsigned long long)json_offset(&js),
-                 js.fail == JSON_ENDED ? "the file ends too early"
-                                       : "is not what a recorder writes");
-        set_problem(recording, rank, text);
+        rank->is.complete = 0;
+        rank->is.problem = arena_format(
+            &recording->arena, "%s: byte %" PRIu64 ": %s", path, json_offset(&js),
+            js.fail == JSON_ENDED ? "the file ends too early" : "is not what a recorder writes");
     }
     json_fini(&js);
     part_fini(&part);
@@ -295,13 +282,8 @@ static bool is_dead(pid_t pid)
  * apart. */
 static bool is_left_behind(const struct rank *rank)
 {
-    char boot_id[40] = "", host[256] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file) {
-        if (fscanf(file, "%39s", boot_id) != 1)
-            boot_id[0] = '\0';
-        fclose(file);
-    }
+    char boot_id[37], host[256] = "";
+    file_read_small("/proc/sys/kernel/random/boot_id", boot_id, sizeof boot_id);
     gethostname(host, sizeof host - 1);
     return rank->pid > 0 && rank->pid <= INT32_MAX && boot_id[0] != '\0' &&
            strcmp(rank->boot_id, boot_id) == 0 && strcmp(rank->host_name, host) == 0 &&

@@ -230,7 +230,14 @@ char *mem_format(const char *format, ...)
     return text;
 }
 
-void memory_scope_free(struct memory_scope *scope)
+/* Leaves the blocks to those who point to them. */
+static void memory_scope_forget(struct memory_scope *scope)
+{
+    free(scope->blocks);
+    *scope = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
+}
+
+static void memory_scope_free(struct memory_scope *scope)
 {
     for (size_t i = 0; i < scope->n_slots; i++)
         if ((uintptr_t)scope->blocks[i] & 1)
@@ -240,12 +247,6 @@ void memory_scope_free(struct memory_scope *scope)
         else
             free(scope->blocks[i]);
     memory_scope_forget(scope);
-}
-
-void memory_scope_forget(struct memory_scope *scope)
-{
-    free(scope->blocks);
-    *scope = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
 }
 
 void memory_enter(struct memory_frame *frame, struct memory_scope *scope)

@@ -11,8 +11,8 @@
  *     }
  *
  * Two rules follow. A longer-lived object must not get new memory from a later public call, since
- * that memory is freed where the call fails (a struct memory_scope of its own lifts this). What has
- * to be undone and is neither memory nor a kept file descriptor is undone on the way out:
+ * that memory is freed where the call fails. What has to be undone and is neither memory nor a kept
+ * file descriptor is undone on the way out:
  *
  *     int rc = WITHIN_SCOPE(DPRO_ENOMEM, read_all(folder, err));
  *     closedir(folder);
@@ -62,18 +62,13 @@ _Noreturn void fail_with(int code, const char *format, ...) __attribute__((forma
 struct dpro_error;
 void fail_on(int code, const struct dpro_error *why);
 
-/* What was allocated and not freed, for the case that all of it has to go. Zeroed is empty. A
- * scope that is part of an object is freed or forgotten with it. */
+/* What was allocated and not freed, for the case that all of it has to go. Zeroed is empty. */
 struct memory_scope {
     pthread_mutex_t lock;
     void **blocks; /* open addressing; NULL: free; odd: 2 * fd + 1; pages are tagged */
     size_t n, n_slots;
     atomic_bool failed; /* memory ran out in it; every later allocation in it fails */
 };
-
-void memory_scope_free(struct memory_scope *scope);
-/* Leaves the blocks to those who point to them. */
-void memory_scope_forget(struct memory_scope *scope);
 
 /* A place in the call stack to which lack of memory leads. */
 struct memory_frame {

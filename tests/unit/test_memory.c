@@ -253,42 +253,6 @@ TEST(memory_from_before_a_call_stays_where_the_call_moved_it_and_failed)
     free_texts(&texts);
 }
 
-static int add_to(texts_array *texts)
-{
-    array_push(texts, mem_copy_string("text"));
-    return 0;
-}
-
-TEST(an_object_with_a_scope_is_freed_with_it_after_a_call_that_failed)
-{
-    long n_before = nomem_n_blocks;
-    for (long n = 0; n < 300; n++) {
-        struct memory_scope scope = {.lock = PTHREAD_MUTEX_INITIALIZER};
-        texts_array texts = {0};
-        int rc = 0;
-        nomem_n_left = n;
-        for (int i = 0; i < 100; i++)
-            rc = WITHIN_SCOPE_OF(&scope, DPRO_ENOMEM, add_to(&texts));
-        nomem_n_left = -1;
-        assert_true(rc == DPRO_ENOMEM || n > 100);
-        memory_scope_free(&scope);
-        assert_int_equal(nomem_n_blocks, n_before);
-    }
-}
-
-TEST(an_object_is_its_owners_once_its_scope_is_forgotten)
-{
-    struct memory_scope scope = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    texts_array texts = {0};
-    long n_before = nomem_n_blocks;
-    for (int i = 0; i < 100; i++)
-        assert_int_equal(WITHIN_SCOPE_OF(&scope, DPRO_ENOMEM, add_to(&texts)), 0);
-    memory_scope_forget(&scope);
-    assert_string_equal(texts.at[99], "text");
-    free_texts(&texts);
-    assert_int_equal(nomem_n_blocks, n_before);
-}
-
 /* ---- descriptors ---- */
 
 static int keep_two(int fds[2], int result)

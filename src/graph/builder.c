@@ -52,16 +52,16 @@ struct graph_builder *graph_builder_create(void)
     return builder;
 }
 
-uint32_t graph_builder_add_name(struct graph_builder *builder, const char *name)
+struct strtab *graph_builder_names(struct graph_builder *builder)
 {
-    return strtab_add(&builder->graph->names, name ? name : "", name ? strlen(name) : 0);
+    return &builder->graph->names;
 }
 
 dpro_device_id graph_builder_add_device(struct graph_builder *builder, enum dpro_device_kind kind,
                                         int rank, const char *name)
 {
     array_add(&builder->devices, .kind = (uint8_t)kind, .rank = rank,
-              .name = graph_builder_add_name(builder, name));
+              .name = strtab_format(&builder->graph->names, "%s", name ?: ""));
     return (dpro_device_id)builder->devices.n - 1;
 }
 

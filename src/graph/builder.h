@@ -14,8 +14,8 @@ int graph_build_from(struct dpro_trace *trace, const struct dpro_job_options *op
 struct graph_builder *graph_builder_create(void);
 dpro_device_id graph_builder_add_device(struct graph_builder *builder, enum dpro_device_kind kind,
                                         int rank, const char *name);
-uint32_t graph_builder_add_name(struct graph_builder *builder,
-                                const char *name); /* its string id */
+/* What the ids of names are of; the graph's in the end. */
+struct strtab *graph_builder_names(struct graph_builder *builder);
 /* `rank` is its number in the job; the row's is not read. An op on a GPU's stream has GRAPH_OP_GPU,
  * too. A rank's last GRAPH_OP_BOUNDARY op is its boundary; if the graph has edges into the next
  * iteration, finish adds one from there to each of the rank's ops that would wait for nothing. */

@@ -112,11 +112,6 @@ void trace_detail_rename(struct trace_detail *detail, const uint32_t *names)
     detail->group_description = names[detail->group_description];
 }
 
-uint32_t part_intern(struct trace_part *part, const char *text, size_t len)
-{
-    return strtab_add(&part->names, text, len);
-}
-
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
 {
     if (rank >= 0 && rank <= INT32_MAX) { /* a wild one is left out and told of: find_ranks.c */

@@ -165,8 +165,8 @@ void span_block_free(struct span_block *block);
  * Large pages are few faults, and threads that ask for pages keep each other waiting. */
 struct span_block *part_take_rest(struct trace_part *part);
 
-uint32_t part_intern(struct trace_part *part, const char *text, size_t len);
-#define part_name(part, ...) strtab_format(&(part)->names, __VA_ARGS__)
+#define part_intern(part, text, len) strtab_add(&(part)->names, text, len)
+#define part_name(part, ...)         strtab_format(&(part)->names, __VA_ARGS__)
 /* The rank and the world size as the file gives them, where they make sense. */
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size);
 

@@ -55,10 +55,9 @@ static void list_graph(const struct dpro_trace *trace, const struct trace_rank *
 static void list_recorded(const struct dpro_trace *trace, const struct recording *recording,
                           named_array *names)
 {
-    EACH (const struct recorded_parameter, parameter, recording->parameters) {
+    EACH (const struct recorded_parameter, parameter, recording->parameters)
         array_add(names, strtab_get(&trace->names, parameter->name), parameter->name,
                   parameter->size_bytes);
-    }
 }
 
 /* The bytes of a node's input whose name ends so; 0: it has none. */

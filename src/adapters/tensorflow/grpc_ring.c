@@ -274,10 +274,9 @@ static void add_collectives(struct grpc_ring *ring)
     EACH (const struct ring_run, run, ring->runs)
         exact[run->joint] &= ring->found[cell_of(ring, run->transport, run->joint)];
     for (uint32_t t = 0; t < trace->n_transports; t++)
-        for (uint32_t j = 0; j < ring->n; j++) {
+        for (uint32_t j = 0; j < ring->n; j++)
             array_add(&trace->transports[t].collectives, .tag = j, .prefix = GLOO_ALL_REDUCE,
                       .joint = j, NET_UNSUMMED);
-        }
     EACH (const struct ring_run, run, ring->runs) {
         trace->transport_info.n_tied += exact[run->joint];
         if (exact[run->joint])

@@ -172,9 +172,8 @@ void session_join(struct join *join)
         share_bounds(join, s);
     for (uint32_t r = 0; r < join->n_ranks; r++) {
         find_left_out(&join->ranks[r]);
-        EACH (const struct local_transfer, send, join->ranks[r].sends) {
+        EACH (const struct local_transfer, send, join->ranks[r].sends)
             array_add(&made, send->key, r, send->op);
-        }
     }
     array_sort(&made, by_key);
     steps_tie(join, made.at, made.n);

@@ -104,9 +104,8 @@ static void add_joined(struct join *join, const struct collectives_entry *entrie
     else
         joined.n_expected = (uint32_t)join->world_size;
     joined.n_expected = MAX(joined.n_expected, joined.n_members);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         array_add(&join->members, .rank = entries[i].rank, .collective = entries[i].collective);
-    }
     array_push(&join->joined, joined);
 }
 

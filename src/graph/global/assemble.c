@@ -58,22 +58,13 @@ static const struct local_tensor *tensor_of(const struct rank_build *rank, uint3
     return *index < rank->tensors.n ? &rank->tensors.at[*index] : NULL;
 }
 
-/* The graph's id of a string of the trace. */
-static uint32_t known_name(struct assembly *a, struct graph_builder *builder, uint32_t id)
-{
-    if (a->names[id] == NO_ID)
-        a->names[id] = graph_builder_add_name(builder, strtab_get(&a->trace->names, id));
-    return a->names[id];
-}
-
 static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r, uint32_t o)
 {
     const struct rank_build *rank = &a->join->ranks[r];
     const struct local_op *op = &rank->ops.at[o];
-    char tensor_name[TENSOR_NAME] = "", text[TENSOR_NAME + 8], where[200];
+    const char *range = strtab_get(&a->trace->names, op->range ? op->range : op->caller);
     size_t index;
     const struct local_tensor *tensor = o >= rank->n_timed ? tensor_of(rank, o, &index) : NULL;
-    const char *name = NULL;
     struct graph_op row = {.kind = op->kind,
                            .phase = op->phase,
                            .flags = op->flags,
@@ -84,36 +75,31 @@ static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r
                                                          : a->first_device[r] + op->device,
                            .size_bytes = op->size_bytes};
     if (o == rank->boundary)
-        name = "iteration boundary";
+        row.name = strtab_format(a->names, "iteration boundary");
     else if (op->spare > 0)
-        name = "a communication thread is free";
+        row.name = strtab_format(a->names, "a communication thread is free");
     if (r >= a->join->n_ranks) {
         const struct joined *joined =
-            servers_name_op(a->servers, r - a->join->n_ranks, o, text, sizeof text);
-        assembly_name_carried(a, &a->join->ranks[joined->rank], joined->collective, tensor_name);
-        name = text;
+            servers_name_op(a->servers, r - a->join->n_ranks, o, a->names, &row.name);
+        row.tensor = assembly_name_carried(a, &a->join->ranks[joined->rank], joined->collective);
     }
     if (tensor) {
-        assembly_name_tensor(a, tensor, index, tensor_name);
-        snprintf(text, sizeof text, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out", tensor_name);
-        name = text;
+        row.tensor = assembly_name_tensor(a, tensor, index);
+        row.name = strtab_format(a->names, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out",
+                                 strtab_get(a->names, row.tensor));
     } else if (op->collective != NO_ID) {
-        assembly_name_carried(a, rank, op->collective, tensor_name);
-        if (op->flags & GRAPH_OP_ARRIVAL) {
-            snprintf(text, sizeof text, "arrival at %s",
-                     dpro_collective_kind_name(rank->collectives.at[op->collective].kind));
-            name = text;
-        }
+        row.tensor = assembly_name_carried(a, rank, op->collective);
+        if (op->flags & GRAPH_OP_ARRIVAL)
+            row.name =
+                strtab_format(a->names, "arrival at %s",
+                              dpro_collective_kind_name(rank->collectives.at[op->collective].kind));
     }
     if (op->range && op->caller)
-        snprintf(where, sizeof where, "%s in %s", strtab_get(&a->trace->names, op->caller),
-                 strtab_get(&a->trace->names, op->range));
+        row.where = strtab_format(a->names, "%.99s in %.99s",
+                                  strtab_get(&a->trace->names, op->caller), range);
     else
-        snprintf(where, sizeof where, "%s",
-                 strtab_get(&a->trace->names, op->range ? op->range : op->caller));
-    row.where = graph_builder_add_name(builder, where);
-    row.name = name ? graph_builder_add_name(builder, name) : known_name(a, builder, op->name);
-    row.tensor = graph_builder_add_name(builder, tensor_name);
+        row.where = strtab_format(a->names, "%.199s", range);
+    row.name = row.name ?: strtab_copy(a->names, &a->trace->names, op->name);
     graph_builder_add(builder, rank->trace->rank, &row);
 }
 
@@ -124,7 +110,6 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
     static const char *const names[2][N_MESSAGE_OPS] = {
         {"call that sends to", "send to", "receive from"},
         {"call that sends ready message to", "ready message to", "ready message from"}};
-    char tensor_name[TENSOR_NAME], text[64];
     enum message_op as = MESSAGE_CALL;
     uint32_t m = assembly_message(a, r, op, &as);
     const struct message *message = &a->messages->all.at[m];
@@ -136,18 +121,16 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
     const struct rank_build *rank = &a->join->ranks[r];
     const char *does =
         as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_ready][as];
-    assembly_name_carried(a, &a->join->ranks[members[worker].rank], members[worker].collective,
-                          tensor_name);
-    if (other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1)
-        snprintf(text, sizeof text, "%s a rank without a log", does);
-    else
-        snprintf(text, sizeof text, "%s %s", does,
-                 NET_PROCESS(a->join->ranks[joined_rank(a->join, joined, other)].trace->rank));
+    const char *with =
+        other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1
+            ? "a rank without a log"
+            : NET_PROCESS(a->join->ranks[joined_rank(a->join, joined, other)].trace->rank);
     struct graph_op row = {.kind = (uint8_t)kinds[as],
                            .phase = DPRO_OP_BARRIER,
                            .device = DPRO_NO_DEVICE,
-                           .name = graph_builder_add_name(builder, text),
-                           .tensor = graph_builder_add_name(builder, tensor_name)};
+                           .name = strtab_format(a->names, "%s %s", does, with),
+                           .tensor = assembly_name_carried(a, &a->join->ranks[members[worker].rank],
+                                                           members[worker].collective)};
     if (as != MESSAGE_CALL) {
         if (joined->has_servers)
             row.kind = message->to < joined->n_members ? DPRO_OP_PULL : DPRO_OP_PUSH;
@@ -163,14 +146,11 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
 static void add_barrier(struct assembly *a, struct graph_builder *builder,
                         const struct joined *joined)
 {
-    char text[64];
-    snprintf(text, sizeof text, "all at %s",
-             dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind));
+    const char *kind = dpro_collective_kind_name(JOIN_PART(a->join, joined)->kind);
     struct graph_op barrier = {.kind = DPRO_OP_BARRIER,
                                .phase = DPRO_OP_BARRIER,
                                .device = DPRO_NO_DEVICE,
-                               .name = graph_builder_add_name(builder, text),
-                               .tensor = graph_builder_add_name(builder, "")};
+                               .name = strtab_format(a->names, "all at %s", kind)};
     graph_builder_add(builder, a->join->ranks[joined->rank].trace->rank, &barrier);
 }
 
@@ -198,9 +178,8 @@ static void add_ops(struct assembly *a, struct graph_builder *builder)
 static void create_graph(struct assembly *a)
 {
     struct graph_builder *builder = graph_builder_create();
+    a->names = graph_builder_names(builder);
     if (a->n_ops > 0) {
-        a->names = arena_alloc(&a->scratch, a->trace->names.n * sizeof *a->names);
-        memset(a->names, 0xFF, a->trace->names.n * sizeof *a->names);
         add_devices(a, builder);
         add_ops(a, builder);
     }

@@ -50,10 +50,10 @@ struct assembly {
     uint32_t *first_message; /* first message op of each rank; all ops behind it are such */
     uint32_t *message_ops;   /* [message * N_MESSAGE_OPS + enum message_op]; DPRO_NO_OP: none */
     uint32_t *message_at;    /* by message op: its place in message_ops; NULL: there are none */
-    ARRAY(struct local_edge) edges; /* by their end, once they are ordered */
-    uint32_t *order;                /* ops in topological order */
-    uint32_t *names;                /* by string id of the trace: the graph's; NO_ID: not yet one */
-    uint32_t n_dropped;             /* soft edges that closed a cycle */
+    ARRAY(struct local_edge) edges;    /* by their end, once they are ordered */
+    uint32_t *order;                   /* ops in topological order */
+    struct strtab *names;              /* the graph's */
+    uint32_t n_dropped;                /* soft edges that closed a cycle */
     uint32_t n_samples, first_sample;  /* the sample before the first one leads up to it */
     ARRAY(struct assembly_line) lines; /* lines that share a direction of a link are neighbours */
     uint32_t *line_of;                 /* [message * 2] that of its SEND, then that of its RECV */
@@ -142,13 +142,12 @@ void assembly_message_edges(struct assembly *a);
 /* server_edges.c: from pushes through the servers' ops to answers. */
 void assembly_server_edges(struct assembly *a);
 
-/* tensor_names.c: a parameter's name where it is known. */
-enum { TENSOR_NAME = 256 }; /* longer ones are cut */
-void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
-                          char text[TENSOR_NAME]);
+/* tensor_names.c, string ids of the graph: a parameter's name where it is known. */
+uint32_t assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor,
+                              size_t index);
 /* What a collective carries: its bucket by parameters, its unit by name, else its number. */
-void assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
-                           uint32_t collective, char text[TENSOR_NAME]);
+uint32_t assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
+                               uint32_t collective);
 
 /* fill_graph.c: what was learnt about the ops, into the graph. */
 void assembly_fill(struct assembly *a);

@@ -179,9 +179,8 @@ static void build_create(struct build *build)
     struct join *join = &build->job.join;
     uint32_t *classes = mem_array(trace->names.n, sizeof *classes);
     uint32_t all_classes = 0;
-    for (uint32_t id = 0; id < trace->names.n; id++) {
+    for (uint32_t id = 0; id < trace->names.n; id++)
         classes[id] = name_classify(strtab_get(&trace->names, id), strtab_len(&trace->names, id));
-    }
     if (build->options.step_mark)
         name_marks(trace, build->options.step_mark, classes);
     for (uint32_t id = 0; id < trace->names.n; id++)

@@ -19,23 +19,17 @@ void assembly_warn_clocks(struct assembly *a)
 }
 
 /* "rank 3", "ranks 0, 2 and 5 more"; "" of none. */
-static void list_ranks(const int *ranks, uint32_t n, char *out, size_t size)
+static const char *list_ranks(const struct assembly *a, const int *ranks, uint32_t n)
 {
     enum { NAMED = 3 };
-    uint32_t named = 0;
-    size_t len = 0;
-    out[0] = '\0';
-    for (; named < n && named < NAMED; named++)
-        len += (size_t)snprintf(out + len, size - len, "%s%d",
-                                named   ? ", "
-                                : n > 1 ? "ranks "
-                                        : "rank ",
-                                ranks[named]);
-    if (n > named)
-        snprintf(out + len, size - len, " and %u more", n - named);
+    struct arena *arena = &a->graph->arena;
+    const char *text = n > 1 ? "ranks " : n > 0 ? "rank " : "";
+    for (uint32_t i = 0; i < n && i < NAMED; i++)
+        text = arena_format(arena, "%s%s%d", text, i > 0 ? ", " : "", ranks[i]);
+    return n > NAMED ? arena_format(arena, "%s and %u more", text, n - NAMED) : text;
 }
 
-static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, size_t size)
+static const char *list_lacking(const struct assembly *a, enum lacks lacks)
 {
     const struct join *join = a->join;
     SCRATCH int *ranks = mem_array(join->n_ranks + (size_t)1, sizeof *ranks);
@@ -43,7 +37,7 @@ static void list_lacking(const struct assembly *a, enum lacks lacks, char *out, 
     for (uint32_t r = 0; r < join->n_ranks; r++)
         if (a->messages->lacks[r] & lacks)
             ranks[n++] = join->ranks[r].trace->rank;
-    list_ranks(ranks, n, out, size);
+    return list_ranks(a, ranks, n);
 }
 
 /* "3 of 4 ranks are here, rank 1 without its GPU's work": those that are left out count. */
@@ -51,10 +45,8 @@ static const char *ranks_here(const struct assembly *a)
 {
     const struct dpro_graph *g = a->graph;
     uint32_t n = g->lacks_gpu ? 0 : g->n_blind;
-    char ranks[120];
-    list_ranks(g->blind, n, ranks, sizeof ranks);
     return arena_format(&a->graph->arena, "%u of %d ranks are here%s%s%s", a->join->n_ranks + n,
-                        a->join->world_size, n ? ", " : "", ranks,
+                        a->join->world_size, n ? ", " : "", list_ranks(a, g->blind, n),
                         n ? " without the GPU's work" : "");
 }
 
@@ -63,7 +55,6 @@ static void warn_gpu(struct assembly *a)
 {
     struct join *join = a->join;
     bool left_out = join->blind.n > 0;
-    char ranks[120];
     for (uint32_t r = 0; r < join->n_ranks; r++)
         if (join->ranks[r].lacks_gpu)
             array_push(&join->blind, join->ranks[r].trace->rank);
@@ -71,14 +62,13 @@ static void warn_gpu(struct assembly *a)
     a->graph->blind = arena_copy(&a->graph->arena, join->blind.at, n, sizeof *a->graph->blind);
     if (n == 0)
         return;
-    list_ranks(a->graph->blind, n, ranks, sizeof ranks);
     char *text = arena_format(
         &a->graph->arena,
         "the GPU's work was not recorded on %s: the CPU launches kernels or calls NCCL, and no "
         "kernel is in the recording%s. "
         "The profiler was told to record the CPU only, had no right to use CUPTI, "
         "or another profiler held it; record again with ProfilerActivity.CUDA",
-        n == join->n_ranks && n > 1 && !left_out ? "any rank" : ranks,
+        n == join->n_ranks && n > 1 && !left_out ? "any rank" : list_ranks(a, a->graph->blind, n),
         left_out ? ", so that nothing is said of it here" : "");
     a->graph->lacks_gpu = left_out ? NULL : text;
     WARN(a, "%s", text);
@@ -100,21 +90,18 @@ static void warn_cut(struct assembly *a)
 /* Collectives of which some ranks' part is known from the others' logs only. */
 static void warn_partial(struct assembly *a)
 {
-    char ranks[120];
-    list_lacking(a, LACKS_PART, ranks, sizeof ranks);
     WARN(a,
          "no transport log has the part of %s in %u of %zu collectives: it is replayed as one "
          "transfer, with those messages to and from it that other ranks' logs have; record "
          "every rank, from before it connects",
-         ranks, a->messages->n_partial, a->join->joined.n);
+         list_lacking(a, LACKS_PART), a->messages->n_partial, a->join->joined.n);
 }
 
 /* Collectives that could have been decomposed and were not. */
 static void warn_whole(struct assembly *a)
 {
     const struct messages *messages = a->messages;
-    char ranks[120];
-    list_lacking(a, LACKS_WHOLE, ranks, sizeof ranks);
+    const char *ranks = list_lacking(a, LACKS_WHOLE);
     const struct {
         uint32_t n;
         const char *why, *of, *then;
@@ -271,11 +258,12 @@ static void warn_left_out(struct assembly *a)
 static void warn_ahead(struct assembly *a)
 {
     struct dpro_pace pace = dpro_graph_pace(a->graph);
-    char ranks[40] = "";
+    const char *ranks = "";
     if (pace.n_ranks == 0 || pace.device_ns - pace.marks_ns <= pace.device_ns / 100)
         return;
     if (a->join->n_ranks > 1)
-        snprintf(ranks, sizeof ranks, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
+        ranks =
+            arena_format(&a->graph->arena, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
     WARN(a,
          "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
          "work recurs every %.2f ms from the first one to the last; iterations are measured there",

@@ -399,10 +399,8 @@ static void fill_tensors(struct assembly *a)
         const struct rank_build *rank = &join->ranks[r];
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
-            char text[TENSOR_NAME];
-            assembly_name_tensor(a, tensor, t, text);
             g->tensors[g->n_tensors++] =
-                (struct graph_tensor){.name = strtab_add(&g->names, text, strlen(text)),
+                (struct graph_tensor){.name = assembly_name_tensor(a, tensor, t),
                                       .size_bytes = tensor->size_bytes,
                                       .held_bytes = tensor->held_bytes,
                                       .rank = r,

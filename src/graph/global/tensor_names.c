@@ -2,42 +2,36 @@
 
 #include "graph/global/assembly.h"
 
-void assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor, size_t index,
-                          char text[TENSOR_NAME])
+/* Longer names are cut. */
+uint32_t assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor,
+                              size_t index)
 {
+    const char *name = strtab_get(&a->trace->names, tensor->name);
     if (tensor->name && tensor->output) /* as TensorFlow writes it */
-        snprintf(text, TENSOR_NAME, "%.240s:%u", strtab_get(&a->trace->names, tensor->name),
-                 tensor->output);
-    else if (tensor->name)
-        snprintf(text, TENSOR_NAME, "%s", strtab_get(&a->trace->names, tensor->name));
-    else
-        snprintf(text, TENSOR_NAME, tensor->output ? WHOLE_BUCKET "%zu" : "gradient %zu", index);
+        return strtab_format(a->names, "%.240s:%u", name, tensor->output);
+    if (tensor->name)
+        return strtab_format(a->names, "%.255s", name);
+    return strtab_format(a->names, tensor->output ? WHOLE_BUCKET "%zu" : "gradient %zu", index);
 }
 
-void assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
-                           uint32_t collective, char text[TENSOR_NAME])
+uint32_t assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
+                               uint32_t collective)
 {
     const struct local_collective *c = &rank->collectives.at[collective];
     const struct strtab *names = &a->trace->names;
-    if (c->bucket == NO_ID && build_is_exchange(rank, c->arrival)) {
-        snprintf(text, TENSOR_NAME, "%s", strtab_get(names, c->group));
-        return;
-    }
-    if (c->bucket == NO_ID) {
-        snprintf(text, TENSOR_NAME, "%s %u", dpro_collective_kind_name(c->kind), collective);
-        return;
-    }
+    if (c->bucket == NO_ID && build_is_exchange(rank, c->arrival))
+        return strtab_format(a->names, "%.255s", strtab_get(names, c->group));
+    if (c->bucket == NO_ID)
+        return strtab_format(a->names, "%s %u", dpro_collective_kind_name(c->kind), collective);
     const struct recording *recording = rank->trace->recording;
     const struct recorded_bucket *bucket = &recording->buckets.at[c->bucket];
     const struct recorded_model *model = &recording->models.at[bucket->model];
-    if (model->n_units > 0 && c->bucket >= model->first_unit) {
-        const char *name = strtab_get(names, bucket->name);
-        snprintf(text, TENSOR_NAME, "unit %s", *name ? name : strtab_get(names, model->name));
-        return;
-    }
+    if (model->n_units > 0 && c->bucket >= model->first_unit)
+        return strtab_format(a->names, "unit %.250s",
+                             strtab_get(names, bucket->name ?: model->name));
     uint32_t first = recording->members.at[bucket->first]; /* one that fits is not empty */
-    int len = snprintf(text, TENSOR_NAME, "bucket %u: %.200s", c->bucket - model->first_bucket,
-                       strtab_get(names, recording->parameters.at[first].name));
-    if (bucket->n > 1)
-        snprintf(text + len, (size_t)(TENSOR_NAME - len), " and %u more", bucket->n - 1);
+    const char *name = strtab_get(names, recording->parameters.at[first].name);
+    return strtab_format(a->names,
+                         bucket->n > 1 ? "bucket %u: %.200s and %u more" : "bucket %u: %.200s",
+                         c->bucket - model->first_bucket, name, bucket->n - 1);
 }

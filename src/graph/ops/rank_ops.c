@@ -452,6 +452,4 @@ void build_forget(struct rank_build *rank)
         mem_free(rank->tracks.at[l].first);
     array_fini(&rank->tracks); /* which then has none: they are freed once */
     FREE_ALL(&rank->slices, &rank->named_scopes, &rank->match, &rank->phases);
-    rank->match = NULL;
-    rank->phases = NULL;
 }

@@ -371,7 +371,7 @@ static const struct served *served_of(const struct servers *servers, uint32_t se
 }
 
 const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,
-                                     char *out, size_t size)
+                                     struct strtab *names, uint32_t *name)
 {
     const struct join *join = servers->join;
     static const char *const does[] = {[DPRO_OP_COPY] = "copy the push",
@@ -381,7 +381,8 @@ const struct joined *servers_name_op(const struct servers *servers, uint32_t ser
     const struct joined *joined = &join->joined.at[served->joined];
     const struct message *push =
         &servers->messages->all.at[servers->exchanged.at[served->first_push + op - served->op]];
-    snprintf(out, size, "%s of rank %d", does[join->ranks[join->n_ranks + server].ops.at[op].kind],
-             join->ranks[joined_rank(join, joined, push->from)].trace->rank);
+    *name = strtab_format(names, "%s of rank %d",
+                          does[join->ranks[join->n_ranks + server].ops.at[op].kind],
+                          join->ranks[joined_rank(join, joined, push->from)].trace->rank);
     return joined;
 }

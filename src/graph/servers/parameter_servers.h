@@ -35,5 +35,5 @@ void servers_begin(struct servers *servers);
 void servers_build(struct servers *servers);
 /* What an op of a server is called; returns the collective that it is for. */
 const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,
-                                     char *out, size_t size);
+                                     struct strtab *names, uint32_t *name);
 void servers_fini(struct servers *servers);

@@ -79,41 +79,35 @@ static bool lost_work(const struct judge *j)
 /* Says why the step is odd; false: it is not. */
 static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
 {
+#define REASON(...) (snprintf(text, size, __VA_ARGS__), true)
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
     struct unusual_range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
     int64_t ns;
-    if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most) {
-        snprintf(text, size,
-                 "the GPU was still busy with %" PRId64 " kernels (%.2f ms) that were launched "
-                 "before the recording began",
-                 c->n_before, (double)c->before_ns / 1e6);
-        return true;
-    }
+    if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most)
+        return REASON("the GPU was still busy with %" PRId64
+                      " kernels (%.2f ms) that were launched "
+                      "before the recording began",
+                      c->n_before, (double)c->before_ns / 1e6);
     if (j->n_others == 0)
         return false;
-    if (!first && lost_work(j)) {
-        snprintf(text, size,
-                 "the recording ended before the GPU had done %" PRId64 " of the %" PRId64
-                 " pieces of work that it was given",
-                 c->n_lost, c->n_lost + c->n_works);
-        return true;
-    }
+    if (!first && lost_work(j))
+        return REASON("the recording ended before the GPU had done %" PRId64 " of the %" PRId64
+                      " pieces of work that it was given",
+                      c->n_lost, c->n_lost + c->n_works);
     if (is_cut(c->n_ops, ops) || is_cut(c->n_works, works)) {
         bool on_gpu = !is_cut(c->n_ops, ops);
-        snprintf(text, size,
-                 "it holds %" PRId64 " %s where the others hold %" PRId64 " or more: the recording "
-                 "%s within it",
-                 on_gpu ? c->n_works : c->n_ops, on_gpu ? "pieces of work on the GPU" : "ops",
-                 on_gpu ? works.least : ops.least, first ? "began" : "ended");
-        return true;
+        return REASON("it holds %" PRId64 " %s where the others hold %" PRId64
+                      " or more: the recording "
+                      "%s within it",
+                      on_gpu ? c->n_works : c->n_ops, on_gpu ? "pieces of work on the GPU" : "ops",
+                      on_gpu ? works.least : ops.least, first ? "began" : "ended");
     }
     if (!first || !is_warm_up(j, &ns, &took))
         return false;
-    snprintf(text, size,
-             "it took %.2f ms where the others take %.2f to %.2f ms, as in a profiler's start or a "
-             "job's warm-up",
-             (double)ns / 1e6, (double)took.least / 1e6, (double)took.most / 1e6);
-    return true;
+    return REASON(
+        "it took %.2f ms where the others take %.2f to %.2f ms, as in a profiler's start or a "
+        "job's warm-up",
+        (double)ns / 1e6, (double)took.least / 1e6, (double)took.most / 1e6);
 }
 
 /* The same iteration of every rank is left out: by its number, or where ranks count differently by

@@ -28,7 +28,7 @@ struct dpro_diagnose_options {
     int threads;         /* 0: one a core; results are the same at any number */
     int64_t profiler_ns; /* of an iteration, what recording cost and was taken out of the graph */
     const struct dpro_model *model; /* of the graph, of all communication: what-ifs of it say what
-                                       fixing a cause wins; NULL: none are asked */
+                                       fixing a cause wins; NULL: replays do, of computing only */
     const char *trace;              /* what their commands are told to read; NULL: "TRACE" */
     struct dpro_sink sink;
 };

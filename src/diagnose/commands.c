@@ -13,32 +13,48 @@ struct remedy_asked {
     struct dpro_changes changes;
     struct dpro_compute_change speed;
     char option[96]; /* of `dpro whatif`; "": it makes no sense here */
+    char delay[64];  /* the same of `dpro replay --delay`; "": it knows no such change */
 };
+
+/* What ranks compute, on GPUs or on CPUs. */
+static void sum_computing(const struct dpro_graph *g, bool on_gpu, int64_t *ns)
+{
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->kind[op] <= DPRO_OP_UPDATE && on_gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
+            ns[g->rank[op]] += g->dur_ns[op];
+}
 
 /* The rank that the cause is on most computes as fast as its peers. */
 static void ask_speed(struct remedy_asked *a)
 {
     const struct dpro_graph *g = a->graph;
-    int64_t all_ns = 0, most_ns = 0;
-    bool gpu = false;
+    SCRATCH_ARENA struct arena work = {0};
+    SCRATCH int64_t *ns = mem_array((size_t)g->n_ranks + g->n_servers + 1, sizeof *ns);
+    SCRATCH int64_t *peers = mem_array(g->n_ranks + (size_t)1, sizeof *peers);
+    struct pipeline pipeline;
+    uint32_t own = 0, n_peers = 0;
     int rank;
     if (a->cause->n_parts == 0 || sscanf(a->cause->parts[0].what, "rank %d", &rank) != 1)
         return;
-    for (int on_gpu = 1; on_gpu >= 0 && all_ns == 0; on_gpu--)
-        for (uint32_t op = 0; op < g->n_ops; op++) {
-            gpu = (g->flags[op] & GRAPH_OP_GPU) != 0;
-            if (g->ranks[g->rank[op]].rank == rank && g->kind[op] <= DPRO_OP_UPDATE &&
-                gpu == on_gpu)
-                all_ns += g->dur_ns[op];
-        }
-    most_ns = all_ns - a->cause->parts[0].blame_ns;
-    if (most_ns <= 0)
+    while (own + 1 < g->n_ranks && g->ranks[own].rank != rank)
+        own++;
+    sum_computing(g, true, ns);
+    if (ns[own] == 0)
+        sum_computing(g, false, ns);
+    pipeline_find(g, &work, &pipeline);
+    bool staged = pipeline.dimension != DPRO_NO_DIMENSION;
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        if (r != own && (!staged || pipeline.stage_of[r] == pipeline.stage_of[own]))
+            peers[n_peers++] = ns[r];
+    int64_t usual_ns = n_peers > 0 ? select_i64(peers, n_peers, (n_peers - 1) / 2) : 0;
+    if (usual_ns <= 0 || usual_ns >= ns[own])
         return;
     a->speed = (struct dpro_compute_change){.first_rank = rank, .last_rank = rank};
-    a->speed.speed = round(1000.0 * (double)all_ns / (double)most_ns) / 1000;
+    a->speed.speed = round(1000.0 * (double)ns[own] / (double)usual_ns) / 1000;
     a->changes.compute = &a->speed;
     a->changes.n_compute = 1;
     snprintf(a->option, sizeof a->option, "--compute %gx@%d", a->speed.speed, rank);
+    snprintf(a->delay, sizeof a->delay, "COMPUTE@%d=%.4g", rank, 1 / a->speed.speed);
 }
 
 static void ask_micro_batches(struct remedy_asked *a)
@@ -88,12 +104,30 @@ static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
         snprintf(a->option, sizeof a->option, "%s", remedy->option);
 }
 
+static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
+
+/* Of a job of which there is no model, such as a timeline of stages. */
+static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int64_t before_ns,
+                                             int threads)
+{
+    const char *delays[] = {a->delay};
+    struct dpro_replay_options options = {
+        .size = sizeof options, .delays = delays, .n_delays = 1, .threads = threads};
+    struct dpro_error refused;
+    int64_t after_ns;
+    int rc = a->delay[0] ? dpro_replay_predict(a->graph, &options, &after_ns, &refused) : -1;
+    memory_check();
+    if (rc < 0)
+        return not_asked;
+    double gain_ns = (double)(before_ns - after_ns);
+    return gain_ns >= LEAST_WON * (double)before_ns ? (struct dpro_estimate){gain_ns, 0} : none;
+}
+
 /* What it wins, and its standard error; 0: too little; NAN: the job can't be asked. */
 static struct dpro_estimate answer_of(struct remedy_asked *a, const struct dpro_model *model)
 {
     struct dpro_whatif *whatif;
     struct dpro_error refused;
-    struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
     a->changes.size = sizeof a->changes;
     if (!a->option[0])
         return not_asked;
@@ -120,16 +154,19 @@ static const char *quoted_path(const char *path, struct arena *arena)
 }
 
 void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
-                  const struct dpro_model *model, const char *trace, struct arena *arena)
+                  const struct dpro_diagnose_options *options, int64_t before_ns,
+                  struct arena *arena)
 {
-    const char *lever = NULL;
+    const struct dpro_model *model = options->model;
+    const char *lever = NULL, *trace = quoted_path(options->trace ?: "TRACE", arena);
     uint32_t n_asked = 0;
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
         struct remedy_asked asked = {.graph = graph, .cause = cause};
         if (strcmp(remedies[i].cause, cause->cause) != 0)
             continue;
         ask_remedy(&asked, &remedies[i]);
-        struct dpro_estimate gain = answer_of(&asked, model);
+        struct dpro_estimate gain = model ? answer_of(&asked, model)
+                                          : replay_answer_of(&asked, before_ns, options->threads);
         double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
         double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);
         n_asked += !isnan(gain.value);
@@ -138,9 +175,12 @@ void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
         cause->command_gain_ns = llround(gain.value);
         cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
         lever = sure_ns > 0 ? remedies[i].lever : NULL;
-        cause->command =
-            arena_format(arena, "dpro whatif %s %s", quoted_path(trace, arena), asked.option);
+        cause->command = model
+                             ? arena_format(arena, "dpro whatif %s %s", trace, asked.option)
+                             : arena_format(arena, "dpro replay %s --delay %s", trace, asked.delay);
     }
+    if (!model)
+        return;
     /* Of computing that loses time beside communication, what no recording has shown is in it. */
     struct dpro_estimate lost_ns = dpro_model_link(model).interference_ns;
     if (n_asked == 2 && cause->command_gain_ns > cause->alone_ns &&

@@ -303,9 +303,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                     l->arena);
         tell_evidence(l, &cause);
         cause_advise(l->d, &diagnosis->arena, &cause);
-        if (l->options->model)
-            command_find(&cause, l->d->g, l->options->model, l->options->trace ?: "TRACE",
-                         l->arena);
+        command_find(&cause, l->d->g, l->options, l->d->iteration_ns, l->arena);
         causes[view->n_causes++] = cause;
     }
     qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);

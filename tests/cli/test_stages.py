@@ -195,6 +195,8 @@ class TestStages(Case):
             self.assertEqual(cause["cause"], "slow_rank")
             self.assertEqual(cause["parts"][0]["what"], "rank 1")
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.1 * lost_ms)
+            self.assertRegex(cause["command"], r"^dpro replay \S+ --delay COMPUTE@1=0\.\d+$")
+            self.assertLess(abs(cause["command_gain_ms"] - lost_ms), 0.1 * lost_ms)
 
     def test_listed_garbage_collection_is_named_so(self):
         times = uneven(21, by=1)

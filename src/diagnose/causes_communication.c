@@ -568,7 +568,8 @@ static double lost_until(const rate_changes *changes, int64_t ns)
     return after == 0 ? 0 : last->lost_ns + last->rate * (double)(ns - last->at_ns);
 }
 
-/* What the model learnt that a byte on the link costs computing, of the computing beside it. */
+/* What the model learnt that a byte on the link costs computing, of the computing beside it. Where
+ * batches are of uneven length, it may be their length that it learnt. */
 void find_contention(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
@@ -576,7 +577,8 @@ void find_contention(const struct diagnosed *d, struct cause_found *found)
     const uint8_t *work = works_of(g, &arena);
     const uint32_t *collective = collectives_of(g, &arena);
     double byte_ns = d->link_cpu_ns.value, half = HALF_OF_95_PCT * d->link_cpu_ns.std;
-    for (uint32_t r = 0; r < g->n_ranks && byte_ns > half; r++) {
+    bool shown = byte_ns > half && !work_moves(d);
+    for (uint32_t r = 0; r < g->n_ranks && shown; r++) {
         uint32_t first = g->ranks[r].first_op, n = g->ranks[r].n_ops;
         int64_t *ns = arena_array(found->arena, (size_t)d->n_iterations * n + 1, sizeof *ns);
         SCRATCH rate_changes changes = {0};
@@ -606,14 +608,14 @@ void find_contention(const struct diagnosed *d, struct cause_found *found)
                           .part = found_part(found, r, "on rank %d", g->ranks[r].rank),
                           .ns = ns + (size_t)(op - first) * d->n_iterations);
     }
-    if (byte_ns > half)
+    if (shown)
         found->doubt = d->link_cpu_ns.std / byte_ns;
     else if (byte_ns > 0)
         found->needs = arena_format(
             found->arena,
             "Computing may lose %.1f +- %.1f ns for each byte on the link, which what-ifs reckon "
             "with: record a job in which the same modules compute both beside communication and "
-            "without it.",
+            "without it, in batches of one length.",
             byte_ns, half);
 }
 

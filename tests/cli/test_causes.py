@@ -340,6 +340,15 @@ class Causes(Case):
         self.assertEqual((causes["input"]["ranks"], causes["slow_rank"]["ranks"]), ([0], [2]))
         self.assertAlmostEqual(causes["input"]["blame_ms"] + causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
 
+    def test_uneven_lengths_are_not_what_communication_costs_computing(self):
+        def drawn(r, step, phase, _):
+            return 1 if phase == "update" else draw(r, step).uniform(0.6, 1.4)
+        facts = self.assert_json("diagnose", CpuJob(transfer=45_000, slow=drawn).write(self))
+        cost_ms = (CpuJob(transfer=45_000, slow=drawn).run()[1] - CpuJob(transfer=45_000).run()[1]) / 1000
+        causes = {cause["cause"]: cause for cause in facts["causes"]}
+        self.assertNotIn("contention", causes)
+        self.assertAlmostEqual(causes["uneven_work"]["blame_ms"], cost_ms, delta=0.2 * cost_ms)
+
     def test_ranks_that_have_as_much_of_a_cause_are_all_named(self):
         self.assertEqual(self.diagnose(**WAITS, before_forward=pause(8_000.0, LOADER))[1]["input"]["ranks"], [0, 1, 2, 3])
 

@@ -9,7 +9,7 @@ EXAMPLES := example-tensorflow example-tensorflow-ps example-tensorflow-collecti
 export PYTHON
 
 .DEFAULT_GOAL := build
-.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel faults lint install wheel deb clean help
+.PHONY: build deps demo demo-live $(EXAMPLES) test test-long bench bench-live bench-frameworks bench-networks bench-plans accuracy accuracy-live accuracy-blind accuracy-memory accuracy-computation accuracy-parallel faults lint install wheel deb clean help
 
 build: ## build the command (build/dpro) and the library
 	@tools/install.sh --check build
@@ -84,6 +84,12 @@ bench-frameworks: ## what recording costs jobs of TensorFlow, MXNet and Horovod;
 	@for framework in tensorflow mxnet horovod; do tools/venv.sh $$framework; done
 	@tools/build.sh $(BUILD)
 	@$(PYTHON) tools/bench_frameworks.py --build $(BUILD)
+
+bench-networks: ## the paper's networks in small, their plans and XLA's choices measured by turns; 5 minutes a job, wants a quiet machine and root
+	@tools/install.sh build
+	@for framework in torch tensorflow; do tools/venv.sh $$framework; done
+	@tools/build.sh $(BUILD)
+	@$(PYTHON) tools/bench_networks.py --build $(BUILD) --readme
 
 bench-plans: ## what plans are worth on real jobs with a slow link; takes minutes, wants a quiet machine and root
 	@tools/install.sh build

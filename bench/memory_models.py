@@ -1,4 +1,4 @@
-"""Networks of different kinds whose parts are `blocks.0`, `blocks.1`, ...: what tools/accuracy_memory.py asks dpro about.
+"""Networks of different kinds whose parts are `blocks.0`, `blocks.1`, ...: what tools/measure_memory.py asks dpro about.
 
 `make(name)` returns (network, make_batch, batch size, make_optimizer); make_batch(n) draws n samples and their targets."""
 import torch
@@ -209,6 +209,58 @@ class Encoder(nn.Module):
         return self.head(self.blocks(self.stem(x).flatten(2).transpose(1, 2) + self.places).mean(1))
 
 
+class Bert(nn.Module):
+    """PyTorch's own encoder layers, on tokens."""
+
+    def __init__(self, width, n_blocks, length, vocabulary):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(nn.TransformerEncoderLayer(width, width // 32, 4 * width, 0.1, "gelu", batch_first=True)
+                                      for _ in range(n_blocks)))
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.head(self.blocks(x)).flatten(0, 1)
+
+
+class Vgg(nn.Module):
+    """Few convolutions before large linear layers, which hold most of the parameters."""
+
+    def __init__(self, widths, size, hidden):
+        super().__init__()
+        pairs = zip((3, *widths), widths)
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Conv2d(a, b, 3, 1, 1), nn.ReLU(), nn.Conv2d(b, b, 3, 1, 1), nn.ReLU(),
+                                                    nn.MaxPool2d(2)) for a, b in pairs))
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(widths[-1] * (size >> len(widths)) ** 2, hidden), nn.ReLU(),
+                                  nn.Linear(hidden, hidden // 2), nn.ReLU(), nn.Linear(hidden // 2, N_CLASSES))
+
+    def forward(self, x):
+        return self.head(self.blocks(x))
+
+
+class Inception(nn.Module):
+    """Blocks of four branches that are joined."""
+
+    def __init__(self, widths):
+        super().__init__()
+
+        def conv(a, b, size):
+            return nn.Sequential(nn.Conv2d(a, b, size, 1, size // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU())
+        self.blocks = nn.ModuleList(nn.ModuleList((
+            conv(a, b, 1), nn.Sequential(conv(a, b, 1), conv(b, b, 3)), nn.Sequential(conv(a, b, 1), conv(b, b, 3), conv(b, b, 3)),
+            nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(a, b, 1)))) for a, b in zip((32, *(4 * n for n in widths)), widths))
+        self.head = nn.Linear(4 * widths[-1], N_CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = F.max_pool2d(torch.cat([branch(x) for branch in block], 1), 2)
+        return self.head(x.mean((2, 3)))
+
+
 def of_tokens(vocabulary, length):
     def make_batch(n):
         tokens = torch.randint(vocabulary, (n, length + 1))
@@ -240,6 +292,11 @@ MODELS = {
     # For which nothing in dpro was changed.
     "dense": lambda: (Dense(32, 6), of_images(64), 24, momentum),
     "encoder": lambda: (Encoder(256, 5, 96, 8, 0.1), of_images(96), 8, adam),
+    # The paper's, in small (tools/bench_networks.py).
+    "bert": lambda: (Bert(128, 3, 64, 2048), of_tokens(2048, 64), 8, adam),
+    "resnet": lambda: (Convolutional((32, 64, 128, 256), 1), of_images(48), 8, momentum),
+    "vgg": lambda: (Vgg((32, 64, 128), 48, 512), of_images(48), 8, momentum),
+    "inception": lambda: (Inception((16, 24, 32)), of_images(48), 8, momentum),
     # For GPUs.
     "large-transformer": lambda: (Transformer(1024, 16, 8, 512, 16384, 0.1), of_tokens(16384, 512), 16, adam),
     "large-convolutional": lambda: (Convolutional((64, 128, 256, 512), 2), of_images(128), 64, momentum),

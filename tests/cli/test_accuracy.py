@@ -1,12 +1,15 @@
 """The tables of README.md and doc/accuracy.md say what the tool says: replay is deterministic, so to the last digit."""
 import contextlib
 import io
+import json
 import os
+import types
 
 from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 
 import accuracy
 import accuracy_tables
+import bench_networks
 import measure_memory
 import memory_budget
 from accuracy_whatifs import KINDS, MOST_OFF_PCT, bucket_table, buckets_row, buckets_truth, change_row, choice_row, missed
@@ -23,6 +26,42 @@ def row(trace, error_pct=0.0, **more):
 
 def results(*rows):
     return {"rows": list(rows), "clocks": [], "whatifs": [], "whatif_summary": None}
+
+
+class Networks(Case):
+    """tools/bench_networks.py: what was measured of a job, as rows."""
+
+    def tuned(self, job, complete=True):
+        """A job's tune.json, as dpro tune writes it."""
+        def entry(saves, **more):
+            return {"in": True, "blocks": 3, "saves_pct": saves, "low_pct": None, "high_pct": None, "peak_bytes": None, **more}
+
+        names = {"baseline": entry(0.0), "cap-1": entry(4.26, low_pct=1.0, high_pct=7.5),
+                 "buckets": entry(-9.0, low_pct=-12.0, high_pct=-6.0, **{"in": False}), "XLA default": entry(None, blocks=0)}
+        self.write(job + "/tune.json", json.dumps({
+            "complete": complete, "race": {"blocks": 3, "winner": "cap-1", "names": names},
+            "finalists": [{"name": "cap-1", "promised_pct": 5.04}, {"name": "buckets"}, {"name": "XLA default"}]}))
+
+    def test_what_was_measured_is_a_row_and_nothing_else(self):
+        self.tuned("vgg-ddp-1gbit")
+        self.write("bert-ring-1gbit/log", "it failed")
+        self.assertEqual(list(bench_networks.rows(self.folder)), [
+            ("`vgg-ddp-1gbit: cap-1`", "+4.3", "+1.0 to +7.5", "+5.0", "chosen"),
+            ("`vgg-ddp-1gbit: buckets`", "-9.0", "-12.0 to -6.0", "–", "out")])
+
+    def test_a_job_that_is_done_is_passed_over_and_one_that_fails_is_said(self):
+        self.tuned("vgg-ddp-1gbit")
+        self.tuned("vgg-ddp-300mbit", complete=False)
+        args = types.SimpleNamespace(folder=self.folder, again=False, dpro="/bin/false", budget=1, more_steps=1, python={"ddp": "python"})
+        self.assertIsNone(bench_networks.run(args, "ddp", "vgg", "1gbit"))
+        self.assertIn("dpro tune ended with exit code 1", bench_networks.run(args, "ddp", "vgg", "300mbit"))
+
+    def test_a_ring_is_recorded_with_a_probe_searched_and_restarted(self):
+        args = types.SimpleNamespace(dpro="dpro", budget=60, more_steps=90, python={"ring": "python"})
+        record, search, tune = bench_networks.commands(args, "ring", "bert", "300mbit", "folder")
+        self.assertEqual((record[1], search[1], tune[1:3]), ("profile", "optimize", ["tune", "--restart"]))
+        self.assertIn("--probe", record)
+        self.assertEqual(tune[tune.index("--rate") + 1], "300mbit")
 
 
 class Tables(Case):

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""The paper's evaluation on jobs that two cores can run: `make bench-networks`.
+
+BERT, ResNet, VGG and Inception in small, each over PyTorch's DDP and TensorFlow's ring, in two network namespaces with a link of 1 Gbit/s
+or 300 Mbit/s between them. A job of DDP is tuned while it runs (dpro tune): its own buckets beside the finalists, by turns. One of
+TensorFlow is recorded and probed, searched for packs and op fusion, and measured by restarts: as it is, XLA's default, what is cheap
+to fuse, each layer, and the plans. Jobs that are done are passed over (--again: not), so that the tool can be ended at any time.
+Rows of what was measured go to doc/accuracy.md with --readme."""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+from accuracy_tables import renewed
+from bench import ROOT
+from demo_live import HOSTS, go_first, let_ranks_go_first, live_python
+from figures import markdown
+
+FOLDER = os.path.join(ROOT, "out", "bench-networks")
+NETWORKS, RATES = ("bert", "resnet", "vgg", "inception"), ("1gbit", "300mbit")
+HEAD = ("job: what", "saves of a step, %:", "interval", "promised, %:", "verdict")
+LIMIT_S = 900  # of a command
+RANK = {
+    "ddp": "RANK=$HOST LOCAL_RANK=0 WORLD_SIZE=$HOSTS MASTER_ADDR=$HOST0 MASTER_PORT=29500",
+    "ring": """TF_CONFIG='{"cluster": {"worker": ["10.77.0.1:2222", "10.77.0.2:2222"]}, "task": {"type": "worker", "index": '$HOST'}}'""",
+}
+
+
+def program(stack, network, rate, steps, python):
+    """The job's command: both hosts of it."""
+    script = [python, os.path.join(ROOT, "bench", {"ddp": "train_memory.py", "ring": "train_networks.py"}[stack]),
+              "--model", network, "--steps", str(steps)]
+    return [HOSTS, "--rate", rate, "bash", "-c", f'exec env OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=2 {RANK[stack]} "$@"', "-", *script]
+
+
+def commands(args, stack, network, rate, folder):
+    """One after the other."""
+    def job(steps):
+        return ["--", *program(stack, network, rate, steps, args.python[stack])]
+
+    if stack == "ddp":
+        return [[args.dpro, "tune", "-o", folder, "--force", "--budget", str(args.budget), *job(args.budget + args.more_steps)]]
+    trace = os.path.join(folder, "trace")
+    return [[args.dpro, "profile", "-q", "-o", trace, "--force", "--probe", "compile", *job(args.more_steps)],
+            [args.dpro, "optimize", "-q", trace, "-o", folder, "--allow", "compile", "--finalists", "3"],
+            [args.dpro, "tune", "--restart", "-o", folder, "--warmup", "5", "--budget", str(args.budget), *job(args.more_steps)]]
+
+
+def run(args, stack, network, rate):
+    """Returns what went wrong, None."""
+    folder = os.path.join(args.folder, "%s-%s-%s" % (network, stack, rate))
+    if args.again:
+        shutil.rmtree(folder, ignore_errors=True)
+    if is_done(folder):
+        return None
+    os.makedirs(folder, exist_ok=True)
+    for command in commands(args, stack, network, rate, folder):
+        with open(os.path.join(folder, "log"), "ab") as log:
+            job = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   env={**os.environ, "DPRO_VERIFY_STEPS": "8"})
+        threading.Thread(target=let_ranks_go_first, args=(job,), daemon=True).start()
+        try:
+            code = job.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            job.terminate()
+            job.wait()
+            return "dpro %s took longer than %d s" % (command[1], LIMIT_S)
+        if code:
+            return "dpro %s ended with exit code %d: %s" % (command[1], code, os.path.join(folder, "log"))
+    return None
+
+
+def told(folder):
+    try:
+        with open(os.path.join(folder, "tune.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except OSError:
+        return None
+
+
+def is_done(folder):
+    found = told(folder)
+    return bool(found and found["complete"])
+
+
+def rows(folder):
+    """Of each finalist of each job that was measured; none of what was not."""
+    for name in sorted(os.listdir(folder)):
+        found = told(os.path.join(folder, name))
+        if not found or not found["race"]["blocks"]:
+            continue
+        race, promised = found["race"], {one["name"]: one.get("promised_pct") for one in found["finalists"]}
+        for what, entry in race["names"].items():
+            if what == "baseline" or entry["saves_pct"] is None or not entry["blocks"]:
+                continue
+            low, high = entry["low_pct"], entry["high_pct"]
+            verdict = "out" if not entry["in"] else "so far" if not found["complete"] else "chosen" if what == race["winner"] else ""
+            yield ("`%s: %s`" % (name, what), "%+.1f" % entry["saves_pct"],
+                   "–" if low is None or high is None else "%+.1f to %+.1f" % (low, high),
+                   "–" if promised.get(what) is None else "%+.1f" % promised[what], verdict)
+
+
+def write(folder):
+    path = os.path.join(ROOT, "doc", "accuracy.md")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(renewed(text, {"networks": markdown(HEAD, rows(folder))}))
+
+
+def python_of(stack):
+    return live_python() if stack == "ddp" else os.environ.get("DPRO_TENSORFLOW_PYTHON") or os.path.join(
+        ROOT, ".venv-tensorflow", "bin", "python")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="the paper's evaluation on small jobs")
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--stacks", nargs="+", choices=sorted(RANK), default=sorted(RANK))
+    parser.add_argument("--rates", nargs="+", default=RATES, help="of the link between both hosts, as tc has them")
+    parser.add_argument("--budget", type=int, default=240, help="steps of turns of a job")
+    parser.add_argument("--more-steps", type=int, default=120, help="of a job beside these: recording, search")
+    parser.add_argument("--folder", default=FOLDER, help="where jobs are kept")
+    parser.add_argument("--again", action="store_true", help="also those that are done")
+    parser.add_argument("--readme", action="store_true", help="renew the table of doc/accuracy.md")
+    args = parser.parse_args()
+    args.dpro, args.python = os.path.join(ROOT, args.build, "dpro"), {stack: python_of(stack) for stack in args.stacks}
+    go_first()
+    for stack in args.stacks:
+        for network in args.networks:
+            for rate in args.rates:
+                problem = run(args, stack, network, rate)
+                print(f"{network}, {stack}, {rate}: {problem or 'measured'}", flush=True)
+    os.makedirs(args.folder, exist_ok=True)
+    for row in rows(args.folder):
+        print("  ".join(row))
+    if args.readme:
+        write(args.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

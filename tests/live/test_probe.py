@@ -79,6 +79,8 @@ COMPILED = {"DPRO_PROBE": "compile", "DPRO_PROBE_LIMIT": "400", "DPRO_ITERATIONS
 
 
 class Probe(Case):
+    WARM = True
+
     def probes(self):
         with open(os.path.join(self.rank_folder(), "probes.json"), encoding="utf-8") as file:
             return json.load(file)
@@ -97,6 +99,7 @@ class Probe(Case):
             self.assertGreater(found["kept_bytes"], 0)
 
     def ran(self, body, world=2, **more):
+        self.WARM = "compile" not in more["DPRO_PROBE"]  # the compiler keeps more than modules
         run = self.ranks(body, world, TORCHINDUCTOR_CACHE_DIR=self.path("compiled"), **more)
         self.assert_untouched(run, body, world)
         early = self.probes()["ended_early"]

@@ -20,10 +20,11 @@ import types
 
 IDLE_S = 1200  # of a run that was killed nobody removes the folder
 READ_AT_START = ("LD_", "MALLOC_", "OMP_", "TORCH", "KINETO_", "DPRO_NET")
+READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)  # each time that something is compiled
 
 
 def read_at_start(environment):
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START) and name not in READ_LATER}
 
 
 class Process:

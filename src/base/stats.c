@@ -102,6 +102,23 @@ double stats_welch_p(struct mean_std a, size_t n_a, struct mean_std b, size_t n_
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + apart * apart / sum));
 }
 
+double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b, double p)
+{
+    enum { HALVINGS = 50 };
+    double low = 0, high = hypot(a.std, b.std);
+    b.mean = 0;
+    a.mean = high;
+    if (n_a < 2 || n_b < 2 || high == 0)
+        return n_a < 2 || n_b < 2 ? NAN : 0;
+    for (; stats_welch_p(a, n_a, b, n_b) > p; a.mean = high *= 2)
+        low = high;
+    for (int i = 0; i < HALVINGS; i++) {
+        a.mean = (low + high) / 2;
+        *(stats_welch_p(a, n_a, b, n_b) > p ? &low : &high) = a.mean;
+    }
+    return high;
+}
+
 int64_t stats_mean_i64(const int64_t *values, size_t n)
 {
     __int128 sum = (__int128)(n / 2);

@@ -31,6 +31,8 @@ struct mean_std stats_mean_std_i64(const int64_t *values, size_t n);
 /* Welch's test: how probable it is that two samples whose true means are equal have means at least
  * as far apart. NAN where one of them has fewer than two values. */
 double stats_welch_p(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b);
+/* How far apart their means are where that is p: half of the interval of the difference. */
+double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b, double p);
 
 /* The mean, to the nearest integer; no sum overflows. */
 int64_t stats_mean_i64(const int64_t *values, size_t n);

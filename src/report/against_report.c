@@ -36,12 +36,11 @@ void against_find_facts(struct against_facts *f, const struct dpro_graph *a,
     double before = f->mean_ns[0], after = f->mean_ns[1];
     if (before <= 0 || after <= 0)
         return;
-    double relative = hypot(f->error_ns[0] / before, f->error_ns[1] / after);
-    f->less_pct = 100 * (1 - after / before);
-    f->half_pct = 100 * HALF_OF_95_PCT * relative * after / before;
     struct mean_std of[2];
     for (int i = 0; i < 2; i++) /* slow ones that recur are a part of the job */
         of[i] = (struct mean_std){f->mean_ns[i], f->error_ns[i] * sqrt(n[i])};
+    f->less_pct = 100 * (1 - after / before);
+    f->half_pct = 100 * stats_welch_half(of[0], n[0], of[1], n[1], NOISE_P) / before;
     f->p = stats_welch_p(of[0], n[0], of[1], n[1]);
 }
 

@@ -11,6 +11,8 @@ class Compare(Case):
     def compare(self, a, b):
         facts = self.assert_json("compare", a, b)
         self.assertEqual(facts["schema"], "dpro.compare/1")
+        difference = facts["difference"]  # what is no noise has an interval without 0
+        self.assertEqual(difference["p"] > 0.05, abs(difference["less_pct"]) <= difference["less_half_pct"], difference)
         return facts
 
     def test_a_job_is_no_different_from_itself(self):

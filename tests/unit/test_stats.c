@@ -74,6 +74,9 @@ TEST(welchs_test_tells_noise_from_a_difference)
     struct mean_std of_a = stats_mean_std(a, 12), of_b = stats_mean_std(b, 10);
     assert_true(fabs(stats_welch_p(of_a, 12, of_b, 10) - 0.04222535709526) < 1e-9);
     assert_true(stats_welch_p(of_a, 12, of_a, 12) == 1);
+    struct mean_std apart = {of_b.mean + stats_welch_half(of_a, 12, of_b, 10, 0.05), of_a.std};
+    assert_true(fabs(stats_welch_p(apart, 12, of_b, 10) - 0.05) < 1e-9);
+    assert_true(isnan(stats_welch_half(of_a, 12, of_b, 1, 0.05)));
     assert_true(isnan(stats_welch_p(of_a, 12, of_b, 1)));
     of_a.std = of_b.std = 0;
     assert_true(stats_welch_p(of_a, 12, of_b, 10) == 0);

@@ -598,6 +598,32 @@ class Changed(Case):
         self.assertLess(other, 0.8 * facts["baseline"]["iteration_ms"])
         self.assertAlmostEqual(facts["predicted"]["iteration_ms"], other, delta=0.03 * other)
 
+    def test_a_validation_pass_that_only_some_iterations_have_changes_with_the_rest(self):
+        """It was idle time that no what-if changed; and what links win in a slow iteration was in proportion to its length."""
+        def program(forward_us):
+            def trains(rank):
+                rank.job.kernel_us = forward_us
+                yield from rank.forward(20)
+                rank.job.kernel_us = 400.0
+                reduced = yield from rank.backward(20, buckets=2)
+                yield from rank.update(3, after=reduced)
+                rank.wait_for_gpu()
+                if rank.number % 4 == 0:
+                    rank.job.kernel_us = forward_us
+                    yield from rank.forward(100)
+                    rank.wait_for_gpu()
+            return trains
+
+        common = {"world": 2, "transfer_us": 15_000.0}
+        folder, _ = gpu_job.write(self, Job(program=program(400.0), **common), steps=12)
+        halved, _ = gpu_job.write(self, Job(program=program(200.0), **common), steps=12, folder="halved")
+        facts, truth = self.assert_json("whatif", folder, "--delay", "FW=0.5"), self.assert_replays(halved)["job"]["iteration_ms"]
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], truth, delta=0.01 * truth)
+        facts = self.assert_json("whatif", folder, "--bandwidth", "2x")
+        won = [facts["baseline"][key] - facts["predicted"][key] for key in ("iteration_ms", "p50_ms", "p95_ms")]
+        for ms in won:
+            self.assertAlmostEqual(ms, 15, delta=0.6)
+
     def test_micro_batches_of_a_job_that_has_some_are_not_cut_again(self):
         """--accumulate cut each of them, so that 4 of 4 took longer and 1 of 4 as long."""
         def program(rank):

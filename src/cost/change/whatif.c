@@ -186,7 +186,8 @@ static void measured_percentiles(const struct dpro_model *model, const struct dr
     set_percentiles(draws, p);
 }
 
-/* Of each measured iteration, what changes by the model. Where durations changed, that is first
+/* Of each measured iteration, what changes by the model: what it is slow for stays, where that is
+ * none of what changes. Where durations changed, that is first
  * what its replay with them tells, which has what holds it up, and then what the mean changes by
  * beside that. */
 static void changed_percentiles(const struct iteration *it, const struct draws *as_it_is,
@@ -206,7 +207,8 @@ static void changed_percentiles(const struct iteration *it, const struct draws *
         if (m->changed_ns && draws->n == as_it_is->n)
             *ns = llround(fmax(0, (double)m->changed_ns[s] + other_ns));
         else if (m->sample_ns)
-            *ns = scaled_ns((double)*ns / (double)as_it_is->ns[s], m->sample_ns[s]);
+            *ns = llround(
+                fmax(0, (double)m->sample_ns[s] + scale * ((double)*ns - (double)as_it_is->ns[s])));
         else
             *ns = scaled_ns(scale, *ns);
     }

@@ -1,6 +1,8 @@
-/* Replays each measured iteration with its own durations and keeps when every op ran. These times
- * are free of clock errors and of the profiler's cost; what follows uses them. A model keeps those
- * that it was learnt from, by which what-ifs tell what a program's work is of. */
+/* Replays each measured iteration with its own durations and keeps when every op ran. Where some
+ * are slow, the last one leads up to the first, so that what they are slow for is in all once; else
+ * a mean one does, or what was measured. Times are free of clock errors and of the profiler's cost;
+ * what follows uses them. A model keeps those that it was learnt from, by which what-ifs tell what
+ * a program's work is of. */
 
 #include "cost/program/cost.h"
 #include "replay/replay.h"
@@ -18,9 +20,11 @@ static void open_copy(void *arg, uint32_t copy, const int64_t **dur_ns, const in
     const struct running *running = arg;
     const struct measured_replay *r = running->replay;
     const struct dpro_graph *g = r->graph;
-    bool measured = g->n_samples > 0 && copy >= r->first && copy < r->first + r->n;
-    size_t at = measured ? (size_t)(copy - r->first) * g->n_ops : 0;
     bool leads = g->lead_dur_ns && copy + 1 == r->first;
+    bool again = r->any_slow && copy + 1 == r->first && !leads;
+    bool measured = g->n_samples > 0 && copy < r->first + r->n && (copy >= r->first || again);
+    size_t at = again ? r->n - 1 : measured ? copy - r->first : 0;
+    at *= g->n_ops;
     *dur_ns = measured ? g->sample_dur_ns + at : leads ? g->lead_dur_ns : g->dur_ns;
     *gap_ns = measured && g->sample_gap_ns ? g->sample_gap_ns + at
               : leads                      ? g->lead_gap_ns
@@ -45,6 +49,8 @@ void measured_replay_run(const struct dpro_graph *graph, const struct dpro_sink 
     *r = (struct measured_replay){.graph = graph, .first = N_SWING};
     r->n = graph->sample_dur_ns && graph->n_samples ? graph->n_samples : N_MEAN;
     r->n_copies = N_SWING + r->n + N_AFTER;
+    r->any_slow = graph->measured_ns && graph->n_samples > 0 &&
+                  stats_usual_most_i64(graph->measured_ns, graph->n_samples) < INT64_MAX;
     r->copies = arena_array(&r->arena, r->n_copies, sizeof *r->copies);
     struct event_options options = {.n_copies = r->n_copies, .end_prev = r->n_copies};
     struct running running = {r, progress, 0};

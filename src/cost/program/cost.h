@@ -16,6 +16,7 @@ struct measured_replay {
     const struct dpro_graph *graph;
     uint32_t n_copies, first, n; /* copies [first, first + n) are the measured iterations in order,
                                     or one with mean durations if there are none */
+    bool any_slow;               /* of the measured iterations */
     struct replay_copy *copies;
 };
 

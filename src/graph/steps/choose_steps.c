@@ -103,6 +103,48 @@ static void count_equals(const struct rank_build *rank, uint64_t *equals)
         equals[i] += map_add(&counts, rank->steps.at[rank->sample_step[i]].hash | 1, 0);
 }
 
+/* What an iteration holds, over all ranks: kernels, and on ranks without a GPU ops. */
+struct step_held {
+    int64_t works, collectives;
+};
+
+static struct step_held held_in(const struct chooser *c, uint32_t sample)
+{
+    struct step_held held = {0, 0};
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
+        const struct rank_build *rank = &c->ranks[r];
+        const struct step_content *of = &rank->steps.at[rank->sample_step[sample]].holds;
+        held.works += of->n_works > 0 ? of->n_kernels : of->n_ops;
+        held.collectives += of->n_collectives;
+    }
+    return held;
+}
+
+/* Some iterations compute more than the usual one, each as much, such as those with a validation
+ * pass: one of them, whose further ops take no time in the rest. Else the usual one, as where the
+ * CPU runs ahead: a call that waits for the GPU in some iterations only would hold it up in all. */
+static uint32_t choose_fullest(const struct chooser *c, uint32_t usual)
+{
+    enum { LEAST_PCT = 5 }; /* of its work; less may be chance */
+    struct step_held most = held_in(c, usual);
+    int64_t least = most.works + most.works * LEAST_PCT / 100;
+    for (uint32_t r = 0; r < c->n_ranks; r++)
+        if (c->ranks[r].pace.track != NO_ID)
+            return usual;
+    for (uint32_t i = c->choice.has_lead, n = c->ranks[0].n_samples; i < n; i++) {
+        struct step_held held = held_in(c, i);
+        uint32_t n_alike = 0;
+        for (uint32_t k = c->choice.has_lead; k < n; k++)
+            n_alike += held_in(c, k).works == held.works;
+        if (held.works <= MAX(most.works, least) || held.collectives != most.collectives ||
+            n_alike < 2)
+            continue;
+        most = held;
+        usual = i;
+    }
+    return usual;
+}
+
 /* The reference iteration: the one that most others equal, as seen over all ranks; of those, one
  * that follows another (so that what overlaps is seen), then the one whose length is nearest the
  * median. */
@@ -134,7 +176,7 @@ static uint32_t choose_reference(const struct chooser *c)
             best = i;
         }
     }
-    return best;
+    return choose_fullest(c, best);
 }
 
 static int64_t mean_ns(const struct chooser *c, uint32_t sample)

@@ -46,6 +46,7 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice, 
         return;
     }
     c->n_works += gpu;
+    c->n_kernels += gpu && span->kind == SPAN_KERNEL;
     c->n_ops +=
         !gpu && slice->segment == 0 && span->kind != SPAN_RUNTIME; /* those that poll vary */
     bool collective =

@@ -196,7 +196,7 @@ class Recorded(Case):
 
     def test_sharded_and_split(self):
         facts = self.assert_replays(MIXED)
-        self.assertLess(abs(facts["error_pct"]), 1)
+        self.assertLess(abs(facts["error_pct"]), 2)  # of three iterations; another rank is the last one at the end of each
         self.assertEqual({c["ranks"] for c in facts["collectives"]}, {2})
         self.assertFalse([line for line in facts["warnings"] if "whole" in line or "matched" in line], facts["warnings"])
 

@@ -87,7 +87,7 @@ class Tables(Case):
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
-        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "own", "readme", "replay", "turns",
+        self.assertEqual(sorted(found), ["clocks", "faults", "live", "memory", "networks", "own", "readme", "replay", "turns",
                                          "turns-summary", "unmarked", "unprofiled", "whatif", "whatif-summary"])
 
 

@@ -54,6 +54,10 @@ else
 fi
 "$python" tools/wheel.py "$out"/raw/*.whl "$out" "$out"/raw/lib*.so* "$out"/raw/*.copyright || fail "it is not whole"
 wheel=$(basename "$out"/*.whl)
+audit=.venv-notebook/bin/auditwheel # a second opinion, where tools/venv.sh notebook installed it
+if [[ -z $why && -x $audit ]]; then
+    "$audit" show "$out/$wheel" >"$log" 2>&1 && tr '\n' ' ' <"$log" | grep -o 'following platform tag: "manylinux[^"]*"' || fail "auditwheel refuses it"
+fi
 
 passed=0 failed=0 skipped=0
 trace=torch-ddp-gloo-gpt-n2-memory

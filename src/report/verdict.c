@@ -138,19 +138,48 @@ static void say_hidden(const struct report_facts *f, struct verdict_line *line, 
                  PCT(facts_pct(most_ns, iteration_ns)), TIME(lost_ns));
 }
 
-static void line_stragglers(const struct report_facts *f, struct verdict_line *line)
+static void line_ranks(const struct report_facts *f, const uint32_t *ranks, uint32_t n,
+                       struct verdict_line *line)
 {
     enum { MOST = 6 };
-    uint32_t n = f->n_stragglers, n_named = n > MOST ? MOST : n;
+    uint32_t n_named = n > MOST ? MOST : n;
     line_say(line, n > 1 ? "ranks " : "rank ");
     for (uint32_t i = 0; i < n_named; i++)
         line_say(line, "%s%d",
                  i == 0                          ? ""
                  : i + 1 == n_named && n <= MOST ? " and "
                                                  : ", ",
-                 f->ranks[f->late[i]].time.rank);
+                 f->ranks[ranks[i]].time.rank);
     if (n > MOST)
         line_say(line, " and %u others", n - MOST);
+}
+
+/* Ranks that compute longer than half of all by a share of the iteration that matters: what waits
+ * for them may be hidden behind the others' own work. Stages of a pipeline differ anyway. */
+static void say_slow(const struct report_facts *f, struct verdict_line *line)
+{
+    enum { LEAST_PCT = 5 };
+    uint32_t n = f->n_ranks, n_slow = 0;
+    int64_t least_ns = INT64_MAX;
+    SCRATCH int64_t *computes_ns = mem_array(n + (size_t)1, sizeof *computes_ns);
+    SCRATCH int64_t *sorted_ns = mem_array(n + (size_t)1, sizeof *sorted_ns);
+    SCRATCH uint32_t *slow = mem_array(n + (size_t)1, sizeof *slow);
+    for (uint32_t r = 0; r < n; r++) {
+        const struct dpro_rank_time *t = &f->ranks[r].time;
+        sorted_ns[r] = computes_ns[r] = t->forward_ns + t->backward_ns + t->update_ns;
+    }
+    int64_t usual_ns = select_i64(sorted_ns, n, (n - 1) / 2);
+    for (uint32_t r = 0; r < n; r++)
+        if (facts_pct(computes_ns[r] - usual_ns, f->predicted_ns) >= LEAST_PCT) {
+            slow[n_slow++] = r;
+            least_ns = MIN(least_ns, computes_ns[r]);
+        }
+    if (n_slow == 0 || f->parallel.pipeline.dimension != DPRO_NO_DIMENSION)
+        return;
+    line_say(line, "; ");
+    line_ranks(f, slow, n_slow, line);
+    line_say(line, " compute%s %s%s an iteration, others %s", n_slow > 1 ? "" : "s", TIME(least_ns),
+             n_slow > 1 ? " or more" : "", TIME(usual_ns));
 }
 
 /* Which ranks the others wait for, by how much, in how many iterations; where none is a straggler,
@@ -165,7 +194,7 @@ static void say_late(const struct report_facts *f, struct verdict_line *line)
         for (uint32_t i = 1; i < f->n_stragglers; i++)
             later_ns = MIN(later_ns, f->ranks[f->late[i]].later_ns);
         line_say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
-        line_stragglers(f, line);
+        line_ranks(f, f->late, f->n_stragglers, line);
         line_say(line, ", late");
         if (!always)
             line_say(line, " in %u of %u iterations,", first->n_late, f->n_replayed);
@@ -178,6 +207,8 @@ static void say_late(const struct report_facts *f, struct verdict_line *line)
                      f->ranks[f->late[i]].n_late);
         if (f->n_late > MOST)
             line_say(line, " and %u others", f->n_late - MOST);
+    } else if (f->n_ranks > 1) {
+        say_slow(f, line);
     }
 }
 

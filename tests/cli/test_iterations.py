@@ -93,6 +93,20 @@ class LateRanks(Case):
                 self.assertEqual(facts["lateness"]["stragglers"], [1])
                 self.assertIn("straggler: rank 1, late in", verdict(facts, "Communication"))
 
+    def test_a_slower_rank_is_named_where_the_others_wait_for_it_under_their_own_work(self):
+        def trains(rank):
+            yield from rank.forward(4)
+            reduced = yield from rank.backward(20, buckets=5)
+            yield from rank.update(2, after=reduced)
+            rank.wait_for_gpu()
+
+        for slow, said in (((2,), "; rank 2 computes 52.00 ms an iteration, others 26.00 ms"), ((), "")):
+            job = Job(kernel_us=1000.0, world=4, transfer_us=15_000.0, program=trains,
+                      factor=lambda rank, op: 2 if rank.rank in slow else 1)
+            facts = self.assert_replays(gpu_job.write(self, job, steps=6, folder="slow%d" % len(slow))[0])
+            self.assertIsNone(facts["lateness"]["straggler"])
+            self.assertEqual(re.search("; .*|$", verdict(facts, "Communication")).group(), said)
+
     def test_ranks_that_meet_have_one_iteration_time(self):
         """Rank 0 pauses at the end of each fifth iteration, the last one, too, in which the others' do not wait for it."""
         def pausing(rank):

@@ -24,7 +24,7 @@ ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they
 NOT_JUDGED = {"sampled-2of128"}
 # No timed training iterations in them: execution traces alone, tiny samples, other frameworks.
 LEFT_OUT = {"dlrm-8rank-v100-et-plus", "pytorch-et", "pytorch-et-2rank", "chakra-et", "tiny-hta",
-            "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg", "turns"}
+            "tf-xplane-gpu-multi-worker", "bytescheduler-mxnet-vgg"}
 # Other frameworks' captures: few iterations and hosts of one core, so threads share it; the target is wider.
 FRAMEWORK_PREFIXES = ("tf-", "mxnet-", "hvd-", "byteps-")
 FRAMEWORK_ERROR_PCT = 5.0
@@ -41,7 +41,7 @@ def find_traces():
 
 
 def turns_rows():
-    return accuracy_turns.rows(accuracy_turns.find(os.path.join(ROOT, "tests", "data"), find_traces()))
+    return accuracy_turns.rows(accuracy_turns.find(os.path.join(ROOT, "tests"), find_traces()))
 
 
 def each(row, dpro, *more):

@@ -1,5 +1,5 @@
 """What the model promised of plans, and what turns in the running job measured (turns.json of `dpro tune`): of recordings, and of jobs of
-which nothing else is kept (tests/data/turns)."""
+which nothing else is kept (tests/turns)."""
 import glob
 import json
 import math

@@ -84,7 +84,7 @@ class Against(Case):
         self.assertIn("no difference beyond noise (p = ", dpro("diagnose", bad, "--against", good).out)
 
     def test_a_trace_is_no_slower_than_itself(self):
-        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*-*"))):
+        for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
             with self.subTest(trace=trace):
                 facts = self.against(trace, trace)
                 self.assertEqual([facts["causes"], facts["not_matched_ms"], facts["differences"]], [[], 0, []])

@@ -158,7 +158,8 @@ class Tune(live.Case):
         run, told = self.tune(ENDS, 2000)
         self.assertEqual((told["complete"], told["race"]["decided"]), (False, False))
         self.assertIn("the job ended after step", told["problem"])
-        self.assertRegex(run.err, "tune: the job ended after step [0-9]+, before it was decided: .* saves .* the plan in ")
+        self.assertRegex(run.err, "tune: the job ended after step [0-9]+(, in a turn of [^,]+)?, before it was decided: "
+                                  ".* saves .* the plan in ")
         found = subprocess.run([live.DPRO, "verify", "--plan", self.path("plan"), "--", "true"], capture_output=True, text=True)
         self.assertIn("nothing was measured", found.stderr)  # of a program that does not train; the plan could be read
 

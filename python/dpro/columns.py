@@ -149,7 +149,7 @@ class Table(_Columns):
 
     def to_polars(self) -> Any:
         """A polars.DataFrame."""
-        return frames.polars_of(self)
+        return frames.polars_of(frames.arrow_of(self))
 
     def __repr__(self):
         return "<table %s: %d rows (%s) of %s>" % (self.name, self.n_rows, self.meaning, ", ".join(self))
@@ -166,6 +166,18 @@ class Ranks(drawing.Drawn, _Tables):
     def __init__(self, tables, job):
         super().__init__(tables)
         self._job = job
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame of all ranks, whose index is the rows' ranks (`in_rank`) and ids. Copied, as ranks are joined."""
+        return frames.pandas_of_ranks(self)
+
+    def to_arrow(self) -> Any:
+        """A pyarrow.Table of all ranks, with a column `in_rank`."""
+        return frames.arrow_of_ranks(self)
+
+    def to_polars(self) -> Any:
+        """A polars.DataFrame of all ranks, with a column `in_rank`."""
+        return frames.polars_of(frames.arrow_of_ranks(self))
 
     def _picture(self):
         curves = self._job.memory_curves()

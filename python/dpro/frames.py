@@ -62,8 +62,26 @@ def arrow_of(table):
                                       arrow.nulls) for name, column in table.items()})
 
 
-def polars_of(table):
-    return needed("polars", "to_polars()").from_arrow(arrow_of(table))
+def polars_of(arrow_table):
+    return needed("polars", "to_polars()").from_arrow(arrow_table)
+
+
+def pandas_of_ranks(tables):
+    """One DataFrame; its index is each row's rank, as `in_rank` of what `dpro export` writes, and its id."""
+    pandas = needed("pandas", "to_pandas()")
+    found = {table.rank: pandas_of(table) for table in _with_rows(tables)}
+    return pandas.concat(found, names=["in_rank", "id"]) if found else pandas.DataFrame()
+
+
+def arrow_of_ranks(tables):
+    """One Arrow table, whose first column is each row's rank, `in_rank`."""
+    arrow, numpy = needed("pyarrow", "to_arrow()"), needed("numpy", "to_arrow()")
+    found = [arrow_of(table).add_column(0, "in_rank", [numpy.full(table.n_rows, table.rank, "u4")]) for table in _with_rows(tables)]
+    return arrow.concat_tables(found, promote_options="default").unify_dictionaries() if found else arrow.table({})
+
+
+def _with_rows(tables):
+    return [table for table in tables if table.n_rows] or tables[:1]
 
 
 def rows_html(names, rows, caption="", most=20):

@@ -12,12 +12,22 @@ PYTHON = os.path.join(ROOT, ".venv-notebook", "bin", "python")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"), "JUPYTER_PLATFORM_DIRS": "1"}
 FRAMES = """
 import sys, time
-import numpy, pandas, polars, pyarrow
+import numpy, pandas, polars, pyarrow, pyarrow.compute
 start = time.process_time()
 import dpro
 assert time.process_time() - start < 0.05, "importing dpro takes more than 50 ms"
 job = dpro.open(sys.argv[1])
 for name, tables in job.tables.items():
+    if isinstance(tables, list):
+        frame, arrow, n = tables.to_pandas(), tables.to_arrow(), sum(table.n_rows for table in tables)
+        assert (len(frame), list(frame), list(frame.index.names)) == (n, list(tables[0]), ["in_rank", "id"]), name
+        assert (arrow.num_rows, arrow.column_names) == (n, ["in_rank", *tables[0]]), name
+        assert tables.to_polars().shape == (n, len(tables[0]) + 1), name
+        for rank, table in enumerate(tables):
+            if table.n_rows:
+                assert arrow.filter(pyarrow.compute.equal(arrow["in_rank"], rank)).num_rows == table.n_rows, name
+                if "size_bytes" in table:
+                    assert list(frame.loc[rank]["size_bytes"]) == list(table["size_bytes"]), name
     for table in tables if isinstance(tables, list) else [tables]:
         frame, arrow = table.to_pandas(), table.to_arrow()
         assert (len(frame), list(frame)) == (table.n_rows, list(table)), name

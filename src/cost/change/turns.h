@@ -17,8 +17,8 @@ struct turns {
     char problem[512]; /* why there are none; "": nothing speaks against them */
 };
 
-/* Reads that of the first folder that has one, for the job of the trace; *turns is NULL where none
- * has. What is damaged or of another job is a problem. */
+/* Reads turns.json of the first of the trace's folders that has it; *turns is NULL where none has.
+ * A damaged file, or one of another job, is a problem. */
 int turns_read(const char *const *paths, size_t n_paths, const struct dpro_model *model,
                const struct dpro_trace *trace, struct turns **turns, struct dpro_error *err);
 void turns_destroy(struct turns *turns); /* NULL is fine */

@@ -15,8 +15,8 @@ enum { INDENT = 11, MOST_TOLD = 3, TEXT_PARTS = 4 };
 #define REST_TO_TELL 0.02 /* of the replay, which it does not explain */
 #define REST_TO_WARN 0.05
 
-/* What is shown of steps is rounded so that they add up as they are printed: each is the difference
- * of two rounded sums. */
+/* Steps are rounded as everywhere else. So that they add up as they are printed, what is small or
+ * unsure, else the ideal, takes what rounding lost. */
 struct diagnosis_step {
     struct dpro_cause cause; /* order 0: no cause that was told */
     int64_t shown_ns;
@@ -68,13 +68,16 @@ static void add_rest(struct diagnosis_facts *d, int64_t rest_ns)
 static void find_steps(struct diagnosis_facts *d)
 {
     const struct dpro_diagnosis_view *v = d->view;
-    int64_t sum = 0, shown = 0, unit = 1000;
+    int64_t unit = 1000, lost;
+    size_t taker = 0;
     add_step(d, "ideal",
              d->r->graph->lacks_gpu ? "ideal, and waiting for GPUs that were not recorded"
                                     : "ideal",
              v->ideal_ns);
     EACH_OF (const struct dpro_cause, c, v->causes, v->n_causes)
         array_add(&d->steps, .cause = *c);
+    if (v->small_ns != 0)
+        taker = d->steps.n;
     add_step(d, "small_or_unsure", "causes that are small or unsure", v->small_ns);
     add_rest(d, d->r->job.ns - v->explained_ns);
     d->digits = 3;
@@ -83,11 +86,12 @@ static void find_steps(struct diagnosis_facts *d)
             d->digits--;
             unit *= 10;
         }
+    lost = llround((double)d->r->job.ns / (double)unit) * unit;
     EACH (struct diagnosis_step, step, d->steps) {
-        sum += step->cause.blame_ns;
-        step->shown_ns = llround((double)sum / (double)unit) * unit - shown;
-        shown += step->shown_ns;
+        step->shown_ns = llround((double)step->cause.blame_ns / (double)unit) * unit;
+        lost -= step->shown_ns;
     }
+    d->steps.at[taker].shown_ns += lost;
 }
 
 #define LEAST_TOLD   0.02 /* of the iteration, in the verdict */

@@ -5,7 +5,7 @@
 #include "base/parallel.h"
 
 enum { MOST_EXACT = 10, MOST_PAIRS = 32, LEAST_PAIRS = 4 };
-#define MOST_ROOM   50000000    /* cells of all passes that run at once, but two */
+#define MOST_ROOM   15000000    /* cells of all threads' passes, but one's */
 #define ROUNDING    1e-3        /* nanoseconds that come of adding up */
 #define MOST_VISITS 400000000.0 /* of cells, before permutations are drawn instead */
 
@@ -36,19 +36,20 @@ static void make_some(void *arg, size_t item)
 {
     struct values *v = arg;
     const struct unrolled *s = v->unrolled;
-    for (size_t i = v->n_made + item; i < v->sets.n; i += v->n_rooms)
-        unrolled_pass(s, v->sets.at[i], v->rooms[item], v->ns.at + i * s->n_iterations);
+    for (size_t i = v->n_made + item * N_AT_ONCE; i < v->sets.n; i += v->n_rooms * N_AT_ONCE)
+        unrolled_passes(s, v->sets.at + i, MIN(v->sets.n - i, N_AT_ONCE), v->rooms[item],
+                        v->ns.at + i * s->n_iterations);
 }
 
 void values_make(struct values *v)
 {
     const struct unrolled *s = v->unrolled;
-    size_t n = v->sets.n - v->n_made, most = MAX(2, MOST_ROOM / (s->n_cells + (size_t)1));
+    size_t n = v->sets.n - v->n_made, most = MAX(1, MOST_ROOM / (s->n_cells + (size_t)1));
     while (v->n_rooms < MIN(MOST_ROOMS, most) && (int)v->n_rooms < parallel_share(v->threads, 1))
         v->rooms[v->n_rooms++] = mem_alloc((s->n_cells + (size_t)1) * sizeof **v->rooms);
     array_reserve(&v->ns, n * s->n_iterations);
     v->ns.n += n * s->n_iterations;
-    parallel_for(MIN(n, v->n_rooms), v->threads, make_some, v);
+    parallel_for(MIN((n + N_AT_ONCE - 1) / N_AT_ONCE, v->n_rooms), v->threads, make_some, v);
     v->n_made = v->sets.n;
 }
 

@@ -18,7 +18,7 @@ struct values {
     ARRAY(struct cause_set) sets;
     ARRAY(double) ns; /* [set * n_iterations + iteration] */
     size_t n_made;
-    int64_t *rooms[MOST_ROOMS]; /* of passes that run at once */
+    struct cell_times *rooms[MOST_ROOMS]; /* of threads */
     uint32_t n_rooms;
 };
 

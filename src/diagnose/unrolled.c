@@ -2,7 +2,7 @@
 #include "diagnose/unrolled.h"
 
 enum node_kind { NODE_OP, NODE_GAP, NODE_CUT, NODE_GONE, NODE_LAST, NODE_BEHIND, NODE_FIXED };
-#define NEVER (INT64_MAX / 4) /* more than any cell has */
+#define NEVER ((int64_t)1 << 51) /* more than any cell has: 26 days */
 
 /* A cell that has no place yet. */
 struct cell_node {
@@ -411,6 +411,21 @@ static void take_all(struct unrolled_build *b, struct unrolled *s, const struct 
     }
 }
 
+static void take_by_cell(struct unrolled *s)
+{
+    s->take_row = mem_array(s->n_cells + (size_t)2, sizeof *s->take_row);
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        EACH (const struct taken, taken, s->taken[c])
+            s->take_row[taken->cell + 2]++;
+    for (uint32_t i = 0; i < s->n_cells; i++)
+        s->take_row[i + 2] += s->take_row[i + 1];
+    s->takes = mem_alloc((s->take_row[s->n_cells + 1] + (size_t)1) * sizeof *s->takes);
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        EACH (const struct taken, taken, s->taken[c])
+            s->takes[s->take_row[taken->cell + 1]++] =
+                (struct take){c, taken->part, taken->ns, taken->path};
+}
+
 static void connect_all(struct unrolled_build *b, struct unrolled *s)
 {
     size_t n = (size_t)b->n_copies * b->g->n_ops;
@@ -457,6 +472,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     connect_all(&b, s);
     place_all(&b, s);
     take_all(&b, s, found);
+    take_by_cell(s);
     map_fini(&b.cut_edges);
     FREE_ALL(&b.nodes, &b.waits, &b.gaps, &b.cut_nodes, &b.cut_numbers, &b.order, &b.all, &b.gone);
 }
@@ -465,88 +481,110 @@ void unrolled_fini(struct unrolled *s)
 {
     for (uint32_t c = 0; c < s->n_causes; c++)
         FREE_ALL(&s->taken[c], &s->players[c]);
-    FREE_ALL(&s->row, &s->wait, &s->own_ns, &s->op, &s->iteration, &s->end, &s->begin_ns,
-             &s->taken);
+    FREE_ALL(&s->row, &s->wait, &s->own_ns, &s->op, &s->iteration, &s->end, &s->begin_ns, &s->taken,
+             &s->take_row, &s->takes);
 }
 
 /* ---- passes ---- */
 
-static void run_pass(const struct unrolled *s, int64_t *cells)
+/* What is gone of each cause, by player, in each of the passes that run at once. */
+struct gone_shares {
+    double share[32][32][N_AT_ONCE];
+};
+
+/* Doubles, as processors find the later of several of these at once; they are whole numbers below
+ * 2^53, so that nothing is rounded. */
+static void run_passes(const struct unrolled *s, const struct gone_shares *gone, bool by_path,
+                       struct cell_times *cells)
 {
-    for (uint32_t i = s->n_fixed; i < s->n_cells; i++) {
-        int64_t ready = 0;
+    for (uint32_t i = 0; i < s->n_cells; i++) {
+        struct cell_times end = {0};
         for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
-            ready = MAX(ready, cells[s->wait[e]]);
-        cells[i] = time_add(ready, cells[i]);
-    }
-}
-
-void unrolled_pass(const struct unrolled *s, struct cause_set set, int64_t *cells,
-                   double *iterations_ns)
-{
-    memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
-    for (uint32_t c = 0; c < s->n_causes; c++) {
-        const uint8_t *player = c == set.partly ? s->players[c] : NULL;
-        if (!player && set.causes >> c & 1)
-            continue;
-        EACH (const struct taken, taken, s->taken[c])
-            if (!player || !(set.players >> player[taken->part] & 1))
-                cells[taken->cell] -= taken->ns;
-    }
-    run_pass(s, cells);
-    for (uint32_t i = 0; i < s->n_iterations; i++) {
-        const uint32_t *end = s->end + (size_t)i * s->n_ends;
-        iterations_ns[i] = 0;
-        for (uint32_t r = 0; r < s->n_ends; r++) {
-            int64_t before = i > 0 ? cells[end[(ptrdiff_t)r - s->n_ends]] : s->begin_ns[r];
-            iterations_ns[i] += (double)(cells[end[r]] - before) / s->n_ends;
+            for (int k = 0; k < N_AT_ONCE; k++)
+                end.ns[k] = MAX(end.ns[k], cells[s->wait[e]].ns[k]);
+        for (int k = 0; k < N_AT_ONCE; k++)
+            end.ns[k] += (double)s->own_ns[i];
+        for (uint32_t t = s->take_row[i]; t < s->take_row[i + 1]; t++) {
+            const struct take *take = &s->takes[t];
+            const uint8_t *players = s->players[take->cause];
+            const double *its = gone->share[take->cause][players ? players[take->part] : 0];
+            for (int k = 0; k < N_AT_ONCE; k++)
+                end.ns[k] -=
+                    by_path ? trunc(its[k] * (double)take->path) : its[k] * (double)take->ns;
         }
+        cells[i] = end;
     }
 }
 
-/* A pass with the causes of a way there at `share` of their time, and none of those that are gone.
- * `weight` becomes, for each cell, how much of it the mean iteration takes: the critical path,
- * where several are equally late in equal parts. */
-static void unrolled_path(const struct unrolled *s, struct cause_way way, double share,
-                          int64_t *cells, double *weight)
+void unrolled_passes(const struct unrolled *s, const struct cause_set *sets, size_t n_sets,
+                     struct cell_times *cells, double *iterations_ns)
 {
-    memcpy(cells, s->own_ns, s->n_cells * sizeof *cells);
-    for (uint32_t c = 0; c < s->n_causes; c++) {
-        double less = way.shrinking >> c & 1 ? 1 - share : way.gone >> c & 1;
-        EACH (const struct taken, taken, s->taken[c])
-            cells[taken->cell] -= (int64_t)(less * (double)taken->path);
-    }
-    run_pass(s, cells);
+    SCRATCH struct gone_shares *gone = mem_array(1, sizeof *gone);
+    for (uint32_t c = 0; c < s->n_causes; c++)
+        for (uint32_t player = 0; player < (s->players[c] ? 32 : 1); player++)
+            for (size_t k = 0; k < N_AT_ONCE; k++) {
+                const struct cause_set *set = &sets[MIN(k, n_sets - 1)];
+                bool apart = c == set->partly && s->players[c];
+                uint32_t there = apart ? set->players >> player : set->causes >> c;
+                gone->share[c][player][k] = !(there & 1);
+            }
+    run_passes(s, gone, false, cells);
+    for (size_t k = 0; k < n_sets; k++)
+        for (uint32_t i = 0; i < s->n_iterations; i++) {
+            const uint32_t *end = s->end + (size_t)i * s->n_ends;
+            double *sum = &iterations_ns[k * s->n_iterations + i];
+            *sum = 0;
+            for (uint32_t r = 0; r < s->n_ends; r++)
+                *sum += (cells[end[r]].ns[k] - (i > 0 ? cells[end[(ptrdiff_t)r - s->n_ends]].ns[k]
+                                                      : (double)s->begin_ns[r])) /
+                        s->n_ends;
+        }
+}
+
+/* Of pass k, for each cell, how much of it the mean iteration takes: the critical path, where
+ * several are equally late in equal parts. */
+static void path_weights(const struct unrolled *s, const struct cell_times *cells, int k,
+                         double *weight)
+{
     memset(weight, 0, s->n_cells * sizeof *weight);
     const uint32_t *end = s->end + (size_t)(s->n_iterations - 1) * s->n_ends;
     for (uint32_t r = 0; r < s->n_ends; r++)
         weight[end[r]] += 1.0 / s->n_ends / s->n_iterations;
     for (uint32_t i = s->n_cells; i-- > s->n_fixed;) {
-        int64_t ready = 1;
+        double ready = 1;
         uint32_t n = 0;
         if (weight[i] == 0)
             continue;
         for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
-            ready = MAX(ready, cells[s->wait[e]]);
+            ready = MAX(ready, cells[s->wait[e]].ns[k]);
         for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
-            n += cells[s->wait[e]] == ready;
+            n += cells[s->wait[e]].ns[k] == ready;
         for (uint32_t e = s->row[i]; e < s->row[i + 1]; e++)
-            if (cells[s->wait[e]] == ready)
+            if (cells[s->wait[e]].ns[k] == ready)
                 weight[s->wait[e]] += weight[i] / n;
     }
 }
 
 double *unrolled_weights(const struct unrolled *s, struct cause_way way)
 {
-    enum { N_SHARES = 8, FEW_SHARES = 3, MANY_CELLS = 1000000 };
+    enum { N_SHARES = 8, FEW_SHARES = 4, MANY_CELLS = 1000000 };
     double *sum = mem_array(s->n_cells + (size_t)1, sizeof *sum);
     SCRATCH double *weight = mem_array(s->n_cells + (size_t)1, sizeof *weight);
-    SCRATCH int64_t *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
-    uint32_t n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
-    for (uint32_t k = 0; k < n; k++) {
-        unrolled_path(s, way, (k + 0.5) / n, cells, weight);
-        for (uint32_t i = 0; i < s->n_cells; i++)
-            sum[i] += weight[i] / n;
+    SCRATCH struct cell_times *cells = mem_alloc((s->n_cells + (size_t)1) * sizeof *cells);
+    SCRATCH struct gone_shares *gone = mem_array(1, sizeof *gone);
+    int n = s->n_cells < MANY_CELLS ? N_SHARES : FEW_SHARES;
+    for (int first = 0; first < n; first += N_AT_ONCE) {
+        for (uint32_t c = 0; c < s->n_causes; c++)
+            for (uint32_t player = 0; player < 32; player++)
+                for (int k = 0; k < N_AT_ONCE; k++)
+                    gone->share[c][player][k] =
+                        way.shrinking >> c & 1 ? 1 - (first + k + 0.5) / n : way.gone >> c & 1;
+        run_passes(s, gone, true, cells);
+        for (int k = 0; k < N_AT_ONCE; k++) {
+            path_weights(s, cells, k, weight);
+            for (uint32_t i = 0; i < s->n_cells; i++)
+                sum[i] += weight[i] / n;
+        }
     }
     return sum;
 }

@@ -30,7 +30,12 @@ struct unrolled {
     uint32_t *end; /* [iteration * n_ends + i]: cells with whose ends iterations end: a rank's */
     int64_t *begin_ns; /* [n_ends]: where the first iteration begins */
     uint32_t n_causes;
-    taken_array *taken;   /* by cause */
+    taken_array *taken; /* by cause */
+    uint32_t *take_row; /* the same by cell: takes[take_row[i] .. take_row[i + 1]) */
+    struct take {
+        uint32_t cause, part;
+        int64_t ns, path;
+    } * takes;
     uint8_t *players[32]; /* by cause and part: the number of those parts that go together; below
                              32; NULL: they are not told apart */
 };
@@ -47,9 +52,16 @@ struct cause_set {
 #define NOT_PARTLY UINT32_MAX
 #define WHOLE(of)  ((struct cause_set){(of), NOT_PARTLY, 0})
 
-/* The times of the iterations with a set of causes there. `cells`: room for n_cells. */
-void unrolled_pass(const struct unrolled *unrolled, struct cause_set set, int64_t *cells,
-                   double *iterations_ns);
+/* Passes run several at once, as each waits for memory most of the time. */
+enum { N_AT_ONCE = 4 };
+struct cell_times {
+    double ns[N_AT_ONCE];
+};
+
+/* The times of the iterations, [set * n_iterations + iteration], with each of 1 to N_AT_ONCE sets
+ * of causes there. `cells`: room for n_cells. */
+void unrolled_passes(const struct unrolled *unrolled, const struct cause_set *sets, size_t n_sets,
+                     struct cell_times *cells, double *iterations_ns);
 
 /* By path integral, of each cell how much the mean iteration takes, mean over the way on which some
  * causes shrink together from their whole time to nothing, where others are gone; to be freed. */

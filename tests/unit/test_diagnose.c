@@ -86,8 +86,8 @@ static void example_free(struct example *e)
 static double pass_mean(const struct example *e, uint32_t causes)
 {
     double ns[8];
-    int64_t *cells = mem_array(e->unrolled.n_cells + (size_t)1, sizeof *cells);
-    unrolled_pass(&e->unrolled, WHOLE(causes), cells, ns);
+    struct cell_times *cells = mem_array(e->unrolled.n_cells + (size_t)1, sizeof *cells);
+    unrolled_passes(&e->unrolled, &WHOLE(causes), 1, cells, ns);
     mem_free(cells);
     return stats_mean_std(ns, e->d.n_iterations).mean;
 }
@@ -106,8 +106,8 @@ TEST(with_all_causes_there_it_is_the_replay)
         int64_t replayed[8];
         give_samples(g);
         example_make(&e, g, false);
-        int64_t *cells = kept_memory(e.unrolled.n_cells + (size_t)1, sizeof *cells);
-        unrolled_pass(&e.unrolled, WHOLE(UINT32_MAX), cells, ns);
+        struct cell_times *cells = kept_memory(e.unrolled.n_cells + (size_t)1, sizeof *cells);
+        unrolled_passes(&e.unrolled, &WHOLE(UINT32_MAX), 1, cells, ns);
         chain_periods(&e.chain, replayed);
         for (uint32_t k = 0; k < e.d.n_iterations; k++)
             if (fabs(ns[k] - (double)replayed[k]) >= 1)

@@ -62,8 +62,9 @@ static const struct opt tune_opts[] = {
               "(bf16), which are measured first"),
     OPT_VALUE("memory", "SIZE", read_size, memory_bytes, "a size above 0 such as 16GiB or 500MB",
               "what a rank may hold: what holds more is out"),
-    OPT_VALUE("budget", "STEPS", read_steps, budget_steps, "a number of steps such as 200",
-              "steps that turns may take (default: three minutes, at\nleast 240 and at most 2000)"),
+    OPT_VALUE(
+        "budget", "STEPS", read_steps, budget_steps, "a number of steps such as 200",
+        "steps that turns may take (default: three minutes, at\nleast 240 and at most 10000)"),
     OPT_WHOLE("finalists", opt_read_u32, n_finalists, 2, DPRO_MOST_FINALISTS,
               "how many of what the search can't tell from its best are\nmeasured (default: 5)"),
     OPT_WHOLE("warmup", opt_read_string, warmup, 0, UINT32_MAX,

@@ -12,6 +12,8 @@ A. Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means wi
 mean. With K finalists each pair has 1/K of the error that is allowed: what says that the best is behind is one of its K pairs, and
 what says that one beats the baseline is one of the baseline's.
 
+One that is three standard errors from saving enough leaves, too: that is no promise, so that the usual error of a mean will do.
+
 Where the budget is too small for that, the worse half leaves after each share of it: successive halving, Z. Karnin, T. Koren and
 O. Somekh, "Almost optimal exploration in multi-armed bandits" (2013). It can miss the best, and never takes what is not sure to beat
 the baseline."""
@@ -23,6 +25,8 @@ PRECISION = 0.05   # c^2 of the theorem: differences of some four times a block'
 MOST_OFF = 4       # standard deviations of what is usual
 LEAST_BLOCKS = 3   # before anything is sure: two may agree by chance
 LEAST_NOISE = 1e-5 # of an iteration: what a clock can tell
+HOPELESS = 3       # standard errors from saving enough, of one that leaves before that is sure
+HOPELESS_BLOCKS = 4
 
 UNTRIED, FAILED, LITTLE, SLOWER, BEHIND = "untried", "failed", "little", "slower", "behind"  # why one is out; BEHIND is not sure
 
@@ -68,8 +72,7 @@ class Race:
     def __init__(self, names, baseline, budget_steps, steps_a_turn, least_gain=0.01, alpha=0.05, settle_steps=0, memory_bytes=None):
         self.baseline, self.finalists = baseline, [name for name in names if name != baseline]
         self.budget_steps, self.steps = budget_steps, 0
-        self._cost = 2 * (steps_a_turn + settle_steps)
-        self._settle, self._memory_bytes = settle_steps, memory_bytes
+        self._steps_a_turn, self._settle, self._memory_bytes = steps_a_turn, settle_steps, memory_bytes
         self._least = -math.log1p(-least_gain)
         self._alpha = alpha
         self._blocks = []      # ln of the time by name
@@ -84,6 +87,17 @@ class Race:
         self._error = alpha / max(1, len(self.racing()))
 
     # The course
+
+    @property
+    def _cost(self):
+        """Steps of what runs in a block."""
+        return 2 * (self._steps_a_turn + self._settle)
+
+    def lengthen(self, steps_a_turn, blocks):
+        """Longer turns, as far as the budget then still has so many blocks; returns their steps."""
+        most = (self.budget_steps - self.steps) // (2 * blocks * (1 + len(self.racing()))) - self._settle
+        self._steps_a_turn = max(self._steps_a_turn, min(steps_a_turn, most))
+        return self._steps_a_turn
 
     def racing(self):
         """The finalists that are in."""
@@ -167,14 +181,19 @@ class Race:
         mean, reach = statistics.fmean(values), _reach(values, self._error)
         return mean, mean - reach, mean + reach
 
-    def _error_pct(self, name):
-        """Standard error of what it saves, at one time: few blocks tell little of their spread, so that it is no less than what is
+    def _standard_error(self, name):
+        """Of the mean of a finalist's values, at one time: few blocks tell little of their spread, so that it is no less than what is
         usual for all; infinite: not known."""
         values = self._values(name, self.baseline)
         if not values or (len(values) < 2 and self._usual == 0):
             return math.inf
-        spread = max(statistics.stdev(values) if len(values) > 1 else 0, self._usual, LEAST_NOISE)
-        return 100 * math.exp(statistics.fmean(values)) * spread / math.sqrt(len(values))
+        return max(statistics.stdev(values) if len(values) > 1 else 0, self._usual, LEAST_NOISE) / math.sqrt(len(values))
+
+    def _is_hopeless(self, name):
+        """That it would still turn out to save enough is so unlikely that no more turns are spent on it. What is given up this way is
+        a finalist, never what the intervals promise."""
+        return (len(self._values(name, self.baseline)) >= HOPELESS_BLOCKS
+                and self._mean(name) - HOPELESS * self._standard_error(name) > -self._least)
 
     def _judge(self):
         """Who leaves, and whether it is decided: one that is surely slower than another that runs, or surely can't win enough over the
@@ -183,11 +202,15 @@ class Race:
             if self._interval(name, self.baseline)[1] > -self._least:
                 self._leave(name, LITTLE, "it can't save more than %.3g %%" % _percent(-self._least))
                 continue
+            if self._is_hopeless(name):
+                self._leave(name, BEHIND, "it is unlikely to save more than %.3g %%" % _percent(-self._least))
+                continue
             ahead = [other for other in self.racing() if self._interval(name, other)[1] > 0]
             if ahead:
                 self._leave(name, SLOWER, "it is slower than %s" % ahead[0])
         if not self.racing():
-            self._decided = "no other saves more than %.3g %%" % _percent(-self._least)
+            unlikely = any(kind == BEHIND for kind, _ in self._out.values())
+            self._decided = "no other %s more than %.3g %%" % ("is likely to save" if unlikely else "saves", _percent(-self._least))
             return
         best = self._leader()
         if self._beats(best) and all(self._interval(name, best)[1] > -self._least for name in self.racing() if name != best):
@@ -246,7 +269,7 @@ class Race:
             kind, why = self._out.get(name, ("racing", "it is in the race"))
             names[name] = {"in": name not in self._out, "kind": kind, "why": why, "blocks": sum(name in times for times in self._blocks),
                            "saves_pct": _percent(mean), "low_pct": _percent(high), "high_pct": _percent(low),
-                           "std_pct": self._error_pct(name),
+                           "std_pct": 100 * math.exp(mean) * self._standard_error(name),
                            "peak_bytes": self._peaks[name]}
         return {"winner": winner, "sure": self._how_sure(winner), "decided": self._decided is not None, "why": self._decided,
                 "blocks": len(self._blocks), "steps": self.steps, "budget_steps": self.budget_steps, "names": names}

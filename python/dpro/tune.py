@@ -23,9 +23,10 @@ AHEAD = 2             # steps from the one in which rank 0 tells what was found 
 SEARCH_S = 120        # the most that the search may take
 NICE = 19             # the job's processors are the job's
 TURN_S = 0.3          # that a turn should take, as steps are few and short ones vary by more
-LEAST_STEPS, MOST_STEPS = 4, 20     # of a turn
+LEAST_STEPS, MOST_STEPS = 4, 20     # of a turn, until it is known what a switch takes
+SWITCH_SHARE, LEAST_BLOCKS = 0.08, 8  # of a turn that a switch may take; blocks that longer turns leave room for
 BUDGET_S = 180                      # of turns, where nothing else is asked for
-LEAST_BUDGET, MOST_BUDGET = 240, 2000  # steps
+LEAST_BUDGET, MOST_BUDGET = 240, 10000  # steps
 ENVIRONMENT = ("DPRO", "LD_PRELOAD", "NCCL_PROFILER", "OMPI_", "PMI", "SLURM_")  # that the search is not given: how it begins
 
 
@@ -44,6 +45,7 @@ class Tuning(Session):
         self._told = {}          # what rank 0 found
         self._began = None       # (step, seconds) of the first turn
         self._n_blocks = 0
+        self._block_began = None # (seconds, turns before it), of rank 0
         self._kept = None        # what the job goes on with
         self._history = []       # rank 0's, by block: tune_page.of_state()
 
@@ -181,15 +183,26 @@ class Tuning(Session):
         subject = "%s block %d" % (SUBJECT, self._n_blocks)
         if self._rank != 0:
             text = agreement.hear(self._store, subject, agreement.wait_s())
-            told = json.loads(text) if text else {"names": None, "winner": self._turns.now}
+            told = json.loads(text) if text else {"names": None, "winner": self._turns.now, "steps": self._turns.n_steps}
         else:
             names = self._race.next_block()
-            told = {"names": names, "winner": self._race.winner()}
+            told = {"names": names, "winner": self._race.winner(), "steps": self._longer_turns()}
             agreement.tell(self._store, subject, json.dumps(told))
             if self._n_blocks > 1:
                 self._tell_block()
-        self._kept = told["winner"]
+        self._kept, self._turns.n_steps = told["winner"], told["steps"]
         return told["names"]
+
+    def _longer_turns(self):
+        """Steps of a turn from now on: as many as make up for what switches took in the block that is over."""
+        now, before = time.perf_counter(), self._block_began
+        self._block_began, n, own = (now, len(self._turns.turns)), self._turns.n_steps, self._own_ns()
+        turns = self._turns.turns[before[1]:] if before else ()
+        if not turns or not own or (not on_gpu() and turns[0]["peak_bytes"] is not None):  # finding a peak takes time, too
+            return n
+        in_turns = sum(turn["span_ns"] for turn in turns)
+        switch_ns = (1e9 * (now - before[0]) - in_turns) / len(turns) - self._turns.n_settle * own
+        return self._race.lengthen(max(n, round(switch_ns / SWITCH_SHARE / own)), LEAST_BLOCKS)
 
     def turn_over(self, turn):
         if self._race:
@@ -222,8 +235,13 @@ class Tuning(Session):
 
     def _cost_pct(self, n_steps, seconds):
         """What turns took longer than the same steps as it ran."""
-        own = [turn["span_ns"] / self._turns.n_steps for turn in self._turns.turns if turn["name"] == BASELINE]
-        return 100 * (1e9 * seconds / (n_steps * sum(own) / len(own)) - 1) if own and n_steps else None
+        own = self._own_ns()
+        return 100 * (1e9 * seconds / (n_steps * own) - 1) if own and n_steps else None
+
+    def _own_ns(self):
+        """A step as the job runs by itself; 0: there was no turn of it."""
+        own = [turn for turn in self._turns.turns if turn["name"] == BASELINE]
+        return sum(turn["span_ns"] for turn in own) / max(1, sum(len(turn["step_ns"]) for turn in own))
 
     # What is told
 

@@ -5,6 +5,7 @@ import random
 import statistics
 import sys
 import unittest
+import unittest.mock
 
 from support import ROOT
 
@@ -104,6 +105,26 @@ class Races(unittest.TestCase):
             won, _, steps = self.races(ONE_BETTER, noise)
             self.assertGreater(won["b"], 0.95)
             self.assertLess(steps, 300)
+
+    def test_what_costs_much_is_not_measured_until_that_is_sure(self):
+        """Steps vary by a fifth: that it is hopeless is seen in half of the steps that it takes to be sure; a winner is missed no
+        more often."""
+        noisy, steps, found = (lambda job: 1 + job.chance.gauss(0, 0.2)), {}, {}
+        noisy.__name__ = "a fifth"
+        for hopeless in race.HOPELESS, math.inf:
+            with unittest.mock.patch.object(race, "HOPELESS", hopeless):
+                _, _, steps[hopeless] = self.races({"base": 1, "a": 1.1, "b": 1.12}, noisy, 4000, 60)
+                _, found[hopeless], _ = self.races({"base": 1, "a": 0.96, "b": 1}, noisy, 4000, 60)
+        self.assertLess(steps[race.HOPELESS], 0.6 * steps[math.inf])
+        self.assertGreater(found[race.HOPELESS], found[math.inf] - 0.1)
+
+    def test_turns_grow_as_far_as_the_budget_goes(self):
+        contest = race.Race(["base", "a", "b"], "base", 600, 10, settle_steps=2)
+        self.assertEqual(contest.lengthen(8, 5), 10)
+        self.assertEqual(contest.lengthen(15, 5), 15)
+        self.assertEqual(contest.lengthen(1000, 5), 18)  # 600 = 5 blocks x 3 x 2 turns x (18 + 2)
+        turn(contest, {"base": 1, "a": 1, "b": 1})
+        self.assertEqual(len(contest.next_block()), 6)
 
     def test_evaluations_between_steps_only_take_time(self):
         won, _, _ = self.races(ONE_BETTER, evaluates, 1000)

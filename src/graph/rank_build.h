@@ -24,13 +24,13 @@ enum { CLOCK_ROUNDING_NS = 2000 };
 
 /* What an iteration of a rank holds. */
 struct step_content {
-    int64_t ns, cpu_ns;          /* how long it took; as the CPU's marks say */
-    int64_t n_ops, n_works;      /* on CPU threads; on devices, of calls that were recorded */
-    int64_t n_kernels;           /* of the latter */
-    int64_t n_before, before_ns; /* device work of calls made before the recording */
-    int64_t n_lost;              /* calls that launch, of which no device work was recorded */
-    int64_t n_meetings;          /* collectives and optimizer steps */
-    int64_t n_collectives;
+    int64_t ns, cpu_ns;             /* how long it took; as the CPU's marks say */
+    int64_t n_ops, n_works;         /* on CPU threads; on devices, of calls that were recorded */
+    int64_t n_kernels;              /* of the latter */
+    int64_t n_before, before_ns;    /* device work of calls made before the recording */
+    int64_t n_lost;                 /* calls that launch, of which no device work was recorded */
+    int64_t n_meetings;             /* collectives and optimizer steps */
+    int64_t n_collectives, left_ns; /* when the last of these ended */
 };
 
 /* One iteration of one rank in one window. Bounds are on the rank's clock. */

@@ -1,5 +1,7 @@
 """What happens in some iterations only: ranks that are late, iterations that are slow, memory that grows. Jobs on GPUs whose
 truth is known, from gpu_job.py."""
+import gzip
+import json
 import re
 
 import gpu_job
@@ -11,6 +13,40 @@ KERNELS, KERNEL_US, PAUSE_US = 30, 1000.0, 40_000.0  # a step of 30 ms on the GP
 
 def verdict(facts, title):
     return next(line["text"] for line in facts["verdict"] if line["title"] == title)
+
+
+class Numbers(Case):
+    """Two ranks whose recordings do not give the same iteration the same number; rank 1's clock is 3 ms behind."""
+
+    def replay(self, name, change, jitter=0.1):
+        job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=2, buckets=2, sync="end", jitter=jitter)
+        folder, _ = gpu_job.write(self, job, steps=8, folder=name)
+        path = f"{name}/rank1.pt.trace.json.gz"
+        with gzip.open(self.path(path)) as f:
+            trace = json.load(f)
+        trace["traceEvents"] = change(trace["traceEvents"])
+        for event in trace["traceEvents"]:
+            event["ts"] -= 3000.0
+        self.write(path, trace)
+        facts = self.assert_replays(folder)
+        self.assertAlmostEqual(facts["clock"]["hosts"][1]["offset_ms"], 3.0, delta=0.01)
+        return facts
+
+    def test_a_rank_without_marks_is_compared_with_the_same_iterations(self):
+        for jitter, told_by in ((0.1, "when their collectives end tells"), (0.0, "their clocks tell")):
+            facts = self.replay(f"unmarked-{jitter}", lambda events: [e for e in events if "ProfilerStep" not in e["name"]], jitter)
+            self.assertEqual(facts["lateness"]["iterations"], 8)
+            self.assertIn(f"1 of 2 ranks (first: rank 1) number their iterations otherwise than rank 0: {told_by}",
+                          " ".join(facts["warnings"]))
+
+    def test_a_rank_recorded_later_that_counts_from_its_own_start_is_compared_with_the_same_iterations(self):
+        def begin_later(events):
+            begin = next(e["ts"] for e in events if e["name"] == "ProfilerStep#2")
+            for event in events:
+                event["name"] = re.sub("(?<=ProfilerStep#)[0-9]+", lambda m: str(int(m[0]) - 1), event["name"])
+            return [e for e in events if e["ts"] >= begin]
+
+        self.assertEqual(self.replay("later", begin_later)["lateness"]["iterations"], 7)
 
 
 class LateRanks(Case):

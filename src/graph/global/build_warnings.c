@@ -358,19 +358,17 @@ static void warn_parts(struct assembly *a)
 static void warn_numbers(struct assembly *a)
 {
     const struct join *join = a->join;
-    const struct rank_build *lead = &join->ranks[0];
-    int64_t first = lead->steps.at[lead->sample_step[0]].number, own = first;
+    static const char *const told_by[] = {
+        "when their collectives end tells which ones are the same",
+        "their clocks tell which ones are the same",
+        "the first of each is taken for the same one, and so on; are all files of one run?"};
+    const struct step_choice *choice = &join->choice;
     uint32_t n_with = 0, without = NO_ID;
-    for (uint32_t r = 1; r < join->n_ranks && join->choice.by_place && own == first; r++) {
-        const struct rank_build *rank = &join->ranks[r];
-        own = rank->steps.at[rank->sample_step[0]].number;
-        if (own != first)
-            WARN(a,
-                 "ranks share no iteration number (rank %d has %" PRId64 " where rank %d has "
-                 "%" PRId64 "): the first of each is taken for the same one, and so on; are all "
-                 "files of one run?",
-                 lead->trace->rank, first, rank->trace->rank, own);
-    }
+    if (choice->n_renumbered > 0)
+        WARN(a,
+             "%u of %u ranks (first: rank %d) number their iterations otherwise than rank %d: %s",
+             choice->n_renumbered, join->n_ranks, join->ranks[choice->renumbered].trace->rank,
+             join->ranks[choice->lead].trace->rank, told_by[choice->numbered_by]);
     for (uint32_t r = join->n_ranks; r-- > 0;)
         if (join->ranks[r].steps.source != STEPS_NONE)
             n_with++;

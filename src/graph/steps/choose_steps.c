@@ -20,26 +20,24 @@ typedef ARRAY(struct numbered) numbered_array;
 ORDER(compare_numbered, struct numbered, ASCENDING(number) ?: ASCENDING(step));
 ORDER(compare_steps, struct numbered, ASCENDING(step));
 
-/* The steps to learn from, by number (equal ones in their order) or as they are. */
-static numbered_array list_wanted(const struct chooser *c, const struct rank_build *rank,
-                                  bool by_number)
+/* The steps to learn from, by number, equal ones in their order. */
+static numbered_array list_wanted(const struct chooser *c, const struct rank_build *rank)
 {
     numbered_array list = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++)
         if (steps_wanted(c, &rank->steps.at[s]))
             array_add(&list, rank->steps.at[s].number, s);
-    if (by_number)
-        array_sort(&list, compare_numbered);
+    array_sort(&list, compare_numbered);
     return list;
 }
 
 /* Removes from the lead's list what the rank has not; of steps of one number the k-th is the k-th
  * there. */
-static void keep_common(numbered_array *lead, const numbered_array *own, bool by_number)
+static void keep_common(numbered_array *lead, const numbered_array *own)
 {
     size_t kept = 0;
     for (size_t i = 0, k = 0; i < lead->n && k < own->n;) {
-        if (by_number && lead->at[i].number != own->at[k].number) {
+        if (lead->at[i].number != own->at[k].number) {
             if (lead->at[i].number < own->at[k].number)
                 i++;
             else
@@ -52,14 +50,13 @@ static void keep_common(numbered_array *lead, const numbered_array *own, bool by
     lead->n = kept;
 }
 
-/* Steps that all ranks measured, in the lead's order of time: of equal number, or, where ranks
- * count differently, of equal place. Returns how many. */
-static uint32_t choose_samples(struct chooser *c, bool by_number)
+/* Steps of one number that all ranks measured, in the lead's order of time. Returns how many. */
+static uint32_t choose_samples(struct chooser *c)
 {
-    SCRATCH numbered_array common = list_wanted(c, &c->ranks[0], by_number), by_time = {0};
+    SCRATCH numbered_array common = list_wanted(c, &c->ranks[0]), by_time = {0};
     for (uint32_t r = 1; r < c->n_ranks; r++) {
-        SCRATCH numbered_array own = list_wanted(c, &c->ranks[r], by_number);
-        keep_common(&common, &own, by_number);
+        SCRATCH numbered_array own = list_wanted(c, &c->ranks[r]);
+        keep_common(&common, &own);
     }
     uint32_t n = (uint32_t)common.n;
     for (uint32_t i = 0; i < n; i++)
@@ -68,13 +65,13 @@ static uint32_t choose_samples(struct chooser *c, bool by_number)
     for (uint32_t i = 0; i < n; i++)
         common.at[by_time.at[i].number].step = i;
     EACH_OF (struct rank_build, rank, c->ranks, c->n_ranks) {
-        SCRATCH numbered_array own = list_wanted(c, rank, by_number);
+        SCRATCH numbered_array own = list_wanted(c, rank);
         mem_free(rank->sample_step);
         rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
         rank->n_samples = n;
         uint32_t found = 0;
         for (size_t k = 0; k < own.n && found < n; k++)
-            if (!by_number || own.at[k].number == common.at[found].number)
+            if (own.at[k].number == common.at[found].number)
                 rank->sample_step[common.at[found++].step] = own.at[k].step;
     }
     return n;
@@ -370,6 +367,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     for (uint32_t r = 0; c->options->step_mark && r < c->n_ranks; r++)
         if (c->ranks[r].steps.n == 0)
             return refuse_mark(&c->ranks[r], c->options->step_mark, err);
+    steps_number(c);
     unusual_steps_leave_out(c);
     uint32_t fewest = UINT32_MAX;
     int64_t low = INT64_MAX, high = INT64_MIN;
@@ -386,12 +384,8 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
         return dpro_error_set(err, DPRO_EEMPTY,
                               "no iteration left by --steps; the trace has %lld to %lld",
                               (long long)low, (long long)high);
-    if (fewest == 0)
+    if (fewest == 0 || choose_samples(c) == 0)
         return refuse_empty(c, err);
-    if (choose_samples(c, true) == 0) {
-        choose_samples(c, false);
-        c->choice.by_place = true;
-    }
     c->choice.overlaps_next = c->ranks[0].steps.has_exchange; /* of servers' answers */
     c->choice.has_lead = c->choice.overlaps_next && steps_leads(c);
     uint32_t reference = choose_reference(c), shown = reference;

@@ -3,12 +3,17 @@
 
 #include "graph/rank_build.h"
 
+/* By what ranks' iterations are told to be the same one, where their numbers don't tell. */
+enum numbered_by { NUMBERED_BY_ENDS, NUMBERED_BY_CLOCKS, NUMBERED_BY_PLACE };
+
 /* What was chosen, and what it means for the graph. */
 struct step_choice {
     left_out_array left_out;
-    bool by_place;      /* ranks number their iterations differently */
-    bool overlaps_next; /* iterations begin in the middle of the ones before */
-    bool has_lead;      /* the first sample only leads up to the others */
+    uint32_t lead, renumbered, n_renumbered; /* ranks: whose numbers count; the first whose do not,
+                                                and how many */
+    enum numbered_by numbered_by;            /* the worst of them */
+    bool overlaps_next;                      /* iterations begin in the middle of the ones before */
+    bool has_lead;                           /* the first sample only leads up to the others */
 };
 
 struct chooser {
@@ -21,6 +26,9 @@ struct chooser {
 
 /* Leaves out iterations that were not recorded to their end. Comes first. */
 void steps_leave_out_incomplete(struct chooser *chooser);
+
+/* number_steps.c: gives iterations of all ranks equal numbers where they are the same one. */
+void steps_number(struct chooser *chooser);
 
 /* Does not time ranks whose files are cut off and that hold fewer collectives in each iteration
  * than any whole one: a thread that communicates was to come behind the cut. */

@@ -52,6 +52,7 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice, 
     bool collective =
         (rank->classes[span->name] & NAME_COMM_KERNEL) != 0 || build_runs_collective(rank, span);
     c->n_collectives += collective;
+    c->left_ns = collective ? MAX(c->left_ns, slice->end_ns) : c->left_ns;
     c->n_meetings += collective;
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }

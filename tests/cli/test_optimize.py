@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from cpu_job import CpuJob
 from support import (BUNDLED, CAPTURED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Case, dpro,
                      job, plain_profile, recording, single_process)
 
@@ -364,6 +365,12 @@ class Optimize(Case):
         # and without fused ops a plan is what it was
         dpro("optimize", trace, "--compress", "fp16", "-o", self.path("plain"))
         self.assertEqual(self.read("plain", "plan.json")["schema"], "dpro.plan/1")
+
+    def test_counts_that_ranks_add_up_are_no_gradients(self):
+        none, counted = (self.optimize(CpuJob(world=2, counts=counts).write(self, f"counts{counts}")) for counts in (0, 41))
+        self.assertEqual([bucket["size_bytes"] for bucket in counted["baseline"]["communication"]["buckets"]], [4_000_000] * 4)
+        self.assertAlmostEqual(counted["replayed_ms"], none["replayed_ms"], delta=0.5)
+        self.assertAlmostEqual(counted["best"]["iteration_ms"], none["best"]["iteration_ms"], delta=0.5)
 
     def test_no_bucket_holds_gradients_of_two_models(self):
         for rank, trace in enumerate(job(transfer_us=30_000)):

@@ -60,13 +60,31 @@ typedef ARRAY(struct start) start_array;
 
 ORDER(compare_starts, struct start, ASCENDING(start_ns) ?: ASCENDING(collective));
 
+/* Whether it reduces whole numbers, as DDP counts which ranks used a parameter: no gradients. */
+static bool reduces_counts(const struct rank_build *rank, const struct local_collective *coll)
+{
+    static const char *const types[] = {"int", "int32", "long", "long int", "int64"};
+    uint32_t slice = rank->ops.at[coll->transfer].slice;
+    uint32_t spans[] = {slice == NO_ID ? NO_ID : rank->slices.at[slice].span, coll->launch_span};
+    for (int i = 0; i < 2; i++) {
+        uint32_t detail = spans[i] == NO_ID ? NO_ID : rank->trace->spans[spans[i]].detail;
+        const char *type =
+            strtab_get(rank->names, detail == NO_ID ? 0 : rank->trace->details[detail].dtype);
+        for (size_t k = 0; k < sizeof types / sizeof *types; k++)
+            if (strcasecmp(type, types[k]) == 0)
+                return true;
+    }
+    return false;
+}
+
 /* The collectives that reduce gradients, in the order in which they were asked for. */
 static start_array collect_buckets(const struct rank_build *rank)
 {
     start_array starts = {0};
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        if (!collective_is_one(coll->kind, DPRO_ALL_REDUCE, DPRO_REDUCE_SCATTER, DPRO_PUSH_PULL))
+        if (!collective_is_one(coll->kind, DPRO_ALL_REDUCE, DPRO_REDUCE_SCATTER, DPRO_PUSH_PULL) ||
+            reduces_counts(rank, coll))
             continue;
         int64_t start = local_start(rank, coll->arrival);
         if (coll->launch_span != NO_ID) {

@@ -8,7 +8,7 @@
 void pool_make(struct allocator *a, uint32_t stream, bool small)
 {
     struct block_pool *pool = mem_alloc(sizeof *pool);
-    *pool = (struct block_pool){{NO_BLOCK, true}, {NO_BLOCK, false}, stream, small};
+    *pool = (struct block_pool){.free.by_size = true, .stream = stream, .small = small};
     uint32_t number = (uint32_t)a->pools.n;
     array_push(&a->pools, pool);
     array_push(&a->order, number);
@@ -169,17 +169,15 @@ static bool has_room(const struct allocator *a, uint32_t b, uint64_t size)
 /* A free or an unmapped block that can grow to that size. */
 static uint32_t find_expandable(struct allocator *a, struct block_pool *pool, uint64_t size)
 {
-    uint32_t b = free_blocks_find(&pool->unmapped, a->table.rows.at, 0);
-    while (b != NO_BLOCK) {
-        uint32_t prev = block_at(a, b)->prev;
-        uint32_t first = prev != NO_BLOCK && block_at(a, prev)->state == BLOCK_FREE ? prev : b;
+    EACH (const uint32_t, b, pool->unmapped.in) {
+        uint32_t prev = block_at(a, *b)->prev;
+        uint32_t first = prev != NO_BLOCK && block_at(a, prev)->state == BLOCK_FREE ? prev : *b;
         if (has_room(a, first, size))
             return first;
-        b = free_blocks_next(&pool->unmapped, a->table.rows.at, b);
     }
     uint64_t unit = segment_granule(a, pool);
     uint64_t bytes = in_units(a->range_bytes ?: MAX(RANGE_DEFAULT, size), unit);
-    b = take_segment(a, bytes, true);
+    uint32_t b = take_segment(a, bytes, true);
     if (b != NO_BLOCK) {
         block_at(a, b)->pool = a->last_pool[pool->small];
         free_blocks_insert(&pool->unmapped, a->table.rows.at, b);
@@ -228,15 +226,12 @@ static void collect_garbage(struct allocator *a)
     uint64_t target = a->figures.reserved_bytes - threshold, reclaimed = 0, n_asked = a->n_asked[0];
     SCRATCH ARRAY(uint32_t) found = {0};
     double age = 0;
-    for (size_t p = 0; p < a->order.n && !a->pools.at[a->order.at[p]]->small; p++) {
-        const struct free_blocks *set = &a->pools.at[a->order.at[p]]->free;
-        uint32_t b = free_blocks_find(set, a->table.rows.at, 0);
-        for (; b != NO_BLOCK; b = free_blocks_next(set, a->table.rows.at, b))
-            if (is_whole_segment(block_at(a, b))) {
-                age += (double)(n_asked - block_at(a, b)->since);
-                array_push(&found, b);
+    for (size_t p = 0; p < a->order.n && !a->pools.at[a->order.at[p]]->small; p++)
+        EACH (const uint32_t, b, a->pools.at[a->order.at[p]]->free.in)
+            if (is_whole_segment(block_at(a, *b))) {
+                age += (double)(n_asked - block_at(a, *b)->since);
+                array_push(&found, *b);
             }
-    }
     size_t n_left = found.n;
     bool freed = true;
     while (reclaimed < target && freed && n_left > 0) {
@@ -266,44 +261,40 @@ static bool release_large(struct allocator *a, struct block_pool *pool, uint64_t
     uint64_t split = a->settings.max_split_bytes, need = MAX(size, split), released = 0;
     if (split == ALLOCATOR_UNLIMITED)
         return false;
-    uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, need);
-    if (b != NO_BLOCK && is_whole_segment(block_at(a, b))) {
-        release_block(a, b);
+    size_t at = free_blocks_find(&pool->free, a->table.rows.at, need);
+    if (at < pool->free.in.n && is_whole_segment(block_at(a, pool->free.in.at[at]))) {
+        release_block(a, pool->free.in.at[at]);
         return true;
     }
-    b = free_blocks_last(&pool->free, a->table.rows.at);
-    while (b != NO_BLOCK && released < need && block_at(a, b)->size >= split) {
-        uint32_t before = free_blocks_previous(&pool->free, a->table.rows.at, b);
-        if (is_whole_segment(block_at(a, b))) {
-            released += block_at(a, b)->size;
-            release_block(a, b);
+    for (at = pool->free.in.n; at-- > 0 && released < need;) {
+        const struct block *block = block_at(a, pool->free.in.at[at]);
+        if (block->size < split)
+            break;
+        if (is_whole_segment(block)) {
+            released += block->size;
+            release_block(a, pool->free.in.at[at]);
         }
-        b = before;
     }
     return released >= need;
 }
 
 static void release_pool(struct allocator *a, const struct block_pool *pool)
 {
-    SCRATCH ARRAY(uint32_t) expandable = {0};
-    uint32_t b = free_blocks_find(&pool->free, a->table.rows.at, 0);
-    while (b != NO_BLOCK) {
-        uint32_t next = free_blocks_next(&pool->free, a->table.rows.at, b);
-        if (block_at(a, b)->expandable)
-            array_push(&expandable, b);
-        else if (is_whole_segment(block_at(a, b)))
-            release_block(a, b);
-        b = next;
-    }
-    for (size_t i = 0; i < expandable.n; i++)
-        unmap_block(a, expandable.at[i]);
+    SCRATCH ARRAY(uint32_t) all = {0};
+    array_append(&all, pool->free.in.at, pool->free.in.n);
+    EACH (const uint32_t, b, all)
+        if (block_at(a, *b)->expandable)
+            unmap_block(a, *b);
+        else if (is_whole_segment(block_at(a, *b)))
+            release_block(a, *b);
 }
 
 void release_cached(struct allocator *a)
 {
-    while (a->waiting != NO_BLOCK) {
-        id_set(a, block_at(a, a->waiting)->requested, NO_BLOCK);
-        finish_waiting(a, a->waiting);
+    while (a->waiting.n > 0) {
+        uint32_t b = a->waiting.at[a->waiting.n - 1];
+        id_set(a, block_at(a, b)->requested, NO_BLOCK);
+        finish_waiting(a, b);
     }
     for (size_t p = 0; p < a->order.n; p++)
         release_pool(a, a->pools.at[a->order.at[p]]);

@@ -1,7 +1,7 @@
 /* The state of a caching allocator, inside the simulator.
  *
  * Blocks of a segment form a chain by address. A free block is in the set of its pool, an unmapped
- * one in another one, one that waits for a stream in the allocator's chain. Free neighbours
+ * one in another one, one that waits for a stream in the allocator's list. Free neighbours
  * that are both mapped, or both not, are always merged. */
 #pragma once
 
@@ -67,7 +67,7 @@ struct allocator {
     struct map pool_numbers;
     uint32_t last_pool[2];             /* the last pool that was asked for; by `small` */
     uint64_t n_asked[2];               /* how often a pool was asked for; by `small` */
-    uint32_t waiting;                  /* the first freed block that another stream still uses */
+    ARRAY(uint32_t) waiting;           /* freed blocks that another stream still uses */
     uint64_t capacity, used;           /* of the device, in whole pages; UINT64_MAX: no limit */
     uint64_t lowest;                   /* address of a chunk */
     ARRAY(struct device_chunk) chunks; /* the oldest first */
@@ -166,25 +166,18 @@ static inline void begin_waiting(struct allocator *a, uint32_t b, uint64_t id)
     struct block *block = block_at(a, b);
     block->state = BLOCK_WAITING;
     block->requested = id;
-    block->left = NO_BLOCK;
-    block->right = a->waiting;
-    if (a->waiting != NO_BLOCK)
-        block_at(a, a->waiting)->left = b;
-    a->waiting = b;
+    array_push(&a->waiting, b);
     a->figures.waiting_bytes += block->size;
 }
 
 /* A block that other streams used no longer waits. */
 static inline void finish_waiting(struct allocator *a, uint32_t b)
 {
-    struct block *block = block_at(a, b);
-    if (block->left != NO_BLOCK)
-        block_at(a, block->left)->right = block->right;
-    else
-        a->waiting = block->right;
-    if (block->right != NO_BLOCK)
-        block_at(a, block->right)->left = block->left;
-    a->figures.waiting_bytes -= block->size;
+    size_t at = a->waiting.n - 1;
+    while (a->waiting.at[at] != b)
+        at--;
+    a->waiting.at[at] = a->waiting.at[--a->waiting.n];
+    a->figures.waiting_bytes -= block_at(a, b)->size;
     release_to_pool(a, b);
 }
 

@@ -45,35 +45,33 @@ static inline bool is_split(const struct allocator *a, const struct block_pool *
 
 /* ---- requests ---- */
 
+/* A block that can grow counts as large as it can become. */
+static uint64_t can_become(const struct block *rows, uint32_t b)
+{
+    uint32_t behind = rows[b].next;
+    bool grows = behind != NO_BLOCK && !rows[behind].mapped;
+    return rows[b].size + (grows ? rows[behind].size : 0);
+}
+
 static inline uint32_t choose_free(const struct allocator *a, const struct block_pool *pool,
                                    uint64_t size)
 {
     const struct block *rows = a->table.rows.at;
-    uint32_t b = free_blocks_find(&pool->free, rows, size);
-    if (b == NO_BLOCK)
-        return b;
-    if (rows[b].expandable && a->settings.expandable_segments) {
-        /* a block that can grow counts as large as it can become */
-        for (;;) {
-            uint32_t next = free_blocks_next(&pool->free, rows, b);
-            if (next == NO_BLOCK || !rows[b].expandable)
-                break;
-            uint32_t behind = rows[b].next, behind_next = rows[next].next;
-            uint64_t can = rows[b].size, next_can = rows[next].size;
-            if (behind != NO_BLOCK && !rows[behind].mapped)
-                can += rows[behind].size;
-            if (behind_next != NO_BLOCK && !rows[behind_next].mapped)
-                next_can += rows[behind_next].size;
-            if (next_can >= can)
-                break;
-            b = next;
-        }
+    const struct free_blocks *set = &pool->free;
+    size_t at = free_blocks_find(set, rows, size);
+    if (at == set->in.n)
+        return NO_BLOCK;
+    if (rows[set->in.at[at]].expandable && a->settings.expandable_segments) {
+        while (at + 1 < set->in.n && rows[set->in.at[at]].expandable &&
+               can_become(rows, set->in.at[at + 1]) < can_become(rows, set->in.at[at]))
+            at++;
     } else {
-        while (b != NO_BLOCK && rows[b].expandable)
-            b = free_blocks_next(&pool->free, rows, b);
-        if (b == NO_BLOCK)
-            return b;
+        while (at < set->in.n && rows[set->in.at[at]].expandable)
+            at++;
+        if (at == set->in.n)
+            return NO_BLOCK;
     }
+    uint32_t b = set->in.at[at];
     uint64_t split = a->settings.max_split_bytes;
     if (size < split ? rows[b].size >= split
                      : rows[b].size - size >= a->settings.max_non_split_rounding_bytes)
@@ -200,7 +198,7 @@ struct allocator *allocator_create(const struct allocator_options *options)
     if (a->settings.memory_fraction > 0 && a->settings.memory_fraction < 1 && device)
         a->limit = (uint64_t)(a->settings.memory_fraction * (double)device);
     a->range_bytes = device + device / 8;
-    a->table.unused = a->waiting = NO_BLOCK;
+    a->table.unused = NO_BLOCK;
     a->capacity = options->capacity_bytes ?: UINT64_MAX;
     a->lowest = LOWEST_ADDRESS;
     return a;
@@ -210,10 +208,11 @@ void allocator_destroy(struct allocator *a)
 {
     if (!a)
         return;
-    for (size_t p = 0; p < a->pools.n; p++)
+    for (size_t p = 0; p < a->pools.n; p++) {
+        FREE_ALL(&a->pools.at[p]->free.in, &a->pools.at[p]->unmapped.in);
         mem_free(a->pools.at[p]);
-    FREE_ALL(&a->pools, &a->order, &a->table.rows, &a->chunks, &a->segments);
-    map_fini(&a->pool_numbers);
-    map_fini(&a->ids);
+    }
+    FREE_ALL(&a->pools, &a->order, &a->table.rows, &a->chunks, &a->segments, &a->waiting,
+             &a->pool_numbers, &a->ids);
     mem_free(a);
 }

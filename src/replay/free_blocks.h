@@ -1,5 +1,5 @@
-/* Sets of an allocator's blocks, as treaps: free ones by size, order of their segments and address;
- * unmapped ones by address alone. Blocks are in one table and known by their index. */
+/* Sets of an allocator's blocks: free ones by size, order of their segments and address; unmapped
+ * ones by address alone. Blocks are in one table and known by their index. */
 #pragma once
 
 #include "base/base.h"
@@ -8,14 +8,12 @@
 
 enum block_state { BLOCK_FREE, BLOCK_TAKEN, BLOCK_WAITING, BLOCK_UNUSED };
 
-/* 64 bytes: one line of a cache. */
 struct block {
     uint64_t address, size;
-    uint64_t requested;   /* while it is taken: bytes asked for; while it waits: its id */
-    uint64_t since;       /* while it is free: how often its kind of pool had been asked */
-    uint32_t prev, next;  /* its neighbours in its segment */
-    uint32_t left, right; /* in the treap; of waiting ones: the waiting ones before and after it */
-    uint32_t segment;     /* number of its segment's address */
+    uint64_t requested;  /* while it is taken: bytes asked for; while it waits: its id */
+    uint64_t since;      /* while it is free: how often its kind of pool had been asked */
+    uint32_t prev, next; /* its neighbours in its segment */
+    uint32_t segment;    /* number of its segment's address */
     uint32_t pool;
     uint8_t state; /* enum block_state */
     bool mapped;   /* else it is only addresses */
@@ -24,16 +22,12 @@ struct block {
 };
 
 struct free_blocks {
-    uint32_t root; /* NO_BLOCK: it is empty */
+    ARRAY(uint32_t) in; /* in order */
     bool by_size;
 };
 
-void free_blocks_insert(struct free_blocks *set, struct block *blocks, uint32_t b);
-void free_blocks_remove(struct free_blocks *set, struct block *blocks, uint32_t b);
-/* The first block, of a set by size the first of at least that size; NO_BLOCK. */
-uint32_t free_blocks_find(const struct free_blocks *set, const struct block *blocks, uint64_t size);
-uint32_t free_blocks_last(const struct free_blocks *set, const struct block *blocks);
-/* The neighbours of a block in the order; NO_BLOCK. */
-uint32_t free_blocks_next(const struct free_blocks *set, const struct block *blocks, uint32_t b);
-uint32_t free_blocks_previous(const struct free_blocks *set, const struct block *blocks,
-                              uint32_t b);
+void free_blocks_insert(struct free_blocks *set, const struct block *blocks, uint32_t b);
+void free_blocks_remove(struct free_blocks *set, const struct block *blocks, uint32_t b);
+/* Where the first block of at least that size stands in a set by size; at its end: there is none.
+ */
+size_t free_blocks_find(const struct free_blocks *set, const struct block *blocks, uint64_t size);

@@ -30,24 +30,6 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
     return *step_end(rank, step - 1, local);
 }
 
-/* Whether `op` of the iteration before, which was not recorded, may have held anything up: in some
- * measured iteration it goes on when the next one begins. */
-static bool may_run_over(const struct assembly *a, uint32_t op)
-{
-    uint32_t r = assembly_rank_of(a, op), local = op - a->first_op[r];
-    const struct rank_build *rank = &a->join->ranks[r];
-    bool seen = false;
-    if (local >= rank->n_timed)
-        return true;
-    for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t end = *step_end(rank, s, local);
-        if (end != ABSENT && end > rank->steps.at[s].end_ns)
-            return true;
-        seen |= end != ABSENT && s + 1 < rank->steps.n && rank->steps.at[s + 1].follows;
-    }
-    return !seen;
-}
-
 /* ---- messages ---- */
 
 /* How a message found its links. INT64_MIN: nothing was on them; INT64_MAX: that end is not known.
@@ -117,33 +99,23 @@ static void time_messages(struct assembly *a, struct found_links *found)
 
 /* ---- all ops ---- */
 
-struct readiness {
-    int64_t ready_ns; /* ABSENT: no predecessor was measured */
-    bool complete;    /* all of them were; a session's step begins when the one before is over */
-};
-
-/* `e` is the op's first edge among those sorted by their end. */
-static struct readiness ready_at(const struct assembly *a, const int64_t *end_ns, size_t e,
-                                 uint32_t op, uint32_t sample)
+/* When an op was ready; ABSENT: no predecessor was measured. `e` is its first edge among those
+ * sorted by their end. */
+static int64_t ready_at(const struct assembly *a, const int64_t *end_ns, size_t e, uint32_t op,
+                        uint32_t sample)
 {
     enum { MOST = 256 };
-    struct readiness r = {ABSENT, true};
-    int64_t ends[MOST];
+    int64_t ends[MOST], ready_ns = ABSENT;
     uint32_t n = 0, spare = a->graph->spare ? a->graph->spare[op] : 0;
     for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
         const struct local_edge *edge = &a->edges.at[e];
         int64_t end = edge->next ? end_before(a, edge->from, sample) : end_ns[edge->from];
         if (spare > 0 && n < MOST)
             ends[n++] = end;
-        else if (end == ABSENT)
-            r.complete &=
-                !edge->next || a->join->ranks[0].trace->in_session || !may_run_over(a, edge->from);
-        else if (end > r.ready_ns)
-            r.ready_ns = end;
+        else
+            ready_ns = MAX(ready_ns, end);
     }
-    if (n > spare)
-        r.ready_ns = graph_all_but_latest(ends, n, spare);
-    return r;
+    return n > spare ? graph_all_but_latest(ends, n, spare) : ready_ns;
 }
 
 enum { OPS_A_BLOCK = 256 };
@@ -151,8 +123,6 @@ enum { OPS_A_BLOCK = 256 };
 struct timing {
     struct assembly *a;
     const size_t *first_edge;  /* of each op */
-    uint8_t *doubtful;         /* by sample and op: something before the window may have held it up,
-                                  which must not become a gap */
     struct found_links *found; /* of messages; see time_messages() */
 };
 
@@ -181,7 +151,6 @@ static void time_sample(void *arg, size_t at_sample)
     struct assembly *a = t->a;
     uint32_t sample = (uint32_t)at_sample;
     SCRATCH int64_t *end_ns = mem_alloc(a->n_ops * sizeof *end_ns); /* of each op */
-    uint8_t *doubtful = t->doubtful + (size_t)sample * a->n_ops;
     int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
     for (uint32_t i = 0, r = 0; i < a->n_ops; i++) {
@@ -196,28 +165,27 @@ static void time_sample(void *arg, size_t at_sample)
             end_ns[op] = message_time_of(a->messages, message, sample)->end_ns;
             continue;
         }
-        struct readiness ready = ready_at(a, end_ns, t->first_edge[op], op, sample);
+        int64_t ready_ns = ready_at(a, end_ns, t->first_edge[op], op, sample);
         bool measured = local < rank->n_timed;
         size_t at = build_at(rank, step, local);
         if (measured && rank->free_ns)
-            ready.ready_ns = MAX(ready.ready_ns, rank->free_ns[at]);
-        if (ready.ready_ns == ABSENT)
-            ready.ready_ns = rank->steps.at[step].start_ns;
-        doubtful[op] = !ready.complete;
+            ready_ns = MAX(ready_ns, rank->free_ns[at]);
+        if (ready_ns == ABSENT)
+            ready_ns = rank->steps.at[step].start_ns;
         if (message != NO_ID) {
-            time_call(t, sample, message, ready.ready_ns, &end_ns[op]);
+            time_call(t, sample, message, ready_ns, &end_ns[op]);
             continue;
         }
-        int64_t start = ready.ready_ns, end = start;
+        int64_t start = ready_ns, end = start;
         if (measured && rank->start_ns[at] != ABSENT) {
             start = rank->start_ns[at];
             end = rank->end_ns[at];
         }
         /* it may have run before what the graph has it wait for; what follows it in a replay waits
          * for that, too, and has it in no gap once more */
-        end_ns[op] = MAX(end, ready.ready_ns);
+        end_ns[op] = MAX(end, ready_ns);
         dur[op] = assembly_span(start, end);
-        gap[op] = assembly_span(ready.ready_ns, start);
+        gap[op] = assembly_span(ready_ns, start);
     }
 }
 
@@ -302,41 +270,23 @@ static void settle_all_turns(struct assembly *a)
             settle_turns(a, r, s, list);
 }
 
-static int64_t mean_of(__int128 sum, uint32_t n)
+/* The means of a block of ops, a sample after the other, as they lie in memory. What only leads up
+ * to the others is not in them. */
+static void average_times(void *arg, size_t block)
 {
-    return n ? (int64_t)((sum + n / 2) / n) : 0;
-}
-
-/* In a window's first iteration what overlaps from before is unseen: such a gap is at most the
- * usual one. Not so in what only leads up to the others: a replay has nothing before that. Of a
- * block of ops, a sample after the other, as they lie in memory. */
-static void settle_gaps(void *arg, size_t block)
-{
-    const struct timing *t = arg;
-    const struct assembly *a = t->a;
+    const struct assembly *a = ((const struct timing *)arg)->a;
     struct dpro_graph *g = a->graph;
-    struct {
-        __int128 dur, gap, sure; /* sums; sure: of gaps without doubt */
-        uint32_t n_sure;
-    } sums[OPS_A_BLOCK] = {{0}};
+    __int128 durs[OPS_A_BLOCK] = {0}, gaps[OPS_A_BLOCK] = {0};
+    uint32_t n_samples = a->n_samples - a->first_sample;
     size_t begin = block * OPS_A_BLOCK, n = MIN(a->n_ops - begin, (size_t)OPS_A_BLOCK);
     for (size_t s = a->first_sample; s < a->n_samples; s++)
-        for (size_t i = 0, at = s * a->n_ops + begin; i < n; i++, at++)
-            if (!t->doubtful[at]) {
-                sums[i].sure += g->sample_gap_ns[at];
-                sums[i].n_sure++;
-            }
-    for (size_t s = a->first_sample; s < a->n_samples; s++)
         for (size_t i = 0, at = s * a->n_ops + begin; i < n; i++, at++) {
-            int64_t *gap = &g->sample_gap_ns[at];
-            if (t->doubtful[at] && sums[i].n_sure > 0)
-                *gap = MIN(*gap, (int64_t)(sums[i].sure / sums[i].n_sure));
-            sums[i].gap += *gap;
-            sums[i].dur += g->sample_dur_ns[at];
+            durs[i] += g->sample_dur_ns[at];
+            gaps[i] += g->sample_gap_ns[at];
         }
-    for (size_t i = 0; i < n; i++) {
-        g->dur_ns[begin + i] = mean_of(sums[i].dur, a->n_samples - a->first_sample);
-        g->gap_ns[begin + i] = mean_of(sums[i].gap, a->n_samples - a->first_sample);
+    for (size_t i = 0; i < n && n_samples > 0; i++) {
+        g->dur_ns[begin + i] = (int64_t)((durs[i] + n_samples / 2) / n_samples);
+        g->gap_ns[begin + i] = (int64_t)((gaps[i] + n_samples / 2) / n_samples);
     }
 }
 
@@ -347,7 +297,6 @@ void assembly_time(struct assembly *a)
     size_t *first_edge = mem_alloc(a->n_ops * sizeof *first_edge);
     struct timing t = {.a = a,
                        .first_edge = first_edge,
-                       .doubtful = mem_array(n, 1),
                        .found = mem_alloc(n_messages * a->n_samples * sizeof *t.found)};
     g->sample_dur_ns = arena_alloc(&g->arena, n * sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_alloc(&g->arena, n * sizeof *g->sample_gap_ns);
@@ -366,7 +315,8 @@ void assembly_time(struct assembly *a)
     time_messages(a, t.found);
     parallel_for(a->n_samples, a->options->threads, time_sample, &t);
     settle_all_turns(a);
-    parallel_for((a->n_ops + OPS_A_BLOCK - 1) / OPS_A_BLOCK, a->options->threads, settle_gaps, &t);
+    parallel_for((a->n_ops + OPS_A_BLOCK - 1) / OPS_A_BLOCK, a->options->threads, average_times,
+                 &t);
     g->n_samples = a->n_samples - a->first_sample;
     if (a->first_sample > 0) {
         g->lead_dur_ns = g->sample_dur_ns;
@@ -374,5 +324,5 @@ void assembly_time(struct assembly *a)
         g->sample_dur_ns += a->n_ops;
         g->sample_gap_ns += a->n_ops;
     }
-    FREE_ALL(&first_edge, &t.doubtful, &t.found);
+    FREE_ALL(&first_edge, &t.found);
 }

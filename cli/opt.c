@@ -229,110 +229,117 @@ static bool is_allowed(const struct opt *opt, const char *text)
            (opt_read_u64(text, &value) && value >= opt->least && value <= opt->most);
 }
 
-static int set(const char *command, const struct opt *opt, const char *shown, const char *text,
-               void *values)
+struct parser {
+    const char *command;
+    const struct opt *opts;
+    int argc, i; /* of the argument that is looked at, moved over a value */
+    char **argv;
+    void *values;
+    const char **given; /* by option: its value */
+};
+
+static int opt_set(struct parser *p, const struct opt *opt, const char *shown, const char *text)
 {
     char form[FORM_SIZE];
-    void *field = (char *)values + opt->offset;
+    void *field = (char *)p->values + opt->offset;
+    const char **given = &p->given[opt - p->opts];
     if (text == NULL) {
         opt->read(text, field);
         return 0;
     }
     if (!is_allowed(opt, text) || (opt->read != NULL && !opt->read(text, field))) {
-        cmd_say("%s: '%s' is not %s; see 'dpro help %s'", shown, text, form_of(opt, form), command);
+        cmd_say("%s: '%s' is not %s; see 'dpro help %s'", shown, text, form_of(opt, form),
+                p->command);
         return CMD_USAGE;
     }
+    if (!opt->repeats && *given != NULL && strcmp(*given, text) != 0)
+        cmd_say("%s is given twice: '%s' counts, '%s' does not", shown, text, *given);
+    *given = text;
     if (opt->read == NULL)
         *(int *)field = opt_find_word(text, opt->choices);
     return 0;
 }
 
-static int no_value(const struct opt *opt, const char *shown)
+/* An option that takes a value: what is behind it in the same argument, or the next one. */
+static int set_value(struct parser *p, const struct opt *opt, const char *shown, const char *value)
 {
     char form[FORM_SIZE];
+    if (value != NULL || p->i + 1 < p->argc)
+        return opt_set(p, opt, shown, value != NULL ? value : p->argv[++p->i]);
     cmd_say("%s needs a value: %s", shown, form_of(opt, form));
     return CMD_USAGE;
 }
 
-/* --name, --name=value or --name value; *i is the index of the argument, moved over a value. */
-static int parse_long(const char *command, const struct opt *opts, int argc, char **argv, int *i,
-                      void *values)
+/* --name, --name=value or --name value. */
+static int parse_long(struct parser *p)
 {
-    const char *name = argv[*i] + 2;
+    const char *name = p->argv[p->i] + 2;
     size_t len = strcspn(name, "=");
     const char *value = name[len] == '=' ? name + len + 1 : NULL;
-    const struct opt *opt = find_long(opts, name, len);
+    const struct opt *opt = find_long(p->opts, name, len);
     char shown[80];
 
     if (opt == NULL) {
-        char *wrong = strndup(argv[*i], len + 2);
-        say_unknown(command, opts, wrong == NULL ? argv[*i] : wrong,
-                    wrong == NULL ? NULL : opt_nearest(wrong + 2, name_of_opt, opts));
+        char *wrong = strndup(p->argv[p->i], len + 2);
+        say_unknown(p->command, p->opts, wrong == NULL ? p->argv[p->i] : wrong,
+                    wrong == NULL ? NULL : opt_nearest(wrong + 2, name_of_opt, p->opts));
         free(wrong);
         return CMD_USAGE;
     }
     snprintf(shown, sizeof shown, "--%s", opt->name);
-    if (opt->arg == NULL) {
-        if (value != NULL) {
-            cmd_say("%s takes no value", shown);
-            return CMD_USAGE;
-        }
-        return set(command, opt, shown, NULL, values);
-    }
-    if (value == NULL) {
-        if (*i + 1 >= argc)
-            return no_value(opt, shown);
-        value = argv[++*i];
-    }
-    return set(command, opt, shown, value, values);
+    if (opt->arg != NULL)
+        return set_value(p, opt, shown, value);
+    if (value == NULL)
+        return opt_set(p, opt, shown, NULL);
+    cmd_say("%s takes no value", shown);
+    return CMD_USAGE;
 }
 
 /* -x, -xyz (flags), -xVALUE or -x VALUE. */
-static int parse_short(const char *command, const struct opt *opts, int argc, char **argv, int *i,
-                       void *values)
+static int parse_short(struct parser *p)
 {
-    for (const char *p = argv[*i] + 1; *p != '\0'; p++) {
-        const struct opt *opt = find_short(opts, *p);
-        char shown[3] = {'-', *p, '\0'};
-        int status;
+    int status = 0;
+    for (const char *c = p->argv[p->i] + 1; *c != '\0' && status == 0; c++) {
+        const struct opt *opt = find_short(p->opts, *c);
+        char shown[3] = {'-', *c, '\0'};
         if (opt == NULL) {
-            say_unknown(command, opts, shown, NULL);
+            say_unknown(p->command, p->opts, shown, NULL);
             return CMD_USAGE;
         }
-        if (opt->arg != NULL) {
-            if (p[1] != '\0')
-                return set(command, opt, shown, p + 1, values);
-            if (*i + 1 >= argc)
-                return no_value(opt, shown);
-            return set(command, opt, shown, argv[++*i], values);
-        }
-        status = set(command, opt, shown, NULL, values);
-        if (status != 0)
-            return status;
+        if (opt->arg != NULL)
+            return set_value(p, opt, shown, c[1] != '\0' ? c + 1 : NULL);
+        status = opt_set(p, opt, shown, NULL);
     }
-    return 0;
+    return status;
+}
+
+static int parse_all(struct parser *p, struct opt_list *args)
+{
+    bool options = true;
+    int status = 0;
+    for (; p->i < p->argc && status == 0; p->i++) {
+        const char *arg = p->argv[p->i];
+        if (!options || arg[0] != '-' || arg[1] == '\0')
+            status = list_add(args, arg) ? 0 : cmd_no_memory();
+        else if (strcmp(arg, "--") == 0)
+            options = false;
+        else
+            status = arg[1] == '-' ? parse_long(p) : parse_short(p);
+    }
+    return status;
 }
 
 int opt_parse(const char *command, const struct opt *opts, int argc, char **argv, void *values,
               struct opt_list *args)
 {
-    bool options = true;
-    for (int i = 1; i < argc; i++) {
-        int status = 0;
-        if (!options || argv[i][0] != '-' || argv[i][1] == '\0') {
-            if (!list_add(args, argv[i]))
-                return cmd_no_memory();
-        } else if (strcmp(argv[i], "--") == 0) {
-            options = false;
-        } else if (argv[i][1] == '-') {
-            status = parse_long(command, opts, argc, argv, &i, values);
-        } else {
-            status = parse_short(command, opts, argc, argv, &i, values);
-        }
-        if (status != 0)
-            return status;
-    }
-    return 0;
+    struct parser parser = {command, opts, argc, 1, argv, values, NULL};
+    size_t n = 1;
+    while (opts[n - 1].name != NULL)
+        n++;
+    parser.given = calloc(n, sizeof *parser.given);
+    int status = parser.given == NULL ? cmd_no_memory() : parse_all(&parser, args);
+    free(parser.given);
+    return status;
 }
 
 void opt_free(const struct opt *opts, void *values)

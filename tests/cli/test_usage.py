@@ -210,6 +210,14 @@ class Forms(Case):
         twice = dpro("replay", BUNDLED, "--json", "--samples=9", "--samples=5", "--seed=1", "--seed=2")
         self.assert_code(once, DONE)
         self.assertEqual(once.out, twice.out)
+        self.assertEqual(once.err, "")
+        self.assertIn("dpro: --samples is given twice: '5' counts, '9' does not", twice.err)
+
+    def test_what_is_left_out_of_a_repeated_option_is_said(self):
+        twice = dpro("whatif", BUNDLED, "--bandwidth", "0.5x", "--bandwidth=2x", "-q")
+        self.assertIn("dpro: --bandwidth is given twice: '2x' counts, '0.5x' does not", twice.err)
+        for options in (("--bandwidth=2x", "--bandwidth", "2x"), ("--delay", "FW=0.5", "--delay", "BW=0.5")):
+            self.assertEqual(dpro("whatif", BUNDLED, *options, "-q").err, "")
 
     def test_bandwidth_forms(self):
         rates = {"1gbit": 125e6, "500mbit": 62.5e6, "12.5GB/s": 12.5e9, "100Gbit/s": 12.5e9, "10Gbps": 1.25e9,

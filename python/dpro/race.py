@@ -66,8 +66,8 @@ def _percent(log_ratio):
 
 class Race:
     """`names`: of all that run, the most promising first; the baseline's too or not. Those that the budget can't measure once in its first
-    share are left out. `settle_steps`: of each turn, which are not measured and cost as much.
-    Calls of next_block() and add() in the same order give the same race: who kept what was added can go on with it."""
+    share come in later, where none that runs is ahead of the baseline. `settle_steps`: of each turn, which are not measured and cost
+    as much. Calls of next_block() and add() in the same order give the same race: who kept what was added can go on with it."""
 
     def __init__(self, names, baseline, budget_steps, steps_a_turn, least_gain=0.01, alpha=0.05, settle_steps=0, memory_bytes=None):
         self.baseline, self.finalists = baseline, [name for name in names if name != baseline]
@@ -82,9 +82,9 @@ class Race:
         self._out = {}         # kind and reason, by name
         self._round_ends = 0   # after how many blocks
         self._decided = None
-        while len(self.racing()) > 1 and self._share() < self._cost * (1 + len(self.racing())):
+        self._error = alpha / max(1, len(self.finalists))
+        while len(self.racing()) > 1 and not self._is_room(len(self.racing())):
             self._leave(self.racing()[-1], UNTRIED, "the budget of %d steps is too small to measure it" % budget_steps)
-        self._error = alpha / max(1, len(self.racing()))
 
     # The course
 
@@ -110,6 +110,8 @@ class Race:
     def next_block(self):
         """Names in the order of their turns; None: it is decided."""
         self._end_block()
+        if not self._decided and not any(self._mean(name) < -self._standard_error(name) for name in self.racing()):
+            self._take_in()
         if not self.racing():
             self._decided = self._decided or "no other is left"
         if self._decided:
@@ -208,9 +210,10 @@ class Race:
             ahead = [other for other in self.racing() if self._interval(name, other)[1] > 0]
             if ahead:
                 self._leave(name, SLOWER, "it is slower than %s" % ahead[0])
-        if not self.racing():
+        if not self.racing() and not self._take_in():
             unlikely = any(kind == BEHIND for kind, _ in self._out.values())
             self._decided = "no other %s more than %.3g %%" % ("is likely to save" if unlikely else "saves", _percent(-self._least))
+        if self._decided or not self._blocks or not any(self._values(name, self.baseline) for name in self.racing()):
             return
         best = self._leader()
         if self._beats(best) and all(self._interval(name, best)[1] > -self._least for name in self.racing() if name != best):
@@ -231,12 +234,25 @@ class Race:
 
     # Shares of the budget
 
-    def _share(self):
-        """Of the steps that are left: there are as many rounds as it takes to halve them to one, and that one's own."""
-        return (self.budget_steps - self.steps) / (1 + math.ceil(math.log2(len(self.racing()))))
+    def _blocks_of_round(self, n):
+        """Of n finalists, in their share of the steps that are left: there are as many rounds as it takes to halve them to one, and that
+        one's own."""
+        return (self.budget_steps - self.steps) / (1 + math.ceil(math.log2(n))) / (self._cost * (1 + n))
+
+    def _is_room(self, n):
+        return self._blocks_of_round(n) >= 1
+
+    def _take_in(self):
+        """The most promising of those that there was no room for; returns whether there is one."""
+        untried = [name for name, (kind, _) in self._out.items() if kind == UNTRIED]
+        if not untried or not self._is_room(len(self.racing()) + 1):
+            return False
+        del self._out[min(untried, key=self.finalists.index)]
+        self._begin_round()
+        return True
 
     def _begin_round(self):
-        self._round_ends = len(self._blocks) + max(1, int(self._share() / (self._cost * (1 + len(self.racing())))))
+        self._round_ends = len(self._blocks) + max(1, int(self._blocks_of_round(len(self.racing()))))
 
     def _halve(self):
         by_time = sorted(self.racing(), key=lambda name: statistics.median(self._values(name, self.baseline)))

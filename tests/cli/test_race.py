@@ -113,8 +113,8 @@ class Races(unittest.TestCase):
         noisy.__name__ = "a fifth"
         for hopeless in race.HOPELESS, math.inf:
             with unittest.mock.patch.object(race, "HOPELESS", hopeless):
-                _, _, steps[hopeless] = self.races({"base": 1, "a": 1.1, "b": 1.12}, noisy, 4000, 60)
-                _, found[hopeless], _ = self.races({"base": 1, "a": 0.96, "b": 1}, noisy, 4000, 60)
+                _, _, steps[hopeless] = self.races({"base": 1, "a": 1.1, "b": 1.12}, noisy, 4000, 30)
+                _, found[hopeless], _ = self.races({"base": 1, "a": 0.96, "b": 1}, noisy, 4000, 30)
         self.assertLess(steps[race.HOPELESS], 0.6 * steps[math.inf])
         self.assertGreater(found[race.HOPELESS], found[math.inf] - 0.1)
 
@@ -140,6 +140,10 @@ class Races(unittest.TestCase):
         _, found, steps = self.races(times, steady, 1500, SEEDS // 5)
         self.assertGreater(found, 0.97)
         self.assertLess(steps, 700)
+
+    def test_one_that_there_was_no_room_for_comes_in_where_the_others_win_nothing(self):
+        won, found, _ = self.races({"base": 1, "a": 1.02, "b": 1.05, "c": 0.9, "d": 1, "e": 1}, steady, 240, 100)
+        self.assertGreater(found, 0.9)
 
     def test_an_interval_holds_after_any_block(self):
         missed = 0

@@ -1,5 +1,5 @@
-/* A scope is a hash set of blocks. Its room for a block is made before the block, so that a block
- * is never without a place in it. */
+/* Each block begins with its links: the blocks of a scope are a list, and a block that is freed or
+ * moved needs no search. */
 #include "base/base.h"
 
 #include <sys/mman.h>
@@ -7,66 +7,51 @@
 
 static _Thread_local struct memory_frame *current;
 
-static size_t slot_of(const struct memory_scope *scope, const void *block)
+struct memory_block {
+    struct memory_block *next, *prev;
+    struct memory_scope *scope; /* whose list it is in; NULL: in none */
+    size_t mapped;              /* bytes of pages of its own; 0: it is malloc()'s */
+};
+
+static struct memory_block *block_of(void *at)
 {
-    size_t mask = scope->n_slots - 1, slot = map_mix((uintptr_t)block) & mask;
-    while (scope->blocks[slot] && scope->blocks[slot] != block)
-        slot = (slot + 1) & mask;
-    return slot;
+    return (struct memory_block *)at - 1;
 }
 
-static bool memory_grow(struct memory_scope *scope)
+static void block_link(struct memory_block *block, struct memory_scope *scope)
 {
-    struct memory_scope bigger = {.n_slots = scope->n_slots ? scope->n_slots * 2 : 64};
-    bigger.blocks = calloc(bigger.n_slots, sizeof *bigger.blocks);
-    if (!bigger.blocks)
-        return false;
-    for (size_t i = 0; i < scope->n_slots; i++)
-        if (scope->blocks[i])
-            bigger.blocks[slot_of(&bigger, scope->blocks[i])] = scope->blocks[i];
-    free(scope->blocks);
-    scope->blocks = bigger.blocks;
-    scope->n_slots = bigger.n_slots;
-    return true;
-}
-
-/* Makes room for a block that comes; false: memory ran out. */
-static bool expect_block(struct memory_scope *scope)
-{
+    block->scope = scope;
+    if (!scope)
+        return;
     pthread_mutex_lock(&scope->lock);
-    bool ready = !scope->failed && (scope->n * 2 < scope->n_slots || memory_grow(scope));
-    scope->n += ready;
-    pthread_mutex_unlock(&scope->lock);
-    return ready;
-}
-
-static void add_block(struct memory_scope *scope, void *block)
-{
-    pthread_mutex_lock(&scope->lock);
-    scope->blocks[slot_of(scope, block)] = block;
+    block->prev = NULL;
+    block->next = scope->blocks;
+    if (scope->blocks)
+        scope->blocks->prev = block;
+    scope->blocks = block;
     pthread_mutex_unlock(&scope->lock);
 }
 
-/* Takes a block out and keeps its room if `expected`. Returns whether it was there. */
-static bool take_block(struct memory_scope *scope, const void *block, bool expected)
+/* Returns the scope whose list it was in. */
+static struct memory_scope *block_unlink(struct memory_block *block)
 {
+    struct memory_scope *scope = block->scope;
+    if (!scope)
+        return NULL;
     pthread_mutex_lock(&scope->lock);
-    size_t mask = scope->n_slots - 1, hole = scope->n_slots ? slot_of(scope, block) : 0;
-    bool known = scope->n_slots && scope->blocks[hole];
-    if (known) {
-        scope->n -= !expected;
-        scope->blocks[hole] = NULL;
-        for (size_t at = (hole + 1) & mask; scope->blocks[at]; at = (at + 1) & mask) {
-            size_t home = map_mix((uintptr_t)scope->blocks[at]) & mask;
-            if (((at - home) & mask) < ((at - hole) & mask))
-                continue;
-            scope->blocks[hole] = scope->blocks[at];
-            scope->blocks[at] = NULL;
-            hole = at;
-        }
-    }
+    *(block->prev ? &block->prev->next : &scope->blocks) = block->next;
+    if (block->next)
+        block->next->prev = block->prev;
     pthread_mutex_unlock(&scope->lock);
-    return known;
+    return scope;
+}
+
+static void block_free(struct memory_block *block)
+{
+    if (block->mapped)
+        munmap(block, block->mapped);
+    else
+        free(block);
 }
 
 void mem_fail(void)
@@ -79,14 +64,24 @@ void mem_fail(void)
     longjmp(current->env, 1); /* not _longjmp(), which the thread sanitizer doesn't see */
 }
 
-/* A block that was had within the room that expect_block() made. */
-static void *memory_own(void *block)
+/* The bytes that a block takes with its links, where memory may be had at all. */
+static size_t block_size(size_t count, size_t size)
+{
+    size_t total;
+    if ((current && current->scope->failed) || __builtin_mul_overflow(count, size, &total) ||
+        __builtin_add_overflow(total, sizeof(struct memory_block), &total))
+        mem_fail();
+    return total;
+}
+
+/* What is handed out of a block that was had. */
+static void *block_own(struct memory_block *block, size_t mapped)
 {
     if (!block)
         mem_fail();
-    if (current)
-        add_block(current->scope, block);
-    return block;
+    block->mapped = mapped;
+    block_link(block, current ? current->scope : NULL);
+    return block + 1;
 }
 
 enum { PAGE = 1 << 12, HUGE_PAGE = 1 << 21 };
@@ -101,46 +96,54 @@ static void *advise_huge(void *at, size_t bytes)
     return at;
 }
 
+static void *block_alloc(size_t total)
+{
+    void *at = NULL;
+    if (total < 2 * HUGE_PAGE)
+        at = malloc(total);
+    else if (posix_memalign(&at, HUGE_PAGE, total) == 0) /* the first page is a huge one, too */
+        advise_huge(at, total);
+    return block_own(at, 0);
+}
+
 void *mem_alloc(size_t size)
 {
-    if (current && !expect_block(current->scope))
-        mem_fail();
-    void *at = NULL;
-    if (size < 2 * HUGE_PAGE)
-        at = malloc(size ? size : 1);
-    else if (posix_memalign(&at, HUGE_PAGE, size) == 0) /* the first page is a huge one, too */
-        advise_huge(at, size);
-    return memory_own(at);
+    return block_alloc(block_size(1, size));
 }
 
 void *mem_array(size_t count, size_t size)
 {
-    if (current && !expect_block(current->scope))
-        mem_fail();
-    return memory_own(advise_huge(calloc(count ? count : 1, size), count * size));
+    size_t total = block_size(count, size);
+    return block_own(advise_huge(calloc(1, total), total), 0);
+}
+
+void *mem_map(size_t size)
+{
+    size_t total = block_size(1, size);
+    void *at = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return block_own(at == MAP_FAILED ? NULL : at, total);
 }
 
 void *mem_resize(void *at, size_t count, size_t size)
 {
-    size_t total;
-    if (__builtin_mul_overflow(count, size, &total))
-        mem_fail();
+    size_t total = block_size(count, size);
     if (!at)
-        return mem_alloc(total);
-    bool known = current && take_block(current->scope, at, true);
-    void *grown = advise_huge(realloc(at, total ? total : 1), total);
-    if (known)
-        add_block(current->scope, grown ? grown : at);
+        return block_alloc(total);
+    struct memory_block *block = block_of(at), *grown;
+    struct memory_scope *scope = block_unlink(block);
+    grown = advise_huge(realloc(block, total), total);
+    block_link(grown ? grown : block, scope);
     if (!grown)
         mem_fail();
-    return grown;
+    return grown + 1;
 }
 
 void mem_free(void *at)
 {
-    if (at && current)
-        take_block(current->scope, at, false);
-    free(at);
+    if (!at)
+        return;
+    block_unlink(block_of(at));
+    block_free(block_of(at));
 }
 
 void mem_free_at(void *at)
@@ -157,56 +160,40 @@ void mem_free_all(void *const *ats, size_t n)
         mem_free_at(ats[i]);
 }
 
-static void *fd_block(int fd)
+/* False: memory ran out. */
+static bool keep_fd(struct memory_scope *scope, int fd)
 {
-    return (void *)((uintptr_t)fd * 2 + 1);
+    pthread_mutex_lock(&scope->lock);
+    int *fds = scope->failed ? NULL : realloc(scope->fds, (scope->n_fds + 1) * sizeof *fds);
+    if (fds) {
+        fds[scope->n_fds++] = fd;
+        scope->fds = fds;
+    }
+    pthread_mutex_unlock(&scope->lock);
+    return fds != NULL;
 }
 
 int mem_keep_fd(int fd)
 {
-    if (fd < 0 || !current)
+    if (fd < 0 || !current || keep_fd(current->scope, fd))
         return fd;
-    if (!expect_block(current->scope)) {
-        close(fd);
-        mem_fail();
-    }
-    add_block(current->scope, fd_block(fd));
-    return fd;
+    close(fd);
+    mem_fail();
 }
 
 int mem_close_fd(int fd)
 {
-    if (current)
-        take_block(current->scope, fd_block(fd), false);
+    struct memory_scope *scope = current ? current->scope : NULL;
+    if (scope) {
+        size_t i = 0;
+        pthread_mutex_lock(&scope->lock);
+        while (i < scope->n_fds && scope->fds[i] != fd)
+            i++;
+        if (i < scope->n_fds)
+            scope->fds[i] = scope->fds[--scope->n_fds];
+        pthread_mutex_unlock(&scope->lock);
+    }
     return close(fd);
-}
-
-/* The scope knows pages by an address that no allocated block has. */
-enum { PAGES_TAG = 2 };
-
-void *mem_map(size_t size)
-{
-    if (current && !expect_block(current->scope))
-        mem_fail();
-    char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        mem_fail();
-    *(size_t *)(void *)at = size;
-    if (current)
-        add_block(current->scope, at + PAGES_TAG);
-    return at;
-}
-
-static void memory_unmap(void *at)
-{
-    munmap(at, *(size_t *)at);
-}
-
-void mem_unmap(void *at)
-{
-    if (current)
-        take_block(current->scope, (char *)at + PAGES_TAG, false);
-    memory_unmap(at);
 }
 
 char *mem_copy_string(const char *text)
@@ -230,23 +217,19 @@ char *mem_format(const char *format, ...)
     return text;
 }
 
-/* Leaves the blocks to those who point to them. */
-static void memory_scope_forget(struct memory_scope *scope)
+/* Frees all blocks, or leaves them to those who point to them. */
+static void memory_scope_end(struct memory_scope *scope, bool frees)
 {
-    free(scope->blocks);
+    for (struct memory_block *block = scope->blocks, *next; block; block = next) {
+        next = block->next;
+        block->scope = NULL;
+        if (frees)
+            block_free(block);
+    }
+    for (size_t i = 0; frees && i < scope->n_fds; i++)
+        close(scope->fds[i]);
+    free(scope->fds);
     *scope = (struct memory_scope){.lock = PTHREAD_MUTEX_INITIALIZER};
-}
-
-static void memory_scope_free(struct memory_scope *scope)
-{
-    for (size_t i = 0; i < scope->n_slots; i++)
-        if ((uintptr_t)scope->blocks[i] & 1)
-            close((int)((uintptr_t)scope->blocks[i] / 2));
-        else if ((uintptr_t)scope->blocks[i] & PAGES_TAG)
-            memory_unmap((char *)scope->blocks[i] - PAGES_TAG);
-        else
-            free(scope->blocks[i]);
-    memory_scope_forget(scope);
 }
 
 void memory_enter(struct memory_frame *frame, struct memory_scope *scope)
@@ -262,10 +245,8 @@ bool memory_leave(struct memory_frame *frame, bool fails)
 {
     bool failed = frame->scope->failed;
     current = frame->outer;
-    if (frame->scope == &frame->own && (failed || fails))
-        memory_scope_free(&frame->own);
-    else if (frame->scope == &frame->own)
-        memory_scope_forget(&frame->own);
+    if (frame->scope == &frame->own)
+        memory_scope_end(&frame->own, failed || fails);
     return !failed;
 }
 
@@ -280,15 +261,15 @@ void outcome_enter(struct memory_frame *frame, struct dpro_error *err)
 }
 
 /* What it made is the outer scope's. False: memory ran out. */
-static bool hand_over(const struct memory_scope *from, struct memory_scope *to)
+static bool hand_over(struct memory_scope *from, struct memory_scope *to)
 {
-    for (size_t i = 0; i < from->n; i++)
-        if (!expect_block(to))
-            return false;
-    for (size_t i = 0; i < from->n_slots; i++)
-        if (from->blocks[i])
-            add_block(to, from->blocks[i]);
-    return true;
+    for (struct memory_block *block; (block = from->blocks) != NULL;) {
+        block_unlink(block);
+        block_link(block, to);
+    }
+    while (from->n_fds > 0 && keep_fd(to, from->fds[from->n_fds - 1]))
+        from->n_fds--;
+    return from->n_fds == 0;
 }
 
 int outcome_leave(struct memory_frame *frame)

@@ -32,9 +32,8 @@ void *mem_alloc(size_t size);               /* not cleared */
 void *mem_array(size_t count, size_t size); /* cleared */
 void *mem_resize(void *at, size_t count, size_t size);
 void mem_free(void *at);
-/* Pages of their own, which go back to the system at once. The first word, the size, stays. */
+/* Pages of their own, which go back to the system at once; mem_free() frees them. */
 void *mem_map(size_t size);
-void mem_unmap(void *at);
 /* A local pointer, ARRAY or struct map, zeroed or set where it is declared, whose memory is freed
  * where it goes out of sight:
  *     SCRATCH ARRAY(uint32_t) order = {0};
@@ -65,8 +64,9 @@ void fail_on(int code, const struct dpro_error *why);
 /* What was allocated and not freed, for the case that all of it has to go. Zeroed is empty. */
 struct memory_scope {
     pthread_mutex_t lock;
-    void **blocks; /* open addressing; NULL: free; odd: 2 * fd + 1; pages are tagged */
-    size_t n, n_slots;
+    struct memory_block *blocks;
+    int *fds; /* that are kept */
+    size_t n_fds;
     atomic_bool failed; /* memory ran out in it; every later allocation in it fails */
 };
 

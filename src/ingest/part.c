@@ -9,7 +9,6 @@ enum { FIRST_BLOCK_BYTES = 1 << 16, FIRST_ALIGN = 64, HUGE_PAGE = 1 << 21 };
 static const size_t LAST_BLOCK_BYTES = 2 * HUGE_PAGE;
 
 struct span_pages {
-    size_t size; /* see mem_map */
     atomic_size_t n_blocks;
 };
 
@@ -56,7 +55,7 @@ void span_block_free(struct span_block *block)
 {
     struct span_pages *pages = block->pages;
     if (--pages->n_blocks == 0)
-        mem_unmap(pages);
+        mem_free(pages);
 }
 
 struct span_block *part_take_rest(struct trace_part *part)

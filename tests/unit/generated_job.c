@@ -130,9 +130,7 @@ static const struct {
 
 static struct dpro_model *empty_model(uint32_t n_tensors, uint32_t n_ops, uint32_t n_ranks)
 {
-    struct dpro_model *m = calloc(1, sizeof *m);
-    if (!m)
-        return NULL;
+    struct dpro_model *m = mem_array(1, sizeof *m);
     m->capabilities = model_capabilities(DPRO_STACK_DDP);
     m->tensors = arena_array(&m->arena, n_tensors + (size_t)1, sizeof *m->tensors);
     m->programs = arena_array(&m->arena, 1, sizeof *m->programs);

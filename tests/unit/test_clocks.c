@@ -401,8 +401,7 @@ static void see(void *arg, const struct clock_constraint *constraint)
 /* Rank `rank` of two sends step 3 of its only collective, and receives the other's. */
 static struct nccl_log *nccl_log_of(int rank, uint64_t sequence, int64_t shift)
 {
-    struct nccl_log *log = calloc(1, sizeof *log);
-    assert_non_null(log);
+    struct nccl_log *log = mem_array(1, sizeof *log);
     strtab_add(&log->names, "", 0);
     uint32_t func = strtab_add(&log->names, "AllReduce", 9);
     log->rank = rank;

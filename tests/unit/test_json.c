@@ -80,7 +80,7 @@ static void expect(const char *json, const char *want, enum json_fail want_fail)
         char *got = dump_text(json, strlen(json), chunk, &fail);
         assert_string_equal(got, want);
         assert_int_equal(fail, want_fail);
-        free(got);
+        mem_free(got);
     }
 }
 
@@ -164,7 +164,7 @@ TEST(a_million_brackets_are_refused)
     enum json_fail fail;
     char *got = dump_text(text, n + 8, 0, &fail);
     assert_int_equal(fail, JSON_DEEP);
-    free(got);
+    mem_free(got);
     free(text);
 }
 
@@ -182,7 +182,7 @@ TEST(long_strings_are_cut_in_bounded_memory)
         assert_int_equal(fail, JSON_OK);
         assert_int_equal(strlen(got), JSON_TEXT_MAX + 5);
         assert_string_equal(got + JSON_TEXT_MAX, "x,7,]");
-        free(got);
+        mem_free(got);
     }
     free(text);
 }
@@ -209,7 +209,7 @@ TEST(huge_strings_in_gzip_are_skipped)
     char *got = dump_text((char *)packed, z.total_out, 0, &fail);
     assert_int_equal(fail, JSON_OK);
     assert_string_equal(got, "{skip=;b=2;}");
-    free(got);
+    mem_free(got);
     free(text);
     free(packed);
 }

@@ -85,18 +85,11 @@ enum json_value json_decimal(const char *text, size_t len, int scale, int64_t *v
         power = 0;
     for (; power > 0 && !saturated; power--)
         saturated = __builtin_mul_overflow(mantissa, 10, &mantissa);
-    if (power < -20) {
-        mantissa = 0;
-    } else if (power < 0) {
-        uint64_t last = 0;
-        bool high = false;
-        for (; power < 0; power++) {
-            last = mantissa % 10;
-            high = last >= 5;
-            mantissa /= 10;
-        }
-        mantissa += high;
+    for (round_up = false; power < 0 && (mantissa || round_up); power++) {
+        round_up = mantissa % 10 >= 5;
+        mantissa /= 10;
     }
+    mantissa += round_up;
     if (saturated || mantissa > (uint64_t)INT64_MAX) {
         *value = minus ? INT64_MIN : INT64_MAX;
         return JSON_SATURATED;

@@ -249,16 +249,16 @@ static size_t attach_look(struct attach *attach)
     return n_pending;
 }
 
-static int say_nobody(const struct attach *attach, struct dpro_error *err)
+static _Noreturn void fail_alone(const struct attach *attach)
 {
     const char *how = "start the job with KINETO_USE_DAEMON=1 in its environment, in this network "
                       "namespace";
+    unsigned waited_s = attach->options.wait_ms / 1000;
     if (attach->options.pid != 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "process %lld did not ask for %u s%s: %s",
-                              (long long)attach->options.pid, attach->options.wait_ms / 1000,
-                              attach->n_others > 0 ? ", though others did" : "", how);
-    return dpro_error_set(err, DPRO_EEMPTY, "no process asked for %u s: %s",
-                          attach->options.wait_ms / 1000, how);
+        fail_with(DPRO_EEMPTY, "process %lld did not ask for %u s%s: %s",
+                  (long long)attach->options.pid, waited_s,
+                  attach->n_others > 0 ? ", though others did" : "", how);
+    fail_with(DPRO_EEMPTY, "no process asked for %u s: %s", waited_s, how);
 }
 
 static bool user_stops(const struct dpro_attach_options *options)
@@ -270,8 +270,7 @@ static bool user_stops(const struct dpro_attach_options *options)
 }
 
 /* Until all traces are there or given up, the caller stops it, or nobody comes. */
-static int attach_record(struct attach *attach, struct dpro_attach_result *result,
-                         struct dpro_error *err)
+static void attach_record(struct attach *attach, struct dpro_attach_result *result)
 {
     const struct dpro_attach_options *options = &attach->options;
     int64_t begun = time_now_ns(CLOCK_MONOTONIC);
@@ -279,76 +278,68 @@ static int attach_record(struct attach *attach, struct dpro_attach_result *resul
         struct pollfd in = {.fd = attach->fd, .events = POLLIN};
         int n = poll(&in, 1, TICK_MS);
         if (n < 0 && errno != EINTR)
-            return dpro_error_set(err, DPRO_EIO, "the socket 'dynolog': %s", strerror(errno));
+            fail_with(DPRO_EIO, "the socket 'dynolog': %s", strerror(errno));
         for (int i = 0; i < MAX_PROCESSES && answer_datagram(attach);
              i++) /* so many at once: a flood must not stop the rest */
             continue;
         result->n_processes = 0;
-        for (size_t i = 0; i < attach->processes.n; i++) {
-            result->n_processes += attach->processes.at[i].told;
-            result->world_size = MAX(result->world_size, attach->processes.at[i].world_size);
+        EACH (const struct attach_process, process, attach->processes) {
+            result->n_processes += process->told;
+            result->world_size = MAX(result->world_size, process->world_size);
         }
         result->n_pending = attach_look(attach);
-        if (user_stops(options))
-            return result->n_processes > 0
-                       ? 0
-                       : dpro_error_set(err, DPRO_ECANCEL,
-                                        "stopped before any process recorded: start the job with "
-                                        "KINETO_USE_DAEMON=1");
+        bool stops = user_stops(options);
+        if (result->n_processes > 0 && (stops || (result->n_pending == 0 && is_too_late(attach))))
+            return;
+        if (stops)
+            fail_with(DPRO_ECANCEL, "stopped before any process recorded: start the job with "
+                                    "KINETO_USE_DAEMON=1");
         if (result->n_processes == 0 &&
             time_now_ns(CLOCK_MONOTONIC) - begun > options->wait_ms * MS)
-            return say_nobody(attach, err);
-        if (result->n_processes > 0 && result->n_pending == 0 && is_too_late(attach))
-            return 0;
+            fail_alone(attach);
     }
 }
 
-static int attach_all(const char *path, const struct dpro_attach_options *options,
-                      struct dpro_attach_result *result, struct dpro_error *err)
+static void attach_all(const char *path, const struct dpro_attach_options *options,
+                       struct dpro_attach_result *result)
 {
     struct attach attach = {.fd = -1};
     struct dpro_attach_options *o = &attach.options;
     struct dpro_attach_result out = {.n_processes = 0};
-    int rc = OPTIONS_TAKE(o, options, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_error why;
+    fail_on(OPTIONS_TAKE(o, options, &why), &why);
     o->duration_ms = o->duration_ms ? o->duration_ms : 2000;
     o->delay_ms = MAX(o->delay_ms ? o->delay_ms : 10000, DPRO_ATTACH_MIN_DELAY_MS);
     o->wait_ms = o->wait_ms ? o->wait_ms : 30000;
     char absolute[PATH_MAX]; /* the processes run elsewhere */
     if (!realpath(path, absolute))
-        return dpro_error_set(err, DPRO_EIO, "%s: %s", path, strerror(errno));
+        fail_with(DPRO_EIO, "%s: %s", path, strerror(errno));
     attach.path = absolute;
     if (strpbrk(absolute, "#\r\n"))
-        rc = dpro_error_set(err, DPRO_EUSAGE,
-                            "%s: Kineto can't be told of a folder with # or a "
-                            "line break in its name; choose another",
-                            absolute);
-    if (rc == 0)
-        rc = attach.fd = fabric_listen(err);
-    if (rc >= 0)
-        rc = WITHIN_SCOPE(DPRO_ENOMEM, attach_record(&attach, &out, err));
-    if (attach.fd >= 0)
-        fabric_close(attach.fd);
+        fail_with(DPRO_EUSAGE,
+                  "%s: Kineto can't be told of a folder with # or a line break in its name; choose "
+                  "another",
+                  absolute);
+    attach.fd = fabric_listen(&why);
+    fail_on(attach.fd, &why);
+    int rc = OUTCOME(&why, attach_record(&attach, &out));
+    fabric_close(attach.fd);
     memory_check();
-    if (rc >= 0)
-        rc = attach_collect(absolute, attach.processes.at, attach.processes.n, &attach.window,
-                            &o->sink, &out.n_ranks, err);
-    if (rc == 0 && out.n_ranks == 0 && out.n_pending == 0)
-        rc = dpro_error_set(
-            err, DPRO_EEMPTY,
-            "%zu process%s asked, and none left a trace of training: attach when the job "
-            "trains, or for longer with --duration-ms",
-            out.n_processes, out.n_processes == 1 ? "" : "es");
-    if (rc == 0)
-        *result = out;
+    fail_on(rc, &why);
+    out.n_ranks =
+        attach_collect(absolute, attach.processes.at, attach.processes.n, &attach.window, &o->sink);
+    if (out.n_ranks == 0 && out.n_pending == 0)
+        fail_with(DPRO_EEMPTY,
+                  "%zu process%s asked, and none left a trace of training: attach when the job "
+                  "trains, or for longer with --duration-ms",
+                  out.n_processes, out.n_processes == 1 ? "" : "es");
+    *result = out;
     array_fini(&attach.processes);
     arena_fini(&attach.texts);
-    return rc;
 }
 
 int dpro_attach(const char *path, const struct dpro_attach_options *options,
                 struct dpro_attach_result *result, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), attach_all(path, options, result, err));
+    return OUTCOME(err, attach_all(path, options, result));
 }

@@ -272,22 +272,20 @@ static void write_rank(struct writer *w, const void *arg)
     writer_text(w, "\n");
 }
 
-static int collect_place(struct collection *all, const struct collect_kept *kept,
-                         struct dpro_error *err)
+static void collect_place(struct collection *all, const struct collect_kept *kept)
 {
     size_t first_made;
+    struct dpro_error why;
     char *folder =
         arena_format(&all->paths, "%s/host%s/rank%d", all->path, kept->process->host, kept->rank);
     char *trace = arena_format(&all->paths, "%s/kineto.json.gz", folder);
     char *rank = arena_format(&all->paths, "%s/rank.json", folder);
-    int rc = folder_make(folder, &first_made, err);
-    if (rc == 0)
-        rc = collect_pack(kept->process->file, trace, err);
-    if (rc < 0)
-        return rc;
+    fail_on(folder_make(folder, &first_made, &why), &why);
+    fail_on(collect_pack(kept->process->file, trace, &why), &why);
     unlink(kept->process->file);
     collect_leave(all->path, kept->process); /* where the rank was not known it is another one */
-    return writer_write_path(rank, false, write_rank, &(struct collect_placed){all, kept}, err);
+    fail_on(writer_write_path(rank, false, write_rank, &(struct collect_placed){all, kept}, &why),
+            &why);
 }
 
 static void write_world(struct writer *w, const void *world_size)
@@ -299,44 +297,39 @@ static void write_world(struct writer *w, const void *world_size)
 }
 
 /* Over all that the folder holds: other nodes may have put theirs there. */
-static int write_job(const char *path, struct dpro_error *err)
+static void write_job(const char *path)
 {
     struct dpro_recording *recording;
-    int world_size = 0, rc = dpro_recording_read(path, &recording, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_error why;
+    int world_size = 0;
+    fail_on(dpro_recording_read(path, &recording, &why), &why);
     for (size_t i = 0; i < dpro_recording_n_ranks(recording); i++)
         world_size = MAX(world_size, dpro_recording_rank(recording, i).world_size);
     dpro_recording_destroy(recording);
     SCRATCH char *file = mem_format("%s/job.json", path);
-    rc = writer_write_path(file, false, write_world, &world_size, err);
-    return rc;
+    fail_on(writer_write_path(file, false, write_world, &world_size, &why), &why);
 }
 
-int attach_collect(const char *path, struct attach_process *processes, size_t n,
-                   const struct attach_window *window, const struct dpro_sink *sink,
-                   size_t *n_ranks, struct dpro_error *err)
+size_t attach_collect(const char *path, struct attach_process *processes, size_t n,
+                      const struct attach_window *window, const struct dpro_sink *sink)
 {
     struct collection all = {.path = path, .window = window, .sink = sink};
-    int rc = 0;
-    *n_ranks = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (processes[i].done)
-            array_add(&all.kept, .process = &processes[i], .rank = processes[i].rank);
-        else if (processes[i].lost && processes[i].folder)
-            collect_leave(path, &processes[i]);
+    size_t n_ranks = 0;
+    EACH_OF (struct attach_process, process, processes, n) {
+        if (process->done)
+            array_add(&all.kept, .process = process, .rank = process->rank);
+        else if (process->lost && process->folder)
+            collect_leave(path, process);
     }
-    if (all.kept.n > 0)
-        collect_choose(&all);
-    for (size_t i = 0; i < all.kept.n && rc == 0; i++) {
-        if (all.kept.at[i].dropped)
-            continue;
-        rc = collect_place(&all, &all.kept.at[i], err);
-        *n_ranks += rc == 0;
-    }
-    if (rc == 0 && *n_ranks > 0)
-        rc = write_job(path, err);
+    collect_choose(&all);
+    EACH (const struct collect_kept, kept, all.kept)
+        if (!kept->dropped) {
+            collect_place(&all, kept);
+            n_ranks++;
+        }
+    if (n_ranks > 0)
+        write_job(path);
     array_fini(&all.kept);
     arena_fini(&all.paths);
-    return rc;
+    return n_ranks;
 }

@@ -72,7 +72,6 @@ struct attach_window {
 
 /* Puts the traces of all that are done in their places below `path`, packed, with a rank.json each
  * and a job.json, and removes those of processes that train nothing (launchers, data loaders).
- * Counts the ranks. */
-int attach_collect(const char *path, struct attach_process *processes, size_t n,
-                   const struct attach_window *window, const struct dpro_sink *sink,
-                   size_t *n_ranks, struct dpro_error *err);
+ * Returns how many ranks there are; what can't be written ends the OUTCOME() around it. */
+size_t attach_collect(const char *path, struct attach_process *processes, size_t n,
+                      const struct attach_window *window, const struct dpro_sink *sink);

@@ -6,14 +6,10 @@
 
 #include "ingest/load.h"
 
-static void memory_fini(void *payload)
-{
-    struct held_part *held = payload;
-    FREE_ALL(&held->blocks, &held->modules);
-    snapshot_fini(&held->allocated);
-}
-
-const struct payload_kind held_payload = {sizeof(struct held_part), memory_fini, 0, false};
+#define AT(member) offsetof(struct held_part, member)
+const struct payload_kind held_payload = {
+    sizeof(struct held_part),
+    .arrays = {AT(blocks), AT(modules), AT(allocated.segments), AT(allocated.blocks)}};
 
 static uint8_t category_of(const char *word)
 {
@@ -57,9 +53,10 @@ static bool read_module(struct json_reader *r, struct held_part *held)
 }
 
 struct segment_entry {
-    uint64_t address, bytes, stream;
+    struct snapshot_segment is;
+    uint64_t bytes;
     uint32_t kind;
-    bool expandable, private_pool, broken;
+    bool broken;
 };
 
 /* A block of a segment. */
@@ -93,30 +90,26 @@ static void read_all_allocated(struct json_reader *r, void *out, size_t offset U
 static bool read_segment(struct json_reader *r, struct held_part *held)
 {
     static const struct json_member members[] = {
-        MEMBER(struct segment_entry, "address", SIZE, address),
+        MEMBER(struct segment_entry, "address", SIZE, is.is.address),
         MEMBER(struct segment_entry, "bytes", SIZE, bytes),
-        MEMBER(struct segment_entry, "stream", SIZE, stream),
+        MEMBER(struct segment_entry, "stream", SIZE, is.stream),
         MEMBER(struct segment_entry, "kind", TEXT, kind),
-        MEMBER(struct segment_entry, "expandable", TRUE, expandable),
-        MEMBER(struct segment_entry, "private", TRUE, private_pool),
+        MEMBER(struct segment_entry, "expandable", TRUE, is.is.expandable),
+        MEMBER(struct segment_entry, "private", TRUE, is.is.private_pool),
         MEMBER_BY("blocks", read_all_allocated, 0),
         {NULL}};
     struct snapshot_part *to = &held->allocated;
-    struct segment_entry entry = {.address = UNKNOWN, .bytes = UNKNOWN, .stream = UNKNOWN};
+    struct segment_entry entry = {.is = {.is.address = UNKNOWN, .stream = -1},
+                                  .bytes = UNKNOWN}; /* a handle is not -1 */
     size_t first = to->blocks.n;
     json_read_tuple(r, members, &entry);
-    if (r->js->fail != JSON_OK || entry.broken || entry.address == UNKNOWN ||
-        entry.bytes > TRACE_BYTES_MAX || entry.stream == UNKNOWN) {
+    if (r->js->fail != JSON_OK || entry.broken || entry.is.is.address == UNKNOWN ||
+        entry.bytes > TRACE_BYTES_MAX || entry.is.stream == -1) {
         to->blocks.n = first;
         return false;
     }
-    struct snapshot_segment segment = {
-        .is = {.address = entry.address,
-               .small = strcmp(strtab_get(r->strings, entry.kind), "small") == 0,
-               .expandable = entry.expandable,
-               .private_pool = entry.private_pool},
-        .stream = (int64_t)entry.stream};
-    snapshot_push_segment(to, segment, (int64_t)entry.bytes);
+    entry.is.is.small = strcmp(strtab_get(r->strings, entry.kind), "small") == 0;
+    snapshot_push_segment(to, entry.is, (int64_t)entry.bytes);
     return true;
 }
 
@@ -252,9 +245,10 @@ static void held_describe(struct trace_build *build, struct rank_job *job)
     to->allocator = settings_of(build, job, source, held);
     to->blocks = arena_alloc(arena, held->blocks.n * sizeof *to->blocks);
     to->modules = arena_alloc(arena, held->modules.n * sizeof *to->modules);
-    for (size_t i = 0; i < held->modules.n; i++)
-        to->modules[to->n_modules++] = (struct held_module){
-            source->names[held->modules.at[i].name], source->names[held->modules.at[i].class]};
+    EACH (struct held_module, module, held->modules) {
+        RENAME(source->names, &module->name, &module->class);
+        to->modules[to->n_modules++] = *module;
+    }
     join_allocated(arena, held, to);
     uint32_t n_twice = join_blocks(to, held, source->names);
     uint64_t n_skipped = n_twice + held->n_broken + held->allocated.n_broken;

@@ -71,21 +71,10 @@ static void merge_names(struct trace_build *build)
     }
 }
 
-static int load_find(struct trace_build *build, const char *const *paths, size_t n_paths,
-                     struct dpro_error *err)
-{
-    int rc = sources_find(&build->list, paths, n_paths, err);
-    if (build->processes) {
-        shared_guess(build, rc);
-        sources_read_of(build, 0);
-    }
-    return rc;
-}
-
 static void load_load(struct trace_build *build, const char *const *paths, size_t n_paths)
 {
     struct dpro_error why;
-    int rc = load_find(build, paths, n_paths, &why);
+    int rc = sources_find(&build->list, paths, n_paths, &why);
     if (build->processes)
         rc = shared_find(build, rc, &why);
     fail_on(rc, &why);
@@ -150,8 +139,8 @@ int dpro_trace_load(const char *const *paths, size_t n_paths,
 static int load_share(struct trace_build *build, const char *const *paths, size_t n_paths)
 {
     struct dpro_error unsaid; /* the first process sees the same, and says so */
-    int rc = load_find(build, paths, n_paths, &unsaid);
-    if (!shared_tell_found(build))
+    int rc = sources_find(&build->list, paths, n_paths, &unsaid);
+    if (!shared_tell_found(build, rc))
         return 1;
     sources_read_of(build, 0);
     if (!shared_tell_files(build))

@@ -81,10 +81,6 @@ const char *count_write(char out[32], uint64_t n);
 
 struct rank_job;
 
-/* Of each: which of the files that it found will be its own if all find the same, so that it can
- * read them while MPI begins. rc: of finding them. */
-void shared_guess(struct trace_build *build, int rc);
-
 /* Of the first process, in this order: */
 /* The files that any process found, each with the process that reads it. rc: of finding its own. */
 int shared_find(struct trace_build *build, int rc, struct dpro_error *err);
@@ -96,8 +92,8 @@ void shared_answer_files(struct trace_build *build);
 /* Tells them what logs say of their ranks. */
 void shared_answer_ranks(struct trace_build *build);
 
-/* Of another one, in this order; false: the first process wants nothing more. */
-bool shared_tell_found(struct trace_build *build);
+/* Of another one, in this order; false: the first process wants nothing more. rc: of finding. */
+bool shared_tell_found(struct trace_build *build, int rc);
 bool shared_tell_files(struct trace_build *build);
 
 /* Of all: what is to be known of the ranks of others, once all are built. 1: the first process

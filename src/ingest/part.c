@@ -1,5 +1,6 @@
-/* Keeping what one file holds. */
+/* Keeping what one file holds, and what its reader has to say. */
 #include "ingest/part.h"
+#include "base/utf8.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -104,11 +105,8 @@ void part_add_allocation(struct trace_part *part, const struct trace_allocation 
 
 void trace_detail_rename(struct trace_detail *detail, const uint32_t *names)
 {
-    detail->dtype = names[detail->dtype];
-    detail->collective = names[detail->collective];
-    detail->process_group = names[detail->process_group];
-    detail->group_ranks = names[detail->group_ranks];
-    detail->group_description = names[detail->group_description];
+    RENAME(names, &detail->dtype, &detail->collective, &detail->process_group, &detail->group_ranks,
+           &detail->group_description);
 }
 
 void part_set_rank(struct trace_part *part, int64_t rank, int64_t world_size)
@@ -254,8 +252,10 @@ void *part_take_payload(struct trace_part *part, const struct payload_kind *kind
 
 void payload_destroy(const struct payload_kind *kind, void *payload)
 {
-    if (payload)
+    if (payload && kind->fini)
         kind->fini(payload);
+    for (int i = 0; payload && !kind->fini && i < 8 && (i == 0 || kind->arrays[i] > 0); i++)
+        mem_free_at((char *)payload + kind->arrays[i]);
     mem_free(payload);
 }
 
@@ -277,4 +277,16 @@ void part_fini(struct trace_part *part)
     if (part->next)
         part_fini(part->next);
     mem_free(part->next);
+}
+
+void trace_warn(struct dpro_trace *trace, const struct dpro_sink *sink, const char *format, ...)
+{
+    char raw[2048], text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(raw, sizeof raw, format, args);
+    va_end(args);
+    size_t len = utf8_escape(text, sizeof text, raw, strlen(raw));
+    array_push(&trace->warnings, arena_copy_string(&trace->arena, text, len));
+    log_line(sink, DPRO_LOG_WARN, "%s", text);
 }

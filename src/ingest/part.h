@@ -45,9 +45,10 @@ struct part_cut {
 /* What only one format's reader and joining know of a file. */
 struct payload_kind {
     size_t size_bytes;
-    void (*fini)(void *payload); /* frees what it holds, not itself */
+    void (*fini)(void *payload); /* frees what it holds, not itself; NULL: that is its `arrays` */
     size_t n_at;   /* offset of the number of its entries, without which it is of no use; 0: none */
     bool of_spans; /* of use with the part's spans only */
+    size_t arrays[8]; /* offsets of pointers, ARRAYs and maps */
 };
 
 /* How sure a framework's graph is; the lower the better. */
@@ -129,7 +130,14 @@ struct trace_part {
 
 void part_fini(struct trace_part *part);
 
-/* Gives a detail's strings the ids of another table. */
+/* Gives string ids those of another table: RENAME(names, &node->name, &node->type). */
+#define RENAME(names, ...) rename_ids((names), (uint32_t *const[]){__VA_ARGS__, NULL})
+static inline void rename_ids(const uint32_t *names, uint32_t *const *ids)
+{
+    for (; *ids; ids++)
+        **ids = names[**ids];
+}
+/* Those of a detail. */
 void trace_detail_rename(struct trace_detail *detail, const uint32_t *names);
 
 /* The part's payload, made when there is none yet. */

@@ -17,7 +17,7 @@ static void probes_fini(void *payload)
     FREE_ALL(&probes->probes, &probes->names, &probes->batches);
 }
 
-const struct payload_kind probes_payload = {sizeof(struct dpro_probes), probes_fini, 0, false};
+const struct payload_kind probes_payload = {sizeof(struct dpro_probes), .fini = probes_fini};
 
 void dpro_probes_destroy(struct dpro_probes *probes)
 {
@@ -384,8 +384,8 @@ const struct dpro_probes *dpro_trace_probes(const struct dpro_trace *trace)
 /* ---- of another run ---- */
 
 /* What the trace's recording says of where it ran, or its own probes do. */
-static int probes_compare(struct dpro_probes *probes, const struct dpro_trace *trace,
-                          const char *path, struct dpro_error *err)
+static void probes_compare(struct dpro_probes *probes, const struct dpro_trace *trace,
+                           const char *path)
 {
     const struct recording *recording = NULL;
     for (uint32_t r = 0; r < trace->n_ranks && !recording; r++)
@@ -402,39 +402,34 @@ static int probes_compare(struct dpro_probes *probes, const struct dpro_trace *t
         const char *probed = strtab_get(&probes->strings, facts[i].probed),
                    *recorded = strtab_get(&trace->names, facts[i].recorded);
         if (probed[0] != '\0' && recorded[0] != '\0' && strcmp(probed, recorded) != 0)
-            return dpro_error_set(err, DPRO_EUSAGE,
-                                  "%s: the probes were measured with %s %.100s, the job ran with "
-                                  "%.100s: what they say does not hold for it; record the job "
-                                  "with 'dpro profile --probe'",
-                                  path, facts[i].what, probed, recorded);
+            fail_with(DPRO_EUSAGE,
+                      "%s: the probes were measured with %s %.100s, the job ran with %.100s: what "
+                      "they say does not hold for it; record the job with 'dpro profile --probe'",
+                      path, facts[i].what, probed, recorded);
     }
-    return 0;
 }
 
-static int read_file(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
-                     struct dpro_error *err)
+static void read_file(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes)
 {
     struct dpro_probes *p = mem_array(1, sizeof *p);
     struct json_reader r = {.strings = &p->strings};
-    int rc = json_read_file(&r, path, document, p, "not a file of probes", err);
-    if (rc == 0 && check_schema(p, err) < 0)
-        rc = dpro_error_prefix(err, "%s", path);
-    if (rc == 0 && p->probes.n == 0)
-        rc = dpro_error_set(err, DPRO_EFORMAT,
-                            "%s: no module was probed; 'dpro profile --probe' probes them", path);
-    if (rc < 0)
-        return rc == DPRO_EIO ? (err->code = DPRO_EFORMAT)
-                              : rc; /* named input that can't be read */
+    struct dpro_error why;
+    int rc = json_read_file(&r, path, document, p, "not a file of probes", &why);
+    if (rc < 0) /* named input that can't be read */
+        fail_with(rc == DPRO_EIO ? DPRO_EFORMAT : rc, "%s", why.text);
+    if (check_schema(p, &why) < 0)
+        fail_with(DPRO_EFORMAT, "%s: %s", path, why.text);
+    if (p->probes.n == 0)
+        fail_with(DPRO_EFORMAT, "%s: no module was probed; 'dpro profile --probe' probes them",
+                  path);
     p->of_another = true;
-    rc = trace ? probes_compare(p, trace, path, err) : 0;
-    if (rc < 0)
-        return rc;
+    if (trace)
+        probes_compare(p, trace, path);
     *probes = p;
-    return 0;
 }
 
 int dpro_probes_read(const char *path, const struct dpro_trace *trace, struct dpro_probes **probes,
                      struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), read_file(path, trace, probes, err));
+    return OUTCOME(err, read_file(path, trace, probes));
 }

@@ -41,7 +41,7 @@ struct rank_job {
         (rank)->n_##array++;                                                                       \
     } while (0)
 
-/* describe_rank.c: copies what a file knows of its rank and of process groups, where nothing is
+/* build_ranks.c: copies what a file knows of its rank and of process groups, where nothing is
  * known yet. */
 void rank_describe(struct trace_rank *rank, const struct source *source, struct arena *arena);
 

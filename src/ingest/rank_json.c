@@ -4,41 +4,30 @@
 
 #include "ingest/rank_job.h"
 
-static void rank_fini(void *payload)
-{
-    struct recording *recording = payload;
-    FREE_ALL(&recording->models, &recording->parameters, &recording->buckets, &recording->members,
-             &recording->steps, &recording->warnings);
-}
+#define AT(member) offsetof(struct recording, member)
+const struct payload_kind recording_payload = {
+    sizeof(struct recording),
+    .arrays = {AT(models), AT(parameters), AT(buckets), AT(members), AT(steps), AT(warnings)}};
 
-const struct payload_kind recording_payload = {sizeof(struct recording), rank_fini, 0, false};
-
-/* Turns its string ids into others. */
-static void rename_texts(struct recording *recording, const uint32_t *names)
+static void rename_texts(struct recording *is, const uint32_t *names)
 {
-    for (size_t i = 0; i < recording->models.n; i++) {
-        recording->models.at[i].name = names[recording->models.at[i].name];
-        recording->models.at[i].parallel = names[recording->models.at[i].parallel];
-    }
-    for (size_t i = 0; i < recording->parameters.n; i++)
-        recording->parameters.at[i].name = names[recording->parameters.at[i].name];
-    for (size_t i = 0; i < recording->buckets.n; i++)
-        recording->buckets.at[i].name = names[recording->buckets.at[i].name];
-    recording->device = names[recording->device];
-    recording->device_name = names[recording->device_name];
-    recording->torch = names[recording->torch];
-    recording->tensorflow = names[recording->tensorflow];
-    recording->plan.path = names[recording->plan.path];
-    recording->plan.reason = names[recording->plan.reason];
+    EACH (struct recorded_model, model, is->models)
+        RENAME(names, &model->name, &model->parallel);
+    EACH (struct recorded_parameter, parameter, is->parameters)
+        RENAME(names, &parameter->name);
+    EACH (struct recorded_bucket, bucket, is->buckets)
+        RENAME(names, &bucket->name);
+    RENAME(names, &is->device, &is->device_name, &is->torch, &is->tensorflow, &is->plan.path,
+           &is->plan.reason);
 }
 
 /* What a document says; the argument of its reader. */
 struct facts {
     struct recording is;
     struct trace_part *part;
+    struct part_process process;
     int64_t rank, world_size, batch_size, threads;
-    uint64_t pid;
-    uint32_t schema, host, backend;
+    uint32_t schema;
 };
 
 static struct recording *recording_of(struct json_reader *r)
@@ -288,9 +277,9 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         MEMBER(struct facts, "complete", TRUE, is.complete),
         MEMBER(struct facts, "batch_size", INT, batch_size),
         MEMBER(struct facts, "threads", INT, threads),
-        MEMBER(struct facts, "pid", SIZE, pid),
-        MEMBER(struct facts, "host_name", TEXT, host),
-        MEMBER(struct facts, "backend", TEXT, backend),
+        MEMBER(struct facts, "pid", SIZE, process.pid),
+        MEMBER(struct facts, "host_name", TEXT, process.host),
+        MEMBER(struct facts, "backend", TEXT, process.backend),
         MEMBER(struct facts, "boot_id", TEXT, is.boot_id),
         MEMBER(struct facts, "device", TEXT, is.device),
         MEMBER(struct facts, "device_name", TEXT, is.device_name),
@@ -315,10 +304,8 @@ static int read_document(struct json *js, struct trace_part *part, struct dpro_e
         json_read_member(&r, members, key, len, &facts);
         part->n_events++;
     }
+    part->process = facts.process;
     part_set_rank(part, facts.rank, facts.world_size);
-    part->process.pid = facts.pid;
-    part->process.host = facts.host;
-    part->process.backend = facts.backend;
     part->process.of_job = text_begins(strtab_get(&part->names, facts.schema), "dpro.job/");
     is->profiler = (struct profiler_cost){json_credible(is->profiler.op_ns),
                                           json_credible(is->profiler.launch_ns),
@@ -343,6 +330,70 @@ static void json_describe(struct trace_build *build, struct rank_job *job)
         rename_texts(rank->recording, source->names);
         rank_describe(rank, source, &build->trace->arena);
     }
+}
+
+/* ---- all ranks together ---- */
+
+/* What the recorders say was left out. */
+static void warn_unfinished(struct trace_build *build)
+{
+    const struct dpro_trace *trace = build->trace;
+    uint64_t n_recorded = 0, n_bad = 0, n_unfinished = 0;
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct recording *recording = trace->ranks[r].recording;
+        n_recorded += recording != NULL;
+        n_unfinished += recording && !recording->complete;
+        n_bad += recording ? recording->n_broken : 0;
+    }
+    if (n_unfinished > 0)
+        build_warn(build,
+                   "%" PRIu64 " of %" PRIu64 " ranks had not ended their recording (the job still "
+                   "runs, or ended before the last window): what there is is used",
+                   n_unfinished, n_recorded);
+    if (n_bad > 0)
+        build_warn(build, "rank.json: %" PRIu64 " entries make no sense, skipped", n_bad);
+}
+
+/* The job's steps without a profiler: those that all ranks timed, each the mean over the ranks. */
+static void sum_unprofiled(struct dpro_trace *trace)
+{
+    SCRATCH ARRAY(int64_t) times = {0}, numbers = {0}, faults = {0}, cpu = {0};
+    struct slow_ones one = {0}; /* of the first rank */
+    for (uint32_t r = 0; r < trace->n_ranks; r++) {
+        const struct recording *recording = trace->ranks[r].recording;
+        for (size_t s = 0; recording && s < recording->steps.n; s++) {
+            const struct recorded_step *step = &recording->steps.at[s];
+            if (step->window != RECORDED_TIMING && step->window != RECORDED_STRUCTURE) {
+                array_push(&times, step->end_ns - step->start_ns);
+                array_push(&numbers, step->number);
+                if (step->page_faults >= 0)
+                    array_push(&faults, step->page_faults);
+                if (step->cpu_ns >= 0)
+                    array_push(&cpu, step->cpu_ns);
+            }
+        }
+        if (one.n_all == 0)
+            one = stats_slow_ones(times.at, numbers.at, (uint32_t)times.n);
+    }
+    struct dpro_unprofiled *out = &trace->unprofiled;
+    out->page_faults = faults.n > 0 ? stats_median_i64(faults.at, faults.n) : -1;
+    out->cpu_ns = cpu.n > 0 ? stats_median_i64(cpu.at, cpu.n) : -1;
+    if (times.n > 0) {
+        struct mean_std of = stats_mean_std_i64(times.at, times.n);
+        trace->unprofiled_ones = stats_slow_ones(times.at, NULL, (uint32_t)times.n);
+        trace->unprofiled_ones.every = one.every;
+        trace->unprofiled_ones.in_a_row = one.in_a_row;
+        out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;
+        out->mean_ns = llround(of.mean);
+        out->median_ns = stats_median_i64(times.at, times.n);
+        out->std_ns = times.n > 1 ? llround(of.std) : -1;
+    }
+}
+
+static void recordings_join(struct trace_build *build)
+{
+    warn_unfinished(build);
+    sum_unprofiled(build->trace);
 }
 
 const struct reader recording_reader = {

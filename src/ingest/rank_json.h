@@ -83,11 +83,7 @@ struct recording {
 };
 
 struct payload_kind;
-struct trace_build;
 extern const struct payload_kind recording_payload;
-/* recorded_steps.c: says what the recordings say was left out, and sums up the steps that were
- * timed without a profiler. */
-void recordings_join(struct trace_build *build);
 
 /* Which bucket each of a rank's collectives carries, asked in the order of their starts. Buckets of
  * a model are reduced in their order, from the first one again in every backward pass. */

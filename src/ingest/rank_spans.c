@@ -294,10 +294,7 @@ static void join_graph(struct rank_job *job)
         RANK_PUSH(rank, dfg_inputs, source->part.dfg_inputs.at[i]);
     for (size_t i = 0; i < source->part.dfg_nodes.n; i++) {
         struct dfg_node node = source->part.dfg_nodes.at[i];
-        node.name = source->names[node.name];
-        node.type = source->names[node.type];
-        node.device = source->names[node.device];
-        node.key = source->names[node.key];
+        RENAME(source->names, &node.name, &node.type, &node.device, &node.key);
         RANK_PUSH(rank, dfg_nodes, node);
     }
 }

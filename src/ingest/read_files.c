@@ -128,7 +128,7 @@ static int read_source(struct files_reading *all, struct source *source)
 
 static bool is_due(const struct source *source, int process)
 {
-    return source->rc == 0 && !source->is_read &&
+    return source->rc == 0 &&
            (source->process == process || (source->is_copied && process == PROCESS_NONE));
 }
 
@@ -163,7 +163,6 @@ static void read_item(void *arg, size_t item)
         return;
     source->part.first_block = source->part.last_block = take_room(all);
     source->rc = read_source(all, source);
-    source->is_read = true;
     give_room(all, part_take_rest(&source->part));
 }
 

@@ -166,16 +166,17 @@ static int list_tree(struct dpro_recording *recording, FTS *tree, const char *pa
     return 0;
 }
 
-static int list_folders(struct dpro_recording *recording, const char *path, struct dpro_error *err)
+static void list_folders(struct dpro_recording *recording, const char *path)
 {
     char *const roots[] = {arena_copy_string(&recording->arena, path, strlen(path)), NULL};
+    struct dpro_error why;
     FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     if (!tree)
         mem_fail();
-    int rc = WITHIN_SCOPE(DPRO_ENOMEM, list_tree(recording, tree, path, err));
+    int rc = WITHIN_SCOPE(DPRO_ENOMEM, list_tree(recording, tree, path, &why));
     fts_close(tree);
     memory_check();
-    return rc;
+    fail_on(rc, &why);
 }
 
 /* What files in a rank's folder hold. */
@@ -225,23 +226,20 @@ static void add_rank(struct dpro_recording *recording, const struct folder *fold
 ORDER(by_rank, struct rank,
       ASCENDING(is.attempt) ?: ASCENDING(is.rank) ?: strcmp(x->is.folder, y->is.folder));
 
-static int read_recording(const char *path, struct dpro_recording **out, struct dpro_error *err)
+static void read_recording(const char *path, struct dpro_recording **out)
 {
     struct dpro_recording *recording = mem_array(1, sizeof *recording);
-    int rc = list_folders(recording, path, err);
-    if (rc < 0)
-        return rc;
+    list_folders(recording, path);
     for (size_t i = 0; i < recording->folders.n; i++)
         if (recording->folders.at[i].process >= 0) /* else a server: no rank */
             add_rank(recording, &recording->folders.at[i]);
     array_sort(&recording->ranks, by_rank);
     *out = recording;
-    return 0;
 }
 
 int dpro_recording_read(const char *path, struct dpro_recording **out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), read_recording(path, out, err));
+    return OUTCOME(err, read_recording(path, out));
 }
 
 void dpro_recording_destroy(struct dpro_recording *recording)
@@ -290,10 +288,9 @@ static bool is_left_behind(const struct rank *rank)
            is_dead((pid_t)rank->pid);
 }
 
-static int cant_remove(const char *path, struct dpro_error *err)
+static _Noreturn void cant_remove(const char *path)
 {
-    return dpro_error_set(err, DPRO_EIO, "%s: can't be removed: %s; choose another folder", path,
-                          strerror(errno));
+    fail_with(DPRO_EIO, "%s: can't be removed: %s; choose another folder", path, strerror(errno));
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -302,126 +299,111 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path) < 0 && errno != ENOENT ? -1 : 0;
 }
 
-static int remove_folder(const struct folder *folder, struct dpro_error *err)
+static void remove_folder(const struct folder *folder)
 {
     if (nftw(folder->path, remove_one, 16, FTW_DEPTH | FTW_PHYS) < 0 && errno != ENOENT)
-        return cant_remove(folder->path, err);
+        cant_remove(folder->path);
     SCRATCH char *up = mem_copy_string(folder->path);
     for (const char *p = folder->below; (p = strchr(p, '/')) != NULL; p++) { /* host<H> and above */
         *strrchr(up, '/') = '\0';
         if (rmdir(up) < 0)
             break; /* holds something else, too */
     }
-    return 0;
 }
 
-static int remove_file(const char *path, struct dpro_error *err)
+/* Whether it was there. */
+static bool remove_file(const char *path)
 {
-    return unlink(path) == 0 || errno == ENOENT ? 0 : cant_remove(path, err);
+    bool was_there = unlink(path) == 0;
+    if (!was_there && errno != ENOENT)
+        cant_remove(path);
+    return was_there;
 }
 
 /* Nodes that share the folder may all be asked to replace what it holds: the one that gets hold of
  * job.json does it, so that nobody removes what another one has begun. */
-static int remove_job(const char *path, const struct dpro_recording *recording,
-                      struct dpro_error *err)
+static void remove_job(const char *path, const struct dpro_recording *recording)
 {
     SCRATCH char *job = mem_format("%s/job.json", path);
-    bool is_ours = unlink(job) == 0;
-    int rc = 0;
-    if (!is_ours && errno != ENOENT)
-        rc = cant_remove(job, err);
-    for (size_t i = 0; i < recording->folders.n && is_ours && rc == 0; i++)
-        rc = remove_folder(&recording->folders.at[i], err);
-    for (size_t i = 0; i < recording->logs.n && is_ours && rc == 0; i++)
-        rc = remove_file(recording->logs.at[i].path, err);
     SCRATCH char *turns = mem_format("%s/turns.json", path); /* of plans in that job */
-    return is_ours && rc == 0 ? remove_file(turns, err) : rc;
+    if (!remove_file(job))
+        return;
+    EACH (const struct folder, folder, recording->folders)
+        remove_folder(folder);
+    EACH (const struct log, log, recording->logs)
+        remove_file(log->path);
+    remove_file(turns);
 }
 
-static int remove_left_behind(const struct dpro_recording *recording, struct dpro_error *err)
+static void remove_left_behind(const struct dpro_recording *recording)
 {
-    int rc = 0;
-    for (size_t i = 0; i < recording->ranks.n && rc == 0; i++)
-        if (is_left_behind(&recording->ranks.at[i]))
-            rc = remove_folder(recording->ranks.at[i].folder, err);
-    for (size_t i = 0; i < recording->logs.n && rc == 0; i++)
-        if (is_dead(recording->logs.at[i].pid))
-            rc = remove_file(recording->logs.at[i].path, err);
-    return rc;
+    EACH (const struct rank, rank, recording->ranks)
+        if (is_left_behind(rank))
+            remove_folder(rank->folder);
+    EACH (const struct log, log, recording->logs)
+        if (is_dead(log->pid))
+            remove_file(log->path);
 }
 
-static int check_recording(const char *path, int replaces, struct dpro_error *err)
+static void clear_folder(const char *path, bool replaces)
 {
     struct dpro_recording *recording;
-    bool left_behind = false;
-    int rc = read_recording(path, &recording, err);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < recording->logs.n; i++)
-        left_behind |= is_dead(recording->logs.at[i].pid);
-    bool has_job = has_file(path, "job.json"), holds_something = left_behind;
-    for (size_t i = 0; i < recording->ranks.n; i++) {
-        bool dead = is_left_behind(&recording->ranks.at[i]);
+    bool left_behind = false, has_job = has_file(path, "job.json");
+    read_recording(path, &recording);
+    EACH (const struct log, log, recording->logs)
+        left_behind |= is_dead(log->pid);
+    bool holds_something = left_behind;
+    EACH (const struct rank, rank, recording->ranks) {
+        bool dead = is_left_behind(rank);
         left_behind |= dead;
-        holds_something |= (has_job || dead) && recording->ranks.at[i].is.parts != 0;
+        holds_something |= (has_job || dead) && rank->is.parts != 0;
     }
     if (holds_something && !replaces)
-        rc = dpro_error_set(err, DPRO_EUSAGE,
-                            "%s holds %s; choose another folder, or --force to replace it", path,
-                            has_job ? "a recording already" : "what an earlier job recorded");
-    else if (has_job)
-        rc = remove_job(path, recording, err);
+        fail_with(DPRO_EUSAGE, "%s holds %s; choose another folder, or --force to replace it", path,
+                  has_job ? "a recording already" : "what an earlier job recorded");
+    if (has_job)
+        remove_job(path, recording);
     else if (left_behind)
-        rc = remove_left_behind(recording, err);
+        remove_left_behind(recording);
     dpro_recording_destroy(recording);
-    return rc;
 }
 
-static int try_writing(const char *path, struct dpro_error *err)
+static void check_folder(const char *path, bool replaces)
 {
     struct statvfs fs;
+    clear_folder(path, replaces);
     SCRATCH char *file = mem_format("%s/.dpro-XXXXXX", path);
-    int fd = mkstemp(file), failed = fd < 0 ? errno : 0;
-    if (fd >= 0) {
-        close(fd);
-        unlink(file);
-    }
-    if (failed)
-        return dpro_error_set(err, DPRO_EIO,
-                              "%s: the folder can't be written to: %s; choose another", path,
-                              strerror(failed));
+    int fd = mkstemp(file);
+    if (fd < 0)
+        fail_with(DPRO_EIO, "%s: the folder can't be written to: %s; choose another", path,
+                  strerror(errno));
+    close(fd);
+    unlink(file);
     if (statvfs(path, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < MIN_FREE_BYTES)
-        return dpro_error_set(err, DPRO_EIO,
-                              "%s: only %llu MB are free there, a recording needs %d; choose "
-                              "another folder",
-                              path, (unsigned long long)fs.f_bavail * fs.f_frsize / 1000000,
-                              MIN_FREE_BYTES / 1000000);
-    return 0;
+        fail_with(DPRO_EIO,
+                  "%s: only %llu MB are free there, a recording needs %d; choose another folder",
+                  path, (unsigned long long)fs.f_bavail * fs.f_frsize / 1000000,
+                  MIN_FREE_BYTES / 1000000);
 }
 
-static int check_folder(const char *path, int replaces, struct dpro_error *err)
-{
-    int rc = check_recording(path, replaces, err);
-    return rc == 0 ? try_writing(path, err) : rc;
-}
-
-static int prepare_folder(const char *path, int replaces, struct dpro_error *err)
+static void prepare_folder(const char *path, bool replaces)
 {
     size_t first_made;
+    struct dpro_error why;
     if (path[0] == '\0')
-        return dpro_error_set(err, DPRO_EUSAGE, "the trace directory has an empty name");
+        fail_with(DPRO_EUSAGE, "the trace directory has an empty name");
     char *copy = mem_copy_string(path);
-    int rc = folder_make(copy, &first_made, err);
+    int rc = folder_make(copy, &first_made, &why);
     if (rc == 0)
-        rc = WITHIN_SCOPE(DPRO_ENOMEM, check_folder(path, replaces, err));
+        rc = OUTCOME(&why, check_folder(path, replaces));
     if (rc < 0)
         folder_take_back(copy, first_made);
     memory_check();
     mem_free(copy);
-    return rc;
+    fail_on(rc, &why);
 }
 
 int dpro_recording_prepare(const char *path, int replaces, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), prepare_folder(path, replaces, err));
+    return OUTCOME(err, prepare_folder(path, replaces));
 }

@@ -12,13 +12,10 @@
 #define OF_SOURCE(first, last) PACKED_TO(struct source, first, last)
 #define SOURCE_TEXT(member)    PACKED_TEXT(struct source, member)
 
-static const struct packed of_found[] = {SOURCE_TEXT(path),
-                                         OF_SOURCE(named, named),
-                                         OF_SOURCE(attempt, attempt),
-                                         OF_SOURCE(size_bytes, size_bytes),
-                                         OF_SOURCE(ends, ends),
-                                         OF_SOURCE(is_read, is_read),
-                                         PACKED_LAST};
+static const struct packed of_found[] = {
+    SOURCE_TEXT(path),           OF_SOURCE(named, named),
+    OF_SOURCE(attempt, attempt), OF_SOURCE(size_bytes, size_bytes),
+    OF_SOURCE(ends, ends),       PACKED_LAST};
 
 /* A hash of begin and end, where files of one job and size differ; 0: it can't be read. */
 static uint64_t hash_ends(const struct source *source)
@@ -220,7 +217,7 @@ struct dealer {
     struct map ranks; /* rank + 1 -> the process that has files of it */
 };
 
-/* To who has read it already, or has files of its rank, or else has the least to read. */
+/* To who has files of its rank, or else has the least to read. */
 static void files_deal(struct dealer *dealer, const struct files_share *share)
 {
     struct source *source = share->source;
@@ -228,7 +225,7 @@ static void files_deal(struct dealer *dealer, const struct files_share *share)
     uint64_t key = rank >= 0 ? (uint64_t)rank + 1 : 0;
     uint64_t of_rank = map_or(&dealer->ranks, key, (uint64_t)PROCESS_NONE);
     EACH_OF (const struct found_by, found, share->may, share->n) {
-        int fit = 2 * found->source.is_read + ((uint64_t)found->process == of_rank);
+        int fit = (uint64_t)found->process == of_rank;
         if (fit < best_fit ||
             (fit == best_fit && dealer->bytes[found->process] >= dealer->bytes[process]))
             continue;
@@ -251,59 +248,27 @@ static void deal_all(const struct trace_build *build, share_array *shares)
     FREE_ALL(&dealer.bytes, &dealer.ranks, shares);
 }
 
-void shared_guess(struct trace_build *build, int rc)
-{
-    int n = processes_count(build->processes), me = dpro_processes_number(build->processes);
-    SCRATCH struct found_by *all = mem_array((size_t)n, sizeof *all);
-    share_array shares = {0};
-    if (rc < 0)
-        sources_fini(&build->list);
-    for (int i = 0; i < n; i++)
-        all[i].process = i;
-    EACH (struct source, source, build->list)
-        array_add(&shares, source, all, (size_t)n);
-    deal_all(build, &shares);
-    EACH (struct source, source, build->list)
-        source->process = source->process == me && !build->options->from_host ? 0 : PROCESS_NONE;
-}
-
-/* The files as they were dealt take over what was read of those that were found. */
-static void take_over(struct source_list *found, struct source_list *list)
-{
-    size_t i = 0;
-    EACH (struct source, source, *list) {
-        while (i < found->n && strcmp(found->at[i].path, source->path) < 0)
-            i++;
-        if (i == found->n || strcmp(found->at[i].path, source->path) != 0)
-            continue;
-        struct source *own = &found->at[i++], fresh = *source;
-        if (fresh.process != 0 || !own->is_read)
-            continue;
-        *source = *own;
-        source->process = 0;
-        source->named = fresh.named;
-        source->first_sees = fresh.first_sees;
-        *own = fresh;
-    }
-    sources_fini(found);
-}
-
 /* ---- the first process ---- */
+
+/* As it was found, before it was read. */
+static struct source unread_source(const struct source *source)
+{
+    return (struct source){.path = source->path,
+                           .named = source->named,
+                           .rank = -1,
+                           .attempt = source->attempt,
+                           .size_bytes = source->size_bytes,
+                           .ends = source->ends,
+                           .device = source->device,
+                           .inode = source->inode};
+}
 
 /* A file of several processes: for those whose host it names, where that is asked for. */
 static struct source one_of(struct found_by *found, size_t *n)
 {
-    struct source fresh = {.path = mem_copy_string(found->source.path),
-                           .named = found->source.named,
-                           .rank = -1,
-                           .attempt = found->source.attempt,
-                           .size_bytes = found->source.size_bytes,
-                           .ends = found->source.ends};
+    struct source fresh = unread_source(&found->source);
     size_t n_may = 0;
-    if (found->process == 0) { /* numbers of this machine's */
-        fresh.device = found->source.device;
-        fresh.inode = found->source.inode;
-    }
+    fresh.path = mem_copy_string(fresh.path);
     for (size_t i = 0; i < *n; i++)
         if (found[i].names_host)
             found[n_may++] = found[i];
@@ -351,6 +316,8 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
     int met = processes_meet(build->processes, err);
     if (met < 0)
         return met;
+    if (rc < 0)
+        sources_fini(&build->list);
     SCRATCH ARRAY(struct found_by) found = {0};
     struct arena texts = {0};
     EACH (struct source, source, build->list) {
@@ -392,7 +359,7 @@ int shared_find(struct trace_build *build, int rc, struct dpro_error *err)
         array_add(&shares, &list.at[list.n - 1], found.at + i, n);
     }
     deal_all(build, &shares);
-    take_over(&build->list, &list);
+    sources_fini(&build->list);
     build->list = list;
     arena_fini(&texts);
     if (rc == 0)
@@ -469,18 +436,13 @@ static void forget_others(struct trace_build *build)
         bool is_here = source->copy || source->first_sees;
         if (source->process == 0 || (!is_here && !source->reader))
             continue;
+        struct source fresh = unread_source(source);
         part_fini(&source->part);
-        *source = (struct source){.path = source->path,
-                                  .named = source->named,
-                                  .rank = -1,
-                                  .attempt = source->attempt,
-                                  .device = source->device,
-                                  .inode = source->inode,
-                                  .size_bytes = source->size_bytes,
-                                  .process = PROCESS_NONE,
-                                  .first_sees = source->first_sees,
-                                  .copy = source->copy,
-                                  .n_copy = source->n_copy};
+        fresh.process = PROCESS_NONE;
+        fresh.first_sees = source->first_sees;
+        fresh.copy = source->copy;
+        fresh.n_copy = source->n_copy;
+        *source = fresh;
         if (is_here)
             continue;
         source->named = true; /* what is left without it is another job */
@@ -557,12 +519,14 @@ void shared_answer_ranks(struct trace_build *build)
 
 /* ---- another process ---- */
 
-bool shared_tell_found(struct trace_build *build)
+bool shared_tell_found(struct trace_build *build, int rc)
 {
     struct dpro_error unsaid;
     struct source_list list = {0};
     if (processes_meet(build->processes, &unsaid) < 0)
         return false;
+    if (rc < 0)
+        sources_fini(&build->list);
     struct pack pack = {.arena = &build->trace->arena};
     uint64_t n = build->list.n;
     if (!processes_tell(build->processes, &pack))
@@ -583,7 +547,7 @@ bool shared_tell_found(struct trace_build *build)
         fresh.path = mem_copy_string(fresh.path);
         array_push(&list, fresh);
     }
-    take_over(&build->list, &list);
+    sources_fini(&build->list);
     build->list = list;
     processes_end(&pack);
     return true;

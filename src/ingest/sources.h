@@ -26,7 +26,6 @@ struct source {
     uint64_t size_bytes, read_bytes, json_bytes;
     uint64_t ends;       /* share_files.c */
     int process;         /* that reads it; 0: this one */
-    bool is_read;        /* or it was tried */
     bool held_elsewhere; /* there is something in it to go on with, which that process has */
     bool first_sees;     /* the first process: it is there, too */
     bool is_copied;      /* and read, too */

@@ -79,8 +79,20 @@ static inline int64_t span_end_ns(const struct trace_span *span)
     return span->start_ns + span->dur_ns;
 }
 
-/* Initializers of a span of which no more is known than the fields that follow. */
-#define SPAN_UNKNOWN .sequence = -1, .detail = NO_ID, .parent = NO_ID, .node = NO_ID
+/* A span of which no more is known. */
+static inline struct trace_span span_at(enum span_kind kind, uint32_t name, uint32_t track,
+                                        int64_t start_ns, int64_t end_ns)
+{
+    return (struct trace_span){.start_ns = start_ns,
+                               .dur_ns = end_ns - start_ns,
+                               .name = name,
+                               .track = track,
+                               .sequence = -1,
+                               .detail = NO_ID,
+                               .kind = (uint16_t)kind,
+                               .parent = NO_ID,
+                               .node = NO_ID};
+}
 
 enum sync_kind { SYNC_NONE, SYNC_EVENT, SYNC_STREAM_WAIT_EVENT, SYNC_STREAM, SYNC_DEVICE };
 
@@ -107,7 +119,7 @@ struct trace_detail {
     struct arithmetic work;
 };
 
-/* The same of a detail. */
+/* Initializers of a detail of which no more is known than the fields that follow. */
 #define DETAIL_UNKNOWN .peer = -1, .comm_sequence = -1, .wait_stream = -1
 
 struct trace_track {

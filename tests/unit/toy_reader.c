@@ -23,7 +23,7 @@ static void fini(void *payload)
     n_toys_freed++;
 }
 
-static const struct payload_kind toy_payload = {sizeof(struct toy), fini, 0, false};
+static const struct payload_kind toy_payload = {sizeof(struct toy), .fini = fini};
 
 static void add_span(struct trace_part *part, const char *name, int64_t start_us, int64_t dur_us,
                      enum span_kind kind)

@@ -1,11 +1,15 @@
-/* What a worker of BytePS exchanges, from its messages.
+/* What a worker of BytePS exchanges, from its messages, or from its own trace where no log has
+ * them.
  *
  * PyTorch's profile has none of BytePS's pushes and pulls: its own threads make them. A push of a
  * key and the pull that follows it are one exchange, from when the push was passed on until the sum
  * was there, and become a span. When a push was passed on that was sent right behind another
  * message is not seen: at the earliest when that one was. Key 65536 n + k is part k of the n-th
  * tensor that the program declared. PyTorch's optimizer declares the gradients first, in the order
- * of their parameters' names. */
+ * of their parameters' names.
+ *
+ * BytePS's own trace, comm.json, tells when each part of a tensor was copied to the host, pushed
+ * and pulled. From the first of these to the pull's end is one exchange. */
 
 #include "ingest/rank_job.h"
 #include "ingest/transport/ps.h"
@@ -53,7 +57,7 @@ static bool is_request(const struct net_message *m)
            (m->flags & (PS_BYTEPS | PS_REQUEST)) == (PS_BYTEPS | PS_REQUEST);
 }
 
-size_t byteps_n_exchanges(const struct net_transport *transport)
+static size_t count_exchanges(const struct net_transport *transport)
 {
     size_t n = 0;
     EACH (const struct net_message, m, transport->messages)
@@ -187,29 +191,31 @@ static uint32_t name_group(struct strtab *names, const struct wire_exchange *e,
 }
 
 /* Adds an exchange to the rank's last track. */
-static void add_span(struct wire_maker *m, const struct wire_exchange *e,
-                     const struct tensor *tensor)
+static void add_exchange(struct dpro_trace *trace, struct trace_rank *rank, uint32_t group,
+                         uint64_t numel, int32_t n_workers, struct timeline_interval time)
 {
-    struct trace_rank *rank = m->rank;
-    struct strtab *names = &m->trace->names;
-    struct net_message *all = m->transport->messages.at;
-    const uint32_t requests[] = {e->push, e->pull};
-    uint32_t exchange = net_add_exchange(m->transport, rank->n_spans);
-    uint32_t group = name_group(names, e, tensor);
-    uint32_t name = strtab_format(names, "BytePSPushPull.%s", strtab_get(names, group));
-    struct trace_detail detail = {.numel = all[e->push].length / sizeof(float),
+    struct strtab *names = &trace->names;
+    struct trace_detail detail = {.numel = numel,
                                   .dtype = strtab_add(names, "float32", 7),
                                   .collective = strtab_add(names, "push_pull", 9),
                                   .process_group = group,
-                                  .group_size = m->trace->world_size,
+                                  .group_size = n_workers,
                                   DETAIL_UNKNOWN};
-    struct trace_span span = {.start_ns = e->start_ns,
-                              .dur_ns = e->end_ns - e->start_ns,
-                              .name = name,
-                              .kind = SPAN_COLLECTIVE,
-                              .window = (uint16_t)trace_window_at(rank, e->start_ns),
-                              SPAN_UNKNOWN};
+    uint32_t name = strtab_format(names, "BytePSPushPull.%s", strtab_get(names, group));
+    struct trace_span span = span_at(SPAN_COLLECTIVE, name, 0, time.start_ns, time.end_ns);
+    span.window = (uint16_t)trace_window_at(rank, time.start_ns);
     rank_add_span(rank, span, &detail);
+}
+
+static void add_span(struct wire_maker *m, const struct wire_exchange *e,
+                     const struct tensor *tensor)
+{
+    struct net_message *all = m->transport->messages.at;
+    const uint32_t requests[] = {e->push, e->pull};
+    uint32_t exchange = net_add_exchange(m->transport, m->rank->n_spans);
+    add_exchange(m->trace, m->rank, name_group(&m->trace->names, e, tensor),
+                 all[e->push].length / sizeof(float), m->trace->world_size,
+                 (struct timeline_interval){e->start_ns, e->end_ns});
     for (int k = 0; k < 2; k++) {
         uint64_t answer;
         all[requests[k]].collective = exchange;
@@ -248,7 +254,7 @@ void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transp
 {
     struct wire_maker m = {
         .trace = trace, .transport = transport, .rank = &trace->ranks[transport->rank_index]};
-    if (byteps_n_exchanges(transport) == 0 || is_tied(transport))
+    if (count_exchanges(transport) == 0 || is_tied(transport))
         return;
     list_requests(&m);
     find_passed(&m);
@@ -258,4 +264,61 @@ void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transp
     add_spans(&m);
     FREE_ALL(&m.answers, &m.exchanges, &m.tensors);
     arena_fini(&m.arena);
+}
+
+/* ---- its own trace ---- */
+
+static bool has_own_trace(const struct trace_rank *rank)
+{
+    return rank->timeline && rank->timeline->writer == TIMELINE_BYTEPS && rank->timeline->on_epoch;
+}
+
+/* "byteps.Gradient.fc.weight" is PyTorch's parameter fc.weight; a part's number follows. */
+static uint32_t name_of_own(struct strtab *names, const struct timeline *timeline, uint32_t tensor)
+{
+    static const char prefix[] = "byteps.Gradient.";
+    const struct timeline_tensor *t = &timeline->tensors.at[tensor];
+    const char *raw = strtab_get(names, t->name);
+    bool parts = false;
+    EACH (const struct timeline_tensor, other, timeline->tensors)
+        parts |= other->name == t->name && other->partition > 0;
+    raw += text_begins(raw, prefix) ? strlen(prefix) : 0;
+    return parts ? strtab_format(names, "%.900s~PART%d", raw, (int)t->partition)
+                 : strtab_format(names, "%.900s", raw);
+}
+
+ORDER_OF_INDICES(by_tensor, struct timeline_run, ASCENDING(tensor));
+
+static void add_own_exchanges(struct dpro_trace *trace, struct trace_rank *rank, int32_t n_workers)
+{
+    struct timeline *timeline = rank->timeline;
+    SCRATCH uint32_t *order = sorted_indices(timeline->runs.n, timeline->runs.at, by_tensor);
+    uint32_t tensor = NO_ID, group = 0;
+    rank_make_room(rank, timeline->tensors.n, timeline->runs.n, timeline->runs.n);
+    for (size_t i = 0; i < timeline->runs.n; i++) {
+        const struct timeline_run *run = &timeline->runs.at[order[i]];
+        if (!timeline_has(run, STAGE_PUSH) || !timeline_has(run, STAGE_PULL) ||
+            trace_window_at(rank, run->whole.start_ns) == NO_ID)
+            continue;
+        if (run->tensor != tensor) {
+            tensor = run->tensor;
+            group = name_of_own(&trace->names, timeline, tensor);
+            rank_add_track(rank, strtab_add(&trace->names, "BytePS", 6));
+        }
+        add_exchange(trace, rank, group, 0, n_workers, run->whole);
+    }
+}
+
+void byteps_join(struct dpro_trace *trace)
+{
+    int32_t n_workers = 0; /* not all ranks, where hosts have several GPUs */
+    EACH_OF (const struct trace_rank, rank, trace->ranks, trace->n_ranks)
+        n_workers += has_own_trace(rank);
+    EACH_OF (struct trace_rank, rank, trace->ranks, trace->n_ranks) {
+        bool is_logged = false;
+        EACH_OF (const struct net_transport, t, trace->transports, trace->n_transports)
+            is_logged |= t->rank == rank->rank && count_exchanges(t) > 0;
+        if (has_own_trace(rank) && !is_logged)
+            add_own_exchanges(trace, rank, n_workers);
+    }
 }

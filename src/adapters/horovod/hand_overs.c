@@ -83,15 +83,12 @@ static void take_named(struct placing *p, uint32_t *enqueues)
  * "_2of14". */
 static size_t call_length(const char *name, size_t len)
 {
-    size_t at = len;
-    while (at > 0 && isdigit((unsigned char)name[at - 1]))
-        at--;
-    if (at == len || at < 3 || memcmp(name + at - 2, "of", 2) != 0)
+    const char *at = memrchr(name, '_', len);
+    int n = 0;
+    if (!at || at == name)
         return len;
-    size_t digits = at -= 2;
-    while (at > 0 && isdigit((unsigned char)name[at - 1]))
-        at--;
-    return at < digits && at > 1 && name[at - 1] == '_' ? at - 1 : len;
+    sscanf(at, "_%*[0-9]of%*[0-9]%n", &n);
+    return at + n == name + len ? (size_t)(at - name) : len;
 }
 
 /* A round's tensors in the order in which they were fused: the place of each, and the number of the

@@ -13,12 +13,8 @@
 static void add_span(struct placing *p, uint8_t kind, uint32_t name, uint32_t window,
                      int64_t start_ns, int64_t end_ns, const struct trace_detail *detail)
 {
-    struct trace_span span = {.start_ns = start_ns,
-                              .dur_ns = end_ns > start_ns ? end_ns - start_ns : 0,
-                              .name = name,
-                              .kind = kind,
-                              .window = (uint16_t)window,
-                              SPAN_UNKNOWN};
+    struct trace_span span = span_at(kind, name, 0, start_ns, MAX(start_ns, end_ns));
+    span.window = (uint16_t)window;
     rank_add_span(p->rank, span, detail);
 }
 

@@ -100,12 +100,8 @@ static void add_track(struct trace_part *part, const char *name)
 static void add_span(struct trace_part *part, size_t track, uint8_t kind, const char *name,
                      int64_t start_ns, int64_t end_ns)
 {
-    struct trace_span span = {.start_ns = start_ns,
-                              .dur_ns = end_ns - start_ns,
-                              .name = part_intern(part, name, strlen(name)),
-                              .track = (uint32_t)track,
-                              .kind = kind,
-                              SPAN_UNKNOWN};
+    struct trace_span span =
+        span_at(kind, part_intern(part, name, strlen(name)), (uint32_t)track, start_ns, end_ns);
     int64_t first_ns = part->start_ns, last_ns = part->end_ns;
     part_place_span(part, &span);
     part->start_ns = MIN(first_ns, start_ns); /* the timeline's own time counts, too */

@@ -28,13 +28,10 @@ static int64_t distance_ns(const struct trace_rank *rank, const struct source *s
 
 static void rename_all(struct timeline *timeline, const uint32_t *names)
 {
-    EACH (struct timeline_tensor, tensor, timeline->tensors) {
-        tensor->name = names[tensor->name];
-        tensor->dtype = names[tensor->dtype];
-        tensor->backend = names[tensor->backend];
-    }
-    for (size_t r = 0; r < timeline->runs.n; r++)
-        timeline->runs.at[r].op = names[timeline->runs.at[r].op];
+    EACH (struct timeline_tensor, tensor, timeline->tensors)
+        RENAME(names, &tensor->name, &tensor->dtype, &tensor->backend);
+    EACH (struct timeline_run, run, timeline->runs)
+        RENAME(names, &run->op);
 }
 
 static void give_timeline(struct trace_build *build, struct source *source)
@@ -69,6 +66,7 @@ static void timelines_join(struct trace_build *build)
     EACH (struct source, source, build->list)
         if (source_usable(source) && source->rank >= 0 && source_payload(source, &timeline_payload))
             give_timeline(build, source);
+    byteps_join(build->trace);
     fusion_build(build->trace);
 }
 
@@ -80,6 +78,5 @@ const struct reader timeline_reader = {
     .recognise = timeline_recognise,
     .read_json = timeline_read,
     .stand_alone = timelines_stand_alone,
-    .complete = byteps_join,
     .join = timelines_join,
 };

@@ -49,14 +49,10 @@ struct timeline_reading {
     bool known_writer;
 };
 
-static void timeline_fini(void *payload)
-{
-    struct timeline *timeline = payload;
-    FREE_ALL(&timeline->tensors, &timeline->runs, &timeline->cycles, &timeline->ready);
-}
-
-const struct payload_kind timeline_payload = {sizeof(struct timeline), timeline_fini,
-                                              offsetof(struct timeline, runs.n), false};
+#define AT(member) offsetof(struct timeline, member)
+const struct payload_kind timeline_payload = {
+    sizeof(struct timeline), .n_at = AT(runs.n),
+    .arrays = {AT(tensors), AT(runs), AT(cycles), AT(ready)}};
 
 static const int64_t NEVER = INT64_MIN;
 static const struct timeline_interval nothing = {INT64_MIN, INT64_MIN};
@@ -317,10 +313,10 @@ static void learn_writer(struct timeline_reading *r, const struct timeline_event
     }
 }
 
-/* What the file counts times from, or the name of a tensor. */
+/* What the file counts times from, which stands before them, or the name of a tensor. */
 static void take_metadata(struct timeline_reading *r, const struct timeline_event *e)
 {
-    if (e->epoch.is == JSON_VALUE && trace_time_fits(e->epoch.ns)) {
+    if (e->epoch.is == JSON_VALUE && trace_time_fits(e->epoch.ns) && !r->known_writer) {
         r->timeline->on_epoch = true;
         r->part->base_ns = e->epoch.ns;
     } else if (e->pid.known && strcmp(name_of(r, e->name), "process_name") == 0) {
@@ -333,14 +329,16 @@ static void take_metadata(struct timeline_reading *r, const struct timeline_even
 static void timeline_take_event(void *reading, const void *event)
 {
     struct timeline_reading *r = reading;
-    const struct timeline_event *e = event;
+    struct timeline_event own = *(const struct timeline_event *)event, *e = &own;
     learn_writer(r, e);
     r->part->n_events++;
     if (e->ph == 'M') {
         take_metadata(r, e);
     } else if (e->ph != 'B' && e->ph != 'E' && e->ph != 'X' && e->ph != 'i') {
         return;
-    } else if (e->start.is != JSON_VALUE || !trace_time_fits(e->start.ns)) {
+    } else if (e->start.is != JSON_VALUE ||
+               __builtin_add_overflow(e->start.ns, r->part->base_ns, &e->start.ns) ||
+               !trace_time_fits(e->start.ns)) {
         r->part->losses.n_broken++;
     } else if (e->ph == 'B') {
         begin_stage(r, e);
@@ -371,39 +369,6 @@ static void add_whole_stages(struct timeline_reading *r)
     }
 }
 
-static bool shift_time(int64_t *ns, int64_t by_ns)
-{
-    return *ns == NEVER || (!__builtin_add_overflow(*ns, by_ns, ns) && trace_time_fits(*ns));
-}
-
-static bool shift_interval(struct timeline_interval *interval, int64_t by_ns)
-{
-    return shift_time(&interval->start_ns, by_ns) && shift_time(&interval->end_ns, by_ns);
-}
-
-/* From the file's times to those since the epoch; what does not fit is left out. */
-static void add_base(struct timeline *timeline, struct trace_part *part)
-{
-    size_t n_runs = 0, n_cycles = 0, n_ready = 0;
-    EACH (struct timeline_run, run, timeline->runs) {
-        bool fits = shift_interval(&run->whole, part->base_ns);
-        for (int s = 0; s < N_TIMELINE_STAGES; s++)
-            fits &= shift_interval(&run->stages[s], part->base_ns);
-        if (fits)
-            timeline->runs.at[n_runs++] = *run;
-    }
-    part->losses.n_broken += timeline->runs.n - n_runs;
-    EACH (int64_t, cycle, timeline->cycles)
-        if (shift_time(cycle, part->base_ns))
-            timeline->cycles.at[n_cycles++] = *cycle;
-    EACH (struct timeline_ready, ready, timeline->ready)
-        if (shift_time(&ready->ns, part->base_ns))
-            timeline->ready.at[n_ready++] = *ready;
-    timeline->runs.n = n_runs;
-    timeline->cycles.n = n_cycles;
-    timeline->ready.n = n_ready;
-}
-
 static void timeline_finish(struct timeline_reading *r)
 {
     struct timeline *timeline = r->timeline;
@@ -415,7 +380,6 @@ static void timeline_finish(struct timeline_reading *r)
             end_run(r, t);
     }
     FREE_ALL(&r->tensors, &r->writing, &r->whole_stages);
-    add_base(timeline, r->part);
     array_sort(&timeline->runs, by_end);
     sort_i64(timeline->cycles.at, timeline->cycles.n);
     if (timeline->runs.n > 0) {

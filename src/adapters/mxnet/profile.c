@@ -85,12 +85,8 @@ static void add_span(struct mxnet *m, const struct profile_event *begin,
         dur.is = JSON_SATURATED;
     if (!part_times_fit(part, begin->time, dur))
         return;
-    struct trace_span span = {.start_ns = begin->time.ns,
-                              .dur_ns = dur.ns,
-                              .name = begin->name,
-                              .track = track_of(m, begin),
-                              .kind = SPAN_CPU_OP,
-                              SPAN_UNKNOWN};
+    struct trace_span span =
+        span_at(SPAN_CPU_OP, begin->name, track_of(m, begin), begin->time.ns, end->time.ns);
     if (is_exchange(strtab_get(&part->names, begin->name))) {
         /* what it carries is found later, from the messages */
         span.kind = SPAN_ANNOTATION;

@@ -56,12 +56,8 @@ struct session_joiner {
 
 /* ---- the payload of a profile that has a session's runs ---- */
 
-static void session_fini(void *payload)
-{
-    array_fini(&((struct session_profile *)payload)->moments);
-}
-
-const struct payload_kind session_payload = {sizeof(struct session_profile), session_fini, 0, true};
+const struct payload_kind session_payload = {sizeof(struct session_profile), .of_spans = true,
+                                             .arrays = {offsetof(struct session_profile, moments)}};
 
 struct session_profile *session_profile_of(const struct trace_part *part)
 {
@@ -183,11 +179,7 @@ static void add_wait(struct cutting *c, const struct session_cut_wait *wait)
     const char *type = strtab_get(&graph->names, node->type),
                *key = strtab_get(&graph->names, node->key);
     struct trace_detail detail = {DETAIL_UNKNOWN};
-    struct trace_span span = {.start_ns = from->ns,
-                              .dur_ns = wait->end_ns - from->ns,
-                              .name = from->name,
-                              .kind = SPAN_CPU_OP,
-                              SPAN_UNKNOWN};
+    struct trace_span span = span_at(SPAN_CPU_OP, from->name, 0, from->ns, wait->end_ns);
     if (strstr(type, "Recv")) {
         if (!node->key || !trace_key_leaves_task(key))
             return;
@@ -255,8 +247,7 @@ static void add_variables(struct cutting *c, uint32_t cut)
     EACH (const struct dfg_node, node, graph->dfg_nodes) {
         const char *type = strtab_get(&graph->names, node->type),
                    *name = strtab_get(&graph->names, node->name);
-        struct trace_span span = {
-            .start_ns = start_ns, .dur_ns = 1, .kind = SPAN_CPU_OP, SPAN_UNKNOWN};
+        struct trace_span span = span_at(SPAN_CPU_OP, 0, 0, start_ns, start_ns + 1);
         if (!text_is_one(type, "VarHandleOp", "VariableV2", "Variable"))
             continue;
         span.name = part_intern(c->part, name, strlen(name));

@@ -102,12 +102,9 @@ static void add_span(struct trace_part *part, uint32_t track, const struct stats
     if (pb_is(&stats->name, "RecvBuf"))
         return; /* a part of a collective, which has a span of its own */
     struct trace_detail detail = {.bytes = stats->requested_bytes, DETAIL_UNKNOWN};
-    struct trace_span span = {.start_ns = (int64_t)stats->start_ns,
-                              .dur_ns = (int64_t)(stats->end_ns - stats->start_ns),
-                              .name = tf_intern(part, &stats->name),
-                              .track = track,
-                              .kind = part->tracks.at[track].track.gpu ? SPAN_KERNEL : SPAN_CPU_OP,
-                              SPAN_UNKNOWN};
+    enum span_kind kind = part->tracks.at[track].track.gpu ? SPAN_KERNEL : SPAN_CPU_OP;
+    struct trace_span span = span_at(kind, tf_intern(part, &stats->name), track,
+                                     (int64_t)stats->start_ns, (int64_t)stats->end_ns);
     if (pb_is(&stats->name, "RecvTensor")) {
         detail.process_group = key_of_label(part, stats);
         span.kind = SPAN_TRANSFER;

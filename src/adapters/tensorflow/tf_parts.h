@@ -32,8 +32,6 @@ struct trace_part *tf_device_part(const struct trace_part *from, uint64_t device
 /* *part becomes the first of a list of parts, which tells of the file what *part did. */
 void tf_replace_part(struct trace_part *part, struct trace_part *list);
 
-/* ---- protobuf_files.c ---- */
-
 enum protobuf_file { PROTOBUF_OTHER, PROTOBUF_XPLANE, PROTOBUF_RUN_METADATA, PROTOBUF_GRAPH_DEF };
 /* What a file is whose head is at hand. */
 enum protobuf_file protobuf_recognise(const struct head *head);

@@ -255,11 +255,7 @@ static void add_op(const struct device_splitter *s, struct device *d, const stru
         xla_read_text(strtab_get(&s->from->names, op->hlo), strtab_len(&s->from->names, op->hlo));
     const char *own = strtab_get(&s->from->names, op->name);
     size_t own_len = strtab_len(&s->from->names, op->name);
-    struct trace_span span = {.start_ns = op->start_ns,
-                              .dur_ns = op->end_ns - op->start_ns,
-                              .track = find_track(d, op),
-                              .kind = SPAN_KERNEL,
-                              SPAN_UNKNOWN};
+    struct trace_span span = span_at(SPAN_KERNEL, 0, find_track(d, op), op->start_ns, op->end_ns);
     /* the opcode goes first where the name does not hold it */
     bool tells = text.opcode_len == 0 || memmem(own, own_len, text.opcode, text.opcode_len) ||
                  memmem(text.opcode, text.opcode_len, "fusion", 6);
@@ -277,15 +273,13 @@ static void add_marks(struct device_splitter *s, struct device *d, uint64_t devi
 {
     const struct program_run *last = NULL;
     int64_t number = 0;
-    struct trace_span span = {
-        .name = part_intern(d->part, "step", 4), .track = 0, .kind = SPAN_STEP, SPAN_UNKNOWN};
+    uint32_t name = part_intern(d->part, "step", 4);
     EACH (const struct program_run, run, s->runs) {
         if (run->device != device || !s->marks || run->program != s->marks)
             continue;
         if (last) {
             number = last->id ? map_number(&s->numbers, map_key(last->id)) : number;
-            span.start_ns = last->start_ns;
-            span.dur_ns = run->start_ns - last->start_ns;
+            struct trace_span span = span_at(SPAN_STEP, name, 0, last->start_ns, run->start_ns);
             span.sequence = (int32_t)number++;
             part_place_span(d->part, &span);
         }

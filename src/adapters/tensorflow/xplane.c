@@ -198,12 +198,7 @@ static void add_span(struct xplane *x, const struct xplane_plane *plane, struct 
         return;
     }
     struct trace_span *span = part_add_span(part);
-    *span = (struct trace_span){.start_ns = start,
-                                .dur_ns = end - start,
-                                .name = meta->name,
-                                .track = line->track,
-                                .kind = SPAN_CPU_OP,
-                                SPAN_UNKNOWN};
+    *span = span_at(SPAN_CPU_OP, meta->name, line->track, start, end);
     describe_event(x, meta, event, span);
     part_count_span(part, span);
 }

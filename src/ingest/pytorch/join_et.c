@@ -7,14 +7,9 @@
 
 #include "ingest/pytorch/kineto.h"
 
-static void join_et_fini(void *payload)
-{
-    struct execution_trace *et = payload;
-    FREE_ALL(&et->nodes, &et->tensors);
-}
-
-const struct payload_kind et_payload = {sizeof(struct execution_trace), join_et_fini,
-                                        offsetof(struct execution_trace, nodes.n), false};
+#define AT(member) offsetof(struct execution_trace, member)
+const struct payload_kind et_payload = {sizeof(struct execution_trace), .n_at = AT(nodes.n),
+                                        .arrays = {AT(nodes), AT(tensors)}};
 
 enum {
     LOOK_AHEAD = 64, /* names one side may have that the other has not, in a row */
@@ -231,10 +226,8 @@ void et_join(struct rank_job *job)
     rank->et_is_cut = source_is_damaged(source);
     EACH (struct et_tensor, tensor, et->tensors)
         tensor->device = source->names[tensor->device];
-    EACH (struct et_node, node, et->nodes) {
-        node->name = source->names[node->name];
-        node->text_inputs = source->names[node->text_inputs];
-    }
+    EACH (struct et_node, node, et->nodes)
+        RENAME(source->names, &node->name, &node->text_inputs);
     rank->et_nodes = et->nodes.at;
     rank->et_tensors = et->tensors.at;
     rank->n_et_nodes = (uint32_t)et->nodes.n;

@@ -6,14 +6,10 @@
 
 #include "ingest/pytorch/kineto_words.h"
 
-static void flows_fini(void *payload)
-{
-    struct kineto_part *flows = payload;
-    FREE_ALL(&flows->rows, &flows->processes, &flows->links, &flows->launches,
-             &flows->module_calls);
-}
-
-const struct payload_kind kineto_payload = {sizeof(struct kineto_part), flows_fini, 0, true};
+#define AT(member) offsetof(struct kineto_part, member)
+const struct payload_kind kineto_payload = {
+    sizeof(struct kineto_part), .of_spans = true,
+    .arrays = {AT(rows), AT(processes), AT(links), AT(launches), AT(module_calls)}};
 
 /* The CPU op that a fwdbwd flow is bound to: of those that start just then the innermost that
  * autograd numbered, else the innermost; else the one around. */

@@ -45,7 +45,7 @@ enum { NAME_CACHE = 4096 };
     ARGUMENT(KEY_EXTERNAL_ID_2021, "external id", U32, EVENT, external)                            \
     ARGUMENT(KEY_FWD_THREAD_ID, "Fwd thread id", U32, EVENT, fwd_thread)                           \
     ARGUMENT(KEY_IN_NELEMS, "In msg nelems", U64, DETAIL, numel)                                   \
-    WORD(KEY_WAIT_ON_STREAM, "wait_on_stream")                                                     \
+    ARGUMENT(KEY_WAIT_ON_STREAM, "wait_on_stream", COUNT, DETAIL, wait_stream)                     \
     WORD(KEY_SYNC_KIND, "cuda_sync_kind")                                                          \
     ARGUMENT(KEY_SEQUENCE_NUMBER, "Sequence number", I32, EVENT, sequence)                         \
     ARGUMENT(KEY_COLLECTIVE_NAME, "Collective name", STRING, DETAIL, collective)                   \
@@ -53,7 +53,8 @@ enum { NAME_CACHE = 4096 };
     ARGUMENT(KEY_GROUP_NAME, "Process Group Name", TEXT, DETAIL, process_group)                    \
     ARGUMENT(KEY_GROUP_RANKS, "Process Group Ranks", TEXT, DETAIL, group_ranks)                    \
     ARGUMENT(KEY_GROUP_DESC, "Process Group Description", TEXT, DETAIL, group_description)         \
-    WORD(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id")
+    ARGUMENT(KEY_WAIT_ON_CORRELATION, "wait_on_cuda_event_record_corr_id", U64, DETAIL,            \
+             wait_correlation)
 
 #define KEY_OF(key, ...)        key,
 #define TEXT_OF(key, text, ...) [key] = text,
@@ -309,7 +310,6 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     struct json *js = k->js;
     const char *text;
     size_t len;
-    int64_t v;
     unsigned flags;
     switch (key) {
     case KEY_CONCRETE_INPUTS:
@@ -335,14 +335,6 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
             break;
         k->to.detail.bytes = json_u64(js);
         k->to.detail_used = ev->has_detail = true;
-        return;
-    case KEY_WAIT_ON_STREAM:
-        k->to.detail_used = true;
-        k->to.detail.wait_stream = json_read_decimal(js, 0, &v) == JSON_VALUE ? v : -1;
-        return;
-    case KEY_WAIT_ON_CORRELATION:
-        k->to.detail_used = true;
-        k->to.detail.wait_correlation = json_u64(js);
         return;
     case KEY_SYNC_KIND:
         if (json_scalar(js, &text, &len))

@@ -4,7 +4,7 @@
 
 #include "ingest/pytorch/kineto_words.h"
 
-enum { MAX_OPEN = 1 << 20 };
+enum { MAX_OPEN = 4096 };
 
 const struct trace_detail kineto_no_detail = {DETAIL_UNKNOWN};
 
@@ -111,18 +111,11 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
         to->more->rows.at[part->tracks.at[track].row - 1].on_stream |= ev->on_stream;
     part->tracks.at[track].track.posted |= posted;
     struct trace_span *span = part_add_span(part);
-    *span = (struct trace_span){
-        .start_ns = ev->ts_ns,
-        .dur_ns = ev->dur_ns,
-        .correlation = ev->kind == SPAN_CPU_OP ? 0 : ev->correlation,
-        .name = ev->name,
-        .track = track,
-        .external = ev->external,
-        .record_fn = ev->record_fn,
-        .fwd_thread = ev->fwd_thread,
-        .kind = ev->kind,
-        SPAN_UNKNOWN,
-    };
+    *span = span_at(ev->kind, ev->name, track, ev->ts_ns, ev->ts_ns + ev->dur_ns);
+    span->correlation = ev->kind == SPAN_CPU_OP ? 0 : ev->correlation;
+    span->external = ev->external;
+    span->record_fn = ev->record_fn;
+    span->fwd_thread = ev->fwd_thread;
     span->sequence = ev->sequence;
     part_count_span(part, span);
     if ((ev->dims_numel || ev->dims_type) && kineto_name_flags(to, ev->name) & NAME_COMMUNICATION) {
@@ -184,43 +177,29 @@ static void add_instant(struct kineto_events *to, const struct kineto_event *ev)
         to->part->losses.n_allocations++;
 }
 
-static uint64_t stack_key(const struct kineto_event *ev)
-{
-    uint64_t key = map_mix(map_mix(ev->pid + 1) ^ (uint64_t)ev->tid);
-    return key ? key : 1;
-}
-
+/* B and E of a thread nest. */
 static void open_span(struct kineto_events *to, const struct kineto_event *ev)
 {
-    uint64_t key = stack_key(ev), below = map_or(&to->stacks, key, 0);
-    uint32_t slot = to->free_open;
-    if (slot) {
-        to->free_open = to->open.at[slot - 1].below;
-    } else if (to->open.n >= MAX_OPEN) {
+    if (to->open.n < MAX_OPEN)
+        array_add(&to->open, *ev, to->detail);
+    else
         to->part->losses.n_unpaired++;
-        return;
-    } else {
-        array_add(&to->open, 0);
-        slot = (uint32_t)to->open.n;
-    }
-    to->open.at[slot - 1] = (struct kineto_open){*ev, to->detail, (uint32_t)below};
-    map_set(&to->stacks, key, slot);
 }
 
 static void close_span(struct kineto_events *to, const struct kineto_event *end)
 {
-    uint64_t key = stack_key(end), slot = map_or(&to->stacks, key, 0);
-    if (slot == 0) {
-        to->part->losses.n_unpaired++;
-        return;
-    }
-    struct kineto_open *open = &to->open.at[slot - 1];
+    struct kineto_open *open = to->open.at + to->open.n;
+    do {
+        if (open == to->open.at) {
+            to->part->losses.n_unpaired++;
+            return;
+        }
+        open--;
+    } while (open->event.pid != end->pid || open->event.tid != end->tid);
     struct kineto_event ev = open->event;
     to->detail = open->detail;
     to->detail_used = true;
-    map_set(&to->stacks, key, open->below);
-    open->below = to->free_open;
-    to->free_open = (uint32_t)slot;
+    memmove(open, open + 1, (size_t)(to->open.at + to->open.n-- - (open + 1)) * sizeof *open);
     ev.dur = end->ts == JSON_NO_VALUE || ev.ts == JSON_NO_VALUE ? JSON_NO_VALUE : JSON_VALUE;
     if (ev.dur == JSON_VALUE && __builtin_sub_overflow(end->ts_ns, ev.ts_ns, &ev.dur_ns))
         ev.dur = JSON_SATURATED;
@@ -290,9 +269,6 @@ void kineto_events_begin(struct kineto_events *to, struct trace_part *part)
 
 void kineto_events_end(struct kineto_events *to)
 {
-    for (size_t i = 0; i < to->stacks.n_slots; i++)
-        for (uint64_t slot = to->stacks.slots[i].key ? to->stacks.slots[i].value : 0; slot;
-             slot = to->open.at[slot - 1].below)
-            to->part->losses.n_unpaired++;
-    FREE_ALL(&to->tracks, &to->stacks, &to->name_flags, &to->open);
+    to->part->losses.n_unpaired += to->open.n;
+    FREE_ALL(&to->tracks, &to->name_flags, &to->open);
 }

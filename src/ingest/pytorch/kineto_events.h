@@ -25,11 +25,10 @@ struct kineto_event {
 
 extern const struct trace_detail kineto_no_detail;
 
-/* A B event that waits for its E, in a list per (pid, tid). */
+/* A B event that waits for its E. */
 struct kineto_open {
     struct kineto_event event;
     struct trace_detail detail;
-    uint32_t below; /* index + 1 of the one that was open before it */
 };
 
 struct kineto_events {
@@ -43,9 +42,7 @@ struct kineto_events {
     struct map tracks;               /* hash of (pid, tid, whether of a GPU) -> index */
     uint32_t last_track[2];          /* of the CPU, of the GPU */
     uint32_t call_name, wait_name;   /* of the recorder's marks, without what they tell; 0: none */
-    struct map stacks; /* hash of (pid, tid) -> index + 1 of the innermost open span */
-    ARRAY(struct kineto_open) open;
-    uint32_t free_open; /* list of unused slots in `open`, index + 1 */
+    ARRAY(struct kineto_open) open;  /* in the order in which they began */
 };
 
 void kineto_events_begin(struct kineto_events *to, struct trace_part *part);

@@ -5,14 +5,9 @@
  * Segments are as they were when the snapshot was made. */
 #include "ingest/pytorch/snapshot.h"
 
-void snapshot_fini(void *payload)
-{
-    struct snapshot_part *snapshot = payload;
-    FREE_ALL(&snapshot->entries, &snapshot->segments, &snapshot->blocks, &snapshot->lists);
-}
-
-const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part), snapshot_fini, 0,
-                                              false};
+#define AT(member) offsetof(struct snapshot_part, member)
+const struct payload_kind snapshot_payload = {
+    sizeof(struct snapshot_part), .arrays = {AT(entries), AT(segments), AT(blocks), AT(lists)}};
 
 /* ---- reading ---- */
 

@@ -88,8 +88,6 @@ struct snapshot_dict {
     bool private_pool; /* its pool is not the default one */
 };
 
-void snapshot_fini(void *part);
-
 /* Adds a segment of that size, whose blocks were added to the part's; false ones are counted. */
 void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment segment,
                            int64_t bytes);

@@ -6,7 +6,7 @@
 #include "ingest/rank_job.h"
 #include "ingest/stages/stage_table.h"
 
-const struct payload_kind stage_payload = {sizeof(struct stage_table), stage_table_fini, 0, false};
+const struct payload_kind stage_payload = {sizeof(struct stage_table), .fini = stage_table_fini};
 
 /* Two ends of one moment differ by the rounding of floats, of seconds in 32 bits; order between
  * streams by what events are late. */
@@ -353,13 +353,9 @@ static uint32_t number_of(const struct part_maker *m, const struct stage_op *op)
 static void add_span(struct part_maker *m, enum span_kind kind, uint32_t name, uint32_t track,
                      int64_t start_ns, int64_t end_ns, uint32_t number)
 {
-    struct trace_span span = {.start_ns = start_ns - m->shift_ns,
-                              .dur_ns = end_ns - start_ns,
-                              .name = name,
-                              .track = track,
-                              .external = number + 1,
-                              .kind = (uint16_t)kind,
-                              SPAN_UNKNOWN};
+    struct trace_span span =
+        span_at(kind, name, track, start_ns - m->shift_ns, end_ns - m->shift_ns);
+    span.external = number + 1;
     if (kind == SPAN_COLLECTIVE)
         span.detail = (uint32_t)m->part->details.n - 1;
     part_place_span(m->part, &span);
@@ -470,12 +466,8 @@ static void add_step(struct part_maker *m, uint32_t s)
     size_t n = stage_table_count(table, m->rank, s);
     const int64_t *bounds = table->bounds[s];
     m->shift_ns = m->all->shift_ns[s];
-    struct trace_span step = {.start_ns = bounds[0] - m->shift_ns,
-                              .dur_ns = bounds[1] - bounds[0],
-                              .name = part_name(m->part, "step"),
-                              .track = PASSES,
-                              .kind = SPAN_STEP,
-                              SPAN_UNKNOWN};
+    struct trace_span step = span_at(SPAN_STEP, part_name(m->part, "step"), PASSES,
+                                     bounds[0] - m->shift_ns, bounds[1] - m->shift_ns);
     step.sequence = (int32_t)table->steps.at[s];
     if (n == 0 || m->all->is_out[s])
         return;

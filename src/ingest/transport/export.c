@@ -93,26 +93,26 @@ static int write_files(const struct dpro_trace *trace, const char *folder, struc
     return rc;
 }
 
-static int export_all(const struct dpro_trace *trace, const char *folder, struct dpro_error *err)
+static void export_all(const struct dpro_trace *trace, const char *folder)
 {
-    if (trace->n_transports == 0)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "the trace has no transport log (net.log); record one with "
-                              "'dpro profile'");
-    char *path = mem_copy_string(folder);
+    struct dpro_error why;
     size_t first_made;
-    int rc = folder_make(path, &first_made, err);
+    if (trace->n_transports == 0)
+        fail_with(DPRO_EEMPTY, "the trace has no transport log (net.log); record one with "
+                               "'dpro profile'");
+    char *path = mem_copy_string(folder);
+    int rc = folder_make(path, &first_made, &why);
     if (rc == 0)
-        rc = WITHIN_SCOPE(DPRO_ENOMEM, write_files(trace, folder, err));
+        rc = WITHIN_SCOPE(DPRO_ENOMEM, write_files(trace, folder, &why));
     if (rc < 0)
         folder_take_back(path, first_made);
     memory_check();
     mem_free(path);
-    return rc;
+    fail_on(rc, &why);
 }
 
 int dpro_trace_export_net_csv(const struct dpro_trace *trace, const char *folder,
                               struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), export_all(trace, folder, err));
+    return OUTCOME(err, export_all(trace, folder));
 }

@@ -116,7 +116,7 @@ static void nccl_log_fini(void *payload)
     FREE_ALL(&log->strings, &log->comms, &log->operations, &log->proxy_ops, &log->steps);
 }
 
-const struct payload_kind nccl_payload = {sizeof(struct nccl_log), nccl_log_fini, 0, false};
+const struct payload_kind nccl_payload = {sizeof(struct nccl_log), .fini = nccl_log_fini};
 
 /* ---- parents ---- */
 

@@ -9,7 +9,6 @@
 #include "ingest/transport/transport.h"
 
 struct dpro_trace;
-struct trace_build;
 struct trace_rank;
 
 struct ps_key {
@@ -21,11 +20,8 @@ typedef ARRAY(struct ps_key) ps_keys;
 /* byteps/wire.c: the exchanges of a worker of BytePS as spans of its rank, which no profile has,
  * and its messages' spans. */
 void byteps_add_exchanges(struct dpro_trace *trace, struct net_transport *transport);
-size_t byteps_n_exchanges(const struct net_transport *transport);
-
-/* byteps/comm_json.c: adds the pushes and pulls of comm.json to the workers' profiles, where no
- * transport log has them; before the ranks are built. */
-void byteps_join(struct trace_build *build);
+/* The same from the workers' own traces, where no transport log has them. */
+void byteps_join(struct dpro_trace *trace);
 
 /* mxnet/keys.c: finds the names of a worker's keys, which are sorted; where what is known of the
  * parameters is not of these keys it counts trace->n_misnamed. */

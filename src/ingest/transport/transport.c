@@ -13,8 +13,8 @@ void net_transport_fini(void *transport)
     *t = (struct net_transport){.rank = -1};
 }
 
-const struct payload_kind transport_payload = {sizeof(struct net_transport), net_transport_fini, 0,
-                                               false};
+const struct payload_kind transport_payload = {sizeof(struct net_transport),
+                                               .fini = net_transport_fini};
 
 static struct net_transport *transport_of(const struct source *source)
 {

@@ -23,13 +23,9 @@ struct sweep {
     const struct graph_memory *memory;
     const int64_t *start_ns, *end_ns; /* by op */
     struct timed_moment *moments;     /* in time */
-    uint32_t *place;                  /* by moment: where it stands among them; UINT32_MAX: it is
-                                         none of its block's */
     uint32_t n;
     uint64_t most_bytes; /* of a block: sums of all of them overflow nothing */
-    int64_t *held;       /* in sum, after each of them */
-    int64_t held_first;  /* before them */
-    uint32_t peak;       /* how many of them have passed at the peak */
+    uint32_t peak;       /* how many moments have passed at the peak */
 };
 
 static int64_t size_of(const struct sweep *s, const struct graph_block *block)
@@ -66,56 +62,73 @@ static void time_moments(struct sweep *s)
     for (uint32_t i = 0; i < m->n_moments; i++) {
         const struct graph_moment *moment = &m->moments[i];
         int64_t ns = before_ns;
-        s->place[i] = UINT32_MAX;
+        at_ns[i] = INT64_MIN;
         if (!is_moment(s, i))
             continue;
         if (moment->op < s->graph->n_ops)
             ns = s->start_ns[moment->op] +
                  part_of(s->end_ns[moment->op] - s->start_ns[moment->op], moment->share);
         uint32_t taken = moment->gives ? m->blocks[moment->block].taken : MEMORY_NONE;
-        if (taken < i && s->place[taken] != UINT32_MAX)
+        if (taken < i)
             ns = MAX(ns, at_ns[taken]);
         in_order &= ns >= before_ns;
         at_ns[i] = before_ns = ns;
-        s->place[i] = 0;
         s->moments[s->n++] = (struct timed_moment){ns, i};
     }
     if (!in_order)
         qsort(s->moments, s->n, sizeof *s->moments, by_time);
-    for (uint32_t k = 0; k < s->n; k++)
-        s->place[s->moments[k].moment] = k;
     /* those that come before all ops that were replayed */
     uint32_t first = LOWER_BOUND(k, 0, s->n, s->moments[k].at_ns == INT64_MIN);
     for (uint32_t k = 0; k < first; k++)
         s->moments[k].at_ns = first < s->n ? MIN(s->moments[first].at_ns, 0) : 0;
 }
 
-static void find_peak(struct sweep *s)
+static uint8_t category_of(const struct graph_block *block)
 {
-    const struct graph_memory *m = s->memory;
-    int64_t held = 0;
-    for (uint32_t b = 0; b < m->n_blocks; b++)
-        if (m->blocks[b].taken == MEMORY_NONE)
-            held += size_of(s, &m->blocks[b]);
-    int64_t most = s->held_first = held;
-    for (uint32_t k = 0; k < s->n; k++) {
-        const struct graph_moment *moment = &m->moments[s->moments[k].moment];
-        int64_t size = size_of(s, &m->blocks[moment->block]);
-        held += moment->gives ? -size : size;
-        s->held[k] = held;
-        if (held > most) {
-            most = held;
-            s->peak = k + 1;
-        }
-    }
+    return block->category < DPRO_N_MEMORY_CATEGORIES ? block->category : DPRO_MEMORY_OTHER;
 }
 
-static bool is_held_at_peak(const struct sweep *s, const struct graph_block *block)
+/* The peak and the timeline: all moments, or of each of most / 2 parts of the time the one at which
+ * most is held, and the last. */
+static void sweep_moments(struct sweep *s, struct dpro_rank_memory *out, struct arena *arena)
 {
-    uint32_t n = s->memory->n_moments;
-    bool taken =
-        block->taken == MEMORY_NONE || (block->taken < n && s->place[block->taken] < s->peak);
-    return taken && !(block->given < n && s->place[block->given] < s->peak);
+    uint32_t most = MOST_OF_A_GRAPH / (s->graph->n_ranks + 1), base = 1;
+    most = MIN(MOST_POINTS, MAX(LEAST_POINTS, most));
+    struct dpro_memory_point now = {.at_ns = 0}, *points;
+    int64_t first_ns = s->n ? s->moments[0].at_ns : 0, held = 0, most_of_part = 0, part = -1;
+    int64_t length_ns = s->n ? (s->moments[s->n - 1].at_ns - first_ns) / (most / 2) + 1 : 1;
+    out->points = points = arena_array(arena, MIN(s->n, most) + (size_t)4, sizeof *points);
+    now.at_ns = MIN(first_ns, 0);
+    EACH_OF (const struct graph_block, block, s->memory->blocks, s->memory->n_blocks)
+        if (block->taken == MEMORY_NONE) {
+            now.by_category[category_of(block)] += (uint64_t)size_of(s, block);
+            held += size_of(s, block);
+        }
+    out->peak_bytes = (uint64_t)held;
+    memcpy(out->by_category, now.by_category, sizeof now.by_category);
+    points[0] = now;
+    out->n_points = 1;
+    for (uint32_t k = 0; k < s->n; k++) {
+        const struct graph_moment *moment = &s->memory->moments[s->moments[k].moment];
+        const struct graph_block *block = &s->memory->blocks[moment->block];
+        int64_t size = moment->gives ? -size_of(s, block) : size_of(s, block);
+        now.at_ns = s->moments[k].at_ns;
+        now.by_category[category_of(block)] += (uint64_t)size;
+        held += size;
+        if (held > (int64_t)out->peak_bytes) {
+            out->peak_bytes = (uint64_t)held;
+            memcpy(out->by_category, now.by_category, sizeof now.by_category);
+            s->peak = k + 1;
+        }
+        int64_t next = s->n <= most ? k : (now.at_ns - first_ns) / length_ns;
+        if (next != part)
+            base = out->n_points;
+        bool is_highest = next != part || held > most_of_part;
+        part = next;
+        most_of_part = is_highest ? held : most_of_part;
+        points[base + !is_highest] = now;
+        out->n_points = base + 1 + !is_highest;
+    }
 }
 
 /* ---- the peak ---- */
@@ -154,7 +167,6 @@ static void describe_peak(const struct sweep *s, struct dpro_rank_memory *r)
     const struct graph_memory *m = s->memory;
     r->peak_op = DPRO_NO_OP;
     r->peak_phase = DPRO_OP_BARRIER;
-    r->peak_bytes = (uint64_t)(s->peak ? s->held[s->peak - 1] : s->held_first);
     if (s->peak == 0)
         return;
     uint32_t moment = s->moments[s->peak - 1].moment, op = m->moments[moment].op;
@@ -232,11 +244,18 @@ static void find_holders(struct sweep *s, struct dpro_rank_memory *out, struct a
     struct strtab modules = {.n = 0};
     struct map numbers = {.n = 0};
     ARRAY(struct dpro_memory_holder) holders = {.n = 0};
+    SCRATCH bool *held = mem_array((size_t)m->n_blocks + 1, sizeof *held);
     list_modules(s, &modules);
-    EACH_OF (const struct graph_block, block, m->blocks, m->n_blocks) {
-        uint8_t category =
-            block->category < DPRO_N_MEMORY_CATEGORIES ? block->category : DPRO_MEMORY_OTHER;
-        if (!is_held_at_peak(s, block))
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        held[b] = m->blocks[b].taken == MEMORY_NONE;
+    for (uint32_t k = 0; k < s->peak; k++) {
+        const struct graph_moment *moment = &m->moments[s->moments[k].moment];
+        held[moment->block] = !moment->gives;
+    }
+    for (uint32_t b = 0; b < m->n_blocks; b++) {
+        const struct graph_block *block = &m->blocks[b];
+        uint8_t category = category_of(block);
+        if (!held[b])
             continue;
         uint32_t module = module_of(s, block, &modules);
         size_t number = (size_t)map_number(&numbers, map_key((uint64_t)module << 8 | category));
@@ -249,80 +268,12 @@ static void find_holders(struct sweep *s, struct dpro_rank_memory *out, struct a
         }
         holders.at[number].n_blocks++;
         holders.at[number].size_bytes += (uint64_t)size_of(s, block);
-        out->by_category[category] += (uint64_t)size_of(s, block);
     }
     array_sort(&holders, by_size);
     out->holders = arena_copy(arena, holders.at, holders.n, sizeof *out->holders);
     out->n_holders = (uint32_t)holders.n;
     FREE_ALL(&holders, &numbers);
     strtab_fini(&modules);
-}
-
-/* ---- the timeline ---- */
-
-/* Notes at *kept which moments are shown: all, or of each of n / 2 parts of the time the one with
- * the most that is held, and the last. */
-static uint32_t choose_points(const struct sweep *s, uint32_t n, uint32_t *kept)
-{
-    uint32_t n_kept = 0;
-    if (s->n <= n) {
-        for (uint32_t k = 0; k < s->n; k++)
-            kept[n_kept++] = k;
-        return n_kept;
-    }
-    int64_t first = s->moments[0].at_ns, length = s->moments[s->n - 1].at_ns - first;
-    for (uint32_t k = 0; k < s->n;) {
-        uint32_t most = k, last = k;
-        int64_t part = (s->moments[k].at_ns - first) / (length / (n / 2) + 1);
-        for (; k < s->n; k++) {
-            if ((s->moments[k].at_ns - first) / (length / (n / 2) + 1) != part)
-                break;
-            last = k;
-            if (s->held[k] > s->held[most])
-                most = k;
-        }
-        kept[n_kept++] = most;
-        if (last != most)
-            kept[n_kept++] = last;
-    }
-    return n_kept;
-}
-
-static void put_point(struct dpro_rank_memory *out, struct dpro_memory_point *points, int64_t at_ns,
-                      const int64_t *held)
-{
-    struct dpro_memory_point *point = &points[out->n_points++];
-    point->at_ns = at_ns;
-    for (int c = 0; c < DPRO_N_MEMORY_CATEGORIES; c++)
-        point->by_category[c] = (uint64_t)held[c];
-}
-
-static void find_points(struct sweep *s, struct dpro_rank_memory *out, struct arena *arena)
-{
-    const struct graph_memory *m = s->memory;
-    uint32_t n = MOST_OF_A_GRAPH / (s->graph->n_ranks + 1), next = 0;
-    n = MIN(MOST_POINTS, MAX(LEAST_POINTS, n));
-    uint32_t *kept = arena_array(&s->arena, MIN(s->n, n) + 2, sizeof *kept);
-    uint32_t n_kept = choose_points(s, n, kept);
-    struct dpro_memory_point *points = arena_array(arena, (size_t)n_kept + 1, sizeof *points);
-    int64_t held[DPRO_N_MEMORY_CATEGORIES] = {0};
-#define HELD_BY(block)                                                                             \
-    held[(block)->category < DPRO_N_MEMORY_CATEGORIES ? (block)->category : DPRO_MEMORY_OTHER]
-    for (uint32_t b = 0; b < m->n_blocks; b++)
-        if (m->blocks[b].taken == MEMORY_NONE)
-            HELD_BY(&m->blocks[b]) += size_of(s, &m->blocks[b]);
-    put_point(out, points, s->n ? MIN(s->moments[0].at_ns, 0) : 0, held);
-    for (uint32_t k = 0; k < s->n; k++) {
-        const struct graph_moment *moment = &m->moments[s->moments[k].moment];
-        const struct graph_block *block = &m->blocks[moment->block];
-        HELD_BY(block) += moment->gives ? -size_of(s, block) : size_of(s, block);
-        if (next < n_kept && kept[next] == k) {
-            put_point(out, points, s->moments[k].at_ns, held);
-            next++;
-        }
-    }
-#undef HELD_BY
-    out->points = points;
 }
 
 static void find_reserved(struct sweep *s, struct dpro_rank_memory *rank)
@@ -344,14 +295,11 @@ static void sweep_rank(const struct dpro_graph *graph, const struct graph_memory
     struct sweep s = {.graph = graph, .memory = memory, .start_ns = start_ns, .end_ns = end_ns};
     size_t room = (size_t)memory->n_moments + 1;
     s.moments = arena_array(&s.arena, room, sizeof *s.moments);
-    s.place = arena_array(&s.arena, room, sizeof *s.place);
-    s.held = arena_array(&s.arena, room, sizeof *s.held);
     s.most_bytes = (uint64_t)INT64_MAX / (memory->n_blocks + UINT64_C(1));
     time_moments(&s);
-    find_peak(&s);
+    sweep_moments(&s, out, arena);
     describe_peak(&s, out);
     find_holders(&s, out, arena);
-    find_points(&s, out, arena);
     if (memory->gpu)
         find_reserved(&s, out);
     arena_fini(&s.arena);

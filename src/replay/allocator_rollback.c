@@ -8,21 +8,11 @@ struct undone_block {
     bool exact;
 };
 
-/* A block that may be larger than what was asked for, since a block is not cut where little would
- * remain. Behind it is a free block. */
-struct unsure {
-    uint64_t address, end; /* of both */
-    uint32_t block;        /* index in the start's */
-    bool done;
-};
-
 struct rollback {
     const struct allocator_history *history;
     struct allocator_start *start;
     ARRAY(struct undone_block) held;
-    struct map numbers;          /* of held blocks, by address */
-    ARRAY(struct unsure) unsure; /* by address */
-    bool *left_out;              /* by request: it contradicts the rest */
+    struct map numbers; /* of held blocks, by address */
 };
 
 static struct undone_block *held_at(struct rollback *r, uint64_t address)
@@ -104,39 +94,32 @@ static bool is_small_range(const struct rollback *r, const struct allocator_requ
     return act->bytes % r->history->settings.large_segment_bytes != 0;
 }
 
-/* Whether it could be; else the request is left out. */
-static bool undo_segment_act(struct rollback *r, const struct allocator_request *act)
+static void undo_given_segment(struct rollback *r, const struct allocator_request *act, size_t at,
+                               bool expandable)
 {
-    bool expandable = act->what == ALLOCATOR_MAPPED || act->what == ALLOCATOR_UNMAPPED;
-    size_t at = segment_at(r, act->id);
+    insert_segment(r, at,
+                   &(struct allocator_segment){.address = act->id,
+                                               .size_bytes = act->bytes,
+                                               .stream = act->stream,
+                                               .small = expandable ? is_small_range(r, act)
+                                                                   : act->bytes == SMALL_SEGMENT,
+                                               .expandable = expandable});
+    join_next(r, at);
+    if (at > 0)
+        join_next(r, at - 1);
+}
+
+static void undo_taken_segment(struct rollback *r, const struct allocator_request *act, size_t at,
+                               bool expandable)
+{
     struct allocator_segment *all = r->start->segments.at;
-    bool inside = at < r->start->segments.n && all[at].address < act->id + act->bytes;
-    if (act->bytes == 0 || act->bytes > UINT64_MAX / 16 || act->id > UINT64_MAX / 4)
-        return false;
-    if (act->what == ALLOCATOR_SEGMENT_GIVEN || act->what == ALLOCATOR_UNMAPPED) {
-        struct allocator_segment segment = {.address = act->id,
-                                            .size_bytes = act->bytes,
-                                            .stream = act->stream,
-                                            .small = act->bytes == SMALL_SEGMENT,
-                                            .expandable = expandable};
-        if (inside)
-            return false;
-        if (expandable)
-            segment.small = is_small_range(r, act);
-        insert_segment(r, at, &segment);
-        join_next(r, at);
-        if (at > 0)
-            join_next(r, at - 1);
-        return true;
-    }
-    if (!inside || all[at].expandable != expandable || all[at].address > act->id ||
-        all[at].address + all[at].size_bytes < act->id + act->bytes)
-        return false;
-    if (!expandable && all[at].size_bytes != act->bytes)
-        return false;
+    uint64_t end = all[at].address + all[at].size_bytes;
+    if (all[at].expandable != expandable || all[at].address > act->id ||
+        end < act->id + act->bytes || (!expandable && all[at].size_bytes != act->bytes))
+        return;
     struct allocator_segment behind = all[at];
-    behind.size_bytes -= act->id + act->bytes - behind.address;
     behind.address = act->id + act->bytes;
+    behind.size_bytes = end - behind.address;
     all[at].size_bytes = act->id - all[at].address;
     bool whole = all[at].size_bytes == 0;
     if (behind.size_bytes > 0)
@@ -145,38 +128,45 @@ static bool undo_segment_act(struct rollback *r, const struct allocator_request 
     /* the address of a range of which other parts are mapped stays known */
     if (whole && !is_same_range(r, at, at + 1) && !(at > 0 && is_same_range(r, at - 1, at)))
         memmove(all + at, all + at + 1, (--r->start->segments.n - at) * sizeof *all);
-    return true;
 }
 
-static bool rollback_undo(struct rollback *r, const struct allocator_request *act)
+/* Unless the request contradicts what is known behind it. */
+static void undo(struct rollback *r, const struct allocator_request *act)
 {
     struct undone_block *held = held_at(r, act->id);
-    bool there = held && held->state != ALLOCATOR_FREE;
+    uint8_t state = held ? held->state : ALLOCATOR_FREE;
+    bool expandable = act->what == ALLOCATOR_MAPPED || act->what == ALLOCATOR_UNMAPPED;
+    bool is_range = act->bytes > 0 && act->bytes <= UINT64_MAX / 16 && act->id <= UINT64_MAX / 4;
+    size_t at = segment_at(r, act->id);
+    bool inside = at < r->start->segments.n && is_range &&
+                  r->start->segments.at[at].address < act->id + act->bytes;
     switch (act->what) {
     case ALLOCATOR_TAKE:
-        if (!there || held->state != ALLOCATOR_TAKEN)
-            return false;
-        held->state = ALLOCATOR_FREE;
-        return true;
+        if (state == ALLOCATOR_TAKEN)
+            held->state = ALLOCATOR_FREE;
+        break;
     case ALLOCATOR_GIVE:
     case ALLOCATOR_GIVE_COMPLETED:
-        if (there)
-            return false;
-        rollback_hold(r, act->id, act->bytes,
-                      act->what == ALLOCATOR_GIVE ? ALLOCATOR_TAKEN : ALLOCATOR_WAITING, false);
-        return true;
+        if (state == ALLOCATOR_FREE)
+            rollback_hold(r, act->id, act->bytes,
+                          act->what == ALLOCATOR_GIVE ? ALLOCATOR_TAKEN : ALLOCATOR_WAITING, false);
+        break;
     case ALLOCATOR_GIVE_REQUESTED:
-        if (!there || held->state != ALLOCATOR_WAITING)
-            return false;
-        held->state = ALLOCATOR_TAKEN;
-        return true;
+        if (state == ALLOCATOR_WAITING)
+            held->state = ALLOCATOR_TAKEN;
+        break;
     case ALLOCATOR_SEGMENT_TAKEN:
-    case ALLOCATOR_SEGMENT_GIVEN:
     case ALLOCATOR_MAPPED:
+        if (inside)
+            undo_taken_segment(r, act, at, expandable);
+        break;
+    case ALLOCATOR_SEGMENT_GIVEN:
     case ALLOCATOR_UNMAPPED:
-        return undo_segment_act(r, act);
+        if (is_range && !inside)
+            undo_given_segment(r, act, at, expandable);
+        break;
     default:
-        return true;
+        break;
     }
 }
 
@@ -204,36 +194,10 @@ static void place_blocks(struct rollback *r, const struct allocator *allocator,
         if (whole &&
             (size >= settings->max_split_bytes || (room > size && room - size <= SMALL_SIZE)))
             size = room;
-        if (whole && room > size) {
-            struct unsure unsure = {held->address, limit, (uint32_t)start->blocks.n, false};
-            array_push(&r->unsure, unsure);
-        }
         struct allocator_block block = {held->address, MIN(size, room), held->state};
         array_push(&start->blocks, block);
     }
     segment->n_blocks = (uint32_t)start->blocks.n - segment->first_block;
-}
-
-/* The first block that is taken behind one begins where that one ends. */
-static void measure_unsure(struct rollback *r)
-{
-    struct unsure *all = r->unsure.at;
-    size_t n = r->unsure.n, n_left = n;
-    for (uint32_t i = 0; i < r->history->n_requests && n_left > 0; i++) {
-        const struct allocator_request *request = &r->history->requests[i];
-        if (request->what > ALLOCATOR_GIVE_COMPLETED || r->left_out[i])
-            continue;
-        size_t u = LOWER_BOUND(k, (size_t)0, n, all[k].end <= request->id);
-        if (u == n || all[u].done || request->id < all[u].address)
-            continue;
-        if (request->what == ALLOCATOR_TAKE && request->id > all[u].address) {
-            r->start->blocks.at[all[u].block].size_bytes = request->id - all[u].address;
-        } else if (request->what == ALLOCATOR_TAKE || request->id != all[u].address) {
-            continue;
-        }
-        all[u].done = true;
-        n_left--;
-    }
 }
 
 ORDER_OF_INDICES(by_age, struct allocator_segment, ASCENDING(order) ?: DESCENDING(address));
@@ -251,9 +215,7 @@ static void number_segments(struct allocator_start *start)
 void allocator_roll_back(const struct allocator_history *history, const struct allocator *allocator,
                          struct allocator_start *start)
 {
-    struct rollback r = {.history = history,
-                         .start = start,
-                         .left_out = mem_array(history->n_requests + 1, sizeof *r.left_out)};
+    struct rollback r = {.history = history, .start = start};
     *start = (struct allocator_start){.segments = {0}};
     EACH_OF (const struct allocator_segment, segment, history->segments, history->n_segments) {
         if (segment->private_pool || segment->size_bytes > UINT64_MAX / 16 ||
@@ -270,16 +232,15 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
         const struct allocator_request *request = &history->requests[i];
         bool addressed =
             request->what != ALLOCATOR_EMPTY_CACHE && request->what != ALLOCATOR_FAILED;
-        r.left_out[i] =
-            (addressed && is_private(history, request->id)) || !rollback_undo(&r, request);
+        if (!addressed || !is_private(history, request->id))
+            undo(&r, request);
     }
     array_sort(&r.held, by_held_address);
     size_t next = 0;
     for (size_t s = 0; s < start->segments.n; s++)
         place_blocks(&r, allocator, &start->segments.at[s], &next);
-    measure_unsure(&r);
     number_segments(start);
-    FREE_ALL(&r.unsure, &r.held, &r.numbers, &r.left_out);
+    FREE_ALL(&r.held, &r.numbers);
 }
 
 void allocator_start_fini(struct allocator_start *start)

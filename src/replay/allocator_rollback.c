@@ -131,7 +131,7 @@ static void undo_taken_segment(struct rollback *r, const struct allocator_reques
 }
 
 /* Unless the request contradicts what is known behind it. */
-static void undo(struct rollback *r, const struct allocator_request *act)
+static void rollback_undo(struct rollback *r, const struct allocator_request *act)
 {
     struct undone_block *held = held_at(r, act->id);
     uint8_t state = held ? held->state : ALLOCATOR_FREE;
@@ -233,7 +233,7 @@ void allocator_roll_back(const struct allocator_history *history, const struct a
         bool addressed =
             request->what != ALLOCATOR_EMPTY_CACHE && request->what != ALLOCATOR_FAILED;
         if (!addressed || !is_private(history, request->id))
-            undo(&r, request);
+            rollback_undo(&r, request);
     }
     array_sort(&r.held, by_held_address);
     size_t next = 0;

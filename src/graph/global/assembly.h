@@ -136,11 +136,9 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
  * by them. Where edges close a cycle, those that were only read off the timeline are dropped. */
 void assembly_order(struct assembly *a);
 
-/* message_edges.c: what each message waits for, and what waits for it. */
+/* message_edges.c: what each message waits for, and what waits for it; from pushes through the
+ * servers' ops to answers. */
 void assembly_message_edges(struct assembly *a);
-
-/* server_edges.c: from pushes through the servers' ops to answers. */
-void assembly_server_edges(struct assembly *a);
 
 /* tensor_names.c, string ids of the graph: a parameter's name where it is known. */
 uint32_t assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor,

@@ -30,7 +30,6 @@ static void collect_edges(struct assembly *a)
         }
     }
     assembly_message_edges(a);
-    assembly_server_edges(a);
 }
 
 /* The hard one of two comes first. */

@@ -17,3 +17,9 @@ int options_take(void *to, size_t size, size_t first_size, const void *given, co
         const __typeof__(*(to)) *given_ = (given);                                                 \
         options_take((to), sizeof *(to), sizeof *(to), given_, #given, (err));                     \
     })
+/* The same; what is wrong with them ends the work of the innermost OUTCOME(). */
+#define OPTIONS_MUST_TAKE(to, given)                                                               \
+    do {                                                                                           \
+        struct dpro_error why_;                                                                    \
+        fail_on(OPTIONS_TAKE((to), (given), &why_), &why_);                                        \
+    } while (0)

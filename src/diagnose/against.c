@@ -126,28 +126,22 @@ static void tell_blames(struct against *a)
 
 /* ---- the run ---- */
 
-static int replay_chain(struct chain *chain, const struct dpro_graph *graph,
-                        const struct dpro_replay_options *options, struct dpro_error *err)
+static void replay_chain(struct chain *chain, const struct dpro_graph *graph,
+                         const struct dpro_replay_options *options)
 {
-    int rc = chain_init(chain, graph, options, NULL, err);
-    if (rc < 0)
-        return rc;
+    chain_init(chain, graph, options, NULL);
     chain->all_prev = true;
     chain_run(chain);
-    return 0;
 }
 
-static int make_between(struct against *a, const struct job_match *match,
-                        const struct dpro_replay_options *options, struct dpro_error *err)
+static void make_between(struct against *a, const struct job_match *match,
+                         const struct dpro_replay_options *options)
 {
     SCRATCH_ARENA struct arena work = {0};
     struct chain chain, faster;
     between_make(&a->between, match, &work);
-    int rc = replay_chain(&faster, match->jobs[0], options, err);
-    if (rc == 0)
-        rc = replay_chain(&chain, &a->between.graph, options, err);
-    if (rc < 0)
-        return rc;
+    replay_chain(&faster, match->jobs[0], options);
+    replay_chain(&chain, &a->between.graph, options);
     struct diagnosed d = {.g = &a->between.graph,
                           .n_iterations = chain.n_main,
                           .copies = chain.copies + chain.n_warm_up,
@@ -163,7 +157,6 @@ static int make_between(struct against *a, const struct job_match *match,
     between_fini(&a->between);
     chain_fini(&chain);
     chain_fini(&faster);
-    return 0;
 }
 
 /* Of the time of all ops but communication, that of those which the other job has, too. */
@@ -179,43 +172,35 @@ static double share_of(const struct job_match *match, int side)
     return all > 0 ? matched / all : 1;
 }
 
-static int run_against(const struct dpro_graph *a, const struct dpro_graph *b,
-                       const struct dpro_diagnose_options *options, struct dpro_against **made,
-                       struct dpro_error *err)
+static struct dpro_against *run_against(const struct dpro_graph *a, const struct dpro_graph *b,
+                                        const struct dpro_diagnose_options *options)
 {
     SCRATCH_ARENA struct arena work = {0};
-    struct dpro_replay_options replay = {
-        .size = sizeof replay, .threads = options->threads, .sink = options->sink};
+    struct dpro_diagnose_options mine;
+    OPTIONS_MUST_TAKE(&mine, options);
+    struct dpro_replay_options replay = {.threads = mine.threads, .sink = mine.sink};
     struct dpro_against *out = mem_array(1, sizeof *out);
     struct dpro_against_view *view = &out->view;
     struct against against = {.out = out};
     if (a->n_ops == 0 || b->n_ops == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "diagnose: the graph of %s has no ops",
-                              a->n_ops == 0 ? "A" : "B");
-    int rc = dpro_replay_predict(a, &replay, &view->a_ns, err);
-    if (rc == 0)
-        rc = dpro_replay_predict(b, &replay, &view->b_ns, err);
-    if (rc < 0)
-        return rc;
+        fail_with(DPRO_EEMPTY, "diagnose: the graph of %s has no ops", a->n_ops == 0 ? "A" : "B");
+    view->a_ns = replay_predict(a, &replay, NULL);
+    view->b_ns = replay_predict(b, &replay, NULL);
     against.is_b_slower = view->b_ns >= view->a_ns;
     struct job_match match =
         against.is_b_slower ? match_jobs(a, b, &work) : match_jobs(b, a, &work);
     view->n_matched = match.n_matched;
     view->a_matched = share_of(&match, against.is_b_slower ? 0 : 1);
     view->b_matched = share_of(&match, against.is_b_slower ? 1 : 0);
-    rc = make_between(&against, &match, &replay, err);
-    *made = out;
-    return rc;
+    make_between(&against, &match, &replay);
+    return out;
 }
 
 int dpro_against_run(const struct dpro_graph *a, const struct dpro_graph *b,
                      const struct dpro_diagnose_options *options, struct dpro_against **against,
                      struct dpro_error *err)
 {
-    struct dpro_diagnose_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc
-                  : WITHIN_SCOPE(dpro_error_nomem(err), run_against(a, b, &mine, against, err));
+    return OUTCOME(err, *against = run_against(a, b, options));
 }
 
 void dpro_against_destroy(struct dpro_against *against)

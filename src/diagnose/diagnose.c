@@ -355,18 +355,17 @@ static void diagnose_replayed(struct dpro_diagnosis *diagnosis, const struct cha
     unrolled_fini(&unrolled);
 }
 
-static int run_diagnosis(const struct dpro_graph *graph,
-                         const struct dpro_diagnose_options *options, struct dpro_diagnosis **made,
-                         struct dpro_error *err)
+static struct dpro_diagnosis *run_diagnosis(const struct dpro_graph *graph,
+                                            const struct dpro_diagnose_options *asked)
 {
-    struct dpro_replay_options replay = {.threads = options->threads, .sink = options->sink};
+    struct dpro_diagnose_options mine, *options = &mine;
     struct chain chain;
-    struct arena work = {0};
+    SCRATCH_ARENA struct arena work = {0};
+    OPTIONS_MUST_TAKE(&mine, asked);
+    struct dpro_replay_options replay = {.threads = mine.threads, .sink = mine.sink};
     if (graph->n_ops == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "diagnose: the graph has no ops");
-    int rc = chain_init(&chain, graph, &replay, NULL, err);
-    if (rc < 0)
-        return rc;
+        fail_with(DPRO_EEMPTY, "diagnose: the graph has no ops");
+    chain_init(&chain, graph, &replay, NULL);
     chain.all_prev = true;
     chain_run(&chain);
     int64_t *iterations_ns = arena_array(&work, chain.n_main, sizeof *iterations_ns);
@@ -382,19 +381,13 @@ static int run_diagnosis(const struct dpro_graph *graph,
     diagnosis->view.n_iterations = graph->sample_dur_ns ? chain.n_main : 1;
     diagnose_replayed(diagnosis, &chain, &d, options, &work);
     chain_fini(&chain);
-    arena_fini(&work);
-    *made = diagnosis;
-    return 0;
+    return diagnosis;
 }
 
 int dpro_diagnose_run(const struct dpro_graph *graph, const struct dpro_diagnose_options *options,
                       struct dpro_diagnosis **diagnosis, struct dpro_error *err)
 {
-    struct dpro_diagnose_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0
-               ? rc
-               : WITHIN_SCOPE(dpro_error_nomem(err), run_diagnosis(graph, &mine, diagnosis, err));
+    return OUTCOME(err, *diagnosis = run_diagnosis(graph, options));
 }
 
 void dpro_diagnosis_destroy(struct dpro_diagnosis *diagnosis)

@@ -16,8 +16,8 @@ struct pop {
                       waiting for peers); below 0: there are none */
 };
 /* One more replay of a job. */
-int pop_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay, int threads,
-             struct pop *pop, struct dpro_error *err);
+struct pop pop_of(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
+                  int threads);
 
 /* Arithmetic of all ranks in an iteration, by family and precision, against what the device can
  * do; all but MFU are sums or means over the ranks whose shapes are known. */

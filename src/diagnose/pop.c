@@ -3,7 +3,7 @@
  * network no transfer takes any time. */
 #include "diagnose/measures.h"
 
-#include "replay/replay.h"
+#include "replay/chain.h"
 
 static void drop_transfers(void *arg, bool gaps, int64_t *ns)
 {
@@ -37,28 +37,24 @@ static int64_t sum_useful(const struct dpro_graph *graph, const struct dpro_repl
     return sum_ns;
 }
 
-int pop_make(const struct dpro_graph *graph, const struct dpro_replay_view *replay, int threads,
-             struct pop *pop, struct dpro_error *err)
+struct pop pop_of(const struct dpro_graph *graph, const struct dpro_replay_view *replay,
+                  int threads)
 {
-    struct arena arena = {0};
+    SCRATCH_ARENA struct arena arena = {0};
     struct dpro_graph ideal = *graph;
-    struct dpro_replay_options options = {.size = sizeof options, .threads = threads};
-    int64_t ideal_ns, most_ns;
+    struct dpro_replay_options options = {.threads = threads};
+    struct pop pop = {.known = false};
+    int64_t most_ns, sum_ns = sum_useful(graph, replay, &most_ns, &pop.launch);
     graph_change_times(&ideal, true, drop_transfers, &ideal, &arena);
-    int rc = dpro_replay_predict(&ideal, &options, &ideal_ns, err);
-    arena_fini(&arena);
-    if (rc < 0)
-        return rc;
-    *pop = (struct pop){.known = false};
-    int64_t sum_ns = sum_useful(graph, replay, &most_ns, &pop->launch);
+    int64_t ideal_ns = replay_predict(&ideal, &options, NULL);
     if (most_ns == 0 || graph->lacks_gpu)
-        return 0;
+        return pop;
     /* Two threads that computed beside each other may do so less, or more, on the ideal network. */
     ideal_ns = MIN(MAX(ideal_ns, most_ns), replay->iteration_ns);
-    pop->known = true;
-    pop->load_balance = (double)sum_ns / graph->n_ranks / (double)most_ns;
-    pop->serialisation = (double)most_ns / (double)ideal_ns;
-    pop->transfer = (double)ideal_ns / (double)replay->iteration_ns;
-    pop->parallel = pop->load_balance * pop->serialisation * pop->transfer;
-    return 0;
+    pop.known = true;
+    pop.load_balance = (double)sum_ns / graph->n_ranks / (double)most_ns;
+    pop.serialisation = (double)most_ns / (double)ideal_ns;
+    pop.transfer = (double)ideal_ns / (double)replay->iteration_ns;
+    pop.parallel = pop.load_balance * pop.serialisation * pop.transfer;
+    return pop;
 }

@@ -133,7 +133,7 @@ int dpro_job_whatif(struct dpro_job *job, const struct dpro_changes *changes,
 /* Of more there would be no answer within seconds. */
 enum { MOST_MODELLED_OPS = 300000 };
 
-static int measure_job(struct dpro_job *job, struct dpro_job_time *time, struct dpro_error *err)
+static void measure_job(struct dpro_job *job, struct dpro_job_time *time)
 {
     struct job_doubt doubt;
     struct dpro_measures *measures = &job->measures;
@@ -141,7 +141,7 @@ static int measure_job(struct dpro_job *job, struct dpro_job_time *time, struct 
     measures->replay = dpro_replay_view(job->replayed);
     roofline_make(job->graph, measures->replay, &measures->roofline);
     *time = job_time_of(job->graph, replay_ns, job->profiler.ns, &doubt);
-    return pop_make(job->graph, measures->replay, job->threads, &measures->pop, err);
+    measures->pop = pop_of(job->graph, measures->replay, job->threads);
 }
 
 int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *given,
@@ -172,8 +172,7 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
                                             .diagnosis = job->diagnosis,
                                             .measures = &job->measures,
                                             .profiler_ns = job->profiler.ns};
-    rc = WITHIN_SCOPE(dpro_error_nomem(err), measure_job(job, &report->job, err));
-    if (rc == 0)
+    if ((rc = OUTCOME(err, measure_job(job, &report->job))) == 0)
         dpro_job_tell_stage(job, "diagnosed");
     return rc;
 }

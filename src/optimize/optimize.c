@@ -279,9 +279,11 @@ static void tell_launching(const struct dpro_optimize_options *o, const struct d
                  (double)ran->launching_ns / 1e6, (double)ran_ns / 1e6);
 }
 
-static void optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *o,
-                         struct dpro_optimum **optimum)
+static void optimize_run(const struct dpro_model *model,
+                         const struct dpro_optimize_options *options, struct dpro_optimum **optimum)
 {
+    struct dpro_optimize_options mine, *o = &mine;
+    OPTIONS_MUST_TAKE(&mine, options);
     if (model->turns && model->turns->problem[0])
         log_line(&o->sink, DPRO_LOG_WARN, "%s", model->turns->problem);
     optimize_optimize(model, o, optimum);
@@ -292,7 +294,5 @@ static void optimize_run(const struct dpro_model *model, const struct dpro_optim
 int dpro_optimize_run(const struct dpro_model *model, const struct dpro_optimize_options *options,
                       struct dpro_optimum **optimum, struct dpro_error *err)
 {
-    struct dpro_optimize_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc : OUTCOME(err, optimize_run(model, &mine, optimum));
+    return OUTCOME(err, optimize_run(model, options, optimum));
 }

@@ -1,7 +1,7 @@
 /* Makes the chain of iterations that a prediction is made from, and replays it. */
 #include "replay/chain.h"
 
-#include "replay/replay.h"
+#include "base/options.h"
 
 enum { N_WARM_UP = 2, N_LEAD = 1, N_AFTER = 1, N_BEFORE = 3, COPIES_OF_MEAN = 4 };
 #define LEAD (UINT32_MAX - 1) /* instead of a sample: what led up to the first */
@@ -194,32 +194,19 @@ static void close_copy(void *arg, struct replay_copy *copy)
 
 /* ---- setting up ---- */
 
-static int check_times(const struct dpro_graph *g, const int64_t *values, size_t n,
-                       const char *what, struct dpro_error *err)
-{
-    for (size_t i = 0; values && i < n; i++)
-        if (values[i] < 0)
-            return dpro_error_set(err, DPRO_EFORMAT, "graph: op %zu (%s) has a negative %s",
-                                  i % g->n_ops, strtab_get(&g->names, g->name[i % g->n_ops]), what);
-    return 0;
-}
-
 /* Which samples are learnt from, and which copies are replayed. */
-static int plan_copies(struct chain *c, struct dpro_error *err)
+static void plan_copies(struct chain *c)
 {
     enum { MOST_DRAWN = 1000000 };
     const struct dpro_graph *g = c->g;
     uint32_t skip = c->options->skip_sample, n = g->sample_dur_ns ? g->n_samples : 0;
     uint32_t n_drawn = g->single_iteration ? 0 : c->options->samples;
     if (skip > n)
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "replay: cannot leave out iteration %u of %u measured", skip, n);
+        fail_with(DPRO_EUSAGE, "replay: cannot leave out iteration %u of %u measured", skip, n);
     if (skip && n == 1)
-        return dpro_error_set(err, DPRO_EEMPTY,
-                              "replay: no iteration is left to learn from; record two or more");
+        fail_with(DPRO_EEMPTY, "replay: no iteration is left to learn from; record two or more");
     if (n_drawn > MOST_DRAWN)
-        return dpro_error_set(err, DPRO_EUSAGE, "replay: %u samples are too many; %d at most",
-                              n_drawn, MOST_DRAWN);
+        fail_with(DPRO_EUSAGE, "replay: %u samples are too many; %d at most", n_drawn, MOST_DRAWN);
     c->samples = arena_array(&c->arena, (size_t)n + 1, sizeof *c->samples);
     for (uint32_t s = 0; s < n; s++)
         if (s + 1 != skip)
@@ -238,7 +225,6 @@ static int plan_copies(struct chain *c, struct dpro_error *err)
         c->n_kept += c->n_warm_up + N_AFTER;
     }
     c->n_copies = c->n_kept + n_drawn;
-    return 0;
 }
 
 /* When ranks begin the first copy: where it is one that was measured, when they did. */
@@ -259,15 +245,7 @@ static void make_releases(struct chain *c)
             c->release_ns[r] = INT64_MAX / 2;
 }
 
-static void make_room(struct chain *c)
-{
-    size_t n_ends = (size_t)c->n_copies * c->g->n_ranks + 1;
-    c->copies = arena_array(&c->arena, c->n_kept, sizeof *c->copies);
-    c->boundary_ns = arena_array(&c->arena, n_ends, sizeof *c->boundary_ns);
-    c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
-}
-
-int chain_check_times(const struct dpro_graph *g, struct dpro_error *err)
+void chain_check_times(const struct dpro_graph *g)
 {
     size_t n_values = (size_t)g->n_samples * g->n_ops;
     const struct {
@@ -278,10 +256,11 @@ int chain_check_times(const struct dpro_graph *g, struct dpro_error *err)
                  {g->gap_ns, g->n_ops, "gap"},
                  {g->sample_dur_ns, n_values, "duration"},
                  {g->sample_gap_ns, n_values, "gap"}};
-    int rc = 0;
-    for (size_t i = 0; i < sizeof times / sizeof *times && rc == 0; i++)
-        rc = check_times(g, times[i].values, times[i].n, times[i].what, err);
-    return rc;
+    for (size_t k = 0; k < sizeof times / sizeof *times; k++)
+        for (size_t i = 0; times[k].values && i < times[k].n; i++)
+            if (times[k].values[i] < 0)
+                fail_with(DPRO_EFORMAT, "graph: op %zu (%s) has a negative %s", i % g->n_ops,
+                          strtab_get(&g->names, g->name[i % g->n_ops]), times[k].what);
 }
 
 void chain_sums_make(struct chain_sums *sums, const struct dpro_graph *g, struct arena *arena)
@@ -292,23 +271,23 @@ void chain_sums_make(struct chain_sums *sums, const struct dpro_graph *g, struct
         sums->gap = sum_samples(g, g->sample_gap_ns, arena);
 }
 
-int chain_init(struct chain *c, const struct dpro_graph *g,
-               const struct dpro_replay_options *options, const struct chain_sums *sums,
-               struct dpro_error *err)
+void chain_init(struct chain *c, const struct dpro_graph *g,
+                const struct dpro_replay_options *options, const struct chain_sums *sums)
 {
     struct chain_sums own = {NULL, NULL};
     *c = (struct chain){.g = g, .options = options, .stand_in = CHAIN_MEAN};
-    int rc = sums ? 0 : chain_check_times(g, err);
-    if (rc == 0 && options->n_delays > 0) {
-        rc = delayed_graph(g, options->delays, options->n_delays, 1, &c->arena, &c->delayed, err);
+    if (!sums)
+        chain_check_times(g);
+    if (options->n_delays > 0) {
+        delayed_graph(g, options->delays, options->n_delays, 1, &c->arena, &c->delayed);
         c->g = &c->delayed;
     }
-    if (rc == 0)
-        rc = plan_copies(c, err);
-    if (rc < 0)
-        return rc;
+    plan_copies(c);
     c->ranks_meet = graph_ranks_meet(c->g);
-    make_room(c);
+    size_t n_ends = (size_t)c->n_copies * c->g->n_ranks + 1;
+    c->copies = arena_array(&c->arena, c->n_kept, sizeof *c->copies);
+    c->boundary_ns = arena_array(&c->arena, n_ends, sizeof *c->boundary_ns);
+    c->work_begin_ns = arena_array(&c->arena, n_ends, sizeof *c->work_begin_ns);
     make_releases(c);
     if (options->skip_sample && !sums)
         chain_sums_make(&own, c->g, &c->arena);
@@ -316,16 +295,12 @@ int chain_init(struct chain *c, const struct dpro_graph *g,
         make_mean(c, sums ? sums : &own);
     if (c->drains)
         make_draining(c);
-    return 0;
 }
 
 void chain_fini(struct chain *c)
 {
-    for (uint32_t i = 0; i < c->n_kept; i++) {
-        mem_free(c->copies[i].end_ns);
-        mem_free(c->copies[i].device_prev);
-        mem_free(c->copies[i].shared_dur_ns);
-    }
+    EACH_OF (struct replay_copy, copy, c->copies, c->n_kept)
+        FREE_ALL(&copy->end_ns, &copy->device_prev, &copy->shared_dur_ns);
     arena_fini(&c->arena);
 }
 
@@ -391,4 +366,50 @@ int64_t chain_predicted_ns(const struct chain *c, const int64_t *iterations_ns)
 {
     return c->options->skip_sample ? iterations_ns[c->n_main - 1]
                                    : stats_mean_i64(iterations_ns, c->n_main);
+}
+
+/* ---- iteration times only ---- */
+
+/* Whether each of the others in turn stands in for a left-out iteration, not their mean: unless
+ * they are many, or the graph is large. */
+static bool others_stand_in(const struct chain *c)
+{
+    enum { MOST_SAMPLES = 16, MOST_OPS = 2000000 };
+    return c->options->skip_sample && c->n_samples <= MOST_SAMPLES &&
+           (uint64_t)c->n_copies * c->n_samples * c->g->n_ops <= MOST_OPS;
+}
+
+int64_t replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                       const struct chain_sums *sums)
+{
+    struct chain chain;
+    __int128 sum = 0;
+    chain_init(&chain, graph, options, sums);
+    int64_t *iterations_ns = arena_array(&chain.arena, chain.n_main, sizeof *iterations_ns);
+    chain.only_time = true;
+    bool stand_in = others_stand_in(&chain);
+    uint32_t n = stand_in ? chain.n_samples : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (stand_in)
+            chain.stand_in = chain.samples[i];
+        chain_run(&chain);
+        chain_periods(&chain, iterations_ns);
+        sum += chain_predicted_ns(&chain, iterations_ns);
+    }
+    chain_fini(&chain);
+    return (int64_t)(sum / n);
+}
+
+static int64_t predict_as_asked(const struct dpro_graph *graph,
+                                const struct dpro_replay_options *options)
+{
+    struct dpro_replay_options mine;
+    OPTIONS_MUST_TAKE(&mine, options);
+    return replay_predict(graph, &mine, NULL);
+}
+
+int dpro_replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                        int64_t *iteration_ns, struct dpro_error *err)
+{
+    return OUTCOME(err, *iteration_ns = predict_as_asked(graph, options));
 }

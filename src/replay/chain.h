@@ -63,14 +63,14 @@ struct chain_sums { /* over all samples, by op; NULL: there are none */
     chain_total *dur, *gap;
 };
 
-/* Durations and gaps that no recording can have are an error. */
-int chain_check_times(const struct dpro_graph *graph, struct dpro_error *err);
+/* Durations and gaps that no recording can have are an error: DPRO_EFORMAT. */
+void chain_check_times(const struct dpro_graph *graph);
 void chain_sums_make(struct chain_sums *sums, const struct dpro_graph *graph, struct arena *arena);
 
-/* With the `sums` of a graph whose times are checked and that has no delays; or NULL. */
-int chain_init(struct chain *chain, const struct dpro_graph *graph,
-               const struct dpro_replay_options *options, const struct chain_sums *sums,
-               struct dpro_error *err);
+/* With the `sums` of a graph whose times are checked and that has no delays; or NULL. Fails where
+ * the options ask for what the graph does not have. */
+void chain_init(struct chain *chain, const struct dpro_graph *graph,
+                const struct dpro_replay_options *options, const struct chain_sums *sums);
 void chain_fini(struct chain *chain);
 void chain_run(struct chain *chain);
 /* When the last rank ends the copy's iteration; *rank: which. */
@@ -84,8 +84,6 @@ int64_t chain_predicted_ns(const struct chain *chain, const int64_t *iterations_
 /* The last copy that replays the sample which the graph shows. */
 uint32_t chain_shown_copy(const struct chain *chain);
 
-/* ---- predict.c ---- */
-
-/* dpro_replay_predict within a scope, with `sums` as of chain_init; options are not NULL. */
-int replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                   const struct chain_sums *sums, int64_t *iteration_ns, struct dpro_error *err);
+/* The iteration that dpro_replay_predict tells; `sums` as of chain_init, options are not NULL. */
+int64_t replay_predict(const struct dpro_graph *graph, const struct dpro_replay_options *options,
+                       const struct chain_sums *sums);

@@ -2,7 +2,7 @@
  * communication of a bucket is one op of size / bandwidth and never waits for other ranks. */
 
 #include "graph/builder.h"
-#include "replay/replay.h"
+#include "replay/chain.h"
 
 static uint32_t lowest_rank(const struct dpro_graph *g)
 {
@@ -108,14 +108,13 @@ static struct dpro_graph *make_local(const struct dpro_graph *graph, const struc
     return local;
 }
 
-static int predict_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
-                            struct dpro_daydream *daydream, struct dpro_error *err)
+static struct dpro_daydream predict_daydream(const struct dpro_graph *graph,
+                                             double bandwidth_bytes_per_s)
 {
     if (!(bandwidth_bytes_per_s >= 0) || !isfinite(bandwidth_bytes_per_s))
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "daydream: the bandwidth must be positive, in bytes per second");
+        fail_with(DPRO_EUSAGE, "daydream: the bandwidth must be positive, in bytes per second");
     if (graph->n_collectives == 0)
-        return dpro_error_set(err, DPRO_EEMPTY, "daydream: the job does not communicate");
+        fail_with(DPRO_EEMPTY, "daydream: the job does not communicate");
     struct dpro_daydream result = {.bandwidth_bytes_per_s = bandwidth_bytes_per_s,
                                    .bandwidth_was_given = bandwidth_bytes_per_s > 0};
     if (!result.bandwidth_was_given)
@@ -124,17 +123,13 @@ static int predict_daydream(const struct dpro_graph *graph, double bandwidth_byt
     static const struct dpro_replay_options options;
     struct dpro_graph *local = make_local(graph, rank);
     time_transfers(graph, rank, result.bandwidth_bytes_per_s, local);
-    int rc = dpro_replay_predict(local, &options, &result.iteration_ns, err);
-    if (rc < 0)
-        return rc;
+    result.iteration_ns = replay_predict(local, &options, NULL);
     dpro_graph_destroy(local);
-    *daydream = result;
-    return 0;
+    return result;
 }
 
 int dpro_replay_daydream(const struct dpro_graph *graph, double bandwidth_bytes_per_s,
                          struct dpro_daydream *daydream, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        predict_daydream(graph, bandwidth_bytes_per_s, daydream, err));
+    return OUTCOME(err, *daydream = predict_daydream(graph, bandwidth_bytes_per_s));
 }

@@ -10,6 +10,7 @@
 #define FORMS                                                                                      \
     "write KIND=RATIO, KIND=+MS, OP=RATIO or OP=+MS, with @RANK or @FIRST-LAST before the = for "  \
     "some ranks only"
+#define MALFORMED "delay '%s': " FORMS
 
 enum { MOST = 1000000 }; /* a ratio or milliseconds beyond this are a slip of the finger */
 
@@ -76,36 +77,27 @@ static void split_ranks(struct target *t)
     t->last_rank = first < last ? last : first;
 }
 
-static int graph_malformed(const char *text, struct dpro_error *err)
-{
-    return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': %s", text, FORMS);
-}
-
-static int parse_amount(const char *text, const char *value, struct delay *delay,
-                        struct dpro_error *err)
+static void parse_amount(const char *text, const char *value, struct delay *delay)
 {
     char *end;
     delay->adds = *value == '+';
     if (*value == '-')
-        return dpro_error_set(err, DPRO_EUSAGE,
-                              "delay '%s': neither a ratio nor added milliseconds can be negative; "
-                              "to make ops shorter, give a ratio below 1, such as 0.5",
-                              text);
-    if (!(*value >= '0' && *value <= '9') && *value != '.' && !delay->adds)
-        return graph_malformed(text, err); /* strtod would take "nan", "inf" and spaces */
-    if (delay->adds && !(value[1] >= '0' && value[1] <= '9') && value[1] != '.')
-        return graph_malformed(text, err);
+        fail_with(DPRO_EUSAGE,
+                  "delay '%s': neither a ratio nor added milliseconds can be negative; to make ops "
+                  "shorter, give a ratio below 1, such as 0.5",
+                  text);
+    char first = value[delay->adds]; /* strtod would take "nan", "inf" and spaces */
     double amount = strtod(value, &end);
-    if (end == value || *end || !isfinite(amount))
-        return graph_malformed(text, err);
+    if (!((first >= '0' && first <= '9') || first == '.') || end == value || *end ||
+        !isfinite(amount))
+        fail_with(DPRO_EUSAGE, MALFORMED, text);
     if (amount > MOST)
-        return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; %s",
-                              text, MOST, delay->adds ? "ms" : "times", FORMS);
+        fail_with(DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; " FORMS, text, MOST,
+                  delay->adds ? "ms" : "times");
     if (delay->adds)
         delay->add_ns = llround(amount * 1e6);
     else
         delay->ratio = amount;
-    return 0;
 }
 
 static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
@@ -186,45 +178,43 @@ static void graph_suggest(const struct dpro_graph *g, const char *text, char *ou
     }
 }
 
-static int matches_nothing(const struct dpro_graph *g, const char *text, const struct target *t,
-                           struct dpro_error *err)
+static void matches_nothing(const struct dpro_graph *g, const char *text, const struct target *t)
 {
     char names[300];
     bool rank_exists = t->all_ranks;
     for (uint32_t r = 0; r < g->n_ranks; r++)
         rank_exists |= rank_wanted(t, g->ranks[r].rank);
     if (!rank_exists)
-        return dpro_error_set(
-            err, DPRO_EUSAGE, "delay '%s': no such rank; the graph has ranks %d to %d", text,
-            g->n_ranks ? g->ranks[0].rank : 0, g->n_ranks ? g->ranks[g->n_ranks - 1].rank : 0);
+        fail_with(DPRO_EUSAGE, "delay '%s': no such rank; the graph has ranks %d to %d", text,
+                  g->n_ranks ? g->ranks[0].rank : 0,
+                  g->n_ranks ? g->ranks[g->n_ranks - 1].rank : 0);
     if (t->scope != SCOPE_NONE)
-        return dpro_error_set(err, DPRO_EUSAGE, "delay '%s': the graph has no %s ops%s", text,
-                              t->name, t->all_ranks ? "" : " on those ranks");
+        fail_with(DPRO_EUSAGE, "delay '%s': the graph has no %s ops%s", text, t->name,
+                  t->all_ranks ? "" : " on those ranks");
     graph_suggest(g, t->name, names, sizeof names);
-    return dpro_error_set(err, DPRO_EUSAGE,
-                          "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, "
-                          "CPU, GPU, KERNELS, THREADS, ALL) nor matches an op%s%s",
-                          text, t->name, t->all_ranks ? "" : " on those ranks", names);
+    fail_with(DPRO_EUSAGE,
+              "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, CPU, GPU, "
+              "KERNELS, THREADS, ALL) nor matches an op%s%s",
+              text, t->name, t->all_ranks ? "" : " on those ranks", names);
 }
 
-static int parse_one(const struct dpro_graph *g, const char *text, const uint8_t *has_gpu,
-                     struct arena *arena, struct delay *delay, struct dpro_error *err)
+static void parse_one(const struct dpro_graph *g, const char *text, const uint8_t *has_gpu,
+                      struct arena *arena, struct delay *delay)
 {
     const char *equals = text ? strrchr(text, '=') : NULL;
     if (!equals || equals == text || !equals[1])
-        return graph_malformed(text ? text : "", err);
-    int rc = parse_amount(text, equals + 1, delay, err);
-    if (rc < 0)
-        return rc;
+        fail_with(DPRO_EUSAGE, MALFORMED, text ? text : "");
+    parse_amount(text, equals + 1, delay);
     struct target target = {.name = arena_copy_string(arena, text, (size_t)(equals - text))};
     split_ranks(&target);
     target.scope = find_scope(target.name);
     delay->gaps = target.scope == SCOPE_THREADS && !delay->adds;
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
-        return graph_malformed(text, err);
+        fail_with(DPRO_EUSAGE, MALFORMED, text);
     collect_ops(g, &target, has_gpu, arena, delay);
-    return delay->ops.n > 0 ? 0 : matches_nothing(g, text, &target, err);
+    if (delay->ops.n == 0)
+        matches_nothing(g, text, &target);
 }
 
 static int64_t graph_scaled(int64_t ns, double ratio)
@@ -328,8 +318,8 @@ static void delay_cycles(const struct dpro_graph *graph, struct arena *arena,
     }
 }
 
-int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
-                  struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err)
+void delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n,
+                   double pace, struct arena *arena, struct dpro_graph *delayed)
 {
     uint8_t *has_gpu = arena_array(arena, (size_t)graph->n_ranks + graph->n_servers + 1, 1);
     struct delay *delays = arena_array(arena, n + 1, sizeof *delays);
@@ -342,9 +332,7 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
     for (size_t i = 0; i < n_asked; i++) {
         struct delay *delay = &delays[n];
         *delay = (struct delay){.ratio = 0};
-        int rc = parse_one(graph, options[i], has_gpu, arena, delay, err);
-        if (rc < 0)
-            return rc;
+        parse_one(graph, options[i], has_gpu, arena, delay);
         delay->add_ns = graph_scaled(delay->add_ns, 1 / pace);
         if (delay->adds ? delay->add_ns != 0 : delay->ratio != 1)
             n++;
@@ -352,12 +340,11 @@ int delayed_graph(const struct dpro_graph *graph, const char *const *options, si
             array_fini(&delay->ops);
     }
     if (n == 0) /* all is as it was */
-        return 0;
+        return;
     for (size_t i = 0; i < n; i++)
         gaps |= delays[i].gaps;
     graph_change_times(delayed, gaps, delay_times, &(struct delays){graph, delays, n}, arena);
     delay_cycles(graph, arena, delayed);
     for (size_t i = 0; i < n; i++)
         array_fini(&delays[i].ops);
-    return 0;
 }

@@ -234,13 +234,13 @@ static void fill_shown(const struct chain *c, struct dpro_replay *r)
     r->view.critical = critical_find(c->g, &span, &r->arena, &r->view.n_critical);
 }
 
-static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_options *options,
-                      struct dpro_replay **replay, struct dpro_error *err)
+static struct dpro_replay *run_replay(const struct dpro_graph *graph,
+                                      const struct dpro_replay_options *options)
 {
     struct chain chain;
-    int rc = chain_init(&chain, graph, options, NULL, err);
-    if (rc < 0)
-        return rc;
+    struct dpro_replay_options mine;
+    OPTIONS_MUST_TAKE(&mine, options);
+    chain_init(&chain, graph, &mine, NULL);
     chain_run(&chain);
     struct dpro_replay *result = mem_array(1, sizeof *result);
     result->view.n_ops = graph->n_ops;
@@ -253,16 +253,13 @@ static int run_replay(const struct dpro_graph *graph, const struct dpro_replay_o
     result->view.memory =
         replay_memory(graph, result->view.start_ns, result->view.end_ns, &result->arena);
     chain_fini(&chain);
-    *replay = result;
-    return 0;
+    return result;
 }
 
 int dpro_replay_run(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                     struct dpro_replay **replay, struct dpro_error *err)
 {
-    struct dpro_replay_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc : WITHIN_SCOPE(dpro_error_nomem(err), run_replay(graph, &mine, replay, err));
+    return OUTCOME(err, *replay = run_replay(graph, options));
 }
 
 void dpro_replay_destroy(struct dpro_replay *replay)

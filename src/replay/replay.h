@@ -59,8 +59,8 @@ void graph_change_times(struct dpro_graph *graph, bool gaps, times_change *chang
  * the options say (struct dpro_replay_options). `pace`: the caller will multiply all times by it,
  * so milliseconds of the options are divided by it; else 1. Its durations are in the arena; all
  * else is borrowed from `graph`, and it must not be destroyed. */
-int delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n, double pace,
-                  struct arena *arena, struct dpro_graph *delayed, struct dpro_error *err);
+void delayed_graph(const struct dpro_graph *graph, const char *const *options, size_t n,
+                   double pace, struct arena *arena, struct dpro_graph *delayed);
 
 /* ---- critical.c ---- */
 

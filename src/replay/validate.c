@@ -42,7 +42,7 @@ static void validate_predict(void *arg, size_t s)
     struct dpro_replay_options leave_out = {.skip_sample = (uint32_t)s + 1};
     if (!is_predicted((uint32_t)s, work->g->n_samples))
         return;
-    p->rc = replay_predict(work->g, &leave_out, work->sums, &p->ns, &p->err);
+    p->rc = OUTCOME(&p->err, p->ns = replay_predict(work->g, &leave_out, work->sums));
     log_progress_more(work->sink, "validate", "iterations", &work->n_done, 1, work->n_predictions);
 }
 
@@ -68,50 +68,38 @@ static void validate_compare(const struct dpro_graph *g, const struct prediction
     v->measured_std_pct = measured.mean > 0 ? measured.std / measured.mean * 100 : 0;
 }
 
-static int validation_make(const struct dpro_graph *graph,
-                           const struct dpro_replay_options *options,
-                           struct dpro_validation *validation, struct dpro_error *err)
+static struct dpro_validation validation_of(const struct dpro_graph *graph,
+                                            const struct dpro_replay_options *options)
 {
     struct dpro_validation v = {.method = "none"};
+    struct dpro_replay_options mine;
+    OPTIONS_MUST_TAKE(&mine, options);
     if (graph->n_samples < 2 || !graph->sample_dur_ns || !graph->measured_ns ||
-        graph->single_iteration) {
-        *validation = v;
-        return 0;
-    }
+        graph->single_iteration)
+        return v;
     v.method = "leave-one-out";
-    int rc = chain_check_times(graph, err);
-    if (rc < 0)
-        return rc;
+    chain_check_times(graph);
     SCRATCH_ARENA struct arena arena = {0};
     struct chain_sums sums = {NULL, NULL};
     chain_sums_make(&sums, graph, &arena);
     struct prediction *predictions = mem_array(graph->n_samples, sizeof *predictions);
     struct validate_work work = {
-        .g = graph, .sums = &sums, .sink = &options->sink, .predictions = predictions};
+        .g = graph, .sums = &sums, .sink = &mine.sink, .predictions = predictions};
     for (uint32_t s = 0; s < graph->n_samples; s++)
         work.n_predictions += is_predicted(s, graph->n_samples);
-    parallel_for(graph->n_samples,
-                 options->threads > 0 ? options->threads : parallel_cores(MOST_THREADS),
+    parallel_for(graph->n_samples, mine.threads > 0 ? mine.threads : parallel_cores(MOST_THREADS),
                  validate_predict, &work);
     for (uint32_t s = 0; s < graph->n_samples; s++)
-        if (predictions[s].rc < 0) {
-            if (err)
-                *err = predictions[s].err;
-            dpro_error_prefix(err, "validation without iteration %u", s + 1);
-            return predictions[s].rc;
-        }
+        if (predictions[s].rc < 0)
+            fail_with(predictions[s].rc, "validation without iteration %u: %s", s + 1,
+                      predictions[s].err.text);
     validate_compare(graph, predictions, &v);
     mem_free(predictions);
-    *validation = v;
-    return 0;
+    return v;
 }
 
 int dpro_replay_validate(const struct dpro_graph *graph, const struct dpro_replay_options *options,
                          struct dpro_validation *validation, struct dpro_error *err)
 {
-    struct dpro_replay_options mine;
-    int rc = OPTIONS_TAKE(&mine, options, err);
-    return rc < 0 ? rc
-                  : WITHIN_SCOPE(dpro_error_nomem(err),
-                                 validation_make(graph, &mine, validation, err));
+    return OUTCOME(err, *validation = validation_of(graph, options));
 }

@@ -276,10 +276,8 @@ TEST(waiting_goes_to_the_ranks_that_arrive_early)
 
 TEST(efficiencies_multiply_to_what_computing_is_of_the_ranks_iterations)
 {
-    struct pop pop;
-    struct dpro_error err;
     struct dpro_graph *g = four_ranks("67000000");
-    assert_int_equal(pop_make(g, dpro_replay_view(replay_of(g, NULL)), 1, &pop, &err), 0);
+    struct pop pop = pop_of(g, dpro_replay_view(replay_of(g, NULL)), 1);
     assert_float_equal(pop.load_balance, (3 * 95 + 102) / 4. / 102, 1e-12);
     assert_float_equal(pop.serialisation, 1, 1e-12);
     assert_float_equal(pop.transfer, 102. / 112, 1e-12);
@@ -287,7 +285,7 @@ TEST(efficiencies_multiply_to_what_computing_is_of_the_ranks_iterations)
     assert_float_equal(pop.launch, 1, 1e-12);
     for (uint64_t seed = 0; seed < 200; seed++) {
         g = random_graph(seed);
-        assert_int_equal(pop_make(g, dpro_replay_view(replay_of(g, NULL)), 1, &pop, &err), 0);
+        pop = pop_of(g, dpro_replay_view(replay_of(g, NULL)), 1);
         double factors[] = {pop.load_balance, pop.serialisation, pop.transfer, pop.parallel};
         for (size_t i = 0; pop.known && i < sizeof factors / sizeof *factors; i++)
             assert_true(factors[i] > 0 && factors[i] <= 1);

@@ -468,7 +468,6 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
 {
     struct dpro_changes changes = *asked, *c = &changes;
     struct dpro_graph delayed;
-    struct dpro_error why;
     struct rank_changes ranks;
     *change = (struct program_change){.n_passes = 0};
     add_speeds(graph, notes->arena, &changes);
@@ -485,9 +484,7 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
         begin_modules(m, notes->arena, &change->modules);
         change_modules(graph, c, &change->units, m, &change->modules, notes);
     }
-    fail_on(
-        delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed, &why),
-        &why);
+    delayed_graph(graph, c->delays, c->n_delays, m->pace.work, notes->arena, &delayed);
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
     else

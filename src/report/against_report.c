@@ -240,26 +240,19 @@ void diagnosis_write_cause(struct writer *w, const struct dpro_graph *graph,
     writer_fields(w, MS_IF("alone_ms", cause->order > 0, cause->alone_ns),
                   MS_IF("in_order_ms", cause->order > 0, cause->in_order_ns),
                   INT_IF("order", cause->order > 0, cause->order));
-    writer_begin(w, "ranks", '[');
-    EACH_OF (const int, rank, cause->ranks, cause->n_ranks)
+    WRITER_LIST_OF (w, "ranks", const int, rank, cause->ranks, cause->n_ranks)
         if (*rank >= 0) /* no server */
             writer_json_int(w, *rank);
-    writer_close(w, ']');
-    writer_begin(w, "iterations", '[');
-    EACH_OF (const int64_t, number, cause->iterations, cause->n_iterations)
+    WRITER_LIST_OF (w, "iterations", const int64_t, number, cause->iterations, cause->n_iterations)
         writer_json_int(w, *number);
-    writer_close(w, ']');
-    writer_begin(w, "parts", '[');
-    EACH_OF (const struct dpro_cause_part, part, cause->parts, cause->n_parts)
+    WRITER_LIST_OF (w, "parts", const struct dpro_cause_part, part, cause->parts, cause->n_parts)
         writer_object(w, TEXT("what", part->what), MS("blame_ms", part->blame_ns));
-    writer_close(w, ']');
-    writer_begin(w, "evidence", '[');
-    EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
+    WRITER_LIST_OF (w, "evidence", const struct dpro_evidence, e, cause->evidence,
+                    cause->n_evidence)
         writer_object(w, TEXT("op", dpro_graph_op(graph, e->op).name), INT("id", e->op),
                       INT_IF("rank", e->rank >= 0, e->rank),
                       INT_IF("iteration", e->iteration >= 0, e->iteration),
                       MS("start_ms", e->start_ns), MS("ms", e->ns));
-    writer_close(w, ']');
     writer_fields(w, TEXT("next_step", cause->next_step), TEXT("command", cause->command),
                   MS_IF("command_gain_ms", cause->command, cause->command_gain_ns),
                   MS_IF("command_uncertainty_ms", cause->command, cause->command_half_ns));
@@ -275,12 +268,10 @@ void against_write_json(struct writer *w, const struct dpro_against_report *r)
                   TEXT("basis", f.unprofiled ? "unprofiled" : "measured"),
                   MS("more_ms", llround(f.mean_ns[1] - f.mean_ns[0])), FIXED("p", f.p, 4),
                   BOOL("is_noise", f.p > NOISE_P));
-    writer_begin(w, "differences", '[');
-    for (size_t i = 0; i < d->a.n; i++)
+    WRITER_LIST (w, "differences", i, d->a.n)
         if (line_differs(d, i))
             writer_object(w, TEXT("what", d->a.at[i].title), TEXT("a", d->a.at[i].said.text),
                           TEXT("b", d->b.at[i].said.text));
-    writer_close(w, ']');
     mem_free(d);
     if (!r->against) {
         writer_fields(w, NUL("causes"));
@@ -290,8 +281,6 @@ void against_write_json(struct writer *w, const struct dpro_against_report *r)
     writer_fields(w, MS("a_ms", v->a_ns), MS("b_ms", v->b_ns), INT("matched_ops", v->n_matched),
                   FIXED("a_matched", v->a_matched, 4), FIXED("b_matched", v->b_matched, 4),
                   MS("not_matched_ms", v->not_matched_ns));
-    writer_section(w, "causes", '[');
-    EACH_OF (const struct dpro_cause, cause, v->causes, v->n_causes)
+    WRITER_ROWS_OF (w, "causes", const struct dpro_cause, cause, v->causes, v->n_causes)
         diagnosis_write_cause(w, r->b, cause);
-    writer_close(w, ']');
 }

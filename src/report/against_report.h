@@ -4,6 +4,7 @@
 #include <dpro/report.h>
 
 #include "base/writer.h"
+#include "diagnose/measures.h"
 
 /* Iterations of both on a common basis. */
 struct against_facts {
@@ -20,6 +21,17 @@ void against_write_verdict(struct writer *writer, const struct against_facts *fa
 /* What differs, and the causes; as the members of an object. */
 void against_write_text(struct writer *writer, const struct dpro_against_report *report);
 void against_write_json(struct writer *writer, const struct dpro_against_report *report);
+
+/* The field's own measures of the job, and those of stragglers. */
+void measures_write_text(struct writer *writer, const struct dpro_measures *measures);
+/* "measures": {...}; of a stage timeline with those of stragglers. */
+void measures_write_json(struct writer *writer, const struct dpro_measures *measures,
+                         const struct dpro_trace *trace);
+
+/* The measures of stragglers, of a trace that is a stage timeline; of another one nothing. As JSON
+ * fields of the object "measures". */
+void straggler_write_text(struct writer *writer, const struct dpro_trace *trace);
+void straggler_write_json(struct writer *writer, const struct dpro_trace *trace);
 
 /* An item of a list of JSON. `graph` is that of its evidence. */
 void diagnosis_write_cause(struct writer *writer, const struct dpro_graph *graph,

@@ -114,6 +114,26 @@ static void find_warnings(struct comparison *c)
     c->warnings[2] = (struct warnings){.more = {c->unlike, c->drifted, c->refused, c->bare}};
 }
 
+static void comparison_init(struct comparison *c, const struct dpro_comparison *of)
+{
+    *c = (struct comparison){.sides = {{.name = of->a_name}, {.name = of->b_name}},
+                             .against = of->against};
+    for (int i = 0; i < 2; i++) {
+        facts_init(&c->sides[i].facts, i ? of->b : of->a);
+        sum_phases(&c->sides[i]);
+        find_plan(&c->sides[i]);
+    }
+    c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
+    against_find_facts(&c->basis, of->a->graph, of->b->graph);
+    find_warnings(c);
+}
+
+static void comparison_fini(struct comparison *c)
+{
+    for (int i = 0; i < 2; i++)
+        facts_fini(&c->sides[i].facts);
+}
+
 /* ---- text ---- */
 
 static void write_verdict(struct writer *w, const struct comparison *c)
@@ -198,9 +218,10 @@ static void write_memory(struct writer *w, const struct comparison *c)
     table_write(w, &t);
 }
 
-static void write_text(struct writer *w, const void *comparison)
+static void write_text(struct writer *w, const void *of)
 {
-    const struct comparison *c = comparison;
+    struct comparison comparison, *c = &comparison;
+    comparison_init(c, of);
     table_escaped(w, "A", 9, c->sides[0].name);
     table_escaped(w, "B", 9, c->sides[1].name);
     write_verdict(w, c);
@@ -208,6 +229,7 @@ static void write_text(struct writer *w, const void *comparison)
     write_phases(w, c);
     write_memory(w, c);
     warnings_write_text(w, c->warnings, 3);
+    comparison_fini(c);
 }
 
 /* ---- JSON ---- */
@@ -256,17 +278,10 @@ static void write_plan(struct writer *w, const struct comparison *c)
                      FIXED("achieved_less_pct", c->basis.less_pct, 3), TEXT("verdict", p.verdict));
 }
 
-static void write_rows(struct writer *w, const struct comparison *c)
+static void write_json(struct writer *w, const void *of)
 {
-    WRITER_ROWS (w, "phases", p, N_RANK_PARTS)
-        writer_row(w, TEXT("name", rank_parts[p].name),
-                   compare_field("a_ms", c->sides[0].phase_ns[p]),
-                   compare_field("b_ms", c->sides[1].phase_ns[p]));
-}
-
-static void write_json(struct writer *w, const void *comparison)
-{
-    const struct comparison *c = comparison;
+    struct comparison comparison, *c = &comparison;
+    comparison_init(c, of);
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.compare/1"), TEXT("version", dpro_version()));
     write_side(w, "a", &c->sides[0]);
@@ -278,43 +293,17 @@ static void write_json(struct writer *w, const void *comparison)
                      FIXED("less_pct", c->basis.less_pct, 3),
                      FIXED("less_half_pct", c->basis.half_pct, 3), FIXED("p", c->basis.p, 4));
     write_plan(w, c);
-    write_rows(w, c);
+    WRITER_ROWS (w, "phases", p, N_RANK_PARTS)
+        writer_row(w, TEXT("name", rank_parts[p].name),
+                   compare_field("a_ms", c->sides[0].phase_ns[p]),
+                   compare_field("b_ms", c->sides[1].phase_ns[p]));
     writer_section(w, "against", '{');
     against_write_json(w, c->against);
     writer_close(w, '}');
     warnings_write_json(w, c->warnings, 3);
     writer_close(w, '}');
     writer_text(w, "\n");
-}
-
-static void comparison_init(struct comparison *c, const struct dpro_comparison *of)
-{
-    *c = (struct comparison){.sides = {{.name = of->a_name}, {.name = of->b_name}},
-                             .against = of->against};
-    for (int i = 0; i < 2; i++) {
-        facts_init(&c->sides[i].facts, i ? of->b : of->a);
-        sum_phases(&c->sides[i]);
-        find_plan(&c->sides[i]);
-    }
-    c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
-    against_find_facts(&c->basis, of->a->graph, of->b->graph);
-    find_warnings(c);
-}
-
-static void comparison_fini(struct comparison *c)
-{
-    for (int i = 0; i < 2; i++)
-        facts_fini(&c->sides[i].facts);
-}
-
-static int write_comparison(const struct dpro_comparison *of, FILE *out,
-                            void (*write)(struct writer *, const void *), struct dpro_error *err)
-{
-    struct comparison c;
-    comparison_init(&c, of);
-    int rc = writer_write_file(out, write, &c, err);
-    comparison_fini(&c);
-    return rc;
+    comparison_fini(c);
 }
 
 const char *dpro_compare_part(size_t index)
@@ -322,7 +311,7 @@ const char *dpro_compare_part(size_t index)
     return index == 0 ? "iteration" : index <= N_RANK_PARTS ? rank_parts[index - 1].column : NULL;
 }
 
-static int find_times(const struct dpro_comparison *of, struct dpro_compared_time *times)
+static void find_times(const struct dpro_comparison *of, struct dpro_compared_time *times)
 {
     struct comparison c;
     comparison_init(&c, of);
@@ -331,22 +320,21 @@ static int find_times(const struct dpro_comparison *of, struct dpro_compared_tim
         for (int i = 0; i < 2; i++)
             times[p].ns[i] = p > 0 ? c.sides[i].phase_ns[p - 1] : c.basis.mean_ns[noise ? 0 : i];
     comparison_fini(&c);
-    return 0;
 }
 
 int dpro_compare_times(const struct dpro_comparison *comparison,
                        struct dpro_compared_time times[DPRO_N_COMPARED], struct dpro_error *err)
 {
     _Static_assert(DPRO_N_COMPARED == N_RANK_PARTS + 1, "the iteration and its parts");
-    return WITHIN_SCOPE(dpro_error_nomem(err), find_times(comparison, times));
+    return OUTCOME(err, find_times(comparison, times));
 }
 
 int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), write_comparison(comparison, out, write_text, err));
+    return writer_write_file(out, write_text, comparison, err);
 }
 
 int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), write_comparison(comparison, out, write_json, err));
+    return writer_write_file(out, write_json, comparison, err);
 }

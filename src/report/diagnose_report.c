@@ -6,7 +6,6 @@
 #include "ingest/trace.h"
 #include "report/against_report.h"
 #include "report/facts.h"
-#include "report/measures_report.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -225,12 +224,11 @@ static void write_abstained(struct writer *w, const struct diagnosis_facts *d)
     if (small.n > 0)
         table_wrapped(w, "  ", 2, small.text);
     struct words titles = {.n = 0};
-    for (uint32_t i = 0; i < d->view->n_abstained; i++) {
-        const struct dpro_abstained *a = &d->view->abstained[i];
+    EACH_OF (const struct dpro_abstained, a, d->view->abstained, d->view->n_abstained) {
         if (!a->needs)
             continue;
         words_add(&titles, "; ", "%s", a->title);
-        if (i + 1 < d->view->n_abstained && a[1].needs && strcmp(a->needs, a[1].needs) == 0)
+        if (a + 1 < a_end_ && a[1].needs && strcmp(a->needs, a[1].needs) == 0)
             continue; /* several need the same */
         writer_text(w, n++ == 0 ? "\nWhat this recording can't tell\n" : "");
         table_paragraph(w, "  ", 4, "%s: %s", titles.text, a->needs);
@@ -351,34 +349,22 @@ static void write_against(struct writer *w, const struct diagnosis_facts *d)
                   MS("difference_ms", d->r->job.ns - d->r->baseline->iteration_ns),
                   FIXED("p_value", change.p, 6),
                   TEXT("differs", change.differs.n > 0 ? change.differs.text : NULL));
-    writer_begin(w, "causes", '[');
-    EACH (const struct cause_change, c, change.causes)
+    WRITER_LIST_OF (w, "causes", const struct cause_change, c, change.causes.at, change.causes.n)
         writer_row(w, TEXT("cause", c->cause), TEXT("title", c->title), MS("then_ms", c->then_ns),
                    MS("now_ms", c->now_ns), MS("difference_ms", c->now_ns - c->then_ns),
                    MS_KNOWN("uncertainty_ms", c->half_ns));
-    writer_close(w, ']');
     writer_close(w, '}');
     array_fini(&change.causes);
 }
 
 /* ---- JSON ---- */
 
-/* A baseline does not need all. */
-static void write_json_step(struct writer *w, const struct diagnosis_facts *d,
-                            const struct dpro_cause *cause, bool for_baseline)
+/* With rows for what no cause is told of, so that ideal and blames add up to the iteration. A
+ * baseline does not need all. */
+static void write_object(struct writer *w, const struct dpro_diagnose_report *r, bool for_baseline)
 {
-    if (!for_baseline) {
-        diagnosis_write_cause(w, d->r->graph, cause);
-        return;
-    }
-    writer_row(w, TEXT("cause", cause->cause), TEXT("title", cause->title),
-               MS("blame_ms", cause->blame_ns), MS_KNOWN("uncertainty_ms", cause->uncertainty_ns));
-}
-
-/* With rows for what no cause is told of, so that ideal and blames add up to the iteration. */
-static void write_object(struct writer *w, const struct diagnosis_facts *d, bool for_baseline)
-{
-    const struct dpro_diagnose_report *r = d->r;
+    struct diagnosis_facts facts, *d = &facts;
+    diagnosis_find(d, r);
     const struct dpro_diagnosis_view *v = d->view;
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(r->graph, &n);
@@ -394,31 +380,30 @@ static void write_object(struct writer *w, const struct diagnosis_facts *d, bool
                   BOOL("sampled", v->is_sampled), INT("replays", v->n_replays));
     writer_key(w, "measured_ms");
     writer_json_times(w, measured, n);
-    writer_section(w, "causes", '[');
-    EACH (const struct diagnosis_step, step, d->steps)
-        if (step != d->steps.at)
-            write_json_step(w, d, &step->cause, for_baseline);
-    writer_close(w, ']');
+    WRITER_ROWS_OF (w, "causes", const struct diagnosis_step, step, d->steps.at + 1, d->steps.n - 1)
+        if (for_baseline)
+            writer_row(w, TEXT("cause", step->cause.cause), TEXT("title", step->cause.title),
+                       MS("blame_ms", step->cause.blame_ns),
+                       MS_KNOWN("uncertainty_ms", step->cause.uncertainty_ns));
+        else
+            diagnosis_write_cause(w, r->graph, &step->cause);
     if (!for_baseline) {
-        writer_section(w, "abstained", '[');
-        EACH_OF (const struct dpro_abstained, a, v->abstained, v->n_abstained)
+        WRITER_ROWS_OF (w, "abstained", const struct dpro_abstained, a, v->abstained,
+                        v->n_abstained)
             writer_row(w, TEXT("cause", a->cause), TEXT("title", a->title), TEXT("needs", a->needs),
                        MS("blame_ms", a->blame_ns));
-        writer_close(w, ']');
         if (r->measures)
             measures_write_json(w, r->measures, r->trace);
         write_against(w, d);
         warnings_write_json(w, &d->warnings, 1);
     }
     writer_close(w, '}');
+    array_fini(&d->steps);
 }
 
 void diagnosis_write_json(struct writer *w, const struct dpro_diagnose_report *report)
 {
-    struct diagnosis_facts d;
-    diagnosis_find(&d, report);
-    write_object(w, &d, false);
-    array_fini(&d.steps);
+    write_object(w, report, false);
 }
 
 void diagnosis_write(struct writer *w, const void *report)
@@ -429,24 +414,19 @@ void diagnosis_write(struct writer *w, const void *report)
 
 static void write_baseline(struct writer *w, const void *report)
 {
-    struct diagnosis_facts d;
-    diagnosis_find(&d, report);
-    write_object(w, &d, true);
+    write_object(w, report, true);
     writer_text(w, "\n");
-    array_fini(&d.steps);
 }
 
 int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        writer_write_file(out, diagnosis_write, report, err));
+    return writer_write_file(out, diagnosis_write, report, err);
 }
 
 int dpro_diagnose_save(const struct dpro_diagnose_report *report, const char *path,
                        struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err),
-                        writer_write_path(path, false, write_baseline, report, err));
+    return writer_write_path(path, false, write_baseline, report, err);
 }
 
 static void write_text(struct writer *w, const void *report)
@@ -481,5 +461,5 @@ static void write_text(struct writer *w, const void *report)
 
 int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), writer_write_file(out, write_text, report, err));
+    return writer_write_file(out, write_text, report, err);
 }

@@ -1,10 +1,11 @@
 /* How the job is parallel: its dimensions, for a terminal and as JSON. */
-#include "report/dimension_report.h"
+#include "report/facts.h"
 
 #include <dpro/dimensions.h>
 
 #include "graph/graph.h"
 #include "report/table.h"
+#include "report/words.h"
 
 /* "dp 2 x tp 4", or nothing. */
 static void name_all(const struct dpro_graph *graph, struct words *words)

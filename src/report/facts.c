@@ -3,6 +3,8 @@
 
 #include "graph/graph.h"
 #include "replay/job_time.h"
+#include "report/table.h"
+#include "report/words.h"
 
 static void sum_measured(struct report_facts *f)
 {
@@ -305,35 +307,6 @@ static void sum_comms(struct report_facts *f)
     qsort(f->comms, f->n_comms, sizeof *f->comms, by_size);
 }
 
-void facts_sum(struct report_facts *f, const struct dpro_report *report)
-{
-    *f = (struct report_facts){.report = report,
-                               .replay = dpro_replay_view(report->replay),
-                               .warnings = {.trace = report->trace, .graph = report->graph},
-                               .framework = dpro_trace_framework(report->trace),
-                               .world_size = (uint32_t)dpro_trace_world_size(report->trace),
-                               .lacks_gpu = report->graph->lacks_gpu,
-                               .seldom = report->graph->seldom,
-                               .what_if = report->what_if};
-    uint32_t n_devices = dpro_graph_n_devices(report->graph);
-    for (dpro_device_id d = 0; d < n_devices; d++)
-        f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
-    sum_measured(f);
-    sum_ranks(f);
-    sum_lateness(f);
-    sum_path(f);
-    find_busiest(f);
-    sum_comms(f);
-    parallel_sum(f);
-    for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
-        f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
-    f->pace = dpro_graph_pace(report->graph);
-    sum_predicted(f);
-    find_contradiction(f);
-    sum_recorded(f);
-    sum_shown(f);
-}
-
 double facts_pct(int64_t part_ns, int64_t whole_ns)
 {
     return whole_ns > 0 ? 100.0 * (double)part_ns / (double)whole_ns : 0;
@@ -383,4 +356,98 @@ const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kin
     if (kind == DPRO_OP_FW && f->report->graph->hides_phases)
         return "computation of unknown phase";
     return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
+}
+
+/* ---- iterations that take longer than the others ---- */
+
+static const char *facts_ordinal(uint32_t n)
+{
+    uint32_t last = n % 100 / 10 == 1 ? 0 : n % 10;
+    return last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
+}
+
+/* "every 4th iteration (3, 7, 11) takes 300 ms longer than the others' 81.9 ms" */
+static void write_words(struct report_facts *f)
+{
+    enum { MOST_NUMBERS = 6 };
+    struct slow_facts *slow = &f->slow;
+    const int64_t *number = f->report->graph->sample_number;
+    struct words line = {.n = 0};
+    if (slow->every > 0)
+        words_add(&line, "", "every %u%s iteration (", slow->every, facts_ordinal(slow->every));
+    else if (slow->are_first && slow->n == 1)
+        words_add(&line, "", "the first of %u iterations (", f->n_measured);
+    else if (slow->are_first)
+        words_add(&line, "", "the first %u of %u iterations (", slow->n, f->n_measured);
+    else
+        words_add(&line, "", "%u of %u iterations (", slow->n, f->n_measured);
+    bool in_row = number && slow->n > 2 &&
+                  number[slow->samples[slow->n - 1]] - number[slow->samples[0]] == slow->n - 1;
+    if (in_row)
+        words_add(&line, "", "%lld to %lld", (long long)number[slow->samples[0]],
+                  (long long)number[slow->samples[slow->n - 1]]);
+    for (uint32_t i = 0; number && !in_row && i < slow->n && i < MOST_NUMBERS; i++)
+        words_add(&line, i > 0 ? ", " : "", "%lld", (long long)number[slow->samples[i]]);
+    bool one = slow->n == 1 || slow->every > 0;
+    words_add(&line, "", "%s) %s %s longer than the others' %s",
+              slow->n > MOST_NUMBERS && !in_row ? ", ..." : "", one ? "takes" : "take",
+              TIME(slow->more_ns), TIME(slow->usual_ns));
+    slow->text = arena_copy_string(&f->arena, line.text, strlen(line.text));
+}
+
+static void slow_find(struct report_facts *f)
+{
+    struct slow_facts *slow = &f->slow;
+    const int64_t *ns = f->measured;
+    struct slow_ones found = stats_slow_ones(ns, f->report->graph->sample_number, f->n_measured);
+    slow->samples = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *slow->samples);
+    for (uint32_t s = 0; s < f->n_measured; s++)
+        if (ns[s] > found.usual_most)
+            slow->samples[slow->n++] = s;
+    if (slow->n == 0)
+        return;
+    slow->usual_ns = llround(found.usual.mean);
+    slow->more_ns = llround(found.slow.mean - found.usual.mean);
+    slow->every = found.every;
+    slow->are_first = found.are_first;
+    write_words(f);
+}
+
+/* ---- all of it ---- */
+
+void facts_init(struct report_facts *f, const struct dpro_report *report)
+{
+    *f = (struct report_facts){.report = report,
+                               .replay = dpro_replay_view(report->replay),
+                               .warnings = {.trace = report->trace, .graph = report->graph},
+                               .framework = dpro_trace_framework(report->trace),
+                               .world_size = (uint32_t)dpro_trace_world_size(report->trace),
+                               .lacks_gpu = report->graph->lacks_gpu,
+                               .seldom = report->graph->seldom,
+                               .what_if = report->what_if};
+    uint32_t n_devices = dpro_graph_n_devices(report->graph);
+    for (dpro_device_id d = 0; d < n_devices; d++)
+        f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
+    sum_measured(f);
+    sum_ranks(f);
+    sum_lateness(f);
+    sum_path(f);
+    find_busiest(f);
+    sum_comms(f);
+    parallel_sum(f);
+    for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
+        f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
+    f->pace = dpro_graph_pace(report->graph);
+    sum_predicted(f);
+    find_contradiction(f);
+    sum_recorded(f);
+    sum_shown(f);
+    slow_find(f);
+    memory_find(f);
+    verdict_write(f);
+}
+
+void facts_fini(struct report_facts *facts)
+{
+    arena_fini(&facts->arena);
 }

@@ -207,8 +207,6 @@ struct report_facts {
     struct verdict_line verdict[N_VERDICT];
 };
 
-/* Sums over the trace, the graph and the replay. Borrows from `report`. */
-void facts_sum(struct report_facts *facts, const struct dpro_report *report);
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Whether its size is known; a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);
@@ -217,16 +215,13 @@ const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kin
 /* The memory of the rank with the highest peak; NULL: not known. */
 const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */
-void verdict_write(struct report_facts *facts); /* fills facts->verdict, but for its last line */
-void memory_find(struct report_facts *facts);   /* fills facts->memory */
-void slow_find(struct report_facts *facts);     /* fills facts->slow */
-void parallel_sum(struct report_facts *facts);  /* fills facts->parallel: dimensions, traffic */
+void verdict_write(struct report_facts *facts);                        /* fills facts->verdict */
+void memory_find(struct report_facts *facts);                          /* fills facts->memory */
+void parallel_sum(struct report_facts *facts); /* fills facts->parallel: dimensions, traffic */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */
 void facts_init(struct report_facts *facts, const struct dpro_report *report);
 void facts_fini(struct report_facts *facts);
-int facts_write(const struct dpro_report *report, FILE *out,
-                void (*write)(struct writer *writer, const void *facts), struct dpro_error *err);
 
 /* What most clocks were tied by: "transport", ...; "none"; static or borrowed from the graph. */
 const char *align_method(const struct dpro_graph *graph);
@@ -241,6 +236,16 @@ void memory_write_json(struct writer *writer, const struct report_facts *facts);
 /* A member of JSON: bytes by category. */
 void memory_write_categories(struct writer *writer, const char *key,
                              const struct memory_fact *fact);
+
+/* How the job is parallel: for a terminal; the members "dimensions" and "dimensions_note". */
+void dimensions_write_text(struct writer *writer, const struct report_facts *facts);
+void dimensions_write_json(struct writer *writer, const struct report_facts *facts);
+/* The name of a device, and of the dimension that all communication on it is in: "GPU 0 stream 20,
+ * tp". `of_devices`: dimensions_of_devices(). */
+const char *dimensions_name_device(const struct dpro_graph *graph, dpro_device_id device,
+                                   const uint32_t *of_devices, char *text, size_t size);
+/* By device: its dimension; DPRO_NO_DIMENSION: none, or several. In `arena`. */
+const uint32_t *dimensions_of_devices(const struct dpro_graph *graph, struct arena *arena);
 
 /* The dpro.replay/1 object; the list of critical ops may be left out. */
 void json_write_report(struct writer *writer, const struct report_facts *facts, bool with_ops);

@@ -1,7 +1,6 @@
 /* The report as one page: embeds its data, from which report.js makes the text. */
 
 #include "graph/graph.h"
-#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/page.h"
 

@@ -366,9 +366,10 @@ static void write_decisions(struct writer *w, const struct optimize_facts *f)
         writer_printf(w, "    and %u more, in --json and the plan\n", n - MOST_DECISIONS);
 }
 
-static void write_text(struct writer *w, const void *facts)
+static void write_text(struct writer *w, const void *report)
 {
-    const struct optimize_facts *f = facts;
+    struct optimize_facts facts, *f = &facts;
+    optimize_facts_fill(f, report);
     struct lines verdict = {.n = 0};
     say_verdict(&verdict, f);
     for (size_t i = 0; i < verdict.n; i++)
@@ -393,9 +394,7 @@ static void write_text(struct writer *w, const void *facts)
 
 int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
-    struct optimize_facts f;
-    optimize_facts_fill(&f, report);
-    return writer_write_file(out, write_text, &f, err);
+    return writer_write_file(out, write_text, report, err);
 }
 
 /* ---- JSON ---- */
@@ -464,13 +463,6 @@ static void write_baselines(struct writer *w, const struct optimize_facts *f)
                    MS("usual_ms", count->usual_ns), MS("iteration_ms", count->best_ns));
 }
 
-static void write_run(struct writer *w, const char *key, struct dpro_pipeline_run run)
-{
-    const char *schedule =
-        run.schedule == DPRO_SCHEDULE_UNKNOWN ? NULL : dpro_schedule_name(run.schedule);
-    writer_object_at(w, key, INT("micro_batches", run.n_micro_batches), TEXT("schedule", schedule));
-}
-
 static void write_runs(struct writer *w, const struct optimize_facts *f)
 {
     if (!f->is_of_pipeline) {
@@ -478,8 +470,12 @@ static void write_runs(struct writer *w, const struct optimize_facts *f)
         return;
     }
     writer_begin(w, "pipeline", '{');
-    write_run(w, "baseline", dpro_optimum_pipeline(f->report->optimum, DPRO_BASELINE));
-    write_run(w, "best", dpro_optimum_pipeline(f->report->optimum, DPRO_BEST));
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++) {
+        struct dpro_pipeline_run run = f->report->optimum->pipeline[which];
+        writer_object_at(w, which == DPRO_BEST ? "best" : "baseline",
+                         INT("micro_batches", run.n_micro_batches),
+                         TEXT("schedule", run.schedule ? dpro_schedule_name(run.schedule) : NULL));
+    }
     writer_close(w, '}');
 }
 
@@ -596,17 +592,17 @@ static void write_report(struct writer *w, const struct optimize_facts *f)
     writer_close(w, '}');
 }
 
-static void write_json(struct writer *w, const void *facts)
+static void write_json(struct writer *w, const void *report)
 {
-    write_report(w, facts);
+    struct optimize_facts f;
+    optimize_facts_fill(&f, report);
+    write_report(w, &f);
     writer_text(w, "\n");
 }
 
 int dpro_optimize_json(const struct dpro_optimize_report *report, FILE *out, struct dpro_error *err)
 {
-    struct optimize_facts f;
-    optimize_facts_fill(&f, report);
-    return writer_write_file(out, write_json, &f, err);
+    return writer_write_file(out, write_json, report, err);
 }
 
 /* ---- the plan ---- */
@@ -647,7 +643,7 @@ static int write_files(const char *folder, const struct optimize_facts *f, enum 
     plan.uncertainty_pct = uncertainty_pct;
     size_t n = f->is_for_job ? plan_stack_files(&plan, files) : 0;
     if (which < DPRO_FINALISTS) {
-        files[n++] = (struct set_file){"optimize.json", false, write_json, f};
+        files[n++] = (struct set_file){"optimize.json", false, write_json, f->report};
         files[n++] = (struct set_file){"optimize.html", false, write_page, f};
     }
     /* last: who sees it sees all; none is left of an earlier search */

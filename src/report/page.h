@@ -15,5 +15,11 @@ struct page_shell {
 extern const struct page_shell page_replay, page_optimize;
 
 /* The page whose data, a JSON value, `write` writes. */
-void page_write(struct writer *writer, const struct page_shell *shell,
-                void (*write)(struct writer *writer, const void *arg), const void *arg);
+static inline void page_write(struct writer *writer, const struct page_shell *shell,
+                              void (*write)(struct writer *writer, const void *arg),
+                              const void *arg)
+{
+    writer_put(writer, shell->head, shell->head_size);
+    write(writer, arg);
+    writer_put(writer, shell->foot, shell->foot_size);
+}

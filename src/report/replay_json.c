@@ -1,6 +1,5 @@
 /* The replay as JSON (dpro.replay/1; keys are never renamed or dropped, what is unknown is
  * null). */
-#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/model_report.h"
 
@@ -328,7 +327,15 @@ void json_write(struct writer *w, const void *facts)
     writer_text(w, "\n");
 }
 
+static void write_json(struct writer *w, const void *report)
+{
+    struct report_facts facts;
+    facts_init(&facts, report);
+    json_write(w, &facts);
+    facts_fini(&facts);
+}
+
 int dpro_report_json(const struct dpro_report *report, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), facts_write(report, out, json_write, err));
+    return writer_write_file(out, write_json, report, err);
 }

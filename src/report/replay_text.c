@@ -2,7 +2,6 @@
  * Whatever bytes a trace holds, lines stay lines. */
 
 #include "graph/graph.h"
-#include "report/dimension_report.h"
 #include "report/facts.h"
 #include "report/table.h"
 #include "report/words.h"
@@ -418,9 +417,10 @@ static void write_collectives(struct writer *w, const struct report_facts *f)
     }
 }
 
-static void write_text(struct writer *w, const void *facts)
+static void write_text(struct writer *w, const void *report)
 {
-    const struct report_facts *f = facts;
+    struct report_facts facts, *f = &facts;
+    facts_init(f, report);
     write_verdict(w, f);
     write_breakdown(w, f);
     write_slow(w, f);
@@ -439,9 +439,10 @@ static void write_text(struct writer *w, const void *facts)
     write_fusion(w, f);
     write_collectives(w, f);
     warnings_write_text(w, &f->warnings, 1);
+    facts_fini(f);
 }
 
 int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)
 {
-    return WITHIN_SCOPE(dpro_error_nomem(err), facts_write(report, out, write_text, err));
+    return writer_write_file(out, write_text, report, err);
 }

@@ -2,7 +2,6 @@
  * what takes the rest last. */
 #include "diagnose/causes.h"
 
-#include "graph/dimensions/pipeline.h"
 #include "graph/names/names.h"
 
 /* Of which jobs a next step is. */
@@ -124,14 +123,6 @@ static const struct next_step {
      "multiprocessors of its own; it is felt most %s."},
 };
 
-static bool has_micro_batches(const struct dpro_graph *g)
-{
-    SCRATCH_ARENA struct arena work = {0};
-    struct pipeline pipeline;
-    pipeline_find(g, &work, &pipeline);
-    return pipeline.dimension != DPRO_NO_DIMENSION && !pipeline.unknown;
-}
-
 void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause)
 {
     const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
@@ -155,7 +146,7 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
         [SERVED] = changes && serves,
         [BUCKETED] = changes,
         [SHARDED] = dpro_graph_is_sharded(d->g),
-        [STAGED] = talks && has_micro_batches(d->g),
+        [STAGED] = talks && d->pipeline.dimension != DPRO_NO_DIMENSION && !d->pipeline.unknown,
     };
     if (kind)
         cause->next_step = arena_format(arena, "%s: %s.", part, kind->advice);

@@ -20,6 +20,9 @@ enum work {
 /* By [gap * n_ops + op], in the arena. */
 uint8_t *works_of(const struct dpro_graph *g, struct arena *arena);
 
+/* By op, 1 + the collective that it is part of, as transfer or message; 0: none. In the arena. */
+uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena);
+
 static inline bool of_works(enum work work, uint32_t works)
 {
     return works >> work & 1;
@@ -65,6 +68,11 @@ void piece_all(struct cause_found *found, uint32_t op, bool gap, uint32_t part);
  * one. */
 uint32_t part_of_rank(struct cause_found *found, const struct diagnosed *d, uint32_t rank,
                       const bool *are);
+
+/* commands.c: gives a cause the command of the what-if that wins most of those that are about it,
+ * and its gain; without a model that of a replay, which says what changed computing wins. */
+void command_find(struct dpro_cause *cause, const struct diagnosed *d,
+                  const struct dpro_diagnose_options *options, struct arena *arena);
 
 /* causes_peers.c: ranks of the same work, beside one another */
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found);

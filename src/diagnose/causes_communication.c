@@ -3,13 +3,11 @@
 #include "cost/program/cost.h"
 #include "diagnose/causes.h"
 
-#include "graph/dimensions/pipeline.h"
 #include "graph/names/names.h"
 
 #include <float.h>
 
-/* By op, 1 + the collective that it is part of, as transfer or message; 0: none. */
-static uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena)
+uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena)
 {
     uint32_t *of = arena_array(arena, g->n_ops + (size_t)1, sizeof *of);
     struct pull pull = pull_make(g->n_ops, g->row, g->succ, arena);
@@ -190,8 +188,8 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    const uint32_t *collective = collectives_of(g, &arena);
+    const uint8_t *work = d->works;
+    const uint32_t *collective = d->collective_of;
     uint32_t *peer = arena_array(&arena, g->n_ops + (size_t)1, sizeof *peer);
     SCRATCH struct map numbers = {0};
     SCRATCH struct map of_groups = {0};
@@ -314,8 +312,8 @@ void find_bucket_order(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    const uint32_t *collective = collectives_of(g, &arena);
+    const uint8_t *work = d->works;
+    const uint32_t *collective = d->collective_of;
     double *share = arena_array(&arena, g->n_collectives + (size_t)1, sizeof *share);
     const bool *bears = find_buckets(g, &arena);
     const char **names = collective_names(g, bears, &arena);
@@ -437,8 +435,8 @@ void find_small_messages(const struct diagnosed *d, struct cause_found *found)
     enum { LEAST = 4, SIZES_APART = 4, MANY = 32 };
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    const uint32_t *collective = collectives_of(g, &arena);
+    const uint8_t *work = d->works;
+    const uint32_t *collective = d->collective_of;
     SCRATCH ARRAY(struct sized) all = {0};
     double *saved = arena_array(&arena, g->n_ranks + (size_t)1, sizeof *saved);
     struct pull pull = pull_make(g->n_ops, g->row, g->succ, &arena);
@@ -498,19 +496,18 @@ void find_bubbles(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    struct pipeline pipeline;
-    pipeline_find(g, &arena, &pipeline);
-    if (pipeline.dimension == DPRO_NO_DIMENSION)
+    const struct pipeline *pipeline = &d->pipeline;
+    if (pipeline->dimension == DPRO_NO_DIMENSION)
         return;
     struct pull pull = pull_make(g->n_ops, g->row, g->succ, &arena);
     for (uint32_t c = 0; c < g->n_collectives; c++) {
         const struct graph_collective *of = &g->collectives[c];
         const struct graph_member *members = &g->members[of->first_member];
-        if (of->dimension != pipeline.dimension || of->n_members != 2)
+        if (of->dimension != pipeline->dimension || of->n_members != 2)
             continue;
         for (int m = 0; m < 2; m++) {
-            uint32_t own = pipeline.stage_of[g->rank[members[m].arrival]];
-            uint32_t other = pipeline.stage_of[g->rank[members[!m].arrival]];
+            uint32_t own = pipeline->stage_of[g->rank[members[m].arrival]];
+            uint32_t other = pipeline->stage_of[g->rank[members[!m].arrival]];
             uint32_t part = found_part(found, (uint64_t)own << 32 | (other + 1),
                                        "stage %u waits for stage %u", own, other);
             if (of->barrier != DPRO_NO_OP)
@@ -572,10 +569,9 @@ static double lost_until(const rate_changes *changes, int64_t ns)
  * batches are of uneven length, it may be their length that it learnt. */
 void find_contention(const struct diagnosed *d, struct cause_found *found)
 {
-    SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    const uint32_t *collective = collectives_of(g, &arena);
+    const uint8_t *work = d->works;
+    const uint32_t *collective = d->collective_of;
     double byte_ns = d->link_cpu_ns.value, half = HALF_OF_95_PCT * d->link_cpu_ns.std;
     bool shown = byte_ns > half && !work_moves(d);
     for (uint32_t r = 0; r < g->n_ranks && shown; r++) {
@@ -625,8 +621,8 @@ void find_communication(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    const uint32_t *collective = collectives_of(g, &arena);
+    const uint8_t *work = d->works;
+    const uint32_t *collective = d->collective_of;
     const char **names = collective_names(g, find_buckets(g, &arena), &arena);
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;

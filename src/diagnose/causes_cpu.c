@@ -15,20 +15,13 @@ static uint32_t part_of_op(struct cause_found *found, const struct dpro_graph *g
 
 void find_work(const struct diagnosed *d, struct cause_found *found, enum work sort)
 {
-    SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
+    const uint8_t *work = d->works;
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (work[time] == sort)
             piece_all(found, op, time >= g->n_ops, part_of_op(found, g, op, sort));
     }
-}
-
-static bool on_thread(const struct dpro_graph *g, uint32_t op)
-{
-    uint32_t device = g->device[op];
-    return device != DPRO_NO_DEVICE && g->devices[device].kind == DPRO_DEVICE_CPU_THREAD;
 }
 
 /* A call that waits for the GPU, and the edge from the work that it awaits. */
@@ -39,8 +32,9 @@ void find_syncs(const struct diagnosed *d, struct cause_found *found)
         const uint32_t *row = next ? g->next_row : g->row, *succ = next ? g->next_succ : g->succ;
         for (uint32_t op = 0; op < g->n_ops && row; op++)
             for (uint32_t e = row[op]; (g->flags[op] & GRAPH_OP_GPU) && e < row[op + 1]; e++) {
-                uint32_t to = succ[e];
-                if (!on_thread(g, to) || (g->flags[to] & GRAPH_OP_GPU))
+                uint32_t to = succ[e], device = g->device[to];
+                if (device == DPRO_NO_DEVICE || g->devices[device].kind != DPRO_DEVICE_CPU_THREAD ||
+                    (g->flags[to] & GRAPH_OP_GPU))
                     continue;
                 array_add(&found->cuts, .from = op, .to = to, .next = next,
                           .part = part_of_op(found, g, to, WORK_SYNC));
@@ -163,10 +157,9 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
 /* Long gaps on threads; of ranks without a GPU all of them, as nothing is launched there. */
 void find_gaps(const struct diagnosed *d, struct cause_found *found)
 {
-    SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
-    bool *has_gpu = arena_array(&arena, g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
+    const uint8_t *work = d->works;
+    SCRATCH bool *has_gpu = mem_array(g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
     for (uint32_t op = 0; op < g->n_ops; op++)
         has_gpu[g->rank[op]] |= (g->flags[op] & GRAPH_OP_GPU) != 0;
     bool told = !lacks_cpu(g);
@@ -181,9 +174,8 @@ void find_gaps(const struct diagnosed *d, struct cause_found *found)
 void find_launches(const struct diagnosed *d, struct cause_found *found)
 {
     static const char *const phases[] = {"forward", "backward", "update"};
-    SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = works_of(g, &arena);
+    const uint8_t *work = d->works;
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops, phase = g->phase[op];
         if (work[time] == WORK_LAUNCH || work[time] == WORK_GAP)

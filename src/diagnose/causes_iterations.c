@@ -107,7 +107,7 @@ static void excess_claim_all(struct excess *e, uint32_t works)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = e->d->g;
-    const uint8_t *work = works_of(g, &arena);
+    const uint8_t *work = e->d->works;
     SCRATCH struct map numbers = {0};
     time_groups groups = {0};
     e->sorted = arena_array(&arena, e->d->n_iterations + (size_t)1, sizeof *e->sorted);

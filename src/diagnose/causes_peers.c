@@ -5,16 +5,12 @@
  * has more work only if shapes tell so. */
 #include "diagnose/causes.h"
 
-#include "graph/dimensions/pipeline.h"
-
 #include <float.h>
 
 /* Times by rank of one kind of op. */
 struct peers {
     time_groups groups; /* in runs of one key */
     struct map numbers;
-    const uint8_t *work;
-    struct pipeline pipeline;
     bool by_stage; /* ranks of one stage are peers; all are where no stage has two ranks */
 };
 
@@ -28,18 +24,16 @@ static void peers_make(struct peers *p, const struct diagnosed *d, uint32_t work
     const struct dpro_graph *g = d->g;
     SCRATCH struct map counts = {0};
     SCRATCH uint64_t *keys = mem_array(2 * (size_t)g->n_ops + 1, sizeof *keys);
-    p->work = works_of(g, arena);
-    pipeline_find(g, arena, &p->pipeline);
-    p->by_stage = p->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > p->pipeline.n_stages;
+    p->by_stage = d->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > d->pipeline.n_stages;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
             uint32_t op = time % g->n_ops, r = g->rank[op];
             bool gap = time >= g->n_ops;
-            if (!of_works(p->work[time], works) || r >= g->n_ranks)
+            if (!of_works(d->works[time], works) || r >= g->n_ranks)
                 continue;
             if (pass == 0) {
-                uint64_t stage = p->by_stage ? p->pipeline.stage_of[r] : 0;
-                keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + p->work[time] * 64 +
+                uint64_t stage = p->by_stage ? d->pipeline.stage_of[r] : 0;
+                keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + d->works[time] * 64 +
                                      g->phase[op] * 2 + gap);
                 map_add(&counts, map_mix(keys[time] + r + 1) | 1, 1);
             } else {
@@ -200,10 +194,10 @@ static uint32_t place_of(const struct timed_passes *t, const struct time_group *
                                             : (uint32_t)(k / (group->times.n / t->n_places));
 }
 
-static void find_lines(struct timed_passes *t, const struct peers *p, const struct dpro_graph *g,
-                       struct arena *arena)
+static void find_lines(struct timed_passes *t, const struct diagnosed *d, struct arena *arena)
 {
-    const struct pipeline *line = &p->pipeline;
+    const struct dpro_graph *g = d->g;
+    const struct pipeline *line = &d->pipeline;
     bool told = line->dimension != DPRO_NO_DIMENSION;
     t->line = arena_array(arena, g->n_ranks + (size_t)1, sizeof *t->line);
     t->stage = arena_array(arena, g->n_ranks + (size_t)1, sizeof *t->stage);
@@ -250,7 +244,7 @@ static struct timed_passes passes_of(const struct peers *p, const struct diagnos
 {
     struct timed_passes t = {0};
     uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
-    find_lines(&t, p, d->g, arena);
+    find_lines(&t, d, arena);
     for (uint32_t phase = 0; phase <= DPRO_OP_UPDATE; phase++) {
         t.ratio[phase] = arena_array(arena, (size_t)n_ranks * t.n_places * n + 1, sizeof(double));
         t.usual[phase] = arena_array(arena, (size_t)n_ranks * t.n_chunks + 1, sizeof(double));
@@ -602,7 +596,7 @@ static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct pee
     uint32_t *since = arena_array(arena, d->g->n_ranks + (size_t)1, sizeof *since);
     peers_make(p, d, works, false, arena);
     *b = beside_peers(p, d, arena);
-    bool peers = p->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
+    bool peers = d->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
         since[r] = peers ? slow_since(b, r) : b->n;
     return since;
@@ -674,15 +668,14 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    struct pipeline pipeline;
-    pipeline_find(g, &arena, &pipeline);
-    if (pipeline.dimension == DPRO_NO_DIMENSION || pipeline.n_stages < 2)
+    const struct pipeline *pipeline = &d->pipeline;
+    if (pipeline->dimension == DPRO_NO_DIMENSION || pipeline->n_stages < 2)
         return;
-    const uint8_t *work = works_of(g, &arena);
-    double *of_stage = arena_array(&arena, pipeline.n_stages, sizeof *of_stage), mean = 0;
-    double *n_of = arena_array(&arena, pipeline.n_stages, sizeof *n_of);
+    const uint8_t *work = d->works;
+    double *of_stage = arena_array(&arena, pipeline->n_stages, sizeof *of_stage), mean = 0;
+    double *n_of = arena_array(&arena, pipeline->n_stages, sizeof *n_of);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
-        uint32_t stage = pipeline.stage_of[r];
+        uint32_t stage = pipeline->stage_of[r];
         for (uint32_t op = g->ranks[r].first_op;
              stage != UINT32_MAX && op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
             for (uint32_t i = 0; i < d->n_iterations && work[op] == WORK_COMPUTE; i++)
@@ -691,13 +684,13 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
             n_of[stage]++;
     }
     uint32_t most = 0;
-    for (uint32_t s = 0; s < pipeline.n_stages; s++) {
+    for (uint32_t s = 0; s < pipeline->n_stages; s++) {
         of_stage[s] /= MAX(n_of[s], 1);
-        mean += of_stage[s] / pipeline.n_stages;
+        mean += of_stage[s] / pipeline->n_stages;
         most = of_stage[s] > of_stage[most] ? s : most;
     }
     for (uint32_t op = 0; op < g->n_ops && of_stage[most] > mean * LEAST_UNEVEN; op++) {
-        uint32_t stage = g->rank[op] < g->n_ranks ? pipeline.stage_of[g->rank[op]] : UINT32_MAX;
+        uint32_t stage = g->rank[op] < g->n_ranks ? pipeline->stage_of[g->rank[op]] : UINT32_MAX;
         if (work[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= 0)
             continue;
         double share = 1 - mean / of_stage[stage];

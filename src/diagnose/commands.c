@@ -1,14 +1,12 @@
 /* Asks what-ifs about the causes of a diagnosis. */
-#include "diagnose/commands.h"
+#include "diagnose/causes.h"
 
 #include <dpro/whatif.h>
-
-#include "graph/dimensions/pipeline.h"
 
 #define LEAST_WON 0.02 /* of the iteration: a what-if that wins less is no answer */
 
 struct remedy_asked {
-    const struct dpro_graph *graph;
+    const struct diagnosed *d;
     const struct dpro_cause *cause;
     struct dpro_changes changes;
     struct dpro_compute_change speed;
@@ -27,11 +25,10 @@ static void sum_computing(const struct dpro_graph *g, bool on_gpu, int64_t *ns)
 /* The rank that the cause is on most computes as fast as its peers. */
 static void ask_speed(struct remedy_asked *a)
 {
-    const struct dpro_graph *g = a->graph;
-    SCRATCH_ARENA struct arena work = {0};
+    const struct dpro_graph *g = a->d->g;
+    const struct pipeline *pipeline = &a->d->pipeline;
     SCRATCH int64_t *ns = mem_array((size_t)g->n_ranks + g->n_servers + 1, sizeof *ns);
     SCRATCH int64_t *peers = mem_array(g->n_ranks + (size_t)1, sizeof *peers);
-    struct pipeline pipeline;
     uint32_t own = 0, n_peers = 0;
     int rank;
     if (a->cause->n_parts == 0 || sscanf(a->cause->parts[0].what, "rank %d", &rank) != 1)
@@ -41,10 +38,9 @@ static void ask_speed(struct remedy_asked *a)
     sum_computing(g, true, ns);
     if (ns[own] == 0)
         sum_computing(g, false, ns);
-    pipeline_find(g, &work, &pipeline);
-    bool staged = pipeline.dimension != DPRO_NO_DIMENSION;
+    bool staged = pipeline->dimension != DPRO_NO_DIMENSION;
     for (uint32_t r = 0; r < g->n_ranks; r++)
-        if (r != own && (!staged || pipeline.stage_of[r] == pipeline.stage_of[own]))
+        if (r != own && (!staged || pipeline->stage_of[r] == pipeline->stage_of[own]))
             peers[n_peers++] = ns[r];
     int64_t usual_ns = n_peers > 0 ? select_i64(peers, n_peers, (n_peers - 1) / 2) : 0;
     if (usual_ns <= 0 || usual_ns >= ns[own])
@@ -59,14 +55,11 @@ static void ask_speed(struct remedy_asked *a)
 
 static void ask_micro_batches(struct remedy_asked *a)
 {
-    struct arena work = {0};
-    struct pipeline pipeline;
-    pipeline_find(a->graph, &work, &pipeline);
-    if (pipeline.dimension != DPRO_NO_DIMENSION && pipeline.n_micro_batches > 0) {
-        a->changes.pipeline_micro_batches = 2 * pipeline.n_micro_batches;
-        snprintf(a->option, sizeof a->option, "--microbatches %u", 2 * pipeline.n_micro_batches);
-    }
-    arena_fini(&work);
+    const struct pipeline *pipeline = &a->d->pipeline;
+    if (pipeline->dimension == DPRO_NO_DIMENSION || pipeline->n_micro_batches == 0)
+        return;
+    a->changes.pipeline_micro_batches = 2 * pipeline->n_micro_batches;
+    snprintf(a->option, sizeof a->option, "--microbatches %u", 2 * pipeline->n_micro_batches);
 }
 
 static const struct remedy {
@@ -100,22 +93,22 @@ static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
     a->changes = remedy->changes;
     if (remedy->ask)
         remedy->ask(a);
-    else if (!of_links || a->graph->n_ranks == a->graph->world_size)
+    else if (!of_links || a->d->g->n_ranks == a->d->g->world_size)
         snprintf(a->option, sizeof a->option, "%s", remedy->option);
 }
 
 static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
 
 /* Of a job of which there is no model, such as a timeline of stages. */
-static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int64_t before_ns,
-                                             int threads)
+static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int threads)
 {
+    int64_t before_ns = a->d->iteration_ns;
     const char *delays[] = {a->delay};
     struct dpro_replay_options options = {
         .size = sizeof options, .delays = delays, .n_delays = 1, .threads = threads};
     struct dpro_error refused;
     int64_t after_ns;
-    int rc = a->delay[0] ? dpro_replay_predict(a->graph, &options, &after_ns, &refused) : -1;
+    int rc = a->delay[0] ? dpro_replay_predict(a->d->g, &options, &after_ns, &refused) : -1;
     memory_check();
     if (rc < 0)
         return not_asked;
@@ -131,7 +124,7 @@ static struct dpro_estimate answer_of(struct remedy_asked *a, const struct dpro_
     a->changes.size = sizeof a->changes;
     if (!a->option[0])
         return not_asked;
-    int rc = dpro_whatif_run(a->graph, model, &a->changes, &whatif, &refused);
+    int rc = dpro_whatif_run(a->d->g, model, &a->changes, &whatif, &refused);
     memory_check();
     if (rc < 0)
         return not_asked;
@@ -153,20 +146,19 @@ static const char *quoted_path(const char *path, struct arena *arena)
     return plain ? path : strchr(path, '\'') ? "TRACE" : arena_format(arena, "'%s'", path);
 }
 
-void command_find(struct dpro_cause *cause, const struct dpro_graph *graph,
-                  const struct dpro_diagnose_options *options, int64_t before_ns,
-                  struct arena *arena)
+void command_find(struct dpro_cause *cause, const struct diagnosed *d,
+                  const struct dpro_diagnose_options *options, struct arena *arena)
 {
     const struct dpro_model *model = options->model;
     const char *lever = NULL, *trace = quoted_path(options->trace ?: "TRACE", arena);
     uint32_t n_asked = 0;
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
-        struct remedy_asked asked = {.graph = graph, .cause = cause};
+        struct remedy_asked asked = {.d = d, .cause = cause};
         if (strcmp(remedies[i].cause, cause->cause) != 0)
             continue;
         ask_remedy(&asked, &remedies[i]);
-        struct dpro_estimate gain = model ? answer_of(&asked, model)
-                                          : replay_answer_of(&asked, before_ns, options->threads);
+        struct dpro_estimate gain =
+            model ? answer_of(&asked, model) : replay_answer_of(&asked, options->threads);
         double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
         double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);
         n_asked += !isnan(gain.value);

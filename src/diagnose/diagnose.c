@@ -1,7 +1,7 @@
 /* Diagnoses a job: finds what each cause takes away, blames the causes for the iteration, and says
  * of each on which ranks, in which iterations and by which ops. */
 #include "base/options.h"
-#include "diagnose/commands.h"
+#include "diagnose/causes.h"
 #include "diagnose/shapley.h"
 #include "replay/job_time.h"
 
@@ -198,13 +198,9 @@ static int64_t begin_of(const struct chain *c, uint32_t iteration)
     return latest;
 }
 
-static int64_t number_of(const struct diagnosed *d, uint32_t iteration)
-{
-    return d->g->sample_dur_ns && d->g->sample_number ? d->g->sample_number[iteration] : -1;
-}
-
 static void tell_evidence(struct located *l, struct dpro_cause *cause)
 {
+    const struct dpro_graph *g = l->d->g;
     double all = 0;
     for (uint32_t i = 0; i < l->d->n_iterations; i++)
         all += l->of_iteration[i];
@@ -217,8 +213,8 @@ static void tell_evidence(struct located *l, struct dpro_cause *cause)
         const struct replay_copy *copy = &l->d->copies[of->worst];
         evidence[i] = (struct dpro_evidence){
             .op = of->op,
-            .rank = l->d->g->ranks[l->d->g->rank[of->op]].rank,
-            .iteration = number_of(l->d, of->worst),
+            .rank = g->ranks[g->rank[of->op]].rank,
+            .iteration = g->sample_dur_ns && g->sample_number ? g->sample_number[of->worst] : -1,
             .start_ns = copy->end_ns[of->op] - copy->dur_ns[of->op] - begin_of(l->chain, of->worst),
             .ns = llround(of->ns * (double)cause->blame_ns / all)};
     }
@@ -303,7 +299,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                     l->arena);
         tell_evidence(l, &cause);
         cause_advise(l->d, &diagnosis->arena, &cause);
-        command_find(&cause, l->d->g, l->options, l->d->iteration_ns, l->arena);
+        command_find(&cause, l->d, l->options, l->arena);
         causes[view->n_causes++] = cause;
     }
     qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);
@@ -374,7 +370,10 @@ static struct dpro_diagnosis *run_diagnosis(const struct dpro_graph *graph,
                           .n_iterations = chain.n_main,
                           .copies = chain.copies + chain.n_warm_up,
                           .iteration_ns = chain_predicted_ns(&chain, iterations_ns),
+                          .works = works_of(graph, &work),
+                          .collective_of = collectives_of(graph, &work),
                           .profiler_ns = options->profiler_ns};
+    pipeline_find(graph, &work, &d.pipeline);
     if (options->model)
         d.link_cpu_ns = dpro_model_link(options->model).interference_ns;
     struct dpro_diagnosis *diagnosis = mem_array(1, sizeof *diagnosis);

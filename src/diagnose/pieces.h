@@ -9,6 +9,8 @@
 
 #include "replay/chain.h"
 
+#include "graph/dimensions/pipeline.h"
+
 #include <dpro/diagnose.h>
 
 /* What is diagnosed. Iterations are the replayed ones, in order; of a graph that knows the mean
@@ -21,6 +23,9 @@ struct diagnosed {
                                          cause has claimed yet */
     int64_t iteration_ns;             /* of the replay */
     int64_t profiler_ns;              /* as in the options */
+    const uint8_t *works;             /* works_of(g) */
+    const uint32_t *collective_of;    /* collectives_of(g) */
+    struct pipeline pipeline;         /* its dimension DPRO_NO_DIMENSION: there is none */
     struct dpro_estimate link_cpu_ns; /* computing time lost for each byte on a rank's link */
     bool ends_on_cpu; /* an iteration that is measured there ends there, however far behind the GPU
                          is */

@@ -246,12 +246,10 @@ int dpro_job_against(struct dpro_job *job, struct dpro_job *than,
 
 static int keep_line(struct dpro_job *job, const char *text)
 {
-    size_t size = strlen(text) + 1;
-    struct job_line *line = mem_alloc(sizeof *line + size);
-    memcpy(line->text, text, size);
-    line->next = job->lines;
-    job->lines = line;
-    job->n_lines++;
+    char *line = mem_copy_string(text);
+    array_reserve(&job->lines, 2); /* last, as it lasts; NULL ends them */
+    job->lines.at[job->lines.n++] = line;
+    job->lines.at[job->lines.n] = NULL;
     return 0;
 }
 
@@ -264,16 +262,6 @@ static void on_line(void *arg, enum dpro_log_level level, const char *text)
         WITHIN_SCOPE(DPRO_ENOMEM, keep_line(job, text));
     if (to->log && level <= to->level)
         to->log(to->arg, level, text);
-}
-
-static int list_lines(struct dpro_job *job)
-{
-    const char **texts = mem_array(job->n_lines + 1, sizeof *texts);
-    size_t i = job->n_lines;
-    for (struct job_line *line = job->lines; line; line = line->next)
-        texts[--i] = line->text;
-    job->line_texts = texts;
-    return 0;
 }
 
 struct watched {
@@ -329,8 +317,7 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
     dpro_optimum_destroy(job->optimum);
     job->optimum = NULL;
     job_forget_lines(job);
-    if ((rc = dpro_optimize_run(model, &options, &job->optimum, err)) < 0 ||
-        (rc = WITHIN_SCOPE(dpro_error_nomem(err), list_lines(job))) < 0) {
+    if ((rc = dpro_optimize_run(model, &options, &job->optimum, err)) < 0) {
         job_forget_lines(job);
         return rc;
     }
@@ -338,6 +325,6 @@ int dpro_job_optimize(struct dpro_job *job, const struct dpro_optimize_options *
                                             .graph = job->graph,
                                             .model = model,
                                             .optimum = job->optimum,
-                                            .warnings = job->line_texts};
+                                            .warnings = (const char *const *)job->lines.at};
     return 0;
 }

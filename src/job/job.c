@@ -54,14 +54,9 @@ int dpro_job_open(const char *const *paths, size_t n_paths, const struct dpro_jo
 
 void job_forget_lines(struct dpro_job *job)
 {
-    while (job->lines) {
-        struct job_line *next = job->lines->next;
-        mem_free(job->lines);
-        job->lines = next;
-    }
-    mem_free(job->line_texts);
-    job->line_texts = NULL;
-    job->n_lines = 0;
+    for (size_t i = 0; i < job->lines.n; i++)
+        mem_free(job->lines.at[i]);
+    array_fini(&job->lines);
 }
 
 void dpro_job_close(struct dpro_job *job)
@@ -264,7 +259,7 @@ const char *dpro_job_warning(const struct dpro_job *job, size_t index)
     for (int all = 0; all < 2; all++)
         NTH_OF(model, job->models[all])
     NTH_OF(whatif, job->whatif)
-    return index < job->n_lines ? job->line_texts[index] : NULL;
+    return index < job->lines.n ? job->lines.at[index] : NULL;
 }
 
 size_t dpro_job_n_warnings(const struct dpro_job *job)

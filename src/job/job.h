@@ -8,11 +8,6 @@
 
 #include "diagnose/measures.h"
 
-struct job_line { /* said by a search */
-    struct job_line *next;
-    char text[];
-};
-
 struct dpro_job {
     struct arena arena; /* of the paths and the options' texts */
     const char *const *paths;
@@ -49,9 +44,7 @@ struct dpro_job {
     struct dpro_diagnosis *diagnosis;
     struct dpro_measures measures;
     struct dpro_against *against;
-    struct job_line *lines;  /* the last first */
-    const char **line_texts; /* [n_lines + 1], in order */
-    size_t n_lines;
+    ARRAY(char *) lines; /* said by the search, NULL behind them */
 };
 
 void job_begin_stage(struct dpro_job *job); /* stages count from now */

@@ -36,13 +36,6 @@ static size_t layer_length(const char *name)
     return 0;
 }
 
-/* Of what one layer has, as its weight and bias, which no other op lies between. */
-static bool are_of_one_layer(const struct model_tensor *a, const struct model_tensor *b)
-{
-    size_t n = layer_length(a->name);
-    return n > 1 && n == layer_length(b->name) && strncmp(a->name, b->name, n) == 0;
-}
-
 static bool may_join(const struct dpro_model *m, const struct model_program *program, uint32_t i,
                      int64_t most_ns)
 {
@@ -50,7 +43,9 @@ static bool may_join(const struct dpro_model *m, const struct model_program *pro
     const struct model_tensor *b = &m->tensors[t], *a = t > 0 ? b - 1 : b;
     if (m->recorded ? a->maker > 0 && a->maker == b->maker : follows_at_once(program, i))
         return true;
-    return are_of_one_layer(a, b) && (!m->recorded || program->ops[i].work_ns <= most_ns);
+    size_t n = layer_length(a->name);
+    bool is_one_layer = n > 1 && n == layer_length(b->name) && strncmp(a->name, b->name, n) == 0;
+    return is_one_layer && (!m->recorded || program->ops[i].work_ns <= most_ns);
 }
 
 /* joined[t]: tensor t travels with t - 1. */

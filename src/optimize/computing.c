@@ -67,12 +67,6 @@ struct dpro_computing_search computing_known(const struct dpro_model *m,
     return s;
 }
 
-/* Whether going from one way to another wins more than it may by chance. */
-static bool computing_wins(const struct module_gain *gain, unsigned from, unsigned to)
-{
-    return (double)(gain->ns[to] - gain->ns[from]) > gain->std_ns[to];
-}
-
 static bool has_way(const struct module_gain *gain, unsigned way)
 {
     return way == DPRO_AS_IT_IS || (gain->ways & 1u << way);
@@ -331,8 +325,9 @@ void computing_propose(const struct question *q, unsigned bit)
         for (unsigned to = 0; to < DPRO_N_COMPUTINGS; to++) {
             bool both = bit == DPRO_COMPILED && (way ^ to) == (DPRO_COMPILED | DPRO_BF16) &&
                         (way == 0 || to == 0);
-            if (((way ^ to) != bit && !both) || !has_way(&q->gains[i], to) ||
-                (to > way && !computing_wins(&q->gains[i], way, to)))
+            const struct module_gain *gain = &q->gains[i]; /* more than may be won by chance */
+            if (((way ^ to) != bit && !both) || !has_way(gain, to) ||
+                (to > way && (double)(gain->ns[to] - gain->ns[way]) <= gain->std_ns[to]))
                 continue;
             propose_one(q, i, to);
             propose_alike(q, i, to, covered);

@@ -104,14 +104,6 @@ static bool is_unchanged(const struct deciding *d, uint32_t b)
     return d->before->buckets[before].n == bucket->n;
 }
 
-static bool order_differs(const struct deciding *d)
-{
-    for (uint32_t b = 1; b < d->best->n_buckets; b++)
-        if (bucket_before(d, b) < bucket_before(d, b - 1))
-            return true;
-    return false;
-}
-
 static void decide_bucket(struct deciding *d, uint32_t b)
 {
     const struct strategy_bucket *bucket = &d->best->buckets[b];
@@ -251,7 +243,10 @@ void result_decide(struct dpro_optimum *o)
         decide_bucket(&d, b);
     for (size_t i = 0; i < o->fusions.n; i++)
         decide_fusion(&d, &o->fusions.at[i]);
-    if (!best->fuses && order_differs(&d))
+    bool reordered = false;
+    for (uint32_t b = 1; b < best->n_buckets; b++)
+        reordered |= bucket_before(&d, b) < bucket_before(&d, b - 1);
+    if (!best->fuses && reordered)
         decisions_decide(&d, built_in_passes[PASS_BUCKET_ORDER].name, "all buckets",
                          "launched in another order");
     if (best->compression != before->compression)

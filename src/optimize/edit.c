@@ -7,13 +7,6 @@
 
 enum { MAX_PARTITIONS = 4096, MAX_MICRO_BATCHES = 1024 };
 
-static void edit_merge(struct dpro_strategy *s, uint32_t at)
-{
-    s->buckets[at].n += s->buckets[at + 1].n;
-    s->n_buckets--;
-    memmove(&s->buckets[at + 1], &s->buckets[at + 2], (s->n_buckets - at - 1) * sizeof *s->buckets);
-}
-
 static void edit_split(struct dpro_strategy *s, uint32_t at, uint32_t n)
 {
     struct strategy_bucket *b = &s->buckets[at];
@@ -67,8 +60,8 @@ static uint32_t n_taken_in(const struct dpro_strategy *s, const struct dpro_edit
     return n;
 }
 
-static const char *check_fuse(const struct dpro_model *model, const struct dpro_strategy *s,
-                              const struct dpro_edit *e)
+const char *edit_check_fuse(const struct dpro_model *model, const struct dpro_strategy *s,
+                            const struct dpro_edit *e)
 {
     if (e->program >= model->n_programs)
         return "there is no such program";
@@ -87,27 +80,7 @@ static const char *check_fuse(const struct dpro_model *model, const struct dpro_
     return NULL;
 }
 
-static const char *check_accumulate(const struct dpro_model *model, const struct dpro_edit *e)
-{
-    if (e->value < 1 || e->value > MAX_MICRO_BATCHES)
-        return "a batch is cut into 1 to 1024 micro-batches";
-    return e->value == 1 || memory_divides_batch(model, (uint32_t)e->value)
-               ? NULL
-               : "the ranks' batches can't be cut into so many, or are not known";
-}
-
 /* ---- all edits ---- */
-
-bool edit_is_of_ops(const struct dpro_edit *e)
-{
-    return e->kind == DPRO_EDIT_FUSE || e->kind == DPRO_EDIT_UNFUSE;
-}
-
-bool edit_is_of_modules(const struct dpro_edit *e)
-{
-    return e->kind == DPRO_EDIT_COMPUTE || e->kind == DPRO_EDIT_RECOMPUTE ||
-           e->kind == DPRO_EDIT_ACCUMULATE;
-}
 
 /* No stack can fuse ops or cut batches by a plan, as the report says; modules are known of PyTorch
  * alone. */
@@ -123,71 +96,6 @@ bool edit_is_within(const struct model_capabilities *c, const struct dpro_edit *
             e->value < 0 || e->value >= 32 || (c->compressions & 1u << (e->value & 31)),
     };
     return (unsigned)e->kind > DPRO_EDIT_COMPRESS || can[e->kind]; /* no bucket's come later */
-}
-
-const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *s,
-                       const struct dpro_edit *e)
-{
-    if (edit_is_of_buckets(e) && e->kind != DPRO_EDIT_COMPRESS && e->at >= s->n_buckets)
-        return "there is no such bucket";
-    if (!edit_is_within(&model->capabilities, e))
-        return "what carries the job's gradients can't be given that";
-    switch (e->kind) {
-    case DPRO_EDIT_MERGE:
-        return e->at + 1 < s->n_buckets ? NULL : "the last bucket has none after it to take in";
-    case DPRO_EDIT_SPLIT:
-        return e->value > 0 && e->value < s->buckets[e->at].n
-                   ? NULL
-                   : "a split leaves tensors on both sides";
-    case DPRO_EDIT_PARTITION:
-        return e->value > 0 && e->value <= MAX_PARTITIONS &&
-                       (e->value == 1 ||
-                        (uint64_t)e->value * 4 <= bucket_size_bytes(model, s, e->at))
-                   ? NULL
-                   : "a bucket has 1 to 4096 partitions, of 4 bytes or more";
-    case DPRO_EDIT_PRIORITY:
-        return e->value == (int32_t)e->value ? NULL : "a priority has 32 bits";
-    case DPRO_EDIT_MOVE:
-        return e->value >= 0 && e->value < s->n_buckets ? NULL : "there is no such place";
-    case DPRO_EDIT_COMPRESS:
-        return e->value >= DPRO_COMPRESSION_NONE && e->value <= DPRO_COMPRESSION_BF16
-                   ? NULL
-                   : "there is no such compression";
-    case DPRO_EDIT_FUSE:
-        return check_fuse(model, s, e);
-    case DPRO_EDIT_UNFUSE:
-        return fused_at(s, e->program, e->at) ? NULL : "no fused op begins there";
-    case DPRO_EDIT_RECOMPUTE:
-        return e->at < model->n_modules ? NULL : "there is no such module";
-    case DPRO_EDIT_ACCUMULATE:
-        return check_accumulate(model, e);
-    case DPRO_EDIT_COMPUTE:
-        return e->at >= model->n_modules ? "there is no such module"
-               : e->value < 0 || e->value >= DPRO_N_COMPUTINGS
-                   ? "there is no such way to compute a module"
-               : model->modules[e->at].costs[e->value].is_known ||
-                       model->modules[e->at].costs[e->value].is_assumed || e->value == 0
-                   ? NULL
-                   : "what that way to compute the module costs is not known";
-    }
-    return "there is no such kind of edit";
-}
-
-/* ---- making them ---- */
-
-static void edit_fuse(struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
-    memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
-    s->fused[f] = (struct dpro_fused_op){e->program, e->at, e->n, e->value};
-    s->n_fused += 1 - n;
-}
-
-static void edit_unfuse(struct dpro_strategy *s, const struct dpro_edit *e)
-{
-    uint32_t f = fused_find(s, e->program, e->at);
-    s->n_fused--;
-    memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
 }
 
 /* Halves of a bucket that was cut finely may be too small for as many partitions. */
@@ -215,47 +123,89 @@ static void edit_compute(const struct dpro_model *model, struct dpro_strategy *s
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
                        const struct dpro_edit *e)
 {
-    const char *wrong = edit_check(model, s, e);
-    if (wrong)
-        return wrong;
+    uint32_t at = e->at, f = 0, n = 0;
+    int64_t value = e->value;
+    const char *wrong = NULL;
+    if (edit_is_of_buckets(e) && e->kind != DPRO_EDIT_COMPRESS && at >= s->n_buckets)
+        return "there is no such bucket";
+    if (!edit_is_within(&model->capabilities, e))
+        return "what carries the job's gradients can't be given that";
+    if ((e->kind == DPRO_EDIT_RECOMPUTE || e->kind == DPRO_EDIT_COMPUTE) && at >= model->n_modules)
+        return "there is no such module";
     switch (e->kind) {
     case DPRO_EDIT_MERGE:
-        edit_merge(s, e->at);
-        break;
+        if (at + 1 >= s->n_buckets)
+            return "the last bucket has none after it to take in";
+        s->buckets[at].n += s->buckets[at + 1].n;
+        s->n_buckets--;
+        memmove(&s->buckets[at + 1], &s->buckets[at + 2],
+                (s->n_buckets - at - 1) * sizeof *s->buckets);
+        return NULL;
     case DPRO_EDIT_SPLIT:
-        edit_split(s, e->at, (uint32_t)e->value);
-        limit_partitions(model, s, e->at);
-        limit_partitions(model, s, e->at + 1);
-        break;
+        if (value <= 0 || value >= s->buckets[at].n)
+            return "a split leaves tensors on both sides";
+        edit_split(s, at, (uint32_t)value);
+        limit_partitions(model, s, at);
+        limit_partitions(model, s, at + 1);
+        return NULL;
     case DPRO_EDIT_PARTITION:
-        s->buckets[e->at].partitions = (uint32_t)e->value;
-        break;
+        if (value < 1 || value > MAX_PARTITIONS ||
+            (value > 1 && (uint64_t)value * 4 > bucket_size_bytes(model, s, at)))
+            return "a bucket has 1 to 4096 partitions, of 4 bytes or more";
+        s->buckets[at].partitions = (uint32_t)value;
+        return NULL;
     case DPRO_EDIT_PRIORITY:
-        s->buckets[e->at].priority = (int32_t)e->value;
-        break;
+        if (value != (int32_t)value)
+            return "a priority has 32 bits";
+        s->buckets[at].priority = (int32_t)value;
+        return NULL;
     case DPRO_EDIT_MOVE:
-        edit_move(s, e->at, (uint32_t)e->value);
-        break;
+        if (value < 0 || value >= s->n_buckets)
+            return "there is no such place";
+        edit_move(s, at, (uint32_t)value);
+        return NULL;
     case DPRO_EDIT_COMPRESS:
-        s->compression = (enum dpro_compression)e->value;
-        break;
+        if (value < DPRO_COMPRESSION_NONE || value > DPRO_COMPRESSION_BF16)
+            return "there is no such compression";
+        s->compression = (enum dpro_compression)value;
+        return NULL;
     case DPRO_EDIT_FUSE:
-        edit_fuse(s, e);
-        break;
+        wrong = edit_check_fuse(model, s, e);
+        if (wrong)
+            return wrong;
+        f = fused_find(s, e->program, at);
+        n = n_taken_in(s, e, f);
+        memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
+        s->fused[f] = (struct dpro_fused_op){e->program, at, e->n, value};
+        s->n_fused += 1 - n;
+        return NULL;
     case DPRO_EDIT_UNFUSE:
-        edit_unfuse(s, e);
-        break;
+        if (!fused_at(s, e->program, at))
+            return "no fused op begins there";
+        f = fused_find(s, e->program, at);
+        s->n_fused--;
+        memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
+        return NULL;
     case DPRO_EDIT_RECOMPUTE:
-        s->recomputed[e->at] = e->value != 0;
-        break;
+        s->recomputed[at] = value != 0;
+        return NULL;
     case DPRO_EDIT_ACCUMULATE:
-        s->micro_batches = (uint32_t)e->value;
-        break;
+        if (value < 1 || value > MAX_MICRO_BATCHES)
+            return "a batch is cut into 1 to 1024 micro-batches";
+        if (value > 1 && !memory_divides_batch(model, (uint32_t)value))
+            return "the ranks' batches can't be cut into so many, or are not known";
+        s->micro_batches = (uint32_t)value;
+        return NULL;
     case DPRO_EDIT_COMPUTE:
+        if (value < 0 || value >= DPRO_N_COMPUTINGS)
+            return "there is no such way to compute a module";
+        if (value > 0 && !model->modules[at].costs[value].is_known &&
+            !model->modules[at].costs[value].is_assumed)
+            return "what that way to compute the module costs is not known";
         edit_compute(model, s, e);
-        break;
+        return NULL;
     }
-    return NULL;
+    return "there is no such kind of edit";
 }
 
 const char *edits_apply(const struct dpro_model *model, const struct dpro_strategy *from,

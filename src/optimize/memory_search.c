@@ -8,7 +8,6 @@
 #include "cost/program/buckets.h"
 #include "cost/program/evaluate.h"
 #include "cost/program/modules.h"
-#include "optimize/module_sets.h"
 
 enum { MOST_MICRO_BATCHES = 64, FEW = 12, MANY = 128 };
 
@@ -198,14 +197,6 @@ static void try_micro_batches(struct choosing *c, bool compiles)
     c->strategy.micro_batches = c->model->baseline.micro_batches;
 }
 
-static void try_all(struct choosing *c)
-{
-    search_try(c, "as it ran", false);
-    try_rules(c);
-    try_choice(c);
-    try_micro_batches(c, false);
-}
-
 static bool is_compiling(const struct dpro_model *model, const struct computing_choice *way)
 {
     return modules_count(way->computing, model->n_modules, DPRO_COMPILED) > 0;
@@ -311,7 +302,10 @@ void memory_search_run(const struct dpro_model *model, const struct dpro_model *
                          .best_ns = {INFINITY, INFINITY},
                          .prefix = "",
                          .may_cut = !options->no_accumulation};
-    try_all(&c);
+    search_try(&c, "as it ran", false);
+    try_rules(&c);
+    try_choice(&c);
+    try_micro_batches(&c, false);
     if (!search->fits)
         try_all_least(&c);
     for (uint32_t i = 0; i < n_ways; i++)

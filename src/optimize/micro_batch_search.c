@@ -9,7 +9,6 @@
 #include "graph/dimensions/pipeline.h"
 #include "optimize/finals.h"
 #include "optimize/memory_search.h"
-#include "optimize/module_sets.h"
 #include "optimize/program_search.h"
 
 enum {
@@ -50,19 +49,13 @@ static uint8_t kind_of(const struct batch_search *x, const struct setting *setti
     return kind == PLAIN ? AS_IT_RAN : (uint8_t)kind;
 }
 
-/* Rows of the mini-batch; 0: not known. */
-static uint64_t rows_of(const struct batch_search *x)
-{
-    const struct dpro_model *m = x->s->model;
-    return m->n_memories > 0 ? (uint64_t)m->memories[0].batch_size * x->p.n_micro_batches : 0;
-}
-
 /* Those that cut the batch in equal parts; where it is not known, the recorded number doubled and
  * halved. PyTorch's Schedule1F1B takes no fewer than stages; with fewer it would be gpipe. */
 static bool is_tried(const struct batch_search *x, enum dpro_schedule schedule, uint32_t n)
 {
-    uint64_t rows = rows_of(x);
+    const struct dpro_model *m = x->s->model;
     uint32_t was = x->p.n_micro_batches;
+    uint64_t rows = m->n_memories > 0 ? (uint64_t)m->memories[0].batch_size * was : 0;
     if (n == was)
         return true;
     if (schedule == DPRO_SCHEDULE_1F1B && n < x->p.n_stages)
@@ -201,23 +194,16 @@ static bool search_recompute(struct batch_search *x, const struct setting *shape
 
 ORDER(by_time, struct setting, ASCENDING(ns) ?: ASCENDING(kind));
 
-/* The blocks that the model repeats and what else keeps anything; or what is within these. */
-static void list_modules(struct batch_search *x, bool inner)
-{
-    const struct dpro_model *m = x->s->model;
-    struct arena *a = &x->s->optimum->arena;
-    x->modules = arena_array(a, m->n_modules + (size_t)1, sizeof *x->modules);
-    x->n_modules = m->n_memories > 0 ? sets_candidates(m, inner, x->modules) : 0;
-}
-
 /* Parts of blocks where blocks do not suffice: what is computed again is there at once. */
 static void recompute_slow_ones(struct batch_search *x)
 {
+    const struct dpro_model *m = x->s->model;
+    x->modules = arena_array(&x->s->optimum->arena, m->n_modules + (size_t)1, sizeof *x->modules);
     EACH (const struct setting, shape, x->shapes) {
         bool fits = program_fits(x->s, shape);
         tell_choice(x, shape);
         for (int inner = 0; inner <= 1 && !fits && shape->ns < x->s->best.ns; inner++) {
-            list_modules(x, inner != 0);
+            x->n_modules = m->n_memories > 0 ? sets_candidates(m, inner != 0, x->modules) : 0;
             fits = x->n_modules > 0 && search_recompute(x, shape);
         }
     }

@@ -1,7 +1,7 @@
 /* Of a few modules each set is asked for. Of many, those that free most for their time are added
  * until the set fits; then what is not needed is taken out, and one is exchanged for another as
  * long as that helps. */
-#include "optimize/module_sets.h"
+#include "optimize/memory_search.h"
 
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"

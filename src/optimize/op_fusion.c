@@ -123,7 +123,7 @@ uint32_t fuse_edits(const struct question *q, struct registered *entry, uint32_t
             continue;
         int64_t takes = p == program ? *ns : least_opfs_ns(q, entry, p, first, n);
         struct dpro_edit edit = {DPRO_EDIT_FUSE, first, takes, p, n};
-        if (takes >= 0 && !edit_check(q->model, q->strategy, &edit))
+        if (takes >= 0 && !edit_check_fuse(q->model, q->strategy, &edit))
             array_push(&q->candidates->edits, edit);
         else if (p == program)
             break;

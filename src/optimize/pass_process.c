@@ -132,11 +132,6 @@ static int answer_all(int fd, const char *path, const struct child_question *que
     return 0;
 }
 
-static void process_child(int fd, const char *path, const struct child_question *question)
-{
-    _exit(WITHIN_SCOPE(1, answer_all(fd, path, question)));
-}
-
 /* ---- in the parent ---- */
 
 typedef ARRAY(char) bytes_array;
@@ -212,7 +207,7 @@ static pid_t process_start(const char *path, const struct child_question *questi
         return -1;
     if (pid == 0) {
         close(fds[0]);
-        process_child(fds[1], path, question);
+        _exit(WITHIN_SCOPE(1, answer_all(fds[1], path, question)));
     }
     close(fds[1]);
     *fd = fds[0];

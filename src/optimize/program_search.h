@@ -36,7 +36,7 @@ struct program_search {
     uint32_t n_rows;
 };
 
-/* ---- settings.c ---- */
+/* ---- what is asked ---- */
 
 /* A copy that can be changed, and has not been asked for. */
 struct setting setting_like(struct program_search *search, const struct setting *from);

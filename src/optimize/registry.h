@@ -113,18 +113,15 @@ void fuse_propose(const struct question *question, struct registered *entry);
 
 #define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
 
-bool edit_is_of_ops(const struct dpro_edit *edit);
-bool edit_is_of_modules(const struct dpro_edit *edit); /* what is recomputed, compiled, in 16 bits;
-                                                          micro-batches */
 static inline bool edit_is_of_buckets(const struct dpro_edit *edit)
 {
-    return !edit_is_of_ops(edit) && !edit_is_of_modules(edit);
+    return (unsigned)edit->kind <= DPRO_EDIT_COMPRESS; /* others are of ops and of modules */
 }
 /* Whether the job's stack can be given the result of the edit. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
-/* NULL: it can be made; else what is wrong with it (static). */
-const char *edit_check(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                       const struct dpro_edit *edit);
+/* Of an edit that fuses ops. NULL: it can be made; else what is wrong with it (static). */
+const char *edit_check_fuse(const struct dpro_model *model, const struct dpro_strategy *strategy,
+                            const struct dpro_edit *edit);
 /* NULL: done; else what is wrong with the edit (static), and the strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit);

@@ -46,13 +46,6 @@ static void keep_baseline(struct space *space, struct dpro_optimum *o)
     space_fini(&other);
 }
 
-static void keep_peaks(struct dpro_optimum *o)
-{
-    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++)
-        if (memory_is_known(o->models[which]))
-            o->peaks[which] = memory_peak_told(o->models[which], &o->strategies[which]);
-}
-
 /* What is left of a bound when all that it is made of is off by two standard errors: it is to hold
  * for what is measured. Both times have the recording's noise, and the model's distance from it;
  * how often slow iterations recur is in both alike. */
@@ -97,7 +90,9 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
     result_keep(o, model, space, DPRO_BEST, &space->best);
-    keep_peaks(o);
+    for (int which = DPRO_BASELINE; which <= DPRO_BEST; which++)
+        if (memory_is_known(o->models[which]))
+            o->peaks[which] = memory_peak_told(o->models[which], &o->strategies[which]);
     result_decide(o);
     result_tell_search(o, search);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;

@@ -3,6 +3,7 @@
 #include <dpro/verify.h>
 
 #include "plan/plan.h"
+#include <dpro/model.h>
 
 #define bad(plan, format, ...) fail_with(DPRO_EFORMAT, "%s: " format, (plan)->path, ##__VA_ARGS__)
 
@@ -78,14 +79,6 @@ static void check_all_modules(const struct plan_file *p)
         bad(p, "computation: it has modules, and changes_numerics is not true");
 }
 
-static void check_units(const struct plan_file *plan)
-{
-    SCRATCH name_array names = {0};
-    for (size_t i = 0; i < plan->units.n; i++)
-        array_push(&names, plan->units.at[i].name);
-    check_modules(plan, "sharding.units", &names);
-}
-
 static const char *stack_name(const struct plan_file *plan)
 {
     return plan->stack ? name_of(plan, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
@@ -116,7 +109,10 @@ static void plan_check(const struct plan_file *plan)
     if (plan->world_size == 0)
         bad(plan, "'job.world_size' is missing");
     check_all_modules(plan);
-    check_units(plan);
+    SCRATCH name_array units = {0};
+    EACH (const struct plan_file_unit, unit, plan->units)
+        array_push(&units, unit->name);
+    check_modules(plan, "sharding.units", &units);
     if (plan_has_modules(plan) && plan->buckets.n == 0)
         return; /* of a job without gradients in buckets */
     if (plan->parameters.n == 0)
@@ -157,4 +153,21 @@ static void read_plan(const char *path, struct dpro_plan_summary *summary)
 int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
 {
     return OUTCOME(err, read_plan(path, summary));
+}
+
+const char *dpro_stack_name(enum dpro_stack stack)
+{
+    static const char *const names[] = {[DPRO_STACK_DDP] = "ddp",
+                                        [DPRO_STACK_HOROVOD] = "horovod",
+                                        [DPRO_STACK_TENSORFLOW_RING] = "tensorflow-ring",
+                                        [DPRO_STACK_TENSORFLOW_PS] = "tensorflow-ps",
+                                        [DPRO_STACK_MXNET_PS] = "mxnet-ps",
+                                        [DPRO_STACK_BYTEPS] = "byteps"};
+    return names[stack];
+}
+
+const char *dpro_compression_name(enum dpro_compression compression)
+{
+    static const char *const names[] = {"none", "fp16", "bf16"};
+    return names[compression];
 }

@@ -36,13 +36,6 @@ static int64_t *mean_of(struct chain *c, const int64_t *values, const chain_tota
     return mean;
 }
 
-static void make_mean(struct chain *c, const struct chain_sums *sums)
-{
-    c->mean_dur_ns = mean_of(c, c->g->sample_dur_ns, sums->dur);
-    if (c->g->sample_gap_ns)
-        c->mean_gap_ns = mean_of(c, c->g->sample_gap_ns, sums->gap);
-}
-
 static void get_mean(const struct chain *c, const int64_t **dur_ns, const int64_t **gap_ns)
 {
     *dur_ns = c->mean_dur_ns ? c->mean_dur_ns : c->g->dur_ns;
@@ -292,7 +285,9 @@ void chain_init(struct chain *c, const struct dpro_graph *g,
     if (options->skip_sample && !sums)
         chain_sums_make(&own, c->g, &c->arena);
     if (options->skip_sample)
-        make_mean(c, sums ? sums : &own);
+        c->mean_dur_ns = mean_of(c, c->g->sample_dur_ns, (sums ?: &own)->dur);
+    if (options->skip_sample && c->g->sample_gap_ns)
+        c->mean_gap_ns = mean_of(c, c->g->sample_gap_ns, (sums ?: &own)->gap);
     if (c->drains)
         make_draining(c);
 }

@@ -464,13 +464,6 @@ static uint32_t number_queues(struct event *e, const bool *past)
     return n;
 }
 
-static void make_queue(struct event *e, uint32_t q)
-{
-    e->dispatch.queues[q] =
-        (struct queue){.head = {.ready = INT64_MAX, .id = NO_ENTRY}, .last_op = DPRO_NO_OP};
-    e->dispatch.matches[e->dispatch.n_leaves + q] = (struct match){INT64_MAX, q};
-}
-
 static void set_device(struct event *e, uint32_t d)
 {
     const struct graph_device *device = &e->g->devices[d];
@@ -502,8 +495,11 @@ static void event_prepare(struct event *e)
     d->queues = queue_array(&e->arena, d->n_leaves);
     e->slots = arena_array(&e->arena, n_copies, sizeof *e->slots);
     e->has_shares = graph_has_shared_links(e->g);
-    for (uint32_t q = 0; q < d->n_leaves; q++)
-        make_queue(e, q);
+    for (uint32_t q = 0; q < d->n_leaves; q++) {
+        d->queues[q] =
+            (struct queue){.head = {.ready = INT64_MAX, .id = NO_ENTRY}, .last_op = DPRO_NO_OP};
+        d->matches[d->n_leaves + q] = (struct match){INT64_MAX, q};
+    }
     for (uint32_t device = 0; device < e->g->n_devices; device++)
         set_device(e, device);
     pending_init(&e->pending, e->g, n_copies, &e->arena);

@@ -23,14 +23,6 @@ static void sum_measured(struct report_facts *f)
         f->std_ns = llround(found.std);
 }
 
-static bool has_rate(const struct report_facts *f)
-{
-    bool any_size = false;
-    for (uint32_t c = 0; c < f->n_comms; c++)
-        any_size |= f->comms[c].size_bytes > 0;
-    return any_size && f->report->daydream && f->report->daydream->bandwidth_bytes_per_s > 0;
-}
-
 static void sum_predicted(struct report_facts *f)
 {
     const struct dpro_report *r = f->report;
@@ -46,7 +38,10 @@ static void sum_predicted(struct report_facts *f)
     f->changed_ns =
         llround((double)f->job.ns * (double)f->predicted_ns / (double)MAX(as_it_is_ns, 1));
     f->validation = r->validation ? *r->validation : (struct dpro_validation){.method = "none"};
-    f->has_daydream = has_rate(f);
+    bool any_size = false;
+    for (uint32_t c = 0; c < f->n_comms; c++)
+        any_size |= f->comms[c].size_bytes > 0;
+    f->has_daydream = any_size && r->daydream && r->daydream->bandwidth_bytes_per_s > 0;
     f->daydream = f->has_daydream ? *r->daydream : (struct dpro_daydream){-1, NAN, 0};
     f->comparable = f->measured_ns > 0 && !f->what_if;
     f->error_pct = f->daydream_error_pct = NAN;

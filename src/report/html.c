@@ -23,21 +23,6 @@ struct page {
     int64_t shortest_ns;
 };
 
-static void note_drawn(const struct slices *slices, int64_t *longest)
-{
-    for (uint32_t t = 0; t < slices->n_tracks; t++)
-        EACH (const struct drawn_slice, s, slices->tracks[t])
-            longest[s->op] = MAX(longest[s->op], s->dur_ns);
-}
-
-/* Ops that a diagnosis leads to are kept, where they are drawn. */
-static void keep_evidence(const struct dpro_diagnosis_view *view, int64_t *longest)
-{
-    EACH_OF (const struct dpro_cause, cause, view->causes, view->n_causes)
-        EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
-            longest[e->op] = longest[e->op] < 0 ? -1 : INT64_MAX;
-}
-
 /* Fills page->ops and page->index; longest[op] is -1 for ops that no track shows. `sorted` has room
  * for as many. */
 static void choose_ops(struct page *page, const struct report_facts *f, int64_t *longest,
@@ -46,8 +31,13 @@ static void choose_ops(struct page *page, const struct report_facts *f, int64_t 
     uint32_t n = page->graph->n_ops;
     for (uint32_t i = 0; i < f->n_path; i++)
         longest[f->path[i].op] = INT64_MAX;
-    if (f->report->diagnosis)
-        keep_evidence(dpro_diagnosis_view(f->report->diagnosis->diagnosis), longest);
+    if (f->report->diagnosis) { /* what it leads to is kept, where it is drawn */
+        const struct dpro_diagnosis_view *view =
+            dpro_diagnosis_view(f->report->diagnosis->diagnosis);
+        EACH_OF (const struct dpro_cause, cause, view->causes, view->n_causes)
+            EACH_OF (const struct dpro_evidence, e, cause->evidence, cause->n_evidence)
+                longest[e->op] = longest[e->op] < 0 ? -1 : INT64_MAX;
+    }
     for (uint32_t op = 0; op < n; op++)
         page->n_drawn += longest[op] >= 0;
     if (page->n_drawn > MAX_PAGE_OPS) {
@@ -78,7 +68,9 @@ static void page_init(struct page *page, const struct report_facts *f, const str
     memset(longest, 0xFF, n * sizeof *longest);
     memset(page->text_at, 0xFF, g->names.n * sizeof *page->text_at);
     memset(page->kind_at, 0xFF, sizeof page->kind_at);
-    note_drawn(slices, longest);
+    for (uint32_t t = 0; t < slices->n_tracks; t++)
+        EACH (const struct drawn_slice, s, slices->tracks[t])
+            longest[s->op] = MAX(longest[s->op], s->dur_ns);
     choose_ops(page, f, longest, sorted);
 }
 

@@ -26,12 +26,6 @@ static void cell_share(struct table *t, const struct report_facts *f, int64_t ns
 
 /* ---- sections ---- */
 
-static void write_verdict(struct writer *w, const struct report_facts *f)
-{
-    for (int i = 0; i < N_VERDICT; i++)
-        table_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
-}
-
 ORDER_OF_INDICES(by_waiting, struct rank_fact,
                  ASCENDING(time.wait_for_peers_ns) ?: ASCENDING(time.rank));
 
@@ -137,14 +131,6 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "forward, backward and update are times on the GPU; while only the CPU "
                       "works, the rank counts as idle");
-}
-
-static void write_slow(struct writer *w, const struct report_facts *f)
-{
-    if (f->slow.n == 0)
-        return;
-    writer_text(w, "\nSlow iterations\n");
-    table_wrapped(w, " ", 2, f->slow.text);
 }
 
 static void write_path(struct writer *w, const struct report_facts *f)
@@ -421,9 +407,12 @@ static void write_text(struct writer *w, const void *report)
 {
     struct report_facts facts, *f = &facts;
     facts_init(f, report);
-    write_verdict(w, f);
+    for (int i = 0; i < N_VERDICT; i++)
+        table_wrapped(w, f->verdict[i].title, 15, f->verdict[i].text);
     write_breakdown(w, f);
-    write_slow(w, f);
+    writer_text(w, f->slow.n > 0 ? "\nSlow iterations\n" : "");
+    if (f->slow.n > 0)
+        table_wrapped(w, " ", 2, f->slow.text);
     dimensions_write_text(w, f);
     write_path(w, f);
     write_path_ranks(w, f);

@@ -26,12 +26,6 @@ static __attribute__((format(printf, 2, 3))) void line_say(struct verdict_line *
     utf8_escape(line->text + used, sizeof line->text - used, raw, strlen(raw));
 }
 
-/* What the steps without the profiler say is taken, where the replay says otherwise. */
-static bool is_contradicted(const struct report_facts *f)
-{
-    return f->job.source == DPRO_JOB_OWN_STEPS && fabs(f->unprofiled_median_error_pct) > 10;
-}
-
 static void say_change(const struct report_facts *f, struct verdict_line *line)
 {
     int64_t change = f->changed_ns - f->job.ns;
@@ -63,7 +57,7 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     line_say(line, "%s", job.text);
     if (f->job.source == DPRO_JOB_REPLAY)
         line_say(line, ", which took %s", TIME(f->profiler.iteration_ns));
-    if (is_contradicted(f))
+    if (f->job.source == DPRO_JOB_OWN_STEPS && fabs(f->unprofiled_median_error_pct) > 10)
         line_say(line, ", which the replay contradicts (%s%s %%)",
                  f->unprofiled_median_error_pct > 0 ? "+" : "",
                  PCT(f->unprofiled_median_error_pct));

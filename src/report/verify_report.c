@@ -35,21 +35,16 @@ static const struct {
     [VERIFY_MORE] = {"more", "the plan saves ", " of an iteration, more than expected"},
 };
 
-/* Whether the peaks of both were measured, and that of the plan is lower. */
-static bool saves_memory(const struct dpro_verify *v)
-{
-    const struct configuration *own = &v->configurations[0], *plan = &v->configurations[1];
-    return plan->peak_bytes > 0 && plan->peak_bytes < own->peak_bytes;
-}
-
 static void write_verdict(struct writer *w, const struct dpro_verify *v)
 {
     enum verify_verdict verdict = verify_verdict(v);
-    const char *before = verdict == VERIFY_SLOWER && saves_memory(v)
+    const struct configuration *own = &v->configurations[0], *plan = &v->configurations[1];
+    bool saves_memory = plan->peak_bytes > 0 && plan->peak_bytes < own->peak_bytes;
+    const char *before = verdict == VERIFY_SLOWER && saves_memory
                              ? "the plan takes more time, for less memory: it saves "
                              : verdicts[verdict].before;
     char gain[128], expected[80] = "";
-    gain_text(gain, sizeof gain, v->configurations[1].gain);
+    gain_text(gain, sizeof gain, plan->gain);
     if (!isnan(verify_expected_gain(v)) &&
         (verdict == VERIFY_NOISE || verdict >= VERIFY_AS_EXPECTED))
         snprintf(expected, sizeof expected,

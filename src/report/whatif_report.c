@@ -270,12 +270,6 @@ static const char *phase_text(const struct dpro_memory_peak *peak)
                                            : NULL;
 }
 
-/* 100 times the standard error, twice. */
-static double half_pct(const struct dpro_memory_peak *peak)
-{
-    return peak->bytes > 0 ? 196 * peak->std_bytes / (double)peak->bytes : 0;
-}
-
 static bool asks_for_memory(const struct dpro_changes *c)
 {
     for (size_t i = 0; i < dpro_n_change_kinds(); i++)
@@ -291,7 +285,7 @@ static void write_memory_text(struct writer *w, const struct dpro_whatif_answer 
     struct dpro_memory_peak before = a->memory[0];
     struct dpro_memory_peak after = a->memory[1];
     const char *phase = phase_text(&after);
-    double half = half_pct(&after);
+    double half = after.bytes > 0 ? 196 * after.std_bytes / (double)after.bytes : 0; /* 95 % */
     struct words where = {.n = 0}, reserved = {.n = 0}, to = {.n = 0};
     if (after.bytes == 0 || (!asks_for_memory(c) && after.bytes == before.bytes))
         return;

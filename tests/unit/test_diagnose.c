@@ -278,6 +278,9 @@ static int64_t lost_beside(struct dpro_estimate byte_ns, const char **needs)
     chain_run(&e.chain);
     e.d = (struct diagnosed){.g = g,
                              .n_iterations = 1,
+                             .works = works_of(g, &e.arena),
+                             .collective_of = collectives_of(g, &e.arena),
+                             .pipeline = {.dimension = DPRO_NO_DIMENSION},
                              .copies = e.chain.copies + e.chain.n_warm_up,
                              .link_cpu_ns = byte_ns};
     e.d.left_ns[0] = arena_copy(&e.arena, e.d.copies->dur_ns, g->n_ops, sizeof(int64_t));

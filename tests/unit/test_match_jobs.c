@@ -1,7 +1,7 @@
 /* Which op of one job is which of another. */
 
 #include "case.h"
-#include "diagnose/match_jobs.h"
+#include "diagnose/between_jobs.h"
 #include "graph_text.h"
 
 static struct job_match match_of(const struct dpro_graph *a, const struct dpro_graph *b)

@@ -36,7 +36,7 @@ struct program_search {
     uint32_t n_rows;
 };
 
-/* ---- what is asked ---- */
+/* ---- settings.c ---- */
 
 /* A copy that can be changed, and has not been asked for. */
 struct setting setting_like(struct program_search *search, const struct setting *from);

@@ -5,7 +5,7 @@
 #include "cost/program/sync.h"
 #include "optimize/registry.h"
 
-/* ---- computation.c, bound.c: a job's computation, as if nothing slowed it down ---- */
+/* ---- computation.c: a job's computation, as if nothing slowed it down ---- */
 
 /* Times are from when a rank has all that it waits for at once (MODEL_ALL), else from the
  * iteration's start. A round goes from one such point to the next. */

@@ -3,7 +3,6 @@
 #include <dpro/verify.h>
 
 #include "plan/plan.h"
-#include <dpro/model.h>
 
 #define bad(plan, format, ...) fail_with(DPRO_EFORMAT, "%s: " format, (plan)->path, ##__VA_ARGS__)
 
@@ -153,21 +152,4 @@ static void read_plan(const char *path, struct dpro_plan_summary *summary)
 int dpro_plan_read(const char *path, struct dpro_plan_summary *summary, struct dpro_error *err)
 {
     return OUTCOME(err, read_plan(path, summary));
-}
-
-const char *dpro_stack_name(enum dpro_stack stack)
-{
-    static const char *const names[] = {[DPRO_STACK_DDP] = "ddp",
-                                        [DPRO_STACK_HOROVOD] = "horovod",
-                                        [DPRO_STACK_TENSORFLOW_RING] = "tensorflow-ring",
-                                        [DPRO_STACK_TENSORFLOW_PS] = "tensorflow-ps",
-                                        [DPRO_STACK_MXNET_PS] = "mxnet-ps",
-                                        [DPRO_STACK_BYTEPS] = "byteps"};
-    return names[stack];
-}
-
-const char *dpro_compression_name(enum dpro_compression compression)
-{
-    static const char *const names[] = {"none", "fp16", "bf16"};
-    return names[compression];
 }

@@ -1,6 +1,7 @@
 /* Reads plans. Keys come in any order; unknown ones are passed over. */
 #include "plan/plan.h"
 
+#include <dpro/model.h>
 #include <sys/stat.h>
 
 #include "base/json_members.h"
@@ -259,4 +260,23 @@ void plan_file_fini(struct plan_file *plan)
     strtab_fini(&plan->strings);
     FREE_ALL(&plan->models, &plan->parameters, &plan->buckets, &plan->names, &plan->compiled,
              &plan->in_bf16, &plan->recomputed, &plan->units, &plan->members);
+}
+
+/* ---- what stacks and precisions are called in plans and reports ---- */
+
+const char *dpro_stack_name(enum dpro_stack stack)
+{
+    static const char *const names[] = {[DPRO_STACK_DDP] = "ddp",
+                                        [DPRO_STACK_HOROVOD] = "horovod",
+                                        [DPRO_STACK_TENSORFLOW_RING] = "tensorflow-ring",
+                                        [DPRO_STACK_TENSORFLOW_PS] = "tensorflow-ps",
+                                        [DPRO_STACK_MXNET_PS] = "mxnet-ps",
+                                        [DPRO_STACK_BYTEPS] = "byteps"};
+    return names[stack];
+}
+
+const char *dpro_compression_name(enum dpro_compression compression)
+{
+    static const char *const names[] = {"none", "fp16", "bf16"};
+    return names[compression];
 }

@@ -410,7 +410,7 @@ static void slow_find(struct report_facts *f)
 
 /* ---- all of it ---- */
 
-void facts_init(struct report_facts *f, const struct dpro_report *report)
+void facts_sum(struct report_facts *f, const struct dpro_report *report)
 {
     *f = (struct report_facts){.report = report,
                                .replay = dpro_replay_view(report->replay),
@@ -439,7 +439,6 @@ void facts_init(struct report_facts *f, const struct dpro_report *report)
     sum_shown(f);
     slow_find(f);
     memory_find(f);
-    verdict_write(f);
 }
 
 void facts_fini(struct report_facts *facts)

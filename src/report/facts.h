@@ -216,7 +216,8 @@ const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kin
 const struct memory_fact *memory_highest(const struct report_facts *facts);
 const char *memory_category_words(enum dpro_memory_category category); /* static */
 void verdict_write(struct report_facts *facts);                        /* fills facts->verdict */
-void memory_find(struct report_facts *facts);                          /* fills facts->memory */
+void facts_sum(struct report_facts *facts, const struct dpro_report *report); /* but no verdict */
+void memory_find(struct report_facts *facts);  /* fills facts->memory */
 void parallel_sum(struct report_facts *facts); /* fills facts->parallel: dimensions, traffic */
 
 /* All of it: sums, contradictions, the verdict. Borrows from `report` until facts_fini. */

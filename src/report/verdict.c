@@ -449,3 +449,9 @@ void verdict_write(struct report_facts *f)
     say_idle(f, &f->verdict[3]);
     say_next_step(f, &f->verdict[4]);
 }
+
+void facts_init(struct report_facts *f, const struct dpro_report *report)
+{
+    facts_sum(f, report);
+    verdict_write(f);
+}

@@ -11,8 +11,7 @@ enum {
 /* What opcodes do. */
 enum act {
     UNKNOWN,
-    PUSH_NONE,
-    PUSH_BOOL, /* n */
+    PUSH_CONSTANT, /* n */
     PUSH_FLOAT,
     PUSH_EMPTY, /* a container */
     PUSH_MARK,
@@ -37,7 +36,7 @@ enum act {
 /* In the order of Python's pickletools. */
 static const struct op {
     uint8_t act, n;
-    enum pickle_kind kind; /* of a container */
+    enum pickle_kind kind; /* of a container or constant */
 } ops[UINT8_MAX + 1] = {
     ['J'] = {PUSH_INT, 4, 0},
     ['K'] = {PUSH_INT, 1, 0},
@@ -50,9 +49,9 @@ static const struct op {
     ['C'] = {PUSH_BYTES, 1, 0},
     [0x8e] = {PUSH_BYTES, 8, 0},
     [0x96] = {PUSH_BYTES, 8, 0},
-    ['N'] = {PUSH_NONE, 0, 0},
-    [0x88] = {PUSH_BOOL, true, 0},
-    [0x89] = {PUSH_BOOL, false, 0},
+    ['N'] = {PUSH_CONSTANT, 0, PICKLE_NONE},
+    [0x88] = {PUSH_CONSTANT, true, PICKLE_BOOL},
+    [0x89] = {PUSH_CONSTANT, false, PICKLE_BOOL},
     [0x8c] = {PUSH_TEXT, 1, 0}, /* SHORT_BINUNICODE, ... */
     ['X'] = {PUSH_TEXT, 4, 0},
     [0x8d] = {PUSH_TEXT, 8, 0},
@@ -164,7 +163,7 @@ static bool pickle_skip(struct machine *m, uint64_t n)
         if (!pickle_need(m, 1))
             return false;
         size_t there = (size_t)(b->end - b->p);
-        size_t step = n < there ? (size_t)n : there;
+        size_t step = MIN(n, there);
         b->p += step;
         n -= step;
     }
@@ -264,11 +263,6 @@ static bool pickle_put(struct machine *m, uint64_t index)
     return true;
 }
 
-static bool pickle_get(struct machine *m, uint64_t index)
-{
-    return index < m->memo.n ? pickle_push(m, m->memo.at[index]) : pickle_stop(m, not_one);
-}
-
 /* ---- opcodes ---- */
 
 static bool do_op(struct machine *m, uint8_t code)
@@ -284,10 +278,8 @@ static bool do_op(struct machine *m, uint8_t code)
         mark = m->marks.at[--m->marks.n];
     }
     switch ((enum act)op.act) {
-    case PUSH_NONE:
-        return push_none(m);
-    case PUSH_BOOL:
-        return pickle_push(m, (struct pickle_value){.kind = PICKLE_BOOL, .integer = op.n});
+    case PUSH_CONSTANT:
+        return pickle_push(m, (struct pickle_value){.kind = op.kind, .integer = op.n});
     case PUSH_FLOAT:
         return push_float(m);
     case PUSH_EMPTY:
@@ -323,7 +315,7 @@ static bool do_op(struct machine *m, uint8_t code)
     case PUSH_BYTES:
         return pickle_skip(m, number) && push_none(m);
     case GET:
-        return pickle_get(m, number);
+        return number < m->memo.n ? pickle_push(m, m->memo.at[number]) : pickle_stop(m, not_one);
     case PUT:
         return pickle_put(m, number);
     case PROTOCOL:

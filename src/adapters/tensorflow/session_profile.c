@@ -389,14 +389,6 @@ static void drop_process(struct session_joiner *j, size_t p)
     j->processes[p] = j->processes[--j->n];
 }
 
-static void warn_of_others(struct session_joiner *j, int rank, int other)
-{
-    build_warn(j->build,
-               "several ranks drive a session (first: rank %d, last: rank %d): only that of rank "
-               "%d is replayed",
-               rank, other, rank);
-}
-
 /* Numbers the runs of the client, the lowest rank that marked steps. Processes whose marks hold
  * other runs drive other sessions and are left out. */
 static void find_steps(struct session_joiner *j)
@@ -415,7 +407,10 @@ static void find_steps(struct session_joiner *j)
             drop_process(j, p - 1);
         }
     if (other != -1)
-        warn_of_others(j, rank, other);
+        build_warn(j->build,
+                   "several ranks drive a session (first: rank %d, last: rank %d): only that of "
+                   "rank %d is replayed",
+                   rank, other, rank);
 }
 
 /* Steps that every process has, whole. */
@@ -491,31 +486,18 @@ static void find_processes(struct session_joiner *j)
     }
 }
 
-/* Whether the source is of a RunMetadata file that has some process's graph. */
-static bool tells_of_processes(const struct session_joiner *j, const struct source *source)
-{
-    bool tells = false;
-    for (size_t p = 0; p < j->n; p++)
-        tells |= j->processes[p].graph && strcmp(j->processes[p].graph->path, source->path) == 0;
-    return tells;
-}
-
-static bool has_process(const struct session_joiner *j, int rank)
-{
-    for (size_t p = 0; p < j->n; p++)
-        if (j->processes[p].profile->rank == rank)
-            return true;
-    return false;
-}
-
-/* A task of the session without a profile; NULL: each has one. */
+/* A task in the RunMetadata of a process that has no profile; NULL: each has one. */
 static const struct source *find_missing(const struct session_joiner *j)
 {
-    const struct source_list *list = &j->build->list;
-    for (size_t i = 0; i < list->n; i++) {
-        if (is_step(&list->at[i]) && tells_of_processes(j, &list->at[i]) &&
-            !has_process(j, list->at[i].rank))
-            return &list->at[i];
+    EACH (const struct source, source, j->build->list) {
+        bool tells = false, has = !is_step(source);
+        for (size_t p = 0; p < j->n; p++) {
+            const struct session_process *process = &j->processes[p];
+            tells |= process->graph && strcmp(process->graph->path, source->path) == 0;
+            has |= process->profile->rank == source->rank;
+        }
+        if (tells && !has)
+            return source;
     }
     return NULL;
 }

@@ -17,7 +17,9 @@ class Job:
                  rows=None):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
-        self.sync = sync  # None, or where a step waits for its GPU: "loss" (before backward) or "end"
+        # None, or where a step waits for its GPU: "loss" (before backward) or "end"; "previous": at its end for the
+        # work of the step before
+        self.sync = sync
         self.streams, self.jitter = streams, jitter
         self.slow = slow  # (rank, factor) of the CPU's costs
         self.start_us, self.seed = start_us, seed
@@ -44,6 +46,7 @@ class Rank:
         self.cpu_factor = job.slow[1] if job.slow and job.slow[0] == rank else 1.0
         self.transfer_us = None  # of the collective that it is in, if not the job's
         self.group = ("0", list(range(job.world)))  # whose
+        self.before = 0.0  # when the last step's work is over
         self.marks, self.begins = [], []  # begins of steps, on the CPU and on the GPU
 
     def vary(self, us):
@@ -198,6 +201,9 @@ class Rank:
             yield from self.launch("aten::_foreach_add_", f"update_{k % 5}", job.kernel_us * 0.5, COMPUTE, after=after)
         if job.sync == "end":
             self.wait_for_gpu()
+        if job.sync == "previous":
+            self.wait_for("cudaEventSynchronize", self.before)
+            self.before = self.free[COMPUTE]
 
     def run(self, first, last, synced_at, startup):
         """Steps first to last; before `synced_at` the program waits for its GPU, as a profiler that starts does."""

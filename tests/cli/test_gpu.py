@@ -218,6 +218,15 @@ class BoundByGpu(Case):
         self.assertIn("rank 1 computing 2 times as fast on the CPU", text)
         self.assertIn("no rank 7", dpro("whatif", ours, "--compute", "gpu=2x@7").err)
 
+    def test_a_call_that_waits_for_the_step_before_does_not_hold_up_a_faster_gpu(self):
+        bound = dict(kernels=60, kernel_us=400.0, cpu_us=20.0, world=2, buckets=4, transfer_us=1500.0, sync="previous")
+        ours, _ = gpu_job.write(self, Job(**bound), folder="event")
+        for options, job in ((("--compute", "gpu=2x"), dict(kernel_us=200.0)), (("--compute", "cpu=0.5x"), dict(cpu_us=45.0)),
+                             (("--bandwidth", "0.25x"), dict(transfer_us=6000.0))):
+            _, truth = gpu_job.write(self, Job(**dict(bound, **job)), folder="event" + options[1])
+            after = self.assert_json("whatif", ours, *options)["predicted"]["iteration_ms"]
+            self.assertAlmostEqual(after, truth[0]["period_us"] / 1000, delta=0.03 * after)
+
     def test_a_faster_gpu_makes_it_bound_by_its_cpu(self):
         folder, truth = gpu_job.write(self, Job(), steps=3)  # of more, the last ones wait for a full queue
         faster = self.assert_replays(folder, "--delay", "FW=1", *(

@@ -270,6 +270,28 @@ static void settle_all_turns(struct assembly *a)
             settle_turns(a, r, s, list);
 }
 
+/* Where the CPU runs ahead, what its GPU still did of an iteration that was not recorded is no gap
+ * of the op that waited for it: this is as long as usual. */
+static void settle_unrecorded(struct assembly *a)
+{
+    SCRATCH int64_t *known = mem_alloc((a->n_samples + (size_t)1) * sizeof *known);
+    EACH (const struct local_edge, e, a->edges) {
+        uint32_t r = assembly_rank_of(a, e->from), local = e->from - a->first_op[r], n = 0;
+        const struct rank_build *rank = &a->join->ranks[r];
+        if (!e->next || rank->pace.track == NO_ID || local >= rank->n_timed ||
+            !(rank->ops.at[local].flags & GRAPH_OP_GPU))
+            continue;
+        int64_t *gap = a->graph->sample_gap_ns + e->to;
+        for (uint32_t s = 0; s < a->n_samples; s++)
+            if (end_before(a, e->from, s) != ABSENT)
+                known[n++] = gap[(size_t)s * a->n_ops];
+        int64_t usual = stats_median_i64(known, n);
+        for (uint32_t s = 0; s < a->n_samples && n > 0; s++)
+            if (end_before(a, e->from, s) == ABSENT)
+                gap[(size_t)s * a->n_ops] = MIN(gap[(size_t)s * a->n_ops], usual);
+    }
+}
+
 /* The means of a block of ops, a sample after the other, as they lie in memory. What only leads up
  * to the others is not in them. */
 static void average_times(void *arg, size_t block)
@@ -315,6 +337,7 @@ void assembly_time(struct assembly *a)
     time_messages(a, t.found);
     parallel_for(a->n_samples, a->options->threads, time_sample, &t);
     settle_all_turns(a);
+    settle_unrecorded(a);
     parallel_for((a->n_ops + OPS_A_BLOCK - 1) / OPS_A_BLOCK, a->options->threads, average_times,
                  &t);
     g->n_samples = a->n_samples - a->first_sample;

@@ -143,6 +143,17 @@ static int64_t end_of(const struct walker *w, struct edges_work work)
     return local_pred_end(rank, rank->steps.reference, work.op, work.next);
 }
 
+/* The latest of the first n that a stream was given that was over at a time; op NO_ID: none was. */
+static struct edges_work last_over(const struct walker *w, uint32_t stream, uint32_t n, bool next,
+                                   int64_t ns)
+{
+    const uint32_t *ops = w->queues[stream].ops.at;
+    uint32_t over = LOWER_BOUND(k, 0u, n,
+                                end_of(w, (struct edges_work){local_end_op(w->rank, ops[k]),
+                                                              next}) <= ns + CLOCK_ROUNDING_NS);
+    return (struct edges_work){over > 0 ? local_end_op(w->rank, ops[over - 1]) : NO_ID, next};
+}
+
 /* The event may have been recorded before the last that its stream was given. Then only time tells
  * which work it was for: the stream that waits was idle up to its end, and no longer. Returns
  * whether any is found. */
@@ -152,16 +163,10 @@ static bool wait_for_earlier(struct walker *w, const struct edges_wait *wait, ui
     int64_t start = local_start(w->rank, op), latest = explained_ns;
     uint32_t found = NO_ID;
     for (uint32_t d = 0; d < w->n_streams && start - explained_ns > RIGHT_AFTER_NS; d++) {
-        const struct edges_queue *queue = &w->queues[d];
         if (d == stream || (wait->only_stream >= 0 && track_of(w, d)->id != wait->only_stream))
             continue;
-        uint32_t n =
-            LOWER_BOUND(k, 0u, wait->n_launched[d],
-                        end_of(w, (struct edges_work){local_end_op(w->rank, queue->ops.at[k]),
-                                                      false}) <= start + CLOCK_ROUNDING_NS);
-        struct edges_work last = {n > 0 ? local_end_op(w->rank, queue->ops.at[n - 1]) : NO_ID,
-                                  false};
-        if (n > 0 && end_of(w, last) > latest) {
+        struct edges_work last = last_over(w, d, wait->n_launched[d], false, start);
+        if (last.op != NO_ID && end_of(w, last) > latest) {
             latest = end_of(w, last);
             found = last.op;
         }
@@ -319,6 +324,44 @@ static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
     add_graph_edges(rank, rank->slices.at[op->slice].launch);
 }
 
+/* Whether the call blocked and returned as soon as the work was over, in nearly all iterations. */
+static bool returns_after(const struct rank_build *rank, uint32_t call, struct edges_work work)
+{
+    enum { WAKES_WITHIN_NS = 20000 };
+    uint32_t n_seen = 0, n_after = 0;
+    for (uint32_t i = 0; i < rank->n_samples; i++) {
+        uint32_t s = rank->sample_step[i];
+        int64_t over = local_pred_end(rank, s, work.op, work.next), end = *step_end(rank, s, call);
+        if (over == ABSENT || end == ABSENT)
+            continue;
+        n_seen++;
+        n_after += over > *step_start(rank, s, call) && over <= end + CLOCK_ROUNDING_NS &&
+                   end - over <= WAKES_WITHIN_NS;
+    }
+    return n_seen > 0 && n_after * 10 >= n_seen * 9;
+}
+
+/* An event that was recorded before later work of its stream: which work it is of, only time tells.
+ */
+static struct edges_work find_earlier(const struct walker *w, uint32_t call)
+{
+    struct edges_work best = {.op = NO_ID};
+    int64_t end = *step_end(w->rank, w->rank->steps.reference, call), best_end = INT64_MIN;
+    for (uint32_t i = 0; i < 2 * w->n_streams; i++) {
+        uint32_t d = i / 2;
+        bool next = i % 2;
+        if (next && !w->rank->steps.at[w->rank->steps.reference].follows)
+            continue;
+        uint32_t n = next ? (uint32_t)w->queues[d].ops.n : w->queues[d].n_launched;
+        struct edges_work work = last_over(w, d, n, next, end);
+        if (work.op != NO_ID && end_of(w, work) > best_end && returns_after(w->rank, call, work)) {
+            best_end = end_of(w, work);
+            best = work;
+        }
+    }
+    return best;
+}
+
 /* The latest work that had been launched and was over when the call returned; for a device-wide
  * call each stream's. Where it is known which event was awaited, what had been launched before the
  * event. */
@@ -346,6 +389,11 @@ static void on_sync(struct walker *w, uint32_t o, const struct trace_span *call,
             best_end = end;
             best = work;
         }
+    }
+    if (!all && !detail && (best.op == NO_ID || !returns_after(rank, o, best)) &&
+        strstr(strtab_get(rank->names, call->name), "Event")) {
+        struct edges_work earlier = find_earlier(w, o);
+        best = earlier.op != NO_ID ? earlier : best;
     }
     if (best.op != NO_ID)
         edges_await(w, o, best);

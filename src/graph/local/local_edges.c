@@ -94,11 +94,23 @@ void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after)
 
 void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next)
 {
+    SCRATCH ARRAY(int64_t) rests = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t over = local_pred_end(rank, s, work, next);
+        int64_t over = local_pred_end(rank, s, work, next), end = *step_end(rank, s, call);
         int64_t *start = step_start(rank, s, call);
-        if (over != ABSENT && *start != ABSENT && over > *start)
-            *start = MIN(over, *step_end(rank, s, call));
+        if (over == ABSENT || *start == ABSENT)
+            continue;
+        if (over > *start)
+            *start = MIN(over, end);
+        array_push(&rests, end - *start);
+    }
+    if (rests.n == 0 || rank->pace.track == NO_ID)
+        return;
+    int64_t usual = stats_median_i64(rests.at, rests.n);
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        int64_t *start = step_start(rank, s, call);
+        if (*start != ABSENT && local_pred_end(rank, s, work, next) == ABSENT)
+            *start = MAX(*start, *step_end(rank, s, call) - usual);
     }
 }
 

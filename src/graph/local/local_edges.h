@@ -22,7 +22,8 @@ bool local_add_completion(struct rank_build *rank, uint32_t transfer, uint32_t t
 
 /* `op` then ends when `after` begins, in every step. */
 void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after);
-/* Cuts a call that waits in every step to what comes after its work was over. */
+/* Cuts a call that waits in every step to what comes after its work was over; where that work
+ * was not recorded and the CPU runs ahead, as in the first step, to what usually comes. */
 void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next);
 
 /* The op that ends with the slice of `op`: for a collective its transfer. */

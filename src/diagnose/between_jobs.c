@@ -226,8 +226,7 @@ static void add_ops(struct between_build *b)
 {
     struct dpro_graph *g = &b->out->graph;
     const struct dpro_graph *s = b->out->slower, *f = b->out->faster;
-    for (int i = 0; i < N_OP_COLUMNS; i++) {
-        const struct column_place *column = &graph_op_columns[i];
+    EACH_OF (const struct column_place, column, graph_op_columns, N_OP_COLUMNS) {
         void **at = (void **)((char *)g + column->at);
         void *more = *at ? arena_array(b->arena, (size_t)g->n_ops + 1, column->size) : NULL;
         if (more)

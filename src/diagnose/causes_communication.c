@@ -30,11 +30,6 @@ uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena)
     return of;
 }
 
-static const char *dimension_name(const struct dpro_graph *g, uint32_t dimension)
-{
-    return dimension < g->n_dimensions ? dpro_graph_dimension(g, dimension).name : "";
-}
-
 /* By collective: "dp all_reduce of bucket 2 of 3 (66.7 MB)", where it bears gradients; where there
  * are more than a few, all as one. */
 static const char **collective_names(const struct dpro_graph *g, const bool *bears,
@@ -53,7 +48,8 @@ static const char **collective_names(const struct dpro_graph *g, const bool *bea
             map_get(&counts, all, &most);
             if (pass == 0)
                 map_set(&counts, all, MAX(most, number));
-            const char *dimension = dimension_name(g, of->dimension);
+            bool in_one = of->dimension < g->n_dimensions;
+            const char *dimension = in_one ? dpro_graph_dimension(g, of->dimension).name : "";
             names[c] =
                 arena_format(arena, "%s%s%s%s", dimension, *dimension ? " " : "",
                              dpro_collective_kind_name(of->kind), bears[c] ? " of buckets" : "");
@@ -500,8 +496,7 @@ void find_bubbles(const struct diagnosed *d, struct cause_found *found)
     if (pipeline->dimension == DPRO_NO_DIMENSION)
         return;
     struct pull pull = pull_make(g->n_ops, g->row, g->succ, &arena);
-    for (uint32_t c = 0; c < g->n_collectives; c++) {
-        const struct graph_collective *of = &g->collectives[c];
+    EACH_OF (const struct graph_collective, of, g->collectives, g->n_collectives) {
         const struct graph_member *members = &g->members[of->first_member];
         if (of->dimension != pipeline->dimension || of->n_members != 2)
             continue;

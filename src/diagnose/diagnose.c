@@ -238,12 +238,6 @@ static void tell_parts(struct located *l, const struct cause_found *found, struc
 
 /* ---- the diagnosis ---- */
 
-static const char *title_of(struct located *l, uint32_t cause, const struct cause_found *found)
-{
-    return found->title ? arena_copy_string(l->arena, found->title, strlen(found->title))
-                        : cause_rows[cause].title;
-}
-
 static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
                         const struct cause_found *found, const struct blame *blames,
                         const double *weights)
@@ -263,9 +257,10 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         n_large += (double)ns[c] >= LEAST_SHARE * (double)view->explained_ns;
     l->most_visits = MOST_PART_VISITS / MAX(1, n_large);
     for (uint32_t c = 0; c < n; c++) {
+        const char *title = found[c].title ?: cause_rows[c].title;
         double half = HALF_OF_95_PCT * hypot(blames[c].error_ns, found[c].doubt * (double)ns[c]);
         struct dpro_cause cause = {.cause = cause_rows[c].key,
-                                   .title = title_of(l, c, &found[c]),
+                                   .title = arena_copy_string(l->arena, title, strlen(title)),
                                    .blame_ns = ns[c],
                                    .uncertainty_ns = view->n_iterations > 1 ? llround(half) : -1,
                                    .alone_ns = llround(blames[c].alone_ns),

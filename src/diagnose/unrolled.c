@@ -60,13 +60,6 @@ static struct cell_node *add_node(struct unrolled_build *b, enum node_kind kind,
     return &b->nodes.at[b->nodes.n - 1];
 }
 
-/* What waits for nothing but what is known, or for a moment. */
-static uint32_t add_fixed(struct unrolled_build *b, int64_t end_ns)
-{
-    add_node(b, NODE_FIXED, 0, DPRO_NO_OP, end_ns);
-    return (uint32_t)b->nodes.n - 1;
-}
-
 static uint32_t op_node(const struct unrolled_build *b, uint32_t copy, uint32_t op)
 {
     return copy * b->g->n_ops + op;
@@ -159,7 +152,8 @@ static void set_waits(struct unrolled_build *b, uint32_t at, const waited_array 
             array_push(&b->all, from);
         }
     if (least_ns > 0) {
-        uint32_t fixed = add_fixed(b, least_ns);
+        uint32_t fixed = (uint32_t)b->nodes.n; /* waits for nothing but what is known */
+        add_node(b, NODE_FIXED, 0, DPRO_NO_OP, least_ns);
         if (is_cut_edge(b, DPRO_NO_OP, op, false, &number))
             fixed = add_cut(b, NODE_CUT, fixed, copy, op, number);
         array_push(&b->all, fixed);

@@ -7,14 +7,6 @@
 #include "cost/program/sync.h"
 #include "optimize/space.h"
 
-static uint32_t first_wait_for_all(const struct model_program *program)
-{
-    for (uint32_t i = 0; i < program->n_ops; i++)
-        if (program->ops[i].needs == MODEL_ALL)
-            return i;
-    return MODEL_NONE;
-}
-
 /* The slowest rank of each program: the others do the same, and never later. */
 static void find_classes(const struct dpro_model *m, struct computation *w)
 {
@@ -45,11 +37,10 @@ static void list_work(const struct dpro_model *m, const struct dpro_strategy *s,
 static void find_ready(const struct model_program *program, uint32_t n_tensors,
                        struct computation *w, struct computation_class *class)
 {
-    uint32_t begin = first_wait_for_all(program);
-    if (begin == MODEL_NONE) {
-        w->drains = false;
-        begin = 0;
-    }
+    uint32_t begin = 0;
+    while (begin < program->n_ops && program->ops[begin].needs != MODEL_ALL)
+        begin++;
+    w->drains &= begin < program->n_ops;
     class->total_ns = 0;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         uint32_t at = (begin + i) % program->n_ops;
@@ -128,13 +119,6 @@ struct bound_ready {
 
 ORDER(by_time, struct bound_ready, ASCENDING(when_ns));
 
-/* What a byte costs the busiest link at least: padding and rounding only add to it. */
-static double wire_ns_a_byte(const struct model_net *net)
-{
-    const uint64_t bytes = 1ull << 40;
-    return (double)sync_cost(net, bytes).wire_ns / (double)bytes * (1 - 1e-6);
-}
-
 /* A rank that waits for all tensors at once: what is not ready at some time must still be launched,
  * transferred and copied back. */
 static double longest_tail(const struct dpro_model *m, const struct computation_class *class,
@@ -161,7 +145,10 @@ int64_t lower_bound(const struct dpro_model *model, const struct computation *wo
 {
     const struct model_net *net = &model->net;
     /* a server on a rank's host is reached without a link */
-    double wire_ns = sync_n_servers(net) ? 0 : wire_ns_a_byte(net), bytes = 0, bound = 0;
+    double wire_ns = 0, bytes = 0, bound = 0;
+    const uint64_t many = 1ull << 40;
+    if (!sync_n_servers(net)) /* padding and rounding only add to it */
+        wire_ns = (double)sync_cost(net, many).wire_ns / (double)many * (1 - 1e-6);
     double least_ns =
         (double)(sync_ns(net->collective.overhead_ns, 1) +
                  (net->collective.n_ranks > 1 ? sync_ns(net->link.message_ns, 1) : 0));

@@ -75,14 +75,6 @@ static const struct dpro_pass *process_load(const char *path, struct child_answe
     return *answer->why ? NULL : pass;
 }
 
-static void propose_all(const struct dpro_pass *pass, const struct dpro_pass_view *view,
-                        struct candidates *candidates, struct child_answer *answer)
-{
-    struct dpro_edit *room = mem_alloc(DPRO_PASS_MAX_EDITS * sizeof *room);
-    if (!pass_propose(pass, view, candidates, room))
-        snprintf(answer->why, sizeof answer->why, "proposed more edits than there is room for");
-}
-
 /* All runs that can be fused at all. */
 static void time_all(const struct dpro_pass *pass, const struct child_question *q,
                      times_array *times)
@@ -117,8 +109,11 @@ static int answer_all(int fd, const char *path, const struct child_question *que
         head.answer.fuses = pass->opfs_ns != NULL;
         if (question->view && question->most > 0)
             time_all(pass, question, &times);
-        else if (question->view)
-            propose_all(pass, question->view, &candidates, &head.answer);
+        else if (question->view &&
+                 !pass_propose(pass, question->view, &candidates,
+                               mem_alloc(DPRO_PASS_MAX_EDITS * sizeof(struct dpro_edit))))
+            snprintf(head.answer.why, sizeof head.answer.why,
+                     "proposed more edits than there is room for");
     }
     head.n_candidates = (uint32_t)candidates.list.n;
     head.n_times = times.n;

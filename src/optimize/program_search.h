@@ -27,7 +27,7 @@ struct program_search {
     uint64_t limit_bytes;
     uint64_t least_bytes; /* the lowest peak of all that was tried */
     struct setting as_ran, best;
-    struct kept *kept;          /* by unit: what keeping it changes (unit_search.c) */
+    struct kept *kept;          /* by unit: what keeping it changes */
     ARRAY(struct setting) pool; /* that fit, and may be chosen */
     struct {
         const char *name, *text;
@@ -61,11 +61,5 @@ void program_list(struct program_search *search, const char *name, const char *t
 int program_doubt(const struct program_search *search, const struct setting *setting,
                   double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err);
 
-/* unit_search.c */
-void search_units(struct program_search *search);
-/* Tells which units are resharded. */
-void units_decide(struct program_search *search, const struct setting *chosen);
-/* Lists those that may be the fastest, for a measurement to choose among. */
-void units_list(struct program_search *search, const struct setting *chosen);
 /* micro_batch_search.c */
 void search_micro_batches(struct program_search *search);

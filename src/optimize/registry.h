@@ -51,8 +51,6 @@ bool registry_uses(const struct registry *registry, const struct registered *ent
 void registry_reject(struct registry *registry, struct registered *entry, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* ---- proposals.c ---- */
-
 /* What passes are asked about, and where their candidates go. */
 struct question {
     struct registry *registry;
@@ -62,9 +60,6 @@ struct question {
     const struct module_gain *gains;
     struct candidates *candidates;
 };
-/* Replaces the candidates by those of all passes, in order. A pass that misbehaves is reported and
- * not asked again. */
-void registry_collect(const struct question *question);
 
 /* ---- pass_process.c ---- */
 

@@ -274,13 +274,6 @@ static void begin_in_dimension(struct accounting *work, const struct breakdown_i
     work->until_any = MAX(work->until_any, interval->end);
 }
 
-static void count_wait(struct accounting *work, int64_t ns)
-{
-    size_t at = (size_t)work->copy * work->g->n_collectives + work->waits_in;
-    work->waited_for[work->all->last[at]] += ns;
-    work->all->waited_ns[at] += ns;
-}
-
 /* Where the sweep's iteration ends. */
 static int64_t iteration_end(const struct accounting *work)
 {
@@ -313,8 +306,11 @@ static void breakdown_advance(struct accounting *work, int64_t stop)
             work->used_ns[(size_t)work->iteration * N_USES + (size_t)use] += part_end - work->now;
         }
         count_dimensions(work, work->now, part_end, use);
-        if (use == USE_WAIT && work->waits_in != NOBODY)
-            count_wait(work, part_end - work->now);
+        if (use == USE_WAIT && work->waits_in != NOBODY) {
+            size_t at = (size_t)work->copy * work->g->n_collectives + work->waits_in;
+            work->waited_for[work->all->last[at]] += part_end - work->now;
+            work->all->waited_ns[at] += part_end - work->now;
+        }
         work->now = part_end;
     }
 }

@@ -301,15 +301,6 @@ void chain_fini(struct chain *c)
 
 /* ---- the run ---- */
 
-/* On a GPU an iteration ends where the next one begins. */
-static void end_where_next_begins(struct chain *c)
-{
-    uint32_t n = c->g->n_ranks;
-    for (uint32_t r = 0; r < n; r++)
-        for (uint32_t copy = 0; c->g->ranks[r].on_device && copy + 1 < c->n_copies; copy++)
-            c->boundary_ns[(size_t)copy * n + r] = c->work_begin_ns[(size_t)(copy + 1) * n + r];
-}
-
 void chain_run(struct chain *c)
 {
     struct event_options options = {.n_copies = c->n_copies, .release_ns = c->release_ns};
@@ -321,7 +312,11 @@ void chain_run(struct chain *c)
     if (c->only_time && !c->g->single_iteration && !graph_runs_ahead(c->g))
         options.n_needed = c->n_warm_up + c->n_main;
     event_replay(c->g, &options, &(struct replay_hooks){c, open_copy, close_copy});
-    end_where_next_begins(c);
+    /* on a GPU an iteration ends where the next one begins */
+    uint32_t n = c->g->n_ranks;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t copy = 0; c->g->ranks[r].on_device && copy + 1 < c->n_copies; copy++)
+            c->boundary_ns[(size_t)copy * n + r] = c->work_begin_ns[(size_t)(copy + 1) * n + r];
 }
 
 /* ---- times ---- */

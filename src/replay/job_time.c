@@ -34,8 +34,7 @@ static double pause_ns(const struct dpro_graph *g, uint32_t sample, const int64_
 {
     const int64_t *gap_ns = g->sample_gap_ns + (size_t)sample * g->n_ops;
     double longest = 0;
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        const struct graph_rank *rank = &g->ranks[r];
+    EACH_OF (const struct graph_rank, rank, g->ranks, g->n_ranks) {
         double sum = 0;
         for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
             double more = (double)gap_ns[op] - (double)least_ns[op];

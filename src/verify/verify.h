@@ -71,9 +71,6 @@ static inline const struct turn *verify_turn(const struct dpro_verify *v, size_t
     return &v->turns.at[h * n + (h % 2 == 0 ? c : n - 1 - c)];
 }
 
-/* verify_read.c: adds what a run wrote. */
-void verify_read_run(struct dpro_verify *verify, const char *path);
-
 /* verify_stats.c: works out the rest of all that was read; DPRO_EFORMAT where the turns are not in
  * mirrored order. */
 void verify_work_out(struct dpro_verify *verify);

@@ -214,68 +214,30 @@ static bool equal_messages(const found_array *a, const found_array *b, bool any_
     return equal;
 }
 
-/* When a collective's transfer began and ended in an iteration, over its members. */
-static bool find_transfer(const struct join *join, const struct joined *joined, uint32_t sample,
-                          int64_t *start_ns, int64_t *end_ns)
+/* When a collective's transfer began in an iteration, on the first of its members; ABSENT: on some
+ * it was not measured. */
+static int64_t transfer_start(const struct join *join, const struct joined *joined, uint32_t sample)
 {
     const struct member *members = joined_members(join, joined);
-    *start_ns = INT64_MAX;
-    *end_ns = INT64_MIN;
-    for (uint32_t m = 0; m < joined->n_members; m++) {
-        int64_t start = *member_transfer_start(join, &members[m], sample);
-        if (start == ABSENT)
-            return false;
-        *start_ns = MIN(*start_ns, start);
-        *end_ns = MAX(*end_ns, member_left_ns(join, &members[m], sample));
-    }
-    return *end_ns > *start_ns;
+    int64_t first = INT64_MAX;
+    for (uint32_t m = 0; m < joined->n_members; m++)
+        first = MIN(first, *member_transfer_start(join, &members[m], sample));
+    return first;
 }
 
-/* A time in or beside one transfer, put into or beside another; only what is within it is longer or
- * shorter there. */
-static int64_t stretched_ns(int64_t ns, int64_t start_ns, int64_t end_ns, int64_t own_start_ns,
-                            int64_t own_end_ns)
+/* Where Horovod fused otherwise, messages take as long as in another iteration. */
+static bool move_times(struct message_finder *f, const struct joined *joined,
+                       struct message_time *times, uint32_t from, uint32_t to)
 {
-    int64_t moved;
-    if (ns == ABSENT)
-        return ns;
-    if (ns <= start_ns)
-        return __builtin_add_overflow(ns - start_ns, own_start_ns, &moved) ? own_start_ns : moved;
-    if (ns >= end_ns)
-        return __builtin_add_overflow(ns - end_ns, own_end_ns, &moved) ? own_end_ns : moved;
-    double by = ((double)own_end_ns - (double)own_start_ns) / ((double)end_ns - (double)start_ns);
-    return own_start_ns + (int64_t)((double)(ns - start_ns) * by);
-}
-
-/* A receiver that went on has received. */
-static struct message_time received_by(int64_t left_ns, struct message_time time)
-{
-    if (left_ns == ABSENT || time.end_ns <= left_ns)
-        return time;
-    return (struct message_time){MIN(time.start_ns, left_ns), left_ns,
-                                 MIN(time.received_ns, left_ns)};
-}
-
-/* Where Horovod fused otherwise, a group's transfer is its share of what those took, and so are its
- * messages. */
-static bool stretch_times(struct message_finder *f, const struct joined *joined,
-                          struct message_time *times, uint32_t from, uint32_t to)
-{
-    uint32_t n_samples = f->messages->n_samples;
-    const struct member *members = joined_members(f->join, joined);
-    int64_t start, end, own_start, own_end;
-    if (!find_transfer(f->join, joined, from, &start, &end) ||
-        !find_transfer(f->join, joined, to, &own_start, &own_end))
+    int64_t start = transfer_start(f->join, joined, from);
+    int64_t own = transfer_start(f->join, joined, to), later;
+    if (start == ABSENT || own == ABSENT || __builtin_sub_overflow(own, start, &later))
         return false;
     for (uint32_t m = 0; m < joined->n_messages; m++) {
-        const struct message_time *time = &times[(size_t)m * n_samples + from];
-        uint32_t receiver = f->messages->all.at[joined->first_message + m].to;
-        int64_t left = member_left_ns(f->join, &members[receiver], to);
-        times[(size_t)m * n_samples + to] = received_by(
-            left,
-            (struct message_time){stretched_ns(time->start_ns, start, end, own_start, own_end),
-                                  stretched_ns(time->end_ns, start, end, own_start, own_end),
-                                  stretched_ns(time->received_ns, start, end, own_start, own_end)});
+        struct message_time *time = &times[(size_t)m * f->messages->n_samples];
+        time[to] = (struct message_time){
+            time_add(time[from].start_ns, later), time_add(time[from].end_ns, later),
+            time[from].received_ns == ABSENT ? ABSENT : time_add(time[from].received_ns, later)};
     }
     return true;
 }
@@ -307,7 +269,7 @@ static bool time_messages(struct message_finder *f, const struct joined *joined,
     for (uint32_t m = 0; m < joined->n_messages && any_size && n_seen > 0; m++)
         f->messages->all.at[joined->first_message + m].size_bytes = bytes[m] / n_seen;
     for (uint32_t s = 0; s < n_samples; s++)
-        if (!is_seen(f, joined, s) && !stretch_times(f, joined, times, shown, s))
+        if (!is_seen(f, joined, s) && !move_times(f, joined, times, shown, s))
             return false;
     return true;
 }

@@ -5,10 +5,9 @@
 static uint32_t restore_whole(struct allocator *a, const struct allocator_segment *segment,
                               uint64_t bytes)
 {
-    pool_of(a, segment->stream, segment->small);
     return segment_new(a, &(struct block){.address = segment->address,
                                           .size = bytes,
-                                          .pool = a->last_pool[segment->small],
+                                          .pool = pool_of(a, segment->stream, segment->small),
                                           .state = BLOCK_TAKEN,
                                           .mapped = true,
                                           .expandable = segment->expandable});
@@ -95,7 +94,7 @@ static void set_unmapped(struct allocator *a, uint32_t b)
 {
     block_at(a, b)->mapped = false;
     block_at(a, b)->state = BLOCK_FREE;
-    free_blocks_insert(&a->pools.at[block_at(a, b)->pool]->unmapped, a->table.rows.at, b);
+    free_blocks_insert(&block_at(a, b)->pool->unmapped, a->table.rows.at, b);
 }
 
 /* A stream's segments by address: those that lie in one range with the first. Returns how many. */

@@ -3,23 +3,55 @@
 
 #define CHUNK ((uint64_t)32 << 20)
 
-/* ---- pools ---- */
+/* ---- pools and their sets, sorted arrays ---- */
 
-void pool_make(struct allocator *a, uint32_t stream, bool small)
+struct block_pool *pool_of(struct allocator *a, uint32_t stream, bool small)
 {
+    size_t at = 0;
+    while (at < a->pools.n &&
+           (a->pools.at[at]->small < small ||
+            (a->pools.at[at]->small == small && a->pools.at[at]->stream < stream)))
+        at++;
+    if (at < a->pools.n && a->pools.at[at]->small == small && a->pools.at[at]->stream == stream)
+        return a->pools.at[at];
     struct block_pool *pool = mem_alloc(sizeof *pool);
     *pool = (struct block_pool){.free.by_size = true, .stream = stream, .small = small};
-    uint32_t number = (uint32_t)a->pools.n;
     array_push(&a->pools, pool);
-    array_push(&a->order, number);
-    size_t at = a->order.n - 1;
-    for (; at > 0; at--) {
-        const struct block_pool *before = a->pools.at[a->order.at[at - 1]];
-        if (before->small < small || (before->small == small && before->stream < stream))
-            break;
-        a->order.at[at] = a->order.at[at - 1];
-    }
-    a->order.at[at] = number;
+    memmove(a->pools.at + at + 1, a->pools.at + at, (a->pools.n - 1 - at) * sizeof pool);
+    a->pools.at[at] = pool;
+    return pool;
+}
+
+/* Bad records have several blocks at one address, which the index tells apart. */
+static bool is_before(const struct block *x, const struct block *y, bool by_size)
+{
+    int by = by_size ? ASCENDING(size) ?: ASCENDING(order) : 0;
+    return (by ?: ASCENDING(address) ?: COMPARE(x, y)) < 0;
+}
+
+static size_t place_of(const struct free_blocks *set, const struct block *blocks, uint32_t b)
+{
+    return LOWER_BOUND(i, (size_t)0, set->in.n,
+                       is_before(&blocks[set->in.at[i]], &blocks[b], set->by_size));
+}
+
+void free_blocks_insert(struct free_blocks *set, const struct block *blocks, uint32_t b)
+{
+    size_t at = place_of(set, blocks, b);
+    array_reserve(&set->in, 1);
+    memmove(set->in.at + at + 1, set->in.at + at, (set->in.n++ - at) * sizeof b);
+    set->in.at[at] = b;
+}
+
+void free_blocks_remove(struct free_blocks *set, const struct block *blocks, uint32_t b)
+{
+    size_t at = place_of(set, blocks, b);
+    memmove(set->in.at + at, set->in.at + at + 1, (--set->in.n - at) * sizeof b);
+}
+
+size_t free_blocks_find(const struct free_blocks *set, const struct block *blocks, uint64_t size)
+{
+    return LOWER_BOUND(i, (size_t)0, set->in.n, blocks[set->in.at[i]].size < size);
 }
 
 /* ---- the device ---- */
@@ -129,7 +161,7 @@ static bool map_block(struct allocator *a, struct block_pool *pool, uint32_t b, 
 /* Takes the memory from the whole granules of a free block. */
 static void unmap_block(struct allocator *a, uint32_t b)
 {
-    struct block_pool *pool = a->pools.at[block_at(a, b)->pool];
+    struct block_pool *pool = block_at(a, b)->pool;
     const struct block *block = block_at(a, b);
     uint64_t unit = segment_granule(a, pool), base = a->segments.at[block->segment];
     uint64_t from = in_units(block->address - base, unit);
@@ -179,7 +211,7 @@ static uint32_t find_expandable(struct allocator *a, struct block_pool *pool, ui
     uint64_t bytes = in_units(a->range_bytes ?: MAX(RANGE_DEFAULT, size), unit);
     uint32_t b = take_segment(a, bytes, true);
     if (b != NO_BLOCK) {
-        block_at(a, b)->pool = a->last_pool[pool->small];
+        block_at(a, b)->pool = pool;
         free_blocks_insert(&pool->unmapped, a->table.rows.at, b);
     }
     return b;
@@ -207,7 +239,7 @@ static uint32_t segments_expand(struct allocator *a, struct block_pool *pool, ui
 
 static void release_block(struct allocator *a, uint32_t b)
 {
-    unset_free(a, a->pools.at[block_at(a, b)->pool], b);
+    unset_free(a, block_at(a, b)->pool, b);
     give_segment(a, b);
 }
 
@@ -226,8 +258,8 @@ static void collect_garbage(struct allocator *a)
     uint64_t target = a->figures.reserved_bytes - threshold, reclaimed = 0, n_asked = a->n_asked[0];
     SCRATCH ARRAY(uint32_t) found = {0};
     double age = 0;
-    for (size_t p = 0; p < a->order.n && !a->pools.at[a->order.at[p]]->small; p++)
-        EACH (const uint32_t, b, a->pools.at[a->order.at[p]]->free.in)
+    for (size_t p = 0; p < a->pools.n && !a->pools.at[p]->small; p++)
+        EACH (const uint32_t, b, a->pools.at[p]->free.in)
             if (is_whole_segment(block_at(a, *b))) {
                 age += (double)(n_asked - block_at(a, *b)->since);
                 array_push(&found, *b);
@@ -296,8 +328,8 @@ void release_cached(struct allocator *a)
         id_set(a, block_at(a, b)->requested, NO_BLOCK);
         finish_waiting(a, b);
     }
-    for (size_t p = 0; p < a->order.n; p++)
-        release_pool(a, a->pools.at[a->order.at[p]]);
+    for (size_t p = 0; p < a->pools.n; p++)
+        release_pool(a, a->pools.at[p]);
 }
 
 static uint32_t from_device(struct allocator *a, struct block_pool *pool, uint64_t size)
@@ -309,7 +341,7 @@ static uint32_t from_device(struct allocator *a, struct block_pool *pool, uint64
         return segments_expand(a, pool, size);
     uint32_t b = take_segment(a, bytes, false);
     if (b != NO_BLOCK)
-        block_at(a, b)->pool = a->last_pool[pool->small];
+        block_at(a, b)->pool = pool;
     return b;
 }
 

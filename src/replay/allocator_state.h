@@ -6,7 +6,6 @@
 #pragma once
 
 #include "replay/caching_allocator.h"
-#include "replay/free_blocks.h"
 
 enum {
     LEAST_BLOCK = 512,
@@ -17,6 +16,30 @@ enum {
 };
 
 #define RANGE_DEFAULT ((uint64_t)1 << 40) /* of an expandable segment of an unlimited device */
+
+#define NO_BLOCK UINT32_MAX
+
+enum block_state { BLOCK_FREE, BLOCK_TAKEN, BLOCK_WAITING, BLOCK_UNUSED };
+
+struct block {
+    uint64_t address, size;
+    uint64_t requested;  /* while it is taken: bytes asked for; while it waits: its id */
+    uint64_t since;      /* while it is free: how often its kind of pool had been asked */
+    uint32_t prev, next; /* its neighbours in its segment */
+    uint32_t segment;    /* number of its segment's address */
+    struct block_pool *pool;
+    uint8_t state; /* enum block_state */
+    bool mapped;   /* else it is only addresses */
+    bool expandable;
+    uint32_t order; /* of its segment among all: of blocks of one size that of the least is taken */
+};
+
+/* A set: free blocks by size, order of their segments and address; unmapped ones by address alone.
+ */
+struct free_blocks {
+    ARRAY(uint32_t) in; /* in order */
+    bool by_size;
+};
 
 struct block_pool {
     struct free_blocks free;
@@ -62,10 +85,7 @@ struct allocator {
     uint32_t n_taken;     /* segments so far */
     struct block_table table;
     struct map ids; /* of blocks: 1 + the block's index; 0: given back. See id_get() */
-    ARRAY(struct block_pool *) pools;
-    ARRAY(uint32_t) order; /* order of the pools: the large ones first, by stream */
-    struct map pool_numbers;
-    uint32_t last_pool[2];             /* the last pool that was asked for; by `small` */
+    ARRAY(struct block_pool *) pools;  /* the large ones first, by stream */
     uint64_t n_asked[2];               /* how often a pool was asked for; by `small` */
     ARRAY(uint32_t) waiting;           /* freed blocks that another stream still uses */
     uint64_t capacity, used;           /* of the device, in whole pages; UINT64_MAX: no limit */
@@ -76,6 +96,13 @@ struct allocator {
 };
 
 /* ---- blocks ---- */
+
+/* Of allocator_segments.c. */
+void free_blocks_insert(struct free_blocks *set, const struct block *blocks, uint32_t b);
+void free_blocks_remove(struct free_blocks *set, const struct block *blocks, uint32_t b);
+/* Where the first block of at least that size stands in a set by size; at its end: there is none.
+ */
+size_t free_blocks_find(const struct free_blocks *set, const struct block *blocks, uint64_t size);
 
 /* Whether an id is known, and which block has it; NO_BLOCK: none has any more. */
 static inline bool id_get(const struct allocator *a, uint64_t id, uint32_t *b)
@@ -153,7 +180,7 @@ static inline uint32_t cut_block(struct allocator *a, uint32_t b, uint64_t size)
 
 static inline void release_to_pool(struct allocator *a, uint32_t b)
 {
-    struct block_pool *pool = a->pools.at[block_at(a, b)->pool];
+    struct block_pool *pool = block_at(a, b)->pool;
     block_at(a, b)->state = BLOCK_FREE;
     merge_blocks(a, pool, b, block_at(a, b)->prev);
     merge_blocks(a, pool, b, block_at(a, b)->next);
@@ -199,20 +226,7 @@ static inline bool device_use(struct allocator *a, uint64_t bytes)
 }
 
 /* Of allocator_segments.c. */
-void pool_make(struct allocator *allocator, uint32_t stream, bool small);
-
-static inline struct block_pool *pool_of(struct allocator *a, uint32_t stream, bool small)
-{
-    uint32_t last = a->last_pool[small];
-    if (last < a->pools.n && a->pools.at[last]->stream == stream &&
-        a->pools.at[last]->small == small)
-        return a->pools.at[last];
-    uint32_t number = (uint32_t)map_number(&a->pool_numbers, ((uint64_t)stream << 1 | small) + 1);
-    if (number == a->pools.n)
-        pool_make(a, stream, small);
-    a->last_pool[small] = number;
-    return a->pools.at[number];
-}
+struct block_pool *pool_of(struct allocator *allocator, uint32_t stream, bool small);
 
 static inline void note_peaks(struct allocator *a)
 {

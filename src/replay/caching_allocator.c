@@ -212,7 +212,6 @@ void allocator_destroy(struct allocator *a)
         FREE_ALL(&a->pools.at[p]->free.in, &a->pools.at[p]->unmapped.in);
         mem_free(a->pools.at[p]);
     }
-    FREE_ALL(&a->pools, &a->order, &a->table.rows, &a->chunks, &a->segments, &a->waiting,
-             &a->pool_numbers, &a->ids);
+    FREE_ALL(&a->pools, &a->table.rows, &a->chunks, &a->segments, &a->waiting, &a->ids);
     mem_free(a);
 }

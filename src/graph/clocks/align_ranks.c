@@ -95,10 +95,9 @@ struct ranks_state {
     uint32_t n_hosts, n_clocks, n_split;
     uint32_t *host_of, *clock_of; /* a node */
     struct align *align;
-    uint8_t *sources;                  /* a clock: bits by enum constraint_source */
-    bool *tied;                        /* a clock, by what was sent */
-    uint32_t pair_from, pair_to, pair; /* the last one asked for */
-    struct clock_map *maps;            /* a clock */
+    uint8_t *sources;       /* a clock: bits by enum constraint_source */
+    bool *tied;             /* a clock, by what was sent */
+    struct clock_map *maps; /* a clock */
 };
 
 static uint32_t add_host(struct ranks_state *st, const char *name)
@@ -162,16 +161,6 @@ static void ranks_split(struct ranks_state *st, uint32_t host)
     st->hosts[host].split = st->hosts[host].n_nodes > 1;
 }
 
-static uint32_t pair_of(struct ranks_state *st, uint32_t from, uint32_t to)
-{
-    if (st->pair == ALIGN_NONE || st->pair_from != from || st->pair_to != to) {
-        st->pair = align_pair(st->align, from, to);
-        st->pair_from = from;
-        st->pair_to = to;
-    }
-    return st->pair;
-}
-
 static bool ties_by_collectives(const struct ranks_state *st, uint32_t clock, uint32_t other)
 {
     return !st->tied[clock] || !st->tied[other];
@@ -202,7 +191,7 @@ static void ranks_learn(void *arg, const struct clock_constraint *e)
         if (by_collectives)
             align_keep(st->align, clock);
     }
-    align_before(st->align, pair_of(st, from, to), from, e->from_ns, e->to_ns, e->source);
+    align_before(st->align, align_pair(st->align, from, to), from, e->from_ns, e->to_ns, e->source);
 }
 
 static void learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node, int64_t other_ns)
@@ -210,7 +199,7 @@ static void learn_near(void *arg, uint32_t node, int64_t ns, uint32_t other_node
     struct ranks_state *st = arg;
     uint32_t clock = st->clock_of[node], other = st->clock_of[other_node];
     if (clock != other && ties_by_collectives(st, clock, other))
-        align_near(st->align, pair_of(st, clock, other), clock, ns, other_ns);
+        align_near(st->align, align_pair(st->align, clock, other), clock, ns, other_ns);
 }
 
 static void ranks_visit(struct ranks_state *st,
@@ -261,7 +250,6 @@ static void ranks_solve(struct ranks_state *st)
     number_clocks(st);
     memset(st->sources, 0, st->nodes.n * sizeof *st->sources);
     memset(st->tied, 0, st->nodes.n * sizeof *st->tied);
-    st->pair = ALIGN_NONE;
     align_destroy(st->align);
     st->align = align_create(st->n_clocks);
     ranks_cover(st);

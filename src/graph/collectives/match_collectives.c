@@ -25,21 +25,14 @@ static bool collectives_swaps(const struct local_collective *c)
 /* What the group is called on every rank. Unrecorded: streams and thread pools stand for groups, in
  * order of first use, since a process group has a stream of its own. */
 static uint64_t group_key(const struct rank_build *rank, const struct local_collective *c,
-                          uint32_t *unnamed_devices, uint32_t *n_unnamed)
+                          struct map *unnamed_devices)
 {
-    if (point_to_point(c)) {
-        bool sends = c->kind == DPRO_SEND;
-        uint64_t from = (uint64_t)(sends ? rank->trace->rank : c->peer);
-        uint64_t to = (uint64_t)(sends ? c->peer : rank->trace->rank);
-        return map_mix(map_mix((from << 32 | to) + 0x5e4d) +
-                       map_text_key(strtab_get(rank->names, c->group))) |
-               1;
-    }
-    if (collectives_swaps(c)) {
-        uint64_t own = (uint64_t)rank->trace->rank, other = (uint64_t)c->peer;
-        return map_mix(map_mix((MIN(own, other) << 32 | MAX(own, other)) + 0x5a95) +
-                       map_text_key(strtab_get(rank->names, c->group))) |
-               1;
+    uint64_t name = map_text_key(strtab_get(rank->names, c->group));
+    if (point_to_point(c) || collectives_swaps(c)) {
+        uint64_t own = (uint64_t)rank->trace->rank, peer = (uint64_t)c->peer;
+        bool swaps = collectives_swaps(c), own_first = swaps ? own < peer : c->kind == DPRO_SEND;
+        uint64_t pair = own_first ? own << 32 | peer : peer << 32 | own;
+        return map_mix(map_mix(pair + (swaps ? 0x5a95 : 0x5e4d)) + name) | 1;
     }
     if (c->end == COMM_ENDS_ALONE) /* a group of its own */
         return map_mix(map_mix((uint64_t)rank->trace->rank + 1) + c->transfer) | 1;
@@ -48,25 +41,19 @@ static uint64_t group_key(const struct rank_build *rank, const struct local_coll
     uint64_t members = c->members == NO_ID ? map_text_key(strtab_get(rank->names, c->group_ranks))
                                            : map_key(c->members);
     if (c->group != 0 || c->group_ranks != 0 || (c->members != NO_ID && device == NO_ID))
-        return map_mix(map_text_key(strtab_get(rank->names, c->group)) + members) | 1;
-    uint32_t i = 0;
-    while (i < *n_unnamed && unnamed_devices[i] != device)
-        i++;
-    if (i == *n_unnamed)
-        unnamed_devices[(*n_unnamed)++] = device;
-    return map_mix(i + 1 + members) | 1;
+        return map_mix(name + members) | 1;
+    uint64_t number = (uint64_t)map_number(unnamed_devices, map_key(device));
+    return map_mix(number + 1 + members) | 1;
 }
 
 static void collect_rank(struct join *join, uint32_t r, struct collectives_entry *entries,
                          size_t *n)
 {
     struct rank_build *rank = &join->ranks[r];
-    SCRATCH struct map counts = {0};
-    uint32_t n_unnamed = 0;
-    SCRATCH uint32_t *unnamed = mem_alloc((rank->devices.n + 1) * sizeof *unnamed);
+    SCRATCH struct map counts = {0}, unnamed = {0};
     for (uint32_t c = 0; c < rank->collectives.n; c++) {
         const struct local_collective *coll = &rank->collectives.at[c];
-        uint64_t group = group_key(rank, coll, unnamed, &n_unnamed);
+        uint64_t group = group_key(rank, coll, &unnamed);
         uint64_t count = map_add(&counts, group, 1) - 1;
         int64_t sequence = point_to_point(coll) || collectives_swaps(coll) ? -1 : coll->sequence;
         entries[(*n)++] = (struct collectives_entry){group, count, count, sequence, r, c};

@@ -55,7 +55,6 @@ struct linker {
     struct inbound *inbound; /* by the receiver's node group, receiver, sender, stream */
     uint32_t n_inbound;
     uint32_t *first_inbound; /* of each node group, by the member that it is called by; one more */
-    int64_t *arrivals;       /* [member * n_samples + sample] */
     uint32_t *waited;
 };
 
@@ -130,22 +129,21 @@ static void find_inbound(struct linker *l)
     l->waited = arena_array(&l->scratch, n_waited, sizeof *l->waited);
 }
 
-static void find_arrivals(struct linker *l)
-{
-    uint32_t n = l->joined->n_members, n_samples = l->a->n_samples;
-    l->arrivals = arena_alloc(&l->scratch, (size_t)n * n_samples * sizeof *l->arrivals);
-    for (uint32_t m = 0; m < n; m++)
-        for (uint32_t s = 0; s < n_samples; s++)
-            l->arrivals[(size_t)m * n_samples + s] =
-                member_arrived_ns(l->a->join, &l->members[m], s);
-}
-
 static struct inbound *connection_of(const struct linker *l, const struct message *message)
 {
     const struct message *all = l->a->messages->all.at;
     return &l->inbound[LOWER_BOUND(
         i, 0, l->n_inbound,
         compare_connections(l, &all[l->messages[l->inbound[i].first]], message) < 0)];
+}
+
+static bool is_there_before(const struct linker *l, uint32_t member, uint32_t m, int64_t most_ns)
+{
+    struct agreement agreement = {0};
+    for (uint32_t s = 0; s < l->a->n_samples && !agreement.is_broken; s++)
+        agreement_see(&agreement, member_arrived_ns(l->a->join, &l->members[member], s),
+                      message_time_of(l->a->messages, m, s)->start_ns, most_ns);
+    return agreement_holds(&agreement);
 }
 
 /* A message's wait for a member to be there: if it always did, where that is not sure. Of those
@@ -157,9 +155,8 @@ static void add_arrival(const struct linker *l, uint32_t m, uint32_t member, boo
         return; /* a server is always there */
     bool unlogged = l->members[member].unlogged;
     for (uint32_t k = unlogged ? 0 : member; k < l->joined->n_members; k++) {
-        struct times there = {&l->arrivals[(size_t)k * l->a->n_samples], 1};
         bool may = k == member || l->members[k].unlogged;
-        if (may && ((sure && !unlogged) || edges_holds(l->a, there, starts_of(l->a, m), most_ns)))
+        if (may && ((sure && !unlogged) || is_there_before(l, k, m, most_ns)))
             edges_add(l, member_op(l, k, JOIN_PART(l->a->join, &l->members[k])->arrival),
                       call_of(l, m));
         if (!unlogged)
@@ -280,7 +277,6 @@ void assembly_message_edges(struct assembly *a)
             continue;
         l.members = joined_members(a->join, l.joined);
         find_inbound(&l);
-        find_arrivals(&l);
         for (uint32_t i = 0; i < l.joined->n_messages; i++)
             add_message(&l, l.joined->first_message + i);
         add_ends(&l);

@@ -82,10 +82,10 @@ static bool *find_buckets(const struct dpro_graph *g, struct arena *arena)
     return bears;
 }
 
-static bool is_timed(const struct diagnosed *d, const uint8_t *work, uint32_t op)
+static bool is_timed(const struct diagnosed *d, uint32_t op)
 {
-    return work[op] == WORK_TRANSFER && d->g->dur_ns[op] > 0 && d->g->kind[op] != DPRO_OP_LAUNCH &&
-           d->g->kind[op] != DPRO_OP_REDUCE;
+    return d->works[op] == WORK_TRANSFER && d->g->dur_ns[op] > 0 &&
+           d->g->kind[op] != DPRO_OP_LAUNCH && d->g->kind[op] != DPRO_OP_REDUCE;
 }
 
 static uint64_t size_of(const struct diagnosed *d, uint32_t op)
@@ -93,9 +93,9 @@ static uint64_t size_of(const struct diagnosed *d, uint32_t op)
     return d->g->size_bytes ? d->g->size_bytes[op] : 0;
 }
 
-static bool is_sized(const struct diagnosed *d, const uint8_t *work, uint32_t op)
+static bool is_sized(const struct diagnosed *d, uint32_t op)
 {
-    return is_timed(d, work, op) && size_of(d, op) > 0;
+    return is_timed(d, op) && size_of(d, op) > 0;
 }
 
 /* ---- slow links ---- */
@@ -184,8 +184,6 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
-    const uint32_t *collective = d->collective_of;
     uint32_t *peer = arena_array(&arena, g->n_ops + (size_t)1, sizeof *peer);
     SCRATCH struct map numbers = {0};
     SCRATCH struct map of_groups = {0};
@@ -195,10 +193,11 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
     memset(peer, 0xff, g->n_ops * sizeof *peer);
     graph_each_message(g, note_message, peer);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!is_timed(d, work, op) || g->rank[op] >= g->n_ranks)
+        if (!is_timed(d, op) || g->rank[op] >= g->n_ranks)
             continue;
-        struct timed_link link = link_of(
-            d, op, peer[op], collective[op] > 0 ? &g->collectives[collective[op] - 1] : NULL);
+        struct timed_link link =
+            link_of(d, op, peer[op],
+                    d->collective_of[op] > 0 ? &g->collectives[d->collective_of[op] - 1] : NULL);
         if (link.class == 0)
             continue;
         size_t at = (size_t)map_number(&numbers, map_mix(link.who * 2 + link.is_pair) | 1);
@@ -266,8 +265,7 @@ static double queue_end(const queue *q, bool fused, double less_ns)
 }
 
 /* What a rank computes in its last pass back, and of that what is over when it sends `first`. */
-static double computed_back(const struct diagnosed *d, const uint8_t *work, uint32_t first,
-                            double *before_ns)
+static double computed_back(const struct diagnosed *d, uint32_t first, double *before_ns)
 {
     const struct dpro_graph *g = d->g;
     const struct graph_rank *rank = &g->ranks[g->rank[first]];
@@ -275,7 +273,7 @@ static double computed_back(const struct diagnosed *d, const uint8_t *work, uint
     *before_ns = 0;
     for (int phase = DPRO_OP_FW; phase <= DPRO_OP_BW; phase++)
         for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
-            if (work[op] != WORK_COMPUTE || g->phase[op] != phase)
+            if (d->works[op] != WORK_COMPUTE || g->phase[op] != phase)
                 continue;
             double end = mean_end(d, op);
             if (phase == DPRO_OP_FW) {
@@ -308,7 +306,6 @@ void find_bucket_order(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
     const uint32_t *collective = d->collective_of;
     double *share = arena_array(&arena, g->n_collectives + (size_t)1, sizeof *share);
     const bool *bears = find_buckets(g, &arena);
@@ -327,7 +324,7 @@ void find_bucket_order(const struct diagnosed *d, struct cause_found *found)
         array_sort(&buckets, by_readiness);
         const struct graph_collective *first = &g->collectives[buckets.at[0].at];
         double later = 0;
-        double all = computed_back(d, work, g->members[first->first_member].arrival, &pass_ns);
+        double all = computed_back(d, g->members[first->first_member].arrival, &pass_ns);
         EACH (struct ready_transfer, bucket, buckets) {
             double end = mean_end(d, g->members[g->collectives[bucket->at].first_member].transfer);
             bucket->ns = MAX(end - MAX(bucket->ready_ns, free), 1);
@@ -342,7 +339,7 @@ void find_bucket_order(const struct diagnosed *d, struct cause_found *found)
     }
     for (uint32_t op = 0; op < g->n_ops; op++) {
         uint32_t c = collective[op] - 1;
-        if (work[op] == WORK_TRANSFER && collective[op] > 0 && share[c] > 0)
+        if (d->works[op] == WORK_TRANSFER && collective[op] > 0 && share[c] > 0)
             piece_share(found, d, op, found_part(found, map_text_key(names[c]), "%s", names[c]),
                         &share[c], true);
     }
@@ -431,7 +428,6 @@ void find_small_messages(const struct diagnosed *d, struct cause_found *found)
     enum { LEAST = 4, SIZES_APART = 4, MANY = 32 };
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
     const uint32_t *collective = d->collective_of;
     SCRATCH ARRAY(struct sized) all = {0};
     double *saved = arena_array(&arena, g->n_ranks + (size_t)1, sizeof *saved);
@@ -439,7 +435,7 @@ void find_small_messages(const struct diagnosed *d, struct cause_found *found)
     size_t most_alike = 0;
     bool told = false;
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!is_sized(d, work, op))
+        if (!is_sized(d, op))
             continue;
         const struct graph_collective *c =
             collective[op] ? &g->collectives[collective[op] - 1] : NULL;
@@ -475,7 +471,8 @@ void find_small_messages(const struct diagnosed *d, struct cause_found *found)
             uint32_t arrival = collective[s->op] ? arrival_of(g, collective[s->op] - 1, s->op) : 0;
             for (uint32_t e = pull.row[arrival]; collective[s->op] && e < pull.row[arrival + 1];
                  e++)
-                if (g->kind[pull.pred[e]] == DPRO_OP_LAUNCH && work[pull.pred[e]] == WORK_TRANSFER)
+                if (g->kind[pull.pred[e]] == DPRO_OP_LAUNCH &&
+                    d->works[pull.pred[e]] == WORK_TRANSFER)
                     piece_share(found, d, pull.pred[e], part, &called, true);
         }
     }
@@ -565,8 +562,6 @@ static double lost_until(const rate_changes *changes, int64_t ns)
 void find_contention(const struct diagnosed *d, struct cause_found *found)
 {
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
-    const uint32_t *collective = d->collective_of;
     double byte_ns = d->link_cpu_ns.value, half = HALF_OF_95_PCT * d->link_cpu_ns.std;
     bool shown = byte_ns > half && !work_moves(d);
     for (uint32_t r = 0; r < g->n_ranks && shown; r++) {
@@ -578,23 +573,23 @@ void find_contention(const struct diagnosed *d, struct cause_found *found)
             changes.n = 0;
             for (uint32_t op = first; op < first + n; op++) {
                 int64_t end = copy->end_ns[op], took = copy->dur_ns[op];
-                if (!is_sized(d, work, op) || took <= 0)
+                if (!is_sized(d, op) || took <= 0)
                     continue;
-                double rate = byte_ns * link_bytes(g, op, collective[op]) / (double)took;
+                double rate = byte_ns * link_bytes(g, op, d->collective_of[op]) / (double)took;
                 array_add(&changes, end - took, rate, 0);
                 array_add(&changes, end, -rate, 0);
             }
             sum_losses(&changes);
             for (uint32_t op = first; op < first + n; op++) {
                 int64_t end = copy->end_ns[op], took = copy->dur_ns[op];
-                if (work[op] == WORK_COMPUTE && took > 0)
+                if (d->works[op] == WORK_COMPUTE && took > 0)
                     ns[(size_t)(op - first) * d->n_iterations + i] =
                         llround((lost_until(&changes, end) - lost_until(&changes, end - took)) *
                                 (double)left_of(d, i, op, false) / (double)took);
             }
         }
         for (uint32_t op = first; op < first + n && changes.n > 0; op++)
-            if (work[op] == WORK_COMPUTE)
+            if (d->works[op] == WORK_COMPUTE)
                 array_add(&found->pieces, .op = op,
                           .part = found_part(found, r, "on rank %d", g->ranks[r].rank),
                           .ns = ns + (size_t)(op - first) * d->n_iterations);
@@ -617,13 +612,12 @@ void find_communication(const struct diagnosed *d, struct cause_found *found)
     SCRATCH_ARENA struct arena arena = {0};
     const struct dpro_graph *g = d->g;
     const uint8_t *work = d->works;
-    const uint32_t *collective = d->collective_of;
     const char **names = collective_names(g, find_buckets(g, &arena), &arena);
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (work[time] != WORK_TRANSFER)
             continue;
-        const char *name = collective[op] > 0              ? names[collective[op] - 1]
+        const char *name = d->collective_of[op] > 0        ? names[d->collective_of[op] - 1]
                            : g->kind[op] == DPRO_OP_LAUNCH ? strtab_get(&g->names, g->name[op])
                                                            : dpro_op_kind_name(g->kind[op]);
         piece_all(found, op, time >= g->n_ops,

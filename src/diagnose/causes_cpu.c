@@ -16,10 +16,9 @@ static uint32_t part_of_op(struct cause_found *found, const struct dpro_graph *g
 void find_work(const struct diagnosed *d, struct cause_found *found, enum work sort)
 {
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
-        if (work[time] == sort)
+        if (d->works[time] == sort)
             piece_all(found, op, time >= g->n_ops, part_of_op(found, g, op, sort));
     }
 }
@@ -158,13 +157,12 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
 void find_gaps(const struct diagnosed *d, struct cause_found *found)
 {
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
     SCRATCH bool *has_gpu = mem_array(g->n_ranks + (size_t)g->n_servers + 1, sizeof *has_gpu);
     for (uint32_t op = 0; op < g->n_ops; op++)
         has_gpu[g->rank[op]] |= (g->flags[op] & GRAPH_OP_GPU) != 0;
     bool told = !lacks_cpu(g);
     for (uint32_t op = 0; op < g->n_ops && told; op++) {
-        if (work[g->n_ops + op] == WORK_GAP && (!has_gpu[g->rank[op]] || gap_is_long(d, op)))
+        if (d->works[g->n_ops + op] == WORK_GAP && (!has_gpu[g->rank[op]] || gap_is_long(d, op)))
             piece_all(found, op, true, part_of_gap(found, g, op));
     }
     if (g->of_stages)
@@ -175,10 +173,9 @@ void find_launches(const struct diagnosed *d, struct cause_found *found)
 {
     static const char *const phases[] = {"forward", "backward", "update"};
     const struct dpro_graph *g = d->g;
-    const uint8_t *work = d->works;
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops, phase = g->phase[op];
-        if (work[time] == WORK_LAUNCH || work[time] == WORK_GAP)
+        if (d->works[time] == WORK_LAUNCH || d->works[time] == WORK_GAP)
             piece_all(found, op, time >= g->n_ops,
                       found_part(found, phase + UINT64_C(1), "%s",
                                  phase <= DPRO_OP_UPDATE ? phases[phase] : "between passes"));

@@ -671,14 +671,13 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
     const struct pipeline *pipeline = &d->pipeline;
     if (pipeline->dimension == DPRO_NO_DIMENSION || pipeline->n_stages < 2)
         return;
-    const uint8_t *work = d->works;
     double *of_stage = arena_array(&arena, pipeline->n_stages, sizeof *of_stage), mean = 0;
     double *n_of = arena_array(&arena, pipeline->n_stages, sizeof *n_of);
     for (uint32_t r = 0; r < g->n_ranks; r++) {
         uint32_t stage = pipeline->stage_of[r];
         for (uint32_t op = g->ranks[r].first_op;
              stage != UINT32_MAX && op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
-            for (uint32_t i = 0; i < d->n_iterations && work[op] == WORK_COMPUTE; i++)
+            for (uint32_t i = 0; i < d->n_iterations && d->works[op] == WORK_COMPUTE; i++)
                 of_stage[stage] += (double)left_of(d, i, op, false);
         if (stage != UINT32_MAX)
             n_of[stage]++;
@@ -691,7 +690,7 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
     }
     for (uint32_t op = 0; op < g->n_ops && of_stage[most] > mean * LEAST_UNEVEN; op++) {
         uint32_t stage = g->rank[op] < g->n_ranks ? pipeline->stage_of[g->rank[op]] : UINT32_MAX;
-        if (work[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= 0)
+        if (d->works[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= 0)
             continue;
         double share = 1 - mean / of_stage[stage];
         uint32_t whose = of_stage[stage] > mean * LEAST_UNEVEN ? stage : most;

@@ -82,6 +82,10 @@ struct json_reader;
 void plan_file_read_within(struct json_reader *reader, struct plan_file *plan);
 void plan_file_fini(struct plan_file *plan);
 
+static inline const char *plan_name(const struct plan_file *plan, uint32_t name)
+{
+    return strtab_get(&plan->strings, name);
+}
 /* Whether it says anything of memory, or of how modules are computed, that a job is to do. */
 static inline bool plan_has_memory(const struct plan_file *plan)
 {

@@ -6,11 +6,6 @@
 
 #define bad(plan, format, ...) fail_with(DPRO_EFORMAT, "%s: " format, (plan)->path, ##__VA_ARGS__)
 
-static const char *name_of(const struct plan_file *plan, uint32_t name)
-{
-    return strtab_get(&plan->strings, name);
-}
-
 /* Interned names are compared by id; a parameter is found by its model and name. */
 static uint64_t key_of(uint64_t model, uint32_t name)
 {
@@ -25,7 +20,7 @@ static void check_bucket(const struct plan_file *plan, size_t n, struct map *lef
         bad(plan, "communication.buckets[%zu]: its model is not in job.models", n);
     for (size_t i = bucket->first; i < bucket->first + bucket->n; i++) {
         uint64_t at, key = key_of(bucket->model, plan->names.at[i]);
-        const char *name = name_of(plan, plan->names.at[i]);
+        const char *name = plan_name(plan, plan->names.at[i]);
         if (!map_get(left, key, &at))
             bad(plan, "communication.buckets[%zu]: no parameter of its model is called %s", n,
                 name);
@@ -47,7 +42,7 @@ static void check_parameters(const struct plan_file *plan, struct map *left)
         if (p->name == 0 || p->size_bytes >= UINT64_MAX >> 20)
             bad(plan, "parameter %zu: it has no name or no size_bytes", i);
         if (!map_insert(left, key, i))
-            bad(plan, "parameter %zu: it is there twice: %s", i, name_of(plan, p->name));
+            bad(plan, "parameter %zu: it is there twice: %s", i, plan_name(plan, p->name));
     }
     for (size_t n = 0; n < plan->buckets.n; n++) {
         check_bucket(plan, n, left);
@@ -56,7 +51,7 @@ static void check_parameters(const struct plan_file *plan, struct map *left)
         const struct plan_file_parameter *p = &plan->parameters.at[i];
         uint64_t at;
         if (map_get(left, key_of(p->model, p->name), &at) && at != UINT64_MAX)
-            bad(plan, "parameter %zu: it is in no bucket: %s", i, name_of(plan, p->name));
+            bad(plan, "parameter %zu: it is in no bucket: %s", i, plan_name(plan, p->name));
     }
 }
 
@@ -66,7 +61,7 @@ static void check_modules(const struct plan_file *plan, const char *key, const n
     SCRATCH struct map seen = {0};
     for (size_t i = 0; i < names->n; i++)
         if (!map_insert(&seen, names->at[i] + UINT64_C(1), 1))
-            bad(plan, "%s: a module is there twice: %s", key, name_of(plan, names->at[i]));
+            bad(plan, "%s: a module is there twice: %s", key, plan_name(plan, names->at[i]));
 }
 
 static void check_all_modules(const struct plan_file *p)
@@ -80,7 +75,7 @@ static void check_all_modules(const struct plan_file *p)
 
 static const char *stack_name(const struct plan_file *plan)
 {
-    return plan->stack ? name_of(plan, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
+    return plan->stack ? plan_name(plan, plan->stack) : dpro_stack_name(DPRO_STACK_DDP);
 }
 
 int plan_file_stack(const struct plan_file *plan)
@@ -93,7 +88,7 @@ int plan_file_stack(const struct plan_file *plan)
 
 static void plan_check(const struct plan_file *plan)
 {
-    const char *framework = name_of(plan, plan->framework);
+    const char *framework = plan_name(plan, plan->framework);
     bool is_pytorch = strcmp(framework, "pytorch") == 0;
     int stack = plan_file_stack(plan);
     SCRATCH struct map left = {0};
@@ -143,9 +138,9 @@ static void read_plan(const char *path, struct dpro_plan_summary *summary)
                                           .n_recomputed = (uint32_t)plan.recomputed.n,
                                           .micro_batches = plan.micro_batches,
                                           .buckets_alone = is_of_buckets_alone(&plan)};
-    snprintf(summary->framework, sizeof summary->framework, "%s", name_of(&plan, plan.framework));
+    snprintf(summary->framework, sizeof summary->framework, "%s", plan_name(&plan, plan.framework));
     snprintf(summary->stack, sizeof summary->stack, "%s", stack_name(&plan));
-    snprintf(summary->device, sizeof summary->device, "%s", name_of(&plan, plan.device));
+    snprintf(summary->device, sizeof summary->device, "%s", plan_name(&plan, plan.device));
     plan_file_fini(&plan);
 }
 

@@ -1,26 +1,21 @@
 /* plan.json. doc/formats/plan.md describes it. */
 #include "plan/plan.h"
 
-static const char *name_of(const struct plan_file *plan, uint32_t name)
-{
-    return strtab_get(&plan->strings, name);
-}
-
 static void write_job(struct writer *w, const struct plan_file *plan)
 {
     writer_section(w, "job", '{');
-    writer_fields(w, TEXT("framework", name_of(plan, plan->framework)),
-                  TEXT("stack", name_of(plan, plan->stack)), INT("world_size", plan->world_size));
+    writer_fields(w, TEXT("framework", plan_name(plan, plan->framework)),
+                  TEXT("stack", plan_name(plan, plan->stack)), INT("world_size", plan->world_size));
     if (plan->device)
-        writer_fields(w, TEXT("device", name_of(plan, plan->device)));
+        writer_fields(w, TEXT("device", plan_name(plan, plan->device)));
     WRITER_LIST (w, "models", m, plan->models.n) {
         writer_item(w);
-        writer_fields(w, TEXT("name", name_of(plan, plan->models.at[m])));
+        writer_fields(w, TEXT("name", plan_name(plan, plan->models.at[m])));
         WRITER_LIST_OF (w, "parameters", const struct plan_file_parameter, parameter,
                         plan->parameters.at, plan->parameters.n) {
             if (parameter->model != m)
                 continue;
-            writer_row(w, TEXT("name", name_of(plan, parameter->name)),
+            writer_row(w, TEXT("name", plan_name(plan, parameter->name)),
                        INT("size_bytes", parameter->size_bytes));
         }
         writer_close(w, '}');
@@ -34,8 +29,8 @@ static void write_bucket(struct writer *w, const struct plan_file *plan,
     writer_item(w);
     writer_fields(w, INT("model", bucket->model));
     WRITER_LIST (w, "parameters", i, bucket->n)
-        writer_string(w,
-                      name_of(plan, plan->parameters.at[plan->members.at[bucket->first + i]].name));
+        writer_string(
+            w, plan_name(plan, plan->parameters.at[plan->members.at[bucket->first + i]].name));
     writer_fields(w, INT("size_bytes", bucket->size_bytes), INT("partitions", bucket->partitions),
                   INT("priority", bucket->priority));
     if (bucket->server >= 0)
@@ -64,7 +59,7 @@ static void write_modules(struct writer *w, const struct plan_file *plan, const 
                           const uint32_t *names, size_t n)
 {
     WRITER_LIST (w, key, i, n)
-        writer_string(w, name_of(plan, names[i]));
+        writer_string(w, plan_name(plan, names[i]));
 }
 
 static void write_computation(struct writer *w, const struct plan_file *plan)
@@ -96,7 +91,7 @@ static void write_sharding(struct writer *w, const struct plan_file *plan)
     writer_section(w, "sharding", '{');
     writer_fields(w, INT("prefetch", plan->prefetch));
     WRITER_LIST (w, "units", i, plan->units.n)
-        writer_row(w, TEXT("name", name_of(plan, plan->units.at[i].name)),
+        writer_row(w, TEXT("name", plan_name(plan, plan->units.at[i].name)),
                    BOOL("reshard_after_forward", plan->units.at[i].reshards));
     writer_close(w, '}');
 }

@@ -344,8 +344,8 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
     if (f->lacks_gpu)
         line_say(line, "record again: %s", f->lacks_gpu);
     else if (world > 1 && !f->communicates)
-        line_say(line, "%s: no communication was recognised in most iterations%s",
-                 f->seldom ? "record otherwise" : "find out first what ranks exchange",
+        line_say(line, "%sno communication was recognised in most iterations%s",
+                 f->seldom ? "" : "find out first what ranks exchange: ",
                  f->seldom ?: ", so it counts as computation here");
     else if (say_unlike(f, line))
         return true;

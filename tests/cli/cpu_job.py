@@ -7,13 +7,13 @@ COLLECTIVE = {"Input Dims": [[1_000_000]], "Input type": ["float"]}
 class CpuJob:
     """All times in us. Called with a rank, a step and, where it is of an op, its phase and layer: slow (a factor), load, gap_us.
     `between`: from a transfer's end to the next one's begin. `counts`: integers that are reduced behind the buckets, as DDP's
-    find_unused_parameters has it."""
+    find_unused_parameters has it. `every`: ranks communicate in each such step only, as where they average their models."""
 
     def __init__(self, world=4, steps=10, layers=8, forward=10_000, backward=20_000, buckets=4, transfer=8000, update=12_000,
-                 slow=lambda *at: 1, load=lambda *at: 200, op_gap=10, between=2, counts=0):
+                 slow=lambda *at: 1, load=lambda *at: 200, op_gap=10, between=2, counts=0, every=1):
         self.world, self.steps, self.layers, self.buckets = world, steps, layers, buckets
         self.forward, self.backward, self.transfer, self.update = forward, backward, transfer, update
-        self.slow, self.load, self.op_gap, self.between, self.counts = slow, load, op_gap, between, counts
+        self.slow, self.load, self.op_gap, self.between, self.counts, self.every = slow, load, op_gap, between, counts, every
 
     def run(self):
         """Each rank's events, and the mean step."""
@@ -39,13 +39,14 @@ class CpuJob:
                 for layer in reversed(range(self.layers)):
                     compute(r, step, "autograd::engine::evaluate_function: AddmmBackward0", self.backward, "backward", layer)
                     asked = [1_000_000] * (layer % (self.layers // self.buckets) == 0) + [self.counts] * (self.counts > 0 and layer == 0)
+                    asked = [] if step % self.every else asked
                     for i, numel in enumerate(asked):  # as autograd's last work for the layer
                         at = now[r] - 55 * (len(asked) - i)
                         emit(r, "c10d::allreduce_", at, 50, **{"Input Dims": [[[numel]], [], [], [], [], []],
                                                                "Input type": ["TensorList", "", "", "", "Scalar", "Scalar"]})
                         ready[r].append(at + 50)
                     now[r] += self.op_gap
-            for bucket in range(self.buckets + (self.counts > 0)):
+            for bucket in range(len(ready[0])):
                 us, of = (self.transfer, COLLECTIVE) if bucket < self.buckets else (
                     100, {"Input Dims": [[self.counts]], "Input type": ["int"]})
                 before, free = free, max([free] + [times[bucket] for times in ready]) + us

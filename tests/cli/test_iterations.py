@@ -5,6 +5,7 @@ import json
 import re
 
 import gpu_job
+from cpu_job import CpuJob
 from gpu_job import Job
 from support import Case, dpro
 
@@ -225,6 +226,15 @@ class SlowIterations(Case):
             self.assertIn(f"every {name} iteration (", facts["slow_iterations"]["text"])
         self.assertIsNone(self.replay("twice", {3, 6}, do)["slow_iterations"]["every"])
         self.assertIsNone(self.replay("irregular", {3, 6, 10}, do)["slow_iterations"]["every"])
+
+    def test_those_in_which_alone_ranks_communicate_are_slow_for_that(self):
+        job = CpuJob(world=2, steps=12, every=4, transfer=30_000)
+        facts = self.assert_replays(job.write(self, "averages"))
+        self.assertIn("every 4th iteration (", facts["slow_iterations"]["text"])
+        self.assertIn("3 of 12 communicate, and all update the weights", verdict(facts, "Next step"))
+        causes = self.assert_json("diagnose", self.path("averages"))["causes"]
+        self.assertEqual(causes[0]["cause"], "slow_iterations")
+        self.assertEqual(causes[0]["parts"][0]["what"], "communication, every 4 iterations")
 
     def test_where_the_cpu_runs_ahead_the_gpu_waits_for_it(self):
         def within(rank, number):

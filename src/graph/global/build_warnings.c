@@ -140,16 +140,25 @@ static bool is_pytorch(const struct assembly *a)
 /* In which iterations the ranks communicate, where most do not; NULL: in none. */
 static const char *seldom_of(const struct assembly *a)
 {
-    uint32_t n = 0, n_timed = 0;
+    uint32_t n = 0, n_timed = 0, n_update = 0;
     EACH (const struct step, step, a->join->ranks[0].steps) {
+        const struct step_content *holds = &step->holds;
         n_timed += step->timed;
-        n += step->timed && step->holds.n_collectives > 0;
+        n += step->timed && holds->n_collectives > 0;
+        n_update += step->timed && holds->n_meetings > holds->n_collectives;
     }
     if (n == 0 || n == n_timed)
         return NULL;
-    const char *text = "; %u of %u communicate, as where gradients are accumulated before they are "
-                       "reduced; let an iteration hold an update of weights: %s";
-    return arena_format(&a->graph->arena, text, n, n_timed, mark_advice(a));
+    if (n_update == n_timed)
+        return arena_format(&a->graph->arena,
+                            "; %u of %u communicate, and all update the weights, as where ranks' "
+                            "models are averaged now and then: what that takes is time of slow "
+                            "iterations, and what-ifs and plans can't change it",
+                            n, n_timed);
+    return arena_format(&a->graph->arena,
+                        "; %u of %u communicate, as where gradients are accumulated before they "
+                        "are reduced; let an iteration hold an update of weights: %s",
+                        n, n_timed, mark_advice(a));
 }
 
 /* Ranks of the job that the trace does not have, and communication that it should have. */

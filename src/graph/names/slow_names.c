@@ -28,6 +28,9 @@ static const struct slow_kind kinds[] = {
      .advice =
          "the GPU is slower then: look at its clocks and temperature, and for other processes "
          "on it"},
+    {{"all_reduce", "allreduce", "all_gather", "broadcast"},
+     .what = "communication",
+     .advice = "have ranks exchange less then, or in fewer iterations"},
     {.call = CALL_LOAD, .what = "loading GPU code", .advice = "record later"},
 };
 

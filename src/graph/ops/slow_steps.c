@@ -1,13 +1,14 @@
 /* What a rank does longer in its slow iterations: time by name, of threads and streams, against the
  * median of all iterations; and time in which none of its threads has an op. What waits, for ranks
- * or for the GPU, is no cause. */
+ * or for the GPU, is no cause, but collectives are that most iterations don't have. */
 
 #include "graph/ops/match_slices.h"
 
-/* What has time: ops of a name, gaps before them, calls of a GPU's runtime, its kernels. */
-enum time_of { OF_OPS, OF_GAPS, OF_CALLS, OF_KERNELS };
-#define TIME_KEY(name, what) ((uint64_t)(name) << 2 | (what))
-#define KEY_WHAT(key)        ((enum time_of)((key)&3))
+/* What has time: ops of a name, gaps before them, calls of a GPU's runtime, its kernels, and
+ * collectives. */
+enum time_of { OF_OPS, OF_GAPS, OF_CALLS, OF_KERNELS, OF_COLLECTIVES };
+#define TIME_KEY(name, what) ((uint64_t)(name) << 3 | (what))
+#define KEY_WHAT(key)        ((enum time_of)((key)&7))
 
 /* Time by sample of what has one key. */
 struct key_times {
@@ -119,6 +120,8 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
                     times->kernels_ns[sample] = time_add(times->kernels_ns[sample], ns);
                     times->n_kernels[sample]++;
                 }
+            } else if (build_runs_collective(rank, span)) {
+                add_time(times, TIME_KEY(span->name, OF_COLLECTIVES), rank->n_samples, sample, ns);
             }
             if (gpu)
                 continue;
@@ -170,10 +173,13 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
         bool again = i >= n_keys;
         uint64_t key = times->keys.at[i % n_keys];
         enum time_of what = KEY_WHAT(key);
-        uint32_t name = (uint32_t)(key >> 2);
+        uint32_t name = (uint32_t)(key >> 3);
         bool launches =
             what == OF_CALLS && call_classify(strtab_get(rank->names, name)) == CALL_LAUNCH;
-        const int64_t *more = more_than_usual(&times->ns.at[i % n_keys * n], n, scratch);
+        const int64_t *of = &times->ns.at[i % n_keys * n];
+        const int64_t *more = more_than_usual(of, n, scratch);
+        if (what == OF_COLLECTIVES && n > 0 && more[0] != of[0])
+            continue; /* most have it */
         for (uint32_t s = 0; s < n; s++) {
             bool slow = ns[s] > usual_most;
             int64_t least = (slow ? slower[s] : least_slower) / 10;

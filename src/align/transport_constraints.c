@@ -178,12 +178,11 @@ void constraints_visit_nccl(const struct dpro_trace *trace, const clock_nodes *n
     }
     array_sort(&ends, by_key);
     for (size_t i = 0, next; i < ends.n; i = next) {
-        for (next = i + 1; next < ends.n && ends.at[next].key == ends.at[i].key; next++)
-            ;
-        const struct step_end *sent = &ends.at[i + !ends.at[i].sends], *received;
+        next = RUN_END(k, i, ends.n, ends.at[k].key == ends.at[i].key);
         if (next - i != 2 || ends.at[i].sends == ends.at[i + 1].sends)
             continue; /* one end only, or told twice */
-        received = &ends.at[i + ends.at[i].sends];
+        const struct step_end *sent = &ends.at[i + !ends.at[i].sends];
+        const struct step_end *received = &ends.at[i + ends.at[i].sends];
         if (sent->node == received->node)
             continue;
         struct clock_constraint constraint = {CONSTRAINT_FROM_NCCL, sent->node, received->node,

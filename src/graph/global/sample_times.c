@@ -250,15 +250,6 @@ static void settle_turns(struct assembly *a, uint32_t r, uint32_t sample, struct
     }
 }
 
-static bool has_turns(const struct rank_build *rank)
-{
-    uint32_t thread;
-    for (uint32_t o = 0; o < rank->n_timed; o++)
-        if (takes_turns(rank, o, &thread))
-            return true;
-    return false;
-}
-
 static void settle_all_turns(struct assembly *a)
 {
     uint32_t most = 0;
@@ -266,7 +257,7 @@ static void settle_all_turns(struct assembly *a)
         most = MAX(most, a->join->ranks[r].n_timed);
     SCRATCH struct turn_of_op *list = mem_alloc(most * sizeof *list);
     for (uint32_t r = 0; r < assembly_n_processes(a); r++)
-        for (uint32_t s = 0, n = has_turns(&a->join->ranks[r]) ? a->n_samples : 0; s < n; s++)
+        for (uint32_t s = 0; s < a->n_samples; s++)
             settle_turns(a, r, s, list);
 }
 

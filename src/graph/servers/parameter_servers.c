@@ -296,18 +296,13 @@ ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
 static void line_up(struct rank_build *server)
 {
     uint32_t n = server->n_timed;
-    SCRATCH int64_t *free_at = mem_alloc(server->devices.n * sizeof *free_at);
     for (uint32_t s = 0; s < server->n_samples; s++) {
-        int64_t *start_ns = server->start_ns + (size_t)s * n;
-        for (size_t d = 0; d < server->devices.n; d++)
-            free_at[d] = INT64_MIN;
+        int64_t *start_ns = server->start_ns + (size_t)s * n, free_ns = INT64_MIN;
         SCRATCH uint32_t *order = sorted_indices(n, start_ns, by_own_start);
         for (uint32_t i = 0; i < n; i++) {
             size_t at = (size_t)s * n + order[i];
-            int64_t *free_ns = &free_at[server->ops.at[order[i]].device];
-            server->start_ns[at] = MAX(server->start_ns[at], *free_ns);
-            server->end_ns[at] = MAX(server->end_ns[at], server->start_ns[at]);
-            *free_ns = server->end_ns[at];
+            server->start_ns[at] = MAX(server->start_ns[at], free_ns);
+            free_ns = server->end_ns[at] = MAX(server->end_ns[at], server->start_ns[at]);
         }
     }
 }

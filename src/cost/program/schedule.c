@@ -603,7 +603,7 @@ void schedule_init(struct evaluator *e)
     s->n_executors = e->n_classes;
     s->n_groups = schemes[e->scheme].apart ? e->n_classes : 1;
     uint32_t first = FIRST_EXECUTORS_CLOCK + (clocks ? s->n_executors : 1);
-    s->n_clocks = first + (s->is_fair ? s->n_channels : s->n_resources) + 1;
+    s->n_clocks = first + s->n_channels + 1;
     s->executors = arena_array(&e->arena, s->n_executors, sizeof *s->executors);
     s->clocks = arena_array(&e->arena, s->n_clocks, sizeof *s->clocks);
     s->gate.ready = arena_array(&e->arena, m->n_tensors, sizeof *s->gate.ready);
@@ -613,9 +613,7 @@ void schedule_init(struct evaluator *e)
                                                 .group = s->n_groups > 1 ? i : 0};
     }
     for (uint32_t i = 0; i < s->n_channels; i++)
-        s->channels[i].clock = s->is_fair ? first + i : s->n_clocks - 1;
-    for (uint32_t i = 0; i < s->n_resources; i++)
-        s->resources[i].clock = first + i; /* of equal shares */
+        s->channels[i].clock = first + i;
     s->rates[0] = evaluator_rate(&m->net.link, m->net.link.byte_ns.value);
     s->rates[1] = evaluator_rate(&m->net.link, m->net.link.within_ns.value);
     s->held_share = m->net.link.held_share.value;

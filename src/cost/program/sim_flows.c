@@ -3,137 +3,40 @@
 
 #include "cost/program/sim_clocks.h"
 
-/* ---- what resources carry ---- */
-
-static uint32_t *place_in(const struct simulation *s, uint32_t channel,
-                          const struct sim_resource *r)
-{
-    const struct sim_channel *c = &s->channels[channel];
-    uint32_t k = 0;
-    while (&s->resources[c->resources[k]] != r)
-        k++;
-    return &c->places[k];
-}
-
-static void swap_places(struct simulation *s, struct sim_resource *r, uint32_t a, uint32_t b)
-{
-    uint32_t channel = r->carried[a];
-    r->carried[a] = r->carried[b];
-    r->carried[b] = channel;
-    *place_in(s, r->carried[a], r) = a;
-    *place_in(s, r->carried[b], r) = b;
-}
-
-static void end_governing(struct simulation *s, uint32_t number)
-{
-    struct sim_channel *channel = &s->channels[number];
-    struct sim_resource *r = &s->resources[channel->governor];
-    swap_places(s, r, *place_in(s, number, r), --r->n_governed);
-    channel->governor = SIM_NONE;
-}
-
 /* The channel begins or ends to be one of those whose flows share its resources. */
 static void flows_carry(struct simulation *s, uint32_t number, bool begins)
 {
-    struct sim_channel *channel = &s->channels[number];
-    if (channel->governor != SIM_NONE)
-        end_governing(s, number);
+    const struct sim_channel *channel = &s->channels[number];
     for (uint32_t k = 0; k < channel->n_resources; k++) {
         struct sim_resource *r = &s->resources[channel->resources[k]];
-        if (begins) {
-            channel->places[k] = r->n_carried;
+        uint32_t at = r->n_carried;
+        while (!begins && r->carried[--at] != number)
+            ;
+        if (begins)
             r->carried[r->n_carried++] = number;
-        } else {
-            swap_places(s, r, channel->places[k], --r->n_carried);
-        }
+        else
+            r->carried[at] = r->carried[--r->n_carried];
     }
+}
+
+static double kept_rate(const struct simulation *s)
+{
+    return s->is_busy ? 1 - s->held_share : 1;
 }
 
 /* ---- equal shares ---- */
 
-/* The rest of its bytes. */
-static void flows_send(struct simulation *s, uint32_t number, double left)
+/* Each flow over a resource has an equal share of it; of a flow's resources the slowest counts. */
+static void share_equally(struct simulation *s, const struct sim_resource *r)
 {
-    struct sim_flow *flow = &s->flows.at[number];
-    struct sim_channel *channel = &s->channels[flow->channel];
-    channel->flow = number;
-    flow->job = s->n_jobs;
-    flow->sent = clock_now(s, channel->clock) + left;
-    add_job(s, channel->clock, flow->sent, SENT, number);
-}
-
-static double slowness_of(const struct sim_resource *r)
-{
-    return r->n_flows * r->slowness;
-}
-
-/* Of the channel's resources but r, the slowest; SIM_NONE: it has no other. */
-static uint32_t slowest_beside(const struct simulation *s, const struct sim_channel *channel,
-                               const struct sim_resource *r)
-{
-    uint32_t slowest = SIM_NONE;
-    for (uint32_t k = 0; k < channel->n_resources; k++) {
-        uint32_t other = channel->resources[k];
-        if (&s->resources[other] != r &&
-            (slowest == SIM_NONE ||
-             slowness_of(&s->resources[other]) > slowness_of(&s->resources[slowest])))
-            slowest = other;
-    }
-    return slowest;
-}
-
-/* Its flow, if one is under way, goes on by the clock of that resource. With several resources a
- * channel carries one flow at once. */
-static void flows_govern(struct simulation *s, uint32_t number, uint32_t resource)
-{
-    struct sim_channel *channel = &s->channels[number];
-    struct sim_resource *r = &s->resources[resource];
-    bool under_way = channel->flow != SIM_NONE;
-    double left = under_way ? s->flows.at[channel->flow].sent - clock_now(s, channel->clock) : 0;
-    if (channel->governor != SIM_NONE)
-        end_governing(s, number);
-    swap_places(s, r, *place_in(s, number, r), r->n_governed++);
-    uint32_t beside = slowest_beside(s, channel, r);
-    if (beside != SIM_NONE)
-        r->most_beside = fmax(r->most_beside, slowness_of(&s->resources[beside]));
-    channel->governor = resource;
-    channel->clock = r->clock;
-    if (under_way)
-        flows_send(s, channel->flow, left);
-}
-
-static void set_share(struct simulation *s, const struct sim_resource *r)
-{
-    double slowness = slowness_of(r), kept = s->is_busy ? 1 - s->held_share : 1;
-    if (slowness > 0)
-        set_rate(s, r->clock, slowness == 1 ? kept : kept / slowness);
-}
-
-/* More or fewer flows share a resource: which channels does it govern? */
-static void share_equally(struct simulation *s, uint32_t number, bool more)
-{
-    struct sim_resource *r = &s->resources[number];
-    double slowness = slowness_of(r);
-    set_share(s, r);
-    for (uint32_t i = r->n_governed; i < r->n_carried && more; i++) {
-        struct sim_channel *channel = &s->channels[r->carried[i]];
-        struct sim_resource *by =
-            channel->governor == SIM_NONE ? NULL : &s->resources[channel->governor];
-        if (!by || slowness > slowness_of(by))
-            flows_govern(s, r->carried[i], number);
-        else
-            by->most_beside = fmax(by->most_beside, slowness);
-    }
-    if (more || slowness >= r->most_beside)
-        return;
-    r->most_beside = 0;
-    for (uint32_t i = r->n_governed; i-- > 0;) {
-        uint32_t beside = slowest_beside(s, &s->channels[r->carried[i]], r);
-        double other = beside != SIM_NONE ? slowness_of(&s->resources[beside]) : 0;
-        if (other > slowness)
-            flows_govern(s, r->carried[i], beside);
-        else
-            r->most_beside = fmax(r->most_beside, other);
+    for (uint32_t i = 0; i < r->n_carried; i++) {
+        const struct sim_channel *channel = &s->channels[r->carried[i]];
+        double slowness = 0;
+        for (uint32_t k = 0; k < channel->n_resources; k++) {
+            const struct sim_resource *other = &s->resources[channel->resources[k]];
+            slowness = fmax(slowness, other->n_flows * other->slowness);
+        }
+        set_rate(s, channel->clock, slowness == 1 ? kept_rate(s) : kept_rate(s) / slowness);
     }
 }
 
@@ -203,21 +106,33 @@ static void fill_resources(struct simulation *s, const struct sim_channel *from,
     }
 }
 
-/* As many flows more or fewer as one of the channel stands for. */
-static void change_flows(struct simulation *s, const struct sim_channel *channel, bool more)
-{
-    for (uint32_t k = 0; k < channel->n_resources; k++) {
-        s->resources[channel->resources[k]].n_flows += more ? channel->n_links : -channel->n_links;
-        if (!s->is_fair)
-            share_equally(s, channel->resources[k], more);
-    }
-}
-
-/* Of one that has begun or ended to flow. */
-static void share_fairly(struct simulation *s, const struct sim_channel *from)
+/* When a flow of the channel has begun or ended. */
+static void share_resources(struct simulation *s, const struct sim_channel *channel)
 {
     if (s->is_fair)
-        fill_resources(s, from, s->is_busy ? 1 - s->held_share : 1);
+        fill_resources(s, channel, kept_rate(s));
+    for (uint32_t k = 0; k < channel->n_resources && !s->is_fair; k++)
+        share_equally(s, &s->resources[channel->resources[k]]);
+}
+
+void sim_share(struct simulation *s)
+{
+    for (uint32_t i = 0; i < s->n_changed; i++) {
+        s->channels[s->changed[i]].is_changed = false;
+        share_resources(s, &s->channels[s->changed[i]]);
+    }
+    s->n_changed = 0;
+}
+
+/* As many flows more or fewer as one of the channel stands for. */
+static void change_flows(struct simulation *s, uint32_t number, bool more)
+{
+    struct sim_channel *channel = &s->channels[number];
+    for (uint32_t k = 0; k < channel->n_resources; k++)
+        s->resources[channel->resources[k]].n_flows += more ? channel->n_links : -channel->n_links;
+    if (!channel->is_changed)
+        s->changed[s->n_changed++] = number;
+    channel->is_changed = true;
 }
 
 /* A flow of the channel begins or ends to slow down executors. */
@@ -247,10 +162,9 @@ void sim_set_busy(struct simulation *s, bool is_busy)
     if (s->is_busy == is_busy)
         return;
     s->is_busy = is_busy;
-    for (uint32_t i = 0; i < s->n_flowing; i++)
-        share_fairly(s, &s->channels[s->flowing[i]]);
-    for (uint32_t i = 0; i < s->n_resources && !s->is_fair; i++)
-        set_share(s, &s->resources[i]);
+    for (uint32_t i = 0; i < s->n_channels; i++)
+        if (s->channels[i].n_flowing > 0)
+            share_resources(s, &s->channels[i]);
 }
 
 /* ---- queues of channels ---- */
@@ -282,36 +196,29 @@ void sim_queue_flow(struct simulation *s, uint32_t number)
 
 void sim_flow_on(struct simulation *s, uint32_t number)
 {
-    flows_send(s, number, s->flows.at[number].wire_ns);
+    const struct sim_flow *flow = &s->flows.at[number];
+    uint32_t clock = s->channels[flow->channel].clock;
+    add_job(s, clock, clock_now(s, clock) + flow->wire_ns, SENT, number);
 }
 
 void sim_enter(struct simulation *s, uint32_t number)
 {
     struct sim_channel *channel = &s->channels[s->flows.at[number].channel];
-    if (channel->n_flowing++ == 0) {
-        channel->place = s->n_flowing;
-        s->flowing[s->n_flowing++] = s->flows.at[number].channel;
+    if (channel->n_flowing++ == 0)
         flows_carry(s, s->flows.at[number].channel, true);
-    }
-    change_flows(s, channel, true);
     if (!channel->is_connection)
         slow_down(s, channel, true);
-    share_fairly(s, channel);
+    change_flows(s, s->flows.at[number].channel, true);
     sim_flow_on(s, number);
 }
 
-void sim_leave(struct simulation *s, struct sim_channel *channel)
+void sim_leave(struct simulation *s, uint32_t number)
 {
-    channel->flow = SIM_NONE;
-    if (--channel->n_flowing == 0) {
-        uint32_t last = s->flowing[--s->n_flowing];
-        flows_carry(s, s->flowing[channel->place], false);
-        s->flowing[channel->place] = last;
-        s->channels[last].place = channel->place;
-    }
-    change_flows(s, channel, false);
+    struct sim_channel *channel = &s->channels[number];
+    if (--channel->n_flowing == 0)
+        flows_carry(s, number, false);
     slow_down(s, channel, false);
-    share_fairly(s, channel);
+    change_flows(s, number, false);
 }
 
 void sim_begin_flow(struct simulation *s, uint32_t number)

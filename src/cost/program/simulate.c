@@ -231,7 +231,7 @@ static void simulate_sent(struct simulation *s, uint32_t number)
         sim_flow_on(s, sim_take_first(s, channel));
     } else {
         channel->n_begun--;
-        sim_leave(s, channel);
+        sim_leave(s, flow->channel);
     }
     if (s->gate.cycle_ns > 0)
         for (uint32_t i = s->gate.n_begun - s->gate.n_under_way; i < s->gate.n_begun; i++)
@@ -327,8 +327,7 @@ static void simulate_happen(struct simulation *s, const struct sim_job *job)
         sim_set_busy(s, s->busy_until > job->when);
         break;
     case SENT:
-        if (job->number == s->flows.at[job->which].job) /* else by another clock now */
-            simulate_sent(s, job->which);
+        simulate_sent(s, job->which);
         break;
     case BEGINS:
         sim_enter(s, job->which);
@@ -372,13 +371,14 @@ static bool simulate_step(struct simulation *s)
     for (uint32_t i = 0; i < s->n_touched; i++)
         begin_flows(s, s->touched[i]);
     s->n_touched = 0;
+    sim_share(s);
     return true;
 }
 
 static void simulate_reset(struct simulation *s)
 {
     s->now_ns = s->on_links_ns = s->busy_until = 0;
-    s->n_flowing = s->n_touched = s->n_on_links = s->n_iterations = 0;
+    s->n_touched = s->n_changed = s->n_on_links = s->n_iterations = 0;
     s->n_jobs = s->n_ended = 0;
     s->clock = SIM_NONE;
     s->is_busy = s->is_idle_due = s->is_settled = false;
@@ -396,14 +396,11 @@ static void simulate_reset(struct simulation *s)
     }
     EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
         channel->n_begun = channel->n_flowing = 0;
-        channel->governor = channel->flow = SIM_NONE;
         channel->first = SIM_NONE;
-        channel->is_touched = false;
+        channel->is_touched = channel->is_changed = false;
     }
-    EACH_OF (struct sim_resource, r, s->resources, s->n_resources) {
-        r->n_flows = r->n_carried = r->n_governed = 0;
-        r->most_beside = 0;
-    }
+    EACH_OF (struct sim_resource, r, s->resources, s->n_resources)
+        r->n_flows = r->n_carried = 0;
     EACH_OF (struct sim_executor, e, s->executors, s->n_executors) {
         e->at = e->n_done = 0;
         e->reaches = e->actions[0].work_ns;
@@ -435,14 +432,12 @@ void simulation_init(struct simulation *s, struct arena *arena)
             ns[i] = INFINITY;
         s->next_ns[s->n_levels++] = ns;
     } while (n > 1);
-    s->flowing = arena_array(arena, s->n_channels, sizeof *s->flowing);
     s->touched = arena_array(arena, s->n_channels, sizeof *s->touched);
+    s->changed = arena_array(arena, s->n_channels, sizeof *s->changed);
     s->shared = arena_array(arena, s->n_resources, sizeof *s->shared);
-    EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
-        channel->places = arena_alloc(arena, channel->n_resources * sizeof *channel->places);
+    EACH_OF (const struct sim_channel, channel, s->channels, s->n_channels)
         for (uint32_t k = 0; k < channel->n_resources; k++)
             s->resources[channel->resources[k]].n_carried++;
-    }
     for (uint32_t i = 0; i < s->n_resources; i++)
         s->resources[i].carried =
             arena_array(arena, s->resources[i].n_carried, sizeof *s->resources[i].carried);

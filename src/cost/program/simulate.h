@@ -12,9 +12,8 @@
  *   on as another flow, count for the end of its communication, or arrive at a *join*, which
  *   releases other flows when enough have arrived.
  * - What goes on at a rate is a job of a *clock*. A clock's own time passes at that rate, so the
- *   clock time at which a job ends never changes when the rate does. Bytes go on by the clock of
- * the resource that *governs* their channel, the slowest of its own; where shares are fair,
- * channels have clocks. One loop takes the next job of all clocks. */
+ *   clock time at which a job ends never changes when the rate does. Bytes go on by
+ *   their channel's clock. One loop takes the next job of all clocks. */
 #pragma once
 
 #include "base/base.h"
@@ -69,8 +68,6 @@ struct sim_flow {
     double arrive_ns; /* time after its bytes until it arrives, holding nothing */
     /* while it runs */
     uint32_t next; /* in the channel's queue */
-    uint64_t job;  /* with which its bytes are through, and when, by its channel's clock */
-    double sent;
 };
 
 struct sim_join {
@@ -85,21 +82,17 @@ struct sim_join {
 /* A link, or links that are alike and carry the same at the same time, or another thing that what
  * is under way shares equally. */
 struct sim_resource {
-    double slowness; /* ratio of the time of a flow alone on it to that on a rank's link */
-    uint32_t clock;
-    uint32_t n_flows;             /* that share it */
-    uint32_t *carried, n_carried; /* channels whose flows share it; first those that it governs */
-    uint32_t n_governed;
-    double most_beside; /* no other resource of these is slower than that */
-    double left;        /* while rates are found: of its rate, */
-    uint32_t n_open;    /* and flows that have none yet */
+    double slowness;  /* ratio of the time of a flow alone on it to that on a rank's link */
+    uint32_t n_flows; /* that share it */
+    uint32_t *carried, n_carried; /* channels whose flows share it */
+    double left;                  /* while rates are found: of its rate, */
+    uint32_t n_open;              /* and flows that have none yet */
     bool is_listed;
 };
 
 struct sim_channel {
     uint32_t clock;            /* of its flows */
     const uint32_t *resources; /* none: it carries at its full rate */
-    uint32_t *places;          /* among what its resources carry */
     uint32_t n_resources, n_at_once;
     uint32_t n_links;      /* a flow stands for so many, each in a channel of its own */
     const uint32_t *slows; /* the clocks of executors that it slows down */
@@ -108,11 +101,10 @@ struct sim_channel {
     bool is_connection; /* a flow that follows another at once needs no new place on a link */
     /* while it runs */
     uint32_t n_begun, n_flowing;
-    uint32_t governor, flow; /* a resource; the last that came onto it; SIM_NONE: none */
-    uint32_t first, last;    /* flows that wait, by priority, then as they came */
-    uint32_t place;          /* in the simulation's list of those with bytes on resources */
-    bool is_open;            /* while rates are found: it has none yet */
-    bool is_touched;         /* flows may begin */
+    uint32_t first, last; /* flows that wait, by priority, then as they came */
+    bool is_open;         /* while rates are found: it has none yet */
+    bool is_touched;      /* flows may begin */
+    bool is_changed;      /* its flows have become more or fewer */
 };
 
 struct sim_job {
@@ -172,9 +164,9 @@ struct simulation {
     double *next_ns[16]; /* jobs of clocks; then the earliest of every few, and so on */
     uint32_t n_levels;
     uint32_t clock;                               /* the clock whose jobs are processed */
-    uint32_t *flowing, n_flowing;                 /* channels with bytes on resources */
     uint32_t *shared, n_shared;                   /* while rates are found: resources */
     uint32_t *touched, n_touched;                 /* channels in which flows may begin */
+    uint32_t *changed, n_changed;                 /* channels whose flows are to share anew */
     uint64_t n_jobs, n_ended;                     /* ended: communications */
     uint32_t n_finished[SIM_MOST_ITERATIONS + 1]; /* executors, by iteration */
     uint32_t n_iterations;                        /* that all have finished */
@@ -216,7 +208,9 @@ void sim_begin_flow(struct simulation *s, uint32_t flow);
 /* A flow's bytes come onto its channel's resources; follow others there; leave them. */
 void sim_enter(struct simulation *s, uint32_t flow);
 void sim_flow_on(struct simulation *s, uint32_t flow);
-void sim_leave(struct simulation *s, struct sim_channel *channel);
+void sim_leave(struct simulation *s, uint32_t channel);
+/* Shares resources anew, once all that happens now has happened. */
+void sim_share(struct simulation *s);
 
 /* Flows lose a part of their rate while executors work. */
 void sim_set_busy(struct simulation *s, bool is_busy);

@@ -334,8 +334,6 @@ struct known {
     struct dpro_graph graph;
     struct graph_memory memory;
     struct graph_rank rank;
-    struct coarse coarse;
-    struct coarse_rank coarse_rank;
     struct model_program program;
     struct model_rank model_rank;
     struct dpro_model model;
@@ -459,12 +457,11 @@ static struct known *know(const struct run *r, bool ops)
     k->graph.memory = &k->memory;
     k->graph.ranks = &k->rank;
     k->graph.n_ranks = 1;
-    k->coarse.ranks = &k->coarse_rank;
     k->model.programs = &k->program;
     k->model.n_programs = k->model.n_ranks = 1;
     k->model.ranks = &k->model_rank;
     struct measured_replay replay = {.graph = &k->graph};
-    model_memory_learn(&replay, &k->coarse, &k->model);
+    model_memory_learn(&replay, &k->model);
     return k;
 }
 

@@ -137,6 +137,12 @@ void fit_collectives(const struct fitting *f);
 /* Whether collectives that could run at the same time did; if so, learns from them. */
 bool fit_at_once(const struct fitting *f);
 
+/* Learns the cost of all-reduces that run one after the other, and for Horovod its cycles. False:
+ * too few were seen. */
+bool fit_reductions(const struct fitting *f);
+/* Bytes over one direction of a rank's link, of a byte of bucket. */
+double fit_wire_share(const struct model_net *net);
+
 /* ---- fit_interference.c ---- */
 
 /* On hosts of one core each, a pack took twice as long while gradients were still computed. */
@@ -144,15 +150,6 @@ bool fit_at_once(const struct fitting *f);
 
 /* Learns how much slower work is during communication. */
 void fit_interference(const struct fitting *f);
-
-/* ---- fit_reductions.c ---- */
-
-/* Learns the cost of all-reduces that run one after the other, and for Horovod its cycles. False:
- * too few were seen. */
-bool fit_reductions(const struct fitting *f);
-
-/* Bytes over one direction of a rank's link, of a byte of bucket. */
-double fit_wire_share(const struct model_net *net);
 
 /* ---- fit_shares.c ---- */
 
@@ -167,12 +164,5 @@ void fit_groups(const struct fitting *f);
 
 /* ---- fit_servers.c ---- */
 
-enum {
-    FIT_LONG_BYTES = 4096
-}; /* shorter messages show the time of a message, longer ones that of bytes */
 /* Learns the parameter servers and their times. */
 void fit_servers(struct fitting *f);
-
-/* ---- fit_session.c ---- */
-
-void fit_session(struct fitting *f);

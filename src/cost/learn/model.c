@@ -95,11 +95,11 @@ static void model_learn(const struct measured_replay *replay, struct dpro_model 
     model_coarsen(replay, model, &coarse);
     fit_net(replay, &coarse, model);
     make_programs(replay, &coarse, model);
-    learn_batch_shares(replay, &coarse, model);
+    learn_batch_shares(replay, model);
     make_baseline(replay, &coarse, model);
-    model_memory_learn(replay, &coarse, model);
+    model_memory_learn(replay, model);
     learn_batch_cut(replay->graph, model);
-    learn_module_costs(replay, &coarse, model);
+    learn_module_costs(replay, model);
     learn_batch_curve(model);
     describe_stack(replay->graph, model);
     learn_least_times(replay->graph, &coarse, model);

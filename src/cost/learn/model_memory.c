@@ -6,7 +6,6 @@
 
 struct memory_learning {
     const struct measured_replay *replay;
-    const struct coarse *coarse;
     const struct dpro_graph *g;
     struct dpro_model *model;
     struct arena *arena; /* the model's */
@@ -298,7 +297,7 @@ static void add_program_calls(const struct memory_learning *l, uint32_t rank, ui
         uint32_t op = from->calls[c].first_backward_op;
         struct model_call *call = &program->calls[c];
         if (op < l->g->n_ops)
-            call->op = program_op_of(l->replay, &l->coarse->ranks[told], program, op, true);
+            call->op = program_op_of(l->replay, program, op, true);
         call->module = m->calls[c].module;
         call->parent = m->calls[c].parent;
         if (m->calls[c].again != MODEL_NONE)
@@ -391,11 +390,10 @@ static uint32_t *ranks_told(const struct memory_learning *l)
     return told;
 }
 
-void model_memory_learn(const struct measured_replay *replay, const struct coarse *coarse,
-                        struct dpro_model *model)
+void model_memory_learn(const struct measured_replay *replay, struct dpro_model *model)
 {
     const struct dpro_graph *g = replay->graph;
-    struct memory_learning l = {replay, coarse, g, model, &model->arena, NULL, {0}};
+    struct memory_learning l = {replay, g, model, &model->arena, NULL, {0}};
     uint32_t *told = ranks_told(&l);
     model->n_memories = model->n_modules = 0;
     if (!told)

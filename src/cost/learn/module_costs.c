@@ -19,7 +19,6 @@ struct pass_time {
 
 struct costs_learning {
     const struct measured_replay *replay;
-    const struct coarse *coarse;
     const struct dpro_graph *g;
     struct dpro_model *model;
     struct arena arena;
@@ -117,7 +116,6 @@ static bool makes_gradient_of(const struct dpro_model *model, const struct model
 static void set_calls(struct costs_learning *l, uint32_t rank, uint32_t told)
 {
     struct dpro_model *model = l->model;
-    const struct coarse_rank *coarse = &l->coarse->ranks[told];
     const struct call_time *times = time_calls(l, told);
     struct model_program *program = &model->programs[model->ranks[rank].program];
     double scale = work_of_time(l, told, program);
@@ -132,15 +130,14 @@ static void set_calls(struct costs_learning *l, uint32_t rank, uint32_t told)
             l->modules[call->module][pass].products += time->passes[pass].products;
         }
         if (time->first[FORWARD] != DPRO_NO_OP) {
-            call->forward_op =
-                program_op_of(l->replay, coarse, program, time->first[FORWARD], false);
-            call->forward_last = MAX(call->forward_op, program_op_of(l->replay, coarse, program,
-                                                                     time->last[FORWARD], false));
+            call->forward_op = program_op_of(l->replay, program, time->first[FORWARD], false);
+            call->forward_last = MAX(call->forward_op,
+                                     program_op_of(l->replay, program, time->last[FORWARD], false));
         }
         if (time->first[BACKWARD] == DPRO_NO_OP)
             continue;
         uint32_t last =
-            MAX(call->op, program_op_of(l->replay, coarse, program, time->last[BACKWARD], true));
+            MAX(call->op, program_op_of(l->replay, program, time->last[BACKWARD], true));
         while (last + 1 < program->n_ops &&
                makes_gradient_of(model, &program->ops[last + 1], model->modules[call->module].name))
             last++;
@@ -467,10 +464,9 @@ static void costs_compose(const struct costs_learning *l, uint32_t m, unsigned w
         module->costs[way] = of_ways(module);
 }
 
-void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
-                        struct dpro_model *model)
+void learn_module_costs(const struct measured_replay *replay, struct dpro_model *model)
 {
-    struct costs_learning l = {replay, coarse, replay->graph, model, {0}, NULL};
+    struct costs_learning l = {replay, replay->graph, model, {0}, NULL};
     for (uint32_t r = 0; r < l.g->n_ranks; r++)
         model->in_16_bits |= l.g->ranks[r].in_16_bits;
     if (model->n_modules == 0) {

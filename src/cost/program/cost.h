@@ -168,7 +168,7 @@ bool launches_run_ahead(const struct dpro_graph *graph);
 void learn_least_times(const struct dpro_graph *graph, const struct coarse *coarse,
                        struct dpro_model *model);
 
-/* ---- batch_share.c ---- */
+/* ---- batch.c ---- */
 
 /* Of an op, what it takes on nothing: PyTorch's dispatch and allocation on a CPU, a kernel's launch
  * on a GPU. */
@@ -178,14 +178,11 @@ void learn_least_times(const struct dpro_graph *graph, const struct coarse *coar
 /* The op of a rank's program in which an op of the rank begins. Ops behind the last gradient belong
  * to the first op of the program, as they lead up to the next step's first gradient; if `backward`,
  * to the last one. */
-uint32_t program_op_of(const struct measured_replay *replay, const struct coarse_rank *rank,
-                       const struct model_program *program, uint32_t op, bool backward);
+uint32_t program_op_of(const struct measured_replay *replay, const struct model_program *program,
+                       uint32_t op, bool backward);
 /* Which part of the programs' work does not grow with the batch. */
-void learn_batch_shares(const struct measured_replay *replay, const struct coarse *coarse,
-                        struct dpro_model *model);
-
-/* ---- batch_cut.c ---- */
-
+void learn_batch_shares(const struct measured_replay *replay, struct dpro_model *model);
+void learn_batch_curve(struct dpro_model *model);
 /* Whether the batch can be cut, once the modules are known. */
 void learn_batch_cut(const struct dpro_graph *graph, struct dpro_model *model);
 /* Whether modules of that class compute statistics over a batch, in training. */
@@ -195,8 +192,7 @@ bool has_batch_statistics(const char *class);
 
 /* The time of the programs' calls of modules, and of modules in other ways: from probes of them or
  * of modules within them, or for 16 bits from their ops. */
-void learn_module_costs(const struct measured_replay *replay, const struct coarse *coarse,
-                        struct dpro_model *model);
+void learn_module_costs(const struct measured_replay *replay, struct dpro_model *model);
 /* The probe of that module among the model's; NULL: there is none. */
 const struct probe *probe_of(const struct dpro_model *model, const struct model_module *module);
 /* Of the modules that were probed on a GPU, the time of launches against that of kernels, as they
@@ -220,10 +216,6 @@ double page_fault_share(const struct dpro_model *model);
  * otherwise: none to twice that are as likely, as malloc gives pages back by what else is in its
  * heap. */
 struct dpro_estimate with_page_faults(struct dpro_estimate probed, double share, double pages);
-
-/* ---- batch_curve.c ---- */
-
-void learn_batch_curve(struct dpro_model *model);
 
 /* ---- model_pace.c ---- */
 

@@ -36,5 +36,4 @@ struct model_memory {
 };
 
 /* Fills in the model's modules and memories, and its programs' calls, if the graph has them. */
-void model_memory_learn(const struct measured_replay *replay, const struct coarse *coarse,
-                        struct dpro_model *model);
+void model_memory_learn(const struct measured_replay *replay, struct dpro_model *model);

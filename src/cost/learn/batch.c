@@ -13,21 +13,6 @@
  * - launches and Python between ops are fixed;
  * - all other work, such as the optimizer's, is done once a step. */
 
-uint32_t program_op_of(const struct measured_replay *r, const struct model_program *program,
-                       uint32_t op, bool backward)
-{
-    int64_t begin_ns = measured_mean_ns(r, op, true);
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
-        if (program->ops[i].tensor == MODEL_NONE)
-            continue;
-        if (program->ops[i].when_ns > begin_ns)
-            return i;
-        last = i;
-    }
-    return backward ? last : 0;
-}
-
 /* Between two ops Python and PyTorch take up to that much; what is longer is another process's, or
  * the machine's, and as long as the work that it interrupts. */
 #define CPU_GAP_NS 30000

@@ -232,3 +232,18 @@ void make_programs(const struct measured_replay *r, const struct coarse *coarse,
     }
     sync_destroy(costs);
 }
+
+uint32_t program_op_of(const struct measured_replay *r, const struct model_program *program,
+                       uint32_t op, bool backward)
+{
+    int64_t begin_ns = measured_mean_ns(r, op, true);
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (program->ops[i].tensor == MODEL_NONE)
+            continue;
+        if (program->ops[i].when_ns > begin_ns)
+            return i;
+        last = i;
+    }
+    return backward ? last : 0;
+}

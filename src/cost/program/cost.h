@@ -156,6 +156,12 @@ void model_coarsen(const struct measured_replay *replay, struct dpro_model *mode
 void make_programs(const struct measured_replay *replay, const struct coarse *coarse,
                    struct dpro_model *model);
 
+/* The op of a rank's program in which an op of the rank begins. Ops behind the last gradient belong
+ * to the first op of the program, as they lead up to the next step's first gradient; if `backward`,
+ * to the last one. */
+uint32_t program_op_of(const struct measured_replay *replay, const struct model_program *program,
+                       uint32_t op, bool backward);
+
 /* ---- least_times.c ---- */
 
 /* What the threads that launch a GPU's work would take for an iteration if nothing but them took
@@ -175,11 +181,6 @@ void learn_least_times(const struct dpro_graph *graph, const struct coarse *coar
 #define BATCH_CPU_OP_NS 10000
 #define BATCH_GPU_OP_NS 2000
 
-/* The op of a rank's program in which an op of the rank begins. Ops behind the last gradient belong
- * to the first op of the program, as they lead up to the next step's first gradient; if `backward`,
- * to the last one. */
-uint32_t program_op_of(const struct measured_replay *replay, const struct model_program *program,
-                       uint32_t op, bool backward);
 /* Which part of the programs' work does not grow with the batch. */
 void learn_batch_shares(const struct measured_replay *replay, struct dpro_model *model);
 void learn_batch_curve(struct dpro_model *model);

@@ -36,9 +36,7 @@ static inline bool is_before(const struct sim_job *a, const struct sim_job *b)
 
 static inline const struct sim_job *next_job(const struct sim_clock *c)
 {
-    const struct sim_job *listed = c->first < c->list.n ? &c->list.at[c->first] : NULL;
-    const struct sim_job *other = c->heap.n > 0 ? c->heap.at : NULL;
-    return !other || (listed && is_before(listed, other)) ? listed : other;
+    return c->jobs.n > 0 ? c->jobs.at : NULL;
 }
 
 /* The first of the earliest of four times. No branch: none of them is likely. */
@@ -85,29 +83,18 @@ static inline void set_rate(struct simulation *s, uint32_t clock, double rate)
     find_next(s, clock);
 }
 
-static inline void add_to_heap(struct sim_clock *c, struct sim_job job)
-{
-    array_push(&c->heap, job);
-    struct sim_job *jobs = c->heap.at;
-    size_t i = c->heap.n - 1;
-    for (; i > 0 && is_before(&job, &jobs[(i - 1) / 2]); i = (i - 1) / 2)
-        jobs[i] = jobs[(i - 1) / 2];
-    jobs[i] = job;
-}
-
 static inline void add_job(struct simulation *s, uint32_t clock, double when, enum job_kind what,
                            uint32_t which)
 {
     struct sim_clock *c = &s->clocks[clock];
     struct sim_job job = {when, s->n_jobs++, what, which};
-    bool empty = c->first == c->list.n;
-    if (empty)
-        c->first = c->list.n = 0;
-    if (!empty && when < c->list.at[c->list.n - 1].when)
-        add_to_heap(c, job);
-    else
-        array_push(&c->list, job);
-    if (empty || c->heap.n > 0)
+    array_push(&c->jobs, job);
+    struct sim_job *jobs = c->jobs.at;
+    size_t i = c->jobs.n - 1;
+    for (; i > 0 && is_before(&job, &jobs[(i - 1) / 2]); i = (i - 1) / 2)
+        jobs[i] = jobs[(i - 1) / 2];
+    jobs[i] = job;
+    if (i == 0)
         find_next(s, clock);
 }
 
@@ -116,12 +103,12 @@ static inline void add_timer(struct simulation *s, double ns, enum job_kind what
     add_job(s, real_time(s), s->now_ns + ns, what, which);
 }
 
-static inline void take_from_heap(struct sim_clock *c)
+static inline void take_job(struct sim_clock *c)
 {
-    struct sim_job *jobs = c->heap.at, last = jobs[--c->heap.n];
+    struct sim_job *jobs = c->jobs.at, last = jobs[--c->jobs.n];
     size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < c->heap.n; i = child) {
-        child += child + 1 < c->heap.n && is_before(&jobs[child + 1], &jobs[child]);
+    for (size_t child; (child = 2 * i + 1) < c->jobs.n; i = child) {
+        child += child + 1 < c->jobs.n && is_before(&jobs[child + 1], &jobs[child]);
         if (!is_before(&jobs[child], &last))
             break;
         jobs[i] = jobs[child];

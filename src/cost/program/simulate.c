@@ -359,10 +359,7 @@ static bool simulate_step(struct simulation *s)
     s->clock = clock;
     do {
         struct sim_job job = *next;
-        if (next == c->heap.at)
-            take_from_heap(c);
-        else
-            c->first++;
+        take_job(c);
         simulate_happen(s, &job);
         next = next_job(c);
     } while (next && next->when <= when);
@@ -391,7 +388,7 @@ static void simulate_reset(struct simulation *s)
         clock->time = clock->at_ns = 0;
         clock->rate = 1;
         clock->n_slowing[0] = clock->n_slowing[1] = 0;
-        clock->first = clock->list.n = clock->heap.n = 0;
+        clock->jobs.n = 0;
         find_next(s, c);
     }
     EACH_OF (struct sim_channel, channel, s->channels, s->n_channels) {
@@ -445,9 +442,7 @@ void simulation_init(struct simulation *s, struct arena *arena)
 
 void simulation_fini(struct simulation *s)
 {
-    for (uint32_t c = 0; s->clocks && c < s->n_clocks; c++) {
-        array_fini(&s->clocks[c].list);
-        array_fini(&s->clocks[c].heap);
-    }
+    for (uint32_t c = 0; s->clocks && c < s->n_clocks; c++)
+        array_fini(&s->clocks[c].jobs);
     FREE_ALL(&s->communications, &s->flows, &s->joins);
 }

@@ -113,13 +113,11 @@ struct sim_job {
     uint32_t what, which;
 };
 
-/* Most jobs are added in the order in which they end. Those are in a list, the others in a heap. */
 struct sim_clock {
     double time, at_ns; /* the time that it shows at at_ns */
     double rate;
-    uint32_t n_slowing[2]; /* flows that slow its executors down */
-    ARRAY(struct sim_job) list, heap;
-    size_t first; /* of the list */
+    uint32_t n_slowing[2];      /* flows that slow its executors down */
+    ARRAY(struct sim_job) jobs; /* a heap */
 };
 
 /* When what was issued may begin. */

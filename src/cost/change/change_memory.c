@@ -4,6 +4,7 @@
 
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"
+#include "cost/program/program_writer.h"
 #include "cost/program/strategy_work.h"
 #include "cost/program/sync.h"
 #include "plan/plan.h"
@@ -149,12 +150,8 @@ static void share_update(const struct model_program *of, uint32_t n, double gath
     for (uint32_t i = 0; i < of->n_ops; i++) {
         struct model_op *op = &to->ops[i];
         *op = of->ops[i];
-        if (op->phase != DPRO_OP_UPDATE)
-            continue;
-        op->work_ns /= n;
-        op->beside_ns /= n;
-        op->once_ns /= n;
-        op->fixed_ns /= n;
+        if (op->phase == DPRO_OP_UPDATE)
+            model_scale_op(op, 1.0 / n);
     }
     to->ops[to->n_ops++] = (struct model_op){.name = dpro_collective_kind_name(DPRO_ALL_GATHER),
                                              .phase = DPRO_OP_UPDATE,

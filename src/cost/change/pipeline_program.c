@@ -377,16 +377,11 @@ static void wait_for(struct rank_writer *to, uint32_t needs, double lag_ns)
                                                  .lag_ns = lag_ns});
 }
 
-static void pipeline_work(struct rank_writer *to, double ns)
-{
-    program_work(&to->program, NULL, ns);
-}
-
 /* What it hands over and waits for at once. */
 static void pipeline_communicate(struct rank_writer *to, uint32_t share, uint32_t number)
 {
     uint32_t tensor = to->w->m->n_tensors + to->w->shares[share].first + number;
-    pipeline_work(to, to->w->stages[to->rank].call_ns);
+    program_work(&to->program, NULL, to->w->stages[to->rank].call_ns);
     program_communicate(&to->program, "message", tensor);
 }
 
@@ -402,7 +397,7 @@ static void program_reduce(struct rank_writer *to, const struct gradient_moment 
         wait_for(to, tensor, 0);
         return;
     }
-    pipeline_work(to, number < w->n_shares ? w->stages[to->rank].call_ns : 0);
+    program_work(&to->program, NULL, number < w->n_shares ? w->stages[to->rank].call_ns : 0);
     pipeline_issue(to, tensor);
 }
 
@@ -412,7 +407,7 @@ static double reduce_until(struct rank_writer *to, double done, double until, do
     const struct stage *stage = &to->w->stages[to->rank];
     for (; to->next < stage->moments.n && stage->moments.at[to->next].at <= until; to->next++) {
         double at = fmin(stage->moments.at[to->next].at, 1);
-        pipeline_work(to, (at - done) * pass_ns);
+        program_work(&to->program, NULL, (at - done) * pass_ns);
         done = at;
         program_reduce(to, &stage->moments.at[to->next]);
     }
@@ -434,7 +429,7 @@ static void program_pass(struct rank_writer *to, int way, uint32_t number, doubl
     for (size_t i = 0; i <= n; i++) {
         double until = (double)(i + 1) / (double)(n + 1);
         done = reduces ? reduce_until(to, done, until, work_ns) : done;
-        pipeline_work(to, (until - done) * work_ns);
+        program_work(&to->program, NULL, (until - done) * work_ns);
         done = until;
         if (i < n)
             pipeline_communicate(to, stage->in_passes[way].at[i], number);
@@ -469,7 +464,7 @@ static void write_step(struct rank_writer *to, const struct pipeline_step *step)
     switch (step->action) {
     case DO_SEND:
     case DO_RECEIVE:
-        pipeline_work(to, stage->call_ns);
+        program_work(&to->program, NULL, stage->call_ns);
         pipeline_issue(to, message_of(to, step, step->action == DO_SEND));
         break;
     case WAIT:
@@ -514,7 +509,7 @@ struct dpro_model pipeline_write(struct pipeline_writer *w, struct dpro_pipeline
     to.ranks = arena_copy(w->arena, to.ranks, to.n_ranks, sizeof *to.ranks);
     for (uint32_t r = 0; r < to.n_ranks; r++) {
         struct rank_writer rank = {.w = w, .rank = r, .n = run.n_micro_batches};
-        pipeline_work(&rank, w->stages[r].once_ns);
+        program_work(&rank.program, NULL, w->stages[r].once_ns);
         EACH (const struct pipeline_step, step, steps[w->p.stage_of[r]])
             write_step(&rank, step);
         reduce_until(&rank, 1, BEHIND, 0);

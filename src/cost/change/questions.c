@@ -79,46 +79,37 @@ static const struct dpro_change_field *field_to_try(const struct change_row *row
 bool question_ask(const struct change_row *row, struct job_facts *facts, struct dpro_changes *c)
 {
     static const enum dpro_compression in_16_bits = DPRO_COMPRESSION_FP16;
-    static const uint64_t nothing_fused;
+    static const enum dpro_schedule gpipe = DPRO_SCHEDULE_GPIPE;
+    static const uint64_t nothing_fused, large = 1 << 30;
+    static const double twice = 2;
+    static const int64_t millisecond_ns = 1000000;
+    static const char *const all = "all", *const bf16 = "bf16";
+    static const void *const in_place[] = {&in_16_bits, &nothing_fused};
     const struct dpro_change_field *field = field_to_try(row);
-    void *at = (char *)c + field->offset;
-    if (row->ask) {
+    const uint32_t count = row->kind.argument && row->kind.most != 1 ? 2 : 1;
+    const struct {
+        const void *value;
+        size_t size;
+    } tried[] = {[DPRO_CHANGE_SWITCH] = {&count, sizeof count},
+                 [DPRO_CHANGE_COUNT] = {&count, sizeof count},
+                 [DPRO_CHANGE_SCHEDULE] = {&gpipe, sizeof gpipe},
+                 [DPRO_CHANGE_LONG_COUNT] = {&large, sizeof large},
+                 [DPRO_CHANGE_BYTES] = {&large, sizeof large},
+                 [DPRO_CHANGE_RATE] = {&twice, sizeof twice},
+                 [DPRO_CHANGE_RATIO] = {&twice, sizeof twice},
+                 [DPRO_CHANGE_TIME] = {&millisecond_ns, sizeof millisecond_ns},
+                 [DPRO_CHANGE_ADDED_TIME] = {&millisecond_ns, sizeof millisecond_ns},
+                 [DPRO_CHANGE_TEXT] = {&all, sizeof all},
+                 [DPRO_CHANGE_PRECISION] = {&bf16, sizeof bf16},
+                 [DPRO_CHANGE_COMPRESSION] = {&in_place[0], sizeof in_place[0]},
+                 [DPRO_CHANGE_LIMIT] = {&in_place[1], sizeof in_place[1]}};
+    if (row->ask)
         row->ask(facts, c);
-        return true;
-    }
-    switch (field->type) {
-    case DPRO_CHANGE_SWITCH:
-    case DPRO_CHANGE_COUNT:
-        *(uint32_t *)at = row->kind.argument && row->kind.most != 1 ? 2 : 1;
-        return true;
-    case DPRO_CHANGE_SCHEDULE:
-        *(enum dpro_schedule *)at = DPRO_SCHEDULE_GPIPE;
-        return true;
-    case DPRO_CHANGE_LONG_COUNT:
-    case DPRO_CHANGE_BYTES:
-        *(uint64_t *)at = 1 << 30;
-        return true;
-    case DPRO_CHANGE_RATE:
-    case DPRO_CHANGE_RATIO:
-        *(double *)at = 2;
-        return true;
-    case DPRO_CHANGE_TIME:
-    case DPRO_CHANGE_ADDED_TIME:
-        *(int64_t *)at = 1000000;
-        return true;
-    case DPRO_CHANGE_TEXT:
-    case DPRO_CHANGE_PRECISION:
-        *(const char **)at = field->type == DPRO_CHANGE_TEXT ? "all" : "bf16";
-        return true;
-    case DPRO_CHANGE_COMPRESSION:
-        *(const enum dpro_compression **)at = &in_16_bits;
-        return true;
-    case DPRO_CHANGE_LIMIT:
-        *(const uint64_t **)at = &nothing_fused;
-        return true;
-    default:
+    else if (field->type >= sizeof tried / sizeof *tried || !tried[field->type].value)
         return false;
-    }
+    else
+        memcpy((char *)c + field->offset, tried[field->type].value, tried[field->type].size);
+    return true;
 }
 
 /* ---- what the job has ---- */

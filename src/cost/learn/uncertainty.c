@@ -20,29 +20,25 @@
 /* Of what resharding changes: where a machine is shared, gathers of equal size differ by that. */
 #define GATHER_ERROR 0.5
 
-#define NUMBER(name, is_of_net)                                                                    \
-    {                                                                                              \
-        offsetof(struct model_net, name), is_of_net                                                \
-    }
+/* A time that computation takes, that communication takes, or also groups' on a link. */
+enum { OF_WORK, OF_NET, OF_LINK };
 
 static const struct {
     size_t offset;
-    bool is_of_net; /* a time that communication takes, not computation */
+    int of;
 } numbers[N_MODEL_NUMBERS] = {
-    NUMBER(link.byte_ns, true),         NUMBER(link.message_ns, true),
-    NUMBER(collective.reduce_ns, true), NUMBER(collective.overhead_ns, true),
-    NUMBER(compute.launch_ns, false),   NUMBER(compute.copy_ns, false),
-    NUMBER(compute.cast_ns, false),     NUMBER(link.cpu_ns, false),
-    NUMBER(servers.push_ns, true),      NUMBER(servers.answer_ns, true),
-    NUMBER(link.within_ns, true),       NUMBER(gate.step_ns, true),
-    NUMBER(link.held_share, false),     NUMBER(gate.negotiate_ns, true),
-    NUMBER(compute.hook_ns, false),     NUMBER(link.within_message_ns, true),
-    NUMBER(compute.handling_ns, false)};
-
-/* Those of links that groups' communications took their time with. */
-static const size_t groups_numbers[] = {
-    offsetof(struct model_link, byte_ns), offsetof(struct model_link, message_ns),
-    offsetof(struct model_link, within_ns), offsetof(struct model_link, within_message_ns)};
+#define NUMBER(name) offsetof(struct model_net, name)
+    {NUMBER(link.byte_ns), OF_LINK},        {NUMBER(link.message_ns), OF_LINK},
+    {NUMBER(collective.reduce_ns), OF_NET}, {NUMBER(collective.overhead_ns), OF_NET},
+    {NUMBER(compute.launch_ns), OF_WORK},   {NUMBER(compute.copy_ns), OF_WORK},
+    {NUMBER(compute.cast_ns), OF_WORK},     {NUMBER(link.cpu_ns), OF_WORK},
+    {NUMBER(servers.push_ns), OF_NET},      {NUMBER(servers.answer_ns), OF_NET},
+    {NUMBER(link.within_ns), OF_LINK},      {NUMBER(gate.step_ns), OF_NET},
+    {NUMBER(link.held_share), OF_WORK},     {NUMBER(gate.negotiate_ns), OF_NET},
+    {NUMBER(compute.hook_ns), OF_WORK},     {NUMBER(link.within_message_ns), OF_LINK},
+    {NUMBER(compute.handling_ns), OF_WORK},
+#undef NUMBER
+};
 
 static struct dpro_estimate *number_at(void *base, size_t offset)
 {
@@ -54,9 +50,11 @@ struct dpro_estimate *model_number(struct model_net *net, size_t which)
     return number_at(net, numbers[which].offset);
 }
 
+/* The same of the links that groups' communications took their time with; NULL: it is none. */
 static struct dpro_estimate *learnt_number(struct model_net *net, size_t which)
 {
-    return number_at(&net->learnt, groups_numbers[which]);
+    size_t place = numbers[which].offset - offsetof(struct model_net, link);
+    return numbers[which].of == OF_LINK ? number_at(&net->learnt, place) : NULL;
 }
 
 void estimate_scale(struct dpro_estimate *estimate, double ratio)
@@ -67,11 +65,12 @@ void estimate_scale(struct dpro_estimate *estimate, double ratio)
 
 void model_net_scale(struct model_net *net, double ratio)
 {
-    for (size_t i = 0; i < N_MODEL_NUMBERS; i++)
-        if (numbers[i].is_of_net)
+    for (size_t i = 0; i < N_MODEL_NUMBERS; i++) {
+        if (numbers[i].of != OF_WORK)
             estimate_scale(model_number(net, i), ratio);
-    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
-        estimate_scale(learnt_number(net, i), ratio);
+        if (numbers[i].of == OF_LINK)
+            estimate_scale(learnt_number(net, i), ratio);
+    }
     net->took_ratio *= ratio;
 }
 
@@ -114,11 +113,10 @@ void uncertainty_move(const struct dpro_model *model, size_t number, double erro
     double byte_ns = model->net.link.byte_ns.value,
            rate = evaluator_rate(&model->net.link, byte_ns);
     learn_uncertainty_move(estimate, errors);
-    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
-        if (estimate == number_at(&moved->net.link, groups_numbers[i])) {
-            learn_uncertainty_move(learnt_number(&moved->net, i), errors);
-            move_growth(model, arena, moved);
-        }
+    if (numbers[number].of == OF_LINK) {
+        learn_uncertainty_move(learnt_number(&moved->net, number), errors);
+        move_growth(model, arena, moved);
+    }
     if (estimate == &moved->net.link.cpu_ns && estimate->std != 0)
         move_work(moved, rate - evaluator_rate(&moved->net.link, byte_ns), arena);
 }
@@ -138,12 +136,8 @@ static void uncertainty_add(struct uncertainty *u, enum dpro_uncertainty_source 
 static bool is_unsure(const struct dpro_model *model, size_t number)
 {
     struct model_net net = model->net;
-    struct dpro_estimate *estimate = model_number(&net, number);
-    bool is_unsure = estimate->std != 0;
-    for (size_t i = 0; i < sizeof groups_numbers / sizeof *groups_numbers; i++)
-        is_unsure |=
-            estimate == number_at(&net.link, groups_numbers[i]) && learnt_number(&net, i)->std != 0;
-    return is_unsure;
+    const struct dpro_estimate *learnt = learnt_number(&net, number);
+    return model_number(&net, number)->std != 0 || (learnt && learnt->std != 0);
 }
 
 static double moved_ns(const struct dpro_model *model, size_t number, double errors,

@@ -55,6 +55,7 @@ struct joined {
     uint32_t rank; /* index of the first member's rank, and its collective there */
     uint32_t collective;
     uint32_t first_message, n_messages; /* into join.messages; none: taken as one op a rank */
+    uint32_t n_data;                    /* those that carry data */
     uint32_t n_unlogged;                /* members */
     bool has_servers;     /* messages go to and come from servers: "members" n_members and above */
     bool has_node_groups; /* some of them have several members, or a member without a log */

@@ -107,7 +107,9 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
                            uint32_t op)
 {
     static const enum dpro_op_kind kinds[] = {DPRO_OP_LAUNCH, DPRO_OP_SEND, DPRO_OP_RECV};
-    static const char *const names[] = {"call that sends to", "send to", "receive from"};
+    static const char *const names[2][N_MESSAGE_OPS] = {
+        {"call that sends to", "send to", "receive from"},
+        {"call that sends ready message to", "ready message to", "ready message from"}};
     enum message_op as = MESSAGE_CALL;
     uint32_t m = assembly_message(a, r, op, &as);
     const struct message *message = &a->messages->all.at[m];
@@ -117,7 +119,8 @@ static void add_message_op(struct assembly *a, struct graph_builder *builder, ui
     uint32_t other = receives ? message->from : message->to;
     uint32_t worker = message->from < joined->n_members ? message->from : message->to;
     const struct rank_build *rank = &a->join->ranks[r];
-    const char *does = as == MESSAGE_CALL && receives ? "call that sends, of" : names[as];
+    const char *does =
+        as == MESSAGE_CALL && receives ? "call that sends, of" : names[message->is_ready][as];
     const char *with =
         other < joined->n_members && members[other].unlogged && joined->n_unlogged > 1
             ? "a rank without a log"

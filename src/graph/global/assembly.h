@@ -28,9 +28,9 @@ struct assembly_line {
 
 /* A message in an iteration, on one of its lines. */
 struct line_use {
-    uint32_t line;
+    uint32_t line, sample;
     int64_t start_ns, end_ns;
-    int64_t *dur_ns; /* out: its duration alone on the link */
+    int64_t *dur_ns; /* out: its duration alone on the link; NULL: not wanted */
 };
 typedef ARRAY(struct line_use) line_use_array;
 

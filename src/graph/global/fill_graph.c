@@ -368,7 +368,7 @@ static void fill_collectives(struct assembly *a)
                                       .first_member = joined->first_member,
                                       .n_members = joined->n_members,
                                       .n_expected = joined->n_expected,
-                                      .n_messages = joined->n_messages,
+                                      .n_messages = joined->n_data,
                                       .dimension = c->dimension,
                                       .pattern = joined->pattern.name,
                                       .n_chunks = joined->pattern.n_chunks,

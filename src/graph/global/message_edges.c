@@ -36,14 +36,20 @@ static bool edges_holds(const struct assembly *a, struct times ends, struct time
     return agreement_holds(&agreement);
 }
 
-/* A connection: one rank's messages from another in a stream, of a collective, in order. */
+/* One rank's messages from another in a stream, of a collective, in order: data, then ready
+ * messages. */
 struct inbound {
     uint32_t from, to; /* members */
     uint32_t channel;
-    uint32_t first, n; /* into messages[] */
-    uint32_t last;     /* of those whose edges are made; NO_ID: none yet */
-    uint32_t waited;   /* from here on in waited[]: how many of each of its sender's inbounds the
-                          last one has waited for */
+    uint32_t first; /* into messages[] */
+    uint32_t n, n_ready;
+};
+
+/* What the last message over a connection waited for; of data and ready messages apart. */
+struct sender {
+    uint32_t last;     /* that message; NO_ID: none yet */
+    uint32_t waited;   /* from here on in waited[]: how many of each of its inbounds */
+    uint32_t n_others; /* and how many calls of the other kind */
 };
 
 struct linker {
@@ -55,6 +61,8 @@ struct linker {
     struct inbound *inbound; /* by the receiver's node group, receiver, sender, stream */
     uint32_t n_inbound;
     uint32_t *first_inbound; /* of each node group, by the member that it is called by; one more */
+    struct sender *senders;  /* by twice the connection (an inbound of its receiver), one more for
+                                ready messages */
     uint32_t *waited;
 };
 
@@ -92,7 +100,7 @@ static int compare_receivers(const void *a, const void *b, void *arg)
     const struct linker *l = arg;
     const struct message *all = l->a->messages->all.at;
     const struct message *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
-    return compare_connections(l, x, y) ?: COMPARE(x, y);
+    return compare_connections(l, x, y) ?: ASCENDING(is_ready) ?: COMPARE(x, y);
 }
 
 static void find_inbound(struct linker *l)
@@ -110,18 +118,20 @@ static void find_inbound(struct linker *l)
     for (uint32_t i = 0; i < n; i++) {
         const struct message *m = &all[l->messages[i]];
         if (i == 0 || compare_connections(l, &all[l->messages[i - 1]], m) != 0) {
-            l->inbound[l->n_inbound++] = (struct inbound){
-                .from = m->from, .to = m->to, .channel = m->channel, .first = i, .last = NO_ID};
+            l->inbound[l->n_inbound++] =
+                (struct inbound){.from = m->from, .to = m->to, .channel = m->channel, .first = i};
             l->first_inbound[node_group_of(l, m->to) + 1]++;
         }
-        l->inbound[l->n_inbound - 1].n++;
+        l->inbound[l->n_inbound - 1].n += !m->is_ready;
+        l->inbound[l->n_inbound - 1].n_ready += m->is_ready;
     }
     for (uint32_t m = 0; m < n_members; m++)
         l->first_inbound[m + 1] += l->first_inbound[m];
     size_t n_waited = 0;
-    EACH_OF (struct inbound, in, l->inbound, l->n_inbound) {
-        uint32_t node_group = node_group_of(l, in->from);
-        in->waited = (uint32_t)n_waited;
+    l->senders = arena_alloc(&l->scratch, l->n_inbound * (size_t)2 * sizeof *l->senders);
+    for (size_t i = 0; i < l->n_inbound * (size_t)2; i++) {
+        uint32_t node_group = node_group_of(l, l->inbound[i / 2].from);
+        l->senders[i] = (struct sender){NO_ID, (uint32_t)n_waited, 0};
         n_waited += l->first_inbound[node_group + 1] - l->first_inbound[node_group];
     }
     if (n_waited >= NO_ID)
@@ -129,12 +139,13 @@ static void find_inbound(struct linker *l)
     l->waited = arena_array(&l->scratch, n_waited, sizeof *l->waited);
 }
 
-static struct inbound *connection_of(const struct linker *l, const struct message *message)
+static uint32_t connection_of(const struct linker *l, const struct message *message)
 {
     const struct message *all = l->a->messages->all.at;
-    return &l->inbound[LOWER_BOUND(
-        i, 0, l->n_inbound,
-        compare_connections(l, &all[l->messages[l->inbound[i].first]], message) < 0)];
+    return LOWER_BOUND(i, 1, l->n_inbound,
+                       compare_connections(l, &all[l->messages[l->inbound[i].first]], message) <=
+                           0) -
+           1;
 }
 
 static bool is_there_before(const struct linker *l, uint32_t member, uint32_t m, int64_t most_ns)
@@ -173,28 +184,46 @@ static uint32_t turn_of(const struct linker *l, uint32_t m, uint32_t before)
 }
 
 /* What it has to be there for: its sender's arrival or message before, and its receiver's. */
-static void add_turn(const struct linker *l, uint32_t m, const struct inbound *connection,
+static void add_turn(const struct linker *l, uint32_t m, const struct sender *sender,
                      int64_t most_ns)
 {
-    if (connection->last != NO_ID) {
-        edges_add(l, turn_of(l, m, connection->last), call_of(l, m));
+    const struct message *message = &l->a->messages->all.at[m];
+    if (sender->last != NO_ID) {
+        edges_add(l, turn_of(l, m, sender->last), call_of(l, m));
         return;
     }
-    add_arrival(l, m, connection->from, true, most_ns);
-    add_arrival(l, m, connection->to, false, most_ns);
+    add_arrival(l, m, message->from, true, most_ns);
+    if (!message->is_ready)
+        add_arrival(l, m, message->to, false, most_ns);
+}
+
+/* Ready messages and data over one connection, as far as one came before the other in every
+ * iteration. */
+static void add_others(const struct linker *l, uint32_t m, const struct inbound *in,
+                       struct sender *sender, int64_t most_ns)
+{
+    bool is_ready = l->a->messages->all.at[m].is_ready;
+    const uint32_t *others = l->messages + in->first + (is_ready ? 0 : in->n);
+    uint32_t n = sender->n_others, n_others = is_ready ? in->n : in->n_ready;
+    while (n < n_others && others[n] < m &&
+           edges_holds(l->a, starts_of(l->a, others[n]), starts_of(l->a, m), most_ns))
+        n++;
+    if (n > sender->n_others)
+        edges_add(l, call_of(l, others[n - 1]), call_of(l, m));
+    sender->n_others = n;
 }
 
 /* What its sender had received, or may have been passed. */
-static void add_received(const struct linker *l, uint32_t m, const struct inbound *connection,
+static void add_received(const struct linker *l, uint32_t m, const struct sender *sender,
                          int64_t most_ns)
 {
-    uint32_t node_group = node_group_of(l, connection->from);
-    uint32_t *waited = l->waited + connection->waited;
+    const struct message *message = &l->a->messages->all.at[m];
+    uint32_t node_group = node_group_of(l, message->from), *waited = l->waited + sender->waited;
     for (uint32_t i = l->first_inbound[node_group]; i < l->first_inbound[node_group + 1];
          i++, waited++) {
         const uint32_t *received = l->messages + l->inbound[i].first;
         uint32_t n = *waited;
-        if (l->inbound[i].channel != connection->channel)
+        if (l->inbound[i].channel != message->channel)
             continue;
         while (n < l->inbound[i].n &&
                edges_holds(l->a, ends_of(l->a, received[n]), starts_of(l->a, m), most_ns))
@@ -212,13 +241,18 @@ static void add_message(struct linker *l, uint32_t m)
         &l->a->join->ranks[joined_rank(l->a->join, l->joined, message->from)];
     const struct step *step = &from->steps.at[from->steps.reference];
     int64_t most_ns = assembly_span(step->start_ns, step->end_ns) / 1000;
-    struct inbound *connection = connection_of(l, message);
+    uint32_t connection = connection_of(l, message);
+    struct sender *sender = &l->senders[connection * 2 + message->is_ready];
     for (int as = MESSAGE_SEND; as < N_MESSAGE_OPS; as++)
         if (assembly_message_op(l->a, m, as) != DPRO_NO_OP)
             assembly_add_edge(l->a, call_of(l, m), assembly_message_op(l->a, m, as), false);
-    add_turn(l, m, connection, most_ns);
-    add_received(l, m, connection, most_ns);
-    connection->last = m;
+    add_turn(l, m, sender, most_ns);
+    sender->last = m;
+    if (message->ready != NO_ID &&
+        edges_holds(l->a, ends_of(l->a, message->ready), starts_of(l->a, m), most_ns))
+        edges_add(l, assembly_message_end(l->a, message->ready), call_of(l, m));
+    add_others(l, m, &l->inbound[connection], sender, most_ns);
+    add_received(l, m, sender, most_ns);
 }
 
 static void add_end(const struct linker *l, uint32_t m, uint32_t member)
@@ -241,6 +275,8 @@ static void add_end(const struct linker *l, uint32_t m, uint32_t member)
 static void add_ends(const struct linker *l)
 {
     EACH_OF (const struct inbound, in, l->inbound, l->n_inbound) {
+        if (in->n == 0)
+            continue;
         uint32_t last = l->messages[in->first + in->n - 1];
         if (!l->joined->has_node_groups) {
             add_end(l, last, in->from);
@@ -269,8 +305,46 @@ static void add_server_edges(struct assembly *a)
     }
 }
 
+static bool is_exchange(const struct assembly *a, uint32_t message)
+{
+    const struct joined *joined = &a->join->joined.at[a->messages->all.at[message].joined];
+    return JOIN_PART(a->join, joined)->kind == DPRO_PUSH_PULL;
+}
+
+/* Keys are exchanged beside each other, over one connection: a small one that is sent a moment
+ * before a large one goes first. What was sent one after the other in every iteration keeps that
+ * order, and a link takes what is sent as it comes. */
+static void add_link_order(struct assembly *a)
+{
+    const struct messages *messages = a->messages;
+    const struct rank_build *lead = &a->join->ranks[0];
+    SCRATCH struct sent_message *sent = mem_alloc(messages->all.n * sizeof *sent);
+    SCRATCH struct map last = {0}; /* of a pair of links: the last message between them, + 1 */
+    uint32_t shown = 0;
+    for (uint32_t s = 0; s < a->n_samples; s++)
+        if (lead->sample_step[s] == lead->steps.reference)
+            shown = s;
+    messages_by_start(messages, shown, 1, sent);
+    for (size_t i = 0; i < messages->all.n; i++) {
+        uint32_t m = sent[i].message;
+        const struct message *message = &messages->all.at[m];
+        uint64_t key = map_mix((uint64_t)message->tx << 32 | message->rx) | 1, seen = 0;
+        if (message->tx == NO_ID || !is_exchange(a, m))
+            continue;
+        map_get(&last, key, &seen);
+        map_set(&last, key, (uint64_t)m + 1);
+        uint32_t before = (uint32_t)seen - 1;
+        if (seen > 0 && message_time_of(a->messages, before, shown)->start_ns == sent[i].start_ns &&
+            edges_holds(a, starts_of(a, before), starts_of(a, m), 0) &&
+            edges_holds(a, ends_of(a, before), ends_of(a, m), 0))
+            assembly_add_edge(a, assembly_message_op(a, before, MESSAGE_CALL),
+                              assembly_message_op(a, m, MESSAGE_CALL), true);
+    }
+}
+
 void assembly_message_edges(struct assembly *a)
 {
+    add_link_order(a);
     for (size_t j = 0; j < a->join->joined.n; j++) {
         struct linker l = {.a = a, .joined = &a->join->joined.at[j]};
         if (l.joined->n_messages == 0)

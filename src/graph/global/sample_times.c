@@ -10,9 +10,9 @@
  * waiting, which the replay derives.
  *
  * A message that finds its link busy may be sent late because a socket takes no more than fits its
- * buffers. On a faster link it would not be. So if the link is busy when the message is ready, its
- * call takes no time, but comes behind the messages before it; what it took after the link got free
- * is a gap on the link. */
+ * buffers. On a faster link it would not be. So if the link is still busy, its call counts no
+ * longer than such calls of its rank usually take while their link is free; what it took after the
+ * link got free is a gap on the link. Messages keep their order. */
 
 #include "base/parallel.h"
 #include "graph/global/assembly.h"
@@ -32,32 +32,78 @@ static int64_t end_before(const struct assembly *a, uint32_t op, uint32_t sample
 
 /* ---- messages ---- */
 
-/* How a message found its links. INT64_MIN: nothing was on them; INT64_MAX: that end is not known.
- */
-struct found_links {
-    int64_t free_ns[2]; /* those before it were over: at the sender, at the receiver */
-    int64_t before_ns;  /* the last of those that need not come before it was sent */
-};
-
-/* What was on a line so far. */
 struct line_state {
-    int64_t free_ns; /* it is over */
+    int64_t free_ns; /* its messages so far are over; INT64_MIN: there were none */
     const struct message *last;
-    int64_t sent_ns, other_ns; /* when the last was sent, and the last of another series */
+    int64_t sent_ns, other_ns; /* when that was sent, and the last one of another series */
+    int64_t n_at_once;         /* that were sent when the last one was, before it */
 };
 
-/* Messages of a series keep their order by their edges. */
-static bool is_of_series(const struct message *a, const struct message *b)
+/* How a message found its links. */
+struct times_turn {
+    int64_t send_free_ns, recv_free_ns; /* those before it were over, at either end; INT64_MAX: that
+                                           end is not known */
+    int64_t before_ns; /* the last of those that need not come before it was sent */
+    int64_t later_ns;  /* one call may send several: by so much later, to keep their order */
+};
+
+/* Messages of a series keep their order by their edges: data, or ready messages, from one rank to
+ * another in a collective. */
+static bool of_one_series(const struct message *a, const struct message *b)
 {
-    return a && a->joined == b->joined && a->from == b->from && a->to == b->to &&
-           a->stream == b->stream;
+    return a->joined == b->joined && a->from == b->from && a->to == b->to &&
+           a->stream == b->stream && a->is_ready == b->is_ready;
 }
 
-/* Durations of the SENDs and RECVs, and found[sample * messages + message]. A message takes its
- * line from when it was sent, or the one before it on that line was over, until it was received
- * whole; as the replay lets it. What is still on a link when an iteration begins holds up what that
- * sends, as it does in a replay. */
-static void time_messages(struct assembly *a, struct found_links *found)
+/* A message takes its line from when it was sent, or the one before it on that line was over, until
+ * it was received whole; as the replay lets it. */
+static int64_t time_on_line(struct line_state *state, const struct message *message,
+                            const struct message_time *time, int64_t *free_ns,
+                            struct times_turn *turn)
+{
+    int64_t start = MAX(state->free_ns, time->start_ns);
+    int64_t dur = assembly_span(start, time->end_ns);
+    *free_ns = state->free_ns;
+    if (!state->last || !of_one_series(state->last, message))
+        state->other_ns = state->last ? state->sent_ns + state->n_at_once : INT64_MIN;
+    turn->before_ns = MAX(turn->before_ns, state->other_ns);
+    int64_t n_at_once = state->last && state->sent_ns == time->start_ns ? state->n_at_once + 1 : 0;
+    turn->later_ns = MAX(turn->later_ns, n_at_once);
+    *state = (struct line_state){start + dur, message, time->start_ns, state->other_ns, n_at_once};
+    return dur;
+}
+
+/* Whether the iteration after a sample is the next sample. */
+static bool next_is_seen(const struct assembly *a, uint32_t sample)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    if (sample + 1 == a->n_samples)
+        return false;
+    uint32_t step = lead->sample_step[sample], next = lead->sample_step[sample + 1];
+    return next == step + 1 && lead->steps.at[next].follows;
+}
+
+/* What shares a line with messages of an iteration may be of the one after it. Where that is not
+ * seen, it is taken to send what this one did. */
+static void add_unseen(const struct assembly *a, line_use_array *uses)
+{
+    const struct rank_build *lead = &a->join->ranks[0];
+    for (size_t i = 0, n = uses->n; i < n; i++) {
+        struct line_use use = uses->at[i];
+        const struct step *step = &lead->steps.at[lead->sample_step[use.sample]];
+        int64_t later = assembly_span(step->start_ns, step->end_ns);
+        if (next_is_seen(a, use.sample) ||
+            __builtin_add_overflow(use.start_ns, later, &use.start_ns) ||
+            __builtin_add_overflow(use.end_ns, later, &use.end_ns))
+            continue;
+        use.dur_ns = NULL;
+        array_push(uses, use);
+    }
+}
+
+/* Durations of the SENDs and RECVs, and how each message found its links. What is still on a link
+ * when an iteration begins holds up what that sends, as it does in a replay. */
+static void time_messages(struct assembly *a, struct times_turn *turns)
 {
     const struct messages *messages = a->messages;
     size_t n_sent = messages->all.n * a->n_samples;
@@ -65,36 +111,82 @@ static void time_messages(struct assembly *a, struct found_links *found)
     SCRATCH struct line_state *states = mem_alloc(a->lines.n * sizeof *states);
     SCRATCH line_use_array uses = {0};
     for (size_t l = 0; l < a->lines.n; l++)
-        states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN};
+        states[l] = (struct line_state){INT64_MIN, NULL, INT64_MIN, INT64_MIN, 0};
     messages_by_start(messages, 0, a->n_samples, sent);
     for (size_t i = 0; i < n_sent; i++) {
         uint32_t m = sent[i].message, sample = sent[i].sample;
         const struct message *message = &messages->all.at[m];
-        const struct message_time *time = message_time_of(messages, m, sample);
+        const struct message_time *time = message_time_of(a->messages, m, sample);
         int64_t *dur = a->graph->sample_dur_ns + (size_t)sample * a->n_ops;
-        struct found_links *links = &found[sample * messages->all.n + m];
-        *links = (struct found_links){{INT64_MAX, INT64_MAX}, INT64_MIN};
+        struct times_turn *turn = &turns[sample * messages->all.n + m];
+        *turn = (struct times_turn){INT64_MAX, INT64_MAX, INT64_MIN, 0};
         for (uint32_t in = 0; in < 2; in++) {
             uint32_t op = assembly_message_op(a, m, in ? MESSAGE_RECV : MESSAGE_SEND);
             if (op == DPRO_NO_OP)
                 continue;
             uint32_t line = a->line_of[2 * m + in];
-            struct line_state *state = &states[line];
-            int64_t start = time->start_ns; /* the correction: a RECV starts as its SEND does */
+            struct message_time seen = *time; /* the correction: a RECV starts as its SEND does */
             if (in && a->options->raw_receives && time->received_ns != ABSENT)
-                start = time->received_ns;
-            if (!is_of_series(state->last, message))
-                state->other_ns = state->sent_ns;
-            links->free_ns[in] = state->free_ns;
-            links->before_ns = MAX(links->before_ns, state->other_ns);
-            start = MAX(start, state->free_ns);
-            dur[op] = assembly_span(start, time->end_ns);
-            *state = (struct line_state){start + dur[op], message, time->start_ns, state->other_ns};
+                seen.start_ns = time->received_ns;
+            dur[op] = time_on_line(&states[line], message, &seen,
+                                   in ? &turn->recv_free_ns : &turn->send_free_ns, turn);
+            int64_t end = states[line].free_ns;
             if (a->lines.at[line].n_sharing > 1)
-                array_add(&uses, line, start, state->free_ns, &dur[op]);
+                array_add(&uses, line, sample, end - dur[op], end, &dur[op]);
         }
     }
+    add_unseen(a, &uses);
     lines_share(a, uses.at, uses.n);
+}
+
+/* A sender's calls of one collective, of its data or its ready messages. */
+struct times_call {
+    uint32_t kind; /* twice the member, one more for ready messages */
+    uint32_t message;
+    bool link_was_busy;
+    int64_t gap_ns;
+};
+
+ORDER(compare_calls, struct times_call, ASCENDING(kind) ?: ASCENDING(gap_ns));
+
+/* What is usual of n calls of a kind, shortest first: the median of those that found their link
+ * free, unless the lower quartile of all is less. */
+static int64_t usual_of(const struct times_call *calls, size_t n)
+{
+    int64_t usual = calls[n / 4].gap_ns;
+    size_t n_free = 0, seen = 0;
+    for (size_t i = 0; i < n; i++)
+        n_free += !calls[i].link_was_busy;
+    for (size_t i = 0; i < n && calls[i].gap_ns < usual; i++)
+        if (!calls[i].link_was_busy && seen++ == n_free / 2)
+            usual = calls[i].gap_ns;
+    return usual;
+}
+
+/* How long the calls of each message's sender in its collective usually take, from the gaps of a
+ * first pass. */
+static void find_usual_gaps(const struct assembly *a, int64_t *usual_ns)
+{
+    SCRATCH ARRAY(struct times_call) calls = {0};
+    const struct message *messages = a->messages->all.at;
+    EACH (const struct joined, joined, a->join->joined) {
+        calls.n = 0;
+        for (uint32_t i = 0; i < joined->n_messages; i++)
+            for (uint32_t s = 0; s < a->n_samples; s++) {
+                uint32_t m = joined->first_message + i;
+                const int64_t *gap = a->graph->sample_gap_ns + (size_t)s * a->n_ops;
+                array_add(&calls, messages[m].from * 2 + messages[m].is_ready, m,
+                          gap[assembly_message_end(a, m)] != 0,
+                          gap[assembly_message_op(a, m, MESSAGE_CALL)]);
+            }
+        array_sort(&calls, compare_calls);
+        for (size_t i = 0, end; i < calls.n; i = end) {
+            end = RUN_END(k, i, calls.n, calls.at[k].kind == calls.at[i].kind);
+            int64_t usual = usual_of(&calls.at[i], end - i);
+            for (size_t k = i; k < end; k++)
+                usual_ns[calls.at[k].message] = usual;
+        }
+    }
 }
 
 /* ---- all ops ---- */
@@ -122,26 +214,40 @@ enum { OPS_A_BLOCK = 256 };
 
 struct timing {
     struct assembly *a;
-    const size_t *first_edge;  /* of each op */
-    struct found_links *found; /* of messages; see time_messages() */
+    const size_t *first_edge; /* of each op */
+    struct times_turn *turns; /* [sample * messages + message] */
+    int64_t *usual_ns;        /* of each message's call; NULL in the first pass */
 };
 
 /* The gaps of a message: of its call, which is over at *end_ns then, and on its links. */
-static void time_call(const struct timing *t, uint32_t sample, uint32_t message, int64_t ready_ns,
-                      int64_t *end_ns)
+static void time_call(struct assembly *a, const struct timing *t, uint32_t sample, uint32_t message,
+                      int64_t ready_ns, int64_t *end_ns)
 {
-    const struct assembly *a = t->a;
-    const struct found_links *links = &t->found[sample * a->messages->all.n + message];
-    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
     int64_t *gap = a->graph->sample_gap_ns + (size_t)sample * a->n_ops;
-    int64_t sent = message_time_of(a->messages, message, sample)->start_ns;
+    const uint32_t *ops = a->message_ops + (size_t)message * N_MESSAGE_OPS;
+    const struct times_turn *turn = &t->turns[sample * a->messages->all.n + message];
+    int64_t sent = message_time_of(a->messages, message, sample)->start_ns, called = sent, usual;
+    int64_t busy_until = MIN(turn->send_free_ns, turn->recv_free_ns);
     *end_ns = sent;
-    if (MIN(links->free_ns[0], links->free_ns[1]) > ready_ns && sent > ready_ns)
-        *end_ns = MIN(MAX(ready_ns, links->before_ns + 1), sent);
-    gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, *end_ns);
-    for (int in = 0; in < 2; in++)
-        if (ops[MESSAGE_SEND + in] != DPRO_NO_OP)
-            gap[ops[MESSAGE_SEND + in]] = assembly_span(MAX(links->free_ns[in], *end_ns), sent);
+    if (!t->usual_ns) { /* what is usual is to be found from these */
+        bool waited = busy_until > ready_ns && busy_until < sent;
+        gap[ops[MESSAGE_CALL]] = assembly_span(waited ? busy_until : ready_ns, sent);
+        gap[assembly_message_end(a, message)] = busy_until >= sent; /* the link was still busy */
+        return;
+    }
+    if (!__builtin_add_overflow(ready_ns, t->usual_ns[message], &usual) && usual < busy_until &&
+        usual < sent) {
+        called = turn->before_ns < usual ? usual : turn->before_ns + 1;
+        called = MIN(called, sent);
+    }
+    if (a->join->joined.at[a->messages->all.at[message].joined].has_servers)
+        called += turn->later_ns;
+    *end_ns = called;
+    gap[ops[MESSAGE_CALL]] = assembly_span(ready_ns, called);
+    if (ops[MESSAGE_SEND] != DPRO_NO_OP)
+        gap[ops[MESSAGE_SEND]] = assembly_span(MAX(turn->send_free_ns, called), sent);
+    if (ops[MESSAGE_RECV] != DPRO_NO_OP)
+        gap[ops[MESSAGE_RECV]] = assembly_span(MAX(turn->recv_free_ns, called), sent);
 }
 
 /* One iteration's durations and gaps by the graph's edges. */
@@ -173,7 +279,7 @@ static void time_sample(void *arg, size_t at_sample)
         if (ready_ns == ABSENT)
             ready_ns = rank->steps.at[step].start_ns;
         if (message != NO_ID) {
-            time_call(t, sample, message, ready_ns, &end_ns[op]);
+            time_call(a, t, sample, message, ready_ns, &end_ns[op]);
             continue;
         }
         int64_t start = ready_ns, end = start;
@@ -303,6 +409,19 @@ static void average_times(void *arg, size_t block)
     }
 }
 
+/* All iterations; where there are messages twice, as what is usual must be known first. */
+static void time_samples(struct timing *t)
+{
+    struct assembly *a = t->a;
+    parallel_for(a->n_samples, a->options->threads, time_sample, t);
+    if (a->messages->all.n == 0)
+        return;
+    t->usual_ns = mem_alloc(a->messages->all.n * sizeof *t->usual_ns);
+    find_usual_gaps(a, t->usual_ns);
+    parallel_for(a->n_samples, a->options->threads, time_sample, t);
+    mem_free(t->usual_ns);
+}
+
 void assembly_time(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -310,7 +429,7 @@ void assembly_time(struct assembly *a)
     size_t *first_edge = mem_alloc(a->n_ops * sizeof *first_edge);
     struct timing t = {.a = a,
                        .first_edge = first_edge,
-                       .found = mem_alloc(n_messages * a->n_samples * sizeof *t.found)};
+                       .turns = mem_alloc(n_messages * a->n_samples * sizeof *t.turns)};
     g->sample_dur_ns = arena_alloc(&g->arena, n * sizeof *g->sample_dur_ns);
     g->sample_gap_ns = arena_alloc(&g->arena, n * sizeof *g->sample_gap_ns);
     if (n_messages > 0) { /* not all times of their ops are set */
@@ -325,8 +444,8 @@ void assembly_time(struct assembly *a)
             e++;
         first_edge[op] = e;
     }
-    time_messages(a, t.found);
-    parallel_for(a->n_samples, a->options->threads, time_sample, &t);
+    time_messages(a, t.turns);
+    time_samples(&t);
     settle_all_turns(a);
     settle_unrecorded(a);
     parallel_for((a->n_ops + OPS_A_BLOCK - 1) / OPS_A_BLOCK, a->options->threads, average_times,
@@ -338,5 +457,5 @@ void assembly_time(struct assembly *a)
         g->sample_dur_ns += a->n_ops;
         g->sample_gap_ns += a->n_ops;
     }
-    FREE_ALL(&first_edge, &t.found);
+    FREE_ALL(&first_edge, &t.turns);
 }

@@ -116,7 +116,7 @@ void lines_share(const struct assembly *a, const struct line_use *uses, size_t n
             n_taking += ++*on == 1;
         if (!moment->ends)
             begun[moment->use] = got;
-        else
+        else if (uses[moment->use].dur_ns)
             *uses[moment->use].dur_ns =
                 (int64_t)((got - begun[moment->use] + FRACTIONS / 2) / FRACTIONS);
     }

@@ -58,7 +58,8 @@ static uint32_t collective_of(const struct endpoint_log *log, size_t event)
 {
     if (log->transport) {
         const struct net_message *message = &log->transport->messages.at[event];
-        return message->opcode == GLOO_DATA ? message->collective : NO_ID;
+        bool wanted = message->opcode == GLOO_DATA || message->opcode == GLOO_RECV_READY;
+        return wanted ? message->collective : NO_ID;
     }
     uint32_t operation = log->nccl->steps.at[event].operation;
     return operation == NO_ID ? NO_ID : log->leader[operation];
@@ -164,6 +165,7 @@ static struct endpoint end_of(const struct net_transport *t, const struct net_me
                                  message->protocol == NET_PS ? message->flags : message->delta,
                              .stream = message->stream,
                              .offset = message->offset,
+                             .is_ready = message->opcode != GLOO_DATA,
                              .sends = sends,
                              .size_bytes = net_message_payload(message),
                              .start_ns = message->start_ns,
@@ -183,7 +185,8 @@ static bool add_message(struct endpoints *endpoints, const struct joined *joined
     struct endpoint end = end_of(t, message, member, other);
     if (!end.sends && peer)
         end.stream = peer_stream;
-    add_end(endpoints, joined, member, end);
+    if (!end.is_ready || endpoints->with_ready)
+        add_end(endpoints, joined, member, end);
     if (!joined->has_servers)
         return true;
     const struct net_message *there =
@@ -308,10 +311,19 @@ static bool list_ends(struct endpoints *endpoints, const struct joined *joined, 
 
 /* ---- the two ends of each message ---- */
 
+/* Who sends the data that a message is or is the ready message of, and to whom. */
+static uint64_t way_of(const struct endpoint *end)
+{
+    return end->is_ready ? (uint64_t)end->to << 32 | end->from
+                         : (uint64_t)end->from << 32 | end->to;
+}
+
+/* By transaction. Of each way and number first the data, then the ready messages: the k-th is for
+ * the k-th. */
 static int compare_transactions(const struct endpoint *x, const struct endpoint *y)
 {
-    return ASCENDING(from) ?: ASCENDING(to) ?: ASCENDING(number) ?: ASCENDING(stream)
-           ?: ASCENDING(offset);
+    return COMPARE(way_of(x), way_of(y)) ?: ASCENDING(number) ?: ASCENDING(is_ready)
+           ?: ASCENDING(stream) ?: ASCENDING(offset);
 }
 
 ORDER(by_transaction, struct endpoint, compare_transactions(x, y) ?: DESCENDING(sends));
@@ -386,9 +398,52 @@ static void clip_times(const struct endpoints *endpoints, const struct joined *j
     }
 }
 
+size_t found_run_end(const found_array *found, size_t first, size_t *n_data)
+{
+    size_t end = first;
+    *n_data = 0;
+    for (; end < found->n && way_of(&found->at[end].end) == way_of(&found->at[first].end) &&
+           found->at[end].end.number == found->at[first].end.number;
+         end++)
+        *n_data += !found->at[end].end.is_ready;
+    return end;
+}
+
+static uint64_t stream_key(const struct endpoint *end)
+{
+    return map_mix(map_mix(((uint64_t)end->from << 32 | end->to) + 1) + end->stream) | 1;
+}
+
+/* Keeps the ready messages that share their stream with data. Returns whether there is none, or one
+ * for each message. */
+static bool keep_ready(found_array *found)
+{
+    SCRATCH struct map with_data = {0}; /* streams */
+    size_t n_kept = 0, n_data;
+    bool complete = true;
+    for (size_t i = 0; i < found->n; i++)
+        if (!found->at[i].end.is_ready)
+            map_set(&with_data, stream_key(&found->at[i].end), 1);
+    for (size_t i = 0, end; i < found->n && complete; i = end) {
+        size_t n_shared = 0;
+        end = found_run_end(found, i, &n_data);
+        for (size_t k = i; k < end; k++) {
+            bool is_ready = found->at[k].end.is_ready;
+            bool shared = is_ready && map_get(&with_data, stream_key(&found->at[k].end), NULL);
+            n_shared += shared;
+            if (shared || !is_ready)
+                found->at[n_kept++] = found->at[k];
+        }
+        complete = n_shared == 0 || (n_shared == n_data && n_shared + n_data == end - i);
+    }
+    found->n = n_kept;
+    return complete;
+}
+
 bool endpoints_pair(struct endpoints *endpoints, const struct joined *joined, uint32_t sample)
 {
-    if (!list_ends(endpoints, joined, sample) || !pair_ends(endpoints))
+    if (!list_ends(endpoints, joined, sample) || !pair_ends(endpoints) ||
+        (endpoints->with_ready && !keep_ready(&endpoints->found)))
         return false;
     clip_times(endpoints, joined, sample);
     return true;

@@ -9,11 +9,13 @@
 
 struct endpoint {
     /* the transaction */
-    uint32_t from, to;        /* members, from 0; NO_ID: the other end is not known */
-    uint32_t number;          /* gloo: of the message; NCCL: of the operation */
-    uint32_t stream;          /* gloo: the sender's; NCCL: the channel */
-    uint64_t offset;          /* gloo: of its first byte; NCCL: the step */
-    bool sends;               /* which end */
+    uint32_t from, to; /* members, from 0; NO_ID: the other end is not known */
+    uint32_t number; /* gloo: number of the data message, which a ready message shares; NCCL: of the
+                        operation */
+    uint32_t stream; /* gloo: the sender's; NCCL: the channel */
+    uint64_t offset; /* gloo: of its first byte; NCCL: the step */
+    bool is_ready;   /* a ready message of the receiver; carries no data */
+    bool sends;      /* which end */
     uint32_t channel;         /* data that came in on a channel goes out on the same; gloo: 0 */
     uint64_t size_bytes;      /* of data */
     int64_t start_ns, end_ns; /* on the common axis; ABSENT: not known */
@@ -45,6 +47,7 @@ struct endpoints {
     uint32_t n_logs;
     bool has_gloo, has_nccl, has_ps; /* any message, any step */
     struct map comm_members; /* members of the current collective, by rank in NCCL's communicator */
+    bool with_ready;         /* ready messages are wanted, too */
     bool *unlogged;          /* by member of the collective at hand: it has no log */
     uint32_t nobody;         /* member that stands for all who have no log; NO_ID: there are none */
     endpoint_array ends;
@@ -61,9 +64,11 @@ void endpoints_fini(struct endpoints *endpoints);
 const struct net_part *endpoints_part(const struct join *join, const struct member *member,
                                       uint32_t sample);
 
-/* All messages of a collective that carry data in an iteration, into endpoints->found, by
- * transaction. Returns whether none lacks an end that should be there. */
+/* All messages of a collective in an iteration, into endpoints->found, by way and number: the data
+ * before the ready messages. Returns whether none lacks an end that should be there. */
 bool endpoints_pair(struct endpoints *endpoints, const struct joined *joined, uint32_t sample);
+/* Those of one way and number from `first` on, data and ready messages: where they end. */
+size_t found_run_end(const found_array *found, size_t first, size_t *n_data);
 
 /* The algorithm that NCCL says it ran: "ring", ..., static; NULL: not known. */
 const char *endpoints_algorithm(const struct endpoints *endpoints, const struct net_part *part);

@@ -164,13 +164,22 @@ static void add_shown(struct message_finder *f, uint32_t j)
                                   .rx = NO_ID,
                                   .stream = end->stream,
                                   .channel = end->channel,
+                                  .ready = NO_ID,
+                                  .is_ready = end->is_ready,
                                   .size_bytes = end->size_bytes};
         f->place.at[order[i]] = i;
+        joined->n_data += !end->is_ready;
         if (found->sent)
             message.tx = find_link(f, found->sender, joined_rank(f->join, joined, end->from));
         if (found->received)
             message.rx = find_link(f, found->receiver, joined_rank(f->join, joined, end->to));
         array_push(&f->messages->all, message);
+    }
+    struct message *added = &f->messages->all.at[joined->first_message];
+    for (size_t i = 0, end, n_data; i < n; i = end) {
+        end = found_run_end(&f->shown, i, &n_data);
+        for (size_t k = i + n_data; k < end; k++)
+            added[f->place.at[k - n_data]].ready = joined->first_message + f->place.at[k];
     }
 }
 
@@ -180,8 +189,11 @@ static void find_pattern(struct message_finder *f, struct joined *joined)
     const struct member *members = joined_members(f->join, joined);
     SCRATCH struct pattern_message *pairs =
         mem_alloc((joined->n_messages + (size_t)1) * sizeof *pairs);
+    size_t n = 0;
     for (uint32_t m = 0; m < joined->n_messages; m++)
-        pairs[m] = (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
+        if (!messages[m].is_ready)
+            pairs[n++] =
+                (struct pattern_message){messages[m].from, messages[m].to, messages[m].channel};
     const char *known = NULL;
     for (uint32_t m = 0; m < joined->n_members && !known; m++)
         known = endpoints_algorithm(&f->ends, endpoints_part(f->join, &members[m], 0));
@@ -191,8 +203,7 @@ static void find_pattern(struct message_finder *f, struct joined *joined)
         known = "parameter server";
     uint32_t n_ends = joined->n_members + (joined->has_servers ? f->join->n_servers : 0);
     uint32_t n_passes = JOIN_PART(f->join, joined)->kind == DPRO_ALL_REDUCE ? 2 : 1;
-    joined->pattern =
-        pattern_find(pairs, joined->n_messages, n_ends, known, n_passes * (joined->n_members - 1));
+    joined->pattern = pattern_find(pairs, n, n_ends, known, n_passes * (joined->n_members - 1));
 }
 
 /* What is framed on its way is some bytes longer or shorter each time. */
@@ -208,8 +219,8 @@ static bool equal_messages(const found_array *a, const found_array *b, bool any_
     bool equal = a->n == b->n;
     for (size_t i = 0; i < a->n && equal; i++) {
         const struct endpoint *x = &a->at[i].end, *y = &b->at[i].end;
-        equal = x->from == y->from && x->to == y->to && x->stream == y->stream &&
-                (any_size || nearly_equal(x->size_bytes, y->size_bytes));
+        equal = x->from == y->from && x->to == y->to && x->is_ready == y->is_ready &&
+                x->stream == y->stream && (any_size || nearly_equal(x->size_bytes, y->size_bytes));
     }
     return equal;
 }
@@ -274,14 +285,15 @@ static bool time_messages(struct message_finder *f, const struct joined *joined,
     return true;
 }
 
-/* Takes one collective apart, or counts why it can't be. */
-static void take_apart(struct message_finder *f, uint32_t j)
+/* Takes one collective apart, with ready messages where it can, or counts why it can't be. */
+static void take_apart(struct message_finder *f, uint32_t j, bool with_ready)
 {
     struct joined *joined = &f->join->joined.at[j];
     struct messages *messages = f->messages;
     uint32_t n_samples = f->messages->n_samples, shown = shown_sample(f, joined);
     size_t first_time = messages->times.n, first_message = messages->all.n;
     bool uneven = false;
+    f->ends.with_ready = with_ready;
     if (endpoints_pair(&f->ends, joined, shown)) {
         size_t n_new = f->ends.found.n, n = first_message + n_new;
         if (n_new == 0)
@@ -303,7 +315,11 @@ static void take_apart(struct message_finder *f, uint32_t j)
         }
         messages->all.n = first_message;
         messages->times.n = first_time;
-        joined->n_messages = 0;
+        joined->n_messages = joined->n_data = 0;
+    }
+    if (with_ready) {
+        take_apart(f, j, false);
+        return;
     }
     messages->n_whole++;
     messages->n_uneven += uneven;
@@ -323,7 +339,7 @@ static void take_exchange(struct message_finder *f, uint32_t j)
         f->ends.unlogged[joined->n_members + k] = false;
     joined->has_node_groups = false;
     joined->has_servers = true;
-    take_apart(f, j);
+    take_apart(f, j, false);
 }
 
 /* Takes one apart, if the logs that such have say enough. */
@@ -348,7 +364,12 @@ static void take_collective(struct message_finder *f, uint32_t j)
             note_lacking(f, joined, LACKS_WHOLE);
         return;
     }
-    take_apart(f, j);
+    /* Where data are passed on, a ready message stands behind data for a reason. Where all send
+     * what they had before, which of a rank's ready messages and data comes first is chance, and
+     * must not decide when other ranks are faster or slower. And when a rank without a log sent
+     * one, before it stood behind data, nothing tells. */
+    bool passes_on = !on_gpu && c->kind == DPRO_ALL_REDUCE && joined->n_unlogged == 0;
+    take_apart(f, j, passes_on);
     if (joined->n_messages > 0 && joined->n_unlogged > 0) {
         f->messages->n_partial++;
         note_lacking(f, joined, LACKS_PART);

@@ -1,7 +1,10 @@
 /* The messages of a collective (paper, section 3.1), as the logs of its ranks show them. Each is a
  * SEND on its sender's link and a RECV on its receiver's. If one of the ranks has no log, it is the
- * other's op alone. The ready messages of gloo's receivers carry no data, and are no messages of
- * the graph. */
+ * other's op alone.
+ *
+ * gloo's receivers send a ready message before each message. Where that shares its stream with data
+ * it may wait behind it as long as a message takes. Then ready messages are messages of the graph,
+ * too. */
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +21,9 @@ struct message {
     uint32_t tx, rx;   /* links; NO_ID: that member has no log, so there is no SEND, or no RECV */
     uint32_t stream; /* the stream that it shares with others from the same rank to the same rank */
     uint32_t channel;    /* data that came in on a channel goes out on the same; 0: no channels */
-    bool is_last;        /* it is the last one in its stream */
+    uint32_t ready;      /* the ready message that its sender waits for; NO_ID */
+    bool is_ready;       /* carries no data */
+    bool is_last;        /* it is the last one with data in its stream */
     bool ends_sender;    /* its sender leaves the collective only after it has arrived */
     uint64_t size_bytes; /* of data */
 };

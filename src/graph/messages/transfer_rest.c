@@ -105,7 +105,7 @@ static void find_last_sends(const struct join *join, const struct joined *joined
         struct message *message = &messages->all.at[m];
         uint64_t key = map_mix(((uint64_t)message->from << 32 | message->to) + 1);
         key = map_mix(key + message->stream) | 1;
-        if (!map_insert(&seen, key, 1))
+        if (message->is_ready || !map_insert(&seen, key, 1))
             continue;
         message->is_last = message->ends_sender = true;
         bool never = true;
@@ -152,7 +152,7 @@ static void cut_after_messages(const struct messages *messages, struct join *joi
     struct member *members = joined_members(join, joined);
     for (uint32_t m = joined->first_message; m < joined->first_message + joined->n_messages; m++) {
         const struct message *message = &messages->all.at[m];
-        for (int side = 0; side < 2; side++) {
+        for (int side = 0; side < 2 && !message->is_ready; side++) {
             uint32_t own = side ? message->to : message->from;
             if (own >= joined->n_members)
                 continue;

@@ -924,6 +924,8 @@ TEST(names_tell_what_a_call_is)
                  {"hipDeviceSynchronize", NAME_DEVICE_SYNC},
                  {"cudaEventSynchronize", NAME_STREAM_SYNC},
                  {"cuStreamSynchronize", NAME_STREAM_SYNC},
+                 {"musaStreamSynchronize", NAME_STREAM_SYNC},
+                 {"aclrtSynchronizeStream", NAME_STREAM_SYNC},
                  {"cudaStreamWaitEvent", NAME_STREAM_WAIT},
                  {"gloo:all_reduce", NAME_COMM_RUN},
                  {"c10d::allreduce_", NAME_COMM_CALL},

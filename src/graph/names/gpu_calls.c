@@ -2,13 +2,11 @@
 
 #include "graph/names/names.h"
 
-static const char *const prefixes[] = {"cuda", "hip", "cu"}; /* CUDA, HIP, CUDA's driver */
-
 /* What follows the prefix begins with one of the words, each with a space after it. What none fits
  * is a launch. */
 static const char *const words[N_CALL_CLASSES] = {
-    [CALL_SYNC] = "DeviceSynchronize StreamSynchronize EventSynchronize CtxSynchronize StreamQuery "
-                  "EventQuery ",
+    [CALL_SYNC] = "DeviceSynchronize StreamSynchronize EventSynchronize CtxSynchronize "
+                  "SynchronizeDevice SynchronizeStream SynchronizeEvent StreamQuery EventQuery ",
     [CALL_COPY] = "Memcpy ",
     [CALL_MEMORY] = "Malloc Free ExtMalloc HostAlloc HostMalloc HostFree HostRegister "
                     "HostUnregister MemAlloc MemFree MemHostAlloc MemCreate MemRelease MemMap "
@@ -33,14 +31,16 @@ static bool is_among(const char *words_of_class, const char *text, bool begins)
     return false;
 }
 
+const char *call_without_prefix(const char *name)
+{
+    enum { LONGEST = 8 };
+    size_t len = strspn(name, "abcdefghijklmnopqrstuvwxyz");
+    return len >= 2 && len <= LONGEST && isupper((unsigned char)name[len]) ? name + len : NULL;
+}
+
 enum call_class call_classify(const char *name)
 {
-    const char *rest = NULL;
-    for (size_t p = 0; p < sizeof prefixes / sizeof *prefixes && !rest; p++) {
-        size_t len = strlen(prefixes[p]);
-        if (strncmp(name, prefixes[p], len) == 0 && isupper((unsigned char)name[len]))
-            rest = name + len;
-    }
+    const char *rest = call_without_prefix(name);
     for (int class = 0; class < N_CALL_CLASSES; class ++)
         if (is_among(others[class], name, false) || (rest && is_among(words[class], rest, true)))
             return (enum call_class) class;

@@ -103,6 +103,9 @@ enum call_class {
     CALL_LOAD, /* of code onto the GPU, once */
     N_CALL_CLASSES,
 };
+/* What follows a runtime's prefix: cuda, hip, cu (CUDA's driver), aclrt, musa, ...; NULL: it has
+ * none. */
+const char *call_without_prefix(const char *name);
 enum call_class call_classify(const char *name);
 const char *call_class_words(enum call_class class); /* "waiting for the GPU"; static */
 

@@ -55,13 +55,14 @@ static const struct row names[] = {
     {0},
 };
 
-/* cudaXxx, hipXxx, cuXxx (driver) */
+/* cudaXxx, hipXxx, cuXxx (driver), aclrtXxx, ... */
 static const struct row calls[] = {
     {NAME_COPY_CALL, {"Memcpy"}},
-    {NAME_DEVICE_SYNC, {"DeviceSynchronize", "CtxSynchronize"}},
+    {NAME_DEVICE_SYNC, {"DeviceSynchronize", "CtxSynchronize", "SynchronizeDevice"}},
     {NAME_STREAM_SYNC, {"StreamSynchronize", "EventSynchronize"}},
+    {NAME_STREAM_SYNC, {"SynchronizeStream", "SynchronizeEvent"}},
     {NAME_STREAM_WAIT, {"StreamWaitEvent"}},
-    {NAME_EVENT_RECORD, {"EventRecord"}},
+    {NAME_EVENT_RECORD, {"EventRecord", "RecordEvent"}},
     {0},
 };
 
@@ -82,12 +83,9 @@ uint32_t name_classify(const char *name, size_t len)
     if (class)
         return class;
     class = classes_of(names, name, len);
-    if (text_begins(name, "cuda"))
-        class |= classes_of(calls, name + 4, len - 4);
-    else if (text_begins(name, "hip"))
-        class |= classes_of(calls, name + 3, len - 3);
-    else if (text_begins(name, "cu") && isupper((unsigned char)name[2]))
-        class |= classes_of(calls, name + 2, len - 2);
+    const char *call = call_without_prefix(name);
+    if (call)
+        class |= classes_of(calls, call, len - (size_t)(call - name));
     if (comm_name_of_kernel(name, len, &kernel))
         class |= NAME_COMM_KERNEL;
     if (comm_name_is_scope(name, len))

@@ -10,83 +10,46 @@ static bool steps_wanted(const struct chooser *c, const struct step *step)
            (step->number >= o->first_step && step->number <= o->last_step);
 }
 
-struct numbered {
-    int64_t number;
-    uint32_t step;
-};
-
-typedef ARRAY(struct numbered) numbered_array;
-
-ORDER(compare_numbered, struct numbered, ASCENDING(number) ?: ASCENDING(step));
-ORDER(compare_steps, struct numbered, ASCENDING(step));
-
-/* The steps to learn from, by number, equal ones in their order. */
-static numbered_array list_wanted(const struct chooser *c, const struct rank_build *rank)
-{
-    numbered_array list = {0};
-    for (uint32_t s = 0; s < rank->steps.n; s++)
-        if (steps_wanted(c, &rank->steps.at[s]))
-            array_add(&list, rank->steps.at[s].number, s);
-    array_sort(&list, compare_numbered);
-    return list;
-}
-
-/* Removes from the lead's list what the rank has not; of steps of one number the k-th is the k-th
- * there. */
-static void keep_common(numbered_array *lead, const numbered_array *own)
-{
-    size_t kept = 0;
-    for (size_t i = 0, k = 0; i < lead->n && k < own->n;) {
-        if (lead->at[i].number != own->at[k].number) {
-            if (lead->at[i].number < own->at[k].number)
-                i++;
-            else
-                k++;
-            continue;
-        }
-        lead->at[kept++] = lead->at[i++];
-        k++;
-    }
-    lead->n = kept;
-}
-
-/* Steps of one number that all ranks measured, in the lead's order of time. Returns how many. */
+/* Steps of one number that all ranks measured, in the lead's order of time; of those with one
+ * number on a rank the k-th is the k-th on the others. Returns how many. */
 static uint32_t choose_samples(struct chooser *c)
 {
-    SCRATCH numbered_array common = list_wanted(c, &c->ranks[0]), by_time = {0};
-    for (uint32_t r = 1; r < c->n_ranks; r++) {
-        SCRATCH numbered_array own = list_wanted(c, &c->ranks[r]);
-        keep_common(&common, &own);
-    }
-    uint32_t n = (uint32_t)common.n;
-    for (uint32_t i = 0; i < n; i++)
-        array_add(&by_time, i, common.at[i].step);
-    array_sort(&by_time, compare_steps);
-    for (uint32_t i = 0; i < n; i++)
-        common.at[by_time.at[i].number].step = i;
-    EACH_OF (struct rank_build, rank, c->ranks, c->n_ranks) {
-        SCRATCH numbered_array own = list_wanted(c, rank);
-        mem_free(rank->sample_step);
-        rank->sample_step = mem_alloc((n + (size_t)1) * sizeof *rank->sample_step);
-        rank->n_samples = n;
-        uint32_t found = 0;
-        for (size_t k = 0; k < own.n && found < n; k++)
-            if (own.at[k].number == common.at[found].number)
-                rank->sample_step[common.at[found++].step] = own.at[k].step;
-    }
-    return n;
+    SCRATCH struct map n_ranks = {0}, samples = {0};
+    for (int pass = 0; pass < 2; pass++) /* count, then fill in; the lead numbers the samples */
+        EACH_OF (struct rank_build, rank, c->ranks, c->n_ranks) {
+            SCRATCH struct map seen = {0};
+            uint64_t sample;
+            if (pass == 1) {
+                mem_free(rank->sample_step);
+                rank->sample_step = mem_alloc((rank->steps.n + 1) * sizeof *rank->sample_step);
+            }
+            for (uint32_t s = 0; s < rank->steps.n; s++) {
+                if (!steps_wanted(c, &rank->steps.at[s]))
+                    continue;
+                uint64_t key = map_key((uint64_t)rank->steps.at[s].number);
+                key = map_key(key + map_add(&seen, key, 1));
+                if (pass == 0)
+                    map_add(&n_ranks, key, 1);
+                else if (map_or(&n_ranks, key, 0) == c->n_ranks && rank == c->ranks)
+                    rank->sample_step[map_number(&samples, key)] = s;
+                else if (map_get(&samples, key, &sample))
+                    rank->sample_step[sample] = s;
+            }
+            rank->n_samples = (uint32_t)samples.n;
+        }
+    return (uint32_t)samples.n;
 }
 
 /* How far each value lies from the median: 0 to n. */
 static double *off_median(const int64_t *values, uint32_t n, struct arena *scratch)
 {
     double *off = arena_array(scratch, n, sizeof *off);
-    struct numbered *sorted = arena_array(scratch, n, sizeof *sorted);
-    for (uint32_t i = 0; i < n; i++)
-        sorted[i] = (struct numbered){values[i], i};
-    qsort(sorted, n, sizeof *sorted, compare_numbered);
-    for (uint32_t below = 0; below < n; below++)
-        off[sorted[below].step] = below * 2 > n ? below * 2.0 - n : n - below * 2.0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t below = 0;
+        for (uint32_t k = 0; k < n; k++)
+            below += values[k] < values[i] || (values[k] == values[i] && k < i);
+        off[i] = fabs(2.0 * below - n);
+    }
     return off;
 }
 

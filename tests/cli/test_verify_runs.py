@@ -45,11 +45,11 @@ class Runs(Case):
         self.write("plan/plan.json", plan_for())
         self.write("plan/mxnet.env", "MXNET_KVSTORE_BIGARRAY_BOUND=4000\n")
 
-    def verify(self, *arguments, extra="", env=None, **times):
+    def verify(self, *arguments, extra="", env=None, given="plan", **times):
         if os.path.exists(self.path("told")):
             os.unlink(self.path("told"))
         program = PROGRAM.replace("EXTRA", extra).replace("TIMES", repr({"baseline": OWN, "plan": PLAN, **times}))
-        return dpro("verify", "--plan", "plan", *arguments, "--", sys.executable, "-S", self.write("train.py", program), cwd=self.folder,
+        return dpro("verify", "--plan", given, *arguments, "--", sys.executable, "-S", self.write("train.py", program), cwd=self.folder,
                     env={"TMPDIR": self.folder, **(env or {})})
 
     def told(self):
@@ -152,15 +152,15 @@ class Runs(Case):
     def test_what_has_no_meaning_here_is_refused_before_anything_runs(self):
         self.write("other/plan.json", plan_for("horovod"))
         self.write("byteps/plan.json", plan_for("byteps"))
-        for arguments, code, text in ((["--settle=2"], USAGE, "--settle is for turns that are steps"),
-                                      (["--turns=steps"], USAGE, "only PyTorch's DDP can be switched"),
-                                      (["--against", "cap=5"], USAGE, "PyTorch's DDP's"),
-                                      (["--against", "plan=other"], INPUT, "it is for horovod"),
-                                      (["--against", "plan=plan", "--against", "plan=plan"], USAGE, "there already"),
-                                      (["--against", "plan=nowhere"], INPUT, "nowhere"),
-                                      (["--plan", "byteps"], INPUT, "BytePS")):
-            with self.subTest(arguments):
-                result = self.verify(*arguments)
+        for plan, arguments, code, text in (("plan", ["--settle=2"], USAGE, "--settle is for turns that are steps"),
+                                            ("plan", ["--turns=steps"], USAGE, "only PyTorch's DDP can be switched"),
+                                            ("plan", ["--against", "cap=5"], USAGE, "PyTorch's DDP's"),
+                                            ("plan", ["--against", "plan=other"], INPUT, "it is for horovod"),
+                                            ("plan", ["--against", "plan=plan", "--against", "plan=plan"], USAGE, "there already"),
+                                            ("plan", ["--against", "plan=nowhere"], INPUT, "nowhere"),
+                                            ("byteps", [], INPUT, "BytePS")):
+            with self.subTest(plan=plan, arguments=arguments):
+                result = self.verify(*arguments, given=plan)
                 self.assert_error(result, code, text)
                 self.assertFalse(os.path.exists(self.path("told")))
 

@@ -109,7 +109,7 @@ static void read_file(const char *path, const struct dpro_trace *trace,
         MEMBER_BY("turns", read_turns, 0),
         {NULL}};
     struct dpro_error why;
-    SCRATCH struct strtab strings = {0};
+    struct strtab strings = {0};
     struct json_reader r = {.strings = &strings, .arg = reading};
     fail_on(json_read_file(&r, path, members, reading, "not what was measured by turns", &why),
             &why);
@@ -122,6 +122,7 @@ static void read_file(const char *path, const struct dpro_trace *trace,
     if (strcmp(had, has) != 0)
         fail_with(DPRO_EFORMAT, "%s: it is of torch %.40s, this job ran with %.40s", path, had,
                   has);
+    strtab_fini(&strings);
 }
 
 static int try_file(const char *path, const struct dpro_trace *trace, struct turns_reading *reading,

@@ -71,7 +71,7 @@ static const char *const wanted_keys[N_WANTED_KEYS] = {[KEY_END] = "", KEYS(TEXT
  * of few. Writers repeat themselves to the byte, so that comparing with what was there before is
  * mostly right, and the processor need not wait for the ends of keys and values to be found. */
 struct guess {
-    _Alignas(64) char text[40];
+    char text[40];
     struct kineto_place *next; /* what may come after it, or after the value that it leads to */
     int64_t value;             /* see read_value() */
     uint8_t len;               /* NO_GUESS: nothing learnt */
@@ -79,7 +79,8 @@ struct guess {
     uint8_t key;
     bool on_stream; /* a tid that says so: "stream 7" */
 };
-enum { NO_GUESS = 255, N_GUESSES = 4 };
+enum { NO_GUESS = 255, N_GUESSES = 4, GUESS_BYTES = 64 };
+_Static_assert(sizeof(struct guess) == GUESS_BYTES, "a guess is a line of the cache");
 
 /* A place in an event, by what sort of event it is and by the key before. */
 struct kineto_place {
@@ -494,7 +495,7 @@ static void *kineto_create(struct json *js)
     k->name_cache = mem_array(NAME_CACHE, sizeof *k->name_cache);
     size_t n_places = (size_t)N_SORTS * N_KEYS + 2;
     k->place_room = mem_array(n_places, sizeof *k->places); /* taken from the system when used */
-    k->places = (void *)(((uintptr_t)k->place_room | (_Alignof(struct kineto_place) - 1)) + 1);
+    k->places = (void *)(((uintptr_t)k->place_room | (GUESS_BYTES - 1)) + 1);
     add_place(k);
     return k;
 }

@@ -82,8 +82,8 @@ struct sim_join {
 /* A link, or links that are alike and carry the same at the same time, or another thing that what
  * is under way shares equally. */
 struct sim_resource {
-    double slowness;  /* ratio of the time of a flow alone on it to that on a rank's link */
-    uint32_t n_flows; /* that share it */
+    double slowness;              /* a flow alone takes so many times as long as on a rank's link */
+    uint32_t n_flows;             /* that share it */
     uint32_t *carried, n_carried; /* channels whose flows share it */
     double left;                  /* while rates are found: of its rate, */
     uint32_t n_open;              /* and flows that have none yet */

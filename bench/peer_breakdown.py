@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The temporal breakdown of Holistic Trace Analysis beside that of `dpro replay`, iteration by iteration, in % of it:
-`peer_breakdown.py DPRO TRACE...` with a Python that has HolisticTraceAnalysis. Prints the table of doc/accuracy.md.
+`peer_breakdown.py DPRO TRACE...` with a Python that has HolisticTraceAnalysis. Prints the table that doc/accuracy.md sums up.
 
 HTA counts whole recordings in whole microseconds; here it is given the kernels that an iteration's CPU launches, and so is what the
 same definitions give of times as they are recorded. Computing: kernels but NCCL's, and copies; communication: all else while one

@@ -10,8 +10,8 @@ job, and what else the machine does is no failure. One that fails again is.
 
 Time limits are in seconds of an idle machine as CI has it: on a slower or busier one they last longer (class Pace).
 
-Each minute a line says what runs. The last line is `N passed, N failed[, N skipped]`; the exit status is 1 when anything
-failed or nothing ran."""
+Each minute a line says what runs; a suite's line has its seconds and those of CPUs. The last line is
+`N passed, N failed[, N skipped]`; the exit status is 1 when anything failed or nothing ran."""
 import argparse
 import concurrent.futures
 import json
@@ -68,28 +68,30 @@ class Suite:
     def __init__(self, name, command, env=None, timeout=300, kind="tap", folder=ROOT, python=sys.executable):
         self.name, self.command, self.env, self.timeout, self.kind = name, command, env or {}, timeout, kind
         self.folder, self.python = folder, python
-        self.passed, self.failures, self.skips, self.seconds = 0, [], [], 0.0
+        self.passed, self.failures, self.skips, self.seconds, self.cpu = 0, [], [], 0.0, 0.0
         self.failed_ids = []  # of cases that a failure names, for another run of these alone
         self.started = None  # on the wall's clock, while it runs
 
 
 def run_limited(command, env, timeout, folder=ROOT):
-    """Runs a command in a process group of its own; returns (exit status or None, output). The output goes through a
-    file, so that a child that outlives its parent can't keep us waiting."""
+    """Runs a command in a process group of its own; returns (exit status or None, output, CPU seconds of it and of what it
+    waited for). The output goes through a file, so that a child that outlives its parent can't keep us waiting."""
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                    env={**os.environ, **env}, start_new_session=True)
-        start, status = PACE.now(), None
-        while status is None and PACE.now() - start < timeout:
-            try:
-                status = process.wait(1)
-            except subprocess.TimeoutExpired:
-                pass
-        if status is None:
+        ended = []
+        waiting = threading.Thread(target=lambda: ended.extend(os.wait4(process.pid, 0)))
+        waiting.start()
+        start, late = PACE.now(), False
+        while waiting.is_alive() and not late:
+            waiting.join(1)
+            late = PACE.now() - start >= timeout
+        if late := waiting.is_alive():
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            waiting.join()
+        process.returncode = os.waitstatus_to_exitcode(ended[1])
         out.seek(0)
-        return status, out.read().decode("utf-8", "replace")
+        return None if late else process.returncode, out.read().decode("utf-8", "replace"), ended[2].ru_utime + ended[2].ru_stime
 
 
 def how_it_ended(status, timeout):
@@ -100,7 +102,7 @@ def how_it_ended(status, timeout):
 
 def run_tap(suite):
     env = {**suite.env, "CMOCKA_MESSAGE_OUTPUT": "tap"}
-    status, output = run_limited(suite.command, env, suite.timeout, suite.folder)
+    status, output, suite.cpu = run_limited(suite.command, env, suite.timeout, suite.folder)
     planned, seen, before = 0, 0, []
     failed = None  # the failure whose comment lines follow
     for line in output.splitlines():
@@ -136,7 +138,7 @@ def run_unittest(suite, only=()):
     """Runs a suite of Python, or the named cases of it."""
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as results:
         command = [suite.python, os.path.abspath(__file__), "--unittest", suite.command, "--results", results.name, *only]
-        status, output = run_limited(command, suite.env, suite.timeout)
+        status, output, suite.cpu = run_limited(command, suite.env, suite.timeout)
         running = None
         for line in results:
             case = json.loads(line)
@@ -360,7 +362,7 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    passed = failed = skipped = 0
+    passed = failed = skipped = cpu = 0
     suites = find_suites(args.build, args.suite)
     for suite in suites:
         suite.timeout *= args.slow
@@ -378,13 +380,15 @@ def main():
             for name, reason in suite.skips:
                 print(f"skipped {suite.name}: {name}: {reason}")
             counts = count_line(suite.passed, len(suite.failures), len(suite.skips))
-            print(f"{suite.name:<24} {suite.seconds:6.1f} s  {counts}", flush=True)
+            print(f"{suite.name:<24} {suite.seconds:6.1f} s, of CPUs {suite.cpu:6.1f} s  {counts}", flush=True)
+            cpu += suite.cpu
             passed += suite.passed
             failed += len(suite.failures)
             skipped += len(suite.skips)
     ended.set()
     if passed + failed == 0:
         print("no test ran", file=sys.stderr)
+    print(f"{cpu:.0f} s of CPUs")
     print(count_line(passed, failed, skipped))
     return 1 if failed or passed == 0 else 0
 

@@ -1,6 +1,7 @@
 """Kineto traces of jobs on GPUs whose true iteration time is known, for lack of a GPU here: threads launch kernels on
 streams, and ranks meet in collectives, as CUDA and NCCL let them. Launch costs, kernel times and their number are those
 of public traces (ResNet-50 on a V100 and on an A100: 500 to 2,000 kernels of 20 to 200 us, 5 to 12 us a launch)."""
+import functools
 import random
 
 QUEUE_DEPTH = 1024  # launches that a stream takes on before the next one blocks
@@ -231,18 +232,32 @@ def run_ranks(job, first, last, synced_at, startup=(0, 0.0), is_recorded=True):
     return ranks
 
 
+class Truth:
+    """What is true of rank r is [r]: period_us, its iteration time in many more steps, which are simulated when somebody asks, and
+    cpu_us, what the marks of steps are apart."""
+
+    def __init__(self, job, ranks, before, steps):
+        self.job, self.before, self.steps, self.marks = job, before, steps, [rank.marks for rank in ranks]
+
+    @functools.cached_property
+    def endless(self):
+        return run_ranks(self.job, 1, self.before + self.steps + 20, None, is_recorded=False)
+
+    def __getitem__(self, rank):
+        begins, marks = self.endless[rank].begins[-12:], self.marks[rank]
+        return {"period_us": (begins[-1] - begins[0]) / (len(begins) - 1),
+                "cpu_us": (marks[-1] - marks[self.before]) / (self.steps - 1) if self.steps > 1 else None}
+
+
 def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", startup_us=0.0,
           lost_steps=0):
     """Records steps `before` + 1 to `before` + `steps` into a folder of `case`; with synced=False the GPU still has
     work of the steps before when the recording begins; startup_us: what the profiler's start takes in the first step;
     cut_us: the recording's length, where it ends within a step; lost_steps: so many of the last ones have no work on the GPU, as
-    the recording ended before. Returns the folder and each rank's facts: period_us, the true
-    iteration time, that of many more steps, and cpu_us, what the marks of steps are apart."""
+    the recording ended before. Returns the folder and the truth."""
     first, last = before + 1, before + steps
     ranks = run_ranks(job, 1, last, first if synced else None, (first, startup_us))
-    endless = run_ranks(job, 1, last + 20, None, is_recorded=False)
-    facts = []
-    for rank, longer in zip(ranks, endless):
+    for rank in ranks:
         begin = rank.marks[before]
         until = begin + cut_us if cut_us else float("inf")
         gpu_until = rank.begins[last - lost_steps] - job.kernel_us if lost_steps else until
@@ -256,7 +271,4 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
                  "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": job.world},
                  "traceEvents": events}
         case.write(f"{folder}/rank{rank.rank}.pt.trace.json.gz", trace)
-        half = longer.begins[-12:]
-        facts.append({"period_us": (half[-1] - half[0]) / (len(half) - 1),
-                      "cpu_us": (rank.marks[-1] - begin) / (steps - 1) if steps > 1 else None})
-    return case.path(folder), facts
+    return case.path(folder), Truth(job, ranks, before, steps)

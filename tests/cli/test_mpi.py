@@ -109,6 +109,8 @@ class MpiTest(Case):
 
     def test_formats_that_join_ranks_are_read_by_the_first_process(self):
         for name in sorted(os.listdir(os.path.join(ROOT, "tests", "data"))):
+            if name.startswith(("torch-ddp-", "torch-fsdp-", "torch-pp-")):  # those of the next case, and more of their kind
+                continue
             with self.subTest(name=name):
                 idle = "no rank is left" if "-nccl-" in name else not name.startswith("torch-") and TOGETHER
                 self.check_same("replay", "--json", os.path.join(ROOT, "tests", "data", name), n=2, idle=idle or "")
@@ -120,10 +122,13 @@ class MpiTest(Case):
         self.check_same("replay", "--rank-regex", "rank([0-9])", self.trace, idle="with --rank-regex one process reads all files")
 
     def test_recordings_are_divided(self):
-        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-fsdp-gloo-n2-memory", "torch-fsdp-tp-gloo-n4", "torch-pp-gloo-n2"):
+        for name, commands in (("torch-ddp-gloo-gpt-n2-memory", ((2, "replay", "--json"), (2, "optimize"))),
+                               ("torch-fsdp-gloo-n2-memory", ((2, "align"), (2, "whatif", "--json"))),
+                               ("torch-fsdp-tp-gloo-n4", ((4, "replay"), (2, "whatif", "--json"), (2, "optimize"))),
+                               ("torch-pp-gloo-n2", ((4, "replay"), (2, "align"), (2, "optimize")))):
             with self.subTest(name=name):
                 folder = self.copy(name)
-                for n, *args in (4, "replay"), (2, "align"), (2, "whatif", "--json"), (2, "optimize"):
+                for n, *args in commands:
                     self.check_same(*args, folder, n=n)
                 together = mpirun((1, DPRO, "replay", "-v", folder), (1, DPRO, "replay", folder))
                 self.assertRegex(together.err, r"(1 of 2|2 of 4) ranks built by other processes")
@@ -141,8 +146,10 @@ class MpiTest(Case):
                 folder = self.copy("torch-fsdp-tp-gloo-n4")
                 for path in glob.glob(os.path.join(folder, "*", left_out)):
                     os.remove(path)
-                self.check_same("replay", folder, n=3)
-                self.check_same("align", folder, n=2, idle="no rank is left" if left_out == "*/kineto*" else "")
+                if left_out.startswith("rank"):
+                    self.check_same("replay", folder, n=3)
+                else:
+                    self.check_same("align", folder, n=2, idle="no rank is left" if left_out == "*/kineto*" else "")
                 shutil.rmtree(folder)
 
     def test_a_rank_may_have_several_logs(self):
@@ -246,9 +253,8 @@ class MpiTest(Case):
         self.assertEqual(self.check_same("replay", "--steps", "900:", self.trace).code, INPUT)
 
     def test_commands_that_nothing_is_divided_of_answer_once(self):
-        for args in (("--help",), ("--version",), ("--nothing",), ("nothing",), ("help", "replay"), ("replay", "--help"),
-                     ("completion", "bash"), ("compare", self.trace), ("export", "--net-csv", "-o", self.path("csv"), BUNDLED),
-                     ("profile", "--help"), ("attach", "--nothing"), ("verify",)):
+        for args in (("--help",), ("nothing",), ("replay", "--help"), ("compare", self.trace),
+                     ("export", "--net-csv", "-o", self.path("csv"), BUNDLED), ("attach", "--nothing"), ("verify",)):
             with self.subTest(args=args):
                 self.check_same(*args, n=2)
         self.assertEqual(mpirun((2, DPRO)).err, dpro().err)

@@ -1,4 +1,5 @@
 """dpro whatif: what holds of its answers for jobs of every kind, whatever the numbers are."""
+import functools
 import os
 
 from support import BUNDLED, DONE, Case, dpro
@@ -17,19 +18,21 @@ LONGER = (("--bandwidth 100x", "--bandwidth 2x", "", "--bandwidth 0.9x", "--band
 TOLERANCE = 1e-3  # of an iteration: ends of iterations that swing
 
 
-class Properties(Case):
-    def ask(self, job, asked):
-        """None: that can't be asked of the job."""
-        result = dpro("whatif", "--json", os.path.join(os.path.dirname(BUNDLED), job), *asked.split())
-        return result.json if result.code == DONE else None
+@functools.cache
+def ask(job, asked):
+    """None: that can't be asked of the job."""
+    result = dpro("whatif", "--json", os.path.join(os.path.dirname(BUNDLED), job), *asked.split())
+    return result.json if result.code == DONE else None
 
+
+class Properties(Case):
     def test_what_changes_nothing_changes_no_number(self):
         for job in JOBS:
-            own = self.ask(job, "")
+            own = ask(job, "")
             self.assertEqual(own["baseline"]["uncertainty_pct"], own["predicted"]["uncertainty_pct"])
             self.assertEqual(own["baseline"]["iteration_ms"], own["predicted"]["iteration_ms"])
             for asked in CHANGES_NOTHING:
-                facts = self.ask(job, asked)
+                facts = ask(job, asked)
                 with self.subTest(job=job, asked=asked):
                     for key in ("baseline", "predicted", "memory", "speedup") if facts else ():
                         self.assertEqual(facts.get(key), own.get(key))
@@ -38,7 +41,7 @@ class Properties(Case):
         """Of all bundled recordings; where one is refused, nothing is promised."""
         for job in sorted(os.listdir(os.path.dirname(BUNDLED))):
             for asked in ("--compute 1x", "--bandwidth 1x", "--latency 1x", "--delay BW=1", "--delay ALL=1 --delay FW=+0"):
-                facts = self.ask(job, asked)
+                facts = ask(job, asked)
                 with self.subTest(job=job, asked=asked):
                     for key in ("iteration_ms", "p50_ms", "p95_ms", "uncertainty_pct") if facts else ():
                         self.assertEqual(facts["baseline"][key], facts["predicted"][key])
@@ -46,7 +49,7 @@ class Properties(Case):
     def test_slower_links_hosts_and_ops_never_make_an_iteration_shorter(self):
         for job in JOBS:
             for chain in LONGER:
-                answers = [(asked, facts["predicted"]["iteration_ms"]) for asked in chain if (facts := self.ask(job, asked))]
+                answers = [(asked, facts["predicted"]["iteration_ms"]) for asked in chain if (facts := ask(job, asked))]
                 self.assertGreater(len(answers), 1)
                 for (shorter, less), (longer, more) in zip(answers, answers[1:]):
                     with self.subTest(job=job, shorter=shorter, longer=longer):
@@ -54,9 +57,9 @@ class Properties(Case):
 
     def test_an_interval_holds_the_iteration_and_is_no_narrower_for_a_change(self):
         for job in JOBS:
-            own = self.ask(job, "")["predicted"]["uncertainty_pct"]
+            own = ask(job, "")["predicted"]["uncertainty_pct"]
             for asked in ("--bandwidth 0.25x", "--compute 2x", "--bandwidth 4x --compute 0.5x", "--delay BW=2"):
-                facts = self.ask(job, asked)
+                facts = ask(job, asked)
                 with self.subTest(job=job, asked=asked):
                     self.assertGreaterEqual(facts["predicted"]["uncertainty_pct"], 0.99 * own)
                     parts = sum(part["predicted_pct"]**2 for part in facts["uncertainty"].values())

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import race  # noqa: E402
 
 STEPS, SETTLE = 4, 2
-SEEDS = 500
+SEEDS = 500 if os.environ.get("DPRO_LONG") else 150
 EQUAL = {"base": 1, "a": 1, "b": 1, "c": 1}
 ONE_BETTER = dict(EQUAL, b=0.95)
 

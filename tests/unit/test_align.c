@@ -198,32 +198,6 @@ TEST(two_clocks_meet_in_the_middle_of_what_is_possible)
     assert_true(s->uncertainty_ns <= 20 * US + S / 2 / 1000);
 }
 
-TEST(the_reference_is_left_alone)
-{
-    struct world *w = world_of(3, 5 * S, 2);
-    drift_apart(w, 1, 100);
-    talk_both(w, 0, 1, 500, 20 * US);
-    talk_both(w, 1, 2, 500, 20 * US);
-    solve(w);
-    const struct dpro_clock_segment *s = segment_at(w, 0, 0);
-    assert_int_equal(n_segments(w, 0), 1);
-    assert_int_equal(s->offset_ns, 0);
-    assert_true(s->drift_ppm == 0);
-    assert_int_equal(s->uncertainty_ns, 0);
-}
-
-TEST(drift_is_found_where_a_constant_is_impossible)
-{
-    struct world *w = world_of(2, 6 * S, 3);
-    w->truth[1] = (struct truth){250 * MS, 100, 0, 0, 0, 0};
-    talk_both(w, 0, 1, 3000, 15 * US);
-    solve(w);
-    assert_int_equal(n_segments(w, 1), 1);
-    assert_true(fabs(segment_at(w, 1, 0)->drift_ppm + 100) < 2);
-    assert_true(worst_error(w, 1) < 8 * US);
-    assert_truth_is_within_uncertainty(w);
-}
-
 TEST(clocks_years_apart_are_no_different)
 {
     struct world *w = world_of(3, 4 * S, 4);

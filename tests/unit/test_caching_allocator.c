@@ -1,10 +1,10 @@
-/* The simulated caching allocator, rule by rule, and against a slow one. */
+/* The simulated caching allocator against a slow one, and its settings. What PyTorch's own answers
+ * is in test_allocator_check.c. */
 
 #include "case.h"
 #include "replay/caching_allocator.h"
 #include "slow_allocator.h"
 
-#define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
@@ -18,17 +18,10 @@ static struct allocator *make(const char *settings, uint64_t capacity)
     return a;
 }
 
-static struct allocator_placement take_on(struct allocator *a, uint64_t id, uint64_t bytes,
-                                          uint32_t stream)
-{
-    struct allocator_request r = {
-        .what = ALLOCATOR_TAKE, .id = id, .bytes = bytes, .stream = stream};
-    return allocator_request(a, &r);
-}
-
 static struct allocator_placement take(struct allocator *a, uint64_t id, uint64_t bytes)
 {
-    return take_on(a, id, bytes, 0);
+    struct allocator_request r = {.what = ALLOCATOR_TAKE, .id = id, .bytes = bytes};
+    return allocator_request(a, &r);
 }
 
 static void act(struct allocator *a, uint8_t what, uint64_t id)
@@ -42,90 +35,6 @@ static void give(struct allocator *a, uint64_t id)
     act(a, ALLOCATOR_GIVE, id);
 }
 
-static uint64_t reserved(const struct allocator *a)
-{
-    return allocator_figures(a).reserved_bytes;
-}
-
-/* ---- sizes ---- */
-
-TEST(sizes_are_rounded_to_512_bytes)
-{
-    static const uint64_t sizes[][2] = {{1, 512},   {512, 512},           {513, 1024},
-                                        {MIB, MIB}, {MIB + 1, MIB + 512}, {30 * MIB - 1, 30 * MIB}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct allocator *a = make("", 0);
-        assert_int_equal(take(a, 1, sizes[i][0]).size_bytes, sizes[i][1]);
-    }
-}
-
-TEST(sizes_are_rounded_to_parts_of_powers_of_two)
-{
-    static const uint64_t sizes[][2] = {
-        {1200 * KIB, 1280 * KIB}, /* 1 MiB and quarters of it */
-        {5 * MIB, 5 * MIB},       {5 * MIB + 1, 6 * MIB}, {2049, 2560}, {2047, 2048}, {500, 512}};
-    struct allocator *a = make("roundup_power2_divisions:4", 0);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        assert_int_equal(take(a, i, sizes[i][0]).size_bytes, sizes[i][1]);
-}
-
-TEST(segments_have_2_mib_20_mib_or_their_own_size)
-{
-    static const uint64_t sizes[][2] = {{MIB, 2 * MIB},           {MIB + 1, 20 * MIB},
-                                        {10 * MIB - 1, 10 * MIB}, {10 * MIB - 512, 20 * MIB},
-                                        {10 * MIB, 10 * MIB},     {21 * MIB, 22 * MIB}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct allocator *a = make("", 0);
-        assert_true(take(a, 1, sizes[i][0]).device_asked);
-        assert_int_equal(reserved(a), sizes[i][1]);
-    }
-}
-
-/* ---- cutting and merging ---- */
-
-TEST(the_rest_of_a_small_block_is_used)
-{
-    struct allocator *a = make("", 0);
-    assert_int_equal(take(a, 1, 1000).offset, 0);
-    assert_int_equal(take(a, 2, 1).offset, 1024);
-    assert_int_equal(take(a, 3, MIB - 1536).offset, 1536);
-    assert_int_equal(reserved(a), 2 * MIB);
-}
-
-TEST(a_large_block_is_not_cut_where_a_mib_or_less_would_remain)
-{
-    struct allocator *a = make("", 0);
-    assert_int_equal(take(a, 1, 11 * MIB).size_bytes, 12 * MIB);
-    assert_int_equal(take(a, 2, 13 * MIB - 512).size_bytes, 13 * MIB - 512);
-    assert_int_equal(reserved(a), 26 * MIB);
-}
-
-TEST(the_least_block_that_is_large_enough_is_taken)
-{
-    struct allocator *a = make("", 0);
-    uint64_t large = take(a, 1, 60 * MIB).segment, fits = take(a, 2, 40 * MIB).segment;
-    take(a, 3, 20 * MIB);
-    for (uint64_t id = 1; id <= 3; id++)
-        give(a, id);
-    assert_int_equal(take(a, 4, 30 * MIB).segment, fits);
-    assert_int_equal(take(a, 5, 41 * MIB).segment, large);
-}
-
-TEST(of_equal_blocks_that_of_the_oldest_segment_is_taken)
-{
-    for (int by_address = 0; by_address < 2; by_address++) {
-        struct allocator_options options = {.settings = allocator_settings_default()};
-        options.settings.by_address = by_address;
-        struct allocator *a = allocator_create(&options);
-        uint64_t old = take(a, 1, 40 * MIB).segment, young = take(a, 2, 40 * MIB).segment;
-        assert_true(young < old);
-        give(a, 2);
-        give(a, 1);
-        assert_int_equal(take(a, 3, 40 * MIB).segment, by_address ? young : old);
-        allocator_destroy(a);
-    }
-}
-
 TEST(the_version_tells_the_order_of_equal_blocks)
 {
     assert_true(allocator_is_by_address("2.11.0+cu130"));
@@ -133,178 +42,6 @@ TEST(the_version_tells_the_order_of_equal_blocks)
     assert_false(allocator_is_by_address("2.13.0"));
     assert_false(allocator_is_by_address("3.0"));
     assert_false(allocator_is_by_address(""));
-}
-
-TEST(free_neighbours_are_one_block)
-{
-    struct allocator *a = make("", 0);
-    for (uint64_t id = 0; id < 4; id++)
-        take(a, id, 512 * KIB);
-    give(a, 0);
-    give(a, 2);
-    assert_true(take(a, 5, MIB).device_asked);
-    give(a, 5);
-    act(a, ALLOCATOR_EMPTY_CACHE, 0);
-    give(a, 1);
-    struct allocator_placement placement = take(a, 6, MIB);
-    assert_false(placement.device_asked);
-    assert_int_equal(placement.offset, 0);
-}
-
-TEST(each_stream_has_its_own_segments)
-{
-    struct allocator *a = make("", 0);
-    take(a, 1, 1000);
-    give(a, 1);
-    assert_true(take_on(a, 2, 1000, 7).device_asked);
-    assert_false(take(a, 3, 1000).device_asked);
-}
-
-TEST(what_another_stream_uses_waits)
-{
-    struct allocator *a = make("", 0);
-    take(a, 1, 30 * MIB);
-    act(a, ALLOCATOR_GIVE_REQUESTED, 1);
-    assert_int_equal(allocator_figures(a).allocated_bytes, 0);
-    assert_int_equal(allocator_figures(a).waiting_bytes, 30 * MIB);
-    assert_true(take(a, 2, 30 * MIB).device_asked);
-    act(a, ALLOCATOR_GIVE_COMPLETED, 1);
-    assert_false(take(a, 3, 30 * MIB).device_asked);
-    assert_int_equal(allocator_figures(a).n_unknown, 0);
-}
-
-/* ---- the device is full ---- */
-
-TEST(what_is_cached_goes_back_where_the_device_is_full)
-{
-    struct allocator *a = make("", 100 * MIB);
-    take(a, 1, 60 * MIB);
-    take(a, 2, 1000);
-    give(a, 1);
-    assert_false(take(a, 3, 90 * MIB).failed);
-    assert_int_equal(reserved(a), 92 * MIB);
-    assert_int_equal(allocator_figures(a).n_retries, 1);
-}
-
-TEST(waiting_blocks_are_waited_for_where_the_device_is_full)
-{
-    struct allocator *a = make("", 100 * MIB);
-    take(a, 1, 60 * MIB);
-    act(a, ALLOCATOR_GIVE_REQUESTED, 1);
-    assert_false(take(a, 2, 90 * MIB).failed);
-    act(a, ALLOCATOR_GIVE_COMPLETED, 1); /* too late to matter */
-    assert_int_equal(reserved(a), 90 * MIB);
-    assert_int_equal(allocator_figures(a).allocated_bytes, 90 * MIB);
-}
-
-TEST(a_segment_that_is_partly_used_makes_a_request_fail)
-{
-    struct allocator *a = make("", 100 * MIB);
-    take(a, 1, 90 * MIB);
-    give(a, 1);
-    take(a, 2, 2 * MIB);
-    assert_true(take(a, 3, 89 * MIB).failed);
-    struct allocator_figures f = allocator_figures(a);
-    assert_int_equal(f.n_failed, 1);
-    assert_int_equal(f.allocated_bytes, 2 * MIB);
-    assert_int_equal(f.reserved_bytes, 90 * MIB);
-    give(a, 3);
-    assert_int_equal(allocator_figures(a).n_unknown, 0);
-}
-
-TEST(fragmentation_is_what_is_free_at_the_peak)
-{
-    struct allocator *a = make("", 0);
-    take(a, 1, 40 * MIB);
-    give(a, 1);
-    take(a, 2, 15 * MIB);
-    take(a, 3, 30 * MIB);
-    struct allocator_figures f = allocator_figures(a);
-    assert_int_equal(f.reserved_peak_bytes, 70 * MIB);
-    assert_int_equal(f.allocated_peak_bytes, 45 * MIB);
-}
-
-/* ---- settings ---- */
-
-TEST(blocks_of_max_split_size_stay_whole)
-{
-    struct allocator *a = make("max_split_size_mb:50", 0);
-    uint64_t whole = take(a, 1, 80 * MIB).segment;
-    give(a, 1);
-    assert_true(take(a, 2, 30 * MIB).device_asked); /* small ones do not take it */
-    assert_true(take(a, 3, 55 * MIB).device_asked); /* 25 MiB would be lost */
-    struct allocator_placement near = take(a, 4, 70 * MIB);
-    assert_int_equal(near.segment, whole);
-    assert_int_equal(near.size_bytes, 80 * MIB);
-}
-
-TEST(with_max_split_size_only_what_is_needed_goes_back)
-{
-    struct allocator *a = make("max_split_size_mb:50", 300 * MIB);
-    take(a, 1, 100 * MIB);
-    take(a, 2, 60 * MIB);
-    take(a, 3, 30 * MIB);
-    take(a, 4, 100 * MIB);
-    give(a, 1);
-    give(a, 2);
-    give(a, 3);
-    assert_false(take(a, 5, 76 * MIB).failed); /* the 100 MiB went */
-    assert_int_equal(reserved(a), 266 * MIB);
-    assert_int_equal(allocator_figures(a).n_retries, 0);
-}
-
-TEST(old_garbage_is_collected_above_the_threshold)
-{
-    struct allocator *a =
-        make("garbage_collection_threshold:0.5,per_process_memory_fraction:0.9", 1000 * MIB);
-    take(a, 1, 200 * MIB);
-    take(a, 2, 202 * MIB);
-    take(a, 3, 150 * MIB);
-    give(a, 1);
-    give(a, 2);
-    take(a, 4, 201 * MIB); /* uses the second anew */
-    give(a, 4);
-    take(a, 5, 300 * MIB); /* of 552 MiB, more than 450, the oldest go */
-    assert_int_equal(reserved(a), 652 * MIB);
-}
-
-TEST(a_fraction_of_the_device_is_a_limit)
-{
-    struct allocator *a = make("per_process_memory_fraction:0.5", 100 * MIB);
-    assert_false(take(a, 1, 50 * MIB).failed);
-    assert_true(take(a, 2, 1).failed);
-}
-
-TEST(expandable_segments_grow_where_the_last_block_is_free)
-{
-    struct allocator *a = make("expandable_segments:True", 1000 * MIB);
-    struct allocator_placement first = take(a, 1, 30 * MIB), second = take(a, 2, 30 * MIB);
-    assert_int_equal(first.segment, second.segment);
-    assert_int_equal(second.offset, 30 * MIB);
-    assert_int_equal(reserved(a), 60 * MIB);
-    give(a, 2);
-    assert_int_equal(take(a, 3, 45 * MIB).offset, 30 * MIB);
-    assert_int_equal(reserved(a), 80 * MIB);
-    take(a, 4, 1000);
-    assert_int_equal(reserved(a), 82 * MIB);
-}
-
-TEST(whole_granules_of_expandable_segments_go_back)
-{
-    struct allocator *a = make("expandable_segments:True", 1000 * MIB);
-    take(a, 1, 30 * MIB);
-    take(a, 2, 50 * MIB);
-    take(a, 3, 20 * MIB);
-    give(a, 2);
-    act(a, ALLOCATOR_EMPTY_CACHE, 0);
-    assert_int_equal(reserved(a), 60 * MIB); /* 40 to 80 MiB are unmapped */
-    assert_int_equal(take(a, 4, 50 * MIB).offset, 30 * MIB);
-    assert_int_equal(reserved(a), 100 * MIB);
-    for (uint64_t id = 1; id <= 4; id++)
-        give(a, id);
-    act(a, ALLOCATOR_EMPTY_CACHE, 0);
-    assert_int_equal(reserved(a), 0);
-    assert_int_equal(allocator_figures(a).n_segments, 0);
 }
 
 /* ---- bad input ---- */
@@ -383,7 +120,7 @@ static void compare_with_slow(const char *settings, uint64_t capacity)
         } else if (r.what == ALLOCATOR_GIVE) {
             live[at] = live[--n_live];
         }
-        assert_int_equal(reserved(a), slow_reserved(slow));
+        assert_int_equal(allocator_figures(a).reserved_bytes, slow_reserved(slow));
     }
     slow_destroy(slow);
 }

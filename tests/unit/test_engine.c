@@ -158,26 +158,6 @@ static void make_pool(struct dpro_graph *g, uint32_t n_slots)
     }
 }
 
-TEST(the_first_to_be_ready_runs_first_and_ties_go_by_id)
-{
-    struct dpro_graph *g = graph_of("x:5@d0; y:5@d0; a:3 -> z:5@d0; b:2 -> w:5@d0; z -> v:1@d0");
-    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
-    assert_int_equal(end[op_named(g, "x")], 5);
-    assert_int_equal(end[op_named(g, "y")], 10);
-    assert_int_equal(end[op_named(g, "w")], 15);
-    assert_int_equal(end[op_named(g, "z")], 20);
-    assert_int_equal(end[op_named(g, "v")], 21);
-}
-
-TEST(gaps_hold_the_device)
-{
-    struct dpro_graph *g = graph_of("a:10@d0+3 -> b:5@d0+2; c:1+4");
-    int64_t *end = event_ends(g, 1, g->dur_ns, NULL, NULL, NULL);
-    assert_int_equal(end[op_named(g, "a")], 13);
-    assert_int_equal(end[op_named(g, "b")], 20);
-    assert_int_equal(end[op_named(g, "c")], 5);
-}
-
 static struct dpro_graph *fan(uint32_t width, int next)
 {
     struct graph_builder *b = graph_builder_create();

@@ -82,22 +82,6 @@ TEST(a_bucket_waits_for_the_wire)
     assert_int_equal(time_of(job_of_two()), 80);
 }
 
-TEST(one_bucket_waits_for_its_last_tensor)
-{
-    struct job *job = job_of_two();
-    in_one_bucket(job);
-    assert_int_equal(time_of(job), 30 + 70);
-}
-
-TEST(launching_and_copying_back_take_computing_time)
-{
-    struct job *job = job_of_two();
-    in_one_bucket(job);
-    job->model.net.compute.launch_ns.value = 5;
-    job->model.net.compute.copy_ns.value = 0.1;
-    assert_int_equal(time_of(job), 30 + 5 + 70 + 7);
-}
-
 TEST(two_streams_share_the_wire)
 {
     struct job *job = job_of_two();
@@ -125,14 +109,6 @@ TEST(computation_holds_communication_up)
     job->model.net.link.held_share.value = 0.5;
     /* t0, of 30: half its rate from 10 to 30, the rest by 50; t1 alone */
     assert_int_equal(time_of(job), 50 + 40);
-}
-
-TEST(the_slowest_rank_holds_all_up)
-{
-    struct job *job = job_of_two();
-    job->ranks[1].work_scale = 2;
-    /* t0 at 20, sent until 50; t1 at 60, sent until 100 */
-    assert_int_equal(time_of(job), 100);
 }
 
 TEST(buckets_are_launched_in_order_where_the_job_does_so)
@@ -172,40 +148,6 @@ TEST(compression_halves_the_bytes_and_casts_them)
     job->model.net.compute.cast_ns.value = 0.2;
     /* cast for 7 of computing time, sent for 35 + 1 (halves are padded), cast back for 7 */
     assert_in_range(time_of(job), 30 + 7 + 35 + 7, 30 + 7 + 36 + 7);
-}
-
-TEST(work_that_needs_one_tensor_goes_on_when_it_is_there)
-{
-    struct job *job = job_of_two();
-    job->ops[2] = waits_for(0);
-    job->ops[2].work_ns = 25;
-    job->ops[3] = waits_for(1);
-    job->program.n_ops = 4;
-    /* 25 of work after 40 lie beside t1's transfer */
-    assert_int_equal(time_of(job), 80);
-}
-
-TEST(iterations_may_lap_over)
-{
-    struct job *job = job_of_two();
-    /* t1 is only needed by the next iteration's second op */
-    job->ops[0] = computes(10, 0);
-    job->ops[1] = computes(20, 1);
-    job->ops[1].needs = 1;
-    job->ops[1].needs_before = true;
-    job->program.n_ops = 2;
-    /* the wire is what is busy all the time */
-    assert_int_equal(time_of(job), 70);
-}
-
-TEST(ranks_that_are_alike_count_once_and_change_nothing)
-{
-    struct job *job = job_of_two();
-    struct model_program programs[2] = {job->program, job->program};
-    job->ranks[1].program = 1; /* equal, but a program of its own */
-    job->model.programs = programs;
-    job->model.n_programs = 2;
-    assert_int_equal(time_of(job), 80);
 }
 
 TEST(a_job_that_waits_for_nothing_it_sends_never_ends)

@@ -163,26 +163,6 @@ TEST(every_instant_of_a_random_graph_counts_as_what_was_going_on)
     }
 }
 
-TEST(graphs_with_known_makespans)
-{
-    static const struct {
-        const char *text;
-        int64_t ns;
-    } cases[] = {
-        {"", 0},
-        {"a:7", 7},
-        {"a:7@d0", 7},
-        {"a:7@d0; b:8@d0", 15},
-        {"a:7@d0; b:8@d1", 8},
-        {"a:10 -> c:5; b:30 -> c", 35},
-        {"a:10@d0 -> b:5@d0 -> c:1@d1", 16},
-        {"a:10@d0 -> b:5@d0+4 -> c:1@d1+1", 21},
-        {"a:0@d0 -> b:0@d0", 0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(predicted_text(cases[i].text), cases[i].ns);
-}
-
 TEST(graphs_with_known_periods)
 {
     static const struct {
@@ -203,23 +183,6 @@ TEST(graphs_with_known_periods)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(predicted_text(cases[i].text), cases[i].ns);
-}
-
-/* n ranks, 2 (n - 1) steps of `step` ns: each rank sends on its link and receives on another; a
- * step's send waits for the receive of the step before. */
-TEST(a_ring_all_reduce_takes_two_n_minus_two_steps)
-{
-    for (int n = 2; n <= 6; n++) {
-        char text[8192], *at = text;
-        for (int s = 0; s < 2 * (n - 1); s++)
-            for (int r = 0; r < n; r++) {
-                at += sprintf(at, "s%d.%d:0@lt%d#%d!SEND -> r%d.%d:100@lr%d#%d!RECV;", s, r, r, r,
-                              s, (r + 1) % n, (r + 1) % n, (r + 1) % n);
-                if (s)
-                    at += sprintf(at, "r%d.%d -> s%d.%d;", s - 1, r, s, r);
-            }
-        assert_int_equal(predicted_text(text), 200 * (n - 1));
-    }
 }
 
 /* Four ranks of a GPU job: forward, backward, all-reduce, update. */
@@ -321,35 +284,6 @@ TEST(ranks_missing_from_the_trace_are_waited_for_too)
     assert_int_equal(t.exposed_communication_ns, 6 * MS);
     assert_int_equal(t.communication_ns, 6 * MS);
     assert_int_equal(t.waited_most_for, -1);
-}
-
-TEST(communication_behind_computation_is_hidden)
-{
-    struct dpro_graph *g = graph_of("bw1:10@g0!BW -> tr:8@gc!COLLECTIVE -> up:3@g0!UPDATE -> e*;"
-                                    "bw1 -> bw2:6@g0!BW -> up; e => bw1;"
-                                    "load:5@d0!INPUT => load; load -> up; l:2@d1!LAUNCH => l");
-    struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_time t = dpro_replay_view(r)->ranks[0];
-    check_sums(g, r);
-    assert_int_equal(t.iteration_ns, 21);
-    assert_int_equal(t.backward_ns, 16);
-    assert_int_equal(t.communication_ns, 8);
-    assert_int_equal(t.exposed_communication_ns, 2);
-    assert_int_equal(t.update_ns, 3);
-    assert_int_equal(t.idle_ns, 0);
-}
-
-TEST(loading_data_on_the_cpu_counts_as_input_while_the_gpu_has_nothing)
-{
-    struct dpro_graph *g =
-        graph_of("load:9@d0!INPUT -> fw:10@g0!FW -> e* => load; fw -> opt:2@d0!UPDATE -> e");
-    struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_time t = dpro_replay_view(r)->ranks[0];
-    check_sums(g, r);
-    assert_int_equal(t.iteration_ns, 21);
-    assert_int_equal(t.input_ns, 9);
-    assert_int_equal(t.forward_ns, 10);
-    assert_int_equal(t.idle_ns, 2); /* the CPU's part of the update: the GPU does nothing */
 }
 
 TEST(a_single_iteration_starts_where_its_ranks_did)

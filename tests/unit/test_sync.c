@@ -50,46 +50,21 @@ static struct model_net random_net(enum model_algorithm algorithm)
     return net;
 }
 
-static void check_algorithm(enum model_algorithm algorithm)
+TEST(a_collective_takes_what_its_messages_replayed_take)
 {
-    random_state = 7 + algorithm;
-    for (int i = 0; i < 300; i++) {
-        struct model_net net = random_net(algorithm);
-        uint64_t size = 1 + pick(20000);
-        struct sync_cost cost = sync_cost(&net, size);
-        assert_int_equal(cost.latency_ns + cost.wire_ns, replayed(&net, size));
-        assert_true(cost.latency_ns >= sync_ns(net.collective.overhead_ns, 1));
+    static const enum model_algorithm algorithms[] = {MODEL_RING,   MODEL_HALVING_DOUBLING,
+                                                      MODEL_TREE,   MODEL_HIERARCHICAL,
+                                                      MODEL_SERVER, MODEL_DIRECT};
+    for (size_t a = 0; a < sizeof algorithms / sizeof *algorithms; a++) {
+        random_state = 7 + algorithms[a];
+        for (int i = 0; i < 300; i++) {
+            struct model_net net = random_net(algorithms[a]);
+            uint64_t size = 1 + pick(20000);
+            struct sync_cost cost = sync_cost(&net, size);
+            assert_int_equal(cost.latency_ns + cost.wire_ns, replayed(&net, size));
+            assert_true(cost.latency_ns >= sync_ns(net.collective.overhead_ns, 1));
+        }
     }
-}
-
-TEST(a_ring_takes_what_its_messages_replayed_take)
-{
-    check_algorithm(MODEL_RING);
-}
-
-TEST(halving_and_doubling_takes_what_its_messages_replayed_take)
-{
-    check_algorithm(MODEL_HALVING_DOUBLING);
-}
-
-TEST(a_tree_takes_what_its_messages_replayed_take)
-{
-    check_algorithm(MODEL_TREE);
-}
-
-TEST(rings_in_hosts_and_over_hosts_take_what_their_messages_replayed_take)
-{
-    check_algorithm(MODEL_HIERARCHICAL);
-}
-
-TEST(parameter_servers_take_what_their_messages_replayed_take)
-{
-    check_algorithm(MODEL_SERVER);
-}
-
-TEST(direct_exchange_takes_what_its_messages_replayed_take)
-{
-    check_algorithm(MODEL_DIRECT);
 }
 
 TEST(textbook_costs)

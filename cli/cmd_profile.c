@@ -360,10 +360,6 @@ static void tell(const struct values *values, const char *trace, const char *pro
 
 static int use_plan(const char *path, const struct dpro_plan_summary *plan)
 {
-    if (plan->n_fused_ops > 0 && strcmp(plan->stack, "ddp") != 0) /* those jobs say it themselves */
-        cmd_say("%s: the plan fuses ops (%u), which no job can be given: what it sends is used "
-                "alone",
-                path, plan->n_fused_ops);
     const char *n_servers = getenv("DMLC_NUM_SERVER"); /* MXNet's and BytePS's */
     if (plan->n_servers > 0 && n_servers != NULL && strtoul(n_servers, NULL, 10) != plan->n_servers)
         cmd_say("%s: the plan is for %u parameter servers, and DMLC_NUM_SERVER is %.20s: it won't "

@@ -82,12 +82,6 @@ struct dpro_bucket {
     int32_t priority;    /* the largest of those ready is launched first */
     int server;          /* number of its parameter server, where that can be chosen; else -1 */
 };
-/* Neighbouring ops of a rank's computation that run as one (op fusion): `n` ops of `program` from
- * number `first` on. Ranks that compute alike share a program. */
-struct dpro_fused_op {
-    uint32_t program, first, n;
-    int64_t work_ns; /* as one op, without communication beside it */
-};
 /* How the job ran; borrowed. */
 DPRO_API const struct dpro_strategy *dpro_model_strategy(const struct dpro_model *model);
 DPRO_API enum dpro_compression dpro_strategy_compression(const struct dpro_strategy *strategy);

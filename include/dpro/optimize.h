@@ -93,15 +93,14 @@ struct dpro_optimum_summary {
                             fast */
     const char *setting; /* the plain setting that gives the best strategy, "bucket_cap_mb 5";
                             static; NULL: it needs a plan */
-    int64_t apart_ns;    /* of the best strategy without its op fusions */
-    int64_t lower_bound_ns; /* no bucketing without compression is faster, with the op fusions of
-                               the best strategy; two standard errors of the model are taken off */
+    int64_t lower_bound_ns; /* no bucketing without compression is faster; two standard errors of
+                               the model are taken off */
     double uncertainty_pct; /* standard deviation of the gain (baseline_ns / best_ns - 1), in
                                points: from the model's numbers, its misfit, the spread of the
                                measured iterations, and 15 % of the gain; for a generated job from
                                the numbers alone */
     /* Plans that trained this job by turns (doc/formats/turns-json.md), by which what is expected
-     * was corrected; without them apart_ns and uncertainty_pct of the best strategy. 0: none did.
+     * was corrected; without them best_ns and uncertainty_pct of the best strategy. 0: none did.
      */
     uint32_t n_turns;
     int64_t unmeasured_ns;
@@ -237,17 +236,6 @@ struct dpro_decision {
 DPRO_API uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum);
 DPRO_API struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum,
                                                     uint32_t index);
-
-/* Neighbouring ops that the best strategy runs as one. Borrowed. */
-struct dpro_op_fusion {
-    const char *const *ops; /* [n_ops] their names, as they run */
-    uint32_t n_ops, n_ranks;
-    const int *ranks;          /* [n_ranks] those that do so */
-    int64_t work_ns, apart_ns; /* as one op, and one by one, on the rank where they take longest */
-};
-DPRO_API uint32_t dpro_optimum_n_op_fusions(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_op_fusion dpro_optimum_op_fusion(const struct dpro_optimum *optimum,
-                                                      uint32_t index);
 
 /* Each time a better strategy was found. */
 struct dpro_improvement {

@@ -5,9 +5,6 @@
  * don't help, so a pass can't leave a strategy half changed. A pass must answer the same view with
  * the same candidates: it keeps no state between calls.
  *
- * A pass of computation need propose nothing. It says what neighbouring ops take as one (opfs_ns),
- * and the search does the rest, by Theorems 1 and 3 and by trying.
- *
  * A shared object for `dpro optimize --pass` holds one `struct dpro_pass` named dpro_pass. It is
  * never loaded into the caller's process but into a child with a time limit. */
 #ifndef DPRO_PASS_H
@@ -21,11 +18,10 @@
 extern "C" {
 #endif
 
-#define DPRO_PASS_ABI 4 /* of the structs below; a pass made for another one is refused */
+#define DPRO_PASS_ABI 5 /* of the structs below; a pass made for another one is refused */
 
 #define DPRO_PASS_MAX_CANDIDATES 4096 /* from one call */
 #define DPRO_PASS_MAX_EDITS      1024 /* in one candidate */
-#define DPRO_PASS_MAX_FUSED      64   /* ops that opfs_ns() is asked about at once */
 #define DPRO_PASS_NO_TENSOR      UINT32_MAX
 #define DPRO_PASS_NO_MODULE      UINT32_MAX
 
@@ -51,10 +47,9 @@ struct dpro_pass_bucket {
 struct dpro_pass_op {
     const char *name;
     enum dpro_op_kind kind; /* DPRO_OP_FW, BW, UPDATE or INPUT */
-    int waits;       /* for communication, before it begins: it can't be fused with the op before it
-                      */
-    uint32_t tensor; /* the tensor whose gradient is ready after it; DPRO_PASS_NO_TENSOR */
-    int64_t work_ns; /* without communication beside it */
+    int waits;              /* for communication, before it begins */
+    uint32_t tensor;        /* the tensor whose gradient is ready after it; DPRO_PASS_NO_TENSOR */
+    int64_t work_ns;        /* without communication beside it */
 };
 
 /* What a rank computes in an iteration, one op after the other. */
@@ -87,9 +82,7 @@ struct dpro_pass_view {
     int64_t iteration_ns;
     const struct dpro_pass_program *programs; /* ranks that compute alike share one */
     uint32_t n_programs;
-    uint32_t critical_program;             /* of the rank that is done last */
-    const struct dpro_fused_op *fused_ops; /* those of the strategy, by program and first op */
-    uint32_t n_fused_ops;
+    uint32_t critical_program;              /* of the rank that is done last */
     const struct dpro_pass_module *modules; /* outer ones come before those within them */
     uint32_t n_modules;
     uint32_t micro_batches; /* in which a step's batch is computed; 1: at once */
@@ -100,29 +93,23 @@ struct dpro_pass_view {
 };
 
 enum dpro_edit_kind {
-    DPRO_EDIT_MERGE,     /* bucket `at` takes in the one after it */
-    DPRO_EDIT_SPLIT,     /* bucket `at` keeps its first `value` tensors, a new one after it gets
-                            the rest */
-    DPRO_EDIT_PARTITION, /* bucket `at` travels in `value` partitions */
-    DPRO_EDIT_PRIORITY,  /* bucket `at` gets priority `value` */
-    DPRO_EDIT_MOVE,      /* bucket `at` moves to place `value` among the buckets */
-    DPRO_EDIT_COMPRESS,  /* all buckets: `value` is an enum dpro_compression; `at` is 0 */
-    DPRO_EDIT_FUSE, /* ops `at` ... `at` + `n` - 1 of `program` run as one in `value` ns; fused ops
-                       among them are taken in */
-    DPRO_EDIT_UNFUSE,     /* the fused op of `program` that begins with op `at` comes apart */
+    DPRO_EDIT_MERGE,      /* bucket `at` takes in the one after it */
+    DPRO_EDIT_SPLIT,      /* bucket `at` keeps its first `value` tensors, a new one after it gets
+                             the rest */
+    DPRO_EDIT_PARTITION,  /* bucket `at` travels in `value` partitions */
+    DPRO_EDIT_PRIORITY,   /* bucket `at` gets priority `value` */
+    DPRO_EDIT_MOVE,       /* bucket `at` moves to place `value` among the buckets */
+    DPRO_EDIT_COMPRESS,   /* all buckets: `value` is an enum dpro_compression; `at` is 0 */
     DPRO_EDIT_RECOMPUTE,  /* module `at` is recomputed in the backward pass; `value` 0: it is not */
     DPRO_EDIT_ACCUMULATE, /* the step's batch is computed in `value` micro-batches; `at` is 0 */
     DPRO_EDIT_COMPUTE,    /* module `at` is computed in the way `value`: enum dpro_computing */
 };
 
-/* Edits number buckets as the edits before them in the list left them, and ops always as they ran.
- * An edit of a program applies to the ranks that run it; for all ranks there is one edit for each
- * program. */
+/* Edits number buckets as the edits before them in the list left them. */
 struct dpro_edit {
     enum dpro_edit_kind kind;
     uint32_t at;
     int64_t value;
-    uint32_t program, n; /* FUSE, UNFUSE */
 };
 
 struct dpro_candidate {
@@ -136,14 +123,9 @@ struct dpro_pass {
     const char *summary;  /* one line */
     int changes_numerics; /* used only where the user allowed that */
     /* Fills in candidate number `index`, from 0, best guess first, and returns 1; 0: there are no
-     * more. NULL: the pass has opfs_ns(). */
+     * more. */
     int (*propose)(const struct dpro_pass *pass, const struct dpro_pass_view *view, uint32_t index,
                    struct dpro_candidate *candidate);
-    /* opfs_time(p_1, ..., p_n): the time of two or more neighbouring ops run as one; negative: they
-     * can't be. The same ops must get the same answer. NULL: the pass fuses no ops, or does so by
-     * propose(). */
-    int64_t (*opfs_ns)(const struct dpro_pass *pass, const struct dpro_pass_op *ops,
-                       uint32_t n_ops);
     void *state; /* the pass's own; not touched by the library */
 };
 

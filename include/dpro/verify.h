@@ -16,8 +16,7 @@ struct dpro_plan_summary { /* times 0: the plan does not say */
     char framework[16];    /* pytorch, tensorflow or mxnet */
     char stack[20];        /* as dpro_stack_name() has it */
     char device[16];       /* that the job computes on: cpu, cuda; "": the plan does not say */
-    uint32_t n_fused_ops;
-    uint32_t n_servers; /* parameter servers that it is for; 0: the plan does not say */
+    uint32_t n_servers;    /* parameter servers that it is for; 0: the plan does not say */
     int64_t baseline_ns, iteration_ns;
     double uncertainty_pct;
     uint32_t n_compiled, n_bf16; /* modules that are compiled, and in 16 bits */

@@ -17,7 +17,6 @@ DiagnoseOptions = _struct("DiagnoseOptions")
 DiagnoseReport = _struct("DiagnoseReport")
 Edit = _struct("Edit")
 Error = _struct("Error")
-FusedOp = _struct("FusedOp")
 JobOptions = _struct("JobOptions")
 JobReplayOptions = _struct("JobReplayOptions")
 JobTime = _struct("JobTime")
@@ -92,7 +91,7 @@ MemoryBudget._fields_ = [("budget_bytes", c.c_uint64), ("capacity_bytes", c.c_ui
     ("leaked_bytes", c.c_uint64), ("growth_bytes", c.c_uint64), ("needed", c.c_int), ("fits", c.c_int)]
 Pass._fields_ = [("abi", c.c_uint32), ("name", c.c_char_p), ("summary", c.c_char_p), ("changes_numerics", c.c_int),
     ("propose", c.CFUNCTYPE(c.c_int, c.POINTER(Pass), c.POINTER(PassView), c.c_uint32, c.POINTER(Candidate))),
-    ("opfs_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(Pass), c.POINTER(PassOp), c.c_uint32)), ("state", c.c_void_p)]
+    ("state", c.c_void_p)]
 Table._fields_ = [("name", c.c_char_p), ("meaning", c.c_char_p), ("of_ranks", c.c_int), ("n_columns", c.c_uint32)]
 Column._fields_ = [("name", c.c_char_p), ("unit", c.c_char_p), ("meaning", c.c_char_p), ("type", c.c_int),
     ("table", c.c_char_p), ("is_name", c.c_int), ("word", c.CFUNCTYPE(c.c_char_p, c.c_int64))]
@@ -109,27 +108,24 @@ OptimizeProgress._fields_ = [("n_candidates", c.c_uint64), ("baseline_ns", c.c_i
 PassView._fields_ = [("n_ranks", c.c_uint32), ("n_tensors", c.c_uint32), ("n_buckets", c.c_uint32),
     ("tensors", c.POINTER(PassTensor)), ("order", c.POINTER(c.c_uint32)), ("buckets", c.POINTER(PassBucket)),
     ("compression", c.c_int), ("iteration_ns", c.c_int64), ("programs", c.POINTER(PassProgram)),
-    ("n_programs", c.c_uint32), ("critical_program", c.c_uint32), ("fused_ops", c.POINTER(FusedOp)),
-    ("n_fused_ops", c.c_uint32), ("modules", c.POINTER(PassModule)), ("n_modules", c.c_uint32),
-    ("micro_batches", c.c_uint32), ("peak_bytes", c.c_uint64), ("memory_bytes", c.c_uint64),
+    ("n_programs", c.c_uint32), ("critical_program", c.c_uint32), ("modules", c.POINTER(PassModule)),
+    ("n_modules", c.c_uint32), ("micro_batches", c.c_uint32), ("peak_bytes", c.c_uint64), ("memory_bytes", c.c_uint64),
     ("sync_ns", c.CFUNCTYPE(c.c_int64, c.POINTER(PassView), c.c_uint64, c.c_uint32))]
 Candidate._fields_ = [("edits", c.POINTER(Edit)), ("n_edits", c.c_uint32)]
-PassOp._fields_ = [("name", c.c_char_p), ("kind", c.c_int), ("waits", c.c_int), ("tensor", c.c_uint32),
-    ("work_ns", c.c_int64)]
 PassTensor._fields_ = [("name", c.c_char_p), ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64),
     ("done_ns", c.c_int64), ("bucket", c.c_uint32)]
 PassBucket._fields_ = [("first", c.c_uint32), ("n", c.c_uint32), ("partitions", c.c_uint32), ("priority", c.c_int32),
     ("size_bytes", c.c_uint64), ("ready_ns", c.c_int64), ("start_ns", c.c_int64), ("end_ns", c.c_int64),
     ("critical", c.c_int)]
 PassProgram._fields_ = [("ops", c.POINTER(PassOp)), ("n_ops", c.c_uint32)]
-FusedOp._fields_ = [("program", c.c_uint32), ("first", c.c_uint32), ("n", c.c_uint32), ("work_ns", c.c_int64)]
 PassModule._fields_ = [("name", c.c_char_p), ("class_name", c.c_char_p), ("parent", c.c_uint32),
     ("kept_bytes", c.c_uint64), ("recompute_ns", c.c_int64), ("recomputed", c.c_int), ("computing", c.c_uint),
     ("known", c.c_uint), ("gained_ns", c.c_int64 * 4)]
-Edit._fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64), ("program", c.c_uint32),
-    ("n", c.c_uint32)]
+Edit._fields_ = [("kind", c.c_int), ("at", c.c_uint32), ("value", c.c_int64)]
+PassOp._fields_ = [("name", c.c_char_p), ("kind", c.c_int), ("waits", c.c_int), ("tensor", c.c_uint32),
+    ("work_ns", c.c_int64)]
 
-PASS_ABI = 4
+PASS_ABI = 5
 PASS_MAX_EDITS = 1024
 ALGORITHM = {"default": 0, "paper": 1, "dp": 2}
 CHANGE_TYPE = {"switch": 0, "count": 1, "schedule": 2, "long_count": 3, "bytes": 4, "rate": 5, "ratio": 6, "time": 7,
@@ -138,8 +134,8 @@ COLUMN_TYPE = {"uint8": 0, "bool": 1, "uint16": 2, "int32": 3, "uint32": 4, "int
     "double": 8, "text": 9}
 COMPRESSION = {"none": 0, "fp16": 1, "bf16": 2}
 COMPUTING = {"as_it_is": 0, "compiled": 1, "bf16": 2}
-EDIT_KIND = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "fuse": 6, "unfuse": 7,
-    "recompute": 8, "accumulate": 9, "compute": 10}
+EDIT_KIND = {"merge": 0, "split": 1, "partition": 2, "priority": 3, "move": 4, "compress": 5, "recompute": 6,
+    "accumulate": 7, "compute": 8}
 OP_KIND = {"fw": 0, "bw": 1, "update": 2, "input": 3, "send": 4, "recv": 5, "push": 6, "pull": 7, "reduce": 8,
     "copy": 9, "collective": 10, "launch": 11, "in": 12, "out": 13, "barrier": 14}
 PROCESSOR = {"default": 0, "cpu": 1, "gpu": 2}

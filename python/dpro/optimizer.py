@@ -17,7 +17,7 @@ _EDITS = {**EDIT_KIND, "keep": EDIT_KIND["recompute"]}
 _KINDS = {value: name.upper() for name, value in OP_KIND.items()}
 _NO_TENSOR = _NO_MODULE = 0xffffffff
 _COMPUTING = {"compile": COMPUTING["compiled"], "bf16": COMPUTING["bf16"]}
-_PROPOSE, _OPFS = (dict(layouts.Pass._fields_)[name] for name in ("propose", "opfs_ns"))
+_PROPOSE = dict(layouts.Pass._fields_)["propose"]
 
 
 def _ways(names):
@@ -78,9 +78,8 @@ class Module(_Copy):
 class View:
     """The job under the strategy that is looked at: n_ranks, tensors, buckets (in the order of launch), compression,
     iteration_ns; programs, the ops that ranks run one after the other (those that compute alike share one);
-    critical_program, of the rank that is done last; fused_ops, (program, first op, number, ns) of each; modules,
-    outer ones before those within them; micro_batches; peak_bytes and memory_bytes, what a rank holds and may hold, or
-    None. A pass must keep nothing of it."""
+    critical_program, of the rank that is done last; modules, outer ones before those within them; micro_batches;
+    peak_bytes and memory_bytes, what a rank holds and may hold, or None. A pass must keep nothing of it."""
 
     def __init__(self, pointer):
         view = pointer.contents
@@ -93,7 +92,6 @@ class View:
         self.modules = [Module(module) for module in view.modules[:view.n_modules]]
         self.micro_batches = view.micro_batches
         self.peak_bytes, self.memory_bytes = view.peak_bytes or None, view.memory_bytes or None
-        self.fused_ops = [(f.program, f.first, f.n, f.work_ns) for f in view.fused_ops[:view.n_fused_ops]]
 
     @functools.cached_property
     def programs(self):
@@ -114,8 +112,7 @@ class _Callable:
         self._here = threading.local()  # a view's candidates, asked for one by one
         name = getattr(function, "__name__", "pass")
         self.c = layouts.Pass(layouts.PASS_ABI, name.encode(), (function.__doc__ or name).strip().split("\n")[0].encode(),
-                       int(bool(getattr(function, "changes_numerics", False))), _PROPOSE(self._propose),
-                       _OPFS(self._opfs_ns) if hasattr(function, "opfs_ns") else _OPFS(), None)
+                       int(bool(getattr(function, "changes_numerics", False))), _PROPOSE(self._propose), None)
 
     def _propose(self, _, view, index, candidate):
         try:
@@ -135,16 +132,8 @@ class _Callable:
             self.problem = self.problem or problem
             return 0
 
-    def _opfs_ns(self, _, ops, n_ops):
-        try:
-            ns = None if self.problem is not None else self.function.opfs_ns([Op(op) for op in ops[:n_ops]])
-            return -1 if ns is None else int(ns)
-        except Exception as problem:
-            self.problem = self.problem or problem
-            return -1
-
     @staticmethod
-    def _edit(kind, at=0, value=0, *more):
+    def _edit(kind, at=0, value=0):
         if kind not in _EDITS:
             raise ValueError("%r is no edit: %s" % (kind, ", ".join(_EDITS)))
         if kind == "compress":
@@ -155,10 +144,6 @@ class _Callable:
             value = 1
         if kind == "compute":
             value = _ways(value or ())
-        if kind == "unfuse":
-            return layouts.Edit(_EDITS[kind], at=value, program=at)
-        if kind == "fuse":
-            return layouts.Edit(_EDITS[kind], at=value, program=at, n=more[0], value=int(more[1]))
         return layouts.Edit(_EDITS[kind], at, value)
 
 
@@ -179,12 +164,10 @@ class Job(library.Job):
 
         `passes` are functions: pass(view) returns candidates, each a list of edits: ("merge", bucket), ("split",
         bucket, n), ("partition", bucket, k), ("priority", bucket, p), ("move", bucket, place), ("compress", "fp16"),
-        ("fuse", program, first op, n, ns), ("unfuse", program, first op), ("recompute", module), ("keep", module),
-        ("accumulate", micro-batches), ("compute", module, {"compile", "bf16"}). Edits count buckets as the ones
-        before them in the list left them. The same view must get the same answer. A pass may have attributes:
-        `opfs_ns`, a function that says what a list of neighbouring ops takes as one, ns, or None if they can't be
-        fused, so that the search fuses ops; `changes_numerics`, if true the pass is only used where `compress` or
-        `allow` allows something. What a pass raises, optimize raises."""
+        ("recompute", module), ("keep", module), ("accumulate", micro-batches), ("compute", module, {"compile",
+        "bf16"}). Edits count buckets as the ones before them in the list left them. The same view must get the same
+        answer. With an attribute `changes_numerics` that is true, a pass is only used where `compress` or `allow`
+        allows something. What a pass raises, optimize raises."""
         compress, allow, passes = (library.list_of(name, value, of) for name, value, of in (
             ("compress", compress, "names"), ("allow", allow, "names"), ("passes", passes, "functions")))
         unknown = [name for name in compress if name not in COMPRESSION]

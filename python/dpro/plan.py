@@ -50,16 +50,15 @@ class Plan:
     """`stack`: what carries the job's gradients; `models`: a name and {parameter: bytes} each, in the model's order;
     `buckets` in order of launch; `is_own`: they are those that the job had; `digest` is equal for plans that ask for the
     same of communication; `by_settings`: Horovod makes the buckets by itself, as it is told by variables; `n_servers`:
-    parameter servers that it is for, 0 where it does not say; `n_fused_ops` is all that is known of fused ops; `memory` and
-    `computing` are always there; `units` are of FSDP, in the
-    order of their forward passes; `prefetch`: how many of these each gathers ahead, 0: as the job does."""
+    parameter servers that it is for, 0 where it does not say; `memory` and `computing` are always there; `units` are of
+    FSDP, in the order of their forward passes; `prefetch`: how many of these each gathers ahead, 0: as the job does."""
 
-    def __init__(self, path, framework, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_fused_ops,
-                 n_servers, memory, computing, units, prefetch):
+    def __init__(self, path, framework, stack, world_size, models, buckets, is_own, compression, by_settings, expected, n_servers,
+                 memory, computing, units, prefetch):
         self.path, self.framework, self.stack, self.world_size, self.models = path, framework, stack, world_size, models
         self.buckets, self.is_own, self.compression = buckets, is_own, compression
         self.by_settings, self.n_servers = by_settings, n_servers
-        self.expected, self.n_fused_ops = expected, n_fused_ops
+        self.expected = expected
         self.memory, self.computing, self.units, self.prefetch = memory, computing, units, prefetch
         self.of_modules = _of_modules(memory, computing, units)
         self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something else than of buckets
@@ -135,10 +134,9 @@ def _plan(path, value):
     if buckets or not without_buckets:
         _check_cover(models, buckets)
     expected = value.get("expected")
-    fused_ops = _take(computation, "fused_ops", list, "computation", [])
     return Plan(path, job.get("framework"), stack, world_size, models, buckets, communication.get("is_own") is True, compression,
                 stack == "horovod" and "fusion_threshold_bytes" in communication,
-                expected if isinstance(expected, dict) else None, len(fused_ops),
+                expected if isinstance(expected, dict) else None,
                 _take(communication, "servers", int, "communication", 0), memory, computing, units, prefetch)
 
 

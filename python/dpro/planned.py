@@ -135,9 +135,6 @@ def prepare(ddp, path):
     if problem:
         return None, None, None, problem
     layout.plan = plan
-    if plan.n_fused_ops:
-        say("plan-fused", "the plan fuses ops (%d), which dpro can't ask PyTorch for: what it sends is applied alone"
-            % plan.n_fused_ops, rank())
     if layout.needs_hook and reducer.hook_of(ddp):
         _tell_left_out(reducer.hook_of(ddp))
     return plan, parameters, layout, None

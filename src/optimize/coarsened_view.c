@@ -98,7 +98,6 @@ static uint32_t view_coarsened(const struct dpro_model *from, const struct coars
                                     : tensor - from->n_tensors + to->model.n_tensors;
 }
 
-/* Ops keep their numbers, by which passes fuse them. */
 static void coarsen_program(const struct dpro_model *model, const struct model_program *from,
                             struct coarsened_view *to, const uint32_t *group_of,
                             struct model_program *program)
@@ -200,9 +199,6 @@ void coarsened_view_expand(const struct coarsened_view *view, const struct dpro_
     to->cycle_ns = from->cycle_ns;
     to->compression = from->compression;
     buckets_take_memory(&view->model, from, to);
-    to->n_fused = from->n_fused;
-    if (from->n_fused)
-        memcpy(to->fused, from->fused, from->n_fused * sizeof *from->fused);
     for (uint32_t b = 0; b < from->n_buckets; b++) {
         to->buckets[b] = from->buckets[b];
         to->buckets[b].first = n;

@@ -2,7 +2,6 @@
  * iteration time of any strategy: the computation, the bytes on the busiest link, and what must
  * follow when the last gradients are ready. */
 
-#include "cost/program/fused.h"
 #include "cost/program/strategy_work.h"
 #include "cost/program/sync.h"
 #include "optimize/space.h"
@@ -23,14 +22,12 @@ static void find_classes(const struct dpro_model *m, struct computation *w)
 static void list_work(const struct dpro_model *m, const struct dpro_strategy *s, uint32_t p,
                       struct computation *w)
 {
-    uint32_t fused = fused_find(s, p, 0);
     uint32_t n = m->programs[p].n_ops;
     SCRATCH int64_t *more_ns = mem_array(n + (size_t)1, sizeof *more_ns);
     if (strategy_changes_work(m, s))
         strategy_more_work(m, s, p, more_ns);
     for (uint32_t i = 0; i < n; i++)
-        w->work_ns[i] =
-            (double)(more_ns[i] + fused_work_ns(m, s, p, i, &fused)) * w->classes[p].scale;
+        w->work_ns[i] = (double)(more_ns[i] + m->programs[p].ops[i].work_ns) * w->classes[p].scale;
 }
 
 /* Of tensors; what else is communicated is none. */

@@ -359,7 +359,7 @@ bool computing_is_possible(const struct dpro_model *m, const struct dpro_strateg
         return true;
     for (uint32_t i = 0; i < m->n_modules; i++) {
         bool compiled = s->computing[i] & DPRO_COMPILED;
-        if (compiled && (s->n_fused > 0 || (s->recomputed && is_within(m, s->recomputed, 1, i))))
+        if (compiled && s->recomputed && is_within(m, s->recomputed, 1, i))
             return false;
         if (s->recomputed && s->recomputed[i] && is_within(m, s->computing, DPRO_COMPILED, i))
             return false;

@@ -56,5 +56,5 @@ void computing_propose(const struct question *question, unsigned bit);
 /* Whether any module is computed in another way than as it is. */
 bool computing_is_changed(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* False if a compiled module is also recomputed, or lies around or within a recomputed one, as no
- * job can be given that; or if passes also fuse ops, whose times are then not known. */
+ * job can be given that. */
 bool computing_is_possible(const struct dpro_model *model, const struct dpro_strategy *strategy);

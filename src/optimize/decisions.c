@@ -1,65 +1,9 @@
-/* How the best strategy differs from the job's own, and what it fuses. */
+/* How the best strategy differs from the job's own. */
 
 #include "cost/program/buckets.h"
-#include "cost/program/fused.h"
 #include "cost/program/server_placement.h"
 #include "cost/program/strategy_work.h"
 #include "optimize/result.h"
-
-/* ---- fused ops ---- */
-
-/* The fused op of `program` that is made of the same ops as this one; NULL: it has none. */
-static const struct dpro_fused_op *same_of(const struct dpro_model *model,
-                                           const struct dpro_strategy *s,
-                                           const struct dpro_fused_op *op, uint32_t program)
-{
-    const struct dpro_fused_op *other = fused_at(s, program, op->first);
-    bool same = other && other->n == op->n;
-    for (uint32_t i = op->first; same && i < op->first + op->n; i++)
-        same = strcmp(model->programs[op->program].ops[i].name,
-                      model->programs[program].ops[i].name) == 0;
-    return same ? other : NULL;
-}
-
-/* By the first program that has it. */
-static void add_fusion(struct dpro_optimum *o, const struct dpro_model *model,
-                       const struct dpro_fused_op *op)
-{
-    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
-    const char **names = arena_array(&o->arena, op->n, sizeof *names);
-    int *ranks = arena_array(&o->arena, model->n_ranks, sizeof *ranks);
-    struct dpro_op_fusion fusion = {.ops = names, .n_ops = op->n, .ranks = ranks};
-    for (uint32_t i = 0; i < op->n; i++) {
-        const char *name = model->programs[op->program].ops[op->first + i].name;
-        names[i] = arena_copy_string(&o->arena, name, strlen(name));
-    }
-    EACH_OF (const struct model_rank, rank, model->ranks, model->n_ranks) {
-        const struct dpro_fused_op *same = same_of(model, s, op, rank->program);
-        if (!same)
-            continue;
-        double apart_ns = (double)fused_apart_ns(model, same) * rank->work_scale;
-        ranks[fusion.n_ranks++] = rank->rank;
-        if (apart_ns > (double)fusion.apart_ns) {
-            fusion.apart_ns = (int64_t)apart_ns;
-            fusion.work_ns = (int64_t)((double)same->work_ns * rank->work_scale);
-        }
-    }
-    array_push(&o->fusions, fusion);
-}
-
-static void list_fusions(struct dpro_optimum *o, const struct dpro_model *model)
-{
-    const struct dpro_strategy *s = &o->strategies[DPRO_BEST];
-    for (uint32_t f = 0; f < s->n_fused; f++) {
-        uint32_t program = 0;
-        while (program < s->fused[f].program && !same_of(model, s, &s->fused[f], program))
-            program++;
-        if (program == s->fused[f].program)
-            add_fusion(o, model, &s->fused[f]);
-    }
-}
-
-/* ---- decisions ---- */
 
 struct deciding {
     struct dpro_optimum *o;
@@ -126,18 +70,6 @@ static void decide_bucket(struct deciding *d, uint32_t b)
     if (bucket->priority != (same ? before->priority : 0))
         decisions_decide(d, built_in_passes[PASS_PRIORITY].name, text,
                          format(d, "priority %d", bucket->priority));
-}
-
-static void decide_fusion(struct deciding *d, const struct dpro_op_fusion *f)
-{
-    const char *first = f->ops[0], *last = f->ops[f->n_ops - 1], *where = "";
-    if (f->n_ranks == 1 && d->model->n_ranks > 1)
-        where = format(d, ", on rank %d", f->ranks[0]);
-    else if (f->n_ranks < d->model->n_ranks)
-        where = format(d, ", on %u of %u ranks", f->n_ranks, d->model->n_ranks);
-    decisions_decide(d, "op-fusion", format(d, "%u ops (%.200s ... %.200s)", f->n_ops, first, last),
-                     format(d, "one op, %.1f us instead of %.1f us%s", (double)f->work_ns * 1e-3,
-                            (double)f->apart_ns * 1e-3, where));
 }
 
 /* The size that cuts all as the strategy has it; 0: nothing is cut. */
@@ -230,7 +162,6 @@ void result_decide(struct dpro_optimum *o)
     const struct dpro_strategy *best = &o->strategies[DPRO_BEST];
     struct deciding d = {o, model, before, best,
                          mem_array(model->n_tensors, sizeof *d.baseline_bucket)};
-    list_fusions(o, model);
     for (uint32_t b = 0; b < before->n_buckets; b++)
         for (uint32_t i = 0; i < before->buckets[b].n; i++)
             d.baseline_bucket[before->order[before->buckets[b].first + i]] = b;
@@ -241,8 +172,6 @@ void result_decide(struct dpro_optimum *o)
     decide_settings(&d);
     for (uint32_t b = 0; b < best->n_buckets && !best->fuses; b++) /* else they come of that */
         decide_bucket(&d, b);
-    for (size_t i = 0; i < o->fusions.n; i++)
-        decide_fusion(&d, &o->fusions.at[i]);
     bool reordered = false;
     for (uint32_t b = 1; b < best->n_buckets; b++)
         reordered |= bucket_before(&d, b) < bucket_before(&d, b - 1);

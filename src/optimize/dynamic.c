@@ -97,7 +97,6 @@ static void read_back(const struct dynamic_table *t, uint32_t m, struct dpro_str
 {
     size_t width = t->n + (size_t)1;
     strategy->n_buckets = m;
-    strategy->n_fused = 0;
     strategy->compression = DPRO_COMPRESSION_NONE;
     for (uint32_t i = 0; i < t->n; i++)
         strategy->order[i] = i;

@@ -2,7 +2,6 @@
 #include "optimize/registry.h"
 
 #include "cost/program/buckets.h"
-#include "cost/program/fused.h"
 #include "optimize/memory_search.h"
 
 enum { MAX_PARTITIONS = 4096, MAX_MICRO_BATCHES = 1024 };
@@ -48,42 +47,9 @@ static void edit_move(struct dpro_strategy *s, uint32_t at, uint32_t to)
     }
 }
 
-/* ---- ops ---- */
-
-/* How many fused ops from number `f` on lie within the edit's. */
-static uint32_t n_taken_in(const struct dpro_strategy *s, const struct dpro_edit *e, uint32_t f)
-{
-    uint32_t n = 0;
-    while (f + n < s->n_fused && s->fused[f + n].program == e->program &&
-           s->fused[f + n].first < e->at + e->n)
-        n++;
-    return n;
-}
-
-const char *edit_check_fuse(const struct dpro_model *model, const struct dpro_strategy *s,
-                            const struct dpro_edit *e)
-{
-    if (e->program >= model->n_programs)
-        return "there is no such program";
-    const struct model_program *program = &model->programs[e->program];
-    if (e->n < 2 || e->n > program->n_ops || e->at > program->n_ops - e->n)
-        return "two or more ops of a program can be fused";
-    if (e->value < 0 || e->value > EDIT_MOST_WORK_NS)
-        return "a fused op takes 0 to 1e15 ns";
-    for (uint32_t i = e->at + 1; i < e->at + e->n; i++)
-        if (program->ops[i].needs != MODEL_NONE)
-            return "an op that waits for communication can't be fused with the one before it";
-    uint32_t f = fused_find(s, e->program, e->at), n = n_taken_in(s, e, f);
-    if (n > 0 && (s->fused[f].first < e->at ||
-                  s->fused[f + n - 1].first + s->fused[f + n - 1].n > e->at + e->n))
-        return "a fused op is taken in whole";
-    return NULL;
-}
-
 /* ---- all edits ---- */
 
-/* No stack can fuse ops or cut batches by a plan, as the report says; modules are known of PyTorch
- * alone. */
+/* No stack can cut batches by a plan, as the report says; modules are known of PyTorch alone. */
 bool edit_is_within(const struct model_capabilities *c, const struct dpro_edit *e)
 {
     const bool can[] = {
@@ -123,9 +89,8 @@ static void edit_compute(const struct dpro_model *model, struct dpro_strategy *s
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
                        const struct dpro_edit *e)
 {
-    uint32_t at = e->at, f = 0, n = 0;
+    uint32_t at = e->at;
     int64_t value = e->value;
-    const char *wrong = NULL;
     if (edit_is_of_buckets(e) && e->kind != DPRO_EDIT_COMPRESS && at >= s->n_buckets)
         return "there is no such bucket";
     if (!edit_is_within(&model->capabilities, e))
@@ -168,23 +133,6 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
         if (value < DPRO_COMPRESSION_NONE || value > DPRO_COMPRESSION_BF16)
             return "there is no such compression";
         s->compression = (enum dpro_compression)value;
-        return NULL;
-    case DPRO_EDIT_FUSE:
-        wrong = edit_check_fuse(model, s, e);
-        if (wrong)
-            return wrong;
-        f = fused_find(s, e->program, at);
-        n = n_taken_in(s, e, f);
-        memmove(&s->fused[f + 1], &s->fused[f + n], (s->n_fused - f - n) * sizeof *s->fused);
-        s->fused[f] = (struct dpro_fused_op){e->program, at, e->n, value};
-        s->n_fused += 1 - n;
-        return NULL;
-    case DPRO_EDIT_UNFUSE:
-        if (!fused_at(s, e->program, at))
-            return "no fused op begins there";
-        f = fused_find(s, e->program, at);
-        s->n_fused--;
-        memmove(&s->fused[f], &s->fused[f + 1], (s->n_fused - f) * sizeof *s->fused);
         return NULL;
     case DPRO_EDIT_RECOMPUTE:
         s->recomputed[at] = value != 0;

@@ -64,21 +64,20 @@ static void add_parts(struct finals *p, struct space *space, const struct dpro_s
         if (!(all & bit) || kept == all || kept == 0)
             continue;
         struct dpro_strategy part = space_copy_of(space, &space->best);
-        part.n_fused = 0;
         families_keep(space->model, baseline, kept, &part);
         if (space_value(space, &part) < INT64_MAX)
             finalists_add(p, &part, NULL, NULL)->is_barred = true;
     }
 }
 
-/* What was found, the defaults that the job's stack can be given, and the pool: of a generated job,
- * which is what its model says, only for want of a best without fused ops. */
+/* What was found, the defaults that the job's stack can be given, and the pool; a generated job is
+ * what its model says, and needs none. */
 static struct finalist *add_all(struct finals *p, struct space *space,
                                 const struct dpro_strategy *baseline)
 {
     struct finalist *tuned = NULL;
     struct dpro_strategy strategy = space_strategy(space);
-    bool pools = p->model->measured_ns > 0 || p->n_draws > 1 || space->best.n_fused > 0;
+    bool pools = p->model->measured_ns > 0 || p->n_draws > 1;
     size_t n_pool = pools ? space->search->pool.n : 0;
     size_t n_turns = p->model->turns ? p->model->turns->of.n : 0;
     p->finalists =
@@ -125,28 +124,6 @@ static void finalists_tune(struct finals *p, struct finalist *tuned)
     tuned->text = arena_format(&p->arena, "Horovod's autotune at best: %.3g ms, up to %.0f MiB",
                                (double)tuned->strategy.cycle_ns * 1e-6,
                                fmin(64, (double)tuned->strategy.fusion_bytes / (1 << 20)));
-}
-
-/* Makes it the best strategy, with the ops that the search has fused if they win anything beside
- * its buckets. Returns the ratio of its time with them to that without, by the model. */
-static double finalists_take(const struct finals *p, struct space *space,
-                             const struct finalist *chosen)
-{
-    struct dpro_strategy fused = space_copy_of(space, &space->best);
-    struct evaluator *evaluator = space->workers[0].evaluator;
-    int64_t apart_ns = evaluate_strategy(evaluator, &chosen->strategy), ns = apart_ns;
-    if (fused.n_fused > 0 && chosen != &p->finalists[OF_BASELINE]) {
-        struct dpro_strategy tried = space_copy_of(space, &chosen->strategy);
-        tried.n_fused = fused.n_fused;
-        memcpy(tried.fused, fused.fused, fused.n_fused * sizeof *tried.fused);
-        ns = evaluate_strategy(evaluator, &tried);
-        if (ns < apart_ns) {
-            space_copy(space, &tried, &space->best);
-            return (double)ns / (double)apart_ns;
-        }
-    }
-    space_copy(space, &chosen->strategy, &space->best);
-    return 1;
 }
 
 static double error_of(const struct finals *p, struct dpro_optimum *o, const struct finalist *f)
@@ -240,11 +217,11 @@ static void finalists_promise(const struct finals *p, struct space *space, struc
         chosen = best = &p->finalists[OF_BASELINE];
     list_finalists(p, chosen, baseline_ns, o->memory.fits ? space->search->options->n_finalists : 0,
                    o);
-    o->summary.apart_ns = llround(baseline_ns * chosen->expected);
+    o->summary.best_ns = llround(baseline_ns * chosen->expected);
     o->summary.found_ns = llround(baseline_ns * best->expected);
     o->measured = chosen->measured;
     o->summary.setting = is_setting(p->model, chosen) ? chosen->text : NULL;
-    o->summary.best_ns = llround(baseline_ns * chosen->expected * finalists_take(p, space, chosen));
+    space_copy(space, &chosen->strategy, &space->best);
     struct evaluator *whole = evaluator_create(o->models[DPRO_BEST]); /* as whatif has it */
     o->summary.likely_ns =
         scaled_ns(chosen->measured.ratio, evaluate_strategy(whole, &chosen->strategy));

@@ -51,7 +51,6 @@ struct finalist *finals_add(struct finals *p, const struct dpro_model *model,
                            .is_computed = computing_is_changed(model, strategy),
                            .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
     f->strategy = buckets_copy(model, strategy, &p->arena);
-    f->strategy.n_fused = 0; /* no job can be given those */
     return f;
 }
 

@@ -92,7 +92,7 @@ static void add_for_all_blocks(struct space *space, const struct dpro_strategy *
 
 /* Adapts a candidate's edits, made for the round's first strategy, to the strategy after other
  * edits: its first bucket is found again by its first tensor, and must still be as long. Edits of
- * ops and of memory stay as they are. */
+ * modules stay as they are. */
 static bool move_edits(const struct dpro_strategy *before, const struct dpro_strategy *now,
                        const struct dpro_edit *edits, uint32_t n, struct dpro_edit *moved)
 {
@@ -187,11 +187,10 @@ static void start_elsewhere(struct space *space, const struct dpro_strategy *bes
     enum { N_EDITS = 4 };
     struct search *search = space->search;
     struct dpro_strategy *s = &at->strategy;
-    if (turn % 2) { /* other buckets for the ops that it fuses */
+    if (turn % 2) {
         double borders = search_uniform(search);
         space_copy(space, best, s);
         buckets_by_cap(space->model, 0, 0, s);
-        s->n_fused = best->n_fused;
         for (uint32_t b = s->n_buckets; b-- > 1;)
             if (search_uniform(search) > borders * borders) {
                 struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE, .at = b - 1, .value = 0};

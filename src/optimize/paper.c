@@ -1,11 +1,9 @@
 /* Algorithm 1 of the paper (section 4.2), in rounds over the critical path.
  *
- * A round goes from bucket to bucket, with the ops that lead up to each. Where computation is
- * critical, Theorem 1 decides by the passes' times whether two ops are fused; then the buckets of
- * their gradients are fused with them (Theorem 3). Theorem 2, with what it costs to launch a
- * bucket, decides whether a bucket is fused with the one before it. Ops whose gradients share a
- * bucket, and ops without gradients, are fused freely (Theorem 3). Without partial replay, a replay
- * of the whole graph decides each time. */
+ * Where computation is critical, Theorem 1 decides which modules a compiler fuses; their gradients'
+ * buckets are fused with them (Theorem 3). Then a round goes from bucket to bucket: Theorem 2, with
+ * what it costs to launch a bucket, decides whether a bucket is fused with the one before it.
+ * Without partial replay, a replay of the whole graph decides each time. */
 
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
@@ -17,15 +15,9 @@ struct paper_walk {
     bool whole;                           /* without partial replay */
     const struct dpro_pass_view *view;    /* of the round's start */
     int64_t value_ns;                     /* of the strategy; kept up only without partial replay */
-    /* ops of the critical rank */
-    bool fuses; /* some pass knows what fused ops take */
-    double scale;
-    double launch_ns;        /* of a bucket, on the critical rank */
-    struct search_step last; /* that the walk has passed; n 0: none */
-    double won_ns;           /* by what was fused so far this round */
-    uint32_t *op_of;         /* by tensor: the op that makes it ready */
-    uint32_t *compiled;      /* by tensor: the module that makes it ready and is compiled */
-    struct candidates edits; /* room for those of one fused op */
+    double launch_ns;                     /* of a bucket, on the critical rank */
+    double won_ns;                        /* by what was fused so far this round */
+    uint32_t *compiled; /* by tensor: the module that makes it ready and is compiled */
 };
 
 static int64_t best_sync_ns(struct space *space, uint64_t size)
@@ -33,29 +25,24 @@ static int64_t best_sync_ns(struct space *space, uint64_t size)
     return space_sync_ns(space, size, space_best_partitions(space, size));
 }
 
-/* Makes the edits; without partial replay, if a replay of everything says that they help. */
-static bool paper_make(struct paper_walk *w, const struct dpro_edit *edits, uint32_t n)
+/* Makes the edit; without partial replay, if a replay of everything says that it helps. */
+static bool paper_edit(struct paper_walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
 {
     struct space *space = w->space;
-    if ((w->whole && search_stops(space->search)) ||
-        edits_apply(space->model, &w->strategy, edits, n, &w->tried))
+    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
+    if (!w->whole) {
+        bool made = !edit_apply(space->model, &w->strategy, &edit);
+        w->changed |= made;
+        return made;
+    }
+    if (search_stops(space->search) || edits_apply(space->model, &w->strategy, &edit, 1, &w->tried))
         return false;
-    int64_t ns = w->whole ? space_evaluate(space, &w->tried) : w->value_ns;
-    if (w->whole && ns >= w->value_ns)
+    int64_t ns = space_evaluate(space, &w->tried);
+    if (ns >= w->value_ns)
         return false;
     space_copy(space, &w->tried, &w->strategy);
     w->value_ns = ns;
     return w->changed = true;
-}
-
-static bool paper_edit(struct paper_walk *w, enum dpro_edit_kind kind, uint32_t at, int64_t value)
-{
-    struct dpro_edit edit = {.kind = kind, .at = at, .value = value};
-    if (w->whole)
-        return paper_make(w, &edit, 1);
-    bool made = !edit_apply(w->space->model, &w->strategy, &edit);
-    w->changed |= made;
-    return made;
 }
 
 static void choose_partitions(struct paper_walk *w, uint32_t at, uint64_t size)
@@ -79,72 +66,6 @@ static bool fusing_helps(struct paper_walk *w, int64_t before_that_ns, int64_t b
     int64_t fused_ns =
         MAX(before_that_ns, ready_ns - launch_ns) + best_sync_ns(w->space, size_before + size);
     return fused_ns < apart_ns || (launch_ns > 0 && fused_ns <= next_ns - launch_ns);
-}
-
-/* ---- ops ---- */
-
-/* Theorem 1: fuses the op with the last one that was passed if that wins more than it delays a
- * bucket that was ready before it. */
-static bool fuse_op(struct paper_walk *w, const struct search_step *step, double delay_ns)
-{
-    struct space *space = w->space;
-    uint32_t program = w->view->critical_program;
-    int64_t ns;
-    if (w->last.n == 0 || step->waits)
-        return false;
-    w->edits.edits.n = 0;
-    struct question question = {
-        &space->search->registry, space->model, &w->strategy, w->view, space->gains, &w->edits};
-    uint32_t n = fuse_edits(&question, NULL, program, w->last.first, w->last.n + step->n, &ns);
-    if (n == 0)
-        return false;
-    double gain_ns = (double)(w->last.work_ns + step->work_ns - ns) * w->scale;
-    if ((!w->whole && delay_ns >= gain_ns) || !paper_make(w, w->edits.edits.at, n))
-        return false;
-    w->won_ns += gain_ns;
-    w->last = (struct search_step){w->last.first, w->last.n + step->n, ns, w->last.waits};
-    return true;
-}
-
-/* Walks on to op number `end`. Fusing the first op with the one before it delays a bucket by
- * delay_ns; returns whether they were fused. */
-static bool walk_ops(struct paper_walk *w, uint32_t end, double delay_ns)
-{
-    bool fused_first = false;
-    for (bool first = true; w->last.first + w->last.n < end; first = false) {
-        struct search_step step = step_at(w->space->model, &w->strategy, w->view->critical_program,
-                                          w->last.first + w->last.n);
-        if (fuse_op(w, &step, first ? delay_ns : 0))
-            fused_first |= first;
-        else
-            w->last = step;
-    }
-    return fused_first;
-}
-
-/* The number of ops up to the last that makes a gradient of the bucket ready. */
-static uint32_t ops_up_to(const struct paper_walk *w, const struct dpro_pass_bucket *bucket)
-{
-    uint32_t end = 0;
-    for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++) {
-        uint32_t op = w->op_of[w->view->order[i]];
-        end = op + 1 > end ? op + 1 : end;
-    }
-    return end;
-}
-
-static void begin_ops(struct paper_walk *w)
-{
-    const struct dpro_pass_program *program = &w->view->programs[w->view->critical_program];
-    const struct model_compute *compute = &w->space->model->net.compute;
-    w->fuses = fuse_may(&w->space->search->registry);
-    w->last = (struct search_step){0};
-    w->won_ns = 0;
-    w->scale = w->space->work.classes[w->view->critical_program].scale;
-    w->launch_ns = (compute->launch_ns.value + compute->handling_ns.value) * w->scale;
-    for (uint32_t i = 0; i < program->n_ops; i++)
-        if (program->ops[i].tensor != DPRO_PASS_NO_TENSOR)
-            w->op_of[program->ops[i].tensor] = i;
 }
 
 /* ---- modules ---- */
@@ -221,7 +142,10 @@ static void walk_path(struct paper_walk *w)
     uint32_t n_buckets = view->n_buckets, at = 0;
     uint64_t size_before = 0;
     int64_t before_ns = 0, before_that_ns = 0; /* ends of bucket at - 1, and of the one before */
-    begin_ops(w);
+    const struct model_compute *compute = &w->space->model->net.compute;
+    w->won_ns = 0;
+    w->launch_ns = (compute->launch_ns.value + compute->handling_ns.value) *
+                   w->space->work.classes[view->critical_program].scale;
     memset(w->compiled, 0xff, w->space->model->n_tensors * sizeof *w->compiled);
     if (w->space->search->registry.computing != 0)
         choose_modules(w);
@@ -235,17 +159,6 @@ static void walk_path(struct paper_walk *w)
             (w->whole || are_ready_at_once(w, n) ||
              fusing_helps(w, before_that_ns, before_ns, ready_ns, next_ns, size_before, size)))
             fused = paper_edit(w, DPRO_EDIT_MERGE, at - 1, 0);
-        if (w->fuses) {
-            double delay_ns = 0;
-            if (at > 0 && !fused) /* where communication is critical, fused ops win nothing */
-                delay_ns = bucket->critical && view->buckets[n - 1].critical
-                               ? INFINITY
-                               : (double)best_sync_ns(w->space, size_before);
-            bool ops = walk_ops(w, ops_up_to(w, bucket), delay_ns);
-            ready_ns = bucket->ready_ns - (int64_t)w->won_ns;
-            if (ops && at > 0 && !fused && !w->whole)
-                fused = paper_edit(w, DPRO_EDIT_MERGE, at - 1, 0);
-        }
         if (fused) {
             at--;
             size += size_before;
@@ -260,8 +173,6 @@ static void walk_path(struct paper_walk *w)
         before_ns = start + takes;
         size_before = size;
     }
-    if (w->fuses)
-        walk_ops(w, view->programs[view->critical_program].n_ops, 0);
 }
 
 /* From a bucket for each tensor of the Coarsened View. */
@@ -272,7 +183,6 @@ void search_paper(struct space *space)
                            .tried = space_strategy(space),
                            .whole = space->search->options->no_partial};
     struct convergence convergence = {0};
-    w.op_of = arena_array(&space->arena, space->model->n_tensors, sizeof *w.op_of);
     w.compiled = arena_array(&space->arena, space->model->n_tensors, sizeof *w.compiled);
     const struct memory_search *memory = space->search->memory;
     if (space->search->registry.computing != 0 && !(memory && memory->is_needed))
@@ -289,5 +199,4 @@ void search_paper(struct space *space)
         if (!w.changed)
             break;
     }
-    candidates_fini(&w.edits);
 }

@@ -31,12 +31,10 @@ bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *vie
 
 /* ---- a file's pass ---- */
 
-/* What goes over the pipe: the answer's head, then a count and that many edits for each candidate,
- * then the times. */
+/* What goes over the pipe: this head, then a count and that many edits for each candidate. */
 struct process_head {
     struct child_answer answer;
     uint32_t n_candidates;
-    uint64_t n_times;
 };
 
 /* ---- in the child ---- */
@@ -69,28 +67,12 @@ static const struct dpro_pass *process_load(const char *path, struct child_answe
         snprintf(answer->why, sizeof answer->why,
                  "was made for version %u of dpro/pass.h, this is %d; compile it again", pass->abi,
                  DPRO_PASS_ABI);
-    else if ((!pass->propose && !pass->opfs_ns) || !pass->name || !*pass->name)
-        snprintf(answer->why, sizeof answer->why,
-                 "has no name, or neither propose() nor opfs_ns()");
+    else if (!pass->propose || !pass->name || !*pass->name)
+        snprintf(answer->why, sizeof answer->why, "has no name, or no propose()");
     return *answer->why ? NULL : pass;
 }
 
-/* All runs that can be fused at all. */
-static void time_all(const struct dpro_pass *pass, const struct child_question *q,
-                     times_array *times)
-{
-    EACH_OF (const struct dpro_pass_program, program, q->view->programs, q->view->n_programs) {
-        for (uint32_t n = q->least; n <= q->most; n++)
-            for (uint32_t first = 0; first + n <= program->n_ops; first++) {
-                bool waits = false;
-                for (uint32_t i = first + 1; i < first + n; i++)
-                    waits |= program->ops[i].waits != 0;
-                array_push(times, waits ? -1 : pass->opfs_ns(pass, program->ops + first, n));
-            }
-    }
-}
-
-static int answer_all(int fd, const char *path, const struct child_question *question)
+static int answer_all(int fd, const char *path, const struct dpro_pass_view *view)
 {
     static const int to_default[] = {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
     for (size_t i = 0; i < sizeof to_default / sizeof *to_default; i++)
@@ -100,30 +82,21 @@ static int answer_all(int fd, const char *path, const struct child_question *que
     dup2(STDERR_FILENO, STDOUT_FILENO); /* what it prints is no part of our output */
     struct process_head head = {0};
     struct candidates candidates = {0};
-    times_array times = {0};
     const struct dpro_pass *pass = process_load(path, &head.answer);
     if (pass) {
         snprintf(head.answer.name, sizeof head.answer.name, "%s", pass->name);
         head.answer.changes_numerics = pass->changes_numerics != 0;
-        head.answer.proposes = pass->propose != NULL;
-        head.answer.fuses = pass->opfs_ns != NULL;
-        if (question->view && question->most > 0)
-            time_all(pass, question, &times);
-        else if (question->view &&
-                 !pass_propose(pass, question->view, &candidates,
-                               mem_alloc(DPRO_PASS_MAX_EDITS * sizeof(struct dpro_edit))))
+        if (view && !pass_propose(pass, view, &candidates,
+                                  mem_alloc(DPRO_PASS_MAX_EDITS * sizeof(struct dpro_edit))))
             snprintf(head.answer.why, sizeof head.answer.why,
                      "proposed more edits than there is room for");
     }
     head.n_candidates = (uint32_t)candidates.list.n;
-    head.n_times = times.n;
     send_all(fd, &head, sizeof head);
     EACH (const struct candidate, c, candidates.list) {
         send_all(fd, &c->n, sizeof c->n);
         send_all(fd, candidates.edits.at + c->first, c->n * sizeof(struct dpro_edit));
     }
-    if (times.n)
-        send_all(fd, times.at, times.n * sizeof *times.at);
     return 0;
 }
 
@@ -164,7 +137,7 @@ static bool process_take(const char **at, const char *end, void *to, size_t n)
 
 /* Whether it is whole. */
 static bool process_understand(const bytes_array *bytes, struct candidates *candidates,
-                               times_array *times, struct child_answer *answer)
+                               struct child_answer *answer)
 {
     const char *at = bytes->at, *end = at + bytes->n;
     struct process_head head;
@@ -172,7 +145,7 @@ static bool process_understand(const bytes_array *bytes, struct candidates *cand
         return false;
     *answer = head.answer;
     answer->name[sizeof answer->name - 1] = answer->why[sizeof answer->why - 1] = '\0';
-    if ((head.n_candidates && !candidates) || (head.n_times && !times))
+    if (head.n_candidates && !candidates)
         return false; /* nobody asked */
     for (uint32_t i = 0; i < head.n_candidates; i++) {
         size_t first = candidates->edits.n;
@@ -185,15 +158,11 @@ static bool process_understand(const bytes_array *bytes, struct candidates *cand
         candidates->edits.n += n;
         candidates_add(candidates, first);
     }
-    if (head.n_times > (size_t)(end - at) / sizeof *times->at)
-        return false;
-    if (head.n_times > 0)
-        array_append(times, at, head.n_times);
     return true;
 }
 
 /* -1: no process could be started. */
-static pid_t process_start(const char *path, const struct child_question *question, int *fd)
+static pid_t process_start(const char *path, const struct dpro_pass_view *view, int *fd)
 {
     int fds[2];
     fflush(NULL); /* or the child prints what is buffered once more */
@@ -202,22 +171,22 @@ static pid_t process_start(const char *path, const struct child_question *questi
         return -1;
     if (pid == 0) {
         close(fds[0]);
-        _exit(WITHIN_SCOPE(1, answer_all(fds[1], path, question)));
+        _exit(WITHIN_SCOPE(1, answer_all(fds[1], path, view)));
     }
     close(fds[1]);
     *fd = fds[0];
     return pid;
 }
 
-struct child_answer child_run(const char *path, const struct child_question *question,
-                              struct candidates *candidates, times_array *times)
+struct child_answer child_run(const char *path, const struct dpro_pass_view *view,
+                              struct candidates *candidates)
 {
     int fd, status = 0;
     size_t n_list = candidates ? candidates->list.n : 0;
     size_t n_edits = candidates ? candidates->edits.n : 0;
     bytes_array bytes = {0};
     struct child_answer answer = {0};
-    pid_t pid = process_start(path, question, &fd);
+    pid_t pid = process_start(path, view, &fd);
     if (pid < 0) {
         snprintf(answer.why, sizeof answer.why, "got no process to run in: %s", strerror(errno));
         return answer;
@@ -228,7 +197,7 @@ struct child_answer child_run(const char *path, const struct child_question *que
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     memory_check();
-    bool whole = in_time && process_understand(&bytes, candidates, times, &answer);
+    bool whole = in_time && process_understand(&bytes, candidates, &answer);
     array_fini(&bytes);
     if (whole)
         return answer;

@@ -171,7 +171,7 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     /* what jobs can be given */
     plan->iteration_ns = is_own ? found.baseline_ns
                          : which == DPRO_BEST
-                             ? found.apart_ns
+                             ? found.best_ns
                              : dpro_optimum_finalist(optimum, which - DPRO_FINALISTS).iteration_ns;
     plan->compression = dpro_strategy_compression(strategy);
     plan->cycle_ns = cycles.cycle_ns;
@@ -179,7 +179,6 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimu
     plan->fusion_bytes = cycles.fusion_bytes;
     plan->profiled_cycle_ns = dpro_strategy_cycles(dpro_model_strategy(ran)).cycle_ns;
     plan->n_servers = dpro_model_n_servers(model);
-    plan->n_fused_ops = which != DPRO_BEST ? 0 : dpro_optimum_n_op_fusions(optimum);
     add_models(&m);
     add_modules(&m, optimum, which);
     add_units(&m, optimum, which);

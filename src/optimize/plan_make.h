@@ -9,6 +9,6 @@
 /* The recording that lists the parameters of the job's models; NULL: the trace has none. */
 const struct recording *plan_recording(const struct dpro_trace *trace);
 
-/* Fills in a zeroed plan, all but uncertainty_pct and what writes its fused ops. */
+/* Fills in a zeroed plan, all but uncertainty_pct. */
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
                enum dpro_which which, struct plan_file *plan);

@@ -293,7 +293,6 @@ static void fill_result(struct program_search *s, const struct setting *chosen)
     decide_pipeline(s, chosen);
     result_decide(o);
     result_tell_search(o, &s->search);
-    o->summary.apart_ns = o->summary.best_ns;
     o->summary.baseline_ns = s->as_ran.ns;
     o->summary.likely_ns = chosen->ns;
     o->summary.prefetch = chosen->prefetch;

@@ -5,24 +5,19 @@ static void add_pass(struct registry *r, const struct dpro_pass *pass)
 {
     struct registered entry = {.pass = pass,
                                .name = mem_copy_string(pass->name),
-                               .changes_numerics = pass->changes_numerics != 0,
-                               .proposes = pass->propose != NULL,
-                               .fuses = pass->opfs_ns != NULL};
+                               .changes_numerics = pass->changes_numerics != 0};
     array_push(&r->passes, entry);
 }
 
 static void add_file(struct registry *r, const char *path)
 {
-    struct child_question question = {0};
-    struct child_answer answer = child_run(path, &question, NULL, NULL);
+    struct child_answer answer = child_run(path, NULL, NULL);
     if (*answer.why)
         fail_with(DPRO_EFORMAT, "%s: this pass %s; examples/pass shows one that can be used", path,
                   answer.why);
     struct registered entry = {.path = path,
                                .name = mem_copy_string(answer.name),
-                               .changes_numerics = answer.changes_numerics,
-                               .proposes = answer.proposes,
-                               .fuses = answer.fuses};
+                               .changes_numerics = answer.changes_numerics};
     array_push(&r->passes, entry);
 }
 
@@ -38,11 +33,8 @@ void registry_init(struct registry *r, const struct dpro_optimize_options *optio
     r->passes.at[PASS_RECOMPUTATION].computes = DPRO_COMPILED | DPRO_BF16;
     for (size_t i = 0; i < options->n_passes; i++) {
         const struct dpro_pass *pass = options->passes[i];
-        if (pass->abi != DPRO_PASS_ABI || !pass->name || (!pass->propose && !pass->opfs_ns))
-            fail_with(DPRO_EUSAGE,
-                      "pass %zu: needs abi DPRO_PASS_ABI, a name, and propose() or "
-                      "opfs_ns()",
-                      i);
+        if (pass->abi != DPRO_PASS_ABI || !pass->name || !pass->propose)
+            fail_with(DPRO_EUSAGE, "pass %zu: needs abi DPRO_PASS_ABI, a name and propose()", i);
         add_pass(r, pass);
     }
     for (size_t i = 0; i < options->n_pass_files; i++)
@@ -51,19 +43,10 @@ void registry_init(struct registry *r, const struct dpro_optimize_options *optio
 
 void registry_fini(struct registry *r)
 {
-    registry_forget(r);
     for (size_t i = 0; i < r->passes.n; i++)
         mem_free(r->passes.at[i].name);
     array_fini(&r->passes);
     mem_free(r->edits);
-}
-
-void registry_forget(struct registry *r)
-{
-    for (size_t i = 0; i < r->passes.n; i++) {
-        map_fini(&r->passes.at[i].times);
-        r->passes.at[i].n_known = 0;
-    }
 }
 
 bool registry_uses(const struct registry *r, const struct registered *entry)

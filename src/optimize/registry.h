@@ -14,11 +14,8 @@ struct registered {
     const char *path;
     char *name;
     bool changes_numerics, rejected;
-    bool proposes, fuses; /* whether it has propose(), opfs_ns() */
     unsigned computes; /* bits of enum dpro_computing, one of which must be allowed for it; 0: none.
                           Without propose() it is computing_propose(). */
-    struct map times;  /* answers of opfs_ns() */
-    uint32_t n_known;  /* of a file: all runs of up to so many ops have been asked for */
 };
 struct registry {
     ARRAY(struct registered) passes;
@@ -43,8 +40,6 @@ extern const struct dpro_pass built_in_passes[N_BUILT_IN_PASSES]; /* passes.c */
 /* Registers the built-in passes and those of the options. DPRO_EFORMAT when a file has no pass. */
 void registry_init(struct registry *registry, const struct dpro_optimize_options *options);
 void registry_fini(struct registry *registry);
-/* Forgets the answers of opfs_ns(), for another model. */
-void registry_forget(struct registry *registry);
 /* Whether a pass is to be asked: it is not rejected, and does only what the user allowed. */
 bool registry_uses(const struct registry *registry, const struct registered *entry);
 /* Reports why a pass is left out from now on. */
@@ -69,54 +64,23 @@ bool pass_propose(const struct dpro_pass *pass, const struct dpro_pass_view *vie
                   struct candidates *candidates, struct dpro_edit *room);
 
 /* A file's pass, in a child process. */
-struct child_question {
-    const struct dpro_pass_view *view; /* NULL: only what the pass is */
-    uint32_t least, most; /* 0: propose; else opfs_ns() of all runs of so many ops, by program,
-                             number of ops and first op; negative: can't be fused */
-};
 struct child_answer {
     char name[64];
-    int changes_numerics, proposes, fuses;
+    int changes_numerics;
     char why[256]; /* why it was of no use; "": it was */
 };
-typedef ARRAY(int64_t) times_array;
-struct child_answer child_run(const char *path, const struct child_question *question,
-                              struct candidates *candidates, times_array *times);
-
-/* ---- op_fusion.c ---- */
-
-/* An op as a strategy runs it: one, or several fused. */
-struct search_step {
-    uint32_t first, n;
-    int64_t work_ns;
-    bool waits; /* for communication, so it is never fused with the one before it */
-};
-struct search_step step_at(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                           uint32_t program, uint32_t op);
-bool fuse_may(const struct registry *registry);
-/* Appends the edits that fuse n ops from `first` on in `program`, and the same ops in other ranks'
- * programs, which make the same gradients ready. Their durations are those of the pass `entry`, or
- * the least of any pass (NULL); *ns is that of `program`. Appends none if they can't be fused;
- * returns how many. */
-uint32_t fuse_edits(const struct question *question, struct registered *entry, uint32_t program,
-                    uint32_t first, uint32_t n, int64_t *ns);
-/* Appends candidates: neighbouring ops are fused, and with them the buckets of their gradients;
- * fused ones are separated. */
-void fuse_propose(const struct question *question, struct registered *entry);
+/* Appends what it proposes to `candidates`; view NULL: says only what it is. */
+struct child_answer child_run(const char *path, const struct dpro_pass_view *view,
+                              struct candidates *candidates);
 
 /* ---- edit.c: changing a strategy by edits ---- */
 
-#define EDIT_MOST_WORK_NS 1000000000000000 /* of a fused op: eleven days */
-
 static inline bool edit_is_of_buckets(const struct dpro_edit *edit)
 {
-    return (unsigned)edit->kind <= DPRO_EDIT_COMPRESS; /* others are of ops and of modules */
+    return (unsigned)edit->kind <= DPRO_EDIT_COMPRESS; /* others are of modules */
 }
 /* Whether the job's stack can be given the result of the edit. */
 bool edit_is_within(const struct model_capabilities *capabilities, const struct dpro_edit *edit);
-/* Of an edit that fuses ops. NULL: it can be made; else what is wrong with it (static). */
-const char *edit_check_fuse(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                            const struct dpro_edit *edit);
 /* NULL: done; else what is wrong with the edit (static), and the strategy is as it was. */
 const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *strategy,
                        const struct dpro_edit *edit);

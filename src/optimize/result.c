@@ -12,7 +12,7 @@ void dpro_optimum_destroy(struct dpro_optimum *o)
 {
     if (!o)
         return;
-    FREE_ALL(&o->baselines, &o->counts, &o->memory.choices, &o->units, &o->fusions, &o->decisions,
+    FREE_ALL(&o->baselines, &o->counts, &o->memory.choices, &o->units, &o->decisions,
              &o->improvements, &o->finalists, &o->finalist_strategies, &o->finalist_settings,
              &o->unit_numbers);
     arena_fini(&o->arena);
@@ -85,7 +85,6 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     bool same = model == o->models[DPRO_BASELINE];
     struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
                       planned = *space->model;
-    /* with the ops fused that the best strategy fuses */
     struct computation work = computation_of(space->model, &space->best, &space->arena);
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
@@ -97,7 +96,6 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     result_tell_search(o, search);
     ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
-    planned.baseline.n_fused = 0; /* which no job can be given */
     struct uncertainty unsure = uncertainty_of(&ran, &planned, &(struct change_beside){0});
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
@@ -106,7 +104,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     s->uncertainty_pct = 100 * unsure.speedup;
     if (model->turns && model->turns->of.n > 0) {
         s->n_turns = (uint32_t)model->turns->of.n;
-        s->unmeasured_ns = llround((double)s->apart_ns / o->measured.ratio);
+        s->unmeasured_ns = llround((double)s->best_ns / o->measured.ratio);
         s->unmeasured_pct = s->uncertainty_pct;
         s->uncertainty_pct *= o->measured.left / o->measured.ratio;
     }
@@ -117,9 +115,13 @@ void result_scale(struct dpro_optimum *o)
 {
     struct dpro_optimum_summary *s = &o->summary;
     double ratio = model_job_scale(o->models[DPRO_BASELINE], s->baseline_ns);
-    int64_t *const times[] = {
-        &s->baseline_ns, &s->best_ns,        &s->likely_ns,     &s->found_ns,
-        &s->apart_ns,    &s->lower_bound_ns, &s->unmeasured_ns, &o->computing.communication_ns};
+    int64_t *const times[] = {&s->baseline_ns,
+                              &s->best_ns,
+                              &s->likely_ns,
+                              &s->found_ns,
+                              &s->lower_bound_ns,
+                              &s->unmeasured_ns,
+                              &o->computing.communication_ns};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         *times[i] = scaled_ns(ratio, *times[i]);
     EACH (struct dpro_baseline, baseline, o->baselines) {
@@ -219,7 +221,6 @@ LOOK_AT(baselines, baseline)
 LOOK_AT(counts, server_count)
 LOOK_AT(decisions, decision)
 LOOK_AT(finalists, finalist)
-LOOK_AT(fusions, op_fusion)
 LOOK_AT(improvements, improvement)
 LOOK_AT(memory.choices, memory_choice)
 LOOK_AT(units, unit)

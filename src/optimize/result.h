@@ -20,7 +20,6 @@ struct dpro_optimum {
     ARRAY(struct dpro_server_count) counts;
     struct dpro_pipeline_run pipeline[2];  /* zeroed: none was searched */
     ARRAY(struct dpro_unit) units;         /* of FSDP; names are the graph's */
-    ARRAY(struct dpro_op_fusion) fusions;  /* lists in the arena */
     ARRAY(struct dpro_decision) decisions; /* texts in the arena */
     ARRAY(struct dpro_improvement) improvements;
     ARRAY(struct dpro_finalist) finalists; /* names in the arena */
@@ -41,5 +40,5 @@ void result_tell_search(struct dpro_optimum *optimum, const struct search *searc
 _Noreturn void result_never_ends(void);
 /* result.c: the job as it ran gets its own time, and all else its share of that. */
 void result_scale(struct dpro_optimum *optimum);
-/* decisions.c: what the best strategy fuses on all ranks, and how it differs from the job's own. */
+/* decisions.c: how the best strategy differs from the job's own. */
 void result_decide(struct dpro_optimum *optimum);

@@ -7,7 +7,6 @@
 
 #include "cost/change/change.h"
 #include "cost/program/buckets.h"
-#include "cost/program/fused.h"
 #include "cost/program/server_placement.h"
 #include "optimize/result.h"
 
@@ -105,23 +104,6 @@ static void merge_idle_borders(struct space *space, struct dpro_strategy *strate
     }
 }
 
-/* Fused ops are separated where they win next to nothing, on all ranks that have them. */
-static void unfuse_idle_ops(struct space *space, struct dpro_strategy *strategy, int64_t limit)
-{
-    struct dpro_strategy tried = space_strategy(space);
-    for (uint32_t f = 0; f < strategy->n_fused && !search_stops(space->search);) {
-        struct dpro_fused_op op = strategy->fused[f];
-        space_copy(space, strategy, &tried);
-        for (uint32_t p = op.program; p < space->model->n_programs; p++) {
-            struct dpro_edit unfuse = {DPRO_EDIT_UNFUSE, op.first, 0, p, 0};
-            const struct dpro_fused_op *same = fused_at(strategy, p, op.first);
-            if (same && same->n == op.n)
-                edit_apply(space->model, &tried, &unfuse);
-        }
-        f += !costs_little(space, strategy, &tried, limit);
-    }
-}
-
 /* Modules are computed as they are where anything else wins next to nothing: all of a class, then
  * one by one. */
 static void keep_idle_modules(struct space *space, struct dpro_strategy *strategy, int64_t limit)
@@ -155,7 +137,6 @@ static void search_simplify(struct space *space, int64_t limit)
     }
     struct dpro_strategy strategy = space_copy_of(space, &space->best);
     int64_t most = MIN((int64_t)((double)space->best_ns * (1 + WORTH_A_BUCKET)), limit);
-    unfuse_idle_ops(space, &strategy, most);
     keep_idle_modules(space, &strategy, most);
     merge_idle_borders(space, &strategy, most);
     space_copy(space, &strategy, &space->best);

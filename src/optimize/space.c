@@ -24,8 +24,7 @@ static void proposals_propose(const struct question *q, struct registered *entry
             registry_reject(q->registry, entry, "proposed more edits than there is room for");
         return;
     }
-    struct child_question question = {.view = q->view};
-    struct child_answer answer = child_run(entry->path, &question, q->candidates, NULL);
+    struct child_answer answer = child_run(entry->path, q->view, q->candidates);
     if (*answer.why)
         registry_reject(q->registry, entry, "%s", answer.why);
 }
@@ -86,12 +85,10 @@ static void registry_collect(const struct question *q)
         if (!registry_uses(r, entry) ||
             (r->plain && entry->pass != &built_in_passes[PASS_TENSOR_FUSION]))
             continue;
-        if (entry->proposes)
-            proposals_propose(q, entry);
-        else if (entry->computes != 0)
+        if (entry->computes != 0 && !entry->pass->propose)
             computing_propose(q, entry->computes);
-        if (entry->fuses && !entry->rejected)
-            fuse_propose(q, entry);
+        else
+            proposals_propose(q, entry);
         proposals_sift(q, entry, &copy, first);
     }
 }
@@ -209,7 +206,6 @@ void space_init(struct space *space, struct search *search, const struct dpro_mo
     space->seen = computation_of(model, &space->plain, a);
     show_programs(space);
     show_modules(space);
-    registry_forget(&search->registry);
     for (uint32_t i = 0; i < space->n_workers; i++) {
         space->workers[i].evaluator = evaluator_create(model);
         space->workers[i].strategy = space_strategy(space);
@@ -274,7 +270,7 @@ bool space_is_plain(const struct dpro_model *model, const struct dpro_strategy *
     for (uint32_t b = 0; b < strategy->n_buckets; b++)
         if (strategy->buckets[b].partitions != 1 || strategy->buckets[b].priority != 0)
             return false;
-    return strategy->compression == DPRO_COMPRESSION_NONE && strategy->n_fused == 0;
+    return strategy->compression == DPRO_COMPRESSION_NONE;
 }
 
 static void pool_add(struct space *space, const struct dpro_strategy *strategy)
@@ -422,7 +418,7 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
 {
     const struct evaluation *e = evaluate_detail(space->workers[0].evaluator, strategy);
     const struct dpro_model *model = space->model;
-    bool changes = strategy->n_fused > 0 || strategy_changes_work(model, strategy);
+    bool changes = strategy_changes_work(model, strategy);
     if (changes || space->seen_changed)
         computation_set(model, strategy, &space->seen);
     space->seen_changed = changes;
@@ -471,8 +467,6 @@ const struct dpro_pass_view *space_look(struct space *space, const struct dpro_s
         .programs = space->programs,
         .n_programs = model->n_programs,
         .critical_program = model->ranks[e->last_rank].program,
-        .fused_ops = strategy->fused,
-        .n_fused_ops = strategy->n_fused,
         .modules = space->modules,
         .n_modules = model->n_modules,
         .micro_batches = MAX(strategy->micro_batches, 1),

@@ -22,7 +22,7 @@ struct computation {
     double min_cycle_ns; /* no round is shorter: the time from waiting for a tensor until it is
                             ready again, and to communicate it */
 };
-/* The computation of the model with the strategy's fused ops. */
+/* The computation of the model under the strategy. */
 struct computation computation_of(const struct dpro_model *model,
                                   const struct dpro_strategy *strategy, struct arena *arena);
 /* Changes it to another strategy: when tensors are ready, and how long a round is. */
@@ -31,8 +31,7 @@ void computation_set(const struct dpro_model *model, const struct dpro_strategy 
 /* When a tensor is ready on its last rank. */
 double computation_ready_ns(const struct computation *computation, uint32_t tensor);
 
-/* No strategy without compression, with the fused ops of this computation, makes an iteration
- * shorter. */
+/* No strategy without compression, with this computation, makes an iteration shorter. */
 int64_t lower_bound(const struct dpro_model *model, const struct computation *computation);
 
 /* ---- space.c ---- */
@@ -75,7 +74,7 @@ struct space {
     struct space *fine;              /* whose coarsened view this is; NULL: it is none */
     const struct coarsened_view *of; /* likewise */
     struct arena arena;
-    struct computation work;         /* with search->modules and nothing fused */
+    struct computation work;         /* with search->modules */
     const struct module_gain *gains; /* [n_modules] */
     struct worker *workers;
     uint32_t n_workers;
@@ -92,7 +91,7 @@ struct space {
     struct computation seen; /* of the strategy that was looked at last */
     bool seen_changed;       /* its work differs from that of `work` */
     struct candidates candidates;
-    times_array values; /* of candidates */
+    ARRAY(int64_t) values; /* of candidates */
 };
 
 void space_init(struct space *space, struct search *search, const struct dpro_model *model);

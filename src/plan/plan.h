@@ -47,7 +47,6 @@ struct plan_file {
     ARRAY(struct plan_file_parameter) parameters; /* of all models of the job */
     ARRAY(struct plan_file_bucket) buckets;
     ARRAY(uint32_t) names;
-    uint32_t n_fused_ops;
     uint32_t framework, stack, device; /* 0: not there, as all else that is 0 */
     int32_t world_size;
     int64_t baseline_ns, iteration_ns; /* expected */
@@ -69,9 +68,6 @@ struct plan_file {
     ARRAY(uint32_t) members;   /* as `names`: indices of parameters */
     bool is_own;               /* it changes nothing */
     int64_t profiled_cycle_ns; /* Horovod's, in the profiled job */
-    /* Writes the fused ops, a member of an object, from `fused_ops`, when there are any. */
-    void (*write_fused_ops)(struct writer *writer, const void *fused_ops);
-    const void *fused_ops;
 };
 
 /* Reads the file, or plan.json in the folder `path`. What is in it need not fit together. A list of

@@ -128,8 +128,7 @@ static void read_plan(const char *path, struct dpro_plan_summary *summary)
     struct plan_file plan;
     plan_file_read(path, &plan);
     plan_check(&plan);
-    *summary = (struct dpro_plan_summary){.n_fused_ops = plan.n_fused_ops,
-                                          .n_servers = plan.n_servers,
+    *summary = (struct dpro_plan_summary){.n_servers = plan.n_servers,
                                           .baseline_ns = plan.baseline_ns,
                                           .iteration_ns = plan.iteration_ns,
                                           .uncertainty_pct = plan.uncertainty_pct,

@@ -136,17 +136,7 @@ static const struct json_member communication[] = {
 
 /* ---- computation, memory, FSDP ---- */
 
-/* Nothing here can use more of them than that they are there. */
-static void read_fused_ops(struct json_reader *r, void *out, size_t offset UNUSED)
-{
-    JSON_EACH (r->js) {
-        json_skip(r->js);
-        ((struct plan_file *)out)->n_fused_ops++;
-    }
-}
-
 static const struct json_member computation[] = {
-    MEMBER_BY("fused_ops", read_fused_ops, 0),
     MEMBER(struct plan_file, "compile", NAMES, compiled),
     MEMBER(struct plan_file, "bf16", NAMES, in_bf16),
     MEMBER(struct plan_file, "changes_numerics", TRUE, changes_numerics),
@@ -183,7 +173,7 @@ static const struct json_member sharding[] = {
 
 /* ---- all of it ---- */
 
-/* Each version is the one before with more: 2 has fused ops, 3 memory, 4 how modules are computed,
+/* Each version is the one before with more: 2 had fused ops, 3 memory, 4 how modules are computed,
  * 5 units of FSDP. */
 static void read_schema(struct json_reader *r, void *out, size_t offset UNUSED)
 {

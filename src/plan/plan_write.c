@@ -65,13 +65,9 @@ static void write_modules(struct writer *w, const struct plan_file *plan, const 
 static void write_computation(struct writer *w, const struct plan_file *plan)
 {
     writer_section(w, "computation", '{');
-    if (plan_has_computing(plan)) {
-        write_modules(w, plan, "compile", plan->compiled.at, plan->compiled.n);
-        write_modules(w, plan, "bf16", plan->in_bf16.at, plan->in_bf16.n);
-        writer_fields(w, BOOL("changes_numerics", true));
-    }
-    if (plan->n_fused_ops > 0)
-        plan->write_fused_ops(w, plan->fused_ops);
+    write_modules(w, plan, "compile", plan->compiled.at, plan->compiled.n);
+    write_modules(w, plan, "bf16", plan->in_bf16.at, plan->in_bf16.n);
+    writer_fields(w, BOOL("changes_numerics", true));
     writer_close(w, '}');
 }
 
@@ -104,7 +100,6 @@ void plan_file_write(struct writer *w, const void *arg)
                   TEXT("schema", plan->units.n > 0          ? "dpro.plan/5"
                                  : plan_has_computing(plan) ? "dpro.plan/4"
                                  : plan_has_memory(plan)    ? "dpro.plan/3"
-                                 : plan->n_fused_ops        ? "dpro.plan/2"
                                                             : "dpro.plan/1"),
                   TEXT("dpro", dpro_version()));
     write_job(w, plan);
@@ -118,7 +113,7 @@ void plan_file_write(struct writer *w, const void *arg)
         write_memory(w, plan);
     if (plan->units.n > 0)
         write_sharding(w, plan);
-    if (plan_has_computing(plan) || plan->n_fused_ops > 0)
+    if (plan_has_computing(plan))
         write_computation(w, plan);
     writer_close(w, '}');
     writer_text(w, "\n");

@@ -41,11 +41,11 @@ static void say_script(struct optimize_facts *f)
 void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_report *report)
 {
     *f = (struct optimize_facts){.report = report, .found = dpro_optimum_summary(report->optimum)};
-    double own = (double)f->found.baseline_ns, best = (double)f->found.apart_ns;
+    double own = (double)f->found.baseline_ns, best = (double)f->found.best_ns;
     f->speedup = own / best;
     f->less_pct = 100 * (1 - best / own);
     f->less_half_pct = HALF_OF_95_PCT * f->found.uncertainty_pct / (f->speedup * f->speedup);
-    f->uncertainty_pct = optimize_half_pct(f, f->found.apart_ns, f->found.uncertainty_pct);
+    f->uncertainty_pct = optimize_half_pct(f, f->found.best_ns, f->found.uncertainty_pct);
     f->is_undivided = report->model->whole_bytes > 0;
     if (f->is_undivided) { /* what smaller buckets can reach is not known, nor what a cap makes */
         f->found.lower_bound_ns = 0;
@@ -61,17 +61,10 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
         f->is_of_units ||
         (!dpro_graph_is_sharded(report->graph) &&
          (dpro_model_n_tensors(report->model) > 0 || dpro_graph_n_dimensions(report->graph) == 0));
-    f->is_likely_other = f->found.likely_ns != f->found.apart_ns;
+    f->is_likely_other = f->found.likely_ns != f->found.best_ns;
     EACH (const struct dpro_baseline, baseline, report->optimum->baselines)
         f->is_likely_other |= baseline->likely_ns != baseline->iteration_ns;
     say_script(f);
-    f->n_fusions = dpro_optimum_n_op_fusions(report->optimum);
-    if (f->n_fusions > 0)
-        snprintf(f->fusions, sizeof f->fusions,
-                 "the ops that a pass fuses can't be fused in a job: DDP, Horovod, BytePS and "
-                 "torch.compile take the plan's communication alone, with which the model "
-                 "predicts %s an iteration",
-                 TIME(f->found.apart_ns));
     const struct dpro_strategy *planned = dpro_optimum_strategy(report->optimum, f->planned);
     const char *changes = dpro_model_batch_cut(report->model).changes;
     f->cut_changes = changes && dpro_strategy_micro_batches(planned) > 1 ? changes : "";
@@ -96,8 +89,7 @@ void optimize_facts_fill(struct optimize_facts *f, const struct dpro_optimize_re
                  f->is_named ? ""
                              : "the trace does not name the parameters, so the job can't be given "
                                "this plan",
-                 f->fusions, f->unsure_peak, f->helps ? optimize_computing_warning(f) : "",
-                 f->cut_changes,
+                 f->unsure_peak, f->helps ? optimize_computing_warning(f) : "", f->cut_changes,
                  f->found.compression == DPRO_COMPRESSION_NONE
                      ? ""
                      : "compression rounds gradients: the job does not train to the same numbers; "

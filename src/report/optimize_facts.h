@@ -32,8 +32,6 @@ struct optimize_facts {
     bool is_for_memory;      /* the job does not fit a budget: that decides, not the time */
     enum dpro_which planned; /* the best, or the baseline when that does not help */
     bool is_named;           /* the trace names parameters, so that a job can be given the plan */
-    uint32_t n_fusions;      /* of ops, that are planned */
-    char fusions[320];       /* a warning about them */
     const char *cut_changes; /* what its micro-batches change beside rounding; "": nothing */
     char script[320];        /* how the script does it where no plan can; "": a plan can */
     bool computes;           /* the best strategy compiles modules, or computes them in 16 bits */

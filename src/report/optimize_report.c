@@ -149,7 +149,7 @@ static void say_servers_needed(struct lines *to, const struct optimize_facts *f)
 /* Why this strategy: the default algorithm chooses among all that it looked at. */
 static void say_choice(struct lines *to, const struct optimize_facts *f)
 {
-    double more_pct = 100 * ((double)f->found.apart_ns / (double)f->found.found_ns - 1);
+    double more_pct = 100 * ((double)f->found.best_ns / (double)f->found.found_ns - 1);
     if (f->is_of_units || strcmp(f->found.algorithm, "default") != 0)
         return;
     if (f->found.setting)
@@ -170,7 +170,7 @@ static void say_memory_verdict(struct lines *to, const struct optimize_facts *f)
     char time[160];
     snprintf(time, sizeof time, "for %s %% %s time an iteration (+- %s points): %s instead of %s",
              NUMBER(fabs(f->less_pct), 1), f->less_pct < 0 ? "more" : "less",
-             NUMBER(f->less_half_pct, 1), TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
+             NUMBER(f->less_half_pct, 1), TIME(f->found.best_ns), TIME(f->found.baseline_ns));
     optimize_memory_say(to, f, time);
     if (!f->helps)
         return;
@@ -224,7 +224,7 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
     bool named = strcmp(f->found.algorithm, "default") != 0;
     if (f->helps) {
         lines_say(to, "Verdict", "%s %% less time an iteration (+- %s points): %s instead of %s",
-                  less, half, TIME(f->found.apart_ns), TIME(f->found.baseline_ns));
+                  less, half, TIME(f->found.best_ns), TIME(f->found.baseline_ns));
         lines_say(to, "Change", "%s, instead of %s", STRATEGY_OF(f, DPRO_BEST),
                   STRATEGY_OF(f, DPRO_BASELINE));
         say_choice(to, f);
@@ -257,10 +257,8 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
             "the model is two standard errors off: an iteration takes at least %s; if 'dpro "
             "replay' shows more exposed communication, only compression or faster links can reduce "
             "it",
-            f->n_fusions  ? "with these ops fused "
-            : f->computes ? "with these modules computed so "
-                          : "",
-            NUMBER(f->at_most_pct, 1), TIME(f->found.lower_bound_ns));
+            f->computes ? "with these modules computed so " : "", NUMBER(f->at_most_pct, 1),
+            TIME(f->found.lower_bound_ns));
     optimize_computing_say(to, f);
     optimize_memory_say(to, f, "");
     if (communicates)
@@ -307,7 +305,7 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     report_row(&t, f, "as it ran", s->baseline_ns, 0, s->baseline_ns,
                STRATEGY_OF(f, DPRO_BASELINE));
     bool is_setting = s->setting && f->helps;
-    report_row(&t, f, is_setting ? "chosen" : "best found", s->apart_ns, s->uncertainty_pct,
+    report_row(&t, f, is_setting ? "chosen" : "best found", s->best_ns, s->uncertainty_pct,
                s->likely_ns, is_setting ? s->setting : STRATEGY_OF(f, DPRO_BEST));
     EACH (const struct dpro_baseline, baseline, f->report->optimum->baselines)
         if (is_row(f, baseline))
@@ -321,12 +319,6 @@ static void write_table(struct writer *w, const struct optimize_facts *f)
     }
     if (communicates && s->lower_bound_ns > 0)
         report_row(&t, f, "lower bound", s->lower_bound_ns, 0, 0, "no bucketing can beat it");
-    if (f->n_fusions > 0) {
-        struct words what = {.n = 0};
-        words_add(&what, "", "best found with %u fused op%s, which no job can be given",
-                  f->n_fusions, PLURAL(f->n_fusions));
-        report_row(&t, f, "fused ops", s->best_ns, 0, 0, what.text);
-    }
     writer_text(w, "\n");
     table_write(w, &t);
 }
@@ -399,28 +391,13 @@ int dpro_optimize_text(const struct dpro_optimize_report *report, FILE *out, str
 
 /* ---- JSON ---- */
 
-static void write_fusions(struct writer *w, const void *of)
-{
-    const struct dpro_optimum *optimum = of;
-    WRITER_LIST_OF (w, "fused_ops", const struct dpro_op_fusion, fusion, optimum->fusions.at,
-                    optimum->fusions.n) {
-        writer_item(w);
-        writer_key(w, "ops");
-        writer_json_strings(w, fusion->ops, fusion->n_ops);
-        writer_key(w, "ranks");
-        writer_json_ints(w, fusion->ranks, fusion->n_ranks);
-        writer_fields(w, MS("fused_ms", fusion->work_ns), MS("apart_ms", fusion->apart_ns));
-        writer_close(w, '}');
-    }
-}
-
 static void write_best(struct writer *w, const struct optimize_facts *f)
 {
     const struct dpro_optimum *optimum = f->report->optimum;
     writer_section(w, "best", '{');
     writer_fields(w, TEXT("text", STRATEGY_OF(f, DPRO_BEST)), MS("iteration_ms", f->found.best_ns),
                   FIXED("speedup", f->speedup, 6), FIXED("uncertainty_pct", f->uncertainty_pct, 3),
-                  MS("apart_ms", f->found.apart_ns), MS("found_ms", f->found.found_ns),
+                  MS("apart_ms", f->found.best_ns), MS("found_ms", f->found.found_ns),
                   MS("likely_ms", f->found.likely_ns), TEXT("setting", f->found.setting),
                   TEXT("script", f->script[0] != '\0' ? f->script : NULL), BOOL("helps", f->helps),
                   BOOL("changes_numerics", f->found.compression != DPRO_COMPRESSION_NONE ||
@@ -428,7 +405,8 @@ static void write_best(struct writer *w, const struct optimize_facts *f)
     writer_section(w, "computation", '{');
     optimize_computing_modules(w, "compile", optimum, DPRO_COMPILED);
     optimize_computing_modules(w, "bf16", optimum, DPRO_BF16);
-    write_fusions(w, optimum);
+    writer_begin(w, "fused_ops", '[');
+    writer_close(w, ']');
     writer_close(w, '}');
     writer_newline(w);
     writer_key(w, "communication");
@@ -637,7 +615,7 @@ static void write_page(struct writer *w, const void *facts)
 static int write_files(const char *folder, const struct optimize_facts *f, enum dpro_which which,
                        double uncertainty_pct, struct dpro_error *err)
 {
-    struct plan_file plan = {.write_fused_ops = write_fusions, .fused_ops = f->report->optimum};
+    struct plan_file plan = {.world_size = 0};
     struct set_file files[PLAN_MOST_FILES + 3];
     plan_make(f->report->trace, f->report->optimum, which, &plan);
     plan.uncertainty_pct = uncertainty_pct;

@@ -330,42 +330,6 @@ class Optimize(Case):
             warnings = dpro("whatif", trace, *args, "--json").json["warnings"]
             self.assertEqual(any("no plan can ask that of the job" in line for line in warnings), told, warnings)
 
-    def test_a_plan_with_fused_ops_says_which_and_that_jobs_dont_get_them(self):
-        trace, gaps = self.put(transfer_us=3_000), self.path("gaps.so")
-        source = os.path.join(ROOT, "examples", "pass", "gaps.c")
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-DGAP_NS=5000000", "-I", os.path.join(ROOT, "include"), "-o", gaps,
-                        source], check=True)
-        result = dpro("optimize", trace, "--pass", gaps)  # they help, and nothing else does
-        self.assertRegex(" ".join(result.out.split()), r"Verdict nothing helps: .* fused ops \S+ ms -\d")
-        trace = self.put(transfer_us=30_000)  # what can be given does, too
-        result = dpro("optimize", trace, "--pass", gaps, "--compress", "fp16", "-o", self.path("plan"))
-        self.assert_code(result, DONE)
-        self.assertRegex(result.out, r"\bfused ops?\b")
-        self.assertRegex(result.out, r"- op-fusion: \d ops \(.* \.\.\. .*\): one op, ")
-        self.assertIn("can't be fused in a job", " ".join(result.out.split()))
-        plan, facts = self.read("plan", "plan.json"), self.read("plan", "optimize.json")
-        self.assertEqual(plan["schema"], "dpro.plan/2")
-        self.assertEqual(plan["computation"]["fused_ops"], facts["best"]["computation"]["fused_ops"])
-        for fused in plan["computation"]["fused_ops"]:
-            self.assertGreater(len(fused["ops"]), 1)
-            self.assertLessEqual(set(fused["ops"]), set(NAMES) | {"up to a wait"})
-            self.assertEqual(fused["ranks"], [0, 1])
-            self.assertAlmostEqual(fused["apart_ms"] - fused["fused_ms"], 5 * (len(fused["ops"]) - 1), places=5)
-        # what is expected of the job, and what the verdict says, is what can be applied
-        self.assertGreater(plan["expected"]["iteration_ms"], facts["best"]["iteration_ms"])
-        self.assertEqual(plan["expected"]["iteration_ms"], facts["best"]["apart_ms"])
-        fused_ms, best_ms = (float(re.search(r"^  %s +([0-9.]+) ms" % row, result.out, re.M).group(1))
-                             for row in ("fused ops", "best found"))
-        self.assertLess(fused_ms, best_ms)
-        self.assertIn("%g ms instead of" % best_ms, " ".join(result.out.split()))
-        whatif = dpro("whatif", trace, "--buckets", self.path("plan"), "--json").json
-        self.assertAlmostEqual(whatif["predicted"]["iteration_ms"], plan["expected"]["iteration_ms"], delta=0.1)
-        self.assertTrue(any("asks for more than buckets" in w for w in whatif["warnings"]))
-        self.assertEqual(len(plan["computation"]["fused_ops"]), plans.read(self.path("plan")).n_fused_ops)
-        # and without fused ops a plan is what it was
-        dpro("optimize", trace, "--compress", "fp16", "-o", self.path("plain"))
-        self.assertEqual(self.read("plain", "plan.json")["schema"], "dpro.plan/1")
-
     def test_counts_that_ranks_add_up_are_no_gradients(self):
         none, counted = (self.optimize(CpuJob(world=2, counts=counts).write(self, f"counts{counts}")) for counts in (0, 41))
         self.assertEqual([bucket["size_bytes"] for bucket in counted["baseline"]["communication"]["buckets"]], [4_000_000] * 4)

@@ -117,17 +117,6 @@ class Environment(Profile):
                         variable, _, value = line.partition("=")
                         self.assertEqual(env.get(variable), value if name == name_set else None, (stack, variable))
 
-    def test_fused_ops_of_a_plan_given_by_variables_are_said_to_be_left_out(self):
-        self.write("plan/horovod.env", "HOROVOD_CYCLE_TIME=1\n")
-        for stack, n in (("horovod", 1), ("ddp", 0)):  # the recorder in PyTorch says it there
-            self.write("plan/plan.json", {
-                "schema": "dpro.plan/2", "job": {"framework": "pytorch", "stack": stack, "world_size": 2, "models": [
-                    {"name": "net", "parameters": [{"name": "a", "size_bytes": 4}]}]},
-                "communication": {"buckets": [{"parameters": ["a"], "size_bytes": 4}]},
-                "computation": {"fused_ops": [{"ops": ["a", "b"]}]}})
-            said = self.profile("-o", self.trace, "--plan", "plan", "--", "true").err
-            self.assertEqual(said.count("the plan fuses ops (1), which no job can be given"), n, said)
-
     def test_a_plan_that_cant_be_read_is_said_before_the_job_starts(self):
         self.write("cut/plan.json", '{"schema":"dpro.plan/1"')
         for plan, *says in (("nowhere", "nowhere", "'dpro optimize TRACE -o DIR' makes a plan"),

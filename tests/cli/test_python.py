@@ -327,38 +327,6 @@ class Optimize(Case):
             self.assertGreater(large_ns, small_ns)
         self.assertLessEqual(facts["best"]["iteration_ms"], 1.02 * without["best"]["iteration_ms"])
 
-    def test_a_pass_that_knows_what_fused_ops_take_has_ops_fused(self):
-        def gaps(view):
-            kinds.update(op.kind for op in view.programs[view.critical_program])
-            for program, ops in enumerate(view.programs):  # and proposes one by itself, to be tried beside the others
-                if not view.fused_ops:
-                    yield [("fuse", program, 1, 2, ops[1].work_ns + ops[2].work_ns)]
-                elif view.fused_ops[0][0] == program:
-                    yield [("unfuse", program, view.fused_ops[0][1])]
-
-        def opfs_ns(ops):
-            together = sum(op.work_ns for op in ops) - 3_000_000 * (len(ops) - 1)  # more than a plan is worth at least
-            return max(together, 0) if len(ops) <= 4 and len({op.kind for op in ops}) == 1 else None
-
-        kinds = set()
-        gaps.opfs_ns = opfs_ns
-        for algorithm in ("default", "paper"):
-            with self.subTest(algorithm):
-                facts = package.optimize(BUNDLED, algorithm=algorithm, seed=2, passes=[gaps])
-                fused = [d for d in facts["strategy"] if d["pass"] == "op-fusion"]
-                self.assertTrue(fused)
-                self.assertIn("one op", fused[0]["decision"])
-                self.assertLess(facts["best"]["iteration_ms"], facts["replayed_ms"])
-        self.assertEqual(kinds, {"BW", "UPDATE"})
-
-    def test_what_fusing_raises_reaches_the_caller(self):
-        def broken(view):
-            return []
-
-        broken.opfs_ns = lambda ops: ops[len(ops)]
-        with self.assertRaises(IndexError):
-            package.optimize(BUNDLED, passes=[broken])
-
     def test_the_same_seed_gives_the_same_result(self):
         results = [package.optimize(BUNDLED, seed=3, passes=[halve])["best"] for _ in range(2)]
         self.assertEqual(*results)

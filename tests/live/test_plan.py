@@ -165,16 +165,6 @@ class Decisions(Case):
             with self.subTest(name):
                 self.assert_refused(self.run_planned(self.BODY, self.plan(value)), without, text)
 
-    @live.at_length
-    def test_fused_ops_are_left_out_and_that_is_said(self):
-        value = plan()
-        value.update(schema="dpro.plan/2", computation={"fused_ops": [{"ops": ["a", "b"], "ranks": [0, 1]}]})
-        run = self.run_planned(self.BODY, self.plan(value))
-        self.assert_ran(run)
-        self.assertEqual(len(run.said), 2, run.said)
-        self.assertIn("the plan fuses ops (1), which dpro can't ask PyTorch for", run.said[0])
-        self.assertIn("plan applied to Sequential: 5 buckets", run.said[1])
-
     def test_a_plan_that_one_rank_lacks_is_applied_by_none(self):
         without = self.without(self.BODY)
         switch = "if os.environ.get('RANK') == '1': os.environ['DPRO_PLAN'] = %r\n"

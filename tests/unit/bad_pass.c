@@ -29,18 +29,6 @@ static int propose(const struct dpro_pass *pass, const struct dpro_pass_view *vi
     return 0;
 }
 
-#if defined BAD_FUSES_CRASHING || defined BAD_FUSES_FOREVER
-static int64_t opfs_ns(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
-{
-    (void)pass;
-    (void)ops;
-#ifdef BAD_FUSES_CRASHING
-    *(volatile int *)(uintptr_t)(n / 1000) = 1;
-#endif
-    return INT64_MAX - n;
-}
-#endif
-
 #ifndef BAD_EMPTY
 const struct dpro_pass dpro_pass = {
 #ifdef BAD_ABI
@@ -51,9 +39,6 @@ const struct dpro_pass dpro_pass = {
     .name = "bad",
     .summary = "",
     .propose = propose,
-#if defined BAD_FUSES_CRASHING || defined BAD_FUSES_FOREVER
-    .opfs_ns = opfs_ns,
-#endif
 };
 #else
 int no_pass(void);

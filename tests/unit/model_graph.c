@@ -2,7 +2,6 @@
 #include "model_graph.h"
 #include "base/base.h"
 
-#include "cost/program/fused.h"
 #include "cost/program/strategy_work.h"
 #include "graph_maker.h"
 
@@ -39,21 +38,15 @@ static void add_rank(struct job *j, uint32_t rank)
         j->buckets[b].n_missing = s->buckets[b].n;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const struct model_op *op = &program->ops[i];
-        uint32_t f = fused_find(s, r->program, i);
-        const struct dpro_fused_op *fused = f < s->n_fused ? &s->fused[f] : NULL;
-        bool within = fused && fused->program == r->program && fused->first <= i;
         for (uint32_t b = 0; op->needs == MODEL_ALL && b < s->n_buckets; b++)
             maker_edge(m, at(j, b, rank)->end,
                        go_on(j, rank, DPRO_OP_COPY, "copy back",
                              j->buckets[b].copy_ns * r->work_scale, &last));
-        if (!within || fused->first == i) {
-            int64_t own_ns = within ? fused->work_ns : op->work_ns;
-            double work_ns = (double)(own_ns + more_ns[i]) * r->work_scale;
-            uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name, work_ns, &last);
-            if (op->needs < j->model->n_tensors)
-                (op->needs_before ? maker_next
-                                  : maker_edge)(m, at(j, j->bucket_of[op->needs], rank)->end, node);
-        }
+        double work_ns = (double)(op->work_ns + more_ns[i]) * r->work_scale;
+        uint32_t node = go_on(j, rank, (enum dpro_op_kind)op->phase, op->name, work_ns, &last);
+        if (op->needs < j->model->n_tensors)
+            (op->needs_before ? maker_next
+                              : maker_edge)(m, at(j, j->bucket_of[op->needs], rank)->end, node);
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = j->bucket_of[op->tensor];

@@ -22,7 +22,6 @@ struct network {
     struct dpro_strategy strategy;
     uint8_t computing[N_MODULES];
     bool recomputed[N_MODULES];
-    struct dpro_fused_op fused[N_OPS];
 };
 
 static const struct computing_cost AS_IT_IS = {
@@ -71,8 +70,7 @@ static struct network *new_network(void)
                                   .n_tensors = N_OPS - 1,
                                   .modules = n.modules,
                                   .n_modules = N_MODULES};
-    n.strategy = (struct dpro_strategy){
-        .computing = n.computing, .recomputed = n.recomputed, .fused = n.fused};
+    n.strategy = (struct dpro_strategy){.computing = n.computing, .recomputed = n.recomputed};
     return &n;
 }
 
@@ -119,15 +117,6 @@ TEST(a_compiled_model_leaves_nothing_to_overlap)
     n->computing[WHOLE] = DPRO_COMPILED;
     assert_more(n, (int64_t[]){-200 - 200 + 600, -200, -200, -200, 0});
     assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 400);
-}
-
-TEST(what_the_strategy_fuses_by_itself_goes_along)
-{
-    struct network *n = new_network();
-    n->computing[FIRST] = DPRO_COMPILED;
-    n->fused[0] = (struct dpro_fused_op){0, 1, 2, 350}; /* half of it is the first block's */
-    n->strategy.n_fused = 1;
-    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 700 + 350 + 200 - 200);
 }
 
 TEST(a_way_whose_cost_is_not_known_changes_no_times)

@@ -46,24 +46,6 @@ TEST(algorithm_1_survives_any_failed_allocation)
     check_search(&options, 1, false);
 }
 
-static int64_t take_half(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
-{
-    int64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += ops[i].work_ns;
-    return sum / 2;
-}
-
-TEST(fusing_ops_survives_any_failed_allocation)
-{
-    struct dpro_pass pass = {.abi = DPRO_PASS_ABI, .name = "half", .opfs_ns = take_half};
-    const struct dpro_pass *const passes[] = {&pass};
-    struct dpro_optimize_options options = {.threads = 1, .passes = passes, .n_passes = 1};
-    check_search(&options, 7, false);
-    options.algorithm = DPRO_ALGORITHM_PAPER;
-    check_search(&options, 1, false);
-}
-
 static int n_asked, n_answered;
 
 static int ask_for_times(const struct dpro_pass *pass, const struct dpro_pass_view *view,
@@ -76,7 +58,7 @@ static int ask_for_times(const struct dpro_pass *pass, const struct dpro_pass_vi
     for (uint64_t size = 1; size < 100; size++) /* sizes that were never asked for */
         ns = view->sync_ns(view, view->buckets[index].size_bytes + size, 2);
     n_answered++;
-    candidate->edits[0] = (struct dpro_edit){DPRO_EDIT_PARTITION, index, ns % 3 + 1, 0, 0};
+    candidate->edits[0] = (struct dpro_edit){DPRO_EDIT_PARTITION, index, ns % 3 + 1};
     candidate->n_edits = 1;
     return 1;
 }

@@ -31,9 +31,7 @@ static bool same(const struct dpro_model *m, const struct dpro_strategy *a,
 {
     return a->n_buckets == b->n_buckets && a->compression == b->compression &&
            memcmp(a->order, b->order, m->n_tensors * sizeof *a->order) == 0 &&
-           memcmp(a->buckets, b->buckets, a->n_buckets * sizeof *a->buckets) == 0 &&
-           a->n_fused == b->n_fused &&
-           memcmp(a->fused, b->fused, a->n_fused * sizeof *a->fused) == 0;
+           memcmp(a->buckets, b->buckets, a->n_buckets * sizeof *a->buckets) == 0;
 }
 
 /* Every tensor in one bucket, buckets one after the other. */
@@ -51,21 +49,12 @@ static void assert_whole(const struct dpro_model *m, const struct dpro_strategy 
         assert_true(s->order[i] < m->n_tensors && !seen[s->order[i]]);
         seen[s->order[i]] = true;
     }
-    uint32_t end = 0;
-    for (uint32_t f = 0; f < s->n_fused; f++) { /* of one program here */
-        assert_true(s->fused[f].first >= end && s->fused[f].n >= 2);
-        end = s->fused[f].first + s->fused[f].n;
-        assert_true(end <= m->programs[0].n_ops);
-    }
 }
 
 static struct dpro_edit random_edit(uint32_t n_buckets)
 {
-    struct dpro_edit edit = {.kind = (enum dpro_edit_kind)pick(9),
-                             .at = pick(n_buckets + 1),
-                             .value = (int64_t)pick(6),
-                             .program = pick(9) == 0,
-                             .n = pick(6)};
+    struct dpro_edit edit = {
+        .kind = (enum dpro_edit_kind)pick(7), .at = pick(n_buckets + 1), .value = (int64_t)pick(6)};
     if (pick(50) == 0)
         edit.value = INT64_MIN + pick(2);
     return edit;
@@ -77,14 +66,13 @@ TEST(edits_leave_a_strategy_whole_or_as_it_was)
     struct arena arena = {0};
     struct dpro_strategy s, before, at_once;
     struct dpro_edit edits[8];
-    uint32_t n_made = 0, n_refused = 0, n_fused = 0;
+    uint32_t n_made = 0, n_refused = 0;
     s = buckets_make(model, &arena);
     before = buckets_make(model, &arena);
     at_once = buckets_make(model, &arena);
     for (int round = 0; round < 2000; round++) {
         struct dpro_strategy start = buckets_copy(model, &s, &arena);
         uint32_t n = 0;
-        n_fused += s.n_fused;
         for (uint32_t i = pick(8); i > 0; i--) {
             edits[n] = random_edit(s.n_buckets);
             buckets_assign(model, &s, &before);
@@ -102,7 +90,7 @@ TEST(edits_leave_a_strategy_whole_or_as_it_was)
         if (pick(2))
             buckets_assign(model, &start, &s);
     }
-    assert_true(n_made > 1000 && n_refused > 1000 && n_fused > 1000);
+    assert_true(n_made > 1000 && n_refused > 1000);
     arena_fini(&arena);
 }
 
@@ -128,34 +116,6 @@ TEST(edits_say_what_they_say)
     assert_int_equal(s.buckets[1].priority, -7);
     assert_int_equal(s.buckets[2].priority, -7);
     assert_int_equal(s.compression, DPRO_COMPRESSION_BF16);
-    arena_fini(&arena);
-}
-
-TEST(fusing_ops_takes_in_those_fused_before)
-{
-    struct dpro_model *model = job_of(6); /* forward, six backward, update */
-    struct arena arena = {0};
-    struct dpro_strategy s = buckets_make(model, &arena), each = buckets_make(model, &arena);
-    const struct dpro_edit first[] = {{.kind = DPRO_EDIT_FUSE, .at = 5, .n = 2, .value = 7},
-                                      {.kind = DPRO_EDIT_FUSE, .at = 1, .n = 2, .value = 5},
-                                      {.kind = DPRO_EDIT_FUSE, .at = 3, .n = 2, .value = 6}};
-    assert_null(edits_apply(model, &each, first, 3, &s));
-    assert_int_equal(s.n_fused, 3);
-    assert_int_equal(s.fused[0].first, 1);
-    assert_int_equal(s.fused[1].work_ns, 6);
-    assert_int_equal(s.fused[2].work_ns, 7);
-    struct dpro_edit wide = {.kind = DPRO_EDIT_FUSE, .at = 0, .n = 5, .value = 9};
-    assert_null(edit_apply(model, &s, &wide));
-    assert_int_equal(s.n_fused, 2);
-    assert_int_equal(s.fused[0].n, 5);
-    assert_int_equal(s.fused[1].first, 5);
-    struct dpro_edit across = {.kind = DPRO_EDIT_FUSE, .at = 4, .n = 2, .value = 1};
-    assert_string_equal(edit_apply(model, &s, &across), "a fused op is taken in whole");
-    struct dpro_edit waiting = {.kind = DPRO_EDIT_FUSE, .at = 5, .n = 3, .value = 1};
-    assert_non_null(strstr(edit_apply(model, &s, &waiting), "waits for communication"));
-    struct dpro_edit unfuse = {.kind = DPRO_EDIT_UNFUSE, .at = 0};
-    assert_null(edit_apply(model, &s, &unfuse));
-    assert_int_equal(s.n_fused, 1);
     arena_fini(&arena);
 }
 
@@ -210,39 +170,6 @@ TEST(the_example_pass_takes_part)
     dpro_model_destroy(model);
 }
 
-/* As examples/pass/gaps.c has it. */
-static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
-{
-    int64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        sum += ops[i].work_ns;
-        if (ops[i].kind != ops[0].kind || n > 8)
-            return -1;
-    }
-    sum -= 5000 * (int64_t)(n - 1);
-    return sum > 0 ? sum : 0;
-}
-
-TEST(a_file_that_fuses_ops_does_what_one_in_this_process_does)
-{
-    struct dpro_model *model = generate_job("resnet50", 4);
-    const char *const files[] = {path_of("gaps")};
-    struct dpro_pass own = {.abi = DPRO_PASS_ABI, .name = "gaps", .opfs_ns = save_gaps};
-    const struct dpro_pass *const passes[] = {&own};
-    struct dpro_optimize_options of_file = {.pass_files = files, .n_pass_files = 1};
-    struct dpro_optimize_options of_ours = {.passes = passes, .n_passes = 1};
-    struct dpro_optimum *a = optimize_with(model, &of_file);
-    assert_string_equal(logged, "");
-    struct dpro_optimum *b = optimize_with(model, &of_ours);
-    const struct dpro_strategy *s = dpro_optimum_strategy(a, DPRO_BEST);
-    const struct dpro_strategy *t = dpro_optimum_strategy(b, DPRO_BEST);
-    assert_true(s->n_fused > 10);
-    assert_true(same(model, s, t));
-    assert_int_equal(dpro_optimum_summary(a).best_ns, dpro_optimum_summary(b).best_ns);
-    assert_int_equal(dpro_optimum_summary(a).n_candidates, dpro_optimum_summary(b).n_candidates);
-    dpro_model_destroy(model);
-}
-
 /* A file that is a pass but misbehaves when asked: the search says so once and goes on. */
 static void check_contained(const char *name, const char *expected)
 {
@@ -260,16 +187,6 @@ static void check_contained(const char *name, const char *expected)
 TEST(a_pass_that_crashes_is_left_out)
 {
     check_contained("bad_crashes", "crashed");
-}
-
-TEST(a_pass_that_crashes_over_fused_ops_is_left_out)
-{
-    check_contained("bad_fuses_crashing", "crashed");
-}
-
-TEST(a_pass_whose_fused_ops_take_for_ever_is_left_out)
-{
-    check_contained("bad_fuses_forever", "says that a fused op takes longer than eleven days");
 }
 
 TEST(a_pass_that_exits_is_left_out)
@@ -310,7 +227,7 @@ TEST(a_file_that_is_no_pass_is_refused)
     static const struct {
         const char *name, *expected;
     } cases[] = {{"bad_empty", "holds no symbol dpro_pass"},
-                 {"bad_abi", "was made for version 5"},
+                 {"bad_abi", "was made for version 6"},
                  {"missing", "can't be loaded"}};
     struct dpro_model *model = job_of(3);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

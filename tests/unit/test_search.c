@@ -68,47 +68,6 @@ TEST(an_evaluation_is_the_replay_of_the_whole_graph)
     }
 }
 
-/* Fuses random neighbours that may be. */
-static void fuse_some(const struct dpro_model *model, uint64_t seed, struct dpro_strategy *strategy)
-{
-    for (uint32_t p = 0; p < model->n_programs; p++)
-        for (uint32_t i = 0; i < model->programs[p].n_ops; i++) {
-            uint64_t random = map_mix(seed * 1000 + p * 100 + i);
-            struct dpro_edit edit = {.kind = DPRO_EDIT_FUSE,
-                                     .at = i,
-                                     .value = (int64_t)(random >> 40) % 500,
-                                     .program = p,
-                                     .n = 2 + (uint32_t)(random >> 20) % 3};
-            if (random % 3 == 0)
-                edit_apply(model, strategy, &edit);
-        }
-}
-
-TEST(fused_ops_replay_as_they_are_evaluated)
-{
-    uint32_t n_fused = 0, n_longer = 0;
-    for (uint64_t seed = 1; seed <= 400; seed++) {
-        struct dpro_model *model =
-            random_job(.seed = seed, .n_tensors = 1 + (uint32_t)(seed % 9),
-                       .n_ranks = 2 + (uint32_t)(seed % 3), .alike = seed % 3 == 0 || seed % 5 == 0,
-                       .cycles = seed % 5 == 0, .overheads = seed % 5 && seed % 2);
-        struct arena arena = {0};
-        struct dpro_strategy strategy = buckets_make(model, &arena);
-        if (seed % 5)
-            cut(model, (uint32_t)(seed * 2654435761u) >> 12, &strategy);
-        int64_t apart_ns = value_of(model, &strategy);
-        fuse_some(model, seed, &strategy);
-        int64_t ns = value_of(model, &strategy);
-        assert_int_equal(ns, replayed(model, &strategy));
-        n_fused += strategy.n_fused;
-        n_longer += ns > apart_ns;
-        strategy.n_fused = 0;
-        assert_int_equal(value_of(model, &strategy), apart_ns);
-        arena_fini(&arena);
-    }
-    assert_true(n_fused > 300 && n_longer > 10); /* it may well be worse */
-}
-
 /* With nothing on the wires to share. */
 TEST(streams_of_the_whole_graph_are_those_of_an_evaluation)
 {
@@ -281,173 +240,6 @@ TEST(algorithm_1_is_no_worse_than_where_it_starts)
     print_message("best of all in %u of 500, %.2f %% off in the mean\n", n_best, sum / 5);
 }
 
-/* ---- op fusion ---- */
-
-/* A fused op saves what lies between its parts; forward and backward are not one. */
-static int64_t save_gaps(const struct dpro_pass *pass, const struct dpro_pass_op *ops, uint32_t n)
-{
-    int64_t gap_ns = *(const int64_t *)pass->state, sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (ops[i].kind != ops[0].kind)
-            return -1;
-        sum += ops[i].work_ns;
-    }
-    sum -= gap_ns * (n - 1);
-    return sum > 0 ? sum : 0;
-}
-
-/* The best of all contiguous buckets and all ways to fuse neighbouring ops. */
-static int64_t brute_force_ops(const struct dpro_model *model, const struct dpro_pass *pass,
-                               const struct dpro_pass_program *program)
-{
-    struct arena arena = {0};
-    struct evaluator *evaluator = evaluator_create(model);
-    struct dpro_strategy strategy = buckets_make(model, &arena);
-    int64_t best = INT64_MAX;
-    for (uint32_t joins = 0; joins < 1u << (program->n_ops - 1); joins++) {
-        bool possible = true;
-        strategy.n_fused = 0;
-        for (uint32_t i = 0, n; i < program->n_ops && possible; i += n) {
-            for (n = 1; i + n < program->n_ops && joins >> (i + n - 1) & 1;)
-                n++;
-            struct dpro_edit edit = {.kind = DPRO_EDIT_FUSE, .at = i, .n = n};
-            edit.value = n > 1 ? pass->opfs_ns(pass, program->ops + i, n) : 0;
-            possible = n == 1 || (edit.value >= 0 && !edit_apply(model, &strategy, &edit));
-        }
-        int64_t ns = possible ? best_cut(model, evaluator, &strategy) : best;
-        best = ns < best ? ns : best;
-    }
-    evaluator_destroy(evaluator);
-    arena_fini(&arena);
-    return best;
-}
-
-static struct dpro_pass gap_pass(int64_t *gap_ns)
-{
-    return (struct dpro_pass){
-        .abi = DPRO_PASS_ABI, .name = "gaps", .opfs_ns = save_gaps, .state = gap_ns};
-}
-
-/* Gaps that are a part of an op, or many ops: both answers are right now and then. */
-static int64_t gap_of(const struct dpro_model *model, uint64_t seed)
-{
-    int64_t sum = 0;
-    for (uint32_t i = 0; i < model->programs[0].n_ops; i++)
-        sum += model->programs[0].ops[i].work_ns;
-    return 1 + sum / model->programs[0].n_ops * (int64_t)(1 + seed % 7) / 8;
-}
-
-/* By definition on two ops and two tensors, with computation as the bottleneck: the tensor of the
- * first is through when the second op is done. */
-TEST(theorem_1_decides_rightly_on_two_ops)
-{
-    uint32_t n_fused = 0, n_apart = 0;
-    for (uint64_t seed = 1; seed <= 600; seed++) {
-        struct dpro_model *model =
-            random_job(.seed = seed, .n_tensors = 2, .n_ranks = 2, .alike = true);
-        struct model_op *ops = model->programs[0].ops; /* forward, backward, backward, update */
-        struct sync_cost first, both, second;
-        first = sync_cost(&model->net, model->tensors[0].size_bytes);
-        ops[2].work_ns += first.latency_ns + first.wire_ns;
-        int64_t gap_ns = (first.latency_ns + first.wire_ns) * (int64_t)(1 + seed % 8) / 4;
-        if (gap_ns > ops[1].work_ns + ops[2].work_ns)
-            gap_ns = ops[1].work_ns + ops[2].work_ns;
-        struct dpro_pass pass = gap_pass(&gap_ns);
-        const struct dpro_pass *const passes[] = {&pass};
-        struct bench b;
-        bench_init(&b, model, passes);
-        struct dpro_strategy s = space_strategy(&b.space);
-        struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE,
-                                 .at = 1,
-                                 .n = 2,
-                                 .value = ops[1].work_ns + ops[2].work_ns - gap_ns};
-        int64_t apart_ns = space_evaluate(&b.space, &s);
-        assert_null(edit_apply(model, &s, &fuse));
-        int64_t fused_ns = space_evaluate(&b.space, &s);
-        bool theorem = first.latency_ns + first.wire_ns <= gap_ns;
-        assert_true(theorem ? fused_ns <= apart_ns : fused_ns >= apart_ns);
-        /* Theorem 3: and better still with the tensors fused, where that is no longer by itself */
-        second = sync_cost(&model->net, model->tensors[1].size_bytes);
-        both = sync_cost(&model->net,
-                         bucket_size_bytes(model, &s, 0) + bucket_size_bytes(model, &s, 1));
-        struct dpro_edit merge = {.kind = DPRO_EDIT_MERGE};
-        assert_null(edit_apply(model, &s, &merge));
-        assert_true(both.latency_ns + both.wire_ns >
-                        first.latency_ns + first.wire_ns + second.latency_ns + second.wire_ns ||
-                    space_evaluate(&b.space, &s) <= fused_ns);
-        n_fused += theorem;
-        n_apart += !theorem;
-        bench_fini(&b);
-    }
-    assert_true(n_fused > 100 && n_apart > 100);
-}
-
-enum { BY_PAPER, BY_LOCAL, BY_ALL, N_WAYS };
-
-TEST(op_fusion_is_found_by_every_search)
-{
-    enum { N = 120 };
-    static const char *const names[] = {"Algorithm 1", "local search", "default"};
-    uint32_t n_best[N_WAYS] = {0}, n_with = 0;
-    double sum[N_WAYS] = {0}, without = 0;
-    for (uint64_t seed = 1; seed <= N; seed++) {
-        struct dpro_model *model = random_job(.seed = seed, .n_tensors = 2 + (uint32_t)(seed % 5),
-                                              .n_ranks = 2 + (uint32_t)(seed % 2),
-                                              .alike = seed % 3 > 0, .overheads = seed % 2);
-        int64_t gap_ns = gap_of(model, seed);
-        struct dpro_pass pass = gap_pass(&gap_ns);
-        const struct dpro_pass *const passes[] = {&pass};
-        struct bench b;
-        bench_init(&b, model, passes);
-        int64_t best = brute_force_ops(model, &pass, b.space.programs);
-        n_with += best < brute_force(model);
-        without += (double)brute_force(model) / (double)best - 1;
-        bench_fini(&b);
-        for (int way = 0; way < N_WAYS; way++) {
-            bench_init(&b, model, passes);
-            int64_t own = space_evaluate(&b.space, &model->baseline);
-            if (way == BY_ALL)
-                search_dynamic(&b.space, 1);
-            if (way == BY_PAPER || way == BY_ALL)
-                search_paper(&b.space);
-            if (way == BY_LOCAL || way == BY_ALL)
-                search_local(&b.space, false);
-            assert_true(b.space.best_ns <= own);
-            n_best[way] += b.space.best_ns <= best;
-            sum[way] += (double)b.space.best_ns / (double)best - 1;
-            bench_fini(&b);
-        }
-    }
-    for (int way = 0; way < N_WAYS; way++)
-        print_message("%s: as good as brute force or better in %u of %d, %.2f %% off in the mean\n",
-                      names[way], n_best[way], N, 100 * sum[way] / N);
-    print_message("fusing no ops: %.2f %% off\n", 100 * without / N);
-    assert_true(n_with > N / 2 && sum[BY_PAPER] < without);
-    for (int way = BY_LOCAL; way < N_WAYS; way++)
-        assert_true(n_best[way] > 90 && sum[way] < 0.01 * N);
-}
-
-TEST(fused_ops_that_do_harm_come_apart)
-{
-    struct dpro_model *model = random_job(.seed = 4, .n_tensors = 6, .n_ranks = 2, .alike = true);
-    int64_t gap_ns = -1; /* each part makes the fused op longer */
-    struct dpro_pass pass = gap_pass(&gap_ns);
-    const struct dpro_pass *const passes[] = {&pass};
-    struct bench b;
-    bench_init(&b, model, passes);
-    struct dpro_strategy s = space_strategy(&b.space);
-    for (uint32_t at = 1; at < 7; at += 3) {
-        struct dpro_edit fuse = {.kind = DPRO_EDIT_FUSE, .at = at, .n = 3, .value = 100000};
-        assert_null(edit_apply(model, &s, &fuse));
-    }
-    space_evaluate(&b.space, &s); /* the best so far, where the search starts */
-    assert_int_equal(b.space.best.n_fused, 2);
-    search_local(&b.space, false);
-    assert_int_equal(b.space.best.n_fused, 0);
-    assert_true(b.space.best_ns <= brute_force(model));
-    bench_fini(&b);
-}
-
 /* ---- the Coarsened View ---- */
 
 static uint32_t n_coarsened(const struct dpro_model *model)
@@ -542,51 +334,6 @@ TEST(late_ranks_stand_for_many_that_differ)
     struct dpro_optimum *optimum = optimum_of(model, &options);
     assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)),
                      dpro_optimum_summary(optimum).best_ns);
-}
-
-TEST(ops_are_fused_on_all_ranks_that_compute_alike)
-{
-    struct dpro_model *model = paper_job("resnet50", 4);
-    assert_int_equal(generate_apart(model, 0.05), 0);
-    int64_t gap_ns = 100000;
-    struct dpro_pass pass = gap_pass(&gap_ns);
-    const struct dpro_pass *const passes[] = {&pass};
-    /* one rank has some gradients ready in another order */
-    struct model_op *ops = model->programs[2].ops;
-    uint32_t n = model->programs[2].n_ops, swapped = 0;
-    for (uint32_t i = 1; i + 1 < n && swapped < 10; i++)
-        if (ops[i].tensor != MODEL_NONE && ops[i + 1].tensor != MODEL_NONE && ++swapped) {
-            uint32_t tensor = ops[i].tensor;
-            ops[i].tensor = ops[i + 1].tensor;
-            ops[++i].tensor = tensor;
-        }
-    for (int a = DPRO_ALGORITHM_DEFAULT; a <= DPRO_ALGORITHM_PAPER; a++) {
-        struct dpro_optimize_options options = {
-            .algorithm = (enum dpro_algorithm)a, .passes = passes, .n_passes = 1};
-        options.threads = 1;
-        struct dpro_optimum *optimum = optimum_of(model, &options);
-        options.threads = 3;
-        struct dpro_optimum *other = optimum_of(model, &options);
-        const struct dpro_strategy *s = dpro_optimum_strategy(optimum, DPRO_BEST);
-        const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
-        struct dpro_optimum_summary summary = dpro_optimum_summary(optimum);
-        assert_true(s->n_fused > 20);
-        assert_memory_equal(s->fused, t->fused, s->n_fused * sizeof *s->fused);
-        assert_true(summary.best_ns >= summary.lower_bound_ns);
-        assert_true((double)summary.best_ns < 0.97 * (double)summary.baseline_ns);
-        /* what is told of them: each op once for all ranks that fuse it, with the decision */
-        uint32_t n_all = 0, n_told = dpro_optimum_n_op_fusions(optimum), n_decided = 0;
-        for (uint32_t i = 0; i < n_told; i++) {
-            struct dpro_op_fusion f = dpro_optimum_op_fusion(optimum, i);
-            n_all += f.n_ranks;
-            assert_true(f.n_ops >= 2 && f.work_ns < f.apart_ns);
-        }
-        assert_int_equal(n_all, s->n_fused);
-        assert_true(n_told <= s->n_fused / 3);
-        for (uint32_t i = 0; i < dpro_optimum_n_decisions(optimum); i++)
-            n_decided += strcmp(dpro_optimum_decision(optimum, i).pass, "op-fusion") == 0;
-        assert_int_equal(n_decided, n_told);
-    }
 }
 
 /* ---- results ---- */
@@ -927,19 +674,9 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
 TEST(without_partial_replay_the_whole_job_is_evaluated)
 {
     struct dpro_model *model = random_job(.seed = 11, .n_tensors = 6, .n_ranks = 3, .alike = true);
-    int64_t gap_ns = gap_of(model, 3);
-    struct dpro_pass pass = gap_pass(&gap_ns);
-    const struct dpro_pass *const passes[] = {&pass};
-    struct dpro_optimize_options options = {.algorithm = DPRO_ALGORITHM_PAPER,
-                                            .no_coarsen = 1,
-                                            .no_partial = 1,
-                                            .no_symmetry = 1,
-                                            .passes = passes};
-    for (options.n_passes = 0; options.n_passes < 2; options.n_passes++) {
-        struct dpro_optimum *slow = optimum_of(model, &options);
-        struct dpro_optimum_summary s = dpro_optimum_summary(slow);
-        const struct dpro_strategy *best = dpro_optimum_strategy(slow, DPRO_BEST);
-        assert_int_equal(value_of(model, best), s.best_ns);
-        assert_true((best->n_fused > 0) == (options.n_passes > 0));
-    }
+    struct dpro_optimize_options options = {
+        .algorithm = DPRO_ALGORITHM_PAPER, .no_coarsen = 1, .no_partial = 1, .no_symmetry = 1};
+    struct dpro_optimum *slow = optimum_of(model, &options);
+    assert_int_equal(value_of(model, dpro_optimum_strategy(slow, DPRO_BEST)),
+                     dpro_optimum_summary(slow).best_ns);
 }

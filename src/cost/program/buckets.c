@@ -7,15 +7,12 @@
 
 struct dpro_strategy buckets_make(const struct dpro_model *model, struct arena *arena)
 {
-    size_t n_ops = 0, n = model->n_tensors + (size_t)1;
-    for (uint32_t p = 0; p < model->n_programs; p++)
-        n_ops += model->programs[p].n_ops;
+    size_t n = model->n_tensors + (size_t)1;
     struct dpro_strategy strategy = {
         .order = arena_array(arena, n, sizeof *strategy.order),
         .buckets = arena_array(arena, n, sizeof *strategy.buckets),
         .n_buckets = model->n_tensors,
         .cycle_ns = model->net.gate.cycle_ns,
-        .fused = arena_array(arena, n_ops / 2 + 1, sizeof *strategy.fused),
         .recomputed = arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.recomputed),
         .computing = arena_array(arena, model->n_modules + (size_t)1, sizeof *strategy.computing)};
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -33,13 +30,10 @@ void buckets_assign(const struct dpro_model *model, const struct dpro_strategy *
     strategy->fuses = from->fuses;
     strategy->fusion_bytes = from->fusion_bytes;
     strategy->compression = from->compression;
-    strategy->n_fused = from->n_fused;
     if (model->n_tensors) { /* without any there are no arrays */
         memcpy(strategy->order, from->order, model->n_tensors * sizeof *from->order);
         memcpy(strategy->buckets, from->buckets, from->n_buckets * sizeof *from->buckets);
     }
-    if (from->n_fused) /* a job's own strategy has no array of them */
-        memcpy(strategy->fused, from->fused, from->n_fused * sizeof *from->fused);
     buckets_take_memory(model, from, strategy);
 }
 
@@ -155,7 +149,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
                     struct dpro_strategy *strategy)
 {
     uint64_t bytes = 0;
-    strategy->n_buckets = strategy->n_fused = 0;
+    strategy->n_buckets = 0;
     strategy->fuses = false;
     strategy->compression = DPRO_COMPRESSION_NONE;
     uint32_t op = 0;
@@ -255,7 +249,7 @@ bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
                   struct dpro_strategy *strategy)
 {
     SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
-    strategy->n_buckets = strategy->n_fused = 0;
+    strategy->n_buckets = 0;
     strategy->fuses = plan->fuses && model->net.gate.cycle_ns > 0;
     strategy->fusion_bytes = plan->fusion_bytes;
     if (plan->cycle_ns > 0 && model->net.gate.cycle_ns > 0)
@@ -273,8 +267,7 @@ bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
                   plan->path, model->n_tensors);
     take_buckets(model, plan, taken, strategy);
     take_servers(model, plan, strategy);
-    return plan->n_fused_ops + plan->recomputed.n + plan->compiled.n + plan->in_bf16.n > 0 ||
-           plan->micro_batches > 1;
+    return plan->recomputed.n + plan->compiled.n + plan->in_bf16.n > 0 || plan->micro_batches > 1;
 }
 
 bool buckets_read(const struct dpro_model *model, const char *path, struct dpro_strategy *strategy)

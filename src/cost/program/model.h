@@ -304,8 +304,6 @@ struct dpro_strategy {
                    the result */
     uint64_t fusion_bytes;
     enum dpro_compression compression;
-    struct dpro_fused_op *fused; /* by program and first op; none lies within another's ops */
-    uint32_t n_fused;
     bool *recomputed; /* [model's n_modules]; of nested modules the outermost counts; NULL: none */
     uint32_t micro_batches; /* in which a step's batch is computed; 0, 1: at once */
     uint8_t *computing; /* [model's n_modules] enum dpro_computing; of nested modules the outermost

@@ -14,7 +14,6 @@
 
 #include "cost/program/buckets.h"
 #include "cost/program/evaluator.h"
-#include "cost/program/fused.h"
 #include "cost/program/server_placement.h"
 #include "cost/program/strategy_work.h"
 
@@ -190,8 +189,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
     double work = 0;
     bool in_order = m->net.gate.in_order;
     uint32_t n_buckets = s->n_buckets, next = 0; /* in order: the bucket to be launched next */
-    uint32_t fused = fused_find(s, class->program, 0), lag = e->first_lag[class->program];
-    bool fuses = fused < s->n_fused && s->fused[fused].program == class->program;
+    uint32_t lag = e->first_lag[class->program];
     const int64_t *more_ns = e->has_more ? e->more_ns[class->program] : NULL;
     const struct model_program *program = &m->programs[class->program];
     for (uint32_t b = 0; b < n_buckets; b++)
@@ -210,8 +208,7 @@ static void set_actions(struct evaluator *e, const struct rank_class *class)
                 op->lag_ns > 0 ? n_buckets + m->n_communications + lag++ : e->bucket_of[op->needs];
             add_action(&at, &work, op->needs_before ? SIM_WAIT_BEFORE : SIM_WAIT, number);
         }
-        int64_t work_ns = fuses ? fused_work_ns(m, s, class->program, i, &fused) : op->work_ns;
-        work += (double)(work_ns + (more_ns ? more_ns[i] : 0)) * class->scale;
+        work += (double)(op->work_ns + (more_ns ? more_ns[i] : 0)) * class->scale;
         if (op->tensor == MODEL_NONE)
             continue;
         uint32_t b = e->bucket_of[op->tensor];

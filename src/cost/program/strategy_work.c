@@ -2,7 +2,6 @@
  * step. */
 #include "cost/program/strategy_work.h"
 
-#include "cost/program/fused.h"
 #include "cost/program/modules.h"
 #include "cost/program/program_writer.h"
 
@@ -168,19 +167,14 @@ static void work_spread(struct working *w, uint32_t first, uint32_t last, bool b
     }
 }
 
-/* Ops [first, last] as a fused one, whatever of them the strategy fuses already; up to one that
- * waits. */
+/* Ops [first, last] as a fused one, up to one that waits: all work is done where the first stands,
+ * so that the gradients of all are ready at its end. */
 static void work_fuse(struct working *w, uint32_t first, uint32_t last)
 {
-    uint32_t fused = fused_find(w->strategy, w->n_program, first);
-    for (uint32_t i = first; i <= last; i++) {
-        int64_t own_ns = fused_work_ns(w->model, w->strategy, w->n_program, i, &fused);
-        if (i == first)
-            continue;
-        if (w->program->ops[i].needs != MODEL_NONE)
-            break;
-        w->more_ns[first] += own_ns + w->more_ns[i];
-        w->more_ns[i] = -own_ns;
+    const struct model_op *ops = w->program->ops;
+    for (uint32_t i = first + 1; i <= last && ops[i].needs == MODEL_NONE; i++) {
+        w->more_ns[first] += ops[i].work_ns + w->more_ns[i];
+        w->more_ns[i] = -ops[i].work_ns;
     }
 }
 
@@ -327,11 +321,10 @@ int64_t strategy_total_work(const struct dpro_model *model, const struct dpro_st
     const struct model_program *p = &model->programs[program];
     SCRATCH int64_t *more_ns = mem_array(p->n_ops + (size_t)1, sizeof *more_ns);
     int64_t sum = 0;
-    uint32_t fused = fused_find(s, program, 0);
     if (strategy_changes_work(model, s))
         strategy_more_work(model, s, program, more_ns);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        sum += more_ns[i] + fused_work_ns(model, s, program, i, &fused);
+        sum += more_ns[i] + p->ops[i].work_ns;
     return sum;
 }
 

@@ -45,7 +45,7 @@ $(EXAMPLES):
 	@tools/install.sh build
 	@tools/venv.sh $(if $(findstring pytorch,$@),horovod-pytorch,$(word 2,$(subst -, ,$@)))
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/example.py $(patsubst example-%,%,$@) --build $(BUILD)
+	@$(PYTHON) tools/demo_live.py $(patsubst example-%,%,$@) --build $(BUILD)
 
 example-tensorflow: ## train a small network on TensorFlow workers (ring) under dpro, replay it; installs what it needs
 example-tensorflow-ps: ## the same with a parameter server and TensorFlow 1's sessions
@@ -83,7 +83,7 @@ bench-frameworks: ## what recording costs jobs of TensorFlow, MXNet and Horovod;
 	@tools/install.sh build
 	@for framework in tensorflow mxnet horovod; do tools/venv.sh $$framework; done
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/bench_frameworks.py --build $(BUILD)
+	@$(PYTHON) tools/accuracy_live.py --cost --build $(BUILD)
 
 bench-networks: ## the paper's networks in small, their plans and XLA's choices measured by turns; 5 minutes a job, wants a quiet machine and root
 	@tools/install.sh build
@@ -112,7 +112,7 @@ accuracy-blind: ## what-ifs of jobs drawn at random against the same jobs run th
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/accuracy_blind.py --build $(BUILD)
+	@$(PYTHON) tools/measure.py blind --build $(BUILD)
 
 faults: ## what diagnose says of real jobs with a fault put in, against the same jobs without; 1 minute a fault, wants a quiet machine and root
 	@tools/install.sh build
@@ -124,19 +124,19 @@ accuracy-memory: ## peaks of memory and what-ifs of it against the same jobs run
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/measure_memory.py --build $(BUILD)
+	@$(PYTHON) tools/measure.py memory --build $(BUILD)
 
 accuracy-computation: ## what-ifs of modules compiled, in 16 bits, of other batches, against the same jobs; 15 minutes a network, wants a quiet machine
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/measure_memory.py --computation --build $(BUILD)
+	@$(PYTHON) tools/measure.py computation --build $(BUILD)
 
 accuracy-parallel: ## replays and what-ifs of sharded, tensor, pipeline and expert parallel jobs, against the same jobs; 3 minutes a job, wants a quiet machine and root
 	@tools/install.sh build
 	@tools/venv.sh
 	@tools/build.sh $(BUILD)
-	@$(PYTHON) tools/measure_parallel.py --build $(BUILD)
+	@$(PYTHON) tools/measure.py parallel --build $(BUILD)
 
 lint: ## formatting, headers, includes and calls, names, words, man pages, Python files
 	@tools/lint.sh $(BUILD)

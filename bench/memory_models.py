@@ -1,4 +1,4 @@
-"""Networks of different kinds whose parts are `blocks.0`, `blocks.1`, ...: what tools/measure_memory.py asks dpro about.
+"""Networks of different kinds whose parts are `blocks.0`, `blocks.1`, ...: what tools/measure.py asks dpro about.
 
 `make(name)` returns (network, make_batch, batch size, make_optimizer); make_batch(n) draws n samples and their targets."""
 import torch

@@ -3,7 +3,7 @@
 window again and again: STEPS unrecorded steps, STEPS recorded ones, TURNS times, and STEPS unrecorded ones at the end.
 
 A machine changes its pace from minute to minute by more than recording costs; blocks that lie side by side in one process
-share it. Started under `dpro profile` by tools/bench_frameworks.py, which reads the steps' times from the trace directory; of
+share it. Started under `dpro profile` by tools/accuracy_live.py --cost, which reads the steps' times from the trace directory; of
 what was recorded only the last window is kept whole."""
 import os
 import runpy

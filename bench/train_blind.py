@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a small network of random shape, data-parallel, for tools/accuracy_blind.py and faults.py: either --steps steps with
+"""Trains a small network of random shape, data-parallel, for tools/measure.py and faults.py: either --steps steps with
 --config (to be recorded), or by turns with each of --configs, whose steps rank 0 prints as JSON.
 
 A config is `cap=MB`, `cap=MB,compress=fp16`, `rate=MBIT`: as recorded, but on a slower link of this network namespace,

@@ -15,7 +15,7 @@ import accuracy_tables
 import accuracy_turns
 from accuracy_steps import ROOT, ahead_rows, own_row, print_ahead, print_own, print_unmarked, unmarked_row
 from accuracy_tables import CLOCK_HEAD, REPLAY_HEAD, clock_cells, replay_cells
-from accuracy_whatifs import KINDS, buckets_row, change_row, choice_row, print_buckets, print_changes, print_choice
+from accuracy_whatifs import change_row, choice_row, print_buckets, print_changes, print_choice
 from figures import ask, fixed, show, truth_of
 
 ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
@@ -227,10 +227,10 @@ def main():
     unmarked = [row for row in unmarked if row]
     print_unmarked(unmarked)
     results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "unmarked": unmarked,
-               "ahead": ahead_rows(dpro), "whatifs": each(buckets_row, dpro), "summary": summary}
+               "ahead": ahead_rows(dpro), "whatifs": each(change_row, dpro, "buckets"), "summary": summary}
     print_ahead(results["ahead"])
     results["whatif_summary"] = print_buckets(results["whatifs"])
-    for kind in KINDS:
+    for kind in ("memory", "computation", "parallel"):
         results[kind] = each(change_row, dpro, kind)
         results[kind + "_summary"] = print_changes(results[kind], kind)
     results["choices"] = each(choice_row, dpro)
@@ -241,7 +241,7 @@ def main():
     with open(os.path.join(ROOT, args.out), "w", encoding="utf-8") as out:
         json.dump(results, out, indent=1)
         out.write("\n")
-    for document in accuracy_tables.write(ROOT, results) if args.readme else ():
+    for document in accuracy_tables.write(ROOT, accuracy_tables.tables_of(results)) if args.readme else ():
         print(f"renewed the tables of {document}")
     return 0
 

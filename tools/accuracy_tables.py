@@ -139,9 +139,9 @@ def documents(root):
     return [os.path.join(root, "README.md"), os.path.join(root, "doc", "accuracy.md")]
 
 
-def write(root, results):
+def write(root, tables):
     """Returns the documents that changed."""
-    changed, tables = [], tables_of(results)
+    changed = []
     for path in documents(root):
         with open(path, encoding="utf-8") as file:
             text = file.read()

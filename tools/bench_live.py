@@ -8,7 +8,6 @@ which never saw the library; as two processes differ by themselves, several pair
 follows from the cost of a socket call. The median alone is judged: on a busy machine the interval is wider than the target.
 Then each example is recorded and replayed, and the prediction set against its own steps just before and after the recording.
 Writes out/bench-live.json too."""
-import argparse
 import json
 import os
 import statistics
@@ -17,8 +16,8 @@ import sys
 import tempfile
 
 import bench
-from bench import ROOT, Table
-from demo_live import go_first, live_python, record
+from bench import Table
+from experiment import ROOT, go_first, live_python, options, train
 from figures import facts_of, median_and_interval, off
 from ports import free_ports
 
@@ -121,7 +120,7 @@ def predict(table, dpro, python, script, n_recordings):
     for _ in range(n_recordings):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
-            record(dpro, python, script, trace, quiet=True)
+            train([dpro, "profile", "-q", "-o", trace, "--"], python, script, quiet=True)
             unprofiled = facts_of(dpro, "replay", trace)["unprofiled"]
         errors.append(unprofiled["error_pct"])
         steps_ms.append(unprofiled["iteration_ms"])
@@ -146,15 +145,12 @@ def n_calls(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what recording costs a training job")
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--steps", type=int, default=10, help="steps a block")
-    parser.add_argument("--blocks", type=int, default=12, help="blocks a mode")
-    parser.add_argument("--batch-size", type=int, default=12, help="samples a step and rank")
-    parser.add_argument("--recordings", type=int, default=3, help="recordings of each example")
+    parser = options("what recording costs a training job", keep=False)
+    for name, default, what in (("steps", 10, "steps a block"), ("blocks", 12, "blocks a mode"),
+                                ("batch-size", 12, "samples a step and rank"), ("recordings", 3, "recordings of each example")):
+        parser.add_argument("--" + name, type=int, default=default, help=what)
     args = parser.parse_args()
-    tracer = os.path.join(ROOT, args.build, "tracer", "libdpro_tracer.so")
-    python = live_python()
+    tracer, python = os.path.join(ROOT, args.build, "tracer", "libdpro_tracer.so"), live_python()
     go_first()
 
     table = Table("what [95 % interval]")

@@ -17,7 +17,6 @@ sharding: which of FSDP's units keep their parameters, with all memory there is 
 link of 200 Mbit/s; the time saved and the peak, promised and measured by turns of one run.
 
 Writes out/bench-plans.json."""
-import argparse
 import collections
 import glob
 import json
@@ -26,8 +25,8 @@ import statistics
 import sys
 import tempfile
 
-from bench import ROOT, Table
-from demo_live import go_first, live_python, record, train
+from bench import Table
+from experiment import ROOT, STEPS, begin, end, live_python, options, train
 from figures import ask, facts_of, gain_pct, off
 
 CAPS_MB = ("0.000001", "1", "5", "100000")  # the first: a bucket a gradient; the last: one bucket
@@ -42,12 +41,39 @@ SEARCHES = (("as it is", ()), ("without symmetry", ("--no-symmetry",)), ("withou
 SEARCH_S = 10  # at most
 
 
-def interval(gain):
-    return f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
+class Job:
+    """A script on two hosts, with a link of so many Mbit/s."""
+
+    def __init__(self, args, dpro, python, script, rate_mbit, arguments=()):
+        self.args, self.dpro, self.python, self.script, self.arguments = args, dpro, python, script, arguments
+        self.rate = "%.0fmbit" % rate_mbit
+
+    def record(self, trace, *options, direct=False):
+        train([self.dpro, "profile", "-q", "-o", trace, *options, "--"], self.python, self.script, STEPS, rate=self.rate, quiet=True,
+              direct=direct, arguments=self.arguments)
+
+    def verify(self, plans, *options, steps=10 ** 6, direct=False):
+        """What dpro verify says of plans, its folder or a config: the first is what the others are set against."""
+        against = [part for plan in plans[1:] for part in ("--against", plan)]
+        printed = train([self.dpro, "verify", "--json", "--plan", plans[0], *against, *options, "--"], self.python, self.script, steps,
+                        rate=self.rate, quiet=True, direct=direct, arguments=self.arguments).decode()
+        return json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]
+
+    def turns(self):
+        return ["--blocks", str(self.args.blocks), "--steps", str(self.args.steps)]
 
 
-def rate_of(args, ratio=1):
-    return "%.0fmbit" % (args.rate_mbit * ratio)
+def tell_gain(table, what, gain, predicted, judged):
+    between = f" [{gain['low']:.1f} .. {gain['high']:.1f}]" if gain["low"] is not None else ""
+    table.add(f"{what} gains{between}", gain["mean"], "%")
+    if predicted is not None:
+        table.add(f"{what}, predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points",
+                  WITHIN_POINTS if judged else None, False)
+
+
+def best_pct(found):
+    """What the plan gains that dpro optimize found."""
+    return gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
 
 
 def gradients_ready(trace):
@@ -92,36 +118,35 @@ def whatif_pct(dpro, trace, *change):
     return told and gain_pct(told["baseline"]["iteration_ms"], told["predicted"]["iteration_ms"]), problem
 
 
-def predicted_pct(dpro, trace, folder, found, name):
-    if name == "plan":
-        return gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
+def predicted_pct(dpro, trace, folder, name):
     kind, value = name.split("=")
-    change = ["--buckets", os.path.join(folder, value)] if kind == "plan" else ["--bucket-cap-mb", value]
-    return whatif_pct(dpro, trace, *change)[0]
+    return whatif_pct(dpro, trace, *(["--buckets", os.path.join(folder, value)] if kind == "plan" else ["--bucket-cap-mb", value]))[0]
 
 
-def judge_plan(args, dpro, python, script, trace, folder, table):
-    plan = os.path.join(folder, "plan")
-    found = facts_of(dpro, "optimize", trace, "-o", plan)
-    verify = [dpro, "verify", "--plan", plan, "--json", "--blocks", str(args.blocks), "--steps", str(args.steps)]
-    others = [f"cap={cap}" for cap in CAPS_MB] + write_others(trace, plan, folder)
-    for other in others:
-        verify += ["--against", other]
-    n_steps = 20 + args.blocks * 2 * (2 + len(others)) * (args.steps + 3)
-    printed = train([*verify, "--"], python, script, steps=n_steps, rate=rate_of(args), quiet=True).decode()
-    measured = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]
-    for config in measured["configurations"]:
-        if config["name"] == "baseline":
-            table.add(f"{script}: a step with DDP's own buckets", config["iteration_ms"], "ms")
-            continue
-        gain, predicted = config["gain_pct"], predicted_pct(dpro, trace, folder, found, config["name"])
-        table.add(f"{script}: {config['name']} gains{interval(gain)}", gain["mean"], "%")
+def judge_communication(job, trace, folder, table):
+    plan, script = os.path.join(folder, "plan"), job.script
+    found = facts_of(job.dpro, "optimize", trace, "-o", plan)
+    plans = [plan, *(f"cap={cap}" for cap in CAPS_MB), *write_others(trace, plan, folder)]
+    measured = job.verify(plans, *job.turns(), steps=20 + job.args.blocks * 2 * (1 + len(plans)) * (job.args.steps + 3))
+    own, *others = measured["configurations"]
+    table.add(f"{script}: a step with DDP's own buckets", own["iteration_ms"], "ms")
+    for config in others:
         is_plan = config["name"] == "plan"
-        table.add(f"{script}: {config['name']}, predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points",
-                  WITHIN_POINTS if is_plan else None, False)
+        predicted = best_pct(found) if is_plan else predicted_pct(job.dpro, trace, folder, config["name"])
+        tell_gain(table, f"{script}: {config['name']}", config["gain_pct"], predicted, is_plan)
     over = measured["gain_over_best_other_pct"]
     table.add(f"{script}: plan over {measured['best_other']} [{over['low']:.1f} .. {over['high']:.1f}], at most",
               over["high"], "%", 0)
+    judge_rate(job, trace, os.path.join(folder, "slow"), table)
+
+
+def judge_rate(job, trace, slow, table):
+    told = facts_of(job.dpro, "whatif", trace, "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
+    slower = Job(job.args, job.dpro, job.python, job.script, job.args.rate_mbit / 2)
+    slower.record(slow)
+    unprofiled = facts_of(job.dpro, "replay", slow)["unprofiled"]["iteration_ms"]
+    table.add(f"{job.script}: a step at {slower.rate}/s", unprofiled, "ms")
+    table.add(f"{job.script}: as told from {job.rate}/s, {told:.0f} ms, off by", abs(off(told, unprofiled)), "%", RATE_PCT, False)
 
 
 def blocks_of(trace):
@@ -158,7 +183,7 @@ class Plan:
         found = facts_of(dpro, "optimize", trace, "-o", folder, *options)
         with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
             plan = cls(dpro, trace, folder, json.load(file))
-        plan.predicted_pct = gain_pct(found["replayed_ms"], found["best"]["iteration_ms"]) if found["best"]["helps"] else 0.0
+        plan.predicted_pct = best_pct(found) if found["best"]["helps"] else 0.0
         return plan
 
     @classmethod
@@ -189,23 +214,15 @@ def make_plans(dpro, trace, folder):
     return plans
 
 
-def measure_plans(args, dpro, python, script, plans):
-    """As dpro verify has them: the job as it is, and each plan."""
-    verify = [dpro, "verify", "--json", "--stop", "--turns", "runs", "--warmup", str(WARMUP), "--blocks", str(args.run_blocks),
-              "--steps", str(args.run_steps), "--plan", plans[0].folder]
-    for plan in plans[1:]:
-        verify += ["--against", "plan=" + plan.folder]
-    printed = train([*verify, "--"], python, script, steps=WARMUP + args.run_steps + 10, rate=rate_of(args), quiet=True,
-                    direct=True).decode()
-    return json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
-
-
-def judge_computation(args, dpro, python, script, trace, folder, table):
-    plans, differ, turns = make_plans(dpro, trace, folder), [], {}
+def judge_computation(job, trace, folder, table):
+    args, script = job.args, job.script
+    plans, differ, turns = make_plans(job.dpro, trace, folder), [], {}
     for name, plan in plans.items():
         if name in (args.plans or plans) and not plan.as_it_is and not any(plan.is_like(other) for other in differ):
             differ.append(plan)
-    own, *measured = measure_plans(args, dpro, python, script, differ)
+    own, *measured = job.verify([differ[0].folder, *("plan=" + plan.folder for plan in differ[1:])], "--stop", "--turns", "runs",
+                                "--warmup", str(WARMUP), "--blocks", str(args.run_blocks), "--steps", str(args.run_steps),
+                                steps=WARMUP + args.run_steps + 10, direct=True)["configurations"]
     table.add(f"{script}: a step as it is, each turn a run", own["iteration_ms"], "ms")
     for name, plan in plans.items():
         if plan.as_it_is:
@@ -214,88 +231,62 @@ def judge_computation(args, dpro, python, script, trace, folder, table):
         if config is None:
             table.missing(f"{script}: {name}", "is the job as it is" if plan.as_it_is else "is not measured")
             continue
-        turns[name], gain = config["per_turn_ms"], config["gain_pct"]
-        table.add(f"{script}: {name} gains{interval(gain)}", gain["mean"], "%")
+        turns[name] = config["per_turn_ms"]
+        tell_gain(table, f"{script}: {name}", config["gain_pct"], plan.predicted_pct, name in SINGLES)
         if plan.predicted_pct is None:
             table.missing(f"{script}: {name}, predicted", plan.problem)
-            continue
-        table.add(f"{script}: {name}, predicted {plan.predicted_pct:.1f} %, off by", abs(plan.predicted_pct - gain["mean"]),
-                  "points", WITHIN_POINTS if name in SINGLES else None, False)
     for name, singles in SINGLES.items():
-        if not turns.keys() >= {name, *singles}:
-            continue
-        best = min((turns[single] for single in singles), key=statistics.median)
-        gains = [gain_pct(*pair) for pair in zip(best, turns[name])]
-        table.add(f"{script}: {name} over the best of {', '.join(singles)} [{min(gains):.1f} .. {max(gains):.1f}]",
-                  statistics.median(gains), "%")
-    for name, options in SEARCHES:
-        search = facts_of(dpro, "optimize", trace, "--allow", "compile,bf16", "--budget", str(SEARCH_S), *options)["search"]
+        if turns.keys() >= {name, *singles}:
+            best = min((turns[single] for single in singles), key=statistics.median)
+            gains = [gain_pct(*pair) for pair in zip(best, turns[name])]
+            table.add(f"{script}: {name} over the best of {', '.join(singles)} [{min(gains):.1f} .. {max(gains):.1f}]",
+                      statistics.median(gains), "%")
+    for name, more in SEARCHES:
+        search = facts_of(job.dpro, "optimize", trace, "--allow", "compile,bf16", "--budget", str(SEARCH_S), *more)["search"]
         table.add(f"{script}: search {name}, {search['candidates']} candidates, {search['stopped_by']}", search["seconds"], "s",
                   digits=3)
 
 
-def judge_rate(args, dpro, python, script, trace, folder, table):
-    told = facts_of(dpro, "whatif", trace, "--bandwidth", "0.5x")["predicted"]["iteration_ms"]
-    slow = os.path.join(folder, "slow")
-    record(dpro, python, script, slow, rate=rate_of(args, 0.5), quiet=True)
-    unprofiled = facts_of(dpro, "replay", slow)["unprofiled"]["iteration_ms"]
-    table.add(f"{script}: a step at {rate_of(args, 0.5)}/s", unprofiled, "ms")
-    table.add(f"{script}: as told from {rate_of(args)}/s, {told:.0f} ms, off by", abs(off(told, unprofiled)), "%", RATE_PCT,
-              False)
-
-
-def judge_units(args, dpro, python, folder, table):
-    job = {"rate": "200mbit", "quiet": True, "direct": True,
-           "arguments": ["--layers", "4", "--width", "128", "--vocabulary", "2048", "--context", "64"]}
+def judge_units(job, folder, table):
     trace, budget = os.path.join(folder, "trace"), []
-    train([dpro, "profile", "-q", "-o", trace, "--"], python, "fsdp.py", **job)
+    job.record(trace, direct=True)
     for name in ("fsdp.py", "fsdp.py, half the memory"):
         plan = os.path.join(folder, "plan%d" % len(budget))
-        found = facts_of(dpro, "optimize", trace, "-o", plan, *budget)
+        found = facts_of(job.dpro, "optimize", trace, "-o", plan, *budget)
         peaks = [found["memory"][key] for key in ("baseline_peak_bytes", "peak_bytes")]
         budget = ["--memory", str(sum(peaks) // 2)]
-        verify = [dpro, "verify", "--plan", plan, "--json", "--stop", "--blocks", str(args.blocks), "--steps", str(args.steps), "--"]
-        printed = train(verify, python, "fsdp.py", steps=10 ** 6, **job).decode()
-        own, planned = json.JSONDecoder().raw_decode(printed[printed.index("{"):])[0]["configurations"]
-        gain, predicted = planned["gain_pct"], gain_pct(found["replayed_ms"], found["best"]["iteration_ms"])
+        own, planned = job.verify([plan], "--stop", *job.turns(), direct=True)["configurations"]
         table.add(f"{name}: a step as it is", own["iteration_ms"], "ms")
-        table.add(f"{name}: the plan gains{interval(gain)}", gain["mean"], "%")
-        table.add(f"{name}: predicted {predicted:.1f} %, off by", abs(predicted - gain["mean"]), "points", WITHIN_POINTS, False)
+        tell_gain(table, f"{name}: the plan", planned["gain_pct"], best_pct(found), True)
         table.add(f"{name}: peak {planned['peak_bytes']}, predicted {peaks[1]}, off by",
                   100 * abs(planned["peak_bytes"] / peaks[1] - 1), "%", 1, False)
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what plans are worth on real jobs")
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--steps", type=int, default=6, help="timed steps of a turn")
-    parser.add_argument("--blocks", type=int, default=4, help="blocks of mirrored turns")
-    parser.add_argument("--run-steps", type=int, default=8, help="timed steps of a turn that is a run")
-    parser.add_argument("--run-blocks", type=int, default=3, help="blocks of mirrored turns that are runs")
-    parser.add_argument("--rate-mbit", type=float, default=1000, help="of the link between both ranks (default: 1000)")
+    parser = options("what plans are worth on real jobs", keep=False)
+    for name, default, what in (("steps", 6, "timed steps of a turn"), ("blocks", 4, "blocks of mirrored turns"),
+                                ("run-steps", 8, "timed steps of a turn that is a run"),
+                                ("run-blocks", 3, "blocks of mirrored turns that are runs"),
+                                ("rate-mbit", 1000, "of the link between both ranks")):
+        parser.add_argument("--" + name, type=int, default=default, help=f"{what} (default: {default})")
     parser.add_argument("--plans", nargs="+", metavar="NAME", help="of computation, what is measured: tensor fusion, op fusion, both, "
                         "blocks compiled, compiled, autocast, 'both, 16 bits' (default: all)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
     parser.add_argument("scripts", nargs="*", default=["gpt.py", "cnn.py"], help="of examples/, or networks of bench/memory_models.py")
     args = parser.parse_args()
-    python, dpro = live_python(), os.path.join(ROOT, args.build, "dpro")
-    go_first()
-    table = Table()
+    python, (dpro, place), table = live_python(), begin(args), Table()
     if "sharding" in args.parts:
-        with tempfile.TemporaryDirectory() as folder:
-            judge_units(args, dpro, python, folder, table)
+        judge_units(Job(args, dpro, python, "fsdp.py", 200, "--layers 4 --width 128 --vocabulary 2048 --context 64".split()),
+                    tempfile.mkdtemp(dir=place), table)
     for script in args.scripts if set(args.parts) - {"sharding"} else ():
-        with tempfile.TemporaryDirectory() as folder:
-            trace = os.path.join(folder, "trace")
-            probe = ["--probe", "compile,bf16"] if "computation" in args.parts else []
-            train([dpro, "profile", "-o", trace, *probe, "--"], python, script, rate=rate_of(args), quiet=True)
-            if "computation" in args.parts:
-                judge_computation(args, dpro, python, script, trace, folder, table)
-            if "communication" in args.parts:
-                judge_plan(args, dpro, python, script, trace, folder, table)
-                judge_rate(args, dpro, python, script, trace, folder, table)
+        job, folder = Job(args, dpro, python, script, args.rate_mbit), tempfile.mkdtemp(dir=place)
+        trace = os.path.join(folder, "trace")
+        job.record(trace, *(["--probe", "compile,bf16"] if "computation" in args.parts else []))
+        for part, judge in (("computation", judge_computation), ("communication", judge_communication)):
+            if part in args.parts:
+                judge(job, trace, folder, table)
     table.finish("bench-plans.json")
-    return 0
+    return end(args, place, [])
 
 
 if __name__ == "__main__":

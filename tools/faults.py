@@ -4,7 +4,6 @@
 Made-up jobs (tools/fault_jobs.py) are simulated with a fault and without, from several seeds; the difference is the truth. Against it
 stands by how much the blame of the fault's cause differs between the two. Prints a table of all faults, with --readme also into
 doc/accuracy.md. With --live real jobs train on two hosts (network namespaces) by turns with and without a fault."""
-import argparse
 import collections
 import json
 import os
@@ -12,13 +11,12 @@ import random
 import shutil
 import statistics
 import sys
-import tempfile
 
 import accuracy_tables
 import fault_jobs
-from accuracy_blind import on_hosts
-from demo_live import ROOT, can_make_hosts, go_first, live_python
+from experiment import ROOT, begin, end, live_python, need_hosts, options
 from figures import ask, fixed, markdown, show
+from measure import blind_on_hosts
 
 SEEDS = 3
 BESIDE = ("small_or_unsure", "profiler", "warm_up", "not_explained")  # rows that are no causes
@@ -121,10 +119,9 @@ class Lab:
 
 
 def rows_of(lab, seeds, wanted):
-    rows = [lab.row(kind, seed, (fault,) if right else ()) for fault, (kinds, right, _) in FAULTS.items()
-            for kind in kinds for seed in seeds if wanted in fault]
-    pairs = [pair for pair in PAIRS if wanted in " and ".join(pair)]
-    return rows + [lab.row(kind, seed, pair) for pair in pairs for kind in ("gpu", "cpu") for seed in seeds]
+    asked = [(kinds, (fault,) if right else (), fault) for fault, (kinds, right, _) in FAULTS.items()]
+    asked += [(("gpu", "cpu"), pair, " and ".join(pair)) for pair in PAIRS]
+    return (lab.row(kind, seed, faults) for kinds, faults, name in asked for kind in kinds for seed in seeds if wanted in name)
 
 
 HEAD = ("fault", "jobs:", "cost, ms:", "cause first:", "blame within 20 % or 3 ms:", "off by, ms, at most:", "causes that came first")
@@ -168,28 +165,6 @@ def print_row(row):
     print(f"{what}: {row['plain_ms']:.1f} + {costs or '0'}{'' if row['right'] else ' WRONG FIRST'}: {says}", flush=True)
 
 
-def made_up(args, dpro):
-    folder = tempfile.mkdtemp(prefix="dpro-faults-")
-    try:
-        rows = rows_of(Lab(dpro, folder), range(args.seeds), args.only)
-    finally:
-        shutil.rmtree(folder)
-    for row in rows:
-        print_row(row)
-    return conclude(args, "faults", rows)
-
-
-def conclude(args, table, rows):
-    lines, judged = table_of(rows), [row for row in rows if row["faults"] and not row["problem"]]
-    show(table, HEAD, lines)
-    print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}")
-    if args.readme and lines:
-        path = os.path.join(ROOT, "doc", "accuracy.md")
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(accuracy_tables.renewed(text, {table: markdown(HEAD, lines)}))
-    return 0 if judged and not any(row["problem"] for row in rows) else 1
 
 
 # Of real jobs: settings of bench/train_blind.py that put a fault in, the causes that are right, and settings of the job without it.
@@ -238,7 +213,8 @@ class LiveLab(Lab):
         self.python = python
 
     def on_hosts(self, config, command, *arguments):
-        return on_hosts(self.python, {**LIVE_JOB, "layers": 8, "batch_size": 8} if "stages" in config else LIVE_JOB, command, *arguments)
+        job = {**LIVE_JOB, "layers": 8, "batch_size": 8} if "stages" in config else LIVE_JOB
+        return blind_on_hosts(self.python, job, command, *arguments)
 
     def recorded(self, config):
         """(blames, problem)"""
@@ -265,35 +241,33 @@ class LiveLab(Lab):
 def live_rows(lab, wanted):
     for among in (*((fault,) for fault in LIVE), *LIVE_PAIRS):
         if wanted in " and ".join(among):
-            row = lab.row("live", among, among if LIVE[among[0]][1] else ())
-            print_row(row)
-            yield row
-
-
-def live(args, dpro):
-    if not can_make_hosts():
-        raise SystemExit("faults: this needs root, ip and tc")
-    go_first()
-    folder = args.keep or tempfile.mkdtemp(prefix="dpro-faults-")
-    os.makedirs(folder, exist_ok=True)
-    try:
-        rows = list(live_rows(LiveLab(dpro, folder, live_python()), args.only))
-    finally:
-        if not args.keep:
-            shutil.rmtree(folder)
-    return conclude(args, "live", rows)
+            yield lab.row("live", among, among if LIVE[among[0]][1] else ())
 
 
 def main():
-    parser = argparse.ArgumentParser(description="what dpro diagnose says of faults whose cost is known")
-    parser.add_argument("--build", default="build", help="build folder")
+    parser = options("what dpro diagnose says of faults whose cost is known")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="jobs of each kind and fault")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
     parser.add_argument("--readme", action="store_true", help="renew the table of doc/accuracy.md")
     parser.add_argument("--live", action="store_true", help="real jobs in place of made-up ones")
-    parser.add_argument("--keep", metavar="DIR", help="of --live: keep what was recorded there; what is there is judged again")
-    args = parser.parse_args()
-    return (live if args.live else made_up)(args, os.path.join(ROOT, args.build, "dpro"))
+    args, rows = parser.parse_args(), []
+    if args.live:
+        need_hosts()
+    dpro, folder = begin(args)
+    found = rows_of(Lab(dpro, folder), range(args.seeds), args.only)
+    if args.live:
+        found = live_rows(LiveLab(dpro, folder, live_python()), args.only)
+    for row in found:
+        print_row(row)
+        rows.append(row)
+    lines, judged = table_of(rows), [row for row in rows if row["faults"] and not row["problem"]]
+    table = "live" if args.live else "faults"
+    show(table, HEAD, lines)
+    print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}")
+    if args.readme and lines:
+        accuracy_tables.write(ROOT, {table: markdown(HEAD, lines)})
+    problems = ["%s: %s" % (row["faults"], row["problem"]) for row in rows if row["problem"]]
+    return end(args, folder, problems if judged else ["no job with a fault"])
 
 
 if __name__ == "__main__":

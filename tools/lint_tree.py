@@ -11,10 +11,7 @@
 - purpose: the first line of a C file says what it is for
 - decided: doc/architecture.md's list of where things are decided names files and functions that are there
 - prelude: what src/base/base.h has is included by its name only
-- meanings: a static function's name has more than one word, and no tag of a struct is defined twice
-
-tools/lint_exceptions.txt lists what is not clean yet. The list may only shrink: a finding that it does not cover fails,
-and so does an entry that covers nothing any more. `--renew` takes such entries off."""
+- meanings: a static function's name has more than one word, and no tag of a struct is defined twice"""
 import argparse
 import ast
 import collections
@@ -25,11 +22,10 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-EXCEPTIONS = "tools/lint_exceptions.txt"
 DECIDED = "doc/architecture.md"
 WIDTHS = {".c": 100, ".h": 100, ".md": 120, ".py": 140}
 # They list the retired words, or are the tests of this check.
-MAY_NAME_WORDS = {"doc/glossary.md", EXCEPTIONS, "tests/cli/test_lint.py"}
+MAY_NAME_WORDS = {"doc/glossary.md", "tests/cli/test_lint.py"}
 # The first is base/memory.h, the second frees what scandir() made.
 MAY_FREE = {"src/base/memory.c", "src/ingest/find_files.c"}
 ALLOCATES = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|free|strdup|strndup|v?asprintf)\s*\(")
@@ -65,13 +61,6 @@ class Tree:
         return [f for f in self.files if f.startswith(tuple(folders)) and f.endswith(ends)]
 
 
-class Finding:
-    """What a check found. Exceptions cover it by `key`: the file, the name or the circle."""
-
-    def __init__(self, check, key, text):
-        self.check, self.key, self.text = check, key, text
-
-
 # Layers
 
 def layer_order(tree):
@@ -101,10 +90,10 @@ def check_layers(tree, order, needs):
     for file, needed, why in needs:
         mine, theirs = places(order, file), places(order, needed)
         if any(theirs[table] > mine[table] for table in mine.keys() & theirs.keys()):
-            yield Finding("layers", file, f"{file}: {why} {needed}, which stands below it in CONTRIBUTING.md")
+            yield f"{file}: {why} {needed}, which stands below it in CONTRIBUTING.md"
     for folder in sorted({"/".join(f.split("/")[:2]) + "/" for f in tree.of("src/", ends=(".c", ".h"))}):
         if folder not in order:
-            yield Finding("layers", folder, f"{folder}: no table of CONTRIBUTING.md has it")
+            yield f"{folder}: no table of CONTRIBUTING.md has it"
 
 
 def included(tree):
@@ -202,7 +191,7 @@ def check_circles(needs):
     for group in circles(needs):
         inside = [f"{os.path.basename(a)} {why} {os.path.basename(b)}" for a, b, why in needs if a in group and b in group]
         more = f" and {len(inside) - 6} more" if len(inside) > 6 else ""
-        yield Finding("circle", " ".join(group), f"files in a circle: {' '.join(group)} ({', '.join(inside[:6])}{more})")
+        yield f"files in a circle: {' '.join(group)} ({', '.join(inside[:6])}{more})"
 
 
 # Names, width
@@ -213,7 +202,7 @@ def check_names(tree):
         named[os.path.basename(file)].append(file)
     for name, files in sorted(named.items()):
         if len(files) > 1:
-            yield Finding("names", name, f"files with the same name: {' '.join(files)}")
+            yield f"files with the same name: {' '.join(files)}"
 
 
 def check_width(tree):
@@ -230,7 +219,7 @@ def check_width(tree):
                 if code or fence or line.lstrip().startswith("|") or "](" in line and len(max(line.split(), key=len)) > 60:
                     continue
             if len(line) > limit:
-                yield Finding("width", file, f"{file}:{number}: {len(line)} columns, {limit} are allowed")
+                yield f"{file}:{number}: {len(line)} columns, {limit} are allowed"
 
 
 # Words
@@ -268,7 +257,7 @@ def check_words(tree, words):
                 continue
             for found in pattern.finditer(text):
                 line = text.count("\n", 0, found.start()) + 1
-                yield Finding("words", file, f"{file}:{line}: \"{word}\" is retired (doc/glossary.md)")
+                yield f"{file}:{line}: \"{word}\" is retired (doc/glossary.md)"
 
 
 # Memory
@@ -280,7 +269,7 @@ def check_memory(tree):
         text = re.sub(r"/\*.*?\*/|//[^\n]*", lambda comment: "\n" * comment.group().count("\n"), tree.read(file), flags=re.S)
         for found in ALLOCATES.finditer(text):
             line = text.count("\n", 0, found.start()) + 1
-            yield Finding("memory", file, f"{file}:{line}: calls {found.group(1)}(), not base/memory.h")
+            yield f"{file}:{line}: calls {found.group(1)}(), not base/memory.h"
 
 
 # Finding one's way
@@ -288,7 +277,7 @@ def check_memory(tree):
 def check_purpose(tree):
     for file in tree.of("src/", "cli/", "mpi/", "tracer/", ends=".c"):
         if not tree.read(file).startswith("/*"):
-            yield Finding("purpose", file, f"{file}: its first line has to say what it is for")
+            yield f"{file}: its first line has to say what it is for"
 
 
 def check_decided(tree):
@@ -304,50 +293,7 @@ def check_decided(tree):
         text_of = "".join(tree.read(f) for f in files if f in tree.known)
         missing += [n for n in named if re.fullmatch(r"\w+", n) and not re.search(rf"\b{n}\(", text_of)]
         for name in missing:
-            yield Finding("decided", name, f"{DECIDED}: names {name}, which is not there")
-
-
-# Exceptions
-
-def read_exceptions(tree):
-    """{(check, key): number of findings that are allowed}"""
-    allowed = {}
-    for line in tree.read(EXCEPTIONS).splitlines() if EXCEPTIONS in tree.known else []:
-        if line.strip() and not line.startswith("#"):
-            check, count, key = line.split(None, 2)
-            allowed[check, key] = int(count)
-    return allowed
-
-
-def write_exceptions(tree, allowed):
-    with open(os.path.join(tree.root, EXCEPTIONS), "w", encoding="utf-8") as file:
-        file.write("# What tools/lint_tree.py lets pass: check, number of findings, file or name or circle.\n"
-                   "# This list may only shrink. `tools/lint_tree.py --renew` takes off what is no longer needed.\n")
-        for (check, key), count in sorted(allowed.items()):
-            file.write(f"{check} {count} {key}\n")
-
-
-def judge(findings, allowed, built):
-    """(lines to print, what the exceptions should be). Without a build nobody knows which calls are gone."""
-    found = collections.defaultdict(list)
-    for finding in findings:
-        found[finding.check, finding.key].append(finding.text)
-    lines, renewed = [], {}
-    for key, texts in sorted(found.items()):
-        most = allowed.get(key, 0)
-        if len(texts) > most:
-            lines += texts
-            if most:
-                lines.append(f"{key[1]}: {len(texts)} findings, {EXCEPTIONS} allows {most}")
-        if most:
-            renewed[key] = min(most, len(texts))
-    for key, count in sorted(allowed.items()):
-        if not built and key[0] in ("circle", "layers"):
-            renewed[key] = count
-        elif len(found[key]) < count:
-            lines.append(f"{EXCEPTIONS}: allows {count} of \"{key[0]} {key[1]}\", there are {len(found[key])}: "
-                         "renew it (tools/lint_tree.py --renew)")
-    return lines, renewed
+            yield f"{DECIDED}: names {name}, which is not there"
 
 
 def check_prelude(tree):
@@ -358,7 +304,7 @@ def check_prelude(tree):
     for file in tree.of("src/", ends=(".c", ".h")):
         if file != "src/base/base.h" and file.removeprefix("src/") not in has:
             for name in has & set(INCLUDE.findall(tree.read(file))):
-                yield Finding("prelude", file, f"{file}: includes {name}, which base/base.h has")
+                yield f"{file}: includes {name}, which base/base.h has"
 
 
 FUNCTION = re.compile(r"^(?:static )?(?:inline )?(?:_Noreturn )?(?:const )?(?:struct |enum |unsigned )?[A-Za-z_]\w*(?:\s+\**|\s*\*+\s*)"
@@ -373,49 +319,31 @@ def check_meanings(tree):
         text = tree.read(file)
         for match in FUNCTION.finditer(text):
             if match.group(0).startswith("static") or file.endswith(".h"):
-                yield Finding("meanings", file, f"{file}: {match.group(1)}() is one word: say whose")
+                yield f"{file}: {match.group(1)}() is one word: say whose"
         for tag in TAG.findall(text):
             other = tags.setdefault(tag, file)
             if other != file:
-                yield Finding("meanings", file, f"{file}: its '{tag}' is another one than that of {other}")
+                yield f"{file}: its '{tag}' is another one than that of {other}"
 
 
 def find(tree, build):
     calls = list(called(tree, build)) if build else []
     includes, imports = list(included(tree)), list(imported(tree))
-    findings = list(check_layers(tree, layer_order(tree), includes + calls))
-    findings += check_circles(includes + calls + imports)
-    findings += check_names(tree)
-    findings += check_width(tree)
-    findings += check_words(tree, retired_words(tree))
-    findings += check_memory(tree)
-    findings += check_purpose(tree)
-    findings += check_decided(tree)
-    findings += check_prelude(tree)
-    findings += check_meanings(tree)
-    return findings
+    yield from check_layers(tree, layer_order(tree), includes + calls)
+    yield from check_circles(includes + calls + imports)
+    yield from check_words(tree, retired_words(tree))
+    for check in (check_names, check_width, check_memory, check_purpose, check_decided, check_prelude, check_meanings):
+        yield from check(tree)
 
 
 def main():
     parser = argparse.ArgumentParser(description="checks how the source tree is built")
     parser.add_argument("--root", default=ROOT, help="the tree")
     parser.add_argument("--build", help="a build of it, whose objects tell who calls whom")
-    parser.add_argument("--renew", action="store_true", help="take off the list of exceptions what it no longer needs")
-    parser.add_argument("--accept", action="store_true", help="put all findings on the list of exceptions")
     args = parser.parse_args()
-    tree = Tree(os.path.abspath(args.root))
-    findings, allowed = find(tree, args.build), read_exceptions(tree)
-    if args.accept:
-        if not args.build:
-            parser.error("--accept needs --build: calls are findings, too")
-        allowed = collections.Counter((f.check, f.key) for f in findings)
-        write_exceptions(tree, allowed)
-    lines, renewed = judge(findings, allowed, args.build)
-    if args.renew:
-        write_exceptions(tree, renewed)
-        lines, _ = judge(findings, renewed, args.build)
-    print("".join(f"{line}\n" for line in lines), end="")
-    return 1 if lines else 0
+    findings = list(find(Tree(os.path.abspath(args.root)), args.build))
+    print("".join(f"{finding}\n" for finding in findings), end="")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

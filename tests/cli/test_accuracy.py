@@ -10,9 +10,9 @@ from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
 import accuracy
 import accuracy_tables
 import bench_networks
-import measure_memory
 import memory_budget
-from accuracy_whatifs import KINDS, MOST_OFF_PCT, bucket_table, buckets_row, buckets_truth, change_row, choice_row, missed
+from accuracy_whatifs import KINDS, MOST_OFF_PCT, bucket_table, buckets_truth, change_row, choice_row, missed
+from experiment import ratios
 from figures import truth_of
 
 DATA = os.path.dirname(BUNDLED)
@@ -123,7 +123,7 @@ class Agreement(Case):
         folders = [folder for folder in accuracy.find_traces() if buckets_truth(folder)]
         if not folders:
             self.skipTest("no measured what-ifs here")
-        _, (cells,) = bucket_table([buckets_row(DPRO, folders[0])])
+        _, (cells,) = bucket_table([change_row(DPRO, folders[0], "buckets")])
         with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
             text = file.read()
         self.assertIn("| " + " | ".join(cells) + " |\n", text, "run make accuracy")
@@ -175,7 +175,7 @@ class Budget(Case):
     def test_ratios_are_to_the_turn_before(self):
         def turn(ms):
             return [[{"ms": ms, "cpu_ms": 1}, {"ms": ms, "cpu_ms": 1}], [{"ms": ms, "cpu_ms": 1}]]
-        self.assertEqual(measure_memory.ratios([(turn(2), turn(1)), (turn(8), turn(4))]),
+        self.assertEqual(ratios([(turn(2), turn(1)), (turn(8), turn(4))]),
                          {"ratio": 2, "ratio_noise": 0, "cpu_ratio": 1, "cpu_ratio_noise": 0})
 
 

@@ -29,10 +29,10 @@ def write_tree(root, files):
 
 
 class Tree(unittest.TestCase):
-    def lint(self, *options, **files):
+    def lint(self, **files):
         with tempfile.TemporaryDirectory() as root:
             write_tree(root, files.get("files", {}))
-            done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "lint_tree.py"), "--root", root, *options],
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "lint_tree.py"), "--root", root],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertIn(done.returncode, (0, 1), done.stdout)
         self.assertEqual(done.returncode == 0, done.stdout == "", done.stdout)
@@ -95,11 +95,6 @@ class Tree(unittest.TestCase):
                    {"src/graph/b.c": tag % "work", "src/graph/c.c": tag % "work"})
         self.assertEqual(self.lint(files={"src/graph/b.c": function % "graph_add", "src/graph/c.c": tag % "graph_work"}), "")
 
-    def test_an_exception_covers_a_finding_and_must_go_with_it(self):
-        wide, exceptions = {"src/graph/wide.c": "x" * 101 + "\n"}, {"tools/lint_exceptions.txt": "width 1 src/graph/wide.c\n"}
-        self.assertEqual(self.lint(files={**wide, **exceptions}), "")
-        self.finds("renew it", exceptions)
-
     def lint_built(self, **files):
         """Lints a tree whose C files of src/base/ and src/graph/ were compiled."""
         with tempfile.TemporaryDirectory() as root:
@@ -119,23 +114,13 @@ class Tree(unittest.TestCase):
 
     CIRCLE = {"src/base/a.c": "int b(void); int a(void) { return b(); }\n",
               "src/base/b.c": "int c(void); int a(void); int b(void) { return a() + c(); }\n",
-              "src/base/c.c": "int c(void) { return 1; }\n",
-              "tools/lint_exceptions.txt": "circle 1 src/base/a.c src/base/b.c\n"}
+              "src/base/c.c": "int c(void) { return 1; }\n"}
 
     def test_calls_in_a_circle(self):
-        files = {**self.CIRCLE, "tools/lint_exceptions.txt": ""}
-        self.assertIn("files in a circle: src/base/a.c src/base/b.c", self.lint_built(files=files))
-
-    def test_a_circle_may_be_listed_but_not_grow(self):
-        self.assertEqual(self.lint_built(files=self.CIRCLE), "")
+        self.assertIn("files in a circle: src/base/a.c src/base/b.c", self.lint_built(files=self.CIRCLE))
         grown = {**self.CIRCLE, "src/base/c.c": "int a(void); int c(void) { return a(); }\n"}
         self.assertIn("files in a circle: src/base/a.c src/base/b.c src/base/c.c", self.lint_built(files=grown))
-        broken = {**self.CIRCLE, "src/base/b.c": "int b(void) { return 1; }\n"}
-        self.assertIn("renew it", self.lint_built(files=broken))
-
-    def test_without_a_build_listed_circles_of_calls_stay(self):
-        self.assertEqual(self.lint(files=self.CIRCLE), "")
-        self.assertEqual(self.lint("--renew", files=self.CIRCLE), "")
+        self.assertEqual(self.lint_built(files={**self.CIRCLE, "src/base/b.c": "int b(void) { return 1; }\n"}), "")
 
     def test_a_call_of_a_lower_folder(self):
         files = {"src/base/up.c": "int down(void); int up(void) { return down(); }\n",

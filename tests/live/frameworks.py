@@ -7,9 +7,9 @@ import subprocess
 import unittest
 
 import live  # finds tools/
-import example
+import experiment
 
-python = example.python_in
+python = experiment.python_in
 
 SMALL = {"DPRO_WARMUP": "4", "DPRO_ITERATIONS": "5"}
 N_STEPS = 30  # of a recording with these, and a few more
@@ -43,7 +43,7 @@ class Case(live.Case):
     def record(self, name, *arguments, dpro=True, options=()):
         """Trains an example on two workers; returns what it printed."""
         command = [live.DPRO, "profile", "-q", "-o", self.trace, *options, "--"] if dpro else []
-        return example.train(example.EXAMPLES[name], command, N_STEPS, arguments=["--width", "4", *arguments],
+        return experiment.train_example(experiment.EXAMPLES[name], command, N_STEPS, arguments=["--width", "4", *arguments],
                              environment=SMALL, quiet=True).decode()
 
     def final_loss(self, printed):

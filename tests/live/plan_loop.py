@@ -11,9 +11,9 @@ import statistics
 import subprocess
 import sys
 
-import frameworks  # first: it knows where example is
+import frameworks  # first: it finds tools/
 import live
-from frameworks import example
+from frameworks import experiment
 
 STEPS = 60          # of a recording
 TURN_STEPS = 40     # of a turn
@@ -39,13 +39,13 @@ class Loop:
     """`record`, `plan` and `measure` are steps that may be made one by one; `facts` grows with them."""
 
     def __init__(self, name, folder, arguments=(), rate="1gbit", settings=None):
-        self.example, self.folder, self.arguments, self.rate = example.EXAMPLES[name], folder, list(arguments), rate
+        self.example, self.folder, self.arguments, self.rate = experiment.EXAMPLES[name], folder, list(arguments), rate
         self.settings = settings or {}  # of the job's environment
         self.trace, self.plan_folder = os.path.join(folder, "trace"), os.path.join(folder, "plan")
         self.facts = {"example": name}
 
     def _train(self, command, steps, environment=None):
-        return example.train(self.example, command, steps, self.rate, self.arguments,
+        return experiment.train_example(self.example, command, steps, self.rate, self.arguments,
                              {**self.settings, **(environment or {})}, quiet=True).decode()
 
     def record(self, trace=None, options=()):

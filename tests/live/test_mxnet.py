@@ -11,7 +11,7 @@ class Store(frameworks.Case):
     framework = "mxnet"
 
     def check(self, name, n_servers, graph):
-        before = set(os.listdir(".")) | {"out"}  # example.py makes it
+        before = set(os.listdir(".")) | {"out"}  # an example makes it
         printed = self.record(name)
         for rank in range(2):
             self.assertEqual(self.files("rank%d" % rank), {"rank.json", "mxnet.json.gz", "net.log", "symbol.json.gz", graph})

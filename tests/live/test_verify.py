@@ -3,14 +3,14 @@ import json
 
 import live
 import test_framework_plans
-from frameworks import example
+from frameworks import experiment
 
 
 class Runs(test_framework_plans.Plans):
     def verify(self, name, plan, *options):
         """What is printed by all hosts."""
         command = [live.DPRO, "verify", "--plan", plan, "--blocks", "1", "--warmup", "3", "--steps", "5", "--stop", *options, "--"]
-        return example.train(example.EXAMPLES[name], command, 100000, arguments=["--width", "4"], quiet=True).decode()
+        return experiment.train_example(experiment.EXAMPLES[name], command, 100000, arguments=["--width", "4"], quiet=True).decode()
 
     def check_verified(self, name):
         plan = self.make_plan(name)

@@ -61,9 +61,7 @@ class Computed(module_ways.Way):
             with module_ways.as_they_are():
                 self.problem = self._look(below, module, args, kwargs)
         except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            self.problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
+            self.problem = report.why(problem)
         if self.problem:
             self.on, self._compiled = False, None
         if _trials:

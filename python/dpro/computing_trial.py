@@ -3,7 +3,7 @@ before the job's own call of it; beside one as it is. Then all is as it was, and
 import torch
 from torch.utils import _pytree
 
-from . import module_state
+from . import module_state, report
 
 MOST_OFF = 1e-2   # of a result's norm: compiled code only rounds otherwise
 MOST_ROUNDS = 3   # by then nothing new is to be compiled
@@ -27,10 +27,7 @@ def look(own, computed, module, args, kwargs, compiled, rounds):
     except _Unfit as problem:
         return str(problem)
     except Exception as problem:
-        from . import report
-        if report.is_the_jobs(problem):
-            raise
-        return "%s: %s" % (type(problem).__name__, (str(problem).strip().splitlines() or [""])[0])
+        return report.why(problem)
 
 
 def _itself(tensor):

@@ -202,13 +202,10 @@ class Watch:
         try:
             function(*args)
         except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
             self._failed(problem)
 
     def _failed(self, problem):
-        report.say("held", "what memory is for is not recorded: %s: %s"
-                   % (type(problem).__name__, str(problem).split("\n")[0]), self._folder.rank)
+        report.say("held", "what memory is for is not recorded: " + report.why(problem), self._folder.rank)
         self.unmark()
 
     def _watch(self):

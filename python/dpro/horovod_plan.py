@@ -58,9 +58,7 @@ def _guarded(function):
         try:
             return function(*args, **kwargs)
         except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            applied.refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), job.place()[0], what="fusion")
+            applied.refuse(report.why(problem), job.place()[0], what="fusion")
             return None
     return safely
 

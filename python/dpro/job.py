@@ -3,6 +3,7 @@
 A framework is attached when the job has imported one of its modules (activate.py); dpro itself imports none."""
 import functools
 import json
+import math
 import os
 import re
 import sys
@@ -52,10 +53,14 @@ def tensorflow_task():
     try:
         config = json.loads(os.environ["TF_CONFIG"])
         cluster, task = config["cluster"], config["task"]
-        name, index = task["type"], int(task["index"])
-        n_chiefs, n_workers = (len(cluster.get(job, ())) for job in ("chief", "worker"))
-    except (KeyError, TypeError, ValueError):
+        return numbered_task(task["type"], int(task["index"]), {name: len(cluster.get(name, ())) for name in ("chief", "worker")})
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def numbered_task(name, index, n_tasks):
+    """The same of a task of a cluster with so many tasks by their names."""
+    n_chiefs, n_workers = n_tasks.get("chief", 0), n_tasks.get("worker", 0)
     number = index if name == "chief" else n_chiefs + index if name == "worker" else None
     return name, index, number, n_chiefs + n_workers
 
@@ -113,27 +118,23 @@ def plan_state(by_variables):
     return state
 
 
-def cpu_flags():
-    """Of this machine's CPU, those for arithmetic in vectors and matrices, as Linux lists them; None where it doesn't."""
+def _of_cpu(*names):
+    """What Linux says of this machine's CPU behind one of these; None: nothing."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("flags", "Features")):
-                    return sorted(set(re.findall(r"\b(?:avx|amx|asimd|sve)\w*|\bbf16\b", line.partition(":")[2])))
+            return next((line.partition(":")[2].strip() for line in file if line.startswith(names)), None)
     except OSError:
-        pass
-    return None
+        return None
+
+
+def cpu_flags():
+    """Those for arithmetic in vectors and matrices; None where they are not told."""
+    flags = _of_cpu("flags", "Features")
+    return None if flags is None else sorted(set(re.findall(r"\b(?:avx|amx|asimd|sve)\w*|\bbf16\b", flags)))
 
 
 def device_name():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(("model name", "Model")):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return None
+    return _of_cpu("model name", "Model")
 
 
 def versions_of(*packages):
@@ -244,6 +245,21 @@ class Job:
 
     def let_go(self):
         """Nothing more is recorded: what is kept of the job's is forgotten."""
+
+
+def described(name, parallel, parameters, **more):
+    """Fields of rank.json of a job on CPUs that trains one model, with these parameters."""
+    peak, now = process_memory()
+    models = [{"name": name, "parallel": parallel, "process_group": None, "parameters": parameters, "ddp": None, "buckets": None,
+               "fsdp": None}]
+    return {"device": "cpu", "device_name": device_name(), "backend": None, "process_groups": [], "models": models if parameters else [],
+            "optimizers": [], "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
+                                         "parameter_bytes": sum(p["size_bytes"] for p in parameters)}, **more}
+
+
+def described_parameter(name, shape, dtype, item_bytes):
+    shape = list(shape)
+    return {"name": name, "shape": shape, "dtype": dtype, "size_bytes": item_bytes * math.prod(shape), "requires_grad": True}
 
 
 class Window:

@@ -2,7 +2,6 @@
 trains, when the models are as they will be, whatever carries the gradients. All ranks do it or none."""
 import functools
 import gc
-import os
 import sys
 import weakref
 
@@ -51,7 +50,7 @@ class _Start:
             if isinstance(problem, agreement.Broken) or report.is_the_jobs(problem):
                 raise
             self._handle.remove()
-            refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), _what(self._plan))
+            refuse(report.first_line(problem), _what(self._plan))
 
 
 def optimizers_of_job():
@@ -114,9 +113,7 @@ def prepare(plan, models):
             if problem is None:
                 found, problem = find(plan, models)
         except Exception as failed:  # every rank has to answer
-            if report.is_the_jobs(failed):
-                raise
-            problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
+            problem = report.why(failed)
         problem = agreement.ask(store, "recompute", plan.digest, problem)
     if problem:
         return None, problem

@@ -188,34 +188,23 @@ class MXNetJob(job.Job):
         sys.modules["mxnet"].nd.waitall()
 
     def describe(self, models, sources):
-        parameters, source, described = [], None, []
+        parameters, source = [], None
         try:
             arrays, source = self._parameters(sources)
             for name, array in arrays:
-                size = sys.modules["numpy"].dtype(array.dtype).itemsize
-                for dim in array.shape:
-                    size *= dim
-                parameters.append({"name": name, "shape": list(array.shape),
-                                   "dtype": sys.modules["numpy"].dtype(array.dtype).name, "size_bytes": size,
-                                   "requires_grad": True})
+                dtype = sys.modules["numpy"].dtype(array.dtype)
+                parameters.append(job.described_parameter(name, array.shape, dtype.name, dtype.itemsize))
             if self.batch_size is None and getattr(source, "binded", False):
                 self.batch_size = int(source.data_shapes[0].shape[0])
         except Exception as problem:
             say("model", "the model can't be described: %s: %s" % (type(problem).__name__, problem))
         store, world = self._store(sources), self.place()[1]
-        if parameters:
-            described.append({"name": type(models[0] if models else source).__name__,
-                              "parallel": "data" if world > 1 else "none", "process_group": None,
-                              "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None})
         optimizer = getattr(source, "_optimizer", None)
-        peak, now = job.process_memory()
-        return {"device": "cpu", "device_name": job.device_name(), "backend": store.type if store is not None else None,
-                "process_groups": [], "models": described,
-                "plan": self.plan(),
-                "horovod": horovod_plan.settings() if "horovod.mxnet" in sys.modules else None,
-                "optimizers": [{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [],
-                "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
-                           "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
+        return job.described(
+            type(models[0] if models else source).__name__, "data" if world > 1 else "none", parameters,
+            backend=store.type if store is not None else None, plan=self.plan(),
+            horovod=horovod_plan.settings() if "horovod.mxnet" in sys.modules else None,
+            optimizers=[{"class": type(optimizer).__name__, "n_parameters": len(parameters)}] if optimizer else [])
 
     # Windows
 

@@ -26,7 +26,7 @@ def _guarded(function):
         except Exception as problem:
             if isinstance(problem, Broken) or report.is_the_jobs(problem):
                 raise
-            _refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]))
+            _refuse(report.first_line(problem))
             return None
     return safely
 
@@ -126,9 +126,7 @@ def prepare(ddp, path):
         if plan is not None:
             parameters, layout, problem = _fit(plan, ddp)
     except Exception as failed:  # every rank has to answer
-        if report.is_the_jobs(failed):
-            raise
-        problem = "%s: %s" % (type(failed).__name__, str(failed).split("\n")[0])
+        problem = report.why(failed)
     if dist.get_world_size(ddp.process_group) == 1:
         problem = problem or "there is one process only"
     problem = agreement.ask(agreement.TorchStore(ddp.process_group), "plan", plan.digest if plan else "", problem)

@@ -159,9 +159,7 @@ class Probe(Prober):
         try:
             problem = problem or self._within(seen, entry, measure)
         except Exception as failure:
-            if report.is_the_jobs(failure):
-                raise
-            problem = report.first_line(failure)
+            problem = report.why(failure)
         if problem:
             entry["problem"] = problem
         if self._device.type == "cuda":  # else the next module lacks what this one left cached
@@ -277,9 +275,7 @@ class Probe(Prober):
                     if turn and self._device.type == "cuda":
                         passes += call.both_on_device(compute, passes[2:])
                 except Exception as failure:
-                    if report.is_the_jobs(failure):
-                        raise
-                    problems[name] = report.first_line(failure)
+                    problems[name] = report.why(failure)
                     continue
                 if turn:
                     for known, ns in zip(times[name], passes):

@@ -55,8 +55,6 @@ class Prober:
         try:
             getattr(self, "_" + name)()
         except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
             self._failed(problem)
         if not self.measures:
             return None
@@ -70,7 +68,7 @@ class Prober:
         """The recording ends."""
 
     def _failed(self, problem):
-        self.problem = report.first_line(problem)
+        self.problem = report.why(problem)
 
     def _seconds_left(self):
         return self._limit_s - (time.perf_counter() - self._begin)

@@ -108,9 +108,7 @@ class Compiler:
             mode.restore()
             self.is_late, problem = True, None
         except Exception as failure:
-            if report.is_the_jobs(failure):
-                raise
-            problem = report.first_line(failure)
+            problem = report.why(failure)
         return problem, time.perf_counter_ns() - begin
 
     def _start(self):

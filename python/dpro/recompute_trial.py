@@ -7,7 +7,7 @@ import contextlib
 import torch
 import torch.utils.checkpoint
 
-from . import module_state
+from . import module_state, report
 
 
 class _Checkpoints:
@@ -54,10 +54,7 @@ def look(own, module, args, kwargs):
         with torch.no_grad(), module_state.as_before(module, args, kwargs) as numbers:
             return _look(own, module, args, kwargs, numbers)
     except Exception as problem:
-        from . import report
-        if report.is_the_jobs(problem):
-            raise
-        return "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), ()
+        return report.why(problem), ()
     finally:
         torch.set_autocast_cache_enabled(cached)
 

@@ -80,6 +80,13 @@ def is_the_jobs(problem):
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(problem.__traceback__))
 
 
+def why(problem):
+    """In a line, of an exception that was caught where our code ran; one of the job's handlers goes on."""
+    if is_the_jobs(problem):
+        raise problem
+    return first_line(problem)
+
+
 def guarded(method):
     """A method that the job calls: after a failure of ours, `self.fail` has been told, `self.off` is true, and nothing is
     done any more."""

@@ -612,7 +612,7 @@ class Session:
         if isinstance(problem, OSError):
             what = "%s: %s" % (where or self.settings.out, problem.strerror or problem)
         else:
-            what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
+            what = report.first_line(problem)
         say("fail", "recording ends, the job goes on: %s" % what)
         status.came_to(status.FAILED, text=what)
         for stop in (self._retract, self._tracer and (lambda: self._tracer.stop("failed")), self._window and self._window.stop,

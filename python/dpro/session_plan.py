@@ -4,7 +4,7 @@ import functools
 import os
 
 from . import applied
-from .report import is_the_jobs
+from .report import why
 
 STACK = "tensorflow-ps"
 NO_JOB = "no replica_device_setter placed the plan's variables, and collectives of a session are the job's own"
@@ -82,9 +82,7 @@ def attach(module):
         try:
             strategy = Strategy(os.environ["DPRO_PLAN"], self._ps_strategy, self._ps_tasks)
         except Exception as problem:
-            if is_the_jobs(problem):
-                raise
-            applied.refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), 0, what="servers")
+            applied.refuse(why(problem), 0, what="servers")
             return
         if strategy.places:
             self._ps_strategy = strategy

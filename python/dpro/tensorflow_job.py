@@ -208,17 +208,13 @@ class TensorFlowJob(job.Job):
     def server_made(self, server, *_, **__):
         definition = server.server_def
         n_tasks = {cluster_job.name: len(cluster_job.tasks) for cluster_job in definition.cluster.job}
-        n_chiefs, n_workers = n_tasks.get("chief", 0), n_tasks.get("worker", 0)
-
-        def number_of(name, index):
-            return index if name == "chief" else n_chiefs + index if name == "worker" else None
 
         def name_of(name, index):
-            number = number_of(name, index)
+            number = job.numbered_task(name, index, n_tasks)[2]
             return "rank%d" % number if number is not None else "%s%d" % (name, index)
 
         name, index = definition.job_name, definition.task_index
-        self._task = name, index, number_of(name, index), n_chiefs + n_workers
+        self._task = job.numbered_task(name, index, n_tasks)
         self._name = name_of(name, index)
         tasks = [(other.name, task) for other in definition.cluster.job for task in other.tasks]
         self._others = {"/job:%s/replica:0/task:%d" % task: name_of(*task) for task in tasks if task != (name, index)}
@@ -259,25 +255,13 @@ class TensorFlowJob(job.Job):
             for variable in self._parameters(models):
                 dtype = getattr(variable.dtype, "name", variable.dtype)
                 dtype = sys.modules["tensorflow"].as_dtype(dtype)
-                shape = [int(n) for n in variable.shape]
-                n = 1
-                for dim in shape:
-                    n *= dim
-                parameters.append({"name": getattr(variable, "path", variable.name), "shape": shape, "dtype": dtype.name,
-                                   "size_bytes": n * dtype.size, "requires_grad": True})
+                parameters.append(job.described_parameter(getattr(variable, "path", variable.name), map(int, variable.shape), dtype.name,
+                                                          dtype.size))
         except Exception as problem:
             say("model", "the model can't be described: %s: %s" % (type(problem).__name__, problem))
-        world = self.place()[1]
-        names = [type(model).__name__ for model in models] or ["model"]
-        peak, now = job.process_memory()
-        return {"device": "cpu", "device_name": job.device_name(), "backend": None, "process_groups": [],
-                "plan": self.plan(),
-                "horovod": horovod_plan.settings() if "horovod.tensorflow" in sys.modules else None,
-                "models": [{"name": names[0], "parallel": "data" if world > 1 else "none", "process_group": None,
-                            "parameters": parameters, "ddp": None, "buckets": None, "fsdp": None}] if parameters else [],
-                "optimizers": [],
-                "memory": {"rss_peak_bytes": peak, "rss_bytes": now,
-                           "parameter_bytes": sum(p["size_bytes"] for p in parameters)}}
+        return job.described(
+            type(models[0]).__name__ if models else "model", "data" if self.place()[1] > 1 else "none", parameters, plan=self.plan(),
+            horovod=horovod_plan.settings() if "horovod.tensorflow" in sys.modules else None)
 
     def plan(self):
         if self._is_session():

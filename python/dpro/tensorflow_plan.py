@@ -63,9 +63,7 @@ def _packs(tensors, group_size):
             return None
         return _decide(tensors, group_size)
     except Exception as problem:
-        if report.is_the_jobs(problem):
-            raise
-        applied.refuse("%s: %s" % (type(problem).__name__, str(problem).split("\n")[0]), job.place()[0], what="packs")
+        applied.refuse(report.why(problem), job.place()[0], what="packs")
         return None
 
 

@@ -8,10 +8,9 @@ import json
 import math
 import os
 import subprocess
-import sys
 import time
 
-from . import __version__, agreement, applied, files, planned, report, tune_page
+from . import __version__, agreement, applied, files, report, tune_page
 from .race import Race
 from .session import Session
 from .settings import number

@@ -148,9 +148,7 @@ class Turns:
         try:
             half(name)
         except Exception as problem:
-            if report.is_the_jobs(problem):
-                raise
-            return report.first_line(problem)
+            return report.why(problem)
         return None
 
     def _make(self, name):

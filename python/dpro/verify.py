@@ -155,7 +155,7 @@ class Verification(Session):
         self.off = True
         if isinstance(problem, agreement.Broken):
             raise problem
-        self._problem = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
+        self._problem = report.first_line(problem)
         report.say("fail", "the verification ends, the job goes on: %s" % self._problem)
         try:
             self._write(False)

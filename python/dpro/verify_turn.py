@@ -154,7 +154,7 @@ class Turn(Session):
 
     def fail(self, problem):
         self.off = True
-        what = "%s: %s" % (type(problem).__name__, str(problem).split("\n")[0])
+        what = report.first_line(problem)
         report.say("fail", "the verification ends, the job goes on: %s" % what)
         try:
             if self._rank is not None:

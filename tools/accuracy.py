@@ -13,9 +13,10 @@ import sys
 
 import accuracy_tables
 import accuracy_turns
-from accuracy_steps import ROOT, ahead_rows, own_row, print_ahead, print_own, print_unmarked, unmarked_row
+from accuracy_steps import own_row, print_own, print_unmarked, unmarked_row
 from accuracy_tables import CLOCK_HEAD, REPLAY_HEAD, clock_cells, replay_cells
 from accuracy_whatifs import change_row, choice_row, print_buckets, print_changes, print_choice
+from experiment import ROOT
 from figures import ask, fixed, show, truth_of
 
 ERROR_PCT = 3.0  # target for the replay, and for left-out iterations where they spread less than that
@@ -161,22 +162,6 @@ def print_clocks(rows, replays):
          "iteration time with\neach RECV starting with its SEND, clocks aligned, both, neither")
 
 
-def across(dpro, folder, learn, predict):
-    """Learns on one file of a run and predicts the other."""
-    learnt, problem = ask(dpro, "replay", os.path.join(folder, learn))
-    target, problem2 = ask(dpro, "replay", os.path.join(folder, predict))
-    name = f"{os.path.basename(folder)}: {learn.split('.')[1]} for {predict.split('.')[1]}"
-    row = {"trace": name, "judged": False, "problem": problem or problem2, "missed": []}
-    if learnt and target:
-        measured = target["measured"]
-        row.update({"ranks_present": 1, "world_size": 1, "iterations": target["trace"]["iterations"],
-                    "measured_ms": measured["iteration_ms"],
-                    "std_pct": 100 * measured["std_ms"] / measured["iteration_ms"],
-                    "replayed_ms": learnt["predicted"]["iteration_ms"],
-                    "error_pct": 100 * (learnt["predicted"]["iteration_ms"] / measured["iteration_ms"] - 1)})
-    return row
-
-
 def print_table(rows):
     lines = []
     for row in rows:
@@ -206,9 +191,6 @@ def main():
     for folder in find_traces():
         rows.append(row_of(dpro, folder))
         unmarked.append(unmarked_row(dpro, folder, rows[-1]))
-        if os.path.basename(folder) == "kineto-tb-resnet50-nw0":
-            a, b = sorted(n for n in os.listdir(folder) if n.endswith(".json.gz"))[:2]
-            rows += [across(dpro, folder, a, b), across(dpro, folder, b, a)]
     clocks = each(clock_row, dpro)
     if not rows:
         print("accuracy: no traces found", file=sys.stderr)
@@ -227,8 +209,7 @@ def main():
     unmarked = [row for row in unmarked if row]
     print_unmarked(unmarked)
     results = {"schema": "dpro.accuracy/1", "error_target_pct": ERROR_PCT, "rows": rows, "clocks": clocks, "unmarked": unmarked,
-               "ahead": ahead_rows(dpro), "whatifs": each(change_row, dpro, "buckets"), "summary": summary}
-    print_ahead(results["ahead"])
+               "whatifs": each(change_row, dpro, "buckets"), "summary": summary}
     results["whatif_summary"] = print_buckets(results["whatifs"])
     for kind in ("memory", "computation", "parallel"):
         results[kind] = each(change_row, dpro, kind)

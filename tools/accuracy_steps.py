@@ -1,5 +1,4 @@
-"""Where steps are known otherwise: replays against steps without the profiler, iterations found without marks, and jobs whose CPU
-runs ahead of their GPU.
+"""Where steps are known otherwise: replays against steps without the profiler, and iterations found without marks.
 
 The replay knows nothing of the steps that the recorder timed without the profiler; the job's time is their median. So it is found
 from some of them and compared with the others: every other step, and those after the recorded window from those before it."""
@@ -7,19 +6,12 @@ import gzip
 import json
 import os
 import statistics
-import sys
 import tempfile
 
-from figures import ask, facts_of, fixed, off, show, spread, told
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "tests", "cli"))
-
-from gpu_job import Job, write  # noqa: E402
+from figures import ask, fixed, off, show, spread, told
 
 OWN = "steps without the profiler"
 MARK = "ProfilerStep#"
-AHEAD_PCT = 3.0  # target
 
 
 # ---- a recording's own steps ----
@@ -155,57 +147,3 @@ UNMARKED_HEAD = ("recording", "marked:", "ms:", "found:", "ms:", "error, %:", "f
 def print_unmarked(rows):
     show("without marks of steps", UNMARKED_HEAD, [unmarked_cells(row) for row in rows])
     told("an iteration without marks", spread(row["error_pct"] for row in rows if not row["problem"]))
-
-
-# ---- a CPU that runs ahead: the true period is known, as the traces are built (tests/cli/gpu_job.py) ----
-
-JOBS = {
-    "queue fills": (Job(jitter=0.2), {}),
-    "queue fills, 2 ranks": (Job(jitter=0.2, world=2, buckets=4), {}),
-    "queue fills, 2 streams": (Job(jitter=0.2, streams=2), {}),
-    "queue full": (Job(kernels=900, jitter=0.2), {"before": 3, "synced": False}),
-    "waits for its loss": (Job(jitter=0.2, sync="loss"), {"before": 2, "synced": False}),
-    "one rank is late": (Job(jitter=0.2, world=2, buckets=4, slow=(1, 5.0)), {}),
-    "launch-bound": (Job(jitter=0.2, kernel_us=20, cpu_us=60), {}),
-}
-
-
-class Folder:
-    """What write() asks of a test's case."""
-
-    def __init__(self, path):
-        self.root = path
-
-    def path(self, *names):
-        return os.path.join(self.root, *names)
-
-    def write(self, name, content):
-        path = self.path(name.removesuffix(".gz"))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as out:
-            json.dump(content, out)
-        return path
-
-
-def ahead_rows(dpro):
-    rows = []
-    for name, (job, options) in JOBS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path, truth = write(Folder(folder), job, **options)
-            facts = facts_of(dpro, "replay", path)
-        true_ms = max(rank["period_us"] for rank in truth) / 1000
-        rows.append({
-            "job": name, "true_ms": true_ms, "cpu_ms": min(rank["cpu_us"] for rank in truth) / 1000,
-            "measured_ms": facts["measured"]["iteration_ms"], "replayed_ms": facts["predicted"]["iteration_ms"],
-            "error_pct": off(facts["predicted"]["iteration_ms"], true_ms),
-            "left_out_pct": facts["validation"]["mean_abs_error_pct"],
-            "idle_pct": max(100 * rank["idle_ms"] / rank["iteration_ms"] for rank in facts["ranks"])})
-    return rows
-
-
-def print_ahead(rows):
-    show("CPU ahead of its GPU", ("built", "true:", "CPU marks:", "measured:", "replayed:", "error, %:", "left out, %:", "idle, %:"),
-         [(row["job"], *(fixed(row[key], 2) for key in ("true_ms", "cpu_ms", "measured_ms", "replayed_ms")),
-           fixed(row["error_pct"], 2, True) + "!" * (abs(row["error_pct"]) > AHEAD_PCT), fixed(row["left_out_pct"], 2),
-           fixed(row["idle_pct"])) for row in rows],
-         f"times in ms; true: the period of many more steps; idle: of the rank that idles most; ! off by more than {AHEAD_PCT:g} %")

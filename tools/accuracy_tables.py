@@ -84,7 +84,7 @@ def unprofiled_lines(rows):
 
 def tables_of(results):
     """{name: lines} of the results of tools/accuracy.py."""
-    rows = [row for row in results["rows"] if not row["problem"] and " for " not in row["trace"]]
+    rows = [row for row in results["rows"] if not row["problem"]]
     by_name = {row["trace"]: row for row in rows}
     clocks = [clock_cells(row, by_name[row["trace"]]) for row in results["clocks"] if not row["problem"]]
     own = [own_cells(row) for row in rows if row.get("own")]

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from experiment import ROOT
+
 FOLDER = os.path.join(ROOT, "out", "bench")
 CPU_TRACE = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2", "kineto_rank0.json.gz"), 20  # 127 MB of JSON
 SHARED = os.path.join(os.environ.get("DPRO_SHARED", os.path.join(ROOT, "..", "shared")), "traces")

@@ -8,7 +8,7 @@ import os
 import random
 import sys
 
-from bench import ROOT
+from experiment import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "cli"))
 import gpu_job  # noqa: E402

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one of examples/ by turns: `train_example.py FOLDER STEPS EXAMPLE [ARGUMENTS]`. A turn of STEPS steps begins whenever rank R
 reads a line from the named pipe FOLDER/go.R; of it a line in FOLDER/done.R tells, as JSON, what each step took. Before the first turn,
-and before each, some steps are not counted."""
+and before each, some steps are not counted. With ONE_CORE in the environment each rank keeps to a core."""
 import itertools
 import json
 import os
@@ -34,6 +34,9 @@ class Turns(torch.utils.data.DataLoader):
 def main():
     Turns.folder, Turns.n_steps, script = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     torch.utils.data.DataLoader = Turns
+    if os.environ.get("ONE_CORE"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     torch.set_flush_denormal(True)  # else steps take up to four times as long as weights settle, on some processors
     sys.argv = sys.argv[3:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))

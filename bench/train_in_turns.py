@@ -1,10 +1,6 @@
 #!/usr/bin/env python3
 """Trains the GPT of examples/ on each rank and times its steps, in blocks that differ in what records: `off`, `tracer`,
-`kineto` (tracer and torch.profiler with shapes). tools/bench_live.py starts it and reads the JSON that rank 0 prints.
-
-Two jobs can take turns (--turn FOLDER): each does the blocks that are its own and sleeps through the other's, so that a
-process with the preloaded library and one without it are timed minutes long side by side."""
-import argparse
+`kineto` (tracer and torch.profiler with shapes). tools/bench_live.py starts it and reads the JSON that rank 0 prints."""
 import ctypes
 import gc
 import json
@@ -43,25 +39,16 @@ class Tracer:
         return dict(zip(("n_records", "n_lost", "file_bytes", "memory_bytes"), out))
 
 
-def wait_for(path):
-    deadline = time.monotonic() + 300
-    while not os.path.exists(path):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"the other job's turn never ended: no {path}")
-        time.sleep(0.02)
-
-
 def main():
     parser = gpt_arguments("steps timed in turns")
     parser.add_argument("--bucket-cap-mb", type=float, default=5)
-    parser.add_argument("--blocks", required=True, help="a mode a block: off,tracer,kineto,bare,idle,...")
-    parser.add_argument("--mine", required=True, help="modes that are this job's")
+    parser.add_argument("--blocks", required=True, help="a mode a block: off,tracer,kineto,...")
     parser.add_argument("--warmup", type=int, default=8, help="steps before the first block")
-    parser.add_argument("--turn", help="folder through which two jobs take turns")
     parser.add_argument("--log", default=os.devnull, help="the tracer's log; @ becomes the rank")
     args = parser.parse_args()
-    blocks, mine = args.blocks.split(","), args.mine.split(",")
-
+    blocks = args.blocks.split(",")
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(args.seed)
@@ -69,7 +56,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     text = torch.randint(args.vocabulary, (args.batch_size, args.context + 1),
                          generator=torch.Generator().manual_seed(rank))
-    tracer = Tracer(args.log.replace("@", str(rank)), rank) if {"tracer", "kineto"} & set(mine) else None
+    tracer = Tracer(args.log.replace("@", str(rank)), rank)
 
     def step():
         begin = time.perf_counter()
@@ -84,10 +71,6 @@ def main():
         step()
     results, largest = [], {}
     for number, mode in enumerate(blocks):
-        if mode not in mine:
-            continue
-        if args.turn and number > 0:
-            wait_for(os.path.join(args.turn, str(number - 1)))
         profiler = None
         if mode in ("tracer", "kineto"):
             tracer.start()
@@ -109,9 +92,6 @@ def main():
             largest = {key: max(value, largest.get(key, 0)) for key, value in tracer.stats().items()}
             tracer.stop()
         dist.barrier()
-        if args.turn and rank == 0:
-            with open(os.path.join(args.turn, str(number)), "w", encoding="utf-8"):
-                pass
     if rank == 0:
         json.dump({"blocks": results, "tracer": largest}, sys.stdout)
     dist.barrier()

@@ -11,73 +11,28 @@ Writes out/bench-live.json too."""
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
 import bench
 from bench import Table
-from experiment import ROOT, go_first, live_python, options, train
+from experiment import ROOT, Turns, by_turns, go_first, launch, live_python, middle, options, train
 from figures import facts_of, median_and_interval, off
-from ports import free_ports
 
 TRACER_PCT, KINETO_PCT, IDLE_PCT, PREDICTED_PCT = 1.0, 3.0, 0.5, 3.0
 LOG_BYTES, MEMORY_MIB = 100, 16
 RANKS = 2
 
 
-class Job:
-    """The ranks of one training; what they say is shown where one fails."""
-
-    def __init__(self, python, arguments, preload=None):
-        self.errors = tempfile.TemporaryFile()
-        self.ranks = start_ranks(python, arguments, preload, self.errors)
-
-    def result(self):
-        """Waits; returns what rank 0 printed."""
-        output = self.ranks[0].communicate()[0]
-        if any(rank.wait() != 0 for rank in self.ranks):
-            self.errors.seek(0)
-            raise SystemExit("bench-live: a rank failed\n" + self.errors.read().decode("utf-8", "replace")[-3000:])
-        return json.loads(output)
-
-    def end(self):
-        for rank in self.ranks:
-            rank.kill()
-            rank.wait()
-        self.errors.close()
+# glibc moves its thresholds when the profiler frees its memory, and then every later block costs other page faults, whatever its mode:
+# here the thresholds stay where they are
+HEAP = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
 
 
-def start_ranks(python, arguments, preload, errors):
-    cores = sorted(os.sched_getaffinity(0))
-    port, = free_ports()
-    ranks = []
-    for rank in range(RANKS):
-        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank),
-               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-               # glibc moves its thresholds when the profiler frees its memory, and then every later block costs other
-               # page faults, whatever its mode: here the thresholds stay where they are
-               "MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
-        env.pop("DPRO", None)
-        env.pop("LD_PRELOAD", None)
-        if preload:
-            # an installed package would record by itself: after a warm-up without end it does not
-            env.update(LD_PRELOAD=preload, DPRO="1", DPRO_WARMUP="1000000000")
-        core = cores[rank % len(cores)]
-        ranks.append(subprocess.Popen([python, os.path.join(ROOT, "bench", "train_in_turns.py"), *arguments], env=env,
-                                      stdin=subprocess.DEVNULL, stderr=errors,
-                                      stdout=subprocess.PIPE if rank == 0 else errors,
-                                      preexec_fn=lambda core=core: os.sched_setaffinity(0, {core})))
-    return ranks
-
-
-def results(*jobs):
-    """What each job printed, when all have ended."""
-    try:
-        return [job.result() for job in jobs]
-    finally:
-        for job in jobs:
-            job.end()
+def environment(preload=None):
+    """Of ranks, each on a core of its own. An installed package would record by itself: after a warm-up without end it does not."""
+    idle = {"LD_PRELOAD": preload, "DPRO": "1", "DPRO_WARMUP": "1000000000"} if preload else {"LD_PRELOAD": "", "DPRO": ""}
+    return {**HEAP, **idle, "GLOO_SOCKET_IFNAME": "lo", "ONE_CORE": "1"}
 
 
 def mirrored(modes, n_blocks):
@@ -85,30 +40,30 @@ def mirrored(modes, n_blocks):
     return [mode for i in range(n_blocks) for mode in (modes if i % 2 == 0 else modes[::-1])]
 
 
-def idle_pair(python, common, n_blocks, tracer, turns):
-    """The blocks of two jobs that take turns, one bare and one with the idle tracer."""
-    os.mkdir(turns)
-    order = [f"--blocks={','.join(mirrored(['bare', 'idle'], n_blocks))}", f"--turn={turns}"]
-    both = results(Job(python, [*common, *order, "--mine=bare"]),
-                   Job(python, [*common, *order, "--mine=idle"], tracer))
-    return both[0]["blocks"] + both[1]["blocks"]
+def overheads(blocks, base, mode, n_modes):
+    """By key, in percent: a mode's block against the base's in the same round."""
+    rounds = {}
+    for block in blocks:
+        rounds.setdefault(block["block"] // n_modes, {})[block["mode"]] = block
+    return {key: [off(*(statistics.median(one[name][key]) for name in (mode, base))) for one in rounds.values()]
+            for key in ("ms", "cpu_ms")}
 
 
-def overhead_pct(runs, base, mode, n_modes, key):
-    """(median, low, high) over the runs of a mode's block against the base's in the same round, in percent."""
-    ratios = []
-    for blocks in runs:
-        rounds = {}
-        for block in blocks:
-            rounds.setdefault(block["block"] // n_modes, {})[block["mode"]] = statistics.median(block[key])
-        ratios += [off(r[mode], r[base]) for r in rounds.values()]
-    return median_and_interval(ratios)
+def idle_overheads(python, common, args, tracer):
+    """Of two jobs that take turns, one bare and one with the idle tracer."""
+    def job(preload):
+        return Turns(RANKS, lambda folder: train(
+            [], python, "gpt.py", 10 ** 6, common, [os.path.join("bench", "train_example.py"), folder, str(args.steps)], rate=None,
+            quiet=True, environment=environment(preload)))
+
+    pairs = by_turns({"as-is": job(None), "idle": job(tracer)}, args.blocks)[0]["idle"]
+    return {key: [off(middle(turn, key), middle(own, key)) for turn, own in pairs] for key in ("ms", "cpu_ms")}
 
 
-def report(table, what, runs, base, mode, n_modes, limit):
+def report(table, what, overheads_pct, limit):
     """A row for the time of a step, which is judged, and one for rank 0's CPU time, which other jobs disturb less."""
     for key, name, target in (("ms", what, limit), ("cpu_ms", f"{what}, CPU time", None)):
-        median, low, high = overhead_pct(runs, base, mode, n_modes, key)
+        median, low, high = median_and_interval(overheads_pct[key])
         table.add(f"{name} [{low:+.1f} .. {high:+.1f}]", median, "%", target, False, digits=2)
 
 
@@ -146,7 +101,7 @@ def n_calls(path):
 
 def main():
     parser = options("what recording costs a training job", keep=False)
-    for name, default, what in (("steps", 10, "steps a block"), ("blocks", 12, "blocks a mode"),
+    for name, default, what in (("steps", 10, "steps a block"), ("blocks", 12, "blocks or turns a mode"),
                                 ("batch-size", 12, "samples a step and rank"), ("recordings", 3, "recordings of each example")):
         parser.add_argument("--" + name, type=int, default=default, help=what)
     args = parser.parse_args()
@@ -154,18 +109,19 @@ def main():
     go_first()
 
     table = Table("what [95 % interval]")
-    common = [f"--steps={args.steps}", f"--batch-size={args.batch_size}"]
+    common = [f"--batch-size={args.batch_size}"]
     with tempfile.TemporaryDirectory() as folder:
         modes = ["off", "tracer", "kineto"]
         log = os.path.join(folder, "net@.log")
-        (result,) = results(Job(python, [*common, f"--blocks={','.join(mirrored(modes, args.blocks))}",
-                                               f"--mine={','.join(modes)}", f"--log={log}"], tracer))
+        result = json.loads(launch([], python, [os.path.join("bench", "train_in_turns.py"), *common, f"--steps={args.steps}",
+                                                f"--blocks={','.join(mirrored(modes, args.blocks))}", f"--log={log}"],
+                                   rate=None, quiet=True, environment=environment(tracer)))
         blocks = result["blocks"]
         steps = [ms for block in blocks if block["mode"] == "off" for ms in block["ms"]]
         step_ms = statistics.median(steps)
         table.add(f"a step without recording ({len(steps)} steps)", step_ms, "ms")
-        report(table, "tracer", [blocks], "off", "tracer", 3, TRACER_PCT)
-        report(table, "tracer and torch.profiler", [blocks], "off", "kineto", 3, KINETO_PCT)
+        report(table, "tracer", overheads(blocks, "off", "tracer", 3), TRACER_PCT)
+        report(table, "tracer and torch.profiler", overheads(blocks, "off", "kineto", 3), KINETO_PCT)
         calls, size = n_calls(log.replace("@", "0")), os.path.getsize(log.replace("@", "0"))
         if calls:
             calls_a_step = calls / (2 * args.blocks * (args.steps + 1))
@@ -176,8 +132,8 @@ def main():
         table.add("records lost", result["tracer"]["n_lost"], "", digits=0)
         table.add("memory of the tracer", result["tracer"]["memory_bytes"] / 2**20, "MiB", MEMORY_MIB, False)
 
-        pairs = [idle_pair(python, common, args.blocks // 2, tracer, os.path.join(folder, f"turns{i}")) for i in range(4)]
-        report(table, "preloaded but idle", pairs, "bare", "idle", 2, IDLE_PCT)
+    pairs = [idle_overheads(python, common, args, tracer) for _ in range(4)]
+    report(table, "preloaded but idle", {key: [one for pair in pairs for one in pair[key]] for key in pairs[0]}, IDLE_PCT)
     added_ns = bench.tracer(table, os.path.join(ROOT, args.build), 5)
     if calls and added_ns:
         for what, ns, limit in zip(("tracer", "preloaded but idle"), reversed(added_ns), (TRACER_PCT, IDLE_PCT)):

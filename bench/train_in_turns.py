@@ -44,7 +44,7 @@ def main():
     parser.add_argument("--bucket-cap-mb", type=float, default=5)
     parser.add_argument("--blocks", required=True, help="a mode a block: off,tracer,kineto,...")
     parser.add_argument("--warmup", type=int, default=8, help="steps before the first block")
-    parser.add_argument("--log", default=os.devnull, help="the tracer's log; @ becomes the rank")
+    parser.add_argument("--net-log", default=os.devnull, help="the tracer's log; @ becomes the rank")
     args = parser.parse_args()
     blocks = args.blocks.split(",")
     cores = sorted(os.sched_getaffinity(0))
@@ -56,7 +56,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     text = torch.randint(args.vocabulary, (args.batch_size, args.context + 1),
                          generator=torch.Generator().manual_seed(rank))
-    tracer = Tracer(args.log.replace("@", str(rank)), rank)
+    tracer = Tracer(args.net_log.replace("@", str(rank)), rank)
 
     def step():
         begin = time.perf_counter()

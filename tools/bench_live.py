@@ -114,7 +114,7 @@ def main():
         modes = ["off", "tracer", "kineto"]
         log = os.path.join(folder, "net@.log")
         result = json.loads(launch([], python, [os.path.join("bench", "train_in_turns.py"), *common, f"--steps={args.steps}",
-                                                f"--blocks={','.join(mirrored(modes, args.blocks))}", f"--log={log}"],
+                                                f"--blocks={','.join(mirrored(modes, args.blocks))}", f"--net-log={log}"],
                                    rate=None, quiet=True, environment=environment(tracer)))
         blocks = result["blocks"]
         steps = [ms for block in blocks if block["mode"] == "off" for ms in block["ms"]]

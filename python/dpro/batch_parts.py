@@ -61,23 +61,24 @@ def _tell(size, n, statistics):
             size, n, "es" if n > 1 else "", "; its BatchNorm modules take statistics of each" if statistics and n > 1 else ""))
 
 
+def _unfit(model, sizes):
+    for name, is_there in (("Horovod", "horovod.torch" in sys.modules), ("FSDP", modules.any_sharded(model.modules()))):
+        if is_there:
+            return "not for %s, which reduces gradients in each backward pass: the batch stays whole" % name
+    if len(sizes) != 1:
+        return "left out: the batch has %s" % (
+            "tensors of several first dimensions (%s)" % ", ".join(map(str, sorted(sizes))) if sizes else "no tensor")
+    return None
+
+
 def split(model, batch):
     """The parts of a step's batch, one after the other."""
     global used
     used = True
     n, sizes = _wanted(), _sizes(batch)
-    if n > 1 and "horovod.torch" in sys.modules:
-        report.say("micro-batches", "the plan's micro-batches are not for Horovod, which reduces gradients in each backward "
-                                    "pass: the batch stays whole", agreement.rank())
-        n = 1
-    if n > 1 and modules.any_sharded(model.modules()):
-        report.say("micro-batches", "the plan's micro-batches are not for FSDP, which reduces gradients in each backward pass: the "
-                                    "batch stays whole", agreement.rank())
-        n = 1
-    if n > 1 and len(sizes) != 1:
-        report.say("micro-batches", "the plan's micro-batches are left out: the batch has %s" % (
-            "tensors of several first dimensions (%s)" % ", ".join(map(str, sorted(sizes))) if sizes else "no tensor"),
-            agreement.rank())
+    problem = _unfit(model, sizes) if n > 1 else None
+    if problem:
+        report.say("micro-batches", "the plan's micro-batches are " + problem, agreement.rank())
         n = 1
     one = len(batch) == 1
     if n == 1:

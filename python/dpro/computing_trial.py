@@ -37,7 +37,7 @@ def _itself(tensor):
 class _Call:
     def __init__(self, module, args, kwargs):
         self._module, self._inputs = module, (args, kwargs)
-        self._buffers = [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]
+        self._buffers = module_state.buffers_of(module)
         self._parameters = list(module.parameters())
         self._versions = [p._version for p in self._parameters]
 
@@ -53,7 +53,7 @@ class _Call:
             return own.clone()  # which may be written to, as the job's own
 
         args, kwargs = module_state.mapped(self._inputs, copy)
-        with module_state.swapped((part, name, part._buffers[name].clone()) for part, name in self._buffers):
+        with module_state.own_buffers(self._buffers):
             result = function(self._module, *args, **kwargs)
             made = [t for t in _pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
             leaves += [p for p in self._parameters if p.requires_grad and not p._backward_hooks]

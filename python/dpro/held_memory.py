@@ -20,14 +20,6 @@ DEEPEST = 4             # lists and dicts within each other in an optimizer's st
 _address = getattr(torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr())
 
 
-def device_of(models):
-    """That of the first parameter: what is trained on."""
-    for module in models:
-        for p in module.parameters():
-            return p.device
-    return torch.device("cpu")
-
-
 def capacity_bytes(device):
     """Of the device's memory, None where it is not known."""
     if device.type != "cuda":
@@ -138,7 +130,7 @@ def _buckets(models, storages):
 def look(models, optimizers, inputs, problem):
     """The content of memory.json, and weak references to the storages by number of the block; problem(text) is told what
     is left out."""
-    device = device_of(models)
+    device = model.device(models)
     storages, names = _Storages(device), {}
     with torch.no_grad(), torch._C.DisableTorchFunction():
         found = list(modules.of_models(models))
@@ -222,7 +214,7 @@ class Watch:
         inputs = self._marks.inputs() if self._marks else ()
         self._held, self._references = look(self._models, self._optimizers, inputs,
                                             lambda text: report.say("held-objects", text, self._folder.rank))
-        self._held.update(segment_members(device_of(self._models)))
+        self._held.update(segment_members(model.device(self._models)))
         self._write()
         if self._marks:
             self._marks.begin()
@@ -243,7 +235,7 @@ class Watch:
         freed = {n for n, reference in self._references.items() if reference.expired()}
         blocks = self._held["blocks"]
         self._held.update(blocks=[block for n, block in enumerate(blocks) if n not in freed],
-                          freed=[blocks[n] for n in sorted(freed)], **segment_members(device_of(self._models)))
+                          freed=[blocks[n] for n in sorted(freed)], **segment_members(model.device(self._models)))
         self._write()
 
     def unmark(self):

@@ -264,10 +264,8 @@ def _backend(config):
 
 
 def device(models):
-    for module in models:
-        for p in module.parameters():
-            return p.device.type
-    return "cpu"
+    """That of the first parameter: what is trained on."""
+    return next((p.device for module in models for p in module.parameters()), torch.device("cpu"))
 
 
 def device_name(kind):

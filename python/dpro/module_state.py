@@ -28,6 +28,16 @@ def swapped(buffers):
             module._buffers[name] = tensor
 
 
+def buffers_of(module):
+    """(the module that has it, its name) of each buffer."""
+    return [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]
+
+
+def own_buffers(places):
+    """Around calls that change copies of these buffers, not them."""
+    return swapped([(part, name, part._buffers[name].detach().clone()) for part, name in places])
+
+
 def mapped(value, function):
     """The tensors within tuples, lists, dicts and their kin through the function; others are kept."""
     return _pytree.tree_map(lambda leaf: function(leaf) if type_is(leaf, torch.Tensor) else leaf, value)

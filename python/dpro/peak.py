@@ -7,7 +7,7 @@ watch: what nobody seems to give back, and Python does not hold in the end, is t
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from . import held_memory, profiler
+from . import held_memory, model, profiler
 
 SECOND = "dpro: the second step"
 
@@ -99,7 +99,7 @@ class OfCpu:
 
 def watch(models, optimizers):
     """One of these, None where the peak can't be measured now."""
-    device = held_memory.device_of(models)
+    device = model.device(models)
     if device.type == "cuda":
         return OfGpu(device)
     if device.type != "cpu" or profiler.missing() or profiler.in_use():

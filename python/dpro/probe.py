@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import held_memory, memory, model, module_marks, module_state, module_ways, modules, probe_trial, recompute, report
+from . import memory, model, module_marks, module_state, module_ways, modules, probe_trial, recompute, report
 from .computing import in_bf16
 from .ddp_parameters import size_bytes
 from .probe_result import LEAST_TURNS, MOST_TURNS, TURNS_SECONDS, Prober, are_settled
@@ -45,7 +45,7 @@ class Probe(Prober):
 
     def __init__(self, models, settings, batch_size, n_local, folder, info):
         self._models, self._n_local, self._batch_size = models, n_local, batch_size
-        self._device = held_memory.device_of(models)
+        self._device = model.device(models)
         self._seen, self._groups, self._left_out = None, [], []
         super().__init__(settings, folder, info, str(self._device), torch.get_num_threads())
         self._limit_s = min(self._limit_s, model.patience_s() / 2)  # the others wait in a collective meanwhile
@@ -292,13 +292,13 @@ class _State:
     """What a module and the process had before, to be put back."""
 
     def __init__(self, module, given):
-        self._places = [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]
+        self._places = module_state.buffers_of(module)
         self._own = [(t, set(t.__dict__)) for t in (*module.parameters(), *module.buffers())]
         self._attributes = module_state.Attributes(module)
         self._random = module_state.Random(module, tensors_in(given))
 
     def buffers(self):
-        return module_state.swapped([(part, name, part._buffers[name].detach().clone()) for part, name in self._places])
+        return module_state.own_buffers(self._places)
 
     def restore(self):
         self._attributes.restore()

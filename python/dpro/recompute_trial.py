@@ -60,7 +60,7 @@ def look(own, module, args, kwargs):
 
 
 def _look(own, module, args, kwargs, numbers):
-    places = [(part, name) for part in module.modules() for name, buffer in part._buffers.items() if buffer is not None]
+    places = module_state.buffers_of(module)
     versions = [p._version for p in module.parameters()]
     checkpoints = _Checkpoints()
 
@@ -68,7 +68,7 @@ def _look(own, module, args, kwargs, numbers):
         """The result, the buffers after it, and whether an input was written to: a tensor, or what holds it."""
         inputs = module_state.mapped((args, kwargs), lambda t: t.detach().clone())
         at_first = [(t, t._version) for t in module_state.tensors_in(inputs)]
-        with module_state.swapped((part, name, part._buffers[name].clone()) for part, name in places), checkpoints.watched():
+        with module_state.own_buffers(places), checkpoints.watched():
             result = own(module, *inputs[0], **inputs[1])
             after = [part._buffers.get(name) for part, name in places]
         now = module_state.tensors_in(inputs)

@@ -148,7 +148,7 @@ class TorchJob(job.Job):
             except Exception as problem:
                 say("model", "the model %s can't be described: %s: %s"
                     % (type(module).__name__, type(problem).__name__, problem))
-        kind, optimizers = model.device(models), self._optimizers(sources)
+        kind, optimizers = model.device(models).type, self._optimizers(sources)
         return {"device": kind, "device_name": model.device_name(kind), "threads": torch.get_num_threads(),
                 "backend": torch.distributed.get_backend() if model.distributed() else None,
                 "process_groups": model.process_groups(), "models": described, 

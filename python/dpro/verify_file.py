@@ -3,10 +3,7 @@
 Rank 0 writes it. On hosts without rank 0, dpro verify is to know that the job was measured, and that the result is elsewhere: another
 rank's steps go into a file beside it, and a process that only serves leaves one without steps. So nobody has to know who else is on
 his host."""
-import json
-import os
-
-from . import __version__
+from . import __version__, files
 
 SCHEMA = "dpro.verify-steps/1"
 OTHER, SERVES = ".other", ".serves"  # looked for in this order where rank 0 left nothing
@@ -22,10 +19,7 @@ def serve(path):
 
 
 def _write(path, value):
-    part = "%s.part%d" % (path, os.getpid())
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(value, file, separators=(",", ":"))
-        os.replace(part, path)
+        files.Folder.write_json(path, value)
     except FileNotFoundError:
         pass  # a host on which nobody started dpro verify: horovodrun took its variables there

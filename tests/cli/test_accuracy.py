@@ -198,7 +198,7 @@ class Memory(Case):
 
     def test_a_peak_that_is_off_is_told(self):
         found = {"problem": None, "error_pct": 1.5}
-        whatif = {"config": "batch=2", "problem": None, "peak_error_pct": -5.5, "ratio_error_pct": 3.0, "tracker_error_pct": None,
-                  "rule_error_pct": None}
+        whatif = {"config": "batch=2", "problem": None, "ms_error_pct": None, "peak_error_pct": -5.5, "ratio_error_pct": 3.0,
+                  "tracker_error_pct": None, "rule_error_pct": None}
         told = missed([{"trace": "a", "own": {"recorded": found, "traced": found}, "whatifs": [whatif]}], "memory")
         self.assertEqual(told, ["a, recorded: +1.50 %", "a, batch=2: peak -5.5 %", "peak: 5.5 % off in the median"])

@@ -220,6 +220,10 @@ class Job:
         """Whether the heap is to be made larger (memory.py)."""
         return False
 
+    def knows_sizes(self, info):
+        """Whether rank.json tells what is communicated, so that a window may do without shapes of tensors."""
+        return False
+
     def missing(self):
         """Which part of the profiler is not there, None when all is."""
         return None

@@ -68,7 +68,7 @@ class Window(JobWindow):
     """on_job_profiles() is called when the job begins to use the profiler; the window is stopped then. `profile` and
     `graph` are names of files in `folder`; with a graph, the execution trace and memory are recorded, too."""
 
-    def __init__(self, on_job_profiles, profile, graph, folder):
+    def __init__(self, on_job_profiles, profile, graph, folder, has_shapes=True):
         if in_use():
             raise Busy
         from torch.profiler.profiler import _KinetoProfile
@@ -83,7 +83,7 @@ class Window(JobWindow):
         self._collection = None  # the mark around one that goes on
         self.memory = None  # what is recorded besides in the structure window: held_memory.Watch
         self.when_stopped = None
-        self._profile = _KinetoProfile(activities=_activities(), record_shapes=True, profile_memory=graph is not None)
+        self._profile = _KinetoProfile(activities=_activities(), record_shapes=has_shapes, profile_memory=graph is not None)
         if graph:
             observer = torch.profiler.ExecutionTraceObserver()
             observer.register_callback(folder.temporary(graph))
@@ -208,7 +208,7 @@ def _gpu_calls():
     return {"launch_ns": lambda: torch.cuda._sleep(0), "call_ns": torch.cuda.current_stream().query}
 
 
-def cost():
+def cost(has_shapes):
     """What recording costs the thread that does it, {"op_ns": ..., "n_ops": ...}, None where it can't be told: a small layer,
     called in blocks with the profiler listening (as in the timing window) and not, caches emptied before each call as a
     job's own tensors do. On a GPU also of a call of its runtime, against the time without a profiler. Some 100 ms; the
@@ -238,7 +238,7 @@ def cost():
             without = gpu_ns()
         finally:
             torch._C._autograd._enable_record_function(True)
-        profile = _KinetoProfile(activities=_activities(), record_shapes=True)
+        profile = _KinetoProfile(activities=_activities(), record_shapes=has_shapes)
         profile.prepare_trace()
         _keep_inputs_values(False)
         profile.start_trace()

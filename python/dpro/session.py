@@ -103,6 +103,7 @@ class Session:
         self._most_resident = 0   # bytes; beyond them it ends
         self._resident = 0        # before the job built anything
         self._window_name = None
+        self._unwritten = None    # what writes the window that is over
         self._parts = {}          # windows of a name, by name
         self._n_nodes = []        # of each step before the first window
         self._pending = None      # what waits for the optimizer's step to return
@@ -265,6 +266,11 @@ class Session:
         return self._parts[self._window_name].number
 
     @property
+    def has_shapes(self):
+        """Whether the window that is prepared records shapes of tensors."""
+        return self._parts[self._window_name].has_shapes
+
+    @property
     def folder(self):
         """None until the first window comes near."""
         return self._folder
@@ -350,6 +356,8 @@ class Session:
         elif verb == "stop":
             self._phase = None
             self._close_window()
+        elif verb == "write":
+            self._write_window()
         elif verb in ("survey", "copy", "probe"):
             self._phase = None
             self._probe_modules(verb)
@@ -424,16 +432,19 @@ class Session:
         n_steps = STRUCTURE_STEPS if name == "structure" else self.settings.iterations
         nodes = [b - a for a, b in zip(self._n_nodes, self._n_nodes[1:]) if a is not None and b is not None]
         events = 14 * statistics.median(nodes) if nodes else 0
-        parts = Parts(n_steps, events)
+        parts = Parts(n_steps, events, self.job.knows_sizes(self._info))
         if parts.is_apart:
-            how = "its memory and its execution trace are left out" if name == "structure" else \
-                "steps are recorded in windows of %d, not %d in a row" % (parts.most, n_steps)
-            say("parts " + name, "a step makes about %d events of the profiler: %s, so that the job does not wait longer than a "
-                "second for them" % (events, how), self._folder.rank)
+            text = "its memory and its execution trace are left out, so that the job does not wait longer for them" \
+                if name == "structure" else \
+                "steps are recorded in windows of %d, not %d in a row%s, at whose end the job waits for them, %s at most" % (
+                    parts.most, n_steps, "" if parts.has_shapes else ", without shapes of tensors",
+                    "a second" if parts.waits_s < 1.5 else "%.0f seconds" % parts.waits_s)
+            say("parts " + name, "a step makes about %d events of the profiler: %s" % (events, text), self._folder.rank)
         return parts
 
     def _close_window(self, unfinished=None):
-        """Writes what the open window recorded; `unfinished`: number of the step that was cut short."""
+        """Ends the open window, and writes what it recorded: what took long to end, when another step has ended. `unfinished`:
+        number of the step that was cut short, as the job or the recording ends."""
         window, name, self._window = self._window, self._window_name, None
         self._info.pop("window", None)
         if window is None:
@@ -445,13 +456,25 @@ class Session:
         self._tracer.stop(name)
         timeline = self._timeline.stop()
         has_profile = window.stop()
+        self._unwritten = functools.partial(self._write, window, name, has_profile, timeline, unfinished)
+        if unfinished is None and self._parts[name].is_long:
+            self._schedule.actions[self._step + 1] = "write " + name
+        else:
+            self._write_window()
+        self._parts[name].took(window.n_steps, time.perf_counter() - begun)
+
+    def _write_window(self):
+        write, self._unwritten = self._unwritten, None
+        if write:
+            write()
+
+    def _write(self, window, name, has_profile, timeline, unfinished):
         times = self._times[name][-window.n_steps:] if window.n_steps else []
         if has_profile and times:
             written = window.write(self._folder, unfinished) + timeline
             self._windows.append({"name": name, "files": written, "first_step": times[0]["step"], "n_steps": len(times),
                                   "start_ns": times[0]["start_ns"], "end_ns": times[-1]["end_ns"]})
             status.came_to(status.WRITTEN)
-        self._parts[name].took(window.n_steps, time.perf_counter() - begun)
         if name == "timing":
             self._leave_room()
             if self._info.get("profiler") is None and not unfinished:
@@ -478,7 +501,7 @@ class Session:
             room.leave()
 
     def _give_up_window(self):
-        window, self._window = self._window, None
+        window, self._window, self._unwritten = self._window, None, None
         self._leave_room()
         self._retract()
         if window is not None:
@@ -502,6 +525,7 @@ class Session:
 
     def _finish(self, reason, at_exit=False):
         """The last thing that is recorded; `reason`: why not everything was."""
+        self._write_window()
         self._complete = reason is None
         self._info["ended_early"] = reason
         status.came_to(status.FINISHED, text=reason or (report.warnings[-1] if report.warnings else None))
@@ -622,5 +646,5 @@ class Session:
                     stop()
             except Exception:
                 pass
-        self._window = None
+        self._window = self._unwritten = None
         self._let_go()

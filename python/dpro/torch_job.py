@@ -189,6 +189,12 @@ class TorchJob(job.Job):
     def wants_room(self, info):
         return info["device"] == "cpu"
 
+    def knows_sizes(self, info):
+        """Buckets are told by their order, where there are no other collectives in the backward pass."""
+        return info["world_size"] == 1 or bool(info["models"]) and all(
+            model["parallel"] == "ddp" and not model["ddp"]["comm_hook"] and not model["ddp"]["find_unused_parameters"]
+            for model in info["models"])
+
     def missing(self):
         from . import profiler
         return profiler.missing()
@@ -199,7 +205,7 @@ class TorchJob(job.Job):
         profile, graph = FILES[name]
         if self.session.part:
             profile, graph = (file and "%d-%s" % (self.session.part + 1, file) for file in (profile, graph))
-        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder)
+        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder, self.session.has_shapes)
         if graph and not window.has_execution_trace:
             say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
                 self.session.folder.rank)
@@ -212,7 +218,7 @@ class TorchJob(job.Job):
 
     def cost(self):
         from . import profiler
-        return profiler.cost()
+        return profiler.cost(self.session.has_shapes)
 
     def probe(self, settings, folder, info, n_local, measures):
         from . import probe

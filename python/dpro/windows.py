@@ -5,10 +5,12 @@ the execution trace and memory of PyTorch, which cost more, are in the structure
 last: in two steps it is seen what to measure, and it is measured after these, while the other ranks wait in the next one.
 
 When a window ends, the job waits until the profiler has put its events together, some 15 us for each: of a job with very
-many a step, a window has fewer steps, and the rest of its time further windows of as many (Parts)."""
+many a step, a window has fewer steps, and the rest of its time further windows of as many (Parts). A step of more events
+than a second allows is recorded without shapes, which are most of that time; its file is written a step later."""
 SETTLE = 2           # steps after a window in which its files are written
 STRUCTURE_STEPS = 2
 MOST_EVENTS = 60000  # of a window: a second
+WITHOUT_SHAPES = 3   # times as many events a second
 
 
 class Schedule:
@@ -35,8 +37,11 @@ class Schedule:
 class Parts:
     """The windows of one name, within the steps that the schedule has for it; they begin where other ranks' do."""
 
-    def __init__(self, n_steps, events):
+    def __init__(self, n_steps, events, may_lack_shapes):
         self.most = max(min(n_steps, int(MOST_EVENTS // events)), 1) if events else n_steps
+        self.is_long = events > MOST_EVENTS  # one step
+        self.has_shapes = not (self.is_long and may_lack_shapes)
+        self.waits_s = events / MOST_EVENTS / (1 if self.has_shapes else WITHOUT_SHAPES)  # for one step
         self.number = 0
         self._n_steps, self._end = n_steps, None
 

@@ -412,7 +412,9 @@ const struct reader recording_reader = {
 
 static bool json_fits(const struct recorded_bucket *bucket, uint64_t numel, uint64_t size_bytes)
 {
-    return bucket->n > 0 && (numel ? numel == bucket->numel : size_bytes == bucket->size_bytes);
+    return bucket->n > 0 && (numel        ? numel == bucket->numel
+                             : size_bytes ? size_bytes == bucket->size_bytes
+                                          : true);
 }
 
 uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes)

@@ -91,5 +91,5 @@ struct recorded_walk {
     const struct recording *recording;
     uint32_t model, next; /* the bucket expected, of the model that the last one was of */
 };
-/* The bucket of that many elements (0: unknown) or bytes; UINT32_MAX: none. */
+/* The bucket of that many elements or bytes (0: unknown; both: the next one); UINT32_MAX: none. */
 uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes);

@@ -1,10 +1,13 @@
 """Trace directories as dpro profile leaves them: what is taken, what is passed over, and what is said of it."""
 import csv
+import glob
 import gzip
+import json
 import os
+import shutil
 import struct
 
-from support import DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording, span
+from support import BUNDLED, DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording, span
 
 def seconds(*durations, start=1_700_000_000_000_000_000):
     steps = []
@@ -215,6 +218,31 @@ class Directory(Case):
         self.write("TRACE/host0/rank0/rank.json", broken)
         facts = self.assert_replays(folder)
         self.assertTrue(any("rank.json: 1 entries make no sense" in w for w in facts["warnings"]))
+
+    def test_buckets_that_were_recorded_without_shapes_have_their_sizes(self):
+        def strip(text):
+            trace = json.loads(text)
+            for event in trace["traceEvents"]:
+                for key in ("Input Dims", "Input type", "Input Strides"):
+                    event.get("args", {}).pop(key, None)
+            return json.dumps(trace)
+
+        bundled = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-default")
+        whole = self.assert_replays(bundled)
+        for logs in (True, False):
+            trace = self.path("stripped%d" % logs)
+            shutil.copytree(bundled, trace)
+            for path in glob.glob(os.path.join(trace, "*", "*", "kineto.json.gz")):
+                with gzip.open(path, "rt", encoding="utf-8") as file:
+                    text = strip(file.read())
+                with gzip.open(path, "wt", 1, encoding="utf-8") as file:
+                    file.write(text)
+            for path in glob.glob(os.path.join(trace, "*", "*", "net.log*")) if not logs else ():
+                os.remove(path)
+            facts = self.assert_replays(trace)
+            self.assertEqual([(c["kind"], c["bytes"]) for c in facts["collectives"]],
+                             [(c["kind"], c["bytes"]) for c in whole["collectives"]])
+            self.assertEqual(facts["warnings"], whole["warnings"])
 
     def test_transport_is_in_the_report(self):
         folder = self.put()

@@ -161,6 +161,36 @@ end()
         self.assertEqual(run.digests, self.ranks(job.replace("import dpro.memory\ndpro.memory.GROWTH = 1 << 60\n", ""),
                                                  world=1, dpro=False).digests)
 
+    def test_a_step_of_very_many_ops_is_recorded_without_shapes_and_written_a_step_later(self):
+        run = self.ranks("""
+import dpro.profiler, dpro.windows
+dist.init_process_group("gloo")
+model = DDP(net())
+dpro.windows.MOST_EVENTS = 20
+write, n_steps = dpro.profiler.Window.write, 0
+def write_and_tell(window, *args):
+    sys.stdout.write("WRITTEN after %d\\n" % n_steps)
+    return write(window, *args)
+dpro.profiler.Window.write = write_and_tell
+def count(i):
+    global n_steps
+    n_steps = i + 1
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30, each=count)
+end()
+""")
+        self.assert_ran(run)
+        self.assertIn("without shapes of tensors", run.err)
+        for rank in (0, 1):
+            info = self.rank(rank)
+            timing = [window for window in info["windows"] if window["name"] == "timing"]
+            self.assertEqual([(window["first_step"], window["n_steps"]) for window in timing], [(8, 1)])
+            self.assertTrue(info["complete"])
+            self.assertFalse([e for e in self.kineto(rank)["traceEvents"] if e.get("args", {}).get("Input Dims")])
+        self.assertEqual(run.out.count("WRITTEN after 8"), 2, run.out)
+        facts = self.replay()
+        self.assertEqual([c["bytes"] for c in facts["collectives"]], [4 * 4 * (64 * 64 + 64)])
+        self.assertEqual([w for w in facts["warnings"] if "bucket" in w], [])
+
     def test_steps_of_very_many_ops_are_recorded_in_short_windows(self):
         limit = "import dpro.windows\ndpro.windows.MOST_EVENTS = 200\n"
         job = live.SINGLE + limit + "train(model, optimizer, 60)\nend()\n"

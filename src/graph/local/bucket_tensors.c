@@ -355,8 +355,14 @@ static void plan_bucket(struct bucket_maker *m, const struct start *start)
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
     uint32_t use = find_use(m, coll, n_out);
-    if (m->walk.recording && coll->bucket == NO_ID)
+    bool sized =
+        coll->numel || coll->size_bytes; /* else DDP's own have no mark around their call */
+    if (m->walk.recording && coll->bucket == NO_ID && (sized || coll->call == 0))
         coll->bucket = recorded_walk_next(&m->walk, coll->numel, coll->size_bytes);
+    if (coll->bucket != NO_ID && !sized) {
+        coll->numel = m->walk.recording->buckets.at[coll->bucket].numel;
+        coll->size_bytes = m->walk.recording->buckets.at[coll->bucket].size_bytes;
+    }
     if (coll->bucket != NO_ID) {
         plan_recorded(m, start, n_in, n_out, use);
         return;

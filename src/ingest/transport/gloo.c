@@ -191,6 +191,14 @@ static void find_runs(const struct net_transport *t, const comm_run_array *runs,
     }
 }
 
+/* What DDP's reducer asks for has no mark. */
+static bool gloo_is_asked_by_python(const struct dpro_trace *trace, const struct trace_rank *rank,
+                                    const struct comm_run *run)
+{
+    uint32_t at = run->call == NO_ID ? NO_ID : rank->spans[run->call].parent;
+    return at != NO_ID && strcmp(strtab_get(&trace->names, rank->spans[at].name), "dpro.call") == 0;
+}
+
 static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank,
                          const struct first_send *firsts, struct net_collective **order, size_t n,
                          const struct net_transport *t)
@@ -200,8 +208,11 @@ static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank
         const struct comm_run *run = firsts[order[i] - t->collectives.at].run;
         order[i]->bucket = run->unit;
         order[i]->size_bytes = run->size_bytes;
-        if (rank->recording && order[i]->bucket == NO_ID && order[i]->prefix == GLOO_ALL_REDUCE)
+        if (rank->recording && order[i]->bucket == NO_ID && order[i]->prefix == GLOO_ALL_REDUCE &&
+            (run->numel || run->size_bytes || !gloo_is_asked_by_python(trace, rank, run)))
             order[i]->bucket = recorded_walk_next(&walk, run->numel, run->size_bytes);
+        if (order[i]->size_bytes == 0 && order[i]->bucket != NO_ID)
+            order[i]->size_bytes = rank->recording->buckets.at[order[i]->bucket].size_bytes;
         trace->transport_info.n_in_buckets += order[i]->bucket != NO_ID;
     }
 }

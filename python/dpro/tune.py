@@ -197,7 +197,7 @@ class Tuning(Session):
         now, before = time.perf_counter(), self._block_began
         self._block_began, n, own = (now, len(self._turns.turns)), self._turns.n_steps, self._own_ns()
         turns = self._turns.turns[before[1]:] if before else ()
-        if not turns or not own or (not on_gpu() and turns[0]["peak_bytes"] is not None):  # finding a peak takes time, too
+        if not turns or not own or (not on_gpu() and any(turn["peak_bytes"] for turn in turns)):  # finding a peak takes time, too
             return n
         in_turns = sum(turn["span_ns"] for turn in turns)
         switch_ns = (1e9 * (now - before[0]) - in_turns) / len(turns) - self._turns.n_settle * own

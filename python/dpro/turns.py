@@ -36,7 +36,7 @@ class Turns:
         self.n_steps, self.n_settle = n_steps, n_settle
         self.turns = []             # that are over
         self.now = BASELINE         # what the job trains with
-        self.measures_peaks = False  # of memory on a CPU, in two more steps behind each turn of the first block
+        self.measures_peaks = False  # of memory on a CPU, in two more steps behind each strategy's first turn
         self._models = []           # (DDP model, layouts by strategy) of each model that is switched
         self._caps = {}             # by strategy
         self._paths = {}            # of plans, by strategy
@@ -44,7 +44,8 @@ class Turns:
         self._within_ranks = {}     # by strategy: ways of its modules, and its number of micro-batches
         self._names = []            # of models that have no DDP
         self._store = None          # by which ranks without DDP agree
-        self._left, self._n_first = [], None  # turns of the block to come; how many the first block has
+        self._left = []             # turns of the block to come
+        self._peaks = set()         # strategies whose peak was measured
         self._n_blocks = 0
         self._step = self._n = 0    # steps of the job, and of the turn
         self._begin_ns = self._before_ns = self._faults = 0
@@ -271,7 +272,6 @@ class Turns:
             self._session.turns_over(None)
             return False
         self._left = list(names)
-        self._n_first = self._n_first or len(self._left)
         self._n_blocks += 1
         return True
 
@@ -284,7 +284,8 @@ class Turns:
             "bucket_bytes": [size for ddp, _ in self._models for size in reducer.bucket_bytes(ddp)]})
         if on_gpu() and self._peak:
             self.turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None
-        elif (self._within_ranks or self.measures_peaks) and len(self.turns) <= self._n_first:  # not among what is timed
+        elif (self._within_ranks or self.measures_peaks) and self.now not in self._peaks:  # not among what is timed
+            self._peaks.add(self.now)
             self._peak = self._watch_peak()
         if self._peak is None:
             self._turn_is_over()

@@ -70,7 +70,7 @@ class Verification(Session):
         plans = [applied.read(strategy.path)[0] for strategy in self._strategies if strategy.path]
         if not on_gpu() and any(plan and plan.within_ranks for plan in plans):
             from . import peak
-            peaks = n_turns * peak.OfCpu.n_steps
+            peaks = n_turns // 2 * peak.OfCpu.n_steps
         has = job_steps.of_job(1)
         n_fit = (has[0] - warmup - peaks) // block if has else 0
         report.tell("verify: " + job_steps.text(

@@ -80,8 +80,13 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
 /* Whether the work of passes forward and back moves between ranks and iterations. */
 bool work_moves(const struct diagnosed *d);
+/* What a rank of each stage computes, of all or of what is left; returns the mean of stages. */
+double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);
 /* By rank, the iteration from which on it computes more slowly than its peers; their number: never.
  */
+/* What a rank of each stage computes, of all that or of what is left; returns the mean of stages.
+ */
+double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);
 const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena);
 /* causes_iterations.c: iterations beside one another */
 /* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */

@@ -588,8 +588,32 @@ void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- slow ranks ---- */
 
+/* Whether a rank does what those of most other stages do, nearly all of it by one factor longer:
+ * of layers that it has more there are more ops, or others. */
+static bool differs_by_one_factor(const struct peers *p, const struct beside *b, uint32_t rank,
+                                  uint32_t n_ranks)
+{
+    double own = stats_mean_std(b->own + (size_t)rank * b->n, b->n).mean, all = 0, alike = 0;
+    double factor = own / MAX(own - stats_mean_std(b->more + (size_t)rank * b->n, b->n).mean, 1);
+    SCRATCH int64_t *ns = mem_array(n_ranks + (size_t)1, sizeof *ns);
+    for (size_t i = 0, end; i < p->groups.n; i = end) {
+        const struct time_group *groups = p->groups.at;
+        end = RUN_END(k, i, (size_t)p->groups.n, groups[k].key == groups[i].key);
+        int64_t its_ns = 0;
+        for (size_t k = i; k < end; k++) {
+            ns[k - i] = groups[k].mean_ns;
+            its_ns = groups[k].rank == rank ? groups[k].mean_ns : its_ns;
+        }
+        double expected = (double)lower_median(ns, end - i) * factor;
+        all += (double)its_ns;
+        if ((end - i) * 2 > n_ranks && fabs((double)its_ns - expected) < 0.1 * expected)
+            alike += (double)its_ns;
+    }
+    return alike > 0.9 * all;
+}
+
 /* By rank, the iteration from which on it is slow; their number: never. Where no rank shares a
- * stage there are no peers. */
+ * stage, peers are only those that compute the same. */
 static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct peers *p,
                            struct beside *b, struct arena *arena)
 {
@@ -597,8 +621,11 @@ static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct pee
     peers_make(p, d, works, false, arena);
     *b = beside_peers(p, d, arena);
     bool peers = d->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
+    bool told = works == 1U << WORK_COMPUTE && !d->g->of_stages;
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        since[r] = peers ? slow_since(b, r) : b->n;
+        since[r] = peers || (told && differs_by_one_factor(p, b, r, d->g->n_ranks))
+                       ? slow_since(b, r)
+                       : b->n;
     return since;
 }
 
@@ -662,6 +689,29 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- stages ---- */
 
+double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage)
+{
+    const struct dpro_graph *g = d->g;
+    uint32_t n = d->pipeline.n_stages;
+    double mean = 0, *n_of = arena_array(arena, n + (size_t)1, sizeof *n_of);
+    *of_stage = arena_array(arena, n + (size_t)1, sizeof **of_stage);
+    for (uint32_t r = 0; r < g->n_ranks; r++) {
+        uint32_t stage = d->pipeline.stage_of[r], first = g->ranks[r].first_op;
+        if (stage == UINT32_MAX)
+            continue;
+        n_of[stage]++;
+        for (uint32_t op = first; op < first + g->ranks[r].n_ops; op++)
+            for (uint32_t i = 0; i < d->n_iterations && d->works[op] == WORK_COMPUTE; i++)
+                (*of_stage)[stage] +=
+                    (double)(all ? d->copies[i].dur_ns[op] : left_of(d, i, op, false));
+    }
+    for (uint32_t s = 0; s < n; s++) {
+        (*of_stage)[s] /= MAX(n_of[s], 1);
+        mean += (*of_stage)[s] / n;
+    }
+    return mean;
+}
+
 /* Stages that compute more than the mean of all: their ranks' mean. */
 #define LEAST_UNEVEN 1.02
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
@@ -671,23 +721,10 @@ void find_uneven_stages(const struct diagnosed *d, struct cause_found *found)
     const struct pipeline *pipeline = &d->pipeline;
     if (pipeline->dimension == DPRO_NO_DIMENSION || pipeline->n_stages < 2)
         return;
-    double *of_stage = arena_array(&arena, pipeline->n_stages, sizeof *of_stage), mean = 0;
-    double *n_of = arena_array(&arena, pipeline->n_stages, sizeof *n_of);
-    for (uint32_t r = 0; r < g->n_ranks; r++) {
-        uint32_t stage = pipeline->stage_of[r];
-        for (uint32_t op = g->ranks[r].first_op;
-             stage != UINT32_MAX && op < g->ranks[r].first_op + g->ranks[r].n_ops; op++)
-            for (uint32_t i = 0; i < d->n_iterations && d->works[op] == WORK_COMPUTE; i++)
-                of_stage[stage] += (double)left_of(d, i, op, false);
-        if (stage != UINT32_MAX)
-            n_of[stage]++;
-    }
+    double *of_stage, mean = stages_compute(d, false, &arena, &of_stage);
     uint32_t most = 0;
-    for (uint32_t s = 0; s < pipeline->n_stages; s++) {
-        of_stage[s] /= MAX(n_of[s], 1);
-        mean += of_stage[s] / pipeline->n_stages;
+    for (uint32_t s = 0; s < pipeline->n_stages; s++)
         most = of_stage[s] > of_stage[most] ? s : most;
-    }
     for (uint32_t op = 0; op < g->n_ops && of_stage[most] > mean * LEAST_UNEVEN; op++) {
         uint32_t stage = g->rank[op] < g->n_ranks ? pipeline->stage_of[g->rank[op]] : UINT32_MAX;
         if (d->works[op] != WORK_COMPUTE || stage == UINT32_MAX || of_stage[stage] <= 0)

@@ -55,6 +55,8 @@ uint8_t *works_of(const struct dpro_graph *g, struct arena *arena)
                          g->devices[g->device[op]].kind > DPRO_DEVICE_GPU_STREAM;
             bool asks = g->kind[op] == DPRO_OP_LAUNCH; /* for communication, when it gets there */
             bool moves = (works[op] == WORK_TRANSFER && !asks) || works[op] == WORK_INPUT;
+            moves &= !g->of_stages; /* what a worker does before it asks for it isn't listed */
+            talks &= !g->of_stages;
             works[g->n_ops + op] = moves    ? works[op]
                                    : talks  ? WORK_TRANSFER
                                    : on_gpu ? WORK_LAUNCH

@@ -11,7 +11,7 @@ struct remedy_asked {
     struct dpro_changes changes;
     struct dpro_compute_change speed;
     char option[96]; /* of `dpro whatif`; "": it makes no sense here */
-    char delay[64];  /* the same of `dpro replay --delay`; "": it knows no such change */
+    char delay[512]; /* of `dpro replay --delay`, after spaces more; "": it knows no such change */
 };
 
 /* What ranks compute, on GPUs or on CPUs. */
@@ -62,17 +62,50 @@ static void ask_micro_batches(struct remedy_asked *a)
     snprintf(a->option, sizeof a->option, "--microbatches %u", 2 * pipeline->n_micro_batches);
 }
 
+/* Each stage computes as long as the mean one; ranks of a stage that follow each other in one. */
+static void ask_even_stages(struct remedy_asked *a)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = a->d->g;
+    const uint32_t *stage_of = a->d->pipeline.stage_of;
+    double *of_stage, mean = stages_compute(a->d, true, &arena, &of_stage);
+    size_t len = 0;
+    for (uint32_t r = 0, end; r < g->n_ranks && len < sizeof a->delay; r = end) {
+        end = RUN_END(k, r, (uint32_t)g->n_ranks, stage_of[k] == stage_of[r]);
+        if (stage_of[r] != UINT32_MAX && of_stage[stage_of[r]] > 0)
+            len += (size_t)snprintf(a->delay + len, sizeof a->delay - len, "%sCOMPUTE@%d-%d=%.4g",
+                                    len > 0 ? " " : "", g->ranks[r].rank, g->ranks[end - 1].rank,
+                                    mean / of_stage[stage_of[r]]);
+    }
+    a->delay[len < sizeof a->delay ? len : 0] = '\0'; /* of too many ranges */
+}
+
+/* The link that the cause is on most is twice as fast. */
+static void ask_link(struct remedy_asked *a)
+{
+    int from, to;
+    snprintf(a->option, sizeof a->option, "--bandwidth 2x");
+    a->changes.bandwidth_ratio = 2;
+    if (a->cause->n_parts > 0 &&
+        sscanf(a->cause->parts[0].what, "rank %d to rank %d", &from, &to) == 2)
+        snprintf(a->delay, sizeof a->delay, "*-send@%d=0.5 *-recv@%d=0.5", from, to);
+}
+
 static const struct remedy {
     const char *cause, *option;
     struct dpro_changes changes;
+    const char *delay; /* of a job of which there is no model; NULL: none, or what `ask` says */
     const char *lever; /* said behind the next step if this one surely wins; NULL: nothing */
     void (*ask)(struct remedy_asked *asked); /* NULL: the option says all */
 } remedies[] = {
     {"slow_rank", .ask = ask_speed},
-    {"slow_link", "--bandwidth 2x", .changes = {.bandwidth_ratio = 2}},
+    {"slow_link", .changes = {.bandwidth_ratio = 2}, .ask = ask_link},
+    {"uneven_stages", .ask = ask_even_stages},
+    {"garbage_collection", .delay = "gc=0"},
     {"communication",
      "--bandwidth 2x",
      {.bandwidth_ratio = 2},
+     .delay = "COMM=0.5",
      .lever = "Its bytes count most: faster links, or compression."},
     {"communication",
      "--latency 0.5x",
@@ -91,10 +124,13 @@ static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
 {
     bool of_links = remedy->changes.bandwidth_ratio > 0 || remedy->changes.latency_ratio > 0;
     a->changes = remedy->changes;
+    snprintf(a->delay, sizeof a->delay, "%s", remedy->delay ?: "");
     if (remedy->ask)
         remedy->ask(a);
-    else if (!of_links || a->d->g->n_ranks == a->d->g->world_size)
+    else if (remedy->option)
         snprintf(a->option, sizeof a->option, "%s", remedy->option);
+    if (of_links && a->d->g->n_ranks != a->d->g->world_size)
+        a->option[0] = a->delay[0] = '\0';
 }
 
 static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
@@ -103,11 +139,14 @@ static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
 static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int threads)
 {
     int64_t before_ns = a->d->iteration_ns;
-    const char *delays[] = {a->delay};
+    char text[sizeof a->delay], *rest = strcpy(text, a->delay);
+    const char *delays[sizeof text / 2];
     struct dpro_replay_options options = {
-        .size = sizeof options, .delays = delays, .n_delays = 1, .threads = threads};
+        .size = sizeof options, .delays = delays, .threads = threads};
     struct dpro_error refused;
     int64_t after_ns;
+    while (rest)
+        delays[options.n_delays++] = strsep(&rest, " ");
     int rc = a->delay[0] ? dpro_replay_predict(a->d->g, &options, &after_ns, &refused) : -1;
     memory_check();
     if (rc < 0)
@@ -167,9 +206,11 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
         cause->command_gain_ns = llround(gain.value);
         cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
         lever = sure_ns > 0 ? remedies[i].lever : NULL;
-        cause->command = model
-                             ? arena_format(arena, "dpro whatif %s %s", trace, asked.option)
-                             : arena_format(arena, "dpro replay %s --delay %s", trace, asked.delay);
+        cause->command = model ? arena_format(arena, "dpro whatif %s %s", trace, asked.option)
+                               : arena_format(arena, "dpro replay %s", trace);
+        for (char *rest = asked.delay; !model && rest;)
+            cause->command = arena_format(arena, "%s --delay %s", cause->command,
+                                          quoted_path(strsep(&rest, " "), arena));
     }
     if (!model)
         return;

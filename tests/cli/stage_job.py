@@ -14,12 +14,15 @@ MEANS = ("forward-compute", "backward-compute", "optimizer", "gc")
 class StageJob:
     """`chunks`: model chunks a stage; `overlaps`: gradients are scattered chunk by chunk; `strays`: messages that enter or
     leave the model are listed, too. `meets`: after its passes the last stage waits for that of all data-parallel ranks, in something
-    that is not listed. times(op type, dp rank, stage, step, n)
+    that is not listed. `collects`: before which of its passes a stage collects garbage, if not after all. `seldom`: collections that
+    take no time are not listed. late(dp rank, stage, step): seconds before a step's first gather. times(op type, dp rank, stage, step, n)
     gives what an op takes, in seconds; of communication, after its last member has begun."""
 
-    def __init__(self, dp=2, stages=2, micro_batches=4, chunks=1, steps=3, overlaps=False, strays=True, meets=False, times=None):
+    def __init__(self, dp=2, stages=2, micro_batches=4, chunks=1, steps=3, overlaps=False, strays=True, meets=False, collects=None,
+                 seldom=False, late=None, times=None):
         self.dp, self.stages, self.micro_batches, self.chunks = dp, stages, micro_batches, chunks
         self.steps, self.overlaps, self.strays, self.meets = steps, overlaps, strays, meets
+        self.collects, self.seldom, self.late = collects, seldom, late or (lambda *at: 0)
         self.times = times or (lambda *op: 0.01)
         self.ops = {}  # (stage, type, n) -> [chunk, micro-batch, ops before, peer]
         for stage in range(stages):
@@ -57,6 +60,7 @@ class StageJob:
         names = []
         for i, (kind, chunk, batch) in enumerate(order):
             k = count[kind]
+            last = [self.add(stage, "gc", 0, last)] if i == self.collects else last
             count[kind] += 1
             name = self.add(stage, PASSES[kind], k, list(last), chunk, batch)
             names.append(name)
@@ -79,7 +83,7 @@ class StageJob:
         for chunk in reversed(range(self.chunks)):
             before = (scatters[-1:] or gathers[-1:]) + ([ended[chunk]] if self.overlaps else [])
             scatters.append(self.add(stage, "grads-reduce-scatter", len(scatters), before, chunk))
-        last = [self.add(stage, "gc", 0, last)]
+        last = [self.add(stage, "gc", 0, last)] if self.collects is None else last
         last = [self.add(stage, "layernorm-grads-all-reduce", 0, last + (scatters[-1:] if self.overlaps else []))]
         if stage in (0, self.stages - 1):
             last = [self.add(stage, "embedding-grads-all-reduce", 0, last)]
@@ -133,7 +137,7 @@ class StageJob:
                 meets = self.meets and op[:2] == (self.stages - 1, "layernorm-grads-all-reduce")
                 before = [(at, other) for at in self.ops[op][2] for other in (range(self.dp) if meets else [r])]
                 if (op, r) not in start and all(at in end for at in before):
-                    start[op, r] = max([end[at] for at in before], default=0.0)
+                    start[op, r] = max([end[at] for at in before], default=self.late(r, op[0], step))
                 group = self.members(op, r)
                 if all(member in start for member in group):
                     end[op, r] = max(start[member] for member in group) + times(op[1], r, op[0], step, op[2])
@@ -163,6 +167,8 @@ class StageJob:
             times = self.simulate(step, self.times)
             for (op, r), (start, end) in sorted(times.items()):
                 stage, optype, n = op
+                if self.seldom and optype == "gc" and start == end:
+                    continue
                 yield dict(optype=optype, dp_rank=r, stage=stage, rank=stage * self.dp + r, step=10 + step, mb_id=self.ops[op][1],
                            mc=self.ops[op][0], seq_id=n, start_ts=at + start, duration=end - start)
             at += 0 if apart is None else max(end for _, end in times.values()) + apart

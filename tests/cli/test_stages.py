@@ -202,16 +202,25 @@ class TestStages(Case):
         times = uneven(21, by=1)
 
         def usual(*op):
-            return times(*op) + (0.001 if op[0] == "gc" else 0)
+            return times(*op) + (0.001 if op[0] == "gc" and not seldom else 0)
 
         def collecting(optype, r, stage, step, n):
             return usual(optype, r, stage, step, n) + (0.15 if optype == "gc" and step % 2 == r % 2 and stage == step % 3 else 0)
-        job = StageJob(dp=3, stages=3, micro_batches=6, steps=8, times=collecting)
-        facts = self.assert_json("diagnose", self.write("job.csv", job.csv()))
-        causes = {c["cause"]: c for c in facts["causes"]}
-        lost_ms = 1000 * (job.iteration() - job.iteration(usual))
-        self.assertAlmostEqual(causes["garbage_collection"]["blame_ms"], lost_ms, delta=0.1 * lost_ms)
-        self.assertIn("gc.freeze", causes["garbage_collection"]["next_step"])
+        for seldom, collects in ((False, None), (True, None), (True, 7)):
+            job = StageJob(dp=3, stages=3, micro_batches=6, steps=8, times=collecting, collects=collects, seldom=seldom)
+            cause = next(c for c in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]
+                         if c["cause"] == "garbage_collection")
+            lost_ms = 1000 * (job.iteration() - job.iteration(usual))
+            self.assertAlmostEqual(cause["blame_ms"], lost_ms, delta=0.1 * lost_ms)
+            self.assertIn("gc.freeze", cause["next_step"])
+            self.assertRegex(cause["command"], r"^dpro replay \S+ --delay gc=0$")
+            self.assertAlmostEqual(cause["command_gain_ms"], lost_ms, delta=0.1 * lost_ms)
+
+    def test_a_worker_that_is_late_for_its_first_gather_is_a_gap_and_no_communication(self):
+        job = StageJob(dp=3, stages=3, micro_batches=6, times=uneven(23, by=1), late=lambda r, stage, step: 0.2 * ((r, stage) == (1, 0)))
+        causes = {c["cause"]: c["blame_ms"] for c in self.assert_json("diagnose", self.write("job.csv", job.csv(apart=0.01)))["causes"]}
+        self.assertAlmostEqual(causes["python_gaps"], 210, delta=12)
+        self.assertLess(causes.get("communication", 0), 100)
 
     def test_a_late_update_is_a_slow_rank_where_steps_begin_together(self):
         usual = uneven(20, by=1)
@@ -237,6 +246,9 @@ class TestStages(Case):
             self.assertEqual(cause["ranks"], [1, dp + 1])
             self.assertEqual({part["what"] for part in cause["parts"]}, {f"rank 1 to rank {dp + 1}", f"rank {dp + 1} to rank 1"})
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.02 * lost_ms)
+            self.assertIn(f"--delay '*-send@{cause['ranks'][0]}=0.5'" if "rank 1 to" in cause["parts"][0]["what"] else "-recv@1=0.5",
+                          cause["command"])
+            self.assertGreater(cause["command_gain_ms"], 0.2 * lost_ms)
             self.assertEqual(cause["order"], 1)  # what more micro-batches would hide of it is no reason to use them
             facts = self.assert_json("diagnose", self.write("fair.csv.gz", fair.csv()))
             self.assertNotIn("slow_link", [cause["cause"] for cause in facts["causes"]])

@@ -17,7 +17,8 @@ struct stage_wait {
 struct plan_maker {
     const struct stage_table *table;
     struct stage_plan *plan;
-    bool *crosses; /* by op: messages that pass a border */
+    bool *crosses;   /* by op: messages that pass a border */
+    uint32_t *taken; /* by pass: 1 + the message that it takes in; 0: none */
     ARRAY(struct stage_wait) waits;
 };
 
@@ -45,6 +46,7 @@ static void list_ops(struct plan_maker *m, struct arena *arena)
     plan->ops = arena_array(arena, room + 1, sizeof *plan->ops);
     plan->first = arena_array(arena, n_keys + 1, sizeof *plan->first);
     m->crosses = arena_array(arena, room + 1, sizeof *m->crosses);
+    m->taken = arena_array(arena, room + 1, sizeof *m->taken);
     for (uint32_t s = 0; s < table->n_stages; s++) {
         uint32_t worker = table->worker_at[s];
         size_t n = worker == UINT32_MAX ? 0 : stage_table_count(table, worker, table->usual);
@@ -126,6 +128,7 @@ static void add_messages(struct plan_maker *m, uint32_t stage, enum stage_op_typ
             continue;
         uint32_t op = own.at[i++];
         add_wait(m, sends ? op : pass, sends ? pass : op);
+        m->taken[pass] = sends ? m->taken[pass] : op + 1;
         if (!sends && pass > first_pass)
             add_wait(m, op, pass - 1);
         m->crosses[op] = passes_border;
@@ -169,36 +172,47 @@ static void add_chunks(struct plan_maker *m, uint32_t stage, const index_array *
     }
 }
 
-/* What follows the passes, one after the other. */
-static void add_end(struct plan_maker *m, uint32_t stage, const index_array *passes, bool meanwhile)
+/* What follows the passes, one after the other; and garbage is collected between any two. */
+static void add_end(struct plan_maker *m, uint32_t stage, index_array *passes)
 {
-    static const enum stage_op_type types[] = {STAGE_GC,
-                                               STAGE_LAYERNORM_GRADS,
+    static const enum stage_op_type types[] = {STAGE_LAYERNORM_GRADS,
                                                STAGE_EMBEDDING_GRADS,
                                                STAGE_SEPARATE_GRADS,
                                                STAGE_GRADS_SCATTER,
                                                STAGE_CLIP,
                                                STAGE_OPTIMIZER};
     uint32_t last = UINT32_MAX, scattered = first_of(m, stage, STAGE_GRADS_SCATTER + 1);
+    bool meanwhile = m->table->scatters_meanwhile;
     bool follows = meanwhile && scattered > first_of(m, stage, STAGE_GRADS_SCATTER);
+    size_t n_passes = passes->n;
     EACH (const uint32_t, pass, *passes)
         if (last == UINT32_MAX || end_ns(m, *pass) > end_ns(m, last))
             last = *pass;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (uint32_t op = first_of(m, stage, types[t]);
-             op < first_of(m, stage, types[t] + 1) &&
-             !(types[t] == STAGE_GRADS_SCATTER && meanwhile);
+             op < first_of(m, stage, types[t] + 1) && stage_op_is_in_turn(m->table, types[t]);
              last = op++) {
             if (last != UINT32_MAX)
                 add_wait(m, op, last);
-            if (follows && types[t] != STAGE_GC) {
+            if (follows) {
                 add_wait(m, op, scattered - 1);
                 follows = false;
             }
+            array_push(passes, op);
         }
+    for (uint32_t gc = first_of(m, stage, STAGE_GC); gc < first_of(m, stage, STAGE_GC + 1); gc++) {
+        size_t place = stage_gc_place(m->plan->ops[gc].row->micro_batch, n_passes, passes->n);
+        if (place > 0)
+            add_wait(m, gc, passes->at[place - 1]);
+        if (place >= passes->n)
+            continue;
+        add_wait(m, passes->at[place], gc);
+        if (m->taken[passes->at[place]] > 0) /* it is asked for after that */
+            add_wait(m, m->taken[passes->at[place]] - 1, gc);
+    }
 }
 
-static void add_stage(struct plan_maker *m, uint32_t stage, bool meanwhile)
+static void add_stage(struct plan_maker *m, uint32_t stage)
 {
     SCRATCH index_array passes = add_turns(m, stage, STAGE_FORWARD);
     SCRATCH index_array shards = add_turns(m, stage, STAGE_PARAMS_GATHER);
@@ -206,9 +220,9 @@ static void add_stage(struct plan_maker *m, uint32_t stage, bool meanwhile)
         add_messages(m, stage, type);
     hold_first_backward(m, stage, &passes);
     add_chunks(m, stage, &passes, true);
-    if (meanwhile)
+    if (m->table->scatters_meanwhile)
         add_chunks(m, stage, &passes, false);
-    add_end(m, stage, &passes, meanwhile);
+    add_end(m, stage, &passes);
 }
 
 /* The k-th message that leaves a stage is the k-th that its neighbour takes. */
@@ -276,13 +290,11 @@ ORDER(by_op, struct stage_wait, ASCENDING(op) ?: ASCENDING(before));
 void stage_plan_make(const struct stage_table *table, struct stage_plan *plan, struct arena *arena)
 {
     struct plan_maker m = {.table = table, .plan = plan};
-    bool meanwhile = false, in_order = true;
+    bool in_order = true;
     *plan = (struct stage_plan){.n = 0};
-    EACH (const struct stage_op, op, table->ops)
-        meanwhile |= op->type == STAGE_SEPARATE_GRADS;
     list_ops(&m, arena);
     for (uint32_t s = 0; s < table->n_stages; s++)
-        add_stage(&m, s, meanwhile);
+        add_stage(&m, s);
     for (uint32_t s = 0; s < table->n_stages; s++) {
         pair_messages(&m, s, STAGE_FORWARD_SEND, (s + 1) % table->n_stages);
         pair_messages(&m, (s + 1) % table->n_stages, STAGE_BACKWARD_SEND, s);

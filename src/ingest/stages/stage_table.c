@@ -57,6 +57,7 @@ static void order_workers(struct stage_table *table)
     }
     EACH (struct stage_op, op, table->ops) {
         op->worker = index[op->worker];
+        table->scatters_meanwhile |= op->type == STAGE_SEPARATE_GRADS;
         table->n_chunks = MAX(table->n_chunks, op->chunk + UINT32_C(1));
     }
     size_t n_places = (size_t)table->n_replicas * table->n_stages;
@@ -148,6 +149,83 @@ static void order_ops(struct stage_table *table)
     table->ops.n = first[n_places];
 }
 
+ORDER(by_start, struct stage_op, ASCENDING(start_ns) ?: ASCENDING(type) ?: ASCENDING(sequence));
+
+/* Garbage is collected at any place among what a worker does in turn, and in few steps. All
+ * workers of a stage do so at the same places then: for no time where the file lists nothing. */
+static void place_collections(struct stage_table *table)
+{
+    size_t n_steps = table->steps.n, n = table->workers.n * n_steps, n_ops = 0;
+    SCRATCH ARRAY(uint64_t) places = {0}; /* stage and place */
+    SCRATCH struct map seen = {0};
+    SCRATCH ARRAY(struct stage_op) turns = {0};
+    enum { MOST_MORE = 64 };
+    struct stage_op *ops = NULL;
+    for (size_t i = 0; i < 2 * n; i++) { /* finds the places, then fills them */
+        size_t at = i % n, first = table->first[at], stage = table->workers.at[at / n_steps].stage;
+        struct stage_op *op = table->ops.at + first, *end = table->ops.at + table->first[at + 1];
+        if (i == n && (places.n == 0 || n * places.n > MOST_MORE * table->ops.n))
+            return;
+        if (i == n) {
+            sort_u64(places.at, places.n);
+            ops = mem_alloc((table->ops.n + n * places.n + 1) * sizeof *ops);
+        }
+        uint32_t n_gc = 0, n_passes = 0;
+        turns.n = 0;
+        for (const struct stage_op *turn = op; turn < end; turn++)
+            if (stage_op_is_in_turn(table, turn->type)) {
+                n_passes += turn->type <= STAGE_BACKWARD;
+                array_push(&turns, *turn);
+                turns.at[turns.n - 1].micro_batch = (int32_t)(turn - op); /* where it is put */
+            }
+        array_sort(&turns, by_start);
+        if (i >= n)
+            table->first[at] = n_ops;
+        for (; op < end && (op->type != STAGE_GC || (i >= n && turns.n == 0)); op++)
+            if (i >= n)
+                ops[n_ops++] = *op;
+        for (; op < end && i < n; op++) {
+            uint32_t before =
+                (uint32_t)LOWER_BOUND(k, (size_t)0, turns.n, turns.at[k].start_ns < op->start_ns);
+            op->micro_batch =
+                (int32_t)(before < n_passes ? before : before - n_passes + AFTER_PASSES);
+            uint64_t place = stage << 32 | (uint32_t)op->micro_batch;
+            if (map_insert(&seen, map_key(place), 1))
+                array_push(&places, place);
+        }
+        for (size_t p = 0; p < places.n && i >= n && turns.n > 0; p++) {
+            struct stage_op gc = turns.at[0];
+            int32_t place = (int32_t)(uint32_t)places.at[p];
+            if (places.at[p] >> 32 != stage)
+                continue;
+            size_t before = stage_gc_place(place, n_passes, turns.n);
+            if (before > 0)
+                gc.start_ns = turns.at[before - 1].start_ns + turns.at[before - 1].dur_ns;
+            gc.type = STAGE_GC;
+            gc.sequence = n_gc++;
+            gc.micro_batch = place;
+            gc.dur_ns = 1;
+            for (const struct stage_op *row = op; row < end; row++)
+                if (row->micro_batch == place) {
+                    gc.start_ns = gc.dur_ns > 1 ? gc.start_ns : row->start_ns;
+                    gc.dur_ns = time_add(gc.dur_ns, row->dur_ns);
+                }
+            struct stage_op *next =
+                before < turns.n ? &ops[table->first[at] + turns.at[before].micro_batch] : NULL;
+            int64_t late_ns = next ? gc.start_ns + 1 - next->start_ns : 0;
+            if (late_ns > 0 && late_ns < next->dur_ns) { /* else it would be a part of that op */
+                next->start_ns += late_ns;
+                next->dur_ns -= late_ns;
+            }
+            ops[n_ops++] = gc;
+        }
+    }
+    table->first[n] = n_ops;
+    mem_free(table->ops.at);
+    table->ops.at = ops;
+    table->ops.n = table->ops.cap = n_ops;
+}
+
 /* The first of the steps in which the most workers do the same. */
 static void choose_usual(struct stage_table *table)
 {
@@ -170,5 +248,6 @@ void stage_table_order(struct stage_table *table)
     order_steps(table);
     lay_out_steps(table);
     order_ops(table);
+    place_collections(table);
     choose_usual(table);
 }

@@ -74,7 +74,8 @@ struct stage_op {
     int64_t start_ns, dur_ns;
     uint32_t worker, step; /* indices */
     uint32_t sequence;     /* counts ops of its type of a worker in a step, in order of start */
-    int32_t micro_batch;   /* -1: not said */
+    int32_t micro_batch;   /* -1: not said; of a collection of garbage: its place: so many passes
+                              precede it; from AFTER_PASSES on all, and so many ops more */
     uint16_t chunk;        /* of the stage's model chunks (virtual stages) */
     uint8_t type;          /* enum stage_op_type */
 };
@@ -95,13 +96,29 @@ struct stage_table {
     ARRAY(int64_t) steps;               /* numbers, ascending */
     size_t n_twice;                     /* rows that were there twice */
     uint32_t n_replicas, n_stages, n_chunks;
-    uint32_t usual;       /* step, index: most do the same as it */
-    int64_t (*bounds)[2]; /* of each step, over all workers, but before the next one */
+    bool scatters_meanwhile; /* gradients, while passes go on */
+    uint32_t usual;          /* step, index: most do the same as it */
+    int64_t (*bounds)[2];    /* of each step, over all workers, but before the next one */
     size_t *first; /* ops of a step of a worker: [worker * steps + step], one more at the end */
     uint32_t *worker_at;            /* [replica * n_stages + stage]; UINT32_MAX: there is none */
     ARRAY(struct stage_edge) edges; /* between spans, by worker */
 };
 void stage_table_fini(void *stages);
+/* How many ops of a worker in turn precede a collection of garbage, by its place. */
+enum { AFTER_PASSES = 1 << 24 };
+static inline size_t stage_gc_place(int32_t place, size_t n_passes, size_t n_turns)
+{
+    bool after = place >= AFTER_PASSES;
+    return MIN(after ? n_passes + (size_t)(place - AFTER_PASSES) : (size_t)place,
+               after ? n_turns : n_passes);
+}
+/* Whether it is one of those that a worker does in turn: a program that waits for each before the
+ * next. Garbage is collected between any two of them. */
+static inline bool stage_op_is_in_turn(const struct stage_table *table, uint8_t type)
+{
+    return type <= STAGE_BACKWARD || (type > STAGE_GRADS_SCATTER && type < STAGE_GC) ||
+           (type == STAGE_GRADS_SCATTER && !table->scatters_meanwhile);
+}
 
 /* Puts all in order. Before, workers and steps may stand in any order, and a sequence is what the
  * file says; UINT32_MAX: nothing. There is an op. */

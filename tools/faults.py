@@ -48,7 +48,7 @@ def paused(job, ms):
 # Name: kinds of jobs, causes that are right (any of them; their blames add up), and what a drawn job gets.
 FAULTS = {
     "none": (("gpu", "cpu", "pipeline", "fsdp"), (), lambda job: {}),
-    "one rank is slower": (("gpu", "cpu", "fsdp"), ("slow_rank",), lambda job: {"slow": for_one(job["victim"], 1.4, 1.0)}),
+    "one rank is slower": (("gpu", "cpu", "fsdp", "pipeline"), ("slow_rank",), lambda job: {"slow": for_one(job["victim"], 1.4, 1.0)}),
     "one rank's core shared by turns": (("cpu",), ("slow_rank",), lambda job: {"slice_us": for_one(job["victim"], 4_000.0, 0.0)}),
     "link at half its rate": (("gpu", "cpu", "fsdp"), ("slow_link", "communication"), lambda job: {"bytes_us": 2 * job["bytes_us"]}),
     "latency added": (("gpu", "cpu"), ("slow_link", "small_messages", "communication"), lambda job: {"latency_us": 10_000.0}),
@@ -114,7 +114,9 @@ class Lab:
                                 "near": abs(more - truth) <= max(NEAR_MS, truth * NEAR_PCT / 100)})
         first = [cause for cause in blames if cause not in BESIDE][:len(faults)]
         row["first"] = first
-        row["right"] = all(any(cause in self.faults[fault][1] for cause in first) for fault in faults)
+        added = sorted((cause for cause in blames if cause not in BESIDE), key=lambda cause: plain.get(cause, 0) - blames[cause])
+        for key, causes in (("right", first), ("added", added[:len(faults)])):
+            row[key] = all(any(cause in self.faults[fault][1] for cause in causes) for fault in faults)
         return row
 
 
@@ -124,7 +126,8 @@ def rows_of(lab, seeds, wanted):
     return (lab.row(kind, seed, faults) for kinds, faults, name in asked for kind in kinds for seed in seeds if wanted in name)
 
 
-HEAD = ("fault", "jobs:", "cost, ms:", "cause first:", "blame within 20 % or 3 ms:", "off by, ms, at most:", "causes that came first")
+HEAD = ("fault", "jobs:", "cost, ms:", "cause first:", "of what it adds:", "blame within 20 % or 3 ms:", "off by, ms, at most:",
+        "causes that came first")
 
 
 def unfaulty(rows):
@@ -143,13 +146,14 @@ def table_of(rows):
     for faults in dict.fromkeys(row["faults"] for row in rows):
         these = [row for row in rows if row["faults"] == faults and not row["problem"]]
         if not faults and these:
-            lines.append(("`no fault`", str(len(these)), "0", "–", "–", "–", f"above {NOISE_PCT:g} %: {unfaulty(these)}"))
+            lines.append(("`no fault`", str(len(these)), "0", "–", "–", "–", "–", f"above {NOISE_PCT:g} %: {unfaulty(these)}"))
         if not faults or not these:
             continue
         parts, costs = [part for row in these for part in row["each"]], [row["cost_ms"] for row in these]
         first = collections.Counter(cause for row in these for cause in row["first"])
         lines.append((f"`{' and '.join(faults)}`", str(len(these)), f"{fixed(min(costs), 0)} to {fixed(max(costs), 0)}",
-                      f"{sum(row['right'] for row in these)}", f"{sum(part['near'] for part in parts)} of {len(parts)}",
+                      *(f"{sum(row[key] for row in these)}" for key in ("right", "added")),
+                      f"{sum(part['near'] for part in parts)} of {len(parts)}",
                       fixed(max((part["error_ms"] for part in parts), key=abs), 1, True),
                       ", ".join(f"{cause} {n}" for cause, n in first.most_common())))
     return lines
@@ -163,8 +167,6 @@ def print_row(row):
     says = ", ".join(f"{cause} {ms:.1f}" for cause, ms in row["blames"].items() if ms >= 0.05)
     costs = "; ".join(f"{part['truth_ms']:.1f} ms, blamed {part['blame_ms']:.1f}{'' if part['near'] else ' !'}" for part in row["each"])
     print(f"{what}: {row['plain_ms']:.1f} + {costs or '0'}{'' if row['right'] else ' WRONG FIRST'}: {says}", flush=True)
-
-
 
 
 # Of real jobs: settings of bench/train_blind.py that put a fault in, the causes that are right, and settings of the job without it.
@@ -263,7 +265,8 @@ def main():
     lines, judged = table_of(rows), [row for row in rows if row["faults"] and not row["problem"]]
     table = "live" if args.live else "faults"
     show(table, HEAD, lines)
-    print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}")
+    print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}, of what its fault adds in "
+          f"{sum(row['added'] for row in judged)}; blame near in {sum(part['near'] for row in judged for part in row['each'])}")
     if args.readme and lines:
         accuracy_tables.write(ROOT, {table: markdown(HEAD, lines)})
     problems = ["%s: %s" % (row["faults"], row["problem"]) for row in rows if row["problem"]]

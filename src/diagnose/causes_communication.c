@@ -103,19 +103,25 @@ static bool is_sized(const struct diagnosed *d, uint32_t op)
 /* Those who take part in a transfer, and of what class it is. */
 struct timed_link {
     uint64_t class, who;
-    int from, to; /* ranks of a message; the first and the last of a collective's */
-    bool is_pair, of_unknown_size;
+    uint32_t from, to; /* ranks of a message; the first and the last of a collective's; indices */
+    bool is_pair, of_two, of_unknown_size; /* a message; two ranks' */
 };
+
+static bool share_host(const struct dpro_graph *g, uint32_t rank, uint32_t other)
+{
+    return g->rank_hosts && g->rank_hosts[rank] == g->rank_hosts[other];
+}
 
 static struct timed_link pair_link(const struct dpro_graph *g, uint32_t kind, uint32_t from,
                                    uint32_t to)
 {
-    bool near = g->rank_hosts && g->rank_hosts[from] == g->rank_hosts[to];
+    bool near = share_host(g, from, to);
     return (struct timed_link){.class = kind * 4 + near,
                                .who = (uint64_t)from << 32 | to,
-                               .from = g->ranks[from].rank,
-                               .to = g->ranks[to].rank,
-                               .is_pair = true};
+                               .from = from,
+                               .to = to,
+                               .is_pair = true,
+                               .of_two = true};
 }
 
 /* The ranks of a collective: process groups have names, but not of all frameworks. */
@@ -131,6 +137,7 @@ static struct timed_link group_link(const struct dpro_graph *g, uint32_t kind,
     link.class = ((2 + link.class) * 64 + c->kind) * 65536 + c->n_members;
     link.who ^= map_mix(c->group + UINT64_C(1));
     link.is_pair = false;
+    link.of_two = c->n_members == 2;
     return link;
 }
 
@@ -178,6 +185,37 @@ static double transfer_ns(const struct time_group *group, uint32_t n, double usu
     return of.mean / n_ops;
 }
 
+/* What most links of a class take; where more than half are those of one rank or host, and all of
+ * these slower than all others, what most of the others do. */
+static double usual_transfer(const struct dpro_graph *g, const struct time_group *groups, size_t n,
+                             const struct timed_link *links, const double *ns)
+{
+    SCRATCH double *some = mem_array(n + 1, sizeof *some);
+    size_t slowest = 0;
+    for (size_t k = 1; k < n; k++)
+        slowest = ns[k] > ns[slowest] ? k : slowest;
+    const struct timed_link *worst = &links[groups[slowest].rank];
+    for (int end = 0; end < 2 && worst->of_two; end++) {
+        uint32_t rank = end ? worst->to : worst->from;
+        size_t n_others = 0;
+        double most = 0, least = DBL_MAX;
+        for (size_t k = 0; k < n; k++) {
+            const struct timed_link *link = &links[groups[k].rank];
+            if (link->from == rank || link->to == rank || share_host(g, link->from, rank) ||
+                share_host(g, link->to, rank)) {
+                least = MIN(least, ns[k]);
+            } else {
+                most = MAX(most, ns[k]);
+                some[n_others++] = ns[k];
+            }
+        }
+        if (n_others > 1 && least > 1.2 * most)
+            return select_double(some, n_others, (n_others - 1) / 2);
+    }
+    memcpy(some, ns, n * sizeof *some);
+    return select_double(some, n, (n - 1) / 2);
+}
+
 /* Links whose transfers take a fifth longer than those of most links of their class, of three or
  * more; where sizes aren't known, three times as long. */
 void find_slow_links(const struct diagnosed *d, struct cause_found *found)
@@ -213,7 +251,7 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
         end = RUN_END(k, i, (size_t)groups.n, groups.at[k].key == groups.at[i].key);
         for (size_t k = i; k < end; k++)
             usual[k - i] = transfer_ns(&groups.at[k], d->n_iterations, 0, &longer);
-        double most = select_double(usual, end - i, (end - i - 1) / 2);
+        double most = usual_transfer(g, &groups.at[i], end - i, links.at, usual);
         for (size_t k = i; k < end && end - i > 2; k++) {
             const struct timed_link *link = &links.at[groups.at[k].rank];
             double mean = transfer_ns(&groups.at[k], d->n_iterations, most, &longer);
@@ -224,7 +262,7 @@ void find_slow_links(const struct diagnosed *d, struct cause_found *found)
                 piece_share(found, d, *op,
                             found_part(found, map_key(link->who),
                                        link->is_pair ? "rank %d to rank %d" : "ranks %d to %d",
-                                       link->from, link->to),
+                                       g->ranks[link->from].rank, g->ranks[link->to].rank),
                             &share, true);
         }
     }
@@ -356,10 +394,10 @@ struct sized {
 ORDER(by_size, struct sized, ASCENDING(class) ?: ASCENDING(bytes) ?: ASCENDING(op));
 
 /* What any transfer of a class takes, however small: of a line through all, a point as heavy as it
- * is short. */
-static double latency_of(const struct sized *all, size_t n, double *ns_per_byte)
+ * is short; and its standard error. */
+static double latency_of(const struct sized *all, size_t n, double *ns_per_byte, double *std)
 {
-    double w = 0, x = 0, y = 0, xx = 0, xy = 0, least = all[0].ns;
+    double w = 0, x = 0, y = 0, xx = 0, xy = 0, least = all[0].ns, off = 0;
     for (size_t i = 0; i < n; i++) {
         double weight = 1 / (all[i].ns * all[i].ns), bytes = (double)all[i].bytes;
         w += weight;
@@ -371,7 +409,13 @@ static double latency_of(const struct sized *all, size_t n, double *ns_per_byte)
     }
     double below = w * xx - x * x;
     *ns_per_byte = below > 0 ? MAX((w * xy - x * y) / below, 0) : 0;
-    return MIN(MAX((y - *ns_per_byte * x) / w, 0), least);
+    double latency = (y - *ns_per_byte * x) / w;
+    for (size_t i = 0; i < n; i++) {
+        double its = (all[i].ns - latency - *ns_per_byte * (double)all[i].bytes) / all[i].ns;
+        off += its * its / (double)MAX(n - 2, 1);
+    }
+    *std = below > 0 ? sqrt(off * xx / below) : INFINITY;
+    return MIN(MAX(latency, 0), least);
 }
 
 static uint32_t arrival_of(const struct dpro_graph *g, uint32_t collective, uint32_t transfer)
@@ -453,10 +497,11 @@ void find_small_messages(const struct diagnosed *d, struct cause_found *found)
     for (size_t i = 0, end; i < all.n; i = end) {
         end = RUN_END(k, i, all.n, all.at[k].class == all.at[i].class);
         most_alike = MAX(most_alike, end - i);
-        if (end - i < LEAST || all.at[end - 1].bytes < SIZES_APART * all.at[i].bytes)
+        double rate, std, latency = latency_of(all.at + i, end - i, &rate, &std);
+        if (end - i < LEAST || (all.at[end - 1].bytes < SIZES_APART * all.at[i].bytes &&
+                                (end - i < MANY || std > latency / 10)))
             continue;
         told = true;
-        double rate, latency = latency_of(all.at + i, end - i, &rate);
         for (uint32_t r = 0; r < g->n_ranks; r++)
             saved[r] = share_saved(d, r, all.at + i, end - i, collective, latency, &pull);
         for (size_t k = i; k < end; k++) {

@@ -15,7 +15,7 @@ class Job:
     def __init__(self, kernels=300, kernel_us=100.0, cpu_us=30.0, world=1, buckets=0, transfer_us=2000.0, sync=None,
                  streams=1, jitter=0.0, slow=None, start_us=1_000_000_000.0, seed=1, rounding_us=0.0, uneven=0, units=0,
                  within=None, before_forward=None, gpu_rounding_us=0.0, program=None, factor=None, accumulates=False,
-                 rows=None):
+                 rows=None, per_host=0):
         self.kernels, self.kernel_us, self.cpu_us = kernels, kernel_us, cpu_us
         self.world, self.buckets, self.transfer_us = world, buckets, transfer_us
         # None, or where a step waits for its GPU: "loss" (before backward) or "end"; "previous": at its end for the
@@ -31,6 +31,7 @@ class Job:
         self.program = program  # called with a rank: what it does in place of passes forward and back
         self.factor = factor  # called with a rank and an op's name: how much longer its kernels take there
         self.accumulates = accumulates  # autograd's ops tell which gradients a bucket holds
+        self.per_host = per_host  # ranks; 0: no host is recorded
         self.rows = rows  # called with a rank: of the matrices that it multiplies; None: no shapes are recorded
         self.units = units  # whose parameters are sharded, and gathered one unit ahead
 
@@ -269,6 +270,6 @@ def write(case, job, steps=6, before=0, synced=True, cut_us=None, folder="job", 
                 events.append(event)
         trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}],
                  "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": job.world},
-                 "traceEvents": events}
+                 **({"host_name": f"host{rank.rank // job.per_host}"} if job.per_host else {}), "traceEvents": events}
         case.write(f"{folder}/rank{rank.rank}.pt.trace.json.gz", trace)
     return case.path(folder), Truth(job, ranks, before, steps)

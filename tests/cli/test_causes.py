@@ -134,6 +134,24 @@ def pairs(slow):
     return program
 
 
+def over_hosts(slow):
+    """Four hosts of two ranks in a row exchange tensors with their neighbours; `slow`: the second's network."""
+    def program(rank):
+        for k in range(10):
+            end = yield from rank.launch("aten::mm", f"gemm_{k % 3}", rank.job.kernel_us, 7)
+            for nth in range(2):
+                host = rank.rank // 2
+                other = rank.rank + (2 if host % 2 == nth else -2)
+                members = sorted((rank.rank, other)) if 0 <= other < 8 else [rank.rank]
+                rank.group = (str(members), members)
+                end = yield from rank.communicate("allreduce", end, 1, 500_000, 900 if slow and any(m // 2 == 1 for m in members) else 400)
+            rank.let_stream_wait(1)
+            rank.free[7] = max(rank.free[7], end)
+        rank.group = ("0", list(range(rank.job.world)))
+        yield from update(rank, (yield from rank.communicate("allreduce", (yield from backward(rank, 20)), 2)))
+    return program
+
+
 def meeting_between_passes(rank):
     """The thread that launches forward waits for what ranks reduce, before another one launches back."""
     yield from rank.forward(20)
@@ -215,6 +233,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("communication", "tp all_reduce", {"program": meeting_between_passes}, {"transfer_us": 6000.0}),
     ("recomputation", "rank", {"program": checkpointed(False)}, {"program": checkpointed(True)}),
     ("slow_link", "ranks 2 to 3", {"world": 8, "program": pairs(False)}, {"program": pairs(True)}),
+    ("slow_link", "ranks ", {"world": 8, "per_host": 2, "program": over_hosts(False)}, {"program": over_hosts(True)}),
     ("small_messages", "transfers of 800000 bytes", {"program": buckets(4_000_000, 8_000_000)},
      {"program": buckets(*[200_000] * 20, 8_000_000)}),
     ("bucket_order", "dp all_reduce of bucket ", {"program": in_chunks(False)}, {"program": in_chunks(True)}),

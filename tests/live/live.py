@@ -178,7 +178,9 @@ class Case(unittest.TestCase):
 
     def ranks(self, body, world=2, dpro=True, timeout=300, out=None, arguments=(), preexec_fn=None, **more):
         """Runs the script as `world` ranks; a world of 1 has no rank in its environment at all."""
-        path = self.script(body)
+        return self.run_script(self.script(body), world, dpro, timeout, out, arguments, preexec_fn, **more)
+
+    def run_script(self, path, world=2, dpro=True, timeout=300, out=None, arguments=(), preexec_fn=None, **more):
         environment = self.environment(dpro, out, **more)
         if world > 1:
             environment.update(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports()[0]),

@@ -3,7 +3,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import live
 
@@ -55,16 +54,15 @@ end()
 
 
 class Marks(live.Case):
+    WARM = True
+
     def whatif(self, trace, *args):
         done = subprocess.run([live.DPRO, "whatif", trace, *args, "--json"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         return json.loads(done.stdout)
 
     def record(self, script, *arguments, ranks=2, out=None):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=%d" % ranks]
-        done = subprocess.run([*launch, os.path.join(EXAMPLES, script), "--steps", "30", *SMALL, *arguments], timeout=300,
-                              env=self.environment(out=out), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.assertEqual(done.returncode, 0, done.stdout.decode("utf-8", "replace")[-3000:])
+        self.assert_ran(self.run_script(os.path.join(EXAMPLES, script), ranks, out=out, arguments=["--steps", "30", *SMALL, *arguments]))
 
     def marks(self, rank):
         """(what, number, peer, group) of each mark of the timing window, by time."""

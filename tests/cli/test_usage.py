@@ -117,40 +117,24 @@ class Completion(Case):
             script = self.write(shell, dpro("completion", shell).out)
             subprocess.run([shell, "-n", script], check=True, timeout=20)
 
-    def test_unknown_shell_is_refused(self):
-        self.assert_error(dpro("completion", "tcsh"), USAGE, "bash, zsh, fish")
-        self.assert_error(dpro("completion"), USAGE, "bash, zsh, fish")
-
 
 class WrongUsage(Case):
     def refuse(self, args, *patterns):
         self.assert_error(dpro(*args), USAGE, *patterns)
 
-    def test_unknown_command_suggests_the_nearest(self):
-        self.refuse(["repaly"], "unknown command 'repaly'.*'replay'")
-        self.refuse(["completon"], "completion")
-        self.refuse(["xyzzy"], "dpro help")
-
-    def test_a_path_in_place_of_a_command_suggests_replay(self):
-        self.refuse([BUNDLED], "dpro replay")
-
-    def test_an_option_in_place_of_a_command(self):
-        self.refuse(["--json", BUNDLED], "--json")
-
-    def test_replay_needs_a_path(self):
-        self.refuse(["replay"], "dpro help replay")
-        self.refuse(["replay", "--json"], "dpro help replay")
-
-    def test_unknown_option_suggests_the_nearest(self):
-        self.refuse(["replay", "--sampels", "3", BUNDLED], "--sampels.*--samples")
-        self.refuse(["replay", "-Z", BUNDLED], "-Z")
-
-    def test_missing_value(self):
-        for option in ("--output", "-o", "--steps", "--samples", "--delay"):
-            self.refuse(["replay", BUNDLED, option], re.escape(option) + " needs a value")
-
-    def test_flag_with_a_value(self):
-        self.refuse(["replay", BUNDLED, "--json=yes"], "--json takes no value")
+    def test_what_is_wrong_is_named_with_what_is_meant(self):
+        replay = ["replay", BUNDLED]
+        for args, *patterns in (
+                (["repaly"], "unknown command 'repaly'.*'replay'"), (["completon"], "completion"), (["xyzzy"], "dpro help"),
+                ([BUNDLED], "dpro replay"), (["--json", BUNDLED], "--json"), (["replay"], "dpro help replay"),
+                (["replay", "--json"], "dpro help replay"), ([*replay, "--sampels", "3"], "--sampels.*--samples"), ([*replay, "-Z"], "-Z"),
+                *(([*replay, option], option + " needs a value") for option in ("--output", "-o", "--steps", "--samples", "--delay")),
+                ([*replay, "--json=yes"], "--json takes no value"), ([*replay, "--delay", "no_such_op=2"], "no_such_op"),
+                ([*replay, "--delay", "FW@77=2"], "77"), ([*replay, "--fail-on=3", "--delay=FW=2"], "--fail-on", "--delay"),
+                (["replay", "--\x1b[31mred\n"], r"\\x1b"), (["completion", "tcsh"], "bash, zsh, fish"),
+                (["completion"], "bash, zsh, fish")):
+            with self.subTest(args):
+                self.refuse(args, *patterns)
 
     def test_bad_values_name_the_option_and_the_form(self):
         cases = {
@@ -183,16 +167,6 @@ class WrongUsage(Case):
                         text = f"FW={value}" if option == "--delay" else value
                         self.assert_error(dpro(command, f"{option}={text}", "/nonexistent"), USAGE, option)
         self.assertGreater(n, 200)
-
-    def test_a_delay_that_names_nothing_is_refused(self):
-        self.refuse(["replay", BUNDLED, "--delay", "no_such_op=2"], "no_such_op")
-        self.refuse(["replay", BUNDLED, "--delay", "FW@77=2"], "77")
-
-    def test_fail_on_and_delay_do_not_go_together(self):
-        self.refuse(["replay", BUNDLED, "--fail-on=3", "--delay=FW=2"], "--fail-on", "--delay")
-
-    def test_control_characters_are_escaped_in_messages(self):
-        self.refuse(["replay", "--\x1b[31mred\n"], r"\\x1b")
 
     def test_two_dashes_end_the_options(self):
         self.assert_error(dpro("replay", "--", "--json"), INPUT, "--json")

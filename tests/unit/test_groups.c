@@ -168,15 +168,26 @@ TEST(any_groups_take_as_long_as_in_the_obvious_simulation)
 
 /* ---- other links ---- */
 
-static int64_t time_with(const struct job *job, const struct dpro_changes *changes)
+static int64_t time_of_world(const struct dpro_graph *graph, const struct job *job,
+                             const struct dpro_changes *changes)
 {
     struct dpro_whatif *whatif;
     struct dpro_error err = {.code = 0};
-    if (dpro_whatif_run(NULL, &job->model, changes, &whatif, &err) < 0)
+    if (dpro_whatif_run(graph, &job->model, changes, &whatif, &err) < 0)
         fail_msg("%s", err.text);
     int64_t ns = dpro_whatif_answer(whatif)->predicted.iteration_ns;
     dpro_whatif_destroy(whatif);
     return ns;
+}
+
+static void assert_refused(const struct dpro_graph *graph, const struct job *job,
+                           const struct dpro_changes *changes, const char *why)
+{
+    struct dpro_whatif *whatif;
+    struct dpro_error err;
+    assert_int_equal(dpro_whatif_run(graph, &job->model, changes, &whatif, &err), DPRO_EUSAGE);
+    if (!strstr(err.text, why))
+        fail_msg("%s", err.text);
 }
 
 TEST(bytes_scale_with_the_bandwidth_and_messages_with_latency)
@@ -189,15 +200,16 @@ TEST(bytes_scale_with_the_bandwidth_and_messages_with_latency)
         does(job, r, 1000, NONE, c);
         does(job, r, 0, c, NONE);
     }
-    assert_int_equal(time_with(job, &(struct dpro_changes){0}), 2700);
-    assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 0.5}), 3700);
-    assert_int_equal(time_with(job, &(struct dpro_changes){.bandwidth_ratio = 2}), 2200);
-    assert_int_equal(time_with(job, &(struct dpro_changes){.latency_add_ns = 50}), 2850);
-    assert_int_equal(time_with(job, &(struct dpro_changes){.latency_ratio = 0.5}), 2550);
+    assert_int_equal(time_of_world(NULL, job, &(struct dpro_changes){0}), 2700);
+    assert_int_equal(time_of_world(NULL, job, &(struct dpro_changes){.bandwidth_ratio = 0.5}),
+                     3700);
+    assert_int_equal(time_of_world(NULL, job, &(struct dpro_changes){.bandwidth_ratio = 2}), 2200);
+    assert_int_equal(time_of_world(NULL, job, &(struct dpro_changes){.latency_add_ns = 50}), 2850);
+    assert_int_equal(time_of_world(NULL, job, &(struct dpro_changes){.latency_ratio = 0.5}), 2550);
     struct dpro_compute_change fast = {
         .speed = 2, .first_rank = -1, .last_rank = -1, DPRO_PROCESSOR_DEFAULT};
-    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &fast, .n_compute = 1}),
-                     2200);
+    assert_int_equal(
+        time_of_world(NULL, job, &(struct dpro_changes){.compute = &fast, .n_compute = 1}), 2200);
 }
 
 /* ---- other numbers of ranks ---- */
@@ -260,18 +272,6 @@ static struct job *replicas_of(uint32_t dp)
         does(job, r, 200, across[r % 2], NONE);
     }
     return job;
-}
-
-static int64_t time_of_world(const struct dpro_graph *graph, const struct job *job,
-                             const struct dpro_changes *changes)
-{
-    struct dpro_whatif *whatif;
-    struct dpro_error err = {.code = 0};
-    if (dpro_whatif_run(graph, &job->model, changes, &whatif, &err) < 0)
-        fail_msg("%s", err.text);
-    int64_t ns = dpro_whatif_answer(whatif)->predicted.iteration_ns;
-    dpro_whatif_destroy(whatif);
-    return ns;
 }
 
 TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
@@ -432,31 +432,21 @@ TEST(numbers_of_ranks_that_can_not_be_are_refused)
     } wrong[] = {{{.world_size = 7}, "other dimensions make up 2 ranks"},
                  {{.dp = 2, .world_size = 4}, "give one"},
                  {{.dp = 40000}, "80000 ranks can't be predicted"}};
-    struct dpro_whatif *whatif;
-    struct dpro_error err;
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        struct dpro_graph *graph = grid_of(&grid, 2, 2);
-        assert_int_equal(dpro_whatif_run(graph, &job->model, &wrong[i].changes, &whatif, &err),
-                         DPRO_EUSAGE);
-        assert_non_null(strstr(err.text, wrong[i].why));
-    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_refused(grid_of(&grid, 2, 2), job, &wrong[i].changes, wrong[i].why);
     const struct dpro_changes more = {.dp = 4};
     grid_of(&grid, 2, 2)->dimensions[0].parallelism = DPRO_STAGES;
-    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "(pp 2 x tp 2) has no replicas"));
-    assert_non_null(strstr(err.text, "the gradients of rank 0"));
+    assert_refused(&grid.graph, job, &more, "(pp 2 x tp 2) has no replicas");
+    assert_refused(&grid.graph, job, &more, "the gradients of rank 0");
     grid.dimensions[0].parallelism = DPRO_EXPERTS;
-    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "(ep 2 x tp 2) replicates or shards"));
+    assert_refused(&grid.graph, job, &more, "(ep 2 x tp 2) replicates or shards");
     grid_of(&grid, 2, 2)->world_size = 8;
-    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "can't be asked for"));
+    assert_refused(&grid.graph, job, &more, "can't be asked for");
     /* a group of replicas in no order */
     grid_of(&grid, 2, 2);
     job->groups[0].sends = true;
     job->ranks_of[0][1] = 2;
-    assert_int_equal(dpro_whatif_run(&grid.graph, &job->model, &more, &whatif, &err), DPRO_EUSAGE);
-    assert_non_null(strstr(err.text, "a group of 2 ranks"));
+    assert_refused(&grid.graph, job, &more, "a group of 2 ranks");
 }
 
 /* Hosts of 4 ranks; bytes within take as long as recorded, between hosts, by one link a host, twice
@@ -530,8 +520,6 @@ TEST_IN_FOLDER(collectives_pass_over_hosts_as_on_paper)
         {DPRO_ALL_GATHER, "tree", 300, 3, 3, 9000, 140}, /* which all-gathers have none of */
     };
     static uint32_t hosts[] = {0, 0, 2, 2};
-    struct dpro_whatif *whatif;
-    struct dpro_error err;
     write_text("topology.json", two_hosts);
     for (int own = 0; own < 2; own++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -560,12 +548,10 @@ TEST_IN_FOLDER(collectives_pass_over_hosts_as_on_paper)
                 int64_t paper = 1200 + 30 + cases[i].wire_ns + cases[i].latency_ns;
                 assert_in_range(ns, paper - 1, paper + 1);
             } else {
-                assert_int_equal(dpro_whatif_run(graph, m, &changes, &whatif, &err), DPRO_EUSAGE);
-                assert_non_null(strstr(err.text, "leave out --collectives"));
+                assert_refused(graph, job, &changes, "leave out --collectives");
             }
             changes.topology = NULL;
-            assert_int_equal(dpro_whatif_run(graph, m, &changes, &whatif, &err), DPRO_EUSAGE);
-            assert_non_null(strstr(err.text, "give --topology"));
+            assert_refused(graph, job, &changes, "give --topology");
         }
 }
 
@@ -724,15 +710,11 @@ TEST_IN_FOLDER(hosts_that_can_not_be_are_refused)
         char text[sizeof told_hosts];
         struct dpro_changes changes = {.dp = wrong[i].dp, .topology = in_folder("topology.json")};
         struct dpro_graph *graph = grid_of(&grid, 2, 2);
-        struct dpro_whatif *whatif;
-        struct dpro_error err;
         memcpy(text, told_hosts, sizeof text);
         *strchr(text, '4') = wrong[i].per_host[0];
         write_text("topology.json", text);
         graph->rank_hosts = wrong[i].hosts;
-        assert_int_equal(dpro_whatif_run(graph, &job->model, &changes, &whatif, &err), DPRO_EUSAGE);
-        if (!strstr(err.text, wrong[i].why))
-            fail_msg("%s", err.text);
+        assert_refused(graph, job, &changes, wrong[i].why);
     }
 }
 

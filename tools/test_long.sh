@@ -67,7 +67,8 @@ part_frameworks()
     for framework in torch tensorflow mxnet horovod horovod-pytorch launchers; do
         tools/venv.sh "$framework"
     done
-    DPRO_LONG=1 count "searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length" run build search search_servers live
+    DPRO_LONG=1 count "searches and jobs of PyTorch, TensorFlow, MXNet and Horovod at length" \
+        run build search search_servers cli/race cli/pages live
 }
 
 part_python()

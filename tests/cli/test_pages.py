@@ -13,7 +13,7 @@ from stage_job import StageJob
 from support import BUNDLED, Case, dpro
 from test_stages import uneven
 
-WIDTHS = (360, 390, 768, 1280)
+WIDTHS = (360, 390, 768, 1280) if os.environ.get("DPRO_LONG") else (360, 768, 1280)
 
 # In the page: text that its card or the window cuts off, text over other text, and labels without a gap. A box that scrolls may be
 # wider inside, and a table's then says so.

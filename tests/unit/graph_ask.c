@@ -57,6 +57,17 @@ struct dpro_replay *replay_of(const struct dpro_graph *graph,
     return replay;
 }
 
+struct dpro_model *learn(const struct dpro_graph *graph)
+{
+    struct dpro_model *model;
+    struct dpro_error err;
+    struct dpro_model_options options = {.all_communication = 1};
+    if (dpro_model_build(graph, &options, &model, &err) < 0)
+        fail_msg("%s", err.text);
+    KEEP(model, dpro_model_destroy);
+    return model;
+}
+
 static int64_t iteration_ns(const struct dpro_graph *graph, const char *const *delays, size_t n)
 {
     struct dpro_replay_options options = {.delays = delays, .n_delays = n};

@@ -18,6 +18,8 @@ bool has_warning(const struct dpro_graph *graph, const char *word);
 /* Its replay, which is kept (case.h). */
 struct dpro_replay *replay_of(const struct dpro_graph *graph,
                               const struct dpro_replay_options *options);
+/* The model that is learnt of it and of all that its ranks communicate; kept. */
+struct dpro_model *learn(const struct dpro_graph *graph);
 /* The iteration as it is replayed with a delay (NULL: none), or with two; in whole microseconds. */
 int64_t replay_ns(const struct dpro_graph *graph, const char *delay);
 int64_t replay_us2(const struct dpro_graph *graph, const char *delay, const char *other);

@@ -720,16 +720,6 @@ TEST_IN_FOLDER(hosts_that_can_not_be_are_refused)
 
 /* ---- learnt ---- */
 
-static struct dpro_model *learn(const struct dpro_graph *graph)
-{
-    struct dpro_model *model;
-    struct dpro_error err = {.code = 0};
-    struct dpro_model_options options = {.all_communication = 1};
-    if (dpro_model_build(graph, &options, &model, &err) < 0)
-        fail_msg("%s", err.text);
-    return model;
-}
-
 /* Two ranks communicate twice, of several sizes, with work between; rank 1 is slower. */
 static struct dpro_graph *two_of(enum dpro_collective_kind kind)
 {
@@ -756,7 +746,6 @@ TEST(a_learnt_model_takes_as_long_as_the_replay)
     assert_float_equal(m->net.link.byte_ns.value, 40, 4); /* what 10000 bytes more take */
     assert_float_equal((double)evaluate_once(m), (double)replay_ns(g, NULL),
                        0.001 * (double)replay_ns(g, NULL));
-    dpro_model_destroy(m);
 }
 
 TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
@@ -766,7 +755,6 @@ TEST(what_is_sent_and_received_at_once_is_half_of_it_each_way)
     assert_float_equal(m->net.link.byte_ns.value, 80, 8);
     assert_float_equal((double)evaluate_once(m), (double)replay_ns(g, NULL),
                        0.001 * (double)replay_ns(g, NULL));
-    dpro_model_destroy(m);
 }
 
 static int warns_of(const struct dpro_model *m, const char *words)
@@ -785,7 +773,6 @@ TEST(what_is_sent_to_one_and_received_from_another_is_said_to_stay)
         struct dpro_model *m = learn(g);
         assert_int_equal(m->communications[1].link_bytes > 0, expected == 2);
         assert_int_equal(warns_of(m, "several others"), expected == 1);
-        dpro_model_destroy(m);
     }
 }
 
@@ -824,7 +811,6 @@ TEST(groups_side_by_side_are_told_of_once)
     assert_int_equal(most.n, 1);
     assert_int_equal(most.size_bytes, 20000);
     assert_int_equal(most.took_ns, 700000);
-    dpro_model_destroy(m);
 }
 
 TEST(what_is_sent_and_received_at_once_goes_both_ways)

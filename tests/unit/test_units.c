@@ -50,17 +50,6 @@ static void see_ops(struct dpro_graph *g)
     }
 }
 
-static struct dpro_model *learn(const struct dpro_graph *graph)
-{
-    struct dpro_model *model;
-    struct dpro_error err;
-    struct dpro_model_options options = {.all_communication = 1};
-    if (dpro_model_build(graph, &options, &model, &err) < 0)
-        fail_msg("%s", err.text);
-    KEEP(model, dpro_model_destroy);
-    return model;
-}
-
 /* ---- the time ---- */
 
 /* A gather of one rank: 100 us of work, 500 on the links, copying for 200. */

@@ -106,8 +106,7 @@ static bool value_of(const void *of, const char *name, double *ms, double *pct)
         sum += ns;
     }
     for (size_t i = 0; told && i < n_untold; i++)
-        cmd_say("--fail-on: this recording can't tell %s, which %s is therefore without", untold[i],
-                name);
+        cmd_say("--fail-on: this recording can't tell %s, so %s goes without it", untold[i], name);
     if (strcmp(name, "lost") == 0) {
         sum = view->explained_ns - view->ideal_ns;
         told = true;

@@ -100,12 +100,12 @@ static const struct opt optimize_opts[] = {
     OPT_WHOLE("finalists", opt_read_u32, options.n_finalists, 2, DPRO_MOST_FINALISTS,
               "also list, and write as plans, up to N strategies that\nthe model can't tell from "
               "the best, the fastest of each\nkind of change: a measurement chooses among them"),
-    OPT_VALUE(
-        "memory", "SIZE", read_memory, options, "a size above 0 such as 16GiB, 500MB or 80%",
-        "what a rank may hold, in bytes or with a unit, or as a\nshare of its device: where the "
-        "job holds more, recompute\nmodules and cut the batch, as little as that takes"),
+    OPT_VALUE("memory", "SIZE", read_memory, options, "a size above 0 such as 16GiB, 500MB or 80%",
+              "what a rank may hold, in bytes or with a unit, or as a\n"
+              "share of its device: recompute as few modules, and cut\n"
+              "the batch into as few parts, as fit that"),
     OPT_SWITCH("no-accumulate", options.no_accumulation,
-               "with --memory: recompute only, as the script is not to be\nchanged"),
+               "with --memory: recompute only; the script stays as it is"),
     OPT_VALUE("servers", "A[:B]", read_servers, options,
               "a number of 1 or more, or two such as 1:4",
               "search with A to B parameter servers, too, and say what\neach number would win "
@@ -213,11 +213,11 @@ static int run(const void *given, const struct opt_list *paths)
     struct dpro_job *job;
     bool for_memory = options->memory_bytes > 0 || options->memory_share > 0;
     if (options->assumed_costs && !(options->computing & DPRO_BF16)) {
-        cmd_say("--allow assumed is of what 16 bits take: write --allow bf16,assumed");
+        cmd_say("--allow assumed goes with bf16: write --allow bf16,assumed");
         return CMD_USAGE;
     }
     if (options->no_accumulation && !for_memory) {
-        cmd_say("--no-accumulate is of what keeps to a budget: give one with --memory");
+        cmd_say("--no-accumulate needs a budget: give one with --memory");
         return CMD_USAGE;
     }
     int code = job_open(paths->items, paths->n, given, &job);

@@ -66,7 +66,8 @@ static const struct opt tune_opts[] = {
         "budget", "STEPS", read_steps, budget_steps, "a number of steps such as 200",
         "steps that turns may take (default: three minutes, at\nleast 240 and at most 10000)"),
     OPT_WHOLE("finalists", opt_read_u32, n_finalists, 2, DPRO_MOST_FINALISTS,
-              "how many of what the search can't tell from its best are\nmeasured (default: 5)"),
+              "how many plans that the model can't tell apart are\n"
+              "measured (default: 5)"),
     OPT_WHOLE("warmup", opt_read_string, warmup, 0, UINT32_MAX,
               "steps to pass over before anything is recorded\n(default: 10)"),
     OPT_WHOLE("iterations", opt_read_string, iterations, 1, UINT32_MAX,
@@ -194,7 +195,7 @@ static int run(const void *given, const struct opt_list *args)
     if (values->output == NULL || args->items[0][0] == '\0')
         return cmd_needs(&cmd_tune);
     if (values->tries.n > 0 && !values->restarts) {
-        cmd_say("--try is of variables, with which a job has to be started: add --restart");
+        cmd_say("--try names variables that a job is started with: add --restart");
         return CMD_USAGE;
     }
     code = launch_check(args);

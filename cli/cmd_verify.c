@@ -242,8 +242,8 @@ static int choose_turns(const struct values *values, const struct dpro_plan_summ
         return 0;
     int code = find_changed_heap(values, plan, runs);
     if (code == 0 && *runs)
-        cmd_say("verify: each turn is a run of the job: in one process, modules that are computed "
-                "otherwise on a CPU would change what the turns after them take%s",
+        cmd_say("verify: each turn is a run of the job: in one process, modules compiled, "
+                "recomputed or in 16 bits on a CPU would change the time of later turns%s",
                 values->stop ? "" : "; with --stop a run ends with its turn");
     return code;
 }

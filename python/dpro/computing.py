@@ -149,7 +149,7 @@ class Trials:
             report.say("computing " + text, "%scomputed as without the plan: %s" % ("rank %d: " % rank if rank else "", text))
             applied.left_out([way.name for way in failed], text)
             if _when_failed and len(failed) == len(self._ended):
-                _when_failed("nothing of the plan's is computed otherwise: " + text)
+                _when_failed("nothing is compiled or in 16 bits as planned: " + text)
 
 
 def _list(names):

@@ -84,7 +84,7 @@ def _compare(plain, result, values):
     a, shape = _pytree.tree_flatten(plain)
     b, other_shape = _pytree.tree_flatten(result)
     if shape != other_shape:
-        raise _Unfit("what it gives is made up otherwise")
+        raise _Unfit("its result has another structure")
     for x, y in zip(a, b):
         if not isinstance(x, torch.Tensor):
             if not _is_plain(x):

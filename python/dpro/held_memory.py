@@ -175,8 +175,8 @@ def _add_others(storages, problem):
     """What else Python holds: weights of models that are not trained, and tensors of which it is not known what for."""
     things = gc.get_objects()
     if len(things) > MOST_OBJECTS:
-        problem("the job has %d Python objects: which tensors it holds besides parameters, gradients and the optimizer's "
-                "state is not looked for" % len(things))
+        problem("the job has %d Python objects: too many to look for tensors besides parameters, gradients and the "
+                "optimizer's state" % len(things))
         return
     of_type = _Subclasses((torch.nn.Module, torch.Tensor))
     found = [thing for thing in things if of_type[type(thing)]]

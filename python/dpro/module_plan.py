@@ -68,7 +68,7 @@ def _what(plan):
         return "resharded otherwise"
     if not (plan.computing.compiled or plan.computing.bf16):
         return "recomputed"
-    return "computed otherwise" if not plan.memory.recompute else "recomputed or computed otherwise"
+    return "compiled or in 16 bits" if not plan.memory.recompute else "recomputed, compiled or in 16 bits"
 
 
 def store_of(models):

@@ -112,7 +112,7 @@ def cut(ddp, layout):
     from . import reducer
     other = reducer.cut_layout(ddp, layout)
     if other:
-        say("plan-buckets", "the plan's buckets can't all be had, the nearest are used: %s" % other, rank())
+        say("plan-buckets", "DDP can't make all of the plan's buckets, the nearest are used: %s" % other, rank())
 
 
 def prepare(ddp, path):

@@ -53,7 +53,7 @@ class Recomputed(module_ways.Way):
         if torch._C._current_graph_task_id() != -1 or getattr(_depth, "n", 0):
             return False
         if _others_hooks():
-            give_up("%s is called within a recomputation, or other hooks for saved tensors, of the job's" % self.name)
+            give_up("%s is called within the job's own recomputation or hooks for saved tensors" % self.name)
             return False
         return True
 

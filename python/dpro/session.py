@@ -381,8 +381,8 @@ class Session:
     def _make_room(self):
         self._room = memory.Room(memory.resident() - self._resident, n_local())
         if self._room.problem:
-            say("room", "the heap of this process could not be enlarged for the profiler: %s. Steps may take longer while they "
-                "are profiled than they do otherwise" % self._room.problem, self._folder.rank)
+            say("room", "the heap of this process could not be enlarged for the profiler: %s. Profiled steps may take "
+                "longer than others" % self._room.problem, self._folder.rank)
 
     def _claim_folder(self):
         rank, world, local_rank = self.job.place()

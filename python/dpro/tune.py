@@ -156,7 +156,7 @@ class Tuning(Session):
             self._tell("%s is out: %s" % (name, problem))
         names = [finalist["name"] for finalist in finalists if finalist["name"] not in problems]
         if not names:
-            self._as_it_was("none of the finalists can be had")
+            self._as_it_was("no finalist can be applied")
             return
         if self._rank == 0:
             self._race = Race([BASELINE, *names], BASELINE, self._told["budget"], self._turns.n_steps,
@@ -164,7 +164,8 @@ class Tuning(Session):
         self._tell("%d finalist%s by turns, %d steps at most: %s" % (
             len(names), "s" if len(names) > 1 else "", self._told["budget"], ", ".join(map(self._promised, names))))
         if self._turns.changes_heap({finalist["name"]: finalist["path"] for finalist in finalists}):
-            self._tell("on a CPU, turns with modules that are computed otherwise change the heap, and so a little what the next ones take")
+            self._tell("on a CPU, turns with modules compiled, recomputed or in 16 bits change the heap, and so a little the "
+                       "time of the next turns")
         self._began = self._step, time.perf_counter()
         self._course = lambda: self._turns.stepped(self._step)
         self._turns.begin(self._step)

@@ -136,7 +136,7 @@ class Restarts:
         self._finalists = {one["name"]: one["environment"] for one in finalists}
         n = len(self._finalists)
         if n == 0:
-            raise Stopped("nothing is known that this job could be started with: name variables (--try NAME=VALUE,VALUE), or have dpro "
+            raise Stopped("dpro knows no variable or plan to try for this job: name variables (--try NAME=VALUE,VALUE), or have dpro "
                           "optimize -o %s --finalists 5 write plans there" % self._folder)
         a_run = self._n_steps + self._warmup
         runs = max(2 * (n + 1) * (2 + math.ceil(math.log2(n))), 4 * FINAL_BLOCKS)

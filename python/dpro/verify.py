@@ -89,8 +89,8 @@ class Verification(Session):
             self._end(problems[PLAN])
             return
         if self._turns.changes_heap({strategy.name: strategy.path for strategy in self._strategies}):
-            report.say("heap", "on a CPU, what a turn with modules that are computed otherwise leaves of the heap changes what "
-                               "the next one takes: with --turns runs it does not", self._rank)
+            report.say("heap", "on a CPU, a turn with modules compiled, recomputed or in 16 bits leaves a heap that changes the "
+                               "time of the next turn; --turns runs avoids this", self._rank)
         self._write(False)  # a job that is killed is not taken for one without training
         self._turns.begin(self._step)
 

@@ -32,8 +32,8 @@ static const struct next_step {
     const char *text;
 } next_steps[] = {
     {"start_apart", ANY,
-     "Record 3 iterations or more: of a single one it isn't known whether ranks begin it apart, "
-     "or their recorders did. Most of it is %s."},
+     "Record 3 iterations or more: a single one does not tell whether ranks begin it apart or "
+     "their recorders did. Most of it is %s."},
     {"recompilation", ANY,
      "Find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes."},
     {"garbage_collection", ANY,
@@ -78,7 +78,7 @@ static const struct next_step {
     {"copies", ANY,
      "Copy less between the host and the GPU, and from pinned memory. Most of it is %s."},
     {"python_gaps", STAGES,
-     "Find out what workers do between what is listed, most of all %s: a profile of some of them "
+     "Find out what workers do between the listed ops, most of all %s: a profile of some of them "
      "names it."},
     {"python_gaps", PYTORCH,
      "Find out what the job does between ops, most of all %s: a profile with Python's stacks "
@@ -109,8 +109,8 @@ static const struct next_step {
      "bubble). Most of it: %s."},
     {"communication", STAGES, "Hide or shrink communication. Most of it is %s."},
     {"communication", SOME_RANKS,
-     "Record all ranks: of some of them, waiting for the others can't be told from transfers, so "
-     "that faster links may win little of it. Most of it is %s."},
+     "Record all ranks: with only some of them, waiting for the others looks like transfers, and "
+     "faster links may win little of it. Most of it is %s."},
     {"communication", SERVED, SHRINK("other ways to send it", "more servers (--servers)")},
     {"communication", BUCKETED, SHRINK("other buckets", "faster links and of compression")},
     {"communication", SHARDED,

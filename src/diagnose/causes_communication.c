@@ -669,9 +669,9 @@ void find_communication(const struct diagnosed *d, struct cause_found *found)
                   found_part(found, map_text_key(name), "%.60s", name));
     }
     if (g->n_ranks < g->world_size)
-        found->title =
-            arena_format(found->arena, "communication or waiting: %u of %u ranks can't tell",
-                         g->n_ranks, g->world_size);
+        found->title = arena_format(
+            found->arena, "communication or waiting: %u of %u ranks can't tell them apart",
+            g->n_ranks, g->world_size);
     if (found->pieces.n == 0 && g->world_size > 1)
         found->needs =
             "No communication was recognised in most iterations, so it counts as computing "

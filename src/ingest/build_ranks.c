@@ -244,8 +244,8 @@ static void warn_unmatched(struct trace_build *build, const struct rank_job *job
     build_warn(build, "%s: %s of %s ops of %s's profile are no nodes of this graph (first: %s); %s",
                job->graph->path, COUNT_TEXT(job->n_unmatched), COUNT_TEXT(job->n_node_spans),
                process, strtab_get(&build->trace->names, job->first_unmatched),
-               none ? "are both of one run? What waits for what is read off the timeline"
-                    : "what those wait for is not known");
+               none ? "are both of one run? Dependencies are read off the timeline"
+                    : "the dependencies of these are unknown");
 }
 
 /* Said once: some executors run many ops as one where they are not told otherwise. */

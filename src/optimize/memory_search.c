@@ -237,13 +237,12 @@ void memory_search_budget(const struct dpro_model *model, const struct dpro_opti
     if (o->memory_bytes == 0 && o->memory_share == 0)
         return;
     if (!search->is_known)
-        fail_with(DPRO_EEMPTY, "nothing in the trace tells what the job's ranks hold, so no budget "
-                               "of memory can be kept to; a recording by 'dpro profile' has it");
+        fail_with(DPRO_EEMPTY, "the trace does not tell what the job's ranks hold, so no memory "
+                               "budget can be kept; record the job with 'dpro profile'");
     if (o->memory_share > 0) {
         if (capacity == 0)
-            fail_with(DPRO_EEMPTY,
-                      "the trace does not tell how much memory the job's devices have, "
-                      "of which the budget is a share; give it in bytes");
+            fail_with(DPRO_EEMPTY, "the budget is a share of the devices' memory, which the trace "
+                                   "does not tell; give it in bytes");
         search->budget_bytes = (uint64_t)fmax(1, fmin((double)capacity * o->memory_share, 1e18));
     }
     if (capacity > 0 && search->budget_bytes > capacity)
@@ -258,19 +257,19 @@ static void report_unknown(const struct dpro_model *model, const struct dpro_opt
     bool batch = !o->no_accumulation && !model->cut.refused && model->n_communications == 0;
     if (!o->no_accumulation && model->n_communications > 0)
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "the batch is not cut: ranks communicate within each pass; what that does with "
-                 "FSDP 'dpro whatif --accumulate' tells");
+                 "the batch is not cut: ranks communicate within each pass; 'dpro whatif "
+                 "--accumulate' predicts it for FSDP");
     if (!o->no_accumulation && model->cut.refused)
         log_line(&o->sink, DPRO_LOG_WARN, "the batch is not cut: %s", model->cut.refused);
     if (model->n_modules == 0)
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "nothing is recomputed: the recording does not tell which modules the job has; "
-                 "one by 'dpro profile' does");
+                 "nothing is recomputed: the recording does not tell the job's modules; record it "
+                 "with 'dpro profile'");
     for (uint32_t i = 0; i < model->n_memories && batch; i++)
         if (model->memories[i].batch_size == 0) {
             log_line(&o->sink, DPRO_LOG_WARN,
-                     "the batch is not cut: the recording does not tell its size; one by 'dpro "
-                     "profile' does, and 'dpro whatif --accumulate' does without");
+                     "the batch is not cut: the recording does not tell its size; record the job "
+                     "with 'dpro profile', or ask 'dpro whatif --accumulate', which needs no size");
             batch = false;
         }
 }

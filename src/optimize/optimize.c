@@ -173,8 +173,8 @@ static void search_units_and_modules(const struct dpro_model *model,
     search_one(model, sync_n_servers(&model->net), &mine, &modules);
     if (modules->computing.n_modules > 0)
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "which units of FSDP are resharded and how modules are computed are searched "
-                 "apart: both at once may take less time than either");
+                 "FSDP's units and ways to compute modules are searched one by one: both together "
+                 "may win more");
     bool takes_units = is_better(units, modules);
     *optimum = takes_units ? units : modules;
     add_rows(*optimum, takes_units ? modules : units);
@@ -216,10 +216,10 @@ static void optimize_optimize(const struct dpro_model *model, const struct dpro_
         if (of_servers)
             optimize_check(model, o);
         if (compresses || o->n_pass_files + o->n_passes > 0)
-            fail_with(DPRO_EUSAGE,
-                      "%s is of gradients that travel in buckets, and the job has none; "
-                      "leave it out",
-                      compresses ? "--compress" : "--pass");
+            fail_with(
+                DPRO_EUSAGE,
+                "%s is for gradients that travel in buckets, and the job has none; leave it out",
+                compresses ? "--compress" : "--pass");
     }
     refuse_micro_batches(model);
     report_idle(model, o, of_units || of_pipeline || in_passes);
@@ -268,14 +268,14 @@ static void tell_launching(const struct dpro_optimize_options *o, const struct d
     if (ran->launching_ns == 0 || ran->n_tensors == 0)
         return;
     if (least_ns <= scaled_ns(model_job_scale(ran, ran->paced_ns), ran->launching_ns))
-        log_line(&o->sink, DPRO_LOG_WARN,
-                 "the CPU alone takes %.2f ms an iteration, so that no less is expected of any "
-                 "buckets, though the GPU and its communication would take less",
-                 (double)ran->launching_ns / 1e6);
+        log_line(
+            &o->sink, DPRO_LOG_WARN,
+            "the CPU alone takes %.2f ms an iteration, so no buckets are expected to take less",
+            (double)ran->launching_ns / 1e6);
     if (ran->launching_ns >= ran_ns / 100 * LAUNCH_BOUND_PCT && !launches_run_ahead(o->graph))
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "the CPU's launches alone take %.2f of %.2f ms an iteration: communication may go "
-                 "on beside them, so that buckets that are slower here may be no slower",
+                 "the CPU's launches alone take %.2f of %.2f ms an iteration, and may hide "
+                 "communication: buckets that are slower here may be no slower in the job",
                  (double)ran->launching_ns / 1e6, (double)ran_ns / 1e6);
 }
 

@@ -187,9 +187,8 @@ static void write_steps(struct writer *w, const struct diagnosis_facts *d)
     table_write(w, &t);
     table_wrapped(w, "", 2,
                   "ms: a cause's blame, with half of its 95 % interval; these add up; %: of the "
-                  "replay; alone: what the iteration wins without this cause only, also what "
-                  "others are blamed for; in order: what it wins where causes are taken away in "
-                  "this order");
+                  "replay; alone: what taking away this cause only wins, also of what others are "
+                  "blamed for; in order: what it wins when causes are taken away in this order");
 }
 
 static void write_cause(struct writer *w, const struct diagnosis_facts *d,

@@ -117,14 +117,13 @@ static const struct {
     size_t at;
     const char *text;
 } notes[] = {
-    {offsetof(struct memory_facts, n_bare),
-     "what was there before the profile began, such as parameters and the optimizer's state, is "
-     "not known and not in it"},
+    {offsetof(struct memory_facts, n_bare), "it leaves out what was there before the profile "
+                                            "began, such as parameters and the optimizer's state"},
     {offsetof(struct memory_facts, n_assumed),
-     "what is reserved is worked out under the allocator's default settings, as the job's are not "
-     "known"},
+     "reserved memory is simulated with the allocator's default settings: the trace does not tell "
+     "the job's"},
     {offsetof(struct memory_facts, n_strange),
-     "what is reserved is not known: the allocator is not PyTorch's own, or set in a way that dpro "
+     "reserved memory is unknown: the allocator is not PyTorch's own, or has settings that dpro "
      "does not know"},
 };
 #define N_NOTES (sizeof notes / sizeof *notes)
@@ -291,8 +290,8 @@ void memory_write_text(struct writer *w, const struct report_facts *f)
             table_paragraph(w, " ", 2, "%u rank%s: %s", n, PLURAL(n), notes[i].text);
     }
     if (all->n_unknown > 0)
-        table_paragraph(w, " ", 2, "of %u of the %u ranks nothing is known", all->n_unknown,
-                        all->n_unknown + all->n_ranks);
+        table_paragraph(w, " ", 2, "the memory of %u of the %u ranks was not recorded",
+                        all->n_unknown, all->n_unknown + all->n_ranks);
 }
 
 /* ---- JSON ---- */

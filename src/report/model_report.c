@@ -75,7 +75,7 @@ void job_words(struct words *words, const struct dpro_job_time *job)
     else if (job->source == DPRO_JOB_REPLAY)
         words_add(words, " ", "without the profiler");
     else
-        words_add(words, " ", "as recorded: nothing is known of it without the profiler");
+        words_add(words, " ", "as recorded: the profiler's cost is in it");
 }
 
 void model_write_pace(struct writer *w, const struct dpro_model *model)

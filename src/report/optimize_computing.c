@@ -82,7 +82,7 @@ static void say_changed(struct lines *to, const struct optimize_facts *f)
         words_add(&words, "", "; %s %% less time than with the best of communication alone",
                   NUMBER(100 * (1 - (double)f->found.best_ns / (double)s->communication_ns), 1));
     if (s->n_assumed > 0)
-        words_add(&words, "", "; what 16 bits win was not measured of all of them: it is assumed");
+        words_add(&words, "", "; part of the gain of 16 bits is assumed, not measured");
     lines_say(to, "Computing", "%s", words.text);
 }
 
@@ -93,23 +93,21 @@ static void say_unchanged(struct lines *to, const struct optimize_facts *f)
     const struct dpro_model *model = f->report->model;
     if (f->computes && s->n_assumed > 0)
         lines_say(to, "Computing",
-                  "nothing is compiled or in 16 bits: what that wins is assumed, and not sure "
-                  "enough; 'dpro profile --probe compile,bf16' measures it");
+                  "kept as they are: the gain of 16 bits is assumed, and not sure enough; 'dpro "
+                  "profile --probe compile,bf16' measures it");
     else if (model->n_modules == 1 && model->modules[0].is_step)
         lines_say(to, "Computing",
-                  "no plan has a step of this framework compiled or in 16 bits; what that "
-                  "wins, 'dpro whatif --compile all' and '--precision bf16' tell");
+                  "no plan compiles a step of this framework or computes it in 16 bits; 'dpro "
+                  "whatif --compile all' and '--precision bf16' tell the gain");
     else if (s->n_modules == 0)
         lines_say(to, "Computing",
-                  "nothing tells what the job's modules take compiled or in 16 bits: record "
-                  "it with 'dpro profile --probe compile,bf16', or give the probes of "
-                  "another run with --probes%s",
-                  s->n_assumable > 0 ? "; --allow bf16,assumed goes by what is assumed of 16 "
-                                       "bits"
-                                     : "");
+                  "the times of the job's modules compiled or in 16 bits were not measured: record "
+                  "it with 'dpro profile --probe compile,bf16', or give the probes of another run "
+                  "with --probes%s",
+                  s->n_assumable > 0 ? "; --allow bf16,assumed uses assumed times of 16 bits" : "");
     else
         lines_say(to, "Computing",
-                  "nothing is compiled or in 16 bits: that wins less than it is unsure by");
+                  "kept as they are: compiling and 16 bits win too little to be sure of");
 }
 
 void optimize_computing_say(struct lines *to, const struct optimize_facts *f)

@@ -80,8 +80,8 @@ void optimize_memory_say(struct lines *to, const struct optimize_facts *f, const
     const struct dpro_memory_peak *then = b.needed && b.fits ? &best : &kept;
     if (b.budget_bytes > 0 && then->reserved_bytes > b.budget_bytes && (b.fits || !b.needed))
         lines_say(to, "Reserved",
-                  "%s of the device by the allocator, with what it holds free, which is more than "
-                  "%s: give a budget that leaves it room, or set expandable_segments",
+                  "%s, free blocks of the allocator included, which is more than %s: give a budget "
+                  "that leaves it room, or set expandable_segments",
                   BYTES_TEXT(then->reserved_bytes), BYTES_TEXT(b.budget_bytes));
     if (b.leaked_bytes > 0 && b.budget_bytes > 0 && (b.fits || !b.needed))
         say_leak(to, &b, kept.bytes);

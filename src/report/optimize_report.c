@@ -247,9 +247,9 @@ static void say_verdict(struct lines *to, const struct optimize_facts *f)
     say_turns(to, f);
     if (f->is_undivided)
         lines_say(to, "At most",
-                  "what smaller buckets would win is not known: the trace does not tell which "
-                  "gradients a bucket holds, so that recorded buckets were only joined and "
-                  "reordered; 'dpro profile' records their gradients");
+                  "smaller buckets are not tried: the trace does not tell which gradients a bucket "
+                  "holds, so recorded buckets were only joined and reordered; 'dpro profile' "
+                  "records their gradients");
     else if (communicates)
         lines_say(
             to, "At most",

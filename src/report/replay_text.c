@@ -295,9 +295,8 @@ static void write_interval(struct writer *w, const struct report_facts *f)
         return;
     table_paragraph(
         w, " ", 2,
-        "+- %s %% of the job's time: %s %s%s %s %%, the machine at another time %s %% "
-        "(95 %%, squares add up; the latter is never below 5 %%, as steps of one minute "
-        "tell little of the next hour)",
+        "+- %s %% of the job's time: %s %s%s %s %%, machine drift %s %% (95 %%, squares add up; "
+        "the latter is never below 5 %%, as steps of one minute tell little of the next hour)",
         NUMBER(100 * half / (double)f->job.ns, 1), NUMBER((double)f->job.n, 0),
         f->job.source == DPRO_JOB_OWN_STEPS ? "step" : "iteration", PLURAL(f->job.n),
         NUMBER(100 * HALF_OF_95_PCT * f->doubt.noise, 1),

@@ -66,7 +66,7 @@ class Diagnose(Case):
     def test_thresholds_fail_in_one_line(self):
         done = dpro("diagnose", BUNDLED, "--fail-on", "exposed>15%, lost > 20%,slow_rank>5000ms,launch>0ms", "-q")
         self.assert_code(done, CHECK_FAILED)
-        self.assertRegex(done.err, r"\Adpro: --fail-on: this recording can't tell small_messages, which exposed is therefore without\n"
+        self.assertRegex(done.err, r"\Adpro: --fail-on: this recording can't tell small_messages, so exposed goes without it\n"
                          r"dpro: --fail-on: exposed is 1[0-9.]+ %, more than 15 %; lost is [0-9.]+ %, more than 20 %\n\Z")
         self.assertIn("From the ideal", done.out)
         done = dpro("diagnose", BUNDLED, "--fail-on", "lost>99%", "-q")

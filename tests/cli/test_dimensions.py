@@ -132,7 +132,7 @@ class Dimensions(Case):
         rank["memory"]["gradient_bytes"] = 0
         with open(path, "w", encoding="utf-8") as file:
             json.dump(rank, file)
-        self.assert_error(dpro("whatif", copy, "--dp", "2"), 2, "nothing says how large the gradients of rank 1 are")
+        self.assert_error(dpro("whatif", copy, "--dp", "2"), 2, "does not tell how large the gradients of rank 1 are")
         routed = dpro("whatif", "--json", os.path.join(DATA, "torch-ep-gloo-n2"), "--world-size", "4").json
         self.assertTrue(any("each has as many experts, or tables, as now" in w for w in routed["warnings"]), routed["warnings"])
 

@@ -643,7 +643,7 @@ class Changed(Case):
 
         folder, _ = gpu_job.write(self, Job(program=program, world=2, kernel_us=200.0, sync="end"), steps=6)
         for n in "1", "2", "4":
-            self.assert_error(dpro("whatif", folder, "--accumulate", n), 2, "computes 4 micro-batches already")
+            self.assert_error(dpro("whatif", folder, "--accumulate", n), 2, "already computes 4 micro-batches")
 
     def test_each_micro_batch_is_launched(self):
         """Launches took as long for four micro-batches as for one: 12 ms were promised where the threads alone take 30. Where

@@ -250,7 +250,7 @@ class Horovod(Case):
 
     def test_a_bucket_cap_makes_groups_of_the_jobs(self):
         result = dpro("whatif", self.put(timeline()), "--bucket-cap-mb", "1")
-        self.assertRegex(result.out.replace("\n    ", " "), "buckets are groups of gradients that the job makes")
+        self.assertRegex(result.out.replace("\n    ", " "), "buckets are predicted as groups of gradients that the job makes")
 
     def ask(self, *arguments):
         result = dpro("whatif", self.put(timeline(cycles=CYCLES_US)), "--json", *arguments)
@@ -279,9 +279,9 @@ class Horovod(Case):
 
     def test_cycles_that_are_not_marked_or_not_there_are_refused(self):
         self.assert_error(dpro("whatif", self.put(timeline()), "--cycle-time", "5"), USAGE, "HOROVOD_TIMELINE_MARK_CYCLES=1")
-        self.assert_error(dpro("whatif", BUNDLED, "--fusion-mb", "5"), USAGE, "this job's gradients are not reduced by it")
+        self.assert_error(dpro("whatif", BUNDLED, "--fusion-mb", "5"), USAGE, "does not reduce this job's gradients")
         marked = self.put(timeline(cycles=CYCLES_US))
-        self.assert_error(dpro("whatif", marked, "--fusion-mb", "5", "--bucket-cap-mb", "5"), USAGE, "give it or buckets")
+        self.assert_error(dpro("whatif", marked, "--fusion-mb", "5", "--bucket-cap-mb", "5"), USAGE, "or buckets, not both")
         for wrong in ("0", "-1", "x", "1e9"):
             self.assert_code(dpro("whatif", marked, "--cycle-time", wrong), USAGE)
 

@@ -424,7 +424,7 @@ class Optimize(Case):
         facts = self.optimize(folder)
         self.assertIsNone(facts["lower_bound_ms"])
         self.assertLessEqual({row["name"] for row in facts["baselines"]}, {"one-bucket", "byteps"})
-        self.assertIn("what smaller buckets would win is not known", dpro("optimize", folder).out.replace("\n          ", " "))
+        self.assertIn("smaller buckets are not tried", dpro("optimize", folder).out.replace("\n          ", " "))
         self.assertIsNotNone(self.optimize(BUNDLED)["lower_bound_ms"])
         self.assert_error(dpro("whatif", folder, "--bucket-cap-mb", "0.001"), USAGE, "which gradients the recorded bucket of 0.0 MB holds")
 
@@ -542,7 +542,7 @@ class Optimize(Case):
     def test_what_a_plain_profile_lacks_to_make_a_job_fit_is_said(self):
         done = dpro("optimize", plain_profile(self.path("plain")), "--memory", "100MB", "--json", "-q")
         self.assertEqual(done.code, CHECK_FAILED)
-        for says in ("which modules the job has", "the batch is not cut"):
+        for says in ("does not tell the job's modules", "the batch is not cut"):
             self.assertEqual(sum(says in warning for warning in done.json["warnings"]), 1, done.json["warnings"])
 
     def test_a_single_process_is_made_to_fit(self):
@@ -587,9 +587,9 @@ class Optimize(Case):
             self.assertEqual(any(options and options[0] in line and "nothing" in line for line in warnings), told, (job, options))
 
     def test_a_budget_needs_what_it_is_a_share_of(self):
-        self.assert_error(dpro("optimize", BUNDLED, "--memory", "80%"), INPUT, "how much memory", "in bytes")
+        self.assert_error(dpro("optimize", BUNDLED, "--memory", "80%"), INPUT, "a share of the devices' memory", "in bytes")
         servers = os.path.join(ROOT, "tests", "data", "tf-ps-n2")
-        self.assert_error(dpro("optimize", servers, "--memory", "1GB"), INPUT, "nothing in the trace tells")
+        self.assert_error(dpro("optimize", servers, "--memory", "1GB"), INPUT, "the trace does not tell what the job's ranks hold")
         self.assertIsNone(self.optimize(servers)["memory"])
 
     def test_a_pass_that_is_none_is_named(self):

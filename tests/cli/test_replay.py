@@ -326,7 +326,7 @@ class Bundled(Case):
         self.assertEqual(result.err, "")
         verdict = result.out.split("\n\n")[0].splitlines()
         self.assertLessEqual(len(verdict), 8)  # the first says, too, what is not known, the last what comes after
-        self.assertIn("as recorded: nothing is known of it without the profiler", " ".join(result.out.split()))
+        self.assertIn("as recorded: the profiler's cost is in it", " ".join(result.out.split()))
         self.assertIn("ms", verdict[0])
 
     def test_drawn_iterations_are_in_the_text(self):

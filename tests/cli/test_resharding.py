@@ -72,7 +72,7 @@ class Resharding(Case):
         self.assertFalse(any("follow each other" in w for w in whatif("--prefetch", "1")["warnings"]))
         most = whatif("--prefetch", "99")
         self.assertEqual(most["predicted"], whatif("--prefetch", "1")["predicted"])  # of two blocks
-        self.assertTrue(any("only 2 units of the job follow each other" in w for w in most["warnings"]), most["warnings"])
+        self.assertTrue(any("at most 2 units of the job follow each other" in w for w in most["warnings"]), most["warnings"])
         both = whatif("--prefetch", "1", "--reshard", "none")
         self.assertLess(both["predicted"]["iteration_ms"], both["baseline"]["iteration_ms"])
         self.assertGreaterEqual(both["memory"]["peak_bytes"], whatif("--reshard", "none")["memory"]["peak_bytes"])
@@ -210,7 +210,7 @@ class Resharding(Case):
         told = {row["name"]: row for row in both["baselines"]}
         self.assertEqual({name: told[name]["iteration_ms"] for name in rows}, {name: rows[name]["iteration_ms"] for name in rows})
         self.assertEqual(told["communication"]["iteration_ms"], alone["best"]["iteration_ms"])
-        self.assertIn("are searched apart", " ".join(both["warnings"]))
+        self.assertIn("are searched one by one", " ".join(both["warnings"]))
         no_probes = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-tp-gloo-n4")
         alone, both = [dpro("optimize", no_probes, "--json", "-q", *more).json for more in ([], ["--allow", "bf16,assumed"])]
         self.assertLess(alone["best"]["iteration_ms"], alone["replayed_ms"])
@@ -258,7 +258,7 @@ class Resharding(Case):
         self.assert_error(dpro("whatif", SHARDED, "--bucket-cap-mb", "5"), INPUT, "parameters are sharded")
         self.assert_error(dpro("optimize", SHARDED, "--servers", "1:3"), USAGE, "has no parameter servers to change")
         for option in ("--compress", "fp16"), ("--pass", "none.so"):
-            self.assert_error(dpro("optimize", SHARDED, *option), USAGE, option[0] + " is of gradients that travel in buckets")
+            self.assert_error(dpro("optimize", SHARDED, *option), USAGE, option[0] + " is for gradients that travel in buckets")
         self.assert_error(dpro("whatif", BUNDLED, "--reshard", "all"), USAGE, "the job shards no parameters")
 
     def test_profiles_alone_tell_that_parameters_are_sharded(self):

@@ -35,7 +35,7 @@ class SessionCollectives(Case):
         for trace in (RECORDED, LOGGED):
             facts = self.assert_json("optimize", "-q", trace)
             self.assertEqual(len(facts["baseline"]["communication"]["buckets"]), COLLECTIVES)
-        self.assertIn("the job's script makes them", " ".join(dpro("optimize", "-q", LOGGED).out.split()))
+        self.assertIn("the script can make any packs of gradients", " ".join(dpro("optimize", "-q", LOGGED).out.split()))
 
     def test_the_large_ones_are_tied_to_their_messages_though_they_overlap(self):
         facts = self.assert_replays(LOGGED)

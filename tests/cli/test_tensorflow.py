@@ -216,7 +216,7 @@ class Ring(Case):
 
     def test_without_graphs_it_goes_on_and_says_what_is_lost(self):
         facts = self.assert_json("replay", self.copy("worker*", "net_*"))
-        self.assertRegex("\n".join(facts["warnings"]), "no graph beside 2 of 2 profiles: what waits for what is read off")
+        self.assertRegex("\n".join(facts["warnings"]), "no graph beside 2 of 2 profiles: dependencies are read off")
         self.assertLess(abs(facts["error_pct"]), 15)
 
     def test_graphs_alone_are_refused_in_one_line(self):
@@ -379,7 +379,7 @@ class ParameterServer(Case):
         self.assertLess(ms("--bandwidth", "10x"), own - 8)
         self.assertLessEqual(ms("--bandwidth", "20x"), ms("--bandwidth", "8x"))
         self.assertLess(ms("--servers", "2"), own)
-        self.assert_error(dpro("whatif", "--bigarray-bound", "1000", SERVER), USAGE, "is MXNet's")
+        self.assert_error(dpro("whatif", "--bigarray-bound", "1000", SERVER), USAGE, "only in MXNet")
         self.assert_error(dpro("whatif", "--server-bandwidth", "2x", SERVER), USAGE, "--bandwidth changes both")
 
     def test_a_transfer_that_was_left_out_arrived_before_it_was_taken(self):

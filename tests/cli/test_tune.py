@@ -154,7 +154,7 @@ class Learns(Case):
         after = self.whatif("--bucket-cap-mb", "1")
         self.assertAlmostEqual(after["predicted"]["iteration_ms"], 0.91 * self.own_ms, delta=0.005 * self.own_ms)
         self.assertLess(after["speedup_std"], before[0]["speedup_std"] / 5)
-        self.assertIn("measured turns of this job correct this (1): before, an iteration takes %.2f ms"
+        self.assertIn("corrected by measured turns of this job (plans: 1); without them an iteration takes %.2f ms"
                       % before[0]["predicted"]["iteration_ms"], after["warnings"])
         self.assertEqual(self.whatif("--bucket-cap-mb", "1", "--bandwidth", "2x")["predicted"], before[1]["predicted"])
 

@@ -111,7 +111,7 @@ class Restarts(Case):
         result = self.tune("--try", "A=4", extra="value['turns'] = []")
         self.assertIn("no Python process made a step of training", result.err)
         result = self.tune()
-        self.assertIn("nothing is known that this job could be started with", result.err)
+        self.assertIn("dpro knows no variable or plan to try for this job", result.err)
 
     def test_values_to_try_need_restarts(self):
         self.assert_code(dpro("tune", "-o", "plan", "--try", "A=1", "--", "true", cwd=self.folder), USAGE)

@@ -347,7 +347,7 @@ class Outer(Conv):
             x = checkpoint(block, x, use_reentrant=False)
         return self.head(x.mean((2, 3)))
 run(Outer, "a")
-""", "blocks.1", text="blocks.1 is called within a recomputation")
+""", "blocks.1", text="blocks.1 is called within the job's own recomputation")
 
     BODY = """
 import random

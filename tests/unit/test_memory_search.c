@@ -406,5 +406,5 @@ TEST(what_is_not_known_is_said)
     model->n_memories = model->n_modules = 0;
     options = (struct dpro_optimize_options){.memory_bytes = 1};
     assert_int_equal(dpro_optimize_run(model, &options, &o, &err), DPRO_EEMPTY);
-    assert_non_null(strstr(err.text, "nothing in the trace tells"));
+    assert_non_null(strstr(err.text, "the trace does not tell what the job's ranks hold"));
 }

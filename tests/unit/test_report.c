@@ -128,7 +128,7 @@ TEST(alike_ranks_are_one_line_and_many_are_two)
                 fail_msg("'%s' is not in: %s", cases[i].says[k], memory);
         assert_null(strstr(memory, cases[i].leaves_out));
         assert_non_null(strstr(memory, "(+0.3 %)"));
-        assert_non_null(strstr(memory, "under the allocator's default settings"));
+        assert_non_null(strstr(memory, "with the allocator's default settings"));
         assert_null(strstr(memory, "not fit"));
     }
 }

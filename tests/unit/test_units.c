@@ -231,17 +231,17 @@ TEST(what_nothing_tells_is_refused)
 {
     static const char *const names[] = {"a"};
     struct dpro_graph *g = graph_of("a:1@d0 -> end*; end => a");
-    assert_refused(g, "all", "nothing shows that FSDP gathers parameters");
+    assert_refused(g, "all", "does not show when FSDP gathers parameters");
     assert_refused(job(true), "b", "no FSDP unit of the job is named 'b'; it has a");
     assert_refused(job(true), "a,blocks.*", "no FSDP unit of the job is named 'blocks.*'");
     g = job(false);
     g->units[1].request[0] = DPRO_NO_OP; /* no backward pass */
-    assert_refused(g, "all", "unit 'a' is not gathered in the iteration that was recorded");
+    assert_refused(g, "all", "the recorded iteration does not gather unit 'a'");
     g = graph_of("gf:5@g0 -> fw:10@g0 -> bw:20@g0!BW -> end*; end => gf");
     add_units(g, 1, names);
     set_gather(g, 0, false, "gf");
     set_request(g, 0, 0, "fw");
-    assert_refused(g, "all", "where on its GPU's streams they would be gathered again");
+    assert_refused(g, "all", "where on the GPU's streams they would be gathered again");
 }
 
 TEST(ranks_that_ask_in_different_orders_are_refused)

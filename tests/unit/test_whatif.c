@@ -307,7 +307,7 @@ TEST(changes_without_sense_are_refused)
     } cases[] = {
         {{.bandwidth_ratio = -1}, "bandwidth above 0"},
         {{.bandwidth_bytes_per_s = -1}, "bandwidth above 0"},
-        {{.bandwidth_bytes_per_s = 1, .bandwidth_ratio = 1}, "give one"},
+        {{.bandwidth_bytes_per_s = 1, .bandwidth_ratio = 1}, "not both"},
         {{.latency_ratio = -1}, "latency"},
         {{.world_size = 1}, "1 rank can"},
         {{.compute = &none, .n_compute = 1}, "makes no sense"},
@@ -316,7 +316,7 @@ TEST(changes_without_sense_are_refused)
         {{.compute = &slower, .n_compute = 1}, "-2 times"},
         {{.batch_ratio = -1}, "1/1024"},
         {{.world_size = (uint32_t)-4}, "4294967292 ranks"},
-        {{.bucket_cap_bytes = 1, .buckets_path = "x"}, "give one"},
+        {{.bucket_cap_bytes = 1, .buckets_path = "x"}, "not both"},
         {{.first_bucket_bytes = 1}, "first bucket"},
         {{.partition_bytes = 1}, "take larger ones"},
         {{.n_delays = 1}, "graph"},

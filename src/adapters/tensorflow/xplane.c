@@ -431,7 +431,7 @@ static void warn_no_graph(struct trace_build *build)
     }
     if (first)
         build_warn(build,
-                   "%s: no graph beside %zu of %zu profiles: what waits for what is read off the "
+                   "%s: no graph beside %zu of %zu profiles: dependencies are read off the "
                    "timeline; add the RunMetadata of %s for exact dependencies",
                    build->list.at[first->windows[0].file].path, n_without, n_profiles,
                    first->in_session

@@ -74,7 +74,7 @@ static void bandwidth_ratio(double bytes_per_s, double ratio, const struct model
                             double byte_ns, double *times)
 {
     if (bytes_per_s != 0 && ratio != 0)
-        refuse("bandwidth as a rate and as a ratio: give one");
+        refuse("give the bandwidth as a rate or as a ratio, not both");
     if (bytes_per_s != 0 && link->is_rate_unknown)
         refuse("the trace does not say how many bytes ranks communicate, so the rate of "
                "links is not known; give --bandwidth as a ratio (0.5x)");
@@ -98,7 +98,7 @@ static void check_links(const struct dpro_changes *c, const struct dpro_model *m
     if (!between && !within)
         return;
     if (c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0)
-        refuse("a bandwidth of all links and one of some: give one");
+        refuse("give one bandwidth for all links, or one for some of them, not both");
     if (!known)
         refuse("the trace does not tell which ranks are on one host: give --bandwidth "
                "without inter= and intra=");
@@ -213,7 +213,8 @@ void change_servers(const struct dpro_changes *c, struct dpro_model *m, struct n
     if (c->n_servers > SERVERS_MOST)
         refuse("%u servers can't be predicted; 1 to %d can", c->n_servers, SERVERS_MOST);
     if (c->bigarray_bound != 0 && net->servers.placement != MODEL_BY_KEY)
-        refuse("a bound from which on arrays are parted is MXNet's; this job's servers have none");
+        refuse("arrays are split over servers from a bound on only in MXNet, and this job's "
+               "servers are not MXNet's");
     uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
         servers_change(m, c->n_servers, notes->arena);
@@ -235,11 +236,12 @@ void change_cycles(const struct dpro_changes *c, struct dpro_model *m, struct no
 {
     (void)notes;
     if (m->net.gate.cycle_ns == 0)
-        refuse("Horovod's timeline has no marks of its cycles: what another cycle time "
-               "or threshold would do is not known; record with 'dpro profile', or "
-               "with HOROVOD_TIMELINE_MARK_CYCLES=1");
+        refuse("Horovod's timeline has no marks of its cycles, so other cycle times and thresholds "
+               "can't be predicted; record with 'dpro profile', or with "
+               "HOROVOD_TIMELINE_MARK_CYCLES=1");
     if (c->fusion_bytes && (c->bucket_cap_bytes != 0 || c->buckets_path))
-        refuse("a fusion threshold leaves it to Horovod what travels together: give it or buckets");
+        refuse("give a fusion threshold, with which Horovod fuses gradients by itself, or buckets, "
+               "not both");
     if (c->cycle_ns < 0 || c->cycle_ns > MOST_CYCLE_NS)
         refuse("a cycle of %g ms makes no sense; up to %g can be predicted",
                (double)c->cycle_ns / 1e6, (double)MOST_CYCLE_NS / 1e6);
@@ -255,34 +257,32 @@ void change_strategy(const struct dpro_changes *c, struct dpro_model *m, struct 
 {
     enum dpro_compression own = m->baseline.compression;
     if (c->bucket_cap_bytes != 0 && c->buckets_path)
-        refuse("a bucket cap and a list of buckets: give one");
+        refuse("give a bucket cap or a list of buckets, not both");
     if (c->first_bucket_bytes != 0 && c->bucket_cap_bytes == 0)
         refuse("a cap for the first bucket needs one for the others");
     if (c->bucket_cap_bytes != 0 || c->buckets_path)
         refuse_micro_batches(m);
     if (c->compression && model_casts(m))
-        refuse("the recorded job casts its gradients to send them already (a "
-               "communication hook, or a plan): what --compress would change is not "
-               "known; record it without");
+        refuse("the recorded job already casts the gradients that it sends (a communication hook, "
+               "or a plan), so --compress can't be predicted; record it without that");
     if (c->buckets_path) {
         if (buckets_read(m, c->buckets_path, &m->baseline) && !c->recompute && !c->micro_batches &&
             !c->compile && !c->precision)
             note(notes,
-                 "the plan asks for more than buckets (recomputed, compiled or fused modules, "
-                 "16 bits, micro-batches), which is left out: add --recompute, "
-                 "--accumulate, --compile and --precision");
+                 "only the plan's buckets are used: for its recomputed or compiled modules, 16 "
+                 "bits and micro-batches add --recompute, --compile, --precision and --accumulate");
     } else if (c->bucket_cap_bytes != 0) {
         if (m->whole_bytes > c->bucket_cap_bytes)
-            refuse("what smaller buckets would win is not known: the trace does not tell which "
-                   "gradients the recorded bucket of %.1f MB holds; 'dpro profile' records them",
+            refuse("smaller buckets can't be predicted: the trace does not tell which gradients "
+                   "the recorded bucket of %.1f MB holds; 'dpro profile' records them",
                    (double)m->whole_bytes / 1e6);
         buckets_by_cap(m, c->first_bucket_bytes ? c->first_bucket_bytes : c->bucket_cap_bytes,
                        c->bucket_cap_bytes, &m->baseline);
         m->baseline.compression = own;
         if (m->net.gate.negotiates)
             note(notes,
-                 "Horovod fuses what is ready when a cycle begins: buckets are groups of gradients "
-                 "that the job makes; --fusion-mb and --cycle-time are what it does by itself");
+                 "Horovod by itself fuses what is ready when a cycle begins (--fusion-mb, "
+                 "--cycle-time); buckets are predicted as groups of gradients that the job makes");
     }
     if (c->partition_bytes != 0) {
         for (uint32_t b = 0; b < m->baseline.n_buckets; b++)

@@ -25,9 +25,9 @@ static void choose_precision(const struct dpro_model *m, const char *text, uint8
 {
     if (strcmp(text, "fp32") == 0) {
         if (m->in_16_bits)
-            refuse("the job itself computes in 16 bits (torch.autocast, or its own types), and "
-                   "what its ops take in 32 bits can't be told from that: turn that off and "
-                   "record the job again");
+            refuse("the recorded job computes in 16 bits (torch.autocast, or its own types), which "
+                   "does not show what its ops take in 32 bits: turn that off and record the job "
+                   "again");
         return;
     }
     bool all = strcmp(text, "bf16") == 0;
@@ -124,7 +124,7 @@ static void computing_check(const struct dpro_model *m, const uint8_t *ways, str
         if (failed)
             refuse("%.100s can't be computed that way ('%s'): %.200s", name,
                    probe_way_name(ways[i]), reason);
-        refuse("what %.100s takes computed that way ('%s') was not measured%s%.200s: record "
+        refuse("how long %.100s takes computed that way ('%s') was not measured%s%.200s: record "
                "with 'dpro profile --probe compile,bf16%s, or give --probes FILE",
                name, probe_way_name(ways[i]), reason ? ", as " : "", reason ? reason : "",
                late ? " --probe-limit SECONDS' and more time than before" : "'");
@@ -153,15 +153,13 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
             empty = n_empty++ ? empty : m->modules[i].name;
     }
     if (composed_ns > LEAST_TOLD * all_ns)
-        note(notes,
-             "not all of this was measured as such, but composed of what parts of modules take, or "
-             "either way alone. 'dpro profile --probe-limit SECONDS' leaves time to measure it");
+        note(notes, "part of this is composed from times of parts of modules, or of either way "
+                    "alone. 'dpro profile --probe-limit SECONDS' leaves time to measure all of it");
     if (assumed_ns > LEAST_TOLD * all_ns)
-        note(
-            notes,
-            "how long 16 bits take was not measured: matrix products and convolutions are taken to "
-            "take half as long, the rest 0.9 times. 'dpro profile --probe bf16%s' measures it",
-            late ? " --probe-limit SECONDS, with more time than before," : "");
+        note(notes,
+             "the time of 16 bits is assumed, not measured: half as long for matrix products and "
+             "convolutions, 0.9 times for the rest. 'dpro profile --probe bf16%s' measures it",
+             late ? " --probe-limit SECONDS, with more time than before," : "");
     if (n_bf16 > 0)
         note(notes, "bf16 rounds what the modules compute: the job does not train to the same "
                     "numbers; check its loss. Parameters, gradients and the optimizer stay in 32 "
@@ -172,7 +170,7 @@ static void computing_tell(const struct dpro_model *m, const uint8_t *ways, stru
              "when the job begins");
     if (n_empty > 0)
         note(notes,
-             "of %u modules, such as '%.100s', the compiler makes no graph: they run as they are",
+             "the compiler makes no graph of %u modules, such as '%.100s': they run as they are",
              n_empty, empty);
 }
 

@@ -31,15 +31,17 @@ static void change_recomputation(const struct dpro_changes *c, struct dpro_model
     }
     for (uint32_t i = 0; i < m->n_memories && n > 0; i++)
         if (!m->memories[i].has_uses) {
-            note(notes,
-                 "which module uses which block was not recorded: what a module makes and is "
-                 "there when its backward pass begins is taken to be kept by it alone");
+            note(
+                notes,
+                "the recording does not tell which module uses which block: a block that a module "
+                "makes, and that exists when its backward pass begins, counts as kept by it alone");
             break;
         }
     if (n > n_probed && m->launch_share > LAUNCH_BOUND)
         note(notes,
-             "in %.0f %% of a forward pass the GPU waits for launches: what torch.utils.checkpoint "
-             "costs the CPU comes on top; 'dpro profile --probe recompute' measures it",
+             "the GPU waits for launches in %.0f %% of a forward pass, so the CPU time of "
+             "torch.utils.checkpoint itself comes on top; 'dpro profile --probe recompute' "
+             "measures it",
              100 * m->launch_share);
 }
 
@@ -59,12 +61,12 @@ static void change_batch(const struct dpro_changes *c, struct dpro_model *m, str
     if (c->batch_size == 0 && c->batch_ratio == 0)
         return;
     if (c->batch_size > 0 && recorded == 0)
-        refuse("the recording does not tell its batch size, so that another one can't "
-               "be put against it; say how many times as large, such as 2x");
+        refuse("the recording does not tell its batch size; say how many times as large the batch "
+               "becomes, such as 2x");
     uint32_t n_calls = calls_of_model(m);
     if (c->batch_size > 0 && n_calls > 1)
-        refuse("a step calls its model %u times, with %u samples as recorded, so that a "
-               "batch of %u may mean either; say how many times as large, such as 2x",
+        refuse("a step calls its model %u times, with %u samples as recorded, so a batch of %u is "
+               "ambiguous; say how many times as large, such as 2x",
                n_calls, recorded, c->batch_size);
     double ratio = c->batch_size > 0 ? (double)c->batch_size / recorded : c->batch_ratio;
     if (ratio == 1)
@@ -78,9 +80,8 @@ static void change_batch(const struct dpro_changes *c, struct dpro_model *m, str
     if (m->n_batch_points > 0)
         return;
     note(notes,
-         "a batch %.4g times as large: its time is assumed: ops take time in proportion to it, but "
-         "for %s",
-         ratio, "the optimizer, what lies between ops and their launches");
+         "a batch %.4g times as large: its time is assumed: ops take time in proportion, except %s",
+         ratio, "the optimizer, gaps between ops, and launches");
 }
 
 static void change_micro_batches(const struct dpro_changes *c, struct dpro_model *m,
@@ -103,13 +104,15 @@ static void change_micro_batches(const struct dpro_changes *c, struct dpro_model
     if (m->cut.changes)
         note(notes, "%s", m->cut.changes);
     if (batch % n != 0)
-        note(notes, "a batch of %u has no %u equal micro-batches: the largest is taken for all",
+        note(notes,
+             "a batch of %u can't be cut into %u equal micro-batches: all are predicted as the "
+             "largest",
              batch, n);
     if (m->n_batch_points > 0)
         return;
     note(notes,
-         "how long a micro-batch takes was not recorded: it is assumed that ops take time in "
-         "proportion to it, but for what lies between ops and their launches%s",
+         "the time of a micro-batch is assumed: ops take time in proportion, except gaps between "
+         "ops, and launches%s",
          m->n_tensors > 0 ? "; gradients are communicated with the last one" : "");
 }
 
@@ -121,10 +124,10 @@ static void change_views(const struct dpro_changes *c, struct dpro_model *m)
         refuse("gradients are views of buckets in jobs of PyTorch's DDP only: leave out "
                "--gradient-views");
     if (calls_of_model(m) > 1)
-        refuse("a step of the job calls its model %u times, which may be micro-batches: "
-               "when what they add up moves into buckets can't be told; leave out "
-               "--gradient-views",
-               calls_of_model(m));
+        refuse(
+            "a step of the job calls its model %u times, which may be micro-batches: the recording "
+            "does not tell when their sum moves into buckets; leave out --gradient-views",
+            calls_of_model(m));
     m->memory.views = true;
 }
 
@@ -216,8 +219,8 @@ static void change_zero(const struct dpro_changes *c, struct dpro_model *m, stru
     share_updates(m, n, notes->arena);
     share_state(m, n, notes->arena);
     note(notes,
-         "ZeRO: each of %u ranks is taken to update as much as the others; PyTorch's "
-         "ZeroRedundancyOptimizer hands out whole parameters, so that a large one makes it slower",
+         "ZeRO: each of %u ranks is assumed to update an equal share; PyTorch's "
+         "ZeroRedundancyOptimizer hands out whole parameters, so a large one makes it slower",
          n);
 }
 
@@ -240,18 +243,17 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         note(notes, "nothing tells what the ranks held: 'dpro profile' records it");
     for (uint32_t i = 0; i < m->n_memories; i++)
         if (!knows_parameters(&m->memories[i])) {
-            note(notes, "what ranks held when the recording began is not known: parameters and "
+            note(notes, "the recording does not tell what ranks held when it began: parameters and "
                         "the optimizer's state come on top of the peaks");
             break;
         }
     for (uint32_t i = 0; i < m->n_memories && (m->memory.batch_ratio > 0 || c->micro_batches > 1);
          i++)
         if (!memory_knows_what_scales(&m->memories[i])) {
-            note(
-                notes,
-                "nothing tells what of rank %d's memory grows with its batch: of the peak, nothing "
-                "or all but the model may change in proportion",
-                m->ranks[m->memories[i].rank].rank);
+            note(notes,
+                 "the recording does not tell how much of rank %d's memory grows with its batch: "
+                 "none of the peak to all but the model may change in proportion",
+                 m->ranks[m->memories[i].rank].rank);
             break;
         }
 }

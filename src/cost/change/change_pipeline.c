@@ -48,8 +48,7 @@ static void pipeline_check(const struct pipeline_writer *w, const struct dpro_ch
                "ScheduleInterleavedZeroBubble), or ask for --schedule %s",
                p->n_chunks > 1 ? "interleaved" : "1f1b");
     if (p->schedule == DPRO_SCHEDULE_UNKNOWN && c->schedule == DPRO_SCHEDULE_UNKNOWN)
-        refuse("the order in which the recorded stages computed is none that is known: "
-               "name one with --schedule");
+        refuse("the recorded stages computed in an unknown order: name one with --schedule");
     check_rest(w);
 }
 
@@ -90,8 +89,8 @@ static double join_passes(struct pipeline_writer *w, uint32_t n_micro_batches, s
         }
         most = fmax(most, shorter);
     }
-    note(notes, "how long backward passes are at once is not known: no longer than their parts for "
-                "inputs and for weights, no shorter than the longer part; the middle is taken");
+    note(notes, "an undivided backward pass takes between the longer of its parts (for inputs, for "
+                "weights) and both together: the middle is assumed");
     return n_micro_batches * most / sqrt(12);
 }
 
@@ -133,11 +132,10 @@ static void check_blocks(const struct pipeline_writer *w, const struct dpro_mode
     for (uint32_t r = 0; r < w->m->n_ranks; r++) {
         uint32_t n = blocks_of(w, modules, r).n;
         if (n == 0)
-            refuse("each rank of the recorded job has one stage, and the recording "
-                   "does not tell blocks of which several could be made: record it "
-                   "with 'dpro profile'");
+            refuse("each recorded rank has one stage, and the recording shows no blocks to make "
+                   "several of it: record the job with 'dpro profile'");
         if (n % n_chunks != 0)
-            refuse("rank %d has %u block%s, of which %u equal stages can't be made for an "
+            refuse("rank %d has %u block%s, which can't be divided into %u equal stages for an "
                    "interleaved schedule",
                    w->m->ranks[r].rank, n, n == 1 ? "" : "s", n_chunks);
     }
@@ -200,7 +198,7 @@ static void split_stages(struct pipeline_writer *w, const struct dpro_model *mod
     close_ring(w);
     w->p.n_chunks = n_chunks;
     note(notes,
-         "each rank's blocks are taken to be %u stages of as many; what comes before or behind all "
+         "each rank's blocks are assumed to be %u equal stages; what comes before or after all "
          "blocks stays on its rank",
          n_chunks);
 }
@@ -212,20 +210,20 @@ static void check_shape(const struct pipeline_writer *w, const struct dpro_model
     bool changes = shape.n_chunks != w->p.n_chunks ||
                    pipeline_splits(shape) != pipeline_splits(pipeline_shape_of(w, before));
     if (shape.n_chunks > 1 && !pipeline_has_rounds(shape))
-        refuse("%u micro-batches are not as many in each of %u rounds, in which stages of a "
-               "rank take turns; try %u",
+        refuse("%u micro-batches can't be divided into %u equal rounds, in which a rank's stages "
+               "take turns; try %u",
                shape.n_micro_batches, shape.n_micro_batches / shape.n_ranks,
                shape.n_micro_batches / shape.n_ranks * shape.n_ranks);
     for (uint32_t i = w->n_crossings; i < w->n_shares; i++) {
         const struct stage_share *share = &w->shares[i];
         uint32_t dimension = w->g->collectives[share->mean.collective].dimension;
         if (!share->once && dimension >= w->g->n_dimensions)
-            refuse("ranks communicate in no dimension that is known (%s): whether that is "
-                   "for each micro-batch can't be told",
+            refuse("ranks communicate in an unknown dimension (%s), and the recording does not "
+                   "tell whether they do so for each micro-batch",
                    dpro_collective_kind_name(share->mean.kind));
         if (!share->once && changes)
-            refuse("stages communicate within passes: how that would be in passes of "
-                   "other stages is not known; ask for other micro-batches alone");
+            refuse("stages communicate within passes, which can't be predicted for other stages; "
+                   "ask for other micro-batches alone");
     }
     if (shape.n_chunks > w->p.n_chunks)
         check_blocks(w, modules, shape.n_chunks);
@@ -241,8 +239,10 @@ static void check_rows(const struct pipeline_writer *w, const struct dpro_model 
         refuse("the pipeline's batch has %llu rows, too few for %u micro-batches",
                (unsigned long long)rows, run.n_micro_batches);
     if (rows % run.n_micro_batches != 0)
-        note(notes, "%llu rows in %u micro-batches are not as many in each; they are taken to be",
-             (unsigned long long)rows, run.n_micro_batches);
+        note(
+            notes,
+            "%llu rows can't be divided into %u equal micro-batches; all are predicted as if equal",
+            (unsigned long long)rows, run.n_micro_batches);
 }
 
 void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *changes,
@@ -292,7 +292,8 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
          after.n_micro_batches == before.n_micro_batches || modules->n_batch_points > 0
              ? ""
-             : "; with other rows, what its ops take beyond a launch grows in proportion");
+             : "; with more or fewer rows, the time of ops beyond their launches changes in "
+               "proportion");
 }
 
 /* ---- what comes of it ---- */

@@ -74,13 +74,12 @@ static void check_sends(const struct dpro_graph *graph, const struct dpro_change
 {
     const struct graph_dimension *within = within_modules(graph);
     if (within && asks_for_pipeline(c) && strategy_recomputes(model, &model->baseline))
-        refuse("modules of a job with %s %u communicate in their passes, and would once more when "
-               "recomputed: what that takes in other passes of a pipeline can't be told; leave out "
-               "--recompute",
+        refuse("modules of a job with %s %u communicate in their passes, and once more when "
+               "recomputed, which can't be predicted in a pipeline; leave out --recompute",
                dpro_parallelism_name((enum dpro_parallelism)within->parallelism), within->size);
     if (c->precision && within)
-        note(notes, "activations that ranks send each other are taken to stay as large; in 16 bits "
-                    "they may be half");
+        note(notes, "activations that ranks send each other are assumed to keep their size; in 16 "
+                    "bits they may be half as large");
 }
 
 /* Whether all that ranks exchange is of passes, as each micro-batch has them. */
@@ -104,9 +103,9 @@ static void change_modules(const struct dpro_graph *graph, const struct dpro_cha
     if (!asks_for_modules(c))
         return;
     if (!dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
-        refuse("--recompute, --accumulate, --batch-size and --precision can be asked "
-               "of jobs with FSDP (fully_shard) that 'dpro profile' recorded: nothing "
-               "shows when FSDP gathers parameters here");
+        refuse("this recording does not show when FSDP gathers parameters: --recompute, "
+               "--accumulate, --batch-size and --precision need a job with fully_shard that 'dpro "
+               "profile' recorded");
     bool is_known = c->recompute ? job_dimension(graph, DPRO_STAGES) || within_modules(graph)
                                  : graph->n_dimensions > 0;
     if (!dpro_graph_is_sharded(graph) &&
@@ -161,8 +160,8 @@ static double off_cpu_error_ns(const struct dpro_graph *g, const struct dpro_mod
         return 0;
     double most_ns = (1 - cpu_ns / work_ns) * model_work_ns(after);
     note(notes,
-         "a rank's ops take %.4g ms of an iteration and %.4g ms of CPU time: in the rest they "
-         "stand still; with fewer ranks, up to %.4g ms of what is predicted may be gone",
+         "a rank's ops take %.4g ms of an iteration but only %.4g ms of CPU time: with fewer "
+         "ranks, an iteration may be up to %.4g ms shorter than predicted",
          work_ns / 1e6, cpu_ns / 1e6, most_ns / 1e6);
     return most_ns / sqrt(3); /* as likely all as nothing, or any part */
 }
@@ -389,8 +388,8 @@ static void check_asked(const struct dpro_graph *graph, const struct dpro_change
 {
     const char *beside = asks_for_pipeline(c) ? beside_pipeline(c) : NULL;
     if (beside)
-        refuse("a pipeline's other micro-batches or schedule can't be asked for "
-               "together with other units, modules or batches: leave out %s",
+        refuse("Not supported together: a pipeline's micro-batches or schedule, and other units, "
+               "modules or batches: leave out %s",
                beside);
     if (!graph || !m->recorded)
         refuse("delays, resharding and pipelines need the graph of the job");
@@ -498,7 +497,7 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
         add_errors(graph, share, &recorded, m, notes, change);
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
         note(notes,
-             "only %u units of the job follow each other, so none can ask for %u after it: each "
-             "asks for all that there are",
+             "at most %u units of the job follow each other, fewer than %u: each asks for all that "
+             "follow it",
              change->units.n_in_row, c->prefetch);
 }

@@ -94,8 +94,8 @@ static void units_choose(const struct asking *a, const char *text)
         any |= gathered;
     }
     if (!any)
-        refuse("nothing shows that FSDP gathers parameters: resharding can be asked "
-               "for of jobs with fully_shard that 'dpro profile' recorded");
+        refuse("this recording does not show when FSDP gathers parameters: resharding needs a job "
+               "with fully_shard that 'dpro profile' recorded");
     if (!all && !none)
         choose_names(a, text);
     for (uint32_t u = 0; u < change->n_units; u++)
@@ -109,13 +109,13 @@ static void gather_again(const struct asking *a, uint32_t unit)
     for (uint32_t r = 0; r < a->g->n_ranks; r++)
         whole &= after[r] != DPRO_NO_OP;
     if (!whole)
-        refuse("unit '%.200s' is not gathered in the iteration that was recorded, or has no "
-               "backward pass there: what gathering it again takes is not known",
+        refuse("the recorded iteration does not gather unit '%.200s', or has no backward pass of "
+               "it, so gathering it again can't be predicted",
                graph_unit_name(a->g, unit));
     if (on_gpu(a->g, GATHER(unit, false)))
-        refuse("unit '%.200s' kept its parameters in the job that was recorded: where on "
-               "its GPU's streams they would be gathered again is not known; record the job "
-               "with reshard_after_forward, and ask for '--reshard none'",
+        refuse("unit '%.200s' kept its parameters in the recorded job, which does not show where "
+               "on the GPU's streams they would be gathered again; record the job with "
+               "reshard_after_forward, and ask for '--reshard none'",
                graph_unit_name(a->g, unit));
     add_edit(a, EDIT_REPEATS, GATHER(unit, false), 0)->after = after;
 }
@@ -132,8 +132,8 @@ static void units_reshard(const struct asking *a, const struct dpro_changes *c)
             gather_again(a, u);
     for (uint32_t u = 0; u < a->g->n_units && c->prefetch > 0; u++)
         if (change->units[u].reshards && !change->units[u].reshards_before)
-            refuse("unit '%.200s' kept its parameters in the job that was recorded: from "
-                   "where it would be gathered ahead is not known; ask for --reshard alone",
+            refuse("unit '%.200s' kept its parameters in the recorded job, which does not show "
+                   "where they would be gathered ahead; ask for --reshard alone",
                    change->units[u].name[0] ? change->units[u].name : "the model as a whole");
     qsort(change->edits + first, change->n_edits - first, sizeof *change->edits, by_request);
     for (uint32_t u = 0; u < a->g->n_units; u++)
@@ -253,14 +253,14 @@ static void move_units(const struct asking *a, const uint32_t *chain, uint32_t n
         struct copying own = find_copying(g, gather, a->arena);
         struct copying of = find_copying(g, behind, a->arena);
         if (!of.all)
-            refuse("unit '%.200s' does not copy out what it gathers in the iteration that "
-                   "was recorded: from where it would ask for the next ones is not known",
+            refuse("this recording does not show where unit '%.200s' asks for the next ones: it "
+                   "copies out nothing that it gathers",
                    graph_unit_name(g, chain[asks]));
         if (backward && units_stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
             continue;
         if (!is_waited_for(g, gather))
-            refuse("nothing shows where a thread waits for what unit '%.200s' gathers: "
-                   "record the job anew with 'dpro profile'",
+            refuse("this recording does not show where a thread waits for what unit '%.200s' "
+                   "gathers: record the job again with 'dpro profile'",
                    graph_unit_name(g, chain[i]));
         struct program_edit *edit = add_edit(a, EDIT_MOVES, gather, behind);
         edit->leaves = own.ops;
@@ -278,11 +278,11 @@ static void units_prefetch(const struct asking *a, uint32_t distance)
         gpu |= g->gather[op] != 0 && (g->flags[op] & GRAPH_OP_GPU);
     }
     if (!any || !g->seen_start_ns || !g->seen_dur_ns)
-        refuse("nothing shows when FSDP gathers parameters: --prefetch can be asked for of "
-               "jobs with fully_shard that 'dpro profile' recorded");
+        refuse("this recording does not show when FSDP gathers parameters: --prefetch needs a job "
+               "with fully_shard that 'dpro profile' recorded");
     if (gpu)
-        refuse("where on a GPU's streams parameters would be gathered ahead is not "
-               "known: --prefetch is told of jobs on CPUs");
+        refuse("--prefetch is predicted for jobs on CPUs only: the recording does not show where "
+               "on a GPU's streams parameters would be gathered ahead");
     const struct unit_time *units = units_in_order(g, a->arena);
     uint32_t n = 0, *chain = arena_array(a->arena, 2 * g->n_units + (size_t)1, sizeof *chain);
     for (uint32_t i = 0; i < g->n_units; i++)
@@ -327,8 +327,7 @@ void units_change_programs(const struct unit_change *change, const struct dpro_g
     for (uint32_t i = 0; i < change->n_edits; i++)
         orders |= change->edits[i].kind != EDIT_REMOVES;
     if (orders && evaluate_once(model) == INT64_MAX)
-        refuse("ranks ask for the parameters of their units in different orders: where "
-               "these would be gathered is not known");
+        refuse("ranks gather their units in different orders, so other gathers can't be predicted");
 }
 
 const bool *units_gone(const struct unit_change *change, const struct dpro_graph *graph,

@@ -216,12 +216,12 @@ static void world_grow(struct world *w, struct model_communication *c, struct ex
 }
 
 #define UNKNOWN_GROUP                                                                              \
-    "how a group of %u ranks that the job communicates in (%s, rank %d with it) changes with the " \
-    "number of replicas is not known: %u can't be predicted"
+    "the trace does not tell how a group of %u ranks (%s, with rank %d) changes with the number "  \
+    "of replicas: %u can't be predicted"
 
 #define UNKNOWN_HOSTS                                                                              \
-    "on how many hosts a group of %u ranks that the job communicates in (%s, rank %d with it) "    \
-    "will be, or what it sends between them, is not known"
+    "the trace does not tell on how many hosts a group of %u ranks (%s, with rank %d) will be, "   \
+    "or what it sends between them"
 
 /* Of a communication's group: as it was, and as it will be. */
 struct group_change {
@@ -459,8 +459,8 @@ static void change_groups(struct world *w)
         reduces[k] = n_all++;
     }
     if (w->r->group > 0 && n_all == n && w->r->after > w->r->group)
-        refuse("nothing shows how the job reduces gradients to shards: what it would "
-               "reduce between replicas of %u ranks is not known",
+        refuse("the recording does not show how the job reduces gradients to shards, so reducing "
+               "them between replicas of %u ranks can't be predicted",
                w->r->group);
     if (n_all > n)
         shards_wait(m, reduces, w->arena);
@@ -499,23 +499,22 @@ static void tell_topology(const struct world *w, struct notes *notes)
          w->size, MIN(w->size, t->ranks_per_host), told_rate(&t->within) / 1e9,
          topology_rate(t, false) / 1e9);
     if (w->assumes_host)
-        note(notes, "the trace does not tell which ranks are on one host: all recorded ones are "
-                    "taken to be, as the topology has it");
+        note(notes, "the trace does not tell which ranks are on one host: all recorded ranks are "
+                    "assumed to be, as in the topology");
     if (on_cpus && t->between.latency_ns > 0)
         note(notes,
-             "the topology's latency (%.3g us between hosts) is all that a message costs beside "
-             "its bytes; processes on CPUs need more for one: as recorded, %.3g us",
+             "the topology's latency (%.3g us between hosts) is taken as all that a message costs "
+             "beside its bytes; processes on CPUs need more: as recorded, %.3g us",
              t->between.latency_ns / 1e3, link->message_ns.value / 1e3);
 }
 
 static void tell_splits(const struct world *w, struct notes *notes)
 {
     const struct replicas *r = w->r;
-    note(
-        notes,
-        "tensors split over %u rank%s in place of %u: what works on parts of them takes %.3g times "
-        "as long, beyond its launches; what is not split is as it was",
-        r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
+    note(notes,
+         "tensors split over %u rank%s instead of %u: ops on their parts take %.3g times as long, "
+         "beyond their launches; all else stays as it is",
+         r->after, r->after == 1 ? "" : "s", r->before, (double)r->before / r->after);
 }
 
 static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *notes)
@@ -529,7 +528,7 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
     if (r->group > 0 && r->after > r->group)
         note(notes,
              "gradients are reduced among the %u neighbouring ranks that share the parameters, "
-             "then all-reduced over %u replicas of these; all are taken to keep step",
+             "then all-reduced over %u replicas of these; all are assumed to run in step",
              r->group, r->after / r->group);
     if (r->shards && replicas_shards(r) != r->before)
         note(notes, "a rank keeps 1/%u of what is sharded, in place of 1/%u, and updates as much",
@@ -542,14 +541,13 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
         note(notes,
              "%u ranks: each one %s computes as one of the %u recorded ones, on its batch; %s",
              n_ranks, r->after > r->before ? "more" : "that stays", n_recorded,
-             w->told ? "how collectives use links is taken to stay as it is"
-                     : "links, and how collectives use them, are taken to stay as they are");
+             w->told ? "collectives are assumed to use links as before"
+                     : "links, and how collectives use them, are assumed to stay as they are");
     if (r->reduces && r->after > 1)
-        note(
-            notes,
-            "the job had no replicas: all gradients of a rank (%.1f MB on rank %d) are taken to be "
-            "reduced at once behind its backward pass, of which DDP's buckets would hide a part",
-            (double)w->g->ranks[0].gradient_bytes / 1e6, w->g->ranks[0].rank);
+        note(notes,
+             "the job had no replicas: all gradients of a rank (%.1f MB on rank %d) are assumed to "
+             "be reduced at once after its backward pass; DDP's buckets would hide a part",
+             (double)w->g->ranks[0].gradient_bytes / 1e6, w->g->ranks[0].rank);
     if (w->routes)
         note(notes, "all-to-alls stay among all ranks: each has as many experts, or tables, as "
                     "now, computes "
@@ -560,13 +558,12 @@ static void world_tell(const struct world *w, uint32_t n_ranks, struct notes *no
         !w->told && w->m->n_tensors > 0 && net->collective.algorithm == MODEL_RING && n_reduce > 2;
     if (rings && w->g && rank_has_gpu(w->g, &w->g->ranks[0]))
         note(notes,
-             "gradients are taken to be reduced in rings, whose messages alone take %.2f ms for "
+             "gradients are assumed to be reduced in rings, whose messages alone take %.2f ms for "
              "each bucket; NCCL takes trees where those are faster",
              2 * (n_reduce - 1.0) * net->link.message_ns.value / 1e6);
     if (w->spreads && !w->told)
-        note(notes,
-             "the recorded ranks are on one host, so links to other hosts are not known: taken to "
-             "be as fast as those within; --bandwidth inter= says how fast they are");
+        note(notes, "all recorded ranks are on one host: links to other hosts are assumed to be as "
+                    "fast as those within it; --bandwidth inter= says how fast they are");
 }
 
 /* `number`: the ranks' in the grid of r->graph; becomes that of the changed one. */
@@ -597,8 +594,8 @@ static void change_dimension(const struct replicas *r, const struct topology *to
     if (r->dimension != UINT32_MAX)
         w.stride = replicas_stride(&graph->dimensions[r->dimension], r->world);
     if (w.stride == 0 && told)
-        refuse("how ranks are numbered over the job's dimensions is not known, and so "
-               "not which of them a topology has on one host");
+        refuse("the trace does not tell how ranks are numbered over the job's dimensions, so a "
+               "topology can't place them on hosts");
     w.stride = MAX(w.stride, 1);
     find_places(&w);
     if (told)

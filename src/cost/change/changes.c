@@ -274,13 +274,13 @@ static const char *changes_lacks(const struct dpro_model *m, unsigned need)
     case NEEDS_SERVERS:
         return m->net.collective.algorithm == MODEL_SERVER
                    ? NULL
-                   : "the job has no parameter servers to change, its ranks communicate among "
-                     "themselves; --bandwidth and --world-size change their links and their number";
+                   : "the job has no parameter servers to change; --bandwidth and --world-size "
+                     "change the ranks' links and their number";
     case NEEDS_HOROVOD:
         return m->capabilities.stack == DPRO_STACK_HOROVOD
                    ? NULL
-                   : "the cycle time and the fusion threshold are Horovod's, and this job's "
-                     "gradients are not reduced by it; a bucket cap changes what travels together";
+                   : "Horovod, which has a cycle time and a fusion threshold, does not reduce this "
+                     "job's gradients; a bucket cap changes what travels together";
     case NEEDS_NO_GROUPS:
         return !in_groups
                    ? NULL
@@ -325,14 +325,13 @@ void change_check(const struct dpro_changes *c, const struct dpro_model *m)
                    first, last);
     }
     if (c->topology && bandwidth)
-        refuse("a topology says how fast links are, and so does a bandwidth: give one");
+        refuse("a topology and a bandwidth both say how fast links are: give one of them");
     if (c->collectives && !c->topology)
-        refuse("how collectives pass over hosts (%s) needs hosts: give --topology, too",
-               c->collectives);
+        refuse("--collectives %s needs hosts: give --topology, too", c->collectives);
     if (c->collectives && !text_is_one(c->collectives, "ring", "tree", "hierarchical"))
-        refuse("'%.40s' is no way for collectives to pass over hosts: ring, tree or "
-               "hierarchical is",
-               c->collectives);
+        refuse(
+            "'%.40s' is no way for collectives to pass over hosts; ring, tree and hierarchical are",
+            c->collectives);
     for (unsigned need = 1; need <= NEEDS_TRANSFERS; need <<= 1)
         for (size_t i = 0; i < n_change_rows; i++)
             if (change_row_is_asked(&change_rows[i], c))

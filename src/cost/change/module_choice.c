@@ -106,9 +106,8 @@ void modules_choose(const struct dpro_model *model, const char *text, bool *chos
     if (strcmp(text, "none") == 0)
         return;
     if (model->n_modules == 0 && of_plan != MODULES_RECOMPUTED)
-        fail_with(DPRO_EUSAGE, "the trace tells neither which modules the job has nor what they "
-                               "take compiled or in 16 bits, which was not measured: record with "
-                               "'dpro profile --probe compile,bf16'");
+        fail_with(DPRO_EUSAGE, "the trace tells neither the job's modules nor their times compiled "
+                               "or in 16 bits: record with 'dpro profile --probe compile,bf16'");
     if (model->n_modules == 0)
         fail_with(DPRO_EUSAGE, "%s, and recomputing can't be predicted; %s",
                   memory_is_known(model) ? "nothing tells which modules the job has"
@@ -122,8 +121,8 @@ void modules_choose(const struct dpro_model *model, const char *text, bool *chos
         for (uint32_t m = 0; m < model->n_modules; m++)
             if (chosen[m])
                 return;
-        fail_with(DPRO_EUSAGE, "the job's model repeats no block that keeps anything; name the "
-                               "modules that are meant");
+        fail_with(DPRO_EUSAGE,
+                  "the job's model repeats no block that keeps memory; name the modules");
     }
     SCRATCH char *names = mem_copy_string(text);
     const char *unknown = choose_names(model, names, chosen);

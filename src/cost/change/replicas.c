@@ -50,10 +50,10 @@ static void add_replicas(const char *found, struct arena *arena, struct replicas
                    found);
     for (uint32_t i = 0; i < g->n_ranks; i++)
         if (g->ranks[i].gradient_bytes == 0)
-            refuse("the job (%s) has no replicas, and what they would reduce is not known: "
-                   "nothing says how large the gradients of rank %d are, as the rank.json "
-                   "of 'dpro profile' does",
-                   found, g->ranks[i].rank);
+            refuse(
+                "the job (%s) has no replicas, and the trace does not tell how large the gradients "
+                "of rank %d are, which replicas would reduce: record it with 'dpro profile'",
+                found, g->ranks[i].rank);
     *to = *g;
     to->n_dimensions = n + 1;
     to->dimensions = arena_array(arena, n + (size_t)1, sizeof *to->dimensions);
@@ -108,13 +108,13 @@ static void find_dimension(struct arena *arena, struct replicas *r)
     name_dimensions(g, found, sizeof found);
     if (g->n_dimensions == 0 || !is_grid(g, r->world))
         refuse("other numbers of ranks can't be asked for: %s; --dims says how",
-               *note ? note : "how the job is parallel is not known");
+               *note ? note : "the trace does not tell how the job is parallel");
     if (n[0] + n[1] == 0) {
         add_replicas(found, arena, r);
         return;
     }
     if (n[n[0] == 0] > 1)
-        refuse("which dimension of the job (%s) is to grow is not clear; say it with --dims",
+        refuse("several dimensions of the job (%s) could grow; say how it is parallel with --dims",
                found);
     r->shards = n[0] == 0;
     r->dimension = of[r->shards];
@@ -200,8 +200,8 @@ static void grow_grid(const struct replicas *r, struct rank_share share, struct 
     to->dimensions = arena_array(arena, g->n_dimensions + (size_t)1, sizeof *to->dimensions);
     for (uint32_t d = 0; d < g->n_dimensions; d++) {
         if (g->dimensions[d].lies_over || stride == 0)
-            refuse("--tp changes how ranks are numbered, and with other replicas too "
-                   "that can't be told of this job's dimensions: give one");
+            refuse("Not supported together for this job's dimensions: --tp and other replicas; "
+                   "give one");
         to->dimensions[d] = grow_dimension(r, d, stride, arena);
     }
     for (uint32_t i = 0; i < g->n_ranks; i++) {
@@ -260,9 +260,9 @@ static void find_tensors(const struct dpro_graph *g, const struct dpro_changes *
                (unsigned)MOST_RANKS);
     for (uint32_t i = 0; i < g->n_ranks; i++) {
         if (!g->memory || g->memory[i].n_op_splits == 0)
-            refuse("the trace does not show what of rank %d's work is on split tensors: "
-                   "'dpro profile' records it, of jobs that split them by PyTorch's DTensor "
-                   "(parallelize_module), whole, in et.json.gz and memory.json",
+            refuse("the trace does not show which of rank %d's work is on split tensors: 'dpro "
+                   "profile' records it (et.json.gz, memory.json) of jobs that split them by "
+                   "PyTorch's DTensor (parallelize_module)",
                    g->ranks[i].rank);
         check_split(g, i, r);
     }
@@ -287,7 +287,7 @@ static void find_replicas(const struct dpro_changes *changes, const struct dpro_
     if (!grows && changes->shard == 0)
         return;
     if (changes->world_size != 0 && changes->dp != 0)
-        refuse("a number of ranks and one of replicas: give one");
+        refuse("give a number of ranks or one of replicas, not both");
     bool of_groups = model->n_communications > 0 || changes->shard > 0;
     if (of_groups)
         find_dimension(arena, r);

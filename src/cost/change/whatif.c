@@ -290,7 +290,8 @@ static void correct_by_turns(const struct dpro_model *model, const struct dpro_c
     if (c.left == 1)
         return;
     note(&w->notes,
-         "measured turns of this job correct this (%zu): before, an iteration takes %.2f ms",
+         "corrected by measured turns of this job (plans: %zu); without them an iteration takes "
+         "%.2f ms",
          model->turns->of.n, (double)p->iteration_ns / 1e6);
     p->iteration_ns = scaled_ns(c.ratio, p->iteration_ns);
     p->p50_ns = scaled_ns(c.ratio, p->p50_ns);
@@ -342,8 +343,8 @@ static void tell_launching(const struct dpro_model *model, const struct dpro_cha
     unbound.launching_ns = 0;
     if (w->model.launching_ns == 0 && model->launching_ns > w->answer.predicted.iteration_ns)
         note(&w->notes,
-             "the CPU alone takes %.2f ms an iteration, which is more than is predicted: unless it "
-             "gets faster, too, iterations get no shorter than that",
+             "the CPU alone takes %.2f ms an iteration, more than predicted: without a faster CPU, "
+             "no iteration is shorter than that",
              (double)model->launching_ns / 1e6);
     if (w->model.launching_ns == 0 || w->programs.n_passes > 0 ||
         changes_ask_only(changes, OF_DURATIONS))

@@ -25,9 +25,8 @@ static void ask_buckets(struct world *w)
     bool rings = strcmp(w->collectives, "ring") == 0;
     bool known = w->m->n_communications == 0 && strcmp(w->collectives, "tree") != 0;
     if (!known && !rings)
-        refuse("gradients in buckets are known to pass over hosts in one ring, "
-               "and without other communication hierarchical: --collectives "
-               "%s can't be asked for",
+        refuse("buckets of gradients are predicted over hosts in one ring, or hierarchical if "
+               "nothing else communicates: --collectives %s is not supported",
                w->collectives);
     if (!known)
         return;
@@ -54,8 +53,8 @@ void world_check_buckets(struct world *w)
     rings |= net->collective.algorithm == MODEL_HIERARCHICAL;
     if (w->m->n_communications > 0 ? w->size <= per_host || (several && net->link.own_links)
                                    : several && !rings)
-        refuse("what of the gradients' buckets passes between hosts of %u ranks is not "
-               "known: give --bandwidth in place of a topology",
+        refuse("the trace does not tell what of the gradients' buckets passes between hosts of %u "
+               "ranks: give --bandwidth instead of a topology",
                per_host);
 }
 
@@ -75,8 +74,8 @@ void world_take_hosts(struct world *w)
     if (told || w->m->n_communications == 0)
         return;
     if (n > per_host)
-        refuse("the trace does not tell which of its %u ranks are on one host, and the "
-               "topology has %u there: how fast links within hosts are is not known",
+        refuse("the trace does not tell which of its %u ranks are on one host, and the topology "
+               "has %u there, so the speed of links within hosts is unknown",
                n, per_host);
     if (w->size > per_host) /* else links stay as they were learnt: each rank's own */
         net->link.rank_hosts = arena_array(w->arena, w->n_before, sizeof *net->link.rank_hosts);

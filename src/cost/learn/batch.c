@@ -213,23 +213,23 @@ static const char *why_not(const struct dpro_graph *g, struct dpro_model *m)
     uint32_t n = models_called(m, some), n_cut = g->ranks[0].n_micro_batches;
     if (n_cut > 1)
         return arena_format(&m->arena,
-                            "a step of the job computes %u micro-batches already: what cutting "
-                            "its batch otherwise does can't be told",
+                            "a step of the job already computes %u micro-batches: other cuts of "
+                            "its batch can't be predicted",
                             n_cut);
     if (n > 1)
         return arena_format(&m->arena,
-                            "a step of the job calls %u models (%.100s, %.100s%s): what cutting "
-                            "its batch does to all of them can't be told",
+                            "a step of the job calls %u models (%.100s, %.100s%s): cutting its "
+                            "batch can't be predicted for all of them",
                             n, title_of(some[0]), title_of(some[1]), n > 2 ? ", ..." : "");
     for (uint32_t i = 0; i < m->n_modules; i++)
         if (m->modules[i].parent == MODEL_NONE && m->modules[i].n_calls > 1)
             return arena_format(&m->arena,
                                 "a step of the job calls its model %u times already, which may be "
-                                "micro-batches: what cutting its batch does can't be told",
+                                "micro-batches: cutting its batch can't be predicted",
                                 m->modules[i].n_calls);
     if (updates_between(g))
-        return "a step of the job updates parameters between its backward passes: what cutting its "
-               "batch does can't be told";
+        return "a step of the job updates parameters between its backward passes: cutting its "
+               "batch can't be predicted";
     return NULL;
 }
 

@@ -132,8 +132,8 @@ static void check_job(const struct dpro_graph *g)
                                "give the traces of all of them ('dpro replay' works with one)");
     if (g->n_ranks < 2)
         fail_with(DPRO_EEMPTY,
-                  "the trace has 1 of %u %s: when the others get to a bucket is not "
-                  "known; give the traces of all ranks ('dpro replay' works with one)",
+                  "the trace has 1 of %u %s: it does not tell when the others reach a bucket; give "
+                  "the traces of all ranks ('dpro replay' works with one)",
                   size, g->n_blind ? "GPUs" : "ranks");
     if (g->pulls_with_step && g->n_exchanges == 0)
         fail_with(DPRO_EEMPTY, "no variable goes from a server to every worker and back as a "

@@ -94,8 +94,8 @@ static bool on_one_host(const uint32_t *hosts, const uint32_t *ranks, uint32_t n
 }
 
 #define WITH_SEVERAL                                                                               \
-    "what a rank sends and receives in one kernel with several others stays as long as it was: "   \
-    "how much of it is waiting for them is not known, so other links do not change it"
+    "a kernel in which a rank sends to and receives from several others keeps its time: how much " \
+    "of it is waiting is unknown, so other links do not change it"
 
 static void warn_of_several(const struct dpro_graph *g, struct dpro_model *m)
 {

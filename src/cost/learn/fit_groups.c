@@ -44,7 +44,7 @@ static void measure_lags(const struct fitting *f)
     "all communications " where " are of one size: how their time splits into latency and bytes "  \
     "is assumed, and intervals of other bandwidths are wider for it"
 #define UNKNOWN_SIZES                                                                              \
-    "the trace does not say how large some communications are: their time is taken for that of "   \
+    "the trace does not say how large some communications are: their time counts as that of "      \
     "bytes, at the bandwidth of the others"
 
 #define BUFFERED                                                                                   \

@@ -76,17 +76,17 @@ static void describe_stack(const struct dpro_graph *g, struct dpro_model *model)
         model->capabilities.compressions = 1u << DPRO_COMPRESSION_NONE;
     }
     if (is_ring && g->in_session)
-        model->capabilities.text = "a session's collectives are ops of the job's own graph, which "
-                                   "can have any packs of gradients, but dpro applies no plan to "
-                                   "them: the job's script makes them";
+        model->capabilities.text =
+            "dpro applies no plan to a session's collectives, which are ops of the job's own "
+            "graph: the script can make any packs of gradients";
     if (is_ring && !model->net.gate.in_order)
-        array_push(&model->warnings,
-                   "collectives ran at once, beside computation on the same cores: the rate that "
-                   "is learnt is what they got of the link, which may be faster; give "
-                   "--bandwidth as a ratio (2x), not as a rate");
+        array_push(
+            &model->warnings,
+            "collectives ran at once, beside computation on the same cores: the link may be faster "
+            "than the rate that is learnt; give --bandwidth as a ratio (2x), not as a rate");
     if (g->n_samples < 2)
-        array_push(&model->warnings, "one iteration was recorded: nothing is known of how much "
-                                     "iterations vary");
+        array_push(&model->warnings,
+                   "one iteration was recorded, which does not show how much iterations vary");
 }
 
 static void model_learn(const struct measured_replay *replay, struct dpro_model *model)
@@ -166,13 +166,12 @@ static void check_probes(struct dpro_model *model)
     if (!probes || !probes->of_another)
         return;
     if (model->n_modules == 0)
-        fail_with(DPRO_EUSAGE,
-                  "nothing tells which modules the job has, so that probes say nothing "
-                  "of it: record it with 'dpro profile'");
+        fail_with(DPRO_EUSAGE, "the recording does not tell the job's modules, so probes can't be "
+                               "used: record it with 'dpro profile'");
     if (!probes_match(model))
-        fail_with(DPRO_EUSAGE,
-                  "the probes are of none of the job's modules, by name and class: they "
-                  "are of another model");
+        fail_with(
+            DPRO_EUSAGE,
+            "the probes fit no module of the job by name and class: they are of another model");
     if (probes->other_threads)
         array_push(&model->warnings,
                    arena_format(&model->arena,

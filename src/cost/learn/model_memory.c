@@ -384,8 +384,8 @@ static uint32_t *ranks_told(const struct memory_learning *l)
     if (n_silent > 0)
         array_push(&l->model->warnings,
                    arena_format(l->arena,
-                                "nothing was recorded of the memory of %u of the %u ranks, such as "
-                                "rank %d: they are taken to hold what rank %d does",
+                                "the memory of %u of the %u ranks, such as rank %d, was not "
+                                "recorded: they are assumed to hold what rank %d does",
                                 n_silent, g->n_ranks, g->ranks[silent].rank, g->ranks[known].rank));
     return told;
 }

@@ -396,10 +396,9 @@ static void warn_clocks(struct ranks_state *st)
         }
     if (n_rough > 0)
         WARN(st,
-             "%u of %u clocks (first: that of %s) are known from collectives alone, since "
-             "no transport log tells of both ends of their ranks' connections: record "
-             "the transport of every rank and server; addresses that are translated on the way "
-             "(NAT), and logs of other runs, have no other end here",
+             "%u of %u clocks (first: that of %s) are known from collectives alone: no transport "
+             "log has both ends of their ranks' connections; record the transport of every rank "
+             "and server; addresses behind NAT, and logs of other runs, have no other end here",
              n_rough, st->n_clocks, st->join->clocks.at[first_rough].host);
     if (n_untied > 0)
         WARN(st,

@@ -370,7 +370,7 @@ static void say_note(struct finder *f)
     if (found->all.n == 0 && f->traffics.n_unknown > 0)
         snprintf(found->note, sizeof found->note,
                  "the trace does not say which ranks take part in its collectives, so how the job "
-                 "is parallel is not known; times of collectives are");
+                 "is parallel is unknown; the times of collectives are known");
     else if (found->all.n > 0 && !f->is_grid)
         snprintf(found->note, sizeof found->note,
                  "the groups form no grid of %u ranks; groups and times are those of the trace, "
@@ -383,7 +383,7 @@ static void say_note(struct finder *f)
                  (unsigned long long)product, world, (unsigned long long)(world / product));
     else if (found->all.n > 0 && f->traffics.n_unknown > 0)
         snprintf(found->note, sizeof found->note,
-                 "the group of %u collectives is not known: they are in no dimension",
+                 "the trace does not tell the group of %u collectives: they are in no dimension",
                  f->traffics.n_unknown);
 }
 

@@ -188,8 +188,7 @@ static void warn_ranks(struct assembly *a)
                    "(torch.profiler.record_function('all_reduce'))"
                  : "");
     else if (lacks && (int)(join->n_ranks + join->blind.n) < join->world_size)
-        WARN(a, "%s: who waits for the missing ones is not known; record every rank",
-             ranks_here(a));
+        WARN(a, "%s: record every rank to see who waits for the missing ones", ranks_here(a));
 }
 
 /* Of steps without the profiler, which lie further apart: what a machine drifts by in that time. */
@@ -343,9 +342,9 @@ static void warn_parts(struct assembly *a)
         warn_ranks(a);
     if (missing > 0 && all_here)
         WARN(a,
-             "all ranks are here, but in %u of %zu collectives not the part of each: those "
-             "without are assumed to arrive as late as they did in the trace; is a rank's log "
-             "or timeline missing or cut short?",
+             "all ranks are here, but %u of %zu collectives lack the part of some, which are "
+             "assumed to arrive as late as they did in the trace; is a rank's log or timeline "
+             "missing or cut short?",
              missing, join->joined.n);
     else if (missing > 0)
         WARN(a,
@@ -409,15 +408,15 @@ static void warn_servers(struct assembly *a)
     uint64_t n_pushes = 0;
     if (servers->served.n > 0 && servers->n_unprofiled > 0)
         WARN(a,
-             "%u of %u parameter servers have no profile: what they do with a push is all that "
-             "lies between the last one of its key and the answer; profile the servers, too",
+             "%u of %u parameter servers have no profile: all time between the last push of a key "
+             "and the answer counts as their work; profile the servers, too",
              servers->n_unprofiled, a->join->n_servers);
     for (size_t i = 0; i < servers->served.n; i++)
         n_pushes += (uint64_t)servers->served.at[i].n_pushes * a->n_samples;
     if (servers->n_untimed * UINT64_C(10) > n_pushes)
         WARN(a,
-             "%u pushes have no op in their server's profile that could be theirs, and take it "
-             "no time; are profiles and logs of one run?",
+             "%u pushes match no op in their server's profile and take no time there; are profiles "
+             "and logs of one run?",
              servers->n_untimed);
 }
 

@@ -206,9 +206,9 @@ static void note_missing(struct trace_build *build, struct source **sources)
             continue;
         if (n++ == 0)
             build_warn(build,
-                       "%s: rank %d has a transport log and no profile, so its computation is not "
-                       "known, and when it reached a collective only where others waited for it; "
-                       "add its profile",
+                       "%s: rank %d has a transport log and no profile, so its computation is "
+                       "unknown, and its arrival at a collective is known only where others waited "
+                       "for it; add its profile",
                        path_of(sources, transport->rank), transport->rank);
         trace->world_size = MAX(trace->world_size, transport->rank + 1);
     }

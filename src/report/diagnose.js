@@ -6,7 +6,7 @@
 function diagnosisCard(d, goTo, iteration) {
   const SHADES = ["COMM", "WAIT", "COPY", "UPDATE", "INPUT", "FW", "BATCH", "LAUNCH"], whole = Math.max(d.iteration_ms, d.explained_ms, 0);
   const of = (v) => pct(share(v, d.explained_ms));
-  const doubt = (c) => (known(c.uncertainty_ms) ? " ± " + ms(c.uncertainty_ms) : "");
+  const doubt = (c) => (known(c.uncertainty_ms) ? " ± " + c.uncertainty_ms.toFixed(c.uncertainty_ms < 9.95 ? 1 : 0) + " ms" : "");
   const listed = (name, list) => (list.length ? (list.length === 1 ? name : name + "s") + " " + list.slice(0, 24).join(", ") + (list.length > 24 ? ", ..." : "") : "");
   const told = d.causes.filter((c) => known(c.order));
   const steps = [{ title: "ideal", blame_ms: d.ideal_ms, shade: "BW" }, ...d.causes.map((cause) => {
@@ -59,7 +59,7 @@ function diagnosisCard(d, goTo, iteration) {
     const half = s.uncertainty_ms, interval = half ? [to - half, to + half] : null;
     const head = [el("span", "what", swatch(s.shade), s.title), bar([["", Math.min(from, to), null],
       [s.title, Math.abs(s.blame_ms), s.shade, s.blame_ms < 0 ? [["time", ms(s.blame_ms)], ["share", of(s.blame_ms)]] : null]], whole, interval, d.explained_ms),
-      el("span", "sum", ms(s.blame_ms) + doubt(s) + " · " + of(s.blame_ms))];
+      el("span", "sum", ms(s.blame_ms) + doubt(s) + " · " + of(s.blame_ms).replace(" ", "\u00a0"))];
     if (!s.body) return el("div", "cause", el("div", "summary", head));
     const row = el("details", "cause", el("summary", "", head));
     row.addEventListener("toggle", () => row.append(el("div", "", s.body())), { once: true });
@@ -110,7 +110,7 @@ function stragglerFacts(m) {
 function measuresCard(m) {
   const part = (v) => (known(v) ? pct(100 * v, 1) : "unknown"), pop = m.pop || {}, waits = m.waiting || [];
   const column = (title, key, places) => ({ title, num: true, cell: (f) => (known(f[key]) ? f[key].toFixed(places) : ""), by: (f) => f[key] });
-  return card("Measures", known(pop.parallel_efficiency) ? facts([["parallel efficiency (POP), the product of", part(pop.parallel_efficiency)],
+  return card("Measures", known(pop.parallel_efficiency) ? facts([["parallel efficiency (POP), the product of these three", part(pop.parallel_efficiency)],
     ["load balance", part(pop.load_balance)], ["serialisation", part(pop.serialisation)], ["transfer", part(pop.transfer)]]) : null,
   facts([known(pop.launch) ? ["launch efficiency: the GPU's computing, of that and of its waiting for launches", part(pop.launch)] : null,
     ["MFU" + (m.device ? ", of " + m.device : ""), known(m.mfu) ? part(m.mfu) + ", peak by " + m.peak_source : m.mfu_needs ? "can't be told without " + m.mfu_needs : "unknown"]].filter(known)),

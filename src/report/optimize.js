@@ -209,7 +209,7 @@
   function decisions() {
     if (report.strategy.length === 0) return null;
     return card("Changes to the job's strategy", table([{ title: "pass", className: "kind", cell: (d) => d.pass },
-      { title: "target", cell: (d) => cuttable(d.target) }, { title: "decision", cell: (d) => cuttable(d.decision) }], report.strategy, { className: "wrapped" }));
+      { title: "target", cell: (d) => cuttable(d.target) }, { title: "decision", cell: (d) => cuttable(d.decision.replace(/(\d) ([kMG]?B|ms)\b/g, "$1\u00a0$2")) }], report.strategy, { className: "wrapped" }));
   }
 
   function warnings() {

@@ -22,9 +22,10 @@
 
 const known = (v) => v !== null && v !== undefined;
 const digits = (ms) => (Math.abs(ms) >= 99.95 ? 1 : Math.abs(ms) >= 0.995 || ms === 0 ? 2 : 3);
-const ms = (v) => (known(v) ? v.toFixed(digits(v)) + " ms" : "unknown");
+const minus = (text) => text.replace("-", "−");
+const ms = (v) => (known(v) ? minus(v.toFixed(digits(v))) + " ms" : "unknown");
 const ns = (v) => (Math.abs(v) >= 1e6 ? ms(v / 1e6) : Math.abs(v) >= 1e3 ? (v / 1e3).toFixed(2) + " µs" : v + " ns");
-const pct = (v, places) => v.toFixed(known(places) ? places : Math.abs(v) < 9.95 ? 1 : 0) + " %";
+const pct = (v, places) => minus(v.toFixed(known(places) ? places : Math.abs(v) < 9.95 ? 1 : 0)) + " %";
 const signed = (v, places) => (Math.abs(v) < 0.05 ? "" : v > 0 ? "+" : "−") + pct(Math.abs(v), places);
 const share = (part, whole) => (whole > 0 ? (100 * part) / whole : 0);
 const plural = (n, word) => n + " " + word + (n === 1 ? "" : "s");
@@ -74,9 +75,9 @@ function verdict(lines) {
   return card(null, list);
 }
 
-/* Text that may be cut where a name has a dot or an underline. */
+/* Text that may be cut where a name has a dot or an underline, and not within a number. */
 function cuttable(text) {
-  return text.split(/(?<=[._/])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+  return text.split(/(?<=[._/])(?!(?<=\d\.)\d)/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
 }
 
 /* A long name of which both ends stay visible. */
@@ -208,11 +209,11 @@ function table(columns, items, { most = 512, className = "" } = {}) {
 }
 
 function bar(parts, whole, interval, base = whole) {
-  const line = el("div", "bar");
+  const line = el("div", "bar"), least = innerWidth < 600 ? 14 : 7; // percent that a number has room in
   for (const [name, value, shade, rows] of parts) {
     if (!(value > 0)) continue;
     const width = share(value, whole), said = share(value, base);
-    const s = el("span", shade === "WAIT" ? "hatched" : "", shade && !rows && width >= 7 ? said.toFixed(0) + " %" : "");
+    const s = el("span", shade === "WAIT" ? "hatched" : "", shade && !rows && width >= least ? said.toFixed(0) + " %" : "");
     s.style.width = width + "%";
     if (shade) {
       s.style.backgroundColor = color(shade);

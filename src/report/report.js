@@ -359,7 +359,7 @@
     const u = report.unprofiled;
     if (known(u.iteration_ms)) {
       fact("without the profiler, mean of " + plural(u.steps, "step"), ms(u.iteration_ms) + (known(u.error_pct) ? ", the replay is " + signed(u.error_pct) + " off" : ""));
-      if (known(u.profiler_overhead_pct)) fact("with it", signed(u.profiler_overhead_pct));
+      if (known(u.profiler_overhead_pct)) fact("what the profiler adds to these steps", signed(u.profiler_overhead_pct));
     }
     const wire = report.unprofiled_iterations;
     if (known(wire.iteration_ms))

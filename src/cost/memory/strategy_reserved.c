@@ -36,10 +36,11 @@ struct reserved_listing {
     uint32_t forward, update; /* places */
 };
 
-static void reserved_add(const struct reserved_listing *l, struct reserved_event event)
+/* bytes 0: given back. */
+static void reserved_add(const struct reserved_listing *l, enum step step, uint32_t place,
+                         uint32_t within, uint32_t number, uint64_t bytes)
 {
-    event.order = (uint32_t)l->events->n;
-    array_push(l->events, event);
+    array_add(l->events, bytes, place, within, number, (uint8_t)step, (uint32_t)l->events->n);
 }
 
 /* Of a block made in a micro-batch: a number for each lifetime, another one in the next. */
@@ -63,25 +64,17 @@ static void add_life(const struct reserved_listing *l, uint32_t block, bool seco
                      struct life life, struct life recorded)
 {
     uint32_t number = number_of(l, l->micro_batch, block, second);
+    enum step begins = life.from == recorded.from ? RECORDED : TAKEN_AGAIN;
     bool kept = life.to > l->m->n_moments;
     if (life.from >= life.to || (!is_last(l) && life.from > l->update) ||
         (l->micro_batch > 0 && life.from <= l->forward))
         return;
-    reserved_add(
-        l, (struct reserved_event){.bytes = MAX(bytes, 1),
-                                   .place = life.from,
-                                   .number = number,
-                                   .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+    reserved_add(l, begins, life.from, 0, number, bytes);
     if (kept && l->micro_batch > 0) /* in place of that of the micro-batch before */
-        reserved_add(l, (struct reserved_event){
-                            .place = life.from,
-                            .number = number_of(l, l->micro_batch - 1, block, second),
-                            .step = life.from == recorded.from ? RECORDED : TAKEN_AGAIN});
+        reserved_add(l, begins, life.from, 0, number_of(l, l->micro_batch - 1, block, second), 0);
     if (!kept)
-        reserved_add(
-            l, (struct reserved_event){.place = is_last(l) ? life.to : MIN(life.to, l->update + 1),
-                                       .number = number,
-                                       .step = life.to == recorded.to ? RECORDED : GIVEN_EARLIER});
+        reserved_add(l, life.to == recorded.to ? RECORDED : GIVEN_EARLIER,
+                     is_last(l) ? life.to : MIN(life.to, l->update + 1), 0, number, 0);
 }
 
 /* Of a block that is made again: its recomputation takes it, and gives back what is no longer
@@ -94,37 +87,25 @@ static void add_again(const struct reserved_listing *l, uint32_t block, uint64_t
     bool lasts = lives->second.from < lives->second.to;
     bool made = lives->within.from < lives->within.to;
     if (made)
-        reserved_add(l, (struct reserved_event){.bytes = MAX(bytes, 1),
-                                                .place = call->again,
-                                                .within = lives->within.from,
-                                                .number = number,
-                                                .step = RECOMPUTED});
+        reserved_add(l, RECOMPUTED, call->again, lives->within.from, number, bytes);
     else if (lasts)
-        reserved_add(l, (struct reserved_event){.bytes = MAX(bytes, 1),
-                                                .place = call->again,
-                                                .number = number,
-                                                .step = TAKEN_AGAIN});
+        reserved_add(l, TAKEN_AGAIN, call->again, 0, number, bytes);
     if (lasts)
-        reserved_add(l, (struct reserved_event){
-                            .place = lives->second.to, .number = number, .step = GIVEN_EARLIER});
+        reserved_add(l, GIVEN_EARLIER, lives->second.to, 0, number, 0);
     else if (made)
-        reserved_add(l, (struct reserved_event){.place = call->again,
-                                                .within = MIN(lives->within.to, call->stop),
-                                                .number = number,
-                                                .step = RECOMPUTED});
+        reserved_add(l, RECOMPUTED, call->again, MIN(lives->within.to, call->stop), number, 0);
 }
 
 static void add_block(const struct reserved_listing *l, uint32_t block)
 {
     const struct graph_block *b = &l->m->blocks[block];
     struct lifetimes lives = memory_lives(l->sweep, block);
-    uint64_t bytes = asked_of(l->sweep, b);
+    uint64_t bytes = MAX(asked_of(l->sweep, b), 1);
     struct life recorded = {b->taken == MEMORY_NONE ? 0 : b->taken + 1,
                             b->given == MEMORY_NONE ? l->m->n_moments + 1 : b->given + 1};
     if (b->taken == MEMORY_NONE) {
         if (b->given != MEMORY_NONE && l->micro_batch == 0)
-            reserved_add(l,
-                         (struct reserved_event){.place = recorded.to, .number = l->held[block]});
+            reserved_add(l, RECORDED, recorded.to, 0, l->held[block], 0);
         return;
     }
     if (lives.first.from > 0)

@@ -1,5 +1,5 @@
-/* The inside of an evaluator, shared by evaluate.c, which asks, and schedule.c, which translates a
- * strategy for the simulator. */
+/* The inside of an evaluator, shared by evaluate.c, which asks, and schedule.c and rank_classes.c,
+ * which translate a strategy for the simulator. */
 #pragma once
 
 #include "cost/program/buckets.h"
@@ -54,7 +54,17 @@ static inline double evaluator_rate(const struct model_link *link, double byte_n
 
 /* The time in which the busiest link would carry all bytes of an iteration of e->strategy. */
 double evaluator_carried_ns(const struct evaluator *e);
-/* The executors, channels and resources of the model. */
+
+/* rank_classes.c: sets e->classes and e->class_of. */
+
+/* A rank and its copies, of which the slowest is waited for; without groups, also ranks that run
+ * the same at the same speed. */
+void classes_by_program(struct evaluator *e);
+/* As they meet at the servers, each copy counts. Up to so many classes they are simulated one by
+ * one. */
+void classes_by_host(struct evaluator *e);
+
+/* schedule.c: the executors, channels and resources of the model. */
 void schedule_init(struct evaluator *e);
 /* The actions, communications and flows of e->strategy. */
 void schedule_strategy(struct evaluator *e);

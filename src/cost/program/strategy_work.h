@@ -8,7 +8,7 @@ bool strategy_recomputes(const struct dpro_model *model, const struct dpro_strat
 bool strategy_changes_work(const struct dpro_model *model, const struct dpro_strategy *strategy);
 /* The work added to each op of the program; negative: saved. A recomputation is done where the
  * call's backward pass begins. All micro-batches but the last come before the first gradient. The
- * backward pass of a compiled module is one fused op (cost/program/fused.h). */
+ * backward pass of a compiled module is one fused op: its gradients are ready at its end. */
 void strategy_more_work(const struct dpro_model *model, const struct dpro_strategy *strategy,
                         uint32_t program, int64_t *more_ns);
 /* Both passes with another batch, where that was measured; else all 1. */

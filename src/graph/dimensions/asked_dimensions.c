@@ -120,42 +120,34 @@ static int dimensions_score(const struct finder *f, const struct asked *asked,
     return n;
 }
 
-/* The next order of n numbers; false: it was the last. */
-static bool next_order(uint32_t *order, uint32_t n)
+/* The digits of a number to the base n, the first one highest; false: they are no order. */
+static bool order_of(uint32_t number, uint32_t n, uint32_t *order)
 {
-    uint32_t i = n - 1, k = n - 1;
-    while (i > 0 && order[i - 1] >= order[i])
-        i--;
-    if (i == 0)
-        return false;
-    while (order[k] <= order[i - 1])
-        k--;
-    uint32_t swap = order[k];
-    order[k] = order[i - 1];
-    order[i - 1] = swap;
-    for (uint32_t a = i, b = n - 1; a < b; a++, b--) {
-        swap = order[a];
-        order[a] = order[b];
-        order[b] = swap;
+    uint32_t seen = 0;
+    for (uint32_t i = n; i-- > 0; number /= n) {
+        order[i] = number % n;
+        seen |= 1u << order[i];
     }
-    return true;
+    return seen == (1u << n) - 1;
 }
 
 static bool choose_order(const struct finder *f, const struct asked *asked, struct grid_box *boxes)
 {
-    uint32_t order[DPRO_N_PARALLELISMS];
+    uint32_t order[DPRO_N_PARALLELISMS], n_numbers = 1;
     int best = -1;
     for (uint32_t i = 0; i < asked->n; i++)
-        order[i] = i;
-    do {
+        n_numbers *= asked->n;
+    for (uint32_t number = 0; number < n_numbers; number++) {
         struct grid_box tried[DPRO_N_PARALLELISMS];
+        if (!order_of(number, asked->n, order))
+            continue;
         dimensions_place(asked, order, tried);
         int n = dimensions_score(f, asked, tried);
         if (n > best) {
             best = n;
             memcpy(boxes, tried, sizeof tried);
         }
-    } while (next_order(order, asked->n));
+    }
     return best >= 0;
 }
 

@@ -16,30 +16,22 @@ static void edit_split(struct dpro_strategy *s, uint32_t at, uint32_t n)
     b[0].n = n;
 }
 
-static void edit_reverse(uint32_t *from, uint32_t *to)
-{
-    for (; from < to && from < --to; from++) {
-        uint32_t tensor = *from;
-        *from = *to;
-        *to = tensor;
-    }
-}
-
-/* Its tensors move along: a rotation is three reversals. */
+/* Its tensors move along. */
 static void edit_move(struct dpro_strategy *s, uint32_t at, uint32_t to)
 {
     struct strategy_bucket moved = s->buckets[at];
-    uint32_t low = at < to ? at : to, high = at < to ? to : at;
-    uint32_t *begin = s->order + s->buckets[low].first;
-    uint32_t *end = s->order + s->buckets[high].first + s->buckets[high].n;
-    uint32_t *middle = at < to ? begin + moved.n : end - moved.n;
-    edit_reverse(begin, middle);
-    edit_reverse(middle, end);
-    edit_reverse(begin, end);
-    if (at < to)
+    uint32_t low = MIN(at, to), high = MAX(at, to), *begin = s->order + s->buckets[low].first;
+    uint32_t n = s->buckets[high].first + s->buckets[high].n - s->buckets[low].first;
+    SCRATCH uint32_t *tensors = mem_array(moved.n, sizeof *tensors);
+    memcpy(tensors, s->order + moved.first, moved.n * sizeof *tensors);
+    if (at < to) {
+        memmove(begin, begin + moved.n, (n - moved.n) * sizeof *begin);
         memmove(&s->buckets[at], &s->buckets[at + 1], (to - at) * sizeof moved);
-    else
+    } else {
+        memmove(begin + moved.n, begin, (n - moved.n) * sizeof *begin);
         memmove(&s->buckets[to + 1], &s->buckets[to], (at - to) * sizeof moved);
+    }
+    memcpy(at < to ? begin + n - moved.n : begin, tensors, moved.n * sizeof *tensors);
     s->buckets[to] = moved;
     for (uint32_t b = low, first = (uint32_t)(begin - s->order); b <= high; b++) {
         s->buckets[b].first = first;

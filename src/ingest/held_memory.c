@@ -7,9 +7,8 @@
 #include "ingest/load.h"
 
 #define AT(member) offsetof(struct held_part, member)
-const struct payload_kind held_payload = {
-    sizeof(struct held_part),
-    .arrays = {AT(blocks), AT(modules), AT(allocated.segments), AT(allocated.blocks)}};
+const struct payload_kind held_payload = {sizeof(struct held_part),
+                                          .arrays = {AT(blocks), AT(modules), AT(allocated)}};
 
 static uint8_t category_of(const char *word)
 {
@@ -53,14 +52,12 @@ static bool read_module(struct json_reader *r, struct held_part *held)
 }
 
 struct segment_entry {
-    struct snapshot_segment is;
-    uint64_t bytes;
-    uint32_t kind;
+    uint64_t address, bytes, end; /* end: of its blocks so far */
     bool broken;
 };
 
-/* A block of a segment. */
-static bool read_allocated(struct json_reader *r, struct snapshot_part *to)
+/* A block of a segment, behind the one before it. */
+static bool read_allocated(struct json_reader *r, struct held_part *held, uint64_t *end)
 {
     struct {
         uint64_t bytes;
@@ -72,45 +69,40 @@ static bool read_allocated(struct json_reader *r, struct snapshot_part *to)
     json_read_tuple(r, members, &entry);
     if (r->js->fail != JSON_OK || entry.bytes > TRACE_BYTES_MAX)
         return false;
-    const char *state = strtab_get(r->strings, entry.state);
-    array_add(&to->blocks, .size_bytes = entry.bytes,
-              .state = strcmp(state, "inactive") == 0           ? ALLOCATOR_FREE
-                       : strcmp(state, "active_allocated") == 0 ? ALLOCATOR_TAKEN
-                                                                : ALLOCATOR_WAITING);
+    if (strcmp(strtab_get(r->strings, entry.state), "active_allocated") == 0)
+        array_add(&held->allocated, *end, entry.bytes);
+    *end += entry.bytes;
     return true;
 }
 
 static void read_all_allocated(struct json_reader *r, void *out, size_t offset UNUSED)
 {
-    struct held_part *held = r->arg;
+    struct segment_entry *segment = out;
+    segment->end = segment->address;
     JSON_EACH (r->js)
-        ((struct segment_entry *)out)->broken |= !read_allocated(r, &held->allocated);
+        segment->broken |= !read_allocated(r, r->arg, &segment->end);
 }
 
-static bool read_segment(struct json_reader *r, struct held_part *held)
+static void pass_over(struct json_reader *r, void *out UNUSED, size_t offset UNUSED)
+{
+    json_skip(r->js);
+}
+
+static bool read_segment(struct json_reader *r, struct held_part *held UNUSED)
 {
     static const struct json_member members[] = {
-        MEMBER(struct segment_entry, "address", SIZE, is.is.address),
+        MEMBER(struct segment_entry, "address", SIZE, address),
         MEMBER(struct segment_entry, "bytes", SIZE, bytes),
-        MEMBER(struct segment_entry, "stream", SIZE, is.stream),
-        MEMBER(struct segment_entry, "kind", TEXT, kind),
-        MEMBER(struct segment_entry, "expandable", TRUE, is.is.expandable),
-        MEMBER(struct segment_entry, "private", TRUE, is.is.private_pool),
+        MEMBER_BY("stream", pass_over, 0),
+        MEMBER_BY("kind", pass_over, 0),
+        MEMBER_BY("expandable", pass_over, 0),
+        MEMBER_BY("private", pass_over, 0),
         MEMBER_BY("blocks", read_all_allocated, 0),
         {NULL}};
-    struct snapshot_part *to = &held->allocated;
-    struct segment_entry entry = {.is = {.is.address = UNKNOWN, .stream = -1},
-                                  .bytes = UNKNOWN}; /* a handle is not -1 */
-    size_t first = to->blocks.n;
+    struct segment_entry entry = {.bytes = UNKNOWN};
     json_read_tuple(r, members, &entry);
-    if (r->js->fail != JSON_OK || entry.broken || entry.is.is.address == UNKNOWN ||
-        entry.bytes > TRACE_BYTES_MAX || entry.is.stream == -1) {
-        to->blocks.n = first;
-        return false;
-    }
-    entry.is.is.small = strcmp(strtab_get(r->strings, entry.kind), "small") == 0;
-    snapshot_push_segment(to, entry.is, (int64_t)entry.bytes);
-    return true;
+    return r->js->fail == JSON_OK && !entry.broken && entry.address > 0 &&
+           entry.bytes <= TRACE_BYTES_MAX && entry.end - entry.address == entry.bytes;
 }
 
 enum { MODULES, BLOCKS, SEGMENTS };
@@ -125,7 +117,7 @@ static void read_list(struct json_reader *r, void *out, size_t which)
     else if (which == BLOCKS)
         held->blocks.n = 0;
     else
-        held->allocated.segments.n = held->allocated.blocks.n = 0;
+        held->allocated.n = 0;
     JSON_EACH (r->js)
         held->n_broken += !read_entry[which](r, held) && r->js->fail == JSON_OK;
 }
@@ -218,18 +210,6 @@ static struct allocator_settings settings_of(struct trace_build *build, struct r
     return settings;
 }
 
-/* If a segment is missing, what the device has is not known. */
-static void join_allocated(struct arena *arena, struct held_part *held, struct held_memory *to)
-{
-    if (held->n_broken > 0 || held->allocated.n_broken > 0 || to->is_cut)
-        return;
-    held->allocated.whole = true;
-    to->allocated.device = to->device;
-    for (size_t i = 0; i < held->allocated.segments.n; i++)
-        held->allocated.segments.at[i].device = to->device;
-    snapshot_fill(arena, &held->allocated, &to->allocated);
-}
-
 static void held_describe(struct trace_build *build, struct rank_job *job)
 {
     struct source *source = job_source(build, job, &held_payload, "second list of what", " holds");
@@ -249,9 +229,13 @@ static void held_describe(struct trace_build *build, struct rank_job *job)
         RENAME(source->names, &module->name, &module->class);
         to->modules[to->n_modules++] = *module;
     }
-    join_allocated(arena, held, to);
+    if (held->n_broken == 0 && !to->is_cut) { /* else a segment may be missing */
+        to->n_allocated = (uint32_t)held->allocated.n;
+        to->allocated =
+            arena_copy(arena, held->allocated.at, held->allocated.n, sizeof *to->allocated);
+    }
     uint32_t n_twice = join_blocks(to, held, source->names);
-    uint64_t n_skipped = n_twice + held->n_broken + held->allocated.n_broken;
+    uint64_t n_skipped = n_twice + held->n_broken;
     if (n_skipped > 0)
         rank_warn(build, job, "%s: %s blocks or modules are listed twice or make no sense, skipped",
                   source->path, COUNT_TEXT(n_skipped));

@@ -148,23 +148,17 @@ static void pack_use(struct pack *pack, struct source *source)
 
 /* What others than itself look at of a rank. */
 #define OF_RANK(first, last) PACKED_TO(struct trace_rank, first, last)
-#define OF_HISTORY(member)   PACKED_LENT(struct allocator_history, member, n_##member)
 
 static const struct packed of_window[] = {PACKED_TO(struct trace_window, start_ns, whole_end_ns),
                                           PACKED_LAST};
-static const struct packed of_history[] = {OF_HISTORY(requests), OF_HISTORY(segments),
-                                           OF_HISTORY(blocks), PACKED_LAST};
-static const struct packed of_built[] = {
-    PACKED_ARRAY(struct trace_rank, runs.gloo),
-    PACKED_ARRAY(struct trace_rank, runs.nccl),
-    OF_RANK(n_spans, n_spans),
-    OF_RANK(n_tracks, n_tracks),
-    OF_RANK(n_allocations, n_allocations),
-    OF_RANK(n_et_nodes, n_et_nodes),
-    OF_RANK(n_allocators, n_allocators),
-    PACKED_ITEMS(struct trace_rank, tracks, n_tracks),
-    PACKED_ITEMS_OF(struct trace_rank, allocators, n_allocators, true, of_history),
-    PACKED_LAST};
+static const struct packed of_built[] = {PACKED_ARRAY(struct trace_rank, runs.gloo),
+                                         PACKED_ARRAY(struct trace_rank, runs.nccl),
+                                         OF_RANK(n_spans, n_spans),
+                                         OF_RANK(n_tracks, n_tracks),
+                                         OF_RANK(n_allocations, n_allocations),
+                                         OF_RANK(n_et_nodes, n_et_nodes),
+                                         PACKED_ITEMS(struct trace_rank, tracks, n_tracks),
+                                         PACKED_LAST};
 static const struct packed of_logged[] = {PACKED_ARRAY(struct rank_logged, parts),
                                           PACKED_ARRAY(struct rank_logged, moves), PACKED_LAST};
 

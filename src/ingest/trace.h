@@ -8,7 +8,7 @@
 #include <dpro/trace.h>
 
 #include "adapters/horovod/timeline.h"
-#include "ingest/allocator_history.h"
+#include "ingest/allocator_settings.h"
 #include "ingest/arithmetic.h"
 #include "ingest/rank_json.h"
 #include "ingest/transport/transport.h"
@@ -225,19 +225,23 @@ struct held_block {
     uint64_t address; /* 0: not known */
     uint64_t size_bytes;
 };
+struct held_allocated {
+    uint64_t address, size_bytes;
+};
 struct held_module {
     uint32_t name, class; /* string ids: "blocks.0.norm1", "LayerNorm" */
 };
 struct held_memory {
-    struct held_block *blocks;   /* an address once */
-    struct held_module *modules; /* in the model's order, outer ones first */
-    uint32_t n_blocks, n_modules;
+    struct held_block *blocks;        /* an address once */
+    struct held_module *modules;      /* in the model's order, outer ones first */
+    struct held_allocated *allocated; /* blocks of the device's allocator as the last step begins;
+                                         none: not known */
+    uint32_t n_blocks, n_modules, n_allocated;
     int32_t device;                      /* number of the GPU; -1: the CPU */
     uint64_t capacity_bytes;             /* 0: not known */
     struct allocator_settings allocator; /* of a GPU */
     bool is_cut;                         /* the file is damaged: blocks may be missing */
     bool of_last_step; /* what was freed before the window's last step began is left out */
-    struct allocator_history allocated; /* segments as that step begins; none: not known */
 };
 
 struct trace_rank {
@@ -259,10 +263,10 @@ struct trace_rank {
     struct et_tensor *et_tensors;
     struct dfg_node *dfg_nodes;
     struct dfg_input *dfg_inputs;
-    struct trace_allocation *allocations;   /* by time */
-    struct trace_module_call *module_calls; /* by start, outer ones first */
-    struct held_memory *held;               /* NULL: there is no memory.json */
-    struct allocator_history *allocators;   /* of a snapshot, one a device, ascending */
+    struct trace_allocation *allocations;         /* by time */
+    struct trace_module_call *module_calls;       /* by start, outer ones first */
+    struct held_memory *held;                     /* NULL: there is no memory.json */
+    struct allocator_settings *snapshot_settings; /* NULL: there is no snapshot */
     struct recording *recording; /* what dpro's recorder wrote of the rank; NULL: nothing */
     struct timeline *timeline;   /* what its communication layer wrote; NULL: nothing */
     struct fused_rank fused;     /* where the trace has a fusion */
@@ -271,7 +275,7 @@ struct trace_rank {
     uint32_t n_tracks, n_windows, n_spans, n_details, n_links, n_groups, n_et_nodes, n_et_tensors;
     bool links_tell_all; /* nothing waits for what no link or thread says */
     uint32_t n_dfg_nodes, n_dfg_inputs;
-    uint32_t n_allocations, n_module_calls, n_allocators;
+    uint32_t n_allocations, n_module_calls;
     int process; /* that has its spans and what else is the rank's alone; 0: this one */
 };
 

@@ -16,8 +16,7 @@ enum reserved_held {
 
 struct reserved_block {
     uint64_t bytes;
-    uint64_t address; /* as recorded; 0: not known */
-    uint8_t is;       /* enum reserved_held */
+    uint8_t is; /* enum reserved_held */
 };
 
 struct reserved_request {
@@ -32,9 +31,7 @@ struct reserved_range {
 
 struct reserved_job {
     struct allocator_settings settings;
-    uint64_t capacity_bytes;               /* 0: not known */
-    const struct allocator_history *start; /* how the recorded iteration found the allocator; NULL:
-                                              the job's first iteration is run before */
+    uint64_t capacity_bytes; /* 0: not known */
     struct reserved_block *held;
     const struct reserved_request *requests;
     const struct reserved_range *ranges; /* what an iteration asks for: ranges of the requests, the

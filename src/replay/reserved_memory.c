@@ -30,7 +30,6 @@ static void fill_held(const struct graph_memory *m, struct reserved_job *job,
             parts->number[b] = job->n_held;
             parts->held[job->n_held++] =
                 (struct reserved_block){.bytes = graph_block_asked(&m->blocks[b]),
-                                        .address = m->blocks[b].address,
                                         .is = (uint8_t)reserved_held_of(&m->blocks[b])};
         }
     job->n_numbers = job->n_held;
@@ -48,7 +47,6 @@ struct reserved_memory reserved_memory(const struct dpro_graph *graph, const str
                                  mem_array((size_t)m->n_blocks + 1, sizeof *parts.number)};
     struct reserved_job job = {.settings = reserved_simulated(m),
                                .capacity_bytes = m->capacity_bytes,
-                               .start = m->start.n_segments > 0 ? &m->start : NULL,
                                .held = parts.held,
                                .requests = parts.requests,
                                .n_requests = n,

@@ -116,7 +116,7 @@ class MemoryFiles(Case):
         for name, content in forms.items():
             facts = self.with_snapshot(name, content)
             self.assertEqual([f["kind"] for f in facts["trace"]["files"]], ["kineto", "memory-snapshot"], name)
-            self.assertEqual(facts["trace"]["files"][1]["events"], 20)
+            self.assertEqual(facts["trace"]["files"][1]["events"], 15)
             rank, = facts["memory"]["ranks"]
             self.assertEqual(rank["measured_peak_bytes"], 15 * MIB, name)
 

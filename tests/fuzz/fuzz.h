@@ -102,17 +102,10 @@ static inline uint64_t fuzz_hash_snapshot(const struct snapshot_part *snapshot)
 {
     uint64_t h = snapshot->n_broken ^ (uint64_t)snapshot->whole << 60 ^ snapshot->lists.n << 30;
     for (size_t i = 0; i < snapshot->entries.n; i++)
-        h = fuzz_hash(h ^ snapshot->entries.at[i].list, &snapshot->entries.at[i].is,
-                      offsetof(struct allocator_request, what) + 1);
-    for (size_t i = 0; i < snapshot->segments.n; i++) {
-        const struct allocator_segment *segment = &snapshot->segments.at[i].is;
-        h = fuzz_hash(h, segment, offsetof(struct allocator_segment, private_pool) + 1);
-        if (segment->first_block + segment->n_blocks > snapshot->blocks.n)
-            abort();
-    }
-    for (size_t i = 0; i < snapshot->blocks.n; i++)
-        h = fuzz_hash(h, &snapshot->blocks.at[i], offsetof(struct allocator_block, state) + 1);
-    return h;
+        h = fuzz_hash(h ^ snapshot->entries.at[i].what, &snapshot->entries.at[i],
+                      offsetof(struct snapshot_entry, object));
+    return fuzz_hash(h, snapshot->segments.at,
+                     snapshot->segments.n * sizeof *snapshot->segments.at);
 }
 
 static inline uint64_t fuzz_hash_cost(uint64_t h, const struct probe_cost *cost)

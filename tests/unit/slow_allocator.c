@@ -3,9 +3,7 @@
 
 struct part {
     uint64_t segment, offset, size, id;
-    uint32_t stream;
-    bool small;
-    enum { FREE, TAKEN, WAITING } state;
+    bool small, taken;
 };
 
 struct slow_allocator {
@@ -71,7 +69,7 @@ static void merge_all(struct slow_allocator *s)
     for (size_t i = 0; i < s->parts.n; i++)
         for (size_t k = 0; k < s->parts.n; k++) {
             struct part *a = &s->parts.at[i], *b = &s->parts.at[k];
-            if (i == k || a->state != FREE || b->state != FREE || a->segment != b->segment ||
+            if (i == k || a->taken || b->taken || a->segment != b->segment ||
                 a->offset + a->size != b->offset)
                 continue;
             a->size += b->size;
@@ -94,37 +92,36 @@ static bool comes_first(const struct part *a, const struct part *b)
 }
 
 /* The best free part of a pool, of at least that size; -1. */
-static int64_t best(const struct slow_allocator *s, uint32_t stream, bool small, uint64_t size)
+static int64_t best(const struct slow_allocator *s, bool small, uint64_t size)
 {
     int64_t found = -1;
     for (size_t i = 0; i < s->parts.n; i++) {
         const struct part *p = &s->parts.at[i];
-        if (p->state == FREE && p->stream == stream && p->small == small && p->size >= size &&
+        if (!p->taken && p->small == small && p->size >= size &&
             (found < 0 || comes_first(p, &s->parts.at[found])))
             found = (int64_t)i;
     }
     return found;
 }
 
-static int64_t from_device(struct slow_allocator *s, uint32_t stream, bool small, uint64_t size)
+static int64_t from_device(struct slow_allocator *s, bool small, uint64_t size)
 {
     uint64_t bytes = small             ? 2 << 20
                      : size < 10 << 20 ? s->settings.large_segment_bytes
                                        : (size + (2 << 20) - 1) / (2 << 20) * (2 << 20);
     if (slow_reserved(s) + bytes > s->capacity)
         return -1;
-    struct part part = {
-        .segment = s->n_segments++, .size = bytes, .stream = stream, .small = small};
+    struct part part = {.segment = s->n_segments++, .size = bytes, .small = small};
     array_push(&s->parts, part);
     return (int64_t)s->parts.n - 1;
 }
 
-static bool release_oversize(struct slow_allocator *s, uint32_t stream, bool small, uint64_t size)
+static bool release_oversize(struct slow_allocator *s, bool small, uint64_t size)
 {
     uint64_t split = s->settings.max_split_bytes, need = size > split ? size : split, sum = 0;
     if (split == ALLOCATOR_UNLIMITED)
         return false;
-    int64_t one = best(s, stream, small, need);
+    int64_t one = best(s, small, need);
     if (one >= 0) {
         drop(s, (size_t)one);
         return true;
@@ -133,7 +130,7 @@ static bool release_oversize(struct slow_allocator *s, uint32_t stream, bool sma
         int64_t largest = -1;
         for (size_t i = 0; i < s->parts.n; i++) {
             const struct part *p = &s->parts.at[i];
-            if (p->state == FREE && p->stream == stream && p->small == small && p->size >= split &&
+            if (!p->taken && p->small == small && p->size >= split &&
                 (largest < 0 || comes_first(&s->parts.at[largest], p)))
                 largest = (int64_t)i;
         }
@@ -145,38 +142,34 @@ static bool release_oversize(struct slow_allocator *s, uint32_t stream, bool sma
     return true;
 }
 
-static void release_all(struct slow_allocator *s)
+void slow_empty_cache(struct slow_allocator *s)
 {
-    for (size_t i = 0; i < s->parts.n; i++)
-        if (s->parts.at[i].state == WAITING)
-            s->parts.at[i].state = FREE;
-    merge_all(s);
     for (size_t i = 0; i < s->parts.n;)
-        if (s->parts.at[i].state == FREE && is_whole(s, i))
+        if (!s->parts.at[i].taken && is_whole(s, i))
             drop(s, i);
         else
             i++;
 }
 
-static int64_t take(struct slow_allocator *s, const struct allocator_request *r, uint64_t *offset)
+bool slow_take(struct slow_allocator *s, uint64_t id, uint64_t bytes)
 {
-    uint64_t size = rounded(s, r->bytes), split = s->settings.max_split_bytes;
+    uint64_t size = rounded(s, bytes), split = s->settings.max_split_bytes;
     bool small = size <= 1 << 20;
-    int64_t p = best(s, r->stream, small, size);
+    int64_t p = best(s, small, size);
     if (p >= 0 &&
         (size < split ? s->parts.at[p].size >= split
                       : s->parts.at[p].size - size >= s->settings.max_non_split_rounding_bytes))
         p = -1;
     if (p < 0)
-        p = from_device(s, r->stream, small, size);
-    if (p < 0 && release_oversize(s, r->stream, small, size))
-        p = from_device(s, r->stream, small, size);
+        p = from_device(s, small, size);
+    if (p < 0 && release_oversize(s, small, size))
+        p = from_device(s, small, size);
     if (p < 0) {
-        release_all(s);
-        p = from_device(s, r->stream, small, size);
+        slow_empty_cache(s);
+        p = from_device(s, small, size);
     }
     if (p < 0)
-        return -1;
+        return false;
     uint64_t rest = s->parts.at[p].size - size;
     if (small ? rest >= 512 : size < split && rest > 1 << 20) {
         struct part behind = s->parts.at[p];
@@ -185,25 +178,17 @@ static int64_t take(struct slow_allocator *s, const struct allocator_request *r,
         s->parts.at[p].size = size;
         array_push(&s->parts, behind);
     }
-    s->parts.at[p].state = TAKEN;
-    s->parts.at[p].id = r->id;
-    *offset = s->parts.at[p].offset;
-    return (int64_t)s->parts.at[p].segment;
+    s->parts.at[p].taken = true;
+    s->parts.at[p].id = id;
+    return true;
 }
 
-int64_t slow_request(struct slow_allocator *s, const struct allocator_request *r, uint64_t *offset)
+void slow_give(struct slow_allocator *s, uint64_t id)
 {
-    if (r->what == ALLOCATOR_TAKE)
-        return take(s, r, offset);
-    if (r->what == ALLOCATOR_EMPTY_CACHE)
-        release_all(s);
-    for (size_t i = 0; i < s->parts.n; i++) {
-        struct part *p = &s->parts.at[i];
-        if (p->id != r->id || p->state == FREE || r->what > ALLOCATOR_GIVE_COMPLETED)
-            continue;
-        p->state = r->what == ALLOCATOR_GIVE_REQUESTED ? WAITING : FREE;
-        merge_all(s);
-        break;
-    }
-    return 0;
+    for (size_t i = 0; i < s->parts.n; i++)
+        if (s->parts.at[i].taken && s->parts.at[i].id == id) {
+            s->parts.at[i].taken = false;
+            merge_all(s);
+            return;
+        }
 }

@@ -8,7 +8,7 @@ struct slow_allocator;
 
 struct slow_allocator *slow_create(const struct allocator_settings *settings, uint64_t capacity);
 void slow_destroy(struct slow_allocator *slow);
-/* Of a taking: number of the segment, counted as they were taken, and offset; -1: it failed. */
-int64_t slow_request(struct slow_allocator *slow, const struct allocator_request *request,
-                     uint64_t *offset);
+bool slow_take(struct slow_allocator *slow, uint64_t id, uint64_t bytes); /* false: it fails */
+void slow_give(struct slow_allocator *slow, uint64_t id);
+void slow_empty_cache(struct slow_allocator *slow);
 uint64_t slow_reserved(const struct slow_allocator *slow);

@@ -1,5 +1,5 @@
-/* The simulated caching allocator against a slow one, and its settings. What PyTorch's own answers
- * is in test_allocator_check.c. */
+/* The simulated caching allocator against a slow one, what that one lacks, and its settings. The
+ * peaks of PyTorch's own are in test_allocator_check.c. */
 
 #include "case.h"
 #include "replay/caching_allocator.h"
@@ -10,29 +10,42 @@
 
 static struct allocator *make(const char *settings, uint64_t capacity)
 {
-    struct allocator_options options = {.settings = allocator_settings_default(),
-                                        .capacity_bytes = capacity};
-    assert_int_equal(allocator_settings_parse(&options.settings, settings, NULL), 0);
-    struct allocator *a = allocator_create(&options);
+    struct allocator_settings parsed = allocator_settings_default();
+    assert_int_equal(allocator_settings_parse(&parsed, settings, NULL), 0);
+    struct allocator *a = allocator_create(&parsed, capacity);
     KEEP(a, allocator_destroy);
     return a;
 }
 
-static struct allocator_placement take(struct allocator *a, uint64_t id, uint64_t bytes)
+static uint32_t take(struct allocator *a, uint64_t bytes)
 {
-    struct allocator_request r = {.what = ALLOCATOR_TAKE, .id = id, .bytes = bytes};
-    return allocator_request(a, &r);
+    uint32_t block = allocator_take(a, bytes);
+    assert_int_not_equal(block, ALLOCATOR_NO_BLOCK);
+    return block;
 }
 
-static void act(struct allocator *a, uint8_t what, uint64_t id)
+static bool fails(struct allocator *a, uint64_t bytes)
 {
-    struct allocator_request r = {.what = what, .id = id};
-    allocator_request(a, &r);
+    return allocator_take(a, bytes) == ALLOCATOR_NO_BLOCK;
 }
 
-static void give(struct allocator *a, uint64_t id)
+static uint64_t reserved(const struct allocator *a)
 {
-    act(a, ALLOCATOR_GIVE, id);
+    return allocator_figures(a).reserved_bytes;
+}
+
+TEST(of_equal_blocks_that_of_the_oldest_segment_is_taken)
+{
+    for (int by_address = 0; by_address < 2; by_address++) {
+        struct allocator_settings settings = allocator_settings_default();
+        settings.by_address = by_address;
+        struct allocator *a = allocator_create(&settings, 0);
+        KEEP(a, allocator_destroy);
+        uint32_t old = take(a, 40 * MIB), young = take(a, 40 * MIB);
+        allocator_give(a, young);
+        allocator_give(a, old);
+        assert_int_equal(take(a, 40 * MIB), by_address ? young : old);
+    }
 }
 
 TEST(the_version_tells_the_order_of_equal_blocks)
@@ -44,29 +57,40 @@ TEST(the_version_tells_the_order_of_equal_blocks)
     assert_false(allocator_is_by_address(""));
 }
 
-/* ---- bad input ---- */
-
-TEST(what_makes_no_sense_is_counted_and_harmless)
+TEST(no_allocator_has_more_than_an_address_says)
 {
-    struct allocator *a = make("", GIB);
-    give(a, 1);
-    act(a, ALLOCATOR_GIVE_REQUESTED, 2);
-    assert_int_equal(allocator_figures(a).n_unknown, 2);
-    take(a, 3, 1000);
-    take(a, 3, 2000);
-    assert_int_equal(allocator_figures(a).n_unknown, 3);
-    assert_int_equal(allocator_figures(a).allocated_bytes, 2048);
-    act(a, ALLOCATOR_GIVE_REQUESTED, 3);
-    act(a, ALLOCATOR_GIVE_REQUESTED, 3);
-    give(a, 3);
-    assert_int_equal(allocator_figures(a).allocated_bytes, 0);
-    assert_int_equal(allocator_figures(a).waiting_bytes, 0);
-    assert_true(take(a, 4, UINT64_MAX).failed);
-    assert_true(take(a, 5, (uint64_t)1 << 60).failed);
-    assert_false(take(a, 6, 0).failed);
-    give(a, 6);
-    act(a, 200, 1);
-    assert_int_equal(allocator_figures(a).allocated_bytes, 0);
+    struct allocator *a = make("", 0);
+    assert_true(fails(a, UINT64_MAX));
+    assert_int_equal(reserved(a), 0);
+}
+
+TEST(old_garbage_is_collected_above_the_threshold)
+{
+    struct allocator *a =
+        make("garbage_collection_threshold:0.5,per_process_memory_fraction:0.9", 900 * MIB);
+    uint32_t first = take(a, 200 * MIB), second = take(a, 202 * MIB);
+    take(a, 150 * MIB);
+    allocator_give(a, first);
+    allocator_give(a, second);
+    allocator_give(a, take(a, 201 * MIB)); /* uses the second anew */
+    take(a, 300 * MIB);                    /* of 552 MiB, more than 450, the oldest go */
+    assert_int_equal(reserved(a), 652 * MIB);
+}
+
+TEST(whole_granules_of_expandable_segments_go_back)
+{
+    struct allocator *a = make("expandable_segments:True", 1000 * MIB);
+    uint32_t blocks[] = {take(a, 30 * MIB), take(a, 50 * MIB), take(a, 20 * MIB)};
+    allocator_give(a, blocks[1]);
+    allocator_empty_cache(a);
+    assert_int_equal(reserved(a), 60 * MIB); /* 40 to 80 MiB are unmapped */
+    uint32_t large = take(a, 50 * MIB);
+    assert_int_equal(reserved(a), 120 * MIB); /* behind the last one, which 20 MiB follow */
+    allocator_give(a, blocks[0]);
+    allocator_give(a, blocks[2]);
+    allocator_give(a, large);
+    allocator_empty_cache(a);
+    assert_int_equal(reserved(a), 0);
 }
 
 /* ---- against the slow one ---- */
@@ -95,32 +119,29 @@ static void compare_with_slow(const char *settings, uint64_t capacity)
     allocator_settings_parse(&parsed, settings, NULL);
     struct allocator *a = make(settings, capacity);
     struct slow_allocator *slow = slow_create(&parsed, capacity);
-    uint64_t live[64], n_live = 0, segments[4096] = {0};
+    struct {
+        uint32_t block;
+        uint64_t id;
+    } live[64];
+    uint64_t n_live = 0;
     for (uint64_t i = 1; i < 1500; i++) {
-        struct allocator_request r = {.what = ALLOCATOR_TAKE, .id = i, .bytes = any_size()};
-        size_t at = n_live ? pick(n_live) : 0;
-        r.stream = pick(4) == 0 ? 3 : 0;
-        if (pick(50) == 0)
-            r.what = ALLOCATOR_EMPTY_CACHE;
-        else if (n_live == 64 || (n_live > 0 && pick(2)))
-            r = (struct allocator_request){
-                .what = pick(4) == 0 ? ALLOCATOR_GIVE_REQUESTED : ALLOCATOR_GIVE, .id = live[at]};
-        uint64_t offset = 0;
-        struct allocator_placement placement = allocator_request(a, &r);
-        int64_t segment = slow_request(slow, &r, &offset);
-        if (r.what == ALLOCATOR_TAKE) {
-            assert_int_equal(placement.failed, segment < 0);
-            if (!placement.failed) {
-                live[n_live++] = i;
-                assert_int_equal(placement.offset, offset);
-                if (offset == 0 && placement.device_asked)
-                    segments[segment] = placement.segment;
-                assert_int_equal(placement.segment, segments[segment]);
-            }
-        } else if (r.what == ALLOCATOR_GIVE) {
+        if (pick(50) == 0) {
+            allocator_empty_cache(a);
+            slow_empty_cache(slow);
+        } else if (n_live == 64 || (n_live > 0 && pick(2))) {
+            size_t at = pick(n_live);
+            allocator_give(a, live[at].block);
+            slow_give(slow, live[at].id);
             live[at] = live[--n_live];
+        } else {
+            uint64_t bytes = any_size();
+            uint32_t block = allocator_take(a, bytes);
+            assert_int_equal(block != ALLOCATOR_NO_BLOCK, slow_take(slow, i, bytes));
+            live[n_live].block = block;
+            live[n_live].id = i;
+            n_live += block != ALLOCATOR_NO_BLOCK;
         }
-        assert_int_equal(allocator_figures(a).reserved_bytes, slow_reserved(slow));
+        assert_int_equal(reserved(a), slow_reserved(slow));
     }
     slow_destroy(slow);
 }

@@ -259,20 +259,10 @@ TEST_IN_FOLDER(the_allocators_segments_are_read)
     snprintf(text, sizeof text, of_allocator, "");
     write_text("host0/rank0/memory.json", text);
     struct dpro_trace *trace = load();
-    const struct allocator_history *of = &trace->ranks[0].held->allocated;
-    assert_int_equal(of->n_segments, 2);
-    assert_int_equal(of->n_requests, 0);
-    assert_int_equal(of->segments[0].address, 4194304); /* by address */
-    assert_true(of->segments[0].private_pool && of->segments[0].expandable);
-    assert_false(of->segments[0].small);
-    assert_int_equal(of->blocks[of->segments[0].first_block].state, ALLOCATOR_WAITING);
-    assert_int_equal(of->segments[1].stream, 1); /* the only one beside the default */
-    assert_true(of->segments[1].small);
-    assert_int_equal(of->segments[1].n_blocks, 2);
-    const struct allocator_block *blocks = of->blocks + of->segments[1].first_block;
-    assert_int_equal(blocks[0].state, ALLOCATOR_TAKEN);
-    assert_int_equal(blocks[1].address, 8388608 + 512);
-    assert_int_equal(blocks[1].state, ALLOCATOR_FREE);
+    const struct held_memory *of = trace->ranks[0].held;
+    assert_int_equal(of->n_allocated, 1); /* another one waits, a third is free */
+    assert_int_equal(of->allocated[0].address, 8388608);
+    assert_int_equal(of->allocated[0].size_bytes, 512);
     assert_string_equal(logged, "");
 }
 
@@ -291,7 +281,7 @@ TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
         snprintf(text, sizeof text, of_allocator, odd[i]);
         write_text("host0/rank0/memory.json", text);
         struct dpro_trace *trace = load();
-        assert_int_equal(trace->ranks[0].held->allocated.n_segments, 0);
+        assert_int_equal(trace->ranks[0].held->n_allocated, 0);
         assert_non_null(strstr(logged, "make no sense"));
     }
 }

@@ -267,53 +267,19 @@ TEST(what_is_reserved_depends_on_the_allocators_settings)
     assert_int_equal(m.refused_bytes, 0);
 }
 
-/* A parameter of 30 MiB and 4 MiB that the iteration takes; the optimizer's state has as many. */
-static uint64_t reserved_from(const struct allocator_history *start)
+TEST(optimizer_state_lies_where_the_first_iteration_was)
 {
     struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
     struct graph_memory *m = add_memory(g);
     m->gpu = true;
-    uint32_t parameter = add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
-    uint32_t momentum = add_block(m, 30 * MIB, DPRO_MEMORY_STATE);
+    add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
+    add_block(m, 30 * MIB, DPRO_MEMORY_STATE);
     uint32_t activation = add_block(m, 30 * MIB, DPRO_MEMORY_ACTIVATION);
-    m->blocks[parameter].address = 1 << 30;
-    m->blocks[momentum].address = 2ULL << 30;
     take_in_op(g, activation, "fw", 0);
     give_in_op(g, activation, "bw", ALL_OF_IT);
-    if (start)
-        m->start = *start;
     struct dpro_replay *r = replay_of(g, NULL);
-    uint64_t bytes = dpro_replay_view(r)->memory[0].reserved_peak_bytes;
-    return bytes;
-}
-
-TEST(optimizer_state_lies_where_the_first_iteration_was)
-{
-    assert_int_equal(reserved_from(NULL), 3 * 30 * MIB); /* the next one takes 30 MiB more */
-}
-
-TEST(what_is_reserved_begins_with_the_recorded_segments)
-{
-    struct allocator_block blocks[] = {{1 << 30, 30 * MIB, ALLOCATOR_TAKEN},
-                                       {UINT64_C(2) << 30, 30 * MIB, ALLOCATOR_TAKEN},
-                                       {UINT64_C(3) << 30, 40 * MIB, ALLOCATOR_FREE},
-                                       {UINT64_C(4) << 30, 50 * MIB, ALLOCATOR_TAKEN}};
-    struct allocator_segment segments[4];
-    for (uint32_t s = 0; s < 4; s++)
-        segments[s] = (struct allocator_segment){.address = blocks[s].address,
-                                                 .size_bytes = blocks[s].size_bytes,
-                                                 .first_block = s,
-                                                 .n_blocks = 1};
-    segments[3].private_pool = true;
-    struct allocator_history start = {.settings = allocator_settings_default(),
-                                      .segments = segments,
-                                      .blocks = blocks,
-                                      .n_segments = 4,
-                                      .n_blocks = 4};
-    /* the activation fits what is cached; a private pool counts */
-    assert_int_equal(reserved_from(&start), (30 + 30 + 40 + 50) * MIB);
-    segments[2].size_bytes = blocks[2].size_bytes = 20 * MIB;
-    assert_int_equal(reserved_from(&start), (30 + 30 + 20 + 50 + 30) * MIB);
+    /* the next one takes 30 MiB more */
+    assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, 3 * 30 * MIB);
 }
 
 TEST(of_another_allocator_nothing_is_known)

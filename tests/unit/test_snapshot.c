@@ -301,35 +301,15 @@ static void put_snapshot(struct writer *w)
     put(w, "uu.", 3);
 }
 
-TEST_IN_FOLDER(a_snapshot_is_a_history_of_its_device)
+TEST_IN_FOLDER(a_snapshot_tells_the_settings_of_the_allocator)
 {
     struct writer w = {.n = 0};
     put_snapshot(&w);
     struct dpro_trace *trace = load(&w, "");
-    const struct trace_rank *rank = &trace->ranks[0];
+    const struct allocator_settings *settings = trace->ranks[0].snapshot_settings;
     assert_string_equal(logged, "");
-    assert_int_equal(rank->n_allocators, 1);
-    const struct allocator_history *history = &rank->allocators[0];
-    assert_int_equal(history->device, 1);
-    assert_int_equal(history->settings.max_split_bytes, 64 << 20);
-    assert_int_equal(history->settings.known, DPRO_ALLOCATOR_KNOWN);
-    assert_int_equal(history->n_requests, 5);
-    assert_int_equal(history->requests[0].what, ALLOCATOR_SEGMENT_TAKEN);
-    assert_int_equal(history->requests[1].what, ALLOCATOR_TAKE);
-    assert_int_equal(history->requests[1].bytes, 100);
-    assert_true(history->requests[1].id == 0x7f0000000000);
-    assert_true(history->requests[1].ns == 1790857026000001000);
-    assert_int_equal(history->requests[1].stream, 0);
-    assert_int_equal(history->requests[2].stream, 1);
-    assert_int_equal(history->n_segments, 2); /* by address */
-    assert_true(history->segments[0].address == 0x7f0000000000);
-    assert_true(history->segments[0].small);
-    assert_int_equal(history->segments[1].stream, 1);
-    assert_int_equal(history->segments[1].n_blocks, 2);
-    const struct allocator_block *blocks = history->blocks + history->segments[1].first_block;
-    assert_true(blocks[1].address == 0x7f0000400000 + (3 << 20)); /* not said, but follows */
-    assert_int_equal(blocks[0].state, ALLOCATOR_TAKEN);
-    assert_int_equal(blocks[1].state, ALLOCATOR_FREE);
+    assert_int_equal(settings->max_split_bytes, 64 << 20);
+    assert_int_equal(settings->known, DPRO_ALLOCATOR_KNOWN);
 }
 
 TEST_IN_FOLDER(allocations_are_the_snapshots_where_the_profile_has_none_of_gpus)
@@ -355,7 +335,7 @@ TEST_IN_FOLDER(allocations_are_the_snapshots_where_the_profile_has_none_of_gpus)
     assert_int_equal(rank->allocations[0].reserved_bytes, 6 << 20);
     trace = load(&w, of_gpu);
     assert_int_equal(trace->ranks[0].n_allocations, 1);
-    assert_int_equal(trace->ranks[0].n_allocators, 1);
+    assert_non_null(trace->ranks[0].snapshot_settings);
 }
 
 TEST_IN_FOLDER(a_snapshot_cut_anywhere_gives_what_came_before_in_one_line)
@@ -367,15 +347,17 @@ TEST_IN_FOLDER(a_snapshot_cut_anywhere_gives_what_came_before_in_one_line)
         w.n = n;
         struct dpro_trace *trace = load(&w, "");
         const struct trace_rank *rank = &trace->ranks[0];
-        uint32_t n_now = rank->n_allocators ? rank->allocators[0].n_requests : 0;
+        uint32_t n_now = rank->n_allocations;
         assert_true(n_now >= n_before);
-        assert_true(rank->n_allocators == 0 || rank->allocators[0].n_segments == 0);
-        assert_true(n_now == 0 || rank->allocators[0].device == 1);
+        for (uint32_t i = 0; i < n_now; i++) {
+            assert_int_equal(rank->allocations[i].device, 1);
+            assert_int_equal(rank->allocations[i].reserved_bytes, -1); /* no segment is used */
+        }
         assert_non_null(strstr(logged, "the file ends in the middle"));
         assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
         n_before = n_now;
     }
-    assert_int_equal(n_before, 5);
+    assert_int_equal(n_before, 3);
 }
 
 TEST_IN_FOLDER(absurd_entries_and_segments_are_left_out_in_one_line)
@@ -397,14 +379,11 @@ TEST_IN_FOLDER(absurd_entries_and_segments_are_left_out_in_one_line)
     put_entry(&w, "user_defined", 0, 0, 0, 6);
     put(&w, "eeu.", 4);
     struct dpro_trace *trace = load(&w, "");
-    assert_int_equal(trace->ranks[0].n_allocators, 1);
-    const struct allocator_history *history = &trace->ranks[0].allocators[0];
-    assert_int_equal(history->n_requests, 2);
-    assert_int_equal(history->requests[0].ns, 0);
-    assert_int_equal(history->settings.known, DPRO_ALLOCATOR_ASSUMED); /* nothing is said of them */
-    assert_int_equal(history->n_segments, 1);
-    assert_int_equal(history->n_blocks, 2);
-    assert_int_equal(trace->ranks[0].n_allocations, 1);
+    const struct trace_rank *rank = &trace->ranks[0];
+    assert_int_equal(rank->snapshot_settings->known, DPRO_ALLOCATOR_ASSUMED); /* nothing is said */
+    assert_int_equal(rank->n_allocations, 1);
+    assert_int_equal(rank->allocations[0].bytes, -500);
+    assert_int_equal(rank->allocations[0].reserved_bytes, 4096); /* of one segment */
     if (!strstr(logged, "6 entries, segments or blocks make no sense"))
         fail_msg("%s", logged);
     assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
@@ -425,15 +404,10 @@ TEST_IN_FOLDER(json_tells_the_same)
     struct dpro_trace *trace = load(NULL, "");
     const struct trace_rank *rank = &trace->ranks[0];
     assert_string_equal(logged, "");
-    assert_int_equal(rank->n_allocators, 1);
-    const struct allocator_history *history = &rank->allocators[0];
-    assert_int_equal(history->n_requests, 1); /* the other one is of a private pool */
-    assert_int_equal(history->requests[0].what, ALLOCATOR_FAILED);
-    assert_int_equal(history->requests[0].bytes, 77);
-    assert_true(history->settings.expandable_segments);
-    assert_true(history->settings.garbage_collection_threshold == 0.75);
-    assert_int_equal(history->n_segments, 1);
-    assert_true(history->segments[0].private_pool && history->segments[0].expandable);
-    assert_int_equal(history->blocks[0].state, ALLOCATOR_WAITING);
+    assert_true(rank->snapshot_settings->expandable_segments);
+    assert_true(rank->snapshot_settings->garbage_collection_threshold == 0.75);
     assert_int_equal(rank->n_allocations, 1);
+    assert_int_equal(rank->allocations[0].bytes, 500);
+    assert_int_equal(rank->allocations[0].reserved_bytes, 2048);
+    assert_int_equal(rank->allocations[0].allocated_bytes, 0); /* its block waits in the end */
 }

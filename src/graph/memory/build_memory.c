@@ -136,32 +136,12 @@ static struct allocator_settings settings_of(const struct memory_build *b)
     const struct trace_rank *trace = b->trace;
     struct allocator_settings settings =
         trace->held ? trace->held->allocator : allocator_settings_default();
-    for (uint32_t i = trace->n_allocators; i-- > 0;)
-        if (trace->allocators[i].settings.known != DPRO_ALLOCATOR_ASSUMED)
-            settings = trace->allocators[i].settings;
+    if (trace->snapshot_settings && trace->snapshot_settings->known != DPRO_ALLOCATOR_ASSUMED)
+        settings = *trace->snapshot_settings;
     if (trace->recording)
         settings.by_address =
             allocator_is_by_address(strtab_get(b->rank->names, trace->recording->torch));
     return settings;
-}
-
-/* memory.json's segments are of the iteration's beginning, a snapshot's of its end. */
-static struct allocator_history start_of(const struct memory_build *b)
-{
-    if (b->device < 0 || (b->held && b->held->allocated.n_segments > 0))
-        return b->device < 0 ? (struct allocator_history){0} : b->held->allocated;
-    for (uint32_t i = 0; i < b->trace->n_allocators; i++) {
-        struct allocator_history history = b->trace->allocators[i];
-        if (history.device != b->device || history.n_segments == 0)
-            continue;
-        uint32_t n = 0;
-        while (n < history.n_requests && history.requests[n].ns < b->start_ns)
-            n++;
-        history.requests += n;
-        history.n_requests -= n;
-        return history;
-    }
-    return (struct allocator_history){0};
 }
 
 static void memory_make(struct memory_build *b)
@@ -172,8 +152,6 @@ static void memory_make(struct memory_build *b)
     to->gpu = b->device >= 0;
     to->capacity_bytes = b->held ? b->held->capacity_bytes : 0;
     to->allocator = settings_of(b);
-    to->start = start_of(b);
-    to->start.settings = to->allocator;
     if (b->trace->recording)
         to->batch_size = b->trace->recording->batch_size;
     memory_find_nodes(b);

@@ -4,11 +4,9 @@
 #include "graph/rank_build.h"
 
 #define ITEMS(member) PACKED_ITEMS(struct graph_memory, member, n_##member)
-#define START(member) PACKED_LENT(struct graph_memory, start.member, start.n_##member)
 const struct packed graph_memory_items[] = {
     ITEMS(blocks),    ITEMS(moments),  ITEMS(uses),  ITEMS(calls),     ITEMS(op_calls),
-    ITEMS(typed_ops), ITEMS(operands), ITEMS(units), ITEMS(op_splits), START(requests),
-    START(segments),  START(blocks),   PACKED_LAST};
+    ITEMS(typed_ops), ITEMS(operands), ITEMS(units), ITEMS(op_splits), PACKED_LAST};
 
 struct filler {
     const struct rank_build *rank;

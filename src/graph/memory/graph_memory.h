@@ -8,7 +8,7 @@
 
 #include "base/column.h"
 #include "base/pack.h"
-#include "ingest/allocator_history.h"
+#include "ingest/allocator_settings.h"
 
 #define MEMORY_NONE UINT32_MAX
 
@@ -178,8 +178,6 @@ struct graph_memory {
     uint64_t kept_bytes; /* of two recorded iterations: what the first keeps until the end */
     uint32_t batch_size; /* of the rank; 0: not known */
     struct allocator_settings allocator; /* a GPU's, if they are known */
-    struct allocator_history start;      /* the allocator's segments, and its requests since the
-                                            iteration began; none: not known */
 };
-/* What it has beside its bytes. The start is of the trace's memory. */
+/* What it has beside its bytes. */
 extern const struct packed graph_memory_items[];

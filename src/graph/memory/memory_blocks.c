@@ -285,18 +285,14 @@ static void add_recorded(struct memory_build *b)
 
 /* ---- sums ---- */
 
-struct allocated {
-    uint64_t address, size;
-};
-
-ORDER(by_start, struct allocated, ASCENDING(address));
+ORDER(by_start, struct held_allocated, ASCENDING(address));
 
 static bool is_there_before(const struct memory_build *b, const struct block_build *block)
 {
     return block->taken_ns < b->start_ns && block->given_ns >= b->start_ns;
 }
 
-static struct allocated *allocated_at(struct allocated *all, size_t n, uint64_t address)
+static struct held_allocated *allocated_at(struct held_allocated *all, size_t n, uint64_t address)
 {
     size_t at = LOWER_BOUND(i, (size_t)0, n, all[i].address < address);
     return at < n && all[at].address == address ? &all[at] : NULL;
@@ -304,14 +300,14 @@ static struct allocated *allocated_at(struct allocated *all, size_t n, uint64_t 
 
 /* The least block that may have been made for that many bytes: a rest of up to 1 MiB is not cut off
  * larger ones. */
-static struct allocated *allocated_for(struct allocated *all, size_t n, uint64_t bytes)
+static struct held_allocated *allocated_for(struct held_allocated *all, size_t n, uint64_t bytes)
 {
     enum { MOST_REST = 1 << 20 };
-    struct allocated *best = NULL;
+    struct held_allocated *best = NULL;
     for (size_t i = 0; i < n; i++) {
-        uint64_t rest = all[i].size - bytes;
-        bool fits = all[i].size >= bytes && rest <= (bytes > MOST_REST ? MOST_REST : 0);
-        if (fits && (!best || all[i].size < best->size))
+        uint64_t rest = all[i].size_bytes - bytes;
+        bool fits = all[i].size_bytes >= bytes && rest <= (bytes > MOST_REST ? MOST_REST : 0);
+        if (fits && (!best || all[i].size_bytes < best->size_bytes))
             best = &all[i];
     }
     return best;
@@ -321,32 +317,30 @@ static struct allocated *allocated_for(struct allocated *all, size_t n, uint64_t
  * an address, such as DDP's buckets, each is one of its size. */
 static void add_unlisted(struct memory_build *b)
 {
-    const struct allocator_history *start = &b->held->allocated;
-    SCRATCH ARRAY(struct allocated) all = {0};
-    for (uint32_t i = 0; i < start->n_blocks; i++)
-        if (start->blocks[i].state == ALLOCATOR_TAKEN)
-            array_add(&all, start->blocks[i].address, start->blocks[i].size_bytes);
+    SCRATCH ARRAY(struct held_allocated) all = {0};
+    array_append(&all, b->held->allocated, b->held->n_allocated);
     array_sort(&all, by_start);
     size_t n_listed = b->blocks.n;
     for (size_t i = 0; i < n_listed; i++) {
-        struct allocated *found = is_there_before(b, &b->blocks.at[i])
-                                      ? allocated_at(all.at, all.n, b->blocks.at[i].address)
-                                      : NULL;
+        struct held_allocated *found = is_there_before(b, &b->blocks.at[i])
+                                           ? allocated_at(all.at, all.n, b->blocks.at[i].address)
+                                           : NULL;
         if (found)
-            found->size = 0;
+            found->size_bytes = 0;
     }
     EACH_OF (struct block_build, block, b->blocks.at, n_listed) {
         if (block->address != 0 || !is_there_before(b, block))
             continue;
-        struct allocated *found = allocated_for(all.at, all.n, block->size_bytes);
+        struct held_allocated *found = allocated_for(all.at, all.n, block->size_bytes);
         if (found) {
             block->address = found->address;
-            found->size = 0;
+            found->size_bytes = 0;
         }
     }
     for (size_t k = 0; k < all.n; k++)
-        if (all.at[k].size > 0)
-            memory_add_before(b, DPRO_MEMORY_OTHER, 0, all.at[k].size)->address = all.at[k].address;
+        if (all.at[k].size_bytes > 0)
+            memory_add_before(b, DPRO_MEMORY_OTHER, 0, all.at[k].size_bytes)->address =
+                all.at[k].address;
 }
 
 /* What a GPU's allocator says it had given out before the iteration, less what is known of it. */

@@ -1,13 +1,13 @@
 /* What the allocator of a GPU's memory was asked for and what it holds, from the dicts of a
- * snapshot; joined to the rank as a history a device.
+ * snapshot.
  *
  * Entries come oldest first, and the oldest may be missing: PyTorch keeps as many as it is told to.
  * Segments are as they were when the snapshot was made. */
 #include "ingest/pytorch/snapshot.h"
 
 #define AT(member) offsetof(struct snapshot_part, member)
-const struct payload_kind snapshot_payload = {
-    sizeof(struct snapshot_part), .arrays = {AT(entries), AT(segments), AT(blocks), AT(lists)}};
+const struct payload_kind snapshot_payload = {sizeof(struct snapshot_part),
+                                              .arrays = {AT(entries), AT(segments), AT(lists)}};
 
 /* ---- reading ---- */
 
@@ -57,14 +57,12 @@ static bool act_of(uint32_t word, uint8_t *what)
         uint32_t word;
         uint8_t what;
     } acts[] = {
-        {WORD_ALLOC, ALLOCATOR_TAKE},
-        {WORD_FREE_REQUESTED, ALLOCATOR_GIVE_REQUESTED},
-        {WORD_FREE_COMPLETED, ALLOCATOR_GIVE_COMPLETED},
-        {WORD_SEGMENT_ALLOC, ALLOCATOR_SEGMENT_TAKEN},
-        {WORD_SEGMENT_FREE, ALLOCATOR_SEGMENT_GIVEN},
-        {WORD_SEGMENT_MAP, ALLOCATOR_MAPPED},
-        {WORD_SEGMENT_UNMAP, ALLOCATOR_UNMAPPED},
-        {WORD_OOM, ALLOCATOR_FAILED},
+        {WORD_ALLOC, SNAPSHOT_TAKE},
+        {WORD_FREE_REQUESTED, SNAPSHOT_GIVE},
+        {WORD_SEGMENT_ALLOC, SNAPSHOT_SEGMENT_TAKEN},
+        {WORD_SEGMENT_FREE, SNAPSHOT_SEGMENT_GIVEN},
+        {WORD_SEGMENT_MAP, SNAPSHOT_SEGMENT_TAKEN},
+        {WORD_SEGMENT_UNMAP, SNAPSHOT_SEGMENT_GIVEN},
     };
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (acts[i].word == word) {
@@ -86,87 +84,42 @@ static int64_t time_of(const struct snapshot_dict *dict)
 
 static void add_entry(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
-    struct snapshot_entry entry = {.stream = snapshot_number(dict, WORD_STREAM, 0),
-                                   .list = NO_ID,
-                                   .object = dict->object,
-                                   .private_pool = dict->private_pool};
-    int64_t bytes = snapshot_number(dict, WORD_SIZE, -1),
-            address = snapshot_number(dict, WORD_ADDR, 0);
-    if (!act_of(snapshot_text(dict, WORD_ACTION), &entry.is.what))
+    struct snapshot_entry entry = {.ns = time_of(dict), .list = NO_ID, .object = dict->object};
+    int64_t bytes = snapshot_number(dict, WORD_SIZE, -1);
+    if (!act_of(snapshot_text(dict, WORD_ACTION), &entry.what))
         return;
-    if (!is_size(bytes) || (address == 0 && entry.is.what != ALLOCATOR_FAILED)) {
+    entry.bytes = (uint64_t)bytes;
+    entry.address = (uint64_t)snapshot_number(dict, WORD_ADDR, 0);
+    if (is_size(bytes) && entry.address != 0)
+        array_push(&to->entries, entry);
+    else
         to->n_broken++;
-        return;
-    }
-    entry.is.bytes = (uint64_t)bytes;
-    entry.is.id = entry.is.what == ALLOCATOR_FAILED ? 0 : (uint64_t)address;
-    entry.is.ns = time_of(dict);
-    array_push(&to->entries, entry);
 }
 
-/* Before the segment that it lies in. Its address may not be said: it follows the one before. */
+/* Before the segment that it lies in. */
 static void add_block(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
     int64_t bytes = snapshot_number(dict, WORD_SIZE, -1);
-    uint32_t state = snapshot_text(dict, WORD_STATE);
     if (!is_size(bytes)) {
         to->n_broken++;
         return;
     }
-    array_add(&to->blocks, .address = (uint64_t)snapshot_number(dict, WORD_ADDRESS, 0),
-              .size_bytes = (uint64_t)bytes,
-              .state = state == WORD_INACTIVE           ? ALLOCATOR_FREE
-                       : state == WORD_ACTIVE_ALLOCATED ? ALLOCATOR_TAKEN
-                                                        : ALLOCATOR_WAITING);
+    to->blocks.bytes += (uint64_t)bytes;
+    if (snapshot_text(dict, WORD_STATE) == WORD_ACTIVE_ALLOCATED)
+        to->blocks.taken_bytes += (uint64_t)bytes;
 }
 
-/* Whether the blocks fill the segment. */
-static bool place_blocks(struct allocator_block *blocks, uint32_t n, uint64_t address,
-                         uint64_t bytes)
-{
-    uint64_t at = address, end = address + bytes;
-    for (uint32_t i = 0; i < n; i++) {
-        if (blocks[i].address == 0)
-            blocks[i].address = at;
-        if (blocks[i].address != at || blocks[i].size_bytes > end - at)
-            return false;
-        at += blocks[i].size_bytes;
-    }
-    return at == end;
-}
-
-void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment segment, int64_t bytes)
-{
-    uint32_t first = 0;
-    if (to->segments.n) {
-        const struct allocator_segment *last = &to->segments.at[to->segments.n - 1].is;
-        first = last->first_block + last->n_blocks;
-    }
-    segment.is.first_block = first;
-    segment.is.n_blocks = (uint32_t)to->blocks.n - first;
-    if (!is_size(bytes) || segment.is.address == 0 ||
-        segment.is.address > UINT64_MAX - (uint64_t)TRACE_BYTES_MAX || segment.is.n_blocks == 0 ||
-        !place_blocks(to->blocks.at + first, segment.is.n_blocks, segment.is.address,
-                      (uint64_t)bytes)) {
-        to->n_broken++;
-        to->blocks.n = first;
-        return;
-    }
-    segment.is.size_bytes = (uint64_t)bytes;
-    array_push(&to->segments, segment);
-}
-
+/* Its blocks fill it. */
 static void add_segment(struct snapshot_part *to, const struct snapshot_dict *dict)
 {
-    struct snapshot_segment segment = {
-        .is = {.address = (uint64_t)snapshot_number(dict, WORD_ADDRESS, 0),
-               .small = snapshot_text(dict, WORD_SEGMENT_TYPE) == WORD_SMALL,
-               .expandable = snapshot_number(dict, WORD_IS_EXPANDABLE, 0) != 0,
-               .private_pool = dict->private_pool},
-        .stream = snapshot_number(dict, WORD_STREAM, 0),
-        .device = snapshot_number(dict, WORD_DEVICE, 0),
-    };
-    snapshot_push_segment(to, segment, snapshot_number(dict, WORD_TOTAL_SIZE, -1));
+    struct snapshot_segment segment = to->blocks;
+    int64_t bytes = snapshot_number(dict, WORD_TOTAL_SIZE, -1);
+    segment.device = snapshot_number(dict, WORD_DEVICE, 0);
+    to->blocks = (struct snapshot_segment){0};
+    if (is_size(bytes) && segment.bytes == (uint64_t)bytes)
+        array_push(&to->segments, segment);
+    else
+        to->n_broken++;
 }
 
 static void add_settings(struct snapshot_part *to, const struct snapshot_dict *dict)

@@ -10,15 +10,10 @@
     ROW(WORD_ACTION, "action")                                                                     \
     ROW(WORD_ADDR, "addr")                                                                         \
     ROW(WORD_SIZE, "size")                                                                         \
-    ROW(WORD_STREAM, "stream")                                                                     \
     ROW(WORD_TIME_US, "time_us")                                                                   \
-    ROW(WORD_POOL_ID, "pool_id")                                                                   \
     ROW(WORD_DEVICE, "device")                                                                     \
     ROW(WORD_ADDRESS, "address")                                                                   \
     ROW(WORD_TOTAL_SIZE, "total_size")                                                             \
-    ROW(WORD_SEGMENT_TYPE, "segment_type")                                                         \
-    ROW(WORD_SEGMENT_POOL_ID, "segment_pool_id")                                                   \
-    ROW(WORD_IS_EXPANDABLE, "is_expandable")                                                       \
     ROW(WORD_STATE, "state")                                                                       \
     ROW(WORD_DEVICE_TRACES, "device_traces")                                                       \
     ROW(WORD_CONF, "PYTORCH_CUDA_ALLOC_CONF")                                                      \
@@ -26,7 +21,6 @@
     ROW(WORD_MAX_SPLIT_SIZE, "max_split_size")                                                     \
     ROW(WORD_COLLECTION, "garbage_collection_threshold")                                           \
     ROW(WORD_EXPANDABLE_SEGMENTS, "expandable_segments")                                           \
-    ROW(WORD_SMALL, "small")                                                                       \
     ROW(WORD_INACTIVE, "inactive")                                                                 \
     ROW(WORD_ACTIVE_ALLOCATED, "active_allocated")                                                 \
     ROW(WORD_ALLOC, "alloc")                                                                       \
@@ -43,21 +37,29 @@
 
 #define SNAPSHOT_WORD_OF(word, text) word,
 enum snapshot_word { WORD_NONE, SNAPSHOT_WORDS(SNAPSHOT_WORD_OF) N_SNAPSHOT_WORDS };
-enum { N_SNAPSHOT_KEYS = WORD_SMALL }; /* the words before are keys */
+enum { N_SNAPSHOT_KEYS = WORD_INACTIVE }; /* the words before are keys */
+
+/* What changes how much is allocated or reserved. Another stream may use a block that is given
+ * back; when it no longer does is of no matter here. */
+enum snapshot_act {
+    SNAPSHOT_TAKE,          /* "alloc" */
+    SNAPSHOT_GIVE,          /* "free_requested" */
+    SNAPSHOT_SEGMENT_TAKEN, /* "segment_alloc", "segment_map" */
+    SNAPSHOT_SEGMENT_GIVEN, /* "segment_free", "segment_unmap" */
+};
 
 struct snapshot_entry {
-    struct allocator_request is; /* without its stream's number */
-    int64_t stream;              /* handle */
-    uint32_t list;               /* of a device; NO_ID: not yet known */
-    uint32_t object;             /* that it was */
-    int32_t device;              /* from joining on */
-    bool private_pool;
+    int64_t ns; /* 0: not said */
+    uint64_t address, bytes;
+    uint32_t list;   /* of a device; NO_ID: not yet known */
+    uint32_t object; /* that it was */
+    int32_t device;  /* from joining on */
+    uint8_t what;    /* enum snapshot_act */
 };
 
 struct snapshot_segment {
-    struct allocator_segment is; /* without its stream's number; blocks of the part */
-    int64_t stream;
     int64_t device;
+    uint64_t bytes, taken_bytes; /* taken_bytes: of its blocks that are taken */
 };
 
 struct snapshot_list {
@@ -67,7 +69,7 @@ struct snapshot_list {
 struct snapshot_part {
     ARRAY(struct snapshot_entry) entries;
     ARRAY(struct snapshot_segment) segments;
-    ARRAY(struct allocator_block) blocks;
+    struct snapshot_segment blocks;    /* of the segment that follows, together */
     ARRAY(struct snapshot_list) lists; /* that lie in others, which device_traces may be */
     uint32_t device_traces;            /* object; NO_ID: it did not come */
     uint32_t conf;                     /* string id: of the settings' text; 0: none */
@@ -85,12 +87,7 @@ struct snapshot_dict {
     uint32_t object;
     uint64_t has; /* bit k: key k */
     struct pickle_value values[N_SNAPSHOT_KEYS];
-    bool private_pool; /* its pool is not the default one */
 };
-
-/* Adds a segment of that size, whose blocks were added to the part's; false ones are counted. */
-void snapshot_push_segment(struct snapshot_part *to, struct snapshot_segment segment,
-                           int64_t bytes);
 
 /* Adds the words to the part's strings, before any other. */
 struct snapshot_part *snapshot_begin(struct trace_part *part);
@@ -99,19 +96,16 @@ void snapshot_add(struct snapshot_part *to, const struct snapshot_dict *dict);
 /* The list that an entry lies in, the last one of those that `object` may be. */
 void snapshot_place(struct snapshot_part *to, uint32_t object, uint32_t list);
 
-/* snapshot_join.c: a rank's snapshot as histories of its devices' allocators. */
+/* snapshot_join.c: the settings of a rank's allocator from its snapshot. */
 void snapshot_describe(struct trace_build *build, struct rank_job *job);
 /* Allocations from it, where the profile has none of a GPU. */
 void snapshot_join(struct rank_job *job);
-/* The history of the history's device, streams numbered. */
-void snapshot_fill(struct arena *arena, const struct snapshot_part *of,
-                   struct allocator_history *history);
 
 /* memory.json, what a rank held when its execution trace began. */
 struct held_part {
     ARRAY(struct held_block) blocks;
     ARRAY(struct held_module) modules;
-    struct snapshot_part allocated; /* segments and blocks of the device's allocator */
+    ARRAY(struct held_allocated) allocated; /* blocks of the device's allocator */
     uint64_t capacity_bytes;
     uint32_t device, allocator, backend; /* string ids */
     bool says_allocator, is_text;        /* the allocator's settings: there; and whole, as text */

@@ -8,7 +8,6 @@
 struct unpickling {
     struct snapshot_part *to;
     struct snapshot_dict dict; /* whose members came last */
-    struct map private_pools;  /* what names a pool other than the default one: (0, 1) */
     uint32_t n_objects, depth; /* of JSON */
 };
 
@@ -17,19 +16,14 @@ static void end_dict(struct unpickling *u)
     if (u->dict.has)
         snapshot_add(u->to, &u->dict);
     u->dict.has = 0;
-    u->dict.private_pool = false;
 }
 
-static void set_key(const struct unpickling *u, struct snapshot_dict *dict, uint32_t key,
-                    struct pickle_value value)
+static void set_key(struct snapshot_dict *dict, uint32_t key, struct pickle_value value)
 {
     if (key == WORD_NONE || key >= N_SNAPSHOT_KEYS)
         return;
     dict->has |= UINT64_C(1) << key;
     dict->values[key] = value;
-    if (key == WORD_POOL_ID || key == WORD_SEGMENT_POOL_ID)
-        dict->private_pool = (value.kind == PICKLE_TUPLE || value.kind == PICKLE_LIST) &&
-                             map_get(&u->private_pools, map_key(value.id), NULL);
 }
 
 static void set_member(void *arg, uint32_t dict, struct pickle_value key, struct pickle_value value)
@@ -38,15 +32,13 @@ static void set_member(void *arg, uint32_t dict, struct pickle_value key, struct
     if (u->dict.object != dict)
         end_dict(u);
     u->dict.object = dict;
-    set_key(u, &u->dict, key.kind == PICKLE_TEXT ? key.id : WORD_NONE, value);
+    set_key(&u->dict, key.kind == PICKLE_TEXT ? key.id : WORD_NONE, value);
 }
 
 static void append_item(void *arg, struct pickle_value list, struct pickle_value item)
 {
     struct unpickling *u = arg;
     end_dict(u);
-    if (item.kind == PICKLE_INT && item.integer != 0)
-        map_set(&u->private_pools, map_key(list.id), 1);
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_DICT)
         snapshot_place(u->to, item.id, list.id);
     if (list.kind == PICKLE_LIST && item.kind == PICKLE_LIST)
@@ -68,7 +60,6 @@ static int read_pickle(struct bytes *bytes, struct trace_part *part,
     part->damage.broken = reader.fail;
     part->damage.offset = reader.fail_offset;
     part->n_events = u.to->entries.n;
-    map_fini(&u.private_pools);
     return 0;
 }
 
@@ -123,7 +114,7 @@ static struct pickle_value read_value(struct unpickling *u, struct json *js, str
         JSON_KEYS (js, json_open(js, '{'), text, len) {
             uint32_t key = strtab_find(names, text, len);
             if (key < N_SNAPSHOT_KEYS || (key >= WORD_SEGMENTS && key <= WORD_SETTINGS))
-                set_key(u, &dict, key, read_value(u, js, names));
+                set_key(&dict, key, read_value(u, js, names));
             else
                 json_skip(js);
         }
@@ -146,7 +137,6 @@ static int read_json(struct json *js, struct trace_part *part, struct dpro_error
         json_open_document(js);
     u.to->whole = js->fail == JSON_OK;
     part->n_events = u.to->entries.n;
-    map_fini(&u.private_pools);
     return 0;
 }
 

@@ -408,6 +408,28 @@ TEST(moments_that_were_near_each_other_decide_within_the_facts)
     assert_truth_is_within_uncertainty(w);
 }
 
+/* No drift that the other facts leave open: moments tell of one, or of none. */
+TEST(moments_that_were_near_each_other_tell_of_a_drift)
+{
+    for (int ppm = 0; ppm <= 100; ppm += 50) {
+        struct world *w = world_of(3, 3 * S, 15);
+        for (uint32_t c = 1; c < 3; c++) {
+            w->truth[c] = (struct truth){.offset_ns = 5 * MS, .ppm = c == 1 ? ppm : -ppm};
+            talk_both(w, 0, c, 40, 3 * MS);
+            align_keep(w->align, c);
+            for (int i = 0; i < 60; i++) {
+                int64_t at = 50 * MS * i;
+                align_near(w->align, align_pair(w->align, 0, c), 0, at,
+                           shown(&w->truth[c], at + (i % 5 - 2) * 4 * US));
+            }
+        }
+        solve(w);
+        assert_true(worst_error(w, 1) <= 15 * US);
+        assert_true(worst_error(w, 2) <= 15 * US);
+        assert_truth_is_within_uncertainty(w);
+    }
+}
+
 TEST(a_clock_that_keeps_its_time_moves_no_further_than_it_must)
 {
     for (int off = 0; off < 2; off++) {

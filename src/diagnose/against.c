@@ -20,6 +20,8 @@ static const struct {
     [BETWEEN_GAPS] = {"gaps", "time between ops, such as Python's"},
     [BETWEEN_MORE] = {"new_ops", "ops that only B has"},
     [BETWEEN_LESS] = {"gone_ops", "ops that only A has"},
+    [BETWEEN_RECOMPUTED] = {"recomputation", "a forward pass that only one of them computes again "
+                                             "(activation checkpointing)"},
     [BETWEEN_WAITS] = {"waits", "what waits for what"},
 };
 

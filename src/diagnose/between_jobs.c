@@ -3,6 +3,7 @@
  * would close a circle with those of the slower job is left out. */
 #include "diagnose/between_jobs.h"
 
+#include "diagnose/causes.h"
 #include "replay/replay.h"
 
 /* ---- which op is of what ---- */
@@ -34,6 +35,9 @@ static enum between_cause cause_of(const struct between_jobs *b, uint32_t op,
     if (phase == DPRO_OP_COLLECTIVE || (kind >= DPRO_OP_IN && !is_boundary) ||
         (kind == DPRO_OP_LAUNCH && g->device[op] == DPRO_NO_DEVICE))
         return BETWEEN_COMMUNICATION;
+    if ((otherwise == BETWEEN_MORE || otherwise == BETWEEN_LESS) &&
+        b->recomputed[g == b->slower][op])
+        return BETWEEN_RECOMPUTED;
     return otherwise != N_BETWEEN   ? otherwise
            : phase <= DPRO_OP_INPUT ? by_phase[phase]
                                     : BETWEEN_LAUNCH;
@@ -392,8 +396,10 @@ void between_make(struct between_jobs *o, const struct job_match *match, struct 
     struct between_build b = {.out = o, .slower_of = match->other[0], .arena = arena};
     for (int c = 0; c < N_BETWEEN; c++)
         o->found[c].arena = arena;
-    for (int side = 0; side < 2; side++)
+    for (int side = 0; side < 2; side++) {
         find_run(&b.runs[side], match->jobs[side], match->other[side], arena);
+        o->recomputed[side] = recomputed_ops(match->jobs[side], arena);
+    }
     find_places(&b);
     find_order(&b);
     add_ops(&b);

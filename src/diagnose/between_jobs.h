@@ -32,8 +32,9 @@ enum between_cause {
     BETWEEN_COMMUNICATION, /* with ops that only one of them has: buckets that are cut otherwise */
     BETWEEN_LAUNCH,
     BETWEEN_GAPS,
-    BETWEEN_MORE, /* ops that only the slower one has */
-    BETWEEN_LESS, /* ops that only the faster one has */
+    BETWEEN_MORE,       /* ops that only the slower one has */
+    BETWEEN_LESS,       /* ops that only the faster one has */
+    BETWEEN_RECOMPUTED, /* such of either that compute a forward pass again */
     BETWEEN_WAITS,
     N_BETWEEN,
 };
@@ -44,6 +45,7 @@ struct between_jobs {
                                   one has, in which no time passes. Not to be destroyed */
     const uint32_t *faster_op; /* [graph.n_ops] the faster one's op; DPRO_NO_OP: it has none */
     uint32_t *place;           /* by op of the faster one: that of `graph` */
+    const bool *recomputed[2]; /* by op of the faster one, of the slower one */
     struct cause_found found[N_BETWEEN]; /* of edges so far */
 };
 

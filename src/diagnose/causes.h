@@ -102,6 +102,8 @@ void find_start_apart(const struct diagnosed *d, struct cause_found *found);
 void find_work(const struct diagnosed *d, struct cause_found *found, enum work sort);
 void find_syncs(const struct diagnosed *d, struct cause_found *found);
 void find_recomputing(const struct diagnosed *d, struct cause_found *found);
+/* By op: whether it, or what launched it, computes a forward pass again. In the arena. */
+bool *recomputed_ops(const struct dpro_graph *graph, struct arena *arena);
 void find_gaps(const struct diagnosed *d, struct cause_found *found);
 void find_launches(const struct diagnosed *d, struct cause_found *found);
 /* causes_communication.c */

@@ -115,22 +115,30 @@ static void mark_recomputed(const struct dpro_graph *g, uint32_t rank, bool *are
         }
 }
 
-/* On a GPU, what marked calls launch. */
+bool *recomputed_ops(const struct dpro_graph *g, struct arena *arena)
+{
+    bool *are = arena_array(arena, g->n_ops + (size_t)1, sizeof *are);
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        mark_recomputed(g, r, are);
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (uint32_t e = g->row[op]; are[op] && e < g->row[op + 1]; e++)
+            are[g->succ[e]] |= !(g->flags[op] & GRAPH_OP_GPU) &&
+                               (g->flags[g->succ[e]] & GRAPH_OP_GPU) &&
+                               g->kind[g->succ[e]] <= DPRO_OP_UPDATE;
+    return are;
+}
+
 void find_recomputing(const struct diagnosed *d, struct cause_found *found)
 {
     const struct dpro_graph *g = d->g;
-    SCRATCH bool *are = mem_array(g->n_ops + (size_t)1, sizeof *are);
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        mark_recomputed(g, r, are);
+    SCRATCH_ARENA struct arena scratch = {0};
+    const bool *are = recomputed_ops(g, &scratch);
     for (uint32_t op = 0; op < g->n_ops; op++) {
-        if (!are[op] || (g->flags[op] & GRAPH_OP_GPU))
-            continue;
-        uint32_t part = part_of_rank(found, d, g->rank[op], NULL);
-        piece_all(found, op, false, part);
-        piece_all(found, op, true, part);
-        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
-            if ((g->flags[g->succ[e]] & GRAPH_OP_GPU) && g->kind[g->succ[e]] <= DPRO_OP_UPDATE)
-                piece_all(found, g->succ[e], false, part);
+        uint32_t part = are[op] ? part_of_rank(found, d, g->rank[op], NULL) : 0;
+        if (are[op])
+            piece_all(found, op, false, part);
+        if (are[op] && !(g->flags[op] & GRAPH_OP_GPU))
+            piece_all(found, op, true, part);
     }
 }
 

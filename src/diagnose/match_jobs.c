@@ -90,7 +90,7 @@ static void align_ops(struct job_match *match, struct sequence *x, struct sequen
 {
     SCRATCH uint32_t *y_of_x = mem_alloc((x->ops.n + 1) * sizeof *y_of_x);
     match_sequences(x->keys.at, (uint32_t)x->keys.n, y->keys.at, (uint32_t)y->keys.n, y_of_x);
-    x->used = true;
+    x->used = y->used = true;
     if (y->device != DPRO_NO_DEVICE)
         match->devices[y->device] = x->device;
     for (size_t i = 0; i < x->ops.n; i++) {
@@ -102,28 +102,36 @@ static void align_ops(struct job_match *match, struct sequence *x, struct sequen
     }
 }
 
-ORDER(by_length, struct sequence, COMPARE(y->ops.n, x->ops.n) ?: ASCENDING(device));
+/* Of the pairs not used yet, the one with the largest share of ops in common: a thread that does
+ * what two do in the other job has more in common with the wrong one. NULL: none has any. */
+static const uint32_t *most_alike(const sequences *a, const sequences *b, const uint32_t *common)
+{
+    const uint32_t *best = NULL;
+    double most = 0;
+    for (size_t i = 0; i < a->n * b->n; i++) {
+        const struct sequence *x = &a->at[i / b->n], *y = &b->at[i % b->n];
+        double share = x->used || y->used ? 0 : (double)common[i] / (double)(x->ops.n + y->ops.n);
+        if (share > most) {
+            most = share;
+            best = &common[i];
+        }
+    }
+    return best;
+}
 
 static void match_ranks(struct matching *m, const struct graph_rank *a, const struct graph_rank *b)
 {
     sequences of_a = {0}, of_b = {0};
     find_sequences(m, 0, a, &of_a);
     find_sequences(m, 1, b, &of_b);
-    array_sort(&of_a, by_length);
-    array_sort(&of_b, by_length);
-    EACH (struct sequence, y, of_b) {
-        struct sequence *best = NULL;
-        uint32_t most = 0;
-        EACH (struct sequence, x, of_a) {
-            uint32_t n = x->used || x->kind != y->kind ? 0 : n_common(x, y);
-            if (n > most) {
-                most = n;
-                best = x;
-            }
-        }
-        if (best)
-            align_ops(m->match, best, y);
+    SCRATCH uint32_t *common = mem_array(of_a.n * of_b.n + 1, sizeof *common);
+    for (size_t i = 0; i < of_a.n * of_b.n; i++) {
+        const struct sequence *x = &of_a.at[i / of_b.n], *y = &of_b.at[i % of_b.n];
+        common[i] = x->kind == y->kind ? n_common(x, y) : 0;
     }
+    for (const uint32_t *best; (best = most_alike(&of_a, &of_b, common));)
+        align_ops(m->match, &of_a.at[(size_t)(best - common) / of_b.n],
+                  &of_b.at[(size_t)(best - common) % of_b.n]);
     EACH (struct sequence, s, of_a)
         FREE_ALL(&s->ops, &s->keys);
     EACH (struct sequence, s, of_b)

@@ -45,6 +45,26 @@ class Against(Case):
         self.assertEqual({cause["cause"]: -cause["blame_ms"] for cause in back["causes"]}["gone_ops"],
                          causes["new_ops"]["blame_ms"])
 
+    def test_a_forward_pass_that_is_computed_again_comes_first(self):
+        names = ("native_layer_norm", "addmm", "gelu", "addmm", "native_dropout", "add")
+
+        def program(again):
+            def run(rank):
+                for thread in ([1] * 8 + [2] * 8):
+                    for name in names if thread == 1 or again else ():
+                        yield from rank.launch("aten::" + name, name + "_kernel", 200.0, gpu_job.COMPUTE, tid=thread)
+                    if thread == 2:
+                        yield from rank.launch("AddmmBackward0", "conv_backward_1", 1500.0, gpu_job.COMPUTE, tid=2)
+                rank.wait_for_gpu()
+            return run
+
+        facts, causes, true = self.blames({"program": program(False)}, {"program": program(True)})
+        self.assertEqual(facts["causes"][0]["cause"], "recomputation")
+        self.assertAlmostEqual(causes["recomputation"]["blame_ms"], true, delta=0.15 * true)
+        back = self.against(self.path("b"), self.path("a"))
+        self.assertEqual(back["causes"][0]["cause"], "recomputation")
+        self.assertAlmostEqual(back["causes"][0]["blame_ms"], -true, delta=0.15 * true)
+
     def test_a_wait_for_the_gpu_more_is_one(self):
         _, causes, true = self.blames({"cpu_us": 90.0}, {"cpu_us": 90.0, "within": lambda rank, number: rank.wait_for_gpu()})
         self.assertAlmostEqual(causes["new_ops"]["blame_ms"], true, delta=0.1 * true)

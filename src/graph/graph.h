@@ -345,7 +345,7 @@ struct dpro_graph {
     struct clocks clocks;
     bool is_scaled;        /* its times: the tracing's cost is taken out */
     bool of_stages;        /* of a timeline of stages: no kernels, shapes or sizes */
-    bool hides_phases;     /* forward is computation of an unknown phase, as of CUDA graphs */
+    bool hides_phases;     /* forward is of an unknown phase: CUDA graphs, or no ops recorded */
     const char *lacks_gpu; /* what was not recorded of GPUs, and why; NULL: nothing is lacking on
                               the ranks that are here */
     const char *seldom;    /* in how few iterations ranks communicate; NULL: in most, or in none */

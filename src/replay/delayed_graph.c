@@ -212,6 +212,11 @@ static void parse_one(const struct dpro_graph *g, const char *text, const uint8_
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
         fail_with(DPRO_EUSAGE, MALFORMED, text);
+    if (target.scope == DPRO_OP_FW && g->hides_phases)
+        fail_with(DPRO_EUSAGE,
+                  "delay '%s': nothing recorded tells which ops are forward; delay COMPUTE, "
+                  "KERNELS, or ops by their names",
+                  text);
     collect_ops(g, &target, has_gpu, arena, delay);
     if (delay->ops.n == 0)
         matches_nothing(g, text, &target);

@@ -124,9 +124,10 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
                       "computation counts as forward");
     else if (f->report->graph->hides_phases)
         table_wrapped(w, "", 2,
-                      "CUDA graphs do not tell forward, backward and update apart: put their "
-                      "launches into ranges of these names (torch.profiler.record_function); while "
-                      "only the CPU works, the rank counts as idle");
+                      "nothing recorded tells forward, backward and update apart: record the CPU's "
+                      "ops, too (ProfilerActivity.CPU), and put the launches of CUDA graphs into "
+                      "ranges of these names (torch.profiler.record_function); while only the CPU "
+                      "works, the rank counts as idle");
     else if (f->has_gpu)
         table_wrapped(w, "", 2,
                       "forward, backward and update are times on the GPU; while only the CPU "

@@ -98,9 +98,17 @@ static void check_tensors(const struct dpro_graph *g)
                   "gradients are reduced within each of %u groups of %u ranks: buckets are chosen "
                   "where all ranks reduce together; 'dpro whatif' answers other questions",
                   dp->n_groups, dp->size);
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        n += g->collectives[c].kind == DPRO_ALL_REDUCE;
     fail_with(DPRO_EEMPTY,
               "no gradients were found in what the ranks communicate, so that there are no "
-              "buckets to choose; 'dpro whatif' answers for other links and hosts%s",
+              "buckets to choose%s; 'dpro whatif' answers for other links and hosts%s",
+              n == 0            ? ""
+              : g->hides_phases ? ": nothing recorded tells which all-reduces a backward pass asks "
+                                  "for (record the CPU's ops, too, and without CUDA graphs)"
+                                : ": no all-reduce is asked for in a backward pass, where DDP "
+                                  "reduces its buckets",
               g->n_dimensions > 0 ? " ('dpro replay' shows in which dimensions they communicate)"
                                   : "; if there are gradients, record with 'dpro profile'");
 }

@@ -55,6 +55,7 @@ static uint8_t phase_of_slice(const struct rank_build *rank, uint32_t slice)
 /* From when on kernels of one launch of a CUDA graph are of the backward pass, and of the update,
  * by the names of some of them. */
 struct graph_launch {
+    bool lacks_ops;  /* no op of the framework was recorded that could tell */
     uint32_t launch; /* slice; NO_ID: none yet */
     int64_t backward_ns, update_ns;
 };
@@ -123,16 +124,19 @@ static uint8_t phase_in_graph(struct rank_build *rank, uint32_t slice, struct gr
 {
     const struct slice *it = &rank->slices.at[slice];
     bool known = false;
-    if (it->launch == NO_ID ||
-        !text_ends(strtab_get(rank->names, slice_span(rank, it->launch)->name), "GraphLaunch"))
+    bool of_graph =
+        it->launch != NO_ID &&
+        text_ends(strtab_get(rank->names, slice_span(rank, it->launch)->name), "GraphLaunch");
+    if (!of_graph && !graph->lacks_ops)
         return DPRO_OP_FW;
-    if (graph->launch != it->launch) {
+    if (of_graph && graph->launch != it->launch) {
         graph->launch = it->launch;
         look_into_launch(rank, graph);
     }
-    if (it->start_ns >= graph->backward_ns)
+    if (of_graph && it->start_ns >= graph->backward_ns)
         return it->start_ns >= graph->update_ns ? DPRO_OP_UPDATE : DPRO_OP_BW;
-    uint8_t phase = phase_of_ranges(rank, rank->slices.at[it->launch].span, &known);
+    uint32_t launch = it->launch == NO_ID ? NO_ID : rank->slices.at[it->launch].span;
+    uint8_t phase = phase_of_ranges(rank, launch, &known);
     rank->hides_phases |= !known;
     return phase;
 }
@@ -305,12 +309,15 @@ static void push_collective(struct rank_build *rank, struct local_op op)
 
 static void make_ops(struct rank_build *rank, const struct slice_matches *matches)
 {
-    struct graph_launch graph = {.launch = NO_ID};
+    struct graph_launch graph = {.launch = NO_ID, .lacks_ops = true};
     size_t n_devices = 2 * (size_t)rank->trace->n_tracks + 1; /* a track's own, its collectives' */
     SCRATCH_ARENA struct arena scratch = {0};
     uint32_t *device_of_track = arena_alloc(&scratch, n_devices * sizeof *device_of_track);
     struct placed *by_time = arena_copy(&scratch, matches->placed, matches->n, sizeof *by_time);
     memset(device_of_track, 0xFF, n_devices * sizeof *device_of_track);
+    for (uint32_t i = 0; i < rank->trace->n_spans; i++)
+        graph.lacks_ops &=
+            rank->trace->spans[i].kind != SPAN_CPU_OP && rank->trace->spans[i].node == NO_ID;
     qsort_r(by_time, matches->n, sizeof *by_time, compare_times, rank->slices.at);
     for (uint32_t i = 0; i < matches->n; i++) {
         struct local_op op = {

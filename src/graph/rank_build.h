@@ -30,6 +30,7 @@ struct step_content {
     int64_t n_before, before_ns;    /* device work of calls made before the recording */
     int64_t n_lost;                 /* calls that launch, of which no device work was recorded */
     int64_t n_meetings;             /* collectives and optimizer steps */
+    int64_t n_waits;                /* calls that wait for the GPU */
     int64_t n_collectives, left_ns; /* when the last of these ended */
 };
 
@@ -39,6 +40,7 @@ struct step {
     int64_t program_start_ns, program_end_ns; /* bounds of the main thread's part; they differ only
                                                  if it asks an engine for work */
     int64_t device_ns; /* its duration on the GPU, if iterations are measured there */
+    int64_t before_ns; /* then, when that had done the work before it; ABSENT: not known */
     int64_t number;    /* the job's own number, or its position */
     uint16_t window;
     bool timed;   /* its times may be learnt from, as no execution trace was being recorded */
@@ -238,7 +240,8 @@ struct rank_build {
 
     bool in_16_bits;    /* see autocast_rules.c */
     bool lacks_strides; /* of convolutions, so that some of its work is not known */
-    bool hides_phases;  /* of some kernels in CUDA graphs nothing tells the phase: taken for forward
+    bool hides_phases;  /* of some kernels, as in CUDA graphs, nothing tells the phase: taken for
+                         * forward
                          */
     bool lacks_gpu;     /* it launches kernels or calls NCCL, and no work of a GPU was recorded */
     ARRAY(struct grown_time)
@@ -270,6 +273,20 @@ void build_slices(struct rank_build *rank);
  * GPU. Needs slices. build_pace_ops then finds the ops with which an iteration begins there. */
 void build_pace(struct rank_build *rank);
 void build_pace_ops(struct rank_build *rank);
+
+/* Whether neither the iteration before it nor the one after it was recorded with it. */
+static inline bool step_is_alone(const struct rank_build *rank, size_t step)
+{
+    return !rank->steps.at[step].follows &&
+           (step + 1 == rank->steps.n || !rank->steps.at[step + 1].follows);
+}
+
+/* Of a step that was recorded alone and is measured on the GPU: its before_ns; else ABSENT. */
+static inline int64_t step_before(const struct rank_build *rank, size_t step)
+{
+    bool has = rank->pace.track != NO_ID && step_is_alone(rank, step);
+    return has ? rank->steps.at[step].before_ns : ABSENT;
+}
 
 /* When a step began and how long it took, between marks or on the GPU. */
 int64_t build_step_begin(const struct rank_build *rank, uint32_t step);

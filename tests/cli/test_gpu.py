@@ -5,11 +5,12 @@ import gzip
 import json
 import os
 import random
+import re
 
 import gpu_job
 from browser import CHROMIUM
 from gpu_job import Job
-from support import BUNDLED, DONE, Case, dpro, recording, shared, span  # finds tools/, too
+from support import BUNDLED, DONE, USAGE, Case, dpro, recording, shared, span  # finds tools/, too
 
 import breakdown
 
@@ -437,22 +438,44 @@ class OddEnds(Case):
         self.assertEqual(facts["trace"]["iterations"], 3)
 
     def test_work_that_only_some_steps_have_is_said(self):
-        folder, _ = gpu_job.write(self, Job(jitter=0.2, uneven=90), steps=9)
-        facts = self.assert_replays(folder)
-        idle_ms = facts["ranks"][0]["idle_ms"]
-        said = " ".join(facts["warnings"])
-        self.assertRegex(said, r"2\.[45]\d ms of an iteration \(9 %\), on average on rank 0, are GPU work that only some iterations have")
-        self.assertGreater(idle_ms, 2.4)
-        folder, _ = gpu_job.write(self, Job(jitter=0.2), steps=9)
-        self.assertNotIn("only some iterations have", " ".join(self.assert_replays(folder)["warnings"]))
+        waits = Job(jitter=0.2, uneven=90, within=lambda rank, number: rank.wait_for_gpu() if number % 3 == 0 else None)
+        for name, job, said in (("waits", waits, True), ("uneven", Job(jitter=0.2, uneven=90), False), ("even", Job(jitter=0.2), False)):
+            folder, _ = gpu_job.write(self, job, steps=9, folder=f"some-{name}")
+            facts = self.assert_replays(folder)
+            self.assertEqual(bool(re.search(r"ms of an iteration \(\d+ %\), on average on rank 0, are GPU work that only some iterations have",
+                                            " ".join(facts["warnings"]))), said, name)
+            if name == "uneven":
+                self.assertAlmostEqual(facts["predicted"]["iteration_ms"], facts["measured"]["iteration_ms"], delta=0.2)
+                self.assertLess(facts["ranks"][0]["idle_ms"], 0.5)
 
-    def test_the_only_step_with_kernels_launched_before_is_doubted(self):
-        for before in (2, 5):
-            with self.subTest(before=before):
-                folder, _ = gpu_job.write(self, Job(jitter=0.2), before=before, synced=False, steps=1, folder=f"only{before}")
+    def test_the_only_step_on_a_gpu_that_is_never_done_is_what_the_gpu_takes(self):
+        for name, job in (("a-little", Job(kernels=30, jitter=0.02)), ("a-step", Job(jitter=0.02)), ("far", Job(kernel_us=200, jitter=0.02)),
+                          ("waits", Job(kernel_us=200, jitter=0.02, sync="previous")),
+                          ("ranks", Job(kernel_us=200, jitter=0.02, world=2, buckets=4, sync="previous"))):
+            with self.subTest(job=name):
+                folder, truth = gpu_job.write(self, job, before=5, synced=False, steps=1, folder=f"only-{name}")
                 facts = self.assert_replays(folder)
+                period_ms = truth[0]["period_us"] / 1000
                 self.assertEqual(facts["left_out"], [])
-                self.assertRegex(" ".join(facts["warnings"]), "the only iteration holds work that is not its own.*record more iterations")
+                for number in ("measured", "predicted"):
+                    self.assertAlmostEqual(facts[number]["iteration_ms"], period_ms, delta=0.01 * period_ms)
+                self.assertLess(facts["ranks"][0]["idle_ms"], 0.02 * period_ms + 0.1)
+                self.assertRegex(" ".join(facts["warnings"]), r"one iteration only, launched [\d.]+ ms before the GPU had done the work before it")
+                twice = self.assert_json("whatif", folder, "--compute", "gpu=2x")["predicted"]["iteration_ms"]
+                self.assertLess(twice, 0.56 * period_ms)
+
+    def test_an_evaluation_in_some_steps_that_wait_for_their_gpu_counts_once(self):
+        def program(rank):
+            yield from rank.forward(40)
+            yield from rank.backward(40)
+            yield from rank.update(10)
+            if rank.number % 3 == 0:
+                yield from rank.forward(60)
+            rank.wait_for_gpu()
+
+        folder, _ = gpu_job.write(self, Job(program=program), steps=9)
+        facts = self.assert_replays(folder)
+        self.assertAlmostEqual(facts["predicted"]["iteration_ms"], facts["measured"]["iteration_ms"], delta=0.1)
 
     def test_a_first_step_with_the_profilers_start_is_left_out(self):
         folder, truth = gpu_job.write(self, Job(kernel_us=20, cpu_us=60), startup_us=30_000)
@@ -551,10 +574,24 @@ class Breakdown(Case):
 class Graphs(Case):
     def test_a_cuda_graph_of_a_whole_step_does_not_tell_its_phases(self):
         result = self.replay(["gemm_0", "gemm_1", "gemm_2"])
-        self.assertIn("CUDA graphs do not tell forward, backward and update apart", result.out)
+        self.assertIn("nothing recorded tells forward, backward and update apart", result.out)
         self.assertNotIn("forward computation", result.out)
         self.assertRegex(result.out, "iteration +unknown phase +idle")
         self.assertFalse(self.assert_json("replay", self.path("rank0.json"))["trace"]["phases_known"])
+
+    def test_kernels_without_ops_do_not_tell_their_phases(self):
+        for kept in (("kernel", "gpu_memcpy"), ("kernel", "gpu_memcpy", "cuda_runtime")):
+            folder, _ = gpu_job.write(self, Job(kernel_us=200), folder=f"kept{len(kept)}")
+            path = self.path(f"{folder}/rank0.pt.trace.json.gz")
+            with gzip.open(path) as file:
+                trace = json.load(file)
+            trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] in kept]
+            self.write(f"kept{len(kept)}/rank0.pt.trace.json.gz", trace)
+            result = dpro("replay", folder)
+            self.assertNotIn("forward computation", result.out)
+            self.assertIn("computation of unknown phase", result.out)
+            self.assertFalse(self.assert_json("replay", folder)["trace"]["phases_known"])
+            self.assert_error(dpro("replay", folder, "--delay", "FW=0.5"), USAGE, "nothing recorded tells which ops are forward; delay COMPUTE")
 
     def test_ranges_around_launches_do(self):
         """One graph each, whose kernels are named alike."""

@@ -80,9 +80,9 @@ static void link_rank(void *arg, size_t r)
         return;
     build_ops(rank);
     tell_stage(build);
+    build_pace_ops(rank);
     build_local_edges(rank);
     tell_stage(build);
-    build_pace_ops(rank);
     if (rank->trace->fused.track != NO_ID && build->trace->fusion)
         build_fused_tensors(rank, build->trace->fusion);
     else

@@ -267,7 +267,8 @@ static void warn_ahead(struct assembly *a)
 {
     struct dpro_pace pace = dpro_graph_pace(a->graph);
     const char *ranks = "";
-    if (pace.n_ranks == 0 || pace.device_ns - pace.marks_ns <= pace.device_ns / 100)
+    if (a->join->ranks[0].steps.n == 1 || pace.n_ranks == 0 ||
+        pace.device_ns - pace.marks_ns <= pace.device_ns / 100)
         return;
     if (a->join->n_ranks > 1)
         ranks =
@@ -377,6 +378,15 @@ static void warn_numbers(struct assembly *a)
              "%u of %u ranks (first: rank %d) number their iterations otherwise than rank %d: %s",
              choice->n_renumbered, join->n_ranks, join->ranks[choice->renumbered].trace->rank,
              join->ranks[choice->lead].trace->rank, told_by[choice->numbered_by]);
+    if (choice->n_beside > 0)
+        WARN(a,
+             "iterations of %u of %u ranks (first: rank %d) end %.1f ms beside those of rank %d "
+             "with "
+             "the same number: either the clocks or the numbers are off by that, and iterations "
+             "as equal as these do not tell which; the numbers are believed, so which rank is late "
+             "in which iteration may be wrong; record all ranks from the same step on",
+             choice->n_beside, join->n_ranks, join->ranks[choice->beside].trace->rank,
+             (double)choice->beside_ns / 1e6, join->ranks[choice->lead].trace->rank);
     for (uint32_t r = join->n_ranks; r-- > 0;)
         if (join->ranks[r].steps.source != STEPS_NONE)
             n_with++;
@@ -439,14 +449,21 @@ static void warn_steps(struct assembly *a)
              "with --steps",
              lead->steps.n, lead->steps.n + lead->steps.n_beyond);
     warn_trend(a);
-    if (a->n_samples == 1 && !a->graph->single_iteration)
+    const char *more = is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "";
+    if (a->n_samples == 1 && lead->steps.n == 1 && !a->graph->single_iteration)
+        WARN(a,
+             "one iteration only, launched %.1f ms before the GPU had done the work before it: it "
+             "counts from the end of that work to that of its own, and the prediction can't be "
+             "checked on another one; record 10 iterations%s",
+             (double)dpro_graph_pace(a->graph).ahead_ns / 1e6, more);
+    else if (a->n_samples == 1 && !a->graph->single_iteration)
         WARN(a, "one iteration only is learnt from: the prediction can't be checked on another "
                 "one");
     else if (a->n_samples == 1)
         WARN(a,
              "one iteration only: its makespan is predicted instead of a steady period, and the "
              "prediction can't be checked on another one; record 10 iterations%s",
-             is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "");
+             more);
     warn_found(a);
 }
 

@@ -79,8 +79,11 @@ static void fill_measured(struct assembly *a)
     g->measured_ns = arena_array(&g->arena, g->n_samples, sizeof *g->measured_ns);
     g->sample_number = arena_array(&g->arena, g->n_samples, sizeof *g->sample_number);
     g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);
-    /* of one that was chosen among others it is known when the next one begins */
+    /* of one that was chosen among others, or on a GPU that is never done, it is known when the
+     * next one begins */
     g->single_iteration = a->n_samples == 1 && join->ranks[0].steps.n == 1;
+    for (uint32_t r = 0; r < join->n_ranks; r++)
+        g->single_iteration &= join->ranks[r].pace.track == NO_ID;
     bool ranks_meet = graph_ranks_meet(g);
     for (uint32_t s = 0; s < g->n_samples; s++) {
         __int128 sum = 0;

@@ -383,6 +383,12 @@ static void settle_unrecorded(struct assembly *a)
             if (end_before(a, e->from, s) != ABSENT)
                 known[n++] = gap[(size_t)s * a->n_ops];
         int64_t usual = stats_median_i64(known, n);
+        for (uint32_t s = 0; s < a->n_samples && n == 0; s++) { /* each was recorded alone */
+            int64_t start = *build_start(rank, s, e->to - a->first_op[r]);
+            int64_t before = step_before(rank, assembly_step(a, r, s));
+            if (before != ABSENT && start != ABSENT)
+                gap[(size_t)s * a->n_ops] = MIN(gap[(size_t)s * a->n_ops], MAX(0, start - before));
+        }
         for (uint32_t s = 0; s < a->n_samples && n > 0; s++)
             if (end_before(a, e->from, s) == ABSENT)
                 gap[(size_t)s * a->n_ops] = MIN(gap[(size_t)s * a->n_ops], usual);

@@ -140,7 +140,7 @@ static uint64_t work_id(struct edges_work work)
 static int64_t end_of(const struct walker *w, struct edges_work work)
 {
     const struct rank_build *rank = w->rank;
-    return local_pred_end(rank, rank->steps.reference, work.op, work.next);
+    return local_work_end(rank, rank->steps.reference, work.op, work.next);
 }
 
 /* The latest of the first n that a stream was given that was over at a time; op NO_ID: none was. */
@@ -307,6 +307,23 @@ static void add_graph_edges(struct rank_build *rank, uint32_t first_slice)
     add_joins(rank, &list, RIGHT_AFTER_NS);
 }
 
+enum { WAKES_WITHIN_NS = 20000 };
+
+/* In an iteration that was recorded alone on a GPU that is never done: what a call waited for, but
+ * for `own_ns`, was given in the one before. If that was the last of it, so it is in each. */
+static void await_before(struct walker *w, uint32_t call, int64_t own_ns)
+{
+    struct rank_build *rank = w->rank;
+    uint32_t step = rank->steps.reference;
+    int64_t before = step_before(rank, step);
+    int64_t *start = step_start(rank, step, call), end = *step_end(rank, step, call);
+    if (before == ABSENT || *start == ABSENT || end - *start <= own_ns)
+        return;
+    bool last = own_ns == 0 && end >= before && end - before <= WAKES_WITHIN_NS;
+    edges_await(w, call, (struct edges_work){last ? rank->pace.last : rank->pace.first, true});
+    *start = MAX(*start, own_ns > 0 ? end - own_ns : MIN(before, end));
+}
+
 static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
 {
     struct rank_build *rank = w->rank;
@@ -322,16 +339,16 @@ static void on_launch(struct walker *w, uint32_t o, const struct local_op *op)
         w->last[stream] = (struct edges_work){local_end_op(rank, work), false};
     }
     add_graph_edges(rank, rank->slices.at[op->slice].launch);
+    await_before(w, o, WAKES_WITHIN_NS);
 }
 
 /* Whether the call blocked and returned as soon as the work was over, in nearly all iterations. */
 static bool returns_after(const struct rank_build *rank, uint32_t call, struct edges_work work)
 {
-    enum { WAKES_WITHIN_NS = 20000 };
     uint32_t n_seen = 0, n_after = 0;
     for (uint32_t i = 0; i < rank->n_samples; i++) {
         uint32_t s = rank->sample_step[i];
-        int64_t over = local_pred_end(rank, s, work.op, work.next), end = *step_end(rank, s, call);
+        int64_t over = local_work_end(rank, s, work.op, work.next), end = *step_end(rank, s, call);
         if (over == ABSENT || end == ABSENT)
             continue;
         n_seen++;
@@ -397,6 +414,8 @@ static void on_sync(struct walker *w, uint32_t o, const struct trace_span *call,
     }
     if (best.op != NO_ID)
         edges_await(w, o, best);
+    else
+        await_before(w, o, 0);
 }
 
 /* The rest of a copying call, after its work has started: it blocks if it never returned before the

@@ -92,11 +92,21 @@ void local_cut_end(struct rank_build *rank, uint32_t op, uint32_t after)
     }
 }
 
+int64_t local_work_end(const struct rank_build *rank, uint32_t step, uint32_t work, bool next)
+{
+    int64_t end = local_pred_end(rank, step, work, next);
+    bool has_iteration = !next || rank->steps.at[step].follows;
+    for (uint32_t op = work; end == ABSENT && has_iteration && op-- > 0;)
+        if (rank->ops.at[op].track == rank->ops.at[work].track)
+            end = local_pred_end(rank, step, op, next);
+    return end;
+}
+
 void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bool next)
 {
     SCRATCH ARRAY(int64_t) rests = {0};
     for (uint32_t s = 0; s < rank->steps.n; s++) {
-        int64_t over = local_pred_end(rank, s, work, next), end = *step_end(rank, s, call);
+        int64_t over = local_work_end(rank, s, work, next), end = *step_end(rank, s, call);
         int64_t *start = step_start(rank, s, call);
         if (over == ABSENT || *start == ABSENT)
             continue;
@@ -109,7 +119,7 @@ void local_cut_waiting(struct rank_build *rank, uint32_t call, uint32_t work, bo
     int64_t usual = stats_median_i64(rests.at, rests.n);
     for (uint32_t s = 0; s < rank->steps.n; s++) {
         int64_t *start = step_start(rank, s, call);
-        if (*start != ABSENT && local_pred_end(rank, s, work, next) == ABSENT)
+        if (*start != ABSENT && local_work_end(rank, s, work, next) == ABSENT)
             *start = MAX(*start, *step_end(rank, s, call) - usual);
     }
 }

@@ -5,6 +5,9 @@
 
 /* When a predecessor ended, seen from `step`: in it, or in the one before. ABSENT: not measured. */
 int64_t local_pred_end(const struct rank_build *rank, uint32_t step, uint32_t op, bool next);
+/* The same of a device's work; in an iteration that lacks it, of the last before it on its track.
+ */
+int64_t local_work_end(const struct rank_build *rank, uint32_t step, uint32_t work, bool next);
 
 /* Whether `to` started (or, with to_end, ended) after `from` had ended, wherever both were
  * measured. */

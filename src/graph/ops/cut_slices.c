@@ -385,16 +385,24 @@ struct device_work {
 };
 
 /* By step: when a stream begins the first work that was launched in the row of steps that follow
- * each other. A stream's work runs in order, so what comes before was launched before the row. */
+ * each other. A stream's work runs in order, so what comes before was launched before the row; not
+ * before a step alone if other work of calls that were not recorded runs between its own. */
 static void find_own_work(const struct rank_build *rank, const struct trace_track *track,
                           const struct device_work *works, int64_t *own_ns)
 {
+    const struct trace_span *spans = rank->trace->spans + track->first;
     for (size_t s = 0; s < rank->steps.n; s++)
         own_ns[s] = INT64_MAX;
     for (uint32_t i = 0; i < track->n; i++)
         if (works[i].step != NO_ID)
-            own_ns[works[i].step] =
-                MIN(own_ns[works[i].step], rank->trace->spans[track->first + i].start_ns);
+            own_ns[works[i].step] = MIN(own_ns[works[i].step], spans[i].start_ns);
+    for (uint32_t i = track->n, step = NO_ID; i-- > 0;) {
+        step = works[i].step != NO_ID ? works[i].step : step;
+        bool lacks_call = works[i].launch == NO_ID && is_device_work(&spans[i]);
+        if (lacks_call && step != NO_ID && spans[i].start_ns > own_ns[step] &&
+            step_is_alone(rank, step))
+            own_ns[step] = INT64_MIN;
+    }
     for (size_t s = 1; s < rank->steps.n; s++)
         if (rank->steps.at[s].follows)
             own_ns[s] = MIN(own_ns[s], own_ns[s - 1]);
@@ -411,8 +419,8 @@ static uint32_t step_without_call(const struct rank_build *rank, const int64_t *
 {
     size_t s = LOWER_BOUND(i, (size_t)0, rank->steps.n, rank->steps.at[i].end_ns <= span->start_ns);
     bool outside = s == rank->steps.n || rank->steps.at[s].start_ns > span->start_ns;
-    return outside || (rank->steps.at[s].follows && own_ns[s] != INT64_MAX &&
-                       span->start_ns < own_ns[s])
+    return outside || ((rank->steps.at[s].follows || step_is_alone(rank, s)) &&
+                       own_ns[s] != INT64_MAX && span->start_ns < own_ns[s])
                ? NO_ID
                : (uint32_t)s;
 }

@@ -65,39 +65,40 @@ static void count_equals(const struct rank_build *rank, uint64_t *equals)
 
 /* What an iteration holds, over all ranks: kernels, and on ranks without a GPU ops. */
 struct step_held {
-    int64_t works, collectives;
+    int64_t works, collectives, waits;
 };
 
 static struct step_held held_in(const struct chooser *c, uint32_t sample)
 {
-    struct step_held held = {0, 0};
+    struct step_held held = {0};
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         const struct rank_build *rank = &c->ranks[r];
         const struct step_content *of = &rank->steps.at[rank->sample_step[sample]].holds;
         held.works += of->n_works > 0 ? of->n_kernels : of->n_ops;
         held.collectives += of->n_collectives;
+        held.waits += of->n_waits;
     }
     return held;
 }
 
 /* Some iterations compute more than the usual one, each as much, such as those with a validation
- * pass: one of them, whose further ops take no time in the rest. Else the usual one, as where the
- * CPU runs ahead: a call that waits for the GPU in some iterations only would hold it up in all. */
+ * pass: one of them, whose further ops take no time in the rest. Not one that waits for a GPU more
+ * often, whose CPU runs ahead else: the call would hold it up in all. Else the usual one. */
 static uint32_t choose_fullest(const struct chooser *c, uint32_t usual)
 {
     enum { LEAST_PCT = 5 }; /* of its work; less may be chance */
     struct step_held most = held_in(c, usual);
     int64_t least = most.works + most.works * LEAST_PCT / 100;
+    bool ahead = false;
     for (uint32_t r = 0; r < c->n_ranks; r++)
-        if (c->ranks[r].pace.track != NO_ID)
-            return usual;
+        ahead |= c->ranks[r].pace.track != NO_ID;
     for (uint32_t i = c->choice.has_lead, n = c->ranks[0].n_samples; i < n; i++) {
         struct step_held held = held_in(c, i);
         uint32_t n_alike = 0;
         for (uint32_t k = c->choice.has_lead; k < n; k++)
             n_alike += held_in(c, k).works == held.works;
         if (held.works <= MAX(most.works, least) || held.collectives != most.collectives ||
-            n_alike < 2)
+            (ahead && held.waits > most.waits) || n_alike < 2)
             continue;
         most = held;
         usual = i;

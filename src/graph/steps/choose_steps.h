@@ -12,8 +12,11 @@ struct step_choice {
     uint32_t lead, renumbered, n_renumbered; /* ranks: whose numbers count; the first whose do not,
                                                 and how many */
     enum numbered_by numbered_by;            /* the worst of them */
-    bool overlaps_next;                      /* iterations begin in the middle of the ones before */
-    bool has_lead;                           /* the first sample only leads up to the others */
+    uint32_t beside,
+        n_beside;       /* ranks whose iterations end a step or more, so many ns, beside those */
+    int64_t beside_ns;  /* of the same number: the first, how many */
+    bool overlaps_next; /* iterations begin in the middle of the ones before */
+    bool has_lead;      /* the first sample only leads up to the others */
 };
 
 struct chooser {

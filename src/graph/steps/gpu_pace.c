@@ -4,7 +4,8 @@
  * closer together than the iterations are; the job's period shows only on the stream that computes.
  * The GPU is used if, in most steps and by more than the clock's rounding, that stream still had
  * work of the step before when the next step's first kernel was launched. Then an iteration reaches
- * from the beginning of its first kernel to that of the next one's. */
+ * from the beginning of its first kernel to that of the next one's; one that was recorded alone,
+ * from the end of the work before it to that of its own. */
 #include "graph/rank_build.h"
 
 /* The CPU is ahead by so many percent of the period: where the marks and the GPU's work differ by
@@ -43,11 +44,12 @@ static uint32_t find_track(const struct rank_build *rank)
 /* A step's work on the stream. */
 struct pace_work {
     int64_t launch_ns, start_ns, end_ns; /* of the first kernel; of the last one. ABSENT: none */
+    int64_t before_ns; /* when the work before it was done; ABSENT: none is known */
 };
 
 static struct pace_work work_of(const struct rank_build *rank, uint32_t track, uint32_t step)
 {
-    struct pace_work work = {ABSENT, ABSENT, ABSENT};
+    struct pace_work work = {ABSENT, ABSENT, ABSENT, ABSENT};
     const uint32_t *first = &rank->tracks.at[track].first[step];
     for (uint32_t i = first[0]; i < first[1]; i++) {
         const struct slice *slice = &rank->slices.at[i];
@@ -62,6 +64,41 @@ static struct pace_work work_of(const struct rank_build *rank, uint32_t track, u
     return work;
 }
 
+/* Of a step that was recorded alone. */
+static int64_t end_before_work(const struct rank_build *rank, uint32_t track, uint32_t step,
+                               const struct pace_work *work)
+{
+    const struct trace_track *source = &rank->trace->tracks[rank->tracks.at[track].source];
+    int64_t end = ABSENT;
+    EACH_OF (const struct trace_span, span, rank->trace->spans + source->first, source->n)
+        if (span->kind == SPAN_KERNEL && span->window == rank->steps.at[step].window &&
+            span->start_ns < work->start_ns)
+            end = MAX(end, span_end_ns(span));
+    return end;
+}
+
+static void find_works(const struct rank_build *rank, uint32_t track, struct pace_work *works)
+{
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        works[s] = work_of(rank, track, s);
+        if (step_is_alone(rank, s))
+            works[s].before_ns = end_before_work(rank, track, s, &works[s]);
+        else if (rank->steps.at[s].follows && s > 0)
+            works[s].before_ns = works[s - 1].end_ns;
+    }
+}
+
+/* When a step's last work on a CPU thread was over. */
+static int64_t end_on_cpu(const struct rank_build *rank, size_t step)
+{
+    int64_t end = INT64_MIN;
+    EACH (const struct track, track, rank->tracks)
+        for (uint32_t i = track->first[step];
+             track->kind == DPRO_DEVICE_CPU_THREAD && i < track->first[step + 1]; i++)
+            end = MAX(end, rank->slices.at[i].end_ns);
+    return end;
+}
+
 /* The last step of a row is as long beyond its work as usual. */
 static void fill_device_times(struct rank_build *rank, const struct pace_work *works,
                               int64_t rest_ns)
@@ -71,6 +108,9 @@ static void fill_device_times(struct rank_build *rank, const struct pace_work *w
         bool goes_on = s + 1 < rank->steps.n && rank->steps.at[s + 1].follows &&
                        works[s + 1].start_ns != ABSENT;
         int64_t end = goes_on ? works[s + 1].start_ns : time_add(works[s].end_ns, rest_ns);
+        step->before_ns = works[s].before_ns;
+        if (step_is_alone(rank, s) && step->before_ns != ABSENT) /* not with its window */
+            step->end_ns = step->program_end_ns = MIN(step->end_ns, end_on_cpu(rank, s));
         step->device_ns = step->end_ns - step->start_ns;
         if (works[s].start_ns != ABSENT && end > works[s].start_ns)
             step->device_ns = end - works[s].start_ns;
@@ -84,13 +124,16 @@ static void pace_judge(struct rank_build *rank, const struct pace_work *works, i
     int64_t cpu_ns = 0, gpu_ns = 0;
     uint32_t n = 0;
     for (size_t s = 0; s < rank->steps.n; s++) {
-        if (s == 0 || !rank->steps.at[s].follows || works[s].start_ns == ABSENT ||
-            works[s - 1].start_ns == ABSENT)
+        const struct step *step = &rank->steps.at[s];
+        const struct pace_work *work = &works[s];
+        if (work->start_ns == ABSENT || work->before_ns == ABSENT)
             continue;
-        cpu_ns = time_add(cpu_ns, rank->steps.at[s].start_ns - rank->steps.at[s - 1].start_ns);
-        gpu_ns = time_add(gpu_ns, works[s].start_ns - works[s - 1].start_ns);
-        ahead[n] = works[s - 1].end_ns - works[s].launch_ns;
-        rest[n++] = works[s].start_ns - works[s - 1].end_ns;
+        cpu_ns = time_add(cpu_ns, step->follows ? step->start_ns - step[-1].start_ns
+                                                : step->end_ns - step->start_ns);
+        gpu_ns = time_add(gpu_ns, step->follows ? work->start_ns - work[-1].start_ns
+                                                : work->end_ns - work->before_ns);
+        ahead[n] = work->before_ns - work->launch_ns;
+        rest[n++] = work->start_ns - work->before_ns;
     }
     bool fills = gpu_ns - cpu_ns > gpu_ns / 100 * DIFFER_PCT;
     int64_t ahead_ns = stats_median_upper_i64(ahead, n);
@@ -106,12 +149,11 @@ void build_pace(struct rank_build *rank)
     rank->pace.track = NO_ID;
     uint32_t track = find_track(rank);
     size_t n = rank->steps.n;
-    if (track == NO_ID || n < 2)
+    if (track == NO_ID)
         return;
     SCRATCH_ARENA struct arena scratch = {0};
     struct pace_work *works = arena_array(&scratch, n, sizeof *works);
-    for (uint32_t s = 0; s < n; s++)
-        works[s] = work_of(rank, track, s);
+    find_works(rank, track, works);
     pace_judge(rank, works, arena_array(&scratch, n, sizeof(int64_t)),
                arena_array(&scratch, n, sizeof(int64_t)), track);
 }

@@ -71,9 +71,10 @@ static double offset_of(const struct ends_apart *apart)
     return fabs((double)apart->least_ns / 2 + (double)apart->most_ns / 2);
 }
 
-/* What to add to the rank's numbers. */
+/* What to add to the rank's numbers. *beside_ns: how far iterations of equal numbers end apart
+ * where the clocks would give them other numbers, and nothing else tells; else 0. */
 static int64_t find_shift(const timed_array *lead, const timed_array *own, bool comparable,
-                          enum numbered_by *by)
+                          enum numbered_by *by, int64_t *beside_ns)
 {
     /* A recording begins up to BESIDE iterations later. FEWEST iterations tell more than chance,
      * where their ends fit so many times as well as with any other shift. */
@@ -104,9 +105,12 @@ static int64_t find_shift(const timed_array *lead, const timed_array *own, bool 
             best = apart;
     }
     *by = NUMBERED_BY_ENDS;
+    *beside_ns = 0;
     if (best.n >= FEWEST && best.n_met == best.n && next < UINT64_MAX &&
         next > CLOCK_ROUNDING_NS * CLEARER && spread_of(&best) < next / CLEARER)
         return best.shift;
+    if (sure && nearest.shift != base.shift && nearest.n_met > 0 && offset_of(&nearest) <= half_ns)
+        *beside_ns = llround(offset_of(&base));
     *by = NUMBERED_BY_CLOCKS;
     if (!sure && offset_of(&nearest) <= half_ns)
         return offset_of(&base) <= half_ns ? base.shift : nearest.shift;
@@ -125,7 +129,12 @@ void steps_number(struct chooser *c)
         SCRATCH timed_array own = list_timed(&c->ranks[r]);
         bool comparable = is_counted(&c->ranks[r]) == is_counted(&c->ranks[choice->lead]);
         enum numbered_by by;
-        int64_t shift = own.n == 0 ? 0 : find_shift(&lead, &own, comparable, &by);
+        int64_t beside_ns = 0;
+        int64_t shift = own.n == 0 ? 0 : find_shift(&lead, &own, comparable, &by, &beside_ns);
+        if (beside_ns > 0 && choice->n_beside++ == 0) {
+            choice->beside = r;
+            choice->beside_ns = beside_ns;
+        }
         if (shift == 0)
             continue;
         if (choice->n_renumbered++ == 0)

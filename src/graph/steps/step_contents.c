@@ -54,6 +54,8 @@ static void add_slice(const struct rank_build *rank, const struct slice *slice, 
     c->n_collectives += collective;
     c->left_ns = collective ? MAX(c->left_ns, slice->end_ns) : c->left_ns;
     c->n_meetings += collective;
+    c->n_waits +=
+        is_call(rank, slice) && (rank->classes[span->name] & (NAME_STREAM_SYNC | NAME_DEVICE_SYNC));
     c->n_lost += is_call(rank, slice) && slice->launch == NO_ID && launches[span->name];
 }
 

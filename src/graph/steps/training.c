@@ -28,6 +28,16 @@ bool *training_find_backward(const struct rank_build *rank)
     return in_backward;
 }
 
+bool training_in_work(const struct trace_rank *trace, const struct trace_span *span)
+{
+    while (span->parent != NO_ID) {
+        span = &trace->spans[span->parent];
+        if (span->kind == SPAN_CPU_OP || span->kind == SPAN_RUNTIME)
+            return true;
+    }
+    return false;
+}
+
 static void find_main_ops(struct training *t, const bool *in_backward, forward_array *forwards)
 {
     const struct trace_rank *trace = t->rank->trace;
@@ -40,7 +50,7 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
         if (span->window != t->window || in_backward[i] ||
             (span->kind != SPAN_CPU_OP && span->kind != SPAN_RUNTIME))
             continue;
-        if (t->ops.n == 0 || span->start_ns >= span_end_ns(t->ops.at[t->ops.n - 1]))
+        if (t->ops.n == 0 || !training_in_work(trace, span))
             array_push(&t->ops, span);
         if (span->kind == SPAN_CPU_OP && span->sequence >= 0)
             array_add(forwards, span->sequence, span->start_ns, t->ops.at[t->ops.n - 1]->start_ns);

@@ -35,6 +35,9 @@ size_t training_backward_before(const struct training *t, int64_t ns);
 /* Whether a time lies within a pass, so that no iteration can end there. */
 bool training_in_pass(const struct training *t, int64_t ns);
 
+/* Whether a span lies in an op or a call. By its parents: times overlap by rounding. */
+bool training_in_work(const struct trace_rank *trace, const struct trace_span *span);
+
 /* When the last op of the main thread and of autograd was over, but for the profiler's own wait for
  * the GPU. */
 int64_t training_end_ns(const struct training *t);

@@ -27,14 +27,6 @@ struct gap {
 };
 typedef ARRAY(struct gap) gap_array;
 
-static bool lies_in_op(const struct rank_build *rank, const struct trace_span *span)
-{
-    for (uint32_t up = span->parent; up != NO_ID; up = rank->trace->spans[up].parent)
-        if (rank->trace->spans[up].kind == SPAN_CPU_OP)
-            return true;
-    return false;
-}
-
 /* How many spans of a name lie in a gap and in no op; *last_ns: the last one's start. */
 static size_t count_in_gap(const struct training *t, const struct gap *gap, uint32_t name,
                            int64_t *last_ns)
@@ -44,7 +36,7 @@ static size_t count_in_gap(const struct training *t, const struct gap *gap, uint
     uint32_t i = LOWER_BOUND(k, 0, n_spans, spans[k].start_ns < gap->from_ns);
     size_t n = 0;
     for (; i < n_spans && spans[i].start_ns <= gap->to_ns; i++)
-        if (spans[i].name == name && !lies_in_op(t->rank, &spans[i])) {
+        if (spans[i].name == name && !training_in_work(t->rank->trace, &spans[i])) {
             *last_ns = spans[i].start_ns;
             n++;
         }
@@ -63,7 +55,8 @@ static void find_heads(const struct training *t, const gap_array *gaps, i64_arra
     uint32_t head = NO_ID;
     for (size_t n_tried = 0; span < end && head == NO_ID && n_tried < MOST_TRIED; span++) {
         size_t once = 0, found = 0;
-        if (span->window != t->window || span->kind > SPAN_ANNOTATION || lies_in_op(t->rank, span))
+        if (span->window != t->window || span->kind > SPAN_ANNOTATION ||
+            training_in_work(t->rank->trace, span))
             continue;
         if (span->start_ns > until_ns)
             break;

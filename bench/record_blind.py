@@ -15,7 +15,7 @@ from dpro.windows import SETTLE
 class Between:
     """One profile between two stretches without."""
 
-    def __init__(self, warmup, iterations, windows):
+    def __init__(self, warmup, iterations, windows, _):
         self.windows = windows
         base = max(warmup, 2)
         start = base + N_STEPS

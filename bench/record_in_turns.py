@@ -14,7 +14,7 @@ from dpro.windows import SETTLE
 
 
 class Turns:
-    def __init__(self, warmup, _, windows):
+    def __init__(self, warmup, _, windows, __):
         self.windows = windows
         base = max(warmup, 2)
         self.actions = {base - 1: "open"}

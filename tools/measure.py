@@ -289,7 +289,7 @@ def main():
     parser.add_argument("--local", action="store_true", help="parallel: all ranks on this machine, without links of their own")
     parser.add_argument("--jobs", type=int, default=4, help="blind: how many are drawn")
     parser.add_argument("--seed", type=int, help="blind: of the drawing (default: another one each time)")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     args.steps = args.steps or (4 if args.kind == "parallel" else 2)
     python, jobs, rows, promises = live_python(), jobs_of(args), [], []
     dpro, folder = begin(args)
@@ -303,7 +303,7 @@ def main():
             print_changes([row], args.kind)
         promises += filter(None, [job.print_promise(dpro, trace)] if args.kind == "blind" else [])
     outside = missed(rows, args.kind) if rows else []
-    if args.kind == "blind":
+    if args.kind == "blind" and rows:
         outside += outside_of_intervals(rows, promises)
     if args.table4 or not (args.kind != "memory" or args.job or args.no_times):
         outside += budgets(python, dpro, folder, args)

@@ -248,6 +248,7 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
     struct dpro_abstained *abstained = arena_array(&diagnosis->arena, n, sizeof *abstained);
     double shares[32];
     int64_t ns[32];
+    uint64_t told = 0; /* bits: places of the causes that are */
     view->causes = causes;
     view->abstained = abstained;
     for (uint32_t c = 0; c < n; c++)
@@ -296,7 +297,11 @@ static void tell_causes(struct dpro_diagnosis *diagnosis, struct located *l,
         cause_advise(l->d, &diagnosis->arena, &cause);
         command_find(&cause, l->d, l->options, l->arena);
         causes[view->n_causes++] = cause;
+        told |= UINT64_C(1) << cause.order;
     }
+    for (uint32_t c = 0; c < view->n_causes; c++)
+        causes[c].order =
+            (uint32_t)__builtin_popcountll(told & ((UINT64_C(2) << causes[c].order) - 1));
     qsort(causes, view->n_causes, sizeof *causes, by_cause_blame);
     qsort(abstained, view->n_abstained, sizeof *abstained, by_small_blame);
 }

@@ -1,10 +1,11 @@
 """Which of several ways to train is fastest, by measured steps: as few as it takes to be sure (`dpro tune`).
 
 All that are still in the race run in blocks, each twice and in mirrored order (A B C C B A), so that a steady drift of the machine has
-the same share in all. A block gives one value for a pair: the logarithm of the ratio of their times in it. The time is the mean of the
-middle half of the block's steps: a checkpoint or an evaluation among them does not count, and where steps vary by themselves it is less
-unsteady than a median. What a block differs from the median of all by more than MOST_OFF times the usual is taken as off by that much,
-so that one disturbed block does not hide all others.
+the same share in all. Each half of a block gives one value for a pair: the logarithm of the ratio of their times in it. (A steady drift
+makes one half's value larger by what it makes the other's smaller, so that it widens intervals and shifts none.) The time is the mean of
+the middle half of a turn's steps: a checkpoint or an evaluation among them does not count, and where steps vary by themselves it is less
+unsteady than a median. What a value differs from the median of all by more than MOST_OFF times the usual is taken as off by that much,
+so that one disturbed turn does not hide all others.
 
 Values of a pair are about normal, their variance unknown, and after each block one looks whether it is enough. So the interval is one
 that holds after any block, whenever one stops: the confidence sequence of the scale invariant mixture of t-tests, H. Wang and
@@ -21,12 +22,12 @@ import math
 import random
 import statistics
 
-PRECISION = 0.05   # c^2 of the theorem: differences of some four times a block's noise are what is looked for
+PRECISION = 0.2    # c^2 of the theorem: differences of some twice a value's noise are what is looked for
 MOST_OFF = 4       # standard deviations of what is usual
-LEAST_BLOCKS = 3   # before anything is sure: two may agree by chance
+LEAST_VALUES = 6   # before anything is sure: few may agree by chance
 LEAST_NOISE = 1e-5 # of an iteration: what a clock can tell
 HOPELESS = 3       # standard errors from saving enough, of one that leaves before that is sure
-HOPELESS_BLOCKS = 4
+HOPELESS_VALUES = 8
 
 UNTRIED, FAILED, LITTLE, SLOWER, BEHIND = "untried", "failed", "little", "slower", "behind"  # why one is out; BEHIND is not sure
 
@@ -52,7 +53,7 @@ def _evidence(values):
 def _reach(values, error):
     """How far from the mean of the values their true mean may be."""
     n = len(values)
-    if n < LEAST_BLOCKS:
+    if n < LEAST_VALUES:
         return math.inf
     most = math.exp((2 * math.log(1 / error) + math.log1p(n / PRECISION)) / n)
     left = 1 - most * PRECISION / (n + PRECISION)
@@ -75,7 +76,7 @@ class Race:
         self._steps_a_turn, self._settle, self._memory_bytes = steps_a_turn, settle_steps, memory_bytes
         self._least = -math.log1p(-least_gain)
         self._alpha = alpha
-        self._blocks = []      # ln of the time by name
+        self._blocks = []      # ln of the times of both turns, by name
         self._usual = 0
         self._turns = {}       # of the block that runs: measured steps of each turn, by name
         self._peaks = dict.fromkeys([baseline, *self.finalists])
@@ -147,8 +148,7 @@ class Race:
         self._out.setdefault(name, (kind, why))
 
     def _end_block(self):
-        times = {name: math.log(max(1, middle_mean([step for turn in turns for step in turn])))
-                 for name, turns in self._turns.items() if len(turns) == 2}
+        times = {name: [math.log(max(1, middle_mean(turn))) for turn in turns] for name, turns in self._turns.items() if len(turns) == 2}
         self._turns = {}
         if len(times) < 2 or self.baseline not in times:
             return
@@ -163,14 +163,17 @@ class Race:
         """By how much the values of a pair with the baseline differ, as a rule: of all finalists together, as each has few."""
         off = []
         for name in self.finalists:
-            values = [times[name] - times[self.baseline] for times in self._blocks if name in times]
+            values = self._differences(name, self.baseline)
             middle = statistics.median(values or [0])
             off += [abs(value - middle) for value in values]
         return 1.4826 * statistics.median(off)
 
+    def _differences(self, name, other):
+        return [one - its for times in self._blocks if name in times and other in times for one, its in zip(times[name], times[other])]
+
     def _values(self, name, other):
-        values = [times[name] - times[other] for times in self._blocks if name in times and other in times]
-        if len(values) <= LEAST_BLOCKS:
+        values = self._differences(name, other)
+        if len(values) <= LEAST_VALUES:
             return values
         middle, most = statistics.median(values), MOST_OFF * max(self._usual, _spread(values))
         return [min(max(value, middle - most), middle + most) for value in values]
@@ -194,7 +197,7 @@ class Race:
     def _is_hopeless(self, name):
         """That it would still turn out to save enough is so unlikely that no more turns are spent on it. What is given up this way is
         a finalist, never what the intervals promise."""
-        return (len(self._values(name, self.baseline)) >= HOPELESS_BLOCKS
+        return (len(self._values(name, self.baseline)) >= HOPELESS_VALUES
                 and self._mean(name) - HOPELESS * self._standard_error(name) > -self._least)
 
     def _judge(self):

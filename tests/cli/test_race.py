@@ -56,6 +56,12 @@ def evaluates(job):
     return steady(job) * (3 if job.n % 100 < 12 else 1)
 
 
+def is_disturbed(job):
+    """Now and then some fifteen steps take a third longer."""
+    job.walk = 15 if job.walk <= 0 and job.chance.random() < 0.02 else job.walk - 1
+    return 1 + job.chance.gauss(0, 0.03) + (0.3 if job.walk > 0 else 0)
+
+
 def has_heavy_tails(job):
     return 1 + 0.01 * abs(job.chance.gauss(0, 1) / (abs(job.chance.gauss(0, 1)) + 1e-3))
 
@@ -94,7 +100,7 @@ class Races(unittest.TestCase):
         return {name: n / seeds for name, n in won.items()}, found / seeds, statistics.median(steps)
 
     def test_nothing_wins_where_all_are_equal(self):
-        for noise in steady, unsteady, drifts, saves_checkpoints, has_heavy_tails:
+        for noise in steady, unsteady, drifts, saves_checkpoints, is_disturbed, has_heavy_tails:
             self.races(EQUAL, noise)
 
     def test_nothing_wins_where_steps_vary_by_half(self):
@@ -106,8 +112,13 @@ class Races(unittest.TestCase):
             self.assertGreater(won["b"], 0.95)
             self.assertLess(steps, 300)
 
+    def test_one_that_is_faster_wins_though_some_turns_are_disturbed(self):
+        """With one value a block, of which most are disturbed, a third of these races were decided."""
+        _, found, _ = self.races({"base": 1, "a": 0.94, "b": 0.95, "c": 1.05}, is_disturbed, 600, 40)
+        self.assertGreater(found, 0.7)
+
     def test_what_costs_much_is_not_measured_until_that_is_sure(self):
-        """Steps vary by a fifth: that it is hopeless is seen in half of the steps that it takes to be sure; a winner is missed no
+        """Steps vary by a fifth: that it is hopeless is seen in three quarters of the steps that it takes to be sure; a winner is missed no
         more often."""
         noisy, steps, found = (lambda job: 1 + job.chance.gauss(0, 0.2)), {}, {}
         noisy.__name__ = "a fifth"
@@ -115,7 +126,7 @@ class Races(unittest.TestCase):
             with unittest.mock.patch.object(race, "HOPELESS", hopeless):
                 _, _, steps[hopeless] = self.races({"base": 1, "a": 1.1, "b": 1.12}, noisy, 4000, 30)
                 _, found[hopeless], _ = self.races({"base": 1, "a": 0.96, "b": 1}, noisy, 4000, 30)
-        self.assertLess(steps[race.HOPELESS], 0.6 * steps[math.inf])
+        self.assertLess(steps[race.HOPELESS], 0.75 * steps[math.inf])
         self.assertGreater(found[race.HOPELESS], found[math.inf] - 0.1)
 
     def test_turns_grow_as_far_as_the_budget_goes(self):

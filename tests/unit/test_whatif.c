@@ -473,6 +473,14 @@ TEST(partitions_are_of_at_most_that_size)
     arena_fini(&arena);
 }
 
+static double launch_ns_of(const struct dpro_model *m, uint32_t bucket)
+{
+    struct bucket_cost costs[4];
+    uint32_t bucket_of[8];
+    buckets_cost(m, &m->baseline, costs, bucket_of);
+    return costs[bucket].launch_ns;
+}
+
 /* DDP divides a bucket while it copies; behind a hook that is a pass of its own. */
 TEST(what_needs_ddps_hook_costs_computation)
 {
@@ -486,16 +494,16 @@ TEST(what_needs_ddps_hook_costs_computation)
     job->buckets[0].n = 2;
     job->buckets[1] = (struct strategy_bucket){2, 2, 1, 0, 0};
     m->baseline.n_buckets = 2;
-    double plain =
-        bucket_launch_ns(m, &m->baseline, 1, 2 * MIB, bucket_needs_hook(m, &m->baseline));
-    assert_true(plain == 1000);
-    job->buckets[0].partitions = 2;
-    assert_true(bucket_needs_hook(m, &m->baseline));
-    double hooked = bucket_launch_ns(m, &m->baseline, 1, 2 * MIB, true);
-    assert_true(hooked == 1000 + 50000 + MIB);
+    assert_true(launch_ns_of(m, 1) == 1000);
+    m->baseline.compression = DPRO_COMPRESSION_FP16; /* a hook that only casts */
+    m->net.compute.cast_ns.value = 0;
+    assert_true(launch_ns_of(m, 1) == 1000 + 50000);
+    m->baseline.compression = DPRO_COMPRESSION_NONE;
+    job->buckets[0].partitions = 2; /* one that cuts */
+    assert_true(launch_ns_of(m, 1) == 1000 + 4 * 50000 + MIB);
     hooked_ns = evaluate_once(m);
     m->capabilities = model_capabilities(DPRO_STACK_HOROVOD);
-    assert_false(bucket_needs_hook(m, &m->baseline));
+    assert_true(launch_ns_of(m, 1) == 1000);
     other_ns = evaluate_once(m);
-    assert_int_equal(hooked_ns - other_ns, 2 * (50000 + MIB));
+    assert_int_equal(hooked_ns - other_ns, 2 * (4 * 50000 + MIB));
 }

@@ -32,11 +32,6 @@ bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
                        struct dpro_strategy *strategy);
 
-/* Whether DDP can be given the strategy by a communication hook only. */
-bool bucket_needs_hook(const struct dpro_model *model, const struct dpro_strategy *strategy);
-/* Computing time to launch a bucket of size_bytes: its collectives, its cast, and the hook. */
-double bucket_launch_ns(const struct dpro_model *model, const struct dpro_strategy *strategy,
-                        uint32_t bucket, uint64_t size_bytes, bool hooked);
 /* What a bucket costs under a strategy, for the simulator and for the graph. */
 struct bucket_cost {
     uint64_t size_bytes;       /* on the wires */

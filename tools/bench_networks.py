@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The paper's evaluation on jobs that two cores can run: `make bench-networks`.
 
-BERT, ResNet, VGG and Inception in small, each over PyTorch's DDP and TensorFlow's ring, in two network namespaces with a link of 1 Gbit/s
-or 300 Mbit/s between them. A job of DDP is tuned while it runs (dpro tune): its own buckets beside the finalists, by turns. One of
-TensorFlow is recorded and probed, searched for packs and op fusion, and measured by restarts: as it is, XLA's default, what is cheap
-to fuse, each layer, and the plans. Jobs that are done are passed over (--again: not), so that the tool can be ended at any time.
-Rows of what was measured go to doc/accuracy.md with --readme."""
+BERT, ResNet, VGG and Inception in small, each over PyTorch's DDP and TensorFlow's ring, and jobs of examples/, in two network
+namespaces with a link of 1 Gbit/s or 300 Mbit/s between them. A job of PyTorch is tuned while it runs (dpro tune): its own buckets or
+units beside the finalists, by turns. One of TensorFlow is recorded and probed, searched for packs and op fusion, and measured by
+restarts: as it is, XLA's default, what is cheap to fuse, each layer, and the plans. Jobs that are done are passed over (--again: not),
+so that the tool can be ended at any time. Rows of what was measured go to doc/accuracy.md with --readme."""
 import argparse
 import json
 import os
@@ -21,18 +21,24 @@ from figures import markdown
 
 FOLDER = os.path.join(ROOT, "out", "bench-networks")
 NETWORKS, RATES = ("bert", "resnet", "vgg", "inception"), ("1gbit", "300mbit")
+EXAMPLES = {"gpt": ("gpt.py", "--batch-size", "4", "--layers", "2"), "cnn": ("cnn.py", "--batch-size", "1"),
+            "fsdp": ("fsdp.py", "--batch-size", "4", "--width", "128")}
+STACKS = {"ddp": NETWORKS, "example": tuple(EXAMPLES), "ring": NETWORKS}
 HEAD = ("job: what", "saves of a step, %:", "interval", "promised, %:", "verdict")
 LIMIT_S = 900  # of a command
+TORCH = "RANK=$HOST LOCAL_RANK=0 WORLD_SIZE=$HOSTS MASTER_ADDR=$HOST0 MASTER_PORT=29500"
 RANK = {
-    "ddp": "RANK=$HOST LOCAL_RANK=0 WORLD_SIZE=$HOSTS MASTER_ADDR=$HOST0 MASTER_PORT=29500",
+    "ddp": TORCH,
+    "example": TORCH,
     "ring": """TF_CONFIG='{"cluster": {"worker": ["10.77.0.1:2222", "10.77.0.2:2222"]}, "task": {"type": "worker", "index": '$HOST'}}'""",
 }
 
 
 def program(stack, network, rate, steps, python):
     """The job's command: both hosts of it."""
-    script = [python, os.path.join(ROOT, "bench", {"ddp": "train_memory.py", "ring": "train_networks.py"}[stack]),
-              "--model", network, "--steps", str(steps)]
+    script = {"ddp": ("bench/train_memory.py", "--model", network), "ring": ("bench/train_networks.py", "--model", network)}.get(stack)
+    name, *options = script or EXAMPLES[network]
+    script = [python, os.path.join(ROOT, name if script else os.path.join("examples", name)), *options, "--steps", str(steps)]
     return [HOSTS, "--rate", rate, "bash", "-c", f'exec env OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=2 {RANK[stack]} "$@"', "-", *script]
 
 
@@ -41,7 +47,7 @@ def commands(args, stack, network, rate, folder):
     def job(steps):
         return ["--", *program(stack, network, rate, steps, args.python[stack])]
 
-    if stack == "ddp":
+    if stack != "ring":
         return [[args.dpro, "tune", "-o", folder, "--force", "--budget", str(args.budget), *job(args.budget + args.more_steps)]]
     trace = os.path.join(folder, "trace")
     return [[args.dpro, "profile", "-q", "-o", trace, "--force", "--probe", "compile", *job(args.more_steps)],
@@ -112,17 +118,17 @@ def write(folder):
 
 
 def python_of(stack):
-    return live_python() if stack == "ddp" else os.environ.get("DPRO_TENSORFLOW_PYTHON") or os.path.join(
+    return live_python() if stack != "ring" else os.environ.get("DPRO_TENSORFLOW_PYTHON") or os.path.join(
         ROOT, ".venv-tensorflow", "bin", "python")
 
 
 def main():
     parser = argparse.ArgumentParser(description="the paper's evaluation on small jobs")
     parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--stacks", nargs="+", choices=sorted(RANK), default=sorted(RANK))
+    parser.add_argument("--networks", nargs="+", choices=(*NETWORKS, *EXAMPLES), default=(*NETWORKS, *EXAMPLES))
+    parser.add_argument("--stacks", nargs="+", choices=STACKS, default=tuple(STACKS))
     parser.add_argument("--rates", nargs="+", default=RATES, help="of the link between both hosts, as tc has them")
-    parser.add_argument("--budget", type=int, default=240, help="steps of turns of a job")
+    parser.add_argument("--budget", type=int, default=600, help="steps of turns of a job")
     parser.add_argument("--more-steps", type=int, default=120, help="of a job beside these: recording, search")
     parser.add_argument("--folder", default=FOLDER, help="where jobs are kept")
     parser.add_argument("--again", action="store_true", help="also those that are done")
@@ -131,7 +137,7 @@ def main():
     args.dpro, args.python = os.path.join(ROOT, args.build, "dpro"), {stack: python_of(stack) for stack in args.stacks}
     go_first()
     for stack in args.stacks:
-        for network in args.networks:
+        for network in [one for one in STACKS[stack] if one in args.networks]:
             for rate in args.rates:
                 problem = run(args, stack, network, rate)
                 print(f"{network}, {stack}, {rate}: {problem or 'measured'}", flush=True)

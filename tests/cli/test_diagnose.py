@@ -25,6 +25,8 @@ class Diagnose(Case):
                 replayed = dpro("replay", trace, "--json", "--no-validate").json["predicted"]
                 self.assertEqual(facts["explained_ms"], replayed["iteration_ms"])
                 self.assertEqual(sum(blames(facts).values()) + Decimal(str(facts["ideal_ms"])), Decimal(str(facts["iteration_ms"])))
+                self.assertEqual(sorted(cause["order"] for cause in facts["causes"] if cause.get("order")),
+                                 [n + 1 for n, _ in enumerate(one for one in facts["causes"] if one.get("order"))])
                 for cause in facts["causes"]:
                     if (cause["uncertainty_ms"] or 0) > max(cause["blame_ms"], 0):  # of how often it strikes
                         self.assertIn(2 * len(cause["iterations"]), range(1, facts["n_iterations"]), cause["cause"])

@@ -274,7 +274,7 @@ static void name_cycles(struct window_work *work)
         name_conflict(work, &cycles->arcs[first], cycles->ends[i] - first);
 }
 
-/* ---- what moments near each other tell of drifts ---- */
+/* ---- drifts by moments near each other ---- */
 
 /* The median, in a third of the time, of how far the high clock is before the low one. */
 struct near_third {

@@ -442,14 +442,16 @@ class OddEnds(Case):
         for name, job, said in (("waits", waits, True), ("uneven", Job(jitter=0.2, uneven=90), False), ("even", Job(jitter=0.2), False)):
             folder, _ = gpu_job.write(self, job, steps=9, folder=f"some-{name}")
             facts = self.assert_replays(folder)
-            self.assertEqual(bool(re.search(r"ms of an iteration \(\d+ %\), on average on rank 0, are GPU work that only some iterations have",
+            self.assertEqual(bool(re.search(r"ms of an iteration \(\d+ %\), on average on rank 0, are GPU work that only some "
+                                            r"iterations have",
                                             " ".join(facts["warnings"]))), said, name)
             if name == "uneven":
                 self.assertAlmostEqual(facts["predicted"]["iteration_ms"], facts["measured"]["iteration_ms"], delta=0.2)
                 self.assertLess(facts["ranks"][0]["idle_ms"], 0.5)
 
     def test_the_only_step_on_a_gpu_that_is_never_done_is_what_the_gpu_takes(self):
-        for name, job in (("a-little", Job(kernels=30, jitter=0.02)), ("a-step", Job(jitter=0.02)), ("far", Job(kernel_us=200, jitter=0.02)),
+        for name, job in (("a-little", Job(kernels=30, jitter=0.02)), ("a-step", Job(jitter=0.02)),
+                          ("far", Job(kernel_us=200, jitter=0.02)),
                           ("waits", Job(kernel_us=200, jitter=0.02, sync="previous")),
                           ("ranks", Job(kernel_us=200, jitter=0.02, world=2, buckets=4, sync="previous"))):
             with self.subTest(job=name):
@@ -460,7 +462,8 @@ class OddEnds(Case):
                 for number in ("measured", "predicted"):
                     self.assertAlmostEqual(facts[number]["iteration_ms"], period_ms, delta=0.01 * period_ms)
                 self.assertLess(facts["ranks"][0]["idle_ms"], 0.02 * period_ms + 0.1)
-                self.assertRegex(" ".join(facts["warnings"]), r"one iteration only, launched [\d.]+ ms before the GPU had done the work before it")
+                self.assertRegex(" ".join(facts["warnings"]),
+                                 r"one iteration only, launched [\d.]+ ms before the GPU had done the work before it")
                 twice = self.assert_json("whatif", folder, "--compute", "gpu=2x")["predicted"]["iteration_ms"]
                 self.assertLess(twice, 0.56 * period_ms)
 
@@ -591,7 +594,8 @@ class Graphs(Case):
             self.assertNotIn("forward computation", result.out)
             self.assertIn("computation of unknown phase", result.out)
             self.assertFalse(self.assert_json("replay", folder)["trace"]["phases_known"])
-            self.assert_error(dpro("replay", folder, "--delay", "FW=0.5"), USAGE, "nothing recorded tells which ops are forward; delay COMPUTE")
+            self.assert_error(dpro("replay", folder, "--delay", "FW=0.5"), USAGE,
+                              "nothing recorded tells which ops are forward; delay COMPUTE")
 
     def test_ranges_around_launches_do(self):
         """One graph each, whose kernels are named alike."""

@@ -343,7 +343,8 @@ class Pipelines(Case):
         self.assertEqual(facts["search"]["improvements"][-1]["iteration_ms"], min(times.values()))
         self.assertLessEqual(best["iteration_ms"], 1.005 * min(row["iteration_ms"] for row in facts["baselines"]))
         self.assertTrue(all(row["uncertainty_pct"] > 0 for row in facts["baselines"]), facts["baselines"])
-        self.assertTrue(any("schedule interleaved is not tried: each recorded rank" in line for line in facts["warnings"]), facts["warnings"])
+        self.assertTrue(any("schedule interleaved is not tried: each recorded rank" in line for line in facts["warnings"]),
+                        facts["warnings"])
 
     def test_what_is_found_for_a_pipeline_is_said_as_the_script_has_it(self):
         result = dpro("optimize", PIPELINE, "-o", self.path("plan"))

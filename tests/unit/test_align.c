@@ -408,7 +408,7 @@ TEST(moments_that_were_near_each_other_decide_within_the_facts)
     assert_truth_is_within_uncertainty(w);
 }
 
-/* No drift that the other facts leave open: moments tell of one, or of none. */
+/* No drift that the other facts leave open: moments show one, or none. */
 TEST(moments_that_were_near_each_other_tell_of_a_drift)
 {
     for (int ppm = 0; ppm <= 100; ppm += 50) {

@@ -296,7 +296,7 @@ class Causes(Case):
     def test_one_rank_of_several_is_not_promised_what_links_win_of_its_waiting(self):
         folder, _ = gpu_job.write(self, job(factor=slower), steps=STEPS)
         told = {cause["cause"]: cause for cause in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["causes"]}
-        self.assertEqual(told["communication"]["title"], "communication or waiting: 1 of 4 ranks can't tell")
+        self.assertEqual(told["communication"]["title"], "communication or waiting: 1 of 4 ranks can't tell them apart")
         self.assertIn("Record all ranks", told["communication"]["next_step"])
         self.assertIsNone(told["communication"]["command"])
 

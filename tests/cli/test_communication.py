@@ -90,7 +90,7 @@ class Communication(Case):
             self.write(f"job/rank{rank}.json", gpu_job(rank, 2, ONE_SHOT))
         result = dpro("whatif", self.path("job"), "--dp", "4")
         self.assert_code(result, USAGE)
-        self.assertIn("how the job is parallel is not known; --dims says how", result.err)
+        self.assertIn("the trace does not tell how the job is parallel; --dims says how", result.err)
 
     def test_a_job_of_one_rank_has_none(self):
         self.assertIn("none in this trace", self.replay(gpu_job(0, 1, OWN), form=None))

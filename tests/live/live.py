@@ -282,6 +282,6 @@ class Case(unittest.TestCase):
 
     def replay(self, *args):
         done = subprocess.run([DPRO, "replay", *(args or (self.trace,)), "--json"], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         return json.loads(done.stdout)

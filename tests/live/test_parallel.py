@@ -57,7 +57,7 @@ class Marks(live.Case):
     WARM = True
 
     def whatif(self, trace, *args):
-        done = subprocess.run([live.DPRO, "whatif", trace, *args, "--json"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        done = subprocess.run([live.DPRO, "whatif", trace, *args, "--json"], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         return json.loads(done.stdout)
 
@@ -80,7 +80,7 @@ class Marks(live.Case):
 
         def whatif(n):
             return subprocess.run([live.DPRO, "whatif", self.trace, "--json", "--microbatches", n], stdin=subprocess.DEVNULL,
-                                  capture_output=True, timeout=60, check=False)
+                                  capture_output=True, timeout=600, check=False)
         facts = json.loads(whatif("4").stdout)
         self.assertEqual([facts["pipeline"][key]["micro_batches"] for key in ("baseline", "predicted")], [2, 4])
         self.assertLess(facts["memory"]["peak_bytes"], facts["memory"]["baseline_peak_bytes"])  # a row in flight, not two

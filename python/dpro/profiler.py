@@ -64,11 +64,20 @@ def _keep_inputs_values(on):
         switch(on)
 
 
+def _all_threads():
+    """Settings by which the profiler watches threads, too, that the job's own did not start; None where this torch can't."""
+    try:
+        return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return None
+
+
 class Window(JobWindow):
     """on_job_profiles() is called when the job begins to use the profiler; the window is stopped then. `profile` and
-    `graph` are names of files in `folder`; with a graph, the execution trace and memory are recorded, too."""
+    `graph` are names of files in `folder`; with a graph, the execution trace and memory are recorded, too. `all_threads`: also
+    what a communication hook does when its first collective is over, in the process group's threads."""
 
-    def __init__(self, on_job_profiles, profile, graph, folder, has_shapes=True):
+    def __init__(self, on_job_profiles, profile, graph, folder, has_shapes=True, all_threads=False):
         if in_use():
             raise Busy
         from torch.profiler.profiler import _KinetoProfile
@@ -83,7 +92,8 @@ class Window(JobWindow):
         self._collection = None  # the mark around one that goes on
         self.memory = None  # what is recorded besides in the structure window: held_memory.Watch
         self.when_stopped = None
-        self._profile = _KinetoProfile(activities=_activities(), record_shapes=has_shapes, profile_memory=graph is not None)
+        self._profile = _KinetoProfile(activities=_activities(), record_shapes=has_shapes, profile_memory=graph is not None,
+                                        experimental_config=_all_threads() if all_threads else None)
         if graph:
             observer = torch.profiler.ExecutionTraceObserver()
             observer.register_callback(folder.temporary(graph))

@@ -199,13 +199,21 @@ class TorchJob(job.Job):
         from . import profiler
         return profiler.missing()
 
+    def _has_hook(self):
+        """Whether a DDP model has a communication hook of the job's."""
+        from . import model
+        ddp_class = model.ddp_class()
+        return any(ddp_class and isinstance(module, ddp_class) and module._get_ddp_logging_data().get("comm_hook")
+                   for module in self.session.models)
+
     def prepare(self, name):
         from . import profiler
         self._watch_batch()
         profile, graph = FILES[name]
         if self.session.part:
             profile, graph = (file and "%d-%s" % (self.session.part + 1, file) for file in (profile, graph))
-        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder, self.session.has_shapes)
+        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder, self.session.has_shapes,
+                                 self._has_hook())
         if graph and not window.has_execution_trace:
             say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
                 self.session.folder.rank)

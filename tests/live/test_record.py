@@ -191,6 +191,25 @@ end()
         self.assertEqual([c["bytes"] for c in facts["collectives"]], [4 * 4 * (64 * 64 + 64)])
         self.assertEqual([w for w in facts["warnings"] if "bucket" in w], [])
 
+    def test_what_a_hook_asks_for_when_its_first_collective_is_over_is_recorded(self):
+        run = self.ranks("""
+dist.init_process_group("gloo")
+model = DDP(net())
+def hook(state, bucket):
+    def then(future):
+        dist.all_reduce(torch.ones(1000))
+        return future.value()[0]
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(then)
+model.register_comm_hook(None, hook)
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30)
+end()
+""")
+        self.assert_ran(run)
+        for rank in (0, 1):
+            runs = [e["args"]["Input Dims"] for e in self.kineto(rank)["traceEvents"] if e.get("name") == "gloo:all_reduce"]
+            self.assertEqual(sorted(runs), [[[1000]]] * 3 + [[[4 * (64 * 64 + 64)]]] * 3)
+        self.assertEqual([w for w in self.replay()["warnings"] if "no profile shows" in w], [])
+
     def test_steps_of_very_many_ops_are_recorded_in_short_windows(self):
         limit = "import dpro.windows\ndpro.windows.MOST_EVENTS = 200\n"
         job = live.SINGLE + limit + "train(model, optimizer, 60)\nend()\n"

@@ -299,6 +299,35 @@ static void warn_lost(struct trace_build *build)
                    n_lost);
 }
 
+/* All-reduces that a rank took part in while it was profiled, and that its profile does not show.
+ */
+static void warn_unseen(struct trace_build *build)
+{
+    enum { LEAST_SHARE = 10 }; /* one of so many bytes */
+    const struct dpro_trace *trace = build->trace;
+    uint64_t sent_bytes = 0, unseen_bytes = 0;
+    for (uint32_t t = 0; t < trace->n_transports; t++) {
+        const struct net_transport *transport = &trace->transports[t];
+        if (transport->rank_index == NO_ID)
+            continue;
+        EACH (const struct net_collective, collective, transport->collectives) {
+            if (collective->prefix != GLOO_ALL_REDUCE ||
+                trace_window_at(&trace->ranks[transport->rank_index], collective->first_send_ns) ==
+                    NO_ID)
+                continue;
+            sent_bytes += collective->sent_bytes;
+            unseen_bytes += collective->span == NO_ID ? collective->sent_bytes : 0;
+        }
+    }
+    if (unseen_bytes * LEAST_SHARE > sent_bytes)
+        build_warn(build,
+                   "%.0f %% of the bytes that all-reduces sent belong to ones that no profile "
+                   "shows: a thread asked for them that PyTorch's profiler does not watch, as a "
+                   "communication hook such as PowerSGD's does after its first one; the replay "
+                   "lacks them",
+                   100.0 * (double)unseen_bytes / (double)sent_bytes);
+}
+
 static void build_all(struct trace_build *build, struct source **sources, size_t n)
 {
     struct dpro_trace *trace = build->trace;
@@ -321,6 +350,7 @@ static void build_all(struct trace_build *build, struct source **sources, size_t
     warn_misnamed(build);
     warn_strangers(build, sources);
     warn_lost(build);
+    warn_unseen(build);
 }
 
 void transports_build(struct trace_build *build)

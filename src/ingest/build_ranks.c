@@ -74,6 +74,14 @@ static int check_windows(const struct rank_job *job, struct dpro_error *err)
                                   " and %" PRIu64 "), so of two runs; give one run's files only",
                                   a->path, b->path, job->rank->rank, a->part.process.pid,
                                   b->part.process.pid);
+        if (b->part.most_number > b->part.least_number &&
+            b->part.most_number <= a->part.most_number && b->part.start_ns >= a->part.end_ns)
+            return dpro_error_set(
+                err, DPRO_EFORMAT,
+                "%s and %s: both of rank %d, and in the later one autograd counts "
+                "its ops anew (up to %" PRId64 ", before up to %" PRId64
+                "), so of two runs; give one run's files only",
+                a->path, b->path, job->rank->rank, b->part.most_number, a->part.most_number);
         if (b->part.start_ns < a->part.end_ns)
             return dpro_error_set(err, DPRO_EFORMAT,
                                   "%s and %s: both of rank %d and overlapping in time; give one of "

@@ -100,8 +100,9 @@ struct trace_part {
     /* what ran when */
     struct span_block *first_block, *last_block;
     uint64_t n_spans;
-    int64_t base_ns;          /* to be added to every time */
-    int64_t start_ns, end_ns; /* without base_ns; only when n_spans > 0 */
+    int64_t base_ns;                   /* to be added to every time */
+    int64_t least_number, most_number; /* sequence numbers of ops, which a process counts up; 0 */
+    int64_t start_ns, end_ns;          /* without base_ns; only when n_spans > 0 */
     ARRAY(struct part_track) tracks;
     ARRAY(struct trace_detail) details;
     ARRAY(struct part_label) labels;
@@ -157,6 +158,11 @@ static inline void part_count_span(struct trace_part *part, const struct trace_s
 {
     int64_t end_ns = span->start_ns + span->dur_ns;
     part->tracks.at[span->track].n_spans++;
+    if (span->kind == SPAN_CPU_OP && span->sequence > 0) {
+        part->most_number = MAX(part->most_number, span->sequence);
+        part->least_number =
+            part->least_number > 0 ? MIN(part->least_number, span->sequence) : span->sequence;
+    }
     if (part->n_spans == 1 || span->start_ns < part->start_ns)
         part->start_ns = span->start_ns;
     if (part->n_spans == 1 || end_ns > part->end_ns)

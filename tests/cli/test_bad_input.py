@@ -232,12 +232,24 @@ class BadFiles(Case):
         os.symlink("rank0.json", self.path("job", "rank1.json"))
         self.assertEqual(len(self.assert_replays(self.path("job"))["ranks"]), 2)
 
+    def two_windows(self, later_by):
+        """Two recordings of one rank; a process counts up the ops that autograd records."""
+        for folder, start_us, by in (("early", 1_000_000_000.0, 0), ("late", 1_002_000_000.0, later_by)):
+            trace = job(world=1, communicates=False, start_us=start_us)[0]
+            for event in trace["traceEvents"]:
+                if "Sequence number" in event.get("args", {}):
+                    event["args"]["Sequence number"] += by
+            self.write(f"{folder}/rank0.json", trace)
+        return self.path("early"), self.path("late")
+
     def test_two_windows_of_one_rank_are_joined(self):
-        self.write("early/rank0.json", job(world=1, communicates=False)[0])
-        self.write("late/rank0.json", job(world=1, communicates=False, start_us=1_002_000_000.0)[0])
-        facts = self.assert_replays(self.path("early"), self.path("late"))
+        facts = self.assert_replays(*self.two_windows(later_by=1000))
         self.assertEqual(facts["trace"]["ranks_present"], [0])
         self.assertGreaterEqual(facts["trace"]["iterations"], 6)
+
+    def test_two_runs_of_one_rank_are_not_averaged(self):
+        result = dpro("replay", *self.two_windows(later_by=0))
+        self.assert_error(result, INPUT, "early/rank0.json and .*late/rank0.json: both of rank 0, .* so of two runs; give one run's files only")
 
     # -- too little
 

@@ -112,6 +112,10 @@ static void join_blocks(struct trace_part *whole, struct trace_part *part)
     bool first = whole->n_spans == 0;
     whole->start_ns = first ? part->start_ns : MIN(whole->start_ns, part->start_ns);
     whole->end_ns = first ? part->end_ns : MAX(whole->end_ns, part->end_ns);
+    whole->most_number = MAX(whole->most_number, part->most_number);
+    if (whole->least_number == 0 ||
+        (part->least_number > 0 && part->least_number < whole->least_number))
+        whole->least_number = part->least_number;
     whole->n_spans += part->n_spans;
     part->first_block = part->last_block = NULL;
 }

@@ -312,15 +312,20 @@ static struct dpro_graph *training_job_with(bool allocations, bool library)
     for (int s = 0; s < 3; s++) {
         int64_t at = 1000 * s;
         struct trace_text *to = s < 2 ? timing : t;
+        bool later = s == 2;      /* autograd counts on */
         int first = 10 * (2 - s); /* number of record functions before it */
         trace_text_step(to, s, at, 1000);
         op(to, "aten::randn", first + 1, at + 20, 30, "");
-        op(to, "aten::mm", first + 2, at + 110, 100, "\"Sequence number\": 7");
-        op(to, "aten::relu", first + 3, at + 240, 20, "\"Sequence number\": 8");
+        op(to, "aten::mm", first + 2, at + 110, 100,
+           later ? "\"Sequence number\": 17" : "\"Sequence number\": 7");
+        op(to, "aten::relu", first + 3, at + 240, 20,
+           later ? "\"Sequence number\": 18" : "\"Sequence number\": 8");
         op(to, "autograd::engine::evaluate_function: ReluBackward0", first + 4, at + 400, 50,
-           "\"Sequence number\": 8, \"Fwd thread id\": 1");
+           later ? "\"Sequence number\": 18, \"Fwd thread id\": 1"
+                 : "\"Sequence number\": 8, \"Fwd thread id\": 1");
         op(to, "autograd::engine::evaluate_function: MmBackward0", first + 5, at + 500, 100,
-           "\"Sequence number\": 7, \"Fwd thread id\": 1");
+           later ? "\"Sequence number\": 17, \"Fwd thread id\": 1"
+                 : "\"Sequence number\": 7, \"Fwd thread id\": 1");
         op(to, "aten::mm", first + 6, at + 510, 80, "");
         op(to, "torch::autograd::AccumulateGrad", first + 7, at + 620, 20, "");
     }

@@ -38,7 +38,7 @@ static void ask_speed(struct remedy_asked *a)
     sum_computing(g, true, ns);
     if (ns[own] == 0)
         sum_computing(g, false, ns);
-    bool staged = pipeline->dimension != DPRO_NO_DIMENSION;
+    bool staged = pipeline->dimension != DPRO_NO_DIMENSION && g->n_ranks > pipeline->n_stages;
     for (uint32_t r = 0; r < g->n_ranks; r++)
         if (r != own && (!staged || pipeline->stage_of[r] == pipeline->stage_of[own]))
             peers[n_peers++] = ns[r];

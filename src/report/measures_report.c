@@ -269,18 +269,23 @@ void straggler_write_text(struct writer *w, const struct dpro_trace *trace)
 void straggler_write_json(struct writer *w, const struct dpro_trace *trace)
 {
     SCRATCH_ARENA struct arena arena = {0};
-    struct straggler_measures m;
-    if (!trace->stages)
+    struct straggler_measures m = {.unknown = "the recording is no timeline of stages"};
+    if (trace->stages)
+        straggler_measures_find(trace->stages, &m, &arena);
+    writer_fields(w, TEXT("stragglers_unknown", m.unknown), FIXED_IF("S", !m.unknown, m.s, DIGITS),
+                  FIXED_IF("M_W", m.has_shares, m.m_w, DIGITS),
+                  FIXED_IF("M_S", m.has_shares, m.m_s, DIGITS));
+    if (m.unknown) {
+        writer_section(w, "S_t", '{');
+        writer_close(w, '}');
+        writer_section(w, "S_w", '[');
+        writer_close(w, ']');
         return;
-    straggler_measures_find(trace->stages, &m, &arena);
-    writer_fields(w, TEXT("stragglers_unknown", m.unknown));
-    if (m.unknown)
-        return;
-    writer_fields(
-        w, FIXED("S", m.s, DIGITS), FIXED_IF("M_W", m.has_shares, m.m_w, DIGITS),
-        FIXED_IF("M_S", m.has_shares, m.m_s, DIGITS), FIXED("T_ms", 1000 * m.t_s, DIGITS - 3),
-        FIXED("T_ideal_ms", 1000 * m.ideal_s, DIGITS - 3),
-        FIXED("recorded_ms", 1000 * m.recorded_s, DIGITS - 3), INT("steps_left_out", m.n_left_out));
+    }
+    writer_fields(w, FIXED("T_ms", 1000 * m.t_s, DIGITS - 3),
+                  FIXED("T_ideal_ms", 1000 * m.ideal_s, DIGITS - 3),
+                  FIXED("recorded_ms", 1000 * m.recorded_s, DIGITS - 3),
+                  INT("steps_left_out", m.n_left_out));
     EACH_OF (const struct slowdowns, of, m.of, N_SLOWDOWNS) {
         writer_section(w, of->key, of->names ? '{' : '[');
         for (uint32_t i = 0; i < of->n; i++) {

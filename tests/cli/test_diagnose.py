@@ -164,6 +164,8 @@ class Diagnose(Case):
         self.assertAlmostEqual(measures["mfu"], 2 * 8192**3 / 312e12 / 20e-3, places=3)
         measures = self.assert_json("diagnose", self.write("bare.json", with_shapes({})(0)))["measures"]
         self.assertIsNone(measures["mfu"])
+        self.assertEqual([measures[key] for key in ("S", "M_W", "M_S", "S_t", "S_w")], [None, None, None, {}, []])
+        self.assertIn("timeline of stages", measures["stragglers_unknown"])
         self.assertIn("record_shapes", measures["mfu_needs"])
         dims = {"Input Dims": [[32, 3, 224, 224], [64, 3, 7, 7]]}
         measures = self.assert_json("diagnose", self.write("old.json", with_shapes(dims, "aten::convolution")(0)))["measures"]

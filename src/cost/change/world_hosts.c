@@ -1,7 +1,8 @@
-/* Places the ranks of another world on hosts. */
+/* The ranks of another world, and the hosts that they are on. */
 #include "cost/change/world_hosts.h"
 
 #include "cost/program/cost.h"
+#include "cost/program/model_memory.h"
 
 /* Ranks that the trace has on one host the topology has there, too, and no others. */
 static void check_told_hosts(const struct world *w, const uint32_t *hosts)
@@ -200,8 +201,51 @@ bool world_hierarchical_traffic(const struct world *w, uint8_t kind, double n, d
     return true;
 }
 
-void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struct model_rank *ranks,
-                      uint32_t n)
+/* ---- ranks ---- */
+
+void world_find_places(struct world *w)
+{
+    const struct dpro_model *m = w->m;
+    SCRATCH struct map at = {0};
+    const struct graph_dimension *d = NULL;
+    if (w->r->dimension != UINT32_MAX) {
+        d = &w->g->dimensions[w->r->dimension];
+        for (uint32_t i = 0; i < d->n_groups * d->size; i++)
+            map_set(&at, map_key((uint64_t)d->ranks[i]), i);
+    }
+    for (uint32_t r = 0; r < m->n_ranks; r++) {
+        uint64_t i = r;
+        if (d && !map_get(&at, map_key(w->number[r]), &i))
+            refuse("rank %d is in no replica, so other numbers of ranks can't be asked for; "
+                   "--dims says how the job is parallel",
+                   m->ranks[r].rank);
+        w->place[r] = (uint32_t)(i % w->r->before);
+        w->row[r] = (uint32_t)(i / w->r->before);
+    }
+}
+
+/* The memories that ranks of a smaller job still have. */
+static void keep_memories(struct dpro_model *m, struct arena *arena)
+{
+    uint32_t *kept_as = arena_array(arena, m->n_memories + (size_t)1, sizeof *kept_as);
+    struct model_memory *kept = arena_array(arena, m->n_memories, sizeof *kept);
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < m->n_ranks && m->n_memories > 0; r++) {
+        uint32_t *as = &kept_as[m->ranks[r].memory];
+        if (*as == 0) {
+            kept[n] = m->memories[m->ranks[r].memory];
+            kept[n].rank = r;
+            *as = ++n;
+        }
+        m->ranks[r].memory = *as - 1;
+    }
+    m->memories = kept;
+    m->n_memories = n;
+}
+
+/* Where hosts are known, a copy is on a copy of its host. */
+static void copy_hosts(const struct world *w, const uint32_t *old_of,
+                       const struct model_rank *ranks, uint32_t n)
 {
     struct model_link *link = &w->m->net.link;
     if (!link->rank_hosts)
@@ -219,4 +263,60 @@ void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struc
         hosts[r] = (uint32_t)of;
     }
     link->rank_hosts = hosts;
+}
+
+const uint64_t *world_copy_ranks(struct world *w)
+{
+    struct dpro_model *m = w->m;
+    uint32_t n_rows = 0, most = 0, n = 0, n_old = m->n_ranks;
+    for (uint32_t r = 0; r < n_old; r++)
+        n_rows = MAX(n_rows, w->row[r] + 1);
+    uint32_t *first = arena_array(w->arena, n_rows + (size_t)1, sizeof *first);
+    uint32_t *of_row = arena_array(w->arena, n_old, sizeof *of_row);
+    uint32_t *wanted = arena_array(w->arena, n_rows, sizeof *wanted);
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < n_old; r++)
+        first[w->row[r] + 1]++;
+    for (uint32_t q = 0; q < n_rows; q++) {
+        uint64_t here = (uint64_t)first[q + 1] * w->r->after;
+        wanted[q] = (uint32_t)((here + w->r->before - 1) / w->r->before);
+        most = MAX(most, wanted[q]);
+        total += wanted[q];
+        first[q + 1] += first[q];
+    }
+    uint32_t *n_in = arena_array(w->arena, n_rows, sizeof *n_in);
+    struct model_rank *ranks = arena_array(w->arena, total, sizeof *ranks);
+    uint32_t *old_of = arena_array(w->arena, total, sizeof *old_of);
+    uint64_t *number = arena_array(w->arena, total, sizeof *number);
+    memset(w->new_of, 0xff, n_old * sizeof *w->new_of);
+    for (uint32_t r = 0; r < n_old; r++) {
+        uint32_t q = w->row[r];
+        of_row[first[q] + n_in[q]] = r;
+        if (n_in[q]++ >= wanted[q])
+            continue;
+        old_of[n] = r;
+        ranks[n] = m->ranks[r];
+        ranks[n].like = ranks[n].copy > 0 ? w->new_of[ranks[n].like] : 0;
+        number[n] = replicas_number(w->r, w->stride, w->number[r], MODEL_NONE);
+        w->new_of[r] = n++;
+    }
+    int last = m->ranks[n_old - 1].rank;
+    for (uint32_t p = 0; p < most; p++)
+        for (uint32_t q = 0; q < n_rows; q++) {
+            uint32_t n_here = n_in[q];
+            if (p < n_here || p >= wanted[q])
+                continue;
+            uint32_t old = of_row[first[q] + p % n_here];
+            old_of[n] = old;
+            ranks[n] = m->ranks[old];
+            ranks[n].rank = ++last;
+            ranks[n].like = w->new_of[old];
+            number[n] = replicas_number(w->r, w->stride, w->number[old], p);
+            ranks[n++].copy += p / n_here;
+        }
+    copy_hosts(w, old_of, ranks, n);
+    m->ranks = ranks;
+    m->n_ranks = n;
+    keep_memories(m, w->arena);
+    return number;
 }

@@ -55,6 +55,9 @@ struct traffic world_tree_traffic(const struct world *w, double n, double n_host
  * other. False: that kind of communication doesn't pass so. */
 bool world_hierarchical_traffic(const struct world *w, uint8_t kind, double n, double n_hosts,
                                 struct traffic *t);
-/* Where hosts are known, a copy is on a copy of its host. */
-void world_copy_hosts(const struct world *w, const uint32_t *old_of, const struct model_rank *ranks,
-                      uint32_t n);
+/* Which replica each rank is in, and which of its ranks it is. */
+void world_find_places(struct world *w);
+/* Of each of a replica's ranks the recorded ones, then their copies, one replica after the other.
+ * Where not all of them were recorded, those that were stand for the others, too. Returns their
+ * numbers in the changed grid. */
+const uint64_t *world_copy_ranks(struct world *w);

@@ -84,7 +84,7 @@ class TestMXNet(Case):
             self.assertNotIn("-2147483648", result.out)
 
     def test_it_goes_on_with_what_is_there_and_says_what_is_lost(self):
-        for without, message in ((("profile_server",), ""),
+        for without, message in ((("profile_server",), "parameter servers have no profile"),
                                  (("net_server",), "replayed whole"),
                                  (("net_worker0",), "replayed whole"),
                                  (("debug_str", "symbol"), "")):
@@ -115,6 +115,14 @@ class TestMXNet(Case):
         folder = self.copy()
         os.rename(os.path.join(folder, "profile_server0.json.gz"), os.path.join(folder, "rank0_profile.json.gz"))
         self.assertEqual(replayed(folder)["predicted"], replayed(CAPTURES[0])["predicted"])
+
+    def test_servers_profiles_are_told_apart_by_their_answers(self):
+        folder = self.copy(CAPTURES[1])
+        names = [os.path.join(folder, "profile_server%d.json.gz" % k) for k in (0, 1)]
+        os.rename(names[0], names[0] + ".x")
+        os.rename(names[1], names[0])
+        os.rename(names[0] + ".x", names[1])
+        self.assertEqual(replayed(folder)["predicted"], replayed(CAPTURES[1])["predicted"])
 
     def test_a_what_if_knows_the_links_rate(self):
         result = dpro("whatif", "--json", "--bandwidth", "1gbit", CAPTURES[0])

@@ -412,6 +412,24 @@ static void warn_buckets(struct assembly *a)
              n);
 }
 
+static void warn_servers(struct assembly *a)
+{
+    const struct servers *servers = a->servers;
+    uint64_t n_pushes = 0;
+    if (servers->served.n > 0 && servers->n_unprofiled > 0)
+        WARN(a,
+             "%u of %u parameter servers have no profile: all time between the last push of a key "
+             "and the answer counts as their work; profile the servers, too",
+             servers->n_unprofiled, a->join->n_servers);
+    for (size_t i = 0; i < servers->served.n; i++)
+        n_pushes += (uint64_t)servers->served.at[i].n_pushes * a->n_samples;
+    if (servers->n_untimed * UINT64_C(10) > n_pushes)
+        WARN(a,
+             "%u pushes match no op in their server's profile and take no time there; are profiles "
+             "and logs of one run?",
+             servers->n_untimed);
+}
+
 /* What iterations were found by, unless the framework marks them. */
 static void warn_found(struct assembly *a)
 {
@@ -483,6 +501,7 @@ void assembly_warn(struct assembly *a)
     if (a->messages->n_whole > 0)
         warn_whole(a);
     assembly_warn_clocks(a);
+    warn_servers(a);
     warn_steps(a);
     if (a->n_dropped > 0)
         WARN(a, "%u inferred dependencies contradict each other, left out", a->n_dropped);

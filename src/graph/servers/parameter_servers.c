@@ -1,28 +1,45 @@
 /* What parameter servers do between pushes and answers.
  *
  * One thread takes one whole push after the other: it copies the first of a key, adds each other
- * one, and with the last one also updates. The answers follow right after the last push's work,
- * which is the time between its arrival and the first answer. */
+ * one, and with the last one also updates. The profile has no keys. The answers follow right after
+ * the last push's work, so the last sum and the last update that began before them are that push's.
+ * The work of another push is the first of its kind that began after it arrived. Without a profile,
+ * the last push's work is the time between its arrival and the first answer. */
 #include "graph/servers/parameter_servers.h"
+
+enum { ROUNDING_NS = 2000 }; /* profiles have whole microseconds */
 
 void servers_fini(struct servers *servers)
 {
-    FREE_ALL(&servers->processes, &servers->served, &servers->exchanged);
+    FREE_ALL(&servers->absent, &servers->served, &servers->exchanged);
 }
 
 /* ---- who there is ---- */
 
+static const struct trace_rank *profile_of(const struct dpro_trace *trace, int process)
+{
+    for (uint32_t s = 0; s < trace->n_servers; s++)
+        if (trace->servers[s].rank == process)
+            return &trace->servers[s];
+    return NULL;
+}
+
 void servers_find(struct servers *servers, const struct dpro_trace *trace)
 {
     struct join *join = servers->join;
-    servers->processes = mem_array(trace->n_transports, sizeof *servers->processes);
+    servers->absent = mem_array(trace->n_transports, sizeof *servers->absent);
     EACH_OF (const struct net_transport, transport, trace->transports, trace->n_transports) {
         struct rank_build *server = &join->ranks[join->n_ranks + join->n_servers];
         bool again = join->n_servers > 0 && server[-1].trace->rank == transport->rank;
         if (transport->rank >= -1 || !transport->has_ps || again)
             continue;
-        servers->processes[join->n_servers].rank = transport->rank;
-        server->trace = &servers->processes[join->n_servers];
+        server->trace = profile_of(trace, transport->rank);
+        if (!server->trace) {
+            struct trace_rank *absent = &servers->absent[join->n_servers];
+            absent->rank = transport->rank;
+            server->trace = absent;
+            servers->n_unprofiled++;
+        }
         server->names = join->ranks[0].names;
         server->classes = join->ranks[0].classes;
         server->all_classes = join->ranks[0].all_classes;
@@ -110,6 +127,27 @@ static void servers_serve(struct servers *servers, uint32_t j, uint32_t k)
 
 /* ---- times ---- */
 
+enum sort { SORT_COPY, SORT_SUM, SORT_UPDATE, N_SORTS };
+
+/* What a push makes the server do. */
+struct servers_task {
+    int64_t after_ns, before_ns; /* it arrived; its key was answered first; on the common axis */
+    uint32_t op, sample;
+    bool first, last; /* of its key */
+};
+typedef ARRAY(struct servers_task) task_array;
+
+ORDER(by_arrival, struct servers_task, ASCENDING(after_ns) ?: ASCENDING(op));
+
+ORDER(by_answer, struct servers_task, ASCENDING(before_ns) ?: ASCENDING(op));
+
+static void set_times(struct rank_build *server, const struct servers_task *task, int64_t start,
+                      int64_t end)
+{
+    *step_start(server, task->sample, task->op) = start;
+    *step_end(server, task->sample, task->op) = end;
+}
+
 /* When the first answer that waits for a key's pushes was sent. */
 static int64_t answered_ns(const struct servers *servers, const struct served *served,
                            uint32_t sample)
@@ -122,23 +160,134 @@ static int64_t answered_ns(const struct servers *servers, const struct served *s
     return answered;
 }
 
-/* The pushes of one key. Of several the first to arrive in the iteration that is shown is copied.
- */
-static void time_key(const struct servers *servers, const struct served *served, uint32_t sample,
-                     struct rank_build *server)
+/* The pushes of one key; their times as they are without a profile. */
+static void list_tasks(struct servers *servers, const struct served *served, uint32_t sample,
+                       task_array *tasks)
 {
-    uint32_t first = 0, last = 0;
-    int64_t *start_ns = step_start(server, sample, served->op);
-    int64_t *end_ns = step_end(server, sample, served->op);
+    struct join *join = servers->join;
+    struct rank_build *server = &join->ranks[join->n_ranks + served->server];
+    const uint32_t *messages = servers->exchanged.at;
+    int64_t answered = answered_ns(servers, served, sample);
+    size_t n_before = tasks->n, first = n_before, last = n_before;
     for (uint32_t i = 0; i < served->n_pushes; i++) {
-        uint32_t message = servers->exchanged.at[served->first_push + i];
-        start_ns[i] = end_ns[i] = message_time_of(servers->messages, message, sample)->end_ns;
-        first = start_ns[i] < start_ns[first] ? i : first;
-        last = start_ns[i] >= start_ns[last] ? i : last;
+        struct servers_task task = {
+            .after_ns = message_time_of(servers->messages, messages[served->first_push + i], sample)
+                            ->end_ns,
+            .before_ns = answered,
+            .op = served->op + i,
+            .sample = sample};
+        array_push(tasks, task);
+        if (by_arrival(&task, &tasks->at[first]) < 0)
+            first = tasks->n - 1;
+        if (by_arrival(&task, &tasks->at[last]) > 0)
+            last = tasks->n - 1;
     }
-    end_ns[last] = MAX(end_ns[last], answered_ns(servers, served, sample));
-    if (sample == server->steps.reference && first != last)
-        server->ops.at[served->op + first].kind = DPRO_OP_COPY;
+    tasks->at[first].first = first != last;
+    tasks->at[last].last = true;
+    for (size_t i = n_before; i < tasks->n; i++) {
+        int64_t arrived = tasks->at[i].after_ns;
+        set_times(server, &tasks->at[i], arrived, i == last ? MAX(arrived, answered) : arrived);
+    }
+}
+
+/* What a span of a server's profile is; N_SORTS: nothing that a push asks for. */
+static enum sort sort_of(const struct rank_build *server, const struct trace_span *span)
+{
+    const char *name = strtab_get(server->names, span->name);
+    if (span->kind != SPAN_CPU_OP || text_begins(name, "MX") || strcmp(name, "WaitForVar") == 0 ||
+        strcmp(name, "DeleteVariable") == 0)
+        return N_SORTS;
+    if (text_begins(name, "Copy"))
+        return SORT_COPY;
+    return server->classes[span->name] & NAME_UPDATE_NODE ? SORT_UPDATE : SORT_SUM;
+}
+
+struct servers_work {
+    int64_t start_ns, end_ns; /* on the common axis */
+    bool used;
+};
+
+struct profile {
+    ARRAY(struct servers_work) work[N_SORTS]; /* by start */
+};
+
+ORDER(by_start, struct servers_work, ASCENDING(start_ns));
+
+static void list_work(const struct rank_build *server, const struct clock_map *clock,
+                      struct profile *profile)
+{
+    EACH_OF (const struct trace_span, span, server->trace->spans, server->trace->n_spans) {
+        enum sort sort = sort_of(server, span);
+        if (sort != N_SORTS)
+            array_add(&profile->work[sort], clock_aligned(clock, span->start_ns),
+                      clock_aligned(clock, span_end_ns(span)), false);
+    }
+    for (int s = 0; s < N_SORTS; s++)
+        array_sort(&profile->work[s], by_start);
+}
+
+/* How many begin before `ns`. */
+static size_t n_before(const struct profile *profile, enum sort sort, int64_t ns)
+{
+    return LOWER_BOUND(i, 0, profile->work[sort].n, profile->work[sort].at[i].start_ns < ns);
+}
+
+/* The last of a sort, or the first, not used yet, that began after one time and before another;
+ * NULL: none. */
+static const struct servers_work *servers_take(struct profile *profile, enum sort sort, bool last,
+                                               int64_t after, int64_t before)
+{
+    size_t low = n_before(profile, sort, after - ROUNDING_NS);
+    size_t high = n_before(profile, sort, before);
+    for (size_t n = low; n < high; n++) {
+        struct servers_work *work = &profile->work[sort].at[last ? high - 1 - (n - low) : n];
+        if (!work->used) {
+            work->used = true;
+            return work;
+        }
+    }
+    return NULL;
+}
+
+static void time_task(struct servers *servers, struct rank_build *server,
+                      const struct servers_task *task, const struct servers_work *begun,
+                      const struct servers_work *done)
+{
+    int64_t start = begun ? begun->start_ns : done ? done->start_ns : task->after_ns;
+    int64_t end = done ? done->end_ns : begun ? begun->end_ns : start;
+    servers->n_untimed += !begun && !done;
+    start = MAX(start, task->after_ns);
+    end = MIN(end, task->before_ns);
+    set_times(server, task, start, MAX(start, end));
+}
+
+static void time_by_profile(struct servers *servers, uint32_t k, task_array *tasks)
+{
+    struct join *join = servers->join;
+    struct rank_build *server = &join->ranks[join->n_ranks + k];
+    struct profile profile = {0};
+    list_work(server, &join->clocks.of_rank[join->n_ranks + k], &profile);
+    /* where workers update, the sum is stored by a copy */
+    enum sort final = profile.work[SORT_UPDATE].n > 0 ? SORT_UPDATE : SORT_COPY;
+    array_sort(tasks, by_answer);
+    EACH (const struct servers_task, task, *tasks) {
+        if (!task->last)
+            continue;
+        const struct servers_work *done =
+            servers_take(&profile, final, true, task->after_ns, task->before_ns);
+        const struct servers_work *sum = servers_take(&profile, SORT_SUM, true, task->after_ns,
+                                                      done ? done->start_ns : task->before_ns);
+        time_task(servers, server, task, sum, done);
+    }
+    array_sort(tasks, by_arrival);
+    EACH (const struct servers_task, task, *tasks)
+        if (!task->last)
+            time_task(servers, server, task,
+                      servers_take(&profile, task->first ? SORT_COPY : SORT_SUM, false,
+                                   task->after_ns, task->before_ns),
+                      NULL);
+    for (int s = 0; s < N_SORTS; s++)
+        array_fini(&profile.work[s]);
 }
 
 ORDER_OF_INDICES(by_own_start, int64_t, COMPARE(*x, *y));
@@ -158,10 +307,20 @@ static void line_up(struct rank_build *server)
     }
 }
 
+/* Of a key's pushes the first to arrive in the iteration that is shown is copied; of one worker it
+ * is all that there is. */
+static void name_kinds(struct rank_build *server, const task_array *tasks)
+{
+    for (size_t i = 0; i < tasks->n; i++)
+        if (tasks->at[i].sample == server->steps.reference && tasks->at[i].first)
+            server->ops.at[tasks->at[i].op].kind = DPRO_OP_COPY;
+}
+
 static void time_server(struct servers *servers, uint32_t k)
 {
     struct join *join = servers->join;
     struct rank_build *server = &join->ranks[join->n_ranks + k];
+    SCRATCH task_array tasks = {0};
     size_t n = server->ops.n * (size_t)server->n_samples;
     server->n_timed = (uint32_t)server->ops.n;
     server->start_ns = mem_alloc(n * sizeof *server->start_ns);
@@ -171,7 +330,10 @@ static void time_server(struct servers *servers, uint32_t k)
     for (size_t i = 0; i < servers->served.n; i++)
         for (uint32_t s = 0; s < server->n_samples; s++)
             if (servers->served.at[i].server == k)
-                time_key(servers, &servers->served.at[i], s, server);
+                list_tasks(servers, &servers->served.at[i], s, &tasks);
+    name_kinds(server, &tasks);
+    if (server->trace->n_spans > 0)
+        time_by_profile(servers, k, &tasks);
     line_up(server);
     for (uint32_t o = 0; o < server->ops.n; o++) {
         size_t at = build_at(server, server->steps.shown, o);

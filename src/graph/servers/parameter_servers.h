@@ -19,9 +19,11 @@ struct served {
 struct servers {
     struct join *join; /* their ranks lie behind those of the workers */
     const struct messages *messages;
-    struct trace_rank *processes; /* one for each server */
+    struct trace_rank *absent; /* stand for those without a profile */
     ARRAY(struct served) served;
     ARRAY(uint32_t) exchanged; /* messages */
+    uint32_t n_unprofiled;     /* that have no profile */
+    uint32_t n_untimed;        /* pushes of a profiled server that nothing in its profile fits */
 };
 
 /* The servers whose messages are in the logs: sets join->n_servers. There is room for them behind
@@ -29,7 +31,7 @@ struct servers {
 void servers_find(struct servers *servers, const struct dpro_trace *trace);
 /* Gives them the steps, once those are on the common axis. */
 void servers_begin(struct servers *servers);
-/* Their ops, from the messages of the collectives. */
+/* Their ops, from the messages of the collectives and their profiles. */
 void servers_build(struct servers *servers);
 /* What an op of a server is called; returns the collective that it is for. */
 const struct joined *servers_name_op(const struct servers *servers, uint32_t server, uint32_t op,

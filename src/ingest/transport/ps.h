@@ -78,6 +78,9 @@ void ps_assembler_fini(struct ps_assembler *a);
 /* ps_spans.c: finds the spans of the profiles that messages are of. */
 void ps_tie_spans(struct dpro_trace *trace);
 
+/* server_profiles.c: gives the servers' profiles the numbers that their servers' logs have. */
+void ps_assign_profiles(struct dpro_trace *trace);
+
 /* ps_streams.c: of one process, finds the streams of messages that have none, and gives answers
  * that say no key that of their request. */
 void ps_place_messages(struct net_transport *t);

@@ -207,4 +207,5 @@ void ps_build(struct dpro_trace *trace)
             trace->transport_info.n_pulls += m->stream % 2 == 0 && ps_is_pull(m);
         }
     ps_tie_spans(trace);
+    ps_assign_profiles(trace);
 }

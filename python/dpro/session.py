@@ -456,7 +456,7 @@ class Session:
         self._tracer.stop(name)
         timeline = self._timeline.stop()
         has_profile = window.stop()
-        self._unwritten = functools.partial(self._write, window, name, has_profile, timeline, unfinished)
+        self._unwritten = functools.partial(self._write_profile, window, name, has_profile, timeline, unfinished)
         if unfinished is None and self._parts[name].is_long:
             self._schedule.actions[self._step + 1] = "write " + name
         else:
@@ -468,7 +468,7 @@ class Session:
         if write:
             write()
 
-    def _write(self, window, name, has_profile, timeline, unfinished):
+    def _write_profile(self, window, name, has_profile, timeline, unfinished):
         times = self._times[name][-window.n_steps:] if window.n_steps else []
         if has_profile and times:
             written = window.write(self._folder, unfinished) + timeline

@@ -28,6 +28,18 @@ static inline bool of_works(enum work work, uint32_t works)
     return works >> work & 1;
 }
 
+/* Whether an op is a transfer, as recorded. */
+static inline bool is_timed(const struct diagnosed *d, uint32_t op)
+{
+    return d->works[op] == WORK_TRANSFER && d->g->dur_ns[op] > 0 &&
+           d->g->kind[op] != DPRO_OP_LAUNCH && d->g->kind[op] != DPRO_OP_REDUCE;
+}
+
+static inline uint64_t size_of(const struct diagnosed *d, uint32_t op)
+{
+    return d->g->size_bytes ? d->g->size_bytes[op] : 0;
+}
+
 /* Whether GPUs work, and nothing was recorded of what their CPUs do meanwhile. */
 bool lacks_cpu(const struct dpro_graph *g);
 
@@ -75,19 +87,32 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
                   const struct dpro_diagnose_options *options, struct arena *arena);
 
 /* causes_peers.c: ranks of the same work, beside one another */
+
+/* Times by rank of one kind of op. */
+struct peers {
+    time_groups groups; /* in runs of one key */
+    struct map numbers;
+    bool by_stage; /* ranks of one stage are peers; all are where no stage has two ranks */
+};
+
+/* Groups of the times of these sorts. Kinds of op that a rank has more or fewer of than another one
+ * are other kinds. */
+void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
+                struct arena *arena);
+void peers_fini(struct peers *p);
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found);
-void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
-void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
-/* Whether the work of passes forward and back moves between ranks and iterations. */
-bool work_moves(const struct diagnosed *d);
-/* What a rank of each stage computes, of all or of what is left; returns the mean of stages. */
-double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);
 /* By rank, the iteration from which on it computes more slowly than its peers; their number: never.
  */
+const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena);
+/* causes_uneven.c: work that ranks or stages have more of than others */
+void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
+void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
+void find_bubbles(const struct diagnosed *d, struct cause_found *found);
+/* Whether the work of passes forward and back moves between ranks and iterations. */
+bool work_moves(const struct diagnosed *d);
 /* What a rank of each stage computes, of all that or of what is left; returns the mean of stages.
  */
 double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);
-const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena);
 /* causes_iterations.c: iterations beside one another */
 /* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */
 void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked);
@@ -106,10 +131,10 @@ void find_recomputing(const struct diagnosed *d, struct cause_found *found);
 bool *recomputed_ops(const struct dpro_graph *graph, struct arena *arena);
 void find_gaps(const struct diagnosed *d, struct cause_found *found);
 void find_launches(const struct diagnosed *d, struct cause_found *found);
-/* causes_communication.c */
+/* causes_links.c */
 void find_slow_links(const struct diagnosed *d, struct cause_found *found);
+/* causes_communication.c */
 void find_bucket_order(const struct diagnosed *d, struct cause_found *found);
 void find_small_messages(const struct diagnosed *d, struct cause_found *found);
-void find_bubbles(const struct diagnosed *d, struct cause_found *found);
 void find_contention(const struct diagnosed *d, struct cause_found *found);
 void find_communication(const struct diagnosed *d, struct cause_found *found);

@@ -10,6 +10,29 @@ bool names_executor(const struct dpro_graph *g, uint32_t name)
            NAME_EXECUTOR_CALL;
 }
 
+uint32_t *collectives_of(const struct dpro_graph *g, struct arena *arena)
+{
+    uint32_t *of = arena_array(arena, g->n_ops + (size_t)1, sizeof *of);
+    struct pull pull = pull_make(g->n_ops, g->row, g->succ, arena);
+    SCRATCH ARRAY(uint32_t) queue = {0};
+    for (uint32_t c = 0; c < g->n_collectives; c++)
+        EACH_OF (const struct graph_member, m, &g->members[g->collectives[c].first_member],
+                 g->collectives[c].n_members) {
+            of[m->arrival] = of[m->transfer] = c + 1;
+            array_push(&queue, m->transfer);
+        }
+    for (int back = 1; back >= 0 && g->row; back--) { /* sends, too, that nothing waits for */
+        const uint32_t *row = back ? pull.row : g->row, *ends = back ? pull.pred : g->succ;
+        for (size_t at = 0; at < queue.n; at++)
+            for (uint32_t e = row[queue.at[at]]; e < row[queue.at[at] + 1]; e++)
+                if (of[ends[e]] == 0 && graph_is_of_message(g, ends[e])) {
+                    of[ends[e]] = of[queue.at[at]];
+                    array_push(&queue, ends[e]);
+                }
+    }
+    return of;
+}
+
 static uint8_t work_of(const struct dpro_graph *g, uint32_t op, bool on_gpu_rank,
                        const uint8_t *of_names)
 {

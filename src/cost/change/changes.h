@@ -19,26 +19,6 @@ enum {
     OF_DURATIONS = 4 /* how long recorded ops take: a replay tells the rest */
 };
 
-/* What is told of a job beside a question. */
-enum question_told {
-    TELL_NOTHING,
-    TELL_RANKS,
-    TELL_REPLICAS,
-    TELL_SHARDS,
-    TELL_TENSORS,
-    TELL_HOSTS,
-    TELL_LINKS,
-    TELL_LATENCY,
-    TELL_SERVERS,
-    TELL_MODULES,
-    TELL_BATCH,
-    TELL_CYCLES,
-    TELL_BUCKETS,
-    TELL_COMPRESSION,
-    TELL_UNITS,
-    TELL_PIPELINE
-};
-
 /* A job that is asked. */
 struct job_facts {
     const struct dpro_graph *graph; /* NULL: a generated job */
@@ -46,6 +26,13 @@ struct job_facts {
     struct arena *arena;
     struct topology *hosts; /* where a question is of a topology: one that is as the job */
 };
+
+/* A text that has room for it; it stays as it is where nothing tells. */
+struct told_text {
+    char *text;
+    size_t size;
+};
+typedef void question_tell_fn(const struct job_facts *facts, struct told_text told);
 
 struct change_row {
     struct dpro_change_kind kind;
@@ -56,8 +43,8 @@ struct change_row {
     /* Asks for something that makes sense in any job that has what it takes; NULL: what that is
      * follows from the field. */
     void (*ask)(struct job_facts *facts, struct dpro_changes *changes);
-    enum question_told tell; /* what the job has of it */
-    const char *needs_text;  /* told of a question that can be asked; NULL */
+    question_tell_fn *tell; /* what the job has of it, in a few words; NULL: nothing tells */
+    const char *needs_text; /* told of a question that can be asked; NULL */
 };
 extern const struct change_row change_rows[];
 extern const size_t n_change_rows;
@@ -86,9 +73,9 @@ void ask_tensors(struct job_facts *facts, struct dpro_changes *changes);
 void ask_hosts(struct job_facts *facts, struct dpro_changes *changes);
 void ask_pipeline(struct job_facts *facts, struct dpro_changes *changes);
 
-/* What the job has of it, in a few words; "" where nothing tells. */
-void question_tell(const struct change_row *row, const struct job_facts *facts, char *text,
-                   size_t size);
+question_tell_fn tell_ranks, tell_replicas, tell_shards, tell_tensors, tell_hosts, tell_links,
+    tell_latency, tell_servers, tell_modules, tell_batch, tell_cycles, tell_buckets,
+    tell_compression, tell_units, tell_pipeline;
 /* Asks for what the row is of. False: what it would take depends on values alone. */
 bool question_ask(const struct change_row *row, struct job_facts *facts,
                   struct dpro_changes *changes);

@@ -114,44 +114,16 @@ bool question_ask(const struct change_row *row, struct job_facts *facts, struct 
 
 /* ---- what the job has ---- */
 
-static void tell_links(const struct model_link *link, char *text, size_t size)
-{
-    double mbit = 8e3 / link->byte_ns.value;
-    if (link->is_rate_unknown)
-        snprintf(text, size, "links of an unknown rate: give a ratio");
-    else if (link->within_ns.value > 0 && !link->is_within)
-        snprintf(text, size, "links of %.0f Mbit/s, within hosts of %.0f Mbit/s", mbit,
-                 8e3 / link->within_ns.value);
-    else if (link->byte_ns.value > 0)
-        snprintf(text, size, "links of %.0f Mbit/s", mbit);
-}
+#define TELL(told, ...) snprintf((told).text, (told).size, __VA_ARGS__)
 
-static void tell_buckets(const struct dpro_model *m, char *text, size_t size)
-{
-    uint64_t most = 0;
-    for (uint32_t b = 0; b < m->baseline.n_buckets; b++)
-        most = MAX(most, bucket_size_bytes(m, &m->baseline, b));
-    if (most > 0)
-        snprintf(text, size, "%u bucket%s, the largest of %.4g MB", m->baseline.n_buckets,
-                 m->baseline.n_buckets == 1 ? "" : "s", (double)most / 1048576);
-}
-
-static void tell_pipeline(const struct job_facts *f, char *text, size_t size)
-{
-    struct pipeline p = {.dimension = DPRO_NO_DIMENSION};
-    if (f->graph)
-        pipeline_find(f->graph, f->arena, &p);
-    if (p.dimension != DPRO_NO_DIMENSION && p.n_micro_batches > 0)
-        snprintf(text, size, "%u stages, %u micro-batches, %s", p.n_stages, p.n_micro_batches,
-                 p.schedule ? dpro_schedule_name(p.schedule) : "another order");
-}
-
-/* "3 servers"; not known: 0. */
-static void tell_count(uint32_t n, const char *what, char *text, size_t size)
-{
-    if (n > 0)
-        snprintf(text, size, "%u %s%s", n, what, n == 1 ? "" : "s");
-}
+/* Defines what tells "3 servers"; nothing where there are 0, or it is not known. */
+#define TELL_COUNT(name, count, what)                                                              \
+    void tell_##name(const struct job_facts *f, struct told_text told)                             \
+    {                                                                                              \
+        uint32_t n = count;                                                                        \
+        if (n > 0)                                                                                 \
+            TELL(told, "%u %s%s", n, what, n == 1 ? "" : "s");                                     \
+    }
 
 static uint32_t hosts_of(const struct dpro_graph *g)
 {
@@ -161,62 +133,79 @@ static uint32_t hosts_of(const struct dpro_graph *g)
     return n;
 }
 
-void question_tell(const struct change_row *row, const struct job_facts *f, char *text, size_t size)
+static uint32_t replicas_of(const struct job_facts *f)
 {
-    const struct dpro_model *m = f->model;
-    uint32_t replicas = size_of(f, DPRO_REPLICATES);
-    switch (row->tell) {
-    case TELL_NOTHING:
-        break;
-    case TELL_RANKS:
-        tell_count(ranks_of(f), "rank", text, size);
-        break;
-    case TELL_REPLICAS:
-        tell_count(m->n_communications == 0 ? ranks_of(f) : replicas, "replica", text, size);
-        break;
-    case TELL_SHARDS:
-        tell_count(size_of(f, DPRO_SHARDS), "shard", text, size);
-        break;
-    case TELL_TENSORS:
-        tell_count(size_of(f, DPRO_TENSORS), "rank", text, size);
-        break;
-    case TELL_HOSTS:
-        tell_count(hosts_of(f->graph), "host", text, size);
-        break;
-    case TELL_LINKS:
-        tell_links(&m->net.link, text, size);
-        break;
-    case TELL_LATENCY:
-        snprintf(text, size, "%.4g us a message", m->net.link.message_ns.value / 1e3);
-        break;
-    case TELL_SERVERS:
-        tell_count(sync_n_servers(&m->net), "server", text, size);
-        break;
-    case TELL_MODULES:
-        tell_count(m->n_modules > 0 && m->modules[0].is_step ? 0 : m->n_modules, "module", text,
-                   size);
-        break;
-    case TELL_BATCH:
-        if (m->n_memories > 0 && m->memories[0].batch_size > 0)
-            snprintf(text, size, "a batch of %u a rank", m->memories[0].batch_size);
-        break;
-    case TELL_CYCLES:
-        if (m->baseline.cycle_ns > 0)
-            snprintf(text, size, "cycles of %.4g ms, up to %.4g MB fused",
-                     (double)m->baseline.cycle_ns / 1e6,
-                     m->baseline.fuses ? (double)m->baseline.fusion_bytes / 1048576 : 0);
-        break;
-    case TELL_BUCKETS:
-        tell_buckets(m, text, size);
-        break;
-    case TELL_COMPRESSION:
-        snprintf(text, size, "%s", dpro_compression_name(m->baseline.compression));
-        break;
-    case TELL_UNITS:
-        tell_count(f->graph ? f->graph->n_units : 0, "unit", text, size);
-        break;
-    case TELL_PIPELINE:
-        tell_pipeline(f, text, size);
-        break;
-    }
+    return f->model->n_communications == 0 ? ranks_of(f) : size_of(f, DPRO_REPLICATES);
+}
+
+static uint32_t modules_of(const struct dpro_model *m)
+{
+    return m->n_modules > 0 && m->modules[0].is_step ? 0 : m->n_modules;
+}
+
+TELL_COUNT(ranks, ranks_of(f), "rank")
+TELL_COUNT(replicas, replicas_of(f), "replica")
+TELL_COUNT(shards, size_of(f, DPRO_SHARDS), "shard")
+TELL_COUNT(tensors, size_of(f, DPRO_TENSORS), "rank")
+TELL_COUNT(hosts, hosts_of(f->graph), "host")
+TELL_COUNT(servers, sync_n_servers(&f->model->net), "server")
+TELL_COUNT(modules, modules_of(f->model), "module")
+TELL_COUNT(units, f->graph ? f->graph->n_units : 0, "unit")
+
+void tell_links(const struct job_facts *f, struct told_text told)
+{
+    const struct model_link *link = &f->model->net.link;
+    double mbit = 8e3 / link->byte_ns.value;
+    if (link->is_rate_unknown)
+        TELL(told, "links of an unknown rate: give a ratio");
+    else if (link->within_ns.value > 0 && !link->is_within)
+        TELL(told, "links of %.0f Mbit/s, within hosts of %.0f Mbit/s", mbit,
+             8e3 / link->within_ns.value);
+    else if (link->byte_ns.value > 0)
+        TELL(told, "links of %.0f Mbit/s", mbit);
+}
+
+void tell_latency(const struct job_facts *f, struct told_text told)
+{
+    TELL(told, "%.4g us a message", f->model->net.link.message_ns.value / 1e3);
+}
+
+void tell_batch(const struct job_facts *f, struct told_text told)
+{
+    if (f->model->n_memories > 0 && f->model->memories[0].batch_size > 0)
+        TELL(told, "a batch of %u a rank", f->model->memories[0].batch_size);
+}
+
+void tell_cycles(const struct job_facts *f, struct told_text told)
+{
+    const struct dpro_strategy *s = &f->model->baseline;
+    if (s->cycle_ns > 0)
+        TELL(told, "cycles of %.4g ms, up to %.4g MB fused", (double)s->cycle_ns / 1e6,
+             s->fuses ? (double)s->fusion_bytes / 1048576 : 0);
+}
+
+void tell_buckets(const struct job_facts *f, struct told_text told)
+{
+    const struct dpro_strategy *s = &f->model->baseline;
+    uint64_t most = 0;
+    for (uint32_t b = 0; b < s->n_buckets; b++)
+        most = MAX(most, bucket_size_bytes(f->model, s, b));
+    if (most > 0)
+        TELL(told, "%u bucket%s, the largest of %.4g MB", s->n_buckets,
+             s->n_buckets == 1 ? "" : "s", (double)most / 1048576);
+}
+
+void tell_compression(const struct job_facts *f, struct told_text told)
+{
+    TELL(told, "%s", dpro_compression_name(f->model->baseline.compression));
+}
+
+void tell_pipeline(const struct job_facts *f, struct told_text told)
+{
+    struct pipeline p = {.dimension = DPRO_NO_DIMENSION};
+    if (f->graph)
+        pipeline_find(f->graph, f->arena, &p);
+    if (p.dimension != DPRO_NO_DIMENSION && p.n_micro_batches > 0)
+        TELL(told, "%u stages, %u micro-batches, %s", p.n_stages, p.n_micro_batches,
+             p.schedule ? dpro_schedule_name(p.schedule) : "another order");
 }

@@ -444,7 +444,8 @@ static void try_question(const struct dpro_graph *graph, const struct dpro_model
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     struct job_facts facts = {.graph = graph, .model = model, .arena = &w->arena};
     struct dpro_changes changes = {.size = sizeof changes};
-    question_tell(row, &facts, question->recorded, sizeof question->recorded);
+    if (row->tell)
+        row->tell(&facts, (struct told_text){question->recorded, sizeof question->recorded});
     if (question_ask(row, &facts, &changes))
         change_job(graph, model, &changes, facts.hosts, w);
     else

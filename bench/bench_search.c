@@ -94,7 +94,7 @@ static void run_with(const struct dpro_model *model, const struct dpro_optimize_
     double start = cpu_seconds();
     check(dpro_optimize_run(model, options, &optimum, &err), &err);
     double seconds = cpu_seconds() - start;
-    struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+    struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
     printf("  %-11s %.6g s: %lu evaluations, own %.3f ms, best %.3f, bound %.3f, %s\n", name,
            seconds, (unsigned long)s.n_candidates, (double)s.baseline_ns * 1e-6,
            (double)s.best_ns * 1e-6, (double)s.lower_bound_ns * 1e-6, s.stopped_by);

@@ -166,7 +166,7 @@ static int on_progress(void *arg, const struct dpro_optimize_progress *progress)
 static int report(const struct values *values, const struct dpro_optimize_report *results)
 {
     struct dpro_error err = {.code = 0};
-    bool fits = dpro_optimum_memory_budget(results->optimum).fits;
+    bool fits = dpro_optimum_view(results->optimum)->memory.fits;
     if (results->plan != NULL && !fits)
         cmd_say("no plan is written: nothing fits the budget");
     if (results->plan != NULL && fits) {
@@ -179,7 +179,7 @@ static int report(const struct values *values, const struct dpro_optimize_report
         else if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,
                     dpro_optimize_helps(results) ? ""
-                    : dpro_optimum_n_units(results->optimum) > 0
+                    : dpro_optimum_view(results->optimum)->n_units > 0
                         ? ", which changes nothing"
                         : ", which keeps the job's own buckets");
     }

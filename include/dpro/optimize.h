@@ -114,7 +114,6 @@ struct dpro_optimum_summary {
     const char *stopped_by; /* "converged", "nothing left to try", "budget", "stopped" (by the
                                callback); static */
 };
-DPRO_API struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum);
 
 /* Common strategies that the job's stack can be given, each evaluated in the same way. If modules
  * may be computed otherwise, also what people usually do, and "communication", the best without. */
@@ -127,9 +126,6 @@ struct dpro_baseline {
     int computes;           /* 1: modules are compiled or in 16 bits; with the job's own buckets */
     double uncertainty_pct; /* as that of the summary; 0: not known, or it is how the job ran */
 };
-DPRO_API uint32_t dpro_optimum_n_baselines(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_baseline dpro_optimum_baseline(const struct dpro_optimum *optimum,
-                                                    uint32_t index);
 
 /* Which ways to compute modules the options allowed, and how many of them are known. */
 struct dpro_computing_search {
@@ -140,7 +136,6 @@ struct dpro_computing_search {
     int64_t communication_ns; /* the best of communication alone; 0: nothing else was tried, or it
                                  does not fit the memory */
 };
-DPRO_API struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum);
 
 /* Each number of parameter servers that was tried, fewest first; none if the options name none. The
  * best strategy has the job's own number, unless another is better by 10 %; then it has the fewest
@@ -151,46 +146,20 @@ struct dpro_server_count {
     int64_t usual_ns,
         best_ns; /* with servers given tensors as usual; with the best strategy found */
 };
-DPRO_API uint32_t dpro_optimum_n_server_counts(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_server_count dpro_optimum_server_count(const struct dpro_optimum *optimum,
-                                                            uint32_t index);
-
-/* The units of a job with FSDP, as it ran and with the best strategy; none where they were not
- * searched. */
-DPRO_API uint32_t dpro_optimum_n_units(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_unit dpro_optimum_unit(const struct dpro_optimum *optimum, uint32_t index);
 
 enum dpro_which { DPRO_BASELINE, DPRO_BEST, DPRO_FINALISTS };
 
 enum { DPRO_MOST_FINALISTS = 64 };
 /* Strategies that a measurement is to choose among: the best, and the fastest of each other set of
  * kinds of changes that the model can't tell from it, in the order of what they are expected to
- * take. DPRO_FINALISTS + index is one, for what takes an enum dpro_which, but for the whole and its
- * pipeline: it is a strategy of the best's model. */
+ * take. They are strategies of the best's model. */
 struct dpro_finalist {
     const char *name; /* "cap-5", "buckets+compile" */
     int64_t iteration_ns;
     double uncertainty_pct; /* as that of the summary */
     int is_best;
 };
-DPRO_API uint32_t dpro_optimum_n_finalists(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_finalist dpro_optimum_finalist(const struct dpro_optimum *optimum,
-                                                    uint32_t index);
 
-/* How a pipeline's micro-batches pass; zeroed: no pipeline was searched. */
-DPRO_API struct dpro_pipeline_run dpro_optimum_pipeline(const struct dpro_optimum *optimum,
-                                                        enum dpro_which which);
-
-/* The job's model; for the best strategy with its number of parameter servers. Borrowed. */
-DPRO_API const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
-                                                     enum dpro_which which);
-/* Borrowed from the result; dpro_strategy_bucket (model.h) takes it with its model. */
-DPRO_API const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
-                                                           enum dpro_which which);
-
-/* The peak of the ranks' memory; bytes 0: not known. */
-DPRO_API struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
-                                                          enum dpro_which which);
 struct dpro_memory_budget {
     uint64_t budget_bytes;   /* 0: none was asked for */
     uint64_t capacity_bytes; /* of the device with the least; 0: not known */
@@ -215,17 +184,12 @@ struct dpro_memory_choice {
     int fits, chosen,
         exact; /* exact: no choice of modules takes less time, as far as places can be told apart */
 };
-DPRO_API uint32_t dpro_optimum_n_memory_choices(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_memory_choice dpro_optimum_memory_choice(const struct dpro_optimum *optimum,
-                                                              uint32_t index);
 
 /* When a bucket of that strategy was ready on the last rank, and its transfer, in the replayed
  * iteration, from its start. */
 struct dpro_bucket_times {
     int64_t ready_ns, start_ns, end_ns;
 };
-DPRO_API struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
-                                                     enum dpro_which which, uint32_t bucket);
 
 /* The changes from the job's strategy to the best one, for people. Borrowed. */
 struct dpro_decision {
@@ -233,9 +197,6 @@ struct dpro_decision {
     const char *target;   /* "bucket 3 (fc.weight ... head.bias)" */
     const char *decision; /* "6.3 MB, 12 tensors", "4 partitions", ... */
 };
-DPRO_API uint32_t dpro_optimum_n_decisions(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_decision dpro_optimum_decision(const struct dpro_optimum *optimum,
-                                                    uint32_t index);
 
 /* Each time a better strategy was found. */
 struct dpro_improvement {
@@ -243,9 +204,28 @@ struct dpro_improvement {
     uint64_t n_candidates;
     int64_t best_ns;
 };
-DPRO_API uint32_t dpro_optimum_n_improvements(const struct dpro_optimum *optimum);
-DPRO_API struct dpro_improvement dpro_optimum_improvement(const struct dpro_optimum *optimum,
-                                                          uint32_t index);
+
+/* All of a result, borrowed from it. What there are two of is by enum dpro_which: as the job ran,
+ * and the best. */
+struct dpro_optimum_view {
+    struct dpro_optimum_summary summary;
+    struct dpro_memory_budget memory;
+    struct dpro_computing_search computing;
+    const struct dpro_model *models[2];        /* the best's has its number of parameter servers */
+    const struct dpro_strategy *strategies[2]; /* dpro_strategy_bucket (model.h) takes it, too */
+    struct dpro_memory_peak peaks[2];          /* of the ranks; bytes 0: not known */
+    struct dpro_pipeline_run pipeline[2];      /* zeroed: no pipeline was searched */
+    const struct dpro_bucket_times *times[2];  /* of each of its buckets */
+    const struct dpro_baseline *baselines;
+    const struct dpro_server_count *counts;
+    const struct dpro_unit *units; /* of FSDP; none where they were not searched */
+    const struct dpro_finalist *finalists;
+    const struct dpro_memory_choice *choices;
+    const struct dpro_decision *decisions;
+    const struct dpro_improvement *improvements;
+    uint32_t n_baselines, n_counts, n_units, n_finalists, n_choices, n_decisions, n_improvements;
+};
+DPRO_API const struct dpro_optimum_view *dpro_optimum_view(const struct dpro_optimum *optimum);
 
 #ifdef __cplusplus
 }

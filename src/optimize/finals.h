@@ -10,6 +10,7 @@ struct finalist {
     struct dpro_strategy strategy;
     const struct dpro_model *passes; /* each micro-batch but the last one, */
     uint32_t n_passes;               /* so many */
+    const struct setting *of;        /* that was asked for to make it; NULL: nothing was */
     const char *name, *text;         /* name NULL: the job's own, or the best that was found */
     uint8_t kind;                    /* the simpler, the less */
     bool is_alone;                   /* the best of communication alone */

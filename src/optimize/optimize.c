@@ -287,7 +287,7 @@ static void optimize_run(const struct dpro_model *model,
     if (model->turns && model->turns->problem[0])
         log_line(&o->sink, DPRO_LOG_WARN, "%s", model->turns->problem);
     optimize_optimize(model, o, optimum);
-    result_scale(*optimum);
+    result_end(*optimum);
     tell_launching(o, *optimum);
 }
 

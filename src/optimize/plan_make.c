@@ -32,21 +32,18 @@ static uint32_t make_intern(struct make_maker *m, const char *text)
 
 static uint32_t find_tensor(const struct make_maker *m, const char *name)
 {
-    for (uint32_t t = 0; t < dpro_model_n_tensors(m->model); t++)
-        if (m->parameter_of[t] == UINT32_MAX &&
-            strcmp(dpro_model_tensor(m->model, t).name, name) == 0)
+    for (uint32_t t = 0; t < m->model->n_tensors; t++)
+        if (m->parameter_of[t] == UINT32_MAX && strcmp(m->model->tensors[t].name, name) == 0)
             return t;
     return UINT32_MAX;
 }
 
 static void add_parameter(struct make_maker *m, uint32_t tensor)
 {
-    struct dpro_tensor t = dpro_model_tensor(m->model, tensor);
-    struct plan_file_parameter parameter = {.name = make_intern(m, t.name),
-                                            .model = (uint32_t)m->plan->models.n - 1,
-                                            .size_bytes = t.size_bytes};
+    const struct model_tensor *t = &m->model->tensors[tensor];
     m->parameter_of[tensor] = (uint32_t)m->plan->parameters.n;
-    array_push(&m->plan->parameters, parameter);
+    array_add(&m->plan->parameters, make_intern(m, t->name), (uint32_t)m->plan->models.n - 1,
+              t->size_bytes);
 }
 
 /* The model's parameters that are in a bucket, in the model's order. */
@@ -80,7 +77,7 @@ static void add_models(struct make_maker *m)
     for (size_t i = 0; recording && i < recording->models.n; i++)
         if (recording->models.at[i].n_buckets > 0)
             add_recorded_model(m, recording, &recording->models.at[i]);
-    for (uint32_t t = 0; t < dpro_model_n_tensors(m->model); t++) {
+    for (uint32_t t = 0; t < m->model->n_tensors; t++) {
         if (m->parameter_of[t] != UINT32_MAX)
             continue;
         if (m->plan->models.n == 0)
@@ -108,25 +105,21 @@ static void add_bucket(struct make_maker *m, const struct dpro_bucket *bucket, u
         array_push(&m->plan->buckets, to);
 }
 
-static void add_modules(struct make_maker *m, const struct dpro_optimum *optimum,
-                        enum dpro_which which)
+static void add_modules(struct make_maker *m, const struct dpro_model *model,
+                        const struct dpro_strategy *strategy)
 {
-    const struct dpro_model *model = dpro_optimum_model(optimum, which);
-    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
-    for (uint32_t i = 0; i < dpro_model_n_modules(model); i++) {
-        struct dpro_module module = dpro_strategy_module(model, strategy, i);
+    struct plan_file *plan = m->plan;
+    for (uint32_t i = 0; i < model->n_modules; i++) {
+        uint32_t name = make_intern(m, model->modules[i].name);
         unsigned way = computing_way(model, strategy, i);
-        if (module.recomputed)
-            array_push(&m->plan->recomputed, make_intern(m, module.name));
+        if (strategy->recomputed && strategy->recomputed[i])
+            array_push(&plan->recomputed, name);
         if (way & DPRO_COMPILED)
-            array_push(&m->plan->compiled, make_intern(m, module.name));
+            array_push(&plan->compiled, name);
         if (way & DPRO_BF16)
-            array_push(&m->plan->in_bf16, make_intern(m, module.name));
+            array_push(&plan->in_bf16, name);
     }
-    m->plan->micro_batches = dpro_strategy_micro_batches(strategy);
-    m->plan->budget_bytes = dpro_optimum_memory_budget(optimum).budget_bytes;
-    m->plan->baseline_peak_bytes = dpro_optimum_memory_peak(optimum, DPRO_BASELINE).bytes;
-    m->plan->peak_bytes = dpro_optimum_memory_peak(optimum, which).bytes;
+    plan->micro_batches = MAX(strategy->micro_batches, 1);
 }
 
 static void add_units(struct make_maker *m, const struct dpro_optimum *o, enum dpro_which which)
@@ -136,53 +129,52 @@ static void add_units(struct make_maker *m, const struct dpro_optimum *o, enum d
     const struct setting *setting = is_one ? o->finalist_settings.at[f] : NULL;
     uint32_t best = which == DPRO_BEST ? o->summary.prefetch : 0;
     m->plan->prefetch = setting ? setting->prefetch : best;
-    for (uint32_t i = 0; i < dpro_optimum_n_units(o); i++) {
-        struct dpro_unit unit = dpro_optimum_unit(o, i);
-        bool reshards = which == DPRO_BEST ? unit.reshards : unit.reshards_before;
-        if (setting)
-            reshards = setting->reshards[o->unit_numbers.at[i]];
-        array_push(&m->plan->units, ((struct plan_file_unit){make_intern(m, unit.name), reshards}));
+    for (uint32_t i = 0; i < o->units.n; i++) {
+        const struct dpro_unit *unit = &o->units.at[i];
+        bool reshards = setting              ? setting->reshards[o->unit_numbers.at[i]]
+                        : which == DPRO_BEST ? unit->reshards != 0
+                                             : unit->reshards_before != 0;
+        array_add(&m->plan->units, make_intern(m, unit->name), reshards);
     }
 }
 
-void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *optimum,
-               enum dpro_which which, struct plan_file *plan)
+void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *o, enum dpro_which which,
+               struct plan_file *plan)
 {
-    const struct dpro_model *ran = dpro_optimum_model(optimum, DPRO_BASELINE);
-    const struct dpro_model *model = dpro_optimum_model(optimum, which);
-    const struct dpro_strategy *strategy = dpro_optimum_strategy(optimum, which);
-    struct dpro_optimum_summary found = dpro_optimum_summary(optimum);
-    struct dpro_cycles cycles = dpro_strategy_cycles(strategy);
-    size_t n_tensors = dpro_model_n_tensors(ran);
-    struct make_maker m = {trace, ran, plan, mem_alloc(n_tensors * sizeof *m.parameter_of)};
-    memset(m.parameter_of, 0xFF, n_tensors * sizeof *m.parameter_of);
+    bool is_own = which == DPRO_BASELINE, is_finalist = which >= DPRO_FINALISTS;
+    const struct dpro_model *ran = o->models[DPRO_BASELINE];
+    const struct dpro_model *model = o->models[MIN(which, DPRO_BEST)];
+    const struct dpro_strategy *strategy =
+        is_finalist ? &o->finalist_strategies.at[which - DPRO_FINALISTS] : &o->strategies[which];
+    struct make_maker m = {trace, ran, plan, mem_alloc(ran->n_tensors * sizeof *m.parameter_of)};
+    memset(m.parameter_of, 0xFF, ran->n_tensors * sizeof *m.parameter_of);
     make_intern(&m, "");
     plan->framework = make_intern(&m, dpro_trace_framework(trace));
-    plan->stack = make_intern(&m, dpro_stack_name(dpro_model_stack(ran)));
+    plan->stack = make_intern(&m, dpro_stack_name(ran->capabilities.stack));
     plan->world_size = dpro_trace_world_size(trace);
     if (trace->n_ranks > 0 && trace->ranks[0].recording)
         plan->device =
             make_intern(&m, strtab_get(&trace->names, trace->ranks[0].recording->device));
-    bool is_own = which == DPRO_BASELINE; /* in all */
-    unsigned changed = families_of(model, dpro_optimum_strategy(optimum, DPRO_BASELINE), strategy);
-    bool of_modules = changed & ~OF_COMMUNICATION || dpro_optimum_memory_budget(optimum).needed;
+    unsigned changed = families_of(model, &o->strategies[DPRO_BASELINE], strategy);
+    bool of_modules = changed & ~OF_COMMUNICATION || o->memory.is_needed;
     plan->is_own = is_own || (of_modules && !(changed & OF_COMMUNICATION));
-    plan->baseline_ns = found.baseline_ns;
-    /* what jobs can be given */
-    plan->iteration_ns = is_own ? found.baseline_ns
-                         : which == DPRO_BEST
-                             ? found.best_ns
-                             : dpro_optimum_finalist(optimum, which - DPRO_FINALISTS).iteration_ns;
-    plan->compression = dpro_strategy_compression(strategy);
-    plan->cycle_ns = cycles.cycle_ns;
-    plan->fuses = cycles.fuses;
-    plan->fusion_bytes = cycles.fusion_bytes;
-    plan->profiled_cycle_ns = dpro_strategy_cycles(dpro_model_strategy(ran)).cycle_ns;
+    plan->baseline_ns = o->summary.baseline_ns; /* what jobs can be given */
+    plan->iteration_ns = is_own        ? o->summary.baseline_ns
+                         : is_finalist ? o->finalists.at[which - DPRO_FINALISTS].iteration_ns
+                                       : o->summary.best_ns;
+    plan->budget_bytes = o->memory.budget_bytes;
+    plan->baseline_peak_bytes = o->peaks[DPRO_BASELINE].bytes;
+    plan->peak_bytes = is_finalist ? 0 : o->peaks[which].bytes;
+    plan->compression = strategy->compression;
+    plan->cycle_ns = strategy->cycle_ns;
+    plan->fuses = strategy->fuses;
+    plan->fusion_bytes = strategy->fusion_bytes;
+    plan->profiled_cycle_ns = ran->baseline.cycle_ns;
     plan->n_servers = dpro_model_n_servers(model);
     add_models(&m);
-    add_modules(&m, optimum, which);
-    add_units(&m, optimum, which);
-    for (uint32_t b = 0; b < dpro_strategy_n_buckets(strategy); b++) {
+    add_modules(&m, model, strategy);
+    add_units(&m, o, which);
+    for (uint32_t b = 0; b < strategy->n_buckets; b++) {
         struct dpro_bucket bucket = dpro_strategy_bucket(model, strategy, b);
         for (uint32_t i = 0; i < plan->models.n; i++)
             add_bucket(&m, &bucket, i);

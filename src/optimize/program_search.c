@@ -210,6 +210,7 @@ static struct finalist *add_finalist(struct finals *p, struct program_search *s,
         setting_change(s, setting, &s->optimum->arena, job);
     const struct dpro_model *model = changes ? &job->model : s->model;
     struct finalist *f = finals_add(p, model, &model->baseline, NULL, NULL);
+    f->of = setting;
     f->kind = setting->kind;
     f->is_barred = !program_fits(s, setting);
     if (changes) {
@@ -219,23 +220,17 @@ static struct finalist *add_finalist(struct finals *p, struct program_search *s,
     return f;
 }
 
-static void add_all(struct finals *p, struct program_search *s, const struct setting **settings)
+static void add_all(struct finals *p, struct program_search *s)
 {
     finals_init(p, s->model, false);
     p->finalists = arena_array(&p->arena, OF_OTHERS + s->n_rows + s->pool.n, sizeof *p->finalists);
-    settings[p->n_finalists] = &s->as_ran;
     add_finalist(p, s, &s->as_ran)->is_barred = s->optimum->memory.is_needed;
-    settings[p->n_finalists] = &s->best;
     add_finalist(p, s, &s->best);
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        settings[p->n_finalists] = &s->rows[i].setting;
+    for (uint32_t i = 0; i < s->n_rows; i++)
         add_finalist(p, s, &s->rows[i].setting)->is_barred = true;
-    }
     p->n_listed = p->n_finalists;
-    EACH (const struct setting, setting, s->pool) {
-        settings[p->n_finalists] = setting;
+    EACH (const struct setting, setting, s->pool)
         add_finalist(p, s, setting);
-    }
     finals_evaluate(p);
 }
 
@@ -316,14 +311,12 @@ static const struct setting *search_choose(struct program_search *s)
     }
     struct finals p;
     bool may_keep = !o->memory.is_needed;
-    SCRATCH const struct setting **settings =
-        mem_array(OF_OTHERS + s->n_rows + s->pool.n, sizeof *settings);
-    add_all(&p, s, settings);
+    add_all(&p, s);
     add_baselines(s, &p);
     const struct finalist *best = finals_best(&p, may_keep), *is = finals_choose(&p, may_keep);
     o->summary.found_ns = llround((double)s->as_ran.ns * best->expected);
     o->summary.best_ns = llround((double)s->as_ran.ns * is->expected);
-    chosen = settings[is - p.finalists];
+    chosen = is->of;
     EACH (struct dpro_memory_choice, choice, o->memory.choices)
         choice->chosen =
             choice->iteration_ns == chosen->ns && choice->peak_bytes == chosen->peak.bytes;

@@ -111,7 +111,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     s->compression = space->best.compression;
 }
 
-void result_scale(struct dpro_optimum *o)
+static void result_scale(struct dpro_optimum *o)
 {
     struct dpro_optimum_summary *s = &o->summary;
     double ratio = model_job_scale(o->models[DPRO_BASELINE], s->baseline_ns);
@@ -140,36 +140,41 @@ void result_scale(struct dpro_optimum *o)
         better->best_ns = scaled_ns(ratio, better->best_ns);
 }
 
+#define VIEW_OF(name, list) .name = (list).at, .n_##name = (uint32_t)(list).n
+
+void result_end(struct dpro_optimum *o)
+{
+    result_scale(o);
+    if (o->models[DPRO_BASELINE]->whole_bytes > 0) {
+        /* what smaller buckets can reach is not known, nor what a cap makes */
+        o->summary.lower_bound_ns = 0;
+        o->summary.setting = NULL;
+    }
+    o->view = (struct dpro_optimum_view){
+        .summary = o->summary,
+        .memory = dpro_optimum_memory_budget(o),
+        .computing = o->computing,
+        .models = {o->models[0], o->models[1]},
+        .strategies = {&o->strategies[0], &o->strategies[1]},
+        .peaks = {o->peaks[0], o->peaks[1]},
+        .pipeline = {o->pipeline[0], o->pipeline[1]},
+        .times = {o->times[0], o->times[1]},
+        VIEW_OF(baselines, o->baselines),
+        VIEW_OF(counts, o->counts),
+        VIEW_OF(units, o->units),
+        VIEW_OF(finalists, o->finalists),
+        VIEW_OF(choices, o->memory.choices),
+        VIEW_OF(decisions, o->decisions),
+        VIEW_OF(improvements, o->improvements),
+    };
+}
+
 /* ---- looking at it ---- */
 
 const char *dpro_algorithm_name(enum dpro_algorithm algorithm)
 {
     static const char *const names[] = {"default", "paper", "dp"};
     return (unsigned)algorithm <= DPRO_ALGORITHM_DP ? names[algorithm] : NULL;
-}
-
-struct dpro_optimum_summary dpro_optimum_summary(const struct dpro_optimum *optimum)
-{
-    return optimum->summary;
-}
-
-const struct dpro_model *dpro_optimum_model(const struct dpro_optimum *optimum,
-                                            enum dpro_which which)
-{
-    return optimum->models[MIN(which, DPRO_BEST)];
-}
-
-const struct dpro_strategy *dpro_optimum_strategy(const struct dpro_optimum *optimum,
-                                                  enum dpro_which which)
-{
-    return which < DPRO_FINALISTS ? &optimum->strategies[which]
-                                  : &optimum->finalist_strategies.at[which - DPRO_FINALISTS];
-}
-
-struct dpro_memory_peak dpro_optimum_memory_peak(const struct dpro_optimum *optimum,
-                                                 enum dpro_which which)
-{
-    return which < DPRO_FINALISTS ? optimum->peaks[which] : (struct dpro_memory_peak){.bytes = 0};
 }
 
 struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *optimum)
@@ -189,38 +194,7 @@ struct dpro_memory_budget dpro_optimum_memory_budget(const struct dpro_optimum *
                                        .fits = m->fits};
 }
 
-struct dpro_pipeline_run dpro_optimum_pipeline(const struct dpro_optimum *optimum,
-                                               enum dpro_which which)
+const struct dpro_optimum_view *dpro_optimum_view(const struct dpro_optimum *optimum)
 {
-    return optimum->pipeline[which];
+    return &optimum->view;
 }
-
-struct dpro_computing_search dpro_optimum_computing(const struct dpro_optimum *optimum)
-{
-    return optimum->computing;
-}
-
-struct dpro_bucket_times dpro_optimum_times(const struct dpro_optimum *optimum,
-                                            enum dpro_which which, uint32_t bucket)
-{
-    return optimum->times[which][bucket];
-}
-
-/* dpro_optimum_n_decisions(optimum), dpro_optimum_decision(optimum, index), ... */
-#define LOOK_AT(list, name)                                                                        \
-    uint32_t dpro_optimum_n_##name##s(const struct dpro_optimum *optimum)                          \
-    {                                                                                              \
-        return (uint32_t)optimum->list.n;                                                          \
-    }                                                                                              \
-    struct dpro_##name dpro_optimum_##name(const struct dpro_optimum *optimum, uint32_t index)     \
-    {                                                                                              \
-        return optimum->list.at[index];                                                            \
-    }
-
-LOOK_AT(baselines, baseline)
-LOOK_AT(counts, server_count)
-LOOK_AT(decisions, decision)
-LOOK_AT(finalists, finalist)
-LOOK_AT(improvements, improvement)
-LOOK_AT(memory.choices, memory_choice)
-LOOK_AT(units, unit)

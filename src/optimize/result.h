@@ -26,6 +26,7 @@ struct dpro_optimum {
     ARRAY(struct dpro_strategy) finalist_strategies;
     ARRAY(const struct setting *) finalist_settings; /* of FSDP's units; else none */
     ARRAY(uint32_t) unit_numbers;                    /* the graph's, of `units` */
+    struct dpro_optimum_view view;                   /* of all that is told */
 };
 
 /* finalists.c: chooses the result, space->best, and fills in the expected times of it and of the
@@ -38,7 +39,8 @@ void result_fill(struct dpro_optimum *optimum, struct space *space);
 void result_tell_search(struct dpro_optimum *optimum, const struct search *search);
 /* result.c: fails, as an iteration of the job's model never ends. */
 _Noreturn void result_never_ends(void);
-/* result.c: the job as it ran gets its own time, and all else its share of that. */
-void result_scale(struct dpro_optimum *optimum);
+/* result.c: the job as it ran gets its own time, and all else its share of that; then the result
+ * can be looked at. */
+void result_end(struct dpro_optimum *optimum);
 /* decisions.c: how the best strategy differs from the job's own. */
 void result_decide(struct dpro_optimum *optimum);

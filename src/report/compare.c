@@ -329,12 +329,5 @@ int dpro_compare_times(const struct dpro_comparison *comparison,
     return OUTCOME(err, find_times(comparison, times));
 }
 
-int dpro_compare_text(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_text, comparison, err);
-}
-
-int dpro_compare_json(const struct dpro_comparison *comparison, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_json, comparison, err);
-}
+REPORT(dpro_compare_text, dpro_comparison, write_text)
+REPORT(dpro_compare_json, dpro_comparison, write_json)

@@ -417,10 +417,7 @@ static void write_baseline(struct writer *w, const void *report)
     writer_text(w, "\n");
 }
 
-int dpro_diagnose_json(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, diagnosis_write, report, err);
-}
+REPORT(dpro_diagnose_json, dpro_diagnose_report, diagnosis_write)
 
 int dpro_diagnose_save(const struct dpro_diagnose_report *report, const char *path,
                        struct dpro_error *err)
@@ -458,7 +455,4 @@ static void write_text(struct writer *w, const void *report)
     array_fini(&d.steps);
 }
 
-int dpro_diagnose_text(const struct dpro_diagnose_report *report, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_text, report, err);
-}
+REPORT(dpro_diagnose_text, dpro_diagnose_report, write_text)

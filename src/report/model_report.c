@@ -1,6 +1,7 @@
 /* What a prediction rests on. */
 #include "report/model_report.h"
 
+#include "cost/program/modules.h"
 #include "report/table.h"
 #include "report/words.h"
 
@@ -211,10 +212,10 @@ void model_write_categories(struct writer *w, const char *key, const struct dpro
 void model_write_modules(struct writer *w, const char *key, const struct dpro_model *model,
                          const struct dpro_strategy *strategy, unsigned ways)
 {
-    WRITER_LIST (w, key, m, dpro_model_n_modules(model)) {
-        struct dpro_module module = dpro_strategy_module(model, strategy, m);
-        if (ways ? (module.computing & ways) != 0 : module.recomputed != 0)
-            writer_string(w, module.name);
+    WRITER_LIST (w, key, m, model->n_modules) {
+        bool recomputed = strategy->recomputed && strategy->recomputed[m];
+        if (ways ? (computing_way(model, strategy, m) & ways) != 0 : recomputed)
+            writer_string(w, model->modules[m].name);
     }
 }
 

@@ -335,7 +335,4 @@ static void write_json(struct writer *w, const void *report)
     facts_fini(&facts);
 }
 
-int dpro_report_json(const struct dpro_report *report, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_json, report, err);
-}
+REPORT(dpro_report_json, dpro_report, write_json)

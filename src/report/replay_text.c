@@ -431,7 +431,4 @@ static void write_text(struct writer *w, const void *report)
     facts_fini(f);
 }
 
-int dpro_report_text(const struct dpro_report *report, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_text, report, err);
-}
+REPORT(dpro_report_text, dpro_report, write_text)

@@ -127,10 +127,7 @@ static void write_text(struct writer *w, const void *verify)
         table_wrapped(w, "warning: ", 9, v->warnings.at[i]);
 }
 
-int dpro_verify_text(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_text, v, err);
-}
+REPORT(dpro_verify_text, dpro_verify, write_text)
 
 static void key_gain(struct writer *w, const char *key, bool known, struct gain gain)
 {
@@ -188,7 +185,4 @@ static void write_json(struct writer *w, const void *verify)
     writer_text(w, "\n");
 }
 
-int dpro_verify_json(const struct dpro_verify *v, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_json, v, err);
-}
+REPORT(dpro_verify_json, dpro_verify, write_json)

@@ -373,10 +373,7 @@ static void write_text(struct writer *w, const void *report)
     warnings_write_text(w, &warnings, 1);
 }
 
-int dpro_whatif_text(const struct dpro_whatif_report *r, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_text, r, err);
-}
+REPORT(dpro_whatif_text, dpro_whatif_report, write_text)
 
 /* ---- JSON ---- */
 
@@ -527,7 +524,4 @@ static void write_json(struct writer *w, const void *report)
     writer_text(w, "\n");
 }
 
-int dpro_whatif_json(const struct dpro_whatif_report *r, FILE *out, struct dpro_error *err)
-{
-    return writer_write_file(out, write_json, r, err);
-}
+REPORT(dpro_whatif_json, dpro_whatif_report, write_json)

@@ -1,7 +1,7 @@
 /* Numbers and sentences for people. */
 #pragma once
 
-#include "base/base.h"
+#include "base/writer.h"
 
 /* Numbers as text, in a buffer that lives as long as the enclosing block. */
 #define NUMBER_TEXT 32
@@ -37,6 +37,13 @@ struct words {
 /* Puts `separator` before it, unless it is the first. */
 void words_add(struct words *words, const char *separator, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Defines a public function that writes a report of `struct of`, by one of its own. */
+#define REPORT(name, of, write)                                                                    \
+    int name(const struct of *report, FILE *out, struct dpro_error *err)                           \
+    {                                                                                              \
+        return writer_write_file(out, write, report, err);                                         \
+    }
 
 /* Sentences with titles, as a verdict consists of: a terminal, JSON and a page say the same. */
 struct lines {

@@ -130,13 +130,14 @@ TEST(the_search_comes_near_the_best_of_all_ways_and_buckets)
         draw_costs(b, seed);
         int64_t alone_ns, least_ns = brute_force(model, &alone_ns);
         struct dpro_optimum *o = optimum_of(model, &both);
-        int64_t ns = value_of(model, dpro_optimum_strategy(o, DPRO_BEST));
+        int64_t ns = value_of(model, dpro_optimum_view(o)->strategies[DPRO_BEST]);
         double more = (double)ns / (double)least_ns - 1;
         if (more > 0.03)
             fail_msg("seed %d: %lld instead of %lld", (int)seed, (long long)ns,
                      (long long)least_ns);
         n_far += more > 0.0105; /* 0.5 % for plain buckets, and for the job's own */
-        assert_true(dpro_optimum_summary(o).best_ns <= dpro_optimum_summary(o).baseline_ns);
+        assert_true(dpro_optimum_view(o)->summary.best_ns <=
+                    dpro_optimum_view(o)->summary.baseline_ns);
     }
     assert_in_range(n_far, 0, n / 40);
 }
@@ -176,8 +177,9 @@ TEST(every_algorithm_finds_what_wins)
         struct dpro_optimize_options options = {.computing = DPRO_BF16, .algorithm = algorithms[i]};
         struct dpro_optimum *o = optimum_of(model, &options);
         for (uint32_t m = 1; m < N_MODULES; m++)
-            assert_int_equal(dpro_optimum_strategy(o, DPRO_BEST)->computing[m], DPRO_BF16);
-        assert_true(dpro_optimum_summary(o).best_ns < dpro_optimum_computing(o).communication_ns);
+            assert_int_equal(dpro_optimum_view(o)->strategies[DPRO_BEST]->computing[m], DPRO_BF16);
+        assert_true(dpro_optimum_view(o)->summary.best_ns <
+                    dpro_optimum_view(o)->computing.communication_ns);
         free_job(model, b);
     }
 }
@@ -186,7 +188,7 @@ static unsigned way_of_block(const struct dpro_model *model, unsigned allowed, i
 {
     struct dpro_optimize_options options = {.computing = allowed, .assumed_costs = assumed};
     struct dpro_optimum *o = optimum_of(model, &options);
-    unsigned way = dpro_optimum_strategy(o, DPRO_BEST)->computing[1];
+    unsigned way = dpro_optimum_view(o)->strategies[DPRO_BEST]->computing[1];
     return way;
 }
 
@@ -224,7 +226,7 @@ TEST(the_result_is_the_same_with_any_threads_and_views)
         draw_costs(b, seed);
         for (int i = 0; i < 4; i++) {
             struct dpro_optimum *o = optimum_of(model, &options[i]);
-            ns[i] = value_of(model, dpro_optimum_strategy(o, DPRO_BEST));
+            ns[i] = value_of(model, dpro_optimum_view(o)->strategies[DPRO_BEST]);
         }
         assert_int_equal(ns[0], ns[1]);
         for (int i = 2; i < 4; i++)

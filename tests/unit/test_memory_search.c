@@ -153,9 +153,9 @@ static int64_t brute_force(const struct dpro_model *model, uint64_t budget)
 static struct dpro_memory_choice chosen_of(const struct dpro_optimum *o)
 {
     struct dpro_memory_choice chosen = {.name = NULL};
-    for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(o); i++)
-        if (dpro_optimum_memory_choice(o, i).chosen)
-            chosen = dpro_optimum_memory_choice(o, i);
+    for (uint32_t i = 0; i < dpro_optimum_view(o)->n_choices; i++)
+        if (dpro_optimum_view(o)->choices[i].chosen)
+            chosen = dpro_optimum_view(o)->choices[i];
     return chosen;
 }
 
@@ -169,13 +169,13 @@ TEST(the_choice_is_the_fastest_that_fits)
         struct dpro_optimize_options options = {
             .memory_bytes = budget, .no_accumulation = 1, .budget_s = 0.05, .threads = 1};
         struct dpro_optimum *o = optimum_of(model, &options);
-        struct dpro_memory_budget b = dpro_optimum_memory_budget(o);
+        struct dpro_memory_budget b = dpro_optimum_view(o)->memory;
         assert_true(b.needed && b.fits);
         assert_int_equal(b.budget_bytes, budget);
         assert_int_equal(chosen_of(o).iteration_ns, brute_force(model, budget));
-        assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BASELINE).bytes, high);
-        assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
-        assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, chosen_of(o).peak_bytes);
+        assert_int_equal(dpro_optimum_view(o)->peaks[DPRO_BASELINE].bytes, high);
+        assert_true(dpro_optimum_view(o)->peaks[DPRO_BEST].bytes <= budget);
+        assert_int_equal(dpro_optimum_view(o)->peaks[DPRO_BEST].bytes, chosen_of(o).peak_bytes);
     }
 }
 
@@ -204,21 +204,21 @@ TEST(nothing_is_tried_where_the_job_fits)
     uint64_t peak = peak_of(model, 0);
     struct dpro_optimize_options options = {.memory_bytes = peak};
     struct dpro_optimum *o = optimum_of(model, &options);
-    assert_true(!dpro_optimum_memory_budget(o).needed && dpro_optimum_memory_budget(o).fits);
-    assert_int_equal(dpro_optimum_n_memory_choices(o), 0);
-    assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, peak);
+    assert_true(!dpro_optimum_view(o)->memory.needed && dpro_optimum_view(o)->memory.fits);
+    assert_int_equal(dpro_optimum_view(o)->n_choices, 0);
+    assert_int_equal(dpro_optimum_view(o)->peaks[DPRO_BEST].bytes, peak);
     blocks->memory.capacity_bytes = 2 * peak; /* a share of the device */
     options = (struct dpro_optimize_options){.memory_share = 0.5};
     o = optimum_of(model, &options);
-    assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, peak);
-    assert_int_equal(dpro_optimum_memory_budget(o).capacity_bytes, 2 * peak);
+    assert_int_equal(dpro_optimum_view(o)->memory.budget_bytes, peak);
+    assert_int_equal(dpro_optimum_view(o)->memory.capacity_bytes, 2 * peak);
     options.memory_share = 1e-30; /* of nothing: no budget would be another question */
     o = optimum_of(model, &options);
-    assert_int_equal(dpro_optimum_memory_budget(o).budget_bytes, 1);
-    assert_false(dpro_optimum_memory_budget(o).fits);
+    assert_int_equal(dpro_optimum_view(o)->memory.budget_bytes, 1);
+    assert_false(dpro_optimum_view(o)->memory.fits);
     options.memory_share = 1e30;
     o = optimum_of(model, &options);
-    assert_true(dpro_optimum_memory_budget(o).fits);
+    assert_true(dpro_optimum_view(o)->memory.fits);
 }
 
 TEST(where_nothing_fits_the_least_budget_does)
@@ -229,17 +229,18 @@ TEST(where_nothing_fits_the_least_budget_does)
         struct dpro_optimize_options options = {
             .memory_bytes = RESIDENT, .no_accumulation = seed % 2, .budget_s = 0.05, .threads = 1};
         struct dpro_optimum *o = optimum_of(model, &options);
-        struct dpro_memory_budget b = dpro_optimum_memory_budget(o);
+        struct dpro_memory_budget b = dpro_optimum_view(o)->memory;
         assert_true(b.needed && !b.fits && b.least_bytes > RESIDENT);
         assert_null(chosen_of(o).name);
-        assert_int_equal(dpro_optimum_summary(o).best_ns, dpro_optimum_summary(o).baseline_ns);
+        assert_int_equal(dpro_optimum_view(o)->summary.best_ns,
+                         dpro_optimum_view(o)->summary.baseline_ns);
         if (seed % 2) { /* no set of blocks has a lower peak */
             for (uint32_t set = 0; set < 1u << N_BLOCKS; set++)
                 assert_true(peak_of(model, set) >= b.least_bytes);
         }
         options.memory_bytes = b.least_bytes;
         o = optimum_of(model, &options);
-        assert_true(dpro_optimum_memory_budget(o).fits);
+        assert_true(dpro_optimum_view(o)->memory.fits);
     }
 }
 
@@ -252,7 +253,7 @@ TEST(a_batch_is_cut_where_that_is_faster)
         blocks->modules[i].recompute_ns = blocks->program_calls[i].recompute_ns = 1000000000;
     struct dpro_optimum *o = optimum_of(model, &options);
     assert_true(chosen_of(o).micro_batches > 1);
-    assert_int_equal(dpro_strategy_micro_batches(dpro_optimum_strategy(o, DPRO_BEST)),
+    assert_int_equal(dpro_strategy_micro_batches(dpro_optimum_view(o)->strategies[DPRO_BEST]),
                      chosen_of(o).micro_batches);
     blocks->memory.batch_size = 67; /* a prime number, and too many parts */
     o = optimum_of(model, &options);
@@ -327,7 +328,7 @@ TEST(the_least_budget_is_that_of_the_best_set_of_modules_of_all_levels)
         struct dpro_optimize_options options = {
             .memory_bytes = RESIDENT, .no_accumulation = 1, .budget_s = 0.05, .threads = 1};
         struct dpro_optimum *o = optimum_of(model, &options);
-        uint64_t found = dpro_optimum_memory_budget(o).least_bytes;
+        uint64_t found = dpro_optimum_view(o)->memory.least_bytes;
         assert_true(found >= least && (double)found <= 1.02 * (double)least);
         if (n <= 12)
             assert_int_equal(found, least);
@@ -348,8 +349,8 @@ TEST(a_batch_is_not_cut_for_less_than_what_is_unsure_of_it)
                 own_ns * (much ? 60 : 5) / 100;
         struct dpro_optimum *o = optimum_of(model, &options);
         int64_t cut_ns = INT64_MAX;
-        for (uint32_t i = 0; i < dpro_optimum_n_memory_choices(o); i++) {
-            struct dpro_memory_choice choice = dpro_optimum_memory_choice(o, i);
+        for (uint32_t i = 0; i < dpro_optimum_view(o)->n_choices; i++) {
+            struct dpro_memory_choice choice = dpro_optimum_view(o)->choices[i];
             if (choice.micro_batches > 1 && choice.fits && choice.iteration_ns < cut_ns)
                 cut_ns = choice.iteration_ns;
         }
@@ -390,7 +391,7 @@ TEST(no_pass_breaks_the_budget)
         struct dpro_optimum *o = optimum_of(model, &options);
         assert_int_equal(seen_memory, budget);
         assert_true(seen_peak > 0 && seen_peak <= budget);
-        assert_true(dpro_optimum_memory_peak(o, DPRO_BEST).bytes <= budget);
+        assert_true(dpro_optimum_view(o)->peaks[DPRO_BEST].bytes <= budget);
     }
 }
 

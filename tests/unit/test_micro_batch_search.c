@@ -168,7 +168,7 @@ static void assert_finds_the_fastest(const struct asked *job)
     assert_true(own > 15 * MB);
     for (uint64_t budget = own + MB; budget > own / 2; budget -= own / 6) {
         struct dpro_optimum *o = search(job, budget);
-        struct dpro_memory_budget memory = dpro_optimum_memory_budget(o);
+        struct dpro_memory_budget memory = dpro_optimum_view(o)->memory;
         int64_t least = fastest(job, budget);
         assert_int_equal(memory.fits, least < INT64_MAX);
         assert_int_equal(memory.needed, own > budget);
@@ -176,10 +176,10 @@ static void assert_finds_the_fastest(const struct asked *job)
             assert_true(memory.least_bytes > budget);
             continue;
         }
-        uint32_t n = dpro_optimum_n_improvements(o);
-        int64_t found = n > 0 ? dpro_optimum_improvement(o, n - 1).best_ns : INT64_MAX;
-        assert_int_equal(memory.needed ? found : MIN(found, dpro_optimum_summary(o).baseline_ns),
-                         least);
+        uint32_t n = dpro_optimum_view(o)->n_improvements;
+        int64_t found = n > 0 ? dpro_optimum_view(o)->improvements[n - 1].best_ns : INT64_MAX;
+        assert_int_equal(
+            memory.needed ? found : MIN(found, dpro_optimum_view(o)->summary.baseline_ns), least);
     }
 }
 
@@ -202,8 +202,8 @@ TEST(what_is_chosen_is_what_a_whatif_of_it_answers)
     struct asked job = job_with_memory("torch-pp-gloo-n2", 2);
     uint64_t own = ask(&job, 0, DPRO_SCHEDULE_UNKNOWN, NULL).bytes;
     struct dpro_optimum *o = search(&job, own * 3 / 4);
-    const struct dpro_strategy *best = dpro_optimum_strategy(o, DPRO_BEST);
-    struct dpro_pipeline_run run = dpro_optimum_pipeline(o, DPRO_BEST);
+    const struct dpro_strategy *best = dpro_optimum_view(o)->strategies[DPRO_BEST];
+    struct dpro_pipeline_run run = dpro_optimum_view(o)->pipeline[DPRO_BEST];
     char names[100] = "";
     for (uint32_t m = 0; m < job.n_modules; m++) {
         struct dpro_module module = dpro_strategy_module(job.model, best, m);
@@ -213,10 +213,10 @@ TEST(what_is_chosen_is_what_a_whatif_of_it_answers)
     }
     struct answer a = ask(&job, run.n_micro_batches, run.schedule, names[0] ? names : NULL);
     assert_true(a.bytes <= own * 3 / 4);
-    assert_int_equal(dpro_optimum_summary(o).likely_ns, a.ns);
-    assert_int_equal(dpro_optimum_memory_peak(o, DPRO_BEST).bytes, a.bytes);
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(o); b++) {
-        struct dpro_baseline row = dpro_optimum_baseline(o, b);
+    assert_int_equal(dpro_optimum_view(o)->summary.likely_ns, a.ns);
+    assert_int_equal(dpro_optimum_view(o)->peaks[DPRO_BEST].bytes, a.bytes);
+    for (uint32_t b = 0; b < dpro_optimum_view(o)->n_baselines; b++) {
+        struct dpro_baseline row = dpro_optimum_view(o)->baselines[b];
         char schedule[16];
         uint32_t n, s = DPRO_SCHEDULE_GPIPE;
         assert_int_equal(sscanf(row.name, "%15s %u", schedule, &n), 2);

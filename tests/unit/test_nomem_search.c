@@ -25,8 +25,8 @@ static void check_search(const struct dpro_optimize_options *options, long step,
         all = nomem_n_left >= 0;
         nomem_n_left = -1;
         assert_true(rc == 0 || (rc == DPRO_ENOMEM && err.code == rc && optimum == NULL));
-        assert_true(rc < 0 || dpro_optimum_summary(optimum).best_ns <=
-                                  dpro_optimum_summary(optimum).baseline_ns);
+        assert_true(rc < 0 || dpro_optimum_view(optimum)->summary.best_ns <=
+                                  dpro_optimum_view(optimum)->summary.baseline_ns);
         n_failed += rc < 0;
         dpro_optimum_destroy(optimum);
     }

@@ -165,8 +165,10 @@ TEST(the_example_pass_takes_part)
     assert_string_equal(logged, "");
     struct dpro_optimum *plain = optimize_with(model, &without);
     /* its candidates are looked at beside the others */
-    assert_true(dpro_optimum_summary(with).n_candidates > dpro_optimum_summary(plain).n_candidates);
-    assert_true(dpro_optimum_summary(with).best_ns <= dpro_optimum_summary(with).baseline_ns);
+    assert_true(dpro_optimum_view(with)->summary.n_candidates >
+                dpro_optimum_view(plain)->summary.n_candidates);
+    assert_true(dpro_optimum_view(with)->summary.best_ns <=
+                dpro_optimum_view(with)->summary.baseline_ns);
     dpro_model_destroy(model);
 }
 
@@ -263,16 +265,16 @@ TEST(what_changes_numerics_needs_leave)
     struct dpro_optimize_options options = {.passes = passes, .n_passes = 1};
     n_asked = 0;
     struct dpro_optimum *optimum = optimize_with(model, &options);
-    int64_t full_ns = dpro_optimum_summary(optimum).best_ns;
+    int64_t full_ns = dpro_optimum_view(optimum)->summary.best_ns;
     assert_true(n_asked > 0);
-    assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_NONE);
+    assert_int_equal(dpro_optimum_view(optimum)->summary.compression, DPRO_COMPRESSION_NONE);
     own.changes_numerics = 1;
     n_asked = 0;
     optimize_with(model, &options);
     assert_int_equal(n_asked, 0);
     options.compressions = 1u << DPRO_COMPRESSION_BF16;
     optimum = optimize_with(model, &options);
-    assert_int_equal(dpro_optimum_summary(optimum).compression, DPRO_COMPRESSION_BF16);
-    assert_true(dpro_optimum_summary(optimum).best_ns < full_ns);
+    assert_int_equal(dpro_optimum_view(optimum)->summary.compression, DPRO_COMPRESSION_BF16);
+    assert_true(dpro_optimum_view(optimum)->summary.best_ns < full_ns);
     dpro_model_destroy(model);
 }

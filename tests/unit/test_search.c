@@ -332,8 +332,8 @@ TEST(late_ranks_stand_for_many_that_differ)
     /* and the result is of all of them */
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *optimum = optimum_of(model, &options);
-    assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)),
-                     dpro_optimum_summary(optimum).best_ns);
+    assert_int_equal(value_of(model, dpro_optimum_view(optimum)->strategies[DPRO_BEST]),
+                     dpro_optimum_view(optimum)->summary.best_ns);
 }
 
 /* ---- results ---- */
@@ -350,17 +350,18 @@ TEST(a_result_is_no_worse_than_anything_it_is_compared_with)
             struct dpro_optimize_options options = {.algorithm = (enum dpro_algorithm)a,
                                                     .threads = 1};
             struct dpro_optimum *optimum = optimum_of(model, &options);
-            struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+            struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
             bool alone = a == DPRO_ALGORITHM_PAPER || a == DPRO_ALGORITHM_DP; /* what they find */
             assert_true((alone || s.best_ns <= s.baseline_ns) && s.best_ns >= s.lower_bound_ns);
             assert_string_equal(s.stopped_by, s.n_rounds > 0 ? "converged" : "nothing left to try");
-            for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
-                struct dpro_baseline baseline = dpro_optimum_baseline(optimum, b);
+            for (uint32_t b = 0; b < dpro_optimum_view(optimum)->n_baselines; b++) {
+                struct dpro_baseline baseline = dpro_optimum_view(optimum)->baselines[b];
                 assert_true(alone || s.best_ns <= baseline.iteration_ns);
                 assert_true(baseline.n_buckets >= 1 && baseline.n_buckets <= model->n_tensors);
             }
             /* and it is what its strategy takes */
-            assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
+            assert_int_equal(value_of(model, dpro_optimum_view(optimum)->strategies[DPRO_BEST]),
+                             s.best_ns);
         }
     }
 }
@@ -381,8 +382,9 @@ TEST(a_result_is_what_the_jobs_stack_can_be_given)
                                                         .compressions = 1 << DPRO_COMPRESSION_FP16 |
                                                                         1 << DPRO_COMPRESSION_BF16};
                 struct dpro_optimum *optimum = optimum_of(model, &options);
-                const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
-                struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+                const struct dpro_strategy *best =
+                    dpro_optimum_view(optimum)->strategies[DPRO_BEST];
+                struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
                 assert_true(capabilities_allow(&model->capabilities, best));
                 assert_true(s.best_ns <= s.baseline_ns || a == DPRO_ALGORITHM_PAPER ||
                             a == DPRO_ALGORITHM_DP);
@@ -412,14 +414,16 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
         model->baseline.fusion_bytes = UINT64_C(128) << 20;
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
-        struct dpro_cycles best = dpro_strategy_cycles(dpro_optimum_strategy(optimum, DPRO_BEST));
+        struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
+        struct dpro_cycles best =
+            dpro_strategy_cycles(dpro_optimum_view(optimum)->strategies[DPRO_BEST]);
         assert_true(s.best_ns <= s.baseline_ns);
         if (cycles_ns[i] > s.best_ns) { /* which an iteration takes at least then */
             assert_true(s.baseline_ns >= cycles_ns[i]);
             assert_true(best.cycle_ns < cycles_ns[i]);
         }
-        assert_int_equal(value_of(model, dpro_optimum_strategy(optimum, DPRO_BEST)), s.best_ns);
+        assert_int_equal(value_of(model, dpro_optimum_view(optimum)->strategies[DPRO_BEST]),
+                         s.best_ns);
     }
 }
 
@@ -430,13 +434,14 @@ TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
     model->net.link.cpu_ns.value = model->net.link.byte_ns.value / 4;
     struct dpro_optimize_options options = {.seed = 5, .threads = 1};
     struct dpro_optimum *first = optimum_of(model, &options);
-    const struct dpro_strategy *s = dpro_optimum_strategy(first, DPRO_BEST);
+    const struct dpro_strategy *s = dpro_optimum_view(first)->strategies[DPRO_BEST];
     for (options.threads = 2; options.threads <= 5; options.threads += 3) {
         struct dpro_optimum *other = optimum_of(model, &options);
-        const struct dpro_strategy *t = dpro_optimum_strategy(other, DPRO_BEST);
-        assert_int_equal(dpro_optimum_summary(first).best_ns, dpro_optimum_summary(other).best_ns);
-        assert_int_equal(dpro_optimum_summary(first).n_candidates,
-                         dpro_optimum_summary(other).n_candidates);
+        const struct dpro_strategy *t = dpro_optimum_view(other)->strategies[DPRO_BEST];
+        assert_int_equal(dpro_optimum_view(first)->summary.best_ns,
+                         dpro_optimum_view(other)->summary.best_ns);
+        assert_int_equal(dpro_optimum_view(first)->summary.n_candidates,
+                         dpro_optimum_view(other)->summary.n_candidates);
         assert_int_equal(s->n_buckets, t->n_buckets);
         assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
         assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
@@ -460,14 +465,14 @@ TEST(a_stopped_search_gives_the_best_so_far)
     struct dpro_optimize_options options = {
         .no_symmetry = 1, .threads = 1, .progress = stop_soon, .arg = &n_calls};
     struct dpro_optimum *optimum = optimum_of(model, &options);
-    struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+    struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
     assert_string_equal(s.stopped_by, "stopped");
     assert_int_equal(n_calls, 1);
     assert_true(s.best_ns < s.baseline_ns);
 
     options = (struct dpro_optimize_options){.no_symmetry = 1, .threads = 1, .budget_s = 1e-6};
     optimum = optimum_of(model, &options);
-    s = dpro_optimum_summary(optimum);
+    s = dpro_optimum_view(optimum)->summary;
     assert_string_equal(s.stopped_by, "budget");
     assert_true(s.best_ns < s.baseline_ns && s.seconds < 5);
 }
@@ -477,10 +482,10 @@ TEST(uncertain_numbers_make_an_uncertain_gain)
     struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
-    assert_true(dpro_optimum_summary(sure).uncertainty_pct == 0);
+    assert_true(dpro_optimum_view(sure)->summary.uncertainty_pct == 0);
     model->net.link.byte_ns.std = model->net.link.byte_ns.value / 5;
     struct dpro_optimum *unsure = optimum_of(model, &options);
-    assert_true(dpro_optimum_summary(unsure).uncertainty_pct > 0.01);
+    assert_true(dpro_optimum_view(unsure)->summary.uncertainty_pct > 0.01);
 }
 
 /* What communication takes from computation is learnt as nothing, but not for sure: it can only be
@@ -492,7 +497,8 @@ TEST(a_promise_is_a_mean_over_what_the_numbers_may_be)
     struct dpro_optimum *sure = optimum_of(model, &options);
     model->net.link.cpu_ns.std = model->net.link.byte_ns.value;
     struct dpro_optimum *unsure = optimum_of(model, &options);
-    struct dpro_optimum_summary a = dpro_optimum_summary(sure), b = dpro_optimum_summary(unsure);
+    struct dpro_optimum_summary a = dpro_optimum_view(sure)->summary,
+                                b = dpro_optimum_view(unsure)->summary;
     assert_int_equal(a.baseline_ns, b.baseline_ns);
     assert_true(b.best_ns > a.best_ns + (a.baseline_ns - a.best_ns) / 20 &&
                 b.best_ns < b.baseline_ns);
@@ -516,8 +522,8 @@ TEST(a_promise_knows_of_ranks_that_are_late_by_turns)
                 model->ranks[r].sample_scale[i] = varies && i % 2 == r ? 1.1 : 1;
         }
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        best_ns[varies] = dpro_optimum_summary(optimum).best_ns;
-        baseline_ns[varies] = dpro_optimum_summary(optimum).baseline_ns;
+        best_ns[varies] = dpro_optimum_view(optimum)->summary.best_ns;
+        baseline_ns[varies] = dpro_optimum_view(optimum)->summary.baseline_ns;
     }
     assert_int_equal(baseline_ns[0], baseline_ns[1]);
     assert_true(best_ns[0] != best_ns[1]);
@@ -528,21 +534,23 @@ TEST(a_setting_that_is_as_good_is_preferred)
     struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
-    assert_null(dpro_optimum_summary(sure).setting); /* buckets of its own win something */
-    model->measured_ns = dpro_optimum_summary(sure).baseline_ns; /* half a percent is nothing */
+    assert_null(dpro_optimum_view(sure)->summary.setting); /* buckets of its own win something */
+    model->measured_ns =
+        dpro_optimum_view(sure)->summary.baseline_ns; /* half a percent is nothing */
     struct dpro_optimum *unsure = optimum_of(model, &options);
-    struct dpro_optimum_summary s = dpro_optimum_summary(unsure);
+    struct dpro_optimum_summary s = dpro_optimum_view(unsure)->summary;
     assert_non_null(s.setting);
     bool is_listed = false;
-    for (uint32_t b = 0; b < dpro_optimum_n_baselines(unsure); b++) {
-        struct dpro_baseline baseline = dpro_optimum_baseline(unsure, b);
-        is_listed |= strcmp(baseline.text, s.setting) == 0 && baseline.iteration_ns == s.best_ns &&
-                     baseline.n_buckets == dpro_optimum_strategy(unsure, DPRO_BEST)->n_buckets;
+    for (uint32_t b = 0; b < dpro_optimum_view(unsure)->n_baselines; b++) {
+        struct dpro_baseline baseline = dpro_optimum_view(unsure)->baselines[b];
+        is_listed |=
+            strcmp(baseline.text, s.setting) == 0 && baseline.iteration_ns == s.best_ns &&
+            baseline.n_buckets == dpro_optimum_view(unsure)->strategies[DPRO_BEST]->n_buckets;
     }
     assert_true(is_listed);
     model->capabilities = model_capabilities(DPRO_STACK_HOROVOD); /* which has no such setting */
     struct dpro_optimum *other = optimum_of(model, &options);
-    assert_null(dpro_optimum_summary(other).setting);
+    assert_null(dpro_optimum_view(other)->summary.setting);
 }
 
 TEST(nothing_in_the_table_is_faster_than_the_result_whatever_the_numbers_may_be)
@@ -552,10 +560,10 @@ TEST(nothing_in_the_table_is_faster_than_the_result_whatever_the_numbers_may_be)
         struct dpro_optimize_options options = {.threads = 1};
         model->net.collective.overhead_ns.std = errors * model->net.collective.overhead_ns.value;
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        struct dpro_optimum_summary s = dpro_optimum_summary(optimum);
+        struct dpro_optimum_summary s = dpro_optimum_view(optimum)->summary;
         assert_true(s.found_ns <= s.best_ns && s.best_ns <= s.baseline_ns);
-        for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++)
-            assert_true(s.found_ns <= dpro_optimum_baseline(optimum, b).iteration_ns);
+        for (uint32_t b = 0; b < dpro_optimum_view(optimum)->n_baselines; b++)
+            assert_true(s.found_ns <= dpro_optimum_view(optimum)->baselines[b].iteration_ns);
     }
 }
 
@@ -564,14 +572,14 @@ TEST(a_bound_gives_way_to_doubt)
     struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *sure = optimum_of(model, &options);
-    struct dpro_optimum_summary a = dpro_optimum_summary(sure);
+    struct dpro_optimum_summary a = dpro_optimum_view(sure)->summary;
     model->measured_ns = a.baseline_ns;
     model->job_noise = model->usual_noise = 0.06 / 3;
     model->n_samples = 9;
     for (uint32_t r = 0; r < model->n_ranks; r++)
         model->ranks[r].sample_scale = NULL;
     struct dpro_optimum *restless = optimum_of(model, &options);
-    struct dpro_optimum_summary b = dpro_optimum_summary(restless);
+    struct dpro_optimum_summary b = dpro_optimum_view(restless)->summary;
     assert_true((double)b.lower_bound_ns < 0.95 * (double)a.lower_bound_ns); /* 2 * sqrt 2 * 2 % */
     assert_true(b.lower_bound_ns > 0);
 }
@@ -581,7 +589,7 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
     struct dpro_model *model = paper_job("bert-base", 4);
     struct dpro_optimize_options options = {.threads = 1};
     struct dpro_optimum *generated = optimum_of(model, &options);
-    struct dpro_optimum_summary s = dpro_optimum_summary(generated);
+    struct dpro_optimum_summary s = dpro_optimum_view(generated)->summary;
     double gain_pct = 100 * ((double)s.baseline_ns / (double)s.best_ns - 1);
     assert_true(gain_pct > 1);
     double before = 0;
@@ -589,7 +597,7 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
         model->measured_ns = s.baseline_ns;
         model->misfit = off_pct / 100.0;
         struct dpro_optimum *learnt = optimum_of(model, &options);
-        struct dpro_optimum_summary told = dpro_optimum_summary(learnt);
+        struct dpro_optimum_summary told = dpro_optimum_view(learnt)->summary;
         double unsure = told.uncertainty_pct;
         double gain = (double)told.baseline_ns / (double)told.best_ns - 1;
         assert_true(unsure > before && unsure >= gain * off_pct);
@@ -605,7 +613,7 @@ TEST(a_model_off_its_recording_makes_an_uncertain_gain)
             model->ranks[r].sample_scale[i] = 1;
     }
     struct dpro_optimum *restless = optimum_of(model, &options);
-    s = dpro_optimum_summary(restless);
+    s = dpro_optimum_view(restless)->summary;
     assert_true(s.uncertainty_pct >= 30 * ((double)s.baseline_ns / (double)s.best_ns - 1));
 }
 
@@ -615,18 +623,18 @@ TEST(decisions_tell_all_that_differs)
     struct dpro_optimize_options options = {.threads = 1,
                                             .compressions = 1u << DPRO_COMPRESSION_FP16};
     struct dpro_optimum *optimum = optimum_of(model, &options);
-    const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
-    uint32_t n = dpro_optimum_n_decisions(optimum);
+    const struct dpro_strategy *best = dpro_optimum_view(optimum)->strategies[DPRO_BEST];
+    uint32_t n = dpro_optimum_view(optimum)->n_decisions;
     assert_true(n > 1);
-    struct dpro_decision last = dpro_optimum_decision(optimum, n - 1);
+    struct dpro_decision last = dpro_optimum_view(optimum)->decisions[n - 1];
     assert_string_equal(last.pass, "compression");
     assert_string_equal(last.decision, "fp16");
     uint32_t n_fusions = 0;
     for (uint32_t i = 0; i < n; i++)
-        n_fusions += strcmp(dpro_optimum_decision(optimum, i).pass, "tensor-fusion") == 0;
+        n_fusions += strcmp(dpro_optimum_view(optimum)->decisions[i].pass, "tensor-fusion") == 0;
     assert_true(n_fusions > 0 && n_fusions <= best->n_buckets);
     for (uint32_t b = 0; b < best->n_buckets; b++) {
-        struct dpro_bucket_times times = dpro_optimum_times(optimum, DPRO_BEST, b);
+        struct dpro_bucket_times times = dpro_optimum_view(optimum)->times[DPRO_BEST][b];
         assert_true(times.ready_ns <= times.start_ns && times.start_ns < times.end_ns);
     }
     /* a job that runs as well as it can is told so by silence */
@@ -634,7 +642,7 @@ TEST(decisions_tell_all_that_differs)
     struct dpro_model *lone = random_job_of(&o);
     options.compressions = 0;
     optimum = optimum_of(lone, &options);
-    assert_int_equal(dpro_optimum_n_decisions(optimum), 0);
+    assert_int_equal(dpro_optimum_view(optimum)->n_decisions, 0);
 }
 
 TEST(a_plan_is_no_more_complicated_than_it_is_worth)
@@ -647,8 +655,9 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
                        .cycles = seed % 5 == 0, .overheads = true);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        const struct dpro_strategy *best = dpro_optimum_strategy(optimum, DPRO_BEST);
-        int64_t best_ns = dpro_optimum_summary(optimum).best_ns, plain_ns = brute_force(model);
+        const struct dpro_strategy *best = dpro_optimum_view(optimum)->strategies[DPRO_BEST];
+        int64_t best_ns = dpro_optimum_view(optimum)->summary.best_ns,
+                plain_ns = brute_force(model);
         bool plain = true;
         for (uint32_t t = 0; t < model->n_tensors; t++)
             plain &= best->order[t] == t;
@@ -659,8 +668,8 @@ TEST(a_plan_is_no_more_complicated_than_it_is_worth)
         else
             n_other++;
         int64_t compared_ns = INT64_MAX; /* nothing that it is compared with may be better */
-        for (uint32_t b = 0; b < dpro_optimum_n_baselines(optimum); b++) {
-            int64_t ns = dpro_optimum_baseline(optimum, b).iteration_ns;
+        for (uint32_t b = 0; b < dpro_optimum_view(optimum)->n_baselines; b++) {
+            int64_t ns = dpro_optimum_view(optimum)->baselines[b].iteration_ns;
             compared_ns = ns < compared_ns ? ns : compared_ns;
         }
         assert_true(plain || plain_ns > compared_ns || (double)best_ns <= (double)plain_ns / 1.004);
@@ -677,6 +686,6 @@ TEST(without_partial_replay_the_whole_job_is_evaluated)
     struct dpro_optimize_options options = {
         .algorithm = DPRO_ALGORITHM_PAPER, .no_coarsen = 1, .no_partial = 1, .no_symmetry = 1};
     struct dpro_optimum *slow = optimum_of(model, &options);
-    assert_int_equal(value_of(model, dpro_optimum_strategy(slow, DPRO_BEST)),
-                     dpro_optimum_summary(slow).best_ns);
+    assert_int_equal(value_of(model, dpro_optimum_view(slow)->strategies[DPRO_BEST]),
+                     dpro_optimum_view(slow)->summary.best_ns);
 }

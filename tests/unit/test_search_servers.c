@@ -70,7 +70,7 @@ static double parts_off(struct dpro_model *model, uint32_t *chosen, uint32_t *be
     struct dpro_strategy s;
     struct dpro_optimum *optimum = optimum_of(model, &options);
     int64_t least = INT64_MAX, found;
-    s = buckets_copy(model, dpro_optimum_strategy(optimum, DPRO_BEST), &arena);
+    s = buckets_copy(model, dpro_optimum_view(optimum)->strategies[DPRO_BEST], &arena);
     for (uint32_t b = 0; b < s.n_buckets; b++)
         s.buckets[b].priority = 0; /* graphs know none */
     struct strategy_bucket *largest = &s.buckets[largest_bucket(model, &s)];
@@ -149,7 +149,7 @@ static void check_places(uint32_t n_tensors, uint32_t n, uint32_t least_best, do
         model->capabilities = model_capabilities(DPRO_STACK_TENSORFLOW_PS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        int64_t found = dpro_optimum_view(optimum)->summary.best_ns;
         int64_t best = best_choice(model, n_servers, choose_server);
         assert_true(found >= best);
         n_best += (double)found <= 1.0006 * (double)best; /* nothing moves for less */
@@ -180,12 +180,12 @@ TEST(all_are_cut_by_one_size_nearly_as_well_as_by_any)
         model->capabilities = model_capabilities(DPRO_STACK_BYTEPS);
         struct dpro_optimize_options options = {.threads = 1};
         struct dpro_optimum *optimum = optimum_of(model, &options);
-        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        int64_t found = dpro_optimum_view(optimum)->summary.best_ns;
         struct arena arena = {0};
         struct dpro_strategy one = buckets_copy(model, &model->baseline, &arena);
         int64_t best = INT64_MAX;
         uint64_t least = UINT64_MAX; /* of the sizes that cut as the result is cut */
-        const struct dpro_strategy *s = dpro_optimum_strategy(optimum, DPRO_BEST);
+        const struct dpro_strategy *s = dpro_optimum_view(optimum)->strategies[DPRO_BEST];
         for (uint64_t size = 1 << 16; size < 1 << 25; size += 1 << 14) {
             bool same = true;
             buckets_partition(model, size, &one);
@@ -220,7 +220,7 @@ TEST(the_bound_is_the_best_of_all_bounds)
             int64_t ns = evaluate_strategy(evaluator, &strategy);
             best = ns < best ? ns : best;
         }
-        int64_t found = dpro_optimum_summary(optimum).best_ns;
+        int64_t found = dpro_optimum_view(optimum)->summary.best_ns;
         assert_true(found >= best && (double)found <= 1.0051 * (double)best);
         evaluator_destroy(evaluator);
         arena_fini(&arena);

@@ -242,7 +242,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (code == 0)
         code = cmd_done(dpro_job_diagnose(job, NULL, &report, &err), &err);
     if (code == 0 && baseline != NULL)
-        code = cmd_done(dpro_saved_diagnosis_check(baseline, report.trace, &err), &err);
+        code = cmd_done(dpro_saved_diagnosis_check(baseline, report.graph, &err), &err);
     if (code == 0) {
         report.baseline = baseline;
         report.against = than != NULL ? &against : NULL;

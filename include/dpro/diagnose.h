@@ -104,9 +104,10 @@ struct dpro_saved_diagnosis; /* a diagnosis that was saved; owns its memory */
  * with DPRO_EFORMAT where the file is damaged, or of a version that this library does not read. */
 DPRO_API int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **baseline,
                                        struct dpro_error *err);
-/* Fails with DPRO_EFORMAT where it is of a job of another framework than the trace's. */
+/* Fails with DPRO_EFORMAT where it is of another job than the graph: of another framework, or with
+ * less than half of what one of them computes in common. */
 DPRO_API int dpro_saved_diagnosis_check(const struct dpro_saved_diagnosis *baseline,
-                                        const struct dpro_trace *trace, struct dpro_error *err);
+                                        const struct dpro_graph *graph, struct dpro_error *err);
 DPRO_API void
 dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline); /* NULL is fine */
 

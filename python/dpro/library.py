@@ -455,7 +455,7 @@ class Job:
         baseline = c.c_void_p()
         call("dpro_saved_diagnosis_read", c.c_char_p(text_of("against", against)), c.byref(baseline))
         try:
-            call("dpro_saved_diagnosis_check", baseline, c.c_void_p(report.trace))
+            call("dpro_saved_diagnosis_check", baseline, c.c_void_p(report.graph))
             report.baseline = baseline
             return _answer("diagnose", report)
         finally:

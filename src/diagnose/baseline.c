@@ -2,6 +2,7 @@
 #include "diagnose/baseline.h"
 
 #include "base/json_members.h"
+#include "graph/graph.h"
 
 #include <dpro/diagnose.h>
 
@@ -39,6 +40,22 @@ static void read_causes(struct json_reader *r, void *out, size_t offset UNUSED)
     }
 }
 
+static void read_works(struct json_reader *r, void *out, size_t offset UNUSED)
+{
+    static const struct json_member members[] = {MEMBER(struct saved_work, "op", TEXT, op),
+                                                 MEMBER(struct saved_work, "times", NUMBER, times),
+                                                 MEMBER(struct saved_work, "ms", MS, ns),
+                                                 {NULL}};
+    struct dpro_saved_diagnosis *baseline = out;
+    bool is_list = json_must_open(r);
+    while (is_list && json_next_item(r)) {
+        struct saved_work work = {.op = 0};
+        json_read_object(r, members, &work);
+        if (work.op && baseline->works.n < MOST_SAVED_WORKS)
+            array_push(&baseline->works, work);
+    }
+}
+
 static void read_times(struct json_reader *r, void *out, size_t offset UNUSED)
 {
     struct dpro_saved_diagnosis *baseline = out;
@@ -54,7 +71,8 @@ void dpro_saved_diagnosis_destroy(struct dpro_saved_diagnosis *baseline)
     if (!baseline)
         return;
     strtab_fini(&baseline->strings);
-    FREE_ALL(&baseline->measured_ns, &baseline->causes, &baseline->path, &baseline);
+    FREE_ALL(&baseline->measured_ns, &baseline->causes, &baseline->works, &baseline->path,
+             &baseline);
 }
 
 static int check_baseline(const struct dpro_saved_diagnosis *b, struct dpro_error *err)
@@ -93,7 +111,9 @@ static int read_baseline(const char *path, struct dpro_saved_diagnosis **baselin
         MEMBER(struct dpro_saved_diagnosis, "iteration_ms", MS, iteration_ns),
         MEMBER(struct dpro_saved_diagnosis, "ideal_ms", MS, ideal_ns),
         MEMBER_BY("measured_ms", read_times, 0),
+        MEMBER(struct dpro_saved_diagnosis, "gradient_bytes", INT, gradient_bytes),
         MEMBER_BY("causes", read_causes, 0),
+        MEMBER_BY("work", read_works, 0),
         {NULL}};
     struct dpro_saved_diagnosis *b = mem_array(1, sizeof *b);
     struct json_reader r = {.strings = &b->strings};
@@ -115,16 +135,95 @@ int dpro_saved_diagnosis_read(const char *path, struct dpro_saved_diagnosis **ba
     return WITHIN_SCOPE(dpro_error_nomem(err), read_baseline(path, baseline, err));
 }
 
-int dpro_saved_diagnosis_check(const struct dpro_saved_diagnosis *b, const struct dpro_trace *trace,
+/* ---- whether it is of the same job ---- */
+
+ORDER(by_time, struct job_work, DESCENDING(ns) ?: ASCENDING(key));
+
+static struct job_work work_named(const char *name)
+{
+    struct job_work work = {.times = 0};
+    size_t len = strnlen(name, WORK_NAME_BYTES);
+    while (len > 0 && ((unsigned char)name[len] & 0xc0) == 0x80) /* within a character */
+        len--;
+    memcpy(work.name, name, len);
+    work.key = map_text_key(work.name);
+    return work;
+}
+
+void job_works_find(job_works *works, const struct dpro_graph *g)
+{
+    SCRATCH struct map numbers = {0};
+    SCRATCH uint32_t *of_name = mem_array(g->names.n + (size_t)1, sizeof *of_name);
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        uint32_t *number = &of_name[g->name[op]]; /* 1 + its place; 0: not seen yet */
+        if (g->phase[op] == DPRO_OP_COLLECTIVE || g->rank[op] >= g->n_ranks)
+            continue;
+        if (*number == 0) {
+            struct job_work work = work_named(strtab_get(&g->names, g->name[op]));
+            *number = 1 + (uint32_t)map_number(&numbers, work.key);
+            if (*number > works->n)
+                array_push(works, work);
+        }
+        works->at[*number - 1].times += 1.0 / g->n_ranks;
+        works->at[*number - 1].ns += (double)g->dur_ns[op] / g->n_ranks;
+    }
+    array_sort(works, by_time);
+}
+
+uint64_t gradients_of(const struct dpro_graph *g)
+{
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < g->n_ranks && bytes == 0; r++)
+        bytes = g->ranks[r].gradient_bytes;
+    return bytes;
+}
+
+/* Of the time of works, that of those which the other job has, too, as often. */
+static double share_in_common(const job_works *works, const job_works *others, size_t most)
+{
+    double all = 0, common = 0;
+    for (size_t i = 0; i < MIN(works->n, most); i++) {
+        const struct job_work *work = &works->at[i];
+        all += work->ns;
+        EACH (const struct job_work, other, *others)
+            if (other->key == work->key)
+                common += work->ns * MIN(other->times / MAX(work->times, 1e-4), 1);
+    }
+    return all > 0 ? common / all : 1;
+}
+
+static void check_works(const struct dpro_saved_diagnosis *b, const struct dpro_graph *g)
+{
+    SCRATCH job_works then = {0};
+    SCRATCH job_works now = {0};
+    uint64_t gradients = gradients_of(g);
+    EACH (const struct saved_work, saved, b->works) {
+        struct job_work work = work_named(strtab_get(&b->strings, saved->op));
+        work.times = saved->times;
+        work.ns = (double)saved->ns;
+        array_push(&then, work);
+    }
+    job_works_find(&now, g);
+    double of_then = share_in_common(&then, &now, SIZE_MAX);
+    double of_now = share_in_common(&now, &then, MOST_SAVED_WORKS);
+    if (MAX(of_then, of_now) < LEAST_COMMON && !g->lacks_gpu && then.n > 0 &&
+        !(gradients > 0 && (int64_t)gradients == b->gradient_bytes))
+        fail_with(DPRO_EFORMAT,
+                  "%s: ops that both have take %.0f %% of what that job computes and %.0f %% of "
+                  "what this one does: they are different jobs",
+                  b->path, 100 * of_then, 100 * of_now);
+}
+
+int dpro_saved_diagnosis_check(const struct dpro_saved_diagnosis *b, const struct dpro_graph *g,
                                struct dpro_error *err)
 {
-    const char *then = strtab_get(&b->strings, b->framework), *now = dpro_trace_framework(trace);
-    return !*then || strcmp(then, now) == 0
-               ? 0
-               : dpro_error_set(err, DPRO_EFORMAT,
-                                "%s: of a job of %.40s with %" PRId64 " ranks, but this one is of "
-                                "%s with %d: they are different jobs",
-                                b->path, then, b->world_size, now, dpro_trace_world_size(trace));
+    const char *then = strtab_get(&b->strings, b->framework);
+    if (*then && g->framework && strcmp(then, g->framework) != 0)
+        return dpro_error_set(err, DPRO_EFORMAT,
+                              "%s: of a job of %.40s with %" PRId64 " ranks, but this one is of "
+                              "%s with %d: they are different jobs",
+                              b->path, then, b->world_size, g->framework, g->world_size);
+    return OUTCOME(err, check_works(b, g));
 }
 
 const struct baseline_cause *baseline_cause(const struct dpro_saved_diagnosis *b, const char *key)

@@ -1,6 +1,7 @@
 /* What is asked of a job: a replay with its validation, a what-if, a search. */
 
 #include "base/options.h"
+#include "diagnose/baseline.h"
 #include "graph/graph.h"
 #include "ingest/rank_json.h"
 #include "ingest/trace.h"
@@ -177,20 +178,9 @@ int dpro_job_diagnose(struct dpro_job *job, const struct dpro_diagnose_options *
     return rc;
 }
 
-#define LEAST_COMMON 0.5 /* of what one of two jobs computes: they are the same */
-
 static bool knows_profiler(const struct dpro_job *job)
 {
     return dpro_graph_profiler_op_ns(job->graph) > 0 || graph_tracing_ratio(job->graph) != 1;
-}
-
-/* The gradients of the first rank that says; 0: none does. */
-static uint64_t gradients_of(const struct dpro_trace *trace)
-{
-    for (uint32_t r = 0; r < trace->n_ranks; r++)
-        if (trace->ranks[r].recording && trace->ranks[r].recording->gradient_bytes > 0)
-            return trace->ranks[r].recording->gradient_bytes;
-    return 0;
 }
 
 static int check_frameworks(const struct dpro_against_report *r, struct dpro_error *err)
@@ -206,7 +196,7 @@ static int check_frameworks(const struct dpro_against_report *r, struct dpro_err
 static int check_ops(const struct dpro_against_report *r, struct dpro_error *err)
 {
     const struct dpro_against_view *v = dpro_against_view(r->against);
-    uint64_t a = gradients_of(r->a_trace), b = gradients_of(r->b_trace);
+    uint64_t a = gradients_of(r->a), b = gradients_of(r->b);
     return MAX(v->a_matched, v->b_matched) >= LEAST_COMMON || (a > 0 && a == b)
                ? 0
                : dpro_error_set(err, DPRO_EFORMAT,

@@ -367,11 +367,13 @@ static void write_object(struct writer *w, const struct dpro_diagnose_report *r,
     const struct dpro_diagnosis_view *v = d->view;
     uint32_t n;
     const int64_t *measured = dpro_graph_measured_ns(r->graph, &n);
+    SCRATCH job_works works = {0};
     writer_open(w, '{');
     writer_fields(w, TEXT("schema", "dpro.diagnose/1"), TEXT("version", dpro_version()),
                   TEXT("verdict", d->verdict.text),
                   TEXT("framework", dpro_trace_framework(r->trace)),
-                  INT("world_size", dpro_trace_world_size(r->trace)), MS("iteration_ms", r->job.ns),
+                  INT("world_size", dpro_trace_world_size(r->trace)),
+                  INT("gradient_bytes", gradients_of(r->graph)), MS("iteration_ms", r->job.ns),
                   MS("iteration_low_ms", r->job.low_ns), MS("iteration_high_ms", r->job.high_ns),
                   TEXT("iteration_source", dpro_job_source_name(r->job.source)),
                   MS("ideal_ms", v->ideal_ns), MS("explained_ms", v->explained_ns),
@@ -386,6 +388,11 @@ static void write_object(struct writer *w, const struct dpro_diagnose_report *r,
                        MS_KNOWN("uncertainty_ms", step->cause.uncertainty_ns));
         else
             diagnosis_write_cause(w, r->graph, &step->cause);
+    job_works_find(&works, r->graph);
+    WRITER_ROWS_OF (w, "work", const struct job_work, work, works.at,
+                    MIN(works.n, MOST_SAVED_WORKS))
+        writer_row(w, TEXT("op", work->name), FIXED("times", work->times, 4),
+                   FIXED("ms", work->ns / 1e6, 6));
     if (!for_baseline) {
         WRITER_ROWS_OF (w, "abstained", const struct dpro_abstained, a, v->abstained,
                         v->n_abstained)

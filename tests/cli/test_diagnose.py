@@ -126,6 +126,29 @@ class Diagnose(Case):
                 self.assertRegex(done.err, "^dpro: .*bad.json: .*%s.*\n$" % said)
         self.assert_code(dpro("diagnose", BUNDLED, "--against", self.path("missing.json")), INPUT)
 
+    def test_a_baseline_of_another_job_is_refused_whatever_else_is_asked(self):
+        def other(name):
+            return os.path.join(os.path.dirname(BUNDLED), name)
+        good, later = self.path("good.json"), self.path("later.json")
+        self.assert_code(dpro("diagnose", BUNDLED, "--save", good, "-q"), DONE)
+        for name in ("torch-ddp-gloo-conv-n2-memory", "torch-ddp-gloo-lstm-n2-2gbit", "torch-tp-gloo-n2"):
+            for options in ((), ("--fail-on", "lost>0%"), ("--save", later), ("--json",), ("-o", self.path("out"))):
+                with self.subTest(name, options=options):
+                    done = dpro("diagnose", other(name), "--against", good, *options)
+                    self.assert_error(done, INPUT, "of what this one does: they are different jobs")
+                    self.assertEqual(done.out, "")
+        self.assertFalse(os.path.exists(later) or os.path.exists(self.path("out")))
+        for name in ("torch-ddp-gloo-gpt-n2-memory", "torch-ddp-gloo-gpt-n2-default"):  # other buckets, another recording
+            self.assert_code(dpro("diagnose", other(name), "--against", good), DONE)
+        with open(good, encoding="utf-8") as file:
+            facts = json.load(file)
+        first = sum(len(work["op"]) for work in facts["work"]), [work["ms"] for work in facts["work"]]
+        self.assertLessEqual(first[0], 60 * 16)
+        self.assertEqual(first[1], sorted(first[1], reverse=True))
+        del facts["work"], facts["gradient_bytes"]  # as an older dpro saved it
+        old = self.write("old.json", json.dumps(facts))
+        self.assert_code(dpro("diagnose", other("torch-tp-gloo-n2"), "--against", old), DONE)
+
     def test_efficiencies_multiply_and_who_waits_for_whom_adds_up(self):
         for trace in sorted(glob.glob(os.path.join(os.path.dirname(BUNDLED), "*"))):
             with self.subTest(trace=trace):

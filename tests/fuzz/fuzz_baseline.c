@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
     } else {
         report.baseline = baseline;
-        fuzz_failed(dpro_saved_diagnosis_check(baseline, report.trace, &err), &err);
+        fuzz_failed(dpro_saved_diagnosis_check(baseline, report.graph, &err), &err);
         if (!nowhere || dpro_diagnose_text(&report, nowhere, &err) < 0 ||
             dpro_diagnose_json(&report, nowhere, &err) < 0)
             abort();

@@ -38,6 +38,7 @@ struct bucket_cost {
     double copy_ns, launch_ns; /* computing time, to copy it back and to launch it */
     double handling_ns;        /* computing time after it was launched */
     double cast_ns;            /* for each of its parts */
+    double idle_ns;            /* of the link, for each of its parts */
     uint32_t n_missing; /* tensors that are not ready yet, while a rank's program is gone through */
 };
 /* Fills in costs by bucket, and the bucket of each tensor. */

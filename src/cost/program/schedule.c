@@ -144,7 +144,7 @@ static void set_collectives(struct evaluator *e)
             if (strategy->cycle_ns <= 0 && (p == 0 || p + 1 == n)) {
                 struct sync_cost cost = sync_get(e->costs, p + 1 == n ? last : part);
                 flow.hold_ns = (double)cost.latency_ns + bucket->cast_ns;
-                flow.wire_ns = (double)cost.wire_ns;
+                flow.wire_ns = (double)cost.wire_ns + bucket->idle_ns;
             }
             s->flows.at[s->flows.n++] = flow;
             flow.begins = false;

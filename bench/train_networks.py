@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Trains the paper's networks in small with TensorFlow's ring (MultiWorkerMirroredStrategy): one process a worker, each with its TF_CONFIG.
-bench/memory_models.py has them for PyTorch."""
+"""Trains the paper's networks in small with TensorFlow's ring (MultiWorkerMirroredStrategy): one process a worker, each with its TF_CONFIG;
+or with Horovod (--horovod, under horovodrun). bench/memory_models.py has them for PyTorch."""
+import contextlib
 import os
 import sys
 
@@ -54,16 +55,51 @@ def inception(x):
 NETWORKS = {"bert": bert, "resnet": resnet, "vgg": vgg, "inception": inception}
 
 
+class Ring:
+    def __init__(self):
+        self._options = tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self._options)
+        self.scope, self.rank = self._strategy.scope, self._strategy.cluster_resolver.task_id
+        self.who = "%d workers" % self._strategy.num_replicas_in_sync
+
+    def run(self, step, batch, labels):
+        return self._strategy.run(step, args=(batch, labels))
+
+    def gradients(self, tape, loss, variables):
+        found = list(map(tf.convert_to_tensor, tape.gradient(loss, variables)))  # an embedding's too
+        return tf.distribute.get_replica_context().all_reduce("mean", found, options=self._options)
+
+    def value(self, loss):
+        return float(self._strategy.experimental_local_results(loss)[0])
+
+
+class Horovod:
+    scope, value = contextlib.nullcontext, staticmethod(float)
+
+    def __init__(self):
+        import horovod.tensorflow
+        self._hvd = horovod.tensorflow
+        self._hvd.init()
+        self.rank, self.who = self._hvd.rank(), "%d ranks" % self._hvd.size()
+
+    def run(self, step, batch, labels):
+        return step(batch, labels)
+
+    def gradients(self, tape, loss, variables):
+        return self._hvd.DistributedGradientTape(tape, sparse_as_dense=True).gradient(loss, variables)
+
+
 def main():
     parser = loop.arguments(__doc__.splitlines()[0], 8)
     parser.add_argument("--model", choices=NETWORKS, required=True)
+    parser.add_argument("--horovod", action="store_true", help="in place of TensorFlow's ring")
     args = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.keras.utils.set_random_seed(args.seed)
-    ring = tf.distribute.experimental.CommunicationOptions(implementation=tf.distribute.experimental.CommunicationImplementation.RING)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=ring)
+    job = Horovod() if args.horovod else Ring()
     shape, kind = ((LENGTH,), tf.int32) if args.model == "bert" else ((SIZE, SIZE, 3), tf.float32)
-    with strategy.scope():
+    with job.scope():
         given = tf.keras.Input(shape, dtype=kind)
         model = tf.keras.Model(given, LAYERS.Dense(CLASSES)(NETWORKS[args.model](given)))
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
@@ -73,12 +109,10 @@ def main():
         def replica(batch, labels):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(loss_of(labels, model(batch, training=True)))
-            gradients = list(map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables)))  # an embedding's too
-            gradients = tf.distribute.get_replica_context().all_reduce("mean", gradients, options=ring)
-            for gradient, variable in zip(gradients, model.trainable_variables):
+            for gradient, variable in zip(job.gradients(tape, loss, model.trainable_variables), model.trainable_variables):
                 variable.assign_sub(0.01 * gradient)
             return loss
-        return strategy.run(replica, args=(batch, labels))
+        return job.run(replica, batch, labels)
 
     generator = tf.random.Generator.from_seed(args.seed)
 
@@ -86,9 +120,9 @@ def main():
         batch = generator.uniform((args.batch_size, *shape), maxval=WORDS, dtype=kind) if kind.is_integer else (
             generator.normal((args.batch_size, *shape)))
         labels = generator.uniform((args.batch_size,), maxval=CLASSES, dtype=tf.int32)
-        return float(strategy.experimental_local_results(train_step(batch, labels))[0])
+        return job.value(train_step(batch, labels))
 
-    loop.train(args, step, not strategy.cluster_resolver.task_id, "%d workers" % strategy.num_replicas_in_sync)
+    loop.train(args, step, job.rank == 0, job.who)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The paper's evaluation on jobs that two cores can run: `make bench-networks`.
 
-BERT, ResNet, VGG and Inception in small, each over PyTorch's DDP and TensorFlow's ring, and jobs of examples/, in two network
-namespaces with a link of 1 Gbit/s or 300 Mbit/s between them. A job of PyTorch is tuned while it runs (dpro tune): its own buckets or
-units beside the finalists, by turns. One of TensorFlow is recorded and probed, searched for packs and op fusion, and measured by
-restarts: as it is, XLA's default, what is cheap to fuse, each layer, and the plans. Jobs that are done are passed over (--again: not),
-so that the tool can be ended at any time. Rows of what was measured go to doc/accuracy.md with --readme."""
+BERT, ResNet, VGG and Inception in small, each over PyTorch's DDP, TensorFlow's ring and Horovod on TensorFlow, and jobs of examples/,
+servers of TensorFlow and MXNet among them, in two network namespaces with a link of 1 Gbit/s or 300 Mbit/s between them. A job of PyTorch
+is tuned while it runs (dpro tune; `compile`: what may be compiled, too): its own buckets or units beside the finalists, by turns. Any
+other is recorded, searched and measured by restarts: as it is, with the plans, and with what dpro tune --restart tries by itself. One of
+TensorFlow's ring is probed for op fusion, too. Jobs that are done are passed over (--again: not), so that the tool can be ended at any
+time. Rows of what was measured go to doc/accuracy.md with --readme."""
 import argparse
 import json
 import os
@@ -16,42 +17,48 @@ import threading
 
 from accuracy_tables import renewed
 from bench import ROOT
-from demo_live import HOSTS, go_first, let_ranks_go_first, live_python
+from experiment import HOSTS, Example, example_command, go_first, let_ranks_go_first, live_python, python_in
 from figures import markdown
 
 FOLDER = os.path.join(ROOT, "out", "bench-networks")
 NETWORKS, RATES = ("bert", "resnet", "vgg", "inception"), ("1gbit", "300mbit")
 EXAMPLES = {"gpt": ("gpt.py", "--batch-size", "4", "--layers", "2"), "cnn": ("cnn.py", "--batch-size", "1"),
             "fsdp": ("fsdp.py", "--batch-size", "4", "--width", "128")}
-STACKS = {"ddp": NETWORKS, "example": tuple(EXAMPLES), "ring": NETWORKS}
+SERVED = {"tfps": Example("tensorflow", "tensorflow_ps.py", "tensorflow", ["--width", "8", "--units", "512", "--hidden", "3"], servers=2),
+          "mxnet": Example("mxnet", "mxnet_ps.py", "mxnet", ["--width", "8"], servers=2)}
+STACKS = {"ddp": NETWORKS, "example": tuple(EXAMPLES), "compile": ("bert", "resnet"), "ring": NETWORKS, "horovod": NETWORKS,
+          "servers": tuple(SERVED)}
+RUNNING = ("ddp", "example", "compile")  # what is tuned in a running job
+NAMES = (*NETWORKS, *EXAMPLES, *SERVED)
 HEAD = ("job: what", "saves of a step, %:", "interval", "promised, %:", "verdict")
 LIMIT_S = 900  # of a command
 TORCH = "RANK=$HOST LOCAL_RANK=0 WORLD_SIZE=$HOSTS MASTER_ADDR=$HOST0 MASTER_PORT=29500"
-RANK = {
-    "ddp": TORCH,
-    "example": TORCH,
-    "ring": """TF_CONFIG='{"cluster": {"worker": ["10.77.0.1:2222", "10.77.0.2:2222"]}, "task": {"type": "worker", "index": '$HOST'}}'""",
-}
+TF_CONFIG = """'{"cluster": {"worker": ["10.77.0.1:2222", "10.77.0.2:2222"]}, "task": {"type": "worker", "index": '$HOST'}}'"""
 
 
-def program(stack, network, rate, steps, python):
-    """The job's command: both hosts of it."""
-    script = {"ddp": ("bench/train_memory.py", "--model", network), "ring": ("bench/train_networks.py", "--model", network)}.get(stack)
-    name, *options = script or EXAMPLES[network]
-    script = [python, os.path.join(ROOT, name if script else os.path.join("examples", name)), *options, "--steps", str(steps)]
-    return [HOSTS, "--rate", rate, "bash", "-c", f'exec env OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=2 {RANK[stack]} "$@"', "-", *script]
+def program(stack, network, rate, steps, folder):
+    """The job's command: of both hosts."""
+    served = Example("horovod", os.path.join(os.pardir, "bench", "train_networks.py"), "horovod", ["--horovod", "--model", network])
+    if stack in ("horovod", "servers"):
+        return example_command(SERVED.get(network, served), steps, os.path.join(folder, "done"), rate)
+    python, rank = (python_in("tensorflow"), "TF_CONFIG=" + TF_CONFIG) if stack == "ring" else (live_python(), TORCH)
+    name = {"ring": "bench/train_networks.py", "example": "examples/" + EXAMPLES.get(network, ("",))[0]}.get(stack, "bench/train_memory.py")
+    options = EXAMPLES[network][1:] if stack == "example" else ("--model", network)
+    script = [python, os.path.join(ROOT, name), *options, "--steps", str(steps)]
+    return [HOSTS, "--rate", rate, "bash", "-c", f'exec env OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=2 {rank} "$@"', "-", *script]
 
 
 def commands(args, stack, network, rate, folder):
     """One after the other."""
     def job(steps):
-        return ["--", *program(stack, network, rate, steps, args.python[stack])]
+        return ["--", *program(stack, network, rate, steps, folder)]
 
-    if stack != "ring":
-        return [[args.dpro, "tune", "-o", folder, "--force", "--budget", str(args.budget), *job(args.budget + args.more_steps)]]
+    if stack in RUNNING:
+        return [[args.dpro, "tune", "-o", folder, "--force", "--budget", str(args.budget), *(stack == "compile") * ["--allow", "compile"],
+                 *job(args.budget + args.more_steps)]]
     trace = os.path.join(folder, "trace")
-    return [[args.dpro, "profile", "-q", "-o", trace, "--force", "--probe", "compile", *job(args.more_steps)],
-            [args.dpro, "optimize", "-q", trace, "-o", folder, "--allow", "compile", "--finalists", "3"],
+    return [[args.dpro, "profile", "-q", "-o", trace, "--force", *(stack == "ring") * ["--probe", "compile"], *job(args.more_steps)],
+            [args.dpro, "optimize", "-q", trace, "-o", folder, *(stack == "ring") * ["--allow", "compile"], "--finalists", "3"],
             [args.dpro, "tune", "--restart", "-o", folder, "--warmup", "5", "--budget", str(args.budget), *job(args.more_steps)]]
 
 
@@ -66,7 +73,7 @@ def run(args, stack, network, rate):
     for command in commands(args, stack, network, rate, folder):
         with open(os.path.join(folder, "log"), "ab") as log:
             job = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   env={**os.environ, "DPRO_VERIFY_STEPS": "8"})
+                                   env={**os.environ, "DPRO_VERIFY_STEPS": "8", "OMP_NUM_THREADS": "1"})
         threading.Thread(target=let_ranks_go_first, args=(job,), daemon=True).start()
         try:
             code = job.wait(LIMIT_S)
@@ -76,7 +83,7 @@ def run(args, stack, network, rate):
             return "dpro %s took longer than %d s" % (command[1], LIMIT_S)
         if code:
             return "dpro %s ended with exit code %d: %s" % (command[1], code, os.path.join(folder, "log"))
-    return None
+    return None if is_done(folder) else "nothing was decided: %s" % os.path.join(folder, "log")
 
 
 def told(folder):
@@ -117,15 +124,10 @@ def write(folder):
         file.write(renewed(text, {"networks": markdown(HEAD, rows(folder))}))
 
 
-def python_of(stack):
-    return live_python() if stack != "ring" else os.environ.get("DPRO_TENSORFLOW_PYTHON") or os.path.join(
-        ROOT, ".venv-tensorflow", "bin", "python")
-
-
 def main():
     parser = argparse.ArgumentParser(description="the paper's evaluation on small jobs")
     parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--networks", nargs="+", choices=(*NETWORKS, *EXAMPLES), default=(*NETWORKS, *EXAMPLES))
+    parser.add_argument("--networks", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--stacks", nargs="+", choices=STACKS, default=tuple(STACKS))
     parser.add_argument("--rates", nargs="+", default=RATES, help="of the link between both hosts, as tc has them")
     parser.add_argument("--budget", type=int, default=600, help="steps of turns of a job")
@@ -134,7 +136,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="also those that are done")
     parser.add_argument("--readme", action="store_true", help="renew the table of doc/accuracy.md")
     args = parser.parse_args()
-    args.dpro, args.python = os.path.join(ROOT, args.build, "dpro"), {stack: python_of(stack) for stack in args.stacks}
+    args.dpro = os.path.join(ROOT, args.build, "dpro")
     go_first()
     for stack in args.stacks:
         for network in [one for one in STACKS[stack] if one in args.networks]:

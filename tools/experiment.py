@@ -241,23 +241,26 @@ done
 sysctl -qw net.ipv4.tcp_limit_output_bytes=1048576; exec "$@\""""
 
 
-def train_example(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):
-    """Trains an example on two workers, `command` (`dpro profile ... --`) before it on each host."""
+def example_command(example, steps, done, rate="1gbit", arguments=(), command=()):
+    """Trains an example on two workers, `command` (`dpro profile ... --`) before it on each host. `done`: a file that is there when the
+    first worker has ended."""
     python, hosts = python_in(example.venv), can_make_hosts()
     script = [os.path.join("examples", example.script), "--steps", str(steps), *example.arguments, *arguments]
-    done = os.path.join(ROOT, "out", ".done-%d" % os.getpid())
     if example.kind == "horovod":
         horovodrun = os.path.join(os.path.dirname(python), "horovodrun")
         started = [*command, python, horovodrun, "--gloo", "--network-interface", "lo", "-np", str(WORKERS), "-H",
                    "localhost:%d" % WORKERS, python, *script]
-        if hosts:  # Horovod finds the others by their names: on one machine, whose own link is slowed down
-            started = ["unshare", "--net", "bash", "-c", SLOW_LOOPBACK, "-", rate, *started]
-    else:
-        processes = [(host, name, serves(example, name), more) for host, name, more in roles(example, 2 if hosts else 1)]
-        os.makedirs(os.path.dirname(done), exist_ok=True)
-        started = [*command, sys.executable, "-c", HOST_SCRIPT, json.dumps(processes), done, python, *script]
-        if hosts:
-            started = [HOSTS, "--rate", rate, *started]
+        # Horovod finds the others by their names: on one machine, whose own link is slowed down
+        return ["unshare", "--net", "bash", "-c", SLOW_LOOPBACK, "-", rate, *started] if hosts else started
+    processes = [(host, name, serves(example, name), more) for host, name, more in roles(example, 2 if hosts else 1)]
+    started = [*command, sys.executable, "-c", HOST_SCRIPT, json.dumps(processes), done, python, *script]
+    return [HOSTS, "--rate", rate, *started] if hosts else started
+
+
+def train_example(example, command, steps, rate="1gbit", arguments=(), environment=None, quiet=False):
+    done = os.path.join(ROOT, "out", ".done-%d" % os.getpid())
+    os.makedirs(os.path.dirname(done), exist_ok=True)
+    started = example_command(example, steps, done, rate, arguments, command)
     try:
         return run_job(example.script, started, quiet, {"PYTHONDONTWRITEBYTECODE": "1", **(environment or {})})
     finally:

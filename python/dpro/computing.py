@@ -39,7 +39,14 @@ class Computed(module_ways.Way):
             _trials.end()
         if self.problem:
             return below(module, *args, **kwargs)
-        return self._run(self._compiled or below, module, args, kwargs)
+        try:
+            return self._run(self._compiled or below, module, args, kwargs)
+        except Exception as problem:
+            if not report.is_out_of_memory(problem):
+                raise
+            self.problem = "%s ran out of memory: %s" % (self.name or "the model", report.first_line(problem))
+        give_up(self.problem)  # behind the except: its traceback holds what was computed
+        return below(module, *args, **kwargs)
 
     def _applies(self, module, args, kwargs):
         if not self.on or not module.training or getattr(_compiled_around, "n", 0):
@@ -154,6 +161,15 @@ class Trials:
 
 def _list(names):
     return ", ".join(names) if len(names) < 4 else "%s, %s, ... (%d modules)" % (*names[:2], len(names))
+
+
+def give_up(problem):
+    """What fails in the job's own step: from this call on modules are computed as the job does by itself. That ranks differ harms
+    nothing: they communicate the same."""
+    module_ways.stop(Computed)
+    report.say("computing-memory", "modules are computed as without the plan from now on: %s" % problem, agreement.rank())
+    if _when_failed:
+        _when_failed(problem)
 
 
 _when_failed = None

@@ -64,6 +64,13 @@ def first_line(problem):
     return (line if isinstance(problem, Told) else "%s: %s" % (type(problem).__name__, line))[:MOST_TEXT]
 
 
+def is_out_of_memory(problem):
+    """Of a GPU's allocator, of a CPU's, or of Python."""
+    problem = getattr(problem, "inner_exception", None) or problem
+    text = str(problem).lower()
+    return isinstance(problem, MemoryError) or "out of memory" in text or "can't allocate memory" in text
+
+
 def is_the_jobs(problem):
     """Whether this exception comes out of one of the job's signal handlers, which happened to run while our code did:
     it must go on to where it was meant to go."""

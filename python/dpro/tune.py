@@ -8,6 +8,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import time
 
 from . import __version__, agreement, applied, files, report, tune_page
@@ -20,7 +21,7 @@ SUBJECT = "tune"
 TURNS = "turns.json"  # in the recording
 AHEAD = 2             # steps from the one in which rank 0 tells what was found to the one in which all begin: ranks are one apart
 SEARCH_S = 120        # the most that the search may take
-NICE = 19             # the job's processors are the job's
+NICER = 10            # than the job, whose processors they are
 TURN_S = 0.3          # that a turn should take, as steps are few and short ones vary by more
 LEAST_STEPS, MOST_STEPS = 4, 20     # of a turn, until it is known what a switch takes
 SWITCH_SHARE, LEAST_BLOCKS = 0.08, 8  # of a turn that a switch may take; blocks that longer turns leave room for
@@ -331,15 +332,29 @@ class Tuning(Session):
         try:
             if self._search:
                 self._search.end()
-            now = ", in a turn of %s" % self._turns.now if self._turns and self._turns.now != BASELINE else ""
-            self._write(False, problem="the job ended after step %d%s" % (self._step, now))
-            if self._race and self._rank == 0:
+            ended = "the job ended after step %d%s" % (self._step, self._in_turn())
+            self._write(False, problem=ended)
+            if self._race:
                 state = self._race.state()
-                self._tell("the job ended after step %d%s, before it was decided: %s; %s" % (
-                    self._step, now, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
+                self._tell("%s, before it was decided: %s; %s" % (
+                    ended, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
                     if state["winner"] != BASELINE else "nothing is faster for sure yet, and the plan in %s changes nothing" % self._out))
+            else:
+                self._tell("%s, before the search was over: dpro optimize %s -o %s goes on with it" % (
+                    ended, self.settings.out, self._out))
         except Exception:
             pass
+
+    def _in_turn(self):
+        """Words of what the job trained with when it ended. What ran out of memory is out."""
+        now, died = self._turns.now if self._turns else BASELINE, getattr(sys, "last_value", None)
+        if now == BASELINE:
+            return ""
+        if not (died and report.is_out_of_memory(died)):
+            return ", in a turn of %s" % now
+        if self._race:
+            self._race.add(now, [], failed="the job ran out of memory in a step with it")
+        return ", out of memory in a turn of %s (dpro tune --memory leaves plans out that hold more than it says)" % now
 
     def thread_ended(self):
         if self._course is None:
@@ -397,7 +412,7 @@ class Search:
         with open(self._path("messages.txt"), "wb") as messages:
             self._process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages)
         try:
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER))
         except OSError:
             pass
 

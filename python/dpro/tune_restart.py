@@ -66,14 +66,16 @@ def plans(folder):
 
 
 def of_plan(path):
-    """The environment with which a job takes the plan."""
+    """The environment with which a job takes the plan, and what the plan promises."""
     with open(os.path.join(path, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     name, environment = PLAN_FILES.get(plan["job"].get("stack")), {"DPRO_PLAN": path}
     if name and os.path.isfile(os.path.join(path, name)):
         with open(os.path.join(path, name), encoding="utf-8") as file:
             environment.update(line.strip().split("=", 1) for line in file if "=" in line)
-    return environment
+    expected = plan.get("expected")
+    return {"environment": environment,
+            "promised_pct": 100 * (1 - expected["iteration_ms"] / expected["baseline_ms"]) if expected else None}
 
 
 def setting(values):
@@ -92,7 +94,7 @@ class Restarts:
         self._n_steps, self._warmup = settings.number("DPRO_VERIFY_STEPS", 30, 1), settings.number("DPRO_WARMUP", 10, 0)
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         self._environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "").partition(":")[2]  # of this program
-        self._turns, self._finalists = [], {}  # environments by name
+        self._turns, self._finalists, self._promised = [], {}, {}  # environments, percents by name
         self._uses = None     # what the first run told of the job
         self._race = None     # begins with it
         self._history = []    # by block: tune_page.of_state()
@@ -127,13 +129,14 @@ class Restarts:
             raise Stopped("the job as it is can't be measured: %s" % first["problem"])
         self._uses = first.pop("uses")
         self._limit_s = SLOWEST * first["seconds"] + MORE_S
-        self._choose([*({"name": name, "environment": of_plan(path)} for name, path in plans(self._folder).items()),
+        self._choose([*(dict(of_plan(path), name=name) for name, path in plans(self._folder).items()),
                       *({"name": named(values), "environment": values} for values in asked(self._asked) or
                         known(self._uses, self._environment))])
         self._write()
 
     def _choose(self, finalists):
         self._finalists = {one["name"]: one["environment"] for one in finalists}
+        self._promised = {one["name"]: one.get("promised_pct") for one in finalists}
         n = len(self._finalists)
         if n == 0:
             raise Stopped("dpro knows no variable or plan to try for this job: name variables (--try NAME=VALUE,VALUE), or have dpro "
@@ -237,8 +240,8 @@ class Restarts:
         told = finite({
             "schema": SCHEMA, "dpro": __version__, "complete": complete, "problem": problem, "restarts": True, **self._same(),
             "uses": self._uses, "limit_s": self._limit_s, "race": self._race.state(), "turns": self._turns,
-            "finalists": [{"name": name, "environment": values} for name, values in self._finalists.items()], "history": self._history,
-            "warnings": report.warnings})
+            "finalists": [{"name": name, "environment": values, "promised_pct": self._promised[name]}
+                          for name, values in self._finalists.items()], "history": self._history, "warnings": report.warnings})
         files.Folder.write_json(os.path.join(self._folder, STATE), told)
         tune_page.write(tune_page.path_in(self._folder), told, text or problem or "runs go on")
 

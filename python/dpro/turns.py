@@ -4,7 +4,8 @@ meanwhile be told from what a strategy does. `dpro verify` and `dpro tune` take 
 A turn begins with a new reducer (reducer.py) and with modules switched (module_plan.py), on all ranks after the same step, and a few
 steps that do not count: DDP cuts its own buckets after the first, and new memory is touched. Ranks ask each other before they switch,
 again before the first of what would have them wait for each other, and when they have switched: where one of them could not, all go
-back to what the job does by itself. DDP keeps parameters the same on all ranks: if they differ after a turn, turns are over."""
+back to what the job does by itself. DDP keeps parameters the same on all ranks: if they differ after a turn, turns are over; so they are
+if the gradients of a strategy's first step are not the mean of what the ranks computed (gradient_check.py)."""
 import collections
 import sys
 import time
@@ -49,7 +50,8 @@ class Turns:
         self._n_blocks = 0
         self._step = self._n = 0    # steps of the job, and of the turn
         self._begin_ns = self._before_ns = self._faults = 0
-        self._times = []
+        self._times = None          # of the turn's steps; before the first turn: None
+        self._gradients, self._checks = {}, []  # what was found of each strategy, of each model; while it is found
         self._peak = None           # while it is measured
         self._problem = None        # what the strategy that trains turned out not to do
 
@@ -200,7 +202,9 @@ class Turns:
         if self._peak:
             self._peak.stop()
             self._peak = None
-        problem = None
+        for check in self._checks:
+            check.stop()
+        problem, self._checks = None, []
         if name != self.now:
             failed = self.switch(name) if asks else (name, None)
             if failed:
@@ -213,11 +217,24 @@ class Turns:
 
     def begin(self, step):
         self._step = step
-        self._next_turn()
+        if not self._next_block():
+            return
+        if self._left[0] != BASELINE:  # which all others are compared with
+            self._begin_check()
+        if not self._checks:
+            self._next_turn()
 
     def stepped(self, step):
         now = time.perf_counter_ns()
         self._step = step
+        if self._checks:
+            wrong = self._end_check()
+            if wrong:
+                self._ruined(self.now, wrong, "a step", "", step)
+                return
+            if self._times is None:
+                self._next_turn()
+                return
         self._n += 1
         if self._n > self.n_settle + self.n_steps:
             self._peak_step()
@@ -253,10 +270,8 @@ class Turns:
                 if failed[0] == BASELINE:  # the job's own doing
                     self._compares = False
                     continue
-                self._session.left_out(*failed)
-                self._back()
-                self._session.turns_over("after steps with %s, %s, which they were before: what was saved before step %d is sound" % (
-                    failed[0], failed[1], self.turns[-1]["first_step"] - self.n_settle if self.turns else self._step))
+                self._ruined(*failed, "steps", ", which they were before",
+                             self.turns[-1]["first_step"] - self.n_settle if self.turns else self._step)
                 return
             if failed[0] == BASELINE or not self._session.left_out(*failed) or (self.now != BASELINE and self.switch(BASELINE)):
                 self._session.turns_over(failed[1])
@@ -264,7 +279,27 @@ class Turns:
             self._left = [name for name in self._left if name != failed[0]]
         del self._left[0]
         self._n, self._times = 0, []
+        self._begin_check()
         self._before_ns = time.perf_counter_ns()
+
+    def _begin_check(self):
+        if self._compares and self.now not in self._gradients and (self.now == BASELINE or BASELINE in self._gradients):
+            from . import gradient_check
+            self._checks = [gradient_check.Check(ddp) for ddp, _ in self._models]
+
+    def _end_check(self):
+        """What is wrong with the gradients of the step that is over, the same on all ranks."""
+        from . import gradient_check
+        checks, self._checks = self._checks, []
+        self._gradients[self.now] = found = [check.end() for check in checks]
+        wrong = next(filter(None, map(gradient_check.differs, self._gradients[BASELINE], found)), None)
+        return self._ask("gradients of %s" % self.now, wrong) if self.now != BASELINE else None
+
+    def _ruined(self, name, problem, after, more, step):
+        """The job is no longer what it was before that step."""
+        self._session.left_out(name, problem)
+        self._back()
+        self._session.turns_over("after %s with %s, %s%s: what was saved before step %d is sound" % (after, name, problem, more, step))
 
     def _next_block(self):
         names = self._session.next_block()

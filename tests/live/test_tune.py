@@ -91,6 +91,35 @@ def until_over(i):
         sys.exit(0)
 train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_over)
 """
+DOUBLED = BODY + """
+if PLAN != "-":
+    from dpro import reducer
+    def summed(state, bucket):
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+    reducer._put_hooks = lambda ddp, layout: layout and dist._register_comm_hook(ddp.reducer, None, summed)
+""" + DIFFERS[DIFFERS.index("over = []"):]
+OUT_OF_MEMORY = BODY + """
+if PLAN != "-":
+    from dpro import computing, tune
+    found, run, calls = tune.Search.found, computing.Computed._run, []
+    def with_bf16(search):
+        told = found(search)
+        plan = dict(told["own"], computation={"compile": [], "bf16": ["1"], "changes_numerics": True})
+        told["finalists"].append({"name": "bf16", "path": "/bf16.json", "plan": plan, "promised_pct": 0.0})
+        return told
+    def run_out(way, *args):
+        calls.append(way)
+        if IN_FORWARD and len(calls) == 4:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return run(way, *args)
+    tune.Search.found, computing.Computed._run = with_bf16, run_out
+def until_bf16(i):
+    each(i)
+    if PLAN != "-" and not IN_FORWARD and len(calls) == 4:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 8 bytes")
+train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_bf16)
+end()
+"""
 DIES = BODY + """
 def until_measured(i):
     each(i)
@@ -178,12 +207,39 @@ class Tune(live.Case):
         for rank in range(2):
             self.assertIn("BUCKETS %d %d" % (rank, len(own["buckets"])), run.out)
 
+    def test_gradients_that_are_wrong_alike_on_all_ranks_end_the_turns(self):
+        run, told = self.tune(DOUBLED, 2000)
+        names = told["race"]["names"]
+        out = [name for name, one in names.items() if one["kind"] == "failed"]
+        self.assertEqual(len(out), 1, names)
+        self.assertRegex(names[out[0]]["why"], "gradients are 2 times the mean of the ranks'$")
+        self.assertRegex(run.err, "tune: the job goes on as it was: after a step with %s, .*what was saved before step " % out[0])
+        self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
+
+    def test_what_runs_out_of_memory_within_a_step_is_out_and_the_step_goes_on(self):
+        run, told = self.tune("IN_FORWARD = True\n" + OUT_OF_MEMORY, 500)
+        names = told["race"]["names"]
+        self.assertEqual((told["complete"], names["bf16"]["kind"]), (True, "failed"))
+        self.assertIn("tune: bf16 is out: rank 0: 1 ran out of memory: RuntimeError: DefaultCPUAllocator: can't allocate memory: ", run.err)
+
+    def test_a_job_that_runs_out_of_memory_in_a_turn_names_the_finalist(self):
+        run, told = self.tune("IN_FORWARD = False\n" + OUT_OF_MEMORY, 500, code=1)
+        self.assertEqual((told["complete"], told["race"]["names"]["bf16"]["kind"]), (False, "failed"))
+        self.assertRegex(run.err, r"tune: the job ended after step [0-9]+, out of memory in a turn of bf16 \(dpro tune --memory ")
+
     def test_of_a_job_whose_rank_dies_what_was_measured_stays(self):
         run, told = self.tune(DIES, 2000, code=1)
         self.assertFalse(told["complete"])
         self.assertGreater(told["race"]["blocks"], 0)
         self.assertTrue(os.path.exists(self.path("plan", "trace", "turns.json")))
         self.assertTrue(os.path.exists(self.path("plan", "plan.json")))
+
+    def test_a_job_that_ends_before_the_search_says_how_to_go_on(self):
+        body = BODY.replace("while PLAN", "while 0 and PLAN") + (
+            "from dpro import tune\ntune.Search.problem = lambda search: search.RUNS\n"
+            "train(model, torch.optim.SGD(model.parameters(), lr=0.05), N)\nend()\n")
+        run = self.pair(body, 40, live.DPRO, "tune", "-o", self.path("plan"), "--")
+        self.assertEqual(run.err.count("tune: the job ended after step 40, before the search was over: dpro optimize "), 1, run.err[-3000:])
 
     def test_a_job_that_ends_before_all_is_recorded_is_as_it_was(self):
         run = self.pair(BODY + "train(model, torch.optim.SGD(model.parameters(), lr=0.05), N)\nend()\n", 9, live.DPRO, "tune", "-o",

@@ -8,7 +8,7 @@ import statistics
 
 from figures import fixed, show
 
-HEAD = ("plan", "promised, %:", "±:", "measured, %:", "±:", "off, points:")
+HEAD = ("plan", "promised, %:", "±:", "measured, %:", "±:", "off, points:", "off with the model since:")
 WITHIN_POINTS = 3  # target, of nine in ten
 
 
@@ -30,20 +30,31 @@ def rows(files):
             found.append({"plan": f"{job}: {one['name']}", "promised_pct": one["promised_pct"],
                           "promised_half_pct": one["promised_half_pct"], "measured_pct": one["saves_pct"],
                           "measured_half_pct": half, "off_points": off,
+                          "off_since_points": one["again_pct"] - one["saves_pct"] if "again_pct" in one else None,
                           "covered": abs(off) <= math.hypot(half, one["promised_half_pct"])})
     return found
 
 
 def cells(row):
     return (f"`{row['plan']}`", fixed(row["promised_pct"], 1, True), fixed(row["promised_half_pct"]),
-            fixed(row["measured_pct"], 1, True), fixed(row["measured_half_pct"]), fixed(row["off_points"], 1, True))
+            fixed(row["measured_pct"], 1, True), fixed(row["measured_half_pct"]), fixed(row["off_points"], 1, True),
+            "–" if row["off_since_points"] is None else fixed(row["off_since_points"], 1, True))
 
 
 def summary(found):
-    off = [abs(row["off_points"]) for row in found]
-    return (f"{len(found)} plans: off by {statistics.median(off):.1f} points in the median, {max(off):.1f} at most; "
-            f"{sum(one <= WITHIN_POINTS for one in off)} within {WITHIN_POINTS} points, {sum(row['covered'] for row in found)} within both "
+    since = [row for row in found if row["off_since_points"] is not None]
+    text = (f"{len(found)} plans: {_near([row['off_points'] for row in found])}, {sum(row['covered'] for row in found)} within both "
             "intervals.")
+    if since:
+        text += (f" Of {len(since)} whose recordings were kept until then: {_near([row['off_points'] for row in since])}; with the model "
+                 f"since, {_near([row['off_since_points'] for row in since])}.")
+    return text
+
+
+def _near(off):
+    off = list(map(abs, off))
+    return (f"off by {statistics.median(off):.1f} points in the median, {max(off):.1f} at most, "
+            f"{sum(one <= WITHIN_POINTS for one in off)} within {WITHIN_POINTS} points")
 
 
 def print_turns(found):

@@ -7,6 +7,8 @@ from live import SINGLE
 
 
 class Coexistence(live.Case):
+    WARM = True
+
     def test_a_job_that_profiles_itself_from_before_keeps_its_profile(self):
         body = SINGLE + """
 from torch.profiler import profile, schedule, ProfilerActivity
@@ -51,6 +53,7 @@ p.enable()
         self.assertTrue(self.rank()["complete"])
 
     def test_forked_and_spawned_data_loaders_are_not_recorded(self):
+        self.WARM = False
         body = """
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 240
@@ -107,6 +110,7 @@ end()
         self.assertTrue(self.rank()["complete"])
 
     def test_workers_that_the_script_starts_itself_are_recorded(self):
+        self.WARM = False
         body = """
 import torch.multiprocessing as mp
 def work(rank, port):

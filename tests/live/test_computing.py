@@ -69,11 +69,14 @@ def all_of_it():
 
 
 class Case(test_recompute.Case):
-    WARM = False  # the compiler keeps more than modules
-
     def run_planned(self, body, value, world=1, **more):
         more.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(live.CACHE, "inductor"))
+        self.WARM = not value["computation"]["compile"] and "torch.compile" not in body  # the compiler keeps more than modules
         return super().run_planned(body, value, world, **more)
+
+    def once(self, body, *arguments, **more):
+        self.WARM = "torch.compile" not in body
+        return super().once(body, *arguments, **more)
 
     def losses(self, run):
         return [(float(line.split()[2]), line.split()[3]) for line in self.lines(run, "LOSS")]

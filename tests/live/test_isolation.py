@@ -15,6 +15,8 @@ from live import PLAIN, SINGLE
 
 
 class Case(live.Case):
+    WARM = True
+
     def assert_readable(self):
         """Everything under its final name is whole."""
         n = 0

@@ -130,14 +130,15 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measure
 
 
 class Tune(live.Case):
+    WARM = True
+
     PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
 
     def pair(self, body, n, *command, code=0):
         """Two ranks, without torchrun, which takes longer to start than they do."""
         settings = self.environment(dpro=False, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(live.free_ports()[0]),
                                     DPRO_WARMUP="2", DPRO_ITERATIONS="2")
-        plan = self.path("plan") if command else "-"
-        run = self.command([*command, *self.PAIR, live.PYTHON, self.script(body), plan, str(n)], **settings)
+        run = self.command([*command, *self.PAIR, live.PYTHON, self.script(body), self.path("plan"), str(n)], **settings)
         self.assertEqual(run.codes, [code], run.err[-3000:])
         return run
 
@@ -148,7 +149,7 @@ class Tune(live.Case):
 
     def test_the_job_goes_on_with_what_is_fastest_and_trains_to_the_same_numbers(self):
         run, told = self.tune(DECIDED, 500, "--memory", "4GiB")
-        self.assertEqual(run.digests, self.pair(DECIDED, 500).digests)
+        self.assertEqual(run.digests, self.ranks(DECIDED, dpro=False, arguments=["-", "500"]).digests)
         race = told["race"]
         self.assertEqual((told["schema"], told["complete"], told["problem"], told["world_size"]), ("dpro.tune/1", True, None, 2))
         self.assertEqual((race["names"]["failing"]["kind"], race["names"]["failing"]["why"]),

@@ -1,6 +1,7 @@
 #include "case.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static struct CMUnitTest tests[100];
 static size_t n_tests;
@@ -54,6 +55,15 @@ void *kept_memory(size_t n, size_t size)
         abort();
     keep(memory, free);
     return memory;
+}
+
+const char *json_text(const char *text)
+{
+    size_t n = strlen(text);
+    char *copy = kept_memory(n + 1, 1);
+    for (size_t i = 0; i < n; i++)
+        copy[i] = (char)(text[i] == '\'' ? '"' : text[i]);
+    return copy;
 }
 
 /* Weak: a program may have its own. */

@@ -21,6 +21,9 @@ void keep(void *object, void (*destroy)(void *object));
 /* Zeroed memory for n things, which is kept. */
 void *kept_memory(size_t n, size_t size);
 
+/* The text with " for each ', as tests write JSON; kept. */
+const char *json_text(const char *text);
+
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 #define TEST_BETWEEN(name, setup, teardown)                                                        \
     static void test_##name(void **test_state);                                                    \

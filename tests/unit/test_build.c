@@ -43,7 +43,7 @@ TEST(an_iteration_reaches_to_the_next_mark)
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 3; i++) {
         trace_text_step(t, 7 + i, 1000 * i, 900 + i); /* the profiler takes what is left */
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
+        trace_text_spans(t, 1000 * i, "10+100 aten::mm");
     }
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(n_measured(g), 3);
@@ -55,12 +55,10 @@ TEST(an_iteration_reaches_to_the_next_mark)
 TEST(of_marks_that_lie_over_each_other_the_first_tell)
 {
     struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        trace_text_step(t, 7 + i, 1000 * i, 1000);
+    trace_text_steps(t, 3, 1000,
+                     "100+100 aten::mm; 300+100 aten::mm; 500+100 aten::mm; 700+100 aten::mm");
+    for (int i = 0; i < 3; i++)
         trace_text_step(t, 20 + i, 1000 * i + 20, 1010); /* the framework's own */
-        for (int k = 0; k < 4; k++)
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 + 200 * k, 100, "");
-    }
     struct dpro_graph *g = trace_text_graph();
     check_measured(g, 3, 1000);
     assert_null(dpro_graph_warning(g, 0));
@@ -69,26 +67,29 @@ TEST(of_marks_that_lie_over_each_other_the_first_tell)
 TEST(a_step_number_beyond_64_bits_is_no_trouble)
 {
     struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 2; i++) {
-        trace_text_cpu(t, "user_annotation", "ProfilerStep#99999999999999999999999", 1, 1000 * i,
-                       900, "");
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(measured_us(g, 0), 900);
+    for (int i = 0; i < 2; i++)
+        trace_text_spans(t, 1000 * i,
+                         "0+900 ! ProfilerStep#99999999999999999999999; 10+100 aten::mm");
+    assert_int_equal(measured_us(trace_text_graph(), 0), 900);
 }
 
-TEST(an_iteration_cut_short_is_left_out)
+/* Two ranks of four iterations of eight ops, five of which the third one of some ranks lacks. */
+static struct dpro_graph *third_is_short(bool on_first, bool on_second)
 {
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 4; i++) {
             trace_text_step(t, i, 1000 * i, 1000);
-            for (int k = 0; k < (rank == 1 && i == 2 ? 3 : 8); k++)
-                trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 * k, 90 + i, "");
+            for (int k = 0; k < (i == 2 && (rank ? on_second : on_first) ? 3 : 8); k++)
+                trace_text_spans(t, 1000 * i, "%d+%d aten::mm", 100 * k, 90 + i);
         }
     }
-    struct dpro_graph *g = trace_text_graph();
+    return trace_text_graph();
+}
+
+TEST(an_iteration_cut_short_is_left_out)
+{
+    struct dpro_graph *g = third_is_short(false, true);
     assert_int_equal(n_measured(g), 3);
     assert_true(has_warning(g, "cut short"));
     assert_true(has_warning(g, "rank 1"));
@@ -96,15 +97,7 @@ TEST(an_iteration_cut_short_is_left_out)
 
 TEST(an_iteration_that_all_ranks_lack_is_left_out_once)
 {
-    for (int rank = 0; rank < 2; rank++) {
-        struct trace_text *t = trace_text_begin(rank, 2);
-        for (int i = 0; i < 4; i++) {
-            trace_text_step(t, i, 1000 * i, 1000);
-            for (int k = 0; k < (i == 2 ? 3 : 8); k++)
-                trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 100 * k, 90 + i, "");
-        }
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = third_is_short(true, true);
     assert_int_equal(dpro_graph_n_left_out(g), 1);
     assert_int_equal(dpro_graph_left_out(g, 0).number, 2);
 }
@@ -112,27 +105,20 @@ TEST(an_iteration_that_all_ranks_lack_is_left_out_once)
 TEST(marks_of_the_gpu_are_not_counted_twice)
 {
     struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 2; i++) {
-        trace_text_step(t, i, 1000 * i, 1000);
-        trace_text_kernel(t, "gemm", 1, 1000 * i + 10, 5, 7, 1000 * i + 20, 100, "");
-    }
+    trace_text_steps(t, 2, 1000, "10+5 >7 20+100 gemm");
     for (int i = 0; i < 2; i++)
         trace_text_cpu(t, "gpu_user_annotation", i ? "ProfilerStep#1" : "ProfilerStep#0", 7,
                        1000 * i + 20, 100, "");
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(n_measured(g), 2);
+    assert_int_equal(n_measured(trace_text_graph()), 2);
 }
 
 TEST(without_marks_the_optimizer_cuts_iterations)
 {
     struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 4; i++) {
-        trace_text_cpu(t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, 500 * i, 20,
-                       "");
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 500 * i + 30, 100, "");
-        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, 500 * i + 400, 50, "");
-        trace_text_cpu(t, "cpu_op", "aten::add_", 1, 500 * i + 410, 30, "");
-    }
+    for (int i = 0; i < 4; i++)
+        trace_text_spans(t, 500 * i,
+                         "0+20 ! Optimizer.zero_grad#SGD.zero_grad; 30+100 aten::mm;"
+                         "400+50 ! Optimizer.step#SGD.step; 410+30 aten::add_");
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(n_measured(g), 4);
     assert_int_equal(measured_us(g, 1), 500);
@@ -140,36 +126,33 @@ TEST(without_marks_the_optimizer_cuts_iterations)
     assert_int_equal(op_of(g, 0, "aten::add_", 0).kind, DPRO_OP_UPDATE);
 }
 
+/* Five iterations without marks; the first idles for `late_us` within. */
+static struct dpro_graph *unmarked(int late_us)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 5; i++) {
+        int late = i == 0 ? late_us : 0;
+        trace_text_spans(t, 1000 * i, "0+90 aten::a; 100+90 aten::b; %d+90 aten::c; %d+90 aten::b",
+                         200 + late, 300 + late);
+    }
+    return trace_text_graph();
+}
+
 TEST(without_any_mark_the_period_of_the_ops_cuts_iterations)
 {
-    const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 5; i++)
-        for (int k = 0; k < 4; k++)
-            trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k, 90, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = unmarked(0);
     check_measured(g, 4, 1000);
     assert_true(has_warning(g, "period"));
 }
 
 TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
 {
-    const char *const ops[] = {"aten::a", "aten::b", "aten::c", "aten::b"};
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 5; i++)
-        for (int k = 0; k < 4; k++) {
-            int late = i == 0 && k >= 2 ? 350 : 0;
-            trace_text_cpu(t, "cpu_op", ops[k], 1, 1000 * i + 100 * k + late, 90, "");
-        }
-    struct dpro_graph *g = trace_text_graph();
-    check_measured(g, 4, 1000);
+    check_measured(unmarked(350), 4, 1000);
 }
 
 TEST(a_recording_without_period_is_one_iteration)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_cpu(t, "cpu_op", "aten::a", 1, 100, 50, "");
-    trace_text_cpu(t, "cpu_op", "aten::b", 1, 200, 70, "");
+    trace_text_spans(trace_text_begin(0, 1), 0, "100+50 aten::a; 200+70 aten::b");
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(n_measured(g), 1);
     assert_int_equal(measured_us(g, 0), 170);
@@ -183,7 +166,7 @@ TEST(ranks_learn_from_the_iterations_they_share)
         for (int i = 0; i < 4; i++) { /* 5, 6, 7, 8 and 7, 8, 9, 10 */
             int number = 5 + 2 * rank + i;
             trace_text_step(t, number, 1000 * number, 900 + number);
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * number + 10, 100 * number, "");
+            trace_text_spans(t, 1000 * number, "10+%d aten::mm", 100 * number);
         }
     }
     struct dpro_graph *g = trace_text_graph();
@@ -194,14 +177,10 @@ TEST(ranks_learn_from_the_iterations_they_share)
 
 TEST(a_rank_without_iterations_among_others_is_named)
 {
-    for (int rank = 0; rank < 2; rank++) {
-        struct trace_text *t = trace_text_begin(rank, 2);
-        for (int i = 0; i < 3; i++) {
-            if (rank == 0)
-                trace_text_step(t, 5 + i, 1000 * i, 1000);
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 400, "");
-        }
-    }
+    trace_text_steps(trace_text_begin(0, 2), 3, 1000, "10+400 aten::mm");
+    struct trace_text *t = trace_text_begin(1, 2);
+    for (int i = 0; i < 3; i++)
+        trace_text_spans(t, 1000 * i, "10+400 aten::mm");
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_warning(g, "1 of 2 ranks (first: rank 1) have no iteration marks"));
     assert_true(has_warning(g, "1 of 2 ranks (first: rank 1) number their iterations otherwise"));
@@ -209,12 +188,7 @@ TEST(a_rank_without_iterations_among_others_is_named)
 
 TEST(of_many_iterations_fifty_are_predicted)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 120; i++) {
-        trace_text_step(t, i, 100 * i, 100);
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, 100 * i + 10, 50, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(120, 100, "10+50 aten::mm");
     struct dpro_validation validation;
     struct dpro_error err;
     assert_int_equal(dpro_replay_validate(g, NULL, &validation, &err), 0);
@@ -224,13 +198,8 @@ TEST(of_many_iterations_fifty_are_predicted)
 
 TEST(reading_building_and_validating_tell_how_far_they_are)
 {
-    for (int rank = 0; rank < 3; rank++) {
-        struct trace_text *t = trace_text_begin(rank, 3);
-        for (int i = 0; i < 4; i++) {
-            trace_text_step(t, i, 100 * i, 100);
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 100 * i + 10, 50, "");
-        }
-    }
+    for (int rank = 0; rank < 3; rank++)
+        trace_text_steps(trace_text_begin(rank, 3), 4, 100, "10+50 aten::mm");
     struct stages_seen seen = {.n_wrong = 0};
     struct dpro_graph *g = trace_text_graph_with(&(struct dpro_job_options){
         .size = sizeof(struct dpro_job_options), .sink = stages_sink(&seen)});
@@ -262,11 +231,7 @@ TEST(times_as_far_apart_as_they_can_be_give_a_graph)
 
 TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_cpu(t, "cpu_op", "aten::a", 1, 10, 400, "");
-    trace_text_cpu(t, "cpu_op", "aten::b", 1, 500, 400, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(1, 1000, "10+400 aten::a; 500+400 aten::b");
     struct dpro_replay *replay = replay_of(g, NULL);
     assert_int_equal(measured_us(g, 0), 890);
     assert_int_equal(dpro_replay_view(replay)->iteration_ns, 890 * US);
@@ -277,12 +242,8 @@ TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
 
 TEST(a_parent_is_what_its_children_leave_of_it)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 200);
-    trace_text_cpu(t, "cpu_op", "aten::linear", 1, 10, 100, "");
-    trace_text_cpu(t, "cpu_op", "aten::t", 1, 20, 10, "");
-    trace_text_cpu(t, "cpu_op", "aten::addmm", 1, 40, 60, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(1, 200, "10+100 aten::linear; 20+10 aten::t; 40+60 aten::addmm");
     assert_int_equal(op_of(g, 0, "aten::linear", 0).dur_ns, 10 * US); /* before aten::t */
     assert_int_equal(op_of(g, 0, "aten::linear", 1).dur_ns, 10 * US); /* between */
     assert_int_equal(op_of(g, 0, "aten::linear", 2).dur_ns, 10 * US); /* after aten::addmm */
@@ -295,8 +256,7 @@ TEST(python_time_between_ops_is_a_gap)
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 2; i++) {
         trace_text_step(t, i, 1000 * i, 1000);
-        trace_text_cpu(t, "cpu_op", "aten::a", 1, 1000 * i + 100, 50, "");
-        trace_text_cpu(t, "cpu_op", "aten::b", 1, 1000 * i + 170 + 20 * i, 50, "");
+        trace_text_spans(t, 1000 * i, "100+50 aten::a; %d+50 aten::b", 170 + 20 * i);
     }
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, 30 * US); /* mean of 20 and 40 */
@@ -307,11 +267,8 @@ TEST(python_time_between_ops_is_a_gap)
 
 TEST(a_kernel_follows_its_launch_and_its_stream)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "gemm", 1, 10, 30, 7, 25, 500, ""); /* starts before the call returns */
-    trace_text_kernel(t, "relu", 1, 50, 10, 7, 526, 100, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = /* gemm starts before the call returns */
+        trace_text_one(1, 1000, "10+30 >7 25+500 gemm; 50+10 >7 526+100 relu");
     dpro_op_id launch = nth_op(g, 0, "cudaLaunchKernel", 0);
     dpro_op_id gemm = nth_op(g, 0, "gemm", 0), relu = nth_op(g, 0, "relu", 0);
     assert_true(edge_to(g, launch, gemm, 0));
@@ -323,12 +280,9 @@ TEST(a_kernel_follows_its_launch_and_its_stream)
 
 TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 600, "");
-    trace_text_cpu(t, "cuda_runtime", "cudaStreamSynchronize", 1, 30, 595, "\"correlation\": 99");
-    trace_text_cpu(t, "cpu_op", "aten::after", 1, 640, 10, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(1, 1000,
+                                          "10+5 >7 20+600 gemm; 30+595 cudaStreamSynchronize;"
+                                          "640+10 aten::after");
     dpro_op_id sync = nth_op(g, 0, "cudaStreamSynchronize", 0);
     assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), sync, 0));
     assert_int_equal(dpro_graph_op(g, sync).dur_ns, 5 * US);
@@ -337,11 +291,9 @@ TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
 
 TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "Memcpy DtoH (Device -> Pageable)", 1, 10, 110, 7, 30, 80, "");
-    trace_text_cpu(t, "cpu_op", "aten::after", 1, 130, 10, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(1, 1000,
+                                          "10+110 >7 30+80 Memcpy DtoH (Device -> Pageable);"
+                                          "130+10 aten::after");
     dpro_op_id copy = nth_op(g, 0, "Memcpy DtoH (Device -> Pageable)", 0);
     dpro_op_id tail = nth_op(g, 0, "cudaMemcpyAsync", 1);
     assert_true(edge_to(g, nth_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
@@ -351,15 +303,10 @@ TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
 
 TEST(a_stream_wait_orders_work_of_two_streams)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
-    trace_text_cpu(t, "cuda_runtime", "cudaEventRecord", 1, 20, 2, "\"correlation\": 98");
-    trace_text_cpu(t, "cuda_runtime", "cudaStreamWaitEvent", 1, 25, 2, "\"correlation\": 99");
-    trace_text_kernel(t, "side", 1, 30, 5, 9, 321, 50, "");
-    trace_text_kernel(t, "more", 1, 40, 5, 7, 330, 50, "");
-    trace_text_kernel(t, "free", 1, 50, 5, 9, 380, 50, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        1, 1000,
+        "10+5 >7 20+300 gemm; 20+2 cudaEventRecord; 25+2 cudaStreamWaitEvent; 30+5 >9 321+50 side;"
+        "40+5 >7 330+50 more; 50+5 >9 380+50 free");
     dpro_op_id side = nth_op(g, 0, "side", 0);
     assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), side, 0));
     assert_int_equal(dpro_graph_op(g, side).gap_ns, 1 * US);
@@ -409,17 +356,8 @@ TEST(a_full_launch_queue_makes_the_cpu_as_slow_as_its_gpu)
 TEST(backward_is_handed_to_its_thread_and_back)
 {
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 2; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 200,
-                       "\"Sequence number\": 5, \"Fwd thread id\": 0");
-        trace_text_cpu(t, "cpu_op", bw, 2, at + 230, 400,
-                       "\"Sequence number\": 5, \"Fwd thread id\": 1");
-        trace_text_cpu(t, "cpu_op", "aten::clip", 1, at + 650, 40, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        2, 1000, "10+200 #5 aten::mm; 230+400 @2 ^5 ~MmBackward0; 650+40 aten::clip");
     dpro_op_id forward = nth_op(g, 0, "aten::mm", 0), backward = nth_op(g, 0, bw, 0);
     dpro_op_id after = nth_op(g, 0, "aten::clip", 0);
     assert_true(edge_to(g, forward, backward, 0));
@@ -433,195 +371,108 @@ TEST(backward_is_handed_to_its_thread_and_back)
 
 /* ---- phases ---- */
 
-static void cpu_op(struct trace_text *t, const char *name, int64_t start, int64_t dur, int sequence)
+/* The phase of each op named, by its n-th of that name: "aten::mm FW; aten::mm 1 BW". */
+static void check_kinds(const struct dpro_graph *g, const char *kinds)
 {
-    char args[48];
-    snprintf(args, sizeof args, "\"Sequence number\": %d, \"Fwd thread id\": 0", sequence);
-    trace_text_cpu(t, "cpu_op", name, 1, start, dur, sequence > 0 ? args : "");
+    for (const char *at = kinds; *at; at += strspn(at, "; ")) {
+        char name[60], kind[20];
+        int n = 0, len = 0;
+        if (sscanf(at, "%59s %d %19[A-Z]%n", name, &n, kind, &len) < 3)
+            assert_int_equal(sscanf(at, "%59s %19[A-Z]%n", name, kind, &len), 2);
+        if (strcmp(dpro_op_kind_name(op_of(g, 0, name, n).kind), kind) != 0)
+            fail_msg("%s %d is %s", name, n, dpro_op_kind_name(op_of(g, 0, name, n).kind));
+        at += len;
+    }
 }
 
-/* What autograd runs for the op of a sequence number, and within it an op. */
-static void backward_op(struct trace_text *t, int thread, const char *name, int64_t start,
-                        int64_t dur, int sequence)
-{
-    char args[48];
-    snprintf(args, sizeof args, "\"Sequence number\": %d, \"Fwd thread id\": 1", sequence);
-    trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: MmBackward0", thread, start,
-                   dur, args);
-    if (thread == 1)
-        trace_text_cpu(t, "cpu_op", name, thread, start + 5, dur - 10, "");
-}
-
-static void accumulate_op(struct trace_text *t, int64_t start)
-{
-    trace_text_cpu(t, "cpu_op",
-                   "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 1, start,
-                   10, "");
-}
-
-static enum dpro_op_kind kind_of(const struct dpro_graph *g, const char *name, int n)
-{
-    return op_of(g, 0, name, n).kind;
-}
+#define ACCUMULATE "~torch::autograd::AccumulateGrad;"
 
 TEST(passes_in_a_closure_of_the_optimizer_are_no_update)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 10, 900, "");
-        trace_text_cpu(t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, at + 20, 50,
-                       "");
-        cpu_op(t, "aten::zero_", at + 30, 20, 0);
-        cpu_op(t, "aten::randn", at + 100, 50, 0);
-        cpu_op(t, "aten::to", at + 160, 30, 5 + 2 * i);
-        cpu_op(t, "aten::linear", at + 200, 200, 5 + 2 * i);
-        cpu_op(t, "aten::mm", at + 210, 150, 5 + 2 * i);
-        backward_op(t, 1, "aten::bmm", at + 450, 200, 5 + 2 * i);
-        cpu_op(t, "aten::norm", at + 700, 50, 0);
-        cpu_op(t, "aten::sub_", at + 800, 50, 0);
-        cpu_op(t, "custom::momentum", at + 870, 20, 0);
-        cpu_op(t, "aten::item", at + 950, 20, 0);
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(kind_of(g, "aten::zero_", 0), DPRO_OP_UPDATE);
-    assert_int_equal(kind_of(g, "aten::randn", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::to", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::linear", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::bmm", 0), DPRO_OP_BW);
-    assert_int_equal(kind_of(g, "aten::norm", 0), DPRO_OP_UPDATE);
-    assert_int_equal(kind_of(g, "aten::sub_", 0), DPRO_OP_UPDATE);
-    assert_int_equal(kind_of(g, "custom::momentum", 0), DPRO_OP_UPDATE);
-    assert_int_equal(kind_of(g, "aten::item", 0), DPRO_OP_UPDATE);
+    check_kinds(trace_text_one(3, 1000,
+                               "10+900 ! Optimizer.step#SGD.step;"
+                               "20+50 ! Optimizer.zero_grad#SGD.zero_grad; 30+20 aten::zero_;"
+                               "100+50 aten::randn; 160+30 #5 aten::to; 200+200 #5 aten::linear;"
+                               "210+150 #5 aten::mm; 450+200 ^5 ~MmBackward0; 455+190 aten::bmm;"
+                               "700+50 aten::norm; 800+50 aten::sub_; 870+20 custom::momentum;"
+                               "950+20 aten::item"),
+                "aten::zero_ UPDATE; aten::randn FW; aten::to FW; aten::linear FW; aten::mm FW;"
+                "aten::bmm BW; aten::norm UPDATE; aten::sub_ UPDATE; custom::momentum UPDATE;"
+                "aten::item UPDATE");
 }
 
 TEST(kernels_of_a_closure_are_of_the_phase_of_what_launched_them)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 10, 900, "");
-        cpu_op(t, "aten::mm", at + 100, 50, 5 + i);
-        trace_text_kernel(t, "gemm", 1, at + 110, 5, 7, at + 200, 100, "");
-        backward_op(t, 2, "", at + 300, 200, 5 + i);
-        trace_text_kernel(t, "gemm_nt", 2, at + 310, 5, 7, at + 400, 100, "");
-        cpu_op(t, "aten::_foreach_add_", at + 600, 50, 0);
-        trace_text_kernel(t, "multi_tensor_apply", 1, at + 610, 5, 7, at + 700, 100, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(kind_of(g, "gemm", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "gemm_nt", 0), DPRO_OP_BW);
-    assert_int_equal(kind_of(g, "multi_tensor_apply", 0), DPRO_OP_UPDATE);
+    check_kinds(trace_text_one(3, 1000,
+                               "10+900 ! Optimizer.step#SGD.step; 100+50 #5 aten::mm;"
+                               "110+5 >7 200+100 gemm; 300+200 @2 ^5 ~MmBackward0;"
+                               "310+5 @2 >7 400+100 gemm_nt; 600+50 aten::_foreach_add_;"
+                               "610+5 >7 700+100 multi_tensor_apply"),
+                "gemm FW; gemm_nt BW; multi_tensor_apply UPDATE");
 }
 
-/* Iterations that begin with their backward pass. */
+/* Iterations that begin with the backward pass of what the one before computed. */
 TEST(without_an_optimizer_nothing_is_an_update)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        backward_op(t, 1, "aten::bmm", at + 10, 290, 5 + i);
-        accumulate_op(t, at + 300);
-        accumulate_op(t, at + 310);
-        cpu_op(t, "aten::add_", at + 350, 10, 6 + i); /* a sum of losses */
-        cpu_op(t, "aten::mm", at + 400, 100, 6 + i);
-        cpu_op(t, "aten::item", at + 600, 100, 0);
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(kind_of(g, "aten::bmm", 0), DPRO_OP_BW);
-    assert_int_equal(kind_of(g, "aten::add_", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::item", 0), DPRO_OP_FW);
+    check_kinds(trace_text_one(3, 1000,
+                               "10+290 ^5 ~MmBackward0; 15+280 aten::bmm; 300+10 " ACCUMULATE
+                               "310+10 " ACCUMULATE "350+10 #25 aten::add_;" /* a sum of losses */
+                               "400+100 #25 aten::mm; 600+100 aten::item"),
+                "aten::bmm BW; aten::add_ FW; aten::mm FW; aten::item FW");
 }
 
 TEST(ops_that_write_as_many_tensors_as_gradients_are_an_update)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        cpu_op(t, "aten::mm", at + 10, 100, 5 + i);
-        backward_op(t, 1, "aten::bmm", at + 200, 90, 5 + i);
-        accumulate_op(t, at + 300);
-        accumulate_op(t, at + 310);
-        for (int p = 0; p < 2; p++) {
-            cpu_op(t, "aten::mul", at + 400 + 100 * p, 40, 0);
-            cpu_op(t, "aten::sub_", at + 450 + 100 * p, 40, 0);
-        }
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(kind_of(g, "aten::mm", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::mul", 0), DPRO_OP_UPDATE);
-    assert_int_equal(kind_of(g, "aten::sub_", 1), DPRO_OP_UPDATE);
+    check_kinds(trace_text_one(3, 1000,
+                               "10+100 #5 aten::mm; 200+90 ^5 ~MmBackward0; 205+80 aten::bmm;"
+                               "300+10 " ACCUMULATE "310+10 " ACCUMULATE
+                               "400+40 aten::mul; 450+40 aten::sub_;"
+                               "500+40 aten::mul; 550+40 aten::sub_"),
+                "aten::mm FW; aten::mul UPDATE; aten::sub_ 1 UPDATE");
 }
 
 TEST(in_inference_a_cache_is_no_optimizer)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        cpu_op(t, "aten::mm", at + 10, 400, 0);
-        cpu_op(t, "cache::kv_cache_update", at + 500, 100, 0);
-        cpu_op(t, "aten::add_", at + 650, 100, 0);
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(kind_of(g, "cache::kv_cache_update", 0), DPRO_OP_FW);
-    assert_int_equal(kind_of(g, "aten::add_", 0), DPRO_OP_FW);
+    check_kinds(trace_text_one(
+                    3, 1000, "10+400 aten::mm; 500+100 cache::kv_cache_update; 650+100 aten::add_"),
+                "cache::kv_cache_update FW; aten::add_ FW");
 }
 
 /* The second micro-batch computes its forward pass again within the backward pass. */
 TEST(micro_batches_have_passes_of_their_own)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 3; i++) {
-        int64_t at = 1000 * i;
-        trace_text_step(t, i, at, 1000);
-        for (int m = 0; m < 2; m++) {
-            int64_t begin = at + 400 * m;
-            cpu_op(t, "aten::randn", begin + 10, 40, 0);
-            cpu_op(t, "aten::mm", begin + 60, 100, 5 + 4 * i + 2 * m);
-            backward_op(t, 1, "aten::bmm", begin + 200, 150, 5 + 4 * i + 2 * m);
-            accumulate_op(t, begin + 360);
-        }
-        cpu_op(t, "aten::relu", at + 620, 20, 6 + 4 * i + 2);
-        backward_op(t, 1, "aten::relu_backward", at + 780, 20, 6 + 4 * i + 2);
-        trace_text_cpu(t, "user_annotation", "Optimizer.step#SGD.step", 1, at + 850, 100, "");
-        cpu_op(t, "aten::sub_", at + 860, 80, 0);
-    }
-    struct dpro_graph *g = trace_text_graph();
-    for (int m = 0; m < 2; m++) {
-        assert_int_equal(kind_of(g, "aten::randn", m), DPRO_OP_FW);
-        assert_int_equal(kind_of(g, "aten::mm", m), DPRO_OP_FW);
-        assert_int_equal(kind_of(g, "aten::bmm", m), DPRO_OP_BW);
-    }
-    assert_int_equal(kind_of(g, "aten::relu", 0), DPRO_OP_BW);
-    assert_int_equal(kind_of(g, "aten::sub_", 0), DPRO_OP_UPDATE);
+    struct dpro_graph *g = trace_text_one(
+        3, 1000,
+        "10+40 aten::randn; 60+100 #5 aten::mm; 200+150 ^5 ~MmBackward0; 205+140 aten::bmm;"
+        "360+10 " ACCUMULATE
+        "410+40 aten::randn; 460+100 #7 aten::mm; 600+150 ^7 ~MmBackward0; 605+140 aten::bmm;"
+        "760+10 " ACCUMULATE
+        "620+20 #8 aten::relu; 780+20 ^8 ~MmBackward0; 785+10 aten::relu_backward;"
+        "850+100 ! Optimizer.step#SGD.step; 860+80 aten::sub_");
+    check_kinds(g, "aten::randn FW; aten::randn 1 FW; aten::mm FW; aten::mm 1 FW; aten::bmm BW;"
+                   "aten::bmm 1 BW; aten::relu BW; aten::sub_ UPDATE");
     assert_int_equal(g->ranks[0].n_micro_batches, 2);
 }
 
 /* ---- over ranks ---- */
 
 /* Two iterations; the rank computes for `busy` us, then enters a collective that ends at `end`. */
-static void collective_rank(int rank, int world, int64_t busy, int64_t end, int64_t shift,
+static void collective_rank(int rank, int world, int busy, int end, int64_t shift,
                             const char *kernel)
 {
     struct trace_text *t = trace_text_begin(rank, world);
     for (int i = 0; i < 2; i++) {
         int64_t at = 1000 * i + shift;
         trace_text_step(t, i, at, 1000);
-        trace_text_kernel(t, "gemm", 1, at + 1, 2, 7, at + 5, busy - 5, "");
-        trace_text_kernel(t, kernel, 1, at + 4, 2, 20, at + busy, end - busy,
-                          "\"In msg nelems\": 1000, \"dtype\": \"Float\"");
+        trace_text_spans(t, at,
+                         "1+2 >7 5+%d gemm; 4+2 >20 %d+%d %s"
+                         "{'In msg nelems': 1000, 'dtype': 'Float'}",
+                         busy - 5, busy, end - busy, kernel);
     }
 }
 
-static const char ALL_REDUCE[] = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)";
-static const char ALL_GATHER[] = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)";
+#define ALL_REDUCE "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)"
+#define ALL_GATHER "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"
 
 TEST(a_collective_is_waiting_then_transfer)
 {
@@ -670,13 +521,11 @@ TEST(what_one_rank_lost_does_not_unjoin_the_rest)
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 2; i++) {
             trace_text_step(t, i, 1000 * i, 1000);
-            for (int k = 0; k < 3; k++) {
-                char args[80];
-                snprintf(args, sizeof args, "\"In msg nelems\": %d, \"dtype\": \"Float\"", 10 + k);
+            for (int k = 0; k < 3; k++)
                 if (rank == 0 || k != 1) /* rank 1's second one is missing */
-                    trace_text_kernel(t, ALL_REDUCE, 1, 1000 * i + 200 * k, 5, 20,
-                                      1000 * i + 200 * k + 10 + 50 * rank, 100 - 50 * rank, args);
-            }
+                    trace_text_spans(t, 1000 * i + 200 * k,
+                                     "0+5 >20 %d+%d %s{'In msg nelems': %d, 'dtype': 'Float'}",
+                                     10 + 50 * rank, 100 - 50 * rank, ALL_REDUCE, 10 + k);
         }
     }
     struct dpro_graph *g = trace_text_graph();
@@ -696,23 +545,24 @@ TEST(missing_ranks_are_said_to_be_assumed)
 
 /* ---- gradients ---- */
 
+#define IN  "torch::distributed::reducer::mul_out"
+#define OUT "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
 TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
 {
-    const char *in = "torch::distributed::reducer::mul_out";
-    const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
     for (int rank = 0; rank < 2; rank++) {
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < 5; i++) {
             /* in one iteration rank 0 came when rank 1 was through, if one believes the profiles */
-            int64_t at = 2000 * i, late = i == 2 && rank == 0 ? 300 : 0;
-            int64_t dur = i == 2 && rank == 1 ? 120 : 400 - late;
-            trace_text_step(t, i, at, 2000);
-            trace_text_cpu(t, "cpu_op", in, 1, at + 110 + late, 20, "\"Input Dims\": [[37]]");
-            trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 170 + late, 10,
-                           "\"Input Dims\": [[[37]], []], \"Input type\": [\"TensorList\"]");
-            trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 50, at + 180 + late, dur,
-                           "\"Input Dims\": [[37]], \"Input type\": [\"float\"]");
-            trace_text_cpu(t, "cpu_op", out, 1, at + 600, 1300, "\"Input Dims\": [[37]]");
+            int late = i == 2 && rank == 0 ? 300 : 0;
+            int dur = i == 2 && rank == 1 ? 120 : 400 - late;
+            trace_text_step(t, i, 2000 * i, 2000);
+            trace_text_spans(
+                t, 2000 * i,
+                "%d+20 " IN "{'Input Dims': [[37]]}; 600+1300 " OUT "{'Input Dims': [[37]]};"
+                "%d+10 c10d::allreduce_{'Input Dims': [[[37]], []], 'Input type': ['TensorList']};"
+                "%d+%d @50 ! gloo:all_reduce{'Input Dims': [[37]], 'Input type': ['float']}",
+                110 + late, 170 + late, 180 + late, dur);
         }
     }
     struct dpro_graph *g = trace_text_graph();
@@ -724,31 +574,17 @@ TEST(what_was_over_before_what_it_waits_for_is_held_up_in_one_gap_only)
 
 TEST(bucket_copies_give_each_gradient_its_bucket)
 {
-    const char *bw = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad";
-    const char *in = "torch::distributed::reducer::mul_out";
-    const char *out = "torch.distributed.ddp.reducer::copy_bucket_to_grad";
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < 2; i++) {
-        int64_t at = 2000 * i;
-        trace_text_step(t, i, at, 2000);
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 80, "");
-        trace_text_cpu(t, "cpu_op", bw, 1, at + 100, 200, "");
-        trace_text_cpu(t, "cpu_op", in, 1, at + 110, 20, "\"Input Dims\": [[10, 3]]");
-        trace_text_cpu(t, "cpu_op", in, 1, at + 140, 20, "\"Input Dims\": [[7]]");
-        trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 170, 20,
-                       "\"Input Dims\": [[[37]], []], \"Input type\": [\"TensorList\"]");
-        trace_text_cpu(t, "cpu_op", in, 1, at + 200, 20, "\"Input Dims\": [[5]]");
-        trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 240, 20,
-                       "\"Input Dims\": [[[5]], []], \"Input type\": [\"TensorList\"]");
-        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 50, at + 180, 400,
-                       "\"Input Dims\": [[37]], \"Input type\": [\"float\"]");
-        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 51, at + 250, 600,
-                       "\"Input Dims\": [[5]], \"Input type\": [\"float\"]");
-        trace_text_cpu(t, "cpu_op", out, 1, at + 600, 10, "\"Input Dims\": [[10, 3]]");
-        trace_text_cpu(t, "cpu_op", out, 1, at + 620, 10, "\"Input Dims\": [[7]]");
-        trace_text_cpu(t, "cpu_op", out, 1, at + 870, 10, "\"Input Dims\": [[5]]");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        2, 2000,
+        "10+80 aten::mm; 100+200 " ACCUMULATE "110+20 " IN "{'Input Dims': [[10, 3]]};"
+        "140+20 " IN "{'Input Dims': [[7]]};"
+        "170+20 c10d::allreduce_{'Input Dims': [[[37]], []], 'Input type': ['TensorList']};"
+        "200+20 " IN "{'Input Dims': [[5]]};"
+        "240+20 c10d::allreduce_{'Input Dims': [[[5]], []], 'Input type': ['TensorList']};"
+        "180+400 @50 ! gloo:all_reduce{'Input Dims': [[37]], 'Input type': ['float']};"
+        "250+600 @51 ! gloo:all_reduce{'Input Dims': [[5]], 'Input type': ['float']};"
+        "600+10 " OUT "{'Input Dims': [[10, 3]]}; 620+10 " OUT "{'Input Dims': [[7]]};"
+        "870+10 " OUT "{'Input Dims': [[5]]}");
     assert_int_equal(g->n_tensors, 3);
     /* 37 = 10 * 3 + 7 in the first bucket, 5 in the second */
     assert_int_equal(g->tensors[0].size_bytes, 120);
@@ -758,30 +594,28 @@ TEST(bucket_copies_give_each_gradient_its_bucket)
     assert_int_not_equal(g->tensors[0].collective, g->tensors[2].collective);
     dpro_op_id first_in = nth_op(g, 0, "In gradient 0", 0);
     assert_int_equal(first_in, g->tensors[0].in);
-    assert_true(edge_to(g, nth_op(g, 0, in, 0), first_in, 0));
+    assert_true(edge_to(g, nth_op(g, 0, IN, 0), first_in, 0));
     assert_true(edge_to(g, first_in, nth_op(g, 0, "arrival at all_reduce", 0), 0));
-    assert_true(edge_to(g, g->tensors[2].out, nth_op(g, 0, out, 2), 0));
+    assert_true(edge_to(g, g->tensors[2].out, nth_op(g, 0, OUT, 2), 0));
     /* the wait for each bucket is explained: what is left is the thread's own time */
-    assert_int_equal(op_of(g, 0, out, 0).gap_ns, 20 * US);
-    assert_int_equal(op_of(g, 0, out, 2).gap_ns, 20 * US);
+    assert_int_equal(op_of(g, 0, OUT, 0).gap_ns, 20 * US);
+    assert_int_equal(op_of(g, 0, OUT, 2).gap_ns, 20 * US);
 }
 
 TEST(a_queued_collective_starts_when_either_thread_is_free)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     for (int i = 0; i < 4; i++) {
-        int64_t at = 2000 * i, first = i % 2 ? 600 : 900, second = i % 2 ? 900 : 600;
-        trace_text_step(t, i, at, 2000);
+        trace_text_step(t, i, 2000 * i, 2000);
         for (int k = 0; k < 3; k++)
-            trace_text_cpu(t, "cpu_op", "c10d::allreduce_", 1, at + 100 + 50 * k, 20,
-                           "\"Input Dims\": [[[5]], []]");
-        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 50, at + 130, first - 130,
-                       "\"Input Dims\": [[5]]");
-        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", 51, at + 180, second - 180,
-                       "\"Input Dims\": [[5]]");
+            trace_text_spans(t, 2000 * i, "%d+20 c10d::allreduce_{'Input Dims': [[[5]], []]}",
+                             100 + 50 * k);
         /* which of the two is over first changes from one iteration to the next */
-        trace_text_cpu(t, "user_annotation", "gloo:all_reduce", i % 2 ? 50 : 51, at + 610, 400,
-                       "\"Input Dims\": [[5]]");
+        trace_text_spans(t, 2000 * i,
+                         "130+%d @50 ! gloo:all_reduce{'Input Dims': [[5]]};"
+                         "180+%d @51 ! gloo:all_reduce{'Input Dims': [[5]]};"
+                         "610+400 @%d ! gloo:all_reduce{'Input Dims': [[5]]}",
+                         i % 2 ? 470 : 770, i % 2 ? 720 : 420, i % 2 ? 50 : 51);
     }
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(op_of(g, 0, "arrival at all_reduce", 2).gap_ns, 10 * US); /* not 410 */
@@ -793,20 +627,12 @@ TEST(a_queued_collective_starts_when_either_thread_is_free)
 TEST(accumulated_gradients_stand_for_copies_where_there_are_none)
 {
     const char *grad = "torch::autograd::AccumulateGrad";
-    struct trace_text *t = trace_text_begin(0, 2);
-    for (int i = 0; i < 2; i++) {
-        int64_t at = 2000 * i;
-        trace_text_step(t, i, at, 2000);
-        trace_text_cpu(t, "cpu_op", grad, 1, at + 110, 20, "");
-        trace_text_cpu(t, "cpu_op", grad, 1, at + 140, 20, "");
-        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 170, 20, "");
-        trace_text_kernel(t, ALL_REDUCE, 1, at + 172, 5, 20, at + 180, 100, "");
-        trace_text_cpu(t, "cpu_op", grad, 1, at + 200, 20, "");
-        trace_text_cpu(t, "user_annotation", "nccl:all_reduce", 1, at + 230, 20, "");
-        trace_text_kernel(t, ALL_REDUCE, 1, at + 232, 5, 20, at + 300, 100, "");
-        trace_text_cpu(t, "cpu_op", "autograd::engine::evaluate_function: XBackward0", 1, at + 260,
-                       20, "");
-    }
+    trace_text_steps(trace_text_begin(0, 2), 2, 2000,
+                     "110+20 torch::autograd::AccumulateGrad;"
+                     "140+20 torch::autograd::AccumulateGrad; 170+20 ! nccl:all_reduce;"
+                     "172+5 >20 180+100 " ALL_REDUCE "; 200+20 torch::autograd::AccumulateGrad;"
+                     "230+20 ! nccl:all_reduce; 232+5 >20 300+100 " ALL_REDUCE
+                     "; 260+20 ~XBackward0");
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(g->n_tensors, 3);
     assert_int_equal(g->tensors[0].collective, g->tensors[1].collective);
@@ -818,16 +644,14 @@ TEST(accumulated_gradients_stand_for_copies_where_there_are_none)
 /* ---- execution traces ---- */
 
 /* Two ops on two threads, the second long after the first; `slow` stretches the first. */
-static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int64_t slow, int record)
+static void window_of_two_ops(struct trace_text *t, int64_t at, int step, int slow, int record)
 {
-    char args[80];
     trace_text_step(t, step, at, 1000 + slow);
-    snprintf(args, sizeof args, "\"Record function id\": %d", record);
-    trace_text_cpu(t, "cpu_op", "aten::mul", 1, at + 10, 100 + slow, args);
-    snprintf(args, sizeof args, "\"Record function id\": %d", record + 1);
-    trace_text_cpu(t, "cpu_op", "aten::sum", 3, at + 300 + slow, 50, args);
-    trace_text_cpu(t, "cpu_op", "aten::neg", 1, at + 150 + slow, 40, ""); /* would be guessed */
-    trace_text_cpu(t, "cpu_op", "aten::relu", 1, at + 200 + slow, 300, "");
+    trace_text_spans(t, at, /* aten::neg would be guessed */
+                     "10+%d aten::mul{'Record function id': %d};"
+                     "%d+50 @3 aten::sum{'Record function id': %d}; %d+40 aten::neg;"
+                     "%d+300 aten::relu",
+                     100 + slow, record, 300 + slow, record + 1, 150 + slow, 200 + slow);
 }
 
 TEST(times_come_from_one_window_and_data_edges_from_the_other)

@@ -27,14 +27,6 @@ static void runtime(struct trace_text *t, const char *name, int64_t start, int64
     trace_text_cpu(t, "cuda_runtime", name, 1, start, dur, args);
 }
 
-static void device(struct trace_text *t, const char *category, const char *name, int stream,
-                   int64_t start, int64_t dur, int correlation)
-{
-    char args[64];
-    snprintf(args, sizeof args, "\"stream\": %d, \"correlation\": %d", stream, correlation);
-    trace_text_device(t, category, name, stream, start, dur, args);
-}
-
 static void wait_record(struct trace_text *t, const char *kind, int stream, int64_t at,
                         int correlation, int on_stream, int on_record)
 {
@@ -58,7 +50,7 @@ TEST(a_kernel_may_have_any_name)
         struct trace_text *t = trace_text_begin(0, 1);
         for (int i = 0; i < N; i++) {
             trace_text_step(t, i, STEP * i, STEP);
-            trace_text_kernel(t, names[n], 1, STEP * i + 10, 5, 7, STEP * i + 20, 300, "");
+            trace_text_spans(t, STEP * i, "10+5 >7 20+300 %s", names[n]);
         }
         struct dpro_graph *g = trace_text_graph();
         assert_int_equal(replay_us(g, NULL), measured_us(g));
@@ -67,14 +59,10 @@ TEST(a_kernel_may_have_any_name)
 
 TEST(waiting_again_for_the_same_work_is_no_news)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "gemm", 1, 10, 5, 7, 20, 300, "");
-    runtime(t, "cudaStreamWaitEvent", 25, 2, 97);
-    trace_text_kernel(t, "side", 1, 30, 5, 9, 321, 50, "");
-    runtime(t, "cudaStreamWaitEvent", 40, 2, 98);
-    trace_text_kernel(t, "side2", 1, 50, 5, 9, 372, 50, "");
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(1, STEP,
+                       "10+5 >7 20+300 gemm; 25+2 cudaStreamWaitEvent; 30+5 >9 321+50 side;"
+                       "40+2 cudaStreamWaitEvent; 50+5 >9 372+50 side2");
     assert_true(has_edge(g, 0, "gemm", 0, "side", 0));
     assert_false(has_edge(g, 0, "gemm", 0, "side2", 0));
 }
@@ -83,13 +71,10 @@ TEST(of_many_streams_the_last_to_end_were_waited_for)
 {
     struct trace_text *t = trace_text_begin(0, 1);
     char name[16];
-    trace_text_step(t, 1, 0, 1000);
-    for (int i = 0; i < 30; i++) {
-        snprintf(name, sizeof name, "k%d", i);
-        trace_text_kernel(t, name, 1, 10 * i, 5, 100 + i, 10 * i + 7, 100, "");
-    }
-    runtime(t, "cudaStreamWaitEvent", 400, 2, 97);
-    trace_text_kernel(t, "join", 1, 410, 5, 9, 420, 50, "");
+    trace_text_step(t, 1, 0, STEP);
+    for (int i = 0; i < 30; i++)
+        trace_text_spans(t, 10 * i, "0+5 >%d 7+100 k%d", 100 + i, i);
+    trace_text_spans(t, 0, "400+2 cudaStreamWaitEvent; 410+5 >9 420+50 join");
     struct dpro_graph *g = trace_text_graph();
     int edges = 0;
     for (int i = 0; i < 30; i++) {
@@ -106,13 +91,12 @@ TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
     for (int i = 0; i < N; i++) {
         int64_t at = STEP * i;
         trace_text_step(t, i, at, STEP);
-        trace_text_kernel(t, "first", 1, at + 10, 5, 7, at + 20, 300, "");
+        trace_text_spans(t, at,
+                         "10+5 >7 20+300 first; 30+5 >7 321+400 second;"
+                         "330+100 aten::after; 440+290 cudaDeviceSynchronize");
         runtime(t, "cudaEventRecord", at + 20, 2, 1000 + 10 * i);
-        trace_text_kernel(t, "second", 1, at + 30, 5, 7, at + 321, 400, "");
         runtime(t, "cudaEventSynchronize", at + 40, 283, 1001 + 10 * i);
         wait_record(t, "Event Sync", -1, at + 40, 1001 + 10 * i, 7, 1000 + 10 * i);
-        trace_text_cpu(t, "cpu_op", "aten::after", 1, at + 330, 100, "");
-        runtime(t, "cudaDeviceSynchronize", at + 440, 290, 1002 + 10 * i);
     }
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_edge(g, 0, "first", 0, "cudaEventSynchronize", 0));
@@ -127,15 +111,12 @@ TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
 TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
 {
     struct trace_text *t = trace_text_begin(0, 1);
-    trace_text_step(t, 1, 0, 1000);
-    trace_text_kernel(t, "a", 1, 10, 5, 7, 20, 100, "");
+    trace_text_steps(t, 1, STEP,
+                     "10+5 >7 20+100 a; 25+5 >7 121+100 b; 35+5 >8 45+100 c; 50+5 >9 300+100 d;"
+                     "60+5 >10 300+100 e");
     runtime(t, "cudaEventRecord", 20, 2, 1000);
-    trace_text_kernel(t, "b", 1, 25, 5, 7, 121, 100, "");
-    trace_text_kernel(t, "c", 1, 35, 5, 8, 45, 100, "");
     runtime(t, "cudaStreamWaitEvent", 45, 2, 1001);
     wait_record(t, "Stream Wait Event", 9, 45, 1001, 7, 1000);
-    trace_text_kernel(t, "d", 1, 50, 5, 9, 300, 100, "");
-    trace_text_kernel(t, "e", 1, 60, 5, 10, 300, 100, "");
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_edge(g, 0, "a", 0, "d", 0));
     assert_false(has_edge(g, 0, "b", 0, "d", 0)); /* launched after the event */
@@ -145,15 +126,8 @@ TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
 
 TEST(a_device_wide_wait_is_for_every_stream)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        trace_text_kernel(t, "long", 1, at + 10, 5, 7, at + 20, 800, "");
-        trace_text_kernel(t, "short", 1, at + 30, 5, 8, at + 40, 500, "");
-        runtime(t, "cudaDeviceSynchronize", at + 50, 780, 1000 + i);
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        N, STEP, "10+5 >7 20+800 long; 30+5 >8 40+500 short; 50+780 cudaDeviceSynchronize");
     assert_true(has_edge(g, 0, "long", 0, "cudaDeviceSynchronize", 0));
     assert_true(has_edge(g, 0, "short", 0, "cudaDeviceSynchronize", 0));
     assert_int_equal(replay_us(g, NULL), STEP);
@@ -164,20 +138,11 @@ TEST(a_device_wide_wait_is_for_every_stream)
 
 TEST(hip_calls_mean_what_their_cuda_names_do)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        int c = 10 * i;
-        trace_text_step(t, i, at, STEP);
-        runtime(t, "hipLaunchKernel", at + 10, 5, c + 1);
-        device(t, "kernel", "Cijk_Ailk", 7, at + 20, 300, c + 1);
-        runtime(t, "hipMemcpyWithStream", at + 20, 330, c + 2);
-        device(t, "gpu_memcpy", "CopyDeviceToHost", 7, at + 321, 20, c + 2);
-        runtime(t, "hipExtModuleLaunchKernel", at + 360, 5, c + 3);
-        device(t, "kernel", "relu", 7, at + 370, 400, c + 3);
-        runtime(t, "hipStreamSynchronize", at + 380, 400, c + 4);
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        N, STEP,
+        "10+5 =1 hipLaunchKernel; >7 20+300 =1 Cijk_Ailk;"
+        "20+330 =2 hipMemcpyWithStream; >7 321+20 =2 CopyDeviceToHost;"
+        "360+5 =3 hipExtModuleLaunchKernel; >7 370+400 =3 relu; 380+400 hipStreamSynchronize");
     assert_true(has_edge(g, 0, "hipLaunchKernel", 0, "Cijk_Ailk", 0));
     assert_true(has_edge(g, 0, "CopyDeviceToHost", 0, "hipMemcpyWithStream", 1));
     assert_true(has_edge(g, 0, "relu", 0, "hipStreamSynchronize", 0));
@@ -188,16 +153,10 @@ TEST(hip_calls_mean_what_their_cuda_names_do)
 
 TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        trace_text_kernel(t, "gemm", 1, at + 10, 5, 7, at + 20, 500, "");
-        runtime(t, "cudaMemcpy", at + 20, 530, 1000 + i);
-        device(t, "gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 7, at + 521, 20, 1000 + i);
-        trace_text_cpu(t, "cpu_op", "aten::after", 1, at + 560, 300, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(N, STEP,
+                       "10+5 >7 20+500 gemm; 20+530 =1 cudaMemcpy;"
+                       ">7 521+20 =1 Memcpy DtoH (Device -> Pageable); 560+300 aten::after");
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "gemm=0.5"), STEP - 250);
@@ -206,18 +165,10 @@ TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
 
 TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        runtime(t, "cudaGraphLaunch", at + 10, 20, 100 + i);
-        device(t, "kernel", "a", 7, at + 40, 100, 100 + i);
-        device(t, "kernel", "b1", 7, at + 141, 200, 100 + i); /* a forks into b1 and b2 ... */
-        device(t, "kernel", "b2", 8, at + 141, 300, 100 + i);
-        device(t, "kernel", "c", 7, at + 442, 100, 100 + i); /* ... that join in c */
-        runtime(t, "cudaStreamSynchronize", at + 50, 500, 200 + i);
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = /* a forks into b1 and b2 that join in c */
+        trace_text_one(N, STEP,
+                       "10+20 =1 cudaGraphLaunch; >7 40+100 =1 a; >7 141+200 =1 b1;"
+                       ">8 141+300 =1 b2; >7 442+100 =1 c; 50+500 cudaStreamSynchronize");
     assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "a", 0));
     assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "b2", 0));
     assert_true(has_edge(g, 0, "a", 0, "b2", 0));
@@ -231,20 +182,10 @@ TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
 
 TEST(a_driver_call_inside_a_runtime_call_launches_once)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        runtime(t, "cudaLaunchKernel", at + 10, 30, 10 * i + 1);
-        trace_text_cpu(t, "cuda_driver", "cuLaunchKernel", 1, at + 15, 20,
-                       i == 0   ? "\"correlation\": 1"
-                       : i == 1 ? "\"correlation\": 11"
-                       : i == 2 ? "\"correlation\": 21"
-                                : "\"correlation\": 31");
-        device(t, "kernel", "gemm", 7, at + 50, 400, 10 * i + 1);
-        runtime(t, "cudaStreamSynchronize", at + 60, 400, 10 * i + 3);
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(N, STEP,
+                       "10+30 =1 cudaLaunchKernel; 15+20 =1 cuLaunchKernel; >7 50+400 =1 gemm;"
+                       "60+400 cudaStreamSynchronize");
     assert_true(has_edge(g, 0, "cuLaunchKernel", 0, "gemm", 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
@@ -252,18 +193,10 @@ TEST(a_driver_call_inside_a_runtime_call_launches_once)
 
 TEST(a_launch_that_encloses_other_calls_still_launches)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        char args[64];
-        trace_text_step(t, i, at, STEP);
-        runtime(t, "cudaLaunchKernel", at + 10, 300, 10 * i + 1);
-        snprintf(args, sizeof args, "\"correlation\": %d", 10 * i + 2);
-        trace_text_cpu(t, "cuda_driver", "cuModuleLoadData", 1, at + 15, 200, args);
-        device(t, "kernel", "gemm", 7, at + 320, 400, 10 * i + 1);
-        runtime(t, "cudaStreamSynchronize", at + 330, 400, 10 * i + 3);
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(N, STEP,
+                       "10+300 =1 cudaLaunchKernel; 15+200 =2 cuModuleLoadData; >7 320+400 =1 gemm;"
+                       "330+400 cudaStreamSynchronize");
     assert_true(has_edge(g, 0, "cudaLaunchKernel", 1, "gemm", 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "cuModuleLoadData=+0.1"), STEP + 100);
@@ -276,8 +209,8 @@ TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
         int64_t at = STEP * i;
         trace_text_step(t, i, at, STEP);
         for (int k = 0; k < 8; k++) /* the GPU's clock is 3 us behind */
-            trace_text_kernel(t, "gemm", 1, at + 10 + 100 * k, 5, 7, at + 10 + 100 * k - 3, 90, "");
-        runtime(t, "cudaStreamSynchronize", at + 720, 80, 1000 + i);
+            trace_text_spans(t, at + 100 * k, "10+5 >7 7+90 gemm");
+        trace_text_spans(t, at, "720+80 cudaStreamSynchronize");
     }
     struct dpro_graph *g = trace_text_graph();
     assert_in_range(replay_us(g, NULL), STEP - 3, STEP + 3);
@@ -292,8 +225,8 @@ TEST(kernels_that_overlap_by_a_rounding_follow_each_other)
         int64_t at = STEP * i;
         trace_text_step(t, i, at, STEP);
         for (int k = 0; k < 8; k++)
-            trace_text_kernel(t, "gemm", 1, at + 10 + 5 * k, 4, 7, at + 20 + 100 * k, 101, "");
-        runtime(t, "cudaStreamSynchronize", at + 60, 770, 1000 + i);
+            trace_text_spans(t, at, "%d+4 >7 %d+101 gemm", 10 + 5 * k, 20 + 100 * k);
+        trace_text_spans(t, at, "60+770 cudaStreamSynchronize");
     }
     struct dpro_graph *g = trace_text_graph();
     assert_true(has_edge(g, 0, "gemm", 0, "gemm", 1));
@@ -308,15 +241,12 @@ static void nccl(struct trace_text *t, const char *kind, const char *kernel, int
                  int stream, int64_t start, int64_t dur, const char *group, const char *ranks,
                  int size, int sequence)
 {
-    char args[300];
-    int n = snprintf(args, sizeof args,
-                     "\"Collective name\": \"%s\", \"In msg nelems\": 1000, \"dtype\": \"Float\", "
-                     "\"Process Group Name\": \"%s\", \"Process Group Ranks\": \"%s\", "
-                     "\"Group size\": %d",
-                     kind, group, ranks, size);
-    if (sequence >= 0)
-        snprintf(args + n, sizeof args - (size_t)n, ", \"Seq\": %d", sequence);
-    trace_text_kernel(t, kernel, 1, call, 4, stream, start, dur, args);
+    trace_text_spans(t, call,
+                     "0+4 >%d %d+%d %s{'Collective name': '%s', 'In msg nelems': 1000,"
+                     "'dtype': 'Float', 'Process Group Name': '%s', 'Process Group Ranks': '%s',"
+                     "'Group size': %d, '%s': %d}",
+                     stream, (int)(start - call), (int)dur, kernel, kind, group, ranks, size,
+                     sequence < 0 ? "x" : "Seq", sequence);
 }
 
 static const char ALL_REDUCE[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
@@ -338,15 +268,15 @@ static struct dpro_graph *subgroups(const int *busy, int n_with_sequence)
             int64_t at = STEP * i;
             int s = rank < n_with_sequence ? 10 + i : -1;
             trace_text_step(t, i, at, STEP);
-            trace_text_kernel(t, "gemm", 1, at + 10, 4, 7, at + 20, busy[rank], "");
-            runtime(t, "cudaStreamWaitEvent", at + 16, 1, 10000 + 10 * i);
+            trace_text_spans(t, at,
+                             "10+4 >7 20+%d gemm; 16+1 cudaStreamWaitEvent;"
+                             "26+1 cudaStreamWaitEvent; 40+%d cudaDeviceSynchronize",
+                             busy[rank], all + 140);
             nccl(t, "allreduce", ALL_REDUCE, at + 20, 20, at + 20 + busy[rank],
                  pair - busy[rank] + 50, rank < 2 ? "1" : "2", rank < 2 ? "[0, 1]" : "[2, 3]", 2,
                  s);
-            runtime(t, "cudaStreamWaitEvent", at + 26, 1, 10001 + 10 * i);
             nccl(t, "allreduce", ALL_REDUCE, at + 30, 21, at + 70 + pair, all - pair + 100, "0",
                  "[0, 1, 2, 3]", 4, s);
-            runtime(t, "cudaDeviceSynchronize", at + 40, all + 140, 10002 + 10 * i);
         }
     }
     return trace_text_graph();
@@ -406,17 +336,14 @@ TEST(a_send_and_its_receive_meet)
         for (int i = 0; i < N; i++) {
             int64_t at = STEP * i;
             trace_text_step(t, i, at, STEP);
-            trace_text_kernel(t, "gemm", 1, at + 10, 4, 7, at + 20, rank ? 50 : 300, "");
-            runtime(t, "cudaStreamWaitEvent", at + 16, 1, 10000 + 10 * i);
-            trace_text_kernel(t, SEND_RECV, 1, at + 20, 4, 20, at + (rank ? 70 : 320),
-                              rank ? 350 : 100,
-                              rank ? "\"Collective name\": \"recv\", \"Src Rank\": 0, \"In msg "
-                                     "nelems\": 7, \"dtype\": \"Half\", \"Group size\": 2"
-                                   : "\"Collective name\": \"send\", \"Dst Rank\": 1, \"In msg "
-                                     "nelems\": 7, \"dtype\": \"Half\", \"Group size\": 2");
-            runtime(t, "cudaStreamWaitEvent", at + 26, 1, 10001 + 10 * i);
-            trace_text_kernel(t, "relu", 1, at + 30, 4, 7, at + 420, 300, "");
-            runtime(t, "cudaDeviceSynchronize", at + 40, 700, 10002 + 10 * i);
+            trace_text_spans(
+                t, at,
+                "10+4 >7 20+%d gemm; 16+1 cudaStreamWaitEvent; 20+4 >20 %d+%d %s"
+                "{'Collective name': '%s', '%s': %d, 'In msg nelems': 7, 'dtype': 'Half',"
+                "'Group size': 2}; 26+1 cudaStreamWaitEvent; 30+4 >7 420+300 relu;"
+                "40+700 cudaDeviceSynchronize",
+                rank ? 50 : 300, rank ? 70 : 320, rank ? 350 : 100, SEND_RECV,
+                rank ? "recv" : "send", rank ? "Src Rank" : "Dst Rank", !rank);
         }
     }
     struct dpro_graph *g = trace_text_graph();
@@ -445,13 +372,13 @@ TEST(sharded_training_gathers_computes_and_scatters)
             runtime(t, "cudaEventRecord", at + 11, 1, 10000 + 10 * i);
             runtime(t, "cudaStreamWaitEvent", at + 13, 1, 10001 + 10 * i);
             wait_record(t, "Stream Wait Event", 7, at + 13, 10001 + 10 * i, 20, 10000 + 10 * i);
-            trace_text_kernel(t, "fw1", 1, at + 16, 4, 7, at + 101, 200 + late, "");
+            trace_text_spans(t, at, "16+4 >7 101+%d fw1; 31+4 >7 %d+200 fw2", 200 + late,
+                             302 + late);
             nccl(t, "_allgather_base", ALL_GATHER, at + 21, 20, at + 101, 80, "0", "[0, 1]", 2,
                  20 * i + 1); /* ahead of need: hidden behind fw1 */
             runtime(t, "cudaEventRecord", at + 26, 1, 10002 + 10 * i);
             runtime(t, "cudaStreamWaitEvent", at + 28, 1, 10003 + 10 * i);
             wait_record(t, "Stream Wait Event", 7, at + 28, 10003 + 10 * i, 20, 10002 + 10 * i);
-            trace_text_kernel(t, "fw2", 1, at + 31, 4, 7, at + 302 + late, 200, "");
             runtime(t, "cudaEventRecord", at + 36, 1, 10004 + 10 * i);
             runtime(t, "cudaStreamWaitEvent", at + 38, 1, 10005 + 10 * i);
             wait_record(t, "Stream Wait Event", 20, at + 38, 10005 + 10 * i, 7, 10004 + 10 * i);
@@ -475,19 +402,15 @@ TEST(sends_that_cross_do_not_wait_for_their_receivers)
         struct trace_text *t = trace_text_begin(rank, 2);
         for (int i = 0; i < N; i++) {
             int64_t at = STEP * i;
-            char args[160];
             trace_text_step(t, i, at, STEP);
-            trace_text_kernel(t, "gemm", 1, at + 10, 4, 20, at + 20, rank ? 100 : 300, "");
-            for (int k = 0; k < 2; k++) {
-                snprintf(args, sizeof args,
-                         "\"Collective name\": \"%s\", \"%s Rank\": %d, \"In msg nelems\": 7, "
-                         "\"dtype\": \"Half\", \"Group size\": 2",
-                         k ? "recv" : "send", k ? "Src" : "Dst", 1 - rank);
-                int64_t start = at + (rank ? 120 : 320) + 10 * k;
-                trace_text_kernel(t, SEND_RECV, 1, at + 20 + 10 * k, 4, 20, start,
-                                  k && rank ? 210 : 10, args);
-            }
-            runtime(t, "cudaDeviceSynchronize", at + 40, 500, 10000 + i);
+            trace_text_spans(t, at, "10+4 >20 20+%d gemm; 40+500 cudaDeviceSynchronize",
+                             rank ? 100 : 300);
+            for (int k = 0; k < 2; k++)
+                trace_text_spans(t, at + 10 * k,
+                                 "20+4 >20 %d+%d %s{'Collective name': '%s', '%s Rank': %d,"
+                                 "'In msg nelems': 7, 'dtype': 'Half', 'Group size': 2}",
+                                 rank ? 120 : 320, k && rank ? 210 : 10, SEND_RECV,
+                                 k ? "recv" : "send", k ? "Src" : "Dst", 1 - rank);
         }
     }
     struct dpro_graph *g = trace_text_graph();
@@ -531,12 +454,11 @@ TEST(a_checkpoint_now_and_then_stays_in_the_mean)
     struct trace_text *t = trace_text_begin(0, 1);
     int64_t at = 0;
     for (int i = 0; i < 8; i++) {
-        int64_t extra = i % 4 == 3 ? 800 : 0;
+        int extra = i % 4 == 3 ? 800 : 0;
         trace_text_step(t, i, at, STEP + extra);
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10, 500, "");
+        trace_text_spans(t, at, "10+500 aten::mm; %d+400 aten::add_", 520 + extra);
         if (extra)
-            trace_text_cpu(t, "cpu_op", "aten::save", 1, at + 520, 790, "");
-        trace_text_cpu(t, "cpu_op", "aten::add_", 1, at + 520 + extra, 400, "");
+            trace_text_spans(t, at, "520+790 aten::save");
         at += STEP + extra;
     }
     struct dpro_graph *g = trace_text_graph();
@@ -548,22 +470,10 @@ TEST(a_checkpoint_now_and_then_stays_in_the_mean)
 TEST(two_backward_passes_a_step_are_one_iteration)
 {
     const char *bw = "autograd::engine::evaluate_function: MmBackward0";
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        for (int k = 0; k < 2; k++) {
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 10 + 400 * k, 150,
-                           k ? "\"Sequence number\": 6, \"Fwd thread id\": 0"
-                             : "\"Sequence number\": 5, \"Fwd thread id\": 0");
-            trace_text_cpu(t, "cpu_op", bw, 2, at + 180 + 400 * k, 210,
-                           k ? "\"Sequence number\": 6, \"Fwd thread id\": 1"
-                             : "\"Sequence number\": 5, \"Fwd thread id\": 1");
-        }
-        trace_text_cpu(t, "cpu_op", "Optimizer.step#SGD.step", 1, at + 810, 150, "");
-        trace_text_cpu(t, "cpu_op", "aten::add_", 1, at + 815, 100, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g = trace_text_one(
+        N, STEP,
+        "10+150 #5 aten::mm; 180+210 @2 ^5 ~MmBackward0; 410+150 #6 aten::mm;"
+        "580+210 @2 ^6 ~MmBackward0; 810+150 Optimizer.step#SGD.step; 815+100 aten::add_");
     for (int k = 0; k < 2; k++) {
         assert_true(has_edge(g, 0, "aten::mm", k, bw, k));
         assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::mm", k)).kind, DPRO_OP_FW);
@@ -581,17 +491,11 @@ TEST(several_optimizers_make_one_iteration)
     static const char *const names[] = {"Optimizer.step#SGD.step", "Optimizer.step#Adam.step"};
     for (int same = 0; same < 2; same++) {
         struct trace_text *t = trace_text_begin(0, 1);
-        for (int i = 0; i < 6; i++) {
-            int64_t at = STEP * i;
-            trace_text_cpu(t, "cpu_op", "MmBackward0", 1, at + 10, 500, "");
-            for (int k = 0; k < 2; k++) {
-                trace_text_cpu(t, "user_annotation", names[same ? 0 : k], 1, at + 600 + 150 * k,
-                               100, "");
-                trace_text_cpu(t, "cpu_op", k ? "aten::add_" : "aten::mul_", 1, at + 610 + 150 * k,
-                               80, "");
-            }
-            trace_text_cpu(t, "cpu_op", "aten::item", 1, at + 900, 110, "");
-        }
+        for (int i = 0; i < 6; i++)
+            trace_text_spans(t, STEP * i,
+                             "10+500 MmBackward0; 600+100 ! %s; 610+80 aten::mul_; 750+100 ! %s;"
+                             "760+80 aten::add_; 900+110 aten::item",
+                             names[0], names[!same]);
         struct dpro_graph *g = trace_text_graph();
         assert_int_equal(measured_us(g), STEP);
         assert_int_equal(replay_us(g, NULL), STEP);
@@ -601,17 +505,10 @@ TEST(several_optimizers_make_one_iteration)
 
 TEST(a_loader_thread_works_ahead)
 {
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        trace_text_cpu(t, "user_annotation",
-                       "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1, at + 5,
-                       30, "");
-        trace_text_cpu(t, "cpu_op", "aten::mm", 1, at + 40, 900, "");
-        trace_text_cpu(t, "cpu_op", "aten::pin_memory", 3, at + 100, 600, "");
-    }
-    struct dpro_graph *g = trace_text_graph();
+    struct dpro_graph *g =
+        trace_text_one(N, STEP,
+                       "5+30 ! enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__;"
+                       "40+900 aten::mm; 100+600 @3 aten::pin_memory");
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_int_equal(replay_us(g, "aten::mm=+0.1"), STEP + 100);
     assert_int_equal(replay_us(g, "aten::pin_memory=+0.1"), STEP); /* 300 us to spare */

@@ -52,6 +52,21 @@ void trace_text_memory(struct trace_text *text, int thread, int device, int64_t 
 /* ProfilerStep#number. */
 void trace_text_step(struct trace_text *text, int number, int64_t start, int64_t dur);
 
+/* Spans separated by ';', whose times count from `at`, by a format as printf's. Each is START+DUR
+ * in us, signs, and a name: 10+100 aten::mm            an op on thread 1 10+100 @2 aten::mm on
+ * thread 2 10+100 #5 aten::mm         number 5 of autograd, in its forward pass; ^5: in its
+ * backward pass 10+100 ^5 ~MmBackward0     ~: what autograd's engine runs for it 10+100 !
+ * Optimizer.step    an annotation 10+5 >7 20+500 gemm        a call that launches what is on stream
+ * 7 from 20 on for 500 us 10+5 =3 cudaEventRecord    a call of the runtime, and its number >7
+ * 20+500 =3 gemm          what the call of that number launches 10+5 aten::mm {'x': 5}     more
+ * arguments Numbers go on from one call of this to the next. */
+void trace_text_spans(struct trace_text *text, int64_t at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* n steps of `us`, each with the same spans. */
+void trace_text_steps(struct trace_text *text, int n, int64_t us, const char *spans);
+/* The graph of a job of one rank of such steps. */
+struct dpro_graph *trace_text_one(int n, int64_t us, const char *spans);
+
 /* Writes and loads all files and builds the graph, which is kept; fails the test if that fails. */
 struct dpro_graph *trace_text_graph(void);
 struct dpro_graph *trace_text_graph_with(const struct dpro_job_options *options);

@@ -52,11 +52,11 @@ struct found {
 static struct found *read_found(const char *log_path)
 {
     struct log_file file;
-    struct found *found = calloc(1, sizeof *found);
+    struct found *found = kept_memory(1, sizeof *found);
     assert_true(log_file_open(&file, log_path));
     assert_int_equal(file.header->kind, LOG_NCCL);
     assert_int_equal(file.header->pid, getpid());
-    found->events = calloc(file.n_bytes / 56 + 1, sizeof *found->events);
+    found->events = kept_memory(file.n_bytes / 56 + 1, sizeof *found->events);
     for (const struct record *r; (r = log_file_next(&file));) {
         if (r->type == RECORD_NCCL_EVENT) {
             assert_true(r->size_bytes <= 128 && r->size_bytes >= 56);
@@ -82,10 +82,10 @@ static struct found *read_found(const char *log_path)
     return found;
 }
 
-static void free_found(struct found *found)
+static struct found *stop_and_read(void)
 {
-    free(found->events);
-    free(found);
+    plugin.stop();
+    return read_found(path);
 }
 
 static const struct record_nccl_event *find_event(const struct found *found, const void *handle)
@@ -533,39 +533,20 @@ static void records_every_event(int version)
     assert_int_equal(n_named, N_JOB_RANKS);
     for (int cause = 0; cause < 8; cause++)
         assert_int_equal(found->n_lost[cause], 0);
-    free_found(found);
     free(journal.events);
 }
 
-CASE(interface_1_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(1);
-}
-
-CASE(interface_2_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(2);
-}
-
-CASE(interface_3_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(3);
-}
-
-CASE(interface_4_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(4);
-}
-
-CASE(interface_5_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(5);
-}
-
-CASE(interface_6_every_event_is_recorded_with_all_its_fields)
-{
-    records_every_event(6);
-}
+#define RECORDS_EVERY_EVENT(version)                                                               \
+    CASE(interface_##version##_every_event_is_recorded_with_all_its_fields)                        \
+    {                                                                                              \
+        records_every_event(version);                                                              \
+    }
+RECORDS_EVERY_EVENT(1)
+RECORDS_EVERY_EVENT(2)
+RECORDS_EVERY_EVENT(3)
+RECORDS_EVERY_EVENT(4)
+RECORDS_EVERY_EVENT(5)
+RECORDS_EVERY_EVENT(6)
 
 /* ---- what is exported, asked for, and not asked for ---- */
 
@@ -587,6 +568,25 @@ static void init_one(struct host_comm *c, int version, int *mask)
 {
     *c = (struct host_comm){.rank = 0, .n_ranks = 2, .n_nodes = 1, .hash = 0x77};
     assert_int_equal(host_init(c, &plugin, version, mask), 0);
+}
+
+static void begin_window(struct host_comm *c, int *mask)
+{
+    init_one(c, 6, mask);
+    assert_int_equal(plugin.start(path, 0), 0);
+}
+
+static struct found *end_window(struct host_comm *c)
+{
+    host_finalize(c);
+    return stop_and_read();
+}
+
+static void start_and_stop(struct event *e, const struct host_comm *c, enum nccl_event type,
+                           void *parent, const struct facts *facts)
+{
+    host_start(e, c, type, parent, facts);
+    host_stop(e, NULL);
 }
 
 CASE(nothing_is_asked_for_outside_of_windows)
@@ -625,7 +625,6 @@ CASE(nothing_is_asked_for_outside_of_windows)
     host_finalize(&second);
     struct found *found = read_found(path); /* the same path: gone on with */
     assert_int_equal(found->n_events, 3);
-    free_found(found);
 }
 
 CASE(only_the_events_of_DPRO_NCCL_EVENTS_are_asked_for)
@@ -662,7 +661,6 @@ CASE(kernel_events_are_not_asked_for_in_windows_from_nccl_2_31_on)
         for (int k = 0; k < 4096; k++)
             n += found->comms[k].nccl_version == (uint32_t)cases[i].version;
         assert_int_equal(n, 1);
-        free_found(found);
     }
     dlclose(library);
 }
@@ -726,12 +724,10 @@ CASE(wrong_handles_states_and_parents_are_harmless)
     host_finalize(&c);
     host_finalize(&c);
     plugin.stop();
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = stop_and_read();
     assert_int_equal(found->n_events, 2 * (NCCL_CE_BATCH + 1) + 2);
     assert_int_equal(find_event(found, handle)->comm, 0);
     assert_int_equal(find_event(found, handle)->rank, 3);
-    free_found(found);
 }
 
 CASE(events_never_stopped_are_recorded_as_open)
@@ -747,21 +743,18 @@ CASE(events_never_stopped_are_recorded_as_open)
     host_start(&of_second, &second, NCCL_PROXY_STEP, NULL, &f);
     host_finalize(&first);
     host_stop(&of_first, NULL); /* too late */
-    host_start(&after, &second, NCCL_PROXY_STEP, NULL, &f);
-    host_stop(&after, NULL);
+    start_and_stop(&after, &second, NCCL_PROXY_STEP, NULL, &f);
     plugin.stop();
     host_stop(&of_second, NULL);
     assert_int_equal(plugin.start(path, 0), 0);
     host_stop(&of_second, NULL);
     host_finalize(&second);
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = stop_and_read();
     assert_int_equal(found->n_events, 3);
     assert_int_equal(find_event(found, of_first.handle)->flags, NCCL_OPEN);
     assert_int_equal(find_event(found, of_first.handle)->stop_ns, 0);
     assert_int_equal(find_event(found, of_second.handle)->flags, NCCL_OPEN);
     assert_int_equal(find_event(found, after.handle)->flags, 0);
-    free_found(found);
 }
 
 CASE(too_many_open_events_are_counted_and_the_table_recovers)
@@ -772,8 +765,7 @@ CASE(too_many_open_events_are_counted_and_the_table_recovers)
     size_t n = 20000, n_kept = 0;
     uint64_t stats[4];
     struct event *events = calloc(n, sizeof *events), e;
-    init_one(&c, 6, &mask);
-    assert_int_equal(plugin.start(path, 0), 0);
+    begin_window(&c, &mask);
     for (size_t i = 0; i < n; i++) {
         host_start(&events[i], &c, NCCL_PROXY_STEP, NULL, &f);
         n_kept += events[i].handle != NULL;
@@ -789,11 +781,9 @@ CASE(too_many_open_events_are_counted_and_the_table_recovers)
     host_finalize(&c);
     plugin.stats(stats);
     assert_in_range(stats[3], 1, 16 << 20);
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = stop_and_read();
     assert_int_equal(found->n_events, n_kept + 1000);
     assert_int_equal(found->n_lost[LOSS_NO_EVENT], n - n_kept);
-    free_found(found);
     free(events);
 }
 
@@ -808,19 +798,15 @@ CASE(proxy_ops_of_other_processes_name_them)
     elsewhere.context = (void *)(uintptr_t)0x55aa12345678;
     assert_int_equal(plugin.start(path, 0), 0);
     host_start(&op, &elsewhere, NCCL_PROXY_OP, (void *)(uintptr_t)0x55aa00001111, &f);
-    host_start(&step, &elsewhere, NCCL_PROXY_STEP, op.handle, &f);
-    host_stop(&step, NULL);
+    start_and_stop(&step, &elsewhere, NCCL_PROXY_STEP, op.handle, &f);
     host_stop(&op, NULL);
-    host_finalize(&c);
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = end_window(&c);
     const struct record_nccl_event *e = find_event(found, op.handle);
     assert_int_equal(e->flags, NCCL_FOREIGN | NCCL_SEND);
     assert_int_equal(e->pid, 4242);
     assert_int_equal(e->parent, 0x55aa00001111);
     assert_int_equal(e->comm, 0);
     assert_ptr_equal(find_event(found, step.handle)->parent, op.handle);
-    free_found(found);
 }
 
 struct outcome {
@@ -846,18 +832,14 @@ CASE(a_state_told_again_keeps_its_first_time)
     struct host_comm c;
     struct event e;
     struct facts f = {.step = 1};
-    init_one(&c, 6, &mask);
-    assert_int_equal(plugin.start(path, 0), 0);
+    begin_window(&c, &mask);
     host_start(&e, &c, NCCL_PROXY_STEP, NULL, &f);
     host_state(&e, NCCL_STATE_STEP_SEND_PEER, 0);
     int64_t after_first = host_now();
     host_state(&e, NCCL_STATE_STEP_SEND_PEER, 0);
     host_stop(&e, NULL);
-    host_finalize(&c);
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = end_window(&c);
     assert_true(find_event(found, e.handle)->proxy_step.peer_wait_ns <= after_first);
-    free_found(found);
 }
 
 /* ---- many threads, many communicators, many windows ---- */
@@ -926,7 +908,6 @@ CASE(events_shared_by_eight_threads_are_each_recorded_once)
     assert_true(found->n_events + n_lost <= n_started);
     assert_true(found->n_events + n_lost >= n_started - n_started / 10);
     assert_true(n_control < found->n_events);
-    free_found(found);
 }
 
 CASE(windows_begin_and_end_while_eight_threads_record)
@@ -957,7 +938,6 @@ CASE(windows_begin_and_end_while_eight_threads_record)
     for (size_t i = 0; i + 1 < found->n_events; i++)
         assert_true(found->events[i].event < found->events[i + 1].event);
     assert_true(found->n_events > 20);
-    free_found(found);
 }
 
 CASE(communicators_come_and_go_without_end)
@@ -970,8 +950,7 @@ CASE(communicators_come_and_go_without_end)
     for (int i = 0; i < 2000; i++) {
         init_one(&c, 1 + i % 6, &mask);
         assert_non_null(c.context);
-        host_start(&e, &c, NCCL_COLL, NULL, &f);
-        host_stop(&e, NULL);
+        start_and_stop(&e, &c, NCCL_COLL, NULL, &f);
         host_finalize(&c);
     }
     for (int i = 0; i < 1100; i++) { /* more at once than there is room for */
@@ -985,15 +964,12 @@ CASE(communicators_come_and_go_without_end)
         host_finalize(&many[i]);
     init_one(&c, 6, &mask);
     assert_non_null(c.context);
-    host_finalize(&c);
-    plugin.stop();
-    struct found *found = read_found(path);
+    struct found *found = end_window(&c);
     assert_int_equal(found->n_events, 3100);
     size_t n_unknown = 0;
     for (size_t i = 0; i < found->n_events; i++)
         n_unknown += found->events[i].comm == 0;
     assert_int_equal(n_unknown, 76);
-    free_found(found);
 }
 
 CASE(the_newest_part_of_a_bounded_log_says_what_it_refers_to)
@@ -1005,14 +981,12 @@ CASE(the_newest_part_of_a_bounded_log_says_what_it_refers_to)
     char old[104];
     setenv("DPRO_NET_MAX_MB", "1", 1);
     setenv("DPRO_NET_KEEP", "newest", 1);
-    init_one(&c, 6, &mask);
-    assert_int_equal(plugin.start(path, 0), 0);
+    begin_window(&c, &mask);
     unsetenv("DPRO_NET_MAX_MB");
     unsetenv("DPRO_NET_KEEP");
     for (int i = 0; i < 30000; i++) {
         struct facts f = {.count = (uint64_t)i, .func = i % 8, .datatype = i % 12};
-        host_start(&e, &c, NCCL_COLL, NULL, &f);
-        host_stop(&e, NULL);
+        start_and_stop(&e, &c, NCCL_COLL, NULL, &f);
         if (i % 3000 == 0)
             usleep(60000);
     }
@@ -1029,7 +1003,6 @@ CASE(the_newest_part_of_a_bounded_log_says_what_it_refers_to)
         check_text(found, r->coll.datatype, host_datatypes[r->coll.count % 12]);
         assert_int_equal(found->comms[r->comm].comm, r->comm);
     }
-    free_found(found);
 }
 
 CASE(errno_is_kept)
@@ -1038,8 +1011,7 @@ CASE(errno_is_kept)
     struct host_comm c;
     struct facts f = {.func = 2};
     struct event e;
-    init_one(&c, 6, &mask);
-    assert_int_equal(plugin.start(path, 0), 0);
+    begin_window(&c, &mask);
     errno = 12345;
     host_start(&e, &c, NCCL_COLL, NULL, &f);
     host_state(&e, 3, 0);
@@ -1092,8 +1064,7 @@ static int be_a_job(void)
         if (host_init(&c, &plugin, 6, &mask) != 0 || errno != 12345)
             return 4;
         for (int k = 0; k < 10; k++) {
-            host_start(&e, &c, NCCL_COLL, NULL, &f);
-            host_stop(&e, NULL);
+            start_and_stop(&e, &c, NCCL_COLL, NULL, &f);
         }
         fprintf(stderr, "mask %x\n", (unsigned)mask);
         if (plugin.start("/proc/nowhere/nccl.log", 0) == 0)
@@ -1192,8 +1163,7 @@ CASE(a_forked_child_records_nothing_and_its_parent_goes_on)
     struct host_comm c;
     struct event e;
     struct facts f = {.count = 3};
-    init_one(&c, 6, &mask);
-    assert_int_equal(plugin.start(path, 0), 0);
+    begin_window(&c, &mask);
     pid_t pid = fork();
     if (pid == 0) {
         struct host_comm own = {.rank = 0, .n_ranks = 1, .n_nodes = 1, .hash = 1};
@@ -1209,13 +1179,9 @@ CASE(a_forked_child_records_nothing_and_its_parent_goes_on)
     }
     waitpid(pid, &status, 0);
     assert_int_equal(status, 0);
-    host_start(&e, &c, NCCL_COLL, NULL, &f);
-    host_stop(&e, NULL);
-    host_finalize(&c);
-    plugin.stop();
-    struct found *found = read_found(path);
+    start_and_stop(&e, &c, NCCL_COLL, NULL, &f);
+    struct found *found = end_window(&c);
     assert_int_equal(found->n_events, 1);
-    free_found(found);
 }
 
 int main(int argc, char **argv)

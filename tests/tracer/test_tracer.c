@@ -60,6 +60,26 @@ static int run(const char **arguments)
 
 #define JOB(...) RUN(getenv("DPRO_TRACED"), __VA_ARGS__)
 
+/* The same with settings, "NAME=VALUE ..."; it has to end well. */
+static void run_with(const char *settings, const char **arguments)
+{
+    char words[200], *rest, *name[8];
+    size_t n = 0;
+    snprintf(words, sizeof words, "%s", settings);
+    for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        *value = '\0';
+        setenv(name[n++] = word, value + 1, 1);
+    }
+    int status = run(arguments);
+    while (n > 0)
+        unsetenv(name[--n]);
+    assert_int_equal(status, 0);
+}
+
+#define JOB_WITH(settings, ...)                                                                    \
+    run_with(settings, (const char *[]){getenv("DPRO_TRACED"), __VA_ARGS__, NULL})
+
 static int count_files(void)
 {
     int n = 0;
@@ -134,6 +154,14 @@ static bool read_all_log(void)
     return add_log(&the_log, path);
 }
 
+/* Runs a job, and reads what it left. */
+#define LOGGED(...) LOGGED_WITH("", __VA_ARGS__)
+#define LOGGED_WITH(settings, ...)                                                                 \
+    do {                                                                                           \
+        JOB_WITH(settings, __VA_ARGS__);                                                           \
+        assert_true(read_all_log());                                                               \
+    } while (0)
+
 static bool read_log_at(const char *path)
 {
     memset(&the_log, 0, sizeof the_log);
@@ -198,11 +226,7 @@ static int check_pairs(void)
 
 CASE(every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets)
 {
-    setenv("DPRO_NET_PEERS", "all", 1);
-    int status = JOB("every_call");
-    unsetenv("DPRO_NET_PEERS");
-    assert_int_equal(status, 0);
-    assert_true(read_all_log());
+    LOGGED_WITH("DPRO_NET_PEERS=all", "every_call");
     assert_int_equal(check_pairs(), 3);
     static const struct {
         enum call_direction direction;
@@ -241,56 +265,64 @@ CASE(every_call_is_recorded_with_its_bytes_on_ipv4_ipv6_and_unix_sockets)
     assert_true(the_log.n_anchors >= 2);
 }
 
-/* The only connection's bytes. */
-static uint64_t sent_once(void)
+/* Of all connections. */
+static uint64_t all_sent(void)
 {
-    assert_int_equal(check_pairs(), 1);
     uint64_t n = 0;
     for (uint32_t i = 1; i < MAX_CONNECTIONS; i++)
         n += the_log.totals[i].sent_bytes;
     return n;
 }
 
+static uint64_t all_received(void)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 1; i < MAX_CONNECTIONS; i++)
+        n += the_log.totals[i].received_bytes;
+    return n;
+}
+
+/* The only connection's bytes. */
+static uint64_t sent_once(void)
+{
+    assert_int_equal(check_pairs(), 1);
+    return all_sent();
+}
+
 CASE(calls_that_move_nothing_leave_offsets_and_errno_alone)
 {
-    assert_int_equal(JOB("nothing_moved"), 0);
-    assert_true(read_all_log());
+    LOGGED("nothing_moved");
     assert_int_equal(sent_once(), 300);
 }
 
 CASE(partial_writes_count_what_was_written)
 {
-    assert_int_equal(JOB("partial_writes"), 0);
-    assert_true(read_all_log());
+    LOGGED("partial_writes");
     assert_true(sent_once() >= 20u << 20);
 }
 
 CASE(duplicated_descriptors_share_one_stream)
 {
-    assert_int_equal(JOB("duplicates"), 0);
-    assert_true(read_all_log());
+    LOGGED("duplicates");
     assert_int_equal(sent_once(), 50);
 }
 
 CASE(a_descriptor_closed_unseen_and_reused_is_a_new_connection)
 {
-    assert_int_equal(JOB("reuse"), 0);
-    assert_true(read_all_log());
+    LOGGED("reuse");
     assert_int_equal(check_pairs(), 2);
 }
 
 CASE(a_file_with_a_dead_connections_number_is_not_recorded)
 {
-    assert_int_equal(JOB("reuse_unseen"), 0);
-    assert_true(read_all_log());
+    LOGGED("reuse_unseen");
     for (int i = 0; i < the_log.n_calls; i++)
         assert_int_equal(the_log.calls[i].returned, 10);
 }
 
 CASE(closing_many_descriptors_at_once_ends_their_connections)
 {
-    assert_int_equal(JOB("close_many"), 0);
-    assert_true(read_all_log());
+    LOGGED("close_many");
     assert_int_equal(check_pairs(), 4);
     int n_closed = 0;
     for (uint32_t i = 1; i < MAX_CONNECTIONS; i++)
@@ -300,22 +332,19 @@ CASE(closing_many_descriptors_at_once_ends_their_connections)
 
 CASE(a_socket_that_connects_again_is_one_connection)
 {
-    assert_int_equal(JOB("connect_again"), 0);
-    assert_true(read_all_log());
+    LOGGED("connect_again");
     assert_int_equal(sent_once(), 8);
 }
 
 CASE(calls_of_a_library_loaded_later_are_recorded)
 {
-    assert_int_equal(JOB("library", getenv("DPRO_LATE")), 0);
-    assert_true(read_all_log());
+    LOGGED("library", getenv("DPRO_LATE"));
     assert_int_equal(sent_once(), 16);
 }
 
 CASE(calls_before_all_constructors_do_no_harm)
 {
-    assert_int_equal(JOB("constructors"), 0);
-    assert_true(read_all_log());
+    LOGGED("constructors");
     assert_int_equal(sent_once(), 8);
 }
 
@@ -375,35 +404,26 @@ CASE(the_order_of_concurrent_nonblocking_writers_is_the_kernels)
 
 CASE(a_thread_asleep_in_a_call_holds_up_no_other)
 {
-    assert_int_equal(JOB("sleeping_reader"), 0);
-    assert_true(read_all_log());
+    LOGGED("sleeping_reader");
     assert_int_equal(the_log.lost[LOSS_FRAMING], 0);
 }
 
 CASE(a_thread_cancelled_in_a_call_holds_up_no_other)
 {
-    assert_int_equal(JOB("cancelled_reader"), 0);
-    assert_true(read_all_log());
+    LOGGED("cancelled_reader");
     assert_int_equal(sent_once(), 300); /* in a known order, but for the first perhaps */
 }
 
 CASE(signal_handlers_may_write_to_the_connection_they_interrupt)
 {
-    assert_int_equal(JOB("signal_handlers"), 0);
-    assert_true(read_all_log());
-    uint64_t sent = 0, received = 0;
-    for (uint32_t i = 1; i < MAX_CONNECTIONS; i++) {
-        sent += the_log.totals[i].sent_bytes;
-        received += the_log.totals[i].received_bytes;
-    }
-    assert_int_equal(sent, received);
-    assert_true(sent > 200000);
+    LOGGED("signal_handlers");
+    assert_int_equal(all_sent(), all_received());
+    assert_true(all_sent() > 200000);
 }
 
 CASE(two_hundred_threads_are_recorded)
 {
-    assert_int_equal(JOB("many_threads"), 0);
-    assert_true(read_all_log());
+    LOGGED("many_threads");
     assert_int_equal(check_pairs(), 201);
     assert_true(the_log.n_calls >= 201 * 100);
 }
@@ -423,8 +443,7 @@ CASE(ten_thousand_descriptors_fit_into_sixteen_megabytes)
 
 CASE(connections_that_come_and_go_use_little_memory)
 {
-    assert_int_equal(JOB("short_connections"), 0);
-    assert_true(read_all_log());
+    LOGGED("short_connections");
     assert_int_equal(the_log.lost[LOSS_NO_CONNECTION], 0);
     assert_int_equal(the_log.n_calls, 14000);
     for (int i = 0; i < the_log.n_calls; i++)
@@ -435,8 +454,7 @@ CASE(connections_that_come_and_go_use_little_memory)
 
 CASE(children_of_all_kinds_leave_their_parents_connections_alone)
 {
-    assert_int_equal(JOB("children"), 0);
-    assert_true(read_all_log());
+    LOGGED("children");
     assert_int_equal(check_pairs(), 2);
     assert_int_equal(count_files(),
                      1 + 20); /* each forked child talked on a connection of its own */
@@ -448,10 +466,7 @@ CASE(an_inherited_connection_is_found_by_the_next_program)
     assert_int_equal(count_files(), 2);
     char command[400];
     assert_true(read_all_log());
-    uint64_t received = 0;
-    for (uint32_t i = 1; i < MAX_CONNECTIONS; i++)
-        received += the_log.totals[i].received_bytes;
-    assert_int_equal(received, 25);
+    assert_int_equal(all_received(), 25);
     snprintf(command, sizeof command, "rm %s/net-*-%d.log; mv %s/net-*.log %s", out, (int)last_pid,
              out, file);
     assert_int_equal(system(command), 0);
@@ -465,21 +480,14 @@ CASE(an_inherited_connection_is_found_by_the_next_program)
 
 CASE(a_connection_received_from_a_process_is_found)
 {
-    assert_int_equal(JOB("pass_a_descriptor"), 0);
-    assert_true(read_all_log());
-    uint64_t sent = 0, received = 0;
-    for (uint32_t i = 1; i < MAX_CONNECTIONS; i++) {
-        sent += the_log.totals[i].sent_bytes;
-        received += the_log.totals[i].received_bytes;
-    }
-    assert_int_equal(sent, 44);
-    assert_int_equal(received, 44);
+    LOGGED("pass_a_descriptor");
+    assert_int_equal(all_sent(), 44);
+    assert_int_equal(all_received(), 44);
 }
 
 CASE(a_process_that_leaves_at_once_has_its_log_flushed)
 {
-    assert_int_equal(JOB("leave_at_once"), 0);
-    assert_true(read_all_log());
+    LOGGED("leave_at_once");
     assert_int_equal(sent_once(), 8);
 }
 
@@ -523,10 +531,7 @@ CASE(nothing_is_written_unless_asked_for)
 
 CASE(a_window_holds_what_happened_in_it)
 {
-    setenv("DPRO_NET", "window", 1);
-    int status = JOB("window", file);
-    unsetenv("DPRO_NET");
-    assert_int_equal(status, 0);
+    JOB_WITH("DPRO_NET=window", "window", file);
     assert_true(read_log_at(file));
     assert_int_equal(the_log.header.rank, 3);
     assert_int_equal(sent_once(), 8);
@@ -543,20 +548,16 @@ CASE(peers_are_kept_by_address)
         {"all", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        setenv("DPRO_NET_PEERS", cases[i].peers, 1);
-        int status = JOB("talk_a_little");
-        unsetenv("DPRO_NET_PEERS");
-        assert_int_equal(status, 0);
+        char setting[80];
+        snprintf(setting, sizeof setting, "DPRO_NET_PEERS=%s", cases[i].peers);
+        JOB_WITH(setting, "talk_a_little");
         assert_int_equal(read_all_log(), cases[i].kept);
     }
 }
 
 CASE(gloo_messages_are_known_where_recording_starts_in_a_payload)
 {
-    setenv("DPRO_NET", "window", 1);
-    int status = JOB("gloo", file);
-    unsetenv("DPRO_NET");
-    assert_int_equal(status, 0);
+    JOB_WITH("DPRO_NET=window", "gloo", file);
     assert_true(read_log_at(file));
     assert_int_equal(the_log.header.rank, 5);
     assert_int_equal(the_log.lost[LOSS_FRAMING], 0);
@@ -575,8 +576,7 @@ CASE(gloo_messages_are_known_where_recording_starts_in_a_payload)
 
 CASE(zeromq_frames_are_recorded_with_ps_lites_meta_and_keys)
 {
-    assert_int_equal(JOB("zeromq"), 0);
-    assert_true(read_all_log());
+    LOGGED("zeromq");
     assert_int_equal(check_pairs(), 1);
     int n = 0;
     for (int i = 0; i < the_log.n_zmtp; i++) {
@@ -599,14 +599,7 @@ CASE(a_log_of_the_newest_calls_knows_their_connections)
 {
     char path[512], host[65] = "";
     struct stat st, old;
-    setenv("DPRO_NET_MAX_MB", "2", 1);
-    setenv("DPRO_NET_KEEP", "newest", 1);
-    setenv("DPRO_NET_PEERS", "all", 1);
-    int status = JOB("talk_long");
-    unsetenv("DPRO_NET_PEERS");
-    unsetenv("DPRO_NET_MAX_MB");
-    unsetenv("DPRO_NET_KEEP");
-    assert_int_equal(status, 0);
+    JOB_WITH("DPRO_NET_MAX_MB=2 DPRO_NET_KEEP=newest DPRO_NET_PEERS=all", "talk_long");
     gethostname(host, sizeof host - 1);
     snprintf(path, sizeof path, "%s/net-%s-%d.log", out, host, (int)last_pid);
     assert_int_equal(stat(path, &st), 0);
@@ -627,13 +620,7 @@ CASE(a_log_of_the_newest_calls_knows_their_connections)
 
 CASE(a_full_log_keeps_the_oldest_calls)
 {
-    setenv("DPRO_NET_MAX_MB", "1", 1);
-    setenv("DPRO_NET_PEERS", "all", 1);
-    int status = JOB("talk_long");
-    unsetenv("DPRO_NET_PEERS");
-    unsetenv("DPRO_NET_MAX_MB");
-    assert_int_equal(status, 0);
-    assert_true(read_all_log());
+    LOGGED_WITH("DPRO_NET_MAX_MB=1 DPRO_NET_PEERS=all", "talk_long");
     assert_true(the_log.whole && the_log.n_bytes <= 1 << 20);
     assert_int_equal(the_log.calls[0].offset, 0);
     assert_true(the_log.n_calls > 15000);

@@ -26,6 +26,7 @@ struct trace_part part_of_text(const struct reader *reader, const char *text, si
     struct bytes bytes;
     struct dpro_error err;
     struct trace_part part = {0};
+    text = json_text(text);
     input_open_memory(&in, text, strlen(text), "text");
     if (reader->read_json) {
         json_init(&js, &in, chunk, &err);

@@ -53,5 +53,5 @@ void write_bytes(const char *name, const void *data, size_t size)
 
 void write_text(const char *name, const char *text)
 {
-    write_bytes(name, text, strlen(text));
+    write_bytes(name, json_text(text), strlen(text));
 }

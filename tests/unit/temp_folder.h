@@ -14,7 +14,8 @@ int remove_empty_folder(void **state);
 /* The path of a name in the folder; four of them are valid at a time. */
 const char *in_folder(const char *name);
 
-/* Write a file in the folder, and the folders that it lies in; fail the test when that fails. */
+/* Write a file in the folder, and the folders that it lies in; fail the test when that fails. A
+ * text is JSON with ' for ". */
 void write_bytes(const char *name, const void *data, size_t size);
 void write_text(const char *name, const char *text);
 

@@ -15,29 +15,23 @@ static struct trace_part read_chunked(const char *text, size_t chunk)
     return part_of_text(&et_reader, text, chunk);
 }
 
-static const char flat[] = "{\"schema\":\"1.0.1\",\"pid\":59811,\"nodes\":["
-                           "{\"name\":\"aten::cat\",\"id\":208,\"rf_id\":173,\"parent\":207,\"seq_"
-                           "id\":440,\"tid\":1,\"op_schema\":\"x\","
-                           "\"inputs\":[[[9,202,0,1,8,\"cpu\"],[11,16,4,416,4,\"cuda:0\"]],0,[1,2,"
-                           "3,4,5]],\"input_shapes\":[[[1],[416]],[]],"
-                           "\"outputs\":[[22,209,0,417,8,\"cpu\"]]},"
-                           "{\"name\":\"record_param_comms\",\"id\":606,\"rf_id\":447,\"parent\":"
-                           "605,\"seq_id\":-1,\"tid\":2,"
-                           "\"inputs\":[141,0,0,\"wait\",[],[]],\"outputs\":[]}]}";
+static const char flat[] =
+    "{'schema':'1.0.1','pid':59811,'nodes':["
+    "{'name':'aten::cat','id':208,'rf_id':173,'parent':207,'seq_"
+    "id':440,'tid':1,'op_schema':'x','inputs':[[[9,202,0,1,8,'cpu'],[11,16,4,416,4,'cuda:0']],0,[1,"
+    "2,3,4,5]],'input_shapes':[[[1],[416]],[]],'outputs':[[22,209,0,417,8,'cpu']]},"
+    "{'name':'record_param_comms','id':606,'rf_id':447,'parent':605,'seq_id':-1,'tid':2,'inputs':["
+    "141,0,0,'wait',[],[]],'outputs':[]}]}";
 
 static const char chakra[] =
-    "{\"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 7000, \"nodes\": [{\"id\": 436, \"name\": "
-    "\"record_param_comms\", "
-    "\"ctrl_deps\": 435, \"inputs\": {\"values\": "
-    "[[[433,434,0,53120,4,\"cuda:0\"]],33,[\"0\",\"default_pg\"],0,"
-    "\"broadcast\",[],[],0,1,1], \"shapes\": [[[53120]]], \"types\": "
-    "[\"GenericList[Tensor(float)]\"]}, "
-    "\"outputs\": {\"values\": [[[433,434,0,53120,4,\"cuda:0\"]]], \"shapes\": [], \"types\": []}, "
-    "\"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": 114}, {\"name\": "
-    "\"seq_id\", \"type\": \"int64\", "
-    "\"value\": 5},{\"name\": \"tid\", \"type\": \"uint64\", \"value\": 3}, {\"name\": "
-    "\"op_schema\", \"type\": \"string\", "
-    "\"value\": \"\"}]}], \"finish_ts\": 3}";
+    "{'schema': '1.1.1-chakra.0.0.4', 'pid': 7000, 'nodes': [{'id': 436, 'name': "
+    "'record_param_comms', 'ctrl_deps': 435, 'inputs': {'values': "
+    "[[[433,434,0,53120,4,'cuda:0']],33,['0','default_pg'],0,'broadcast',[],[],0,1,1], 'shapes': "
+    "[[[53120]]], 'types': ['GenericList[Tensor(float)]']}, 'outputs': {'values': "
+    "[[[433,434,0,53120,4,'cuda:0']]], 'shapes': [], 'types': []}, 'attrs': [{'name': 'rf_id', "
+    "'type': 'uint64', 'value': 114}, {'name': 'seq_id', 'type': 'int64', 'value': 5},{'name': "
+    "'tid', 'type': 'uint64', 'value': 3}, {'name': 'op_schema', 'type': 'string', 'value': "
+    "''}]}], 'finish_ts': 3}";
 
 TEST(flat_nodes_are_read)
 {
@@ -95,12 +89,11 @@ TEST(what_is_whole_of_a_cut_trace_is_kept)
 
 TEST(odd_values_are_no_tensors)
 {
-    struct trace_part part =
-        read_chunked("{\"schema\":\"1\",\"nodes\":[{\"name\":\"a\",\"id\":\"7\",\"inputs\":[1,2,3,"
-                     "4,5,\"cpu\"],\"outputs\":[[1,2,3,"
-                     "4,\"cpu\"],[1,2,3,4,5,6,\"cpu\"],[1,2,3,4,5,\"cpu\",1],[1,2,3,4,5,\"cpu\",[]]"
-                     ",{\"a\":[]},null]},5]}",
-                     0);
+    struct trace_part part = read_chunked(
+        "{'schema':'1','nodes':[{'name':'a','id':'7','inputs':[1,2,3,4,5,'cpu'],'outputs':[[1,2,3,"
+        "4,'cpu'],[1,2,3,4,5,6,'cpu'],[1,2,3,4,5,'cpu',1],[1,2,3,4,5,'cpu',[]]"
+        ",{'a':[]},null]},5]}",
+        0);
     assert_int_equal(et_of(&part)->nodes.n, 1);
     assert_int_equal(et_of(&part)->nodes.at[0].id, 7);
     assert_int_equal(et_of(&part)->tensors.n, 0);
@@ -125,8 +118,8 @@ TEST(convolutions_with_a_kernel_of_one_element_tell_their_batch)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[400];
         snprintf(text, sizeof text,
-                 "{\"schema\":\"1\",\"nodes\":[{\"id\":1,\"name\":\"%s\",\"inputs\":{\"values\":[],"
-                 "\"shapes\":[%s]},\"outputs\":{\"values\":[],\"shapes\":[%s]}}]}",
+                 "{'schema':'1','nodes':[{'id':1,'name':'%s','inputs':{'values':[],'shapes':[%s]},'"
+                 "outputs':{'values':[],'shapes':[%s]}}]}",
                  cases[i].name, cases[i].in, cases[i].out);
         struct trace_part part = read_chunked(text, 0);
         assert_int_equal(et_of(&part)->nodes.n, 1);

@@ -27,8 +27,8 @@ static void put_event(struct trace_text *text, const char *phase, const char *na
                       int64_t ts, const char *more)
 {
     char json[300];
-    snprintf(json, sizeof json, "{\"ph\":\"%s\",\"name\":\"%s\",\"ts\":%lld,\"pid\":%d%s},\n",
-             phase, name, (long long)ts, pid, more);
+    snprintf(json, sizeof json, "{'ph':'%s','name':'%s','ts':%lld,'pid':%d%s},\n", phase, name,
+             (long long)ts, pid, more);
     trace_text_node(text, json);
 }
 
@@ -43,7 +43,7 @@ static void put_run(struct trace_text *text, int pid, int64_t ready, int64_t sta
     put_event(text, "E", "", pid, end - 1000, "");
     put_event(text, "B", "MEMCPY_OUT_FUSION_BUFFER", pid, end - 1000, "");
     put_event(text, "E", "", pid, end, "");
-    put_event(text, "E", "", pid, end, ",\"args\":{\"dtype\":\"float32\",\"shape\":\"[1000]\"}");
+    put_event(text, "E", "", pid, end, ",'args':{'dtype':'float32','shape':'[1000]'}");
 }
 
 /* Both tensors fused, from 30 to 70 ms; in the iteration `odd` one after the other, or (`inverse`)
@@ -53,13 +53,12 @@ static void put_timeline_with(int odd, bool inverse)
     struct trace_text *text = trace_text_timeline();
     char json[300];
     snprintf(json, sizeof json,
-             "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"start_time_since_epoch_"
-             "in_micros\":%lld}},\n",
+             "{'name':'process_name','ph':'M','pid':0,'args':{'start_time_since_epoch_in_micros':%"
+             "lld}},\n",
              (long long)BASE * 1000000);
     trace_text_node(text, json);
-    trace_text_node(text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":"
-                          "\"grad_a\"}},{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":2,"
-                          "\"args\":{\"name\":\"grad_b\"}},\n");
+    trace_text_node(text, "{'name':'process_name','ph':'M','pid':1,'args':{'name':'grad_a'}},{'"
+                          "name':'process_name','ph':'M','pid':2,'args':{'name':'grad_b'}},\n");
     for (int i = 0; i < N_ITERATIONS; i++) {
         int64_t t = (int64_t)i * ITERATION;
         bool apart = (i == odd) != inverse;

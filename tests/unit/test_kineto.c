@@ -77,11 +77,10 @@ TEST(categories_of_all_years_are_known)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[512];
-        snprintf(text, sizeof text,
-                 "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"%s\",\"name\":\"a\",\"pid\":3,\"tid\":"
-                 "7,\"ts\":1,"
-                 "\"dur\":2}]}",
-                 cases[i].category);
+        snprintf(
+            text, sizeof text,
+            "{'traceEvents':[{'ph':'X','cat':'%s','name':'a','pid':3,'tid':7,'ts':1,'dur':2}]}",
+            cases[i].category);
         struct trace_part part = read_text(text);
         assert_int_equal(part.n_spans, cases[i].kind >= 0);
         if (part.n_spans) {
@@ -94,8 +93,7 @@ TEST(categories_of_all_years_are_known)
 }
 
 #define TIMED(cat, name, tid, ts, dur)                                                             \
-    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":3,\"tid\":" tid ",\"ts\":" ts \
-    ",\"dur\":" dur "}"
+    "{'ph':'X','cat':'" cat "','name':'" name "','pid':3,'tid':" tid ",'ts':" ts ",'dur':" dur "}"
 
 TEST(the_recorders_marks_say_what_a_group_is_asked_for)
 {
@@ -116,8 +114,8 @@ TEST(the_recorders_marks_say_what_a_group_is_asked_for)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256];
         snprintf(text, sizeof text,
-                 "{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"%s\",\"pid\":3,"
-                 "\"tid\":7,\"ts\":1,\"dur\":2}]}",
+                 "{'traceEvents':[{'ph':'X','cat':'cpu_op','name':'%s','pid':3,'tid':7,'ts':1,'dur'"
+                 ":2}]}",
                  cases[i].name);
         struct trace_part part = read_text(text);
         assert_int_equal(part.n_spans, 1);
@@ -135,7 +133,7 @@ TEST(the_recorders_marks_say_what_a_group_is_asked_for)
 TEST(sends_and_receives_are_on_a_track_of_their_own)
 {
     struct trace_part part =
-        read_text("{\"traceEvents\":[" TIMED("cpu_op", "c10d::send", "7", "1", "2") "," TIMED(
+        read_text("{'traceEvents':[" TIMED("cpu_op", "c10d::send", "7", "1", "2") "," TIMED(
             "user_annotation", "gloo:send", "7", "2",
             "9") "," TIMED("cpu_op", "aten::mm", "7", "4", "2") "," TIMED("user_annotation",
                                                                           "gloo:all_reduce", "8",
@@ -150,17 +148,15 @@ TEST(sends_and_receives_are_on_a_track_of_their_own)
 
 TEST(spans_carry_their_arguments)
 {
-    struct trace_part part = read_text(
-        "{\"schemaVersion\":1,\"traceEvents\":[\n"
-        "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":10,\"tid\":11,\"ts\":"
-        "4458676522690.655,"
-        "\"dur\":156.777,\"args\":{\"External id\":2049,\"Record function id\":1909,\"Sequence "
-        "number\":1080,"
-        "\"Fwd thread id\":1,\"Ev Idx\":0,\"Input Dims\":[[2,3]],\"Call stack\":\"a;b\\\"\"}},\n"
-        "{\"args\":{\"correlation\":57541,\"External "
-        "id\":12353,\"grid\":[1,2,3]},\"dur\":41,\"ts\":5,\"tid\":7,"
-        "\"pid\":0,\"name\":\"k\",\"cat\":\"kernel\",\"ph\":\"X\"}],\"baseTimeNanoseconds\":"
-        "1711964646000000000}");
+    struct trace_part part =
+        read_text("{'schemaVersion':1,'traceEvents':[\n"
+                  "{'ph':'X','cat':'cpu_op','name':'aten::mm','pid':10,'tid':11,'ts':"
+                  "4458676522690.655,'dur':156.777,'args':{'External id':2049,'Record function "
+                  "id':1909,'Sequence number':1080,'Fwd thread id':1,'Ev Idx':0,'Input "
+                  "Dims':[[2,3]],'Call stack':'a;b\\\"'}},\n"
+                  "{'args':{'correlation':57541,'External "
+                  "id':12353,'grid':[1,2,3]},'dur':41,'ts':5,'tid':7,'pid':0,'name':'k','cat':'"
+                  "kernel','ph':'X'}],'baseTimeNanoseconds':1711964646000000000}");
     assert_int_equal(last_fail, JSON_OK);
     assert_int_equal(part.n_spans, 2);
     const struct trace_span *span = span_of(&part, 0);
@@ -183,17 +179,13 @@ TEST(spans_carry_their_arguments)
 
 TEST(thread_ids_may_be_text)
 {
-    struct trace_part part = read_text("[{\"ph\":\"X\",\"cat\":\"Kernel\",\"name\":\"k\",\"pid\":"
-                                       "\"0\",\"tid\":\"stream 7\",\"ts\":1,\"dur\":1,"
-                                       "\"args\":{\"external id\":5,\"correlation\":9}},"
-                                       "{\"ph\":\"X\",\"cat\":\"Operator\",\"name\":\"a\",\"pid\":"
-                                       "25738,\"tid\":\"25738\",\"ts\":1,\"dur\":1},"
-                                       "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event "
-                                       "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1},"
-                                       "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"b\",\"pid\":1,"
-                                       "\"tid\":\"main\",\"ts\":1,\"dur\":1},"
-                                       "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":7,"
-                                       "\"args\":{\"name\":\"stream 7 \"}}]");
+    struct trace_part part = read_text(
+        "[{'ph':'X','cat':'Kernel','name':'k','pid':'0','tid':'stream "
+        "7','ts':1,'dur':1,'args':{'external id':5,'correlation':9}},"
+        "{'ph':'X','cat':'Operator','name':'a','pid':25738,'tid':'25738','ts':1,'dur':1},"
+        "{'ph':'X','cat':'cuda_sync','name':'Event Sync','pid':0,'tid':-1,'ts':1,'dur':1},"
+        "{'ph':'X','cat':'cpu_op','name':'b','pid':1,'tid':'main','ts':1,'dur':1},"
+        "{'ph':'M','name':'thread_name','pid':0,'tid':7,'args':{'name':'stream 7 '}}]");
     assert_int_equal(part.n_spans, 4);
     assert_int_equal(track_of(&part, 0)->pid, 0);
     assert_int_equal(track_of(&part, 0)->id, 7);
@@ -211,10 +203,9 @@ TEST(ids_that_begin_alike_differ)
     char text[1024] = "[";
     size_t n = 1;
     for (size_t i = 0; i < 6; i++)
-        n += (size_t)sprintf(text + n,
-                             "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"ts\":%zu,"
-                             "\"dur\":1,\"pid\":%d,\"tid\":%d},",
-                             i, i < 3 ? 4 : 45, (int)tids[i]);
+        n += (size_t)sprintf(
+            text + n, "{'ph':'X','cat':'cpu_op','name':'a','ts':%zu,'dur':1,'pid':%d,'tid':%d},", i,
+            i < 3 ? 4 : 45, (int)tids[i]);
     sprintf(text + n - 1, "]");
     struct trace_part part = read_text(text);
     assert_int_equal(part.n_spans, 6);
@@ -226,30 +217,21 @@ TEST(ids_that_begin_alike_differ)
 
 TEST(communication_metadata_is_kept)
 {
-    struct trace_part part =
-        read_text("[{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"ncclDevKernel_AllReduce\",\"pid\":"
-                  "0,\"tid\":20,\"ts\":1,\"dur\":1,"
-                  "\"args\":{\"Process Group Name\":\"0\",\"Out msg nelems\":10,\"Process Group "
-                  "Ranks\":\"[0, 1]\","
-                  "\"Group size\":2,\"In msg nelems\":1000,\"dtype\":\"Float\",\"Process Group "
-                  "Description\":\"default_pg\","
-                  "\"Collective name\":\"allreduce\",\"Seq\":17,\"Src Rank\":1}},"
-                  "{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":"
-                  "1,\"tid\":2,\"ts\":1,\"dur\":1,"
-                  "\"args\":{\"Input type\":[\"float\"],\"Input Dims\":[[7370240]]}},"
-                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"c10d::allreduce_\",\"pid\":1,"
-                  "\"tid\":2,\"ts\":1,\"dur\":1,"
-                  "\"args\":{\"Input Dims\":[[[2,3],[4]],[],[9]],\"Input "
-                  "type\":[\"TensorList\",\"\",\"float\"]}},"
-                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":2,"
-                  "\"ts\":1,\"dur\":1,"
-                  "\"args\":{\"Input Dims\":[[2,3]]}},"
-                  "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"torch::distributed::reducer::mul_"
-                  "out\",\"pid\":1,\"tid\":2,"
-                  "\"ts\":1,\"dur\":1,\"args\":{\"Input Dims\":[[64,3,7,7],[],[64,3,7,7]]}},"
-                  "{\"ph\":\"X\",\"cat\":\"gpu_memcpy\",\"name\":\"Memcpy\",\"pid\":0,\"tid\":7,"
-                  "\"ts\":1,\"dur\":1,"
-                  "\"args\":{\"bytes\":4096}}]");
+    struct trace_part part = read_text(
+        "[{'ph':'X','cat':'kernel','name':'ncclDevKernel_AllReduce','pid':0,'tid':20,'ts':1,'dur':"
+        "1,'args':{'Process Group Name':'0','Out msg nelems':10,'Process Group Ranks':'[0, "
+        "1]','Group size':2,'In msg nelems':1000,'dtype':'Float','Process Group "
+        "Description':'default_pg','Collective name':'allreduce','Seq':17,'Src Rank':1}},"
+        "{'ph':'X','cat':'user_annotation','name':'gloo:all_reduce','pid':1,'tid':2,'ts':1,'dur':1,"
+        "'args':{'Input type':['float'],'Input Dims':[[7370240]]}},"
+        "{'ph':'X','cat':'cpu_op','name':'c10d::allreduce_','pid':1,'tid':2,'ts':1,'dur':1,'args':{"
+        "'Input Dims':[[[2,3],[4]],[],[9]],'Input type':['TensorList','','float']}},"
+        "{'ph':'X','cat':'cpu_op','name':'aten::mm','pid':1,'tid':2,'ts':1,'dur':1,'args':{'Input "
+        "Dims':[[2,3]]}},"
+        "{'ph':'X','cat':'cpu_op','name':'torch::distributed::reducer::mul_out','pid':1,'tid':2,'"
+        "ts':1,'dur':1,'args':{'Input Dims':[[64,3,7,7],[],[64,3,7,7]]}},"
+        "{'ph':'X','cat':'gpu_memcpy','name':'Memcpy','pid':0,'tid':7,'ts':1,'dur':1,'args':{'"
+        "bytes':4096}}]");
     assert_int_equal(part.n_spans, 6);
     const struct trace_detail *detail = detail_of(&part, 0);
     assert_int_equal(detail->numel, 1000);
@@ -278,23 +260,22 @@ TEST(a_tensor_without_dimensions_has_one_element)
         const char *args;
         uint64_t numel;
     } cases[] = {
-        {"\"Input type\":[\"float\"],\"Input Dims\":[[]]", 1},
-        {"\"Input Dims\":[[]],\"Input type\":[\"float\"]", 1},
-        {"\"Input type\":[\"float\"],\"Input Dims\":[[0]]", 0},
-        {"\"Input type\":[\"\",\"float\"],\"Input Dims\":[[],[7]]", 7},
-        {"\"Input type\":[\"Scalar\"],\"Input Dims\":[[]]", 0},
-        {"\"Input type\":[\"TensorList\",\"\"],\"Input Dims\":[[[]],[]]", 1},
-        {"\"Input type\":[\"TensorList\",\"\"],\"Input Dims\":[[[],[3]],[]]", 4},
-        {"\"Input type\":[\"TensorList\",\"float\"],\"Input Dims\":[[],[5]]", 5},
-        {"\"Input type\":[\"float\"],\"Input Dims\":[]", 0},
+        {"'Input type':['float'],'Input Dims':[[]]", 1},
+        {"'Input Dims':[[]],'Input type':['float']", 1},
+        {"'Input type':['float'],'Input Dims':[[0]]", 0},
+        {"'Input type':['','float'],'Input Dims':[[],[7]]", 7},
+        {"'Input type':['Scalar'],'Input Dims':[[]]", 0},
+        {"'Input type':['TensorList',''],'Input Dims':[[[]],[]]", 1},
+        {"'Input type':['TensorList',''],'Input Dims':[[[],[3]],[]]", 4},
+        {"'Input type':['TensorList','float'],'Input Dims':[[],[5]]", 5},
+        {"'Input type':['float'],'Input Dims':[]", 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
-        snprintf(
-            text, sizeof(text),
-            "[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":1,"
-            "\"tid\":2,\"ts\":1,\"dur\":1,\"args\":{%s,\"Group size\":2}}]",
-            cases[i].args);
+        snprintf(text, sizeof(text),
+                 "[{'ph':'X','cat':'user_annotation','name':'gloo:all_reduce','pid':1,'tid':2,'ts':"
+                 "1,'dur':1,'args':{%s,'Group size':2}}]",
+                 cases[i].args);
         struct trace_part part = read_text(text);
         assert_int_equal(detail_of(&part, 0)->numel, cases[i].numel);
     }
@@ -303,19 +284,19 @@ TEST(a_tensor_without_dimensions_has_one_element)
 TEST(syncs_tell_what_they_wait_for)
 {
     struct trace_part part =
-        read_text("[{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream Wait "
-                  "Event\",\"pid\":0,\"tid\":24,\"ts\":1,\"dur\":1,\"args\":"
-                  "{\"cuda_sync_kind\":\"Stream Wait "
-                  "Event\",\"wait_on_stream\":20,\"wait_on_cuda_event_record_corr_id\":31,"
-                  "\"stream\":24,\"correlation\":33}},"
-                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Event "
-                  "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1,\"args\":"
-                  "{\"cuda_sync_kind\":\"Event "
-                  "Sync\",\"wait_on_stream\":-1,\"wait_on_cuda_event_record_corr_id\":-1}},"
-                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Stream "
-                  "Sync\",\"pid\":0,\"tid\":7,\"ts\":1,\"dur\":1},"
-                  "{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"Context "
-                  "Sync\",\"pid\":0,\"tid\":-1,\"ts\":1,\"dur\":1}]");
+        read_text("[{'ph':'X','cat':'cuda_sync','name':'Stream Wait "
+                  "Event','pid':0,'tid':24,'ts':1,'dur':1,'args':"
+                  "{'cuda_sync_kind':'Stream Wait "
+                  "Event','wait_on_stream':20,'wait_on_cuda_event_record_corr_id':31,"
+                  "'stream':24,'correlation':33}},"
+                  "{'ph':'X','cat':'cuda_sync','name':'Event "
+                  "Sync','pid':0,'tid':-1,'ts':1,'dur':1,'args':"
+                  "{'cuda_sync_kind':'Event "
+                  "Sync','wait_on_stream':-1,'wait_on_cuda_event_record_corr_id':-1}},"
+                  "{'ph':'X','cat':'cuda_sync','name':'Stream "
+                  "Sync','pid':0,'tid':7,'ts':1,'dur':1},"
+                  "{'ph':'X','cat':'cuda_sync','name':'Context "
+                  "Sync','pid':0,'tid':-1,'ts':1,'dur':1}]");
     assert_int_equal(detail_of(&part, 0)->sync, SYNC_STREAM_WAIT_EVENT);
     assert_int_equal(detail_of(&part, 0)->wait_stream, 20);
     assert_int_equal(detail_of(&part, 0)->wait_correlation, 31);
@@ -329,12 +310,10 @@ TEST(syncs_tell_what_they_wait_for)
 TEST(amd_traces_are_read)
 {
     struct trace_part part =
-        read_text("{\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":"
-                  "\"hipLaunchKernel\",\"pid\":5,\"tid\":5,\"ts\":1,"
-                  "\"dur\":1,\"args\":{\"correlation\":3,\"kernel\":\"x\",\"grid\":[1,1,1]}},"
-                  "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"Cijk_Ailk_Bljk_SB_MT64x64\",\"pid\":"
-                  "2,\"tid\":1,\"ts\":3,\"dur\":1,"
-                  "\"args\":{\"device\":2,\"stream\":1,\"correlation\":3,\"queue\":1}}]}");
+        read_text("{'traceEvents':[{'ph':'X','cat':'cuda_runtime','name':'hipLaunchKernel','pid':5,"
+                  "'tid':5,'ts':1,'dur':1,'args':{'correlation':3,'kernel':'x','grid':[1,1,1]}},"
+                  "{'ph':'X','cat':'kernel','name':'Cijk_Ailk_Bljk_SB_MT64x64','pid':2,'tid':1,'ts'"
+                  ":3,'dur':1,'args':{'device':2,'stream':1,'correlation':3,'queue':1}}]}");
     assert_int_equal(part.n_spans, 2);
     assert_int_equal(span_of(&part, 1)->correlation, 3);
     assert_int_equal(track_of(&part, 1)->pid, 2);
@@ -342,13 +321,13 @@ TEST(amd_traces_are_read)
 
 TEST(begin_and_end_events_make_spans)
 {
-    struct trace_part part = read_text(
-        "[{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"outer\",\"pid\":1,\"tid\":1,\"ts\":1},"
-        "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"c10d::send\",\"pid\":1,\"tid\":1,\"ts\":2,"
-        "\"args\":{\"Seq\":4}},"
-        "{\"ph\":\"B\",\"cat\":\"cpu_op\",\"name\":\"other\",\"pid\":1,\"tid\":2,\"ts\":2},"
-        "{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":3},{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":9},"
-        "{\"ph\":\"E\",\"pid\":1,\"tid\":1,\"ts\":9}]");
+    struct trace_part part =
+        read_text("[{'ph':'B','cat':'cpu_op','name':'outer','pid':1,'tid':1,'ts':1},"
+                  "{'ph':'B','cat':'cpu_op','name':'c10d::send','pid':1,'tid':1,'ts':2,"
+                  "'args':{'Seq':4}},"
+                  "{'ph':'B','cat':'cpu_op','name':'other','pid':1,'tid':2,'ts':2},"
+                  "{'ph':'E','pid':1,'tid':1,'ts':3},{'ph':'E','pid':1,'tid':1,'ts':9},"
+                  "{'ph':'E','pid':1,'tid':1,'ts':9}]");
     assert_int_equal(part.n_spans, 2);
     assert_string_equal(name_of(&part, span_of(&part, 0)->name), "c10d::send");
     assert_int_equal(span_of(&part, 0)->dur_ns, 1000);
@@ -361,15 +340,14 @@ TEST(begin_and_end_events_make_spans)
 TEST(bad_times_are_skipped_and_counted)
 {
 #define SPAN(ts, dur)                                                                              \
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":" ts               \
-    ",\"dur\":" dur "},"
+    "{'ph':'X','cat':'cpu_op','name':'a','pid':1,'tid':1,'ts':" ts ",'dur':" dur "},"
     struct trace_part part = read_text(
         "[" SPAN("1", "0") SPAN("1", "-1") SPAN("NaN", "1") SPAN("1", "NaN") SPAN("1", "null")
             SPAN("1e30", "1") SPAN("9223372036854775", "1") SPAN("1", "Infinity")
-                SPAN("5000000000000000", "1") SPAN("-5000000000000000", "1") SPAN(
-                    "\"5\"", "2.5") "7,"
-                                    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,"
-                                    "\"tid\":1,\"ts\":1}]");
+                SPAN("5000000000000000", "1") SPAN("-5000000000000000", "1")
+                    SPAN("'5'", "2.5") "7,"
+                                       "{'ph':'X','cat':'cpu_op','name':'a','pid':1,"
+                                       "'tid':1,'ts':1}]");
     assert_int_equal(part.n_spans, 2); /* the zero duration and the quoted time */
     assert_int_equal(span_of(&part, 1)->start_ns, 5000);
     assert_int_equal(part.losses.n_broken, 11);
@@ -378,12 +356,10 @@ TEST(bad_times_are_skipped_and_counted)
 TEST(flows_are_kept_where_they_are_needed)
 {
     const char *format =
-        "[{\"ph\":\"s\",\"id\":1,\"pid\":1,\"tid\":1,\"ts\":1,\"cat\":\"fwdbwd\",\"name\":"
-        "\"fwdbwd\"},"
-        "{\"ph\":\"f\",\"id\":1,\"pid\":1,\"tid\":2,\"ts\":5,\"cat\":\"fwdbwd\",\"name\":"
-        "\"fwdbwd\",\"bp\":\"e\"},"
-        "{\"ph\":\"s\",\"id\":9,\"pid\":1,\"tid\":1,\"ts\":2,\"cat\":\"ac2g\",\"name\":\"ac2g\"},"
-        "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":3,\"dur\":1%s}"
+        "[{'ph':'s','id':1,'pid':1,'tid':1,'ts':1,'cat':'fwdbwd','name':'fwdbwd'},"
+        "{'ph':'f','id':1,'pid':1,'tid':2,'ts':5,'cat':'fwdbwd','name':'fwdbwd','bp':'e'},"
+        "{'ph':'s','id':9,'pid':1,'tid':1,'ts':2,'cat':'ac2g','name':'ac2g'},"
+        "{'ph':'X','cat':'kernel','name':'k','pid':0,'tid':7,'ts':3,'dur':1%s}"
         "]";
     char text[1024];
     snprintf(text, sizeof text, format, "");
@@ -391,7 +367,7 @@ TEST(flows_are_kept_where_they_are_needed)
     assert_int_equal(flows_of(&part)->links.n, 2);
     assert_true(flows_of(&part)->links.at[0].start && !flows_of(&part)->links.at[1].start);
     assert_int_equal(flows_of(&part)->launches.n, 1);
-    snprintf(text, sizeof text, format, ",\"args\":{\"correlation\":9}");
+    snprintf(text, sizeof text, format, ",'args':{'correlation':9}");
     part = read_text(text);
     assert_int_equal(flows_of(&part)->links.n, 2);
     assert_int_equal(flows_of(&part)->launches.n, 0);
@@ -399,18 +375,18 @@ TEST(flows_are_kept_where_they_are_needed)
 
 TEST(no_job_has_as_many_ranks_as_a_hostile_file_says)
 {
-    struct trace_part part = read_text("{\"distributedInfo\":{\"rank\":2147483647,"
-                                       "\"world_size\":2147483647},\"traceEvents\":[]}");
+    struct trace_part part = read_text(
+        "{'distributedInfo':{'rank':2147483647,'world_size':2147483647},'traceEvents':[]}");
     assert_int_equal(part.process.world_size, 0);
 }
 
 TEST(the_job_is_described)
 {
-    struct trace_part part = read_text("{\"host_name\":\"h1\",\"distributedInfo\":{\"backend\":"
-                                       "\"nccl\",\"rank\":3,\"world_size\":8,\"pg_config\":["
-                                       "{\"pg_name\":\"0\",\"pg_desc\":\"default_pg\",\"pg_size\":"
-                                       "2,\"ranks\":[0,3]},{\"pg_name\":1,\"ranks\":[]}]},"
-                                       "\"traceEvents\":[]}");
+    struct trace_part part = read_text("{'host_name':'h1','distributedInfo':{'backend':'nccl','"
+                                       "rank':3,'world_size':8,'pg_config':["
+                                       "{'pg_name':'0','pg_desc':'default_pg','pg_size':2,'ranks':["
+                                       "0,3]},{'pg_name':1,'ranks':[]}]},"
+                                       "'traceEvents':[]}");
     assert_true(part.process.has_rank);
     assert_int_equal(part.process.rank, 3);
     assert_int_equal(part.process.world_size, 8);
@@ -423,8 +399,7 @@ TEST(the_job_is_described)
     assert_string_equal(name_of(&part, part.groups.at[1].name), "1");
 }
 
-#define EVENT                                                                                      \
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":1,\"tid\":1,\"ts\":1,\"dur\":1}"
+#define EVENT "{'ph':'X','cat':'cpu_op','name':'a','pid':1,'tid':1,'ts':1,'dur':1}"
 
 TEST(documents_may_end_early)
 {
@@ -436,12 +411,11 @@ TEST(documents_may_end_early)
         {"[" EVENT "," EVENT "]", 2, JSON_OK},
         {"[" EVENT "," EVENT ",\n", 2, JSON_OK}, /* left open, as some writers do */
         {"[" EVENT "," EVENT, 2, JSON_OK},
-        {"{\"traceEvents\":[" EVENT ",]}", 1, JSON_OK},
-        {"{\"traceEvents\":[" EVENT ",", 1, JSON_ENDED},
-        {"{\"traceEvents\":[" EVENT ",{\"ph\":\"X\",\"cat\":\"cpu_op\",\"ts\":1,\"dur\":1", 1,
-         JSON_ENDED},
-        {"{\"traceEvents\":[" EVENT ",{\"ph\":\"X\",\"na", 1, JSON_ENDED},
-        {"{\"traceEvents\":[" EVENT "} " EVENT "]}", 1, JSON_BAD},
+        {"{'traceEvents':[" EVENT ",]}", 1, JSON_OK},
+        {"{'traceEvents':[" EVENT ",", 1, JSON_ENDED},
+        {"{'traceEvents':[" EVENT ",{'ph':'X','cat':'cpu_op','ts':1,'dur':1", 1, JSON_ENDED},
+        {"{'traceEvents':[" EVENT ",{'ph':'X','na", 1, JSON_ENDED},
+        {"{'traceEvents':[" EVENT "} " EVENT "]}", 1, JSON_BAD},
         {"", 0, JSON_ENDED},
         {"\xEF\xBB\xBF[" EVENT "]", 1, JSON_OK},
         {"<html>", 0, JSON_BAD},
@@ -460,23 +434,22 @@ TEST(chunks_of_any_size_give_the_same)
         char at[32768];
         size_t n;
     } text = {.n = 0};
-    const char *layouts[] = {"  {\n    \"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"void "
-                             "k%d<float, 4>(int)\", \"pid\": 0, \"tid\": 7,\n"
-                             "    \"ts\": 44586769%05d.183, \"dur\": 41.407,\n    \"args\": {\n    "
-                             "  \"External id\": 12353,      \"queued\": 0,"
-                             " \"grid\": [512, 1, 1],      \"est. achieved occupancy %%\": 75,     "
-                             " \"correlation\": %d\n    }\n  },\n",
-                             "{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"nccl:all_reduce "
-                             "\\u00e9%d\", \"pid\": 10, \"tid\": 10, \"ts\": %d, "
-                             "\"dur\": 4, \"args\": {\"Input Dims\": [[3, %d]], \"Input type\": "
-                             "[\"float\"], \"Concrete Inputs\": [\"\", \"[\\\"]\"]}}, ",
-                             "{\"name\":\"a%d\",\"ph\":\"X\",\"ts\":%d,\"dur\":1,\"pid\":10,"
-                             "\"tid\":10,\"cat\":\"user_annotation\",\"args\":{\"External "
-                             "id\":%d}},"};
-    text.n += (size_t)sprintf(text.at, "{\"schemaVersion\": 1,\n  \"traceEvents\": [\n");
+    const char *layouts[] = {
+        "  {\n    'ph': 'X', 'cat': 'kernel', 'name': 'void k%d<float, 4>(int)', 'pid': 0, 'tid': "
+        "7,\n"
+        "    'ts': 44586769%05d.183, 'dur': 41.407,\n    'args': {\n      'External id': 12353,    "
+        "  'queued': 0,"
+        " 'grid': [512, 1, 1],      'est. achieved occupancy %%': 75,      'correlation': %d\n    "
+        "}\n  },\n",
+        "{'ph': 'X', 'cat': 'cpu_op', 'name': 'nccl:all_reduce \\u00e9%d', 'pid': 10, 'tid': 10, "
+        "'ts': %d, 'dur': 4, 'args': {'Input Dims': [[3, %d]], 'Input type': ['float'], 'Concrete "
+        "Inputs': ['', '[\\\"]']}}, ",
+        "{'name':'a%d','ph':'X','ts':%d,'dur':1,'pid':10,'tid':10,'cat':'user_annotation','args':{'"
+        "External id':%d}},"};
+    text.n += (size_t)sprintf(text.at, "{'schemaVersion': 1,\n  'traceEvents': [\n");
     for (int i = 0; i < 60; i++)
         text.n += (size_t)sprintf(text.at + text.n, layouts[i % 3], i / 7, 10000 + i, i + 1);
-    sprintf(text.at + text.n, EVENT "],\"baseTimeNanoseconds\":12}");
+    sprintf(text.at + text.n, EVENT "],'baseTimeNanoseconds':12}");
     struct trace_part want = read_text(text.at);
     assert_int_equal(want.n_spans, 61);
     for (size_t chunk = 1; chunk < 200; chunk += chunk < 64 ? 1 : 17) {
@@ -524,21 +497,18 @@ TEST(arithmetic_of_ops_is_that_of_torch_flop_counter)
         const char *name, *dims, *values;
         double flops;
     } cases[] = {
-        {"aten::mm", "[[2, 3], [3, 5]]", "[\"\", \"\"]", 60},
+        {"aten::mm", "[[2, 3], [3, 5]]", "['', '']", 60},
         {"aten::addmm", "[[5], [2, 3], [3, 5], [], []]", "[]", 60},
         {"aten::bmm", "[[7, 2, 3], [7, 3, 5]]", "[]", 420},
         {"aten::baddbmm", "[[7, 2, 5], [7, 2, 3], [7, 3, 5]]", "[]", 420},
         {"aten::convolution", "[[8, 3, 32, 32], [64, 3, 7, 7], [], [], [], [], [], [], []]",
-         "[\"\", \"\", \"\", \"[2, 2]\", \"[3, 3]\", \"[1, 1]\", \"False\", \"[0, 0]\", \"1\"]",
-         38535168},
+         "['', '', '', '[2, 2]', '[3, 3]', '[1, 1]', 'False', '[0, 0]', '1']", 38535168},
         {"aten::convolution", "[[8, 64, 16, 16], [64, 32, 2, 2], [], [], [], [], [], [], []]",
-         "[\"\", \"\", \"\", \"[2, 2]\", \"[0, 0]\", \"[1, 1]\", \"True\", \"[0, 0]\", \"1\"]",
-         33554432},
+         "['', '', '', '[2, 2]', '[0, 0]', '[1, 1]', 'True', '[0, 0]', '1']", 33554432},
         {"aten::convolution_backward",
          "[[8, 64, 16, 16], [8, 3, 32, 32], [64, 3, 7, 7], [], [], [], [], [], [], [], []]",
-         "[\"\", \"\", \"\", \"[0]\", \"[2, 2]\", \"[3, 3]\", \"[1, 1]\", \"False\", \"[0, 0]\", "
-         "\"1\", "
-         "\"[True, True, False]\"]",
+         "['', '', '', '[0]', '[2, 2]', '[3, 3]', '[1, 1]', 'False', '[0, 0]', '1', '[True, True, "
+         "False]']",
          2 * 38535168},
         {"aten::_scaled_dot_product_flash_attention",
          "[[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [], []]", "[]", 65536},

@@ -14,6 +14,7 @@
 
 static unsigned char *pack(const char *text, size_t *size)
 {
+    text = json_text(text);
     *size = strlen(text) + 1000;
     unsigned char *packed = malloc(*size);
     struct isal_zstream z;
@@ -65,14 +66,13 @@ static void expect_error(const char *path, const char *second, int code, const c
 
 #define SPAN(name, ts, dur) SPAN_OF("cpu_op", "10", "11", name, ts, dur, "")
 #define SPAN_OF(cat, pid, tid, name, ts, dur, args)                                                \
-    "{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"" name "\",\"pid\":" pid ",\"tid\":" tid         \
-    ",\"ts\":" ts ",\"dur\":" dur ",\"args\":{" args "}}"
+    "{'ph':'X','cat':'" cat "','name':'" name "','pid':" pid ",'tid':" tid ",'ts':" ts             \
+    ",'dur':" dur ",'args':{" args "}}"
 #define LINK(phase, id, tid, ts)                                                                   \
-    "{\"ph\":\"" phase "\",\"id\":" id ",\"pid\":1,\"tid\":" tid ",\"ts\":" ts                     \
-    ",\"cat\":\"fwdbwd\"}"
-#define TRACE(info, spans) "{\"schemaVersion\":1," info "\"traceEvents\":[" spans "]}"
+    "{'ph':'" phase "','id':" id ",'pid':1,'tid':" tid ",'ts':" ts ",'cat':'fwdbwd'}"
+#define TRACE(info, spans) "{'schemaVersion':1," info "'traceEvents':[" spans "]}"
 #define INFO(rank, world)                                                                          \
-    "\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":" rank ",\"world_size\":" world "},"
+    "'distributedInfo':{'backend':'gloo','rank':" rank ",'world_size':" world "},"
 
 static const char *name_of(const struct dpro_trace *trace, uint32_t id)
 {
@@ -114,12 +114,12 @@ TEST_IN_FOLDER(spans_are_sorted_and_nested)
 TEST_IN_FOLDER(links_join_the_ops_that_start_there)
 {
     /* clang-format off */
-    write_text("t.json", TRACE("\"baseTimeNanoseconds\":1000,",
-        SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "\"Sequence number\":4") ","
-        SPAN_OF("cpu_op", "1", "1", "fw_inner", "1", "4", "\"Sequence number\":4") ","
+    write_text("t.json", TRACE("'baseTimeNanoseconds':1000,",
+        SPAN_OF("cpu_op", "1", "1", "fw", "1", "5", "'Sequence number':4") ","
+        SPAN_OF("cpu_op", "1", "1", "fw_inner", "1", "4", "'Sequence number':4") ","
         SPAN_OF("cpu_op", "1", "1", "fw_view", "1", "2", "") ","
         SPAN_OF("cpu_op", "1", "2", "evaluate", "10", "9", "") ","
-        SPAN_OF("cpu_op", "1", "2", "bw", "12", "5", "\"Sequence number\":4") ","
+        SPAN_OF("cpu_op", "1", "2", "bw", "12", "5", "'Sequence number':4") ","
         LINK("f", "1", "2", "12") "," LINK("s", "1", "1", "1") ","
         LINK("s", "2", "1", "4") "," LINK("f", "2", "2", "18")));
     /* clang-format on */
@@ -136,14 +136,13 @@ TEST_IN_FOLDER(links_join_the_ops_that_start_there)
 
 TEST_IN_FOLDER(launch_flows_stand_in_for_correlation)
 {
-    write_text("t.json",
-               TRACE("", SPAN_OF("cuda_runtime", "1", "1", "cudaLaunchKernel", "1", "2",
-                                 "") "," SPAN_OF("kernel", "0", "7", "k", "5", "2",
-                                                 "") ","
-                                                     "{\"ph\":\"s\",\"id\":31,\"pid\":1,\"tid\":1,"
-                                                     "\"ts\":1,\"cat\":\"async_cpu_to_gpu\"},"
-                                                     "{\"ph\":\"f\",\"id\":31,\"pid\":0,\"tid\":7,"
-                                                     "\"ts\":5,\"cat\":\"async_cpu_to_gpu\"}"));
+    write_text("t.json", TRACE("", SPAN_OF("cuda_runtime", "1", "1", "cudaLaunchKernel", "1", "2",
+                                           "") "," SPAN_OF("kernel", "0", "7", "k", "5", "2",
+                                                           "") ","
+                                                               "{'ph':'s','id':31,'pid':1,'tid':1,"
+                                                               "'ts':1,'cat':'async_cpu_to_gpu'},"
+                                                               "{'ph':'f','id':31,'pid':0,'tid':7,"
+                                                               "'ts':5,'cat':'async_cpu_to_gpu'}"));
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(trace->ranks[0].spans[0].correlation, 31);
     assert_int_equal(trace->ranks[0].spans[1].correlation, 31);
@@ -158,7 +157,7 @@ TEST_IN_FOLDER(ranks_come_from_metadata_then_from_names)
     assert_int_equal(mkdir(in_folder("rank7"), 0755), 0);
     write_text("rank7/trace.json", TRACE("", SPAN("a", "1", "1")));
     write_text("rank7/.hidden_9.json", TRACE("", SPAN("a", "1", "1")));
-    write_text("metadata.json", "{\"name\": 1}");
+    write_text("metadata.json", "{'name': 1}");
     write_text("net.csv", "1,2,3\n");
     struct dpro_trace *trace = load_one(folder);
     assert_int_equal(dpro_trace_n_ranks(trace), 5);
@@ -264,7 +263,7 @@ TEST_IN_FOLDER(two_jobs_are_refused)
     write_text("rank0.json", TRACE(INFO("0", "2"), SPAN("a", "1600000000000000", "1")));
     write_text("rank1.json", TRACE(INFO("1", "4"), SPAN("a", "1600000000000000", "1")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "rank1.json");
-    write_text("rank1.json", TRACE("\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":1},",
+    write_text("rank1.json", TRACE("'distributedInfo':{'backend':'nccl','rank':1},",
                                    SPAN("a", "1600000000000000", "1")));
     expect_error(folder, NULL, DPRO_EFORMAT, "rank0.json", "backend");
     write_text("rank1.json", TRACE(INFO("1", "2"), SPAN("a", "1700000000000000", "1")));
@@ -293,21 +292,19 @@ TEST_IN_FOLDER(bad_paths_are_named)
     expect_error("/dev/null", NULL, DPRO_EIO, "/dev/null", "not a regular file");
     write_text("empty.json", "");
     expect_error(in_folder("empty.json"), NULL, DPRO_EEMPTY, "empty.json", "empty");
-    write_text("notes.json", "{\"a\": [1, 2]}");
+    write_text("notes.json", "{'a': [1, 2]}");
     expect_error(in_folder("notes.json"), NULL, DPRO_EFORMAT, "notes.json", "not a trace");
     write_text("nothing.json", TRACE("", SPAN_OF("Trace", "0", "0", "t", "0", "9", "")));
     expect_error(in_folder("nothing.json"), NULL, DPRO_EEMPTY, "nothing.json",
                  "no framework's spans");
-    write_text(
-        "et_0.json",
-        "{\"schema\":\"1.0.1\",\"pid\":3,\"nodes\":[{\"name\":\"a\",\"id\":1,\"rf_id\":2}]}");
+    write_text("et_0.json", "{'schema':'1.0.1','pid':3,'nodes':[{'name':'a','id':1,'rf_id':2}]}");
     expect_error(in_folder("et_0.json"), NULL, DPRO_EEMPTY, "et_0.json", "no times");
 }
 
 TEST_IN_FOLDER(a_damaged_file_gives_what_is_whole)
 {
-    write_text("t.json", "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") "," SPAN(
-                             "b", "2", "1") ",{\"ph\":\"X");
+    write_text("t.json", "{'schemaVersion':1,'traceEvents':[" SPAN("a", "1", "1") "," SPAN(
+                             "b", "2", "1") ",{'ph':'X");
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_spans(trace), 2);
     assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
@@ -319,12 +316,11 @@ TEST_IN_FOLDER(a_damaged_file_gives_what_is_whole)
 TEST_IN_FOLDER(a_cut_gzip_gives_what_is_whole)
 {
     char text[20000];
-    size_t n = (size_t)sprintf(text, "{\"schemaVersion\":1,\"traceEvents\":[");
+    size_t n = (size_t)sprintf(text, "{'schemaVersion':1,'traceEvents':[");
     for (int i = 0; i < 100; i++)
-        n += (size_t)sprintf(text + n,
-                             "%s{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"op%d\",\"pid\":1,"
-                             "\"tid\":1,\"ts\":%d,\"dur\":%d}",
-                             i ? "," : "", i * i * 7919 % 1000, i * 10, i % 9);
+        n += (size_t)sprintf(
+            text + n, "%s{'ph':'X','cat':'cpu_op','name':'op%d','pid':1,'tid':1,'ts':%d,'dur':%d}",
+            i ? "," : "", i * i * 7919 % 1000, i * 10, i % 9);
     strcpy(text + n, "]}");
     size_t size;
     unsigned char *packed = pack(text, &size);
@@ -349,10 +345,8 @@ TEST_IN_FOLDER(gzip_members_are_joined)
 {
     size_t a_size, b_size;
     unsigned char *a = pack(
-        "{\"schemaVersion\":1,\"traceEvents\":[" SPAN("a", "1", "1") ",{\"ph\":\"X\",\"cat\":\"cpu",
-        &a_size);
-    unsigned char *b =
-        pack("_op\",\"name\":\"b\",\"pid\":10,\"tid\":11,\"ts\":5,\"dur\":1}]}", &b_size);
+        "{'schemaVersion':1,'traceEvents':[" SPAN("a", "1", "1") ",{'ph':'X','cat':'cpu", &a_size);
+    unsigned char *b = pack("_op','name':'b','pid':10,'tid':11,'ts':5,'dur':1}]}", &b_size);
     unsigned char *both = calloc(1, a_size + b_size + 512);
     memcpy(both, a, a_size);
     memcpy(both + a_size, b, b_size);
@@ -386,9 +380,9 @@ TEST_IN_FOLDER(spans_written_twice_count_once)
 {
     /* clang-format off */
     write_text("t.json", TRACE("",
-        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") ","
-        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":4") ","
-        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "\"External id\":3") ","
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "'External id':3") ","
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "'External id':4") ","
+        SPAN_OF("cpu_op", "1", "1", "a", "1", "1", "'External id':3") ","
         SPAN_OF("cpu_op", "1", "1", "b", "1", "1", "") ","
         SPAN_OF("cpu_op", "1", "1", "b", "1", "1", "")));
     /* clang-format on */
@@ -399,7 +393,7 @@ TEST_IN_FOLDER(spans_written_twice_count_once)
 
 TEST_IN_FOLDER(times_beyond_64_bits_lose_their_base)
 {
-    write_text("t.json", TRACE("\"baseTimeNanoseconds\":9223372036854775807,",
+    write_text("t.json", TRACE("'baseTimeNanoseconds':9223372036854775807,",
                                SPAN("a", "4000000000000000", "1")));
     struct dpro_trace *trace = load_one(in_folder("t.json"));
     assert_int_equal(dpro_trace_n_warnings(trace), 1);
@@ -408,19 +402,17 @@ TEST_IN_FOLDER(times_beyond_64_bits_lose_their_base)
 
 TEST_IN_FOLDER(execution_traces_are_joined_by_record_function)
 {
-    write_text(
-        "kineto_rank1.json",
-        TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "1", "2",
-                          "\"Record function id\":5") "," SPAN_OF("cpu_op", "44", "44", "aten::add",
-                                                                  "5", "2",
-                                                                  "\"Record function id\":6")));
+    write_text("kineto_rank1.json",
+               TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "1", "2",
+                                 "'Record function id':5") "," SPAN_OF("cpu_op", "44", "44",
+                                                                       "aten::add", "5", "2",
+                                                                       "'Record function id':6")));
     write_text("later_rank1.json", TRACE("", SPAN_OF("cpu_op", "44", "44", "aten::mm", "100", "2",
-                                                     "\"Record function id\":0")));
-    write_text(
-        "et.json",
-        "{\"schema\":\"1.1.1\",\"pid\":44,\"nodes\":[{\"name\":\"thread\",\"id\":1,\"rf_id\":0},"
-        "{\"name\":\"aten::add\",\"id\":3,\"rf_id\":6,\"inputs\":[[1,2,0,4,4,\"cpu\"]]},"
-        "{\"name\":\"aten::mm\",\"id\":2,\"rf_id\":5},{\"name\":\"other\",\"id\":2,\"rf_id\":5}]}");
+                                                     "'Record function id':0")));
+    write_text("et.json",
+               "{'schema':'1.1.1','pid':44,'nodes':[{'name':'thread','id':1,'rf_id':0},"
+               "{'name':'aten::add','id':3,'rf_id':6,'inputs':[[1,2,0,4,4,'cpu']]},"
+               "{'name':'aten::mm','id':2,'rf_id':5},{'name':'other','id':2,'rf_id':5}]}");
     struct dpro_trace *trace = load_one(folder);
     const struct trace_rank *rank = &trace->ranks[0];
     assert_int_equal(rank->n_et_nodes, 4);
@@ -444,10 +436,9 @@ TEST_IN_FOLDER(older_execution_traces_are_joined_by_order)
                                   "") "," SPAN_OF("cpu_op", "44", "9", "a", "10", "2",
                                                   "") "," SPAN_OF("cpu_op", "44", "8", "a", "10",
                                                                   "2", "")));
-    write_text("eg_0.json", "{\"schema\":\"1.0.1\",\"pid\":44,\"nodes\":[{\"name\":\"b\",\"id\":3,"
-                            "\"rf_id\":6,\"tid\":1},"
-                            "{\"name\":\"a\",\"id\":2,\"rf_id\":5,\"tid\":1},{\"name\":\"a\","
-                            "\"id\":4,\"rf_id\":7,\"tid\":1}]}");
+    write_text("eg_0.json",
+               "{'schema':'1.0.1','pid':44,'nodes':[{'name':'b','id':3,'rf_id':6,'tid':1},"
+               "{'name':'a','id':2,'rf_id':5,'tid':1},{'name':'a','id':4,'rf_id':7,'tid':1}]}");
     struct dpro_trace *trace = load_one(folder);
     const struct trace_rank *rank = &trace->ranks[0];
     assert_int_equal(rank->n_et_nodes, 3);

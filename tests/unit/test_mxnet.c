@@ -8,11 +8,10 @@
 /* ---- profiles ---- */
 
 #define HEAD                                                                                       \
-    "{\"traceEvents\":[{\"ph\":\"M\",\"args\":{\"name\":\"cpu/0\"},\"pid\":0,\"name\":\"process_"  \
-    "name\"}"
+    "{'traceEvents':[{'ph':'M','args':{'name':'cpu/0'},'pid':0,'name':'process_"                   \
+    "name'}"
 #define EVENT(name, cat, ph, ts, tid)                                                              \
-    ",{\"name\":\"" name "\",\"cat\":\"" cat "\",\"ph\":\"" ph "\",\"ts\":" ts                     \
-    ",\"pid\":0,\"tid\":" tid "}"
+    ",{'name':'" name "','cat':'" cat "','ph':'" ph "','ts':" ts ",'pid':0,'tid':" tid "}"
 
 TEST(operations_of_a_thread_may_overlap)
 {
@@ -95,12 +94,12 @@ TEST(an_executor_has_its_backward_ops)
 TEST(a_symbol_is_mirrored)
 {
     struct trace_part part;
-    part = part_of_text(&mxnet_symbol_reader,
-                        "{\"nodes\":[{\"op\":\"null\",\"name\":\"data\",\"inputs\":[]},"
-                        "{\"op\":\"Convolution\",\"name\":\"c\",\"inputs\":[[0,0,0]]},"
-                        "{\"op\":\"Flatten\",\"name\":\"f\",\"inputs\":[[1,0,0],[77,0,0]]}],"
-                        "\"heads\":[[2,0,0]]}",
-                        0);
+    part =
+        part_of_text(&mxnet_symbol_reader,
+                     "{'nodes':[{'op':'null','name':'data','inputs':[]},"
+                     "{'op':'Convolution','name':'c','inputs':[[0,0,0]]},"
+                     "{'op':'Flatten','name':'f','inputs':[[1,0,0],[77,0,0]]}],'heads':[[2,0,0]]}",
+                     0);
     assert_int_equal(part.graph, GRAPH_MIRRORED);
     assert_int_equal(part.dfg_nodes.n, 5);
     const struct dfg_node *flat = node_named(&part, "f_backward");

@@ -175,15 +175,15 @@ TEST(aligning_survives_any_failed_allocation)
 
 static const struct dpro_plan_summary expected = {.stack = "ddp"};
 static const char plan[] =
-    "{\"schema\":\"dpro.plan/1\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":["
-    "{\"name\":\"n\",\"parameters\":[{\"name\":\"a\",\"size_bytes\":4}]}]},\"communication\":"
-    "{\"buckets\":[{\"parameters\":[\"a\"],\"size_bytes\":4}]}}";
+    "{'schema':'dpro.plan/1','job':{'framework':'pytorch','world_size':2,'models':["
+    "{'name':'n','parameters':[{'name':'a','size_bytes':4}]}]},'communication':"
+    "{'buckets':[{'parameters':['a'],'size_bytes':4}]}}";
 static const char steps[] =
-    "{\"schema\":\"dpro.verify-steps/1\",\"turns\":["
-    "{\"block\":0,\"name\":\"own\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
-    "{\"block\":0,\"name\":\"plan\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
-    "{\"block\":0,\"name\":\"plan\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]},"
-    "{\"block\":0,\"name\":\"own\",\"span_ns\":200,\"step_ns\":[100,90],\"bucket_bytes\":[4]}]}";
+    "{'schema':'dpro.verify-steps/1','turns':["
+    "{'block':0,'name':'own','span_ns':200,'step_ns':[100,90],'bucket_bytes':[4]},"
+    "{'block':0,'name':'plan','span_ns':200,'step_ns':[100,90],'bucket_bytes':[4]},"
+    "{'block':0,'name':'plan','span_ns':200,'step_ns':[100,90],'bucket_bytes':[4]},"
+    "{'block':0,'name':'own','span_ns':200,'step_ns':[100,90],'bucket_bytes':[4]}]}";
 
 TEST_IN_FOLDER(reading_plans_and_steps_survives_any_failed_allocation)
 {
@@ -212,14 +212,13 @@ TEST_IN_FOLDER(reading_plans_and_steps_survives_any_failed_allocation)
 }
 
 static const char profile[] =
-    "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},\"traceEvents\":["
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"a\",\"pid\":5,\"tid\":6,\"ts\":1,\"dur\":9},"
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"dpro.module:a\",\"pid\":5,\"tid\":6,\"ts\":1,"
-    "\"dur\":9},{\"ph\":\"i\",\"name\":\"[memory]\",\"pid\":5,\"tid\":6,\"ts\":2,\"args\":{"
-    "\"Bytes\":4,\"Addr\":8}}]}";
-static const char held[] =
-    "{\"schema\":\"dpro.memory/1\",\"device\":\"cpu\",\"modules\":[[\"\",\"N\"]],"
-    "\"blocks\":[[\"parameter\",\"w\",64,64],[\"parameter\",\"w\",64,64]]}";
+    "{'schemaVersion':1,'distributedInfo':{'rank':0,'world_size':1},'traceEvents':["
+    "{'ph':'X','cat':'cpu_op','name':'a','pid':5,'tid':6,'ts':1,'dur':9},"
+    "{'ph':'X','cat':'cpu_op','name':'dpro.module:a','pid':5,'tid':6,'ts':1,'dur':9},{'ph':'i','"
+    "name':'[memory]','pid':5,'tid':6,'ts':2,'args':{'Bytes':4,'Addr':8}}]}";
+static const char held[] = "{'schema':'dpro.memory/"
+                           "1','device':'cpu','modules':[['','N']],'blocks':[['parameter','w',64,"
+                           "64],['parameter','w',64,64]]}";
 /* {"segments": [{"address": 1, "total_size": 4, "blocks": [{"size": 4, "state": "inactive"}]}],
  * "device_traces": [[{"action": "alloc", "addr": 1, "size": 4, "time_us": 3, "pool_id": (0, 1)}]]}
  */

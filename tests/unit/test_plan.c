@@ -60,7 +60,7 @@ TEST_IN_FOLDER(modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_w
         {{NULL}, {NULL}, {"blocks.1"}, 3},
         {{"blocks.0", "blocks.1"}, {NULL}, {NULL}, 4},
         {{NULL}, {""}, {NULL}, 4},
-        {{"blocks.0", "head"}, {"blocks.0", "stem \"1\""}, {"blocks.1"}, 4},
+        {{"blocks.0", "head"}, {"blocks.0", "stem '1'"}, {"blocks.1"}, 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char schema[32];
@@ -92,7 +92,7 @@ TEST_IN_FOLDER(modules_that_are_compiled_and_in_16_bits_come_back_as_they_were_w
 }
 
 #define JOB                                                                                        \
-    "{\"schema\":\"dpro.plan/5\",\"job\":{\"framework\":\"pytorch\",\"world_size\":2,\"models\":[" \
+    "{'schema':'dpro.plan/5','job':{'framework':'pytorch','world_size':2,'models':["               \
     "]},"
 
 TEST_IN_FOLDER(units_come_back_as_they_were_written)
@@ -158,29 +158,27 @@ TEST_IN_FOLDER(horovods_settings_come_back_as_they_were_written)
 TEST_IN_FOLDER(what_makes_no_sense_is_refused_by_name)
 {
     static const char *const cases[][2] = {
-        {JOB "\"computation\":{\"compile\":[\"a\",\"a\"]}}", "computation.compile: a module is"},
-        {JOB "\"computation\":{\"bf16\":[\"a\",\"\",\"\"]}}", "computation.bf16: a module is"},
-        {JOB "\"computation\":{\"compile\":[],\"bf16\":[]}}", "job.models has no parameters"},
-        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[]}}", "changes_numerics is not true"},
-        {JOB "\"memory\":{\"recompute\":[\"a\",\"a\"]}}", "memory.recompute: a module is"},
-        {JOB "\"memory\":{\"recompute\":[\"\"]}}", NULL},
-        {JOB "\"communication\":{\"cycle_time_ms\":0}}",
+        {JOB "'computation':{'compile':['a','a']}}", "computation.compile: a module is"},
+        {JOB "'computation':{'bf16':['a','','']}}", "computation.bf16: a module is"},
+        {JOB "'computation':{'compile':[],'bf16':[]}}", "job.models has no parameters"},
+        {JOB "'computation':{'compile':['a'],'bf16':[]}}", "changes_numerics is not true"},
+        {JOB "'memory':{'recompute':['a','a']}}", "memory.recompute: a module is"},
+        {JOB "'memory':{'recompute':['']}}", NULL},
+        {JOB "'communication':{'cycle_time_ms':0}}",
          "'communication.cycle_time_ms' has to be a time above 0"},
-        {JOB "\"communication\":{\"fusion_threshold_bytes\":-1}}", "has to be a number of bytes"},
-        {JOB "\"sharding\":{\"units\":[]}}", "job.models has no parameters"},
-        {JOB "\"sharding\":{\"units\":{}}}", "'sharding.units' has to be a list"},
-        {JOB "\"sharding\":[]}", "'sharding' has to be an object"},
-        {JOB "\"sharding\":{\"units\":[1]}}", "'sharding.units[0]' has to be an object"},
-        {JOB
-         "\"communication\":{\"buckets\":[[\"a\"],{\"parameters\":[\"b\"],\"partitions\":1.5}]}}",
+        {JOB "'communication':{'fusion_threshold_bytes':-1}}", "has to be a number of bytes"},
+        {JOB "'sharding':{'units':[]}}", "job.models has no parameters"},
+        {JOB "'sharding':{'units':{}}}", "'sharding.units' has to be a list"},
+        {JOB "'sharding':[]}", "'sharding' has to be an object"},
+        {JOB "'sharding':{'units':[1]}}", "'sharding.units[0]' has to be an object"},
+        {JOB "'communication':{'buckets':[['a'],{'parameters':['b'],'partitions':1.5}]}}",
          "'communication.buckets[1].partitions' has to be a whole number from 1 to 1024"},
-        {JOB "\"communication\":{\"buckets\":[[\"a\", 1]]}}",
+        {JOB "'communication':{'buckets':[['a', 1]]}}",
          "'communication.buckets[0][1]' has to be a name in quotes"},
-        {JOB "\"sharding\":{\"units\":[{\"name\":\"a\"},{\"name\":\"a\"}]}}",
+        {JOB "'sharding':{'units':[{'name':'a'},{'name':'a'}]}}",
          "sharding.units: a module is there twice: a"},
-        {JOB "\"sharding\":{\"units\":[{\"name\":\"\",\"reshard_after_forward\":true}]}}", NULL},
-        {JOB "\"computation\":{\"compile\":[\"a\"],\"bf16\":[\"\"],\"changes_numerics\":true}}",
-         NULL},
+        {JOB "'sharding':{'units':[{'name':'','reshard_after_forward':true}]}}", NULL},
+        {JOB "'computation':{'compile':['a'],'bf16':[''],'changes_numerics':true}}", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpro_plan_summary summary;

@@ -7,16 +7,16 @@
 #include "temp_folder.h"
 
 #define HEAD                                                                                       \
-    "{\"schema\":\"dpro.probes/1\",\"device\":\"cpu\",\"device_name\":\"EPYC\",\"versions\":"      \
-    "{\"torch\":\"2.13.0\"},\"threads\":2,\"fault_ns\":1600,\"probes\":["
+    "{'schema':'dpro.probes/1','device':'cpu','device_name':'EPYC','versions':"                    \
+    "{'torch':'2.13.0'},'threads':2,'fault_ns':1600,'probes':["
 #define BLOCK                                                                                      \
-    "{\"class\":\"Block\",\"modules\":[[\"blocks.0\"],[\"blocks.1\"]],\"ways\":{"                  \
-    "\"compile\":{\"forward_ns\":[80,88,800],\"backward_ns\":[240,220,260],\"kept_bytes\":50,"     \
-    "\"compile_ms\":8120.5,\"graphs\":1,\"breaks\":2},"                                            \
-    "\"eager\":{\"forward_ns\":[100,110,1000],\"backward_ns\":[200,200,200],\"kept_bytes\":100},"  \
-    "\"bf16\":{\"problem\":\"no such type\"}},"                                                    \
-    "\"batches\":{\"0.5\":{\"forward_ns\":[40,44,400],\"backward_ns\":[90,90,90]},"                \
-    "\"x\":{\"forward_ns\":[1]}}}"
+    "{'class':'Block','modules':[['blocks.0'],['blocks.1']],'ways':{"                              \
+    "'compile':{'forward_ns':[80,88,800],'backward_ns':[240,220,260],'kept_bytes':50,"             \
+    "'compile_ms':8120.5,'graphs':1,'breaks':2},"                                                  \
+    "'eager':{'forward_ns':[100,110,1000],'backward_ns':[200,200,200],'kept_bytes':100},"          \
+    "'bf16':{'problem':'no such type'}},"                                                          \
+    "'batches':{'0.5':{'forward_ns':[40,44,400],'backward_ns':[90,90,90]},"                        \
+    "'x':{'forward_ns':[1]}}}"
 
 static const struct dpro_probes *probes_of(const struct trace_part *part)
 {
@@ -66,11 +66,9 @@ TEST(a_way_with_times_of_its_own_is_told_against_these)
 {
     struct trace_part part = part_of_text(
         &probes_reader,
-        HEAD
-        "{\"modules\":[[\"a\"]],\"ways\":{\"eager\":{\"forward_ns\":[10],\"backward_ns\":[10]},"
-        "\"bf16\":{\"forward_ns\":[5],\"backward_ns\":[5]},"
-        "\"compile\":{\"forward_ns\":[12],\"backward_ns\":[10],\"eager\":{\"forward_ns\":[8],"
-        "\"backward_ns\":[20]}}}}]}",
+        HEAD "{'modules':[['a']],'ways':{'eager':{'forward_ns':[10],'backward_ns':[10]},'bf16':{'"
+             "forward_ns':[5],'backward_ns':[5]},'compile':{'forward_ns':[12],'backward_ns':[10],'"
+             "eager':{'forward_ns':[8],'backward_ns':[20]}}}}]}",
         0);
     const struct probe *probe = &probes_of(&part)->probes.at[0];
     assert_near(probe->costs[DPRO_BF16].forward.value, 0.5);
@@ -82,10 +80,9 @@ TEST(launches_and_kernels_of_a_gpu_are_told_apart)
 {
     struct trace_part part = part_of_text(
         &probes_reader,
-        HEAD "{\"modules\":[[\"a\"]],\"ways\":{\"eager\":{\"forward_ns\":[100],"
-             "\"forward_launch_ns\":[95],\"forward_device_ns\":[40],\"backward_ns\":[100]},"
-             "\"bf16\":{\"forward_ns\":[120],\"forward_launch_ns\":[114],"
-             "\"forward_device_ns\":[130],\"backward_ns\":[100]}}}]}",
+        HEAD "{'modules':[['a']],'ways':{'eager':{'forward_ns':[100],'forward_launch_ns':[95],'"
+             "forward_device_ns':[40],'backward_ns':[100]},'bf16':{'forward_ns':[120],'forward_"
+             "launch_ns':[114],'forward_device_ns':[130],'backward_ns':[100]}}}]}",
         0);
     const struct probe_cost *cost = &probes_of(&part)->probes.at[0].costs[DPRO_BF16];
     assert_near(cost->forward.value, 1.2);
@@ -113,12 +110,11 @@ TEST(a_file_cut_anywhere_keeps_whole_probes)
 
 TEST(what_makes_no_sense_is_left_out)
 {
-    struct trace_part part =
-        part_of_text(&probes_reader,
-                     HEAD "{\"modules\":[[\"a\",\"b\"],[\"c\"],3,[]],\"ways\":{\"eager\":{"
-                          "\"forward_ns\":[-1,1e15,\"x\"]},"
-                          "\"compile\":{\"forward_ns\":[5]},\"other\":[1]}},7,{\"modules\":[]}]}",
-                     0);
+    struct trace_part part = part_of_text(
+        &probes_reader,
+        HEAD "{'modules':[['a','b'],['c'],3,[]],'ways':{'eager':{'forward_ns':[-1,1e15,'x']},'"
+             "compile':{'forward_ns':[5]},'other':[1]}},7,{'modules':[]}]}",
+        0);
     const struct dpro_probes *of = probes_of(&part);
     assert_int_equal(of->probes.n, 1);
     assert_int_equal(of->probes.at[0].n, 1);
@@ -144,7 +140,7 @@ TEST_IN_FOLDER(a_file_that_holds_no_probes_is_refused)
     assert_int_equal(read_text(HEAD BLOCK "]}"), 0);
     assert_int_equal(read_text(HEAD "]}"), DPRO_EFORMAT);
     assert_non_null(strstr(err.text, "no module was probed"));
-    assert_int_equal(read_text("{\"schema\":\"dpro.probes/2\",\"probes\":[]}"), DPRO_EFORMAT);
+    assert_int_equal(read_text("{'schema':'dpro.probes/2','probes':[]}"), DPRO_EFORMAT);
     assert_non_null(strstr(err.text, "dpro.probes/1"));
     assert_int_equal(read_text("[1]"), DPRO_EFORMAT);
     assert_int_equal(read_text(HEAD), DPRO_EFORMAT);

@@ -31,24 +31,24 @@ static struct dpro_trace *load(void)
 }
 
 #define OP                                                                                         \
-    "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":5,\"tid\":6,\"ts\":100,"       \
-    "\"dur\":50,\"args\":{\"Record function id\":9}}"
+    "{'ph':'X','cat':'cpu_op','name':'aten::mm','pid':5,'tid':6,'ts':100,"                         \
+    "'dur':50,'args':{'Record function id':9}}"
 #define INSTANT(ts, args)                                                                          \
-    ",{\"ph\":\"i\",\"cat\":\"cpu_instant_event\",\"s\":\"t\",\"name\":\"[memory]\",\"pid\":5,"    \
-    "\"tid\":6,\"ts\":" ts ",\"args\":{" args "}}"
+    ",{'ph':'i','cat':'cpu_instant_event','s':'t','name':'[memory]','pid':5,"                      \
+    "'tid':6,'ts':" ts ",'args':{" args "}}"
 #define MARK(cat, name, ts, dur)                                                                   \
-    ",{\"ph\":\"X\",\"cat\":\"" cat "\",\"name\":\"dpro.module:" name "\",\"pid\":5,\"tid\":6,"    \
-    "\"ts\":" ts ",\"dur\":" dur ",\"args\":{\"Record function id\":3}}"
+    ",{'ph':'X','cat':'" cat "','name':'dpro.module:" name "','pid':5,'tid':6,"                    \
+    "'ts':" ts ",'dur':" dur ",'args':{'Record function id':3}}"
 #define PROFILE(events)                                                                            \
-    "{\"schemaVersion\":1,\"distributedInfo\":{\"rank\":0,\"world_size\":1},"                      \
-    "\"baseTimeNanoseconds\":1000,\"traceEvents\":[" OP events "]}"
+    "{'schemaVersion':1,'distributedInfo':{'rank':0,'world_size':1},"                              \
+    "'baseTimeNanoseconds':1000,'traceEvents':[" OP events "]}"
 
 TEST(an_allocation_is_read_whatever_the_order_of_keys)
 {
     static const char text[] =
-        "[" OP ",{\"args\":{\"Addr\":18446744073709551615,\"Bytes\":-64,\"Device Type\":1,"
-        "\"Total Allocated\":128,\"Device Id\":3,\"Total Reserved\":2097152,\"Ev Idx\":7},"
-        "\"tid\":6,\"ts\":3.25,\"name\":\"[memory]\",\"ph\":\"i\",\"pid\":5}]";
+        "[" OP ",{'args':{'Addr':18446744073709551615,'Bytes':-64,'Device Type':1,'Total "
+        "Allocated':128,'Device Id':3,'Total Reserved':2097152,'Ev "
+        "Idx':7},'tid':6,'ts':3.25,'name':'[memory]','ph':'i','pid':5}]";
     for (size_t chunk = 0; chunk < 90; chunk++) {
         struct trace_part part = part_of_text(&kineto_reader, text, chunk);
         assert_int_equal(part.n_spans, 1);
@@ -67,9 +67,8 @@ TEST(profilers_of_2021_tell_no_address)
 {
     struct trace_part part = part_of_text(
         &kineto_reader,
-        "[" OP ",{\"ph\": \"i\", \"s\": \"t\", \"name\": \"[memory]\",\"pid\": 25738, \"tid\": "
-        "25738,\"ts\": 1623142623460121,\"args\": {\"Device Type\": 0, \"Device Id\": -1, "
-        "\"Bytes\": 4}}]",
+        "[" OP ",{'ph': 'i', 's': 't', 'name': '[memory]','pid': 25738, 'tid': 25738,'ts': "
+        "1623142623460121,'args': {'Device Type': 0, 'Device Id': -1, 'Bytes': 4}}]",
         0);
     assert_int_equal(part.allocations.n, 1);
     const struct trace_allocation *at = &part.allocations.at[0];
@@ -81,11 +80,9 @@ TEST(profilers_of_2021_tell_no_address)
 
 TEST(what_an_instant_lacks_is_not_that_of_the_one_before)
 {
-    struct trace_part part =
-        part_of_text(&kineto_reader,
-                     "[" OP INSTANT("1", "\"Bytes\":4,\"Addr\":8") ",{\"ph\":\"i\",\"name\":"
-                                                                   "\"[memory]\",\"ts\":2}]",
-                     0);
+    struct trace_part part = part_of_text(
+        &kineto_reader,
+        "[" OP INSTANT("1", "'Bytes':4,'Addr':8") ",{'ph':'i','name':'[memory]','ts':2}]", 0);
     assert_int_equal(part.allocations.n, 1);
     assert_int_equal(part.losses.n_allocations, 1);
 }
@@ -109,16 +106,16 @@ TEST(marks_of_modules_are_no_spans)
 
 TEST(nodes_in_a_mark_lie_in_what_is_around_it)
 {
-    struct trace_part part = part_of_text(
-        &et_reader,
-        "{\"schema\":\"1.0.1\",\"nodes\":["
-        "{\"name\":\"aten::mm\",\"id\":9,\"parent\":4,\"fw_tid\":2,\"tid\":1},"
-        "{\"name\":\"dpro.module:a\",\"id\":4,\"parent\":3},"
-        "{\"name\":\"dpro.module:\",\"id\":3,\"parent\":2},{\"name\":\"step\",\"id\":2},"
-        "{\"name\":\"dpro.module:x\",\"id\":21,\"parent\":20},"
-        "{\"name\":\"dpro.module:y\",\"id\":20,\"parent\":21},"
-        "{\"name\":\"aten::add\",\"id\":22,\"parent\":21}]}",
-        0);
+    struct trace_part part =
+        part_of_text(&et_reader,
+                     "{'schema':'1.0.1','nodes':["
+                     "{'name':'aten::mm','id':9,'parent':4,'fw_tid':2,'tid':1},"
+                     "{'name':'dpro.module:a','id':4,'parent':3},"
+                     "{'name':'dpro.module:','id':3,'parent':2},{'name':'step','id':2},"
+                     "{'name':'dpro.module:x','id':21,'parent':20},"
+                     "{'name':'dpro.module:y','id':20,'parent':21},"
+                     "{'name':'aten::add','id':22,'parent':21}]}",
+                     0);
     const struct execution_trace *et = part_payload(&part, &et_payload);
     assert_int_equal(et->nodes.n, 3);
     assert_int_equal(et->nodes.at[0].id, 9);
@@ -129,12 +126,11 @@ TEST(nodes_in_a_mark_lie_in_what_is_around_it)
 
 TEST_IN_FOLDER(allocations_come_by_time_with_their_threads)
 {
-    write_text("kineto.json",
-               PROFILE(INSTANT("120", "\"Bytes\":-16,\"Addr\":1,\"Device Type\":0")
-                           INSTANT("105.5", "\"Bytes\":16,\"Addr\":1,\"Device Type\":0")
-                               INSTANT("120", "\"Bytes\":32,\"Addr\":1,\"Device Type\":0")
-                                   MARK("user_annotation", "a", "110", "5")
-                                       MARK("user_annotation", "", "110", "9")));
+    write_text("kineto.json", PROFILE(INSTANT("120", "'Bytes':-16,'Addr':1,'Device Type':0")
+                                          INSTANT("105.5", "'Bytes':16,'Addr':1,'Device Type':0")
+                                              INSTANT("120", "'Bytes':32,'Addr':1,'Device Type':0")
+                                                  MARK("user_annotation", "a", "110", "5")
+                                                      MARK("user_annotation", "", "110", "9")));
     struct dpro_trace *trace = load();
     const struct trace_rank *rank = &trace->ranks[0];
     assert_int_equal(rank->n_allocations, 3);
@@ -152,11 +148,11 @@ TEST_IN_FOLDER(allocations_come_by_time_with_their_threads)
 TEST_IN_FOLDER(absurd_allocations_are_left_out_in_one_line)
 {
     write_text("kineto.json",
-               PROFILE(INSTANT("1", "\"Bytes\":16,\"Addr\":1") INSTANT("2", "\"Addr\":2")
-                           INSTANT("3", "\"Bytes\":\"many\"") INSTANT("null", "\"Bytes\":8")
-                               INSTANT("4", "\"Bytes\":9223372036854775807")
-                                   INSTANT("5", "\"Bytes\":-9223372036854775808")
-                                       INSTANT("1e300", "\"Bytes\":8")));
+               PROFILE(INSTANT("1", "'Bytes':16,'Addr':1") INSTANT("2", "'Addr':2")
+                           INSTANT("3", "'Bytes':'many'") INSTANT("null", "'Bytes':8")
+                               INSTANT("4", "'Bytes':9223372036854775807")
+                                   INSTANT("5", "'Bytes':-9223372036854775808")
+                                       INSTANT("1e300", "'Bytes':8")));
     struct dpro_trace *trace = load();
     assert_int_equal(trace->ranks[0].n_allocations, 1);
     assert_non_null(strstr(logged, "6 of 7 memory events have no time or size that makes sense"));
@@ -165,10 +161,9 @@ TEST_IN_FOLDER(absurd_allocations_are_left_out_in_one_line)
 
 TEST_IN_FOLDER(an_event_written_twice_counts_once)
 {
-    write_text("kineto.json",
-               PROFILE(INSTANT("7", "\"Bytes\":16,\"Addr\":1") INSTANT(
-                   "7", "\"Bytes\":16,\"Addr\":2") INSTANT("7", "\"Bytes\":16,\"Addr\":1")
-                           INSTANT("7", "\"Bytes\":16") INSTANT("7", "\"Bytes\":16")));
+    write_text("kineto.json", PROFILE(INSTANT("7", "'Bytes':16,'Addr':1") INSTANT(
+                                  "7", "'Bytes':16,'Addr':2") INSTANT("7", "'Bytes':16,'Addr':1")
+                                          INSTANT("7", "'Bytes':16") INSTANT("7", "'Bytes':16")));
     struct dpro_trace *trace = load();
     assert_int_equal(trace->ranks[0].n_allocations, 4); /* without addresses nobody knows */
 }
@@ -176,10 +171,10 @@ TEST_IN_FOLDER(an_event_written_twice_counts_once)
 /* ---- memory.json ---- */
 
 static const char held[] =
-    "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:1\",\"when_ns\":1790857026000000123,"
-    "\"capacity_bytes\":85899345920,\"modules\":[[\"\",\"GPT\"],[\"a.0\",\"Linear\"]],"
-    "\"blocks\":[[\"parameter\",\"a.0.weight\",4096,64],[\"optimizer_state\",\"x\",8192,128],"
-    "[\"bucket\",\"\",0,256]]}";
+    "{'schema':'dpro.memory/"
+    "1','device':'cuda:1','when_ns':1790857026000000123,'capacity_bytes':85899345920,'modules':[[''"
+    ",'GPT'],['a.0','Linear']],'blocks':[['parameter','a.0.weight',4096,64],['optimizer_state','x',"
+    "8192,128],['bucket','',0,256]]}";
 
 TEST(held_memory_is_read)
 {
@@ -231,10 +226,10 @@ TEST_IN_FOLDER(held_blocks_that_make_no_sense_are_left_out_in_one_line)
 {
     write_text("host0/rank0/kineto.json", PROFILE(""));
     write_text("host0/rank0/memory.json",
-               "{\"schema\":\"dpro.memory/1\",\"device\":\"cpu\",\"when_ns\":\"soon\","
-               "\"capacity_bytes\":-1,\"modules\":[7,[\"a\"]],\"blocks\":["
-               "[\"parameter\",\"w\",4096,64],[\"parameter\",\"w2\",4096,64],[\"unheard\",\"u\",0,"
-               "8],[\"other\",\"\",0,18446744073709551615],[\"other\"],[\"other\",\"\",0,-5],{}]}");
+               "{'schema':'dpro.memory/"
+               "1','device':'cpu','when_ns':'soon','capacity_bytes':-1,'modules':[7,['a']],'blocks'"
+               ":[['parameter','w',4096,64],['parameter','w2',4096,64],['unheard','u',0,8],['other'"
+               ",'',0,18446744073709551615],['other'],['other','',0,-5],{}]}");
     struct dpro_trace *trace = load();
     const struct held_memory *of = trace->ranks[0].held;
     assert_int_equal(of->n_blocks, 2);
@@ -247,10 +242,10 @@ TEST_IN_FOLDER(held_blocks_that_make_no_sense_are_left_out_in_one_line)
 }
 
 static const char of_allocator[] =
-    "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:1\",\"blocks\":[],\"segments\":["
-    "[8388608,2097152,77,\"small\",false,false,[[512,\"active_allocated\"],[2096640,\"inactive\"]]]"
-    ","
-    "[4194304,4194304,0,\"large\",true,true,[[4194304,\"active_pending_free\"]]]%s]}";
+    "{'schema':'dpro.memory/"
+    "1','device':'cuda:1','blocks':[],'segments':[[8388608,2097152,77,'small',false,false,[[512,'"
+    "active_allocated'],[2096640,'inactive']]],[4194304,4194304,0,'large',true,true,[[4194304,'"
+    "active_pending_free']]]%s]}";
 
 TEST_IN_FOLDER(the_allocators_segments_are_read)
 {
@@ -268,13 +263,12 @@ TEST_IN_FOLDER(the_allocators_segments_are_read)
 
 TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
 {
-    static const char *const odd[] = {
-        ",7",
-        ",[]",
-        ",[1,2]",
-        ",[0,512,0,\"small\",false,false,[[512,\"inactive\"]]]",
-        ",[16777216,512,0,\"small\",false,false,[[1024,\"inactive\"]]]",
-        ",[16777216,512,0,\"small\",false,false,[[-1,\"inactive\"]]]"};
+    static const char *const odd[] = {",7",
+                                      ",[]",
+                                      ",[1,2]",
+                                      ",[0,512,0,'small',false,false,[[512,'inactive']]]",
+                                      ",[16777216,512,0,'small',false,false,[[1024,'inactive']]]",
+                                      ",[16777216,512,0,'small',false,false,[[-1,'inactive']]]"};
     char text[1024];
     write_text("host0/rank0/kineto.json", PROFILE(""));
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
@@ -286,7 +280,7 @@ TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
     }
 }
 
-#define SET(more) "{\"schema\":\"dpro.memory/1\",\"device\":\"cuda:0\"," more "\"blocks\":[]}"
+#define SET(more) "{'schema':'dpro.memory/1','device':'cuda:0'," more "'blocks':[]}"
 
 /* What memory.json, and the log, say of the allocator. */
 static struct allocator_settings settings_in(const char *text)
@@ -302,21 +296,21 @@ TEST_IN_FOLDER(the_allocators_settings_are_read)
 {
     struct allocator_settings s = settings_in(SET(""));
     assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
-    s = settings_in(SET("\"allocator\":null,"));
+    s = settings_in(SET("'allocator':null,"));
     assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
-    s = settings_in(SET("\"allocator\":\"\","));
+    s = settings_in(SET("'allocator':'',"));
     assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
     assert_false(s.expandable_segments);
-    s = settings_in(SET("\"allocator\":\"expandable_segments:True,max_split_size_mb:64\","));
+    s = settings_in(SET("'allocator':'expandable_segments:True,max_split_size_mb:64',"));
     assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
     assert_true(s.expandable_segments);
     assert_int_equal(s.max_split_bytes, 64 << 20);
     assert_false(s.other_backend);
-    s = settings_in(SET("\"allocator\":\"backend:cudaMallocAsync\","));
+    s = settings_in(SET("'allocator':'backend:cudaMallocAsync',"));
     assert_true(s.other_backend);
-    s = settings_in(SET("\"allocator\":\"\",\"backend\":\"pluggable\","));
+    s = settings_in(SET("'allocator':'','backend':'pluggable',"));
     assert_true(s.other_backend);
-    s = settings_in(SET("\"backend\":\"native\","));
+    s = settings_in(SET("'backend':'native',"));
     assert_false(s.other_backend);
     assert_string_equal(logged, "");
 }
@@ -324,13 +318,13 @@ TEST_IN_FOLDER(the_allocators_settings_are_read)
 TEST_IN_FOLDER(settings_that_make_no_sense_are_not_known_and_one_line_says_so)
 {
     static const char *const texts[] = {
-        SET("\"allocator\":\"max_split_size_mb:\","),
-        SET("\"allocator\":\"max_split_size_mb:-1\","),
-        SET("\"allocator\":\"expandable_segments:Perhaps\","),
-        SET("\"allocator\":\"of_tomorrow:True\","),
-        SET("\"allocator\":\"expandable_segments:True\\u0000\","),
-        SET("\"allocator\":[\"expandable_segments:True\"],"),
-        SET("\"allocator\":17,"),
+        SET("'allocator':'max_split_size_mb:',"),
+        SET("'allocator':'max_split_size_mb:-1',"),
+        SET("'allocator':'expandable_segments:Perhaps',"),
+        SET("'allocator':'of_tomorrow:True',"),
+        SET("'allocator':'expandable_segments:True\\u0000',"),
+        SET("'allocator':['expandable_segments:True'],"),
+        SET("'allocator':17,"),
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         logged[0] = '\0';

@@ -42,93 +42,75 @@ static void bytes(struct message *m, unsigned field, const void *data, size_t n)
     put(m, data, n);
 }
 
-static void text(struct message *m, unsigned field, const char *s)
-{
-    bytes(m, field, s, strlen(s));
-}
-
 static void nested(struct message *m, unsigned field, const struct message *inner)
 {
     bytes(m, field, inner->at, inner->n);
 }
 
-/* An entry of event_metadata (4) or stat_metadata (5). */
-static void name_entry(struct message *plane, unsigned field, uint64_t id, const char *name)
+/* Fields up to the end, or to the brace that ends a message; returns where they end. */
+static const char *put_fields(struct message *m, const char *at)
 {
-    struct message value = {.n = 0}, entry = {.n = 0};
-    number(&value, 1, id);
-    text(&value, 2, name);
-    number(&entry, 1, id);
-    nested(&entry, 2, &value);
-    nested(plane, field, &entry);
-}
-
-static void event(struct message *line, uint64_t meta, uint64_t offset_ns, uint64_t dur_ns,
-                  uint64_t stat, uint64_t value)
-{
-    struct message e = {.n = 0}, s = {.n = 0};
-    number(&e, 1, meta);
-    number(&e, 2, offset_ns * 1000);
-    number(&e, 3, dur_ns * 1000);
-    if (stat) {
-        number(&s, 1, stat);
-        number(&s, 4, value);
-        nested(&e, 4, &s);
+    for (at += strspn(at, " "); *at && *at != '}'; at += strspn(at, " ")) {
+        char *kind;
+        unsigned field = (unsigned)strtoul(at, &kind, 10);
+        at = kind + 1;
+        if (*kind == ':') {
+            char *end;
+            number(m, field, strtoull(at, &end, 10));
+            at = end;
+        } else if (*kind == '\'') {
+            bytes(m, field, at, strcspn(at, "'"));
+            at += strcspn(at, "'") + 1;
+        } else {
+            struct message inner = {.n = 0};
+            assert_int_equal(*kind, '{');
+            at = put_fields(&inner, at) + 1;
+            nested(m, field, &inner);
+        }
     }
-    nested(line, 4, &e);
+    return at;
 }
 
-enum { MATMUL = 1, PLUMBING, REDUCE, TRAIN, RUN, STEP_NUM = 1, GROUP_KEY, INSTANCE_KEY };
+/* Adds fields, by a format as printf's: numbers 1:5, texts 2'name', messages 3{1:5 2'name'}. */
+static void add_fields(struct message *m, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static void names(struct message *plane)
+static void add_fields(struct message *m, const char *format, ...)
 {
-    name_entry(plane, 4, MATMUL, "dense/MatMul:MatMul");
-    name_entry(plane, 4, PLUMBING, "ExecutorState::Process");
-    name_entry(plane, 4, REDUCE, "CollectiveReduceV2:CollectiveReduceV2");
-    name_entry(plane, 4, TRAIN, "train");
-    name_entry(plane, 4, RUN, "FunctionRun");
-    name_entry(plane, 5, STEP_NUM, "step_num");
-    name_entry(plane, 5, GROUP_KEY, "group_key");
-    name_entry(plane, 5, INSTANCE_KEY, "instance_key");
+    char text[4000];
+    va_list args;
+    va_start(args, format);
+    assert_in_range(vsnprintf(text, sizeof text, format, args), 0, sizeof text - 1);
+    va_end(args);
+    assert_int_equal(*put_fields(m, text), '\0');
 }
 
-static void lines(struct message *plane)
-{
-    struct message pool = {.n = 0}, python = {.n = 0};
-    number(&pool, 1, 77);
-    text(&pool, 2, "tf_Compute/77");
-    number(&pool, 3, 1000);
-    event(&pool, MATMUL, 10, 5, 0, 0);
-    event(&pool, PLUMBING, 9, 20, 0, 0);
-    event(&pool, REDUCE, 30, 50, INSTANCE_KEY, 205);
-    number(&python, 1, 5);
-    text(&python, 2, "python");
-    number(&python, 3, 1000);
-    event(&python, TRAIN, 0, 100, STEP_NUM, 3);
-    event(&python, TRAIN, 100, 100, 0, 0);
-    event(&python, RUN, 2, 6, 0, 0);
-    nested(plane, 3, &pool);
-    nested(plane, 3, &python);
-}
+/* An entry of event_metadata (4) or stat_metadata (5). */
+#define NAME(field, id, name) #field "{1:" #id " 2{1:" #id " 2'" name "'}}"
+#define EVENT(meta, at_ns, dur_ns, stats)                                                          \
+    " 4{1:" #meta " 2:" #at_ns "000 3:" #dur_ns "000 " stats "}"
+#define STAT(id, value) "4{1:" #id " 4:" #value "}"
+
+#define NAMES                                                                                      \
+    NAME(4, 1, "dense/MatMul:MatMul")                                                              \
+    NAME(4, 2, "ExecutorState::Process")                                                           \
+    NAME(4, 3, "CollectiveReduceV2:CollectiveReduceV2")                                            \
+    NAME(4, 4, "train")                                                                            \
+    NAME(4, 5, "FunctionRun")                                                                      \
+    NAME(5, 1, "step_num") NAME(5, 2, "group_key") NAME(5, 3, "instance_key")
+#define LINES                                                                                      \
+    "3{1:77 2'tf_Compute/77' 3:1000" EVENT(1, 10, 5, "") EVENT(2, 9, 20, "")                       \
+        EVENT(3, 30, 50, STAT(3, 205)) "} 3{1:5 2'python' 3:1000" EVENT(4, 0, 100, STAT(1, 3))     \
+            EVENT(4, 100, 100, "") EVENT(5, 2, 6, "") "}"
 
 /* A profile; the names stand behind the lines as TensorFlow writes them, or before. */
 static struct message profile(bool names_first)
 {
-    struct message plane = {.n = 0}, task = {.n = 0}, stat = {.n = 0}, space = {.n = 0};
-    number(&plane, 1, 1);
-    text(&plane, 2, "/host:CPU");
-    if (names_first)
-        names(&plane);
-    lines(&plane);
-    if (!names_first)
-        names(&plane);
-    text(&task, 2, "Task Environment");
-    number(&stat, 1, 9);
-    number(&stat, 3, 1700000000000000000u);
-    nested(&task, 6, &stat);
-    name_entry(&task, 5, 9, "profile_start_time");
-    nested(&space, 1, &plane);
-    nested(&space, 1, &task);
+    struct message space = {.n = 0};
+    add_fields(&space,
+               "1{1:1 2'/host:CPU'%s%s} 1{2'Task Environment' 6{1:9 3:1700000000000000000}" NAME(
+                   5, 9, "profile_start_time") "}",
+               names_first ? NAMES : LINES, names_first ? LINES : NAMES);
     return space;
 }
 
@@ -195,36 +177,19 @@ TEST(a_profile_is_read_whether_names_stand_before_or_behind)
  * among what the runtime does. */
 TEST(calls_of_the_gpu_s_driver_are_known_by_their_correlation)
 {
-    enum { KERNEL = 1, SYNC, OTHER, COPY, CORRELATION };
-    struct message host = {.n = 0}, gpu = {.n = 0}, line = {.n = 0}, stream = {.n = 0},
-                   ops = {.n = 0}, space = {.n = 0};
-    text(&host, 2, "/host:CPU");
-    number(&line, 1, 7);
-    text(&line, 2, "tf_gpu_private_0/7");
-    event(&line, KERNEL, 10, 2, CORRELATION, 41);
-    event(&line, OTHER, 13, 2, 0, 0);
-    event(&line, COPY, 14, 1, CORRELATION, 42);
-    event(&line, SYNC, 15, 30, CORRELATION, 43);
-    nested(&host, 3, &line);
-    name_entry(&host, 4, KERNEL, "void ns::kernel<float>(int)");
-    name_entry(&host, 4, SYNC, "cuStreamSynchronize");
-    name_entry(&host, 4, OTHER, "ExecutorState::Process");
-    name_entry(&host, 4, COPY, "MemcpyH2D");
-    name_entry(&host, 5, CORRELATION, "correlation_id");
-    text(&gpu, 2, "/device:GPU:3");
-    number(&stream, 1, 12);
-    text(&stream, 2, "Stream #12(Compute)");
-    event(&stream, KERNEL, 20, 9, CORRELATION, 41);
-    number(&ops, 1, 99);
-    text(&ops, 2, "TensorFlow Ops");
-    event(&ops, KERNEL, 20, 9, 0, 0);
-    nested(&gpu, 3, &stream);
-    nested(&gpu, 3, &ops);
-    name_entry(&gpu, 4, KERNEL, "ns::kernel");
-    name_entry(&gpu, 5, CORRELATION, "correlation_id");
-    nested(&space, 1, &host);
-    nested(&space, 1, &gpu);
-
+    struct message space = {.n = 0};
+    add_fields(&space,
+               "1{2'/host:CPU' 3{1:7 2'tf_gpu_private_0/7'" EVENT(1, 10, 2, STAT(5, 41))
+                   EVENT(3, 13, 2, "") EVENT(4, 14, 1, STAT(5, 42))
+                       EVENT(2, 15, 30, STAT(5, 43)) "}" NAME(4, 1, "void ns::kernel<float>(int)")
+                           NAME(4, 2, "cuStreamSynchronize") NAME(4, 3, "ExecutorState::Process")
+                               NAME(4, 4, "MemcpyH2D") NAME(5, 5, "correlation_id") "}");
+    add_fields(&space,
+               "1{2'/device:GPU:3' 3{1:12 2'Stream #12(Compute)'" EVENT(
+                   1, 20, 9,
+                   STAT(5, 41)) "} 3{1:99 2'TensorFlow Ops'" EVENT(1, 20, 9,
+                                                                   "") "}" NAME(4, 1, "ns::kernel")
+                   NAME(5, 5, "correlation_id") "}");
     struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
     assert_null(part.damage.broken);
     assert_int_equal(part.n_spans, 4);
@@ -242,49 +207,24 @@ TEST(calls_of_the_gpu_s_driver_are_known_by_their_correlation)
 }
 
 /* A kernel of a session that waited, named by a text that events share. */
-static void wait_event(struct message *line, uint64_t meta, uint64_t offset_ns, uint64_t name_stat,
-                       uint64_t name, uint64_t run_stat, uint64_t run)
-{
-    struct message e = {.n = 0}, s = {.n = 0}, id = {.n = 0};
-    number(&e, 1, meta);
-    number(&e, 2, offset_ns * 1000);
-    number(&s, 1, name_stat);
-    number(&s, 7, name);
-    nested(&e, 4, &s);
-    number(&id, 1, run_stat);
-    number(&id, 4, run);
-    nested(&e, 4, &id);
-    nested(line, 4, &e);
-}
+#define WAITS(meta, at_ns) "4{1:" #meta " 2:" #at_ns "000 4{1:9 7:10} 4{1:8 4:41}}"
 
 /* What a process of a session ran, and for which run; of a function's profile nothing is kept. */
 TEST(a_session_s_runs_are_kept_where_there_are_any)
 {
-    enum { RUN_BEGIN = 1, RUN_DONE, WORK, WAIT, WAIT_DONE, READ, ID, STEP_ID, NAME, RECEIVER };
     for (int in_session = 0; in_session < 2; in_session++) {
-        struct message host = {.n = 0}, line = {.n = 0}, space = {.n = 0};
-        text(&host, 2, "/host:CPU");
-        number(&line, 1, 7);
-        text(&line, 2, "tf_Compute/7");
-        event(&line, RUN_BEGIN, 10, 1, ID, 41);
-        event(&line, WORK, 12, 9, ID, 41);
-        event(&line, READ, 13, 2, 0, 0);
-        wait_event(&line, WAIT, 16, NAME, RECEIVER, STEP_ID, 41);
-        wait_event(&line, WAIT_DONE, 30, NAME, RECEIVER, STEP_ID, 41);
-        event(&line, RUN_DONE, 40, 1, ID, 41);
-        nested(&host, 3, &line);
-        name_entry(&host, 4, RUN_BEGIN, in_session ? "RunGraph" : "FunctionRun");
-        name_entry(&host, 4, RUN_DONE, "RunGraphDone");
-        name_entry(&host, 4, WORK, "ExecutorState::Process");
-        name_entry(&host, 4, WAIT, "ExecutorState::ProcessAsync::Start");
-        name_entry(&host, 4, WAIT_DONE, "ExecutorState::ProcessAsync::Done");
-        name_entry(&host, 4, READ, "read:ReadVariableOp");
-        name_entry(&host, 5, ID, "id");
-        name_entry(&host, 5, STEP_ID, "step_id");
-        name_entry(&host, 5, NAME, "name");
-        name_entry(&host, 5, RECEIVER, "x_S3");
-        nested(&space, 1, &host);
-
+        struct message space = {.n = 0};
+        add_fields(&space,
+                   "1{2'/host:CPU' 3{1:7 2'tf_Compute/7'" EVENT(1, 10, 1, STAT(7, 41))
+                       EVENT(3, 12, 9, STAT(7, 41)) EVENT(6, 13, 2, "") WAITS(4, 16) WAITS(5, 30)
+                           EVENT(2, 40, 1, STAT(7, 41)) "} 4{1:1 2{1:1 2'%s'}}" NAME(
+                               4, 2, "RunGraphDone") NAME(4, 3, "ExecutorState::Process")
+                               NAME(4, 4, "ExecutorState::ProcessAsync::Start")
+                                   NAME(4, 5, "ExecutorState::ProcessAsync::Done")
+                                       NAME(4, 6, "read:ReadVariableOp") NAME(5, 7, "id")
+                                           NAME(5, 8, "step_id") NAME(5, 9, "name")
+                                               NAME(5, 10, "x_S3") "}",
+                   in_session ? "RunGraph" : "FunctionRun");
         struct trace_part part = read_with(xplane_reader.read_bytes, &space, 0);
         assert_null(part.damage.broken);
         assert_int_equal(part.n_spans, in_session ? 1 : 2);
@@ -392,31 +332,17 @@ TEST(messages_are_entered_64_deep_and_no_deeper)
 
 /* ---- graphs ---- */
 
-static void node(struct message *graph, const char *name, const char *type, const char *device,
-                 const char *const *inputs)
-{
-    struct message m = {.n = 0};
-    text(&m, 1, name);
-    text(&m, 2, type);
-    for (; inputs && *inputs; inputs++)
-        text(&m, 3, *inputs);
-    text(&m, 4, device);
-    nested(graph, 1, &m);
-}
-
-static const char device[] = "/job:worker/replica:0/task:0/device:CPU:0";
+#define DEVICE                   "/job:worker/replica:0/task:0/device:CPU:0"
+#define PS                       "/job:ps/replica:0/task:0/device:CPU:0"
+#define NODE(name, type, inputs) "1{1'" name "' 2'" type "' " inputs " 4'" DEVICE "'}"
 
 static struct message graph_of(int n_more)
 {
     struct message graph = {.n = 0};
-    node(&graph, "b", "MatMul", device, (const char *const[]){"a:1", "^c", "elsewhere", NULL});
-    node(&graph, "a", "Split", device, NULL);
-    node(&graph, "c", "NoOp", device, NULL);
-    for (int i = 0; i < n_more; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "n%d", i);
-        node(&graph, name, "Const", device, NULL);
-    }
+    add_fields(&graph, NODE("b", "MatMul", "3'a:1' 3'^c' 3'elsewhere'") NODE("a", "Split", "")
+                           NODE("c", "NoOp", ""));
+    for (int i = 0; i < n_more; i++)
+        add_fields(&graph, NODE("n%d", "Const", ""), i);
     return graph;
 }
 
@@ -466,67 +392,10 @@ TEST(of_two_functions_the_larger_one_s_graph_is_kept)
 
 /* ---- sessions ---- */
 
-static void stats_of(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
-                     const char *label, uint64_t output_bytes)
-{
-    struct message m = {.n = 0}, output = {.n = 0}, tensor = {.n = 0}, allocation = {.n = 0};
-    if (output_bytes) {
-        number(&allocation, 1, output_bytes);
-        nested(&tensor, 4, &allocation);
-        nested(&output, 3, &tensor);
-        nested(&m, 7, &output);
-    }
-    text(&m, 1, name);
-    number(&m, 2, micros);
-    number(&m, 5, took);
-    if (label)
-        text(&m, 8, label);
-    nested(device_stats, 2, &m);
-}
-
-static void stats(struct message *device_stats, const char *name, uint64_t micros, uint64_t took,
-                  const char *label)
-{
-    stats_of(device_stats, name, micros, took, label, 0);
-}
-
-static void attr(struct message *m, const char *key, const char *value)
-{
-    struct message entry = {.n = 0}, inner = {.n = 0};
-    text(&inner, 2, value);
-    text(&entry, 1, key);
-    nested(&entry, 2, &inner);
-    nested(m, 5, &entry);
-}
-
-static void end_node(struct message *graph, const char *name, const char *type, const char *place)
-{
-    struct message m = {.n = 0};
-    text(&m, 1, name);
-    text(&m, 2, type);
-    text(&m, 4, place);
-    attr(&m, "tensor_name", "edge_1_v");
-    attr(&m, "send_device", "/job:ps/replica:0/task:0/device:CPU:0");
-    attr(&m, "recv_device", device);
-    nested(graph, 1, &m);
-}
-
-static void collective_node(struct message *graph, const char *name, uint64_t group,
-                            uint64_t instance)
-{
-    struct message m = {.n = 0};
-    text(&m, 1, name);
-    text(&m, 2, "CollectiveReduce");
-    text(&m, 4, device);
-    for (int i = 0; i < 2; i++) {
-        struct message entry = {.n = 0}, inner = {.n = 0};
-        number(&inner, 3, i ? instance : group);
-        text(&entry, 1, i ? "instance_key" : "group_key");
-        nested(&entry, 2, &inner);
-        nested(&m, 5, &entry);
-    }
-    nested(graph, 1, &m);
-}
+#define STATS(name, micros, took, more) "2{1'" name "' 2:" #micros " 5:" #took " " more "}"
+#define END_NODE(name, type, place)                                                                \
+    "1{1'" name "' 2'" type "' 4'" place "' 5{1'tensor_name' 2{2'edge_1_v'}}"                      \
+    "5{1'send_device' 2{2'" PS "'}} 5{1'recv_device' 2{2'" DEVICE "'}}}"
 
 static const struct trace_part *part_of_rank(const struct trace_part *part, int rank)
 {
@@ -537,31 +406,28 @@ static const struct trace_part *part_of_rank(const struct trace_part *part, int 
 
 TEST(a_session_s_step_is_one_part_a_task)
 {
-    static const char ps[] = "/job:ps/replica:0/task:0/device:CPU:0";
-    struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, received = {.n = 0},
-                   server = {.n = 0}, graph = {.n = 0}, ps_graph = {.n = 0};
-    text(&received, 1, device);
-    stats(&received, "RecvTensor", 10, 5,
-          "[4B] [1.0Mb/s] edge_1_v from /job:ps/replica:0/task:0/device:CPU:0 to "
-          "/job:worker/replica:0/task:0/device:CPU:0");
-    text(&worker, 1, device);
-    stats(&worker, "_SOURCE", 1, 1, NULL);
-    stats(&worker, "a", 20, 5, NULL);
-    stats(&worker, "b", 22, 5, NULL); /* beside a: two threads */
-    text(&server, 1, ps);
-    stats_of(&worker, "g", 30, 9, "g = CollectiveReduce(a)", 4096);
-    stats(&received, "RecvBuf", 31, 5, "[1.0MB] [1Mb/s] 1:104:0:0:0:1:1 from a to b");
-    stats(&server, "v", 5, 2, NULL);
-    nested(&step, 1, &received);
-    nested(&step, 1, &worker);
-    nested(&step, 1, &server);
-    nested(&m, 1, &step);
-    end_node(&graph, "v_S1", "_Recv", device);
-    node(&graph, "a", "Mul", device, (const char *const[]){"v_S1", NULL});
-    collective_node(&graph, "g", 1, 104);
-    end_node(&ps_graph, "v_S0", "_Send", ps);
-    nested(&m, 3, &graph);
-    nested(&m, 3, &ps_graph);
+    struct message m = {.n = 0};
+    add_fields(
+        &m,
+        "1{ 1{1'" DEVICE
+        "'" STATS("RecvTensor", 10, 5, "8'[4B] [1.0Mb/s] edge_1_v from " PS " to " DEVICE "'")
+            STATS("RecvBuf", 31, 5,
+                  "8'[1.0MB] [1Mb/s] 1:104:0:0:0:1:1 from a to b'") "}"
+                                                                    "1{1'" DEVICE
+                                                                    "'" STATS("_SOURCE", 1, 1, "")
+                                                                        STATS("a", 20, 5, "") STATS(
+                                                                            "b", 22, 5,
+                                                                            "") /* beside a: two
+                                                                                   threads */
+        STATS("g", 30, 9, "8'g = CollectiveReduce(a)' 7{3{4{1:4096}}}") "}"
+                                                                        "1{1'" PS "'" STATS(
+                                                                            "v", 5, 2, "") "}}");
+    add_fields(&m, "3{" END_NODE("v_S1", "_Recv", DEVICE) NODE("a", "Mul", "3'v_S1'") NODE(
+                       "g", "CollectiveReduce",
+                       "5{1'group_key' 2{3:1}} 5{1'instance_key' 2{3:104}}") "}"
+                                                                             "3{" END_NODE("v_S0",
+                                                                                           "_Send",
+                                                                                           PS) "}");
 
     struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
     const struct trace_part *own = part_of_rank(&part, 0);
@@ -585,39 +451,17 @@ TEST(a_session_s_step_is_one_part_a_task)
                         strtab_get(&other->names, node_named(other, "v_S0")->key));
 }
 
-/* One record of memory: {alloc_micros 1, alloc_bytes 2}. */
-static void record(struct message *memory, uint64_t micros, int64_t n_bytes)
-{
-    struct message m = {.n = 0};
-    number(&m, 1, micros);
-    number(&m, 2, (uint64_t)n_bytes);
-    nested(memory, 6, &m);
-}
-
 TEST(what_a_node_of_a_session_took_is_told_apart_by_its_size)
 {
-    struct message m = {.n = 0}, step = {.n = 0}, worker = {.n = 0}, op = {.n = 0},
-                   memory = {.n = 0}, on_gpu = {.n = 0};
-    text(&memory, 1, "cpu");
-    record(&memory, 21, 64);
-    record(&memory, 22, 64);
-    record(&memory, 23, 128);
-    record(&memory, 24, -64);
-    record(&memory, 30, -128);
-    record(&memory, 31, -7);          /* was never taken */
-    record(&memory, 32, INT64_MIN);   /* makes no sense */
-    record(&memory, UINT64_MAX, 512); /* neither does its time */
-    text(&on_gpu, 1, "GPU_3_bfc");
-    record(&on_gpu, 25, 256);
-    text(&op, 1, "a");
-    number(&op, 2, 20);
-    number(&op, 5, 5);
-    nested(&op, 6, &memory);
-    nested(&op, 6, &on_gpu);
-    text(&worker, 1, device);
-    nested(&worker, 2, &op);
-    nested(&step, 1, &worker);
-    nested(&m, 1, &step);
+    struct message m = {.n = 0};
+    /* records of memory: {alloc_micros 1, alloc_bytes 2} */
+    add_fields(&m,
+               "1{1{1'" DEVICE "' 2{1'a' 2:20 5:5 6{1'cpu' 6{1:21 2:64} 6{1:22 2:64} 6{1:23 2:128}"
+               "6{1:24 2:-64} 6{1:30 2:-128}"
+               "6{1:31 2:-7}"                     /* was never taken */
+               "6{1:32 2:-9223372036854775808}"   /* makes no sense */
+               "6{1:18446744073709551615 2:512}}" /* neither does its time */
+               "6{1'GPU_3_bfc' 6{1:25 2:256}}}}}");
     struct trace_part part = read_with(runmeta_reader.read_bytes, &m, 0);
     assert_int_equal(part.allocations.n, 7);
     assert_int_equal(part.losses.n_allocations, 2);

@@ -23,20 +23,18 @@ static void assert_stage(const struct timeline_run *run, enum timeline_stage sta
 }
 
 #define NAMED(pid, tensor)                                                                         \
-    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" #pid ",\"args\":{\"name\":\"" tensor "\"}}" \
+    "{'name':'process_name','ph':'M','pid':" #pid ",'args':{'name':'" tensor "'}}"                 \
     ","
-#define B(pid, what, ts) "{\"ph\":\"B\",\"name\":\"" what "\",\"ts\":" #ts ",\"pid\":" #pid "},"
-#define E(pid, ts)       "{\"ph\":\"E\",\"ts\":" #ts ",\"pid\":" #pid "},"
+#define B(pid, what, ts) "{'ph':'B','name':'" what "','ts':" #ts ",'pid':" #pid "},"
+#define E(pid, ts)       "{'ph':'E','ts':" #ts ",'pid':" #pid "},"
 #define LAST(pid, ts)                                                                              \
-    "{\"ph\":\"E\",\"ts\":" #ts ",\"pid\":" #pid                                                   \
-    ",\"args\":{\"dtype\":\"float32\",\"shape\":\"[512, 10]\"}},"
+    "{'ph':'E','ts':" #ts ",'pid':" #pid ",'args':{'dtype':'float32','shape':'[512, 10]'}},"
 #define ANCHOR                                                                                     \
-    "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"start_time_since_epoch_in_"     \
-    "micros\":1000000}},"
+    "{'name':'process_name','ph':'M','pid':0,'args':{'start_time_since_epoch_in_"                  \
+    "micros':1000000}},"
 #define RUN                                                                                        \
-    ANCHOR NAMED(1, "w") "{\"ph\":\"i\",\"name\":\"CYCLE_START\",\"ts\":9,\"s\":\"g\"}," B(        \
-        1, "NEGOTIATE_ALLREDUCE",                                                                  \
-        10) "{\"ph\":\"X\",\"name\":\"0\",\"ts\":11,\"pid\":1,\"dur\":0}," E(1, 12)                \
+    ANCHOR NAMED(1, "w") "{'ph':'i','name':'CYCLE_START','ts':9,'s':'g'}," B(                      \
+        1, "NEGOTIATE_ALLREDUCE", 10) "{'ph':'X','name':'0','ts':11,'pid':1,'dur':0}," E(1, 12)    \
         B(1, "ALLREDUCE", 13) B(1, "MEMCPY_IN_FUSION_BUFFER", 14) E(1, 16)                         \
             B(1, "GLOO_ALLREDUCE", 17) E(1, 30) B(1, "MEMCPY_OUT_FUSION_BUFFER", 31) E(1, 33)      \
                 LAST(1, 35)
@@ -81,7 +79,7 @@ TEST(an_array_that_is_still_open_is_no_damage)
 
 TEST(of_a_timeline_cut_in_an_event_the_whole_runs_are_kept)
 {
-    struct trace_part part = read_text("[" RUN B(1, "ALLREDUCE", 50) "{\"ph\":\"B\",\"na", 0);
+    struct trace_part part = read_text("[" RUN B(1, "ALLREDUCE", 50) "{'ph':'B','na", 0);
     assert_int_equal(last_fail, JSON_ENDED);
     assert_whole_run(&part);
     assert_int_equal(timeline_of(&part)->n_open, 1);
@@ -109,14 +107,14 @@ TEST(stages_without_an_operation_around_them_make_runs)
 }
 
 #define STAGE(what, tid, ts, dur)                                                                  \
-    "{\"ph\":\"X\",\"args\":{\"name\":\"Comm.byteps.gradient_0\"},\"pid\":\"Comm.byteps."          \
-    "gradient_0\",\"name\":\"Comm.byteps.gradient_0" what "\",\"ts\":" #ts ",\"dur\":" #dur        \
-    ",\"tid\":\"" tid "\",\"cat\":\"Comm\"},"
+    "{'ph':'X','args':{'name':'Comm.byteps.gradient_0'},'pid':'Comm.byteps."                       \
+    "gradient_0','name':'Comm.byteps.gradient_0" what "','ts':" #ts ",'dur':" #dur ",'tid':'" tid  \
+    "','cat':'Comm'},"
 
 TEST(byteps_partitions_are_pushed_and_pulled)
 {
     struct trace_part part = read_text(
-        "{\"traceEvents\":[" STAGE("", "total", 100, 90) STAGE(".PUSH", "26148864", 110, 20)
+        "{'traceEvents':[" STAGE("", "total", 100, 90) STAGE(".PUSH", "26148864", 110, 20)
             STAGE(".PULL", "26148864", 130, 30) STAGE(".PUSH", "26148865", 120, 20)
                 STAGE(".PULL", "26148865", 150, 30) STAGE(".PUSH", "26148864", 310, 20) "]}",
         0);
@@ -138,8 +136,8 @@ TEST(what_makes_no_sense_is_counted_and_passed_over)
     assert_non_null(deep);
     len += (size_t)sprintf(deep + len, "[%s7,", E(1, 5));
     for (int i = 0; i < 300; i++)
-        len += (size_t)sprintf(deep + len, "{\"ph\":\"B\",\"name\":\"x\",\"ts\":%d,\"pid\":1},", i);
-    sprintf(deep + len, "{\"ph\":\"B\",\"name\":\"ALLREDUCE\",\"pid\":2}]");
+        len += (size_t)sprintf(deep + len, "{'ph':'B','name':'x','ts':%d,'pid':1},", i);
+    sprintf(deep + len, "{'ph':'B','name':'ALLREDUCE','pid':2}]");
     struct trace_part part = read_text(deep, 0);
     assert_int_equal(part.losses.n_unpaired, 1);
     assert_true(part.losses.n_broken > 1);

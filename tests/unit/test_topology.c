@@ -43,8 +43,8 @@ TEST(a_ring_over_hosts_waits_for_the_network_once_a_host)
     assert_true(fabs(topology_latency(&t, 16, 2) - 1) <= 1e-9);
 }
 
-#define TOP   "{\"schema\":\"dpro.topology/1\",\"ranks_per_host\":"
-#define LINKS ",\"intra\":{\"bytes_per_s\":1e9},\"inter\":{\"bytes_per_s\":1e9"
+#define TOP   "{'schema':'dpro.topology/1','ranks_per_host':"
+#define LINKS ",'intra':{'bytes_per_s':1e9},'inter':{'bytes_per_s':1e9"
 
 TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
 {
@@ -55,22 +55,22 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
         {"[]", "byte 0: no JSON object"},
         {TOP "8" LINKS, "the file ends too early"},
         {"{}", "'schema' is missing"},
-        {"{\"schema\":\"dpro.plan/1\"}", "'schema' is not 'dpro.topology/1'"},
+        {"{'schema':'dpro.plan/1'}", "'schema' is not 'dpro.topology/1'"},
         {TOP "8}", "'intra' is missing"},
-        {TOP "8,\"intra\":{\"bytes_per_s\":1e9}}", "'inter' is missing"},
-        {TOP "8,\"intra\":{}}", "'intra.bytes_per_s' is missing"},
+        {TOP "8,'intra':{'bytes_per_s':1e9}}", "'inter' is missing"},
+        {TOP "8,'intra':{}}", "'intra.bytes_per_s' is missing"},
         {TOP "-8" LINKS "}}", "'ranks_per_host' has to be a whole number from 1 to 65536"},
         {TOP "2.5" LINKS "}}", "'ranks_per_host' has to be a whole number"},
-        {TOP "\"8\"" LINKS "}}", "'ranks_per_host' has to be a whole number"},
+        {TOP "'8'" LINKS "}}", "'ranks_per_host' has to be a whole number"},
         {TOP "1e30" LINKS "}}", "'ranks_per_host' has to be a whole number"},
         {TOP "null" LINKS "}}", "'ranks_per_host' has to be a whole number"},
-        {TOP "8" LINKS ",\"rails\":0}}", "'inter.rails' has to be a whole number from 1 to 256"},
-        {TOP "8" LINKS ",\"payload\":1.5}}", "'inter.payload' has to be a number from 0.001 to 1"},
-        {TOP "8" LINKS ",\"latency_ns\":-1}}", "'inter.latency_ns' has to be a number"},
-        {TOP "8" LINKS ",\"bytes_per_s\":1}}", "'inter.bytes_per_s' is there twice"},
-        {TOP "8" LINKS ",\"latency\":1}}", "'inter.latency' is no number of a topology"},
-        {TOP "8,\"intra\":7}", "'intra' has to be an object"},
-        {TOP "8" LINKS "},\"\\n\":1}", "is no number of a topology"},
+        {TOP "8" LINKS ",'rails':0}}", "'inter.rails' has to be a whole number from 1 to 256"},
+        {TOP "8" LINKS ",'payload':1.5}}", "'inter.payload' has to be a number from 0.001 to 1"},
+        {TOP "8" LINKS ",'latency_ns':-1}}", "'inter.latency_ns' has to be a number"},
+        {TOP "8" LINKS ",'bytes_per_s':1}}", "'inter.bytes_per_s' is there twice"},
+        {TOP "8" LINKS ",'latency':1}}", "'inter.latency' is no number of a topology"},
+        {TOP "8,'intra':7}", "'intra' has to be an object"},
+        {TOP "8" LINKS "},'\\n':1}", "is no number of a topology"},
     };
     struct topology t;
     struct dpro_error err;
@@ -80,7 +80,7 @@ TEST_IN_FOLDER(a_file_says_what_it_lacks_and_what_is_wrong)
         if (!strstr(err.text, wrong[i].why) || strchr(err.text, '\n'))
             fail_msg("%s: %s", wrong[i].text, err.text);
     }
-    write_text("topology.json", TOP "4" LINKS ",\"rails\":2,\"note\":[1]}}");
+    write_text("topology.json", TOP "4" LINKS ",'rails':2,'note':[1]}}");
     t = read_well(in_folder("topology.json"));
     assert_int_equal(t.ranks_per_host, 4);
     assert_true(fabs(topology_rate(&t, false) - 2e9 * PAYLOAD_SHARE) <= 1);

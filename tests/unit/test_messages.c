@@ -770,40 +770,50 @@ TEST_IN_FOLDER(a_rank_that_is_missing_leaves_its_collectives_whole)
 
 /* ---- real captures ---- */
 
-TEST(real_captures_are_rings_of_messages_to_the_byte)
+TEST(real_captures_are_tied_and_rings_of_messages_to_the_byte)
 {
     static const struct {
         const char *name;
         unsigned n_ranks, n_buckets;
-        uint64_t bytes; /* of all buckets */
+        uint64_t bytes;                        /* of all buckets */
+        uint64_t n_collectives, n_all_reduces; /* of all iterations, on all ranks */
     } captures[] = {
-        {"torch-ddp-gloo-gpt-n2-1gbit-cap25", 2, 1, 29480960},
-        {"torch-ddp-gloo-gpt-n2-1gbit-cap5", 2, 4, 29480960},
-        {"torch-ddp-gloo-gpt-n4-500mbit-cap25", 4, 1, 29480960},
-        {"torch-ddp-gloo-gpt-n4-500mbit-cap5", 4, 4, 29480960},
-        {"torch-ddp-gloo-resnet18-n2-500mbit-cap25", 2, 2, 44695848},
-        {"torch-ddp-gloo-resnet18-n2-500mbit-cap5", 2, 6, 44695848},
-        {"torch-ddp-gloo-resnet18-n4-1gbit-cap25", 4, 2, 44695848},
-        {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 6, 44695848},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap25", 2, 1, 29480960, 16, 16},
+        {"torch-ddp-gloo-gpt-n2-1gbit-cap5", 2, 4, 29480960, 64, 64},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap25", 4, 1, 29480960, 32, 32},
+        {"torch-ddp-gloo-gpt-n4-500mbit-cap5", 4, 4, 29480960, 128, 128},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap25", 2, 2, 44695848, 64, 32},
+        {"torch-ddp-gloo-resnet18-n2-500mbit-cap5", 2, 6, 44695848, 128, 96},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap25", 4, 2, 44695848, 128, 64},
+        {"torch-ddp-gloo-resnet18-n4-1gbit-cap5", 4, 6, 44695848, 256, 192},
     };
     for (size_t i = 0; i < sizeof captures / sizeof *captures; i++) {
         char path[512];
         if (!capture_path(path, captures[i].name))
             skip();
-        const struct dpro_graph *g = graph_at(path);
-        unsigned n_rings = 0;
+        struct dpro_job *job = job_at(path);
+        const struct dpro_graph *g = job_graph(job);
+        struct dpro_transport_info info = dpro_trace_transport(job_trace(job));
+        unsigned n = captures[i].n_ranks, n_rings = 0;
+        assert_int_equal(info.n_processes, n);
+        assert_int_equal(info.n_connections, n * (n - 1) / 2);
+        assert_int_equal(info.n_one_sided, 0);
+        assert_int_equal(info.unpaired_bytes, 0);
+        assert_int_equal(info.n_collectives, captures[i].n_collectives);
+        assert_int_equal(info.n_tied, captures[i].n_collectives);
+        assert_int_equal(info.n_checked, captures[i].n_all_reduces);
+        assert_int_equal(info.n_exact, captures[i].n_all_reduces);
         uint64_t broadcast = 0;
         for (uint32_t c = 0; c < dpro_graph_n_collectives(g); c++) {
             struct dpro_collective collective = dpro_graph_collective(g, c);
             assert_true(collective.n_messages > 0);
             bool reduces = collective.kind == DPRO_ALL_REDUCE;
             n_rings += reduces && strcmp(collective.pattern, "ring") == 0;
-            broadcast += reduces ? 0 : collective.size_bytes * (captures[i].n_ranks - 1);
+            broadcast += reduces ? 0 : collective.size_bytes * (n - 1);
         }
         assert_int_equal(n_rings, captures[i].n_buckets);
         /* on a ring of n every byte is sent 2 (n - 1) times */
-        assert_int_equal(check_pairs(g),
-                         captures[i].bytes * 2 * (captures[i].n_ranks - 1) + broadcast);
+        assert_int_equal(check_pairs(g), captures[i].bytes * 2 * (n - 1) + broadcast);
         assert_false(has_warning(g, "whole"));
     }
 }

@@ -63,6 +63,27 @@ def options_of(command):
             re.findall(r"(?m)^  (?:-\w,|   ) (--[\w-]+)(?: (\S(?:\S| (?! ))*))?", dpro(command, "--help").out)]
 
 
+def read_text(path):
+    """Of a file that may be gzip'd."""
+    with open(path, "rb") as file:
+        content = file.read()
+    return (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
+
+
+def read_json(path):
+    return json.loads(read_text(path))
+
+
+def write_text(path, text):
+    """gzip'd when the name says so."""
+    with open(path, "wb") as file:
+        file.write(gzip.compress(text.encode(), 1) if path.endswith(".gz") else text.encode())
+
+
+def write_json(path, value):
+    write_text(path, json.dumps(value))
+
+
 class Case(unittest.TestCase):
     """A test with a folder of its own."""
 
@@ -229,19 +250,14 @@ def single_process(folder):
     rank = os.path.join(folder, "rank0")
     shutil.copytree(os.path.join(BUNDLED + "-memory", "host0", "rank0"), rank)
     os.remove(os.path.join(rank, "net.log.gz"))
-    with open(os.path.join(rank, "rank.json"), encoding="utf-8") as file:
-        facts = json.load(file)
-    facts.update(world_size=1, process_groups=[], models=[])
-    with open(os.path.join(rank, "rank.json"), "w", encoding="utf-8") as file:
-        json.dump(facts, file)
+    facts = os.path.join(rank, "rank.json")
+    write_json(facts, {**read_json(facts), "world_size": 1, "process_groups": [], "models": []})
     for name in ("kineto.json.gz", "kineto_et.json.gz"):
-        with gzip.open(os.path.join(rank, name), "rt", encoding="utf-8") as file:
-            trace = json.load(file)
+        trace = read_json(os.path.join(rank, name))
         trace.pop("distributedInfo", None)
         trace["traceEvents"] = [event for event in trace["traceEvents"]
                                 if not any(word in event.get("name", "") for word in ("gloo", "all_reduce", "allreduce", "c10d"))]
-        with gzip.open(os.path.join(rank, name), "wt", encoding="utf-8") as file:
-            json.dump(trace, file)
+        write_json(os.path.join(rank, name), trace)
     return folder
 
 
@@ -250,20 +266,17 @@ def plain_profile(folder):
     rank = os.path.join(single_process(folder), "rank0")
     for name in ("rank.json", "memory.json"):
         os.remove(os.path.join(rank, name))
-    with gzip.open(os.path.join(rank, "kineto_et.json.gz"), "rt", encoding="utf-8") as file:
-        trace = json.load(file)
+    profile = os.path.join(rank, "kineto_et.json.gz")
+    trace = read_json(profile)
     trace["traceEvents"] = [event for event in trace["traceEvents"] if not event.get("name", "").startswith("dpro.module:")]
-    with gzip.open(os.path.join(rank, "kineto_et.json.gz"), "wt", encoding="utf-8") as file:
-        json.dump(trace, file)
+    write_json(profile, trace)
     return folder
 
 
 def console_commands(path):
     """The commands of a document's ```console blocks: lines that begin with "$ ", continued where they end in \\."""
     commands = []
-    with open(path, encoding="utf-8") as document:
-        text = document.read()
-    for block in re.findall(r"^```console\n(.*?)^```", text, re.S | re.M):
+    for block in re.findall(r"^```console\n(.*?)^```", read_text(path), re.S | re.M):
         joined = re.sub(r"\\\n *", "", block)
         commands += [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
     return commands

@@ -5,7 +5,7 @@ import json
 import os
 import types
 
-from support import BUNDLED, DPRO, ROOT, Case  # finds tools/, too
+from support import BUNDLED, DPRO, ROOT, Case, read_text  # finds tools/, too
 
 import accuracy
 import accuracy_tables
@@ -82,8 +82,7 @@ class Tables(Case):
     def test_every_place_in_the_documents_has_its_table(self):
         found = []
         for path in accuracy_tables.documents(ROOT):
-            with open(path, encoding="utf-8") as file:
-                places = accuracy_tables.PLACE.findall(file.read())
+            places = accuracy_tables.PLACE.findall(read_text(path))
             found += [name for _, name, _, _ in places]
             for _, name, lines, _ in places:
                 self.assertTrue(lines.strip(), f"{path}: {name} is empty; run make accuracy")
@@ -97,8 +96,7 @@ class Agreement(Case):
     def check(self, folders, tables):
         found = accuracy_tables.tables_of(tables)
         for path in accuracy_tables.documents(ROOT):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            text = read_text(path)
             for _, table, old, _ in accuracy_tables.PLACE.findall(text):
                 said = {accuracy_tables.row_name(line): line for line in old.splitlines()}
                 for line in found.get(table, ()):
@@ -124,16 +122,14 @@ class Agreement(Case):
         if not folders:
             self.skipTest("no measured what-ifs here")
         _, (cells,) = bucket_table([change_row(DPRO, folders[0], "buckets")])
-        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(os.path.join(ROOT, "doc", "accuracy.md"))
         self.assertIn("| " + " | ".join(cells) + " |\n", text, "run make accuracy")
 
 
 class Turns(Case):
     def test_promises_and_what_turns_measured_are_in_the_document(self):
         tables = accuracy_tables.tables_of(dict(results(), turns=accuracy.turns_rows()))
-        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(os.path.join(ROOT, "doc", "accuracy.md"))
         self.assertGreater(len(tables["turns"]), 6)
         self.assertIn("\n".join(tables["turns-summary"]), text, "run make accuracy")
         for line in tables["turns"]:
@@ -191,8 +187,7 @@ class Memory(Case):
             bits = next(whatif for whatif in one["whatifs"] if whatif["config"] == "bf16")
             self.assertLess(abs(bits["peak_error_pct"]), 0.5)
         self.assertEqual(missed(rows, "memory"), [])
-        with open(os.path.join(ROOT, "doc", "accuracy.md"), encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(os.path.join(ROOT, "doc", "accuracy.md"))
         for line in accuracy_tables.memory_lines(rows)[2:]:
             self.assertIn(line.split(" | ")[0], text)
 

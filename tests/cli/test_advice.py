@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, ROOT, SHARED, Case, dpro, job
+from support import BUNDLED, DONE, INPUT, ROOT, SHARED, Case, dpro, job, read_text
 from test_horovod import timeline
 
 
@@ -81,8 +81,7 @@ class Messages(Case):
         named = 0
         for pattern in ("src/**/*.c", "cli/*.c", "python/dpro/*.py"):
             for path in glob.glob(os.path.join(ROOT, pattern), recursive=True):
-                with open(path, encoding="utf-8") as file:
-                    code = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+                code = re.sub(r"/\*.*?\*/", "", read_text(path), flags=re.S)
                 for text in re.findall(r'"(?:[^"\\\n]|\\.)*"', code):
                     for option in re.findall(r"(?<![\w(-])--[a-z][a-z0-9-]*(?!\w)", text):
                         named += 1

@@ -1,11 +1,10 @@
 """dpro align: the hosts' clocks from what the ranks did to each other."""
 import glob
-import gzip
 import json
 import os
 import shutil
 
-from support import BUNDLED, CAPTURED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro
+from support import BUNDLED, CAPTURED, DONE, INPUT, SHARED, SYSTEM, USAGE, Case, dpro, read_json, read_text, write_json, write_text
 
 
 
@@ -74,8 +73,7 @@ class Align(Case):
         if not captures:
             self.skipTest("no %s" % SHARED)
         for path in captures:
-            with open(path, encoding="utf-8") as file:
-                metadata = json.load(file)
+            metadata = read_json(path)
             facts = self.align(os.path.dirname(path))
             with self.subTest(os.path.basename(os.path.dirname(path))):
                 self.assertEqual(facts["violations_after"], 0)
@@ -137,18 +135,13 @@ class Align(Case):
         for log in glob.glob(os.path.join(trace, "*", "*", "net.log*")):
             os.remove(log)
         path, = glob.glob(os.path.join(trace, "*", "rank1", "kineto.json.gz"))
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            profile = json.load(file)
+        profile = read_json(path)
         for event in profile["traceEvents"]:
             event["ts"] = event.get("ts", 0) + 200_000
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            json.dump(profile, file)
+        write_json(path, profile)
         self.assertEqual([host["ranks"] for host in self.align(trace)["hosts"]], [[0, 1]])
         for path in glob.glob(os.path.join(trace, "*", "*", "rank.json")):
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text.replace('"boot_id"', '"not_said"').replace('"net_ns"', '"not_said_2"'))
+            write_text(path, read_text(path).replace('"boot_id"', '"not_said"').replace('"net_ns"', '"not_said_2"'))
         facts = self.align(trace)
         self.assertEqual([host["ranks"] for host in facts["hosts"]], [[0], [1]])
         self.assertIn("contradict each other's times", " ".join(facts["warnings"]))
@@ -230,8 +223,7 @@ class Align(Case):
     def test_captured_workers_are_tied_through_their_servers(self):
         for name, servers in (("mxnet-ps-module", ["server 0"]), ("mxnet-ps-gluon", ["server 0", "server 1"]), ("tf-ps-v1", ["ps 0"])):
             folder = os.path.join(CAPTURED, name)
-            with open(os.path.join(folder, "metadata.json"), encoding="utf-8") as file:
-                truth = json.load(file).get("clock_truth")
+            truth = read_json(os.path.join(folder, "metadata.json")).get("clock_truth")
             with self.subTest(name):
                 facts = self.align(folder)
                 self.assertEqual([h["host"] for h in facts["hosts"]], ["rank 0", "rank 1", *servers])
@@ -250,15 +242,13 @@ class Align(Case):
     def test_perfettos_manifest_puts_every_profile_on_the_axis(self):
         path = self.path("perfetto_manifest.json")
         self.assert_code(dpro("align", "-q", BUNDLED, "--perfetto-manifest", path), DONE)
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)["perfetto_manifest"]
+        manifest = read_json(path)["perfetto_manifest"]
         self.assertEqual((manifest["version"], manifest["trace_time"]), (1, {"clock": "REALTIME"}))
         clocks = self.align(BUNDLED)["hosts"]
         names = sorted(os.path.basename(p) for p in glob.glob(os.path.join(BUNDLED, "kineto_*.json.gz")))
         self.assertEqual(sorted(f["path"] for f in manifest["files"]), names)
         for entry in manifest["files"]:
-            with gzip.open(os.path.join(BUNDLED, entry["path"])) as file:
-                trace = json.load(file)
+            trace = read_json(os.path.join(BUNDLED, entry["path"]))
             clock = clocks[int(entry["path"].split("rank")[1][0])]
             self.assertEqual(entry["machine"], {"name": clock["host"]})
             base = trace.get("baseTimeNanoseconds", 0)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from support import DONE, DPRO, INPUT, SYSTEM, USAGE, Case, dpro, job
+from support import DONE, DPRO, INPUT, SYSTEM, USAGE, Case, dpro, job, read_json, read_text
 
 # Asks as Kineto does, five times a second rather than every five; then does as MODE says.
 CLIENT = r"""
@@ -117,10 +117,8 @@ class Recording(Attach):
         self.assertEqual(configs[1]["PROFILE_REPORT_INPUT_SHAPES"], "true")
         self.assertEqual(len({config["PROFILE_START_TIME"] for config in configs}), 1)
         self.assertGreater(int(configs[1]["PROFILE_START_TIME"]) / 1000, time.time() - 10)
-        with gzip.open(self.path("trace/host0/rank1/kineto.json.gz"), "rt") as packed, open(self.path("rank1.json")) as raw:
-            self.assertEqual(packed.read(), raw.read())
-        with open(self.path("trace/host0/rank1/rank.json"), encoding="utf-8") as file:
-            facts = json.load(file)
+        self.assertEqual(read_text(self.path("trace/host0/rank1/kineto.json.gz")), read_text(self.path("rank1.json")))
+        facts = read_json(self.path("trace/host0/rank1/rank.json"))
         self.assertEqual((facts["rank"], facts["world_size"], facts["local_rank"], facts["pid"], facts["complete"]),
                          (1, 2, 1, ranks[1].pid, True))
         facts = self.assert_replays(self.trace)

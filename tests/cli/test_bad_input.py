@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 import threading
 
-from support import BUNDLED, DONE, DPRO, INPUT, SYSTEM, Case, Result, dpro, job, span
+from support import BUNDLED, DONE, DPRO, INPUT, SYSTEM, Case, Result, dpro, job, read_json, read_text, span
 
 
 def compact(trace):
@@ -390,8 +390,7 @@ class BadOutput(Case):
     def test_a_file_in_place_of_the_output_folder_is_refused(self):
         self.write("file", "keep me")
         self.assert_error(dpro("replay", BUNDLED, "-o", self.path("file")), SYSTEM, "file")
-        with open(self.path("file"), encoding="utf-8") as file:
-            self.assertEqual(file.read(), "keep me")
+        self.assertEqual(read_text(self.path("file")), "keep me")
 
     def test_an_output_folder_that_may_not_be_written_is_refused(self):
         os.mkdir(self.path("locked"))
@@ -415,8 +414,7 @@ class BadOutput(Case):
             for name in os.listdir(small):
                 self.assertIn(name, ("diagnose.json", "replay.json", "report.html", "timeline.json.gz"))
                 if name == "replay.json":
-                    with open(os.path.join(small, name), encoding="utf-8") as file:
-                        json.load(file)
+                    read_json(os.path.join(small, name))
         finally:
             subprocess.run(["umount", small], check=True)
 

@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from support import DONE, ROOT, Case, dpro
+from support import DONE, ROOT, Case, dpro, read_json
 
 RECORDED = os.path.join(ROOT, "tests", "data", "byteps-torch-n2")
 TENSORS, RANKS, ITERATIONS = 16, 2, 4
@@ -69,8 +69,7 @@ class Recorded(Case):
         self.assertRegex(" ".join(facts["warnings"]), "rank 1")
 
     def add_own_trace(self, rank, n):
-        with gzip.open(self.path("trace", "hostvm", f"rank{rank}", "kineto.json.gz"), "rt") as file:
-            profile = json.load(file)
+        profile = read_json(self.path("trace", "hostvm", f"rank{rank}", "kineto.json.gz"))
         base_us = profile["baseTimeNanoseconds"] / 1000
         start_us = [base_us + e["ts"] for e in profile["traceEvents"] if e.get("name", "").startswith("ProfilerStep")]
         self.write(f"trace/hostvm/rank{rank}/comm.json", comm(start_us, n))
@@ -95,8 +94,7 @@ class Recorded(Case):
         for rank in range(RANKS):
             folder = self.path("trace", "hostvm", "rank%d" % rank)
             os.unlink(os.path.join(folder, "net.log.gz"))
-            with gzip.open(os.path.join(folder, "kineto.json.gz"), "rt") as file:
-                profile = json.load(file)
+            profile = read_json(os.path.join(folder, "kineto.json.gz"))
             base_us = profile["baseTimeNanoseconds"] / 1000
             start_us = [base_us + e["ts"] for e in profile["traceEvents"] if e.get("name", "").startswith("ProfilerStep")]
             self.write("trace/hostvm/rank%d/comm.json" % rank, comm(start_us, 3))

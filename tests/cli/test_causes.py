@@ -1,8 +1,6 @@
 """The causes of dpro diagnose, on made-up jobs whose truth is known: each with a fault and without it. The difference of the
 iterations that were recorded is what the fault costs."""
 import glob
-import gzip
-import json
 import os
 import random
 import statistics
@@ -10,7 +8,7 @@ import unittest
 
 import gpu_job
 from cpu_job import CpuJob
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, Case, dpro, read_json
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 UPDATE = "aten::_foreach_add_"
@@ -304,8 +302,7 @@ class Causes(Case):
         """A job's recording, of which only some events are there."""
         folder, _ = gpu_job.write(self, job(**changed), folder=f"job{random.random()}")
         for path in glob.glob(f"{folder}/*"):
-            with gzip.open(path) as file:
-                trace = json.load(file)
+            trace = read_json(path)
             trace["traceEvents"] = [event for event in trace["traceEvents"] if keeps(event.get("cat"))]
             self.write(path, trace)
         return self.assert_json("diagnose", folder)

@@ -7,7 +7,7 @@ import subprocess
 import urllib.parse
 import xml.etree.ElementTree
 
-from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
+from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, read_text
 from stage_job import StageJob
 
 GATE = os.path.join(ROOT, "examples", "ci", "gate.sh")
@@ -36,8 +36,7 @@ def samples(text):
 
 class Gate(Case):
     def read(self, name):
-        with open(self.path(name), encoding="utf-8") as file:
-            return file.read()
+        return read_text(self.path(name))
 
     def test_what_the_command_says_stays_as_it_is(self):
         good = self.path("good.json")

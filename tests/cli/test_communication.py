@@ -1,6 +1,6 @@
 """Communication that is not called NCCL, and jobs of which none is recognised or ranks are missing."""
 
-from support import DONE, USAGE, Case, dpro, span
+from support import DONE, USAGE, Case, dpro, read_text, span
 
 STEP_US, STEPS = 10_000, 6
 DEEPEP = "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"
@@ -73,8 +73,7 @@ class Communication(Case):
         self.assertFalse(facts["trace"]["communication_recognised"])
         self.assertTrue(any("no communication was recognised" in w for w in facts["warnings"]))
         self.assert_code(dpro("replay", self.path("job"), "-o", self.path("out")), DONE)
-        with open(self.path("out", "report.html"), encoding="utf-8") as file:
-            self.assertIn("none was recognised", file.read())
+        self.assertIn("none was recognised", read_text(self.path("out", "report.html")))
 
     def test_what_most_steps_do_not_communicate_is_not_said_to_be_unrecognised_in_all(self):
         traces = [gpu_job(r, 2, DEEPEP) for r in range(2)]

@@ -1,12 +1,11 @@
 """dpro whatif --compile, --precision, --probes, dpro optimize --allow: modules computed in other ways."""
-import gzip
 import json
 import os
 import re
 import shutil
 
 import gpu_job
-from support import BUNDLED, INPUT, USAGE, Case, dpro
+from support import BUNDLED, INPUT, USAGE, Case, dpro, read_json, read_text, write_json, write_text
 
 GPT = os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-gpt-n2-memory")  # two blocks of a transformer
 
@@ -40,8 +39,7 @@ class Computing(Case):
         """A copy of the recording with probes of its own."""
         trace = self.path("trace")
         shutil.copytree(GPT, trace, dirs_exist_ok=True)
-        with open(os.path.join(trace, "host0", "rank0", "probes.json"), "w", encoding="utf-8") as file:
-            json.dump(probes(*of, **more), file)
+        write_json(os.path.join(trace, "host0", "rank0", "probes.json"), probes(*of, **more))
         return trace
 
     def test_what_a_probe_measured_is_in_the_time(self):
@@ -79,10 +77,7 @@ class Computing(Case):
         self.probed({**BLOCKS, "modules": [["1/blocks.0"], ["1/blocks.1"]]})
         for rank in (0, 1):
             path = os.path.join(trace, "host0", "rank%d" % rank, "kineto_et.json.gz")
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                text = file.read()
-            with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
-                file.write(text.replace('"dpro.module:', '"dpro.module:1/'))
+            write_text(path, read_text(path).replace('"dpro.module:', '"dpro.module:1/'))
         facts = self.ask(trace, "--compile", "1/blocks.0")
         self.assertEqual(facts["computation"]["compiled"], ["1/blocks.0"])
         self.assertEqual(facts["predicted"], own["predicted"])
@@ -93,8 +88,8 @@ class Computing(Case):
 
         def ratio(model, own, low):
             blocks = {"class": "Residual", "modules": [["blocks.%d" % n] for n in range(6)], "ways": {"eager": own, "bf16": low}}
-            with open(os.path.join(trace, "host0", "rank0", "probes.json"), "w", encoding="utf-8") as file:
-                json.dump(probes({"class": "Convolutional", "modules": [[""]], "ways": {"eager": model}}, blocks), file)
+            write_json(os.path.join(trace, "host0", "rank0", "probes.json"),
+                       probes({"class": "Convolutional", "modules": [[""]], "ways": {"eager": model}}, blocks))
             facts = self.ask(trace, "--precision", "bf16=blocks.*")
             return facts["predicted"]["iteration_ms"] / facts["baseline"]["iteration_ms"]
 
@@ -111,10 +106,7 @@ class Computing(Case):
             self.probed(BLOCKS, fault_ns=fault_ns)
             for rank in (0, 1):
                 path = os.path.join(trace, "host0", "rank%d" % rank, "rank.json")
-                with open(path, encoding="utf-8") as file:
-                    text = file.read()
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(re.sub('"page_faults": *[0-9]+', '"page_faults": 1000000', text))
+                write_text(path, re.sub('"page_faults": *[0-9]+', '"page_faults": 1000000', read_text(path)))
             facts[fault_ns] = self.ask(trace, "--compile", "blocks.*")
         own = facts[0]["baseline"]["iteration_ms"]
         saved, saved_beside_faults = (own - facts[fault_ns]["predicted"]["iteration_ms"] for fault_ns in (0, 300))
@@ -128,10 +120,7 @@ class Computing(Case):
         trace = self.probed(*of)
         for rank in (0, 1):
             path = os.path.join(trace, "host0", "rank%d" % rank, "rank.json")
-            with open(path, encoding="utf-8") as file:
-                facts = json.load(file)
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump({**facts, "cpu_flags": flags}, file)
+            write_json(path, {**read_json(path), "cpu_flags": flags})
         return trace
 
     def test_the_time_of_16_bits_is_not_told_without_a_probe_where_the_cpu_may_lack_instructions(self):
@@ -156,26 +145,21 @@ class Computing(Case):
         trace = self.with_flags(["avx512_bf16"])
         for rank in (0, 1):
             path = os.path.join(trace, "host0", "rank%d" % rank, "kineto.json.gz")
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                profile = json.load(file)
+            profile = read_json(path)
             events = profile["traceEvents"]
             for event in [e for e in events if e.get("name") == "aten::linear"]:
                 events[:] = [e for e in events if e is event or e.get("tid") != event["tid"] or e.get("ph") != "X" or
                              not event["ts"] <= e["ts"] < event["ts"] + event["dur"]]
                 for name, at, part in (("aten::to", 0.1, 0.2), ("aten::linear", 0.4, 0.5)):
                     events.append({**event, "name": name, "ts": event["ts"] + at * event["dur"], "dur": part * event["dur"]})
-            with gzip.open(path, "wt", encoding="utf-8") as file:
-                json.dump(profile, file)
+            write_json(path, profile)
         self.assert_error(dpro("whatif", trace, "--precision", "fp32"), USAGE, "torch.autocast", "record the job again")
 
     def test_fp32_of_a_job_whose_kernels_are_in_16_bits_is_refused(self):
         trace, _ = gpu_job.write(self, gpu_job.Job(world=2, buckets=2, kernels=30))
         self.ask(trace, "--precision", "fp32")
         path = os.path.join(trace, "rank1.pt.trace.json.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            text = file.read()
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            file.write(text.replace('"conv_forward_', '"ampere_bf16_s16816fprop_'))
+        write_text(path, read_text(path).replace('"conv_forward_', '"ampere_bf16_s16816fprop_'))
         self.assert_error(dpro("whatif", trace, "--precision", "fp32"), USAGE, "16 bits", "record the job again")
 
     def test_16_bits_without_a_probe_are_assumed_and_said_so(self):
@@ -312,8 +296,7 @@ class Computing(Case):
         self.assertGreaterEqual(baselines["blocks compiled"]["iteration_ms"], facts["best"]["iteration_ms"])
         self.assertTrue(any(d["pass"] == "op-fusion" and "blocks.1" in d["target"] for d in facts["strategy"]), facts["strategy"])
         self.assertTrue(any("may round otherwise" in w for w in facts["warnings"]), facts["warnings"])
-        with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
-            written = json.load(file)
+        written = read_json(os.path.join(plan, "plan.json"))
         self.assertEqual(written["schema"], "dpro.plan/4")
         self.assertEqual(written["computation"], {"compile": ["blocks.0", "blocks.1"], "bf16": [], "changes_numerics": True})
         self.assertAlmostEqual(written["expected"]["iteration_ms"], facts["best"]["iteration_ms"], delta=0.001)
@@ -340,8 +323,7 @@ class Computing(Case):
             with self.subTest(ways):
                 facts = self.optimize(trace, "--allow", "compile,bf16", "-o", self.path("plan"))
                 self.assertEqual(facts["best"]["computation"]["compile"], [])
-                with open(os.path.join(self.path("plan"), "plan.json"), encoding="utf-8") as file:
-                    self.assertNotIn("computation", json.load(file))
+                self.assertNotIn("computation", read_json(os.path.join(self.path("plan"), "plan.json")))
                 self.assertIn("kept as they are: compiling and 16 bits", dpro("optimize", trace, "--allow", "compile,bf16").out)
 
     def test_what_no_probe_measured_is_tried_only_where_the_user_insists(self):

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import support
 from stage_job import StageJob
-from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro, span
+from support import BUNDLED, CHECK_FAILED, DONE, INPUT, USAGE, Case, dpro, read_text, span
 from test_stages import uneven
 
 
@@ -106,8 +106,7 @@ class Diagnose(Case):
     def test_a_baseline_that_is_none_is_refused_in_one_line(self):
         good = self.path("good.json")
         self.assert_code(dpro("diagnose", BUNDLED, "--save", good, "-q"), DONE)
-        with open(good, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(good)
         facts = json.loads(text)
         for name, content, said in (
                 ("another version", json.dumps({**facts, "schema": "dpro.diagnose/2"}),

@@ -1,14 +1,12 @@
 """dpro replay on jobs of several dimensions of parallelism, as PyTorch writes their traces on GPUs; dimensions that the user
 gives; lists of groups that are cut, wrong or hostile."""
 import collections
-import gzip
-import json
 import os
 import shutil
 import tempfile
 
 from megatron_job import WORLD, Rank
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, Case, dpro, read_json, write_json
 
 DATA = os.path.dirname(BUNDLED)
 
@@ -87,8 +85,7 @@ class Dimensions(Case):
 
     def test_the_timeline_has_a_track_for_each_dimension(self):
         self.assert_code(dpro("replay", self.job(), "--no-validate", "-o", self.path("out")), 0)
-        with gzip.open(self.path("out", "timeline.json.gz"), "rt", encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
+        events = read_json(self.path("out", "timeline.json.gz"))["traceEvents"]
         tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
         slices = collections.defaultdict(list)
         for e in events:
@@ -127,11 +124,9 @@ class Dimensions(Case):
         copy = os.path.join(folder.name, "stages")
         shutil.copytree(stages, copy)
         path = os.path.join(copy, "host1", "rank1", "rank.json")
-        with open(path, encoding="utf-8") as file:
-            rank = json.load(file)
+        rank = read_json(path)
         rank["memory"]["gradient_bytes"] = 0
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(rank, file)
+        write_json(path, rank)
         self.assert_error(dpro("whatif", copy, "--dp", "2"), 2, "does not tell how large the gradients of rank 1 are")
         routed = dpro("whatif", "--json", os.path.join(DATA, "torch-ep-gloo-n2"), "--world-size", "4").json
         self.assertTrue(any("each has as many experts, or tables, as now" in w for w in routed["warnings"]), routed["warnings"])

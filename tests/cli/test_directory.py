@@ -2,12 +2,11 @@
 import csv
 import glob
 import gzip
-import json
 import os
 import shutil
 import struct
 
-from support import BUNDLED, DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, recording, span
+from support import BUNDLED, DONE, INPUT, LAYERS, SYSTEM, USAGE, Case, dpro, job, read_json, read_text, recording, span, write_json
 
 def seconds(*durations, start=1_700_000_000_000_000_000):
     steps = []
@@ -135,8 +134,7 @@ class Directory(Case):
     def test_buckets_are_called_by_their_parameters(self):
         result = dpro("replay", self.put(), "-o", self.path("out"), "-q")
         self.assert_code(result, DONE)
-        with open(self.path("out", "report.html"), encoding="utf-8") as page:
-            text = page.read()
+        text = read_text(self.path("out", "report.html"))
         missing = [f"bucket {i}: layers.{LAYERS - 1 - i}.weight" for i in range(LAYERS)
                    if f'"bucket {i}: layers.{LAYERS - 1 - i}.weight"' not in text]
         self.assertEqual(missing, [])
@@ -226,11 +224,9 @@ class Directory(Case):
         trace = self.path(name)
         shutil.copytree(self.REAL, trace)
         for path in glob.glob(os.path.join(trace, "*", "*", "kineto.json.gz")):
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                profile = json.load(file)
+            profile = read_json(path)
             profile["traceEvents"] = [event for event in profile["traceEvents"] if keep(event)]
-            with gzip.open(path, "wt", 1, encoding="utf-8") as file:
-                json.dump(profile, file)
+            write_json(path, profile)
         return trace
 
     def test_all_reduces_that_no_profile_shows_are_said(self):
@@ -294,8 +290,7 @@ class Export(Case):
         with gzip.open(self.path("csv", "net_rank0.csv.gz"), "rt", encoding="utf-8") as file:
             columns = file.readline().strip().split(",")
         root = os.environ.get("DPRO_SOURCE") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-        with open(os.path.join(root, "doc", "formats", "net-csv.md"), encoding="utf-8") as page:
-            text = page.read()
+        text = read_text(os.path.join(root, "doc", "formats", "net-csv.md"))
         for column in columns:
             self.assertIn(f"`{column}`", text)
 

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 
-from support import BUILD, ROOT, Case, console_commands
+from support import BUILD, ROOT, Case, console_commands, read_text
 
 DOCUMENTS = [os.path.join(ROOT, "README.md"), os.path.join(ROOT, "CONTRIBUTING.md")] + sorted(
     glob.glob(os.path.join(ROOT, "doc", "**", "*.md"), recursive=True))
@@ -31,8 +31,7 @@ class Documents(Case):
 
     def test_links_lead_somewhere(self):
         for document in DOCUMENTS:
-            with open(document, encoding="utf-8") as file:
-                text = re.sub(r"^```.*?^```", "", file.read(), flags=re.S | re.M)
+            text = re.sub(r"^```.*?^```", "", read_text(document), flags=re.S | re.M)
             for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
                 if "://" in target:
                     continue

@@ -10,7 +10,7 @@ import sys
 import unittest
 import xml.etree.ElementTree
 
-from support import BUILD, BUNDLED, DONE, ROOT, SANITIZED, SYSTEM, USAGE, Case, dpro
+from support import BUILD, BUNDLED, DONE, ROOT, SANITIZED, SYSTEM, USAGE, Case, dpro, read_json
 
 DATA = os.path.join(ROOT, "tests", "data")
 NOTEBOOK = os.path.join(ROOT, ".venv-notebook", "bin")
@@ -194,8 +194,7 @@ class Export(Case):
         for job, kinds in (("torch-pp-gloo-n2", {4, 5, 6}), ("torch-fsdp-tp-gloo-n4", {4, 7}), ("torch-nccl-conv-h200-memory", {4})):
             trace = os.path.join(DATA, job)
             folder, db = self.export("chakra", "chakra-" + job, trace), self.database(job)
-            with open(os.path.join(folder, "comm_group.json"), encoding="utf-8") as file:
-                groups = json.load(file)
+            groups = read_json(os.path.join(folder, "comm_group.json"))
             sent, collectives, seen = [], collections.defaultdict(list), set()
             ranks = [rank for rank, in db.execute("SELECT rank FROM ranks WHERE rank >= 0")]
             for rank in ranks:

@@ -1,8 +1,6 @@
 """Jobs that hang on their GPU, jobs that hang on their CPU, and iterations at a recording's ends: gpu_job.py makes traces
 whose true iteration time is known."""
 import glob
-import gzip
-import json
 import os
 import random
 import re
@@ -10,7 +8,7 @@ import re
 import gpu_job
 from browser import CHROMIUM
 from gpu_job import Job
-from support import BUNDLED, DONE, USAGE, Case, dpro, recording, shared, span  # finds tools/, too
+from support import BUNDLED, DONE, USAGE, Case, dpro, read_json, read_text, recording, shared, span  # finds tools/, too
 
 import breakdown
 
@@ -100,8 +98,7 @@ class BoundByGpu(Case):
         the time of no rank."""
         folder, _ = gpu_job.write(self, Job(world=2, buckets=4))
         path = os.path.join(folder, "rank0.pt.trace.json.gz")
-        with gzip.open(path, "rt") as file:
-            trace = json.load(file)
+        trace = read_json(path)
         trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] != "kernel"]
         self.write("job/rank0.pt.trace.json.gz", trace)
         facts = self.assert_replays(folder)
@@ -111,10 +108,8 @@ class BoundByGpu(Case):
         folder, _ = gpu_job.write(self, Job())
         result = dpro("replay", folder, "-o", self.path("out"))
         self.assert_code(result, DONE)
-        with open(self.path("out", "replay.json"), encoding="utf-8") as file:
-            self.assertRegex(" ".join(json.load(file)["warnings"]), "CPU runs ahead of its GPU")
-        with open(self.path("out", "report.html"), encoding="utf-8") as file:
-            self.assertIn("CPU runs ahead of its GPU", file.read())
+        self.assertRegex(" ".join(read_json(self.path("out", "replay.json"))["warnings"]), "CPU runs ahead of its GPU")
+        self.assertIn("CPU runs ahead of its GPU", read_text(self.path("out", "report.html")))
         self.assertRegex(result.out, r"CPU\s+runs\s+ahead\s+of\s+its\s+GPU")
 
     def test_drawn_iterations_take_as_long(self):
@@ -586,8 +581,7 @@ class Graphs(Case):
         for kept in (("kernel", "gpu_memcpy"), ("kernel", "gpu_memcpy", "cuda_runtime")):
             folder, _ = gpu_job.write(self, Job(kernel_us=200), folder=f"kept{len(kept)}")
             path = self.path(f"{folder}/rank0.pt.trace.json.gz")
-            with gzip.open(path) as file:
-                trace = json.load(file)
+            trace = read_json(path)
             trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] in kept]
             self.write(f"kept{len(kept)}/rank0.pt.trace.json.gz", trace)
             result = dpro("replay", folder)

@@ -1,11 +1,10 @@
 """dpro whatif of jobs whose ranks communicate more than gradients: sharded parameters, or collectives without any gradient."""
 import glob
-import gzip
 import json
 import os
 import shutil
 
-from support import BUNDLED, INPUT, LAYERS, USAGE, Case, dpro, job, span
+from support import BUNDLED, INPUT, LAYERS, USAGE, Case, dpro, job, read_json, read_text, span, write_json
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -157,13 +156,11 @@ class Groups(Case):
         folder = self.path("broken")
         shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2"), folder)
         path = glob.glob(os.path.join(folder, "*", "rank0", "kineto.json.gz"))[0]
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            trace = json.load(file)
+        trace = read_json(path)
         for event in trace["traceEvents"]:
             if event.get("name") == "c10d::alltoall_base_" and "dur" in event:
                 event["dur"] = 1e12
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            json.dump(trace, file)
+        write_json(path, trace)
         whole, broken = self.ask(os.path.join(os.path.dirname(BUNDLED), "torch-ep-gloo-n2")), self.ask(folder)
         self.assertIn("have no counterpart of their kind and size", " ".join(broken["warnings"]))
         self.assertAlmostEqual(broken["baseline"]["iteration_ms"], whole["baseline"]["iteration_ms"],
@@ -382,8 +379,7 @@ class Groups(Case):
 
     def test_a_bad_topology_is_said_in_one_line(self):
         whole = self.topology(2)
-        with open(whole, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(whole)
         for name, content, why in (("cut", text[:60], "cut: byte .*: the file ends too early"), ("none", "", "none: "),
                                    ("other", text.replace("topology/1", "plan/1"), "'schema' is not"),
                                    ("binary", "\x00\x01\x02", "binary: byte"), ("list", "[1]", "no JSON object")):
@@ -426,11 +422,9 @@ class Groups(Case):
     def test_sends_without_receives_are_named_and_the_rest_answered(self):
         trace = shutil.copytree(os.path.join(os.path.dirname(BUNDLED), "torch-pp-gloo-n2"), self.path("unmatched"))
         path = glob.glob(os.path.join(trace, "*", "rank1", "kineto.json.gz"))[0]
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            profile = json.load(file)
+        profile = read_json(path)
         profile["traceEvents"] = [e for e in profile["traceEvents"] if e.get("name") not in ("gloo:recv", "c10d::recv_")]
-        with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
-            json.dump(profile, file)
+        write_json(path, profile)
         facts = self.ask(trace, "--bandwidth", "0.5x")
         self.assertGreater(facts["predicted"]["iteration_ms"], facts["baseline"]["iteration_ms"])
         self.assertTrue(any("lack the part of some" in w for w in facts["warnings"]), facts["warnings"])

@@ -1,11 +1,10 @@
 """Horovod's timelines beside profiles and alone, and those of BytePS."""
 import glob
-import json
 import os
 import re
 import shutil
 
-from support import BUNDLED, CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro, span
+from support import BUNDLED, CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro, read_json, read_text, span
 
 EPOCH_US = 1_800_000_000_000_000
 ITERATION_US = 100_000
@@ -313,10 +312,8 @@ class Recorded(Case):
         self.assertLess(ask("--cycle-time", "100")["speedup"], 0.95)
         result = dpro("optimize", trace, "-q", "-o", self.path("plan"))
         self.assert_code(result, DONE)
-        with open(self.path("plan/plan.json"), encoding="utf-8") as file:
-            planned = json.load(file)["communication"]
-        with open(self.path("plan/horovod.env"), encoding="utf-8") as file:
-            settings = file.read()
+        planned = read_json(self.path("plan/plan.json"))["communication"]
+        settings = read_text(self.path("plan/horovod.env"))
         self.assertAlmostEqual(planned["cycle_time_ms"], 1, delta=0.2)
         if planned["is_own"]:
             self.assertEqual(settings, "")

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, ROOT, SANITIZED, Case
+from support import BUILD, ROOT, SANITIZED, Case, write_text
 
 PROGRAM = r"""
 #include <dpro/dpro.h>
@@ -115,8 +115,7 @@ class Missing(Case):
         for name in "libisal", "sqlite3":
             folder = subprocess.run(["pkg-config", "--variable=pcfiledir", name], stdout=subprocess.PIPE, check=True, text=True)
             shutil.copy(os.path.join(folder.stdout.strip(), name + ".pc"), packages)
-        with open(os.path.join(packages, "ompi-c.pc"), "w", encoding="utf-8") as file:
-            file.write("Name: ompi-c\nDescription: MPI\nVersion: 4.1\nCflags: -I/no/such\nLibs: -lm\n")
+        write_text(os.path.join(packages, "ompi-c.pc"), "Name: ompi-c\nDescription: MPI\nVersion: 4.1\nCflags: -I/no/such\nLibs: -lm\n")
         done = subprocess.run(["meson", "setup", build, ROOT, "-Dwheel=true", "-Dtests=false"], text=True, timeout=120,
                               env={**os.environ, "PKG_CONFIG_LIBDIR": packages, "PKG_CONFIG_PATH": ""}, stdout=subprocess.PIPE)
         self.assertEqual(done.returncode, 0, done.stdout)

@@ -1,13 +1,11 @@
 """What happens in some iterations only: ranks that are late, iterations that are slow, memory that grows. Jobs on GPUs whose
 truth is known, from gpu_job.py."""
-import gzip
-import json
 import re
 
 import gpu_job
 from cpu_job import CpuJob
 from gpu_job import Job
-from support import Case, dpro
+from support import Case, dpro, read_json
 
 KERNELS, KERNEL_US, PAUSE_US = 30, 1000.0, 40_000.0  # a step of 30 ms on the GPU, and what a late rank pauses
 
@@ -23,8 +21,7 @@ class Numbers(Case):
         job = Job(kernels=KERNELS, kernel_us=KERNEL_US, world=2, buckets=2, sync="end", jitter=jitter)
         folder, _ = gpu_job.write(self, job, steps=8, folder=name)
         path = f"{name}/rank1.pt.trace.json.gz"
-        with gzip.open(self.path(path)) as f:
-            trace = json.load(f)
+        trace = read_json(self.path(path))
         trace["traceEvents"] = change(trace["traceEvents"])
         for event in trace["traceEvents"]:
             event["ts"] -= 3000.0

@@ -1,5 +1,4 @@
 """tools/lint_tree.py finds what it is there to find: each check fails on a tree that has the fault, and only on that."""
-import json
 import os
 import shutil
 import subprocess
@@ -7,7 +6,7 @@ import sys
 import tempfile
 import unittest
 
-from support import Case
+from support import Case, write_json, write_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLEAN = {
@@ -105,8 +104,7 @@ class Tree(unittest.TestCase):
                     made = path.replace("/", "_") + ".o"
                     subprocess.run([os.environ.get("CC", "cc"), "-c", path, "-o", made], cwd=root, check=True)
                     commands.append({"directory": root, "file": path, "output": made})
-            with open(os.path.join(root, "compile_commands.json"), "w", encoding="utf-8") as out:
-                json.dump(commands, out)
+            write_json(os.path.join(root, "compile_commands.json"), commands)
             done = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "lint_tree.py"), "--root", root, "--build", root],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertIn(done.returncode, (0, 1), done.stdout)
@@ -145,8 +143,7 @@ class Script(Case):
 
     def put(self, path, text):
         os.makedirs(os.path.dirname(self.path("tree", path)), exist_ok=True)
-        with open(self.path("tree", path), "w", encoding="utf-8") as file:
-            file.write(text)
+        write_text(self.path("tree", path), text)
 
     def lint(self, path=os.environ["PATH"]):
         return subprocess.run([self.path("tree", "tools/lint.sh")], env={**os.environ, "PATH": path},

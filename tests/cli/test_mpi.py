@@ -2,7 +2,6 @@
 import contextlib
 import glob
 import gzip
-import json
 import os
 import pty
 import re
@@ -13,7 +12,7 @@ import time
 import unittest
 
 import nccl_job
-from support import BUILD, BUNDLED, DONE, DPRO, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, Result, dpro
+from support import BUILD, BUNDLED, DONE, DPRO, INPUT, ROOT, SANITIZED, SYSTEM, USAGE, Case, Result, dpro, read_json
 
 RANKS = 4
 TOGETHER = "files of this kind are read together by one process"
@@ -60,8 +59,7 @@ class MpiTest(Case):
     def setUp(self):
         super().setUp()
         for rank in range(RANKS):
-            with gzip.open(os.path.join(BUNDLED, "kineto_rank%d.json.gz" % (rank % 2))) as file:
-                profile = json.load(file)
+            profile = read_json(os.path.join(BUNDLED, "kineto_rank%d.json.gz" % (rank % 2)))
             profile["distributedInfo"].update(rank=rank, world_size=RANKS)
             self.write("trace/rank%d.json.gz" % rank, profile)
         self.trace = self.path("trace")

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 import mxnet_job
-from support import CAPTURED, DONE, INPUT, Case, dpro
+from support import CAPTURED, DONE, INPUT, Case, dpro, read_text
 
 CAPTURES = [os.path.join(CAPTURED, name) for name in ("mxnet-ps-module", "mxnet-ps-gluon")]
 PARAMETERS = 16  # of the captures' model, each a key of its own
@@ -157,8 +157,7 @@ class TestMXNet(Case):
             self.assertEqual(result.code, DONE, result.err)
             found = json.loads(result.out)
             self.assertTrue(found["best"]["helps"])
-            with open(os.path.join(folder, "mxnet.env"), encoding="ascii") as file:
-                name, _, bound = file.read().strip().partition("=")
+            name, _, bound = read_text(os.path.join(folder, "mxnet.env")).strip().partition("=")
             self.assertEqual(name, "MXNET_KVSTORE_BIGARRAY_BOUND")
             for bucket in found["best"]["communication"]["buckets"]:
                 self.assertEqual(bucket["partitions"], 2 if bucket["size_bytes"] >= 4 * int(bound) else 1)

@@ -11,7 +11,7 @@ import time
 
 from cpu_job import CpuJob
 from support import (BUNDLED, CAPTURED, CHECK_FAILED, DONE, DPRO, INPUT, LAYERS, ROOT, SYSTEM, USAGE, Case, dpro,
-                     job, plain_profile, recording, single_process)
+                     job, plain_profile, read_json, recording, single_process, write_json)
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402
@@ -520,11 +520,9 @@ class Optimize(Case):
         job = self.path("job")
         shutil.copytree(BUNDLED + "-memory", job)
         for path in glob.glob(os.path.join(job, "host0", "rank*", "rank.json")):
-            with open(path, encoding="utf-8") as file:
-                rank = json.load(file)
+            rank = read_json(path)
             rank["batch_size"] = 12
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(rank, file)
+            write_json(path, rank)
         memory = dpro("optimize", job, "--memory", "1MB", "--json").json["memory"]
         self.assertEqual({c["micro_batches"] for c in memory["choices"]}, {1, 2, 3, 4, 6, 12})
 
@@ -554,8 +552,7 @@ class Optimize(Case):
         self.assertTrue(memory["fits"] and memory["recompute"] and memory["peak_bytes"] <= peak * 9 // 10)
         self.assertEqual((facts["baselines"], facts["best"]["communication"]["buckets"], facts["link"]), ([], [], None))
         self.assertGreater(facts["best"]["iteration_ms"], facts["replayed_ms"])
-        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
-            plan = json.load(file)
+        plan = read_json(self.path("plan", "plan.json"))
         self.assertEqual((plan["job"]["world_size"], plan["memory"]["recompute"]), (1, memory["recompute"]))
         out = dpro("optimize", alone, "--memory", str(peak * 9 // 10), "--no-accumulate").out
         for word in ("bucket", "link", "collective", "torchrun"):

@@ -10,7 +10,7 @@ import gpu_job
 from browser import CHROMIUM, browser
 from gpu_job import Job
 from stage_job import StageJob
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, Case, dpro, read_json, read_text
 from test_stages import uneven
 
 WIDTHS = (360, 390, 768, 1280) if os.environ.get("DPRO_LONG") else (360, 768, 1280)
@@ -79,8 +79,7 @@ addEventListener("message", (e) => { const p = document.createElement("pre"); p.
 class Pages(Case):
     def probe(self, page):
         """What is wrong with a page at each width."""
-        with open(page, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(page)
         probed = self.write("probed.html", text.replace("</body>", PROBE + "</body>"))
         frames = "".join(f'<iframe src="file://{probed}" style="border:0" width="{width}" height="900"></iframe>' for width in WIDTHS)
         shown = self.dom(self.write("frames.html", FRAMES % frames), width=1600, height=4000)
@@ -125,8 +124,7 @@ class Pages(Case):
         folder, _ = gpu_job.write(self, job, steps=6, folder="job")
         page = self.replay(folder)
         self.assert_readable(page)
-        with open(page, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(page)
         data = json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])
         report, rows = data["report"], data["iterations"]
         keys = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms", "idle_ms")
@@ -154,8 +152,7 @@ class Pages(Case):
 
     def after(self, page, script):
         """The page's elements after a script, and the data that it draws."""
-        with open(page, encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(page)
         data = json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])
         changed = self.write("changed.html", text.replace("</body>", "<script>setTimeout(() => {" + script + "}, 100);</script></body>"))
         self.assert_readable(changed)
@@ -254,12 +251,10 @@ class Pages(Case):
         for command in ("diagnose", "replay"):
             self.assert_code(dpro(command, "-q", BUNDLED, "-o", self.path("out")), 0)
             self.assert_readable(page)
-            with open(page, encoding="utf-8") as file:
-                text = file.read()
+            text = read_text(page)
             data.append(json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])["diagnosis"])
         self.assertEqual(*data)
-        with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
-            causes = json.load(file)["causes"]
+        causes = read_json(self.path("out", "diagnose.json"))["causes"]
         self.assertEqual(json.loads(re.search(r'id="data">\n(.*?)\n</script>', text, re.S)[1])["diagnosis"]["causes"], causes)
         told = [cause for cause in causes if cause["order"]]
         text = text.replace("<style>", """<script>addEventListener("error", (e) => { if (!e.message.startsWith("ResizeObserver"))
@@ -280,8 +275,7 @@ class Pages(Case):
     def test_shares_in_the_bars_are_those_of_the_text_and_what_is_below_0_has_none(self):
         for trace in ("byteps-torch-n2", "torch-ddp-gloo-conv-n2-memory"):
             self.assert_code(dpro("diagnose", "-q", os.path.join(os.path.dirname(BUNDLED), trace), "-o", self.path("out")), 0)
-            with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
-                facts = json.load(file)
+            facts = read_json(self.path("out", "diagnose.json"))
             card = self.dom(self.path("out", "report.html")).split('<p class="said">', 1)[1].split("iteration</span>", 1)[0]
             shares = [100 * ms / facts["explained_ms"] for ms in [facts["ideal_ms"]] + [cause["blame_ms"] for cause in facts["causes"]]]
             labels = {int(label) for label in re.findall(r">([0-9]+) %</span>", card)}
@@ -292,8 +286,7 @@ class Pages(Case):
         other = self.path(8 * "of_a_name_without_an_end_")
         os.symlink(BUNDLED + "-default", other)
         self.assert_code(dpro("diagnose", "-q", BUNDLED, "--against", other, "-o", self.path("out")), 0)
-        with open(self.path("out", "diagnose.json"), encoding="utf-8") as file:
-            against = json.load(file)["against"]
+        against = read_json(self.path("out", "diagnose.json"))["against"]
         page = self.path("out", "report.html")
         self.assert_readable(page)
         shown = self.dom(page).rpartition("</script>")[2]
@@ -337,8 +330,7 @@ class Pages(Case):
         page = os.path.join(folder, "optimize.html")
         self.assert_readable(page)
         shown = self.dom(page).rpartition("</script>")[2]
-        with open(os.path.join(folder, "optimize.json"), encoding="utf-8") as file:
-            unsure = [row for row in json.load(file)["baselines"] if row["uncertainty_pct"]]
+        unsure = [row for row in read_json(os.path.join(folder, "optimize.json"))["baselines"] if row["uncertainty_pct"]]
         self.assertGreater(len(unsure), 5)
         bars = re.search(r"Iteration time by strategy.*?</section>", shown, re.S)[0]
         self.assertEqual(bars.count("<path"), 1 + len(unsure))  # of what was found, too

@@ -1,11 +1,10 @@
 """Pipelines, and collectives of several process groups: what waits for what over their ranks."""
 import glob
-import gzip
 import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, span
+from support import BUNDLED, DONE, INPUT, USAGE, Case, dpro, read_text, span, write_text
 
 DATA = os.path.dirname(BUNDLED)
 PIPELINE, EXPERTS, MIXED, TENSORS = (os.path.join(DATA, name) for name in ("torch-pp-gloo-n2", "torch-ep-gloo-n2",
@@ -265,11 +264,9 @@ class Recorded(Case):
         folder = self.path("cut")
         shutil.copytree(MIXED, folder)
         path = glob.glob(os.path.join(folder, "*", "rank3", "kineto.json.gz"))[0]
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(path)
         for part in 0.99, 0.7:
-            with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
-                file.write(text[:int(part * len(text))])
+            write_text(path, text[:int(part * len(text))])
             facts = self.assert_json("replay", folder)
             self.assertLess(abs(facts["predicted"]["iteration_ms"] / facts["measured"]["iteration_ms"] - 1), 0.05, part)
             self.assertIn("rank 3 is left out", " ".join(facts["warnings"]))
@@ -306,11 +303,9 @@ class Recorded(Case):
             shutil.copytree(TENSORS, copy)
             for rank in ("rank0", "rank1"):
                 path = os.path.join(copy, "host0", rank, "rank.json")
-                with open(path, encoding="utf-8") as file:
-                    text = re.sub(r'"cpu_ns": ?(\d+)', lambda found: '"cpu_ns":%d' % (factor * int(found[1])), file.read())
+                text = re.sub(r'"cpu_ns": ?(\d+)', lambda found: '"cpu_ns":%d' % (factor * int(found[1])), read_text(path))
                 os.chmod(path, 0o644)
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text)
+                write_text(path, text)
             facts = dpro("whatif", "--json", copy, "--tp", "1").json
             told = [line for line in facts["warnings"] if "of CPU time: with fewer ranks" in line]
             half[factor] = facts["predicted"]["uncertainty_pct"], len(told)

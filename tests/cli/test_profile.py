@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from support import BUILD, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro
+from support import BUILD, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, read_text
 
 NEXT = "next: dpro replay "
 
@@ -409,8 +409,7 @@ class Folder(Profile):
     def test_what_a_dead_job_of_this_machine_left_is_not_mixed_with(self):
         dead = subprocess.Popen(["true"])
         dead.wait()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot_id = file.read().strip()
+        boot_id = read_text("/proc/sys/kernel/random/boot_id").strip()
         here = {"complete": False, "host_name": os.uname().nodename, "boot_id": boot_id}
         self.record(self.rank_json(pid=os.getpid(), **here))
         self.assert_code(self.profile("-q", "-o", self.trace, "--", "true"), DONE)  # it lives
@@ -570,8 +569,7 @@ class Summary(Profile):
         other = self.write("other.txt", "of somebody else\n")
         self.statuses("os.environ['DPRO_STATUS'] = %r; came_to(STEPPED, 3)" % other,
                       "file = open(%r, 'a'); os.environ['DPRO_STATUS'] = '/proc/self/fd/%%d' %% file.fileno(); came_to(STEPPED, 3)" % other)
-        with open(other, encoding="utf-8") as file:
-            self.assertEqual(file.read(), "of somebody else\n")
+        self.assertEqual(read_text(other), "of somebody else\n")
 
     def test_a_rank_that_no_job_has_disturbs_nobody(self):
         lines = self.statuses("came_to(LOADED, place=(1 << 40, 2)); came_to(STEPPED, 1 << 70); came_to(FAILED, text=chr(0xd800)); "

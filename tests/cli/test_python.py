@@ -13,7 +13,7 @@ import threading
 import unittest
 import xml.etree.ElementTree
 
-from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, Case, dpro
+from support import BUILD, BUNDLED, CHECK_FAILED, DONE, INPUT, ROOT, SANITIZED, Case, dpro, read_text
 from test_computing import BLOCKS, GPT, probes
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -31,8 +31,7 @@ class Layouts(Case):
     def test_structs_and_enums_are_those_of_the_headers(self):
         sys.path.insert(0, os.path.join(ROOT, "tools"))
         import layouts as made_from
-        with open(made_from.OUTPUT, encoding="utf-8") as file:
-            self.assertEqual(file.read(), made_from.Layouts(made_from.headers()).text(), "run tools/layouts.py")
+        self.assertEqual(read_text(made_from.OUTPUT), made_from.Layouts(made_from.headers()).text(), "run tools/layouts.py")
 
     def test_structs_are_laid_out_as_a_compiler_does(self):
         from dpro import layouts
@@ -210,8 +209,7 @@ class Commands(Case):
         from dpro import library
         sources = []
         for name in ("library.py", "optimizer.py", "columns.py"):
-            with open(os.path.join(ROOT, "python", "dpro", name), encoding="utf-8") as file:
-                sources.append(file.read())
+            sources.append(read_text(os.path.join(ROOT, "python", "dpro", name)))
         called = re.findall(r"\b(?:lib|library\(\))\.(dpro_\w+)|\"(dpro_\w+[^_\W])\"", "".join(sources))
         self.assertLessEqual({a or b for a, b in called}, set(library.CALLED))
         version = package.__version__

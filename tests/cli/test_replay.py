@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 
-from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro, job, span
+from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro, job, read_json, read_text, span, write_json
 
 PARTS = ("forward_ms", "backward_ms", "update_ms", "input_ms", "exposed_communication_ms", "wait_for_peers_ms",
          "idle_ms")
@@ -65,8 +65,8 @@ class UnmarkedSteps(Case):
                 if optimizer:
                     events.append(span("Optimizer.step#AdamW.step", begin + 8500, 300, cat="user_annotation"))
                     events.append(span("aten::_foreach_add_", begin + 8600, 100))
-            with open(os.path.join(folder, f"rank{rank}.json"), "w", encoding="utf-8") as file:
-                json.dump({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}, file)
+            write_json(os.path.join(folder, f"rank{rank}.json"),
+                       {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events})
         return folder
 
     def test_one_step_is_one_iteration(self):
@@ -142,15 +142,13 @@ class Bundled(Case):
         self.assertIsInstance(facts["warnings"], list)
 
     def test_every_key_is_documented(self):
-        with open(os.path.join(ROOT, "doc", "formats", "replay-json.md"), encoding="utf-8") as page:
-            documented = set(re.findall(r"`([A-Za-z0-9_]+)`", page.read()))
+        documented = set(re.findall(r"`([A-Za-z0-9_]+)`", read_text(os.path.join(ROOT, "doc", "formats", "replay-json.md"))))
         facts = json.loads(json.dumps(self.facts))
         facts["critical_path"]["by_kind_ms"] = facts["critical_path"]["by_rank_ms"] = {}  # keys that are data
         self.assertEqual(set(keys_of(facts)) - documented, set())
 
     def test_a_documented_key_is_printed(self):
-        with open(os.path.join(ROOT, "doc", "formats", "replay-json.md"), encoding="utf-8") as page:
-            sections = re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", page.read())
+        sections = re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", read_text(os.path.join(ROOT, "doc", "formats", "replay-json.md")))
         flat = ("trace", "measured", "slow_iterations", "job", "steps", "pace", "predicted", "validation", "contradiction",
                 "daydream", "unprofiled", "unprofiled_iterations", "critical_path")
         self.assertLessEqual(set(flat), {name for name, _ in sections})
@@ -168,8 +166,7 @@ class Bundled(Case):
     def test_the_measured_time_is_that_of_the_steps(self):
         steps = []
         for path in sorted(glob.glob(os.path.join(BUNDLED, "kineto_rank*.json.gz"))):
-            with gzip.open(path, "rt", encoding="utf-8") as trace:
-                events = json.load(trace)["traceEvents"]
+            events = read_json(path)["traceEvents"]
             steps += [e["dur"] / 1000 for e in events if e["name"].startswith("ProfilerStep#")]
         self.assertAlmostEqual(self.facts["measured"]["iteration_ms"], sum(steps) / len(steps), delta=0.02 * steps[0])
 
@@ -298,20 +295,16 @@ class Bundled(Case):
         result = dpro("replay", BUNDLED, "-o", out)
         self.assert_code(result, DONE)
         self.assertEqual(sorted(os.listdir(out)), ["diagnose.json", "replay.json", "report.html", "timeline.json.gz"])
-        with open(os.path.join(out, "replay.json"), encoding="utf-8") as file:
-            written = json.load(file)
-        with open(os.path.join(out, "diagnose.json"), encoding="utf-8") as file:
-            cause = max(json.load(file)["causes"], key=lambda cause: cause["blame_ms"] if cause["order"] else 0)
+        written = read_json(os.path.join(out, "replay.json"))
+        cause = max(read_json(os.path.join(out, "diagnose.json"))["causes"], key=lambda cause: cause["blame_ms"] if cause["order"] else 0)
         step = written["verdict"].pop()["text"]  # by the diagnosis, in its milliseconds
         self.assertTrue(step.endswith(f"{cause['title']} ({cause['blame_ms']:.2f} ms): {cause['next_step']}"), step)
         plain = self.assert_replays(BUNDLED)["verdict"]
         self.assertIn("'dpro diagnose' says what each cause of lost time costs", plain.pop()["text"])
         self.assertEqual(written["verdict"], plain)
         self.assertEqual(written["predicted"], self.assert_replays(BUNDLED)["predicted"])
-        with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
-            self.assertTrue(json.load(file)["traceEvents"])
-        with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
-            page = file.read()
+        self.assertTrue(read_json(os.path.join(out, "timeline.json.gz"))["traceEvents"])
+        page = read_text(os.path.join(out, "report.html"))
         self.assertNotRegex(page, r"""(src|href)=["']?(https?:)?//""")  # opens offline
         again = dpro("replay", BUNDLED, "-o", out, "-q")
         self.assert_code(again, DONE)
@@ -452,8 +445,7 @@ class Synthetic(Case):
         for args in (["--json"], []):
             self.assert_code(dpro("replay", self.folder, *args, "-o", self.path("out")), DONE)
         for name in ("replay.json", "report.html"):
-            with open(self.path("out", name), encoding="utf-8") as file:
-                self.assertIn("caf", file.read())
+            self.assertIn("caf", read_text(self.path("out", name)))
 
     def test_names_are_escaped_in_every_output(self):
         evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x00\x1b[31m\x7f\n\u2028\ud83d\ude00"
@@ -467,12 +459,10 @@ class Synthetic(Case):
         self.assertNotRegex(result.err, "[\x00-\x09\x0b-\x1f\x7f]")
         names = [op["name"] for op in result.json["critical_path"]["ops"]]
         self.assertTrue(any("alert(1)" in name for name in names), names[:5])
-        with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
-            page = file.read()
+        page = read_text(os.path.join(out, "report.html"))
         tags = Tags(page)
         self.assertNotIn("img", tags.names)
         self.assertFalse([script for script in tags.scripts if script.startswith("alert")])
         self.assertNotRegex(page, "[\x00-\x09\x0b-\x1f\x7f]")
         self.assertIn("alert(1)", page)
-        with gzip.open(os.path.join(out, "timeline.json.gz"), "rt", encoding="utf-8") as file:
-            json.load(file)
+        read_json(os.path.join(out, "timeline.json.gz"))

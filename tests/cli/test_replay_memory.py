@@ -1,19 +1,17 @@
 """What dpro replay says of memory, against sums over the same trace's events that this file makes itself."""
 import glob
-import gzip
 import json
 import os
 import shutil
 
-from support import BUNDLED, Case, dpro
+from support import BUNDLED, Case, dpro, read_json, write_json
 
 ROOT = os.path.dirname(BUNDLED)
 
 
 def events_peak(path):
     """The most that is alive in the second step of a structure window, of what was allocated within the window."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        document = json.load(file)
+    document = read_json(path)
     events = document["traceEvents"]
     steps = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("ph") == "X" and e["name"].startswith("ProfilerStep#"))
     begin, end = steps[-1]
@@ -53,13 +51,11 @@ class ReplayMemory(Case):
         self.assertEqual(before["baseline_reserved_peak_bytes"], own)
         shutil.copytree(folder, trace)
         for path in glob.glob(os.path.join(trace, "**", "kineto_et*.json.gz"), recursive=True):
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                profile = json.load(file)
+            profile = read_json(path)
             for event in profile["traceEvents"]:
                 if event.get("name") == "[memory]" and event["args"].get("Total Reserved"):
                     event["args"]["Total Reserved"] = event["args"]["Total Reserved"] * 4 // 3
-            with gzip.open(path, "wt", encoding="utf-8") as file:
-                json.dump(profile, file)
+            write_json(path, profile)
         after = self.assert_json("whatif", trace, *options)["memory"]
         self.assertEqual(after["baseline_reserved_peak_bytes"], own * 4 // 3)
         for key in ("baseline_reserved_peak_bytes", "reserved_peak_bytes"):
@@ -121,10 +117,8 @@ class ReplayMemory(Case):
 
     def test_the_timeline_has_counters(self):
         self.assert_code(dpro("replay", "-q", "--no-validate", BUNDLED, "-o", self.path("out")), 0)
-        with gzip.open(self.path("out", "timeline.json.gz"), "rt", encoding="utf-8") as file:
-            events = [event for event in json.load(file)["traceEvents"] if event["ph"] == "C"]
-        with open(self.path("out", "replay.json"), encoding="utf-8") as file:
-            ranks = json.load(file)["memory"]["ranks"]
+        events = [event for event in read_json(self.path("out", "timeline.json.gz"))["traceEvents"] if event["ph"] == "C"]
+        ranks = read_json(self.path("out", "replay.json"))["memory"]["ranks"]
         for rank in ranks:
             counted = [event["args"]["total"] for event in events if event["pid"] == rank["rank"] + 1]
             self.assertGreater(len(counted), 100)

@@ -1,13 +1,12 @@
 """dpro whatif of FSDP jobs: what they would take and hold if other units kept their gathered parameters, with modules
 recomputed, other batches, in 16 bits."""
-import gzip
 import json
 import os
 import shutil
 import sys
 import tempfile
 
-from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro
+from support import BUNDLED, DONE, INPUT, ROOT, USAGE, Case, dpro, read_json, read_text, write_json, write_text
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import plan as plans  # noqa: E402  reads plans in the job, and needs no torch
@@ -101,8 +100,7 @@ class Resharding(Case):
 
     def test_a_module_around_units_that_keep_their_parameters_can_be_recomputed(self):
         whole = self.path("all.json")
-        with open(whole, "w", encoding="utf-8") as file:
-            json.dump([""], file)
+        write_json(whole, [""])
         facts, plain = whatif("--recompute", whole, "--reshard", "none"), whatif("--reshard", "none")
         self.assertEqual(facts["memory"]["recomputed"], [""])
         self.assertGreater(facts["predicted"]["iteration_ms"], plain["predicted"]["iteration_ms"])
@@ -167,8 +165,7 @@ class Resharding(Case):
     def test_the_plan_says_of_each_unit_what_it_does(self):
         plan = self.path("plan")
         self.assertEqual(dpro("optimize", SHARDED, "--memory", "54MB", "-o", plan).code, DONE)
-        with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
-            written = json.load(file)
+        written = read_json(os.path.join(plan, "plan.json"))
         self.assertEqual(written["schema"], "dpro.plan/5")
         self.assertEqual(written["sharding"]["units"], [{"name": name, "reshard_after_forward": True}
                                                         for name in ("", "blocks.0", "blocks.1")])
@@ -197,8 +194,7 @@ class Resharding(Case):
         self.assertIn("all kept", names)
         self.assertEqual(len(set(names)), len(names))
         for one in facts["finalists"]:
-            with open(os.path.join(one["plan"], "plan.json"), encoding="utf-8") as file:
-                sharding = json.load(file)["sharding"]
+            sharding = read_json(os.path.join(one["plan"], "plan.json"))["sharding"]
             kept = not any(unit["reshard_after_forward"] for unit in sharding["units"])
             self.assertEqual(kept, one["name"] != "all resharded")
             self.assertEqual(sharding.get("prefetch", 0), int(one["name"].split()[1]) if "prefetch" in one["name"] else 0)
@@ -229,8 +225,7 @@ class Resharding(Case):
         done = dpro("optimize", SHARDED, "--memory", "45MB", "-o", plan)
         self.assertEqual((done.code, sorted(os.listdir(plan))), (DONE, ["optimize.html", "optimize.json"]))
         self.assertIn("wrote a recommendation to", done.err)
-        with open(os.path.join(plan, "optimize.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["memory"]["recompute"], ["blocks.0"])
+        self.assertEqual(read_json(os.path.join(plan, "optimize.json"))["memory"]["recompute"], ["blocks.0"])
 
     def test_units_that_make_no_sense_are_refused_by_the_job(self):
         job = {"framework": "pytorch", "world_size": 2, "models": []}
@@ -248,8 +243,7 @@ class Resharding(Case):
         self.assertIn("0 of 3", text)
 
     def test_what_makes_no_sense_is_said(self):
-        with open(self.path("all.json"), "w", encoding="utf-8") as file:
-            json.dump([""], file)
+        write_json(self.path("all.json"), [""])
         for args, words in ((["--reshard", "blocks.7"], "no FSDP unit of the job is named 'blocks.7'; it has blocks.0, blocks.1"),
                             (["--recompute", "blocks.7"], "no module of the job is named 'blocks.7'"),
                             (["--recompute", self.path("all.json")], "the model has FSDP's unit 'blocks.0' in it")):
@@ -274,11 +268,9 @@ class Resharding(Case):
         for rank in ranks:
             for name in ("kineto.json.gz", "kineto_et.json.gz"):
                 path = os.path.join(trace, "host0", "rank%d" % rank, name)
-                with gzip.open(path, "rt", encoding="utf-8") as file:
-                    text = file.read()
+                text = read_text(path)
                 self.assertIn(old, text)
-                with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
-                    file.write(text.replace(old, new))
+                write_text(path, text.replace(old, new))
         return trace
 
     def test_a_unit_that_is_asked_for_ahead_by_name_is_gathered_for_its_backward_pass(self):

@@ -1,11 +1,10 @@
 """Timelines of pipeline stages: CSV and Chrome trace JSON, without kernels."""
-import gzip
 import json
 import random
 from statistics import mean
 
 from stage_job import COLUMNS, StageJob
-from support import DONE, INPUT, Case, dpro, shared
+from support import DONE, INPUT, Case, dpro, read_json, shared
 
 
 def uneven(seed, slow=(0, 1), by=2):
@@ -346,5 +345,4 @@ class TestStages(Case):
             self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("dp", dp), ("pp", 4)])
             self.assertEqual((facts["micro_batches"], facts["schedule"]), (batches, "1f1b"))
             self.assertLess(abs(facts["error_pct"]), 0.5)
-            with gzip.open(path) as file:
-                self.assertEqual(facts["trace"]["iterations"], len({e["args"]["step"] for e in json.load(file) if e["ph"] == "X"}))
+            self.assertEqual(facts["trace"]["iterations"], len({e["args"]["step"] for e in read_json(path) if e["ph"] == "X"}))

@@ -2,7 +2,7 @@
 import json
 import os
 
-from support import DONE, ROOT, USAGE, Case, dpro
+from support import DONE, ROOT, USAGE, Case, dpro, read_json
 from test_computing import probes
 
 RECORDED = os.path.join(ROOT, "tests", "data", "tf-session-collectives-n2")
@@ -55,8 +55,7 @@ class StepComputing(Case):
         rows = {row["name"]: row["iteration_ms"] for row in facts["baselines"]}
         self.assertGreater(rows["xla"], rows["communication"])  # though it computes for less long
         self.assertLess(facts["best"]["iteration_ms"], 0.95 * rows["communication"])
-        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
-            computation = json.load(file)["computation"]
+        computation = read_json(self.path("plan", "plan.json"))["computation"]
         self.assertEqual(computation, {"compile": ["layers"], "bf16": [], "changes_numerics": True})
         default = self.assert_json("whatif", RECORDED, "--compile", "default", *known)["predicted"]["iteration_ms"]
         layers = self.assert_json("whatif", RECORDED, "--compile", "layers", *known)["predicted"]["iteration_ms"]

@@ -1,13 +1,12 @@
 """TensorFlow's profiles and graphs: XPlane, RunMetadata, GraphDef."""
 import glob
 import gzip
-import json
 import os
 import shutil
 import statistics
 import sys
 
-from support import CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro
+from support import CAPTURED, DONE, INPUT, ROOT, USAGE, Case, dpro, read_json
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 from wire import fields, message, number, raw_fields, varint
@@ -106,8 +105,7 @@ class Ring(Case):
     @classmethod
     def setUpClass(cls):
         cls.facts = dpro("replay", "--json", RING).json
-        with open(os.path.join(RING, "metadata.json"), encoding="utf-8") as file:
-            cls.truth = json.load(file)
+        cls.truth = read_json(os.path.join(RING, "metadata.json"))
 
     def copy(self, *patterns):
         for pattern in patterns:
@@ -201,8 +199,7 @@ class Ring(Case):
     def test_gradients_that_travel_together_are_known_by_name_and_size(self):
         plan = os.path.join(self.folder, "plan")
         facts = self.assert_json("optimize", "-o", plan, RING)
-        with open(os.path.join(plan, "plan.json"), encoding="utf-8") as file:
-            buckets = json.load(file)["communication"]["buckets"]
+        buckets = read_json(os.path.join(plan, "plan.json"))["communication"]["buckets"]
         names = [name for bucket in buckets for name in bucket["parameters"]]
         self.assertEqual((len(names), len(set(names))), (16, 16))
         self.assertIn("gradient_tape/sequential_1/conv2d_1/convolution/Conv2DBackpropFilter:1", names)
@@ -333,8 +330,7 @@ class ParameterServer(Case):
     @classmethod
     def setUpClass(cls):
         cls.facts = dpro("replay", "--json", SERVER).json
-        with open(os.path.join(SERVER, "metadata.json"), encoding="utf-8") as file:
-            cls.truth = json.load(file)
+        cls.truth = read_json(os.path.join(SERVER, "metadata.json"))
 
     def test_the_replay_is_within_5_percent_of_what_was_measured(self):
         measured = statistics.mean(self.truth["profiled_ms"])

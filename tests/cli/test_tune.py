@@ -1,5 +1,4 @@
 """dpro tune: what the job is given, and the search beside it, with stand-ins for both. Real jobs are in tests/live/test_tune.py."""
-import json
 import os
 import shutil
 import sys
@@ -8,7 +7,7 @@ import types
 import unittest.mock
 
 from browser import CHROMIUM, browser
-from support import BUNDLED, ROOT, USAGE, Case, dpro
+from support import BUNDLED, ROOT, USAGE, Case, dpro, read_json
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import race, tune, tune_page, turns  # noqa: E402
@@ -26,8 +25,7 @@ class Command(Case):
         return dpro("tune", *options, "--", sys.executable, "-S", self.write("train.py", PROGRAM), code, cwd=self.folder, env=env or {})
 
     def told(self):
-        with open(self.path("told"), encoding="utf-8") as file:
-            return json.load(file)
+        return read_json(self.path("told"))
 
     def test_the_job_is_told_what_to_do_and_its_exit_code_is_the_commands(self):
         result = self.tune("-o", "plan", "--allow", "compile,bf16", "--memory", "2GiB", "--budget", "200steps", code="7",
@@ -103,8 +101,7 @@ class Learns(Case):
         self.own_ms = self.before["replayed_ms"]
         self.plans = {}
         for one in self.before["finalists"]:
-            with open(os.path.join(one["plan"], "plan.json"), encoding="utf-8") as file:
-                self.plans[one["name"]] = json.load(file)
+            self.plans[one["name"]] = read_json(os.path.join(one["plan"], "plan.json"))
 
     def measured(self, saves, **more):
         turns = [{"name": name, "saves_pct": pct, "std_pct": 0.3, "plan": dict(self.plans[name], **more.pop("plan", {}))}

@@ -1,12 +1,11 @@
 """dpro tune --restart: short runs of a job one after the other, with a program in the job's place whose steps take as long as its
 variables say."""
-import json
 import os
 import sys
 import types
 import unittest.mock
 
-from support import DONE, INPUT, ROOT, USAGE, Case, dpro
+from support import DONE, INPUT, ROOT, USAGE, Case, dpro, read_json, read_text
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import loader_workers, tensorflow_fusion, tune_restart  # noqa: E402
@@ -39,12 +38,10 @@ class Restarts(Case):
             return [line.split() for line in file]
 
     def state(self):
-        with open(self.path("plan", "tune.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return read_json(self.path("plan", "tune.json"))
 
     def best(self):
-        with open(self.path("plan", "tune.env"), encoding="utf-8") as file:
-            return file.read()
+        return read_text(self.path("plan", "tune.env"))
 
     FASTER = "{'4': 90, '8': 97}.get(get('A'), 100)"
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import BUNDLED, CHECK_FAILED, COMMANDS, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, options_of
+from support import BUNDLED, CHECK_FAILED, COMMANDS, DONE, DPRO, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, options_of, read_text
 
 
 def long_options(text):
@@ -27,8 +27,7 @@ class Linking(unittest.TestCase):
 
 
 def documented_options(page):
-    with open(os.path.join(ROOT, "doc", "man", page), encoding="utf-8") as file:
-        text = file.read().replace("\\-", "-")
+    text = read_text(os.path.join(ROOT, "doc", "man", page)).replace("\\-", "-")
     return {"--" + name for name in re.findall(r"(?m)^\.It .*Fl -([a-z][a-z-]*)", text)}
 
 
@@ -76,8 +75,7 @@ class Help(Case):
             self.assertLessEqual(options, documented | shared, command)
 
     def test_manual_page_lists_every_command(self):
-        with open(os.path.join(ROOT, "doc", "man", "dpro.1"), encoding="utf-8") as page:
-            self.assertEqual(set(re.findall(r"(?m)^\.It Cm (\w+)$", page.read())), set(COMMANDS))
+        self.assertEqual(set(re.findall(r"(?m)^\.It Cm (\w+)$", read_text(os.path.join(ROOT, "doc", "man", "dpro.1")))), set(COMMANDS))
 
 
 class Completion(Case):

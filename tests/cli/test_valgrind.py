@@ -2,13 +2,12 @@
 written, which the sanitizers don't. Takes some ten minutes: 'make test-long' runs it (DPRO_LONG=1)."""
 import concurrent.futures
 import glob
-import json
 import os
 import shutil
 import subprocess
 import unittest
 
-from support import BUILD, BUNDLED, COMMANDS, DONE, DPRO, INPUT, ROOT, SANITIZED, USAGE, Case, dpro, options_of
+from support import BUILD, BUNDLED, COMMANDS, DONE, DPRO, INPUT, ROOT, SANITIZED, USAGE, Case, dpro, options_of, write_json
 from test_computing import BLOCKS, probes
 
 TRACES = sorted(glob.glob(os.path.join(ROOT, "tests", "data", "*", "")))
@@ -123,8 +122,7 @@ class Memcheck(Case):
     def test_every_command_reads_only_what_was_written(self):
         plan = self.path("plan")
         self.assert_code(dpro("optimize", "-q", BUNDLED, "-o", plan, "--budget", "2"), DONE)
-        with open(os.path.join(plan, "probes.json"), "w", encoding="utf-8") as file:
-            json.dump(probes(BLOCKS), file)
+        write_json(os.path.join(plan, "probes.json"), probes(BLOCKS))
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = [(command, *run) for command in COMMANDS for run in runs_of(command)]
             found = list(filter(None, pool.map(lambda run: self.check(run[0], *run[1], plan), enumerate(runs))))

@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 
-from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, single_process
+from support import (BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, read_json, read_text, single_process,
+                     write_json)
 
 
 def get_slower(trace):
@@ -30,11 +31,9 @@ def forget_memory(folder):
     for name in ("et.json.gz", "kineto_et.json.gz", "memory.json"):
         os.remove(os.path.join(folder, name))
     path = os.path.join(folder, "kineto.json.gz")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        trace = json.load(file)
+    trace = read_json(path)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("name") != "[memory]"]
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(trace, file)
+    write_json(path, trace)
 
 
 class WhatIf(Case):
@@ -341,13 +340,11 @@ class WhatIf(Case):
         self.assertTrue(8 < more_ms < 13, more_ms)  # the kernels of a forward pass take 12.4 ms, those of the stem among them
         self.assertNotIn("launches", str(facts["warnings"]))
         path = os.path.join(job, "host0", "rank0", "kineto.json.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            profile = json.load(file)
+        profile = read_json(path)
         for event in profile["traceEvents"]:
             if event.get("cat") == "kernel":
                 event["dur"] /= 50
-        with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
-            json.dump(profile, file)
+        write_json(path, profile)
         facts = self.ask(job, "--recompute", "blocks.*")
         faster_ms = facts["predicted"]["iteration_ms"] - facts["baseline"]["iteration_ms"]
         self.assertTrue(more_ms / 10 < faster_ms < 0.7 * more_ms, faster_ms)  # a fiftieth, were it not for the launches
@@ -382,8 +379,7 @@ class WhatIf(Case):
         job = self.path("job")
         shutil.copytree(BUNDLED + "-memory", job)
         for path in glob.glob(os.path.join(job, "host0", "rank*", "kineto_et.json.gz")):
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                text = file.read()
+            text = read_text(path)
             with gzip.open(path, "wt", encoding="utf-8") as file:  # one that wraps nothing called, and a second one
                 file.write(text.replace('"dpro.module:"', '"nothing"').replace('"dpro.module:head"', '"dpro.module:1/"'))
         self.assert_error(dpro("whatif", job, "--accumulate", "2"), USAGE, "calls 2 models")
@@ -444,8 +440,7 @@ class WhatIf(Case):
 
     def test_a_plan_that_also_recomputes_says_that_its_buckets_alone_are_looked_at(self):
         self.assert_code(dpro("optimize", BUNDLED, "-o", self.path("plan")), DONE)
-        with open(self.path("plan/plan.json"), encoding="utf-8") as file:
-            plan = json.load(file)
+        plan = read_json(self.path("plan/plan.json"))
         plan["memory"] = {"recompute": ["blocks.0"], "micro_batches": 2}
         path = self.write("plan.json", json.dumps(plan))
         warnings = self.ask(BUNDLED, "--buckets", path)["warnings"]

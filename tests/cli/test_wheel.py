@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from support import BUNDLED, ROOT, SANITIZED, Case, dpro
+from support import BUNDLED, ROOT, SANITIZED, Case, dpro, write_text
 
 BUILDER = os.environ.get("DPRO_PYTHON", sys.executable)  # has meson-python, so that nothing is fetched
 
@@ -46,8 +46,7 @@ class Wheel(Case):
         if asked.returncode != 0:
             self.skipTest(f"no torch for {BUILDER}; 'make test' installs it")
         lent = os.path.join(self.site_packages(), "lent.pth")
-        with open(lent, "w", encoding="utf-8") as out:
-            out.write(asked.stdout)
+        write_text(lent, asked.stdout)
         self.addCleanup(os.remove, lent)
 
     def site_packages(self):

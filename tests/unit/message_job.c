@@ -2,6 +2,7 @@
 #include "base/base.h"
 
 #include "case.h"
+#include "trace_text.h"
 #include "tracer/record.h"
 
 #define US INT64_C(1000)
@@ -17,43 +18,18 @@ struct sent *last_sent(struct job *job)
     return &job->sent[job->n_sent - 1];
 }
 
-static void span(FILE *file, const char *category, const char *name, int pid, int thread, int at,
-                 int dur, const char *args)
-{
-    fprintf(file,
-            ",\n{\"ph\": \"X\", \"cat\": \"%s\", \"name\": \"%s\", \"pid\": %d, \"tid\": %d, "
-            "\"ts\": %d, \"dur\": %d, \"args\": {%s}}",
-            category, name, pid, thread, at, dur, args);
-}
-
-static void kernel(FILE *file, const char *name, int call, int at, int end, const char *args)
-{
-    char with_correlation[400];
-    snprintf(with_correlation, sizeof with_correlation, "\"correlation\": %d", call);
-    span(file, "cuda_runtime", "cudaLaunchKernel", 100, 1, call, 3, with_correlation);
-    snprintf(with_correlation, sizeof with_correlation,
-             "\"device\": 0, \"stream\": 7, \"correlation\": %d%s", call, args);
-    span(file, "kernel", name, 0, 7, at, end - at, with_correlation);
-}
-
 /* Computes on the stream until it arrives, and for 20 us once it has left. */
-static void write_gpu_iteration(const struct job *job, FILE *file, int iteration, int rank)
+static void put_gpu_iteration(const struct job *job, struct trace_text *text, int at, int arrive,
+                              int leave)
 {
-    char args[200], run[40];
-    int at = STEP * (iteration + 1), later = job->later[iteration][rank];
-    int arrive = at + job->arrive[rank][0] + later, leave = at + job->leave[rank][0] + later;
-    snprintf(args, sizeof args,
-             ", \"Collective name\": \"%s\", \"In msg nelems\": 100, \"dtype\": \"Float\", "
-             "\"Process Group Name\": \"0\", \"Group size\": %d",
-             job->kind ? job->kind : "allreduce", job->n_ranks);
-    kernel(file, "gemm", at + 1, at + 20, arrive, "");
-    snprintf(run, sizeof run, "nccl:%s", job->kind ? job->kind : "all_reduce");
-    span(file, "user_annotation", run, 100, 1, at + 6, 8, "");
-    kernel(file, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", at + 8, arrive, leave,
-           args);
-    kernel(file, "relu", at + 16, leave, leave + 20, "");
-    span(file, "cuda_runtime", "cudaDeviceSynchronize", 100, 1, at + 30, leave + 22 - at - 30,
-         "\"correlation\": 1");
+    trace_text_spans(text, at,
+                     "1+3 >7 20+%d gemm; 6+8 ! nccl:%s;"
+                     "8+3 >7 %d+%d ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
+                     "{'Collective name': '%s', 'In msg nelems': 100, 'dtype': 'Float',"
+                     "'Process Group Name': '0', 'Group size': %d}; 16+3 >7 %d+20 relu;"
+                     "30+%d cudaDeviceSynchronize",
+                     arrive - 20, job->kind ? job->kind : "all_reduce", arrive, leave - arrive,
+                     job->kind ? job->kind : "allreduce", job->n_ranks, leave, leave - 8);
 }
 
 void write_profile(const struct job *job, const char *folder, int rank)
@@ -61,53 +37,31 @@ void write_profile(const struct job *job, const char *folder, int rank)
     char path[128];
     const char *kind = job->kind ? job->kind : "all_reduce";
     snprintf(path, sizeof path, "%s/rank%d.json", folder, rank);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"%s\", \"rank\": %d, "
-            "\"world_size\": %d}, \"traceEvents\": [\n{\"ph\": \"M\", \"name\": \"process_name\", "
-            "\"pid\": 100, \"tid\": 0, \"args\": {\"name\": \"python\"}}",
-            job->by_nccl ? "nccl" : "gloo", rank, job->n_ranks);
+    struct trace_text *text = trace_text_file(path, rank, job->n_ranks);
     for (int i = 0; i < N; i++) {
         int at = STEP * (i + 1), later = job->later[i][rank], last = 0;
-        fprintf(file,
-                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"ProfilerStep#%d\", "
-                "\"pid\": 100, \"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
-                i, at, STEP);
+        trace_text_step(text, i, at, STEP);
         if (job->by_nccl) {
-            write_gpu_iteration(job, file, i, rank);
+            put_gpu_iteration(job, text, at, job->arrive[rank][0] + later,
+                              job->leave[rank][0] + later);
             continue;
         }
         for (int c = 0; c < job->n_collectives; c++) {
             int arrive = job->arrive[rank][c] + later, leave = job->leave[rank][c] + later;
             int begin = c ? job->arrive[rank][c - 1] + later + 2 : 1;
             last = leave > last ? leave : last;
-            fprintf(file,
-                    ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::mm\", \"pid\": 100, "
-                    "\"tid\": 1, \"ts\": %d, \"dur\": %d, \"args\": {}}",
-                    at + begin, arrive - 1 - begin);
-            fprintf(
-                file,
-                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"c10d::%s_\", \"pid\": 100, "
-                "\"tid\": 1, \"ts\": %d, \"dur\": 1, \"args\": {}}",
-                strcmp(kind, "all_reduce") == 0 ? "allreduce" : kind, at + arrive - 1);
-            fprintf(
-                file,
-                ",\n{\"ph\": \"X\", \"cat\": \"user_annotation\", \"name\": \"gloo:%s\", "
-                "\"pid\": 100, \"tid\": %d, \"ts\": %d, \"dur\": %d, \"args\": {\"Input Dims\": "
-                "[[%d]], \"Input type\": [\"float\"]}}",
-                kind, 2 + c, at + arrive, leave - arrive, 100 + c);
+            trace_text_spans(text, at,
+                             "%d+%d aten::mm; %d+1 c10d::%s_; %d+%d @%d ! gloo:%s"
+                             "{'Input Dims': [[%d]], 'Input type': ['float']}",
+                             begin, arrive - 1 - begin, arrive - 1,
+                             strcmp(kind, "all_reduce") == 0 ? "allreduce" : kind, arrive,
+                             leave - arrive, 2 + c, kind, 100 + c);
         }
-        fprintf(file,
-                ",\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::add_\", \"pid\": 100, "
-                "\"tid\": 1, \"ts\": %d, \"dur\": 20, \"args\": {}}",
-                at + last + 10);
+        trace_text_spans(text, at, "%d+20 aten::add_", last + 10);
     }
-    fputs("\n]", file);
     if (job->host[rank])
-        fprintf(file, ", \"host_name\": \"%s\"", job->host[rank]);
-    fputs("}\n", file);
-    assert_int_equal(fclose(file), 0);
+        trace_text_host(text, job->host[rank]);
+    trace_text_close(text);
 }
 
 /* ---- NCCL's log ---- */

@@ -8,6 +8,7 @@
 #include "job_at.h"
 #include "kept_log.h"
 #include "temp_folder.h"
+#include "trace_text.h"
 #include "tracer/record.h"
 
 /* ---- writing logs ---- */
@@ -116,6 +117,14 @@ static void gloo(struct log *log, uint32_t number, uint8_t direction, uint8_t op
                  uint64_t position, uint64_t length, uint64_t tag)
 {
     gloo_in(log, number, direction, opcode, position, length, UINT64_C(4) << 56 | tag << 24);
+}
+
+static struct trace_text *begin_profile(int rank)
+{
+    char name[40];
+    snprintf(name, sizeof name, "rank%d/kineto.json", rank);
+    write_text(name, "");
+    return trace_text_file(in_folder(name), rank, 2);
 }
 
 /* ---- asking ---- */
@@ -356,28 +365,23 @@ enum { CHUNK = 400 };
  * the buckets they are. */
 static void write_profile(int rank)
 {
-    FILE *file = open_file(rank, "kineto.json");
-    fprintf(file,
-            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":%d,"
-            "\"world_size\":2},\"traceEvents\":[\n"
-            "{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":1,\"ts\":0,"
-            "\"dur\":1}",
-            rank);
-    for (int k = 0; k < 2; k++)
-        fprintf(file,
-                ",\n{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":\"gloo:all_reduce\",\"pid\":"
-                "1,\"tid\":%d,\"ts\":%d,\"dur\":900,\"args\":{\"Input Dims\":[[%d]],\"Input type\":"
-                "[\"float\"]}}",
-                5 + k, 1000 + 10 * k, k ? 100 : 200);
-    fprintf(file, "]}");
-    file = open_file(rank, "rank.json");
-    fprintf(file,
-            "{\"schema\":\"dpro.rank/1\",\"rank\":%d,\"world_size\":2,\"complete\":true,\"models\":"
-            "[{\"name\":\"M\",\"parallel\":\"ddp\",\"buckets\":[{\"parameters\":[1,2]},"
-            "{\"parameters\":[0]}],\"parameters\":[{\"name\":\"a\",\"shape\":[100],\"size_bytes\":"
-            "400},{\"name\":\"b\",\"shape\":[10,10],\"size_bytes\":400},{\"name\":\"c\",\"shape\":"
-            "[100],\"size_bytes\":400}]}]}",
-            rank);
+    struct trace_text *text = begin_profile(rank);
+    trace_text_spans(
+        text, 0,
+        "0+1 aten::mm;"
+        "1000+900 @5 ! gloo:all_reduce{'Input Dims': [[200]], 'Input type': ['float']};"
+        "1010+900 @6 ! gloo:all_reduce{'Input Dims': [[100]], 'Input type': ['float']}");
+    trace_text_close(text);
+    char name[40], facts[600];
+    snprintf(name, sizeof name, "rank%d/rank.json", rank);
+    snprintf(facts, sizeof facts,
+             "{'schema':'dpro.rank/1','rank':%d,'world_size':2,'complete':true,'models':["
+             "{'name':'M','parallel':'ddp','buckets':[{'parameters':[1,2]},{'parameters':[0]}],"
+             "'parameters':[{'name':'a','shape':[100],'size_bytes':400},"
+             "{'name':'b','shape':[10,10],'size_bytes':400},"
+             "{'name':'c','shape':[100],'size_bytes':400}]}]}",
+             rank);
+    write_text(name, facts);
 }
 
 /* A ring of two: each collective sends its size once, in chunks, notices before them. Where the
@@ -502,24 +506,14 @@ TEST_IN_FOLDER(equal_numbers_of_two_process_groups_are_two_collectives)
 static void write_pair_profile(int rank)
 {
     const char *kind = rank ? "recv" : "send";
-    FILE *file = open_file(rank, "kineto.json");
-    fprintf(file,
-            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"gloo\",\"rank\":%d,"
-            "\"world_size\":2},\"traceEvents\":[\n{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":"
-            "\"aten::mm\",\"pid\":1,\"tid\":1,\"ts\":0,\"dur\":1}",
-            rank);
-    for (int k = 0; k < 2; k++) {
-        int ts = 1000 + 100 * k;
-        fprintf(
-            file,
-            ",\n{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"dpro.call:%d:%d:0\",\"pid\":1,\"tid\":"
-            "1,\"ts\":%d,\"dur\":50},{\"ph\":\"X\",\"cat\":\"cpu_op\",\"name\":\"c10d::%s\","
-            "\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":48},{\"ph\":\"X\",\"cat\":"
-            "\"user_annotation\",\"name\":\"gloo:%s\",\"pid\":1,\"tid\":1,\"ts\":%d,\"dur\":"
-            "5000,\"args\":{\"Input Dims\":[[100]],\"Input type\":[\"float\"]}}",
-            k, 1 - rank, ts, kind, ts + 1, kind, ts + 40);
-    }
-    fprintf(file, "]}");
+    struct trace_text *text = begin_profile(rank);
+    trace_text_spans(text, 0, "0+1 aten::mm");
+    for (int k = 0; k < 2; k++)
+        trace_text_spans(text, 1000 + 100 * k,
+                         "0+50 dpro.call:%d:%d:0; 1+48 c10d::%s;"
+                         "40+5000 ! gloo:%s{'Input Dims': [[100]], 'Input type': ['float']}",
+                         k, 1 - rank, kind, kind);
+    trace_text_close(text);
 }
 
 /* Both announce each, the sender sends. All has the program's tag, 9. */
@@ -645,8 +639,7 @@ TEST_IN_FOLDER(csv_of_loopback_stays_apart_by_its_zone)
 
 static struct dpro_trace *load_csv(const char *text)
 {
-    FILE *file = open_file(0, "net_rank0.csv");
-    fputs(text, file);
+    write_text("rank0/net_rank0.csv", text);
     return load();
 }
 
@@ -746,11 +739,9 @@ TEST_IN_FOLDER(records_that_an_nccl_log_lost_are_told)
 TEST_IN_FOLDER(nccl_steps_belong_to_the_op_of_their_collective)
 {
     write_profile(0);
-    FILE *file = open_file(0, "kineto.json");
-    fputs(
-        "{\"schemaVersion\":1,\"traceEvents\":[{\"ph\":\"X\",\"cat\":\"user_annotation\",\"name\":"
-        "\"nccl:all_reduce\",\"pid\":1,\"tid\":5,\"ts\":1000,\"dur\":50}]}",
-        file);
+    write_text("rank0/kineto.json",
+               "{'schemaVersion':1,'traceEvents':[{'ph':'X','cat':'user_annotation','name':"
+               "'nccl:all_reduce','pid':1,'tid':5,'ts':1000,'dur':50}]}");
     struct log log = begin_as(0, "nccl.log", LOG_NCCL, "boot", 7, 0);
     struct record_nccl_comm comm = {
         .head = head(RECORD_NCCL_COMM, sizeof comm, 0), .comm = 1, .hash = 0xabc};

@@ -92,9 +92,8 @@ void trace_text_node(struct trace_text *text, const char *json)
     fputs(json_text(json), text->file);
 }
 
-struct trace_text *trace_text_window(int rank, int world_size, const char *name)
+static struct trace_text *begin_profile(struct trace_text *text, int rank, int world_size)
 {
-    struct trace_text *text = begin(name);
     fprintf(text->file,
             "{\"schemaVersion\": 1, \"distributedInfo\": {\"backend\": \"nccl\", \"rank\": %d, "
             "\"world_size\": %d}, \"traceEvents\": [\n"
@@ -102,6 +101,25 @@ struct trace_text *trace_text_window(int rank, int world_size, const char *name)
             "{\"name\": \"python\"}}",
             rank, world_size);
     return text;
+}
+
+struct trace_text *trace_text_window(int rank, int world_size, const char *name)
+{
+    return begin_profile(begin(name), rank, world_size);
+}
+
+struct trace_text *trace_text_file(const char *path, int rank, int world_size)
+{
+    static struct trace_text text;
+    text = (struct trace_text){.file = fopen(path, "w"), .tail = "\n]}\n"};
+    assert_non_null(text.file);
+    return begin_profile(&text, rank, world_size);
+}
+
+void trace_text_close(struct trace_text *text)
+{
+    fputs(text->tail, text->file);
+    assert_int_equal(fclose(text->file), 0);
 }
 
 static void put(struct trace_text *text, const char *category, const char *name, int pid, int tid,
@@ -271,10 +289,8 @@ struct dpro_graph *trace_text_one(int n, int64_t us, const char *spans)
 
 struct dpro_graph *trace_text_graph_with(const struct dpro_job_options *options)
 {
-    for (int i = 0; i < n_texts; i++) {
-        fputs(texts[i].tail, texts[i].file);
-        assert_int_equal(fclose(texts[i].file), 0);
-    }
+    for (int i = 0; i < n_texts; i++)
+        trace_text_close(&texts[i]);
     n_texts = 0;
     struct dpro_graph *graph = job_graph(job_at_with(folder, options));
     remove_folder(NULL);

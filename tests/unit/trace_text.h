@@ -16,6 +16,10 @@ struct trace_text *trace_text_begin(int rank, int world_size);
 /* Begins another file of the rank, a later window of the same process. */
 struct trace_text *trace_text_window(int rank, int world_size, const char *name);
 
+/* A file of its own, at a path, to be closed by trace_text_close; one at a time. */
+struct trace_text *trace_text_file(const char *path, int rank, int world_size);
+void trace_text_close(struct trace_text *text);
+
 /* The host on which the file was written. */
 void trace_text_host(struct trace_text *text, const char *host);
 

@@ -9,8 +9,9 @@ enum whose {
     ANY,
     STAGES, /* a timeline of them, which commands refuse */
     PYTORCH,
-    NO_CPU,     /* nothing was recorded of it */
-    KERNELS,    /* noise of them */
+    NO_CPU,  /* nothing was recorded of it */
+    KERNELS, /* noise of them */
+    ONE_RANK,
     ONE_CALL,   /* of a recording that may hold the first ones */
     SOME_RANKS, /* others were not recorded */
     SERVED,     /* by parameter servers; and dpro can change how, as in what follows */
@@ -55,6 +56,9 @@ static const struct next_step {
      "processes on them, or inputs that differ between ranks."},
     {"noise", NO_CPU,
      "Record what CPUs do, too (ProfilerActivity.CPU): nothing else tells why %s waits."},
+    {"noise", ONE_RANK,
+     "Find out what pauses the job: garbage collection (gc.freeze, gc.disable), other processes "
+     "on the host, a device that throttles."},
     {"noise", ANY,
      "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
      "gc.disable), other processes on the host, a device that throttles."},
@@ -140,6 +144,7 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
         [PYTORCH] = d->g->framework && strcmp(d->g->framework, "pytorch") == 0,
         [NO_CPU] = lacks_cpu(d->g),
         [KERNELS] = text_begins(part, "kernels"),
+        [ONE_RANK] = d->g->n_ranks == 1 && d->g->world_size <= 1,
         [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
                      cause->evidence[0].ns > cause->blame_ns / 2,
         [SOME_RANKS] = d->g->n_ranks < d->g->world_size,

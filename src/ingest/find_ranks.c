@@ -208,7 +208,74 @@ static void number_processes(struct trace_build *build)
                    named.at[0]->path, rank);
 }
 
-/* Profiles each have a rank; other files may get one by them. */
+static int64_t start_of(const struct source *source)
+{
+    return source->part.base_ns + source->part.start_ns;
+}
+
+static const char *host_of(const struct source *source)
+{
+    return strtab_get(&source->part.names, source->part.process.host);
+}
+
+static bool same_process(const struct source *a, const struct source *b)
+{
+    return a->part.process.pid == b->part.process.pid && strcmp(host_of(a), host_of(b)) == 0;
+}
+
+ORDER_OF_POINTERS(compare_processes, struct source,
+                  strcmp(host_of(x), host_of(y))
+                      ?: ASCENDING(part.process.pid) ?: COMPARE(start_of(x), start_of(y)));
+
+/* A process that records again and again numbers its files by steps, as PyTorch's documents do it
+ * (trace_7.json, trace_14.json): files of one process, none of which began before the one before
+ * it was over, are of one rank whatever their numbers. */
+static void number_windows(struct trace_build *build)
+{
+    SCRATCH ARRAY(struct source *) files = {0};
+    bool windows = false;
+    EACH (struct source, source, build->list)
+        if (source_is_profile(source) && !source->part.process.has_rank &&
+            source->part.process.pid && source->part.n_spans > 0)
+            array_push(&files, source);
+    array_sort(&files, compare_processes);
+    for (size_t i = 1; i < files.n; i++) {
+        const struct source *before = files.at[i - 1], *source = files.at[i];
+        if (!same_process(before, source))
+            continue;
+        if (start_of(source) < before->part.base_ns + before->part.end_ns)
+            return; /* of two hosts */
+        windows |= path_rank(before->path) != path_rank(source->path) &&
+                   path_rank_said(before->path) == path_rank_said(source->path);
+    }
+    int rank = -1;
+    for (size_t i = 0; i < files.n && windows; i++) {
+        int said = path_rank_said(files.at[i]->path);
+        rank += i == 0 || !same_process(files.at[i - 1], files.at[i]);
+        files.at[i]->part.process.has_rank = true;
+        files.at[i]->part.process.rank = said >= 0 ? said : rank;
+    }
+    if (rank > 0)
+        build_warn(build,
+                   "%s: files of one process are its windows, whatever their numbers; ranks 0 to "
+                   "%d are given in the order of process ids (tell others with --rank-regex)",
+                   files.at[0]->path, rank);
+}
+
+/* Whether it asks other ranks for something. */
+static bool part_communicates(const struct trace_part *part)
+{
+    bool found = part->groups.n > 0;
+    for (uint32_t id = 0; id < part->names.n && !found; id++) {
+        const char *name = strtab_get(&part->names, id);
+        found = text_begins(name, "nccl") || text_begins(name, "gloo") ||
+                text_begins(name, "c10d") || strcmp(name, "record_param_comms") == 0;
+    }
+    return found;
+}
+
+/* Profiles each have a rank; other files may get one by them. The number in the name of one that is
+ * alone and talks to nobody counts something else. */
 static int rank_profiles(struct trace_build *build, const regex_t *regex, struct dpro_error *err)
 {
     size_t n_profiles = 0;
@@ -220,6 +287,10 @@ static int rank_profiles(struct trace_build *build, const regex_t *regex, struct
             continue;
         source->rank =
             by_regex ? rank_by_regex(regex, source->path) : rank_by_itself(build, source);
+        if (!by_regex && n_profiles == 1 && source_is_profile(source) &&
+            !source->part.process.has_rank && path_rank_said(source->path) < 0 &&
+            source->rank == path_rank(source->path) && !part_communicates(&source->part))
+            source->rank = 0;
         if (source->rank != -1 || !source_is_profile(source))
             continue;
         if (by_regex)
@@ -260,8 +331,10 @@ static int find_ranks(struct trace_build *build, const regex_t *regex, struct dp
 {
     drop_same_files(build, regex);
     number_devices(build, regex);
-    if (!regex)
+    if (!regex) {
         number_processes(build);
+        number_windows(build);
+    }
     int rc = rank_profiles(build, regex, err);
     if (rc < 0)
         return rc;

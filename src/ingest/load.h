@@ -56,6 +56,7 @@ int ranks_build(struct trace_build *build, struct dpro_error *err);
 
 /* paths.c: the rank in a file's name or its folder's, -1 when there is none. */
 int path_rank(const char *path);
+int path_rank_said(const char *path); /* a number that nothing calls a rank is none */
 /* The number behind `word` where that is all of the name, else -1. */
 int path_numbered(const char *name, const char *word);
 /* The number that its folder's name is, -1 when it is not a number: BytePS's <local

@@ -84,14 +84,9 @@ int path_folder_number(const char *path)
     return whole_number(folder, len);
 }
 
-int path_rank(const char *path)
+/* trace_3.json, trace_3.pt.trace.json.gz */
+static int bare_number(const char *name)
 {
-    const char *name = path_name(path);
-    size_t len;
-    int rank = rank_in(name, strlen(name));
-    if (rank >= 0)
-        return rank;
-    /* trace_3.json, trace_3.pt.trace.json.gz */
     const char *dot = strchr(name, '.');
     if (dot && dot > name && strstr(dot, ".json")) {
         const char *at = dot;
@@ -100,6 +95,25 @@ int path_rank(const char *path)
         if (at < dot && at > name && at[-1] == '_' && dot - at <= 6)
             return read_rank(at);
     }
+    return -1;
+}
+
+int path_rank(const char *path)
+{
+    const char *name = path_name(path);
+    int rank = rank_in(name, strlen(name));
+    if (rank < 0)
+        rank = bare_number(name);
+    return rank >= 0 ? rank : path_rank_said(path);
+}
+
+int path_rank_said(const char *path)
+{
+    const char *name = path_name(path);
+    size_t len;
+    int rank = rank_in(name, strlen(name));
+    if (rank >= 0)
+        return rank;
     const char *folder = folder_of(path, &len); /* TRACE/host0/rank3/trace.json */
     if (len <= 4 || strncasecmp(folder, "rank", 4) != 0)
         return -1;

@@ -356,6 +356,11 @@ class Causes(Case):
         causes = {cause["cause"]: cause for cause in facts["causes"]}
         self.assertAlmostEqual(causes["slow_rank"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
 
+    def test_pauses_of_one_rank_are_those_of_the_job(self):
+        facts = self.assert_json("diagnose", CpuJob(world=1, slow=lambda r, step, *_: 1 + step * 7 % 10 / 10).write(self))
+        noise = next(cause for cause in facts["causes"] if cause["cause"] == "noise")
+        self.assertRegex(noise["next_step"], "^Find out what pauses the job: garbage")
+
     def test_input_is_of_the_ranks_that_load_it_also_beside_a_slower_one(self):
         causes, cost_ms = self.diagnose_cpu(slow=lambda r, *_: 1.2 if r == 2 else 1, load=lambda r, _: 40_000 if r == 0 else 200)
         self.assertEqual((causes["input"]["ranks"], causes["slow_rank"]["ranks"]), ([0], [2]))

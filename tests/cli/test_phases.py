@@ -223,3 +223,68 @@ class Unmarked(Case):
                 self.call("aten::item", 1000)
 
         self.assert_iterations(self.make(logs, 12), 12, 35.5)
+
+    def test_an_evaluation_joins_no_steps_that_are_updated_by_hand(self):
+        """Into parameters, or as functions of the old ones; where all passes are updated, nothing is accumulated."""
+        for op in ("aten::sub_", "aten::sub"):
+            def evaluates(i, op=op):
+                self.call("aten::randn", 1000)
+                self.train()
+                for _ in range(10):
+                    self.call(op, 400)
+                if i % 5 == 4:
+                    self.call("aten::linear", 10_000)
+                    self.call("aten::argmax", 1000)
+
+            facts = self.assert_iterations(self.make(evaluates, 15), 15, 35 + 11 / 5, "passes")
+            self.assertEqual(facts["slow_iterations"]["every"], 5)
+            self.assertAlmostEqual(facts["ranks"][0]["update_ms"], 4, delta=0.1)
+
+    def test_the_last_step_of_an_epoch_may_accumulate_fewer(self):
+        def epoch(_):
+            for micro in range(11):
+                self.train()
+                if micro % 4 == 3 or micro == 10:
+                    self.update(True)
+
+        facts = self.assert_iterations(self.make(epoch, 3), 9, 11 * 30 / 3 + 4)
+        self.assertEqual(facts["micro_batches"], 4)
+
+    def test_a_gradient_that_is_differentiated_itself_lacks_no_forward_pass(self):
+        """A gradient penalty: functions of the second pass were recorded within the first."""
+        def penalty(_):
+            first, again = self.number, self.number + 10
+            for layer in range(10):
+                self.call("aten::linear", 1000, **{"Sequence number": first + layer, "Fwd thread id": 0})
+            for layer in reversed(range(10)):
+                self.events.append(span("aten::mm", self.now + 100, 1000, **{"Sequence number": again + layer, "Fwd thread id": 0}))
+                self.call("autograd::engine::evaluate_function: AddmmBackward0", 1500,
+                          **{"Sequence number": first + layer, "Fwd thread id": 1})
+            for layer in range(10):
+                self.call("autograd::engine::evaluate_function: MmBackward0", 500, **{"Sequence number": again + layer, "Fwd thread id": 1})
+            self.number += 20
+            self.update(True)
+
+        self.assert_iterations(self.make(penalty, 6), 6, 34)
+
+    def test_ops_that_call_what_is_differentiated_evaluate_too(self):
+        """As recorded: aten::linear holds aten::addmm, and the number that the latter has for itself."""
+        def linear(us, **numbers):
+            self.events.append(span("aten::addmm", self.now + 10, us - 20, **numbers))
+            self.call("aten::linear", us, **numbers)
+
+        def evaluates(i):
+            first = self.number
+            for layer in range(10):
+                linear(1000, **{"Sequence number": first + layer, "Fwd thread id": 0})
+            for layer in reversed(range(10)):
+                self.call("autograd::engine::evaluate_function: AddmmBackward0", 2000,
+                          **{"Sequence number": first + layer, "Fwd thread id": 1})
+            self.number += 10
+            self.update(True)
+            if i % 3 == 2:
+                linear(9000)
+
+        facts = self.assert_iterations(self.make(evaluates), 9, 34 + 9 / 3)
+        for key, ms in (("forward_ms", 13), ("backward_ms", 20), ("update_ms", 4)):
+            self.assertAlmostEqual(facts["ranks"][0][key], ms, delta=0.1, msg=key)

@@ -231,6 +231,30 @@ TEST_IN_FOLDER(a_process_id_in_a_name_is_no_rank)
     assert_non_null(strstr(dpro_trace_warning(trace, 0), "process ids"));
 }
 
+/* As PyTorch's documents name them, by the step at which a window ended. */
+TEST_IN_FOLDER(numbers_of_a_process_s_windows_are_no_ranks)
+{
+    static const char *const files[][3] = {{"trace_7.json", "999", "1"},
+                                           {"trace_14.json", "999", "100"},
+                                           {"trace_21.json", "999", "200"},
+                                           {"trace_8.json", "1000", "1"}, /* another process */
+                                           {"trace_9.json", "999", "1"}}; /* of another host */
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, TRACE("", SPAN_OF("cpu_op", "%s", "11", "a", "%s", "1", "")),
+                 files[i][1], files[i][2]);
+        write_text(files[i][0], text);
+        struct dpro_trace *trace = load_one(folder);
+        static const size_t n_ranks[] = {1, 1, 1, 2, 5};
+        assert_int_equal(dpro_trace_n_ranks(trace), n_ranks[i]);
+        if (i == 0)
+            assert_int_equal(dpro_trace_rank(trace, 0), 0); /* it is alone, too */
+        if (i == 2)
+            assert_int_equal(trace->ranks[0].n_windows, 3);
+        assert_int_equal(dpro_trace_n_warnings(trace), i == 3);
+    }
+}
+
 TEST_IN_FOLDER(windows_of_a_rank_follow_each_other)
 {
     write_text("rank0_b.json", TRACE("", SPAN("early", "1", "5") "," SPAN_OF("Trace", "0", "0", "t",

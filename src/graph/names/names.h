@@ -132,3 +132,20 @@ static inline bool name_writes_many(const char *name)
     return (text_begins(name, "aten::_foreach_") || text_begins(name, "aten::_fused_")) &&
            text_ends(name, "_") && !text_ends(name, "_copy_");
 }
+
+/* Whether it is one of those of which an optimizer is written by hand, or an average of parameters,
+ * into its input or into a new tensor. */
+static inline bool name_updates(const char *name, bool *into_input)
+{
+    *into_input = text_ends(name, "_");
+    return text_is_one(name, "aten::add_", "aten::sub_", "aten::mul_", "aten::div_",
+                       "aten::addcmul_", "aten::addcdiv_", "aten::lerp_", "aten::add", "aten::sub",
+                       "aten::mul", "aten::div", "aten::addcmul", "aten::addcdiv", "aten::lerp");
+}
+
+/* How many such ops into new tensors update what as many gradients are of; where none accumulated,
+ * as a function returned them, what so many functions of autograd made. */
+static inline size_t name_updates_needed(size_t n_gradients, size_t n_functions)
+{
+    return n_gradients > 0 ? n_gradients : MAX(4, n_functions / 8);
+}

@@ -5,9 +5,9 @@
  * later, the last ones on their thread with the sequence number of a backward op, wherever they
  * stand. These make *passes*, stretches of forward or of backward work. Ranges of the optimizer are
  * update but for passes within (a closure), and so are ops between a backward and a forward pass
- * that write as many tensors as gradients were made. Where nothing is numbered, ops of the program
- * between two backward ones part two passes. What is called after an update and called in forward
- * passes, too, evaluates.
+ * that write, or make anew, as many tensors as gradients were made. Where nothing is numbered, ops
+ * of the program between two backward ones part two passes. What is called after an update and
+ * called in forward passes, too, evaluates.
  *
  * Other spans are classified by place. On an autograd thread they are backward. On other threads
  * they go with what comes next in the iteration; with what was last where nothing comes, or where a
@@ -32,8 +32,10 @@ struct phases_pass {
     int64_t start_ns, end_ns;
     int64_t updated_ns;   /* the update's end; INT64_MIN: none follows */
     int64_t written_ns;   /* the last op that follows and writes into its input */
+    int64_t made_ns;      /* and the last that updates into a new tensor */
     int64_t evaluates_ns; /* the first op behind the update that is a forward pass's; INT64_MAX */
-    uint32_t n_written, n_gradients, n_marks;
+    uint32_t n_written, n_made, n_gradients, n_marks;
+    bool made; /* all of these: a forward pass's op followed */
     uint32_t step;
     uint8_t phase;
 };
@@ -233,8 +235,8 @@ static void join_marks(struct phases_finder *f)
         if (!last || last->phase != mark->phase || last->step != mark->step ||
             calls_between(f, &next, last->end_ns, mark->start_ns)) {
             array_add(&f->passes, .start_ns = mark->start_ns, .end_ns = mark->end_ns,
-                      .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .evaluates_ns = INT64_MAX,
-                      .step = mark->step, .phase = mark->phase);
+                      .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .made_ns = INT64_MIN,
+                      .evaluates_ns = INT64_MAX, .step = mark->step, .phase = mark->phase);
             last = &f->passes.at[f->passes.n - 1];
         }
         last->end_ns = MAX(last->end_ns, mark->end_ns);
@@ -250,13 +252,6 @@ static size_t pass_at(const struct phases_finder *f, size_t n, int64_t time)
     while (n < f->passes.n && f->passes.at[n].start_ns <= time)
         n++;
     return n;
-}
-
-/* Of tensors as an optimizer is written by hand, or an average of parameters. */
-static bool writes_into_input(const char *name)
-{
-    return text_is_one(name, "aten::add_", "aten::sub_", "aten::mul_", "aten::div_",
-                       "aten::addcmul_", "aten::addcdiv_", "aten::lerp_");
 }
 
 /* TensorFlow's ops that do, whose next step may begin with such as no update needs. */
@@ -289,8 +284,15 @@ static void find_update(struct phases_finder *f, const struct phases_place *plac
     } else if (is_outer_op(f, place->at)) {
         const char *name = strtab_get(f->rank->names, span->name);
         bool many = name_writes_many(name);
-        bool assigns = assigns_variable(name) && span->start_ns < end_of_step(f, pass->step);
-        if (!many && !assigns && !writes_into_input(name))
+        bool in_step = span->start_ns < end_of_step(f, pass->step), into_input;
+        bool assigns = assigns_variable(name) && in_step;
+        bool updates = name_updates(name, &into_input);
+        if (updates && !into_input && !pass->made && in_step) {
+            pass->made_ns = end_ns;
+            pass->n_made++;
+        }
+        pass->made |= !updates && f->forward[span->name];
+        if (!many && !assigns && !(updates && into_input))
             return;
         pass->written_ns = MAX(pass->written_ns, end_ns);
         pass->n_written = many ? UINT32_MAX : pass->n_written + (pass->n_written < UINT32_MAX);
@@ -345,6 +347,9 @@ static void finish_passes(struct phases_finder *f)
     EACH (struct phases_pass, pass, f->passes) {
         if (pass->n_written >= MAX(pass->n_gradients, 1))
             pass->updated_ns = MAX(pass->updated_ns, pass->written_ns);
+        else if (pass->phase == DPRO_OP_BW && pass->updated_ns == INT64_MIN &&
+                 pass->n_made >= name_updates_needed(pass->n_gradients, pass->n_marks))
+            pass->updated_ns = pass->made_ns;
         if (pass->step != first->step)
             first = pass;
         if (pass->updated_ns == INT64_MIN || pass->step == f->rank->steps.n)
@@ -362,8 +367,8 @@ static void finish_passes(struct phases_finder *f)
     }
 }
 
-/* What a forward pass calls: ops that are differentiated later; where nothing is numbered, those
- * before the first pass of a step. */
+/* What a forward pass calls: ops that are differentiated later, or call such (aten::linear); where
+ * nothing is numbered, those before the first pass of a step. */
 static void find_forward_name(struct phases_finder *f, const struct phases_place *place)
 {
     const struct trace_span *span = place->span;
@@ -374,7 +379,8 @@ static void find_forward_name(struct phases_finder *f, const struct phases_place
                  f->passes.at[n].step == place->step &&
                  (n == 0 || f->passes.at[n - 1].step != place->step);
     bool outer = !is_op(f, span->parent) || f->phases[span->parent] != DPRO_OP_FW;
-    if (outer && (f->phases[place->at] == DPRO_OP_FW || first) &&
+    bool forward = f->phases[place->at] == DPRO_OP_FW || f->phases[place->at] == HOLDS_PASS;
+    if (outer && (forward || first) &&
         text_begins(strtab_get(f->rank->names, span->name), "aten::"))
         f->forward[span->name] = true;
 }
@@ -422,9 +428,9 @@ void build_phases(struct rank_build *rank)
             find_forward_ops(&f, t);
     on_spans(&f, collect_mark);
     join_marks(&f);
+    on_spans(&f, find_forward_name);
     on_spans(&f, find_update);
     finish_passes(&f);
-    on_spans(&f, find_forward_name);
     on_spans(&f, find_evaluation);
     for (f.placing = UNKNOWN; f.placing <= HOLDS_PASS; f.placing++)
         on_spans(&f, find_phase);

@@ -4,7 +4,8 @@
  * function the two passes are under way, so that no iteration ends in between. */
 #include "graph/steps/training.h"
 
-/* An op of the main thread that may have a function of autograd. */
+/* An op of the main thread that may have a function of autograd, as those have which a backward
+ * pass runs to be differentiated itself. */
 struct forward {
     int32_t sequence;
     int64_t start_ns, outer_ns; /* its start, and that of the outermost op that it lies in */
@@ -47,9 +48,14 @@ static void find_main_ops(struct training *t, const bool *in_backward, forward_a
         if (span->window == t->window && span->kind == SPAN_ANNOTATION &&
             (t->rank->classes[span->name] & NAME_LOADER))
             array_push(&t->loads, span->start_ns);
-        if (span->window != t->window || in_backward[i] ||
-            (span->kind != SPAN_CPU_OP && span->kind != SPAN_RUNTIME))
+        if (span->window != t->window || (span->kind != SPAN_CPU_OP && span->kind != SPAN_RUNTIME))
             continue;
+        if (in_backward[i]) {
+            if (span->kind == SPAN_CPU_OP && span->sequence >= 0 && span->fwd_thread == 0 &&
+                !(t->rank->classes[span->name] & NAME_BACKWARD))
+                array_add(forwards, span->sequence, span->start_ns, span->start_ns);
+            continue;
+        }
         if (t->ops.n == 0 || !training_in_work(trace, span))
             array_push(&t->ops, span);
         if (span->kind == SPAN_CPU_OP && span->sequence >= 0)
@@ -178,6 +184,8 @@ struct step_part *step_parts_add(step_part_array *parts, const struct training *
         array_push(&part->backward, t->backward.at[i]->name);
         n_numbered += t->backward.at[i]->sequence >= 0;
     }
+    part->n_passes = LOWER_BOUND(k, 0, t->passes.n, t->passes.at[k].start_ns < end_ns) -
+                     LOWER_BOUND(k, 0, t->passes.n, t->passes.at[k].start_ns < start_ns);
     part->is_fragment =
         parts->n == 1 && (n_lost * 10 > n_numbered || (end == first && t->backward.n > 0));
     return part;
@@ -227,12 +235,28 @@ static size_t count_lacking(const uint32_t *a, size_t n_a, const uint32_t *b, si
 #define LACKING(a, b, values)                                                                      \
     count_lacking((a)->values.at, (a)->values.n, (b)->values.at, (b)->values.n)
 
+/* Whether two did the same work backward in a pass, but for a tenth. */
+static bool same_backward(const struct step_part *a, const struct step_part *b)
+{
+    size_t in_a = MAX(a->n_passes, 1), in_b = MAX(b->n_passes, 1), differ = 0;
+    for (size_t i = 0, k = 0; i < a->backward.n || k < b->backward.n;) {
+        uint32_t name = MIN(i < a->backward.n ? a->backward.at[i] : UINT32_MAX,
+                            k < b->backward.n ? b->backward.at[k] : UINT32_MAX);
+        size_t n_a = 0, n_b = 0;
+        for (; i < a->backward.n && a->backward.at[i] == name; i++)
+            n_a += in_b;
+        for (; k < b->backward.n && b->backward.at[k] == name; k++)
+            n_b += in_a;
+        differ += MAX(n_a, n_b) - MIN(n_a, n_b);
+    }
+    return differ * 10 <= MAX(a->backward.n * in_b, b->backward.n * in_a);
+}
+
 static bool training_repeats(const struct step_part *part, const struct step_part *before,
                              bool last)
 {
-    return (LACKING(part, before, backward) + LACKING(before, part, backward)) * 10 <=
-               MAX(part->backward.n, before->backward.n) &&
-           LACKING(part, before, names) == 0 && (last || LACKING(before, part, names) == 0);
+    return same_backward(part, before) && LACKING(part, before, names) == 0 &&
+           (last || LACKING(before, part, names) == 0);
 }
 
 static size_t first_whole(const step_part_array *parts)

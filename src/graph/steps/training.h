@@ -48,7 +48,7 @@ struct step_part {
     ARRAY(uint32_t) backward; /* names of autograd's functions in it, sorted */
     ARRAY(uint32_t) names;    /* of what else tells parts apart, each once, sorted */
     ARRAY(uint32_t) ops;      /* names of the main thread's outermost ops, sorted */
-    size_t n_loads;
+    size_t n_loads, n_passes;
     bool is_fragment; /* the recording began or ended within it */
 };
 typedef ARRAY(struct step_part) step_part_array;
@@ -60,11 +60,12 @@ void step_parts_finish(step_part_array *parts, const struct training *t);
 void step_parts_fini(step_part_array *parts);
 
 /* How many parts in a row are an iteration: their shortest period, at which they repeat in nine of
- * ten places. A part repeats another one if it did the same work backward but for a tenth, and has
- * the same names; the last one may lack some. Where all do, those that take turns are one: one of
- * them loads a batch and another does not, or each calls ops that the other does not, as two
- * optimizers of one class do. A validation pass or a checkpoint in some of them only adds to what
- * they are. Leaves out a fragment at the start. 0: none. */
+ * ten places. A part repeats another one if it did the same work backward in a pass but for a tenth
+ * (an epoch's last one may accumulate fewer), and has the same names; the last one may lack some.
+ * Where all do, those that take turns are one: one of them loads a batch and another does not, or
+ * each calls ops that the other does not, as two optimizers of one class do. A validation pass or a
+ * checkpoint in some of them only adds to what they are. Leaves out a fragment at the start. 0:
+ * none. */
 size_t step_parts_period(const step_part_array *parts);
 
 /* Makes one of each so many; a rest at the end is a fragment. */

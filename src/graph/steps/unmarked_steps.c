@@ -212,11 +212,38 @@ static void find_gaps(const struct training *t, gap_array *gaps)
     }
 }
 
+static bool may_update(const struct training *t, const struct trace_span *op)
+{
+    bool into_input;
+    const char *name = span_name(t->rank, op);
+    return name_writes_many(name) || name_updates(name, &into_input);
+}
+
+/* Whether every part but the last, of which the recording may lack the end, updates what it has
+ * gradients for. */
+static bool all_update(const struct training *t, const step_part_array *parts)
+{
+    size_t o = 0, b = 0;
+    for (size_t i = 0; i + 1 < parts->n; i++) {
+        size_t n_gradients = 0, n_functions = parts->at[i].backward.n, n = 0;
+        for (; b < t->backward.n && t->backward.at[b]->start_ns < parts->at[i].end_ns; b++)
+            n_gradients += (t->rank->classes[t->backward.at[b]->name] & NAME_ACCUMULATE) != 0;
+        for (; o < t->ops.n && t->ops.at[o]->start_ns < parts->at[i].end_ns; o++)
+            if (t->ops.at[o]->start_ns >= t->passes.at[i].end_ns && may_update(t, t->ops.at[o]))
+                n += name_writes_many(span_name(t->rank, t->ops.at[o])) ? n_functions + 4 : 1;
+        if (n < name_updates_needed(n_gradients, n_functions))
+            return false;
+    }
+    return parts->n > 1;
+}
+
 /* Parts are alike if they communicate with the same calls, and do the same after the backward pass:
- * of micro-batches the last one does more. */
+ * of micro-batches the last one does more. Where all update, what else some do is an evaluation, or
+ * a checkpoint. */
 static void name_parts(const struct training *t, step_part_array *parts)
 {
     const struct rank_build *rank = t->rank;
+    bool update = all_update(t, parts);
     const uint32_t sync =
         NAME_STREAM_SYNC | NAME_DEVICE_SYNC | NAME_STREAM_WAIT | NAME_EVENT_RECORD;
     const uint32_t comm = NAME_COMM_CALL | NAME_COMM_PARAM | NAME_COMM_RUN;
@@ -224,7 +251,7 @@ static void name_parts(const struct training *t, step_part_array *parts)
     for (size_t i = 0; i < parts->n; i++)
         for (; o < t->ops.n && t->ops.at[o]->start_ns < parts->at[i].end_ns; o++)
             if (t->ops.at[o]->start_ns >= t->passes.at[i].end_ns &&
-                !(rank->classes[t->ops.at[o]->name] & sync))
+                !(rank->classes[t->ops.at[o]->name] & sync) && !update)
                 array_push(&parts->at[i].names, t->ops.at[o]->name);
     EACH_OF (const struct trace_span, span, rank->trace->spans, rank->trace->n_spans) {
         if (span->window != t->window || span->kind > SPAN_ANNOTATION ||

@@ -109,6 +109,10 @@ struct contradiction {
 };
 typedef ARRAY(struct contradiction) contradictions;
 
+/* near_rates.c: the rate that moments near each other tell of each clock, from the reference on
+ * along pairs that have them; 0: none. known[clock] is room. */
+void near_rates(const struct align *align, const struct window *window, bool *known, double *rate);
+
 /* window.c: one line a clock for a window of the axis, if the constraints allow it; window->lines
  * hold a guess. False: they don't; then *why, unless it is NULL, has contradictions of different
  * pairs. */

@@ -274,90 +274,6 @@ static void name_cycles(struct window_work *work)
         name_conflict(work, &cycles->arcs[first], cycles->ends[i] - first);
 }
 
-/* ---- drifts by moments near each other ---- */
-
-/* The median, in a third of the time, of how far the high clock is before the low one. */
-struct near_third {
-    double median, error, at; /* its standard error; its mean time on the low clock */
-};
-
-static struct near_third third_of(const struct pair *pair, int64_t from_ns, int64_t to_ns,
-                                  double *scratch)
-{
-    enum { FEWEST = 5 };
-    const double ERROR_OF_MEDIAN = 1.2533, STD_OF_DEVIATION = 1.4826;
-    struct near_third is = {.error = INFINITY};
-    size_t n = 0;
-    EACH (const struct near, near, pair->nears) {
-        if (near->low_ns < from_ns || near->low_ns > to_ns)
-            continue;
-        is.at += (double)(near->low_ns - from_ns);
-        scratch[n++] = (double)((near->high_ns - pair->nears.at->high_ns) -
-                                (near->low_ns - pair->nears.at->low_ns));
-    }
-    if (n < FEWEST)
-        return is;
-    is.at = (double)from_ns + is.at / (double)n;
-    is.median = stats_median_upper(scratch, n);
-    for (size_t i = 0; i < n; i++)
-        scratch[i] = fabs(scratch[i] - is.median);
-    is.error =
-        ERROR_OF_MEDIAN * STD_OF_DEVIATION * stats_median_upper(scratch, n) / sqrt((double)n);
-    return is;
-}
-
-/* By how much the high clock runs faster than the low one: if what they differ by in the first and
- * the last third of the moments is further apart than four standard errors, and a rounding. */
-static double rate_of_nears(const struct window_work *work, const struct pair *pair,
-                            double *scratch)
-{
-    const double SURE = 4, ROUNDING_NS = 2000;
-    const struct line *low = &work->window->lines[pair->low];
-    int64_t from = INT64_MAX, to = INT64_MIN;
-    EACH (const struct near, near, pair->nears) {
-        double at = line_at(low, near->low_ns, work->window->start_ns);
-        if (at < 0 || at > work->length_ns)
-            continue;
-        from = MIN(from, near->low_ns);
-        to = MAX(to, near->low_ns);
-    }
-    if (from >= to)
-        return 0;
-    struct near_third first = third_of(pair, from, from + (to - from) / 3, scratch);
-    struct near_third last = third_of(pair, to - (to - from) / 3, to, scratch);
-    double apart = last.median - first.median, rate = apart / (last.at - first.at);
-    bool sure = fabs(apart) > ROUNDING_NS + SURE * hypot(first.error, last.error);
-    return sure && fabs(rate) < ALIGN_MAX_DRIFT ? rate : 0;
-}
-
-/* From the reference on, along pairs whose moments tell: clocks hang together through others. */
-static void find_near_rates(struct window_work *work)
-{
-    const struct align *a = work->a;
-    size_t most = 0;
-    EACH (const struct pair, pair, a->pairs)
-        most = MAX(most, pair->nears.n);
-    if (most == 0)
-        return;
-    SCRATCH double *scratch = mem_alloc(most * sizeof *scratch);
-    for (uint32_t c = 0; c < a->n_clocks; c++)
-        work->known[c] = c == 0;
-    for (bool more = true; more;) {
-        more = false;
-        EACH (const struct pair, pair, a->pairs) {
-            bool low = work->known[pair->low];
-            if (low == work->known[pair->high] || pair->nears.n == 0)
-                continue;
-            double rate = rate_of_nears(work, pair, scratch);
-            if (low)
-                work->near_rate[pair->high] = work->near_rate[pair->low] - rate;
-            else
-                work->near_rate[pair->low] = work->near_rate[pair->high] + rate;
-            work->known[low ? pair->high : pair->low] = more = true;
-        }
-    }
-}
-
 /* ---- drifts and offsets ---- */
 
 /* The ranges of all clocks in each of the three measures. False: there are none, for reasons that
@@ -623,7 +539,7 @@ static bool solve_pass(struct window_work *work, int pass)
     window_collect(work, pass);
     find_tied(work);
     if (pass == 0)
-        find_near_rates(work);
+        near_rates(a, work->window, work->known, work->near_rate);
     for (uint32_t p = 0; p < a->pairs.n && (fits || work->why); p++) {
         uint32_t arcs[] = {2 * p, 2 * p + 1};
         if (!is_used(work, arcs[0]) && !is_used(work, arcs[1])) {

@@ -155,8 +155,6 @@ static inline void kineto_tell(struct kineto_event *ev, const struct guess *gues
         ev->tid = guess->value;
         ev->on_stream |= guess->on_stream;
         break;
-    default:
-        break;
     }
 }
 

@@ -10,7 +10,8 @@ static int32_t device_number(int64_t device)
     return device >= 0 && device <= INT32_MAX ? (int32_t)device : 0;
 }
 
-/* The devices' lists follow each other; that of the last one may not have ended. */
+/* An entry's device is told by the list that it stands in: the n-th list is the n-th device's.
+ * Entries of a list that the file ends in are of that of the first segment. */
 static void find_devices(struct snapshot_part *of)
 {
     SCRATCH struct map by_list = {0};

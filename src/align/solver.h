@@ -109,7 +109,7 @@ struct contradiction {
 };
 typedef ARRAY(struct contradiction) contradictions;
 
-/* near_rates.c: the rate that moments near each other tell of each clock, from the reference on
+/* near_rates.c: each clock's rate by moments near each other, from the reference on
  * along pairs that have them; 0: none. known[clock] is room. */
 void near_rates(const struct align *align, const struct window *window, bool *known, double *rate);
 

@@ -185,15 +185,21 @@ static uint32_t tier_of(const struct values *v, uint8_t tier, uint32_t *later)
     return members;
 }
 
-/* What to do first: what wins most of a tier, then what does without that, ..., then the next tier:
- * what wins by hiding a fault is not to be done in place of mending it. */
-static void find_order(struct values *v, struct blame *blames)
+/* A cause's gain once those of earlier tiers are mended, and those of its own that win more. */
+struct ranked_cause {
+    uint32_t cause;
+    uint8_t tier;
+    double gain;
+};
+
+/* Tier by tier; of a tier what wins most, then what does without that, ... Returns how many. */
+static uint32_t find_steps(struct values *v, struct ranked_cause *steps, struct blame *blames)
 {
-    uint32_t left = v->causes, of_tier, later, place = 0;
+    uint32_t left = v->causes, of_tier, later, n = 0;
     for (uint8_t tier = 0; left != 0; tier++)
-        for (of_tier = tier_of(v, tier, &later); of_tier != 0;) {
-            uint32_t asked = place == 0 ? left : of_tier, best = UINT32_MAX;
-            double most = -1;
+        for (of_tier = tier_of(v, tier, &later); of_tier != 0; n++) {
+            uint32_t asked = n == 0 ? left : of_tier;
+            steps[n] = (struct ranked_cause){.tier = tier, .gain = -1};
             for (uint32_t c = 0; c < v->unrolled->n_causes; c++)
                 if (asked >> c & 1)
                     values_want(v, WHOLE(left & ~(1U << c)));
@@ -203,20 +209,50 @@ static void find_order(struct values *v, struct blame *blames)
                     continue;
                 double gain =
                     values_mean(v, WHOLE(left)) - values_mean(v, WHOLE(left & ~(1U << c)));
-                if (place == 0) {
-                    blames[c].alone_ns = MAX(gain, 0);
+                gain = MAX(gain, 0);
+                if (n == 0) {
+                    blames[c].alone_ns = gain;
                     blames[c].usual_ns = usual_gain(v, left, c);
                 }
-                if ((of_tier >> c & 1) && MAX(gain, 0) > most) {
-                    most = MAX(gain, 0);
-                    best = c;
+                if ((of_tier >> c & 1) && gain > steps[n].gain) {
+                    steps[n].gain = gain;
+                    steps[n].cause = c;
                 }
             }
-            blames[best].order = ++place;
-            blames[best].in_order_ns = most;
-            left &= ~(1U << best);
-            of_tier &= ~(1U << best);
+            left &= ~(1U << steps[n].cause);
+            of_tier &= ~(1U << steps[n].cause);
         }
+    return n;
+}
+
+/* What to do first: the largest gain. That of a later tier counts as it is once faults are mended:
+ * what wins by hiding a fault is not to be done in place of mending it. */
+static void find_order(struct values *v, struct blame *blames)
+{
+    struct ranked_cause steps[32];
+    uint32_t n = find_steps(v, steps, blames), left = v->causes, chosen[32];
+    for (uint32_t place = 0; place < n; place++) {
+        uint32_t best = UINT32_MAX, seen = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (!(left >> steps[i].cause & 1) || seen >> steps[i].tier & 1)
+                continue;
+            seen |= 1U << steps[i].tier;
+            if (best == UINT32_MAX || steps[i].gain > steps[best].gain)
+                best = i;
+        }
+        chosen[place] = steps[best].cause;
+        left &= ~(1U << chosen[place]);
+        values_want(v, WHOLE(left));
+    }
+    values_make(v);
+    left = v->causes;
+    for (uint32_t place = 0; place < n; place++) {
+        struct blame *blame = &blames[chosen[place]];
+        double before = values_mean(v, WHOLE(left));
+        left &= ~(1U << chosen[place]);
+        blame->order = place + 1;
+        blame->in_order_ns = before - values_mean(v, WHOLE(left));
+    }
 }
 
 /* Whether less than half of the iterations have a part of it worth naming. */

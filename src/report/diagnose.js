@@ -109,13 +109,13 @@ function stragglerFacts(m) {
 /* The field's own measures: POP's efficiencies, MFU by family of ops, who waits for whom. */
 function measuresCard(m) {
   const part = (v) => (known(v) ? pct(100 * v, 1) : "unknown"), pop = m.pop || {}, waits = m.waiting || [];
-  const column = (title, key, places) => ({ title, num: true, cell: (f) => (known(f[key]) ? f[key].toFixed(places) : ""), by: (f) => f[key] });
+  const column = (title, key) => ({ title, num: true, cell: (f) => (known(f[key]) ? String(Number(f[key].toPrecision(3))) : ""), by: (f) => f[key] });
   return card("Measures", known(pop.parallel_efficiency) ? facts([["parallel efficiency (POP), the product of these three", part(pop.parallel_efficiency)],
     ["load balance", part(pop.load_balance)], ["serialisation", part(pop.serialisation)], ["transfer", part(pop.transfer)]]) : null,
   facts([known(pop.launch) ? ["launch efficiency: the GPU's computing, of that and of its waiting for launches", part(pop.launch)] : null,
     ["MFU" + (m.device ? ", of " + m.device : ""), known(m.mfu) ? part(m.mfu) + ", peak by " + m.peak_source : m.mfu_needs ? "can't be told without " + m.mfu_needs : "unknown"]].filter(known)),
-  m.families && m.families.length ? table([{ title: "ops", cell: (f) => f.family + ", " + f.precision }, column("GFLOP", "gflop", 1), column("busy, ms", "busy_ms", 2),
-    column("TFLOP/s", "tflops_per_s", 2), column("GB/s", "gbytes_per_s", 1), column("limit, TFLOP/s", "limit_tflops_per_s", 2),
+  m.families && m.families.length ? table([{ title: "ops", cell: (f) => f.family + ", " + f.precision }, column("GFLOP", "gflop"), column("busy, ms", "busy_ms"),
+    column("TFLOP/s", "tflops_per_s"), column("GB/s", "gbytes_per_s"), column("limit, TFLOP/s", "limit_tflops_per_s"),
     { title: "limited by", cell: (f) => f.bound_by }], m.families) : null,
   ...(known(m.S) ? stragglerFacts(m) : []),
   waits.length ? el("h3", "", "Who waits for whom") : null,

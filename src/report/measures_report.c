@@ -11,6 +11,8 @@ enum { MATRIX_RANKS = TABLE_MOST - 1, LONGEST_WAITS = 8 };
 static const char *const families[N_FAMILIES] = {"matmul", "convolution", "attention"};
 static const char *const precisions[N_PRECISIONS] = {"fp64", "fp32", "16-bit", "8-bit"};
 
+#define LEAST_COUNTED 0.1 /* of computing: with less, MFU would be of what is not seen */
+
 /* What MFU lacks; NULL: nothing. */
 static const char *mfu_needs(const struct roofline *r)
 {
@@ -18,6 +20,9 @@ static const char *mfu_needs(const struct roofline *r)
         return "shapes of ops, and a timeline of stages has none";
     if (r->lacks_strides)
         return "strides of convolutions, which PyTorch records since 2.0";
+    if (r->n_ranks > 0 && r->busy < LEAST_COUNTED)
+        return "ops of which dpro counts the operations (products, convolutions, attention), and "
+               "these are less than a tenth of computing";
     return r->n_ranks > 0  ? NULL
            : r->of_pytorch ? "shapes of ops: record with torch.profiler.profile(record_shapes=True)"
                            : "shapes of ops, which dpro reads of PyTorch's profiles only";
@@ -44,7 +49,15 @@ static void put_roofline(struct writer *w, const struct roofline *r)
                         peak_source(r), NUMBER(100 * r->busy, 0));
     if (r->n_ranks == 0)
         return;
-    table_cells(&table, "of a rank", "GFLOP", "busy", "TFLOP/s", "GB/s", "of its limit");
+    double most = 0, fastest = 0; /* per ns: a thousandth of TFLOP/s */
+    for (int f = 0; f < N_FAMILIES; f++)
+        for (int p = 0; p < N_PRECISIONS; p++) {
+            most = fmax(most, r->of[f][p].flops);
+            fastest = fmax(fastest, r->of[f][p].flops / fmax(r->of[f][p].ns, 1));
+        }
+    bool few = most < 1e9, slow = fastest < 1e3;
+    table_cells(&table, "of a rank", few ? "MFLOP" : "GFLOP", "busy", slow ? "GFLOP/s" : "TFLOP/s",
+                "GB/s", "of its limit");
     for (int f = 0; f < N_FAMILIES; f++)
         for (int p = 0; p < N_PRECISIONS; p++) {
             const struct family_work *of = &r->of[f][p];
@@ -52,8 +65,9 @@ static void put_roofline(struct writer *w, const struct roofline *r)
                 continue;
             double limit = roofline_limit(r, p, of->flops / of->bytes) / 1e9;
             table_cell(&table, "%s, %s", families[f], precisions[p]);
-            table_cells(&table, NUMBER(of->flops / 1e9, 1), TIME((int64_t)of->ns),
-                        NUMBER(of->flops / of->ns / 1e3, 2), NUMBER(of->bytes / of->ns, 1));
+            table_cells(&table, NUMBER(of->flops / (few ? 1e6 : 1e9), 1), TIME((int64_t)of->ns),
+                        NUMBER(of->flops / of->ns / (slow ? 1 : 1e3), 2),
+                        NUMBER(of->bytes / of->ns, 1));
             table_fixed(&table, 100 * of->flops / of->ns / limit, 0, "%");
         }
     table_write(w, &table);

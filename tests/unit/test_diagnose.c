@@ -156,6 +156,38 @@ TEST(blames_add_up_to_what_is_lost_and_what_takes_nothing_gets_none)
     }
 }
 
+TEST(a_cost_that_wins_more_than_all_faults_comes_first)
+{
+    /* of a tier of faults and one of costs, one takes 4 ns and the other 10, and the reverse */
+    static const int64_t fault[4] = {4, 4, 4, 4}, cost[4] = {10, 10, 10, 10};
+    static const uint8_t tiers[] = {0, 2};
+    static const struct dpro_replay_options options = {.size = sizeof options};
+    for (int faults_cost = 0; faults_cost < 2; faults_cost++) {
+        struct dpro_graph *g = graph_of("a:20@d0 -> b:100@d0 -> e* => a");
+        struct example e = {.g = g};
+        struct blame blames[2];
+        chain_init(&e.chain, g, &options, NULL);
+        e.chain.all_prev = true;
+        chain_run(&e.chain);
+        e.d = (struct diagnosed){
+            .g = g, .n_iterations = e.chain.n_main, .copies = e.chain.copies + e.chain.n_warm_up};
+        for (uint32_t c = 0; c < 2; c++) {
+            e.found[c].arena = &e.arena;
+            array_add(&e.found[c].pieces, .op = op_named(g, c ? "b" : "a"),
+                      .part = found_part(&e.found[c], 0, "it"),
+                      .ns = (c == 0) == (faults_cost == 1) ? cost : fault);
+        }
+        unrolled_make(&e.unrolled, &e.chain, &e.d, e.found, 2);
+        struct values values = {.unrolled = &e.unrolled, .threads = 1, .causes = 3, .tiers = tiers};
+        shapley_find(&values, blames);
+        assert_int_equal(blames[0].order, faults_cost ? 1 : 2);
+        assert_int_equal(blames[1].order, faults_cost ? 2 : 1);
+        assert_true(is_near(blames[0].in_order_ns, faults_cost ? 10 : 4));
+        values_fini(&values);
+        example_free(&e);
+    }
+}
+
 /* The same by the event-driven engine: measured iterations without what causes take of them. */
 static double replayed_mean(const struct example *e, uint32_t causes)
 {

@@ -514,6 +514,10 @@ TEST(arithmetic_of_ops_is_that_of_torch_flop_counter)
          "[[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [], []]", "[]", 65536},
         {"aten::_scaled_dot_product_flash_attention_backward",
          "[[2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [2, 4, 16, 8], [], []]", "[]", 163840},
+        /* which does not count these: 10 rows by both weights, in the backward pass twice */
+        {"aten::mkldnn_rnn_layer", "[[5, 2, 3], [16, 3], [16, 4], [16], [16]]", "[]", 2240},
+        {"aten::mkldnn_rnn_layer_backward", "[[5, 2, 3], [16, 3], [16, 4], [16], [16]]", "[]",
+         4480},
         {"aten::mm", "[[2, 3], []]", "[]", 0},
         {"aten::convolution", "[[8, 3, 32, 32], [64, 3, 7, 7]]", "[]", -1}, /* not known */
         {"aten::add", "[[2, 3], [2, 3]]", "[]", 0},

@@ -3,7 +3,7 @@
  * must read and write at least once. */
 #include "ingest/pytorch/kineto.h"
 
-enum formula { BY_PRODUCT, BY_CONVOLUTION, BY_ATTENTION };
+enum formula { BY_PRODUCT, BY_RECURRENCE, BY_CONVOLUTION, BY_ATTENTION };
 
 static const struct counted {
     const char *name;
@@ -17,6 +17,8 @@ static const struct counted {
     {"aten::_addmm_activation", BY_PRODUCT, FAMILY_MATMUL, 1, false},
     {"aten::baddbmm", BY_PRODUCT, FAMILY_MATMUL, 1, false},
     {"aten::_scaled_mm", BY_PRODUCT, FAMILY_MATMUL, 0, false},
+    {"aten::mkldnn_rnn_layer", BY_RECURRENCE, FAMILY_MATMUL, 0, false},
+    {"aten::mkldnn_rnn_layer_backward", BY_RECURRENCE, FAMILY_MATMUL, 0, true},
     {"aten::convolution", BY_CONVOLUTION, FAMILY_CONVOLUTION, 0, false},
     {"aten::convolution_backward", BY_CONVOLUTION, FAMILY_CONVOLUTION, 1, true},
     {"aten::_scaled_dot_product_flash_attention", BY_ATTENTION, FAMILY_ATTENTION, 0, false},
@@ -122,6 +124,18 @@ static double of_product(const struct op_shapes *in, unsigned a, double *out)
     return 2 * dims_product(in->at[a], n) * columns;
 }
 
+/* Of a sequence [t, b, i] with both weights of a layer, [g * h, i] and [g * h, h] for its g gates.
+ * Backward each product has two gradients. */
+static double of_recurrence(const struct op_shapes *in, unsigned a, bool backward, double *out)
+{
+    if (in->n[a] != 3 || in->n[a + 1] != 2 || in->n[a + 2] != 2)
+        return 0;
+    double places = dims_product(in->at[a], 2);
+    *out = places * (double)in->at[a + 2][1];
+    return (backward ? 4 : 2) * places *
+           (dims_product(in->at[a + 1], 2) + dims_product(in->at[a + 2], 2));
+}
+
 /* Of input and weight, with (behind those and the bias) stride, padding, dilation, transposed. */
 static double of_convolution(const struct op_shapes *in, const struct op_shapes *values, unsigned a,
                              bool backward, double *out)
@@ -173,6 +187,8 @@ void op_arithmetic(const char *name, size_t len, const struct op_shapes *inputs,
     double out = 0, flops = 0;
     if (of && of->formula == BY_PRODUCT)
         flops = of_product(inputs, of->first, &out);
+    else if (of && of->formula == BY_RECURRENCE)
+        flops = of_recurrence(inputs, of->first, of->backward, &out);
     else if (of && of->formula == BY_CONVOLUTION)
         flops = of_convolution(inputs, values, of->first, of->backward, &out);
     else if (of)

@@ -41,9 +41,9 @@ static void sum_phases(struct side *s)
         s->communication_ns += (double)t->communication_ns / f->n_ranks;
     }
     for (int p = 0; p < N_RANK_PARTS; p++)
-        if (f->lacks_gpu || (p == RANK_IDLE && !f->any_computes))
+        if (f->g->lacks_gpu || (p == RANK_IDLE && !f->any_computes))
             s->phase_ns[p] = -1; /* a CPU's say nothing beside a GPU's */
-    s->communication_ns = f->lacks_gpu ? -1 : s->communication_ns;
+    s->communication_ns = f->g->lacks_gpu ? -1 : s->communication_ns;
 }
 
 static void find_plan(struct side *s)
@@ -123,7 +123,7 @@ static void comparison_init(struct comparison *c, const struct dpro_comparison *
         sum_phases(&c->sides[i]);
         find_plan(&c->sides[i]);
     }
-    c->lacks_gpu = c->sides[0].facts.lacks_gpu || c->sides[1].facts.lacks_gpu;
+    c->lacks_gpu = c->sides[0].facts.g->lacks_gpu || c->sides[1].facts.g->lacks_gpu;
     against_find_facts(&c->basis, of->a->graph, of->b->graph);
     find_warnings(c);
 }
@@ -143,9 +143,9 @@ static void write_verdict(struct writer *w, const struct comparison *c)
     if (c->lacks_gpu)
         table_paragraph(w, "GPU", 9,
                         "not recorded in %s: what an iteration consists of is not compared",
-                        !b->facts.lacks_gpu   ? "A"
-                        : !a->facts.lacks_gpu ? "B"
-                                              : "A and B");
+                        !b->facts.g->lacks_gpu   ? "A"
+                        : !a->facts.g->lacks_gpu ? "B"
+                                                 : "A and B");
     struct promise p = promise_of(c);
     if (p.verdict)
         table_paragraph(w, "Plan", 9, "expected %s %% less (+- %s points), achieved %s %%: %s",
@@ -242,7 +242,6 @@ static struct writer_field compare_field(const char *key, double ns)
 static void write_side(struct writer *w, const char *key, const struct side *s)
 {
     const struct report_facts *f = &s->facts;
-    const struct dpro_graph *g = f->report->graph;
     const struct memory_fact *memory = memory_highest(f);
     writer_section(w, key, '{');
     writer_fields(w, TEXT("trace", s->name), INT("world_size", f->world_size),
@@ -255,8 +254,8 @@ static void write_side(struct writer *w, const char *key, const struct side *s)
         memory_write_categories(w, "peak_by_category", memory);
     writer_section(w, "communication", '{');
     writer_fields(w, compare_field("ms", s->communication_ns));
-    WRITER_LIST (w, "collectives", i, dpro_graph_n_collectives(g)) {
-        struct dpro_collective one = dpro_graph_collective(g, i);
+    WRITER_LIST (w, "collectives", i, dpro_graph_n_collectives(f->g)) {
+        struct dpro_collective one = dpro_graph_collective(f->g, i);
         writer_object(w, TEXT("kind", dpro_collective_kind_name(one.kind)),
                       INT_IF("size_bytes", facts_is_sized(&one), one.size_bytes),
                       INT("messages", one.n_messages));

@@ -89,15 +89,14 @@ static void write_pipeline(struct writer *w, const struct report_facts *f)
 
 void dimensions_write_text(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    const char *note = dpro_graph_dimensions_note(g);
+    const char *note = dpro_graph_dimensions_note(f->g);
     struct words names;
-    name_all(g, &names);
+    name_all(f->g, &names);
     if (names.n == 0 && !*note)
         return;
     writer_printf(w, "\nParallelism: %s\n", names.n > 0 ? names.text : "not known");
-    for (uint32_t i = 0; i < dpro_graph_n_dimensions(g); i++) {
-        struct dpro_dimension d = dpro_graph_dimension(g, i);
+    for (uint32_t i = 0; i < dpro_graph_n_dimensions(f->g); i++) {
+        struct dpro_dimension d = dpro_graph_dimension(f->g, i);
         char first[16];
         snprintf(first, sizeof first, "  %s ", d.name);
         table_escaped(w, first, 7, d.evidence);
@@ -128,30 +127,29 @@ static void write_parts(struct writer *w, const struct report_facts *f)
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));
     WRITER_ROWS_OF (w, "traffic", const struct traffic_fact, t, p->traffic, p->n_traffic) {
         bool has_one = t->dimension != DPRO_NO_DIMENSION;
-        writer_row(w, INT("from", t->from), INT("to", t->to),
-                   TEXT("dimension",
-                        has_one ? dpro_graph_dimension(f->report->graph, t->dimension).name : NULL),
-                   INT("bytes", MIN(t->bytes, INT64_MAX)), BOOL("assumed", t->assumed));
+        writer_row(
+            w, INT("from", t->from), INT("to", t->to),
+            TEXT("dimension", has_one ? dpro_graph_dimension(f->g, t->dimension).name : NULL),
+            INT("bytes", MIN(t->bytes, INT64_MAX)), BOOL("assumed", t->assumed));
     }
 }
 
 void dimensions_write_json(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    const char *note = dpro_graph_dimensions_note(g);
-    WRITER_ROWS (w, "dimensions", i, dpro_graph_n_dimensions(g)) {
-        struct dpro_dimension d = dpro_graph_dimension(g, i);
+    const char *note = dpro_graph_dimensions_note(f->g);
+    WRITER_ROWS (w, "dimensions", i, dpro_graph_n_dimensions(f->g)) {
+        struct dpro_dimension d = dpro_graph_dimension(f->g, i);
         writer_item(w);
         writer_fields(w, TEXT("name", d.name), INT("size", d.size));
         WRITER_LIST (w, "groups", k, d.n_groups)
-            writer_json_ints(w, dpro_graph_dimension_group(g, i, k), d.size);
+            writer_json_ints(w, dpro_graph_dimension_group(f->g, i, k), d.size);
         writer_fields(w, TEXT("evidence", d.evidence), BOOL("lies_over", d.lies_over),
                       INT("communications", d.n_per_rank), INT("bytes", d.bytes_per_rank),
                       TIME_FIELDS(&f->parallel.dimensions[i].mean));
         writer_close(w, '}');
     }
     const struct parallel_facts *p = &f->parallel;
-    writer_object_if(w, "between_dimensions", p->n_dimensions > dpro_graph_n_dimensions(g),
+    writer_object_if(w, "between_dimensions", p->n_dimensions > dpro_graph_n_dimensions(f->g),
                      TIME_FIELDS(&p->dimensions[p->n_dimensions - 1].mean));
     write_parts(w, f);
     writer_fields(w, TEXT("dimensions_note", *note ? note : NULL));

@@ -8,7 +8,7 @@
 
 static void sum_measured(struct report_facts *f)
 {
-    f->measured = dpro_graph_measured_ns(f->report->graph, &f->n_measured);
+    f->measured = dpro_graph_measured_ns(f->g, &f->n_measured);
     f->measured_ns = f->median_ns = f->std_ns = -1;
     uint32_t n = f->n_measured;
     if (n == 0)
@@ -30,9 +30,6 @@ static void sum_predicted(struct report_facts *f)
     f->p50_ns = dpro_replay_percentile_ns(r->replay, 0.5);
     f->p95_ns = dpro_replay_percentile_ns(r->replay, 0.95);
     f->n_drawn = r->graph->single_iteration ? 0 : r->n_samples; /* one leaves nothing to draw */
-    f->profiler.n = r->profiler_op_ns > 0 || r->profiler_ns > 0;
-    f->profiler.op_ns = r->profiler_op_ns;
-    f->profiler.iteration_ns = r->profiler_ns;
     int64_t as_it_is_ns = r->what_if && r->as_it_is_ns > 0 ? r->as_it_is_ns : f->predicted_ns;
     f->job = job_time_of(r->graph, as_it_is_ns, r->profiler_ns, &f->doubt);
     f->changed_ns =
@@ -41,13 +38,14 @@ static void sum_predicted(struct report_facts *f)
     bool any_size = false;
     for (uint32_t c = 0; c < f->n_comms; c++)
         any_size |= f->comms[c].size_bytes > 0;
-    f->has_daydream = any_size && r->daydream && r->daydream->bandwidth_bytes_per_s > 0;
-    f->daydream = f->has_daydream ? *r->daydream : (struct dpro_daydream){-1, NAN, 0};
-    f->comparable = f->measured_ns > 0 && !f->what_if;
+    f->daydream = any_size && r->daydream && r->daydream->bandwidth_bytes_per_s > 0
+                      ? *r->daydream
+                      : (struct dpro_daydream){-1, NAN, 0};
+    f->comparable = f->measured_ns > 0 && !f->report->what_if;
     f->error_pct = f->daydream_error_pct = NAN;
     if (f->comparable)
         f->error_pct = facts_pct(f->predicted_ns + r->profiler_ns - f->measured_ns, f->measured_ns);
-    if (f->comparable && f->has_daydream)
+    if (f->comparable && f->daydream.iteration_ns >= 0)
         f->daydream_error_pct =
             facts_pct(f->daydream.iteration_ns - f->measured_ns, f->measured_ns);
 }
@@ -78,7 +76,7 @@ static void find_contradiction(struct report_facts *f)
 /* What Horovod's thread does beside transferring. */
 static void find_fusion(struct report_facts *f)
 {
-    const struct dpro_graph *graph = f->report->graph;
+    const struct dpro_graph *graph = f->g;
     uint32_t n_ranks = dpro_graph_n_ranks(graph);
     f->fusion = dpro_trace_fusion(f->report->trace);
     for (dpro_op_id id = 0; f->fusion.n_tensors > 0 && id < dpro_graph_n_ops(graph); id++) {
@@ -97,10 +95,10 @@ static void find_unprofiled_iterations(struct report_facts *f)
 {
     int64_t cost_ns, error_ns;
     f->wire_profiler_ns = f->wire_error_ns = f->wire_predicted_ns = -1;
-    if (f->profiler.n || !f->comparable)
+    if (facts_has_profiler(f) || !f->comparable)
         return; /* it is known, or this is no prediction of the job as it was */
-    f->outside = dpro_graph_unprofiled_iterations(f->report->graph);
-    if (!job_profiler_by_logs(f->report->graph, &cost_ns, &error_ns))
+    f->outside = dpro_graph_unprofiled_iterations(f->g);
+    if (!job_profiler_by_logs(f->g, &cost_ns, &error_ns))
         return;
     f->wire_profiler_ns = cost_ns;
     f->wire_error_ns = error_ns > 0 ? error_ns : -1;
@@ -112,8 +110,7 @@ static void find_unprofiled_iterations(struct report_facts *f)
 /* What the same job took without a profiler, as it is told under "How sure". */
 static void sum_recorded(struct report_facts *f)
 {
-    f->transport = dpro_trace_transport(f->report->trace);
-    if (dpro_graph_steps_tell(f->report->graph))
+    if (dpro_graph_steps_tell(f->g))
         f->unprofiled = dpro_trace_unprofiled(f->report->trace);
     find_fusion(f);
     find_unprofiled_iterations(f);
@@ -129,14 +126,13 @@ static void sum_recorded(struct report_facts *f)
 
 static void sum_ranks(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
     int64_t n_computing = 0;
-    f->n_ranks = dpro_graph_n_ranks(g);
+    f->n_ranks = dpro_graph_n_ranks(f->g);
     f->ranks = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->ranks);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct dpro_rank_time *t = &f->ranks[r].time;
         *t = f->replay->ranks[r];
-        f->ranks[r].unmatched_ns = MIN(g->ranks[r].unmatched_ns, t->idle_ns);
+        f->ranks[r].unmatched_ns = MIN(f->g->ranks[r].unmatched_ns, t->idle_ns);
         /* a communication timeline alone makes an op of each round, of next to no time */
         f->ranks[r].computes =
             facts_pct(t->forward_ns + t->backward_ns + t->update_ns, t->iteration_ns) > 0.1;
@@ -167,18 +163,16 @@ ORDER_OF_INDICES(by_lateness, struct rank_fact,
 /* Which ranks are late, and how often. */
 static void sum_lateness(struct report_facts *f)
 {
-    const struct dpro_replay_view *replay = f->replay;
-    f->n_replayed = replay->n_iterations;
     f->late = arena_array(&f->arena, f->n_ranks + 1, sizeof *f->late);
     for (uint32_t r = 0; r < f->n_ranks; r++) {
         struct rank_fact *rank = &f->ranks[r];
-        for (uint32_t i = 0; i < f->n_replayed; i++)
-            rank->waited_ns += replay->lateness[(size_t)i * replay->n_ranks + r].waited_ns;
-        rank->waited_ns /= f->n_replayed ? f->n_replayed : 1;
-        rank->n_late = replay->ranks_late[r].n;
-        rank->straggles = replay->ranks_late[r].straggles;
+        for (uint32_t i = 0; i < f->replay->n_iterations; i++)
+            rank->waited_ns += f->replay->lateness[(size_t)i * f->replay->n_ranks + r].waited_ns;
+        rank->waited_ns /= f->replay->n_iterations ? f->replay->n_iterations : 1;
+        rank->n_late = f->replay->ranks_late[r].n;
+        rank->straggles = f->replay->ranks_late[r].straggles;
         f->n_stragglers += rank->straggles;
-        rank->later_ns = replay->ranks_late[r].later_ns;
+        rank->later_ns = f->replay->ranks_late[r].later_ns;
         if (rank->n_late > 0)
             f->late[f->n_late++] = r;
     }
@@ -187,7 +181,7 @@ static void sum_lateness(struct report_facts *f)
 
 static void sum_shown(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
+    const struct dpro_graph *g = f->g;
     f->shown =
         g->sample_number && g->shown_sample < g->n_samples ? g->sample_number[g->shown_sample] : -1;
     int64_t first = INT64_MAX, last = INT64_MIN;
@@ -202,17 +196,16 @@ static void sum_shown(struct report_facts *f)
  * what to make cheaper is asked of all GPU ops. */
 static void find_busiest(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
     if (!f->has_gpu)
         return;
-    int64_t *sum = arena_array(&f->arena, g->names.n, sizeof *sum);
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if ((g->flags[op] & GRAPH_OP_GPU) && g->kind[op] <= DPRO_OP_UPDATE)
-            sum[g->name[op]] += g->dur_ns[op];
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (sum[g->name[op]] > f->busiest_ns) {
-            f->busiest_ns = sum[g->name[op]];
-            f->busiest = strtab_get(&g->names, g->name[op]);
+    int64_t *sum = arena_array(&f->arena, f->g->names.n, sizeof *sum);
+    for (uint32_t op = 0; op < f->g->n_ops; op++)
+        if ((f->g->flags[op] & GRAPH_OP_GPU) && f->g->kind[op] <= DPRO_OP_UPDATE)
+            sum[f->g->name[op]] += f->g->dur_ns[op];
+    for (uint32_t op = 0; op < f->g->n_ops; op++)
+        if (sum[f->g->name[op]] > f->busiest_ns) {
+            f->busiest_ns = sum[f->g->name[op]];
+            f->busiest = strtab_get(&f->g->names, f->g->name[op]);
         }
     f->busiest_ns /= f->n_ranks ? f->n_ranks : 1;
 }
@@ -232,18 +225,15 @@ static void sort_kinds(struct report_facts *f)
 
 static void sum_path(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
+    const struct dpro_graph *g = f->g;
     struct map by_name = {0}, on_rank = {0};
-    f->path = f->replay->critical;
-    f->n_path = f->replay->n_critical;
-    f->path_ns = f->replay->critical_ns;
-    f->names = arena_array(&f->arena, f->n_path, sizeof *f->names);
-    for (uint32_t i = 0; i < f->n_path; i++) {
-        const struct dpro_critical_op *c = &f->path[i];
+    f->names = arena_array(&f->arena, f->replay->n_critical, sizeof *f->names);
+    for (uint32_t i = 0; i < f->replay->n_critical; i++) {
+        const struct dpro_critical_op *c = &f->replay->critical[i];
         struct dpro_op op = dpro_graph_op(g, c->op);
         f->kind_ns[op.kind] += c->dur_ns;
         f->kind_ns[PATH_GAP] += c->gap_ns;
-        if (c->gap_ns > f->path[f->longest_gap].gap_ns)
+        if (c->gap_ns > f->replay->critical[f->longest_gap].gap_ns)
             f->longest_gap = i;
         *(g->rank[c->op] < f->n_ranks ? &f->ranks[g->rank[c->op]].path_ns : &f->servers_path_ns) +=
             c->dur_ns + c->gap_ns;
@@ -275,11 +265,10 @@ ORDER(by_size, struct comm_fact, DESCENDING(size_bytes) ?: by_kind(x, y) ?: ASCE
 
 static void sum_comms(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    uint32_t n = dpro_graph_n_collectives(g);
+    uint32_t n = dpro_graph_n_collectives(f->g);
     f->comms = arena_array(&f->arena, n, sizeof *f->comms);
     for (uint32_t i = 0; i < n; i++) {
-        struct dpro_collective c = dpro_graph_collective(g, i);
+        struct dpro_collective c = dpro_graph_collective(f->g, i);
         uint32_t at = 0;
         while (at < f->n_comms && (f->comms[at].n_ranks != c.n_ranks ||
                                    f->comms[at].kind != dpro_collective_kind_name(c.kind) ||
@@ -348,7 +337,7 @@ const char *facts_kind_words(const struct report_facts *f, enum dpro_op_kind kin
         [DPRO_OP_OUT] = "tensors arriving",
         [DPRO_OP_BARRIER] = "boundaries",
     };
-    if (kind == DPRO_OP_FW && f->report->graph->hides_phases)
+    if (kind == DPRO_OP_FW && f->g->hides_phases)
         return "computation of unknown phase";
     return kind < DPRO_N_OP_KINDS ? words[kind] : "other";
 }
@@ -366,7 +355,7 @@ static void write_words(struct report_facts *f)
 {
     enum { MOST_NUMBERS = 6 };
     struct slow_facts *slow = &f->slow;
-    const int64_t *number = f->report->graph->sample_number;
+    const int64_t *number = f->g->sample_number;
     struct words line = {.n = 0};
     if (slow->every > 0)
         words_add(&line, "", "every %u%s iteration (", slow->every, facts_ordinal(slow->every));
@@ -394,7 +383,7 @@ static void slow_find(struct report_facts *f)
 {
     struct slow_facts *slow = &f->slow;
     const int64_t *ns = f->measured;
-    struct slow_ones found = stats_slow_ones(ns, f->report->graph->sample_number, f->n_measured);
+    struct slow_ones found = stats_slow_ones(ns, f->g->sample_number, f->n_measured);
     slow->samples = arena_array(&f->arena, f->n_measured + (size_t)1, sizeof *slow->samples);
     for (uint32_t s = 0; s < f->n_measured; s++)
         if (ns[s] > found.usual_most)
@@ -413,16 +402,13 @@ static void slow_find(struct report_facts *f)
 void facts_sum(struct report_facts *f, const struct dpro_report *report)
 {
     *f = (struct report_facts){.report = report,
+                               .g = report->graph,
                                .replay = dpro_replay_view(report->replay),
                                .warnings = {.trace = report->trace, .graph = report->graph},
                                .framework = dpro_trace_framework(report->trace),
-                               .world_size = (uint32_t)dpro_trace_world_size(report->trace),
-                               .lacks_gpu = report->graph->lacks_gpu,
-                               .seldom = report->graph->seldom,
-                               .what_if = report->what_if};
-    uint32_t n_devices = dpro_graph_n_devices(report->graph);
-    for (dpro_device_id d = 0; d < n_devices; d++)
-        f->has_gpu |= dpro_graph_device(report->graph, d).kind == DPRO_DEVICE_GPU_STREAM;
+                               .world_size = (uint32_t)dpro_trace_world_size(report->trace)};
+    EACH_OF (const struct graph_device, device, f->g->devices, f->g->n_devices)
+        f->has_gpu |= device->kind == DPRO_DEVICE_GPU_STREAM;
     sum_measured(f);
     sum_ranks(f);
     sum_lateness(f);
@@ -432,7 +418,6 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     parallel_sum(f);
     for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
         f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
-    f->pace = dpro_graph_pace(report->graph);
     sum_predicted(f);
     find_contradiction(f);
     sum_recorded(f);

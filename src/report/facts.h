@@ -115,13 +115,11 @@ struct verdict_line {
 struct report_facts {
     struct arena arena;
     const struct dpro_report *report;
-    const struct dpro_replay_view *replay; /* its */
+    const struct dpro_graph *g;            /* its */
+    const struct dpro_replay_view *replay; /* likewise */
     struct warnings warnings;
     const char *framework; /* borrowed */
     uint32_t world_size;
-    const char *lacks_gpu; /* of the graph; NULL: nothing is lacking */
-    const char *seldom;    /* likewise */
-    bool what_if;
 
     uint32_t n_measured;
     const int64_t *measured;                /* borrowed */
@@ -133,18 +131,12 @@ struct report_facts {
     struct job_doubt doubt;               /* of it */
     int64_t changed_ns;                   /* of a what-if: with the change */
     bool comparable;                      /* predicted with measured */
-    double error_pct;  /* predicted, with the profiler's cost, against measured, signed; NAN: not
-                          comparable */
-    bool has_daydream; /* there is none without sizes and a rate */
-    struct dpro_daydream daydream; /* -1, NAN: there is none */
+    double error_pct; /* predicted, with the profiler's cost, against measured, signed; NAN: not
+                         comparable */
+    struct dpro_daydream daydream; /* -1, NAN: there is none, as without sizes or a rate */
     double daydream_error_pct;     /* NAN: not comparable */
     struct dpro_validation validation;
-    struct {
-        uint32_t n; /* 0: not known, or left in */
-        int64_t op_ns, iteration_ns;
-    } profiler;
 
-    struct dpro_pace pace;    /* of ranks that are measured on the GPU */
     uint32_t n_micro_batches; /* whose gradients are added up before an update, the most of a rank;
                                  0: not known, or of a pipeline */
 
@@ -158,7 +150,6 @@ struct report_facts {
     int64_t wire_error_ns;                     /* standard error of that; 0: not known */
     int64_t wire_predicted_ns;                 /* the prediction less that */
 
-    struct dpro_transport_info transport;
     struct dpro_fusion_info fusion;
     int64_t negotiate_ns, copy_ns, callback_ns; /* of Horovod's thread in an iteration, means over
                                                    the ranks */
@@ -168,10 +159,7 @@ struct report_facts {
     bool has_gpu;
     bool communicates; /* some rank does, as far as the trace shows */
 
-    const struct dpro_critical_op *path; /* borrowed */
-    uint32_t n_path;
-    int64_t path_ns;
-    int64_t servers_path_ns;       /* parameter servers' part of it */
+    int64_t servers_path_ns;       /* parameter servers' part of the critical path */
     int64_t kind_ns[PATH_GAP + 1]; /* of the path, by op kind; PATH_GAP: between ops */
     int kinds[PATH_GAP + 1];       /* those that take time, longest first */
     int n_kinds;
@@ -189,7 +177,6 @@ struct report_facts {
     uint32_t most_idle;    /* rank index */
     bool any_computes;     /* some rank does, as far as recorded */
     uint32_t n_stragglers; /* the first of `late` */
-    uint32_t n_replayed;   /* iterations */
     uint32_t *late;        /* ranks that are late in some of them, by index, stragglers and most
                               often first */
     uint32_t n_late;
@@ -207,6 +194,11 @@ struct report_facts {
     struct verdict_line verdict[N_VERDICT];
 };
 
+/* Whether the profiler's cost is known, and taken out. */
+static inline bool facts_has_profiler(const struct report_facts *f)
+{
+    return f->report->profiler_op_ns > 0 || f->report->profiler_ns > 0;
+}
 double facts_pct(int64_t part_ns, int64_t whole_ns); /* 0 of nothing is 0 */
 /* Whether its size is known; a barrier's is 0. */
 bool facts_is_sized(const struct dpro_collective *collective);

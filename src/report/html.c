@@ -29,8 +29,8 @@ static void choose_ops(struct page *page, const struct report_facts *f, int64_t 
                        int64_t *sorted)
 {
     uint32_t n = page->graph->n_ops;
-    for (uint32_t i = 0; i < f->n_path; i++)
-        longest[f->path[i].op] = INT64_MAX;
+    for (uint32_t i = 0; i < f->replay->n_critical; i++)
+        longest[f->replay->critical[i].op] = INT64_MAX;
     if (f->report->diagnosis) { /* what it leads to is kept, where it is drawn */
         const struct dpro_diagnosis_view *view =
             dpro_diagnosis_view(f->report->diagnosis->diagnosis);
@@ -57,16 +57,15 @@ static void choose_ops(struct page *page, const struct report_facts *f, int64_t 
 
 static void page_init(struct page *page, const struct report_facts *f, const struct slices *slices)
 {
-    const struct dpro_graph *g = f->report->graph;
-    *page = (struct page){.graph = g};
-    size_t n = (size_t)g->n_ops + 1;
+    *page = (struct page){.graph = f->g};
+    size_t n = (size_t)f->g->n_ops + 1;
     int64_t *longest = arena_array(&page->arena, n, sizeof *longest);
     int64_t *sorted = arena_array(&page->arena, n, sizeof *sorted);
     page->ops = arena_array(&page->arena, n, sizeof *page->ops);
     page->index = arena_array(&page->arena, n, sizeof *page->index);
-    page->text_at = arena_array(&page->arena, g->names.n, sizeof *page->text_at);
+    page->text_at = arena_array(&page->arena, f->g->names.n, sizeof *page->text_at);
     memset(longest, 0xFF, n * sizeof *longest);
-    memset(page->text_at, 0xFF, g->names.n * sizeof *page->text_at);
+    memset(page->text_at, 0xFF, f->g->names.n * sizeof *page->text_at);
     memset(page->kind_at, 0xFF, sizeof page->kind_at);
     for (uint32_t t = 0; t < slices->n_tracks; t++)
         EACH (const struct drawn_slice, s, slices->tracks[t])
@@ -231,12 +230,12 @@ static void write_collectives(struct writer *w, const struct page *page,
 
 static void write_path(struct writer *w, const struct report_facts *f, const struct page *page)
 {
-    const struct dpro_critical_op *path = f->path;
+    const struct dpro_critical_op *path = f->replay->critical;
     writer_section(w, "path", '{');
-    RISING(w, "op", i, f->n_path, page->index[path[i].op]);
-    RISING(w, "start", i, f->n_path, path[i].start_ns);
-    COLUMN(w, "dur", i, f->n_path, path[i].dur_ns);
-    COLUMN(w, "gap", i, f->n_path, path[i].gap_ns);
+    RISING(w, "op", i, f->replay->n_critical, page->index[path[i].op]);
+    RISING(w, "start", i, f->replay->n_critical, path[i].start_ns);
+    COLUMN(w, "dur", i, f->replay->n_critical, path[i].dur_ns);
+    COLUMN(w, "gap", i, f->replay->n_critical, path[i].gap_ns);
     writer_close(w, '}');
 }
 
@@ -283,8 +282,8 @@ static void write_clocks(struct writer *w, const struct dpro_graph *g)
 static void write_iterations(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_rank_time *times = f->replay->ranks_in; /* a rank's after the other */
-    bool known = times && f->n_ranks > 0 && f->n_replayed == f->n_measured;
-    WRITER_ROWS (w, "iterations", i, known ? f->n_replayed : 0) {
+    bool known = times && f->n_ranks > 0 && f->replay->n_iterations == f->n_measured;
+    WRITER_ROWS (w, "iterations", i, known ? f->replay->n_iterations : 0) {
         writer_open(w, '[');
         for (uint32_t r = 0; r < f->n_ranks; r++, times++)
             for (int p = 0; p < N_RANK_PARTS; p++)

@@ -63,12 +63,12 @@ void memory_find(struct report_facts *f)
             continue;
         }
         *fact = (struct memory_fact){.memory = memory, .index = r, .error_pct = NAN};
-        bool recorded = !f->what_if && memory.measured_reserved_bytes > 0;
+        bool recorded = !f->report->what_if && memory.measured_reserved_bytes > 0;
         uint64_t reserved_bytes =
             recorded ? memory.measured_reserved_bytes : memory.reserved_peak_bytes;
         fact->capacity_pct =
             share_pct(MAX(memory.peak_bytes, reserved_bytes), memory.capacity_bytes);
-        if (!f->what_if)
+        if (!f->report->what_if)
             fact->error_pct = share_pct(memory.peak_bytes, memory.measured_peak_bytes) - 100;
         sort_categories(fact);
         all->n_of_source[memory.source]++;
@@ -162,7 +162,7 @@ static void say_place(struct words *line, const struct report_facts *f,
         columns_shorten(name, sizeof name, m->peak_module[0] ? m->peak_module : "the model", 40);
         words_add(line, phase ? " " : ", ", "of %s", name);
     }
-    columns_shorten(name, sizeof name, dpro_graph_op(f->report->graph, m->peak_op).name, 40);
+    columns_shorten(name, sizeof name, dpro_graph_op(f->g, m->peak_op).name, 40);
     words_add(line, " ", "(%s)", name);
 }
 
@@ -190,7 +190,7 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
     say_place(&line, f, m);
     say_holders(&line, fact);
     if (m->measured_peak_bytes > 0)
-        words_add(&line, "; ", "measured%s %s", f->what_if ? " without the change" : "",
+        words_add(&line, "; ", "measured%s %s", f->report->what_if ? " without the change" : "",
                   BYTES_TEXT(m->measured_peak_bytes));
     if (!isnan(fact->error_pct))
         words_add(&line, " ", "(%s %%)", SIGNED(fact->error_pct));
@@ -211,7 +211,7 @@ static void write_rank(struct writer *w, const struct report_facts *f, const cha
     if (m->measured_reserved_bytes > 0)
         words_add(&line, "; ", "the allocator reserved %s when it was recorded",
                   BYTES_TEXT(m->measured_reserved_bytes));
-    if (m->reserved_peak_bytes > 0 && (f->what_if || m->measured_reserved_bytes == 0))
+    if (m->reserved_peak_bytes > 0 && (f->report->what_if || m->measured_reserved_bytes == 0))
         words_add(&line, "; ", "the allocator reserves %s", BYTES_TEXT(m->reserved_peak_bytes));
     if (!isnan(fact->capacity_pct))
         words_add(&line, "; ", "the device has %s (%s %% of it used)",
@@ -253,7 +253,7 @@ static void write_refused(struct writer *w, const struct report_facts *f)
     if (m->refused_op == DPRO_NO_OP) {
         words_add(&line, " ", "before the iteration");
     } else {
-        columns_shorten(name, sizeof name, dpro_graph_op(f->report->graph, m->refused_op).name, 40);
+        columns_shorten(name, sizeof name, dpro_graph_op(f->g, m->refused_op).name, 40);
         words_add(&line, " ", "in %s", name);
     }
     if (all->n_refused > 1)
@@ -338,7 +338,7 @@ static void write_json_rank(struct writer *w, const struct report_facts *f,
         FIXED("error_pct", fact->error_pct, 3));
     writer_object_at(w, "at", MS_IF("ms", in_op, m->peak_ns),
                      TEXT("phase", phase_word(m->peak_phase)),
-                     TEXT("op", in_op ? dpro_graph_op(f->report->graph, m->peak_op).name : NULL),
+                     TEXT("op", in_op ? dpro_graph_op(f->g, m->peak_op).name : NULL),
                      TEXT("module", m->peak_module));
     memory_write_categories(w, "by_category", fact);
     writer_fields(w, BYTES_KNOWN("capacity_bytes", m->capacity_bytes));

@@ -35,16 +35,15 @@ static struct dimension_fact sum_dimension(const struct report_facts *f, uint32_
 
 static void sum_dimensions(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
     struct parallel_facts *p = &f->parallel;
-    uint32_t n = dpro_graph_n_dimensions(g);
+    uint32_t n = dpro_graph_n_dimensions(f->g);
     if (n == 0)
         return;
     p->dimensions = arena_array(&f->arena, n + (size_t)1, sizeof *p->dimensions);
     for (uint32_t d = 0; d <= n; d++) {
         struct dimension_fact fact = sum_dimension(f, d < n ? d + 1 : 0);
-        fact.name = d < n ? dpro_graph_dimension(g, d).name : "between";
-        fact.bytes = d < n ? dpro_graph_dimension(g, d).bytes_per_rank : 0;
+        fact.name = d < n ? dpro_graph_dimension(f->g, d).name : "between";
+        fact.bytes = d < n ? dpro_graph_dimension(f->g, d).bytes_per_rank : 0;
         if (d < n || fact.most_ns + fact.mean.communication_ns > 0)
             p->dimensions[p->n_dimensions++] = fact;
     }
@@ -155,16 +154,15 @@ ORDER(by_ranks, struct traffic_fact, ASCENDING(from) ?: ASCENDING(to) ?: ASCENDI
 
 static void sum_traffic(struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    struct adder adder = {.graph = g};
+    struct adder adder = {.graph = f->g};
     uint32_t most = 1;
-    for (uint32_t c = 0; c < g->n_collectives; c++)
-        most = MAX(most, g->collectives[c].n_members);
-    for (uint32_t d = 0; d < g->n_dimensions; d++)
-        most = MAX(most, g->dimensions[d].size);
+    for (uint32_t c = 0; c < f->g->n_collectives; c++)
+        most = MAX(most, f->g->collectives[c].n_members);
+    for (uint32_t d = 0; d < f->g->n_dimensions; d++)
+        most = MAX(most, f->g->dimensions[d].size);
     int *ranks = mem_alloc(most * sizeof *ranks);
-    graph_each_message(g, add_message, &adder);
-    EACH_OF (const struct graph_collective, c, g->collectives, g->n_collectives)
+    graph_each_message(f->g, add_message, &adder);
+    EACH_OF (const struct graph_collective, c, f->g->collectives, f->g->n_collectives)
         if (c->n_messages == 0 && c->n_members > 0 && c->n_expected > 1)
             add_collective(&adder, c, ranks);
     array_sort(&adder.all, by_ranks);
@@ -177,6 +175,6 @@ static void sum_traffic(struct report_facts *f)
 void parallel_sum(struct report_facts *f)
 {
     sum_dimensions(f);
-    pipeline_find(f->report->graph, &f->arena, &f->parallel.pipeline);
+    pipeline_find(f->g, &f->arena, &f->parallel.pipeline);
     sum_traffic(f);
 }

@@ -5,10 +5,9 @@
 
 static void write_verdict(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    writer_fields(w, FIXED("error_pct", f->error_pct, 3), BOOL("what_if", f->what_if));
-    WRITER_LIST (w, "left_out", i, dpro_graph_n_left_out(g)) {
-        struct dpro_left_out left_out = dpro_graph_left_out(g, i);
+    writer_fields(w, FIXED("error_pct", f->error_pct, 3), BOOL("what_if", f->report->what_if));
+    WRITER_LIST (w, "left_out", i, dpro_graph_n_left_out(f->g)) {
+        struct dpro_left_out left_out = dpro_graph_left_out(f->g, i);
         writer_object(w, INT("iteration", left_out.number), TEXT("reason", left_out.reason));
     }
     WRITER_LIST (w, "verdict", i, N_VERDICT)
@@ -45,22 +44,22 @@ static void write_ranks(struct writer *w, const struct report_facts *f)
 
 static void write_lateness(struct writer *w, const struct report_facts *f)
 {
-    SCRATCH int64_t *waited = mem_array(f->n_replayed + (size_t)1, sizeof *waited);
+    SCRATCH int64_t *waited = mem_array(f->replay->n_iterations + (size_t)1, sizeof *waited);
     writer_begin(w, "lateness", '{');
     writer_fields(w, INT_IF("straggler", f->n_stragglers > 0, f->ranks[f->late[0]].time.rank),
-                  INT("iterations", f->n_replayed));
+                  INT("iterations", f->replay->n_iterations));
     WRITER_LIST (w, "stragglers", i, f->n_stragglers)
         writer_json_int(w, f->ranks[f->late[i]].time.rank);
     WRITER_LIST (w, "ranks", r, f->n_ranks) {
         if (f->ranks[r].waited_ns == 0 && !f->ranks[r].straggles)
             continue;
-        for (uint32_t i = 0; i < f->n_replayed; i++)
+        for (uint32_t i = 0; i < f->replay->n_iterations; i++)
             waited[i] = f->replay->lateness[(size_t)i * f->replay->n_ranks + r].waited_ns;
         writer_item(w);
         writer_fields(w, INT("rank", f->ranks[r].time.rank), INT("late", f->ranks[r].n_late),
                       MS("later_ms", f->ranks[r].later_ns));
         writer_key(w, "waited_for_ms");
-        writer_json_times(w, waited, f->n_replayed);
+        writer_json_times(w, waited, f->replay->n_iterations);
         writer_close(w, '}');
     }
     writer_close(w, '}');
@@ -102,14 +101,13 @@ static void write_trace(struct writer *w, const struct report_facts *f)
     writer_section(w, "trace", '{');
     writer_fields(w, TEXT("framework", f->framework), INT("world_size", f->world_size));
     WRITER_LIST (w, "ranks_present", r, dpro_trace_n_ranks(trace))
-        if (!is_cut(f->report->graph, dpro_trace_rank(trace, r)))
+        if (!is_cut(f->g, dpro_trace_rank(trace, r)))
             writer_json_int(w, dpro_trace_rank(trace, r));
     writer_key(w, "ranks_without_gpu");
-    writer_json_ints(w, f->report->graph->blind, f->report->graph->n_blind);
-    writer_fields(w, BOOL("gpu_recorded", !f->lacks_gpu),
-                  BOOL("phases_known", !f->report->graph->hides_phases),
-                  BOOL("communication_recognised", f->communicates),
-                  INT("iterations", f->n_measured));
+    writer_json_ints(w, f->g->blind, f->g->n_blind);
+    writer_fields(
+        w, BOOL("gpu_recorded", !f->g->lacks_gpu), BOOL("phases_known", !f->g->hides_phases),
+        BOOL("communication_recognised", f->communicates), INT("iterations", f->n_measured));
     WRITER_LIST (w, "files", i, dpro_trace_n_files(trace)) {
         struct dpro_file_info info = dpro_trace_file(trace, i);
         if (info.format)
@@ -125,17 +123,17 @@ static void write_trace(struct writer *w, const struct report_facts *f)
 
 static void write_measured(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_pace *pace = &f->pace;
+    const struct dpro_pace *pace = &f->g->pace;
     writer_section(w, "measured", '{');
     writer_fields(w, MS_KNOWN("iteration_ms", f->measured_ns), MS_KNOWN("median_ms", f->median_ns),
                   MS_KNOWN("std_ms", f->std_ns));
     writer_key(w, "per_iteration_ms");
     writer_json_times(w, f->measured, f->n_measured);
-    const int64_t *number = f->report->graph->sample_number;
+    const int64_t *number = f->g->sample_number;
     WRITER_LIST (w, "iterations", s, number ? f->n_measured : 0)
         writer_json_int(w, number[s]);
     writer_close(w, '}');
-    struct dpro_steps steps = dpro_graph_steps(f->report->graph);
+    struct dpro_steps steps = dpro_graph_steps(f->g);
     SECTION(w, "steps", INT("found", steps.n), TEXT("found_by", steps.found_by),
             TEXT("name", steps.name[0] ? steps.name : NULL));
     /* where iterations were measured: CPU and GPU may disagree */
@@ -148,7 +146,7 @@ static void write_measured(struct writer *w, const struct report_facts *f)
 static void write_slow(struct writer *w, const struct report_facts *f)
 {
     const struct slow_facts *slow = &f->slow;
-    const int64_t *number = f->report->graph->sample_number;
+    const int64_t *number = f->g->sample_number;
     writer_section(w, "slow_iterations", '{');
     writer_fields(w, TEXT("text", slow->text), INT_IF("every", slow->every > 0, slow->every),
                   MS_IF("usual_ms", slow->n > 0, slow->usual_ns),
@@ -166,10 +164,11 @@ static void write_predicted(struct writer *w, const struct report_facts *f)
     job_write_json(w, &f->job);
     SECTION(w, "predicted", MS_KNOWN("iteration_ms", f->predicted_ns),
             MS_KNOWN("p50_ms", f->p50_ns), MS_KNOWN("p95_ms", f->p95_ns),
-            INT("samples", f->n_drawn), MS_IF("changed_ms", f->what_if, f->changed_ns));
-    SECTION(w, "profiler", INT_IF("op_ns", f->profiler.op_ns > 0, f->profiler.op_ns),
-            MS_IF("iteration_ms", f->profiler.n > 0, f->profiler.iteration_ns),
-            BOOL("scaled", f->report->graph->is_scaled));
+            INT("samples", f->n_drawn), MS_IF("changed_ms", f->report->what_if, f->changed_ns));
+    SECTION(w, "profiler",
+            INT_IF("op_ns", f->report->profiler_op_ns > 0, f->report->profiler_op_ns),
+            MS_IF("iteration_ms", facts_has_profiler(f), f->report->profiler_ns),
+            BOOL("scaled", f->g->is_scaled));
     SECTION(w, "validation", TEXT("method", v->method),
             FIXED_IF("mean_abs_error_pct", v->n > 0, v->mean_abs_error_pct, 3),
             FIXED_IF("max_abs_error_pct", v->n > 0, v->max_abs_error_pct, 3),
@@ -206,7 +205,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
 
 static void write_transport(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_transport_info *t = &f->transport;
+    const struct dpro_transport_info info = dpro_trace_transport(f->report->trace), *t = &info;
     bool joined = t->n_connections > 0;
     writer_newline(w);
     writer_object_if(
@@ -244,16 +243,17 @@ static void key_process(struct writer *w, int rank)
 
 static void write_path_ops(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    WRITER_LIST (w, "ops", i, f->n_path) {
-        struct dpro_op op = dpro_graph_op(g, f->path[i].op);
+    WRITER_LIST (w, "ops", i, f->replay->n_critical) {
+        struct dpro_op op = dpro_graph_op(f->g, f->replay->critical[i].op);
         bool on_device = op.device != DPRO_NO_DEVICE;
         writer_item(w);
         writer_fields(w, TEXT("name", op.name));
         key_process(w, op.rank);
-        writer_fields(w, TEXT("device", on_device ? dpro_graph_device(g, op.device).name : NULL),
-                      TEXT("kind", dpro_op_kind_name(op.kind)), MS("start_ms", f->path[i].start_ns),
-                      MS("duration_ms", f->path[i].dur_ns), MS("gap_ms", f->path[i].gap_ns));
+        writer_fields(w, TEXT("device", on_device ? dpro_graph_device(f->g, op.device).name : NULL),
+                      TEXT("kind", dpro_op_kind_name(op.kind)),
+                      MS("start_ms", f->replay->critical[i].start_ns),
+                      MS("duration_ms", f->replay->critical[i].dur_ns),
+                      MS("gap_ms", f->replay->critical[i].gap_ns));
         writer_close(w, '}');
     }
 }
@@ -276,7 +276,8 @@ static void write_top_ops(struct writer *w, const struct report_facts *f)
 static void write_path(struct writer *w, const struct report_facts *f, bool with_ops)
 {
     writer_section(w, "critical_path", '{');
-    writer_fields(w, MS("length_ms", f->path_ns), INT_IF("iteration", f->shown >= 0, f->shown));
+    writer_fields(w, MS("length_ms", f->replay->critical_ns),
+                  INT_IF("iteration", f->shown >= 0, f->shown));
     writer_begin(w, "by_kind_ms", '{');
     for (int k = 0; k < DPRO_N_OP_KINDS; k++)
         if (f->kind_ns[k] > 0)
@@ -307,7 +308,7 @@ void json_write_report(struct writer *w, const struct report_facts *f, bool with
     dimensions_write_json(w, f);
     write_ranks(w, f);
     write_lateness(w, f);
-    write_clock(w, f->report->graph);
+    write_clock(w, f->g);
     write_trace(w, f);
     write_measured(w, f);
     write_slow(w, f);

@@ -21,7 +21,7 @@ static int ms_digits(const struct report_facts *f)
 static void cell_share(struct table *t, const struct report_facts *f, int64_t ns)
 {
     table_cells(t, MILLISECONDS(f, ns));
-    table_fixed(t, facts_pct(ns, f->path_ns), 1, "%");
+    table_fixed(t, facts_pct(ns, f->replay->critical_ns), 1, "%");
 }
 
 /* ---- sections ---- */
@@ -54,7 +54,7 @@ static void breakdown_rows(struct table *t, const struct report_facts *f, const 
 {
     static const char *const which[] = {"least ", "median ", "most "};
     uint32_t n_shown = by_waits ? 3 : f->n_ranks;
-    bool hidden = f->report->graph->hides_phases;
+    bool hidden = f->g->hides_phases;
     table_cells(t, "rank", "iteration");
     for (int p = 0; p < N_RANK_PARTS; p++)
         if (used[p])
@@ -108,11 +108,11 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "exposed: transferring while nothing is computed; waiting: in a collective "
                       "before its last rank arrives; all comm: all transfers, hidden or not");
-    if (f->report->graph->is_scaled)
+    if (f->g->is_scaled)
         table_paragraph(w, "", 2,
                         "tracing made iterations %s longer: all times are scaled to the %u steps "
                         "without it",
-                        TIME(f->profiler.iteration_ns), f->job.n);
+                        TIME(f->report->profiler_ns), f->job.n);
     if (f->n_micro_batches > 1)
         table_paragraph(w, "", 2,
                         "%u micro-batches an iteration: as many forward and backward passes before "
@@ -122,7 +122,7 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "
                       "computation counts as forward");
-    else if (f->report->graph->hides_phases)
+    else if (f->g->hides_phases)
         table_wrapped(w, "", 2,
                       "nothing recorded tells forward, backward and update apart: record the CPU's "
                       "ops, too (ProfilerActivity.CPU), and put the launches of CUDA graphs into "
@@ -139,7 +139,7 @@ static void write_path(struct writer *w, const struct report_facts *f)
     writer_text(w, "\nCritical path");
     if (f->shown >= 0 && f->n_measured > 1)
         writer_printf(w, " (iteration %lld, replayed)", (long long)f->shown);
-    writer_printf(w, ": %s, by kind\n", TIME(f->path_ns));
+    writer_printf(w, ": %s, by kind\n", TIME(f->replay->critical_ns));
     struct table t = {.n_cols = 4, .left = {true, true}};
     table_cells(&t, "kind", "what", "ms", "share");
     for (int i = 0; i < f->n_kinds; i++) {
@@ -151,14 +151,15 @@ static void write_path(struct writer *w, const struct report_facts *f)
         cell_share(&t, f, f->kind_ns[kind]);
     }
     table_write(w, &t);
-    if (f->n_path == 0 || facts_pct(f->path[f->longest_gap].gap_ns, f->path_ns) < 3)
+    if (f->replay->n_critical == 0 ||
+        facts_pct(f->replay->critical[f->longest_gap].gap_ns, f->replay->critical_ns) < 3)
         return;
-    struct dpro_op op = dpro_graph_op(f->report->graph, f->path[f->longest_gap].op);
+    struct dpro_op op = dpro_graph_op(f->g, f->replay->critical[f->longest_gap].op);
     char name[256], process[DPRO_PROCESS_NAME_MAX];
     columns_shorten(name, sizeof name, op.name, 44);
     dpro_process_name(process, op.rank);
-    writer_printf(w, "  longest gap: %s on %s, before %s%s\n", TIME(f->path[f->longest_gap].gap_ns),
-                  process, name,
+    writer_printf(w, "  longest gap: %s on %s, before %s%s\n",
+                  TIME(f->replay->critical[f->longest_gap].gap_ns), process, name,
                   f->longest_gap == 0 && f->apart_ns > 0 ? "; the rank starts late" : "");
 }
 
@@ -218,15 +219,14 @@ static void write_names(struct writer *w, const struct report_facts *f)
 
 static void write_clock(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_graph *g = f->report->graph;
-    uint32_t n = dpro_graph_n_clocks(g);
-    if (n < 2 || strcmp(align_method(g), "none") == 0)
+    uint32_t n = dpro_graph_n_clocks(f->g);
+    if (n < 2 || strcmp(align_method(f->g), "none") == 0)
         return;
     writer_text(w, "\nClocks");
     if (n > MANY_RANKS)
         writer_printf(w, ", the first %u of %u; 'dpro align' shows all", MANY_RANKS, n);
     writer_text(w, "\n");
-    align_write_table(w, g, n < MANY_RANKS ? n : MANY_RANKS);
+    align_write_table(w, f->g, n < MANY_RANKS ? n : MANY_RANKS);
 }
 
 static void prediction_row(struct table *t, const struct report_facts *f, const char *name,
@@ -239,7 +239,7 @@ static void prediction_row(struct table *t, const struct report_facts *f, const 
 static void write_checks(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_validation *v = &f->validation;
-    const char *replay = f->what_if ? "replay, what if" : "replay";
+    const char *replay = f->report->what_if ? "replay, what if" : "replay";
     writer_text(w, "\nHow sure: the replay against what was measured\n");
     struct table t = {.n_cols = 3, .left = {true}};
     table_cells(&t, "", "ms", "error");
@@ -250,9 +250,9 @@ static void write_checks(struct writer *w, const struct report_facts *f)
             table_cell(&t, "recorded, mean of %u", f->n_measured);
         table_cells(&t, MILLISECONDS(f, f->measured_ns), "");
     }
-    if (f->profiler.n) {
+    if (facts_has_profiler(f)) {
         prediction_row(&t, f, "replay, with the profiler's own work",
-                       f->predicted_ns + f->profiler.iteration_ns, f->error_pct);
+                       f->predicted_ns + f->report->profiler_ns, f->error_pct);
         table_cells(&t, replay, MILLISECONDS(f, f->predicted_ns), "");
     } else {
         prediction_row(&t, f, replay, f->predicted_ns, f->error_pct);
@@ -261,7 +261,7 @@ static void write_checks(struct writer *w, const struct report_facts *f)
         table_cell(&t, "replay, %s of %u drawn iterations", p ? "p95" : "p50", f->n_drawn);
         table_cells(&t, MILLISECONDS(f, p ? f->p95_ns : f->p50_ns), "");
     }
-    if (f->has_daydream)
+    if (f->daydream.iteration_ns >= 0)
         prediction_row(&t, f, "Daydream (one rank, no waiting for peers)", f->daydream.iteration_ns,
                        f->daydream_error_pct);
     table_write(w, &t);
@@ -284,7 +284,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
         table_paragraph(w, " ", 2,
                         "the replay contradicts the measurement: it is %s off, the measured mean "
                         "is known to +- %s",
-                        TIME(llabs(f->predicted_ns + f->profiler.iteration_ns - f->measured_ns)),
+                        TIME(llabs(f->predicted_ns + f->report->profiler_ns - f->measured_ns)),
                         TIME(f->known_to_ns));
 }
 
@@ -292,7 +292,7 @@ static void write_contradiction(struct writer *w, const struct report_facts *f)
 static void write_interval(struct writer *w, const struct report_facts *f)
 {
     double half = (double)(f->job.high_ns - f->job.low_ns) / 2;
-    if (half <= 0 || f->what_if)
+    if (half <= 0 || f->report->what_if)
         return;
     table_paragraph(
         w, " ", 2,
@@ -345,7 +345,7 @@ static void write_unprofiled_iterations(struct writer *w, const struct report_fa
 
 static void write_transport(struct writer *w, const struct report_facts *f)
 {
-    const struct dpro_transport_info *t = &f->transport;
+    const struct dpro_transport_info info = dpro_trace_transport(f->report->trace), *t = &info;
     uint32_t n = t->n_connections + t->n_one_sided;
     struct words line = {.n = 0};
     if (t->n_processes == 0)

@@ -91,7 +91,7 @@ void timeline_write(struct writer *w, const void *drawn)
                      TEXT("verdict", f->verdict[0].text),
                      US("iteration_start_us", -drawing_zero_ns(slices, f->replay)));
     writer_begin(w, "traceEvents", '[');
-    drawing_tell(f->report->graph, f->replay, slices, &form);
+    drawing_tell(f->g, f->replay, slices, &form);
     writer_close(w, ']');
     writer_close(w, '}');
     writer_text(w, "\n");

@@ -43,8 +43,8 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
 {
     const struct dpro_validation *v = &f->validation;
     struct words job = {.n = 0};
-    line->title = f->what_if ? "What if" : "Iteration";
-    if (f->what_if) {
+    line->title = f->report->what_if ? "What if" : "Iteration";
+    if (f->report->what_if) {
         say_change(f, line);
         return;
     }
@@ -56,7 +56,7 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
     job_words(&job, &f->job);
     line_say(line, "%s", job.text);
     if (f->job.source == DPRO_JOB_REPLAY)
-        line_say(line, ", which took %s", TIME(f->profiler.iteration_ns));
+        line_say(line, ", which took %s", TIME(f->report->profiler_ns));
     if (f->job.source == DPRO_JOB_OWN_STEPS && fabs(f->unprofiled_median_error_pct) > 10)
         line_say(line, ", which the replay contradicts (%s%s %%)",
                  f->unprofiled_median_error_pct > 0 ? "+" : "",
@@ -86,7 +86,8 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
     } else {
         line_say(line, "%s", facts_kind_words(f, DPRO_OP_LAUNCH));
     }
-    if (f->has_gpu && f->any_computes && facts_pct(f->kind_ns[DPRO_OP_LAUNCH], f->path_ns) >= 30 &&
+    if (f->has_gpu && f->any_computes &&
+        facts_pct(f->kind_ns[DPRO_OP_LAUNCH], f->replay->critical_ns) >= 30 &&
         facts_pct(f->idle_ns, f->predicted_ns) < 10)
         line_say(line, ", while the GPU is busy");
 }
@@ -94,16 +95,16 @@ static void say_calls(const struct report_facts *f, struct verdict_line *line)
 static void say_path(const struct report_facts *f, struct verdict_line *line)
 {
     line->title = "Critical path";
-    if (f->lacks_gpu) {
+    if (f->g->lacks_gpu) {
         line_say(line, "unknown: work of GPUs was not recorded");
         return;
     }
     for (int i = 0; i < f->n_kinds && i < 3; i++) {
         int kind = f->kinds[i];
         int64_t ns = f->kind_ns[kind];
-        if (i > 0 && facts_pct(ns, f->path_ns) < 2)
+        if (i > 0 && facts_pct(ns, f->replay->critical_ns) < 2)
             break;
-        line_say(line, "%s%s %% ", i > 0 ? ", " : "", SHARE(ns, f->path_ns));
+        line_say(line, "%s%s %% ", i > 0 ? ", " : "", SHARE(ns, f->replay->critical_ns));
         if (kind == DPRO_OP_LAUNCH)
             say_calls(f, line);
         else
@@ -186,18 +187,18 @@ static void say_late(const struct report_facts *f, struct verdict_line *line)
     const struct rank_fact *first = f->n_late > 0 ? &f->ranks[f->late[0]] : NULL;
     if (f->n_stragglers > 0) {
         int64_t later_ns = first->later_ns;
-        bool always = f->n_stragglers > 1 || first->n_late == f->n_replayed;
+        bool always = f->n_stragglers > 1 || first->n_late == f->replay->n_iterations;
         for (uint32_t i = 1; i < f->n_stragglers; i++)
             later_ns = MIN(later_ns, f->ranks[f->late[i]].later_ns);
         line_say(line, "; straggler%s: ", PLURAL(f->n_stragglers));
         line_ranks(f, f->late, f->n_stragglers, line);
         line_say(line, ", late");
         if (!always)
-            line_say(line, " in %u of %u iterations,", first->n_late, f->n_replayed);
+            line_say(line, " in %u of %u iterations,", first->n_late, f->replay->n_iterations);
         line_say(line, " by %s%s on average", TIME(later_ns),
                  f->n_stragglers > 1 ? " or more" : "");
     } else if (f->n_late > 0 && facts_pct(f->wait_ns, f->predicted_ns) >= 5) {
-        line_say(line, "; no constant straggler, of %u iterations: ", f->n_replayed);
+        line_say(line, "; no constant straggler, of %u iterations: ", f->replay->n_iterations);
         for (uint32_t i = 0; i < f->n_late && i < MOST; i++)
             line_say(line, "%srank %d in %u", i > 0 ? ", " : "", f->ranks[f->late[i]].time.rank,
                      f->ranks[f->late[i]].n_late);
@@ -233,7 +234,7 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
 {
     uint32_t world = f->world_size;
     line->title = "Communication";
-    if (f->lacks_gpu)
+    if (f->g->lacks_gpu)
         line_say(line, "unknown: work of GPUs was not recorded");
     else if (!f->communicates && world > 1)
         line_say(
@@ -245,27 +246,26 @@ static void say_communication(const struct report_facts *f, struct verdict_line 
         line_say(line, "none in this trace");
     else
         say_exposed(f, line);
-    const struct dpro_graph *g = f->report->graph;
-    if (g && g->n_blind > 0 && !f->lacks_gpu)
+    if (f->g->n_blind > 0 && !f->g->lacks_gpu)
         line_say(line, "; the GPU was recorded on %u of %u ranks, not on rank %d%s", f->n_ranks,
-                 world, g->blind[0], g->n_blind > 1 ? " and others" : "");
+                 world, f->g->blind[0], f->g->n_blind > 1 ? " and others" : "");
     else if (world > f->n_ranks)
         line_say(line, "; %u of %u ranks recorded", f->n_ranks, world);
-    if (g && g->n_cut > 0)
-        line_say(line, "; the file of rank %d%s is cut off", g->cut[0],
-                 g->n_cut > 1 ? " and those of others" : "");
+    if (f->g->n_cut > 0)
+        line_say(line, "; the file of rank %d%s is cut off", f->g->cut[0],
+                 f->g->n_cut > 1 ? " and those of others" : "");
 }
 
 /* A GPU that has work at all times while its CPU is ahead is what the job hangs on, unless it
  * mostly waits for communication. */
 static void say_ahead(const struct report_facts *f, struct verdict_line *line)
 {
-    if (f->pace.n_ranks == 0)
+    if (f->g->pace.n_ranks == 0)
         return;
-    line_say(line, "; the CPU is %s ahead of the GPU", TIME(f->pace.ahead_ns));
-    if (f->pace.n_ranks < f->n_ranks)
-        line_say(line, " on %u of %u ranks", f->pace.n_ranks, f->n_ranks);
-    if (f->pace.n_ranks == f->n_ranks &&
+    line_say(line, "; the CPU is %s ahead of the GPU", TIME(f->g->pace.ahead_ns));
+    if (f->g->pace.n_ranks < f->n_ranks)
+        line_say(line, " on %u of %u ranks", f->g->pace.n_ranks, f->n_ranks);
+    if (f->g->pace.n_ranks == f->n_ranks &&
         facts_pct(f->idle_ns + f->exposed_ns + f->wait_ns, f->predicted_ns) < 10)
         line_say(line, ": GPU-bound");
 }
@@ -277,7 +277,7 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
         line_say(line, "no rank");
         return;
     }
-    if (!f->any_computes || f->lacks_gpu) {
+    if (!f->any_computes || f->g->lacks_gpu) {
         line_say(line, "unknown: %s",
                  f->any_computes ? "work of GPUs was not recorded" : "no computation was recorded");
         return;
@@ -297,7 +297,8 @@ static void say_idle(const struct report_facts *f, struct verdict_line *line)
     /* the CPU's share says nothing of a job whose GPUs are busy: its calls wait for them */
     if (f->path_cpu_ns > 0 && f->has_gpu && facts_pct(f->idle_ns, f->predicted_ns) >= 10)
         line_say(line, "; critical path: %s %% CPU work, %s %% gaps",
-                 SHARE(f->path_cpu_ns, f->path_ns), SHARE(f->kind_ns[PATH_GAP], f->path_ns));
+                 SHARE(f->path_cpu_ns, f->replay->critical_ns),
+                 SHARE(f->kind_ns[PATH_GAP], f->replay->critical_ns));
     say_ahead(f, line);
 }
 
@@ -325,7 +326,7 @@ static bool say_unlike(const struct report_facts *f, struct verdict_line *line)
         most = !most || t->iteration_ns > most->iteration_ns ? t : most;
     }
     if (!most || !f->communicates || most->iteration_ns / 3 <= least->iteration_ns / 2 ||
-        has_servers(f->report->graph))
+        has_servers(f->g))
         return false;
     line_say(
         line,
@@ -341,12 +342,12 @@ static bool say_doubt(const struct report_facts *f, struct verdict_line *line)
 {
     const struct dpro_validation *v = &f->validation;
     uint32_t world = f->world_size;
-    if (f->lacks_gpu)
-        line_say(line, "record again: %s", f->lacks_gpu);
+    if (f->g->lacks_gpu)
+        line_say(line, "record again: %s", f->g->lacks_gpu);
     else if (world > 1 && !f->communicates)
         line_say(line, "%sno communication was recognised in most iterations%s",
-                 f->seldom ? "" : "find out first what ranks exchange: ",
-                 f->seldom ?: ", so it counts as computation here");
+                 f->g->seldom ? "" : "find out first what ranks exchange: ",
+                 f->g->seldom ?: ", so it counts as computation here");
     else if (say_unlike(f, line))
         return true;
     else if (facts_pct(f->apart_ns, f->predicted_ns) >= 5)
@@ -436,7 +437,7 @@ static void say_next_step(const struct report_facts *f, struct verdict_line *lin
         line_say(
             line,
             "'dpro diagnose' says what each cause of lost time costs%s, and what to do about it",
-            f->what_if ? " without the change" : "");
+            f->report->what_if ? " without the change" : "");
         say_dearest(f, line, "; what computes longest is ");
     }
 }

@@ -817,7 +817,7 @@ TEST(what_is_sent_and_received_at_once_goes_both_ways)
 {
     struct dpro_graph *g = two_of(DPRO_SEND_RECV);
     struct dpro_report report = {.graph = g};
-    struct report_facts facts = {.report = &report};
+    struct report_facts facts = {.report = &report, .g = report.graph};
     parallel_sum(&facts);
     assert_int_equal(facts.parallel.n_traffic, 2);
     for (int i = 0; i < 2; i++)

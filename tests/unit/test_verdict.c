@@ -2,6 +2,7 @@
  * else. */
 
 #include "case.h"
+#include "graph/graph.h"
 #include "ingest/trace.h"
 #include "report/facts.h"
 
@@ -12,6 +13,8 @@ enum { ITERATION, PATH, COMMUNICATION, IDLE, NEXT };
 struct job {
     struct dpro_trace trace;
     struct dpro_report report;
+    struct dpro_graph graph;
+    struct dpro_replay_view replay;
     struct rank_fact ranks[4];
     struct name_fact names[2];
     int64_t measured[2];
@@ -22,7 +25,7 @@ struct job {
 /* Four ranks that compute for 96 of 100 ms. */
 static void fill(struct job *job)
 {
-    *job = (struct job){.report = {.trace = &job->trace}};
+    *job = (struct job){.report = {.trace = &job->trace}, .replay = {.critical_ns = 100 * ONE_MS}};
     for (int r = 0; r < 4; r++)
         job->ranks[r] = (struct rank_fact){.computes = true,
                                            .time = {.rank = r,
@@ -38,6 +41,8 @@ static void fill(struct job *job)
     job->measured[1] = 101 * ONE_MS;
     job->facts = (struct report_facts){
         .report = &job->report,
+        .g = &job->graph,
+        .replay = &job->replay,
         .world_size = 4,
         .validation = {.method = "leave-one-out", .n = 2, .mean_abs_error_pct = 1},
         .communicates = true,
@@ -49,7 +54,6 @@ static void fill(struct job *job)
         .n_ranks = 4,
         .ranks = job->ranks,
         .any_computes = true,
-        .path_ns = 100 * ONE_MS,
         .kinds = {DPRO_OP_BW},
         .n_kinds = 1,
         .names = job->names,
@@ -72,7 +76,7 @@ static void add_straggler(struct job *job, uint32_t rank, int64_t later_ns, uint
     job->ranks[rank].straggles = true;
     job->ranks[rank].later_ns = later_ns;
     job->ranks[rank].n_late = n_late;
-    job->facts.n_replayed = 2;
+    job->replay.n_iterations = 2;
     job->facts.late = job->late;
     job->facts.late[job->facts.n_stragglers++] = rank;
     job->facts.n_late++;
@@ -213,7 +217,7 @@ TEST(a_what_if_that_changes_nothing_is_neither_faster_nor_slower)
 {
     struct job job;
     fill(&job);
-    job.facts.what_if = true;
+    job.report.what_if = true;
     job.facts.job.ns = job.facts.changed_ns = 100 * ONE_MS;
     check(&job, ITERATION, "100.0 ms with the change, as without it", "faster");
     job.facts.verdict[ITERATION].text[0] = '\0';

@@ -63,6 +63,19 @@ void groups_add(time_groups *groups, struct map *numbers, uint64_t key, uint32_t
 void groups_sum(time_groups *groups, const struct diagnosed *d, bool all, struct arena *arena);
 void groups_fini(time_groups *groups);
 
+/* Times by rank of one kind of op. */
+struct peers {
+    time_groups groups; /* in runs of one key */
+    struct map numbers;
+    bool by_stage; /* ranks of one stage are peers; all are where no stage has two ranks */
+};
+
+/* Groups of the times of these sorts. Kinds of op that a rank has more or fewer of than another one
+ * are other kinds. */
+void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
+                struct arena *arena);
+void peers_fini(struct peers *p);
+
 /* The median, of an even count the lower one; reorders. */
 int64_t lower_median(int64_t *ns, size_t n);
 
@@ -87,19 +100,6 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
                   const struct dpro_diagnose_options *options, struct arena *arena);
 
 /* causes_peers.c: ranks of the same work, beside one another */
-
-/* Times by rank of one kind of op. */
-struct peers {
-    time_groups groups; /* in runs of one key */
-    struct map numbers;
-    bool by_stage; /* ranks of one stage are peers; all are where no stage has two ranks */
-};
-
-/* Groups of the times of these sorts. Kinds of op that a rank has more or fewer of than another one
- * are other kinds. */
-void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
-                struct arena *arena);
-void peers_fini(struct peers *p);
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found);
 /* By rank, the iteration from which on it computes more slowly than its peers; their number: never.
  */
@@ -108,6 +108,9 @@ const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena)
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
 void find_bubbles(const struct diagnosed *d, struct cause_found *found);
+/* Where work moves between ranks: times of those that have less of it by chance as if they had as
+ * much as the mean, which find_uneven_work() leaves as they are. */
+void lengthen_passes(struct peers *p, const struct diagnosed *d, struct arena *arena);
 /* Whether the work of passes forward and back moves between ranks and iterations. */
 bool work_moves(const struct diagnosed *d);
 /* What a rank of each stage computes, of all that or of what is left; returns the mean of stages.

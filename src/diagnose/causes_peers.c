@@ -2,42 +2,6 @@
  * rank that takes longer for them in nearly every iteration is slow. */
 #include "diagnose/causes.h"
 
-ORDER(by_key, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
-
-void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
-                struct arena *arena)
-{
-    const struct dpro_graph *g = d->g;
-    SCRATCH struct map counts = {0};
-    SCRATCH uint64_t *keys = mem_array(2 * (size_t)g->n_ops + 1, sizeof *keys);
-    p->by_stage = d->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > d->pipeline.n_stages;
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
-            uint32_t op = time % g->n_ops, r = g->rank[op];
-            bool gap = time >= g->n_ops;
-            if (!of_works(d->works[time], works) || r >= g->n_ranks)
-                continue;
-            if (pass == 0) {
-                uint64_t stage = p->by_stage ? d->pipeline.stage_of[r] : 0;
-                keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + d->works[time] * 64 +
-                                     g->phase[op] * 2 + gap);
-                map_add(&counts, map_mix(keys[time] + r + 1) | 1, 1);
-            } else {
-                uint64_t count = 0;
-                map_get(&counts, map_mix(keys[time] + r + 1) | 1, &count);
-                groups_add(&p->groups, &p->numbers, keys[time] ^ count, r, time);
-            }
-        }
-    groups_sum(&p->groups, d, all, arena);
-    array_sort(&p->groups, by_key);
-}
-
-void peers_fini(struct peers *p)
-{
-    groups_fini(&p->groups);
-    map_fini(&p->numbers);
-}
-
 /* What a rank takes of what it shares with peers: by iteration, and how much of it more than they
  * do; share of a group: how much of its time is more than its peers usually take. */
 struct beside {
@@ -187,6 +151,8 @@ static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct pee
 {
     uint32_t *since = arena_array(arena, d->g->n_ranks + (size_t)1, sizeof *since);
     peers_make(p, d, works, false, arena);
+    if (works == 1U << WORK_COMPUTE)
+        lengthen_passes(p, d, arena);
     *b = beside_peers(p, d, arena);
     bool peers = d->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
     bool told = works == 1U << WORK_COMPUTE && !d->g->of_stages;

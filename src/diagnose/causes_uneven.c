@@ -382,6 +382,34 @@ static void even_op(const struct time_group *run, uint32_t n_ranks, size_t k, bo
     }
 }
 
+void lengthen_passes(struct peers *p, const struct diagnosed *d, struct arena *arena)
+{
+    struct peers all = {0};
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    peers_make(&all, d, 1U << WORK_COMPUTE, true, arena);
+    struct timed_passes t = passes_of(&all, d, true, arena);
+    bool moves = t.n_lines == n_ranks && varies_as_work(d, &t);
+    if (moves)
+        find_lengths(&t, d, true, arena);
+    bool by_op = moves && t.n_places == 1 && factors_of_ops(&all, d, &t, arena);
+    if (moves && !by_op && !differ_alike(&t, n)) {
+        even_lengths(&t, true, true, n);
+        EACH (struct time_group, group, p->groups) {
+            uint32_t phase = d->g->phase[group->times.at[0] % d->g->n_ops];
+            double sum = 0;
+            for (uint32_t i = 0; i < n; i++) {
+                double share = phase <= DPRO_OP_BW
+                                   ? t.length[phase][(size_t)group->rank * t.n_places * n + i]
+                                   : 0;
+                group->ns[i] = llround((double)group->ns[i] * (1 - MIN(share, 0)));
+                sum += (double)group->ns[i];
+            }
+            group->mean_ns = (int64_t)(sum / n);
+        }
+    }
+    peers_fini(&all);
+}
+
 /* Each pass, or each op, would be of a batch of the mean length. */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found)
 {

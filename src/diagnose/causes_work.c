@@ -184,6 +184,44 @@ uint32_t part_of_rank(struct cause_found *found, const struct diagnosed *d, uint
     return found_part(found, rank + (uint64_t)1, "rank %d", g->ranks[rank].rank);
 }
 
+/* ---- ranks of the same work ---- */
+
+ORDER(by_key, struct time_group, ASCENDING(key) ?: ASCENDING(rank));
+
+void peers_make(struct peers *p, const struct diagnosed *d, uint32_t works, bool all,
+                struct arena *arena)
+{
+    const struct dpro_graph *g = d->g;
+    SCRATCH struct map counts = {0};
+    SCRATCH uint64_t *keys = mem_array(2 * (size_t)g->n_ops + 1, sizeof *keys);
+    p->by_stage = d->pipeline.dimension != DPRO_NO_DIMENSION && g->n_ranks > d->pipeline.n_stages;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+            uint32_t op = time % g->n_ops, r = g->rank[op];
+            bool gap = time >= g->n_ops;
+            if (!of_works(d->works[time], works) || r >= g->n_ranks)
+                continue;
+            if (pass == 0) {
+                uint64_t stage = p->by_stage ? d->pipeline.stage_of[r] : 0;
+                keys[time] = map_mix(map_mix(g->name[op] + (stage << 32)) + d->works[time] * 64 +
+                                     g->phase[op] * 2 + gap);
+                map_add(&counts, map_mix(keys[time] + r + 1) | 1, 1);
+            } else {
+                uint64_t count = 0;
+                map_get(&counts, map_mix(keys[time] + r + 1) | 1, &count);
+                groups_add(&p->groups, &p->numbers, keys[time] ^ count, r, time);
+            }
+        }
+    groups_sum(&p->groups, d, all, arena);
+    array_sort(&p->groups, by_key);
+}
+
+void peers_fini(struct peers *p)
+{
+    groups_fini(&p->groups);
+    map_fini(&p->numbers);
+}
+
 /* ---- names of parts, and where a cause is ---- */
 
 uint32_t found_part(struct cause_found *found, uint64_t key, const char *format, ...)

@@ -375,6 +375,15 @@ class Causes(Case):
         self.assertNotIn("contention", causes)
         self.assertAlmostEqual(causes["uneven_work"]["blame_ms"], cost_ms, delta=0.2 * cost_ms)
 
+    def test_a_rank_that_has_more_work_by_chance_is_not_slow(self):
+        def drawn(rank, op):
+            return 1 if op == UPDATE else draw("len", rank.rank, rank.number).uniform(0.5, 1.5)
+        made = job(world=2, kernels=90, kernel_us=200.0, cpu_us=12.0, buckets=3, transfer_us=900.0, jitter=0.02, seed=11, factor=drawn)
+        facts = self.assert_json("diagnose", gpu_job.write(self, made, steps=10)[0])
+        causes = {cause["cause"]: cause["blame_ms"] for cause in facts["causes"]}
+        self.assertAlmostEqual(causes["uneven_work"], 2.6, delta=0.3)  # beside the job with batches of one length
+        self.assertNotIn("slow_rank", causes)
+
     def test_ranks_that_have_as_much_of_a_cause_are_all_named(self):
         self.assertEqual(self.diagnose(**WAITS, before_forward=pause(8_000.0, LOADER))[1]["input"]["ranks"], [0, 1, 2, 3])
 

@@ -1,16 +1,14 @@
 """dpro attach on real PyTorch processes: they record themselves when told, their traces replay, and what they learn is
 what they would have learnt."""
-import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import unittest
 
-from live import DPRO, PYTHON, TORCH
+import live
+from live import DPRO, PYTHON
 from ports import free_ports
 
 STEPS = 1000  # with pauses, until a file "done" is there
@@ -59,19 +57,18 @@ def dynolog_is_taken():
     return False
 
 
-@unittest.skipUnless(TORCH, f"no torch for {PYTHON}")
-class Attach(unittest.TestCase):
+class Attach(live.Case):
+    WARM = True  # what is compared with
+
     def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="dpro-live-")
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.script = os.path.join(self.folder, "train.py")
+        super().setUp()
+        self.script = self.path("train.py")
         with open(self.script, "w", encoding="utf-8") as file:
             file.write(TRAIN)
-        self.trace = os.path.join(self.folder, "trace")
         self.env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "KINETO_IPC_SOCKET_DIR")}
         self.env["OMP_NUM_THREADS"] = "1"
 
-    def start(self, *command, **env):
+    def begin(self, *command, **env):
         process = subprocess.Popen([PYTHON, *command], env={**self.env, **env}, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd=self.folder)
         self.addCleanup(self.end, process)
@@ -85,25 +82,20 @@ class Attach(unittest.TestCase):
             pass
         process.communicate()
 
-    def digest(self, process):
+    def trained(self, process):
+        """What it prints to its end."""
         out, err = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, err.decode()[-3000:])
-        return re.search(r"^DIGEST (\w+)$", out.decode(), re.M)[1]
+        return out.decode()
 
     def attach(self, *args, **env):
         """Records the job, which then trains to its end without pauses."""
         done = subprocess.run([DPRO, "attach", "-o", self.trace, *args], env={**self.env, **env},
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
-        with open(os.path.join(self.folder, "done"), "w", encoding="utf-8"):
+        with open(self.path("done"), "w", encoding="utf-8"):
             pass
         return done.stderr.decode()
-
-    def replay(self):
-        done = subprocess.run([DPRO, "replay", self.trace, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stderr.decode())
-        return json.loads(done.stdout)
 
     def check(self, facts):
         self.assertEqual([rank["rank"] for rank in facts["ranks"]], [0, 1])
@@ -113,22 +105,24 @@ class Attach(unittest.TestCase):
 
     @unittest.skipIf(dynolog_is_taken(), "a dynolog daemon runs here")
     def test_a_job_of_torchrun_is_recorded_and_learns_the_same(self):
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", self.script]
-        process = self.start(*launch, "0.03", KINETO_USE_DAEMON="1")
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        process = self.begin(*launch, self.script, "0.03", KINETO_USE_DAEMON="1")
         self.assertEqual(process.stdout.readline(), b"TRAINS\n")
         said = self.attach("--pid", str(process.pid))
         self.assertIn("recorded 2 ranks\n", said)
         self.assertEqual(sorted(os.listdir(os.path.join(self.trace, "host0"))), ["rank0", "rank1"])
         self.check(self.replay())
-        self.assertEqual(self.digest(process), self.digest(self.start(*launch, "0")))
+        run = self.run_script(self.script, dpro=False, arguments=["0"])
+        self.assert_ran(run)
+        self.assertEqual(*(re.search(r"^DIGEST (\w+)$", out, re.M)[1] for out in (self.trained(process), run.out)))
 
     def test_ranks_that_a_script_starts_by_itself_are_recorded_over_a_socket_file(self):
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()[0]), "KINETO_USE_DAEMON": "1",
                    "KINETO_IPC_SOCKET_DIR": self.folder}
-        process = self.start(self.script, "0.03", **address)
+        process = self.begin(self.script, "0.03", **address)
         self.assertEqual(process.stdout.readline(), b"TRAINS\n")
         said = self.attach("--duration-ms=1500", KINETO_IPC_SOCKET_DIR=self.folder)
         self.assertIn("numbered by process id", said)
         self.assertIn("recorded 2 ranks\n", said)
         self.check(self.replay())
-        self.digest(process)
+        self.assertIn("DIGEST", self.trained(process))

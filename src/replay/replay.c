@@ -157,8 +157,9 @@ static void find_late(struct dpro_replay *r)
         r->ranks_late[k].later_ns /= MAX((int64_t)v->n_iterations, 1);
 }
 
-/* Whether the mean is above 0 by three times its standard error. Or the median: a few iterations in
- * which another rank was late for once don't move it, and tell nothing of its spread. */
+/* Whether the mean is above 0 by three times its standard error. Or the median, and the share of
+ * those above 0 by two standard errors of a coin's: a few iterations in which another rank was late
+ * for once don't move them, and tell nothing of its spread. */
 static bool is_no_chance(double *values, uint32_t n)
 {
     enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
@@ -166,10 +167,13 @@ static bool is_no_chance(double *values, uint32_t n)
     struct mean_std found = stats_mean_std(values, n);
     if (found.mean > 3 * found.std / sqrt(n) || n < FEWEST)
         return found.mean > 3 * found.std / sqrt(n);
-    double median = stats_median(values, n);
-    for (uint32_t i = 0; i < n; i++)
+    double median = stats_median(values, n), n_above = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_above += values[i] > 0;
         values[i] = fabs(values[i] - median);
-    return median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt(n);
+    }
+    return n_above >= n / 2.0 + sqrt(n) &&
+           median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt(n);
 }
 
 /* A straggler comes late in most iterations, usually by 5 % of what one takes else or more, and by

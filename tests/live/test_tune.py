@@ -1,6 +1,7 @@
 """dpro tune in real jobs of two ranks over gloo: found, measured and kept in the job that runs, which trains to the same numbers."""
 import json
 import os
+import re
 import subprocess
 
 import live
@@ -105,7 +106,8 @@ if PLAN != "-":
     def with_bf16(search):
         told = found(search)
         plan = dict(told["own"], computation={"compile": [], "bf16": ["1"], "changes_numerics": True})
-        told["finalists"].append({"name": "bf16", "path": "/bf16.json", "plan": plan, "promised_pct": 0.0})
+        told["finalists"].append({"name": "bf16", "path": "/bf16.json", "plan": plan, "promised_pct": 0.0,
+                                  "promised_half_pct": 9.0})
         return told
     def run_out(way, *args):
         calls.append(way)
@@ -214,7 +216,8 @@ class Tune(live.Case):
         out = [name for name, one in names.items() if one["kind"] == "failed"]
         self.assertEqual(len(out), 1, names)
         self.assertRegex(names[out[0]]["why"], "gradients are 2 times the mean of the ranks'$")
-        self.assertRegex(run.err, "tune: the job goes on as it was: after a step with %s, .*what was saved before step " % out[0])
+        self.assertRegex(run.err, "tune: the job goes on as it was: after a step with %s, .*what was saved before step "
+                         % re.escape(out[0]))
         self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
 
     def test_what_runs_out_of_memory_within_a_step_is_out_and_the_step_goes_on(self):

@@ -17,6 +17,9 @@
 #include "cost/program/server_placement.h"
 #include "cost/program/strategy_work.h"
 
+/* However much computing holds a transfer up, it goes on. */
+#define MOST_HELD 0.9
+
 /* ---- the model ---- */
 
 static void cost_of_group(void *arg, uint64_t size_bytes, double *latency_ns, double *wire_ns)
@@ -479,7 +482,7 @@ void schedule_init(struct evaluator *e)
         s->channels[i].clock = first + i;
     s->rates[0] = evaluator_rate(&m->net.link, m->net.link.byte_ns.value);
     s->rates[1] = evaluator_rate(&m->net.link, m->net.link.within_ns.value);
-    s->held_share = m->net.link.held_share.value;
+    s->held_share = fmin(m->net.link.held_share.value, MOST_HELD);
     s->first_join = SIM_NONE;
     s->gate.negotiate_ns = m->net.gate.negotiate_ns.value;
     s->gate.cost = cost_of_group;

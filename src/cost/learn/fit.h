@@ -145,9 +145,9 @@ double fit_wire_share(const struct model_net *net);
 
 /* ---- fit_interference.c ---- */
 
-/* On hosts of one core each, a pack took twice as long while gradients were still computed; and of
- * what other packs were to hide of their time in five jobs by turns, two hid all and three next to
- * nothing (tests/turns). */
+/* On hosts of one core each, a pack took twice as long while gradients were still computed. Of four
+ * jobs that trained by turns with more packs, one hid as much of their time as the model expected,
+ * and three next to nothing. */
 #define FIT_GRPC_HELD_SHARE ((struct dpro_estimate){0.6, 0.4})
 
 /* Learns how much slower work is during communication. */

@@ -1,6 +1,6 @@
 """Whether DDP's gradients are the mean of what the ranks computed, in one step: what a plan's buckets must not change. Some places of
 each gradient are kept as autograd makes them, before they are reduced, and summed over the ranks when the step is over. A job may scale
-or clip gradients before it ends its step: what they have in common is told apart from what differs between them."""
+or clip all gradients before it ends its step: one factor for all of them is no difference."""
 import functools
 
 import torch

@@ -219,8 +219,8 @@ static bool may_update(const struct training *t, const struct trace_span *op)
     return name_writes_many(name) || name_updates(name, &into_input);
 }
 
-/* Whether every part but the last, of which the recording may lack the end, updates what it has
- * gradients for. */
+/* Whether every part updates what it has gradients for. The last part does not count: the recording
+ * may end before its update. */
 static bool all_update(const struct training *t, const step_part_array *parts)
 {
     size_t o = 0, b = 0;

@@ -11,7 +11,7 @@ static int32_t device_number(int64_t device)
 }
 
 /* An entry's device is told by the list that it stands in: the n-th list is the n-th device's.
- * Entries of a list that the file ends in are of that of the first segment. */
+ * Where a list is cut off, its entries get the first segment's device. */
 static void find_devices(struct snapshot_part *of)
 {
     SCRATCH struct map by_list = {0};

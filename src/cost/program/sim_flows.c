@@ -56,10 +56,10 @@ static void take_shares(struct simulation *s, struct sim_channel *channel, doubl
     }
 }
 
-/* Lists the channel's resources, and opens what flows over them. */
-static void open_around(struct simulation *s, const struct sim_channel *channel)
+/* Opens the channel, once, and lists its resources. */
+static void open_channel(struct simulation *s, struct sim_channel *channel)
 {
-    for (uint32_t k = 0; k < channel->n_resources; k++) {
+    for (uint32_t k = 0; k < channel->n_resources && !channel->is_open; k++) {
         struct sim_resource *r = &s->resources[channel->resources[k]];
         if (r->is_listed || r->n_flows == 0)
             continue;
@@ -67,22 +67,21 @@ static void open_around(struct simulation *s, const struct sim_channel *channel)
         r->left = 1 / r->slowness;
         r->n_open = r->n_flows;
         s->shared[s->n_shared++] = channel->resources[k];
-        for (uint32_t i = 0; i < r->n_carried; i++)
-            s->channels[r->carried[i]].is_open = true;
     }
+    channel->is_open = channel->n_flowing > 0;
 }
 
 /* The resource that has least left for flows decides about its flows, then the
  * next one. Of those that share resources with the channel, or with others that do: what flows
  * elsewhere is not touched. */
-static void fill_resources(struct simulation *s, const struct sim_channel *from, double kept)
+static void fill_resources(struct simulation *s, struct sim_channel *from, double kept)
 {
     s->n_shared = 0;
-    open_around(s, from);
+    open_channel(s, from);
     for (uint32_t i = 0; i < s->n_shared; i++) {
         const struct sim_resource *r = &s->resources[s->shared[i]];
         for (uint32_t k = 0; k < r->n_carried; k++)
-            open_around(s, &s->channels[r->carried[k]]);
+            open_channel(s, &s->channels[r->carried[k]]);
     }
     while (s->n_shared > 0) {
         double least = INFINITY;
@@ -107,7 +106,7 @@ static void fill_resources(struct simulation *s, const struct sim_channel *from,
 }
 
 /* When a flow of the channel has begun or ended. */
-static void share_resources(struct simulation *s, const struct sim_channel *channel)
+static void share_resources(struct simulation *s, struct sim_channel *channel)
 {
     if (s->is_fair)
         fill_resources(s, channel, kept_rate(s));

@@ -80,7 +80,7 @@ function diagnosisCard(d, goTo, iteration) {
   return card("Diagnosis", el("p", "said", d.verdict), bar(steps.map((s) => [s.title, s.blame_ms, s.shade]), whole, null, d.explained_ms), ...rows,
     el("div", "cause total", el("div", "summary", el("span", "what", "iteration"), el("span"), el("span", "sum", ms(d.iteration_ms)))),
     ...(d.against ? against(d.against) : []),
-    needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs])) : null);
+    needs.length ? el("h3", "", "What this recording can't tell") : null, needs.length ? facts(needs.map((a) => [a.title, a.needs]), "prose") : null);
 }
 
 /* The slowdown of each worker: stages below one another, data-parallel ranks side by side; the darkest is 1.5 or more. */

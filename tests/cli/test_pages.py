@@ -46,7 +46,9 @@ setTimeout(() => {
     if (!node.data.trim() || e.closest("script, noscript, details ul, #tip")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const line of range.getClientRects()) {
+    const lines = range.getClientRects(), n = node.data.trim().length;
+    if (n > 8 && lines.length * 4 > n) say("has few letters a line", e, lines[0]);
+    for (const line of lines) {
       const r = clip(line, e);
       if (r.right - r.left < 1 || r.bottom - r.top < 1) continue;
       if (r.left < -1 || r.right > width + 1) say("leaves the window", e, r);
@@ -350,9 +352,10 @@ class Pages(Case):
                           "<span style='white-space:nowrap'>" + "wide " * 200 + "</span><div style='position:absolute;top:20px'>over</div>"
                           "<div style='position:absolute;top:22px'>another</div><div style='display:flex'><div>dp 2</div><div>1 group"
                           "</div></div><div class=scroll style='overflow-x:auto'><pre>a b c d e f g h i j k l m n o p q r s t u v w x"
-                          "</pre></div></div></body>")
+                          "</pre></div><p style='width:12px;overflow-wrap:anywhere'>communication</p></div></body>")
         for bad in self.probe(page).values():
             self.assertTrue(any("leaves its card" in line for line in bad), bad)
             self.assertTrue(any("printed over" in line for line in bad), bad)
             self.assertTrue(any("touches 'dp 2'" in line for line in bad), bad)
+            self.assertTrue(any("few letters a line: communication" in line for line in bad), bad)
             self.assertTrue(any("cut off without a sign" in line for line in bad), bad)

@@ -287,8 +287,8 @@ class Race:
             mean, low, high = self._interval(name, self.baseline)
             kind, why = self._out.get(name, ("racing", "it is in the race"))
             names[name] = {"in": name not in self._out, "kind": kind, "why": why, "blocks": sum(name in times for times in self._blocks),
-                           "saves_pct": _percent(mean), "low_pct": _percent(high), "high_pct": _percent(low),
-                           "std_pct": 100 * math.exp(mean) * self._standard_error(name),
-                           "peak_bytes": self._peaks[name]}
+                           "in_last_block": any(name in times for times in self._blocks[-1:]), "saves_pct": _percent(mean),
+                           "low_pct": _percent(high), "high_pct": _percent(low), "peak_bytes": self._peaks[name],
+                           "std_pct": 100 * math.exp(mean) * self._standard_error(name)}
         return {"winner": winner, "sure": self._how_sure(winner), "decided": self._decided is not None, "why": self._decided,
                 "blocks": len(self._blocks), "steps": self.steps, "budget_steps": self.budget_steps, "names": names}

@@ -20,7 +20,7 @@ p { margin: 6px 0; } .dim { color: var(--dim); } .good { color: var(--good); } .
 .tiles .card { margin: 0; } .value { font-size: 25px; font-weight: 600; line-height: 1.25; }
 .one { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 4px 18px; padding: 12px 0;
   border-top: 1px solid var(--line); }
-.one:first-of-type { border-top: 0; } .name { font-weight: 600; overflow-wrap: anywhere; }
+.one:first-of-type { border-top: 0; } .one > div { overflow-wrap: anywhere; } .name { font-weight: 600; }
 @media (max-width: 700px) { .one { grid-template-columns: minmax(0, 1fr); } }
 svg { display: block; width: 100%; overflow: visible; } .narrow { height: 64px; } .times { height: 150px; }
 .key { display: inline-block; margin-right: 12px; }
@@ -38,7 +38,8 @@ def write(path, told, text):
 
 def page(told, text):
     race, promised = told["race"], {one["name"]: one for one in told["finalists"]}
-    names = sorted(race["names"], key=lambda name: (name != race["winner"], -race["names"][name]["saves_pct"]))
+    names = sorted(race["names"], key=lambda name: (
+        name != race["winner"], race["names"][name]["blocks"] == 0, -race["names"][name]["saves_pct"]))
     return "".join((
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">'
@@ -66,7 +67,8 @@ def _tiles(told, promised):
             tiles.append(_tile("expected", "%.1f %%" % expected, "by the model, before any turn"))
     else:
         tiles.append(_tile("fastest", "as it was", race["why"] or "not decided"))
-    tiles.append(_tile("sure", "%.1f %%" % (100 * race["sure"]), "after %d block%s" % (race["blocks"], "s" if race["blocks"] != 1 else "")))
+    tiles.append(_tile("how sure that is", "%.1f %%" % (100 * race["sure"]),
+                       "after %d block%s" % (race["blocks"], "s" if race["blocks"] != 1 else "")))
     cost = told.get("cost_pct")
     note = "" if cost is None else "which took %.1f %% %s than as it ran" % (abs(cost), "longer" if cost >= 0 else "less")
     tiles.append(_tile("steps of turns", str(race["steps"]), note or "of %d at most" % race["budget_steps"]))
@@ -79,13 +81,17 @@ def _interval(one):
 
 def _finalist(name, one, promised, history, winner):
     """Its numbers, and a band that narrows."""
+    given = " ".join("%s=%s" % item for item in promised.get("environment", {}).items() if item[0] != "DPRO_PLAN")
+    title = '<div class="name">%s</div>%s' % (html.escape(name), "<div>%s</div>" % html.escape(given) if given not in ("", name) else "")
     state = "the job goes on with it" if name == winner else one["why"]
     expected = "; expected %.1f (&plusmn; %.1f)" % (promised["promised_pct"], promised["promised_half_pct"]) \
         if promised.get("promised_half_pct") is not None else ""
+    if one["blocks"] == 0:
+        return '<div class="one"><div>%s</div><div class="dim">not measured: %s%s</div></div>' % (title, html.escape(state), expected)
     seen = [(n, block[name]) for n, block in enumerate(history) if name in block]
-    return ('<div class="one"><div><div class="name">%s</div><div>%.1f %% <span class="dim">(%s)%s</span></div>'
+    return ('<div class="one"><div>%s<div>%.1f %% <span class="dim">(%s)%s</span></div>'
             '<div class="dim">%s; %d block%s%s</div></div><div>%s</div></div>') % (
-        html.escape(name), one["saves_pct"], _interval(one), expected, html.escape(state), one["blocks"], "s" if one["blocks"] != 1 else "",
+        title, one["saves_pct"], _interval(one), expected, html.escape(state), one["blocks"], "s" if one["blocks"] != 1 else "",
         "; %.2f GiB at most" % (one["peak_bytes"] / 2 ** 30) if one.get("peak_bytes") else "", _band(seen, len(history), *_scale(history)))
 
 
@@ -129,6 +135,7 @@ def _times(turns, names):
         return "<p>none was measured</p>"
     ms = [sum(turn["step_ns"]) / len(turn["step_ns"]) / 1e6 for turn in turns]
     least, most = min(ms), max(ms)
+    names = [name for name in names if any(turn["name"] == name for turn in turns)]
     colours = {name: COLOURS[1 + i % (len(COLOURS) - 1)] for i, name in enumerate(names)}
     dots = [DOT % (100 * (i + 0.5) / len(turns), 95 - 90 * (one - least) / ((most - least) or 1), colours.get(turn["name"], COLOURS[0]),
                    html.escape("%s: %.1f ms" % (turn["name"], one))) for i, (turn, one) in enumerate(zip(turns, ms))]
@@ -142,7 +149,7 @@ def _times(turns, names):
 def of_state(state):
     """What a block adds to the history: mean and interval of those that were measured in it."""
     return {name: (one["saves_pct"], one["low_pct"], one["high_pct"]) for name, one in state["names"].items()
-            if one["blocks"] == state["blocks"]}
+            if one["in_last_block"]}
 
 
 def path_in(folder):

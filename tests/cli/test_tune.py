@@ -229,6 +229,21 @@ class Page(Case):
             self.assertEqual(page.count("expected 3.0 (&plusmn; 2.0)"), 6)
             self.assertIn("9.6 % less than as it ran", page)
 
+    def test_one_that_came_in_late_has_its_points_and_one_that_never_ran_no_number(self):
+        contest = race.Race(["baseline", "first", "late", "never"], "baseline", 52, 4)
+        history = []
+        while turns := contest.next_block():
+            for name in turns:
+                contest.add(name, [110 if name == "first" else 100] * 4)
+            history.append(tune_page.of_state(contest.state()))
+        page = tune_page.page(tune.finite({"race": contest.state(), "history": history, "turns": [], "finalists": [
+            {"name": "late", "promised_pct": 1.0, "environment": {"DPRO_PLAN": "/plan", "THREADS": "2"}}]}), "text")
+        late = page.partition('">late<')[2].partition('class="name"')[0]
+        self.assertIn("<div>THREADS=2</div>", late)
+        self.assertEqual(late.count("<title>block "), contest.state()["names"]["late"]["blocks"])
+        self.assertGreater(late.count("<title>block "), 0)
+        self.assertRegex(page, r'never</div></div><div class="dim">not measured: the budget')
+
     def test_it_fits_any_width(self):
         if not CHROMIUM:
             self.skipTest("no Chromium")

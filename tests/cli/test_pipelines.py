@@ -306,9 +306,10 @@ class Pipelines(Case):
         self.assert_refused([NO_PIPELINE], "--schedule", "gpipe", why="has no pipeline")
 
     def test_what_else_changes_passes_is_not_asked_for_with_them(self):
-        for option, value in (("--reshard", "all"), ("--prefetch", "1"), ("--accumulate", "2"), ("--batch-size", "2x"),
-                              ("--precision", "bf16")):
-            self.assert_refused([SHARDED], "--microbatches", "8", option, value, why="leave out " + option)
+        for option, value in (("--accumulate", "2"), ("--batch-size", "2x"), ("--precision", "bf16")):
+            self.assert_refused([PIPELINE], "--microbatches", "8", option, value, why="leave out " + option)
+        for option, value in (("--reshard", "all"), ("--accumulate", "2"), ("--batch-size", "2x")):
+            self.assert_refused([SHARDED], "--microbatches", "8", option, value, why="has no pipeline")
 
     def test_a_stage_that_is_missing_is_told(self):
         self.assert_refused(self.traces("1f1b")[:2], "--microbatches", "8", why="no counterpart in the trace")

@@ -46,6 +46,21 @@ class Properties(Case):
                     for key in ("iteration_ms", "p50_ms", "p95_ms", "uncertainty_pct") if facts else ():
                         self.assertEqual(facts["baseline"][key], facts["predicted"][key])
 
+    def test_what_changes_nothing_changes_nothing_beside_another_change(self):
+        for job in (*JOBS, "torch-nccl-conv-h200-memory"):
+            for change, nothing in (("--delay BW=2", "--bandwidth 1x"), ("--delay BW=2", "--batch-size 1x"),
+                                    ("--accumulate 2", "--precision fp32")):
+                alone, facts = ask(job, change), ask(job, change + " " + nothing)
+                with self.subTest(job=job, change=change, nothing=nothing):
+                    for key in ("iteration_ms", "p50_ms", "p95_ms", "uncertainty_pct") if facts else ():
+                        self.assertEqual(facts["predicted"][key], alone["predicted"][key])
+
+    def test_a_speed_counts_beside_a_delay(self):
+        for job in JOBS:
+            delayed, faster = (ask(job, "--delay BW=2" + more)["speedup"] for more in ("", " --compute 2x"))
+            with self.subTest(job=job):
+                self.assertGreater(faster, 1.02 * delayed)
+
     def test_slower_links_hosts_and_ops_never_make_an_iteration_shorter(self):
         for job in JOBS:
             for chain in LONGER:

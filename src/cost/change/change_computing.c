@@ -189,5 +189,7 @@ void change_computing(const struct dpro_changes *c, struct dpro_model *m, struct
     if (notes->untimed && !memory_is_known(m)) /* nothing of it can be told */
         refuse("%s", notes->untimed);
     m->baseline.computing = ways;
+    for (uint32_t i = 0; i < m->n_modules; i++)
+        m->launching_ns = ways[i] ? 0 : m->launching_ns; /* other ops are launched */
     computing_tell(m, ways, notes);
 }

@@ -288,6 +288,7 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
         join_error_ns = join_passes(&w, after.n_micro_batches, notes);
     *model = pipeline_write(&w, after);
     change->calls_error_ns = hypot(calls_error(&w, after, model), join_error_ns);
+    model->launching_ns = 0; /* other ops are launched */
     pipeline_writer_fini(&w);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",
          after.n_micro_batches == before.n_micro_batches || modules->n_batch_points > 0

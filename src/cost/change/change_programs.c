@@ -336,6 +336,15 @@ static void delay_model(const struct dpro_graph *graph, const struct dpro_graph 
     measured_replay_fini(&replay);
 }
 
+/* Whether modules do anything otherwise than recorded, which they don't where they are asked for as
+ * they are. */
+static bool changes_ops(const struct program_change *change, struct rank_share share)
+{
+    const struct dpro_model *m = &change->modules;
+    return change->has_modules &&
+           (programs_shares(share) || strategy_changes_work(m, &m->baseline));
+}
+
 /* Changes the programs' work and FSDP's units. `share`: how a rank's part of shards and batch
  * grows. `passes_alone`: without what a step does once. */
 static void edit_programs(const struct dpro_graph *delayed, const struct dpro_changes *c,
@@ -343,7 +352,7 @@ static void edit_programs(const struct dpro_graph *delayed, const struct dpro_ch
                           const struct program_change *change, struct dpro_model *to)
 {
     const struct op_work *work = NULL;
-    if (change->has_modules && (asks_for_modules(c) || programs_shares(share)))
+    if (changes_ops(change, share))
         work = op_work_of(delayed, &change->modules, passes_alone, share, arena);
     to->communications =
         arena_copy(arena, to->communications, to->n_communications, sizeof *to->communications);
@@ -386,11 +395,6 @@ static void add_speeds(const struct dpro_graph *graph, struct arena *arena, stru
 static void check_asked(const struct dpro_graph *graph, const struct dpro_changes *c,
                         const struct dpro_model *m)
 {
-    const char *beside = asks_for_pipeline(c) ? beside_pipeline(c) : NULL;
-    if (beside)
-        refuse("Not supported together: a pipeline's micro-batches or schedule, and other units, "
-               "modules or batches: leave out %s",
-               beside);
     if (!graph || !m->recorded)
         refuse("delays, resharding and pipelines need the graph of the job");
     if (asks_for_units(c) && !dpro_graph_is_sharded(graph) && job_dimension(graph, DPRO_SHARDS))
@@ -400,6 +404,12 @@ static void check_asked(const struct dpro_graph *graph, const struct dpro_change
     if (asks_for_units(c) && !dpro_graph_is_sharded(graph))
         refuse("the job shards no parameters: --reshard and --prefetch are for "
                "PyTorch's FSDP (fully_shard)");
+    bool pipeline = asks_for_pipeline(c) && job_dimension(graph, DPRO_STAGES);
+    const char *beside = pipeline ? beside_pipeline(c) : NULL;
+    if (beside)
+        refuse("Not supported together: a pipeline's micro-batches or schedule, and other units, "
+               "modules or batches: leave out %s",
+               beside);
 }
 
 /* Of a job whose groups of ranks communicate: modules, units and shares. */
@@ -488,7 +498,7 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
         c->n_delays = 0; /* of none, an op takes another time */
     else
         delay_model(graph, &delayed, c, notes->arena, m);
-    if (change->has_modules)
+    if (changes_ops(change, share) || change->units.n_edits > 0)
         m->launching_ns = 0; /* other ops are launched */
     struct dpro_model recorded = *m;
     (asks_for_pipeline(c) ? change_stages : change_groups)(graph, &delayed, c, share, notes, change,

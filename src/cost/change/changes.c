@@ -41,7 +41,7 @@ const struct change_row change_rows[] = {
                      "tensors split over N ranks; batch, replicas and stages\nas they are"),
               WHOLE(1, UINT32_MAX), .said_least = "no tensors split",
               .fields = {FIELD(tp, COUNT, "tp", "tensor-parallel ranks: %s")}},
-     JOB(NEEDS_TRANSFERS, OF_LAUNCHES, NULL, ask_tensors, tell_tensors)},
+     JOB(NEEDS_TRANSFERS, 0, NULL, ask_tensors, tell_tensors)},
     {.kind = {OPTION("topology", "TOPOLOGY",
                      "which ranks share a host, and how fast links within\nand between hosts are: "
                      "a file, or a ready-made one,\nsuch as h100-nvlink-400g or pcie4-2x25g"),
@@ -117,13 +117,13 @@ const struct change_row change_rows[] = {
                      "whole model"),
               .form = "names of modules", .is_of_plans = 1, .changes_memory = 1,
               .fields = {FIELD(compile, TEXT, "compile", "compiling %s")}},
-     JOB(NEEDS_NO_GROUPS, OF_PASSES | OF_LAUNCHES, change_computing, NULL, tell_modules)},
+     JOB(NEEDS_NO_GROUPS, OF_PASSES, change_computing, NULL, tell_modules)},
     {.kind = {OPTION("precision", "TYPE",
                      "the model, or only these modules, under autocast to\nbf16; fp32: none"),
               .form = "bf16, bf16=MODULES or fp32", .is_of_plans = 1, .changes_numbers = 1,
               .changes_memory = 1,
               .fields = {FIELD(precision, PRECISION, "precision", "computing in %s")}},
-     JOB(0, OF_PASSES | OF_LAUNCHES, change_computing, NULL, tell_modules)},
+     JOB(0, OF_PASSES, change_computing, NULL, tell_modules)},
     {.kind = {OPTION("recompute", "MODULES",
                      "modules keep nothing between their passes and are\ncomputed again: names "
                      "with commas between them, or\npatterns ('blocks.*'); all, the blocks that "
@@ -210,11 +210,11 @@ const struct change_row change_rows[] = {
               WHOLE(1, 4096), .changes_memory = 1,
               .fields = {FIELD(pipeline_micro_batches, COUNT, "pipeline_micro_batches",
                                "the batch in %s micro-batches")}},
-     JOB(NEEDS_TRANSFERS, OF_LAUNCHES, NULL, ask_pipeline, tell_pipeline)},
+     JOB(NEEDS_TRANSFERS, 0, NULL, ask_pipeline, tell_pipeline)},
     {.kind = {OPTION("schedule", "NAME", "pipelines: stages compute in that order"),
               .choices = schedules, .changes_memory = 1,
               .fields = {FIELD(schedule, SCHEDULE, "schedule", "schedule %s")}},
-     JOB(NEEDS_TRANSFERS, OF_LAUNCHES, NULL, NULL, tell_pipeline)},
+     JOB(NEEDS_TRANSFERS, 0, NULL, NULL, tell_pipeline)},
 };
 const size_t n_change_rows = sizeof change_rows / sizeof *change_rows;
 
@@ -246,14 +246,6 @@ bool change_row_is_asked(const struct change_row *row, const struct dpro_changes
 {
     for (const struct dpro_change_field *field = row->kind.fields; field->name; field++)
         if (dpro_change_is_asked(changes, field))
-            return true;
-    return false;
-}
-
-bool changes_ask(const struct dpro_changes *changes, unsigned of)
-{
-    EACH_OF (const struct change_row, row, change_rows, n_change_rows)
-        if ((of == 0 || (row->of & of) != 0) && change_row_is_asked(row, changes))
             return true;
     return false;
 }

@@ -15,8 +15,7 @@ enum {
 
 enum {
     OF_PASSES = 1,   /* what modules do in their passes: by the graph where groups communicate */
-    OF_LAUNCHES = 2, /* what the threads do that launch a GPU's work */
-    OF_DURATIONS = 4 /* how long recorded ops take: a replay tells the rest */
+    OF_DURATIONS = 2 /* how long recorded ops take: a replay tells the rest */
 };
 
 /* A job that is asked. */
@@ -50,8 +49,7 @@ extern const struct change_row change_rows[];
 extern const size_t n_change_rows;
 
 bool change_row_is_asked(const struct change_row *row, const struct dpro_changes *changes);
-/* Whether any change is asked for that is of one of these; 0: whether any is. */
-bool changes_ask(const struct dpro_changes *changes, unsigned of);
+/* Whether all changes that are asked for are of one of these; 0: whether none is asked for. */
 bool changes_ask_only(const struct dpro_changes *changes, unsigned of);
 /* Whether the job has what the row needs. */
 void change_check_row(const struct change_row *row, const struct dpro_model *model);

@@ -251,8 +251,6 @@ static void change_job(const struct dpro_graph *graph, const struct dpro_model *
     change_programs(graph, changes, &w->model, &w->notes, &w->programs);
     change_apply(graph, told, changes, &w->model, &w->notes);
     w->programs.passes.pause_ns = 0; /* once an iteration */
-    if (changes_ask(changes, OF_LAUNCHES))
-        w->model.launching_ns = w->programs.passes.launching_ns = 0;
     if (w->programs.n_passes > 0)
         change_apply(graph, told, changes, &w->programs.passes, &same);
     array_fini(&same.lines);
@@ -379,6 +377,17 @@ static void tell_parts(const struct dpro_model *model, struct dpro_whatif *w)
     answer->untimed = w->notes.untimed;
 }
 
+/* Other durations change the job by what their replay says, and all other changes that by what the
+ * model says. */
+static int64_t changed_ns(const struct dpro_model *m, double scale, int64_t baseline_ns,
+                          int64_t model_ns)
+{
+    if (m->changed_ratio == 0)
+        return scaled_ns(scale, model_ns);
+    double beside = (double)model_ns / (double)MAX(m->changed_model_ns, 1);
+    return scaled_ns(m->changed_ratio * beside, baseline_ns);
+}
+
 static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,
                        const struct dpro_changes *changes, struct dpro_whatif **whatif)
 {
@@ -398,10 +407,8 @@ static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *
                    &w->answer.predicted.iteration_ns, &noise_after);
     double scale = model_job_scale(model, w->answer.baseline.iteration_ns);
     w->answer.baseline.iteration_ns = scaled_ns(scale, w->answer.baseline.iteration_ns);
-    w->answer.predicted.iteration_ns = scaled_ns(scale, w->answer.predicted.iteration_ns);
-    if (w->model.changed_ratio > 0 && changes_ask_only(changes, OF_DURATIONS))
-        w->answer.predicted.iteration_ns =
-            scaled_ns(w->model.changed_ratio, w->answer.baseline.iteration_ns);
+    w->answer.predicted.iteration_ns = changed_ns(&w->model, scale, w->answer.baseline.iteration_ns,
+                                                  w->answer.predicted.iteration_ns);
     changed_percentiles(&after, &draws[0], &draws[1], scale, &w->answer.baseline,
                         &w->answer.predicted);
     measured_percentiles(model, &draws[0], scale, &w->answer.baseline);
@@ -424,7 +431,7 @@ static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *
         w->answer.memory[0] = memory_peak_told(model, &model->baseline);
         w->answer.memory[1] = memory_peak_told(&w->model, &w->model.baseline);
     }
-    if (!changes_ask(changes, 0)) {
+    if (changes_ask_only(changes, 0)) {
         w->answer.n_questions = n_change_rows;
         w->questions = arena_array(&w->arena, n_change_rows, sizeof *w->questions);
         w->answer.questions = w->questions;

@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/cost.h"
+#include "cost/program/evaluate.h"
 #include "cost/program/model_memory.h"
 #include "cost/program/sync.h"
 #include "ingest/probes.h"
@@ -156,6 +157,7 @@ void model_pace_by(const struct measured_replay *changed, struct model_pace alon
     double ratio = mean_iteration_ns(changed) / mean_iteration_ns(model->recorded);
     model->changed_ratio = ratio;
     pace_changed(model, along, ratio * (double)model->paced_ns);
+    model->changed_model_ns = evaluate_once(model);
     pace_samples(changed, arena, model);
 }
 

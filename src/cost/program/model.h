@@ -364,6 +364,7 @@ struct dpro_model {
                                  unknown */
     int64_t *changed_ns;      /* likewise with other durations, by their replay; NULL: unchanged */
     double changed_ratio;     /* how many times as long the mean iteration is then; 0: unchanged */
+    int64_t changed_model_ns; /* and what the model, which comes as near as it can, says of it */
     int64_t median_ns;        /* of the measured iterations, without the profiler's cost */
     int64_t profiler_ns;      /* which was so much */
     struct dpro_job_time job; /* what the model is scaled to; zeros: a generated job */

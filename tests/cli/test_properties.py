@@ -61,6 +61,12 @@ class Properties(Case):
             with self.subTest(job=job):
                 self.assertGreater(faster, 1.02 * delayed)
 
+    def test_buckets_as_they_are_change_nothing_beside_other_servers(self):
+        for job in ("tf-ps-n2", "byteps-torch-n2"):
+            more = ask(job, "--servers 4")["predicted"]
+            own = self.write(job, [bucket["parameters"] for bucket in more["communication"]["buckets"]])
+            self.assertEqual(ask(job, "--servers 4 --buckets " + own)["predicted"]["iteration_ms"], more["iteration_ms"])
+
     def test_slower_links_hosts_and_ops_never_make_an_iteration_shorter(self):
         for job in JOBS:
             for chain in LONGER:

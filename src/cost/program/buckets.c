@@ -121,25 +121,17 @@ void buckets_cost(const struct dpro_model *m, const struct dpro_strategy *s,
     }
 }
 
-/* That a tensor's bucket goes to as the job ran. */
-static uint32_t baseline_server(const struct dpro_model *model, uint32_t tensor)
+/* That each tensor's bucket goes to, by the model's own strategy, which may be the one that is
+ * about to be written: buckets keep their first tensor's where nothing else is said. Owned. */
+static uint32_t *own_servers(const struct dpro_model *m)
 {
-    EACH_OF (const struct strategy_bucket, bucket, model->baseline.buckets,
-             model->baseline.n_buckets) {
-        for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
-            if (model->baseline.order[i] == tensor)
-                return bucket->server;
-    }
-    return 0;
-}
-
-/* Parameter servers keep what they have where nothing else is said. */
-static void keep_servers(const struct dpro_model *model, struct dpro_strategy *s)
-{
-    if (model->net.collective.algorithm == MODEL_SERVER &&
-        model->net.servers.placement == MODEL_ANYWHERE)
-        for (uint32_t b = 0; b < s->n_buckets; b++)
-            s->buckets[b].server = baseline_server(model, s->order[s->buckets[b].first]);
+    const struct dpro_strategy *own = &m->baseline;
+    uint32_t *servers = mem_array((size_t)m->n_tensors + 1, sizeof *servers);
+    if (m->net.collective.algorithm == MODEL_SERVER && m->net.servers.placement == MODEL_ANYWHERE)
+        EACH_OF (const struct strategy_bucket, bucket, own->buckets, own->n_buckets)
+            for (uint32_t i = bucket->first; i < bucket->first + bucket->n; i++)
+                servers[own->order[i]] = bucket->server;
+    return servers;
 }
 
 /* Whether the next tensor gets ready only after those before it were sent: of a step with two
@@ -162,6 +154,7 @@ static bool next_follows_communication(const struct dpro_model *model, uint32_t 
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy)
 {
+    SCRATCH uint32_t *servers = own_servers(model);
     uint64_t bytes = 0;
     strategy->n_buckets = 0;
     strategy->fuses = false;
@@ -175,12 +168,11 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
         bool must_end = next_follows_communication(model, &op);
         if (bytes < cap && t + 1 < model->n_tensors && !must_end)
             continue;
-        strategy->buckets[strategy->n_buckets++] =
-            (struct strategy_bucket){.first = first, .n = t + 1 - first, .partitions = 1};
+        strategy->buckets[strategy->n_buckets++] = (struct strategy_bucket){
+            .first = first, .n = t + 1 - first, .partitions = 1, .server = servers[first]};
         first = t + 1;
         bytes = 0;
     }
-    keep_servers(model, strategy);
 }
 
 void buckets_partition(const struct dpro_model *model, uint64_t partition_bytes,
@@ -238,7 +230,7 @@ static void take_buckets(const struct dpro_model *m, const struct plan_file *pla
 }
 
 static void take_servers(const struct dpro_model *m, const struct plan_file *plan,
-                         struct dpro_strategy *s)
+                         const uint32_t *own, struct dpro_strategy *s)
 {
     uint32_t n = sync_n_servers(&m->net);
     if (n > 0 && plan->n_servers > 0 && plan->n_servers != n)
@@ -246,10 +238,10 @@ static void take_servers(const struct dpro_model *m, const struct plan_file *pla
                   "%s: the plan is for %u parameter servers, this job has %u; add "
                   "--servers %u",
                   plan->path, plan->n_servers, n, plan->n_servers);
-    keep_servers(m, s);
-    for (size_t b = 0; b < plan->buckets.n && m->capabilities.places; b++) {
-        int number = plan->buckets.at[b].server;
-        uint32_t server = number >= 0 ? servers_with_number(m, number) : s->buckets[b].server;
+    for (size_t b = 0; b < plan->buckets.n; b++) {
+        int number = m->capabilities.places ? plan->buckets.at[b].server : -1;
+        uint32_t server =
+            number >= 0 ? servers_with_number(m, number) : own[s->order[s->buckets[b].first]];
         if (server == MODEL_NONE)
             fail_with(DPRO_EFORMAT,
                       "%s: bucket %zu: there is no parameter server %d in this trace; "
@@ -263,6 +255,7 @@ bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
                   struct dpro_strategy *strategy)
 {
     SCRATCH bool *taken = mem_array((size_t)model->n_tensors + 1, sizeof *taken);
+    SCRATCH uint32_t *servers = own_servers(model);
     strategy->n_buckets = 0;
     strategy->fuses = plan->fuses && model->net.gate.cycle_ns > 0;
     strategy->fusion_bytes = plan->fusion_bytes;
@@ -280,7 +273,7 @@ bool buckets_take(const struct dpro_model *model, const struct plan_file *plan,
                   "once",
                   plan->path, model->n_tensors);
     take_buckets(model, plan, taken, strategy);
-    take_servers(model, plan, strategy);
+    take_servers(model, plan, servers, strategy);
     return plan->recomputed.n + plan->compiled.n + plan->in_bf16.n > 0 || plan->micro_batches > 1;
 }
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 
-from support import (BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, read_json, read_text, single_process,
+from support import (BUNDLED, CAPTURED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, read_json, read_text, single_process,
                      write_json)
 
 
@@ -295,6 +295,8 @@ class WhatIf(Case):
         served = os.path.join(os.path.dirname(BUNDLED), "tf-ps-n2")
         self.assert_error(dpro("whatif", served, "--dp", "3000", "--servers", "2000"), USAGE,
                           "so many parameter servers can't be predicted; 2 to 2097 can")
+        keys = os.path.join(CAPTURED, "mxnet-ps-gluon")
+        self.assert_error(dpro("whatif", keys, "--bigarray-bound", "100000", "--partition-mb", "1"), USAGE, "partitions, not both")
         self.assert_error(dpro("whatif"), USAGE, "needs a folder")
 
     def test_zero_shares_out_the_optimizers_state_and_its_update(self):

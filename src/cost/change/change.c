@@ -97,8 +97,6 @@ static void check_links(const struct dpro_changes *c, const struct dpro_model *m
     bool known = m->n_communications > 0 && link->rank_hosts;
     if (!between && !within)
         return;
-    if (c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0)
-        refuse("give one bandwidth for all links, or one for some of them, not both");
     if (!known)
         refuse("the trace does not tell which ranks are on one host: give --bandwidth "
                "without inter= and intra=");
@@ -108,6 +106,8 @@ static void check_links(const struct dpro_changes *c, const struct dpro_model *m
     if (within && !link->is_within && link->within_ns.value <= 0)
         refuse("the trace shows no communication within a host, so intra= changes "
                "nothing; give inter= for links between hosts");
+    if (c->bandwidth_bytes_per_s != 0 || c->bandwidth_ratio != 0)
+        refuse("give one bandwidth for all links, or one for some of them, not both");
 }
 
 static void change_bandwidth(const struct dpro_changes *c, struct dpro_model *m,
@@ -215,6 +215,9 @@ void change_servers(const struct dpro_changes *c, struct dpro_model *m, struct n
     if (c->bigarray_bound != 0 && net->servers.placement != MODEL_BY_KEY)
         refuse("arrays are split over servers from a bound on only in MXNet, and this job's "
                "servers are not MXNet's");
+    if (c->bigarray_bound != 0 && (c->bucket_cap_bytes || c->buckets_path || c->partition_bytes))
+        refuse("give a bound, from which on MXNet by itself splits arrays over servers, or buckets "
+               "and partitions, not both");
     uint32_t n = net->servers.n;
     if (c->n_servers != 0 && c->n_servers != n) {
         servers_change(m, c->n_servers, notes->arena);

@@ -63,6 +63,8 @@ static void change_batch(const struct dpro_changes *c, struct dpro_model *m, str
     if (c->batch_size > 0 && recorded == 0)
         refuse("the recording does not tell its batch size; say how many times as large the batch "
                "becomes, such as 2x");
+    if (c->batch_size > 0 && c->batch_ratio != 0)
+        refuse("give a batch's size or how many times as large it becomes, not both");
     uint32_t n_calls = calls_of_model(m);
     if (c->batch_size > 0 && n_calls > 1)
         refuse("a step calls its model %u times, with %u samples as recorded, so a batch of %u is "

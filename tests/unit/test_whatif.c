@@ -453,6 +453,8 @@ TEST(a_bucket_ends_before_what_follows_its_communication)
     buckets_by_cap(&job->model, 9 * MIB, 9 * MIB, &s);
     assert_int_equal(s.n_buckets, 2);
     assert_int_equal(s.buckets[0].n, 2);
+    buckets_by_cap(&job->model, 1, 9 * MIB, &s); /* each model has a first bucket */
+    assert_int_equal(s.n_buckets, 4);
     arena_fini(&arena);
     int64_t ns = time_with(job, &(struct dpro_changes){.bucket_cap_bytes = 9 * MIB});
     assert_int_equal(ns, time_with(job, &(struct dpro_changes){.latency_ratio = 1}));

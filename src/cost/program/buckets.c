@@ -155,7 +155,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
                     struct dpro_strategy *strategy)
 {
     SCRATCH uint32_t *servers = own_servers(model);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, cap = first_bytes;
     strategy->n_buckets = 0;
     strategy->fuses = false;
     strategy->compression = DPRO_COMPRESSION_NONE;
@@ -164,7 +164,6 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
     for (uint32_t t = 0, first = 0; t < model->n_tensors; t++) {
         strategy->order[t] = t;
         bytes += model->tensors[t].held_bytes ?: model->tensors[t].size_bytes;
-        uint64_t cap = strategy->n_buckets == 0 ? first_bytes : cap_bytes;
         bool must_end = next_follows_communication(model, &op);
         if (bytes < cap && t + 1 < model->n_tensors && !must_end)
             continue;
@@ -172,6 +171,7 @@ void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64
             .first = first, .n = t + 1 - first, .partitions = 1, .server = servers[first]};
         first = t + 1;
         bytes = 0;
+        cap = must_end ? first_bytes : cap_bytes;
     }
 }
 

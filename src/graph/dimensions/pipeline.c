@@ -121,6 +121,21 @@ static bool follows_backward(const struct pipeline_finder *f, uint32_t op)
     return ns[1] >= passes->least_ns[1];
 }
 
+/* A timeline of stages says which pass a message waits for, however late it begins behind others.
+ */
+static void read_passes(struct pipeline_finder *f)
+{
+    const struct dpro_graph *g = f->g;
+    SCRATCH uint32_t *sent = mem_array(g->n_ops + (size_t)1, sizeof *sent);
+    for (uint32_t j = 0; j < g->n_collectives; j++)
+        if (is_message(f, j))
+            sent[sender_of(g, &g->collectives[j])] = j + 1;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
+            if (sent[g->succ[e]] > 0 && (g->kind[op] == DPRO_OP_FW || g->kind[op] == DPRO_OP_BW))
+                f->p->backward[sent[g->succ[e]] - 1] = g->kind[op] == DPRO_OP_BW;
+}
+
 static void find_passes(struct pipeline_finder *f)
 {
     const struct dpro_graph *g = f->g;
@@ -296,6 +311,8 @@ void pipeline_find(const struct dpro_graph *graph, struct arena *arena, struct p
     for (uint32_t r = 0; r < graph->n_ranks; r++)
         list_passes(&f, r);
     find_passes(&f);
+    if (graph->of_stages)
+        read_passes(&f);
     pipeline->unknown = find_messages_of(&f);
     if (!pipeline->unknown)
         pipeline->unknown = count_micro_batches(&f, arena);

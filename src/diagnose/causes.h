@@ -101,9 +101,13 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
 
 /* causes_peers.c: ranks of the same work, beside one another */
 void find_slow_ranks(const struct diagnosed *d, struct cause_found *found);
-/* By rank, the iteration from which on it computes more slowly than its peers; their number: never.
- */
-const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena);
+/* By what ranks take longer than their peers for these sorts of work. In the arena. */
+struct slow_ranks {
+    uint32_t *since; /* by rank, the iteration from which on it is slow; their number: never */
+    bool *odd; /* [rank * n_iterations + iteration] in which one that is late in most is not; or, if
+                  that may be chance, in which it is */
+};
+struct slow_ranks slow_ranks_find(const struct diagnosed *d, uint32_t works, struct arena *arena);
 /* causes_uneven.c: work that ranks or stages have more of than others */
 void find_uneven_work(const struct diagnosed *d, struct cause_found *found);
 void find_uneven_stages(const struct diagnosed *d, struct cause_found *found);
@@ -111,6 +115,8 @@ void find_bubbles(const struct diagnosed *d, struct cause_found *found);
 /* Where work moves between ranks: times of those that have less of it by chance as if they had as
  * much as the mean, which find_uneven_work() leaves as they are. */
 void lengthen_passes(struct peers *p, const struct diagnosed *d, struct arena *arena);
+/* By op, a number of the micro-batch's pass that it is of; 0: of none. In the arena. */
+uint32_t *passes_by_op(const struct diagnosed *d, struct arena *arena);
 /* Whether the work of passes forward and back moves between ranks and iterations. */
 bool work_moves(const struct diagnosed *d);
 /* What a rank of each stage computes, of all that or of what is left; returns the mean of stages.

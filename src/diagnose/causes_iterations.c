@@ -1,7 +1,9 @@
 /* What single iterations and ranks take longer than usual. An op that varies a little is longer
  * than its median half of the time, though the sum of many such ops hardly varies. So what the ops
  * of a rank take longer counts as far as their sum is longer than its own median: where another
- * process shares a core, other ops are cut in each iteration. */
+ * process shares a core, other ops are cut in each iteration. Without noise, what is shorter than
+ * usual would take as long as usual, too: a mean hardly changes where single sums vary. Stages of a
+ * pipeline meet after each pass, so that the passes of a rank do not even out. */
 #include "diagnose/causes.h"
 
 #include "graph/names/names.h"
@@ -12,26 +14,42 @@ enum { LEAST_SAMPLES = 4 }; /* of which one may be unusual */
 struct excess {
     const struct diagnosed *d;
     struct cause_found *found;
-    const bool *wanted;        /* by iteration; NULL: all */
-    const uint32_t *parts;     /* [rank * n_iterations + iteration] */
-    const uint32_t *gpu_parts; /* of work of a GPU; NULL: the same */
-    const bool *left_out;      /* by rank; NULL: none is */
-    bool evens_out;            /* what the short iterations are shorter is set against it */
-    int64_t *sorted;
+    const bool *wanted;         /* by iteration; NULL: all */
+    const uint32_t *parts;      /* [rank * n_iterations + iteration] */
+    const uint32_t *gpu_parts;  /* of work of a GPU; NULL: the same */
+    const uint32_t *slow_since; /* by rank, as in struct slow_ranks; NULL: none is */
+    const bool
+        *odd; /* [rank * n_iterations + iteration] that tell nothing of what is usual; or NULL */
+    bool evens_out; /* what the short iterations are shorter is set against it */
+    double *sorted;
 };
 
-static int64_t usual_of(const struct excess *e, uint32_t op, bool gap)
+static bool is_slow(const struct excess *e, uint32_t rank)
 {
-    uint32_t n = e->d->n_iterations;
-    for (uint32_t i = 0; i < n; i++)
-        e->sorted[i] = left_of(e->d, i, op, gap);
-    return lower_median(e->sorted, n);
+    return e->slow_since && e->slow_since[rank] == 0;
 }
 
-/* What is longer of a group, and its whole against the median. */
+/* The median of those iterations that tell what is usual. Of a rank that is late by chance, no more
+ * than that of all: there may be one other iteration only, in which another pass is longer. */
+static double usual_of(const struct excess *e, uint32_t rank, const double *values)
+{
+    uint32_t n = e->d->n_iterations, n_usual = 0;
+    const bool *odd = e->odd ? e->odd + (size_t)rank * n : NULL;
+    memcpy(e->sorted, values, n * sizeof *values);
+    double of_all = select_double(e->sorted, n, (n - 1) / 2);
+    for (uint32_t i = 0; i < n; i++)
+        if (odd && !odd[i])
+            e->sorted[n_usual++] = values[i];
+    double usual = n_usual > 0 ? select_double(e->sorted, n_usual, (n_usual - 1) / 2) : of_all;
+    return is_slow(e, rank) ? usual : MIN(usual, of_all);
+}
+
+/* What is longer of a group, and its whole against what is usual. */
 struct group_excess {
-    int64_t *usual;      /* by time of the group */
-    double *more, *over; /* by iteration: what its longer times are longer; all of it, signed */
+    int64_t *usual; /* by time of the group */
+    double *more,
+        *less;    /* by iteration: what its longer times are longer, its shorter ones shorter */
+    double *over; /* by iteration: all of it, signed */
 };
 
 static struct group_excess excess_of(const struct excess *e, const struct time_group *group,
@@ -40,26 +58,32 @@ static struct group_excess excess_of(const struct excess *e, const struct time_g
     uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
     int64_t *usual = arena_array(arena, group->times.n + 1, sizeof *usual);
     double *more = arena_array(arena, n + (size_t)1, sizeof *more);
+    double *less = arena_array(arena, n + (size_t)1, sizeof *less);
     double *all = arena_array(arena, n + (size_t)1, sizeof *all);
-    double *sums = arena_array(arena, n + (size_t)1, sizeof *sums);
+    double *values = arena_array(arena, n + (size_t)1, sizeof *values);
     for (size_t k = 0; k < group->times.n; k++) {
         uint32_t op = group->times.at[k] % n_ops, gap = group->times.at[k] >= n_ops;
-        usual[k] = usual_of(e, op, gap);
+        for (uint32_t i = 0; i < n; i++)
+            values[i] = (double)left_of(e->d, i, op, gap);
+        usual[k] = llround(usual_of(e, group->rank, values));
         for (uint32_t i = 0; i < n; i++) {
             double over = (double)(left_of(e->d, i, op, gap) - usual[k]);
             all[i] += over;
             more[i] += MAX(over, 0);
+            less[i] += MAX(-over, 0);
         }
     }
-    memcpy(sums, all, n * sizeof *sums);
-    double usual_sum = select_double(sums, n, (n - 1) / 2);
+    double mean = stats_mean_std(all, n).mean;
+    double usual_sum = usual_of(e, group->rank, all);
+    usual_sum =
+        is_slow(e, group->rank) ? MIN(usual_sum, mean) : usual_sum; /* the mean makes it slow */
     for (uint32_t i = 0; i < n; i++)
         all[i] -= usual_sum;
-    return (struct group_excess){usual, more, all};
+    return (struct group_excess){usual, more, less, all};
 }
 
 static void excess_claim(const struct excess *e, const struct time_group *group,
-                         const struct group_excess *of, double share)
+                         const struct group_excess *of)
 {
     uint32_t n = e->d->n_iterations, n_ops = e->d->g->n_ops;
     for (size_t k = 0; k < group->times.n; k++) {
@@ -73,11 +97,12 @@ static void excess_claim(const struct excess *e, const struct time_group *group,
                 part = parts[j] == part ? UINT32_MAX : part;
             for (uint32_t j = i; j < n && part != UINT32_MAX; j++) {
                 int64_t over = left_of(e->d, j, op, gap) - of->usual[k];
-                if (parts[j] != part || (e->wanted && !e->wanted[j]) || over <= 0 ||
-                    of->over[j] <= 0)
+                double sum = of->over[j], *sums = sum > 0 ? of->more : of->less;
+                if (parts[j] != part || (e->wanted && !e->wanted[j]) || over == 0 || sum == 0 ||
+                    (over > 0) != (sum > 0) || (sum < 0 && !e->evens_out))
                     continue;
                 ns = ns ?: arena_array(e->found->arena, n, sizeof *ns);
-                ns[j] = llround(share * (double)over * MIN(of->over[j] / of->more[j], 1));
+                ns[j] = llround((double)over * MIN(fabs(sum) / sums[j], 1));
             }
             if (ns)
                 array_add(&e->found->pieces, .op = op, .part = part, .gap = gap, .ns = ns);
@@ -85,23 +110,8 @@ static void excess_claim(const struct excess *e, const struct time_group *group,
     }
 }
 
-/* Iterations end when the rank that takes longest does. What all of them are shorter in some is
- * no less noise than what one is longer in others, so it pays for as much of that: a mean hardly
- * changes where single ranks' sums vary. */
-static double share_of_longer(const struct group_excess *of, size_t n_groups, uint32_t n)
-{
-    double longer = 0, shorter = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        double most = n_groups > 0 ? of[0].over[i] : 0;
-        for (size_t k = 1; k < n_groups; k++)
-            most = MAX(most, of[k].over[i]);
-        longer += MAX(most, 0);
-        shorter += MAX(-most, 0);
-    }
-    return longer > 0 ? MAX(1 - shorter / longer, 0) : 0;
-}
-
-/* Groups of each rank's work of these sorts: of each of them, its gaps apart, or of all together.
+/* Groups of each rank's work of these sorts: of each of them, its gaps apart, or of each
+ * micro-batch's pass and of all the rest.
  */
 static void excess_claim_all(struct excess *e, uint32_t works)
 {
@@ -110,21 +120,22 @@ static void excess_claim_all(struct excess *e, uint32_t works)
     const uint8_t *work = e->d->works;
     SCRATCH struct map numbers = {0};
     time_groups groups = {0};
+    const uint32_t *passes = e->evens_out ? passes_by_op(e->d, &arena) : NULL;
     e->sorted = arena_array(&arena, e->d->n_iterations + (size_t)1, sizeof *e->sorted);
     for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
         uint32_t op = time % g->n_ops;
         if (of_works(work[time], works) && g->rank[op] < g->n_ranks &&
-            !(e->left_out && e->left_out[g->rank[op]]))
+            !(e->slow_since && e->slow_since[g->rank[op]] > 0 &&
+              e->slow_since[g->rank[op]] < e->d->n_iterations))
             groups_add(&groups, &numbers,
-                       e->evens_out ? 0 : work[time] * UINT64_C(2) + (time >= g->n_ops),
+                       e->evens_out ? passes[op] : work[time] * UINT64_C(2) + (time >= g->n_ops),
                        g->rank[op], time);
     }
     struct group_excess *of = arena_array(&arena, groups.n + 1, sizeof *of);
     for (size_t k = 0; k < groups.n; k++)
         of[k] = excess_of(e, &groups.at[k], &arena);
-    double share = e->evens_out ? share_of_longer(of, groups.n, e->d->n_iterations) : 1;
     for (size_t k = 0; k < groups.n; k++)
-        excess_claim(e, &groups.at[k], &of[k], share);
+        excess_claim(e, &groups.at[k], &of[k]);
     groups_fini(&groups);
 }
 
@@ -223,7 +234,8 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
     if (d->g->n_samples < LEAST_SAMPLES)
         return;
     bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
-    const uint32_t *since = n_slow > 0 && !asked ? slow_ranks_since(d, &arena) : NULL;
+    bool told = n_slow > 0 && !asked;
+    const uint32_t *since = told ? slow_ranks_find(d, 1U << WORK_COMPUTE, &arena).since : NULL;
     for (uint32_t r = 0; r < d->g->n_ranks && since; r++)
         for (uint32_t i = since[r] > 0 ? since[r] : n; i < n; i++) {
             n_slow -= are[i];
@@ -277,14 +289,14 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
         found->needs = "Record 3 iterations or more.";
         return;
     }
-    bool *slow = arena_array(&arena, d->g->n_ranks + (size_t)1, sizeof *slow);
-    const uint32_t *since = slow_ranks_since(d, &arena);
+    struct slow_ranks slow = slow_ranks_find(d, 1U << WORK_COMPUTE, &arena);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        d->varies[r] = slow.since[r] == n;
     size_t n_all = (size_t)d->g->n_ranks * n;
     uint32_t *parts = arena_array(&arena, n_all + 1, sizeof *parts);
     uint32_t *gpu_parts = arena_array(&arena, n_all + 1, sizeof *gpu_parts);
     for (size_t i = 0; i < n_all; i++) {
         uint32_t r = (uint32_t)(i / n);
-        slow[r] = since[r] > 0 && since[r] < n;
         parts[i] = part_of_rank(found, d, r, NULL);
         gpu_parts[i] = found_part(found, UINT64_MAX - r, "kernels of rank %d", d->g->ranks[r].rank);
     }
@@ -292,7 +304,8 @@ void find_noise(const struct diagnosed *d, struct cause_found *found)
                        .found = found,
                        .parts = parts,
                        .gpu_parts = gpu_parts,
-                       .left_out = slow,
+                       .slow_since = slow.since,
+                       .odd = slow.odd,
                        .evens_out = true};
     excess_claim_all(&e, (work_moves(d) ? 0 : 1U << WORK_COMPUTE) | 1U << WORK_LAUNCH |
                              1U << WORK_GAP | 1U << WORK_MEMORY | 1U << WORK_COPY);

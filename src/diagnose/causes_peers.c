@@ -1,5 +1,5 @@
 /* Ranks beside their peers, which do the same work: ops of one name and phase, as many of them. A
- * rank that takes longer for them in nearly every iteration is slow. */
+ * rank that takes longer for them in most iterations, by more than chance explains, is slow. */
 #include "diagnose/causes.h"
 
 /* What a rank takes of what it shares with peers: by iteration, and how much of it more than they
@@ -67,22 +67,36 @@ static struct beside beside_some(const struct peers *p, const struct diagnosed *
 }
 
 enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
+#define LEAST_SLOW 0.02   /* of what its peers take */
 
-/* Whether the rank takes longer than its peers (sign -1: less long) in nearly all iterations from
- * the first to the end, by `least` in the mean and by more than chance explains; where there are
- * too few of them to tell, by 5 %. */
+/* Whether the rank takes longer than its peers (sign -1: less long) from the first iteration to the
+ * end: in most of them, and in the mean, by `least`, and by more than chance explains, as a rank
+ * that replay calls a straggler does. Where there are too few to tell, by 5 %. */
 static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t first, uint32_t end,
                          int sign, double least)
 {
     const double *own = b->own + (size_t)rank * b->n, *more = b->more + (size_t)rank * b->n;
     uint32_t n = end - first, n_differ = 0;
-    struct mean_std of_own = stats_mean_std(own + first, n);
-    struct mean_std of_more = stats_mean_std(more + first, n);
-    for (uint32_t i = first; i < end; i++)
-        n_differ += sign * more[i] > 0;
-    double others = of_own.mean - of_more.mean;
-    return others > 0 && sign * of_more.mean > (n < LEAST_OFTEN ? 0.05 : least) * others &&
-           n_differ * 4 >= n * 3 && sign * of_more.mean > 3 * of_more.std / sqrt((double)n);
+    double by = stats_mean_std(more + first, n).mean;
+    double others = stats_mean_std(own + first, n).mean - by;
+    SCRATCH double *signed_more = mem_array(n + (size_t)1, sizeof *signed_more);
+    least = n < LEAST_OFTEN ? 0.05 : least;
+    for (uint32_t i = first; i < end; i++) {
+        signed_more[i - first] = sign * more[i];
+        n_differ += sign * more[i] > least * (own[i] - more[i]);
+    }
+    return others > 0 && sign * by > least * others && n_differ * 2 > n &&
+           stats_above_0(signed_more, n);
+}
+
+/* Whether values differ from the one at `since` on, at three standard errors of all tries: this
+ * place is the best of those that were tried (Bonferroni's correction). */
+static bool is_apart(const double *values, uint32_t since, uint32_t n)
+{
+    const double AT_3_SIGMA = 0.0027, n_tried = n - 2.0 * LEAST_OFTEN - 1;
+    struct mean_std before = stats_mean_std_in_order(values, since);
+    struct mean_std after = stats_mean_std_in_order(values + since, n - since);
+    return stats_welch_p(before, since, after, n - since) * n_tried < AT_3_SIGMA;
 }
 
 /* The iteration from which on the rank is slow: the first, or one that most parts what it takes
@@ -102,9 +116,10 @@ static uint32_t slow_since(const struct beside *b, uint32_t rank)
         before = left;
         after = right;
     }
-    if (since > 0 && before < after / 4 && rank_differs(b, rank, since, n, 1, 0.05))
+    if (since > 0 && before < after / 4 && is_apart(more, since, n) &&
+        rank_differs(b, rank, since, n, 1, 0.05))
         return since;
-    return rank_differs(b, rank, 0, n, 1, 0.02) ? 0 : n;
+    return rank_differs(b, rank, 0, n, 1, LEAST_SLOW) ? 0 : n;
 }
 
 /* Where most ranks are slow alike, the few that are not show it. */
@@ -144,8 +159,16 @@ static bool differs_by_one_factor(const struct peers *p, const struct beside *b,
     return alike > 0.9 * all;
 }
 
-/* By rank, the iteration from which on it is slow; their number: never. Where no rank shares a
- * stage, peers are only those that compute the same. */
+/* Where no rank shares a stage, peers are only those that compute the same. */
+static bool has_peers(const struct diagnosed *d, uint32_t works, const struct peers *p,
+                      const struct beside *b, uint32_t rank)
+{
+    return d->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage ||
+           (works == 1U << WORK_COMPUTE && !d->g->of_stages &&
+            differs_by_one_factor(p, b, rank, d->g->n_ranks));
+}
+
+/* By rank, the iteration from which on it is slow; their number: never. */
 static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct peers *p,
                            struct beside *b, struct arena *arena)
 {
@@ -154,33 +177,46 @@ static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct pee
     if (works == 1U << WORK_COMPUTE)
         lengthen_passes(p, d, arena);
     *b = beside_peers(p, d, arena);
-    bool peers = d->pipeline.dimension == DPRO_NO_DIMENSION || p->by_stage;
-    bool told = works == 1U << WORK_COMPUTE && !d->g->of_stages;
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        since[r] = peers || (told && differs_by_one_factor(p, b, r, d->g->n_ranks))
-                       ? slow_since(b, r)
-                       : b->n;
+        since[r] = has_peers(d, works, p, b, r) ? slow_since(b, r) : b->n;
     return since;
 }
 
-const uint32_t *slow_ranks_since(const struct diagnosed *d, struct arena *arena)
+struct slow_ranks slow_ranks_find(const struct diagnosed *d, uint32_t works, struct arena *arena)
 {
     struct peers p = {0};
     struct beside b;
-    const uint32_t *since = find_slow(d, 1U << WORK_COMPUTE, &p, &b, arena);
+    uint32_t n = d->n_iterations;
+    struct slow_ranks slow = {.since = find_slow(d, works, &p, &b, arena)};
+    slow.odd = arena_array(arena, (size_t)d->g->n_ranks * n + 1, sizeof *slow.odd);
+    SCRATCH double *more = mem_array(n + (size_t)1, sizeof *more);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++) {
+        size_t first = (size_t)r * n;
+        memcpy(more, b.more + first, n * sizeof *more);
+        double usual = select_double(more, n, (n - 1) / 2);
+        bool mostly = usual > LEAST_SLOW * (stats_mean_std(b.own + first, n).mean - usual);
+        for (uint32_t i = 0; i < n && mostly && has_peers(d, works, &p, &b, r); i++)
+            slow.odd[first + i] = (b.more[first + i] > usual / 2) == (slow.since[r] == n);
+    }
     peers_fini(&p);
-    return since;
+    return slow;
 }
 
-/* How much of a group's time to take away, by iteration: all that is more is since then. */
-static void share_since(const struct time_group *group, double share, uint32_t since, uint32_t n,
-                        double *shares)
+/* How much of a group's time to take away, by iteration: as much in all as that share, and of each
+ * since then by how much more the rank takes in it. */
+static void share_since(const struct time_group *group, double share, const struct beside *b,
+                        uint32_t since, double *shares)
 {
-    double before = 0, after = 0;
-    for (uint32_t i = 0; i < n; i++)
-        *(i < since ? &before : &after) += (double)group->ns[i];
-    for (uint32_t i = 0; i < n; i++)
-        shares[i] = i < since || after <= 0 ? 0 : MIN(share * (before + after) / after, 1);
+    const double *own = b->own + (size_t)group->rank * b->n;
+    const double *more = b->more + (size_t)group->rank * b->n;
+    double all = 0, taken = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        shares[i] = i < since || own[i] <= 0 ? 0 : MAX(more[i], 0) / own[i];
+        all += (double)group->ns[i];
+        taken += shares[i] * (double)group->ns[i];
+    }
+    for (uint32_t i = 0; i < b->n; i++)
+        shares[i] = taken > 0 ? MIN(shares[i] * share * all / taken, 1) : 0;
 }
 
 /* What a rank computes, and what its CPU does, each by itself. One long gap that peers don't have
@@ -205,14 +241,14 @@ void find_slow_ranks(const struct diagnosed *d, struct cause_found *found)
         EACH (const struct time_group, group, p.groups) {
             uint32_t r = group->rank, first = since[r];
             double share = b.share[group - p.groups.at];
-            if (first == n)
+            if (first == n || (sort == 0 && d->varies[r]))
                 continue;
             bool told = first > 0 && g->sample_number; /* else in all iterations */
             uint32_t part = !told ? part_of_rank(found, d, r, slow)
                                   : found_part(found, r + (UINT64_C(1) << 32),
                                                "rank %d from iteration %" PRId64 " on",
                                                g->ranks[r].rank, g->sample_number[first]);
-            share_since(group, share, first, n, shares);
+            share_since(group, share, &b, first, shares);
             EACH (const uint32_t, time, group->times)
                 if (!(*time >= g->n_ops && share > 0.5 && gap_is_long(d, *time - g->n_ops)))
                     piece_share(found, d, *time, part, shares, false);

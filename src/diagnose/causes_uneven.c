@@ -55,6 +55,25 @@ static void find_lines(struct timed_passes *t, const struct diagnosed *d, struct
     }
 }
 
+uint32_t *passes_by_op(const struct diagnosed *d, struct arena *arena)
+{
+    uint32_t *passes = arena_array(arena, d->g->n_ops + (size_t)1, sizeof *passes);
+    struct timed_passes t = {0};
+    struct peers p = {0};
+    find_lines(&t, d, arena);
+    if (t.n_places == 1)
+        return passes;
+    peers_make(&p, d, 1U << WORK_COMPUTE, false, arena);
+    EACH (const struct time_group, group, p.groups)
+        for (size_t k = 0; k < group->times.n; k++) {
+            uint32_t op = group->times.at[k], place = place_of(&t, group, k);
+            if (d->g->phase[op] <= DPRO_OP_BW && place != UINT32_MAX)
+                passes[op] = 1 + 2 * place + (d->g->phase[op] == DPRO_OP_BW);
+        }
+    peers_fini(&p);
+    return passes;
+}
+
 static double median_of(double *x, size_t n)
 {
     return n > 0 ? select_double(x, n, (n - 1) / 2) : 0;

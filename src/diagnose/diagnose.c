@@ -372,7 +372,8 @@ static struct dpro_diagnosis *run_diagnosis(const struct dpro_graph *graph,
                           .iteration_ns = chain_predicted_ns(&chain, iterations_ns),
                           .works = works_of(graph, &work),
                           .collective_of = collectives_of(graph, &work),
-                          .profiler_ns = options->profiler_ns};
+                          .profiler_ns = options->profiler_ns,
+                          .varies = arena_array(&work, graph->n_ranks + (size_t)1, sizeof(bool))};
     pipeline_find(graph, &work, &d.pipeline);
     if (options->model)
         d.link_cpu_ns = dpro_model_link(options->model).interference_ns;

@@ -157,25 +157,6 @@ static void find_late(struct dpro_replay *r)
         r->ranks_late[k].later_ns /= MAX((int64_t)v->n_iterations, 1);
 }
 
-/* Whether the mean is above 0 by three times its standard error. Or the median, and the share of
- * those above 0 by two standard errors of a coin's: a few iterations in which another rank was late
- * for once don't move them, and tell nothing of its spread. */
-static bool is_no_chance(double *values, uint32_t n)
-{
-    enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
-    const double OF_MEDIAN = 1.253, OF_DEVIATION = 1.4826;
-    struct mean_std found = stats_mean_std(values, n);
-    if (found.mean > 3 * found.std / sqrt(n) || n < FEWEST)
-        return found.mean > 3 * found.std / sqrt(n);
-    double median = stats_median(values, n), n_above = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        n_above += values[i] > 0;
-        values[i] = fabs(values[i] - median);
-    }
-    return n_above >= n / 2.0 + sqrt(n) &&
-           median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt(n);
-}
-
 /* A straggler comes late in most iterations, usually by 5 % of what one takes else or more, and by
  * more than chance explains, against the usual one of the other ranks. It is late in an iteration
  * if it is by half as much as the rank that is so most. Several may be, and take turns at being the
@@ -208,7 +189,7 @@ static void find_stragglers(struct dpro_replay *r)
         }
         int64_t late_ns = stats_median_i64(late, n);
         bool straggles = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
-                         is_no_chance(later, n);
+                         stats_above_0(later, n);
         r->ranks_late[k].straggles = straggles;
         if (straggles)
             r->ranks_late[k].n = n_late;

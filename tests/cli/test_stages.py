@@ -215,6 +215,38 @@ class TestStages(Case):
             self.assertRegex(cause["command"], r"^dpro replay \S+ --delay gc=0$")
             self.assertAlmostEqual(cause["command_gain_ms"], lost_ms, delta=0.1 * lost_ms)
 
+    def test_passes_that_are_long_now_and_then_and_experts_that_are_skewed_are_noise(self):
+        source, usual, long, experts = random.Random(30), uneven(30, by=1), {}, {}
+
+        def pausing(optype, *at):
+            return usual(optype, *at) * (2.2 if "compute" in optype and long.setdefault((optype, *at), source.random() < 0.1) else 1)
+
+        def skewed(optype, r, stage, step, n):
+            tokens = experts.setdefault((stage, step, n), [source.uniform(0.5, 1.5) for _ in range(4)])
+            return usual(optype, r, stage, step, n) * (4 * tokens[r] / sum(tokens) if "compute" in optype else 1)
+        for times in (pausing, skewed):
+            job = StageJob(dp=4, stages=2, micro_batches=8, steps=10, times=times)
+            lost_ms = 1000 * (job.iteration() - job.iteration(usual))
+            causes = {c["cause"]: c["blame_ms"] for c in self.assert_json("diagnose", self.write("job.csv", job.csv()))["causes"]}
+            self.assertAlmostEqual(causes["noise"], lost_ms, delta=0.2 * lost_ms)
+            self.assertNotIn("slow_rank", causes)
+
+    def test_pauses_of_an_interleaved_pipeline_hide_neither_its_schedule_nor_what_they_cost(self):
+        """Sends that queue behind others begin after later passes."""
+        source, usual, long = random.Random(4), uneven(31, by=1), {}
+
+        def pausing(optype, *at):
+            pause = optype == "backward-compute" and long.setdefault(at, source.random() < 0.04)
+            return usual(optype, *at) / (2 if "compute" in optype else 1) + 0.08 * pause
+        fair = StageJob(dp=4, stages=4, micro_batches=8, chunks=2, steps=6, times=lambda optype, *at: (
+            usual(optype, *at) / (2 if "compute" in optype else 1)))
+        job = StageJob(dp=4, stages=4, micro_batches=8, chunks=2, steps=6, times=pausing)
+        path = self.write("job.csv", job.csv())
+        replayed, facts = self.assert_replays(path), self.assert_json("diagnose", path)
+        self.assertEqual((replayed["micro_batches"], replayed["stages_a_rank"], replayed["schedule"]), (8, 2, "interleaved"))
+        lost_ms = facts["iteration_ms"] - 1000 * fair.iteration()
+        self.assertAlmostEqual(next(c["blame_ms"] for c in facts["causes"] if c["cause"] == "noise"), lost_ms, delta=0.1 * lost_ms)
+
     def test_a_worker_that_is_late_for_its_first_gather_is_a_gap_and_no_communication(self):
         job = StageJob(dp=3, stages=3, micro_batches=6, times=uneven(23, by=1), late=lambda r, stage, step: 0.2 * ((r, stage) == (1, 0)))
         causes = {c["cause"]: c["blame_ms"] for c in self.assert_json("diagnose", self.write("job.csv", job.csv(apart=0.01)))["causes"]}

@@ -76,6 +76,14 @@ class Properties(Case):
                     with self.subTest(job=job, shorter=shorter, longer=longer):
                         self.assertGreater(more, (1 - TOLERANCE) * less)
 
+    def test_more_of_a_delay_never_makes_an_iteration_shorter_beside_other_changes(self):
+        for job, kind, beside in (("byteps-torch-n2", "COLLECTIVE", "--batch-size 2x"), ("hvd-mx-n2", "COLLECTIVE", "--bandwidth 10x"),
+                                  ("torch-ddp-gloo-lstm-n2-2gbit", "SEND", "--bandwidth 10x")):
+            answers = [ask(job, f"{beside} --delay {kind}={by}")["predicted"]["iteration_ms"] for by in (0.5, 1, 1.1, 2, 4)]
+            for less, more in zip(answers, answers[1:]):
+                with self.subTest(job=job, answers=answers):
+                    self.assertGreater(more, (1 - TOLERANCE) * less)
+
     def test_an_interval_holds_the_iteration_and_is_no_narrower_for_a_change(self):
         for job in JOBS:
             own = ask(job, "")["predicted"]["uncertainty_pct"]

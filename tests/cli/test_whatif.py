@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 
-from support import (BUNDLED, CAPTURED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, read_json, read_text, single_process,
-                     write_json)
+from support import (BUNDLED, CAPTURED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, options_of, plain_profile, read_json, read_text,
+                     single_process, write_json)
 
 
 def get_slower(trace):

@@ -9,6 +9,7 @@
 #include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/cost.h"
+#include "cost/program/evaluate.h"
 #include "cost/program/modules.h"
 #include "cost/program/program_writer.h"
 #include "cost/program/strategy_work.h"
@@ -297,9 +298,9 @@ static double times_of(struct carried sum)
 }
 
 /* Links and all that communication takes on them go with its ops; of a group each communication by
- * itself. Returns the first. */
-static double delay_net(const struct dpro_graph *g, const struct dpro_graph *delayed,
-                        struct arena *arena, struct dpro_model *m)
+ * itself. */
+static void delay_net(const struct dpro_graph *g, const struct dpro_graph *delayed,
+                      struct arena *arena, struct dpro_model *m)
 {
     struct carried all = {0, 0};
     for (uint32_t op = 0; op < g->n_ops; op++)
@@ -316,23 +317,71 @@ static double delay_net(const struct dpro_graph *g, const struct dpro_graph *del
         it->took_ns *= times_of(own) / times_of(all);
     }
     model_net_scale(&m->net, times_of(all));
-    return times_of(all);
 }
 
-/* What a replay says beside that, such as of ops that run side by side, is told of the work; where
- * the links or a GPU's threads take part in it, of both. */
-static void delay_model(const struct dpro_graph *graph, const struct dpro_graph *delayed,
-                        const struct dpro_changes *c, struct arena *arena, struct dpro_model *m)
+static void take_delays(const struct dpro_graph *graph, const struct dpro_graph *delayed,
+                        struct arena *arena, struct dpro_model *m)
+{
+    program_edit(m->recorded, graph, NULL, 0, op_work_as_in(delayed, m->pace.work, arena), arena,
+                 m);
+    delay_net(graph, delayed, arena, m);
+}
+
+/* Ops' durations with such a share of the delays. Returns an iteration by the model. */
+static double delay_by(double share, const struct dpro_graph *graph, const int64_t *all_ns,
+                       const struct dpro_model *m, struct dpro_graph *delayed)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    struct dpro_model tried = *m;
+    for (uint32_t op = 0; op < graph->n_ops; op++)
+        delayed->dur_ns[op] =
+            graph->dur_ns[op] + llround(share * (double)(all_ns[op] - graph->dur_ns[op]));
+    take_delays(graph, delayed, &arena, &tried);
+    return (double)evaluate_once(&tried);
+}
+
+/* Keeps as much of the delays as makes an iteration by the model what the replay says, or a little
+ * less, as cycles make it jump; all where the replay says more, nothing where it says the opposite.
+ * The rest, such as of ops that run side by side, is none of the model's. */
+static void keep_share(const struct dpro_graph *graph, double target_ns, struct arena *arena,
+                       const struct dpro_model *m, struct dpro_graph *delayed)
+{
+    enum { MOST_ROUNDS = 12 };
+    const double NEAR = 1e-3; /* of what is to be added */
+    const int64_t *all_ns = arena_copy(arena, delayed->dur_ns, graph->n_ops, sizeof *all_ns);
+    double low = 0, high = 1, low_ns = (double)m->paced_ns;
+    double high_ns = delay_by(1, graph, all_ns, m, delayed), added_ns = target_ns - low_ns;
+    if (high_ns == low_ns || added_ns / (high_ns - low_ns) >= 1)
+        return;
+    for (int round = 0; round < MOST_ROUNDS && added_ns / (high_ns - low_ns) > 0 &&
+                        fabs(target_ns - low_ns) > NEAR * fabs(added_ns);
+         round++) {
+        double part = round % 3 < 2 ? (target_ns - low_ns) / (high_ns - low_ns) : 0.5;
+        double share = low + (high - low) * part;
+        double ns = delay_by(share, graph, all_ns, m, delayed);
+        bool less = (target_ns - ns) / added_ns >= 0;
+        *(less ? &low : &high) = share;
+        *(less ? &low_ns : &high_ns) = ns;
+    }
+    delay_by(low, graph, all_ns, m, delayed);
+}
+
+static void delay_model(const struct dpro_graph *graph, const struct dpro_changes *c,
+                        struct arena *arena, struct dpro_graph *delayed, struct dpro_model *m)
 {
     struct measured_replay replay;
     int64_t before_ns = launching_alone(graph), after_ns = launching_alone(delayed);
     if (before_ns > 0)
         m->launching_ns = scaled_ns((double)after_ns / (double)before_ns, m->launching_ns);
     measured_replay_run(delayed, &c->sink, &replay);
-    program_edit(m->recorded, graph, NULL, 0, op_work_as_in(delayed, m->pace.work, arena), arena,
-                 m);
-    bool net = delay_net(graph, delayed, arena, m) != 1 || job_has_gpu(graph);
-    model_pace_by(&replay, (struct model_pace){1, net}, arena, m);
+    if (job_has_gpu(graph)) { /* whose threads take part in it */
+        take_delays(graph, delayed, arena, m);
+        model_pace_by(&replay, arena, m);
+    } else {
+        keep_share(graph, model_change_by(&replay, arena, m), arena, m, delayed);
+        take_delays(graph, delayed, arena, m);
+        m->changed_model_ns = evaluate_once(m);
+    }
     measured_replay_fini(&replay);
 }
 
@@ -367,7 +416,7 @@ static void edit_programs(const struct dpro_graph *delayed, const struct dpro_ch
         struct measured_replay replay;
         op_work_graph(work, delayed, units_gone(&change->units, delayed, arena), arena, &changed);
         measured_replay_run(&changed, &c->sink, &replay);
-        model_pace_by(&replay, (struct model_pace){1, 1}, arena, to);
+        model_pace_by(&replay, arena, to);
         measured_replay_fini(&replay);
     }
 }
@@ -497,7 +546,7 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
     if (delayed.dur_ns == graph->dur_ns)
         c->n_delays = 0; /* of none, an op takes another time */
     else
-        delay_model(graph, &delayed, c, notes->arena, m);
+        delay_model(graph, c, notes->arena, &delayed, m);
     if (changes_ops(change, share) || change->units.n_edits > 0)
         m->launching_ns = 0; /* other ops are launched */
     struct dpro_model recorded = *m;

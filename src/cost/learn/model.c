@@ -150,15 +150,20 @@ static void pace_samples(const struct measured_replay *changed, struct arena *ar
     }
 }
 
-void model_pace_by(const struct measured_replay *changed, struct model_pace along,
-                   struct arena *arena, struct dpro_model *model)
+double model_change_by(const struct measured_replay *changed, struct arena *arena,
+                       struct dpro_model *model)
+{
+    model->changed_ratio = mean_iteration_ns(changed) / mean_iteration_ns(model->recorded);
+    pace_samples(changed, arena, model);
+    return model->changed_ratio * (double)model->paced_ns;
+}
+
+void model_pace_by(const struct measured_replay *changed, struct arena *arena,
+                   struct dpro_model *model)
 {
     model->modules = arena_copy(arena, model->modules, model->n_modules, sizeof *model->modules);
-    double ratio = mean_iteration_ns(changed) / mean_iteration_ns(model->recorded);
-    model->changed_ratio = ratio;
-    pace_changed(model, along, ratio * (double)model->paced_ns);
+    pace_changed(model, model_change_by(changed, arena, model));
     model->changed_model_ns = evaluate_once(model);
-    pace_samples(changed, arena, model);
 }
 
 /* Probes of another run have to be of this job's modules. */

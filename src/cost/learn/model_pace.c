@@ -133,11 +133,11 @@ static struct model_pace pace_to(struct dpro_model *model, struct model_pace dir
     return best;
 }
 
-void pace_changed(struct dpro_model *changed, struct model_pace along, double target_ns)
+void pace_changed(struct dpro_model *changed, double target_ns)
 {
+    static const struct model_pace BOTH = {1, 1};
     struct model_pace was = changed->pace, pace;
-    double ns = time_at_pace(changed, (struct model_pace){1, 1});
-    pace = pace_to(changed, along, ns, target_ns);
+    pace = pace_to(changed, BOTH, time_at_pace(changed, BOTH), target_ns);
     set_pace(changed, pace);
     changed->pace = (struct model_pace){pace.work * was.work, pace.net * was.net};
 }

@@ -226,16 +226,18 @@ void measure_iterations(const struct dpro_graph *graph, const struct dpro_model_
 /* Finds the job's time without dpro, and scales the model until an iteration takes that. */
 void fit_pace(struct dpro_model *model);
 void set_pace(struct dpro_model *model, struct model_pace pace);
-/* Scales a model of other links or work, in that proportion, until an iteration takes target_ns, as
- * near as it gets. */
-void pace_changed(struct dpro_model *changed, struct model_pace along, double target_ns);
+/* Scales a model of other links and work until an iteration takes target_ns, as near as it gets. */
+void pace_changed(struct dpro_model *changed, double target_ns);
 
 /* ---- model.c ---- */
 
-/* A replay tells what the model leaves out, such as threads that launch a GPU's work or compute
- * side by side. `along`: as in pace_changed(). */
-void model_pace_by(const struct measured_replay *changed, struct model_pace along,
-                   struct arena *arena, struct dpro_model *model);
+/* A replay with other durations tells what the model leaves out, such as threads that launch a
+ * GPU's work or compute side by side. Returns what an iteration by the model is to take. */
+double model_change_by(const struct measured_replay *changed, struct arena *arena,
+                       struct dpro_model *model);
+/* Besides, lets it take that by pace_changed(). */
+void model_pace_by(const struct measured_replay *changed, struct arena *arena,
+                   struct dpro_model *model);
 
 /* ---- fit.c: what communicating costs ---- */
 

@@ -183,7 +183,10 @@ static int export_job(const struct values *values, struct dpro_job *job, enum fo
 /* What is asked for makes no sense together; NULL: it does. */
 static const char *find_contradiction(const struct values *values, int n_asked, size_t n_paths)
 {
-    if (n_asked != 1)
+    if (n_asked > 1)
+        return "export writes one thing at a time: give one of --csv, --parquet, --sqlite, "
+               "--graphml, --chakra, --perfetto, --net-csv and --list";
+    if (n_asked == 0)
         return "export needs to be told what, by one of --csv DIR, --parquet DIR, --sqlite FILE, "
                "--graphml FILE, --chakra DIR, --perfetto FILE, --net-csv and --list; see 'dpro "
                "help export'";

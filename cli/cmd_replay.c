@@ -114,7 +114,7 @@ static int report(const struct values *values, const struct dpro_report *results
     double error = values->fail_on.is_set ? error_pct(results) : 0;
     if (fabs(error) <= values->fail_on.value)
         return CMD_DONE;
-    cmd_say("the replay is %+.2f %% off the measured iteration time, more than --fail-on %g %%",
+    cmd_say("the replay is %+.3g %% off the measured iteration time, more than --fail-on %g %%",
             error, values->fail_on.value);
     return CMD_CHECK_FAILED;
 }
@@ -130,6 +130,10 @@ static int run(const void *given, const struct opt_list *paths)
     if (values->fail_on.is_set && values->delays.n > 0) {
         cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
                 "them");
+        return CMD_USAGE;
+    }
+    if (options.seed != 0 && options.samples == 0) {
+        cmd_say("--seed is of the iterations that --samples draws: say how many, or leave it out");
         return CMD_USAGE;
     }
     options.size = sizeof options;

@@ -47,11 +47,16 @@ static void put_number(struct writer *w, int key, int64_t value)
     put_data(w, key, text);
 }
 
-static bool is_asked(const struct dpro_graphml *asked, dpro_op_id op)
+static bool is_asked_rank(const struct dpro_graphml *asked, uint32_t index)
 {
-    int rank = asked->graph->ranks[asked->graph->rank[op]].rank;
+    int rank = asked->graph->ranks[index].rank;
     return asked->n_ranks == 0 ||
            (rank >= asked->first_rank && rank - asked->first_rank < asked->n_ranks);
+}
+
+static bool is_asked(const struct dpro_graphml *asked, dpro_op_id op)
+{
+    return is_asked_rank(asked, asked->graph->rank[op]);
 }
 
 static void put_node(struct writer *w, const struct dpro_graphml *asked, dpro_op_id id)
@@ -119,5 +124,12 @@ static void write_graphml(struct writer *w, const void *arg)
 
 int dpro_graphml_write(const struct dpro_graphml *asked, const char *path, struct dpro_error *err)
 {
+    const struct dpro_graph *g = asked->graph;
+    uint32_t r = 0;
+    while (r < g->n_ranks && !is_asked_rank(asked, r))
+        r++;
+    if (r == g->n_ranks)
+        return dpro_error_set(err, DPRO_EUSAGE, "no rank %d to write; they are %d to %d",
+                              asked->first_rank, g->ranks[0].rank, g->ranks[r - 1].rank);
     return writer_write_path(path, text_ends(path, ".gz"), write_graphml, asked, err);
 }

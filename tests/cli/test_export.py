@@ -298,6 +298,8 @@ class Export(Case):
                 self.assert_error(dpro("export", "--" + form, "/dev/full", BUNDLED), SYSTEM, "/dev/full")
         self.assert_error(dpro("export", "--csv", self.path("a"), "--ranks", "1", BUNDLED), USAGE, "--ranks chooses what --graphml")
         self.assert_error(dpro("export", "--csv", self.path("a"), "--iteration", "1", BUNDLED), USAGE, "--iteration chooses")
+        self.assert_error(dpro("export", BUNDLED, "--graphml", self.path("a"), "--ranks", "7"), USAGE, "no rank 7 to write")
+        self.assert_error(dpro("export", "--csv", self.path("a"), "--sqlite", self.path("b"), BUNDLED), USAGE, "one thing at a time")
         for ranks in ("x", "1-", "2-1", "1-2-3", "-1", "1x"):
             self.assert_error(dpro("export", "--graphml", self.path("a"), "--ranks", ranks, BUNDLED), USAGE, "not a rank, or A-B")
         self.assertFalse(os.path.exists(self.path("a")))

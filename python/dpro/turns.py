@@ -10,7 +10,7 @@ import collections
 import sys
 import time
 
-from . import agreement, applied, memory, planned, report
+from . import agreement, applied, job, memory, planned, report
 
 BASELINE = "baseline"
 DIFFERS = "its parameters are no longer those of rank 0"
@@ -172,15 +172,15 @@ class Turns:
 
     @staticmethod
     def _check_memory(plan):
-        """Of a GPU: what fails in a step fails in the job's own code."""
-        if plan is None or not (on_gpu() and plan.memory.peak_bytes and plan.memory.baseline_peak_bytes):
+        """What fails in a step fails in the job's own code."""
+        if plan is None or not (plan.memory.peak_bytes and plan.memory.baseline_peak_bytes):
             return
-        cuda = sys.modules["torch"].cuda
-        more = plan.memory.peak_bytes - plan.memory.baseline_peak_bytes
-        left = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.max_memory_allocated()
-        if more > left:
-            raise MemoryError("it is expected to hold %s more than the job, and the GPU has %s left" % (
-                applied.size_text(more), applied.size_text(max(left, 0))))
+        more, cuda = plan.memory.peak_bytes - plan.memory.baseline_peak_bytes, on_gpu() and sys.modules["torch"].cuda
+        left = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.max_memory_allocated() if cuda else \
+            (memory.available() or sys.maxsize) // job.n_local()
+        if more > max(left, 0):
+            raise MemoryError("it is expected to hold %s more than the job, and %s has %s left" % (
+                applied.size_text(more), "the GPU" if cuda else "a rank here", applied.size_text(max(left, 0))))
 
     def _back(self):
         """A rank that can't do this either has no reducer any more: planned.change raises Broken."""

@@ -174,8 +174,8 @@ static int make_model(struct dpro_job *job, bool all, struct dpro_error *err)
                                          .sink = job->options.sink,
                                          .all_communication = all};
     if ((rc = dpro_model_build(job->graph, &options, &job->models[all], err)) == 0 &&
-        (rc = turns_read(job->paths, job->n_paths, job->models[all], job->trace, &job->turns[all],
-                         err)) == 0) {
+        (rc = turns_read(job->paths, job->n_paths, job->graph, job->models[all], job->trace,
+                         &job->turns[all], err)) == 0) {
         job->models[all]->turns = job->turns[all];
         dpro_job_tell_stage(job, "learnt the model");
     }

@@ -3,6 +3,7 @@
 #include "optimize/plan_make.h"
 
 #include "cost/change/families.h"
+#include "cost/memory/strategy_memory.h"
 #include "ingest/trace.h"
 #include "optimize/computing.h"
 #include "optimize/program_search.h"
@@ -138,6 +139,16 @@ static void add_units(struct make_maker *m, const struct dpro_optimum *o, enum d
     }
 }
 
+static uint64_t peak_of_finalist(const struct dpro_optimum *o, enum dpro_which which)
+{
+    size_t f = (size_t)which - DPRO_FINALISTS;
+    if (f < o->finalist_settings.n)
+        return o->finalist_settings.at[f]->peak.bytes;
+    return memory_is_known(o->models[DPRO_BEST])
+               ? memory_peak_told(o->models[DPRO_BEST], &o->finalist_strategies.at[f]).bytes
+               : 0;
+}
+
 void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *o, enum dpro_which which,
                struct plan_file *plan)
 {
@@ -164,7 +175,7 @@ void plan_make(const struct dpro_trace *trace, const struct dpro_optimum *o, enu
                                        : o->summary.best_ns;
     plan->budget_bytes = o->memory.budget_bytes;
     plan->baseline_peak_bytes = o->peaks[DPRO_BASELINE].bytes;
-    plan->peak_bytes = is_finalist ? 0 : o->peaks[which].bytes;
+    plan->peak_bytes = is_finalist ? peak_of_finalist(o, which) : o->peaks[which].bytes;
     plan->compression = strategy->compression;
     plan->cycle_ns = strategy->cycle_ns;
     plan->fuses = strategy->fuses;

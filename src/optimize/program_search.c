@@ -114,6 +114,27 @@ static void try_prefetch(struct program_search *s)
     }
 }
 
+/* As finalists of other searches are. What was measured may be chosen. */
+static void correct_all(struct program_search *s)
+{
+    if (!s->model->turns || s->model->turns->of.n == 0)
+        return;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        struct setting *row = &s->rows[i].setting, measured = *row;
+        program_correct(s, row);
+        if (row->measured.is_known && program_fits(s, row))
+            array_push(&s->pool, measured);
+    }
+    s->best = s->as_ran;
+    if (s->optimum->memory.is_needed)
+        s->best.ns = INT64_MAX;
+    EACH (struct setting, setting, s->pool) {
+        program_correct(s, setting);
+        if (setting->ns < s->best.ns)
+            s->best = *setting;
+    }
+}
+
 static void search_units(struct program_search *s)
 {
     struct setting none = setting_of(s, NULL), all = setting_of(s, s->gathered);
@@ -130,6 +151,7 @@ static void search_units(struct program_search *s)
     program_list(s, "all resharded", "each gathered again for its backward pass", &all);
     if (s->best.ns < INT64_MAX)
         try_prefetch(s);
+    correct_all(s);
 }
 
 /* ---- what is said of it ---- */
@@ -296,6 +318,9 @@ static void fill_result(struct program_search *s, const struct setting *chosen)
     struct dpro_error why;
     fail_on(program_doubt(s, chosen, &o->summary.uncertainty_pct, o->peaks, &why), &why);
     o->summary.uncertainty_pct *= 100;
+    o->measured = chosen->measured;
+    o->summary.uncertainty_pct *= o->measured.ratio / o->measured.left; /* which is told, too */
+    result_tell_turns(o, s->model);
 }
 
 /* Of what fits, by expected time. What keeping FSDP's units wins is known to a half alone, which no
@@ -341,6 +366,7 @@ static void search_start(struct program_search *s)
             s->as_ran.reshards[unit] |= g->gather[op] == GATHER(unit, true);
         }
     s->search.baseline_ns = s->as_ran.ns = evaluate_once(s->model);
+    s->as_ran.measured = (struct correction){1, 1, false};
     if (s->as_ran.ns == INT64_MAX)
         result_never_ends();
     if (memory_is_known(s->model))

@@ -16,6 +16,7 @@ struct setting {
     uint8_t kind;                 /* the simpler, the less; AS_IT_RAN (finals.h) or more */
     int64_t ns;                   /* INT64_MAX: such a job can't be predicted */
     struct dpro_memory_peak peak;
+    struct correction measured; /* by turns, that `ns` has */
 };
 
 struct program_search {
@@ -52,6 +53,8 @@ int program_ask(struct program_search *search, struct setting *setting, struct d
 /* Whether it is answered. */
 bool program_try(struct program_search *search, struct setting *setting);
 bool program_fits(const struct program_search *search, const struct setting *setting);
+/* By what was measured by turns. */
+void program_correct(const struct program_search *search, struct setting *setting);
 /* Notes one that fits. */
 void program_keep(struct program_search *search, const struct setting *setting);
 /* A row of the table, if it was answered and there is room. */

@@ -71,6 +71,17 @@ void result_tell_search(struct dpro_optimum *o, const struct search *search)
     s->stopped_by = search_end(search);
 }
 
+void result_tell_turns(struct dpro_optimum *o, const struct dpro_model *model)
+{
+    struct dpro_optimum_summary *s = &o->summary;
+    if (!model->turns || model->turns->of.n == 0)
+        return;
+    s->n_turns = (uint32_t)model->turns->of.n;
+    s->unmeasured_ns = llround((double)s->best_ns / o->measured.ratio);
+    s->unmeasured_pct = s->uncertainty_pct;
+    s->uncertainty_pct *= o->measured.left / o->measured.ratio;
+}
+
 void result_never_ends(void)
 {
     fail_with(DPRO_EEMPTY, "by its model an iteration of this job never ends: what it waits for is "
@@ -102,12 +113,7 @@ void result_fill(struct dpro_optimum *o, struct space *space)
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;
     s->lower_bound_ns = MIN(sure_bound(model, bound_ns, s, &unsure), s->best_ns);
     s->uncertainty_pct = 100 * unsure.speedup;
-    if (model->turns && model->turns->of.n > 0) {
-        s->n_turns = (uint32_t)model->turns->of.n;
-        s->unmeasured_ns = llround((double)s->best_ns / o->measured.ratio);
-        s->unmeasured_pct = s->uncertainty_pct;
-        s->uncertainty_pct *= o->measured.left / o->measured.ratio;
-    }
+    result_tell_turns(o, model);
     s->compression = space->best.compression;
 }
 

@@ -37,6 +37,8 @@ void result_choose(struct dpro_optimum *optimum, struct space *space);
 void result_fill(struct dpro_optimum *optimum, struct space *space);
 /* result.c: what was asked for, and how the search went. */
 void result_tell_search(struct dpro_optimum *optimum, const struct search *search);
+/* result.c: that the result is corrected by measured turns; its uncertainty is not yet. */
+void result_tell_turns(struct dpro_optimum *optimum, const struct dpro_model *model);
 /* result.c: fails, as an iteration of the job's model never ends. */
 _Noreturn void result_never_ends(void);
 /* result.c: the job as it ran gets its own time, and all else its share of that; then the result

@@ -125,13 +125,29 @@ void program_keep(struct program_search *s, const struct setting *setting)
               setting->ns);
 }
 
+static int run_whatif(const struct program_search *s, const struct setting *setting,
+                      struct dpro_whatif **whatif, struct dpro_error *err)
+{
+    struct dpro_changes changes = changes_of(s, setting, &s->optimum->arena);
+    return dpro_whatif_run(s->graph, s->model, &changes, whatif, err);
+}
+
+void program_correct(const struct program_search *s, struct setting *setting)
+{
+    struct dpro_error why;
+    struct dpro_whatif *whatif;
+    fail_on(run_whatif(s, setting, &whatif, &why), &why);
+    setting->measured = whatif->measured;
+    setting->ns = scaled_ns(setting->measured.ratio, setting->ns);
+    dpro_whatif_destroy(whatif);
+}
+
 int program_doubt(const struct program_search *s, const struct setting *setting,
                   double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err)
 {
     struct arena *a = &s->optimum->arena;
-    struct dpro_changes changes = changes_of(s, setting, a);
     struct dpro_whatif *whatif;
-    int rc = dpro_whatif_run(s->graph, s->model, &changes, &whatif, err);
+    int rc = run_whatif(s, setting, &whatif, err);
     if (rc < 0)
         return rc;
     *speedup_std = whatif->answer.speedup.std;

@@ -109,7 +109,7 @@ void plan_file_write(struct writer *w, const void *arg)
                   FIXED("uncertainty_pct", plan->uncertainty_pct, 3));
     writer_close(w, '}');
     write_communication(w, plan);
-    if (plan_has_memory(plan) || (plan->units.n > 0 && plan->peak_bytes > 0))
+    if (plan_has_memory(plan) || (plan_has_modules(plan) && plan->peak_bytes > 0))
         write_memory(w, plan);
     if (plan->units.n > 0)
         write_sharding(w, plan);

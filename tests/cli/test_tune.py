@@ -177,6 +177,31 @@ class Learns(Case):
         self.assertEqual(sum("turns.json" in warning for warning in self.whatif("--bucket-cap-mb", "1")["warnings"]), 1)
 
 
+class LearnsOfUnits(Learns):
+    """The same of FSDP's units."""
+    DEMO = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
+
+    def test_a_plan_that_was_measured_takes_what_it_took_and_others_of_its_kinds_move_with_it(self):
+        self.measured({"all kept": 1.5})
+        facts = self.search()
+        for name, was_ms in ((name, self.row(self.before, name)["iteration_ms"]) for name in ("prefetch 1", "all resharded")):
+            self.assertGreater(self.row(facts, name)["iteration_ms"], was_ms, name)
+        self.assertAlmostEqual(self.row(facts, "all kept")["iteration_ms"], 0.985 * self.own_ms, delta=0.001 * self.own_ms)
+        self.assertLess(self.row(facts, "all kept")["uncertainty_pct"], 1)
+        self.assertEqual(facts["turns"]["n"], 1)
+        self.assertEqual(self.whatif("--reshard", "none")["predicted"]["iteration_ms"], self.row(facts, "all kept")["iteration_ms"])
+
+    def test_the_choice_follows_what_was_measured(self):
+        self.measured({"all kept": 3.0, "prefetch 1": 5.0, "prefetch 2": 9.0})
+        facts = self.search()
+        self.assertAlmostEqual(facts["best"]["iteration_ms"], 0.91 * self.own_ms, delta=0.001 * self.own_ms)
+        self.assertEqual(facts["prefetch"], 2)
+        self.assertAlmostEqual(facts["turns"]["before_ms"], self.before["best"]["iteration_ms"], places=3)
+
+    test_what_ifs_of_plans_know_it_and_others_do_not = None
+    test_turns_of_another_job_and_damaged_ones_are_left_out_with_one_warning = None
+
+
 class Told(Case):
     def test_what_a_finalist_saves_or_costs_is_told_once_its_interval_tells_something(self):
         for mean, low, high, told in ((17.24, 12.1, 21.8, "saves 17.2 % (12.1 to 21.8)"),
@@ -198,6 +223,16 @@ class Room(Case):
                 else:
                     with self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, and the GPU has 1\.50 GiB left"):
                         turns.Turns._check_memory(plan)
+        with unittest.mock.patch.object(turns.memory, "available", lambda: 5 << 30), \
+                unittest.mock.patch.object(turns.job, "n_local", lambda: 2), unittest.mock.patch.dict(sys.modules, torch=None), \
+                self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, and a rank here has 2\.50 GiB left"):
+            turns.Turns._check_memory(plan)
+
+    def test_finalists_that_change_what_is_held_tell_how_much(self):
+        fsdp = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
+        for one in self.assert_json("optimize", fsdp, "--finalists", "5", "-o", self.path("plan"))["finalists"]:
+            memory = read_json(os.path.join(one["plan"], "plan.json"))["memory"]
+            self.assertGreater(memory["peak_bytes"], memory["baseline_peak_bytes"])  # units are kept
 
 
 class Page(Case):

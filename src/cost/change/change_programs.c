@@ -536,8 +536,10 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
     if (c->n_delays == 0 && !asks_for_units(c) && !change->has_modules && !asks_for_pipeline(c))
         return;
     check_asked(graph, c, m);
-    if (asks_for_units(c))
+    if (asks_for_units(c)) {
         units_ask(graph, c, notes->arena, &change->units);
+        units_note(&change->units, c->prefetch, notes->arena, &m->baseline);
+    }
     if (change->has_modules) {
         begin_modules(m, notes->arena, &change->modules);
         change_modules(graph, c, &change->units, m, &change->modules, notes);

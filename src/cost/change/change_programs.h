@@ -5,6 +5,7 @@
 #include "cost/change/change.h"
 #include "cost/change/change_pipeline.h"
 #include "cost/change/change_units.h"
+#include "cost/change/turns.h"
 #include "cost/program/model.h"
 
 /* All of it is zero where nothing was asked for. */
@@ -33,5 +34,6 @@ struct dpro_whatif {
     struct program_change programs;
     struct dpro_whatif_answer answer;
     struct dpro_question *questions; /* the answer's */
+    struct correction measured;      /* by turns, which the answer has */
     struct notes notes;
 };

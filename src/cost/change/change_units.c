@@ -308,6 +308,17 @@ void units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, str
         units_reshard(&a, c);
 }
 
+void units_note(const struct unit_change *change, uint32_t prefetch, struct arena *arena,
+                struct dpro_strategy *strategy)
+{
+    bool *resharded = arena_array(arena, change->n_units + (size_t)1, sizeof *resharded);
+    for (uint32_t u = 0; u < change->n_units; u++)
+        resharded[u] = change->units[u].reshards != change->units[u].reshards_before;
+    strategy->resharded = resharded;
+    strategy->n_units = change->n_units;
+    strategy->prefetch = prefetch;
+}
+
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
 {
     return unit < change->n_units ? change->units[unit].reshards

@@ -26,6 +26,9 @@ bool asks_for_units(const struct dpro_changes *changes);
  * units, or nothing tells when they gather. */
 void units_ask(const struct dpro_graph *graph, const struct dpro_changes *changes,
                struct arena *arena, struct unit_change *change);
+/* What the changes ask for of a strategy. */
+void units_note(const struct unit_change *change, uint32_t prefetch, struct arena *arena,
+                struct dpro_strategy *strategy);
 /* Whether a unit frees its parameters after its forward pass, with the changes. */
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit);
 /* Of a model that was learnt of `timed`, the programs; `work`: as in program_edit(). */

@@ -19,6 +19,11 @@ static bool module_recomputes(const struct dpro_strategy *s, uint32_t module)
     return s->recomputed && s->recomputed[module];
 }
 
+static bool is_resharded(const struct dpro_strategy *s, uint32_t unit)
+{
+    return unit < s->n_units && s->resharded[unit];
+}
+
 unsigned families_of(const struct dpro_model *model, const struct dpro_strategy *before,
                      const struct dpro_strategy *s)
 {
@@ -42,14 +47,17 @@ unsigned families_of(const struct dpro_model *model, const struct dpro_strategy 
         of |= ways & DPRO_BF16 ? OF_BF16 : 0;
         of |= module_recomputes(s, m) != module_recomputes(before, m) ? OF_RECOMPUTED : 0;
     }
+    for (uint32_t u = 0; u < MAX(s->n_units, before->n_units); u++)
+        of |= is_resharded(s, u) != is_resharded(before, u) ? OF_UNITS : 0;
+    of |= s->prefetch != before->prefetch ? OF_PREFETCH : 0;
     return MAX(s->micro_batches, 1) != MAX(before->micro_batches, 1) ? of | OF_MICRO_BATCHES : of;
 }
 
 const char *families_name(unsigned families, struct arena *arena)
 {
     static const char *const names[N_CHANGE_KINDS] = {
-        "buckets",     "parts",   "order", "servers",   "cycles",
-        "compression", "compile", "bf16",  "recompute", "micro-batches"};
+        "buckets", "parts", "order",     "servers",       "cycles", "compression",
+        "compile", "bf16",  "recompute", "micro-batches", "units",  "prefetch"};
     const char *name = "";
     for (unsigned i = 0; i < N_CHANGE_KINDS; i++)
         if (families & 1u << i)

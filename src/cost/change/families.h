@@ -16,7 +16,9 @@ enum {
     OF_BF16 = 1 << 7,
     OF_RECOMPUTED = 1 << 8,
     OF_MICRO_BATCHES = 1 << 9,
-    N_CHANGE_KINDS = 10
+    OF_UNITS = 1 << 10,
+    OF_PREFETCH = 1 << 11,
+    N_CHANGE_KINDS = 12
 };
 
 unsigned families_of(const struct dpro_model *model, const struct dpro_strategy *before,

@@ -5,6 +5,8 @@
 
 #include "cost/program/model.h"
 
+enum { TURNS_MOST = 64 };
+
 struct measured_turn {
     struct dpro_strategy strategy;
     double error; /* ln of its time as measured by that of the model, in standard errors of that */
@@ -19,8 +21,9 @@ struct turns {
 
 /* Reads turns.json of the first of the trace's folders that has it; *turns is NULL where none has.
  * A damaged file, or one of another job, is a problem. */
-int turns_read(const char *const *paths, size_t n_paths, const struct dpro_model *model,
-               const struct dpro_trace *trace, struct turns **turns, struct dpro_error *err);
+int turns_read(const char *const *paths, size_t n_paths, const struct dpro_graph *graph,
+               const struct dpro_model *model, const struct dpro_trace *trace, struct turns **turns,
+               struct dpro_error *err);
 void turns_destroy(struct turns *turns); /* NULL is fine */
 
 struct correction {

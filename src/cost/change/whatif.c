@@ -276,6 +276,7 @@ static void correct_by_turns(const struct dpro_model *model, const struct dpro_c
 {
     struct dpro_prediction *p = &w->answer.predicted;
     bool is_plan = model->turns && !w->notes.untimed;
+    w->measured = (struct correction){1, 1, false};
     if (model->turns && model->turns->problem[0])
         note(&w->notes, "%s", model->turns->problem);
     for (size_t i = 0; i < n_change_rows; i++)
@@ -285,6 +286,7 @@ static void correct_by_turns(const struct dpro_model *model, const struct dpro_c
         return;
     double share = (double)p->iteration_ns / (double)w->answer.baseline.iteration_ns;
     struct correction c = turns_correct(model, &w->model.baseline, u->speedup * share);
+    w->measured = c;
     if (c.left == 1)
         return;
     note(&w->notes,

@@ -308,6 +308,9 @@ struct dpro_strategy {
     uint32_t micro_batches; /* in which a step's batch is computed; 0, 1: at once */
     uint8_t *computing; /* [model's n_modules] enum dpro_computing; of nested modules the outermost
                            with any bit counts; NULL: all as they are */
+    const bool *resharded; /* [n_units] of FSDP, that free their parameters other than as recorded;
+                              NULL: none */
+    uint32_t n_units, prefetch; /* that each gathers ahead; 0: as recorded */
 };
 
 /* Changes of a job's memory that are not a strategy's; zeroed: none. */
